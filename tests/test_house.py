@@ -146,7 +146,6 @@ MEANINGS = {
     "canonical": "canonical scores",
     "checks": "checks of what a caller gave",
     "dglke": "files that DGL-KE writes",
-    "errors": "what a person got wrong, in words",
     "known": "known triples",
     "listed": "candidates that each query names",
     "losses": "losses over all candidates",

@@ -33,14 +33,14 @@ STEP = 256  # positions of a step over the whole vocabulary
 
 
 def lib(name: str) -> Any:
-    """A module that the scripts of benchmarks/ share."""
+    """Import a module that the scripts of benchmarks/ share."""
     if str(BENCHMARKS) not in sys.path:
         sys.path.append(str(BENCHMARKS))
     return import_module(f"lib.{name}")
 
 
 def measured(work: Callable[[], Any]) -> dict[str, Any]:
-    """Peak beyond what was there, and seconds."""
+    """Measure peak memory beyond the inputs, and seconds."""
     with lib("measure").PeakMemory("cpu") as peak:
         start, of_cpu = time.perf_counter(), time.process_time()
         work()

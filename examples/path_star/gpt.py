@@ -26,7 +26,7 @@ class Shape:
 
 
 class Block(nn.Module):
-    """Attention and a perceptron, each after a norm, each added to what came in."""
+    """Attention and a perceptron, each after a norm and with a residual."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Block(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[B, T, D]`` to the same."""
+        """Return ``[B, T, D]`` of ``[B, T, D]``."""
         batch, length, width = x.shape
         parts = self.qkv(self.norm_1(x)).view(batch, length, 3, self.n_head, -1)
         q, k, v = parts.permute(2, 0, 3, 1, 4)  # [B, heads, T, D / heads] each
@@ -49,7 +49,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Tokens to hidden states, and a head over the vocabulary."""
+    """A trunk that turns tokens to hidden states, and a head over the vocabulary."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -60,14 +60,14 @@ class GPT(nn.Module):
         self.norm = nn.LayerNorm(shape.n_embd)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Hidden states ``[B, T, D]`` of tokens ``[B, T]``."""
+        """Return hidden states ``[B, T, D]`` of tokens ``[B, T]``."""
         x = self.head.embed(tokens) + self.position[: tokens.shape[1]]
         hidden: Tensor = self.norm(self.blocks(x))
         return hidden
 
     @torch.no_grad()
     def last_hidden(self, tokens: Tensor) -> Tensor:
-        """Hidden states ``[B, D]`` of the last tokens: the trunk takes some sequences at a time."""
+        """Return hidden states ``[B, D]`` of the last tokens, in blocks of sequences."""
         hidden = torch.empty(len(tokens), self.shape.n_embd, dtype=torch.float32)
         for first in range(0, len(tokens), _ROWS):
             part = slice(first, first + _ROWS)

@@ -34,13 +34,9 @@ class Star:
 
     @classmethod
     def make(cls, d: int, length: int, vocabulary: int, holdout: float, seed: int) -> "Star":
-        """A star of ``d`` arms of ``length`` nodes, of which a share ``holdout`` is held out.
+        """Make a star of ``d`` arms of ``length`` nodes; hold out a share ``holdout`` of them.
 
-        Raises
-        ------
-        ValueError
-            For a star without arms, arms without an edge, too small a vocabulary, or a share that
-            is none or leaves no path to learn from.
+        Raises ValueError for sizes that do not fit.
         """
         if d < 1 or length < 2:
             raise ValueError(f"graph_d and graph_l must be at least 1 and 2; got {d}, {length}")
@@ -65,7 +61,7 @@ class Star:
 
     @property
     def length(self) -> int:
-        """Nodes of an arm."""
+        """Number of nodes of an arm."""
         return self.arms.shape[1]
 
     @property
@@ -74,18 +70,18 @@ class Star:
         return self.arms.unique()
 
     def paths(self, *, held_out: bool) -> Tensor:
-        """Samples ``[n, 2 + l]``: the last node of an arm, ``asks``, the path from the root."""
+        """Return samples ``[n, 2 + l]``: last node of an arm, ``asks``, path from the root."""
         arms = self.arms[self.held_out == held_out]
         return torch.cat([arms[:, -1:], torch.full_like(arms[:, :1], self.asks), arms], dim=1)
 
     def edges(self) -> Tensor:
-        """Each edge of each arm in both directions, ``[2 d (l - 1), 2]``."""
+        """Return each edge of each arm in both directions, ``[2 d (l - 1), 2]``."""
         forward = torch.stack([self.arms[:, :-1], self.arms[:, 1:]], dim=2).view(-1, 2)
         return torch.cat([forward, forward.flip(1)])
 
 
 def _distinct(count: int, vocabulary: int, generator: torch.Generator) -> Tensor:
-    """Distinct tokens in random order, without a permutation of the vocabulary."""
+    """Draw distinct tokens in random order, without a permutation of the vocabulary."""
     tokens = torch.empty(0, dtype=torch.int64)
     while len(tokens) < count:
         more = torch.randint(vocabulary, (2 * count,), generator=generator)

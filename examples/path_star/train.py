@@ -71,7 +71,7 @@ class Config:
         return cls(**values)
 
     def star(self) -> Star:
-        """The graph."""
+        """Make the graph."""
         return Star.make(
             self.graph_d,
             self.graph_l,
@@ -81,14 +81,14 @@ class Config:
         )
 
     def model(self) -> GPT:
-        """The GPT, as it begins."""
+        """Make the GPT with its initial weights."""
         torch.manual_seed(self.seed)
         length = 1 + self.graph_l
         return GPT(Shape(self.graph_vocab_size, length, self.n_layer, self.n_head, self.n_embd))
 
 
 def read_config(path: Path, changes: list[str]) -> Config:
-    """A config file, and ``key=value`` that replace its values."""
+    """Read a config file; ``key=value`` texts replace its values."""
     values = yaml.safe_load(path.read_text())
     for change in changes:
         key, _, value = change.partition("=")
@@ -97,7 +97,7 @@ def read_config(path: Path, changes: list[str]) -> Config:
 
 
 def batches(star: Star, config: Config) -> Iterator[tuple[Tensor, Tensor]]:
-    """Inputs and targets of each step: paths, then edges, drawn by the step's number."""
+    """Yield inputs and targets of each step: paths, then edges, drawn by the step's number."""
     paths, edges = star.paths(held_out=False), star.edges()
     half = max(1, config.batch_size // 2)
     for step in range(config.max_iters):
@@ -111,7 +111,7 @@ def batches(star: Star, config: Config) -> Iterator[tuple[Tensor, Tensor]]:
 def loss_of(
     head: StreamedHead, hidden: Tensor, targets: Tensor, config: Config, pool: Tensor, seed: int
 ) -> Tensor:
-    """The loss that the config names."""
+    """Return the loss that the config names."""
     if config.loss == "sampled":
         return head.sampled_loss(hidden, targets, config.num_negatives, seed=seed)
     ids = pool if config.loss == "nodes" else None
@@ -119,7 +119,7 @@ def loss_of(
 
 
 def train(model: GPT, star: Star, config: Config) -> Iterator[float]:
-    """Train; the loss of each batch."""
+    """Train; yield the loss of each batch."""
     optimizer = RowAdam(model.parameters(), config.learning_rate)
     pool = star.nodes
     for number, (inputs, targets) in enumerate(batches(star, config)):
@@ -135,7 +135,7 @@ def train(model: GPT, star: Star, config: Config) -> Iterator[float]:
 
 
 def evaluate(model: GPT, star: Star, replicas: int, *, held_out: bool) -> float:
-    """The share of samples whose path is generated as it is: all of them in one call."""
+    """Generate all paths in one call; return the share of exact ones."""
     samples = star.paths(held_out=held_out).repeat_interleave(replicas, dim=0)
     if not len(samples):
         return float("nan")
@@ -144,7 +144,7 @@ def evaluate(model: GPT, star: Star, replicas: int, *, held_out: bool) -> float:
 
 
 def learned(model: GPT, star: Star, config: Config) -> list[dict[str, float]]:
-    """Train, and print; the mean loss of every hundred batches, with seconds of cores so far."""
+    """Train and print; return the mean loss of every hundred batches, with CPU seconds."""
     start, began = time.perf_counter(), time.process_time()
     curve, recent = [], []
     for number, loss in enumerate(train(model, star, config), 1):
@@ -159,7 +159,7 @@ def learned(model: GPT, star: Star, config: Config) -> list[dict[str, float]]:
 
 
 def write_curve(path: Path, row: dict[str, Any]) -> None:
-    """A results file, with the machine, versions and command."""
+    """Write a results file, with the machine, versions and command."""
     from .bench import lib
 
     about = lib("machine").facts("cpu")

@@ -67,7 +67,7 @@ def grow(num_nodes: int, num_edges: int, generator: torch.Generator) -> SpatialG
 
 
 def batch_of(graphs: Sequence[SpatialGraph]) -> SpatialGraph:
-    """Graphs side by side, as one."""
+    """Join graphs to one disconnected graph."""
     parts, first = [], 0
     for graph in graphs:
         parent = torch.where(graph.parent < 0, graph.parent, graph.parent + first)

@@ -26,7 +26,7 @@ LONGEST = 4.0  # of a step, in the units of positions
 
 
 class SubtreeGrowth(nn.Module):
-    """Predicts the lengths and angles of a node's children, and says how far off it is."""
+    """A model that predicts the lengths and angles of a node's children."""
 
     def __init__(self, encoder: SGMP, hidden: int, num_centres: int) -> None:
         super().__init__()
@@ -38,14 +38,14 @@ class SubtreeGrowth(nn.Module):
         )
 
     def forward(self, graph: SpatialGraph) -> Tensor:
-        """The loss of all nodes that have a parent and children."""
+        """Return the loss of all nodes that have a parent and children."""
         states = self.encoder(graph.features, graph.positions, graph.edge_index)
         nodes, truth = self.children(graph)
         predicted = self.head(states[nodes]).unflatten(1, (2, -1)).softmax(2)
         return (predicted - truth).cumsum(2).abs().mean(2).sum(1).mean()
 
     def children(self, graph: SpatialGraph) -> tuple[Tensor, Tensor]:
-        """Nodes, and their children's distributions ``[n, 2, num_centres]``, each of sum 1."""
+        """Return nodes, and their children's distributions ``[n, 2, num_centres]`` of sum 1."""
         child = (graph.parent >= 0).nonzero()[:, 0]
         node = graph.parent[child]
         child, node = child[graph.parent[node] >= 0], node[graph.parent[node] >= 0]
@@ -59,7 +59,7 @@ class SubtreeGrowth(nn.Module):
 
 
 def batches(options: argparse.Namespace) -> Iterator[SpatialGraph]:
-    """Batches without end, of graphs that were drawn once."""
+    """Yield batches without end, of graphs that were drawn once."""
     generator = torch.Generator().manual_seed(options.seed)
     low, high = options.edges
     graphs = []
@@ -72,7 +72,7 @@ def batches(options: argparse.Namespace) -> Iterator[SpatialGraph]:
 
 
 def train(options: argparse.Namespace) -> list[float]:
-    """Losses of all steps."""
+    """Train; return the losses of all steps."""
     torch.manual_seed(options.seed)
     encoder = SGMP(2, options.hidden, options.interactions, options.centres, LONGEST, options.chunk)
     model = SubtreeGrowth(encoder, options.hidden, options.centres)
@@ -92,7 +92,7 @@ def train(options: argparse.Namespace) -> list[float]:
 
 
 def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="tiny graphs and widths: seconds")
     parser.add_argument("--steps", type=int, default=30)

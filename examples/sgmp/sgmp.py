@@ -24,13 +24,13 @@ class RadialBasis(nn.Module):
         self.gamma = 0.5 / ((high - low) / (num_centres - 1)) ** 2
 
     def forward(self, values: Tensor) -> Tensor:
-        """``[..., num_centres]``."""
+        """Return ``[..., num_centres]``."""
         return torch.exp(-self.gamma * (values[..., None] - self.centres).square())
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """Of paths: the lengths that place j, k and p, radial functions each."""
+    """The lengths that place j, k and p of paths, as radial functions."""
 
     first: Tensor  # [P, K]: how far j is
     second: Tensor  # [P, 2K]: how far k is from j, and its angle there
@@ -38,7 +38,7 @@ class Geometry:
 
 
 class Places(nn.Module):
-    """Turns the positions of a path's nodes into numbers that no rotation or shift changes."""
+    """A module that encodes the positions of a path's nodes, free of rotation and shift."""
 
     def __init__(self, num_centres: int, cutoff: float) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Places(nn.Module):
         self.torsions = RadialBasis(-math.pi, math.pi, num_centres)
 
     def forward(self, positions: Tensor, path: Tensor) -> Geometry:
-        """Of ``path [P, 4]``; ``positions [N, 3]``."""
+        """Encode ``path [P, 4]`` with ``positions [N, 3]``."""
         i, j, k, p = (take(positions, ids) for ids in path.unbind(1))
         near, far = self.distances(distance(j, k)), self.distances(distance(j, p))
         return Geometry(
@@ -77,7 +77,7 @@ class Interaction(nn.Module):
         )
 
     def forward(self, states: Tensor, geometry: Geometry, path: Tensor) -> Tensor:
-        """``[P, hidden]``; zeros where a path closes, i = p, which is none of the paper's."""
+        """Return messages ``[P, hidden]``; closed paths (i = p) have zeros: the paper has none."""
         parts = [take(states, ids) for ids in path.unbind(1)]
         given = (geometry.first, geometry.second, geometry.third)
         parts += [encode(it) for encode, it in zip(self.places, given, strict=True)]
@@ -85,7 +85,7 @@ class Interaction(nn.Module):
 
 
 class SGMP(nn.Module):
-    """Node states ``[N, hidden]`` of a spatial graph.
+    """A network of node states ``[N, hidden]`` of a spatial graph.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ class SGMP(nn.Module):
         self.chunk = chunk
 
     def forward(self, features: Tensor, positions: Tensor, edge_index: Tensor) -> Tensor:
-        """States after all rounds; a round adds the mean of a node's messages."""
+        """Return states after all rounds; a round adds the mean of a node's messages."""
         states = self.embed(features)
         share = share_of_a_path(edge_index, len(features))
         for interaction in self.interactions:
@@ -130,7 +130,7 @@ class SGMP(nn.Module):
     def streamed(
         self, interaction: nn.Module, states: Tensor, positions: Tensor, edge_index: Tensor
     ) -> Tensor:
-        """The messages to each node, added up: a chunk of paths at a time."""
+        """Add up the messages to each node, a chunk of paths at a time."""
 
         def message(path: Tensor) -> Tensor:
             return interaction(states, self.places(positions, path), path)
@@ -142,12 +142,12 @@ class SGMP(nn.Module):
     def held(
         self, interaction: nn.Module, states: Tensor, positions: Tensor, edge_index: Tensor
     ) -> Tensor:
-        """The same as everyone writes it: all paths at once."""
+        """Add up the messages to each node with all paths in memory."""
         path = Paths(edge_index, len(states))[:]
         messages = interaction(states, self.places(positions, path), path)
         return torch.zeros_like(states).index_add(0, path[:, 0], messages)
 
 
 def share_of_a_path(edge_index: Tensor, num_nodes: int) -> Tensor:
-    """``[N, 1]``: one by the number of paths that begin in a node; 1 where none does."""
+    """Return ``[N, 1]``: 1 over the number of paths that begin in a node; 1 where none does."""
     return 1.0 / Paths(edge_index, num_nodes).per_node().clamp(min=1)[:, None]

@@ -1,7 +1,6 @@
 """The command line: ``kgfast train``, ``evaluate``, ``predict``, ``explain``, ``search`` and more.
 
-One file per kind of command, each of which adds its own to the app of ``common.py``. None loads
-torch before its command is called.
+Each file adds its commands to the app of ``common.py``, and loads torch only when a command runs.
 """
 
 import io
@@ -40,7 +39,7 @@ __all__ = [
 
 
 def main() -> None:
-    """Run the command line. Characters that the output does not have are shown escaped."""
+    """Run the command line; escape characters that the output does not have."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

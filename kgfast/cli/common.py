@@ -1,7 +1,7 @@
-"""Define what commands share: the app, options, errors in a line; load runs and choose configs.
+"""The shared part of commands: app, options, errors in a line, loading runs, choosing configs.
 
-What a user can get wrong ends in a line on the error stream and exit code 2; ``--debug`` shows the
-traceback instead.
+A user's mistake ends in a line on the error stream and exit code 2; ``--debug`` shows the traceback
+instead.
 """
 
 import json
@@ -77,6 +77,10 @@ Partial = Annotated[
 ]
 
 
+AsJson = Annotated[bool, typer.Option("--json", help="An object a line instead of a table.")]
+Out = Annotated[Path | None, typer.Option(help="Write a file instead: .csv, .tsv or .parquet.")]
+
+
 def _show_version(is_set: bool) -> None:
     if is_set:
         say(f"kgfast {__version__}")
@@ -106,6 +110,31 @@ def say(text: str, *, err: bool = False, nl: bool = True) -> None:
     typer.echo(escaped(text, kept="\n"), err=err, nl=nl)
 
 
+def say_that_no_data_were_found() -> None:
+    """Print that known triples are not left out."""
+    say(
+        "no data were found: known triples are among the answers (--data DIR leaves them out)",
+        err=True,
+    )
+
+
+def print_table(table: Any, **options: Any) -> None:
+    """Print a table of rich, 116 columns wide where the output is no terminal."""
+    from rich.console import Console
+
+    Console(width=None if sys.stdout.isatty() else 116, **options).print(table)
+
+
+def check_out(out: Path | None, *, safe_cells: bool) -> None:
+    """Check the options of a file of answers before any answer is computed."""
+    from kgfast.frames import check_suffix
+
+    if out is not None:
+        check_suffix(out, safe_cells=safe_cells)
+    elif safe_cells:
+        raise ValueError("--safe-cells goes with --out")
+
+
 @contextmanager
 def errors_in_a_line(debug: bool) -> Iterator[None]:
     """Turn expected failures into a line and exit code 2, and warnings into lines."""
@@ -118,7 +147,7 @@ def errors_in_a_line(debug: bool) -> Iterator[None]:
         try:
             yield
         except _EXPECTED as error:
-            if debug or isinstance(error, NotImplementedError):  # that one is a bug of ours
+            if debug or isinstance(error, NotImplementedError):  # a bug of kgfast
                 raise
             say(f"error: {_said_by(error)}", err=True)
             raise typer.Exit(2) from None
@@ -135,7 +164,7 @@ def json_line(value: dict[str, Any]) -> str:
 
 
 def _said_by(error: Exception) -> str:
-    """The message; of an OSError of the system, with its file."""
+    """Return the message of an error; of an OSError of the system, with its file."""
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     return str(error) or type(error).__name__
@@ -143,32 +172,25 @@ def _said_by(error: Exception) -> str:
 
 @dataclass(frozen=True)
 class LoadedTables:
-    """What a folder of tables holds, with the data that name its rows.
-
-    Attributes
-    ----------
-    model : Model
-    vocabulary : pair of Vocabulary, optional
-    dataset : Dataset, optional
-    """
+    """The model in a folder of tables, with the data that name its rows."""
 
     model: Any
-    vocabulary: Any
+    vocabulary: Any  # pair of Vocabulary, or None
     dataset: Any
 
     def probabilities(self, scores: Any) -> None:
-        """None: tables do not say what they were trained for."""
+        """Return None: tables do not say what they were trained for."""
 
 
 def holds_tables(folder: Path) -> bool:
-    """Whether a folder holds tables and not a run."""
+    """Return whether a folder holds tables and not a run."""
     from kgfast.training import RunFolder
 
     return not RunFolder(folder).holds_a_run() and (folder / "config.json").is_file()
 
 
 def check_limits(folder: Path, limits: dict[str, Any]) -> None:
-    """That what only tables take is not given for a run."""
+    """Refuse options of tables where the folder holds a run."""
     from kgfast.training import RunFolder
 
     given = [name for name, value in limits.items() if value is not None]
@@ -180,7 +202,7 @@ def check_limits(folder: Path, limits: dict[str, Any]) -> None:
 
 
 def load_folder(folder: Path, data: Path | None, *, as_table: bool) -> LoadedTables:
-    """A folder of tables; with data, whose names must be those of its rows."""
+    """Load a folder of tables; the names of the data must be those of its rows."""
     from kgfast.adapters.table_folders import load_tables
     from kgfast.datasets import load as load_data
     from kgfast.graph.named import check_same_names
@@ -206,49 +228,35 @@ def load_folder(folder: Path, data: Path | None, *, as_table: bool) -> LoadedTab
 
 
 def load(run: Path, checkpoint: Which, data: Path | Literal[False] | None, set: Set) -> Any:
-    """The run on the device of its config."""
+    """Load a run on the device of its config."""
     from kgfast.training import load_run
 
     return load_run(run, data, checkpoint=checkpoint.value, device=None, overrides=set)
 
 
-class Chosen(NamedTuple):
-    """Choices of a command line.
+def load_any(
+    folder: Path, checkpoint: Which, data: Path | None, set: Set, *, as_table: bool = False
+) -> Any:
+    """Load a run, or a folder of tables."""
+    if holds_tables(folder):
+        return load_folder(folder, data, as_table=as_table)
+    return load(folder, checkpoint, data, set)
 
-    Attributes
-    ----------
-    path : Path
-        The file of the config.
-    overrides : list of str
-        What it says of the dataset, as ``--set`` does.
-    run_name : str
-        What to call the run.
-    """
+
+class Chosen(NamedTuple):
+    """The config that a command line chooses."""
 
     path: Path
-    overrides: list[str]
+    overrides: list[str]  # of the dataset, as --set gives them
     run_name: str
 
 
 def choose(config: str | None, model: str | None, data: Path | None) -> Chosen:
-    """Choose what ``kgfast train`` with these options trains.
+    """Choose the config and data of ``kgfast train``.
 
-    Parameters
-    ----------
-    config : str, optional
-        A file, or the name of a config of the package.
-    model : str, optional
-        Instead: take the default config of this model.
-    data : Path, optional
-        The folder of a graph, which holds its train file itself; goes before the config's.
-
-    Raises
-    ------
-    ValueError
-        If not exactly one of config and model is given, the model has no default config, or it has
-        no data.
-    FileNotFoundError
-        If there is no such config or folder.
+    ``config`` is a file or the name of a config of the package; ``model`` chooses its default
+    config instead. ``data`` is the folder of a graph, with its train file; it replaces the config's
+    dataset. Raises ValueError or FileNotFoundError for anything missing, unknown or too much.
     """
     from kgfast.training.config.files import find_config, said
 

@@ -1,4 +1,4 @@
-"""``kgfast convert``: what other libraries trained, as a folder of tables."""
+"""``kgfast convert``: models of other libraries, as a folder of tables."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -8,14 +8,7 @@ import typer
 
 from kgfast.cli.common import Debug, app, errors_in_a_line, say
 
-
-class Format(StrEnum):
-    """Whose model it is."""
-
-    official = "official"
-    dglke = "dglke"
-    libkge = "libkge"
-    pykeen = "pykeen"
+Format = StrEnum("Format", "official dglke libkge pykeen")
 
 
 @app.command()

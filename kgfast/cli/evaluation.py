@@ -33,12 +33,7 @@ class Split(StrEnum):
     valid = "valid"
 
 
-class Sides(StrEnum):
-    """What is predicted."""
-
-    head = "head"
-    relation = "relation"
-    tail = "tail"
+Sides = StrEnum("Sides", "head relation tail")
 
 
 @app.command()
@@ -99,7 +94,7 @@ def _which(run: Path, checkpoint: Which, loaded: Any) -> str:
 def _of_tables(
     folder: Path, data: Path | None, split: Split, sides: Any, given: dict[str, Any]
 ) -> Any:
-    """The ranks of a folder of tables, whose rows have the names of the data."""
+    """Rank with a folder of tables, whose rows have the names of the data."""
     from kgfast.eval.ranking import rank
     from kgfast.graph import KnownTriples
 

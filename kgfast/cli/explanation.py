@@ -1,25 +1,36 @@
-"""``kgfast explain``: the training triples that an answer is owed to."""
+"""``kgfast explain``: the training triples that influenced a prediction most."""
 
 import sys
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from kgfast.cli.common import Debug, Run, SafeCells, app, errors_in_a_line, json_line, say
+from kgfast.cli.common import (
+    AsJson,
+    Debug,
+    Out,
+    Run,
+    SafeCells,
+    app,
+    check_out,
+    errors_in_a_line,
+    json_line,
+    print_table,
+    say,
+)
 from kgfast.text import escaped
 
 
 class Predicted(StrEnum):
-    """What a triple is asked for."""
+    """The predicted entity of a triple."""
 
     head = "head"
     tail = "tail"
 
 
 class Parameters(StrEnum):
-    """Whose gradients are compared."""
+    """The parameters whose gradients are compared."""
 
     entity = "entity"
     all = "all"
@@ -42,26 +53,19 @@ def explain(
         list[str] | None,
         typer.Option(help="A file of the run, instead of the models that it kept; repeatable."),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="An object a line instead of a table.")
-    ] = False,
-    out: Annotated[
-        Path | None, typer.Option(help="Write a file instead: .csv, .tsv or .parquet.")
-    ] = None,
+    as_json: AsJson = False,
+    out: Out = None,
     safe_cells: SafeCells = False,
     debug: Debug = False,
 ) -> None:
     """Show the training triples that speak most for a triple and against it (TracIn)."""
     with errors_in_a_line(debug):
         from kgfast.extras.influence import tracin
-        from kgfast.frames import check_suffix, write_columns
+        from kgfast.frames import write_columns
         from kgfast.training import RunFolder
         from kgfast.training.build import device_of
 
-        if out is not None:
-            check_suffix(out, safe_cells=safe_cells)
-        elif safe_cells:
-            raise ValueError("--safe-cells goes with --out")
+        check_out(out, safe_cells=safe_cells)
         folder = RunFolder(run)
         device = device_of(folder.read_config())
         graph = folder.load_graph()
@@ -95,13 +99,12 @@ def explain(
 
 
 def _print(columns: dict[str, Any], as_json: bool) -> None:
-    """A table of two parts, or lines of JSON."""
+    """Print a table of two parts, or lines of JSON."""
     rows = list(zip(*columns.values(), strict=True))
     if as_json:
         for row in rows:
             say(json_line(dict(zip(columns, row, strict=True))))
         return
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -117,4 +120,4 @@ def _print(columns: dict[str, Any], as_json: bool) -> None:
         ]
         is_last = place + 1 == len(rows) or rows[place + 1][0] != kind
         table.add_row(*cells, end_section=is_last)
-    Console(width=None if sys.stdout.isatty() else 116).print(table)
+    print_table(table)

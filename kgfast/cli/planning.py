@@ -1,4 +1,4 @@
-"""``kgfast plan``: what a ranking would take."""
+"""``kgfast plan``: predicted needs of a ranking."""
 
 import json
 import time
@@ -11,19 +11,11 @@ import typer
 from kgfast.cli.common import Debug, app, errors_in_a_line, say
 from kgfast.cli.evaluation import Sides
 
-
-class Device(StrEnum):
-    """Where it would run: here, or on a GPU whose rates are predicted."""
-
-    cpu = "cpu"
-    a100 = "a100"
-    h100 = "h100"
-    h200 = "h200"
-    b200 = "b200"
+Device = StrEnum("Device", "cpu a100 h100 h200 b200")
 
 
 class Kind(StrEnum):
-    """The models of other scores."""
+    """Models with different scores."""
 
     rotate = "rotate"
     transe = "transe"
@@ -32,20 +24,8 @@ class Kind(StrEnum):
     complex = "complex"
 
 
-class Dtype(StrEnum):
-    """Of the table."""
-
-    float16 = "float16"
-    bfloat16 = "bfloat16"
-    float32 = "float32"
-    float64 = "float64"
-
-
-class PlanFormat(StrEnum):
-    """How it is printed."""
-
-    text = "text"
-    json = "json"
+Dtype = StrEnum("Dtype", "float16 bfloat16 float32 float64")
+PlanFormat = StrEnum("PlanFormat", "text json")
 
 
 @app.command()
@@ -139,7 +119,7 @@ def plan(
 
 
 def _calibrate(folder: Path | None) -> None:
-    """Measure this machine, and say how long that took."""
+    """Measure this machine, and print how long that took."""
     from kgfast.extras.planning.calibration import calibrate
     from kgfast.extras.planning.rates import save_rates
 
@@ -150,8 +130,8 @@ def _calibrate(folder: Path | None) -> None:
 
 
 def _rates_of_this_machine() -> Any:
-    """Return the rates that were measured, or the default ones where these cannot be read."""
-    from kgfast.extras.planning.defaults import default_rates
+    """Return the measured rates, or the default ones where these cannot be read."""
+    from kgfast.extras.planning.devices import default_rates
     from kgfast.extras.planning.rates import load_rates
 
     try:
@@ -164,7 +144,7 @@ def _rates_of_this_machine() -> Any:
 
 
 def _sides(side: list[Sides] | None) -> set[Sides]:
-    """Those that are ranked: relations are few."""
+    """Return the sides to rank; relations are few and need no plan."""
     found = set(side or (Sides.head, Sides.tail))
     if Sides.relation in found:
         raise ValueError("--side relation: relations are few, and need no plan; give head or tail")
@@ -172,7 +152,7 @@ def _sides(side: list[Sides] | None) -> set[Sides]:
 
 
 def _print(found: Any, work: Any) -> None:
-    """A line for each fact."""
+    """Print a line for each fact."""
     each = " of each worker" if work.workers > 1 else ""
     passes = f"{found.passes} passes" if found.passes > 1 else "one pass"
     how = f"read from its file in blocks, {passes}" if found.streamed else "held in memory"

@@ -8,24 +8,27 @@ from typing import Annotated, Any
 import typer
 
 from kgfast.cli.common import (
+    AsJson,
     Checkpoint,
     Data,
     Debug,
     Folder,
     Memory,
     Names,
+    Out,
     Partial,
     SafeCells,
     Set,
     Which,
     app,
     check_limits,
+    check_out,
     errors_in_a_line,
-    holds_tables,
     json_line,
-    load,
-    load_folder,
+    load_any,
+    print_table,
     say,
+    say_that_no_data_were_found,
 )
 from kgfast.text import escaped
 
@@ -60,12 +63,8 @@ def predict(
         typer.Option("--exclude-anchor", help="The head, or tail, of a query is no answer to it."),
     ] = False,
     known: Annotated[bool, typer.Option("--known", hidden=True)] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="An object a line instead of a table.")
-    ] = False,
-    out: Annotated[
-        Path | None, typer.Option(help="Write a file instead: .csv, .tsv or .parquet.")
-    ] = None,
+    as_json: AsJson = False,
+    out: Out = None,
     safe_cells: SafeCells = False,
     index: Annotated[
         Path | None,
@@ -80,14 +79,11 @@ def predict(
 ) -> None:
     """Predict the best tails of (head, relation, ?), or heads, or relations, or facts of all."""
     with errors_in_a_line(debug):
-        from kgfast.frames import check_suffix, write_columns
+        from kgfast.frames import write_columns
 
         if known:
             raise ValueError("--known is called --include-known: known triples are answers too")
-        if out is not None:
-            check_suffix(out, safe_cells=safe_cells)
-        elif safe_cells:
-            raise ValueError("--safe-cells goes with --out")
+        check_out(out, safe_cells=safe_cells)
         if not every:
             _check_queries(head, relation, tail)
             if exclude and exclude_anchor:
@@ -99,14 +95,11 @@ def predict(
         elif exclude or exclude_anchor:
             raise ValueError("--exclude and --exclude-anchor go with queries, not with --all")
         limits = {"max_memory": max_memory, "partial": partial}
-        if holds_tables(run):
-            in_blocks = any(value is not None for value in limits.values())
-            loaded: Any = load_folder(run, data, as_table=in_blocks)
-        else:
-            check_limits(run, limits)
-            loaded = load(run, checkpoint, data, set)
+        check_limits(run, limits)
+        in_blocks = any(value is not None for value in limits.values())
+        loaded = load_any(run, checkpoint, data, set, as_table=in_blocks)
         entities, relations = loaded.vocabulary or (None, None)
-        given = {
+        given: dict[str, Any] = {
             "heads": _ids("--head", head, entities) if head else None,
             "relations": _ids("--relation", relation, relations) if relation else None,
             "tails": _ids("--tail", tail, entities) if tail else None,
@@ -114,10 +107,12 @@ def predict(
             **limits,
         }
         if every:
-            columns = _facts(loaded, given, k)
+            from kgfast.eval.fact_search import top_facts
+
+            facts = top_facts(loaded.model, **given, k=k, progress=sys.stdout.isatty())
+            columns = _with_probabilities(loaded, facts.columns(loaded.vocabulary))
         else:
-            found = None if index is None else _index_at(index, loaded.model)
-            given["index"] = found
+            given["index"] = None if index is None else _index_at(index, loaded.model)
             if exclude:
                 answers = entities if relation else relations
                 given["exclude"] = _ids("--exclude", exclude, answers)
@@ -125,11 +120,7 @@ def predict(
                 given["exclude"] = "anchor"
             columns = _answers(loaded, given, k, dim)
         if loaded.dataset is None and not include_known:
-            say(
-                "no data were found: known triples are among the answers (--data DIR leaves them "
-                "out)",
-                err=True,
-            )
+            say_that_no_data_were_found()
         if out is not None:
             say(str(write_columns(columns, out, safe_cells=safe_cells)))
         else:
@@ -137,7 +128,7 @@ def predict(
 
 
 def _check_queries(head: Names, relation: Names, tail: Names) -> None:
-    """That two of the three are given."""
+    """Check that two of the three are given."""
     if head and tail and not relation:
         return
     if bool(head) == bool(tail):
@@ -150,7 +141,7 @@ def _check_queries(head: Names, relation: Names, tail: Names) -> None:
 
 
 def _answers(loaded: Any, given: dict[str, Any], k: int, dim: int | None) -> dict[str, Any]:
-    """The columns of the answers to queries."""
+    """Return the columns of the answers to queries."""
     from kgfast.eval.prediction import topk
 
     model = loaded.model
@@ -160,7 +151,7 @@ def _answers(loaded: Any, given: dict[str, Any], k: int, dim: int | None) -> dic
 
 
 def _index_at(path: Path, model: Any) -> Any:
-    """The index in a file, or that of the model, which is saved there."""
+    """Load the index from a file; make and save it where the file is missing."""
     from kgfast.eval.index import Index
 
     if path.exists():
@@ -170,16 +161,8 @@ def _index_at(path: Path, model: Any) -> Any:
     return index
 
 
-def _facts(loaded: Any, given: dict[str, Any], k: int) -> dict[str, Any]:
-    """The columns of the best facts."""
-    from kgfast.eval.fact_search import top_facts
-
-    found = top_facts(loaded.model, **given, k=k, progress=sys.stdout.isatty())
-    return _with_probabilities(loaded, found.columns(loaded.vocabulary))
-
-
 def _with_probabilities(loaded: Any, columns: dict[str, Any]) -> dict[str, Any]:
-    """The same, and what a loss that has probabilities takes the scores for."""
+    """Add probabilities, where the loss of the run defines them."""
     import torch
 
     values = loaded.probabilities(torch.from_numpy(columns["score"]))
@@ -187,7 +170,7 @@ def _with_probabilities(loaded: Any, columns: dict[str, Any]) -> dict[str, Any]:
 
 
 def _ids(option: str, names: Sequence[str], vocabulary: Any) -> Any:
-    """The ids of names; of a run that has no names, ids as they were typed."""
+    """Return the ids of names; a run without names takes ids as typed."""
     try:
         if vocabulary is not None:
             ids = vocabulary.ids(names)
@@ -199,14 +182,13 @@ def _ids(option: str, names: Sequence[str], vocabulary: Any) -> Any:
 
 
 def _print(columns: dict[str, Any], as_json: bool) -> None:
-    """A table with a part for each query, or lines of JSON."""
+    """Print a table with a part for each query, or lines of JSON."""
     names = [name for name in columns if name not in ("query", "rank")]
     values = [_plain(columns[name]) for name in names]
     if as_json:
         for row in zip(*values, strict=True):
             say(json_line(dict(zip(names, row, strict=True))))
         return
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -219,10 +201,10 @@ def _print(columns: dict[str, Any], as_json: bool) -> None:
         cells = [Text(escaped(str(name))) for name in triple] + [Text(f"{score + 0.0:.4f}")]
         cells += [Text(f"{column[place]:.4f}") for column in values[4:]]
         table.add_row(*cells, end_section=queries[place] != queries[place + 1])
-    Console(width=None if sys.stdout.isatty() else 116).print(table)
+    print_table(table)
 
 
 def _plain(column: Any) -> list[Any]:
-    """A column as Python's values."""
+    """Return a column as Python values."""
     values: list[Any] = column.tolist() if hasattr(column, "tolist") else list(column)
     return values

@@ -1,7 +1,6 @@
 """``kgfast search``."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +15,7 @@ from kgfast.cli.common import (
     app,
     choose,
     errors_in_a_line,
+    print_table,
     say,
 )
 from kgfast.text import escaped
@@ -64,7 +64,7 @@ def search(
 
 
 def _show(folder: Path) -> None:
-    """The table, and the files of the picture where there is something to draw."""
+    """Print the table, and draw the picture where there is something to draw."""
     from kgfast.extras.search import plot_trials, read_trials
 
     found = read_trials(folder)
@@ -75,8 +75,7 @@ def _show(folder: Path) -> None:
 
 
 def _print_trials(folder: Path, found: Any) -> None:
-    """A line per trial, the best first, and what to do with that one."""
-    from rich.console import Console
+    """Print a line per trial, the best first, and how to use the best."""
     from rich.table import Table
 
     from kgfast.extras.search.space import names_of
@@ -90,7 +89,7 @@ def _print_trials(folder: Path, found: Any) -> None:
         values = [escaped(text) for _, text in names_of(trial.values)]
         numbers = [str(trial.number), mrr, str(trial.reached), f"{trial.seconds / 60:.1f}"]
         table.add_row(*numbers, *values, trial.outcome.value)
-    Console(width=None if sys.stdout.isatty() else 116, markup=False).print(table)
+    print_table(table, markup=False)
     best = found.best
     if best is not None:
         run = folder / "trials" / str(best.number)

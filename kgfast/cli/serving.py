@@ -16,10 +16,9 @@ from kgfast.cli.common import (
     Which,
     app,
     errors_in_a_line,
-    holds_tables,
-    load,
-    load_folder,
+    load_any,
     say,
+    say_that_no_data_were_found,
 )
 
 
@@ -65,14 +64,11 @@ def serve(
 
         limits = Limits(k=max_k, queries=max_queries, body=max_body, requests=max_requests)
         engine = _engine(run, checkpoint, data, set, dim)
-        if index and _is_on_the_cpu(engine.model):
+        devices = {parameter.device.type for parameter in engine.model.parameters()}
+        if index and devices <= {"cpu"}:
             engine = replace(engine, index=Index(engine.model, croppable=dim is not None))
         if engine.known is None:
-            say(
-                "no data were found: known triples are among the answers (--data DIR leaves them "
-                "out)",
-                err=True,
-            )
+            say_that_no_data_were_found()
 
         def ready(url: str) -> None:
             say(f"serving {engine.model!r} on {url}")
@@ -81,7 +77,7 @@ def serve(
 
 
 def _check_installed() -> None:
-    """That what the extra brings is there."""
+    """Check that the packages of the extra are installed."""
     from importlib.util import find_spec
 
     missing = [name for name in ("starlette", "h11") if find_spec(name) is None]
@@ -91,20 +87,13 @@ def _check_installed() -> None:
         )
 
 
-def _is_on_the_cpu(model: Any) -> bool:
-    return all(parameter.device.type == "cpu" for parameter in model.parameters())
-
-
 def _engine(run: Path, checkpoint: Which, data: Path | None, set: Set, dim: int | None) -> Any:
-    """The model of a run, or of tables, with its names and known triples."""
+    """Load the model of a run or of tables, with its names and known triples."""
     from kgfast.eval.batches import check_names
     from kgfast.extras.serve.engine import Engine
     from kgfast.models.base import operator_width
 
-    if holds_tables(run):
-        loaded: Any = load_folder(run, data, as_table=False)
-    else:
-        loaded = load(run, checkpoint, data, set)
+    loaded = load_any(run, checkpoint, data, set)
     model, dataset, names = loaded.model, loaded.dataset, loaded.vocabulary or (None, None)
     check_names(tuple(names), model)
     if dim is not None:

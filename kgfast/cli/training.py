@@ -1,6 +1,5 @@
-"""Commands that make a model, hand it on or draw it: ``train``, ``export``, ``plot``."""
+"""Commands that train, export or draw a model: ``train``, ``export``, ``plot``."""
 
-import sys
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -21,18 +20,12 @@ from kgfast.cli.common import (
     choose,
     errors_in_a_line,
     load,
+    print_table,
     say,
 )
 from kgfast.text import escaped
 
-
-class Target(StrEnum):
-    """What a model can be exported to."""
-
-    npy = "npy"
-    safetensors = "safetensors"
-    official = "official"
-    pykeen = "pykeen"
+Target = StrEnum("Target", "npy safetensors official pykeen")
 
 
 @app.command()
@@ -112,7 +105,7 @@ def plot(
 
 
 def _check_folder(folder: Any, resume: bool) -> None:
-    """Do not overwrite a run; say if there is none to go on with."""
+    """Refuse to overwrite a run; say if there is none to resume."""
     if resume and not folder.holds_a_run():
         say(f"{folder.path} holds no run to resume: starting one", err=True)
     if folder.holds_a_run() and not resume:
@@ -122,8 +115,7 @@ def _check_folder(folder: Any, resume: bool) -> None:
 
 
 def _print_result(path: Path, result: Mapping[str, Any]) -> None:
-    """The metrics of the test set as a table."""
-    from rich.console import Console
+    """Print the metrics of the test set as a table."""
     from rich.table import Table
 
     from kgfast.training.trainer import steps_made, what_was_tested
@@ -141,4 +133,4 @@ def _print_result(path: Path, result: Mapping[str, Any]) -> None:
             for name, value in metrics.items()
         ]
         table.add_row(*([] if dim is None else [dim]), *cells)
-    Console(width=None if sys.stdout.isatty() else 116).print(table)
+    print_table(table)

@@ -4,13 +4,12 @@ import typing
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from kgfast.cli import app
 from kgfast.cli.common import choose
 from kgfast.training import Config, RunFolder
 from kgfast.training.config.fields import ModelName
 from kgfast.training.config.files import find_config, packaged_configs
+from support.commands import error_of, run
 from support.paths import ROOT
 
 MODELS = typing.get_args(typing.get_args(ModelName)[0])
@@ -26,17 +25,6 @@ def graph(tmp_path):
     for split, chosen in (("train", lines[2:]), ("valid", lines[:1]), ("test", lines[1:2])):
         (folder / f"{split}.txt").write_text("".join(chosen))
     return folder
-
-
-def run(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
-
-
-def error_of(*words):
-    result = run("train", *words)
-    assert result.exit_code == 2, result.output
-    (line,) = result.stderr.splitlines()
-    return line
 
 
 def test_the_package_has_the_files_of_the_tree():
@@ -130,16 +118,18 @@ def test_the_very_name_comes_before_others_in_upper_and_lower_case(graph):
 
 
 def test_what_is_missing_or_too_much_is_said_in_a_line(graph, tmp_path):
-    assert error_of() == "error: name either a --config or a --model and its --data; got neither"
-    both = ("--config", "wn18rr/rotate", "--model", "rotate", "--data", graph)
-    assert error_of(*both).endswith("got both")
-    assert error_of("--model", "rotate").endswith("needs --data, the folder of the graph")
-    assert error_of("--model", "rotat", "--data", graph).endswith(
-        "has no default config; known are complex, conve, cp, distmult, rescal, rotate, transe"
-    )
-    assert error_of("--model", "rotate", "--data", tmp_path / "none").endswith("no such folder")
+    said = error_of("train")
+    assert said == "error: name either a --config or a --model and its --data; got neither"
+    models = "complex, conve, cp, distmult, rescal, rotate, transe"
+    for words, end in (
+        (("--config", "wn18rr/rotate", "--model", "rotate", "--data", graph), "got both"),
+        (("--model", "rotate"), "needs --data, the folder of the graph"),
+        (("--model", "rotat", "--data", graph), f"has no default config; known are {models}"),
+        (("--model", "rotate", "--data", tmp_path / "none"), "no such folder"),
+    ):
+        assert error_of("train", *words).endswith(end)
     empty = tmp_path / "empty"
     empty.mkdir()
     folder = tmp_path / "run"
-    line = error_of("--model", "rotate", "--data", empty, "--run", folder, "--quiet")
+    line = error_of("train", "--model", "rotate", "--data", empty, "--run", folder, "--quiet")
     assert line.startswith(f"error: no dataset in {empty}: looked for ")

@@ -4,11 +4,11 @@ import csv
 import json
 
 import pytest
-from typer.testing import CliRunner
 
-from kgfast.cli import app, explanation
+from kgfast.cli import explanation
 from kgfast.datasets import synthetic
 from kgfast.extras.influence import tracin
+from support.commands import run
 from support.small_runs import trainer_of
 
 GRAPH = synthetic(60, 3, 90, 10, 10)
@@ -32,15 +32,13 @@ def trained(tmp_path_factory):
     return folder
 
 
-def run(*words, names=NAMES):
-    triple = [
-        it for pair in zip(("--head", "--relation", "--tail"), names, strict=True) for it in pair
-    ]
-    return CliRunner().invoke(app, ["explain", *(str(word) for word in words), *triple])
+def explained(*words, names=NAMES):
+    head, relation, tail = names
+    return run("explain", *words, "--head", head, "--relation", relation, "--tail", tail)
 
 
 def test_the_names_and_values_are_those_of_tracin(trained):
-    result = run(trained, "--top", 3, "--side", "head", "--parameters", "all", "--json")
+    result = explained(trained, "--top", 3, "--side", "head", "--parameters", "all", "--json")
     assert result.exit_code == 0, result.stderr
     rows = [json.loads(line) for line in result.stdout.splitlines()]
     found = tracin(trained, test=TRIPLE[None], k=3, side="head", parameters="all")
@@ -53,12 +51,11 @@ def test_the_names_and_values_are_those_of_tracin(trained):
 
 
 def test_a_table_and_a_file(trained, tmp_path):
-    shown = run(trained, "--top", 2)
+    shown = explained(trained, "--top", 2)
     assert shown.exit_code == 0, shown.stderr
     assert shown.stdout.count("proponent") == shown.stdout.count("opponent") == 2
-    written = run(
-        trained, "--top", 2, "--out", tmp_path / "a.csv", "--checkpoint", "best.safetensors"
-    )
+    words = "--out", tmp_path / "a.csv", "--checkpoint", "best.safetensors"
+    written = explained(trained, "--top", 2, *words)
     assert written.exit_code == 0, written.stderr
     with (tmp_path / "a.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -86,7 +83,7 @@ def test_names_do_nothing_to_a_terminal(capsys, as_json):
     ],
 )
 def test_mistakes_take_a_line(trained, words, names, message):
-    result = run(trained, *words, names=names)
+    result = explained(trained, *words, names=names)
     assert result.exit_code == 2, result.output
     (line,) = result.stderr.splitlines()
     assert line.startswith("error: ")
@@ -94,6 +91,6 @@ def test_mistakes_take_a_line(trained, words, names, message):
 
 
 def test_a_folder_without_a_run(tmp_path):
-    result = run(tmp_path)
+    result = explained(tmp_path)
     assert result.exit_code == 2
     assert "not the folder of a run" in result.stderr

@@ -1,13 +1,7 @@
 """``kgfast known``: an index in a folder, and errors in a line."""
 
-from typer.testing import CliRunner
-
 import kgfast
-from kgfast.cli import app
-
-
-def run(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
+from support.commands import run
 
 
 def test_files_become_a_folder(tmp_path):

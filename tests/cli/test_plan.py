@@ -6,14 +6,12 @@ import shlex
 from itertools import product
 
 import pytest
-from typer.testing import CliRunner
 
-from kgfast.cli import app
 from kgfast.extras.planning.devices import rates_of
 from kgfast.extras.planning.rates import save_rates
+from support.commands import run
 from support.paths import ROOT
 
-RUN = CliRunner()
 SIZES = ("--entities", "91e6", "--dim", "128", "--dtype", "float16", "--queries", "15000")
 
 
@@ -24,7 +22,7 @@ def cache(tmp_path, monkeypatch):
 
 
 def plan(*arguments, code=0):
-    done = RUN.invoke(app, ["plan", *arguments])
+    done = run("plan", *arguments)
     assert done.exit_code == code, done.output
     return done
 

@@ -6,26 +6,11 @@ import json
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import kgfast
 from kgfast.adapters.table_folders import load_tables
-from kgfast.cli import app
+from support.commands import error_of, lines_of, run
 from support.small_runs import ring_trainer, ring_triples, write_ring
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("data")
-    write_ring(folder / "ring")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def trained(root, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs") / "ring"
-    ring_trainer(root, folder).fit()
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -42,26 +27,9 @@ def kvsall(root, tmp_path_factory):
     return folder
 
 
-def run(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
-
-
-def lines_of(*words):
-    result = run(*words, "--json")
-    assert result.exit_code == 0, result.stderr
-    return [json.loads(line) for line in result.stdout.splitlines()]
-
-
 def table_of(result):
     """What ``evaluate`` prints below its caption."""
     return result.stdout.partition("\n")[2].strip()
-
-
-def error_of(*words):
-    result = run(*words)
-    assert result.exit_code == 2, result.output
-    (line,) = result.stderr.splitlines()
-    return line
 
 
 def test_relations_of_a_pair(trained):
@@ -303,16 +271,13 @@ def test_known_triples_of_a_folder(trained, root, tmp_path):
     kgfast.KnownTriples.build(tmp_path / "rows.npy", tmp_path / "known")
     result = run("evaluate", out, *data, "--known", tmp_path / "known")
     assert result.exit_code == 0, result.stderr
-    assert table_of(result) == repr(rank_of(model, test, rows))
+    ranks = kgfast.rank(model, test, known=kgfast.KnownTriples(rows))
+    assert table_of(result) == repr(ranks)
     assert table_of(result) != table_of(run("evaluate", out, *data))
     line = error_of("evaluate", trained, "--known", tmp_path / "known")
     assert "--known is of folders of tables" in line
     line = error_of("evaluate", out, *data, "--known", tmp_path / "none")
     assert "none" in line
-
-
-def rank_of(model, test, rows):
-    return kgfast.rank(model, test, known=kgfast.KnownTriples(rows))
 
 
 def test_tables_that_score_no_relations(trained, root, tmp_path, monkeypatch):

@@ -2,14 +2,9 @@
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from kgfast.cli import app
+from support.commands import run
 from support.small_runs import RING_CONFIG, write_ring
-
-
-def run(*words):
-    return CliRunner().invoke(app, ["search", *map(str, words)])
 
 
 @pytest.fixture
@@ -24,7 +19,7 @@ def config(tmp_path):
 
 def test_a_search_is_run_shown_and_gone_on_with(config, tmp_path):
     folder = tmp_path / "found"
-    base = "--config", config, "--run", folder
+    base = "search", "--config", config, "--run", folder
     done = run(*base, "--trials", 2, "--set", "search.ranges.model.gamma={low: 2, high: 6}")
     assert done.exit_code == 0, done.stderr
     assert "2 trials: " in done.stdout
@@ -35,11 +30,12 @@ def test_a_search_is_run_shown_and_gone_on_with(config, tmp_path):
     assert again.exit_code == 2
     assert "holds a search: go on with --resume" in again.stderr
     own = folder / "config.yaml"
-    more = run("--config", own, "--run", folder, "--trials", 3, "--resume", "--quiet")
+    options = "--trials", 3, "--resume", "--quiet"
+    more = run("search", "--config", own, "--run", folder, *options)
     assert more.exit_code == 0, more.stderr
     assert "3 trials: " in more.stdout
     assert more.stderr == ""
-    shown = run("--show", folder)
+    shown = run("search", "--show", folder)
     assert shown.exit_code == 0, shown.stderr
     assert shown.stdout.startswith(more.stdout)
     assert (folder / "trials.png").exists()
@@ -58,7 +54,7 @@ def test_a_search_is_run_shown_and_gone_on_with(config, tmp_path):
     ],
 )
 def test_mistakes_are_a_line(config, tmp_path, words, message):
-    done = run("--config", config, "--run", tmp_path / "a", *words)
+    done = run("search", "--config", config, "--run", tmp_path / "a", *words)
     assert done.exit_code == 2
     assert done.stderr == f"error: {message}\n"
     assert not (tmp_path / "a").exists()

@@ -10,36 +10,17 @@ import threading
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import kgfast
-from kgfast.cli import app
 from kgfast.datasets import load as load_data
+from support.commands import run
 from support.serving import answer, ask, connect, head
-from support.small_runs import ring_trainer, write_ring
+from support.small_runs import write_ring
 
 pytest.importorskip("h11", reason="the extra serve is not installed")
 pytest.importorskip("starlette", reason="the extra serve is not installed")
 
 from kgfast.extras.serve import running
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("data")
-    write_ring(folder / "ring")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def trained(root, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs") / "ring"
-    ring_trainer(root, folder).fit()
-    return folder
-
-
-def run(*words):
-    return CliRunner().invoke(app, ["serve", *map(str, words)])
 
 
 @pytest.fixture
@@ -54,7 +35,7 @@ def served(monkeypatch):
     monkeypatch.setattr(running, "serve", keep)
 
     def call(*words):
-        result = run(*words)
+        result = run("serve", *words)
         assert result.exit_code == 0, result.output
         return *found.pop(), result
 
@@ -82,12 +63,7 @@ def test_a_run(served, trained):
 
 def test_tables(served, trained, root, tmp_path):
     tables = tmp_path / "tables"
-    assert (
-        CliRunner()
-        .invoke(app, ["export", str(trained), "--to", "npy", "--out", str(tables)])
-        .exit_code
-        == 0
-    )
+    assert run("export", trained, "--to", "npy", "--out", tables).exit_code == 0
     alone, *_, result = served(tables)
     assert "known triples are among the answers" in result.stderr
     assert alone.known is None
@@ -104,7 +80,7 @@ def test_tables(served, trained, root, tmp_path):
 
 class TestErrors:
     def error_of(self, *words):
-        result = run(*words)
+        result = run("serve", *words)
         assert result.exit_code == 2, result.output
         return result.stderr
 

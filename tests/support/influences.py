@@ -36,6 +36,12 @@ def dense_gradient(model, side, anchor, relation, positives, loss, parameters):
     return flat(loss_of_scores(scores, positives, loss), leaves)
 
 
+def assert_close(found, expected, tolerance=1e-4):
+    """Values agree but for a share of the largest."""
+    expected = expected.detach()
+    assert float((found - expected).abs().max()) <= tolerance * float(expected.abs().max())
+
+
 def flat(loss, leaves):
     found = torch.autograd.grad(loss, leaves, allow_unused=True)
     return torch.cat(

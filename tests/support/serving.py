@@ -27,6 +27,20 @@ def engine_of(**options: Any) -> Any:
     return Engine(model, **values)
 
 
+class Slow:
+    """An engine whose calls wait to be let through."""
+
+    def __init__(self, engine: Any) -> None:
+        self.engine, self.calls = engine, list[int]()
+        self.model, self.names, self.known = engine.model, engine.names, engine.known
+        self.through = threading.Semaphore(0)
+
+    def answers(self, questions: Any) -> Any:
+        self.calls.append(sum(map(len, questions)))
+        self.through.acquire()
+        return self.engine.answers(questions)
+
+
 @contextmanager
 def serving(engine: Any, limits: Any, host: str = "127.0.0.1") -> Iterator[int]:
     """A server in a thread; yields its port."""

@@ -1,7 +1,7 @@
 """Output layers over very many outputs, which never hold the scores of all of them.
 
-The layer (:mod:`streamed`), its draws (:mod:`sampling`, :mod:`noise`) and the outputs that a
-sampled loss compares (:mod:`drawn`). :class:`kgfast.RowAdam` changes the rows that a step used.
+:mod:`streamed` is the layer, :mod:`sampling` its draws. :class:`kgfast.RowAdam` updates only the
+rows that a step used.
 """
 
 from kgfast.extras.heads.streamed import StreamedHead

@@ -1,4 +1,4 @@
-"""The checks of what a head takes, before an operator sees it."""
+"""Checks of the arguments of a head."""
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ _COLDEST = 1e-20  # temperatures: a score over it is finite in float32
 
 
 def check_hidden(hidden: Tensor, weight: Tensor) -> None:
-    """That hidden states are ``[..., D]`` of floating point, where the weight is."""
+    """Check that hidden states are floating point ``[..., D]``, on the weight's device."""
     check_tensor("hidden", hidden)
     if not hidden.is_floating_point():
         raise TypeError(f"hidden must be a floating-point tensor; got {hidden.dtype}")
@@ -22,7 +22,7 @@ def check_hidden(hidden: Tensor, weight: Tensor) -> None:
 
 
 def check_ids_of(name: str, ids: Tensor, weight: Tensor) -> None:
-    """That ids of any shape are outputs, int64."""
+    """Check that ids of any shape are outputs, int64."""
     check_tensor(name, ids)
     if ids.dtype != torch.int64:
         raise TypeError(f"{name} must be int64; got {ids.dtype}")
@@ -35,7 +35,7 @@ def check_ids_of(name: str, ids: Tensor, weight: Tensor) -> None:
 def check_targets(
     targets: Tensor, hidden: Tensor, num_outputs: int, ignore_index: int | None
 ) -> None:
-    """That targets are int64, one for each hidden state, outputs or ``ignore_index``."""
+    """Check that targets are int64, one a hidden state, outputs or ``ignore_index``."""
     check_tensor("targets", targets)
     if targets.dtype != torch.int64:
         raise TypeError(f"targets must be int64; got {targets.dtype}")
@@ -53,7 +53,7 @@ def check_targets(
 
 
 def check_candidates(candidate_ids: Tensor, weight: Tensor) -> None:
-    """That candidates are distinct outputs, at least one."""
+    """Check that candidates are distinct outputs, at least one."""
     check_index("candidate_ids", candidate_ids, (None,), weight, "the rows of the head")
     if not len(candidate_ids):
         raise ValueError("candidate_ids must name at least one output; it is empty")
@@ -62,13 +62,7 @@ def check_candidates(candidate_ids: Tensor, weight: Tensor) -> None:
 
 
 def places_of(targets: Tensor, ids: Tensor, is_counted: Tensor) -> Tensor:
-    """Where targets stand among ascending ids; anywhere for those that do not count.
-
-    Raises
-    ------
-    ValueError
-        For the first target that counts and is not among them.
-    """
+    """Return the places of targets among ascending ids; any place for uncounted ones."""
     places = torch.searchsorted(ids, targets.contiguous()).clamp_(max=len(ids) - 1)
     wrong = (ids[places] != targets) & is_counted
     if bool(wrong.any()):
@@ -77,7 +71,7 @@ def places_of(targets: Tensor, ids: Tensor, is_counted: Tensor) -> Tensor:
 
 
 def check_positive_int(name: str, value: int, most: int | None = None) -> None:
-    """That it is an int of at least 1."""
+    """Check that a value is an int of at least 1 (and at most ``most``)."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an int; got {type(value).__name__}")
     if value < 1 or (most is not None and value > most):
@@ -86,7 +80,7 @@ def check_positive_int(name: str, value: int, most: int | None = None) -> None:
 
 
 def check_temperature(temperature: float) -> None:
-    """That it is a number by which scores can be divided."""
+    """Check that scores can be divided by a temperature."""
     if isinstance(temperature, bool) or not isinstance(temperature, (int, float)):
         raise TypeError(f"temperature must be a number; got {type(temperature).__name__}")
     if not _COLDEST <= temperature <= 1 / _COLDEST:
@@ -97,7 +91,7 @@ def check_temperature(temperature: float) -> None:
 
 
 def check_seed(seed: int) -> None:
-    """That it is an int."""
+    """Check that a seed is an int."""
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise TypeError(f"seed must be an int; got {type(seed).__name__}")
 
@@ -105,7 +99,7 @@ def check_seed(seed: int) -> None:
 def _no_output(
     name: str, values: Tensor, wrong: Tensor, allowed: str, ignore_index: int | None
 ) -> ValueError:
-    """The error of the first value that is wrong."""
+    """Return the error of the first wrong value."""
     place = wrong.nonzero()[0].tolist()
     at = f"[{', '.join(map(str, place))}]" if place else ""
     spared = "" if ignore_index is None else f" or ignore_index ({ignore_index})"

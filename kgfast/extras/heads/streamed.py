@@ -9,8 +9,7 @@ from torch.nn import functional
 
 from kgfast import ops
 from kgfast.extras.heads import checks
-from kgfast.extras.heads.drawn import drawn_outputs
-from kgfast.extras.heads.sampling import Outputs, draw, draw_of
+from kgfast.extras.heads.sampling import Outputs, draw, draw_of, drawn_outputs
 from kgfast.ops import TABLE_DTYPES
 
 Reduction = Literal["mean", "sum", "none"]
@@ -19,13 +18,13 @@ _TOP = 1 << 20  # best scores that top_k holds at once
 
 
 class StreamedHead(nn.Module):
-    """What replaces ``nn.Linear(dim, num_outputs)`` and the softmax after it.
+    """A replacement of ``nn.Linear(dim, num_outputs)`` and the softmax after it.
 
-    Scores are ``hidden @ weight.T + bias``; they are made chunk by chunk and reduced where they
-    arise, forward and backward, so that memory does not grow with hidden states times outputs
-    (docs/heads.md). Every method takes hidden states ``[..., D]`` of any leading axes, and
-    ``candidate_ids``: int64 ``[M]``, distinct, in any order; the outputs that there are, for this
-    call. Ids stay ids of all outputs. Numbers must be finite (:mod:`kgfast.ops.finite`).
+    Scores are ``hidden @ weight.T + bias``. They are made and reduced chunk by chunk, forward and
+    backward, so memory does not grow with hidden states times outputs (docs/heads.md). Every method
+    takes hidden states ``[..., D]`` of any leading axes. ``candidate_ids`` (int64 ``[M]``,
+    distinct, in any order) restricts a call to these outputs; ids stay ids of all outputs. Numbers
+    must be finite (:mod:`kgfast.ops.finite`).
 
     Parameters
     ----------
@@ -34,14 +33,14 @@ class StreamedHead(nn.Module):
     bias : bool
         Learn a number for each output.
     weight : nn.Parameter, optional
-        ``[V, D]`` floating point, used as it is: an embedding's, to tie both. A new one is uniform
-        in ``+-D**-0.5``, as of :class:`torch.nn.Linear`.
+        ``[V, D]`` floating point, used without a copy: that of an embedding, to tie both. A new
+        weight is uniform in ``+-D**-0.5``, as in :class:`torch.nn.Linear`.
     sparse : bool
         Give the weight ``torch.sparse_coo`` gradients where a method touches few rows: ``embed``,
         ``sampled_loss``, and ``loss`` and ``log_prob`` of ``candidate_ids``.
         :class:`kgfast.RowAdam` takes them. A bias has a dense one.
     device, dtype
-        Of new parameters.
+        Device and dtype of new parameters.
 
     Raises
     ------
@@ -89,7 +88,7 @@ class StreamedHead(nn.Module):
         self.register_parameter("bias", of_bias)
 
     def forward(self, hidden: Tensor, targets: Tensor, **options: Any) -> Tensor:
-        """:meth:`loss`, for wrappers that call modules."""
+        """Return :meth:`loss`, for wrappers that call modules."""
         return self.loss(hidden, targets, **options)
 
     def loss(
@@ -102,10 +101,10 @@ class StreamedHead(nn.Module):
         reduction: Reduction = "mean",
         candidate_ids: Tensor | None = None,
     ) -> Tensor:
-        """Softmax cross entropy, as :func:`torch.nn.functional.cross_entropy` of all scores.
+        """Compute the softmax cross entropy, as :func:`torch.nn.functional.cross_entropy`.
 
-        Differentiable in hidden states, weight and bias; exact, and two runs give equal bits. There
-        is no second derivative.
+        It is differentiable in hidden states, weight and bias, once. It is exact, and two runs give
+        equal bits.
 
         Parameters
         ----------
@@ -155,22 +154,22 @@ class StreamedHead(nn.Module):
         seed: int,
         ignore_index: int = IGNORED,
     ) -> Tensor:
-        """An estimate of :meth:`loss` that touches few rows: of targets, and of a uniform draw.
+        """Estimate :meth:`loss` from few rows: those of targets, and of a uniform draw.
 
         The softmax is over the distinct targets of the call and ``num_negatives`` uniform draws
-        without those; each draw counts for the outputs that it stands for, so that the estimate of
-        the sum of exponentials is unbiased, given that a draw is left (sampled softmax, Bengio &
-        Senécal 2008, with the part that is known taken exactly). With ``num_negatives`` of at least
-        ``V`` it is :meth:`loss`.
+        without those. Each draw counts for the outputs that it stands for, so the estimate of the
+        sum of exponentials is unbiased, given that a draw is left (sampled softmax, Bengio &
+        Senécal 2008, with exact targets). With ``num_negatives`` of at least ``V`` it equals
+        :meth:`loss`.
 
         Parameters
         ----------
         hidden, targets, ignore_index
-            As of :meth:`loss`.
+            See :meth:`loss`.
         num_negatives : int
             At least 1.
         seed : int
-            Of the draw: another one in each step.
+            Seed of the draw: give another one in each step.
 
         Returns
         -------
@@ -180,7 +179,7 @@ class StreamedHead(nn.Module):
         Raises
         ------
         ValueError, TypeError
-            As :meth:`loss`.
+            See :meth:`loss`.
         """
         checks.check_hidden(hidden, self.weight)
         checks.check_targets(targets, hidden, self.num_outputs, ignore_index)
@@ -196,7 +195,7 @@ class StreamedHead(nn.Module):
     def log_prob(
         self, hidden: Tensor, targets: Tensor, *, candidate_ids: Tensor | None = None
     ) -> Tensor:
-        """Log-probabilities of targets under the softmax; differentiable as :meth:`loss`.
+        """Return log-probabilities of targets under the softmax; differentiable as :meth:`loss`.
 
         Parameters
         ----------
@@ -205,7 +204,7 @@ class StreamedHead(nn.Module):
         targets : Tensor
             int64 ``[...]``.
         candidate_ids : Tensor, optional
-            As of :meth:`loss`.
+            See :meth:`loss`.
 
         Returns
         -------
@@ -219,13 +218,13 @@ class StreamedHead(nn.Module):
         return -found.losses(0.0).view(targets.shape)
 
     def greedy(self, hidden: Tensor, *, candidate_ids: Tensor | None = None) -> Tensor:
-        """The best output, int64 ``[...]``: the lowest id among equals; exact as :meth:`topk`."""
+        """Return the best output, int64 ``[...]``; the lowest id among equals."""
         return self.topk(hidden, 1, candidate_ids=candidate_ids)[1][..., 0]
 
     def topk(
         self, hidden: Tensor, k: int, *, candidate_ids: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """The best ``k`` outputs, exactly: by canonical float64 scores (docs/exactness.md).
+        """Return the best ``k`` outputs, exactly: by canonical float64 scores (docs/exactness.md).
 
         Parameters
         ----------
@@ -257,10 +256,10 @@ class StreamedHead(nn.Module):
         seed: int,
         candidate_ids: Tensor | None = None,
     ) -> Tensor:
-        """A draw of each row from ``softmax(scores / temperature)``, exactly (:mod:`sampling`).
+        """Draw an output for each row from ``softmax(scores / temperature)``, exactly.
 
-        A function of its arguments: the noise is of the seed, the number of the row and the id, so
-        that equal calls give equal draws. Another call needs another seed.
+        The draw is a function of the arguments: noise depends on the seed, the number of the row
+        and the id. Equal calls give equal draws; another draw needs another seed.
 
         Parameters
         ----------
@@ -269,7 +268,7 @@ class StreamedHead(nn.Module):
         temperature : float
             In ``1e-20 .. 1e20``.
         top_k : int, optional
-            Draw from the best ``top_k`` alone, as :meth:`topk` finds them.
+            Draw only from the best ``top_k`` outputs of :meth:`topk`.
         seed : int
         candidate_ids : Tensor, optional
 
@@ -284,7 +283,11 @@ class StreamedHead(nn.Module):
         checks.check_seed(seed)
         if top_k is not None:
             checks.check_positive_int("top_k", top_k, count)
-            drawn = self._sample_of_best(flat, top_k, temperature, seed, candidate_ids)
+            drawn = torch.empty(len(flat), dtype=torch.int64, device=flat.device)
+            step = math.ceil(_TOP / top_k)
+            for first in range(0, len(flat), step):
+                best = self._best(flat[first : first + step], top_k, candidate_ids)
+                drawn[first : first + step] = draw_of(*best, temperature, seed, first)
         else:
             ids = None if candidate_ids is None else candidate_ids.sort().values
             bias = None if self.bias is None else self.bias.detach()
@@ -292,15 +295,15 @@ class StreamedHead(nn.Module):
         return drawn.view(hidden.shape[:-1])
 
     def embed(self, ids: Tensor) -> Tensor:
-        """Rows of the weight, for input tokens where it is tied: ``[..., D]`` of ids ``[...]``.
+        """Return rows of the weight ``[..., D]`` for ids ``[...]``: input tokens, if tied.
 
-        With ``sparse`` the gradient holds those rows alone.
+        With ``sparse`` the gradient holds only those rows.
         """
         checks.check_ids_of("ids", ids, self.weight)
         return functional.embedding(ids, self.weight, sparse=self.sparse)
 
     def extra_repr(self) -> str:
-        """Sizes and options."""
+        """Return sizes and options."""
         has_bias = self.bias is not None
         return f"{self.num_outputs}, {self.dim}, bias={has_bias}, sparse={self.sparse}"
 
@@ -309,14 +312,14 @@ class StreamedHead(nn.Module):
         return hidden.detach().reshape(-1, self.dim)
 
     def _check_pool(self, candidate_ids: Tensor | None) -> int:
-        """How many candidates there are."""
+        """Check candidates and return their number."""
         if candidate_ids is None:
             return self.num_outputs
         checks.check_candidates(candidate_ids, self.weight)
         return len(candidate_ids)
 
     def _pool(self, candidate_ids: Tensor | None) -> "_Pool":
-        """What the softmax is over."""
+        """Return the outputs that the softmax is over."""
         if candidate_ids is None:
             return _Pool(self.weight, self.bias, None)
         checks.check_candidates(candidate_ids, self.weight)
@@ -342,26 +345,9 @@ class StreamedHead(nn.Module):
     def _best(self, flat: Tensor, k: int, candidate_ids: Tensor | None) -> tuple[Tensor, Tensor]:
         return ops.topk(flat, self.weight, k, bias=self.bias, candidate_ids=candidate_ids)
 
-    def _sample_of_best(
-        self,
-        flat: Tensor,
-        top_k: int,
-        temperature: float,
-        seed: int,
-        candidate_ids: Tensor | None,
-    ) -> Tensor:
-        """A draw of the best ``top_k`` of each row, some rows at a time where they are many."""
-        drawn = torch.empty(len(flat), dtype=torch.int64, device=flat.device)
-        step = math.ceil(_TOP / top_k)
-        for first in range(0, len(flat), step):
-            part = slice(first, first + step)
-            best = self._best(flat[part], top_k, candidate_ids)
-            drawn[part] = draw_of(*best, temperature, seed, first)
-        return drawn
-
 
 class _Pool(NamedTuple):
-    """What a softmax is over."""
+    """The outputs that a softmax is over."""
 
     rows: Tensor  # [M, D]
     bias: Tensor | None  # [M]
@@ -388,7 +374,7 @@ class _Counted(NamedTuple):
 
 
 def _spread(losses: Tensor, where: Tensor | None, targets: Tensor) -> Tensor:
-    """Losses in the shape of targets, 0 where one does not count."""
+    """Return losses in the shape of targets, 0 where a target does not count."""
     if where is not None:
         losses = losses.new_zeros(targets.numel()).index_copy(0, where, losses)
     return losses.view(targets.shape)

@@ -1,9 +1,9 @@
-"""Which training examples a trained model owes an answer to: TracIn (Pruthi et al. 2020).
+"""Training examples that influenced a prediction most: TracIn (Pruthi et al. 2020).
 
-`examples.py` says what a training example is, `checkpoints.py` at which states of the model and
-with which rates; `dense.py` has the losses over all entities, `sampled.py` those of drawn
-negatives, `query_side.py` what both do with relations, anchors and encoders; `tracing.py` is the
-loop over all of it and what a user calls.
+`examples.py` defines a training example; `checkpoints.py` reads the states of the model and their
+learning rates. `dense.py` computes gradients of losses over all entities, `sampled.py` of losses of
+sampled negatives, and `query_side.py` the gradients of relations, anchors and encoders for both.
+`tracing.py` is the loop and the public API.
 """
 
 from kgfast.extras.influence.results import Influences, Strongest

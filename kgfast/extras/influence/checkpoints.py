@@ -22,15 +22,7 @@ _LOSSES = {mode: losses_of(mode) for mode in ("negative", "1vsall", "kvsall")}
 
 @dataclass(frozen=True)
 class Origin:
-    """The run that a checkpoint is of.
-
-    Attributes
-    ----------
-    config : Config
-    graph : RunGraph
-    step : int
-        That it was written after.
-    """
+    """The run that wrote a checkpoint, and the step after which it was written."""
 
     config: Config
     graph: RunGraph
@@ -39,43 +31,19 @@ class Origin:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A state of a model.
+    """A state of a model."""
 
-    Attributes
-    ----------
-    name : str
-        In messages.
-    open : callable
-        Returns the model, in eval mode.
-    digest : int
-        Of its tensors.
-    sizes : tuple of int
-        Entities and relations.
-    rate : float or None
-        The learning rate; None if nobody knows it.
-    origin : Origin or None
-        None of a model that is in memory.
-    """
-
-    name: str
-    open: Callable[[], Any]
-    digest: int
-    sizes: tuple[int, int]
-    rate: float | None
-    origin: Origin | None
+    name: str  # in messages
+    open: Callable[[], Any]  # returns the model, in eval mode
+    digest: int  # of the tensors
+    sizes: tuple[int, int]  # entities, relations
+    rate: float | None  # learning rate; None: unknown
+    origin: Origin | None  # None for a model in memory
 
 
 @dataclass(frozen=True)
 class Stages:
-    """Checkpoints that belong together, and the loss that they were trained with.
-
-    Attributes
-    ----------
-    checkpoints : list of Checkpoint
-    rates : list of float
-    loss : LossConfig
-    mode : str
-    """
+    """Checkpoints of one training, with the loss of that training."""
 
     checkpoints: list[Checkpoint]
     rates: list[float]
@@ -84,7 +52,7 @@ class Stages:
 
     @property
     def origin(self) -> Origin | None:
-        """The run of the first."""
+        """Return the run of the first checkpoint."""
         return self.checkpoints[0].origin
 
 
@@ -95,13 +63,7 @@ def stages_of(
     rates: Sequence[float] | None,
     device: torch.device | str,
 ) -> Stages:
-    """The checkpoints of :func:`kgfast.extras.influence.tracin`, checked against each other.
-
-    Raises
-    ------
-    ValueError, TypeError, FileNotFoundError
-        As there.
-    """
+    """Read the checkpoints of :func:`tracin` and check them against each other."""
     found = list(_each(checkpoints, device))
     if not found:
         raise ValueError("checkpoints: there are none")
@@ -131,7 +93,7 @@ def _each(checkpoints: Any, device: torch.device | str) -> Iterable[Checkpoint]:
 
 
 def _files_of(folder: RunFolder) -> list[Path]:
-    """The models that a run kept; else its best state, or the last."""
+    """List the models that a run kept; without any, its best or last state."""
     kept = folder.models()
     if kept:
         return kept
@@ -166,7 +128,7 @@ def _of_file(path: Path, device: torch.device | str) -> Checkpoint:
 
 
 def _logged_rate(folder: Path, step: int) -> float | None:
-    """The rate of the last row of a log up to a step; of the first after it where none is."""
+    """Return the last logged rate up to a step, or the first one after it."""
     rows = [row for row in read_rows(folder) if isinstance(row.get("lr"), int | float)]
     before = [row for row in rows if row["step"] <= step]
     chosen = before[-1:] or rows[:1]
@@ -184,7 +146,7 @@ def _digest(state: dict[str, Tensor]) -> int:
 
 
 def _check_pair(first: Checkpoint, other: Checkpoint) -> None:
-    """That two checkpoints are states of one training."""
+    """Check that two checkpoints are states of one training."""
     both = f"checkpoints: {first.name} and {other.name}"
     if first.sizes != other.sizes:
         raise ValueError(
@@ -212,7 +174,7 @@ def _named(config: Config) -> str:
 def _loss_of(
     first: Checkpoint, loss: str | LossConfig | None, mode: Mode | None
 ) -> tuple[LossConfig, Mode]:
-    """The loss and the mode, by the run where there is one."""
+    """Return loss and mode; a run names both itself."""
     name = loss.name if isinstance(loss, LossConfig) else loss
     known = sorted({name for names in _LOSSES.values() for name in names})
     if name is not None and name not in known:
@@ -241,7 +203,7 @@ def _loss_of(
 
 
 def _rates_of(found: list[Checkpoint], rates: Sequence[float] | None) -> list[float]:
-    """The rates given, else those of the logs."""
+    """Return the given rates, else the logged ones."""
     if rates is not None:
         values = [float(rate) for rate in rates]
         if len(values) != len(found):

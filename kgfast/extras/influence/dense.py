@@ -5,17 +5,17 @@ With scores ``x = E q + b`` and slopes ``s = dloss / dx``, an example's gradient
 (without biases ``(s . s') (q . q')``), and the sum over entities is streamed: a chunk of slopes
 ``[B, n]`` is made by one product and used up by another.
 
-With all parameters an entity's row also makes the queries that it anchors. With ``g`` the gradient
-of the anchor ``a``, products gain ``s_{a'} (q . g')``, ``s'_a (q' . g)`` and ``[a = a'] g . g'``;
-``g`` follows from ``s E``, a third product.
+With all parameters the row of an entity also makes the queries that it anchors. With ``g`` the
+gradient of the anchor ``a``, products gain ``s_{a'} (q . g')``, ``s'_a (q' . g)`` and
+``[a = a'] g . g'``; ``g`` follows from ``s E``, a third product.
 
-Examples of one query differ in their target alone: the slopes of a query are made once, as if it
-had no answer, and ``label e_t`` is taken from what they came to. Where a query has one example, the
-label is taken from the slope itself: a slope near 0 would be lost in a difference of sums. (One
-with several answers is never sure of any.)
+Examples of one query differ only in their target. The slopes of a query are made once, as if it
+had no answer, and ``label e_t`` is subtracted from the sums ("late"). Where a query has one
+example, the label is subtracted from the slope itself: a difference of sums would lose a slope near
+0. (The slopes of a query with several answers are not near 0.)
 
-Cost model: U N (2 F + 2 M) operations for U queries and M of the others; with all parameters
-2 U N F more. Memory: ``BLOCK x _ENTITIES`` slopes of queries, and as many of the others.
+Cost model: U N (2 F + 2 M) operations for U queries and M others; with all parameters 2 U N F
+more. Memory: ``BLOCK x _ENTITIES`` slopes of queries, and as many of the others.
 """
 
 from collections.abc import Iterator
@@ -34,30 +34,30 @@ from kgfast.ops import check_ids, run
 from kgfast.ops.run import Operands, Passes
 from kgfast.training.config import LossConfig
 
-BLOCK = 2048  # whose slopes are made together
-_ENTITIES = 1024  # of a chunk: narrower products take longer
+BLOCK = 2048  # queries of a block, whose slopes are made together
+_ENTITIES = 1024  # entities of a chunk: narrower products take longer
 _ASKED = 256  # queries that are made together: 10 MB of ConvE's features
 
 
 @dataclass
 class _Slopes:
-    """The slopes of some queries, a chunk of entities at a time."""
+    """The slopes of some queries, made for one chunk of entities at a time."""
 
     passes: Passes
     operands: Operands
-    rows: Tensor  # of the positives, by rising entity
+    rows: Tensor  # query of each positive, in ascending order of ids
     ids: Tensor
-    labels: tuple[float, float]  # positives have the sum, all others the second
-    logsumexp: Tensor | None  # of softmax
+    labels: tuple[float, float]  # a positive has the sum, any other entity the second
+    logsumexp: Tensor | None  # None: binary cross entropy
 
     @property
     def label(self) -> float:
-        """What a positive takes from its slope."""
+        """Return the amount by which a positive lowers its slope."""
         is_mean = self.logsumexp is None
         return self.labels[0] / self.operands.candidates.num_rows if is_mean else self.labels[0]
 
     def of(self, chunk: slice, scratch: Tensor) -> Tensor:
-        """``[U, n]``, in the scratch."""
+        """Write the slopes ``[U, n]`` of a chunk into the scratch."""
         count = chunk.stop - chunk.start
         slopes = scratch[: self.operands.num_queries * count].view(-1, count)
         rows, bias = self.operands.queries, self.operands.bias
@@ -84,41 +84,26 @@ class _Slopes:
 
 @dataclass
 class _Side:
-    """Examples, their queries, and what follows from the slopes of those.
+    """Examples, their distinct queries, and the slopes of these queries."""
 
-    Attributes
-    ----------
-    examples : ExampleQueries
-        ``[B]``.
-    place : Tensor
-        int64 ``[B]``: the query of each.
-    late : Tensor
-        int64: the examples whose label their query's slopes are without.
-    slopes : _Slopes
-    anchors : Tensor
-        int64 ``[U]``, of the queries.
-    rows : Tensor
-        ``[U, F]``: the queries.
-    """
-
-    examples: ExampleQueries
-    place: Tensor
-    late: Tensor
+    examples: ExampleQueries  # [B]
+    place: Tensor  # int64 [B]: the query of each example
+    late: Tensor  # int64 [L]: examples whose label is not in the slopes of their query
     slopes: _Slopes
-    anchors: Tensor
-    rows: Tensor
+    anchors: Tensor  # int64 [U], of the queries
+    rows: Tensor  # [U, F], the queries
 
     def __len__(self) -> int:
         return len(self.rows)
 
     @property
     def late_targets(self) -> Tensor:
-        """What their labels are on."""
+        """Return the entities that carry the labels of ``late``."""
         targets = self.examples.targets
         return self.late if targets is None else targets[self.late]
 
     def of_queries(self, sums: Tensor) -> Tensor:
-        """The gradients of each example's query ``[B, F]``, of sums ``[U, F]`` over entities."""
+        """Return gradients ``[B, F]`` of the examples' queries, from sums ``[U, F]``."""
         found = sums.index_select(0, self.place)
         rows = self.slopes.operands.table[self.late_targets].to(found.dtype)
         found[self.late] -= self.slopes.label * rows
@@ -126,23 +111,9 @@ class _Side:
 
 
 class DenseInfluence:
-    """Inner products of gradients at one state of a model.
+    """Inner products of gradients of a loss over all entities, at one state of a model.
 
-    It is fastest where examples of equal queries stand together.
-
-    Parameters
-    ----------
-    model : Model
-        In eval mode.
-    loss : LossConfig
-        ``bce`` or ``cross_entropy``.
-    parameters : {"entity", "all"}
-
-    Raises
-    ------
-    ValueError, TypeError
-        If the model's score is no dot product, its candidates have factors, or its gradients are
-        not served.
+    It is fastest where examples of equal queries are neighbours.
     """
 
     def __init__(self, model: Any, loss: LossConfig, parameters: str) -> None:
@@ -156,16 +127,16 @@ class DenseInfluence:
         self._num_entities = int(model.num_entities)
 
     def products(self, examples: ExampleQueries, others: ExampleQueries) -> Tensor:
-        """Those of examples with all others, ``[M, B]`` for M others."""
+        """Return the products ``[M, B]`` of examples with the M others."""
         parts = [self._products(part, others) for part in self._parts(examples)]
         return torch.cat(parts, 1)
 
     def squares(self, examples: ExampleQueries) -> Tensor:
-        """Those of each example with itself, ``[B]``."""
+        """Return the product ``[B]`` of each example with itself."""
         return torch.cat([self._squares(part) for part in self._parts(examples)])
 
     def _parts(self, examples: ExampleQueries) -> Iterator[ExampleQueries]:
-        """Examples of a few queries at a time; with all parameters each holds more than those."""
+        """Cut examples into blocks; without an asker, a block holds BLOCK distinct queries."""
         if self._asker is not None or examples.targets is None or not len(examples):
             yield from _blocks(examples)
             return
@@ -198,7 +169,7 @@ class DenseInfluence:
         return total + theirs.products(own)
 
     def _swept(self, side: _Side, other: _Side) -> "_Swept":
-        """What is summed over entities, and slopes at some of them."""
+        """Sum over entities, and pick the slopes at some of them."""
         size, rows, asker = len(side), side.rows, self._asker
         dots, at_late = rows.new_zeros(len(other), size), rows.new_zeros(len(other), len(side.late))
         held = dots.shape if asker is not None else (0, 0)
@@ -251,12 +222,12 @@ class DenseInfluence:
 
     @staticmethod
     def _with_bias(side: _Side) -> float:
-        """1 if each entity has a bias of its own, whose gradient is the slope."""
+        """Return 1 if each entity has its own bias, whose gradient is the slope."""
         bias = side.slopes.operands.bias
         return 0.0 if bias is None or len(bias) == 1 else 1.0
 
     def _side(self, examples: ExampleQueries, *, merged: bool = True) -> _Side:
-        """Examples and their queries, equal neighbours as one if merged."""
+        """Make the queries of examples; ``merged`` joins equal neighbours."""
         device, count = examples.anchors.device, len(examples)
         place = torch.arange(count, dtype=torch.int64, device=device)
         if merged and examples.targets is not None:
@@ -273,7 +244,7 @@ class DenseInfluence:
         return _Side(examples, place, late, slopes, queries.anchors, slopes.operands.queries)
 
     def _slopes(self, queries: ExampleQueries, of_rows: Tensor, ids: Tensor) -> _Slopes:
-        """What makes the slopes of queries, whose positives are those pairs."""
+        """Make the slopes of queries whose positives are the pairs (row, id)."""
         model, loss = self._model, self._loss
         candidates = candidates_at(model, queries.side, None)
         if candidates.factor is not None:
@@ -291,7 +262,7 @@ class DenseInfluence:
         return _Slopes(run.passes_of(rows), operands, of_rows, ids, labels, logsumexp)
 
     def _chunks(self, count: int, like: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """Ranges of entities, with room for the slopes of so many examples."""
+        """Cut entities into chunks, with scratch for the slopes of ``count`` queries."""
         scratch = like.new_empty(count * min(_ENTITIES, self._num_entities))
         for first in range(0, self._num_entities, _ENTITIES):
             yield slice(first, min(first + _ENTITIES, self._num_entities)), scratch
@@ -299,30 +270,30 @@ class DenseInfluence:
 
 @dataclass
 class _Swept:
-    """Sums over entities of queries (own) and others; with all parameters the rest too."""
+    """Sums over entities of queries (own) and others; the last four only with all parameters."""
 
     dots: Tensor  # [M, U]
-    at_late: Tensor  # slopes of others at the labels that are taken late, [M, L]
-    at_own: Tensor  # slopes of others at the anchors of queries, [M, U]
-    at_others: Tensor  # slopes of queries at the anchors of others, [M, U]
+    at_late: Tensor  # [M, L], slopes of others at late labels
+    at_own: Tensor  # [M, U], slopes of others at anchors of queries
+    at_others: Tensor  # [M, U], slopes of queries at anchors of others
     own: QuerySide | None = None  # of examples
     others: QuerySide | None = None
 
 
 def _pick(into: Tensor, slopes: Tensor, ids: Tensor, chunk: slice) -> None:
-    """Slopes ``[B, n]`` of a chunk at entities ``[A]`` that are in it, as columns ``[B, A]``."""
+    """Copy slopes ``[B, n]`` of a chunk at entities ``ids [A]`` to columns of ``into [B, A]``."""
     which = ((ids >= chunk.start) & (ids < chunk.stop)).nonzero()[:, 0]
     into[:, which] = slopes[:, ids[which] - chunk.start]
 
 
 def _pick_own(into: Tensor, slopes: Tensor, places: tuple[Tensor, Tensor], chunk: slice) -> None:
-    """The same at places, each a row and an entity, ``[A]``."""
+    """Copy slopes of a chunk at (row, entity) places ``[A]``."""
     rows, ids = places
     which = ((ids >= chunk.start) & (ids < chunk.stop)).nonzero()[:, 0]
     into[which] = slopes[rows[which], ids[which] - chunk.start]
 
 
 def _blocks(queries: ExampleQueries) -> Iterator[ExampleQueries]:
-    """Examples a few at a time; one empty part of none."""
+    """Cut examples into blocks; no examples are one empty block."""
     for first in range(0, max(1, len(queries)), BLOCK):
         yield queries.part(slice(first, first + BLOCK))

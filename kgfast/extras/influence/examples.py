@@ -1,4 +1,4 @@
-"""Training examples: what a step averages its loss over."""
+"""Training examples: the terms of the mean that a training step minimizes."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -16,38 +16,38 @@ Mode = Literal["negative", "1vsall", "kvsall"]
 
 @dataclass(frozen=True, eq=False)
 class ExampleQueries:
-    """Examples of one side, int64 ``[B]`` each, and the known answers of each."""
+    """Examples of one side, int64 ``[B]`` each."""
 
     side: Side
     anchors: Tensor
     relations: Tensor
     targets: Tensor | None  # None where a query has all its answers
-    known: KnownTriples | None
+    known: KnownTriples | None  # the answers, where targets is None
 
     def __len__(self) -> int:
         return len(self.anchors)
 
     def part(self, rows: slice | Tensor) -> "ExampleQueries":
-        """Some of them, by a slice or by ids."""
+        """Select examples by a slice or by row ids."""
         targets = None if self.targets is None else self.targets[rows]
         return replace(
             self, anchors=self.anchors[rows], relations=self.relations[rows], targets=targets
         )
 
     def by_query(self) -> Tensor:
-        """Their rows by anchor and relation, equal ones as they stand, int64 ``[B]``."""
+        """Return row ids ``[B]`` sorted by anchor, then relation; stable."""
         rows = self.relations.argsort(stable=True)
         return rows[self.anchors[rows].argsort(stable=True)]
 
     def runs(self) -> Tensor:
-        """Which run of equal queries each stands in, int64 ``[B]``: 0 for the first."""
+        """Return for each example the number ``[B]`` of its run of equal queries, from 0."""
         if not len(self):
             return self.anchors
         is_other = self.anchors.diff().bool() | self.relations.diff().bool()
         return functional.pad(is_other.cumsum(0), (1, 0))
 
     def positives(self) -> tuple[Tensor, Tensor]:
-        """CSR of the answers that the loss calls true."""
+        """Return the true answers of each example as CSR."""
         if self.targets is not None:
             count = len(self.targets)
             return torch.arange(count + 1, dtype=torch.int64, device=self.targets.device), (
@@ -59,14 +59,9 @@ class ExampleQueries:
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Training examples: those that predict tails first, then those that predict heads.
+    """Training examples: first those that predict tails, then those that predict heads.
 
-    A triple and a side each, or (``kvsall``) each distinct query with all its answers, in
-    ascending order.
-
-    Attributes
-    ----------
-    tails, heads : ExampleQueries
+    Each is a triple and a side, or (``kvsall``) a distinct query with all its answers.
     """
 
     tails: ExampleQueries
@@ -74,7 +69,7 @@ class Examples:
 
     @classmethod
     def of(cls, hrt: Tensor, mode: Mode) -> "Examples":
-        """Those of training triples, int64 ``[T, 3]``."""
+        """Make the examples of training triples, int64 ``[T, 3]``."""
         if mode == "kvsall":
             known = KnownTriples(hrt).to(hrt.device)
             pairs = hrt[:, :2].unique(dim=0), hrt[:, [2, 1]].unique(dim=0)
@@ -90,7 +85,7 @@ class Examples:
         return len(self.tails) + len(self.heads)
 
     def chunks(self, size: int) -> Iterator[tuple[Tensor, ExampleQueries]]:
-        """Ids of some examples of one side, and the examples: equal queries stand together."""
+        """Yield (ids, examples) of one side at a time; equal queries are neighbours."""
         first = 0
         for queries in (self.tails, self.heads):
             for rows in queries.by_query().split(size):
@@ -99,18 +94,9 @@ class Examples:
             first += len(queries)
 
     def columns(self, ids: Tensor) -> dict[str, Tensor]:
-        """What examples are, by name.
+        """Return columns ``head``, ``relation``, ``tail``, ``predicts_head`` for example ids.
 
-        Parameters
-        ----------
-        ids : Tensor
-            int64 of any shape.
-
-        Returns
-        -------
-        dict of str to Tensor
-            int64 ``head``, ``relation`` and ``tail`` of that shape, -1 where all answers of a query
-            are meant; bool ``predicts_head``.
+        The predicted entity is -1 where an example is a query with all its answers.
         """
         flat = ids.flatten().to(self.tails.anchors.device)
         is_head = flat >= len(self.tails)
@@ -133,7 +119,7 @@ class Examples:
 
 
 def asked(hrt: Tensor, side: Side) -> ExampleQueries:
-    """Triples ``[M, 3]`` as examples that predict a side, each with its own answer alone."""
+    """Make an example of each triple ``[M, 3]``, with its own answer alone."""
     h, r, t = hrt.t().contiguous()
     anchors, targets = (h, t) if side == "tail" else (t, h)
     return ExampleQueries(side, anchors, r, targets, None)

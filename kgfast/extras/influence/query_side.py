@@ -1,11 +1,11 @@
-"""The gradients of what queries are made of: anchors, relations, and the weights of an encoder.
+"""Gradients of anchors, relations and encoder weights, one for each example.
 
-Of one example each: queries do not see each other in eval mode, so that rows which are gathered
-for each get gradients of their own from one backward. The weight of a linear layer has the outer
-product of what goes in and of the gradient of what comes out, and only those two are kept; all
-other weights are small, and get a gradient for each example by ``torch.func``.
+In eval mode queries do not depend on each other, so one backward gives each gathered row its own
+gradient. The gradient of a linear layer's weight is an outer product (input, output gradient), and
+only its two factors are stored. All other weights are small: ``torch.func`` makes their gradient
+for each example.
 
-Memory: what the encoder holds for ``_EXAMPLES`` queries, and those gradients.
+Memory: the activations of the encoder for ``_EXAMPLES`` queries, and those gradients.
 """
 
 from collections.abc import Iterator
@@ -20,36 +20,23 @@ from torch.func import functional_call, grad, vmap
 from kgfast.extras.influence.examples import ExampleQueries
 from kgfast.models import MED, RSCF, Model, Reciprocal, Side
 
-_EXAMPLES = 256  # of which an encoder holds activations at once
+_EXAMPLES = 256  # queries of an encoder pass
 _TABLES = ("entity", "relation", "bias")
 
 
 @dataclass
 class QuerySide:
-    """Gradients of examples; all tensors have a row for each.
+    """Gradients of B examples."""
 
-    Attributes
-    ----------
-    anchors, relations : Tensor
-        int64 ``[B]``: the rows of the tables that the queries are made of.
-    of_anchors, of_relations : Tensor
-        ``[B, G]`` and ``[B, *]``: the gradients of those rows.
-    layers : list of pair of Tensor
-        Of each linear layer, its inputs ``[B, I]`` (1 at their end, if it has a bias) and the
-        gradients of its outputs ``[B, O]``.
-    others : Tensor
-        ``[B, P]``: those of all other weights.
-    """
-
-    anchors: Tensor
-    relations: Tensor
-    of_anchors: Tensor
-    of_relations: Tensor
-    layers: list[tuple[Tensor, Tensor]]
-    others: Tensor
+    anchors: Tensor  # int64 [B], rows of the entity table
+    relations: Tensor  # int64 [B], rows of the relation table
+    of_anchors: Tensor  # [B, G]
+    of_relations: Tensor  # [B, *]
+    layers: list[tuple[Tensor, Tensor]]  # inputs [B, I] (last: 1 for a bias), output grads [B, O]
+    others: Tensor  # [B, P], all other weights
 
     def products(self, other: "QuerySide") -> Tensor:
-        """Inner products with others, ``[B, C]``, of all but the anchors, which are entities."""
+        """Return inner products ``[B, C]`` without anchors, whose rows are entities."""
         same = self.relations[:, None] == other.relations
         total = torch.where(same, self.of_relations @ other.of_relations.T, 0.0)
         for (into, out), (other_into, other_out) in zip(self.layers, other.layers, strict=True):
@@ -57,7 +44,7 @@ class QuerySide:
         return total + self.others @ other.others.T
 
     def squares(self) -> Tensor:
-        """The squared length of each, ``[B]``, without the anchors'."""
+        """Return squared lengths ``[B]`` without anchors."""
         total = self.of_relations.square().sum(1) + self.others.square().sum(1)
         for into, out in self.layers:
             total += out.square().sum(1) * into.square().sum(1)
@@ -65,17 +52,7 @@ class QuerySide:
 
 
 class Asker(nn.Module):
-    """Makes the queries of a model from rows that are gathered for each.
-
-    Parameters
-    ----------
-    model : Model
-
-    Raises
-    ------
-    TypeError
-        For a model whose gradients are not known to be rows and an encoder's.
-    """
+    """A module that makes the queries of a model from gathered rows."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -96,13 +73,13 @@ class Asker(nn.Module):
         }
 
     def forward(self, side: Side) -> Tensor:
-        """The queries of all rows of the tables."""
+        """Return the queries of all rows of the tables."""
         count, model = len(self.model.entity), self.model
         ids = torch.arange(count, dtype=torch.int64, device=model.entity.device)
         return model.queries(ids, ids, "tail" if self._has_inverses else side)
 
     def gathered(self, queries: ExampleQueries) -> tuple[Tensor, Tensor, Tensor]:
-        """Ids of relations as rows, and the rows of anchors and relations, of at least float32."""
+        """Return relation ids, and the rows of anchors and relations in at least float32."""
         model = self.model
         relations = self._relation_ids(queries.relations, queries.side)
         rows = [
@@ -113,7 +90,7 @@ class Asker(nn.Module):
         return relations, both[0], both[1]
 
     def gradients(self, queries: ExampleQueries, slopes: Tensor) -> QuerySide:
-        """The gradients of examples, given those of their queries ``[B, F]``."""
+        """Return gradients of examples, from the gradients ``[B, F]`` of their queries."""
         relations, anchors, rows = self.gathered(queries)
         pieces = zip(*(it.split(_EXAMPLES) for it in (anchors, rows, slopes)), strict=True)
         parts = [self._of_part(queries.side, *piece) for piece in pieces]
@@ -155,7 +132,7 @@ class Asker(nn.Module):
 
     @contextmanager
     def _seen(self) -> Iterator[list[list[tuple[Tensor, Tensor]]]]:
-        """What goes into each linear layer and comes out, in the order of calls."""
+        """Record input and output of each linear layer, in the order of calls."""
         seen: list[list[tuple[Tensor, Tensor]]] = [[] for _ in self.linears]
 
         def hook_of(calls: list[tuple[Tensor, Tensor]]) -> Any:
@@ -175,7 +152,7 @@ class Asker(nn.Module):
                 handle.remove()
 
     def _others(self, side: Side, anchors: Tensor, relations: Tensor, slopes: Tensor) -> Tensor:
-        """The gradients of all weights that are in no linear layer, ``[B, P]``."""
+        """Return gradients ``[B, P]`` of all weights outside linear layers."""
         if not self.others or not len(anchors):
             width = sum(weight.numel() for weight in self.others.values())
             return slopes.new_zeros(len(anchors), width)

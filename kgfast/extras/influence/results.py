@@ -1,4 +1,4 @@
-"""What came of it: the strongest examples of each test triple."""
+"""Results: the strongest examples of each test triple."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -31,12 +31,12 @@ class Strongest:
 
     @classmethod
     def none(cls, count: int, dtype: torch.dtype, device: torch.device) -> "Strongest":
-        """Nothing yet, for so many test triples."""
+        """Return the empty result of ``count`` test triples."""
         ids = torch.empty(count, 0, dtype=torch.int64, device=device)
         return cls(ids, torch.empty(count, 0, dtype=dtype, device=device))
 
     def taking(self, ids: Tensor, values: Tensor, k: int, *, descending: bool) -> "Strongest":
-        """With other examples, int64 ``[B]`` and ``values [M, B]``."""
+        """Merge with examples ``ids [B]`` of influences ``values [M, B]``."""
         both = torch.cat([self.values, values], 1)
         rows, k = len(both), min(k, both.shape[1])
         worst = torch.topk(both, k, largest=descending, sorted=False).values
@@ -61,16 +61,16 @@ class Influences:
     Attributes
     ----------
     proponents, opponents : Strongest
-        Those whose gradients agree most with that of the test triple, and those that disagree
-        most: the k highest and the k lowest influences.
+        The k highest and the k lowest influences: examples whose gradients agree most, and
+        disagree most, with the gradient of the test triple.
     examples : Examples
-        What ids mean.
+        The examples that ids refer to.
     test : Tensor
         int64 ``[M, 3]``.
     checkpoints : list of str
     rates : list of float
     matrix : Tensor or None
-        ``[M, T]``, mapped from the file that was asked for.
+        ``[M, T]``, mapped from the file ``out``.
     """
 
     proponents: Strongest
@@ -83,12 +83,12 @@ class Influences:
 
     @property
     def ids(self) -> Tensor:
-        """Those of the proponents, int64 ``[M, k]``."""
+        """Ids of the proponents, int64 ``[M, k]``."""
         return self.proponents.ids
 
     @property
     def values(self) -> Tensor:
-        """Those of the proponents, ``[M, k]``, the strongest first."""
+        """Influences of the proponents, ``[M, k]``, the strongest first."""
         return self.proponents.values
 
     def columns(self, vocabulary: Any = None) -> dict[str, Any]:
@@ -103,8 +103,8 @@ class Influences:
         -------
         dict
             ``test`` (row of the test triple), ``kind``, ``influence``, ``head``, ``relation``,
-            ``tail`` of the example, and what it ``predicts``. Where an example is a query with all
-            its answers, these are ``?`` (-1 without names).
+            ``tail`` of the example, and the side that it ``predicts``. Where an example is a query
+            with all its answers, that entity is ``?`` (-1 without names).
         """
         parts = [
             self._columns_of(kind, found)
@@ -131,7 +131,7 @@ class Influences:
         }
 
     def to_frame(self, vocabulary: Any = None) -> "DataFrame":
-        """:meth:`columns` as a pandas table."""
+        """Return :meth:`columns` as a pandas DataFrame."""
         frame: DataFrame = needed("pandas", "Influences.to_frame()").DataFrame(
             self.columns(vocabulary)
         )

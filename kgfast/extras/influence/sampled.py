@@ -1,12 +1,11 @@
-"""Influences by losses of sampled negatives: gradients of few rows each, joined by their ids.
+"""Influences by losses of sampled negatives: gradients of few rows, joined by their ids.
 
-An example's gradient of the entity table is zero but for its target and its negatives, so the
-inner product of two is a sum over the entities that both have. Those of the others are kept, sorted
-by entity; of an example only the rows whose entity occurs among them are made.
+The gradient of the entity table is zero except at the target and the negatives of an example, so
+the inner product of two gradients is a sum over the entities of both. The rows of the others are
+stored, sorted by entity; of an example only rows of these entities are computed.
 
-The negatives of a training triple are those that the run drew for it in the epoch in which the
-checkpoint was written: samplers have no state, so they are drawn again. Those of other triples come
-from the same sampler, seeded apart from the run's.
+Samplers have no state, so the negatives of a training triple are drawn again: those of the epoch in
+which the checkpoint was written. Other triples get negatives of the same sampler with another seed.
 """
 
 from collections.abc import Iterator
@@ -28,53 +27,27 @@ from kgfast.text import shown
 from kgfast.training import Batch, Negatives, NegativeSampling, asked_of
 from kgfast.training.config import LossConfig
 
-_NUMBERS = 1 << 21  # of gradients of rows held at once
-_SCORES = 1 << 20  # held at once
+_NUMBERS = 1 << 21  # numbers in gradients of rows that are in memory at once
+_SCORES = 1 << 20  # scores that are in memory at once
 
 
 class DrawnNegatives(NamedTuple):
-    """Examples with their negatives.
+    """Examples with their negatives."""
 
-    Attributes
-    ----------
-    queries : ExampleQueries
-        ``[B]``.
-    negatives : Tensor
-        int64 ``[B, K]``.
-    mask : Tensor or None
-        bool ``[B, K]``, False where one takes no part.
-    factor : Tensor
-        ``[B]``: what the row of an example is multiplied by in B times the loss of its batch.
-    """
-
-    queries: ExampleQueries
-    negatives: Tensor
-    mask: Tensor | None
-    factor: Tensor
+    queries: ExampleQueries  # [B]
+    negatives: Tensor  # int64 [B, K]
+    mask: Tensor | None  # bool [B, K], False: takes no part
+    factor: Tensor  # [B], of a row in B times the loss of its batch
 
     def part(self, rows: Any) -> "DrawnNegatives":
-        """Some of them, by a slice or by ids."""
-        queries = self.queries
-        assert queries.targets is not None
-        some = replace(
-            queries,
-            anchors=queries.anchors[rows],
-            relations=queries.relations[rows],
-            targets=queries.targets[rows],
-        )
+        """Select examples by a slice or by row ids."""
+        queries = self.queries.part(rows)
         mask = None if self.mask is None else self.mask[rows]
-        return DrawnNegatives(some, self.negatives[rows], mask, self.factor[rows])
+        return DrawnNegatives(queries, self.negatives[rows], mask, self.factor[rows])
 
 
 class Replay:
-    """Draws what a run drew.
-
-    Parameters
-    ----------
-    origin : Origin
-    device
-        Of the results.
-    """
+    """A sampler that draws the batches and negatives of a run again."""
 
     def __init__(self, origin: Origin, device: torch.device) -> None:
         config, graph = origin.config, origin.graph
@@ -87,12 +60,9 @@ class Replay:
         self._objective = NegativeSampling(config, self._hrt, self._num_entities, sides)
 
     def training(self, queries: ExampleQueries, step: int) -> DrawnNegatives:
-        """Training triples, with the negatives of the epoch that a step ended in.
+        """Return training triples with the negatives of the epoch in which ``step`` ended.
 
-        Raises
-        ------
-        ValueError
-            If one is not among the run's.
+        Raises ValueError if a triple is not among those of the run.
         """
         ids, its_side = self._rows_of(queries), self._as_trained(queries).side
         batches, count = self._objective.batches, len(ids)
@@ -120,7 +90,7 @@ class Replay:
         return DrawnNegatives(queries, negatives, mask, factor).part(place[ids])
 
     def others(self, queries: ExampleQueries) -> DrawnNegatives:
-        """Any triples, each as a batch of its own, with negatives that no step had."""
+        """Return any triples, each as its own batch, with negatives that no step had."""
         data, count = self._config.data, len(queries)
         known = KnownTriples(self._hrt) if data.filter_negatives else None
         negatives = Negatives(
@@ -141,7 +111,7 @@ class Replay:
         return DrawnNegatives(queries, drawn, mask, factor)
 
     def _factor(self, batch: Batch, negatives: Tensor, mask: Tensor | None) -> Tensor:
-        """By what a row is multiplied in B times the loss of a batch, ``[B]``."""
+        """Return the factor ``[B]`` of each row in B times the loss of a batch."""
         count, formula, weights = len(negatives), _formula(self._config.loss), batch.weights
         if formula.takes_weights and weights is not None:
             return weights * (count / weights.sum())
@@ -150,7 +120,7 @@ class Replay:
         return ones * (count / formula.divisor(count, pairs))
 
     def _rows_of(self, queries: ExampleQueries) -> Tensor:
-        """Where training triples stand in the run's training set."""
+        """Return the rows of training triples in the training set of the run."""
         own = self._as_trained(queries)
         wanted = self._keys(*_triples_of(own))
         keys, order = self._keys(*self._hrt.t()).sort(stable=True)
@@ -166,7 +136,7 @@ class Replay:
         return order[at]
 
     def _as_trained(self, queries: ExampleQueries) -> ExampleQueries:
-        """Queries as steps ask them: of a model with inverse relations, all for tails."""
+        """Return queries as the training asks them: with inverse relations, all for tails."""
         if not self._has_inverses or queries.side == "tail":
             return queries
         return replace(queries, side="tail", relations=queries.relations + self._num_relations)
@@ -183,7 +153,7 @@ def _formula(loss: LossConfig, mask: Tensor | None = None) -> NegativesFormula:
 
 
 def _triples_of(queries: ExampleQueries) -> tuple[Tensor, Tensor, Tensor]:
-    """Heads, relations and tails."""
+    """Return heads, relations and tails."""
     assert queries.targets is not None
     if queries.side == "head":
         return queries.targets, queries.relations, queries.anchors
@@ -192,10 +162,10 @@ def _triples_of(queries: ExampleQueries) -> tuple[Tensor, Tensor, Tensor]:
 
 @dataclass
 class _Entries:
-    """Rows of gradients: of which example, of which row of a table, sorted by that."""
+    """Rows of gradients, sorted by their row in a table."""
 
-    of: Tensor  # [P]
-    ids: Tensor  # [P], ascending
+    of: Tensor  # [P], the example
+    ids: Tensor  # [P], the row of the table, ascending
     rows: Tensor  # [P, G]
 
     @classmethod
@@ -204,7 +174,7 @@ class _Entries:
         return cls(of[order], ids[order], rows[order])
 
     def add_products(self, others: "_Entries", into: Tensor) -> None:
-        """Add inner products to ``into [M, B]``; the others are the M."""
+        """Add inner products with the M others to ``into [M, B]``."""
         first = torch.searchsorted(others.ids, self.ids)
         counts = torch.searchsorted(others.ids, self.ids, right=True) - first
         own = torch.repeat_interleave(counts)
@@ -227,7 +197,7 @@ class _Entries:
 
 @dataclass
 class _Part:
-    """Some examples with the slopes of their scores, and the gradients of their query side."""
+    """Examples with the slopes of their scores, and the gradients of their query side."""
 
     drawn: DrawnNegatives
     queries: Tensor  # [B, F]
@@ -238,24 +208,7 @@ class _Part:
 
 
 class SampledInfluence:
-    """Inner products of gradients at one state of a model.
-
-    Parameters
-    ----------
-    model : Model
-        In eval mode.
-    loss : LossConfig
-        ``nssa``, ``margin`` or ``logistic``.
-    parameters : {"entity", "all"}
-    origin : Origin
-        Of the state.
-
-    Raises
-    ------
-    TypeError
-        For MED, and with all parameters for a model whose queries are not made of rows of its
-        tables and an encoder's weights.
-    """
+    """Inner products of gradients of a loss of sampled negatives, at one state of a model."""
 
     def __init__(self, model: Any, loss: LossConfig, parameters: str, origin: Origin) -> None:
         if isinstance(model, MED):
@@ -269,10 +222,8 @@ class SampledInfluence:
         self._replay = Replay(origin, model.entity.device)
 
     def products(self, examples: ExampleQueries, others: ExampleQueries) -> Tensor:
-        """Those of examples with all others, ``[M, B]`` for M others."""
-        dtype = torch.float64 if self._model.entity.dtype == torch.float64 else torch.float32
-        device = self._model.entity.device
-        total = torch.zeros(len(others), len(examples), dtype=dtype, device=device)
+        """Return the products ``[M, B]`` of examples with the M others."""
+        total = self._zeros(len(others), len(examples))
         mine, theirs = self._replay.training(examples, self._step), self._replay.others(others)
         width = self._model.entity.shape[1] * (theirs.negatives.shape[1] + 2)
         for rows in _slices(len(others), max(1, _NUMBERS // width)):
@@ -288,9 +239,8 @@ class SampledInfluence:
         return total
 
     def squares(self, examples: ExampleQueries) -> Tensor:
-        """Those of each example with itself, ``[B]``."""
-        dtype = torch.float64 if self._model.entity.dtype == torch.float64 else torch.float32
-        total = torch.zeros(len(examples), dtype=dtype, device=self._model.entity.device)
+        """Return the product ``[B]`` of each example with itself."""
+        total = self._zeros(len(examples))
         drawn = self._replay.training(examples, self._step)
         width = self._model.entity.shape[1] * (drawn.negatives.shape[1] + 2)
         for rows in _slices(len(examples), max(1, _NUMBERS // width)):
@@ -299,8 +249,13 @@ class SampledInfluence:
                     entries.add_squares(total[rows])
         return total
 
+    def _zeros(self, *shape: int) -> Tensor:
+        table = self._model.entity
+        dtype = torch.float64 if table.dtype == torch.float64 else torch.float32
+        return torch.zeros(shape, dtype=dtype, device=table.device)
+
     def _part(self, drawn: DrawnNegatives) -> _Part:
-        """The slopes of scores, and with all parameters the gradients of anchors and relations."""
+        """Compute slopes of scores, and with all parameters gradients of anchors and relations."""
         queries, model = drawn.queries, self._model
         assert queries.targets is not None
         index = torch.cat([queries.targets[:, None], drawn.negatives], 1)
@@ -319,7 +274,8 @@ class SampledInfluence:
                 factor=candidates.factor,
             )
             seen = scores.detach().requires_grad_()
-            rows = self._rows_of_loss(seen, drawn.mask)
+            formula = _formula(self._loss, drawn.mask)
+            rows = formula.of_scores(seen[:, 0], seen[:, 1:], reduction="none")
             (slopes,) = torch.autograd.grad(rows, seen, drawn.factor.to(rows.dtype))
             if self._asker is None:
                 return _Part(drawn, made, index, slopes, None, None)
@@ -330,18 +286,14 @@ class SampledInfluence:
         return _Part(drawn, made, index, slopes, relations, found.of_anchors)
 
     def _candidates(self, side: Side) -> Candidates:
-        """Those of a side: what RSCF makes of all of them is made once."""
+        """Return the candidates of a side; RSCF makes them only once."""
         if side not in self._made:
             with torch.no_grad():
                 self._made[side] = candidates_at(self._model, side, None)
         return self._made[side]
 
-    def _rows_of_loss(self, scores: Tensor, mask: Tensor | None) -> Tensor:
-        formula = _formula(self._loss, mask)
-        return formula.of_scores(scores[:, 0], scores[:, 1:], reduction="none")
-
     def _entries(self, part: _Part, wanted: Tensor | None) -> tuple[_Entries, _Entries | None]:
-        """The gradients of rows of the entity table, of some entities alone, and of relations."""
+        """Return gradients of entity rows (``wanted`` ones, or all) and of relation rows."""
         takes_part = part.slopes != 0
         if wanted is not None:
             takes_part &= torch.isin(part.index, wanted)
@@ -359,7 +311,7 @@ class SampledInfluence:
         return _Entries.sorted(of, ids, rows), part.relations
 
     def _candidate_rows(self, part: _Part, of: Tensor, ids: Tensor, slopes: Tensor) -> Tensor:
-        """``slope dscore / drow`` of pairs, ``[P, G]``."""
+        """Return ``slope dscore / drow`` of pairs, ``[P, G]``."""
         table, side = self._model.entity.detach(), part.drawn.queries.side
         step = max(1, _NUMBERS // table.shape[1])
         whole = part.queries.new_empty(len(ids), table.shape[1])

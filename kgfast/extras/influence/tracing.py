@@ -1,12 +1,11 @@
 """TracIn at checkpoints (Pruthi et al. 2020, arXiv 2002.08484, section 3.3: TracInCP).
 
 ``influence(z, z') = sum_i rate_i grad l(w_i, z) . grad l(w_i, z')`` over checkpoints ``i``, where
-``l`` is the loss of one example in eval mode, without regularizer. It is a plain step of gradient
-descent that is traced: how Adam and others scale gradients is left out.
+``l`` is the loss of one example in eval mode, without regularizer. The formula describes plain
+gradient descent and ignores how Adam and other optimizers scale gradients.
 
-The loop is over chunks of training examples, and within over checkpoints: what is held is
-``[M, chunk]``, whatever the training set. After each checkpoint of each chunk the state may be
-saved.
+The outer loop goes over chunks of training examples, the inner one over checkpoints, so memory is
+``[M, chunk]`` for any training set. After each checkpoint of each chunk the state can be saved.
 """
 
 import hashlib
@@ -36,8 +35,8 @@ from kgfast.text import shown
 from kgfast.training import checkpoint as files
 from kgfast.training.config import LossConfig
 
-_EXAMPLES = 1 << 14  # of a chunk at most
-_CELLS = 1 << 20  # influences of a chunk
+_EXAMPLES = 1 << 14  # training examples of a chunk, at most
+_CELLS = 1 << 20  # influences of a chunk, at most
 
 _KINDS = ("proponents", "opponents")
 
@@ -60,11 +59,11 @@ def tracin(
     device: torch.device | str = "cpu",
     progress: bool = False,
 ) -> Influences:
-    """Influences of training examples on test triples, and the strongest of each.
+    """Compute influences of training examples on test triples, and the strongest of each.
 
-    A training example is a triple and a side, or with ``kvsall`` a query with all its answers; its
-    loss is what a step takes the mean of. A test triple is asked on one side, with its own answer
-    alone.
+    A training example is a triple and a side, or with ``kvsall`` a query with all its answers; a
+    training step takes the mean of the examples' losses. A test triple is a query on one side, with
+    its own answer alone.
 
     Parameters
     ----------
@@ -72,33 +71,33 @@ def tracin(
         The folder of a run (the models that ``train.keep_every`` kept; else its best state, or the
         last), the file of a checkpoint, a model, or a list of those.
     train : Triples, Tensor or array, optional
-        int64 ``[T, 3]``; the training triples of the run by default. With sampled negatives, some
-        of those.
+        int64 ``[T, 3]``; default: the training triples of the run. With sampled negatives, a subset
+        of these.
     test : Triples, Tensor or array
         int64 ``[M, 3]``.
     loss : str or LossConfig, optional
         ``bce`` or ``cross_entropy`` over all entities; for runs ``nssa``, ``margin`` and
-        ``logistic`` too. A run says it itself, with its options.
+        ``logistic`` too. A run names its loss and the options.
     mode : {"1vsall", "kvsall", "negative"}, optional
-        A run says it itself; ``1vsall`` of models.
+        A run names its mode; the default for models is ``1vsall``.
     rates : sequence of float, optional
-        The learning rate at each checkpoint; those of the run's log by default.
+        The learning rate at each checkpoint; default: the rates in the run's log.
     parameters : {"entity", "all"}
-        ``entity``: the entity table as candidates, and their biases: the last layer. ``all``: all
-        parameters, anchors, relations and an encoder's weights too.
+        ``entity``: the last layer, which is the entity table as candidates and its biases. ``all``:
+        all parameters, with anchors, relations and encoder weights.
     side : {"head", "tail"}
-        What test triples predict.
+        The side that test triples predict.
     k : int
         Examples per test triple; all, if there are fewer.
     out : path, optional
         Write all influences there, a NumPy file ``[M, T]``.
     restart : path, optional
-        A file that keeps the state after each checkpoint of each chunk: a call that was killed,
-        made again, goes on there. It is deleted at the end.
+        A file with the state after each checkpoint of each chunk. A repeated call continues there
+        after a kill. The file is deleted at the end.
     device
-        Of models that are read from files.
+        Device of models that are read from files.
     progress : bool
-        Show it.
+        Show a progress bar.
 
     Returns
     -------
@@ -174,12 +173,14 @@ def self_influence(
     device: torch.device | str = "cpu",
     progress: bool = False,
 ) -> Tensor:
-    """The influence of each training example on itself: high for mislabelled and for rare ones.
+    """Compute the influence of each training example on itself.
+
+    It is high for mislabelled and for rare examples.
 
     Parameters
     ----------
     checkpoints, train, loss, mode, rates, parameters, device, progress
-        As of :func:`tracin`.
+        See :func:`tracin`.
 
     Returns
     -------
@@ -189,7 +190,7 @@ def self_influence(
     Raises
     ------
     ValueError, TypeError, FileNotFoundError
-        As :func:`tracin`.
+        See :func:`tracin`.
 
     Examples
     --------
@@ -213,7 +214,7 @@ def self_influence(
 
 
 class _Checkpoints:
-    """The models of the checkpoints, one at a time, and triples that fit them."""
+    """The models of the checkpoints, one in memory at a time, and triples that fit them."""
 
     def __init__(self, stages: Stages, parameters: str) -> None:
         if parameters not in ("entity", "all"):
@@ -227,7 +228,7 @@ class _Checkpoints:
         self.dtype = torch.float64 if table.dtype == torch.float64 else torch.float32
 
     def triples(self, name: str, given: Any) -> Tensor:
-        """Triples, checked, where the models are; those of the run by default."""
+        """Check triples and move them to the models' device; the run's are the default."""
         first = self._stages.checkpoints[0]
         if given is None:
             if first.origin is None:
@@ -242,7 +243,7 @@ class _Checkpoints:
 
     @contextmanager
     def at(self, place: int) -> Iterator[DenseInfluence | SampledInfluence]:
-        """What computes influences at a checkpoint; its model is in eval mode meanwhile."""
+        """Yield the inner products at a checkpoint; its model is in eval mode meanwhile."""
         model, influence = self._opened(place)
         with evaluating(model), torch.no_grad(), no_autocast(self.device):
             yield influence
@@ -272,7 +273,7 @@ def _influence(
 
 
 def _check_finite(values: Tensor, ids: Tensor) -> None:
-    """That influences ``[M, B]`` of examples ``[B]`` are numbers."""
+    """Check that influences ``[M, B]`` of examples ``[B]`` are finite."""
     bad = (~values.isfinite()).nonzero()
     if len(bad):
         test, example = bad[0].tolist()
@@ -283,7 +284,7 @@ def _check_finite(values: Tensor, ids: Tensor) -> None:
 
 
 def _chunk_size(tests: int) -> int:
-    """Training examples of a chunk: full blocks, where the influences of one fit."""
+    """Return the number of training examples of a chunk: full blocks, where one fits."""
     size = min(_EXAMPLES, max(1, _CELLS // max(1, tests)))
     return size // BLOCK * BLOCK or size
 
@@ -295,7 +296,7 @@ def _digest_of(
     others: ExampleQueries,
     k: int,
 ) -> str:
-    """Of everything that a result depends on, and of the order in which it comes."""
+    """Hash everything that a result depends on, in the order of the computation."""
     digest = hashlib.blake2b(digest_size=16)
     digests = [checkpoint.digest for checkpoint in stages.checkpoints]
     said = (digests, stages.rates, stages.loss, stages.mode, parameters, others.side, k)
@@ -309,19 +310,9 @@ def _digest_of(
 
 @dataclass
 class _Restart:
-    """The file that a call goes on from.
+    """The file from which an interrupted call continues; None keeps nothing.
 
-    Parameters
-    ----------
-    path : path, optional
-        None: nothing is kept.
-    digest : str
-        Of the call.
-
-    Raises
-    ------
-    ValueError
-        If the file is that of another call, or damaged.
+    Raises ValueError if the file belongs to another call, or is damaged.
     """
 
     path: Path_ | None
@@ -337,7 +328,7 @@ class _Restart:
         self.done = int(meta["done"])
 
     def keep(self, done: int, total: Tensor, best: Sequence[Strongest]) -> None:
-        """Write what was done; the state before stays whole until this one is."""
+        """Write the state; the state before stays whole until this one is."""
         if self.path is None:
             return
         tensors = {"total": total}
@@ -346,7 +337,7 @@ class _Restart:
         files.save(self.path, tensors, {"influences": self.digest, "done": done})
 
     def loaded(self, device: torch.device) -> tuple[Tensor, list[Strongest]]:
-        """The sums of the chunk, and the strongest so far."""
+        """Read the sums of the chunk, and the strongest so far."""
         assert self.path is not None
         tensors, _ = files.load(self.path)
         held = {name: tensor.to(device) for name, tensor in tensors.items()}
@@ -354,13 +345,13 @@ class _Restart:
         return held["total"], best
 
     def delete(self) -> None:
-        """When all is done."""
+        """Delete the file when the call is done."""
         if self.path is not None:
             Path(self.path).unlink(missing_ok=True)
 
 
 class _Matrix:
-    """All influences, in a NumPy file of columns one after the other, written some at a time."""
+    """All influences in a NumPy file, column by column, written in parts."""
 
     def __init__(self, path: Path_ | None, rows: int, columns: int, *, resumes: bool) -> None:
         self._path, self._shape, self._file = path, (rows, columns), None
@@ -375,11 +366,11 @@ class _Matrix:
             raise ValueError(f"{path} has shape {list(self._file.shape)}, not {list(shape)}")
 
     def write(self, ids: Tensor, values: Tensor) -> None:
-        """The columns of some examples, on the disk when this returns."""
+        """Write the columns of some examples, durably."""
         if self._file is not None:
             self._file.T[ids.cpu().numpy()] = values.T.float().cpu().numpy()
             self._file.flush()
 
     def mapped(self) -> Tensor | None:
-        """The file as a tensor."""
+        """Return the file as a tensor."""
         return None if self._file is None else torch.from_numpy(self._file)

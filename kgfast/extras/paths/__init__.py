@@ -1,9 +1,9 @@
-"""Sums over the paths of a graph, of any number of them, in the memory of a few thousand.
+"""Sums over the paths of a graph: any number of paths, in the memory of a few thousand.
 
-A network whose messages pass along paths i -> j -> k -> p of three edges (SGMP, GT-SSL, DimeNet's
-kin) has many more paths than edges: activations of every path at once do not fit. Here paths are
-numbered, made in chunks, and a chunk's activations are gone before the next one begins, in the
-backward too. docs/paths.md says more.
+A network whose messages pass along paths i -> j -> k -> p of three edges (SGMP, GT-SSL, DimeNet)
+has many more paths than edges, so activations of all paths do not fit in memory. Here paths have
+numbers and are made in chunks; the activations of a chunk are freed before the next chunk begins,
+in the backward too. See docs/paths.md.
 """
 
 from kgfast.extras.paths.enumeration import Paths

@@ -1,11 +1,11 @@
-"""The paths of a graph by number: any of them at once, without those before it.
+"""The paths of a graph by number: any path, without making the paths before it.
 
-How many paths begin with an edge is a sum over the edges that may follow it, so counts of every
-length come from those one shorter by prefix sums. A path's number is then read like a numeral: a
-binary search for each of its edges.
+The number of paths that begin with an edge is a sum over the edges that may follow it, so counts of
+one length come from those of the length below by prefix sums. A path's number is then read digit by
+digit: a binary search for each of its edges.
 
-Cost model: O(order E) numbers are kept; a chunk of P paths takes O(P order) numbers and O(P order
-log E) steps. No loop over nodes, edges or paths is Python's.
+Cost model: O(order E) numbers are stored; a chunk of P paths takes O(P order) numbers and O(P order
+log E) steps. No Python loop runs over nodes, edges or paths.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from kgfast.text import shown
 
-CHUNK = 2048  # paths at once, unless a caller says otherwise: benchmarks/paths_speed.py
+CHUNK = 2048  # default number of paths of a chunk: benchmarks/paths_speed.py
 _MOST = 2**62  # paths that can be numbered
 _INTEGERS = (torch.int32, torch.int64)
 
@@ -27,25 +27,25 @@ class Paths:
     Parameters
     ----------
     edge_index : Tensor, int64 or int32 [2, E]
-        Edges from ``edge_index[0]`` to ``edge_index[1]``; an undirected edge is two of them.
-        Parallel edges are different ones, and so are the paths through them.
+        Edges from ``edge_index[0]`` to ``edge_index[1]``; an undirected edge is two edges.
+        Parallel edges are different edges, and make different paths.
     num_nodes : int
         Nodes are 0 to ``num_nodes - 1``.
     order : int
         Edges of a path, at least 1; it has one node more.
     backtracking : bool
-        Whether a path may return at once to the node that it came from (i -> j -> i). If not, no
-        two nodes with one between them are the same; a triangle may still close (i -> j -> k -> i).
+        Allow a path to return at once to the node that it came from (i -> j -> i). A triangle may
+        close (i -> j -> k -> i) in either case.
     by : "first" or "last"
-        Whether paths are ordered by their edges from the first to the last, or from the last to the
-        first: those that begin, or end, in a node stand together. Edges are ordered by their nodes,
-        parallel ones as they were given.
+        Order paths by their edges from the first to the last, or from the last to the first: paths
+        that begin, or end, in one node are neighbours. Edges are ordered by their nodes, parallel
+        edges as given.
 
     Raises
     ------
     TypeError, ValueError
-        If an argument is none of these, an edge leads to a node that is not there, or there are
-        more than 2^62 paths.
+        If an argument does not fit, an edge leads to a missing node, or there are more than 2^62
+        paths.
 
     Examples
     --------
@@ -82,11 +82,11 @@ class Paths:
         self._starts = self._counts[-1][self._indptr].cpu()
 
     def __len__(self) -> int:
-        """How many paths there are."""
+        """Return the number of paths."""
         return int(self._starts[-1])
 
     def __getitem__(self, which: slice) -> Tensor:
-        """Paths of a range of numbers, ``[P, order + 1]`` int64."""
+        """Return the paths of a range of numbers, int64 ``[P, order + 1]``."""
         start, stop, step = which.indices(len(self))
         device = self._indptr.device
         ranks = torch.arange(start, max(start, stop), step, dtype=torch.int64, device=device)
@@ -105,41 +105,35 @@ class Paths:
         return torch.stack(nodes if self.by == "first" else nodes[::-1], dim=1)
 
     def chunks(self, size: int = CHUNK) -> Iterator[Tensor]:
-        """All paths, ``size`` at a time.
-
-        Parameters
-        ----------
-        size : int
-            At least 1.
-        """
+        """Yield all paths, ``size`` (at least 1) at a time."""
         for start, stop in self.ranges(size):
             yield self[start:stop]
 
     def ranges(self, size: int) -> Iterator[tuple[int, int]]:
-        """Where chunks begin and end."""
+        """Yield begin and end of each chunk."""
         check_count("chunk", size, 1)
         for start in range(0, len(self), size):
             yield start, min(start + size, len(self))
 
     def per_node(self) -> Tensor:
-        """How many paths begin (or end, ``by="last"``) in each node, int64 ``[num_nodes]``."""
+        """Return the number of paths that begin (``by="last"``: end) in each node, int64."""
         return self._starts.diff().to(self._indptr.device)
 
     def segments(self, start: int, stop: int) -> tuple[int, Tensor]:
-        """The nodes whose paths a range holds: the first, and offsets of all, on the CPU."""
+        """Return the first node that has paths in a range, and CPU offsets of the nodes' paths."""
         first = int(torch.searchsorted(self._starts, start, right=True)) - 1
         last = int(torch.searchsorted(self._starts, stop))
         return first, self._starts[first : last + 1].clamp(start, stop) - start
 
     def _backward_edges(self, keys: Tensor) -> tuple[Tensor, Tensor] | None:
-        """The edges that lead back after each edge: a range, as those of a node are sorted."""
+        """Return, for each edge, the range of the sorted edges that lead back."""
         if self.backtracking:
             return None
         back = self._targets * max(1, self.num_nodes) + self._sources
         return torch.searchsorted(keys, back), torch.searchsorted(keys, back, right=True)
 
     def _count(self) -> list[Tensor]:
-        """For 1 to ``order`` edges, prefix sums of how many paths begin with each edge."""
+        """Return prefix sums of the paths of 1 to ``order`` edges that begin with each edge."""
         size = len(self._sources)
         counts = [torch.arange(size + 1, dtype=torch.int64, device=self._sources.device)]
         for _ in range(1, self.order):
@@ -174,7 +168,7 @@ def _check(edge_index: Tensor, num_nodes: int, order: int) -> None:
 
 
 def check_count(name: str, value: Any, least: int) -> None:
-    """A number of things is an int, and not too small."""
+    """Raise unless a value is an int of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an int; got {shown(value)}")
     if value < least:

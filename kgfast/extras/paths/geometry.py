@@ -1,8 +1,8 @@
-"""Distances, angles and torsions of points, whose gradients are finite wherever the points are.
+"""Distances, angles and torsions of points, with gradients that are finite everywhere.
 
-An angle has no gradient where its points stand in a line, and is nothing where two of them are the
-same; the usual formulas (acos of a cosine, norms of cross products) then give NaN, which one step
-of an optimizer spreads over all weights. Here the gradient is 0 there.
+An angle has no gradient where its points are collinear, and is undefined where two of them
+coincide. The usual formulas (acos of a cosine, norms of cross products) give NaN there, which one
+optimizer step spreads over all weights. Here the gradient is 0 there.
 """
 
 import math
@@ -14,7 +14,7 @@ _NOISE = 8.0  # sines below so many units of rounding are those of points in a l
 
 
 def distance(a: Tensor, b: Tensor) -> Tensor:
-    """How far two points are apart; the gradient of points that are the same is 0.
+    """Return the distance of two points; where they coincide, the gradient is 0.
 
     Parameters
     ----------
@@ -35,15 +35,15 @@ def distance(a: Tensor, b: Tensor) -> Tensor:
 
 
 def angle(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """The angle at ``b`` between ``a`` and ``c``, 0 to pi.
+    """Return the angle at ``b`` between ``a`` and ``c``, 0 to pi.
 
-    Points in a line have the angle 0 or pi with gradient 0; where ``b`` is ``a`` or ``c``, it is 0
-    with gradient 0.
+    Collinear points have the angle 0 or pi with gradient 0. Where ``b`` equals ``a`` or ``c``, the
+    angle is 0 with gradient 0.
 
     Parameters
     ----------
     a, b, c : Tensor [..., 3]
-        Points, of floats; those of a plane get a coordinate of zeros.
+        Points, of floats; give points of a plane a third coordinate of 0.
 
     Returns
     -------
@@ -72,10 +72,10 @@ def angle(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
 
 
 def torsion(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
-    """The dihedral angle about ``b -> c`` from ``a`` to ``d``, -pi to pi.
+    """Return the dihedral angle about ``b -> c`` from ``a`` to ``d``, -pi to pi.
 
-    Where three neighbours stand in a line or two are the same there is no plane: 0, gradient 0. The
-    sign is that of chemistry (IUPAC): clockwise, looking from ``b`` to ``c``, is positive.
+    Where three neighbours are collinear or two coincide, there is no plane, and the angle is 0 with
+    gradient 0. The sign is that of chemistry (IUPAC): clockwise, from ``b`` to ``c``, is positive.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def _check(*points: Tensor) -> None:
 
 
 def _scaled(vector: Tensor) -> Tensor:
-    """Of about length 1, so that no square under- or overflows.
+    """Scale vectors to about length 1, so that no square under- or overflows.
 
     An angle does not depend on the length of its sides, so the factor carries no gradient.
     """
@@ -122,7 +122,7 @@ def _scaled(vector: Tensor) -> Tensor:
 
 
 def _length_of_cross(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """The length of the cross product, and where the two are in a line: it is 1 there."""
+    """Return the length of the cross product, 1 where the two are collinear, and that mask."""
     cross = torch.linalg.cross(first, second)
     in_line = _in_line(cross, first, second)
     squared = cross.square().sum(-1).masked_fill(in_line, 1.0)
@@ -130,7 +130,7 @@ def _length_of_cross(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _in_line(cross: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """Whether a cross product is no more than its own rounding."""
+    """Return where a cross product is not larger than its own rounding."""
     with torch.no_grad():
         least = (_NOISE * torch.finfo(cross.dtype).eps) ** 2
         sides = first.square().sum(-1) * second.square().sum(-1)

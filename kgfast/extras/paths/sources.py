@@ -1,9 +1,9 @@
-"""What a function depends on: the tensors with gradients that it closes over.
+"""The tensors with gradients that a function closes over.
 
-A message is any function of torch. What it closes over is not among its arguments; leaves are found
-in the graph of its result. A tensor that has a graph of its own (node states) is seen where torch's
-functions get it, and replaced by a leaf of the same values: else the gradients of a chunk would
-flow on through that graph, once a chunk, and count twice what both lead to.
+A message is any function of torch, and what it closes over is not among its arguments. Leaves are
+found in the graph of its result. A tensor with a graph of its own (node states) is found where
+torch's functions receive it, and is replaced by a leaf of the same values: else the gradients of
+every chunk would flow on through that graph, and count its sources once a chunk.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,13 +18,7 @@ Edge = tuple[Node, int]  # an output of a node: what a tensor is to autograd
 
 
 class Sources:
-    """Tensors that messages depend on, each once, in the order in which they were found.
-
-    Attributes
-    ----------
-    tensors : dict
-        By their place in autograd's graph.
-    """
+    """Tensors that messages depend on, each once, in the order of discovery."""
 
     def __init__(self, named: Iterable[Tensor]) -> None:
         self.tensors: dict[Edge, Tensor] = {}
@@ -32,18 +26,15 @@ class Sources:
             self.add(tensor)
 
     def add(self, tensor: Tensor) -> None:
-        """A tensor, if it has a gradient."""
+        """Add a tensor, if it has a gradient."""
         if tensor.requires_grad:
             self.tensors.setdefault(_edge(tensor), tensor)
 
     def add_those_of(self, value: Tensor, cut: "GraphCut", since: int) -> None:
-        """Add what a message within a :class:`GraphCut` depends on.
+        """Add the tensors that a message within a :class:`GraphCut` depends on.
 
-        Raises
-        ------
-        ValueError
-            If it depends on another tensor from outside, which only an ``autograd.Function`` can
-            have got unseen.
+        Raises ValueError for a tensor from outside that only an ``autograd.Function`` can have used
+        unseen.
         """
         for tensor in cut.found:
             self.add(tensor)
@@ -59,14 +50,10 @@ class Sources:
 
 
 class GraphCut(TorchFunctionMode):
-    """Within it, tensors from outside that have a graph are leaves.
+    """A context in which tensors from outside that have a graph are leaves.
 
-    Parameters
-    ----------
-    sources : Sequence of Tensor
-        Those that are known.
-    since : int, optional
-        :func:`now`, as it begins: others that are older are found, and kept in ``found``.
+    ``sources`` are the known tensors. With ``since`` (:func:`now` at the begin), older tensors are
+    found too, and listed in ``found``.
     """
 
     def __init__(self, sources: Iterable[Tensor], since: int | None = None) -> None:
@@ -75,11 +62,11 @@ class GraphCut(TorchFunctionMode):
         self._leaves = {_edge(it): _leaf_of(it) for it in sources if it.grad_fn is not None}
 
     def made(self, leaf: Tensor) -> bool:
-        """Whether it stands for another tensor."""
+        """Return whether a leaf stands for another tensor."""
         return any(leaf is it for it in self._leaves.values())
 
     def leaf(self, tensor: Tensor) -> Tensor:
-        """What stands for a tensor: itself, unless it has a graph from outside."""
+        """Return the leaf of a tensor from outside that has a graph; else the tensor."""
         node = tensor.grad_fn
         if node is None:
             return tensor
@@ -102,7 +89,7 @@ class GraphCut(TorchFunctionMode):
 
 
 def now() -> int:
-    """A time by autograd's clock: what this thread has recorded so far has no later one."""
+    """Return autograd's sequence number: nothing recorded so far has a larger one."""
     clock = torch.zeros((), dtype=torch.float32, device="cpu", requires_grad=True)
     with torch.enable_grad():
         node = (clock + 1).grad_fn
@@ -124,7 +111,7 @@ def _leaf_of(tensor: Tensor) -> Tensor:
 
 
 def _outside(value: Tensor, since: int) -> Iterator[Edge]:
-    """Where the graph of a value leaves what was recorded since."""
+    """Yield the edges at which the graph of a value leaves the nodes recorded since."""
     leaves: dict[Edge, None] = {}
     ahead, seen = [_edge(value)], set[Node]()
     while ahead:
@@ -140,7 +127,7 @@ def _outside(value: Tensor, since: int) -> Iterator[Edge]:
 
 
 def _changed(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The same arguments, with their tensors changed."""
+    """Return arguments with their tensors changed."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, dict):

@@ -1,10 +1,10 @@
 """Sums of a function over the paths that end in each node, chunk by chunk, forward and backward.
 
-What the forward makes of a chunk is summed and dropped; the backward makes it again. The gradient
-of a path's message is that of the node that it went to, so a chunk needs nothing of the others.
+The forward adds up the messages of a chunk and drops them; the backward makes them again. The
+gradient of a message is that of the node that received it, so chunks do not depend on each other.
 
-Cost model: the message runs twice on every path and its backward once; held are one chunk's
-activations, the gradients of what the message depends on, and O(order E) numbers.
+Cost model: the message runs twice on every path and its backward once. Memory: one chunk's
+activations, the gradients of the tensors that the message depends on, and O(order E) numbers.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -35,25 +35,24 @@ def path_sum(
     chunk: int | None = None,
     backtracking: bool = False,
 ) -> Tensor:
-    """For every node, the sum of ``message`` over the paths that end in it.
+    """Sum ``message`` over the paths that end in each node.
 
-    Exact gradients of all that the message depends on, in the memory of one chunk: the backward
-    makes each chunk again, with the same random numbers (dropout) and the same autocast. Equal
-    calls give equal bits if the message's own operations do; to that end index with :func:`take`.
+    Gradients of all that the message depends on are exact, in the memory of one chunk: the backward
+    makes each chunk again, with equal random numbers (dropout) and equal autocast. Equal calls give
+    equal bits if the message's own operations do; to that end index with :func:`take`.
 
     Parameters
     ----------
     message : callable
-        Takes paths, int64 ``[P, order + 1]``, a row each, from its first node to its last; returns
-        floats ``[P, H]``. What it returns for a path must depend on that path alone, not on its
-        chunk. It may close over anything.
+        Takes paths, int64 ``[P, order + 1]``, first node first; returns floats ``[P, H]``. A row of
+        the result must depend on that path alone, not on its chunk. It may close over anything.
     edge_index : Tensor, int64 or int32 [2, E]
-        As :class:`Paths` takes it.
+        Edges, as in :class:`Paths`.
     num_nodes : int
         Rows of the result.
     inputs : sequence of Tensor
-        Tensors that the message closes over. They need not be named: those with gradients are found
-        when it runs, whether they are parameters or results of other operations.
+        Tensors that the message closes over. They need not be named: parameters and results of
+        other operations are found when the message runs.
     order : int
         Edges of a path.
     to : "last" or "first"
@@ -61,19 +60,19 @@ def path_sum(
     chunk : int, optional
         Paths at once, 2,048 unless given. The result depends on it as a sum depends on its order.
     backtracking : bool
-        Whether i -> j -> i is (part of) a path.
+        Allow i -> j -> i as (part of) a path.
 
     Returns
     -------
     Tensor [num_nodes, H]
-        In the message's dtype; zeros for nodes in which no path ends. If there are none at all the
-        message is asked for those of no path, ``[0, H]``.
+        In the message's dtype; zeros for nodes in which no path ends. In a graph without paths the
+        message gets ``[0, order + 1]`` paths, and returns ``[0, H]``.
 
     Raises
     ------
     TypeError, ValueError
-        If an argument is none of these, an edge leads to a node that is not there, or the message
-        returns another shape.
+        If an argument does not fit, an edge leads to a missing node, or the message returns
+        another shape.
     NotImplementedError
         Within forward-mode differentiation; in the backward, with ``create_graph=True``.
     RuntimeError
@@ -114,10 +113,10 @@ def path_sum(
 
 
 def take(rows: Tensor, ids: Tensor) -> Tensor:
-    """``rows[ids]``, whose gradient is added up in a fixed order.
+    """Return ``rows[ids]``, with a gradient that is added up in a fixed order.
 
-    The gradient of ``rows[ids]`` is, on a CPU with several threads, added up in the order in which
-    they come: two runs differ in their last bits.
+    On a CPU with several threads, the gradient of ``rows[ids]`` itself is added up in the order of
+    arrival: two runs differ in their last bits.
 
     Parameters
     ----------
@@ -150,7 +149,7 @@ def _check_inputs(inputs: Any) -> None:
 
 @dataclass(frozen=True)
 class _Surroundings:
-    """What a message sees beside its paths: the state of random numbers, and autocast."""
+    """The random state and autocast settings that a message runs under."""
 
     devices: tuple[torch.device, ...]
     generators: tuple[Tensor, ...]
@@ -158,7 +157,7 @@ class _Surroundings:
 
     @classmethod
     def of(cls, device: torch.device) -> "_Surroundings":
-        """Those of now."""
+        """Capture the current random state and autocast settings."""
         devices = () if device.type == "cpu" else (device,)
         states = [torch.get_rng_state()]
         states += [torch.get_device_module(it).get_rng_state(it) for it in devices]
@@ -170,7 +169,7 @@ class _Surroundings:
 
     @contextmanager
     def again(self) -> Iterator[None]:
-        """As they were; what they are now is restored."""
+        """Restore the captured state for the duration of the context."""
         kind = self.devices[0].type if self.devices else "cuda"
         with ExitStack() as stack:
             stack.enter_context(torch.random.fork_rng(self.devices, device_type=kind))
@@ -182,7 +181,7 @@ class _Surroundings:
 
     @contextmanager
     def same_casts(self) -> Iterator[None]:
-        """Autocast as it was, which keeps no casts from one chunk to the next."""
+        """Apply the captured autocast; no chunk reuses the casts of another."""
         with ExitStack() as stack:
             for kind, dtype, enabled in self.autocast:
                 stack.enter_context(torch.autocast(kind, dtype, enabled, cache_enabled=False))
@@ -191,7 +190,7 @@ class _Surroundings:
 
 @dataclass(frozen=True)
 class _Job:
-    """One sum: what is summed over what."""
+    """One sum: the message, and the paths that it is summed over."""
 
     message: Message
     paths: Paths
@@ -199,7 +198,7 @@ class _Job:
     surroundings: _Surroundings
 
     def forward(self, sources: Sources | None) -> Tensor:
-        """Add up, without a graph; what the sums depend on is added to the sources, if any."""
+        """Sum without a graph; add the tensors that the sums depend on to the sources."""
         total, kind = None, None
         for start, stop in self._ranges():
             path = self.paths[start:stop]
@@ -225,7 +224,7 @@ class _Job:
     def gradients(
         self, grad: Tensor, tensors: Sequence[Tensor], needed: Sequence[bool]
     ) -> list[Tensor | None]:
-        """Of the sums, with respect to those of the tensors that need it."""
+        """Return gradients of the sums with respect to the tensors that need one."""
         wanted = [it for it, need in zip(tensors, needed, strict=True) if need]
         sums = [
             torch.zeros(it.shape, dtype=_sum_dtype(it.dtype), device=it.device) for it in wanted
@@ -253,7 +252,7 @@ class _Job:
         ]
 
     def _ranges(self) -> Iterator[tuple[int, int]]:
-        """Chunks; where there is no path, one of none, which tells the width."""
+        """Yield chunks; a graph without paths has one empty chunk, which tells the width."""
         yield from self.paths.ranges(self.size) if len(self.paths) else [(0, 0)]
 
     def _found(self, path: Tensor, sources: Sources) -> Tensor:
@@ -280,7 +279,7 @@ class _Job:
         return value
 
     def _add(self, total: Tensor, value: Tensor, start: int, stop: int) -> None:
-        """Add the messages of a chunk to those of its nodes, which stand together in it."""
+        """Add the messages of a chunk to their nodes; a node's paths are neighbours."""
         if start == stop:
             return
         first, offsets = self.paths.segments(start, stop)
@@ -292,7 +291,7 @@ class _Job:
 
 @contextmanager
 def _without_hooks(tensors: Sequence[Tensor]) -> Iterator[None]:
-    """Their hooks see the whole gradient later; those of chunks are none of their business."""
+    """Disable tensor hooks: they see the whole gradient later, not that of a chunk."""
     hooks = [it._backward_hooks for it in tensors if it._backward_hooks]
     kept = [dict(it) for it in hooks]
     for those in hooks:
@@ -305,16 +304,16 @@ def _without_hooks(tensors: Sequence[Tensor]) -> Iterator[None]:
 
 
 def _sum_dtype(kind: torch.dtype) -> torch.dtype:
-    """Half precision is added up in float32."""
+    """Return the dtype of sums: float32 for half precision."""
     return torch.float32 if kind in _HALF else kind
 
 
 class _Recomputed(torch.autograd.Function):
-    """Sums that were made, as a function of what their messages depend on."""
+    """Sums as an autograd function of the tensors that their messages depend on."""
 
     @staticmethod
     def forward(ctx: Any, job: _Job, total: list[Tensor], *tensors: Tensor) -> Tensor:
-        """The sums: in a list, so that autograd does not take them for an argument."""
+        """Return the sums; they come in a list, which autograd does not take for an argument."""
         ctx.job, ctx.sources = job, tensors
         ctx.save_for_backward(*tensors)
         return total.pop()

@@ -1,6 +1,6 @@
-"""What a ranking would take, before it is run: memory, time, bytes moved, and what binds.
+"""Predictions for a ranking before it runs: memory, time, bytes moved, and the bottleneck.
 
-Nothing here loads torch but :mod:`kgfast.extras.planning.calibration`, which measures this machine.
+Only :mod:`kgfast.extras.planning.calibration`, which measures this machine, loads torch.
 """
 
 from kgfast.extras.planning.plan import Plan, planned

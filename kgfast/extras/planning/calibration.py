@@ -1,4 +1,4 @@
-"""Measure this machine: how fast kernels count, what a call costs, how fast its disk is read."""
+"""Measurements of this machine: speed of kernels, cost of a call, speed of the disk."""
 
 import os
 import platform
@@ -27,10 +27,10 @@ from kgfast.tables import open as open_table
 
 CONSUMERS = ("rank", "topk")
 SCORES = tuple(dict.fromkeys(score for score, _ in MODELS.values()))
-_BLOCK_BYTES = 32 << 20  # of rows: what is read at once of a table in a file
+_BLOCK_BYTES = 32 << 20  # bytes of a block of a table in a file
 _DIMS, _QUERIES = (64, 256), (32, 256)
 _TOP = 10
-_COLUMNS = 128  # of the file, float16
+_COLUMNS = 128  # columns of the float16 file
 _FILE_BYTES = 1 << 29
 Case = tuple[str, str, str]  # consumer, score, dtype
 Clock = Callable[[], float]
@@ -45,26 +45,11 @@ def calibrate(
     file_bytes: int = _FILE_BYTES,
     clock: Clock = time.perf_counter,
 ) -> Rates:
-    """Measure what :class:`Rates` holds: some minutes.
+    """Measure :class:`Rates` of this machine, in some minutes: the best of some rounds.
 
-    The best of some rounds counts, on random tables, of which no query can leave anything out.
-
-    Parameters
-    ----------
-    folder : path, optional
-        A folder on the disk that is measured, by a file that is deleted; default: that of
-        temporary files.
-    cases : sequence of (consumer, score, dtype), optional
-        What is measured; all unless given.
-    rounds, block_bytes, file_bytes : int
-        How often, and on tables and a file of which size.
-    clock : callable
-        Seconds, by which kernels are measured; on a machine that others use, those of the process.
-
-    Raises
-    ------
-    OSError
-        If the folder cannot be written to.
+    Tables are random, so no query can stop early. The disk is measured by a file in ``folder``
+    (default: the temporary folder), which is deleted. ``cases`` are (consumer, score, dtype).
+    ``clock`` times kernels; on a shared machine use ``time.process_time``.
     """
     every = list(product(CONSUMERS, SCORES, BYTES)) if cases is None else list(cases)
     costs: dict[str, dict[str, dict[str, Cost]]] = {}
@@ -84,13 +69,13 @@ def calibrate(
 
 @dataclass(frozen=True)
 class Watch:
-    """How calls are timed."""
+    """A timer of calls."""
 
     rounds: int
     clock: Clock
 
     def least(self, run: Callable[[], Any]) -> float:
-        """Seconds of the fastest of some calls, after one that warms up."""
+        """Return seconds of the fastest call, after one that warms up."""
         run()
         return min(self._seconds(run) for _ in range(self.rounds))
 
@@ -101,7 +86,7 @@ class Watch:
 
 
 def _cost(case: Case, block_bytes: int, watch: Watch, call: float) -> Cost:
-    """The four numbers, from two widths and two numbers of queries."""
+    """Fit the four numbers of a cost from two widths and two numbers of queries."""
     consumer, score, dtype = case
     seconds = {}
     for dim, count in product(_DIMS, _QUERIES):
@@ -115,7 +100,7 @@ def _cost(case: Case, block_bytes: int, watch: Watch, call: float) -> Cost:
 
 
 def _line(values: Mapping[int, float]) -> tuple[float, float]:
-    """Value at width 0 and slope, neither negative, through the larger of two widths."""
+    """Return value at width 0 and slope, neither negative, through the larger of two widths."""
     narrow, wide = _DIMS
     slope = max(0.0, (values[wide] - values[narrow]) / (wide - narrow))
     start = values[wide] - slope * wide
@@ -125,7 +110,7 @@ def _line(values: Mapping[int, float]) -> tuple[float, float]:
 def _counting(
     score: str, dtype: str, dim: int, count: int, consumer: str, rows: int = 1
 ) -> Callable[[], Any]:
-    """A call on random rows; of the best, as tables in files are searched, in float64."""
+    """Return a call on random rows; top-k queries are float64, as for tables in files."""
     generator = torch.Generator().manual_seed(0)
     width = dim * PLANES[score]
     table = _uniform((rows, width), generator).to(getattr(torch, dtype))
@@ -144,7 +129,7 @@ def _uniform(shape: tuple[int, int], generator: torch.Generator) -> Tensor:
 
 
 def _disk(folder: str | os.PathLike[str] | None, size: int) -> tuple[float, float]:
-    """Bytes a second of a file that is not cached, and seconds of the cores for each byte."""
+    """Return bytes a second of reading an uncached file, and CPU seconds a byte."""
     with tempfile.TemporaryDirectory(dir=folder, prefix="kgfast-") as name:
         path = Path(name) / "rows.bin"
         piece = os.urandom(min(size, 1 << 24))
@@ -161,14 +146,7 @@ def _disk(folder: str | os.PathLike[str] | None, size: int) -> tuple[float, floa
 
 
 def read_cold(table: Rows, first: int, last: int) -> None:
-    """Read rows of a file that is not cached, in blocks whose pages are given back, as rank() does.
-
-    Parameters
-    ----------
-    table : Rows
-    first, last : int
-        Rows ``first .. last - 1``.
-    """
+    """Read rows ``first .. last - 1`` uncached, in blocks whose pages are given back, as rank()."""
     table.give_back(first, last)
     step = max(1, _BLOCK_BYTES // table.row_bytes)
     block = torch.empty((min(step, last - first), table.shape[1]), dtype=table.dtype, device="cpu")
@@ -190,7 +168,7 @@ def _cpu_name() -> str:
 
 @cache
 def _base_bytes() -> int:
-    """What a new process that can rank holds, beyond files that it maps."""
+    """Return the anonymous memory of a new process that can rank."""
     script = "import kgfast.eval.ranking; print(open('/proc/self/status').read())"
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=False

@@ -1,36 +1,25 @@
-"""What GPUs should do: predictions from compiled kernels, not measurements.
+"""Rates that were not measured on this machine: predicted ones of GPUs, and defaults of a CPU.
 
-``benchmarks/results/static-roofline.json`` holds what they come from, which a test compares: of
-``rotate`` and ``dot`` the elements a second of a sweep over WN18RR, of the others the clocks of the
-busiest unit.
+The rates of GPUs come from ``benchmarks/results/static-roofline.json``: for ``rotate`` and ``dot``
+the elements a second of a sweep over WN18RR, for the others the clocks of the busiest unit. The
+defaults are those of the machine that tested this package, in
+``benchmarks/results/cpu-scale.json``. A test compares both.
 """
 
 from dataclasses import dataclass
 
-from kgfast.extras.planning.rates import Cost, Rates
+from kgfast.extras.planning.rates import Cost, Rates, memory_of_the_machine
 from kgfast.extras.planning.work import BYTES, PLANES
 
 
 @dataclass(frozen=True)
 class GpuFacts:
-    """A GPU.
+    """A GPU."""
 
-    Attributes
-    ----------
-    name : str
-        As of the roofline.
-    memory : int
-        Bytes, of the maker's data sheet.
-    bytes_per_second : float
-        Of its memory.
-    elements : dict of str to float
-        Score -> elements a second.
-    """
-
-    name: str
-    memory: int
+    name: str  # as in the roofline
+    memory: int  # bytes, by the data sheet
     bytes_per_second: float
-    elements: dict[str, float]
+    elements: dict[str, float]  # score -> elements a second
 
 
 DEVICES = {
@@ -62,16 +51,22 @@ DEVICES = {
 _LAUNCHES = 1e-3  # seconds of a call's launches: assumed
 
 
+# Seconds of a row, of its packing and of one feature of a pair, of two threads.
+_COSTS = {
+    "rotate": Cost(0.0, 1.2e-9, 0.0, 4.8e-11),
+    "l1": Cost(0.0, 3.0e-10, 1.5e-10, 1.6e-11),
+    "l2": Cost(0.0, 3.0e-10, 1.5e-10, 1.6e-11),  # taken for those of l1
+    "dot": Cost(0.0, 3.0e-10, 1.3e-10, 6.1e-12),
+}
+_SOURCE = (
+    "defaults, not measured here: two threads of a Xeon at 2.10 GHz with AVX-512, its disk; "
+    "`kgfast plan --calibrate` measures this machine in some minutes"
+)
+
+
 def rates_of(device: str) -> Rates:
-    """The predicted rates of a GPU; a row is packed once a call, as float32.
+    """Return the predicted rates of a GPU; every call packs rows as float32.
 
-    Raises
-    ------
-    ValueError
-        For an unknown one.
-
-    Examples
-    --------
     >>> rates_of("h200").costs["rank"]["rotate"]["float16"].pair_dim
     2.5e-13
     """
@@ -88,3 +83,24 @@ def rates_of(device: str) -> Rates:
     source = f"predicted from compiled kernels for {found.name}, not measured"
     both = {"rank": costs, "topk": costs}  # one sweep serves either
     return Rates(source, both, _LAUNCHES, 0, None, 0.0, 1, found.memory)
+
+
+def default_rates() -> Rates:
+    """Return the default rates with this machine's own memory.
+
+    Every dtype and consumer has the costs of its score.
+
+    >>> default_rates().threads
+    2
+    """
+    costs = {score: dict.fromkeys(BYTES, cost) for score, cost in _COSTS.items()}
+    return Rates(
+        _SOURCE,
+        {"rank": costs, "topk": costs},
+        call_seconds=1.3e-4,
+        base_bytes=154_439_680,
+        disk=3.87e8,
+        read_seconds=2.7e-10,
+        threads=2,
+        memory=memory_of_the_machine(),
+    )

@@ -1,4 +1,4 @@
-"""From sizes and rates to memory, time, bytes and the resource that binds."""
+"""Memory, time, bytes and bottleneck of a ranking, from its sizes and the rates of a machine."""
 
 import math
 from dataclasses import asdict, dataclass
@@ -9,40 +9,38 @@ from kgfast.extras.planning.work import Work
 
 # As rank() and topk() read a table in files (docs/tables.md): a test compares these with a call.
 _BLOCK_BYTES, _BUFFERS = 32 << 20, 2
-_QUERY_BYTES, _MOST = 8 << 20, 4096  # of a batch
-_KERNEL_BYTES = 8 << 20  # of one call: measured; at most 64 MiB
-_KNOWN_BYTES = 2 * 20  # at most, of a triple: an id and, at worst, a pair of its own, both ways
-_SHARE = 0.5  # of the memory of a machine that a table may take before it is read from its file
-# Between processes: counts and all else of a query, and how often they meet for a batch.
-_SENT_BYTES = 48
-_MEETINGS = 5
-MEETING_SECONDS = 1e-4  # of each process at each of them: assumed
-NETWORK = 1.25e9  # bytes a second: assumed where it is not said
+_QUERY_BYTES, _MOST = 8 << 20, 4096  # limits of a batch: bytes, queries
+_KERNEL_BYTES = 8 << 20  # scratch of one call: measured; at most 64 MiB
+_KNOWN_BYTES = 2 * 20  # upper bound for a known triple: an id and an own pair, both ways
+_SHARE = 0.5  # share of the memory that a table may take before it is read from its file
+_SENT_BYTES = 48  # counts and other numbers of a query that processes exchange
+_MEETINGS = 5  # exchanges of the processes for a batch
+MEETING_SECONDS = 1e-4  # seconds of each process at each exchange: assumed
+NETWORK = 1.25e9  # bytes a second: assumed unless given
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a ranking should take, of the slowest worker.
+    """The predicted needs of a ranking, for the slowest worker.
 
     Attributes
     ----------
     streamed : bool
-        Whether the table is read in blocks instead of being held.
+        The table is read in blocks, not held in memory.
     passes : int
-        How often its file is read.
+        Number of reads of the table's file.
     table_bytes, memory_bytes, process_bytes : int
-        Of all rows; of a worker, at its peak; what the process of a worker holds of these before
-        any table: Python and torch.
+        All rows; the peak of a worker; the part of this peak that Python and torch take.
     read_bytes, sent_bytes : int
-        Of a worker: from its disk, and to the others.
+        Bytes that a worker reads from its disk, and sends to the others.
     compute_seconds, disk_seconds, network_seconds : float
-        What each would take alone; disk: None where no rate is known.
+        Seconds of each alone; disk: None where no rate is known.
     load_seconds, seconds : float
-        Of reading a table into memory first; of the ranking after that.
+        Reading a table into memory first; the ranking after that.
     binding : str
         ``compute``, ``disk``, ``network``, or ``memory`` where there is not enough of it.
     source : str
-        Where the rates come from.
+        Origin of the rates.
     """
 
     streamed: bool
@@ -62,11 +60,11 @@ class Plan:
 
     @property
     def total_seconds(self) -> float:
-        """With reading the table."""
+        """Seconds of loading the table and of the ranking."""
         return self.load_seconds + self.seconds
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return all numbers for JSON."""
         return asdict(self) | {"total_seconds": self.total_seconds}
 
 
@@ -79,26 +77,26 @@ def planned(
     max_memory: int | None = None,
     streamed: bool | None = None,
 ) -> Plan:
-    """What a work should take at these rates, if nothing is left out early.
+    """Predict the needs of a ranking at these rates, if no query stops early.
 
-    Tables of trained models let queries stop early: they take as little as half of it.
+    With tables of trained models queries stop early, which can halve the time.
 
     Parameters
     ----------
     work : Work
     rates : Rates
-        Of each worker.
+        Rates of each worker.
     disk, network : float, optional
-        Bytes a second of each worker, instead of what was measured or assumed.
+        Bytes a second of each worker, instead of the measured or assumed ones.
     max_memory : int, optional
         Bytes for blocks and queries; by default a quarter of the memory.
     streamed : bool, optional
-        Whether the table is read in blocks; by default where it takes more than half the memory.
+        Read the table in blocks; by default where it takes more than half the memory.
 
     Raises
     ------
     ValueError
-        If the rates say nothing of such a work, or nothing of a disk that it needs.
+        If the rates lack the score, the dtype, or the disk that the work needs.
 
     Examples
     --------
@@ -150,7 +148,11 @@ def planned(
 
 
 def _passes_and_calls(work: Work, cut: "FileCut", batches: int) -> tuple[int, int]:
-    """Of a table in a file: alone, all that finds room share a pass; together, a batch does."""
+    """Count passes and calls for a table in a file.
+
+    One worker serves all queries that fit in memory by one pass; several workers need a pass a
+    batch.
+    """
     if work.workers > 1:
         return batches, batches
     passes = math.ceil(work.asked / cut.per_pass)
@@ -159,47 +161,47 @@ def _passes_and_calls(work: Work, cut: "FileCut", batches: int) -> tuple[int, in
 
 @dataclass(frozen=True)
 class FileCut:
-    """How a table in a file is read: rows of a block, and queries that a pass serves."""
+    """The blocks of a table in a file: rows of a block, and queries that a pass serves."""
 
     block_rows: int
     per_pass: int
 
     @classmethod
     def of(cls, work: Work, limit: int) -> "FileCut":
-        """Within so many bytes."""
+        """Cut the table within ``limit`` bytes."""
         row = _BUFFERS * work.row_bytes + 8 + 8 * work.dim
         query = query_bytes(work)
         rows = max(1, min(_BLOCK_BYTES // work.row_bytes, limit // 4 // row, work.rows))
         return cls(rows, max(1, (limit - rows * row) // query))
 
     def blocks(self, work: Work) -> int:
-        """Of a worker's rows."""
+        """Return the number of blocks of a worker's rows."""
         return math.ceil(work.rows / self.block_rows)
 
 
 def query_bytes(work: Work) -> int:
-    """What a query holds during a pass: itself, its target's score, its counts and an answer."""
+    """Return the bytes of a query during a pass: itself, its target's score, counts, an answer."""
     return 3 * 8 * work.columns + 104 + 32 + 64
 
 
 def batch_size(work: Work) -> int:
-    """Queries that are made and swept together."""
+    """Return the number of queries that are made and swept together."""
     wide = 8 if work.dtype == "float64" else 4
     return max(64, min(_MOST, _QUERY_BYTES // (wide * 2 * work.dim)))
 
 
 def _network(work: Work, network: float, batches: int) -> tuple[int, float]:
-    """Bytes that a worker sends, and the seconds of sending and meeting."""
+    """Return the bytes that a worker sends, and the seconds of sending and meeting."""
     if work.workers == 1:
         return 0, 0.0
     wide = 8 if work.dtype == "float64" else 4
     summed = work.asked * (wide * work.columns + _SENT_BYTES)
-    sent = 2 * summed * (work.workers - 1) // work.workers  # of a sum over all processes
+    sent = 2 * summed * (work.workers - 1) // work.workers  # a sum over all processes
     return sent, sent / network + batches * _MEETINGS * work.workers * MEETING_SECONDS
 
 
 def _memory(work: Work, rates: Rates, cut: FileCut, streamed: bool) -> int:
-    """The peak of a worker."""
+    """Return the peak memory of a worker."""
     result = 48 * work.asked if work.top is None else 16 * work.top * work.asked
     held = rates.base_bytes + _KERNEL_BYTES + result + _KNOWN_BYTES * work.known
     if not streamed:

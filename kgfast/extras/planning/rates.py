@@ -1,4 +1,4 @@
-"""How fast a machine is: measured here and kept in the user's cache, or predicted for a GPU."""
+"""The speed of a machine: measured here and stored in the user's cache, or predicted for a GPU."""
 
 import json
 import os
@@ -10,75 +10,42 @@ from pathlib import Path
 from typing import Any
 
 from kgfast.extras.planning.work import Work
+from kgfast.whole_files import write_whole
 
-FOLDER_VARIABLE = "KGFAST_DATA"  # as of downloaded data: the cache of kgfast
+FOLDER_VARIABLE = "KGFAST_DATA"  # names the cache of kgfast, with downloaded data
 _FORMAT = 1
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds of one call that counts: four numbers of a score and dtype.
+    """The seconds of a counting call for one score and dtype."""
 
-    Attributes
-    ----------
-    row, row_dim : float
-        Of packing a row, and of each of its dimensions: once a call.
-    pair, pair_dim : float
-        Of a row and a query, and of each dimension of them.
-    """
-
-    row: float
-    row_dim: float
-    pair: float
-    pair_dim: float
+    row: float  # packing a row, once a call
+    row_dim: float  # each dimension of that
+    pair: float  # a row and a query
+    pair_dim: float  # each dimension of that
 
     def seconds(self, rows: float, features: int, queries: float, calls: float) -> float:
-        """Of so many queries with so many rows, in so many calls."""
+        """Return the seconds of all queries with all rows, in ``calls`` calls."""
         packing = self.row + self.row_dim * features
         return rows * (calls * packing + queries * (self.pair + self.pair_dim * features))
 
 
 @dataclass(frozen=True)
 class Rates:
-    """What a machine does a second.
+    """The rates of a machine."""
 
-    Attributes
-    ----------
-    source : str
-        Where the numbers come from, in words: printed with every plan.
-    costs : dict
-        Consumer (``rank``, ``topk``) -> score -> dtype -> :class:`Cost`.
-    call_seconds : float
-        Of a call with hardly any work.
-    base_bytes : int
-        What a process holds before any table.
-    disk : float or None
-        Bytes a second of reading a file that is not in the cache, as tables are read.
-    read_seconds : float
-        Of the cores, for each byte of a file: reading is work too.
-    threads : int
-        Of the kernels, that were measured.
-    memory : int
-        Bytes that tables may take: of the machine, or of the GPU.
-    """
-
-    source: str
-    costs: Mapping[str, Mapping[str, Mapping[str, Cost]]]
-    call_seconds: float
-    base_bytes: int
-    disk: float | None
-    read_seconds: float
-    threads: int
-    memory: int
+    source: str  # origin of the numbers, printed with every plan
+    costs: Mapping[str, Mapping[str, Mapping[str, Cost]]]  # consumer -> score -> dtype
+    call_seconds: float  # a call with hardly any work
+    base_bytes: int  # a process before any table
+    disk: float | None  # bytes a second of an uncached file
+    read_seconds: float  # CPU seconds a byte read
+    threads: int  # of the measured kernels
+    memory: int  # bytes that tables may take
 
     def cost(self, work: Work) -> Cost:
-        """That of a work's score and dtype.
-
-        Raises
-        ------
-        ValueError
-            If there is none.
-        """
+        """Return the cost of a work's score and dtype; raise ValueError if there is none."""
         consumer = "rank" if work.top is None else "topk"
         try:
             return self.costs[consumer][work.score][work.dtype]
@@ -88,18 +55,12 @@ class Rates:
             ) from None
 
     def as_dict(self) -> dict[str, Any]:
-        """For a file of JSON."""
+        """Return all values for JSON."""
         return {"format": _FORMAT} | asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Rates":
-        """What :meth:`as_dict` gave.
-
-        Raises
-        ------
-        ValueError
-            For anything else.
-        """
+        """Read the values of :meth:`as_dict`; raise ValueError for anything else."""
         try:
             if values["format"] != _FORMAT:
                 raise ValueError(f"format {values['format']!r:.60}")
@@ -128,10 +89,8 @@ class Rates:
 
 
 def rates_file() -> Path:
-    """Where this machine's rates are kept: in the folder of ``KGFAST_DATA``, or the user's cache.
+    """Return the file of this machine's rates: in ``KGFAST_DATA``, or in the user's cache.
 
-    Examples
-    --------
     >>> rates_file().name
     'rates.json'
     """
@@ -146,23 +105,15 @@ def rates_file() -> Path:
 
 
 def save_rates(rates: Rates) -> Path:
-    """Keep the rates of this machine."""
+    """Store the rates of this machine."""
     path = rates_file()
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_suffix(f".{os.getpid()}")
-    beside.write_text(json.dumps(rates.as_dict(), indent=1) + "\n")
-    beside.replace(path)
-    return path
+    text = json.dumps(rates.as_dict(), indent=1) + "\n"
+    return write_whole(path, lambda beside: beside.write_text(text))
 
 
 def load_rates() -> Rates:
-    """The rates of this machine.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        If they were not measured yet, or by another version; the message says what to do.
-    """
+    """Read the stored rates of this machine; the message of an error says how to measure them."""
     path = rates_file()
     again = "measure this machine with `kgfast plan --calibrate`, or name a --device"
     try:
@@ -174,7 +125,7 @@ def load_rates() -> Rates:
 
 
 def memory_of_the_machine() -> int:
-    """Return the bytes of memory of this machine; 8 GiB where it does not say so."""
+    """Return the bytes of this machine's memory; 8 GiB where it does not say so."""
     try:
         found = bytes_of(Path("/proc/meminfo").read_text(), "MemTotal")
     except OSError:
@@ -183,7 +134,7 @@ def memory_of_the_machine() -> int:
 
 
 def bytes_of(text: str, name: str) -> int | None:
-    """Return the bytes that a text of Linux gives for a name.
+    """Return the bytes that a text of Linux's /proc gives for a name.
 
     >>> bytes_of("MemTotal:   4 kB", "MemTotal")
     4096

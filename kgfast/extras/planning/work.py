@@ -1,4 +1,4 @@
-"""What is asked for: the sizes of a ranking, and texts like ``91e6``, ``2GB/s`` and ``25Gb/s``."""
+"""The sizes of a ranking, and texts like ``91e6``, ``2GB/s`` and ``25Gb/s``."""
 
 import math
 import re
@@ -20,20 +20,20 @@ _RATE = re.compile(r"\s*(\d+(?:\.\d+)?(?:e\d+)?)\s*([kKmMgGtT]?)(b|B)(?:/s|ps)\s
 
 @dataclass(frozen=True)
 class Work:
-    """A ranking, or a search for the best answers.
+    """The sizes of a ranking, or of a search for the best answers.
 
     Attributes
     ----------
     entities, dim, queries : int
         Rows; dimensions (complex ones of complex models); triples.
     dtype, model : str
-        Of :data:`BYTES` and :data:`MODELS`.
+        Names in :data:`BYTES` and :data:`MODELS`.
     sides : int
-        1 or 2: so many queries a triple.
+        Queries a triple, 1 or 2.
     known : int
-        Triples to filter by.
+        Known triples to filter by.
     top : int, optional
-        So many best answers a query, instead of ranks.
+        Number of best answers a query, instead of ranks.
     workers : int
         Processes, each on a machine of its own, with an equal part of the rows.
 
@@ -74,7 +74,7 @@ class Work:
 
     @property
     def score(self) -> str:
-        """As operators call it."""
+        """Name of the score, as operators call it."""
         return MODELS[self.model][0]
 
     @property
@@ -84,12 +84,12 @@ class Work:
 
     @property
     def features(self) -> int:
-        """What one pair takes so many steps for: complex numbers of ``rotate``, else reals."""
+        """Steps of a pair: complex numbers for ``rotate``, else reals."""
         return self.dim if self.score == "rotate" else self.columns
 
     @property
     def row_bytes(self) -> int:
-        """Of a stored row."""
+        """Bytes of a stored row."""
         return self.columns * BYTES[self.dtype]
 
     @property
@@ -99,20 +99,13 @@ class Work:
 
     @property
     def rows(self) -> int:
-        """Those of a worker."""
+        """Rows of a worker."""
         return math.ceil(self.entities / self.workers)
 
 
 def count_of(text: str) -> int:
-    """A whole number, also as ``91e6``.
+    """Parse a whole number such as ``91e6``.
 
-    Raises
-    ------
-    ValueError
-        For anything else.
-
-    Examples
-    --------
     >>> count_of("91e6")
     91000000
     """
@@ -126,15 +119,8 @@ def count_of(text: str) -> int:
 
 
 def bytes_per_second(text: str) -> float:
-    """A rate of bytes (``2GB/s``) or bits (``25Gb/s``, ``25Gbps``).
+    """Parse a rate above 0 in bytes (``2GB/s``) or bits (``25Gb/s``, ``25Gbps``).
 
-    Raises
-    ------
-    ValueError
-        For anything else, and for 0.
-
-    Examples
-    --------
     >>> bytes_per_second("2GB/s"), bytes_per_second("25Gb/s")
     (2000000000.0, 3125000000.0)
     """

@@ -9,34 +9,21 @@ from torch import Tensor
 from kgfast.eval import Ranks, topk
 from kgfast.graph import KnownTriples, Vocabulary
 
-_ANSWERS = 3  # what is shown of what a model says instead
+_ANSWERS = 3  # answers shown that the model prefers
 
 
 @dataclass(frozen=True)
 class Example:
-    """A triple and how well one side of it was predicted.
-
-    Attributes
-    ----------
-    head, relation, tail : str
-    side : str
-        What was predicted.
-    rank : float
-    candidates : int
-    frequency : int
-        Known triples that the target takes part in.
-    instead : list of str
-        New answers that the model prefers; of the worst only.
-    """
+    """A triple and the rank of one of its sides."""
 
     head: str
     relation: str
     tail: str
-    side: str
+    side: str  # the predicted side
     rank: float
     candidates: int
-    frequency: int
-    instead: list[str]
+    frequency: int  # known triples of the target
+    instead: list[str]  # answers that the model prefers; only of the worst
 
 
 def examples(
@@ -47,10 +34,10 @@ def examples(
     count: int,
     dims: int | None = None,
 ) -> tuple[list[Example], list[Example]]:
-    """The ``count`` worst predictions and the best ones.
+    """Return the ``count`` worst predictions and the best ones.
 
-    Of equal ranks, the worst come first whose target is in the most known triples, and the best
-    whose target is in the fewest: those that surprise.
+    Among equal ranks, the worst begin with the most frequent targets and the best with the rarest:
+    those surprise most.
     """
     columns = [2 if side == "tail" else 0 for side in ranks.sides]
     targets = ranks.triples[:, columns]
@@ -66,7 +53,7 @@ def examples(
 
 
 def _first(key: Tensor, then: Tensor, count: int) -> Tensor:
-    """Places of the lowest keys, among equals of the lowest second ones, then in order."""
+    """Return the places of the ``count`` lowest keys; ties by the second keys, then in order."""
     order = then.argsort(stable=True)
     return order[key[order].argsort(stable=True)][:count]
 

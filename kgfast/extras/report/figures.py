@@ -1,4 +1,4 @@
-"""The pictures of a report: SVG that takes its colours from the page, so that dark is dark."""
+"""Figures of a report: SVG that takes its colours from the page, so that it can be dark."""
 
 import itertools
 import re
@@ -14,7 +14,7 @@ from kgfast.eval import Interval, Ranks
 from kgfast.frames import needed
 from kgfast.plots import draw, drawn_run
 
-# What is drawn in these becomes a variable of the page's style.
+# Placeholder colours: each becomes a variable of the page's style.
 INK, LINE, ACCENT, OTHER = "#010203", "#040506", "#070809", "#0a0b0c"
 _VARIABLES = {INK: "--ink", LINE: "--line", ACCENT: "--accent", OTHER: "--other"}
 _SIDES = {"tail": ACCENT, "head": OTHER, "relation": INK}
@@ -36,7 +36,7 @@ Titles = Mapping[str, str]  # group id -> text
 
 
 def curves(run: Path) -> str:
-    """Loss and MRR per step."""
+    """Draw loss and MRR per step."""
 
     def paint(figure: Any) -> None:
         draw(figure, [drawn_run(run, ACCENT)], log=False)
@@ -48,7 +48,7 @@ def curves(run: Path) -> str:
 
 
 def rank_histogram(ranks: Ranks) -> str:
-    """The share of ranks in bins that widen, of each side."""
+    """Draw the share of ranks in bins that widen, for each side."""
     edges = _bins(int(ranks.num_candidates.max()))
     labels = [_bin_name(first, past) for first, past in itertools.pairwise(edges)]
     shares = [_shares(ranks.realistic[:, place], edges) for place in range(len(ranks.sides))]
@@ -72,7 +72,7 @@ def rank_histogram(ranks: Ranks) -> str:
 
 
 def mrr_of_groups(name: str, title: str, groups: Parts) -> str:
-    """MRR of groups as bars with their intervals; of each side beside each other."""
+    """Draw the MRR of groups as bars with intervals, one bar a side."""
     sides = list(next(iter(groups.values())))
 
     def paint(figure: Any) -> dict[str, str]:
@@ -96,7 +96,7 @@ def mrr_of_groups(name: str, title: str, groups: Parts) -> str:
 
 
 def _bars(axes: Any, place: int, sides: Sequence[str], heights: Sequence[float]) -> list[str]:
-    """The bars of one side, beside those of the others; their group ids."""
+    """Draw the bars of one side; return their group ids."""
     ids, side = [], sides[place]
     for index, height in enumerate(heights):
         ids.append(f"bar-{place}-{index}")
@@ -117,7 +117,7 @@ def _offset(place: int, sides: int) -> float:
 
 
 def _bins(most: int) -> list[int]:
-    """First ranks of bins up to ``most``, and one past the last."""
+    """Return the first ranks of bins up to ``most``, and ``most + 1``."""
     edges, step = list(_EDGES), 100
     while edges[-1] <= most:
         edges += [step + 1, 2 * step + 1, 5 * step + 1]
@@ -150,10 +150,7 @@ def _plain(axes: Any) -> None:
 def _svg(
     name: str, size: tuple[float, float], title: str, paint: Callable[[Any], Titles | None]
 ) -> str:
-    """The SVG of what is painted in a figure; ``paint`` may return texts by group id.
-
-    They are shown where the pointer rests.
-    """
+    """Return the SVG of a figure; ``paint`` may return tooltips by group id."""
     matplotlib = needed("matplotlib", "kgfast report")
     from matplotlib.figure import Figure
 
@@ -166,7 +163,7 @@ def _svg(
 
 
 def _inline(svg: str, name: str, title: str, titles: Titles) -> str:
-    """An SVG file as a part of a page: ids of its own, colours of the page, nothing of a file."""
+    """Turn an SVG file into a part of a page: own ids, colours of the page, no metadata."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     opening = svg[: svg.index(">")]

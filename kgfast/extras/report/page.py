@@ -1,7 +1,7 @@
-"""One self-contained page of HTML about a run.
+"""One self-contained HTML page about a run.
 
-Everything is escaped, and the page forbids whatever it does not hold itself: a policy in its head
-allows the one script by its hash, and no address at all.
+Everything is escaped. A policy in the head of the page allows its one script by its hash, and no
+network address.
 """
 
 import base64
@@ -42,11 +42,11 @@ def write_report(
     overrides: Sequence[str] | None = None,
     samples: int = 1000,
 ) -> Path:
-    """Rank a split with a trained model and write what came of it on one page.
+    """Rank a split with a trained model and write a report of one page.
 
-    Curves of training, metrics with intervals, breakdowns by relation, cardinality and frequency, a
-    histogram of ranks, the worst and the best predictions with labels. The page needs no other file
-    and no network.
+    It shows curves of training, metrics with intervals, breakdowns by relation, cardinality and
+    frequency, a histogram of ranks, and the worst and the best predictions with labels. The page
+    needs no other file and no network.
 
     Parameters
     ----------
@@ -55,11 +55,11 @@ def write_report(
     out
         Where to write; ``<run>/report.html`` by default.
     split : {"test", "valid"}
-        What is ranked.
+        The split to rank.
     data, checkpoint, device, overrides
-        As of :func:`kgfast.load_run`. The data must be there.
+        See :func:`kgfast.load_run`. The data must exist.
     samples : int
-        Of the bootstrap that makes the intervals.
+        Samples of the bootstrap that makes the intervals.
 
     Returns
     -------
@@ -107,12 +107,12 @@ def write_report(
 
 
 def ranks_name(ranks: Ranks) -> str:
-    """What the pooled ranks are called among those of the sides."""
+    """Return the name of the pooled ranks among those of the sides."""
     return "both" if len(ranks.sides) > 1 else ranks.sides[0]
 
 
 def _figures(run: Path, ranks: Ranks, samples: int) -> dict[str, Any]:
-    """Pictures, already SVG, and the numbers of the tables."""
+    """Return figures as SVG, and the numbers of the tables."""
     sides = {side: ranks.side(side) for side in ranks.sides} | {ranks_name(ranks): ranks}
     cardinality, frequency = ranks.by("cardinality"), ranks.by("frequency")
     of_cardinality = {
@@ -165,7 +165,7 @@ def _examples(loaded: LoadedRun, ranks: Ranks, dim: int | None) -> dict[str, Any
 def _facts(
     folder: RunFolder, loaded: LoadedRun, ranks: Ranks, split: str, checkpoint: str
 ) -> list[tuple[str, str]]:
-    """What a reader asks first."""
+    """Return the first lines of the page: model, data, checkpoint, training."""
     model, dataset = loaded.model, loaded.dataset
     assert dataset is not None
     try:
@@ -191,7 +191,7 @@ def _number(metric: str, value: float) -> str:
 
 
 def _without_controls(value: Any) -> Any:
-    """Escape control characters of text; what is HTML already has none of a name."""
+    """Escape control characters of text; Markup is escaped already."""
     return escaped(value) if type(value) is str else value
 
 

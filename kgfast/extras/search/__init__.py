@@ -1,8 +1,7 @@
-"""Search for the values of a config's keys: successive halving over the ranges that it declares.
+"""Search for values of a config's keys: successive halving over the ranges that it declares.
 
-:mod:`space` is what trials may differ in, :mod:`study` the file that remembers them and decides who
-goes on, :mod:`trial` how one is trained, :mod:`searching` the whole; :mod:`trials` and
-:mod:`pictures` show what came of it.
+:mod:`space` checks the ranges, :mod:`study` stores trials and decides which continue, :mod:`trial`
+trains one, :mod:`searching` runs the search; :mod:`trials` and :mod:`pictures` show results.
 """
 
 from kgfast.extras.search.pictures import plot_trials

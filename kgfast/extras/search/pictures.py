@@ -21,7 +21,7 @@ def plot_trials(
     Parameters
     ----------
     folder
-        Of the search.
+        Folder of the search.
     out
         Where to put the pictures, a ``.png`` and an ``.svg``; ``<folder>/trials`` by default.
 
@@ -74,7 +74,7 @@ def _draw_rungs(panel: Any, trials: Trials) -> None:
 
 
 def _draw_key(panel: Any, trials: Trials, key: str) -> None:
-    """A point per trial; hollow where it was stopped."""
+    """Draw a point per trial; hollow where the trial was stopped."""
     seen = [trial for trial in reversed(trials.by_merit()) if trial.mrr is not None]
     values = [trial.values[key] for trial in seen]
     numbers = [it for it in values if isinstance(it, int | float) and not isinstance(it, bool)]

@@ -13,15 +13,7 @@ if TYPE_CHECKING:
 
 
 class Shown:
-    """What is seen of a search while it runs.
-
-    Parameters
-    ----------
-    enabled : bool
-        False shows nothing.
-    console : rich.console.Console, optional
-        The error stream by default.
-    """
+    """The progress of a search on the screen; the error stream is the default console."""
 
     def __init__(self, *, enabled: bool = True, console: "Console | None" = None) -> None:
         self._enabled, self._console = enabled, console
@@ -50,13 +42,13 @@ class Shown:
             self._bar.stop()
 
     def at(self, share: float, number: int, step: int, steps: int) -> None:
-        """So much of the search is done, and so many steps of a trial."""
+        """Show the finished share of the search, and the step of a trial."""
         if self._bar is not None and self._task is not None:
             trial = f"trial {number}, step {step:,} of {steps:,}"
             self._bar.update(self._task, completed=share, trial=trial)
 
     def ended(self, trials: Trials, last: Trial) -> None:
-        """A trial has ended, or its search."""
+        """Show a trial that has ended, or is open when the search ends."""
         best = trials.best
         if self._bar is not None and self._task is not None and best is not None:
             self._bar.update(self._task, best=f"best MRR {best.mrr:.4f} (trial {best.number})")
@@ -65,6 +57,6 @@ class Shown:
         self.say(f"trial {last.number}  {last.outcome.value}{mrr}  {values}")
 
     def say(self, line: str) -> None:
-        """A line."""
+        """Print a line."""
         if self._enabled and self._console is not None:
             self._console.print(escaped(line), highlight=False, soft_wrap=True, markup=False)

@@ -1,4 +1,4 @@
-"""The search: trials one after the other, until their number or their time is up."""
+"""The search: trials one after the other, until their number or their time is reached."""
 
 import os
 import sys
@@ -12,10 +12,10 @@ from kgfast.datasets import Dataset
 from kgfast.extras.search.progress import Shown
 from kgfast.extras.search.space import Space
 from kgfast.extras.search.study import Study, read
-from kgfast.extras.search.trial import train_trial
+from kgfast.extras.search.trial import Course, train_trial
 from kgfast.extras.search.trials import Outcome, Trials
 from kgfast.locks import locked
-from kgfast.training import Config, Run, RunFolder, Trainer, load_dataset
+from kgfast.training import Config, RunFolder, Trainer, load_dataset
 from kgfast.training.config import SearchConfig, may_change
 from kgfast.whole_files import write_durably
 
@@ -30,32 +30,33 @@ def search(
     resume: bool = False,
     progress: bool = True,
 ) -> Trials:
-    """Try values of the keys that the config has ranges for; the best by filtered MRR on valid.
+    """Try values of the keys that the config has ranges for; rate them by filtered MRR on valid.
 
-    Every trial is a run of the config with values of its own and the config's seed. At rungs, after
-    ``search.first_rung`` epochs and ``search.reduction`` times as many each, it goes on if it is
-    among the best ``1 / reduction`` of those that came there (asynchronous successive halving: Li
-    et al. 2020, arXiv 1810.05934, by optuna's ``SuccessiveHalvingPruner``). Values are drawn by
-    optuna's ``TPESampler`` (Bergstra et al. 2011). The test set is not ranked.
+    Every trial is a run of the config with its own values and the config's seed. Rungs stand after
+    ``search.first_rung`` epochs and each ``search.reduction`` times as many. A trial continues past
+    a rung if it is among the best ``1 / reduction`` of the trials that reached the rung
+    (asynchronous successive halving: Li et al. 2020, arXiv 1810.05934, by optuna's
+    ``SuccessiveHalvingPruner``). optuna's ``TPESampler`` (Bergstra et al. 2011) draws the values.
+    The test set is not ranked.
 
-    ``folder`` gets ``config.yaml``, the journal ``trials.log``, ``best.yaml``, which is the config
-    of the best trial, and a run folder ``trials/<number>`` of each. Those of trials that ended keep
-    their config and log; that of the best its checkpoints too.
+    ``folder`` gets ``config.yaml``, the journal ``trials.log``, ``best.yaml`` (the config of the
+    best trial), and a run folder ``trials/<number>`` of each. Ended trials keep their config and
+    log; the best one its checkpoints too.
 
     Parameters
     ----------
     config : Config
         With a section ``search``, and there ``trials``, ``minutes`` or both.
     folder
-        Of the search.
+        Folder of the search.
     dataset : Dataset, optional
-        That of the config by default.
+        Default: the dataset of the config.
     resume : bool
-        Go on with the search of the folder, if it holds one: trials that ended are kept, one that
-        was cut off is gone on with. ``trials`` and ``minutes`` count from the first start. With the
-        same number of threads the trials are those of a search that was never cut off.
+        Continue the search of the folder, if it holds one. Ended trials stay, an interrupted one
+        continues. ``trials`` and ``minutes`` count from the first start. With an equal number of
+        threads the trials equal those of an uninterrupted search.
     progress : bool
-        Show it on the error stream.
+        Show progress on the error stream.
 
     Returns
     -------
@@ -72,7 +73,7 @@ def search(
     ImportError
         If optuna is not installed.
     KeyboardInterrupt
-        On Ctrl-C, when the step that it fell into is done and saved.
+        On Ctrl-C, when the current step is done and saved.
     """
     with ExitStack() as stack:
         found = _Searching(config, Path(folder))
@@ -88,7 +89,7 @@ def search(
 
 
 def read_trials(folder: str | os.PathLike[str]) -> Trials:
-    """The trials of a search, which may be running.
+    """Read the trials of a search, which may be running.
 
     Raises
     ------
@@ -104,7 +105,7 @@ def read_trials(folder: str | os.PathLike[str]) -> Trials:
 
 
 class _Searching:
-    """A search in its folder; the course of one trial after the other."""
+    """A search in its folder."""
 
     def __init__(self, config: Config, path: Path) -> None:
         self._section = _section(config)
@@ -163,7 +164,7 @@ class _Searching:
         return minutes is not None and self._elapsed() >= 60 * minutes
 
     def _share(self, part: float) -> float:
-        """Of the search that is done, if the present trial is done by a part."""
+        """Return the finished share of the search when ``part`` of the present trial is done."""
         shares = [0.0]
         if self._section.trials is not None:
             shares.append((self._ended + part) / self._section.trials)
@@ -172,7 +173,7 @@ class _Searching:
         return min(1.0, max(shares))
 
     def _try(self, drawn: Any, shown: Shown) -> None:
-        """Train a trial, and note what came of it."""
+        """Train a trial and store its result."""
         self._ended = len(self._trials().ended)
         try:
             config = self._space.config_of(self._space.values_of(drawn.params))
@@ -182,7 +183,7 @@ class _Searching:
         trainer = Trainer(
             config, self._folder(drawn.number).path, dataset=self._dataset, progress=False
         )
-        course = _Course(self._study, drawn, self._is_late)
+        course = Course(self._study, drawn, self._is_late)
         course.on_step = lambda run: shown.at(
             self._share(run.state.step / run.steps), drawn.number, run.state.step, run.steps
         )
@@ -199,7 +200,7 @@ class _Searching:
         return RunFolder(self.path / "trials" / str(number))
 
     def _keep_best(self, trials: Trials) -> None:
-        """Write the config of the best trial, and drop the checkpoints of the others that ended."""
+        """Write the best trial's config, and drop checkpoints of the others that ended."""
         best = trials.best
         if best is not None:
             config = self._space.config_of(best.values)
@@ -223,41 +224,8 @@ class _Searching:
             )
 
 
-class _Course:
-    """What a trial asks of its search."""
-
-    def __init__(self, study: Study, drawn: Any, is_late: Callable[[], bool]) -> None:
-        self._study, self._drawn, self._is_late = study, drawn, is_late
-        self._reported = study.reported(drawn)
-        self.on_step: Callable[[Run], None] = lambda run: None
-        self._run: Run | None = None
-
-    @property
-    def seconds(self) -> float:
-        """Of training and evaluations so far."""
-        state = None if self._run is None else self._run.state
-        return 0.0 if state is None else state.seconds_training + state.seconds_evaluating
-
-    def at_rung(self, rung: int, mrr: Callable[[], float]) -> bool:
-        if rung not in self._reported:
-            self._reported[rung] = mrr()
-            self._study.report(self._drawn, rung, self._reported[rung])
-            self._study.spent(self._drawn, self.seconds)
-        return self._study.stops(self._drawn)
-
-    def at_end(self, reached: int, mrr: float) -> None:
-        """Take the MRR of the whole run."""
-        if reached not in self._reported:
-            self._study.report(self._drawn, reached, mrr)
-
-    def made_step(self, run: Run) -> bool:
-        self._run = run
-        self.on_step(run)
-        return self._is_late()
-
-
 def _section(config: Config) -> SearchConfig:
-    """What the config says of the search, if that is enough."""
+    """Return the section ``search`` of a config; raise ValueError where it is incomplete."""
     if config.search is None:
         raise ValueError(
             "search.ranges is missing: say what trials differ in, such as "
@@ -273,7 +241,7 @@ def _unit(config: Config) -> str:
 
 
 def _check_same(begun: Config, config: Config) -> None:
-    """That a search goes on as it began."""
+    """Check that a search continues with the config that it began with."""
     changed = begun.training_differences(config)
     old, new = (vars(_section(it)) for it in (begun, config))
     changed |= {

@@ -1,4 +1,4 @@
-"""What trials differ in: the ranges of a config, checked against what its keys may be."""
+"""The values that trials may have: the ranges of a config, checked against its keys."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,24 +19,9 @@ Values = Mapping[str, Any]
 class Space:
     """The configs that trials may have.
 
-    Parameters
-    ----------
-    config : Config
-        With a section ``search``.
-
-    Attributes
-    ----------
-    distributions : dict of str to optuna.distributions.BaseDistribution
-        By key, in the order of the config.
-
-    Raises
-    ------
-    ValueError
-        If a key does not exist or is the same for all trials, if a range holds a value that its
-        key cannot have, or one that contradicts the other sections whatever the other ranges give:
-        a line each.
-    ImportError
-        If optuna is not installed.
+    ``distributions`` are optuna's, by key. ValueError has a line for each key that does not exist
+    or must be equal in all trials, and for each value that its key cannot have, or that contradicts
+    the other sections for any values of the other ranges.
     """
 
     def __init__(self, config: Config) -> None:
@@ -55,21 +40,15 @@ class Space:
             raise ValueError("\n".join(problems))
 
     def values_of(self, params: Values) -> dict[str, Any]:
-        """What drawn parameters stand for: the values of keys."""
+        """Return the values of keys that drawn parameters stand for."""
         return {key: self._choices.get(key, {}).get(it, it) for key, it in params.items()}
 
     def config_of(self, values: Values) -> Config:
-        """The config of a trial.
-
-        Raises
-        ------
-        ValueError
-            If values contradict each other.
-        """
+        """Return the config of a trial; raise ValueError where values contradict each other."""
         return Config.from_dict(assigned(self._base, values))
 
     def _distribution(self, key: str) -> Any:
-        """What optuna draws from; of choices that are lists, their text."""
+        """Return optuna's distribution of a key; choices that are lists stand as text."""
         optuna = needed("optuna", "kgfast search")
         problem = _fixed(key)
         if problem:
@@ -87,7 +66,7 @@ class Space:
         return getattr(optuna.distributions, kind)(low, high, log=self._ranges[key].log)
 
     def _checked(self, key: str, value: Any) -> Any:
-        """A value of a range, as a config holds it: alone, or with values of other ranges."""
+        """Return a value as a config holds it: alone, or with values of other ranges."""
         try:
             return _at(self.config_of({key: value}), key)
         except ValueError as error:
@@ -104,7 +83,7 @@ class Space:
 
 
 def _fixed(key: str) -> str | None:
-    """Why a key cannot differ between trials; None if it can."""
+    """Return the reason why a key cannot differ between trials; None if it can."""
     if key in IGNORED:
         return f"changes nothing: {IGNORED[key]}"
     if key.partition(".")[0] in _SAME_FOR_ALL or may_change(key):
@@ -113,7 +92,7 @@ def _fixed(key: str) -> str | None:
 
 
 def _ends(it: RangeConfig) -> Sequence[Any]:
-    """All choices; of a range of numbers, its ends."""
+    """Return all choices, or both ends of a range of numbers."""
     return it.choices if it.choices is not None else (it.low, it.high)
 
 
@@ -125,12 +104,12 @@ def _at(config: Config, key: str) -> Any:
 
 
 def _drawn(value: Any) -> Any:
-    """What stands for a choice in the study, which takes no lists."""
+    """Return the text of a list or an object: optuna takes neither."""
     return json.dumps(value) if isinstance(value, list | dict) else value
 
 
 def names_of(values: Values) -> Iterator[tuple[str, str]]:
-    """Keys without their sections, where that is clear, and values as text.
+    """Return keys without their sections, where that is clear, and values as text.
 
     >>> list(names_of({"optim.lr": 0.00123456, "model.name": "cp"}))
     [('lr', '0.001235'), ('model.name', 'cp')]

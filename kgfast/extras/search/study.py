@@ -1,6 +1,6 @@
-"""What a search remembers, and what optuna decides: which values are next, and who goes on.
+"""The stored trials of a search, and the decisions of optuna: the next values, and who stops.
 
-The trials stand in a journal, a file of lines that are appended, which optuna writes.
+optuna writes the trials to a journal, a file of lines that are appended.
 """
 
 import os
@@ -15,21 +15,14 @@ from kgfast.text import reading
 
 _NAME = "kgfast"
 _DAMAGED = "damaged: not the journal of a search"
-_REDRAWS = 100  # of values that a trial had, before all are taken to have been tried
+_REDRAWS = 100  # draws of values that a trial had, before the search ends
 _VALUES, _OUTCOME, _SECONDS, _MESSAGE = "values", "outcome", "seconds", "message"
 
 
 class Study:
-    """The trials of a search, in a file.
+    """The trials of a search in a journal, which no other process may write.
 
-    Parameters
-    ----------
-    path : Path
-        The journal; made if it is missing. No other process may write it.
-    first_rung, reduction : int
-        As of the config.
-    seed : int
-        With the number of a trial and what came of those before, decides what is drawn for it.
+    The seed, the number of a trial and the results before it decide its values.
     """
 
     def __init__(self, path: Path, *, first_rung: int, reduction: int, seed: int) -> None:
@@ -49,7 +42,7 @@ class Study:
             )
 
     def next(self, distributions: Mapping[str, Any]) -> Any:
-        """A trial that was cut off, or a new one; None if no values are left that none had."""
+        """Return an interrupted trial, or a new one; None if no untried values are left."""
         states = self._optuna.trial.TrialState
         for _ in range(_REDRAWS):
             trials = self._study.get_trials(deepcopy=False)
@@ -66,35 +59,35 @@ class Study:
         return None
 
     def _sampler(self, number: int) -> Any:
-        """Of the trial of that number: one that was killed draws what it would have drawn."""
+        """Return the sampler of a trial: an interrupted trial draws equal values again."""
         seed = (self._seed * 1_000_003 + number) % 2**32
         return self._optuna.samplers.TPESampler(seed=seed)
 
     def begin(self, trial: Any, values: Mapping[str, Any]) -> None:
-        """Note the values of a trial."""
+        """Store the values of a trial."""
         if _VALUES not in trial.user_attrs:
             trial.set_user_attr(_VALUES, dict(values))
 
     def report(self, trial: Any, rung: int, mrr: float) -> None:
-        """Note what a trial reached at a rung."""
+        """Store the MRR of a trial at a rung."""
         trial.report(mrr, rung)
 
     def stops(self, trial: Any) -> bool:
-        """Whether a trial that reported a rung stops there, as others were better."""
+        """Return whether a trial stops at the rung it reported, as others were better."""
         return bool(trial.should_prune())
 
     def reported(self, trial: Any) -> dict[int, float]:
-        """What a trial has reported."""
+        """Return the reported MRRs of a trial by rung."""
         return dict(self._study.get_trials(deepcopy=False)[trial.number].intermediate_values)
 
     def spent(self, trial: Any, seconds: float) -> None:
-        """Note how long a trial took so far."""
+        """Store the seconds of a trial so far."""
         trial.set_user_attr(_SECONDS, seconds)
 
     def end(
         self, trial: Any, outcome: Outcome, mrr: float | None = None, message: str = ""
     ) -> None:
-        """Note how a trial ended; to the sampler one that saw no rung is the worst."""
+        """Store the end of a trial; a trial without a rung is the worst to the sampler."""
         states = self._optuna.trial.TrialState
         trial.set_user_attr(_OUTCOME, outcome.value)
         if message:
@@ -105,18 +98,12 @@ class Study:
             self._study.tell(trial, state=states.PRUNED)
 
     def trials(self) -> tuple[Trial, ...]:
-        """All that were begun."""
+        """Return all trials that were begun."""
         return _trials(self._study)
 
 
 def read(path: Path, unit: str) -> Trials:
-    """The trials of a journal that may be written meanwhile.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is none.
-    """
+    """Read the trials of a journal that may be written meanwhile."""
     optuna = needed("optuna", "kgfast search")
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing: {path.parent} holds no search")
@@ -133,7 +120,7 @@ def _trials(study: Any) -> tuple[Trial, ...]:
 
 
 def _counts(trial: Any) -> bool:
-    """Whether a trial is one of its own: neither drawn again, nor cut off as it was drawn."""
+    """Return whether a trial was begun, and not drawn again."""
     return trial.state.name != "FAIL" and _VALUES in trial.user_attrs
 
 
@@ -161,7 +148,7 @@ def _storage(optuna: Any, path: Path) -> Any:
 
 
 def _mend(path: Path) -> None:
-    """Take away what a kill left: a line without its end, and a lock that nobody holds."""
+    """Remove the leftovers of a killed process: an incomplete line, and a lock."""
     Path(f"{path}.lock").unlink(missing_ok=True)
     if path.is_file():
         raw = path.read_bytes()
@@ -172,7 +159,7 @@ def _mend(path: Path) -> None:
 
 @contextmanager
 def _quiet(optuna: Any) -> Iterator[None]:
-    """Without optuna's lines about the study that is opened."""
+    """Silence optuna's log lines about opening a study."""
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:

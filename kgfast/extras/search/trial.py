@@ -1,29 +1,55 @@
-"""One trial: a run that pauses at rungs, where it is compared with the others."""
+"""One trial: a run that pauses at rungs, where it is compared with other trials."""
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
 import torch
 
+from kgfast.extras.search.study import Study
 from kgfast.extras.search.trials import Outcome
 from kgfast.training import Run, Trainer, first_bad_row
 
 
-class Course(Protocol):
-    """What a trial asks of its search."""
+class Course:
+    """A trial in progress: reports to its study, and asks whether to stop."""
+
+    def __init__(self, study: Study, drawn: Any, is_late: Callable[[], bool]) -> None:
+        self._study, self._drawn, self._is_late = study, drawn, is_late
+        self._reported = study.reported(drawn)
+        self.on_step: Callable[[Run], None] = lambda run: None
+        self._run: Run | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of training and evaluations so far."""
+        state = None if self._run is None else self._run.state
+        return 0.0 if state is None else state.seconds_training + state.seconds_evaluating
 
     def at_rung(self, rung: int, mrr: Callable[[], float]) -> bool:
-        """Take the MRR of a rung, where it is not known yet; whether the trial stops there."""
+        """Report the MRR of a rung, computed if unknown; return whether the trial stops there."""
+        if rung not in self._reported:
+            self._reported[rung] = mrr()
+            self._study.report(self._drawn, rung, self._reported[rung])
+            self._study.spent(self._drawn, self.seconds)
+        return self._study.stops(self._drawn)
+
+    def at_end(self, reached: int, mrr: float) -> None:
+        """Report the MRR of the whole run."""
+        if reached not in self._reported:
+            self._study.report(self._drawn, reached, mrr)
 
     def made_step(self, run: Run) -> bool:
-        """Take a step; whether the time is up."""
+        """Show a step; return whether the time is up."""
+        self._run = run
+        self.on_step(run)
+        return self._is_late()
 
 
 @dataclass(frozen=True)
 class End:
-    """How a trial ended; where it is done, after how many epochs or steps, with what MRR."""
+    """The end of a trial; one that is done has its epochs or steps and its MRR."""
 
     outcome: Outcome
     reached: int = 0
@@ -32,15 +58,11 @@ class End:
 
 
 def train_trial(trainer: Trainer, course: Course, first_rung: int, reduction: int) -> End:
-    """Train until the end, a rung where others were better, or the end of time.
+    """Train to the end, to a rung where others were better, or until the time is up.
 
-    What the run folder holds is gone on with. Evaluations at rungs are those of the search: neither
-    early stopping nor the log sees them, so that the run is that of its config.
-
-    Raises
-    ------
-    KeyboardInterrupt
-        On Ctrl-C, when the step that it fell into is done and saved.
+    An existing run folder is continued. The evaluations at rungs belong to the search: early
+    stopping and the log do not see them, so the run is that of its config. Ctrl-C raises
+    KeyboardInterrupt when the current step is done and saved.
     """
     try:
         with trainer.opened(resume=True, tests=False) as run:
@@ -78,7 +100,7 @@ def _trained(run: Run, course: Course, stations: list[tuple[int, int]]) -> End:
 
 
 def _stations(trainer: Trainer, run: Run, first_rung: int, reduction: int) -> list[tuple[int, int]]:
-    """The rungs of a run, each with its step; the last is the end, where nobody is compared."""
+    """Return rungs with their steps; the last is the end of the run, without a comparison."""
     train = trainer.config.train
     total = train.epochs or run.steps
     found, rung = [], first_rung

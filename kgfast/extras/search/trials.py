@@ -1,4 +1,4 @@
-"""What came of trials: each as a row, the best of them, and how they are shown."""
+"""Trials of a search: each as a row, and the best of them."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Outcome(StrEnum):
-    """How a trial ended."""
+    """The end of a trial."""
 
     open = "open"
     done = "done"
@@ -23,18 +23,18 @@ class Trial:
     Attributes
     ----------
     number : int
-        Of the trial; ``trials/<number>`` is its run folder.
+        Number of the trial; ``trials/<number>`` is its run folder.
     values : dict
-        Of the keys that have ranges.
+        Values of the keys that have ranges.
     outcome : {"open", "done", "stopped", "diverged", "contradicts", "out of memory"}
         ``done``: trained to its end; ``stopped`` at a rung, where others were better; ``open``:
         the search ended before.
     rungs : dict of int to float
         Filtered MRR on valid after so many epochs (steps, where the config counts steps).
     mrr : float, optional
-        Of the best state of a trial that is done, else at its last rung; None if it saw none.
+        MRR of the best state of a done trial, else at its last rung; None if it saw none.
     seconds : float
-        Of training and evaluations.
+        Seconds of training and evaluations.
     message : str
         Why it diverged, or what contradicts.
     """
@@ -49,17 +49,17 @@ class Trial:
 
     @property
     def reached(self) -> int:
-        """The last rung; 0 if it saw none."""
+        """Last rung; 0 if the trial saw none."""
         return max(self.rungs, default=0)
 
     @property
     def merit(self) -> tuple[bool, int, float]:
-        """What trials are ordered by: done or not, how far, how good."""
+        """Sort key: done or not, rungs, MRR."""
         done = self.outcome is Outcome.done  # also where it stopped early
         return done, 0 if done else self.reached, self.mrr or 0.0
 
     def row(self) -> dict[str, Any]:
-        """All of it for JSON."""
+        """Return all fields for JSON."""
         rungs = {str(rung): value for rung, value in self.rungs.items()}
         return {**vars(self), "outcome": self.outcome.value, "rungs": rungs}
 
@@ -73,7 +73,7 @@ class Trials:
     all : tuple of Trial
         By number.
     unit : {"epochs", "steps"}
-        What rungs count.
+        Unit of rungs.
     """
 
     all: tuple[Trial, ...]
@@ -81,26 +81,26 @@ class Trials:
 
     @property
     def best(self) -> Trial | None:
-        """The best of those that are done; of those that got furthest, while none is."""
+        """Best of the trials that are done; while none is, of those that got furthest."""
         seen = [trial for trial in self.all if trial.mrr is not None]
         return max(seen, key=lambda trial: (*trial.merit, -trial.number), default=None)
 
     @property
     def ended(self) -> list[Trial]:
-        """Those that are not open."""
+        """Trials that are not open."""
         return [trial for trial in self.all if trial.outcome is not Outcome.open]
 
     @property
     def seconds(self) -> float:
-        """Of training and evaluations, of all of them."""
+        """Seconds of training and evaluations of all trials."""
         return sum(trial.seconds for trial in self.all)
 
     def by_merit(self) -> list[Trial]:
-        """The best first."""
+        """Return all trials, the best first."""
         return sorted(self.all, key=lambda trial: (*trial.merit, -trial.number), reverse=True)
 
     def summary(self) -> str:
-        """How many ended how, in a line.
+        """Return the number of trials for each outcome, in a line.
 
         >>> Trials((), "epochs").summary()
         '0 trials'
@@ -114,5 +114,5 @@ class Trials:
         return f"{total}: {', '.join(parts)}" if parts else total
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it for JSON."""
+        """Return all trials for JSON."""
         return {"unit": self.unit, "trials": [trial.row() for trial in self.all]}

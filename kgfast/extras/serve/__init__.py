@@ -1,7 +1,7 @@
 """``kgfast serve``: a trained model behind HTTP, which answers and never writes.
 
-Needs the extra ``serve`` (Starlette, h11). Requests that come while a sweep runs share the next
-one: there is no delay to wait for company, and no sweep for each client.
+It needs the extra ``serve`` (Starlette, h11). Requests that arrive during a sweep share the next
+one: no delay to collect requests, and no sweep for each client.
 
     http -> hosts -> app -> questions -> batching -> engine
 """

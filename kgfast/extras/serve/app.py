@@ -22,11 +22,10 @@ from starlette.routing import Route
 from kgfast import __version__
 from kgfast.extras.serve.batching import Batcher
 from kgfast.extras.serve.engine import Answer, Engine
-from kgfast.extras.serve.errors import Refused
 from kgfast.extras.serve.hosts import OwnHosts, names_of
 from kgfast.extras.serve.latency import Metrics
 from kgfast.extras.serve.limits import Limits
-from kgfast.extras.serve.questions import Question, Reader, UnknownName
+from kgfast.extras.serve.questions import Question, Reader, Refused, UnknownName
 from kgfast.text import escaped
 
 logger = logging.getLogger("kgfast.extras.serve")
@@ -35,27 +34,17 @@ logger = logging.getLogger("kgfast.extras.serve")
 def make_app(
     engine: Engine, limits: Limits | None = None, *, hosts: Sequence[str] = ()
 ) -> Starlette:
-    """Return the application that serves a model, for any ASGI server.
+    """Return the ASGI application that serves a model.
 
-    Parameters
-    ----------
-    engine : Engine
-    limits : Limits, optional
-        Those of heads, stalls and connections are the server's (``http.py``).
-    hosts : sequence of str
-        Names by which the server may be called, besides the address that a request came to and,
-        where that is the machine's own, ``localhost``; ``"*"``: any. Others get 421.
-
-    Raises
-    ------
-    ValueError
-        For what is no name of a host.
+    ``http.py`` applies the limits of heads, stalls and connections. ``hosts`` are names of the
+    server besides the address that a request came to and ``localhost``; ``"*"`` allows any. Other
+    names get 421. ValueError: an entry is no name of a host.
     """
     return _Service(engine, limits or Limits(), hosts).app
 
 
 class _Service:
-    """What the endpoints share."""
+    """The shared state of the endpoints."""
 
     def __init__(self, engine: Engine, limits: Limits, hosts: Sequence[str]) -> None:
         self.engine, self.limits = engine, limits
@@ -85,7 +74,7 @@ class _Service:
     def _endpoint(
         self, name: str, read: Callable[[bytes], Question]
     ) -> Callable[[Request], Awaitable[Response]]:
-        """A handler of questions: every outcome is an answer, and is counted."""
+        """Return a handler of questions: every outcome is an answer, and is counted."""
 
         async def answer(request: Request) -> Response:
             start = time.perf_counter()
@@ -105,12 +94,12 @@ class _Service:
             return Response(status_code=499)  # nobody reads it; so nginx counts them
         except Exception as error:
             logger.exception("a request failed")
-            # What kgfast says of a model, such as a NaN in its tables, names the row.
+            # ValueErrors of kgfast describe the model: a NaN in a table is named with its row.
             why = str(error) if isinstance(error, ValueError) else "internal error"
             return _Json({"error": why}, 500)
 
     async def _body(self, request: Request) -> bytes:
-        """All of it, within the limits; what says that it is larger is not read."""
+        """Read a body within the limits; refuse a larger one by its header."""
         most = self.limits.body
         too_large = Refused(413, f"must hold at most {most:,} bytes", "body")
         said = request.headers.get("content-length", "0")
@@ -131,7 +120,7 @@ class _Service:
         return bytes(body)
 
     async def _answer(self, body: bytes, read: Callable[[bytes], Question]) -> Answer:
-        """The answer, or a refusal while too many others are answered."""
+        """Answer, or refuse while too many other requests run."""
         if self.running >= self.limits.requests:
             raise Refused(
                 503,
@@ -172,7 +161,7 @@ class _Service:
 
 
 class _Json(JSONResponse):
-    """JSON whose control characters are escaped, also those that JSON allows."""
+    """JSON whose control characters are escaped, even those that JSON allows."""
 
     def render(self, content: Any) -> bytes:
         """Return the body."""
@@ -181,13 +170,7 @@ class _Json(JSONResponse):
 
 
 async def _unless_gone(request: Request, answering: Coroutine[Any, Any, Answer]) -> Answer:
-    """Return an answer; end the work for it as soon as the client hangs up.
-
-    Raises
-    ------
-    ClientDisconnect
-        If it did.
-    """
+    """Return an answer; raise ClientDisconnect and end the work when the client hangs up."""
     answer = asyncio.create_task(answering)
     gone = asyncio.ensure_future(request.receive())  # the body was read: nothing else can come
     try:
@@ -201,6 +184,6 @@ async def _unless_gone(request: Request, answering: Coroutine[Any, Any, Answer])
 
 
 async def _http_error(_: Request, error: Exception) -> Response:
-    """Another path, another method."""
+    """Answer a request with an unknown path or method."""
     assert isinstance(error, HTTPException)
     return _Json({"error": error.detail}, error.status_code, error.headers)

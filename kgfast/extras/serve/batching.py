@@ -1,8 +1,8 @@
-"""Questions that wait while a sweep runs share the next one; large ones are answered in parts.
+"""Questions that arrive during a sweep share the next one; large ones are answered in parts.
 
-One thread calls the engine, which has all cores. Nothing waits for company: an idle engine takes a
-question at once, a busy one finds all that came meanwhile. After each part, what is left of a
-question goes to the end of the queue: it delays another one by a batch, however large it is.
+One thread calls the engine, which has all cores. An idle engine takes a question at once, a busy
+one takes all that arrived meanwhile. After each part, the rest of a question goes to the end of the
+queue: any question delays another one by at most one batch.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from kgfast.extras.serve.questions import Question
 
 @dataclass
 class _Pending:
-    """A question, and the answers to the parts of it that are done."""
+    """A question, and the answers to its finished parts."""
 
     question: Question
     future: asyncio.Future[Answer]
@@ -27,14 +27,9 @@ class _Pending:
 
 
 class Batcher:
-    """The queue before an engine; a context in which it works.
+    """The queue before an engine, and the context in which it works.
 
-    Parameters
-    ----------
-    engine : Engine
-    most : int
-        Queries of a call; those of a question with several sides count for each.
-    metrics : Metrics
+    ``most`` limits the queries of a call; a question with several sides counts for each.
     """
 
     def __init__(self, engine: Engine, most: int, metrics: Metrics) -> None:
@@ -49,7 +44,7 @@ class Batcher:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Answer all questions that were asked, then stop."""
+        """Answer all questions in the queue, then stop."""
         if self._asked:
             await asyncio.wait(self._asked)
         self._worker.cancel()
@@ -57,9 +52,9 @@ class Batcher:
         await asyncio.to_thread(self._thread.shutdown)
 
     async def ask(self, question: Question) -> Answer:
-        """Return the answer to a question, or raise what its call raised.
+        """Return the answer to a question, or raise the error of its call.
 
-        Once this is cancelled, no further part of the question is computed.
+        After a cancellation no further part of the question is computed.
         """
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._asked.add(future)
@@ -82,7 +77,7 @@ class Batcher:
                 self._take(asked, part, answer)
 
     def _next(self) -> list[tuple[_Pending, Question]]:
-        """Return what one call answers: a part of the oldest question, and others that fit."""
+        """Return the parts for one call: of the oldest question, and of others that fit."""
         batch: list[tuple[_Pending, Question]] = []
         others: deque[_Pending] = deque()
         room = self._most
@@ -103,7 +98,7 @@ class Batcher:
         return batch
 
     def _take(self, asked: _Pending, part: Question, answer: Answer | BaseException) -> None:
-        """Pass an answer on, or wait for those of the other parts."""
+        """Store the answer to a part; with the last part, pass the whole answer on."""
         if asked.future.done():
             return
         if isinstance(answer, BaseException):
@@ -117,7 +112,7 @@ class Batcher:
             asked.future.set_result(_joined(asked.answers))
 
     def _answers(self, questions: Sequence[Question]) -> list[Answer | BaseException]:
-        """Return an answer or an exception each: a question that fails does not fail others."""
+        """Return an answer or an exception each: a failing question fails no other."""
         self._metrics.batches += 1
         self._metrics.queries += sum(map(len, questions))
         try:
@@ -129,7 +124,7 @@ class Batcher:
 
 
 def _joined(parts: list[Answer]) -> Answer:
-    """Return the answer of all parts, whose lists follow each other."""
+    """Join the answers to all parts: their lists follow each other."""
     return {
         key: [it for part in parts for it in part[key]] if isinstance(value, list) else value
         for key, value in parts[0].items()

@@ -19,34 +19,17 @@ _VECTORS = 64  # numbers; no vector of torch holds more
 
 @dataclass(frozen=True)
 class Engine:
-    """A model, and what is known of it.
+    """A model with its names, known triples and index."""
 
-    Attributes
-    ----------
-    model : Model
-        As :func:`kgfast.rank` takes it. Nothing changes it while it is served.
-    names : pair of Vocabulary or None
-        Of entities and relations.
-    known : KnownTriples, optional
-        Left out of candidates unless a question wants them in.
-    dim : int, optional
-        The sub-model of croppable embeddings that answers.
-    probabilities : callable, optional
-        What scores mean, as :meth:`kgfast.training.loading.LoadedRun.probabilities` has it: a
-        tensor of the same shape, or None.
-    index : Index, optional
-        Of the model; with a ``dim`` a croppable one.
-    """
-
-    model: Any
-    names: Names = (None, None)
-    known: KnownTriples | None = None
-    dim: int | None = None
-    probabilities: Callable[[Tensor], Tensor | None] | None = None
-    index: Index | None = None
+    model: Any  # as kgfast.rank takes it; nothing changes it meanwhile
+    names: Names = (None, None)  # of entities and relations
+    known: KnownTriples | None = None  # no candidates, unless a question includes them
+    dim: int | None = None  # the sub-model of croppable embeddings
+    probabilities: Callable[[Tensor], Tensor | None] | None = None  # of scores, in their shape
+    index: Index | None = None  # croppable, with a dim
 
     def answers(self, questions: Sequence[Question]) -> list[Answer]:
-        """The answers to questions of one key, by one call."""
+        """Answer questions of one key by one call."""
         first = questions[0]
         columns = [
             torch.tensor([id for ids in parts for id in ids], dtype=torch.int64, device="cpu")
@@ -63,7 +46,7 @@ class Engine:
     def _topk(
         self, questions: Sequence[Question], columns: list[Tensor], parts: list[slice]
     ) -> list[Answer]:
-        """The best of the largest k begin with those of a smaller one."""
+        """Answer all questions with the largest k, and cut."""
         (side,) = questions[0].sides
         anchors = "tails" if side == "head" else "heads"
         others = "tails" if side == "relation" else "relations"
@@ -96,7 +79,7 @@ class Engine:
         ]
 
     def _listed(self, names: Any, ids: Tensor, scores: Tensor) -> list[Answer]:
-        """The answers to a query, best first."""
+        """Return the answers to a query, best first."""
         count = int((ids >= 0).sum())
         columns: dict[str, list[Any]] = {"id": ids[:count].tolist()}
         if names is not None:
@@ -128,7 +111,7 @@ class Engine:
         return [{"filtered": filtering is not None, "ranks": listed[part]} for part in parts]
 
     def _score(self, columns: list[Tensor], parts: list[slice]) -> list[Answer]:
-        """Scores of tails, as `topk` has them: canonical, rounded once."""
+        """Return scores of tails as `topk` has them: canonical, rounded once."""
         heads, relations, tails = columns
         scores = topk(
             self.model,

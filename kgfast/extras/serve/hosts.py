@@ -1,7 +1,7 @@
-"""The names by which a server may be called.
+"""The host names of a server, which protect it against DNS rebinding.
 
-A page in a browser may ask only servers of its own name, but whoever owns that name can let it
-point to 127.0.0.1 meanwhile (DNS rebinding). The header Host then still says the page's name.
+A page in a browser may ask only servers of its own name, but the owner of that name can let it
+point to 127.0.0.1 meanwhile. The header Host then still has the page's name.
 """
 
 import re
@@ -17,16 +17,10 @@ _HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\s:/@\[\]]+))(?::[0-9]*)?", re.IGNO
 
 
 class OwnHosts:
-    """An ASGI application that answers only who calls the server by a name of its own.
+    """An ASGI application that answers only requests to a name of its own; others get 421.
 
-    These are the address that a connection came to, ``localhost`` where that is one of the machine
-    itself, and ``names``. Others get 421.
-
-    Parameters
-    ----------
-    app : callable
-    names : collection of str
-        As :func:`names_of` has them.
+    These are the address of the connection, ``localhost`` where that address is local, and
+    ``names``.
     """
 
     def __init__(self, app: Any, names: Collection[str] = ()) -> None:
@@ -57,13 +51,7 @@ class OwnHosts:
 
 
 def names_of(hosts: Iterable[str]) -> frozenset[str]:
-    """Return names and addresses of hosts in one spelling; ``*`` stays.
-
-    Raises
-    ------
-    ValueError
-        For what is no name of a host.
-    """
+    """Return names and addresses of hosts in one spelling; ``*`` stays."""
     names = {host: "*" if host == "*" else _host_of(host) for host in hosts}
     for host, name in names.items():
         if name is None:
@@ -74,8 +62,6 @@ def names_of(hosts: Iterable[str]) -> frozenset[str]:
 def _host_of(text: str) -> str | None:
     """Return the host of a header in one spelling; None if it is none.
 
-    Examples
-    --------
     >>> _host_of("LocalHost.:8000"), _host_of("[0:0::1]:80"), _host_of("::ffff:127.0.0.1")
     ('localhost', '::1', '127.0.0.1')
     >>> _host_of("a b"), _host_of("")

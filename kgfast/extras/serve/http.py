@@ -1,8 +1,8 @@
 """HTTP/1.1 on a socket for one ASGI application, whose clients may stop anywhere.
 
-h11 parses. Every connection is a task that reads a request, has it answered, and only then reads
-the next one: what a client sends ahead waits in the network, and memory stays flat. Clients that
-stop within a head, or do not read their answer, are given up after a while.
+h11 parses. Every connection is a task that reads a request, has it answered, and then reads the
+next one: pipelined requests wait in the network, and memory stays constant. Clients that stop
+within a head, or do not read their answer, are disconnected after some seconds.
 """
 
 import asyncio
@@ -35,14 +35,7 @@ _MOST_PARTING = 64  # connections over the limit that get these seconds
 
 
 class Connections:
-    """The connections of clients to an application.
-
-    Parameters
-    ----------
-    app : callable
-        An ASGI application, whose lifespan is the caller's.
-    limits : Limits
-    """
+    """The connections of clients to an ASGI application, whose lifespan is the caller's."""
 
     def __init__(self, app: Application, limits: Limits) -> None:
         self.app, self.limits, self.end = app, limits, False
@@ -50,7 +43,7 @@ class Connections:
         self._parting = 0
 
     async def serve(self, listener: socket.socket, stop: asyncio.Event) -> None:
-        """Accept connections until told to stop; then finish what clients asked, and close."""
+        """Accept connections until ``stop`` is set; then finish open requests, and close."""
         server = await asyncio.start_server(
             self._accept, sock=listener, limit=_CHUNK, backlog=BACKLOG
         )
@@ -67,7 +60,7 @@ class Connections:
                 task.cancel()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve a connection, or refuse it where there are enough."""
+        """Serve a connection, or refuse it where the limit is reached."""
         if len(self._open) >= self.limits.connections:
             writer.write(_refusal(503, "too many connections: try again", "retry-after: 1\r\n"))
             if self._parting < _MOST_PARTING:
@@ -105,7 +98,7 @@ class _Connection:
 
     @property
     def is_idle(self) -> bool:
-        """Tell whether no request waits for its answer."""
+        """Return whether no request waits for its answer."""
         return bool(self._http.our_state is h11.IDLE)
 
     async def serve(self) -> None:
@@ -191,7 +184,7 @@ class _Connection:
 
     def _head(self, message: Message) -> h11.Response:
         """Return the head of an answer, which tells whether the connection will be closed."""
-        with suppress(h11.RemoteProtocolError):  # what has come of a body that nobody wants
+        with suppress(h11.RemoteProtocolError):  # skip the received part of an unread body
             while self._http.their_state is h11.SEND_BODY:
                 if not isinstance(self._http.next_event(), h11.Data):
                     break
@@ -214,7 +207,7 @@ class _Connection:
         return event
 
     async def _read(self) -> bool:
-        """Take in what the client sends next; False where it has hung up."""
+        """Read the client's next bytes; return False where it has hung up."""
         try:
             data = await self._bytes()
         except OSError:
@@ -228,7 +221,7 @@ class _Connection:
 
 
 def _refusal(status: int, message: str, header: str = "") -> bytes:
-    """Return an answer to what is no request, after which the connection is closed."""
+    """Return an answer to an invalid request; the connection is closed after it."""
     content = json.dumps({"error": message})
     return (
         f"HTTP/1.1 {status} {responses.get(status, '')}\r\ncontent-type: application/json\r\n"
@@ -237,9 +230,9 @@ def _refusal(status: int, message: str, header: str = "") -> bytes:
 
 
 async def _part(read: Callable[[], Awaitable[bytes]], writer: asyncio.StreamWriter) -> None:
-    """Close our side and let the client close its own.
+    """Close our side, and wait for the client to close its own.
 
-    A connection that is closed while data comes is reset, and takes the last answer with it.
+    Closing a connection while data arrives resets it, and loses the last answer.
     """
     with suppress(TimeoutError, OSError):
         writer.write_eof()

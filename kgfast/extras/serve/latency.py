@@ -1,4 +1,4 @@
-"""What the server remembers of its requests: counts, and the latest latencies. Bounded."""
+"""Counts of requests and their latest latencies, in bounded memory."""
 
 from array import array
 from collections import Counter
@@ -10,10 +10,8 @@ _KEPT = 4096  # latencies of an endpoint that quantiles are taken of
 
 
 class Latencies:
-    """The latest 4,096 latencies, in seconds, and the sum of all.
+    """The latest 4,096 latencies in seconds, and the sum of all.
 
-    Examples
-    --------
     >>> latencies = Latencies()
     >>> for seconds in (0.1, 0.2, 0.3):
     ...     latencies.add(seconds)
@@ -26,7 +24,7 @@ class Latencies:
         self._latest = array("d")
 
     def add(self, seconds: float) -> None:
-        """Remember one."""
+        """Add a latency."""
         if len(self._latest) < _KEPT:
             self._latest.append(seconds)
         else:
@@ -35,7 +33,7 @@ class Latencies:
         self.total += seconds
 
     def quantiles(self) -> dict[float, float]:
-        """Those of the latest; none of none."""
+        """Return quantiles of the latest latencies; none of none."""
         if not self._latest:
             return {}
         values = np.quantile(np.frombuffer(self._latest.tobytes()), QUANTILES)
@@ -43,17 +41,7 @@ class Latencies:
 
 
 class Metrics:
-    """Counts and latencies of all requests.
-
-    Attributes
-    ----------
-    answered : dict of str to Latencies
-        By endpoint, of requests that got an answer.
-    statuses : Counter
-        Requests by endpoint and status.
-    batches, queries : int
-        Calls of the engine, and the queries that they answered.
-    """
+    """Counts and latencies of all requests."""
 
     def __init__(self) -> None:
         self.answered: dict[str, Latencies] = {}
@@ -61,13 +49,13 @@ class Metrics:
         self.batches = self.queries = 0
 
     def add(self, endpoint: str, status: int, seconds: float) -> None:
-        """Remember a request."""
+        """Count a request."""
         self.statuses[endpoint, status] += 1
         if status == 200:
             self.answered.setdefault(endpoint, Latencies()).add(seconds)
 
     def summary(self) -> dict[str, dict[str, float]]:
-        """Latencies by endpoint in milliseconds, for people."""
+        """Return latencies by endpoint in milliseconds."""
         return {
             endpoint: {"count": it.count}
             | {f"p{100 * at:g}_ms": round(1e3 * it.quantiles()[at], 3) for at in QUANTILES}
@@ -75,7 +63,7 @@ class Metrics:
         }
 
     def text(self, waiting: int) -> str:
-        """All of it in Prometheus's text format."""
+        """Return all counts in Prometheus's text format."""
         lines = ["# TYPE kgfast_requests_total counter"]
         lines += [
             f'kgfast_requests_total{{endpoint="{endpoint}",status="{status}"}} {count}'

@@ -1,4 +1,4 @@
-"""What clients may ask, checked: JSON becomes ids, or an error that names the field."""
+"""Questions of clients: JSON becomes checked ids, or an error that names the field."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, ValidationInfo
 from pydantic_core import PydanticCustomError
 
-from kgfast.extras.serve.errors import Refused
 from kgfast.extras.serve.limits import Limits
 from kgfast.graph import Names, Vocabulary, did_you_mean
 from kgfast.models import SIDES, Side
@@ -16,21 +15,40 @@ from kgfast.text import shown
 _ROLES = ("heads", "relations", "tails")
 
 
+class Refused(Exception):
+    """A request that gets an HTTP error for an answer; ``field`` is such as ``heads[3]``."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        field: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.field, self.headers = status, field, headers
+
+    def content(self) -> dict[str, Any]:
+        """Return the body of the answer."""
+        own = {} if self.field is None else {"field": self.field}
+        return {"error": str(self)} | own
+
+
 class UnknownName(Exception):
-    """A name that no row has; to find those that are like it can take a third of a second."""
+    """A name without a row; finding similar names can take a third of a second."""
 
     def __init__(self, field: str, name: str, names: Vocabulary) -> None:
         super().__init__(field, name)
         self.field, self.name, self.names = field, name, names
 
     def refused(self) -> Refused:
-        """The same with suggestions."""
+        """Return the refusal, with suggestions."""
         hint = did_you_mean(self.name, self.names)
         return Refused(422, f"unknown name {shown(self.name)}{hint}", self.field)
 
 
 def _entries(value: Any, info: ValidationInfo) -> list[int | str]:
-    """Names and ids; a single one is a list of one."""
+    """Check names and ids; a single one becomes a list."""
     return _checked(value if isinstance(value, list) else [value], info, least=1)
 
 
@@ -65,7 +83,7 @@ def _excluded(value: Any, info: ValidationInfo) -> Any:
 
 
 def _wrong(message: str, place: str = "") -> PydanticCustomError:
-    # What is a template to pydantic must not be the client's text.
+    # pydantic formats the message as a template, so the client's text must not stand in it.
     return PydanticCustomError("wrong", "{message}", {"message": message, "place": place})
 
 
@@ -74,19 +92,13 @@ Excluded = Annotated[Any, PlainValidator(_excluded)]
 
 
 class _Body(BaseModel):
-    """What all have."""
+    """The base of request bodies."""
 
     model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
 
     @classmethod
     def of(cls, body: bytes, limits: Limits) -> Self:
-        """The body of a request.
-
-        Raises
-        ------
-        Refused
-            400 for what is no JSON, 422 for what does not fit; it names the first wrong field.
-        """
+        """Parse a body; refuse (400: no JSON, 422: does not fit) by the first wrong field."""
         try:
             return cls.model_validate_json(body, context=limits)
         except ValidationError as error:
@@ -107,7 +119,7 @@ class _Body(BaseModel):
 
 
 class TopkBody(_Body):
-    """``POST /topk``: two of heads, relations and tails; the third is predicted."""
+    """The body of ``POST /topk``: two of heads, relations, tails; the third is predicted."""
 
     heads: Entries | None = None
     relations: Entries | None = None
@@ -117,60 +129,41 @@ class TopkBody(_Body):
     exclude: Excluded = None
 
 
-class RankBody(_Body):
-    """``POST /rank``: triples."""
+class ScoreBody(_Body):
+    """The body of ``POST /score``: triples."""
 
     heads: Entries
     relations: Entries
     tails: Entries
+
+
+class RankBody(ScoreBody):
+    """The body of ``POST /rank``: triples, and the sides to rank."""
+
     sides: list[Literal["head", "relation", "tail"]] = Field(
         default=list(SIDES), min_length=1, max_length=3
     )
     include_known: bool = False
 
 
-class ScoreBody(_Body):
-    """``POST /score``: triples."""
-
-    heads: Entries
-    relations: Entries
-    tails: Entries
-
-
 @dataclass(frozen=True)
 class Question:
-    """A request as ids.
-
-    Attributes
-    ----------
-    kind : {"topk", "rank", "score"}
-    columns : tuple of list of int
-        Of one length: anchors and others of ``topk``, as :class:`kgfast.Predictions` has them; of
-        the others heads, relations and tails.
-    sides : tuple of str
-        What is predicted, or ranked.
-    include_known : bool
-        Known triples are candidates too.
-    k : int
-        Answers to a query.
-    exclude : sequence of list of int
-        Ids that are no answers to each query; empty where there are none at all.
-    """
+    """A request as ids."""
 
     kind: Literal["topk", "rank", "score"]
-    columns: tuple[list[int], ...]
-    sides: tuple[Side, ...] = ()
-    include_known: bool = False
-    k: int = 0
-    exclude: Sequence[list[int]] = ()
+    columns: tuple[list[int], ...]  # of topk: anchors, others; else heads, relations, tails
+    sides: tuple[Side, ...] = ()  # predicted, or ranked
+    include_known: bool = False  # known triples are candidates too
+    k: int = 0  # answers to a query
+    exclude: Sequence[list[int]] = ()  # ids that are no answers to each query; empty: none
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Questions with the same one are answered by one call."""
+        """Return the key that questions of one call share."""
         return self.kind, self.sides, self.include_known
 
     def __len__(self) -> int:
-        """Queries, or triples."""
+        """Return the number of queries, or triples."""
         return len(self.columns[0])
 
     def part(self, start: int, stop: int) -> Self:
@@ -181,22 +174,14 @@ class Question:
 
 @dataclass(frozen=True)
 class Reader:
-    """Bodies of requests to a model, as questions.
+    """A parser of request bodies for one model."""
 
-    Attributes
-    ----------
-    sizes : pair of int
-        Entities and relations of the model.
-    names : pair of Vocabulary or None
-    limits : Limits
-    """
-
-    sizes: tuple[int, int]
+    sizes: tuple[int, int]  # entities, relations
     names: Names
     limits: Limits
 
     def topk(self, body: bytes) -> Question:
-        """The question of ``POST /topk``."""
+        """Parse ``POST /topk``."""
         asked = TopkBody.of(body, self.limits)
         given = {role: getattr(asked, role) for role in _ROLES if getattr(asked, role) is not None}
         side = _predicted(given)
@@ -214,21 +199,21 @@ class Reader:
         return Question("topk", columns, (side,), asked.include_known, min(asked.k, there), exclude)
 
     def rank(self, body: bytes) -> Question:
-        """The question of ``POST /rank``."""
+        """Parse ``POST /rank``."""
         asked = RankBody.of(body, self.limits)
         if len(set(asked.sides)) != len(asked.sides):
             raise Refused(422, "must be distinct", "sides")
         return Question("rank", self._triples(asked), tuple(asked.sides), asked.include_known)
 
     def score(self, body: bytes) -> Question:
-        """The question of ``POST /score``."""
+        """Parse ``POST /score``."""
         return Question("score", self._triples(ScoreBody.of(body, self.limits)))
 
-    def _triples(self, asked: RankBody | ScoreBody) -> tuple[list[int], ...]:
+    def _triples(self, asked: ScoreBody) -> tuple[list[int], ...]:
         return self._columns({role: getattr(asked, role) for role in _ROLES})
 
     def _columns(self, given: dict[str, list[int | str]]) -> tuple[list[int], ...]:
-        """Ids of one length, in the order (h, r, t)."""
+        """Return ids of one length, in the order (h, r, t)."""
         length, longest = max((len(entries), role) for role, entries in given.items())
         for role, entries in given.items():
             if len(entries) not in (1, length):
@@ -238,20 +223,19 @@ class Reader:
                     f"or one for each",
                     role,
                 )
-        columns = (self._ids(role, entries) for role, entries in given.items())
+        columns = (
+            self._ids_of(role, entries, 1 if role == "relations" else 0)
+            for role, entries in given.items()
+        )
         return tuple(ids * length if len(ids) == 1 else ids for ids in columns)
 
-    def _ids(self, role: str, entries: list[int | str]) -> list[int]:
-        """Ids of names and ids."""
-        return self._ids_of(role, entries, 1 if role == "relations" else 0)
-
     def _ids_of(self, field: str, entries: list[int | str], place: int) -> list[int]:
-        """Ids of names and ids of entities (place 0) or relations (place 1)."""
+        """Return ids of entities (place 0) or relations (place 1)."""
         names, count = self.names[place], self.sizes[place]
         return [_id(field, row, entry, names, count) for row, entry in enumerate(entries)]
 
     def _excluded(self, given: Any, anchors: list[int], side: Side) -> Sequence[list[int]]:
-        """Return what each query leaves out."""
+        """Return the ids that each query leaves out."""
         if given == "anchor" and side == "relation":
             raise Refused(422, '"anchor" leaves entities out; relations are predicted', "exclude")
         if given == "anchor":
@@ -282,7 +266,7 @@ def _id(role: str, row: int, entry: int | str, names: Vocabulary | None, count: 
 
 
 def _predicted(given: dict[str, Any]) -> Side:
-    """What is not given of the three."""
+    """Return the side that is not given."""
     if len(given) == 3:
         raise Refused(
             422, "the third of heads, relations and tails is predicted: give two", "tails"

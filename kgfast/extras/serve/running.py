@@ -1,4 +1,4 @@
-"""A server that runs until it is told to stop, and then finishes what it began."""
+"""A server that runs until it is told to stop, and then finishes its open requests."""
 
 import asyncio
 import os
@@ -23,27 +23,9 @@ def serve(
 ) -> NoReturn:
     """Serve a model until SIGTERM or SIGINT, then exit with code 0.
 
-    Parameters
-    ----------
-    engine : Engine
-    host : str
-        The address to bind; nothing is bound besides.
-    port : int
-        0 for a free one.
-    limits : Limits
-    ready : callable
-        Called with the URL once connections are accepted.
-    hosts : sequence of str
-        Names of the server besides ``host``, as :func:`~kgfast.extras.serve.app.make_app` has them.
-
-    Raises
-    ------
-    OSError
-        If the address cannot be bound.
-    ValueError
-        For what is no name of a host.
-    SystemExit
-        At the end.
+    It binds only ``host``; port 0 is a free one. ``ready`` gets the URL once connections are
+    accepted. ``hosts`` are more names of the server, as in
+    :func:`~kgfast.extras.serve.app.make_app`. OSError: the address cannot be bound.
     """
     app = make_app(engine, limits, hosts=(host, *hosts))
     listener = bound(host, port)
@@ -60,7 +42,7 @@ async def _until_told(app: Any, limits: Limits, listener: socket.socket) -> None
 
     def told(*_: Any) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, _leave)  # who says so twice does not want to wait
+            signal.signal(number, _leave)  # a second signal ends at once
         loop.call_soon_threadsafe(stop.set)
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -77,8 +59,9 @@ async def answer(app: Any, limits: Limits, listener: socket.socket, stop: asynci
 def bound(host: str, port: int) -> socket.socket:
     """Return a socket that accepts connections to one address, of IPv4 or IPv6.
 
-    It names TCP, which `socket.create_server` does not: else asyncio leaves Nagle's algorithm on,
-    and an answer, whose head and body are written apart, waits 40 ms for the client to confirm.
+    It names TCP, which `socket.create_server` does not. Without the name asyncio leaves Nagle's
+    algorithm on, and an answer, whose head and body are two writes, waits 40 ms for the client to
+    confirm.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from kgfast.extras.heads import StreamedHead, sampling
-from kgfast.extras.heads.noise import gumbel
+from kgfast.extras.heads.sampling import gumbel
 
 
 @pytest.fixture(autouse=True)

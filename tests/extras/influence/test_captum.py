@@ -10,7 +10,7 @@ from kgfast import Candidates, ConvE
 from kgfast.datasets import synthetic
 from kgfast.extras.influence import self_influence, tracin
 from kgfast.training.config.sections import LossConfig
-from support.influences import examples_of, loss_of_scores
+from support.influences import assert_close, examples_of, loss_of_scores
 
 captum = pytest.importorskip("captum.influence", reason="captum is not installed")
 pytestmark = pytest.mark.slow
@@ -112,11 +112,6 @@ def found_by_us(tmp_path, models, loss, parameters="entity"):
     options = {"loss": loss, "rates": RATES, "parameters": parameters}
     found = tracin(models, TRAIN, TEST, out=tmp_path / "all.npy", **options).matrix
     return found, self_influence(models, TRAIN, **options)
-
-
-def assert_close(found, expected):
-    expected = expected.detach()
-    assert float((found - expected).abs().max()) <= 1e-4 * float(expected.abs().max())
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)

@@ -7,7 +7,7 @@ from kgfast import CP, RESCAL, ComplEx, ConvE, DistMult, Reciprocal, RotatE
 from kgfast.extras.influence import dense as module
 from kgfast.extras.influence import self_influence, tracin
 from kgfast.training.config.sections import LossConfig
-from support.influences import dense_influences
+from support.influences import assert_close, dense_influences
 
 ENTITIES, RELATIONS, TRIPLES = 23, 3, 30
 
@@ -67,10 +67,6 @@ LOSSES = {
 def whole(model, path, **options):
     options = {"rates": [1.0], "out": path / "all.npy"} | options
     return tracin(model, TRAIN, TEST, **options).matrix.double()
-
-
-def assert_close(found, expected, tolerance=1e-4):
-    assert float((found - expected).abs().max()) <= tolerance * float(expected.abs().max())
 
 
 @pytest.mark.parametrize("parameters", ["entity", "all"])

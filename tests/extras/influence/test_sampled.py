@@ -13,7 +13,7 @@ from kgfast.extras.influence.sampled import Replay
 from kgfast.models.base import SIDES
 from kgfast.training.data import asked_of
 from kgfast.training.objective import MODES
-from support.influences import flat
+from support.influences import assert_close, flat
 from support.small_runs import trainer_of
 
 GRAPH = synthetic(40, 3, 48, 8, 8)
@@ -129,9 +129,8 @@ def test_values_are_those_of_autograd(run, tmp_path, parameters, monkeypatch):
     expected, squares = by_autograd(run, train, test, parameters, "head")
     options = {"parameters": parameters, "side": "head", "out": tmp_path / "all.npy"}
     found = tracin(run, train, test, **options).matrix.double()
-    assert float((found - expected).abs().max()) <= 1e-4 * float(expected.abs().max())
-    itself = self_influence(run, train, parameters=parameters).double()
-    assert float((itself - squares).abs().max()) <= 1e-4 * float(squares.max())
+    assert_close(found, expected)
+    assert_close(self_influence(run, train, parameters=parameters).double(), squares)
 
 
 RSCF_RUNS = {
@@ -161,8 +160,7 @@ def test_filtered_candidates_have_their_factor_s_gradient_too(name, tmp_path):
         for it in (drawn, others)
     )
     found = tracin(tmp_path, train, test[:3], out=tmp_path / "all.npy").matrix[:, : len(train)]
-    expected = stages.rates[0] * tests @ rows.T
-    assert float((found - expected).abs().max()) <= 1e-4 * float(expected.abs().max())
+    assert_close(found, stages.rates[0] * tests @ rows.T)
     with pytest.raises(TypeError, match="influences of RSCF are not served here"):
         tracin(tmp_path, train, test[:3], parameters="all")
 

@@ -11,8 +11,7 @@ import torch
 
 import kgfast
 from kgfast.extras.planning import Work, planned
-from kgfast.extras.planning.defaults import default_rates
-from kgfast.extras.planning.devices import DEVICES, rates_of
+from kgfast.extras.planning.devices import DEVICES, default_rates, rates_of
 from kgfast.extras.planning.plan import FileCut
 from kgfast.extras.planning.rates import Cost, Rates
 from kgfast.extras.planning.work import bytes_per_second, count_of
@@ -197,7 +196,7 @@ def test_default_rates_are_those_of_the_results():
 def test_a_plan_needs_no_torch():
     script = (
         "import sys; from kgfast.extras.planning import Work, planned\n"
-        "from kgfast.extras.planning.defaults import default_rates\n"
+        "from kgfast.extras.planning.devices import default_rates\n"
         "planned(Work(10, 4, 5), default_rates()); print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)

@@ -18,7 +18,7 @@ import kgfast
 from kgfast.extras.serve.app import make_app
 from kgfast.extras.serve.engine import Engine
 from kgfast.extras.serve.limits import Limits
-from support.serving import engine_of
+from support.serving import Slow, engine_of, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -271,24 +271,15 @@ class TestLimits:
 
     def test_requests(self, engine):
         """A request over the limit is told so at once; the one that runs is answered."""
-        begun, go_on = threading.Event(), threading.Event()
-
-        class Slow:
-            model, names, known = engine.model, engine.names, engine.known
-
-            def answers(self, questions):
-                begun.set()
-                go_on.wait()
-                return engine.answers(questions)
-
-        with TestClient(make_app(Slow(), Limits(requests=1))) as client:
+        slow = Slow(engine)
+        with TestClient(make_app(slow, Limits(requests=1))) as client:
             found = []
             first = threading.Thread(target=lambda: found.append(post(client, "/topk", **QUERY)))
             first.start()
-            begun.wait()
+            wait_for(lambda: slow.calls)
             response = client.post("/topk", json=QUERY)
             assert client.get("/health").json()["requests_now"] == 1
-            go_on.set()
+            slow.through.release()
             first.join()
         assert response.status_code == 503
         assert response.headers["retry-after"] == "1"

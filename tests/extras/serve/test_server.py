@@ -7,7 +7,6 @@ import shlex
 import shutil
 import socket
 import subprocess
-import threading
 import tracemalloc
 from contextlib import suppress
 from itertools import pairwise
@@ -19,7 +18,7 @@ pytest.importorskip("h11", reason="the extra serve is not installed")
 from kgfast.extras.serve.limits import Limits
 from kgfast.extras.serve.running import bound
 from support.paths import ROOT
-from support.serving import answer, ask, connect, head, serving, wait_for
+from support.serving import Slow, answer, ask, connect, head, serving, wait_for
 from support.snippets import snippets
 
 PAGE = ROOT / "docs" / "serve.md"
@@ -118,20 +117,6 @@ class TestClientsThatHang:
             with pytest.raises((ConnectionResetError, BrokenPipeError)):
                 self.ask_without_end(connection, head("/topk", len(body)) + body)
             assert ask(port, "/topk", **QUERY)[0] == 200
-
-
-class Slow:
-    """The engine of the page, whose calls wait to be let through."""
-
-    def __init__(self, engine):
-        self.engine, self.calls = engine, []
-        self.model, self.names, self.known = engine.model, engine.names, engine.known
-        self.through = threading.Semaphore(0)
-
-    def answers(self, questions):
-        self.calls.append(sum(map(len, questions)))
-        self.through.acquire()
-        return self.engine.answers(questions)
 
 
 def requests_now(port):

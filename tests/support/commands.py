@@ -1,0 +1,26 @@
+"""The command line, run in this process."""
+
+import json
+
+from typer.testing import CliRunner
+
+from kgfast.cli import app
+
+
+def run(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def lines_of(*words):
+    """The objects that a command prints with ``--json``."""
+    result = run(*words, "--json")
+    assert result.exit_code == 0, result.stderr
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def error_of(*words):
+    """The one line of a command that fails."""
+    result = run(*words)
+    assert result.exit_code == 2, result.output
+    (line,) = result.stderr.splitlines()
+    return line
