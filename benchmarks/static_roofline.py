@@ -56,7 +56,6 @@ PER_PAIR = {
     "collect",
     "score_tiles",
     "distance_losses",
-    "distance_negatives",
 }
 
 
@@ -165,7 +164,7 @@ def kernel_rows(arch: int, workloads: Sequence[str] = tuple(WORKLOADS)) -> Itera
         _, score = workload.split(": ")
         for launch in WORKLOADS[workload](arch):
             name = launch.name
-            constants = tuple(str(launch.args.get(it)) for it in ("TILE", "LOSS"))
+            constants = str(launch.args.get("TILE")), str(launch.variant)
             of_loss = workload if workload.startswith(LOSSES) else ""  # each has all its kernels
             key = (name, of_loss) if name in STREAMS else (name, score, constants, of_loss)
             if key not in seen:
@@ -188,8 +187,8 @@ def kernel_row(launch: Any, code: Any, arch: int, workload: str) -> dict[str, An
         "shared": code.shared,
         "warps_resident": warps * programs_resident(code, warps, arch),
     }
-    if "LOSS" in launch.args:
-        row["loss"] = {it: bool(value) for it, value in launch.args["LOSS"]._asdict().items()}
+    if launch.variant is not None:
+        row["loss"] = {it: bool(value) for it, value in launch.variant.loss._asdict().items()}
     if name in PER_PAIR:
         return {**row, **sweep_facts(launch, code, arch, WITHIN.get((name, score), 0))}
     clocks = clocks_of(code.busiest, arch, streams=name in STREAMS)
@@ -208,7 +207,7 @@ def sweep_facts(launch: Any, code: Any, arch: int, loops_beside: int = 0) -> dic
 
     ``loops_beside``: other loops within the fold, which add their code to it but not their time.
     """
-    rows, lanes = launch.args["TILE"][:2]
+    rows, lanes = launch.tile[:2]
     elements = rows * lanes // (WARP * launch.options["num_warps"])
     inner = (
         code.loop_of_roots(elements)

@@ -53,6 +53,16 @@ class Launch:
         """The kernel's name."""
         return str(self.kernel.__name__)
 
+    @property
+    def tile(self) -> Any:
+        """The tile of a program."""
+        return self.args["TILE"] if self.variant is None else self.variant.tile
+
+    @property
+    def variant(self) -> Any:
+        """What a kernel of losses is compiled for; None of others."""
+        return self.args.get("VARIANT")
+
 
 @contextmanager
 def recorded(arch: int) -> Iterator[list[Launch]]:
@@ -296,7 +306,7 @@ def slots_of_pair(launch: Launch, code: NvidiaCode, features: int) -> float:
     stands: a search, or a walk over what few tiles have, as one turn.
     """
     threads = 32 * launch.options["num_warps"]
-    pairs = math.prod(launch.args["TILE"][:2]) // threads
+    pairs = math.prod(launch.tile[:2]) // threads
     inner = code.loop_of_roots(pairs)
     fold = code.around(inner)
     folds = -(-features // SUM_BLOCK.value)
@@ -306,7 +316,7 @@ def slots_of_pair(launch: Launch, code: NvidiaCode, features: int) -> float:
 
 def slots_of_pull(launch: Launch, code: NvidiaCode, queries: int) -> float:
     """Issue slots an element of a pull, of so many queries: its loop, its folds, and the rest."""
-    elements = math.prod(launch.args["TILE"][:2]) // (32 * launch.options["num_warps"])
+    elements = math.prod(launch.tile[:2]) // (32 * launch.options["num_warps"])
     inner = code.inner_loop(elements)
     fold = code.around(inner)
     slots = inner.total() + (fold.total() - inner.total()) / SUM_BLOCK.value

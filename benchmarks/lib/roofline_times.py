@@ -133,7 +133,7 @@ def tile_clocks(launch: Any, gpu: Gpu) -> dict[str, float]:
     """Clocks of each unit for one program of a float32 sweep."""
     code = aot.compile_for(launch, gpu.arch)
     warps, features = launch.options["num_warps"], launch.args["num_features"]
-    elements = launch.args["TILE"].rows * launch.args["TILE"].lanes // (WARP * warps)
+    elements = launch.tile.rows * launch.tile.lanes // (WARP * warps)
     inner = code.inner_loop(elements)
     clocks = clocks_of(inner, gpu.arch)
     folds = [loop for loop in code.loops if loop.total() > inner.total()]
@@ -143,7 +143,7 @@ def tile_clocks(launch: Any, gpu: Gpu) -> dict[str, float]:
 
 def split_clocks(launch: Any, gpu: Gpu) -> dict[str, float]:
     """Clocks of each unit for one program of a split sweep; bytes come from the L2 cache."""
-    code, tile = aot.compile_for(launch, gpu.arch), launch.args["TILE"]
+    code, tile = aot.compile_for(launch, gpu.arch), launch.tile
     steps, warps = launch.args["num_steps"], launch.options["num_warps"]
     products = SPLIT_PRODUCTS * tile.rows * tile.lanes * SPLIT_STEP
     moved = 2 * 2 * (tile.rows + tile.lanes) * SPLIT_STEP
@@ -185,7 +185,7 @@ def loss_of_distances(gpu: Gpu, name: str) -> dict[str, Any]:
     units, seen = {"issue": 0.0, "special functions": 0.0}, set()
     slots = clocks = 0.0
     for launch in loss_launches(name, "rotate", gpu.arch, batch, dim):
-        key = launch.name, launch.args.get("LOSS")
+        key = launch.name, launch.variant
         if launch.name not in ("distance_losses", "pull") or key in seen:
             continue
         seen.add(key)

@@ -16,25 +16,22 @@ class FusedAdversarial:
 
     def rows(self, scores: Tensor, alpha: float) -> tuple[Tensor, Tensor, Tensor]:
         """Rows, peaks and masses ``[R]``."""
-        rows, peaks, masses = (
-            torch.empty(len(scores), dtype=torch.float32, device=scores.device) for _ in range(3)
-        )
+        like = {"dtype": torch.float32, "device": scores.device}
+        rows = kernels.WeightedRows(*(torch.empty(len(scores), **like) for _ in range(3)))
         with launcher.serving(scores.device):
             launcher.launch(
                 kernels.adversarial_rows,
                 (len(scores),),
                 {
                     "scores": plane_of(scores),
-                    "p_rows": rows,
-                    "p_peaks": peaks,
-                    "p_masses": masses,
+                    "rows": rows,
                     "num_columns": scores.shape[1],
                     "alpha": float(alpha),
                     "COLUMNS": _columns(scores),
                 },
                 num_warps=4,
             )
-        return rows, peaks, masses
+        return rows
 
     def backward(
         self, grad_rows: Tensor, scores: Tensor, peaks: Tensor, masses: Tensor, alpha: float
@@ -49,9 +46,7 @@ class FusedAdversarial:
                 {
                     "scores": plane_of(scores),
                     "p_slopes": slopes,
-                    "p_grad": grad_rows.contiguous(),
-                    "p_peaks": peaks,
-                    "p_masses": masses,
+                    "rows": kernels.WeightedRows(grad_rows.contiguous(), peaks, masses),
                     "num_columns": scores.shape[1],
                     "alpha": float(alpha),
                     "COLUMNS": columns,

@@ -14,9 +14,17 @@ from ..labels import LossNeed
 from ..operands import Operands
 from .device.arguments import SweepTile, TileShape
 from .device.finish import STRIPE_COLUMNS, SUMMED, Splits
-from .device.losses import Loss, RowLabels, TileResults, distance_losses
-from .device.negatives import RowInputs, distance_negatives
-from .device.products import Factors, Product, Weighted, multiply_slopes, product_losses
+from .device.loss_tiles import (
+    Factors,
+    GradTile,
+    Product,
+    Weighted,
+    distance_losses,
+    multiply_slopes,
+    product_losses,
+)
+from .device.losses import Loss, RowLabels, TileResults, Variant
+from .device.negatives import RowInputs
 from .device.pull import Striped, Stripes
 from .device.score_tiles import ScorePanels
 from .host import configs
@@ -37,7 +45,7 @@ PRODUCT_REGISTERS, GRAD_REGISTERS = 240, 168  # uncapped, ptxas spills scalars
 MASKED_REGISTERS = 255  # of negatives with masks, roots, factors: as many warps as with 168
 UNEVEN_REGISTERS = 200  # of a sum over rows that are not read in fours, before Hopper
 DEPTH = 32  # features, or rows of gradients, that are multiplied at a time
-GRAD_TILE = TileShape(64, 64)
+GRAD_TILE = GradTile(64, 64)
 
 
 class Owed(NamedTuple):
@@ -154,7 +162,7 @@ class Distances:
                 block = self._operands.of_queries(rows)
                 self._packed = pack_stored_queries(block, dim, swept.queries)
             launcher.launch(
-                distance_negatives if loss.formula else distance_losses,
+                distance_losses,
                 (-(-(rows.stop - rows.start) // swept.queries), -(-count // swept.candidates)),
                 {
                     "packed": ScorePanels(
@@ -165,9 +173,7 @@ class Distances:
                     "num_queries": self._operands.num_queries,
                     "num_candidates": count,
                     "num_features": dim,
-                    "FORM": form_of(self._operands),
-                    "TILE": self.tile,
-                    "LOSS": loss,
+                    "VARIANT": Variant(form_of(self._operands), self.tile, loss),
                 },
                 num_warps=swept.num_warps,
                 **options,
@@ -262,10 +268,7 @@ class Products:
                 "num_queries": part.num_queries,
                 "num_candidates": count,
                 "num_features": part.num_features,
-                "FORM": form_of(part),
-                "TILE": self.tile,
-                "LOSS": loss,
-                "PRODUCT": self._product,
+                "VARIANT": Variant(form_of(part), self.tile, loss, self._product),
             },
             num_warps=self._num_warps,
             **({"maxnreg": PRODUCT_REGISTERS} if self._has_cores else {}),
@@ -310,9 +313,7 @@ class Products:
                 "num_rows": len(grad),
                 "num_others": len(others),
                 "num_features": grad.shape[1],
-                "OF_QUERIES": splits > 0,
-                "ADDS": adds,
-                "TILE": GRAD_TILE,
+                "TILE": GRAD_TILE._replace(of_queries=splits > 0, adds=adds),
                 "PRODUCT": product,
             },
             num_warps=4,
@@ -344,7 +345,7 @@ def _whole_tiles(width: int, lanes: int) -> int:
 
 
 def precision_of(dtype: torch.dtype, arch: int) -> str:
-    """How products with a table of ``dtype`` are computed; see device/products.py."""
+    """How products with a table of ``dtype`` are computed; see device/loss_tiles.py."""
     if not arch:
         return "ieee"
     if dtype == torch.bfloat16:

@@ -2,8 +2,8 @@
 
 A chunk of candidates is packed (distances) and swept by one launch that writes row sums, and the
 slopes of the chunk where gradients are asked for; then the slopes are pulled into the gradients
-(pairwise.py), of a product by two GEMMs of this backend's own (device/products.py). Row sums of all
-tiles are added once, at the end. A forward alone writes nothing but row sums.
+(pairwise.py), of a product by two GEMMs of this backend's own (device/loss_tiles.py). Row sums of
+all tiles are added once, at the end. A forward alone writes nothing but row sums.
 
 Labels are checked on the device with the keys that tiles find them by, sums where they are added:
 the host waits once, for one word a program.
@@ -34,7 +34,7 @@ from ..labels import (
 from ..operands import Operands
 from .device import finish as finishing
 from .device import losses as device
-from .device.finish import FINISHED_ROWS, SCALED, Totals
+from .device.finish import FINISHED_ROWS, SCALED, Finish, Totals
 from .device.losses import FACTS, LABELS, Loss, TileResults
 from .host import launch as launcher
 from .host.views import vector_of
@@ -215,10 +215,8 @@ def make_keys(operands: Operands, labels: Labels, num_finished: int) -> _Status:
         device.make_keys,
         (programs,),
         {
-            "positives": (labels.indptr, labels.indices),
+            "positives": device.Positives(labels.indptr, labels.indices, keys, words),
             "bias": None if bias is None else vector_of(bias),
-            "p_keys": keys,
-            "p_status": words,
             "num_queries": rows,
             "num_positives": count,
             "num_candidates": operands.candidates.num_rows,
@@ -346,10 +344,8 @@ class _RowSums:
             finishing.finish,
             (programs + (0 if owed is None else owed.programs),),
             {
-                "p_sums": self._sums,
                 "labels": self._sweep.labels,
-                "p_picked": self._sweep.picked,
-                "totals": self._totals,
+                "totals": self._totals._replace(sums=self._sums, picked=self._sweep.picked),
                 "bias": None if bias is None else vector_of(bias),
                 "splits": None if owed is None else owed.parts,
                 "num_tiles": self._used,
@@ -357,11 +353,13 @@ class _RowSums:
                 "num_candidates": operands.candidates.num_rows,
                 "num_splits": 0 if owed is None else owed.num_parts,
                 "num_numbers": 0 if owed is None else owed.numbers,
-                "IS_SOFTMAX": self._sweep.loss.is_softmax,
-                "HAS_EARLIER": self._has_earlier,
-                "IS_LAST": is_last,
-                "ROWS": FINISHED_ROWS,
-                "STRIPED": None if owed is None else owed.striped,
+                "FINISH": Finish(
+                    self._sweep.loss.is_softmax,
+                    self._has_earlier,
+                    is_last,
+                    FINISHED_ROWS,
+                    None if owed is None else owed.striped,
+                ),
             },
             num_warps=4,
         )

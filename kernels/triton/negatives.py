@@ -20,7 +20,7 @@ from ..negatives import NegativeLoss, NegativeRows, Sampled
 from ..operands import Gradients, Need, Operands
 from .device import negatives as device
 from .device.arguments import TileShape
-from .device.losses import Loss, TileResults
+from .device.losses import Loss, TileResults, Variant
 from .device.negatives import PARTS, ForwardState, RowInputs
 from .host import configs
 from .host import launch as launcher
@@ -62,10 +62,7 @@ class FusedNegatives:
                 device.finish_negatives,
                 (len(words),),
                 {
-                    "p_sums": sums,
-                    "p_rows": made.rows,
-                    "kept": _kept(made),
-                    "p_status": words,
+                    "kept": _kept(made)._replace(sums=sums, status=words),
                     "alpha": float(loss.parameter),
                     "num_tiles": len(sums),
                     "num_queries": count,
@@ -136,7 +133,12 @@ def _kept(made: NegativeRows) -> ForwardState:
         made.positive if has_positive else None,
         made.peaks,
         made.masses,
+        made.rows,
     )
+
+
+def _formula(loss: NegativeLoss, *, has_slopes: bool = False) -> Loss:
+    return Loss(is_softmax=False, has_sums=True, has_slopes=has_slopes, formula=loss.formula)
 
 
 def _chunks(operands: Operands, tiles: LossTiles) -> Iterator[slice]:
@@ -152,7 +154,7 @@ def _sweep_pool(
     chunks = list(_chunks(operands, tiles))
     counts = [-(-(chunk.stop - chunk.start) // tiles.tile.lanes) for chunk in chunks]
     sums = operands.queries.new_empty(sum(counts), PARTS, operands.num_queries, dtype=torch.float32)
-    made = Loss(is_softmax=False, has_sums=True, has_slopes=raw is not None, formula=loss.formula)
+    made = _formula(loss, has_slopes=raw is not None)
     first = 0
     for chunk, count in zip(chunks, counts, strict=True):
         part = None if raw is None else raw[:, chunk]
@@ -183,16 +185,15 @@ def _gather_lists(
                 plane_of(sampled.negatives),
                 made.ids,
                 operands.candidates.num_rows,
+                pairs,
             ),
             "given": given._replace(positive=None),
-            "kept": _kept(made),
-            "p_sums": sums,
+            "kept": _kept(made)._replace(sums=sums),
             "num_negatives": width,
             "num_features": operands.num_features,
-            "pairs": pairs,
-            "FORM": form_of(operands),
-            "TILE": TileShape(GATHER_PAIRS, GATHER_FEATURES),
-            "FORMULA": loss.formula,
+            "VARIANT": Variant(
+                form_of(operands), TileShape(GATHER_PAIRS, GATHER_FEATURES), _formula(loss)
+            ),
         },
         num_warps=4,
     )
@@ -220,16 +221,18 @@ def _slopes(
         {
             "kept": _kept(made),
             "given": _given(loss, made),
-            "bias": None if whole_bias is None else vector_of(whole_bias),
-            "p_index": made.ids if is_listed else None,
             "slopes": device.ScoreGradients(
-                slopes, row, sums, vector_of(grads[0]), vector_of(grads[1]) if is_listed else None
+                slopes,
+                row,
+                sums,
+                vector_of(grads[0]),
+                vector_of(grads[1]) if is_listed else None,
+                None if whole_bias is None else vector_of(whole_bias),
+                made.ids if is_listed else None,
             ),
             "num_queries": count,
             "num_columns": width,
-            "FORM": form_of(operands),
-            "TILE": SLOPE_TILE,
-            "FORMULA": loss.formula,
+            "VARIANT": Variant(form_of(operands), SLOPE_TILE, _formula(loss)),
         },
         num_warps=4,
     )

@@ -13,10 +13,13 @@ from torch import Tensor
 
 from kgfast import ops
 from kgfast.kernels import cpu
+from kgfast.kernels.negatives import NegativeLoss
 from kgfast.kernels.scores import get_score
-from support.engines import assert_same, host
-from support.flat import reference
+from kgfast.ops.negatives import fuses_negatives, list_rows, pool_rows
+from support.engines import INTERPRETED, assert_same, host
+from support.flat import operands_of, reference
 from support.problems import DTYPES, RSCF_SCORES, SCORES, no_known
+from support.tensor_cores import adversarial_rows
 from support.waits import count_waits
 
 MOST = 64 << 20
@@ -159,7 +162,88 @@ def test_autocast_computes_in_float32(device, dtype):
             assert_same(results_of(name, *args, "rotate"), expected)
 
 
+@pytest.mark.parametrize("formula", ["nssa", "margin", "logistic"])
+@pytest.mark.parametrize("kind", ["pool", "lists"])
+@pytest.mark.parametrize("score", ["rotate", "l2", "dot"])
+def test_fused_losses_of_negatives(device, score, kind, formula):
+    """More negatives than a tile or a stripe has, some of them masked; two calls are bit-equal."""
+    if device == "cpu" and not INTERPRETED:
+        pytest.skip("the CPU fuses no such loss")
+    rows = sizes(device)[0] // 10
+    queries, table, _ = problem(score, rows, 40, 24)
+    generator = torch.Generator().manual_seed(2)
+    positive, weights = torch.randn(40, generator=generator), torch.rand(40, generator=generator)
+    ids = torch.randint(rows, (40, 200), generator=generator)
+    mask = torch.rand(40, rows if kind == "pool" else 199, generator=generator) < 0.8
+
+    def results(place):
+        loss = NegativeLoss(formula, 0.5, mask.to(place))
+        leaves = [it.to(place, copy=True).requires_grad_() for it in (queries, table)]
+        operands = operands_of(*leaves, score)
+        with ops.use_backend("triton"):
+            assert fuses_negatives(leaves[0], None, ids)
+            if kind == "pool":
+                made, *_ = pool_rows(operands, positive.to(place), loss)
+            else:
+                own = ids.to(place)
+                _, made, _ = list_rows(operands, own[:, 0], own[:, 1:], loss)
+            grads = torch.autograd.grad(made, leaves, weights.to(place))
+        return host([made.detach(), *grads])
+
+    def expected():
+        leaves = [it.double().requires_grad_() for it in (queries, table)]
+        if kind == "pool":
+            scores, own = ops.pairwise_scores(*leaves, score), positive.double()
+        else:
+            scores = ops.indexed_scores(*leaves, ids, score)
+            own, scores = scores[:, 0], scores[:, 1:]
+        made = formula_of(formula, own[:, None], scores, mask)
+        return [made.detach(), *torch.autograd.grad(made, leaves, weights.double())]
+
+    found = results(device)
+    assert_same(found, results(device))
+    for a, b in zip(found, expected(), strict=True):
+        close(a, b, 1e-4)
+
+
+def formula_of(formula, positive, scores, mask):
+    """What negatives add to a row, dense, in plain torch."""
+    if formula == "margin":
+        return torch.where(mask, (0.5 - positive + scores).relu(), 0.0).sum(1)
+    terms = torch.nn.functional.softplus(scores)
+    if formula == "logistic":
+        return torch.where(mask, terms, 0.0).sum(1)
+    weights = (0.5 * scores).masked_fill(~mask, -torch.inf).softmax(1).detach()
+    return (weights * terms).sum(1)
+
+
 # What only a GPU has.
+
+
+@pytest.mark.usefixtures("cuda")
+@pytest.mark.skipif(torch.version.hip is not None, reason="tensor cores of NVIDIA")
+@pytest.mark.parametrize("batch", [64, 300])
+@pytest.mark.parametrize("steps", [1, 3, 20])
+def test_tensor_cores_cut_off_no_more_than_the_bound_assumes(batch, steps):
+    """Beside a product of 1 all others are cut, as far as the bound has room for it, or wholly."""
+    from kgfast.kernels.triton.host import configs
+    from kgfast.kernels.triton.host.launch import architecture
+
+    swept_products = pytest.importorskip("support.triton_split").swept_products
+    tile = configs.split_tile(batch, architecture(torch.device("cuda")))
+    for bits in range(20, 32):
+        query, candidate = adversarial_rows(steps, bits)
+        sign = 1 - 2 * (torch.arange(batch * 32 * steps) % 7 % 2).view(batch, -1)
+        queries, table = query * sign, candidate.repeat(500, 1)
+        with torch.cuda.device("cuda"):
+            swept, allowed = swept_products(queries.cuda(), table.cuda(), tile)
+        exact = -(queries.double() @ table.double().T)
+        assert bool(((swept.double().cpu() - exact).abs() <= allowed.cpu()).all()), bits
+        targets, known = torch.arange(batch) % 500, no_known(batch)
+        given = queries, table * torch.linspace(0.9, 1.1, 500)[:, None], targets, *known
+        found = ops.rank_counts(*moved(given, "cuda"), "dot")
+        with ops.use_backend("cpu"):
+            assert_same(host(found), ops.rank_counts(*given, "dot"))
 
 
 def on_gpu(score="rotate", rows=20_000, batch=128, dim=64):

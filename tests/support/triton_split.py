@@ -17,6 +17,7 @@ from kgfast.kernels.triton.host.layout import Selection
 from support.tensor_cores import tensor_cores
 
 SMALL = configs.CropTile(16, 16, 1, stages=1)
+TURNED = configs.CropTile(16, 32, 1, stages=1)  # whose rows are candidates
 
 
 @contextmanager
@@ -31,22 +32,27 @@ def split_sweeps() -> Iterator[list[int]]:
         yield calls
 
 
-def swept_products(queries: Tensor, candidates: Tensor) -> tuple[Tensor, Tensor]:
+def swept_products(
+    queries: Tensor, candidates: Tensor, tile: configs.CropTile = SMALL
+) -> tuple[Tensor, Tensor]:
     """Minus the products of all pairs as swept, and what they may be wrong by, ``[B, N]``."""
     dim = queries.shape[1]
     operands = Operands(queries, Prepared(candidates, get_score("dot")))
-    rows = split.pack_queries(operands, Selection(len(queries)), dim, SMALL.queries)
-    panels = split.pack_candidates(operands, Selection(len(candidates)), dim, SMALL.candidates)
+    rows = split.pack_queries(operands, Selection(len(queries)), dim, tile.queries)
+    panels = split.pack_candidates(operands, Selection(len(candidates)), dim, tile.candidates)
     grid = len(rows.terms), len(panels.terms)
-    out = torch.empty(grid[0] * SMALL.queries, grid[1] * SMALL.candidates)
+    out = queries.new_empty(grid[0] * tile.queries, grid[1] * tile.candidates, dtype=torch.float32)
     store_products[grid](
-        rows.parts, panels.parts, out, split.num_steps(dim), out.stride(0), TILE=SMALL.shape
+        *(rows, panels, out, split.num_steps(dim), out.stride(0)),
+        STAGES=tile.stages,
+        TILE=tile.shape,
+        num_warps=tile.num_warps,
     )
-    zeros = torch.zeros(len(queries), dtype=torch.float64)
-    bound, norms = split.split_bound(dim), rows.norms(len(queries))
+    zeros = queries.new_zeros(len(queries), dtype=torch.float64)
+    bound, norms = split.split_bound(dim), split.norms_of(rows, len(queries))
     base, *slopes = split.thresholds(bound, zeros, norms, None).double()[1:]
     allowed = base[:, None] + bound.rel * (queries.double() @ candidates.double().T).abs()
-    for slope, norm in zip(slopes, panels.norms(len(candidates)).double(), strict=True):
+    for slope, norm in zip(slopes, split.norms_of(panels, len(candidates)).double(), strict=True):
         allowed = allowed + slope[:, None] * norm
     return out[: len(queries), : len(candidates)], allowed
 
@@ -55,15 +61,17 @@ def packed_parts(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The parts of 16 rows ``[16, D]`` as packed, and their norms ``[3, 16]``."""
     operands = Operands(rows, Prepared(rows, get_score("dot")))
     packed = split.pack_candidates(operands, Selection(16), rows.shape[1], 16)
-    parts = (part.view(16, -1)[:, : rows.shape[1]].float() for part in packed.parts)
-    return (*parts, packed.norms(16).double())
+    parts = (part.view(16, -1)[:, : rows.shape[1]].float() for part in packed[:2])
+    return (*parts, split.norms_of(packed, 16).double())
 
 
 @triton.jit
-def store_products(queries, candidates, p_out, num_steps, stride, TILE: tl.constexpr):
-    """What a sweep multiplies, one tile."""
-    both = split.SplitPanels(queries, candidates, p_out, p_out, 0.0)
-    total = multiply_tile(both, num_steps, 1, TILE)
+def store_products(
+    queries, candidates, p_out, num_steps, stride, STAGES: tl.constexpr, TILE: tl.constexpr
+):
+    """Store what a sweep multiplies, one tile."""
+    both = split.SplitPanels(queries, candidates, p_out, 0.0)
+    total = multiply_tile(both, num_steps, STAGES, TILE)
     o_query = tl.program_id(0) * TILE.rows + tl.arange(0, TILE.rows)
     o_lane = tl.program_id(1) * TILE.lanes + tl.arange(0, TILE.lanes)
     tl.store(p_out + o_query[:, None] * stride + o_lane[None, :], total)

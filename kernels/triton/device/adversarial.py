@@ -4,10 +4,20 @@ Cost model: scores are read once forward (4 bytes each), read and written once b
 issue slots a score forward, three exponentials among them, and 12 backward.
 """
 
+from typing import Any, NamedTuple
+
 import triton
 import triton.language as tl
 
 LOWEST: tl.constexpr = tl.constexpr(-3.4028234663852886e38)
+
+
+class WeightedRows(NamedTuple):
+    """Rows of scores, weighted by their own softmax: each ``[R]``."""
+
+    sums: Any  # sums of weights times softplus, over the sums of weights; or their gradient
+    peaks: Any  # highest scores
+    masses: Any  # sums of weights, relative to the highest
 
 
 @triton.jit
@@ -35,15 +45,13 @@ def weight_of(x, peak, alpha):
 
 @triton.jit(do_not_specialize=["num_columns"])
 def adversarial_rows(
-    scores,  # Rows [R, num_columns] of one plane
-    p_rows,  # [R] sums of weights times softplus, over the sums of weights
-    p_peaks,  # [R] highest scores
-    p_masses,  # [R] sums of weights, relative to the highest
+    scores,  # RowView [R, num_columns] of one plane
+    rows,  # WeightedRows
     num_columns,
     alpha,
     COLUMNS: tl.constexpr,
 ):
-    """One row of scores."""
+    """Sum one row of scores."""
     row = tl.program_id(0).to(tl.int64)
     p_row = scores.ptr + row * scores.row
     peak = tl.full((), LOWEST, tl.float32)
@@ -60,28 +68,26 @@ def adversarial_rows(
         total = total * fade + weight * softplus_of(x)
         peak = higher
     whole = tl.sum(mass, 0)
-    tl.store(p_rows + row, tl.sum(total, 0) / whole)
-    tl.store(p_peaks + row, peak)
-    tl.store(p_masses + row, whole)
+    tl.store(rows.sums + row, tl.sum(total, 0) / whole)
+    tl.store(rows.peaks + row, peak)
+    tl.store(rows.masses + row, whole)
 
 
 @triton.jit(do_not_specialize=["num_columns"])
 def adversarial_slopes(
-    scores,  # Rows [R, num_columns] of one plane
+    scores,  # RowView [R, num_columns] of one plane
     p_slopes,  # [R, num_columns]
-    p_grad,  # [R]
-    p_peaks,
-    p_masses,
+    rows,  # WeightedRows, whose sums are gradients
     num_columns,
     alpha,
     COLUMNS: tl.constexpr,
 ):
-    """The gradient of a part of a row of scores; none flows through weights."""
+    """Compute the gradient of a part of a row of scores; none flows through weights."""
     parts = (num_columns + COLUMNS - 1) // COLUMNS
     row = (tl.program_id(0) // parts).to(tl.int64)
     column = ((tl.program_id(0) % parts) * COLUMNS + tl.arange(0, COLUMNS)).to(tl.int64)
     mask = column < num_columns
     x = tl.load(scores.ptr + row * scores.row + column * scores.step, mask=mask, other=0.0)
-    scale = tl.load(p_grad + row) / tl.load(p_masses + row)
-    slope = scale * weight_of(x, tl.load(p_peaks + row), alpha) / (1.0 + tl.exp(-x))
+    scale = tl.load(rows.sums + row) / tl.load(rows.masses + row)
+    slope = scale * weight_of(x, tl.load(rows.peaks + row), alpha) / (1.0 + tl.exp(-x))
     tl.store(p_slopes + row * num_columns + column, slope, mask=mask)

@@ -57,6 +57,7 @@ class Lanes(NamedTuple):
     rows: RowView
     ids: Any
     first: int
+    status: Any  # least row that is not finite, see note_bad_rows; None: rows are not checked
 
 
 class Out(NamedTuple):

@@ -12,7 +12,7 @@ import triton.language as tl
 
 from .adversarial import LOWEST
 from .arguments import load_as
-from .pull import add_stripes_of
+from .pull import Striped, add_stripes_of
 
 FINISHED_ROWS, SUMMED, SCALED = 16, 1024, 4096  # of a program
 STRIPE_COLUMNS = 128  # likewise, of one query
@@ -39,6 +39,18 @@ class Totals(NamedTuple):
     total: Any = None  # [1] the sum of the losses; None: not asked for
     parts: Any = None  # [programs] float64, those of the total
     finished: Any = None  # [1] int64: programs that have finished, 0 before
+    sums: Any = None  # [tiles][2, or 3 of a softmax][B] row sums
+    picked: Any = None  # [B] scores of the targets of a softmax
+
+
+class Finish(NamedTuple):
+    """What the kernel is compiled for; a constant."""
+
+    is_softmax: bool
+    has_earlier: bool  # sums of earlier tiles are carried
+    is_last: bool  # no tiles follow
+    rows: int  # of a program
+    striped: Striped | None  # planes and features of Stripes; None: splits are none
 
 
 @triton.jit
@@ -86,43 +98,37 @@ def add_rows(totals, part, num_programs):
 
 
 @triton.jit
-def finish_rows(
-    p_sums,
-    labels,
-    p_picked,
-    totals,
-    bias,
-    num_tiles,
-    num_queries,
-    num_candidates,
-    IS_SOFTMAX: tl.constexpr,
-    HAS_EARLIER: tl.constexpr,
-    IS_LAST: tl.constexpr,
-    ROWS: tl.constexpr,
-):
-    """Add the tiles' sums to those carried; of the last ones make the rows' losses."""
+def finish_rows(labels, totals, bias, sizes, FINISH: tl.constexpr):
+    """Add the tiles' sums to those carried; of the last ones make the rows' losses.
+
+    ``sizes``: tiles, queries, candidates.
+    """
+    num_tiles, num_queries, num_candidates = sizes
+    ROWS: tl.constexpr = FINISH.rows
+    IS_SOFTMAX: tl.constexpr = FINISH.is_softmax
+    HAS_EARLIER: tl.constexpr = FINISH.has_earlier
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     m_row = row < num_queries
     PARTS: tl.constexpr = 3 if IS_SOFTMAX else 2
     p_carried = totals.carried + row
-    linear = sum_over_tiles(p_sums, PARTS - 1, num_tiles, num_queries, row, PARTS)
+    linear = sum_over_tiles(totals.sums, PARTS - 1, num_tiles, num_queries, row, PARTS)
     if IS_SOFTMAX:
         peak = tl.zeros_like(linear) + LOWEST
         mass = tl.zeros_like(linear)
         if HAS_EARLIER:
             peak = tl.load(p_carried, mask=m_row, other=0.0)
             mass = tl.load(p_carried + num_queries, mask=m_row, other=0.0)
-        peak, mass = mass_over_tiles(p_sums, num_tiles, num_queries, row, peak, mass)
+        peak, mass = mass_over_tiles(totals.sums, num_tiles, num_queries, row, peak, mass)
         loss = peak + tl.log(mass)
     else:
         peak = linear
         mass = linear
-        loss = sum_over_tiles(p_sums, 0, num_tiles, num_queries, row, PARTS)
+        loss = sum_over_tiles(totals.sums, 0, num_tiles, num_queries, row, PARTS)
     if HAS_EARLIER:
         linear += tl.load(p_carried + (PARTS - 1) * num_queries, mask=m_row, other=0.0)
         if not IS_SOFTMAX:
             loss += tl.load(p_carried, mask=m_row, other=0.0)
-    if IS_LAST:
+    if FINISH.is_last:
         is_bad = (tl.abs(linear) < float("inf")) == 0
         if IS_SOFTMAX:
             tl.store(totals.logsumexp + row, loss, mask=m_row)
@@ -133,7 +139,7 @@ def finish_rows(
                 value = load_as(bias.ptr + safe * bias.step, m_row, tl.float32)
                 is_bad |= value == float("-inf")
             inside = m_row & (target == safe)
-            picked = tl.load(p_picked + row, mask=inside, other=0.0).to(tl.float64)
+            picked = tl.load(totals.picked + row, mask=inside, other=0.0).to(tl.float64)
             loss -= labels.positive * picked
             if labels.every != 0.0:
                 loss -= labels.every * linear
@@ -168,9 +174,7 @@ NO_SIZES = ["num_tiles", "num_queries", "num_candidates", "num_splits", "num_num
 
 @triton.jit(do_not_specialize=NO_SIZES)
 def finish(
-    p_sums,  # [tiles][2 or 3][B]
     labels,
-    p_picked,
     totals,
     bias,
     splits,  # Splits of ``num_numbers``; Stripes of so many features; None
@@ -179,29 +183,13 @@ def finish(
     num_candidates,
     num_splits,
     num_numbers,
-    IS_SOFTMAX: tl.constexpr,
-    HAS_EARLIER: tl.constexpr,
-    IS_LAST: tl.constexpr,
-    ROWS: tl.constexpr,
-    STRIPED: tl.constexpr,  # planes and features of Stripes; None: splits are none
+    FINISH: tl.constexpr,
 ):
     """Finish the rows, and beside them a gradient that lies in splits or in stripes."""
-    num_programs = tl.cdiv(num_queries, ROWS)
+    STRIPED: tl.constexpr = FINISH.striped
+    num_programs = tl.cdiv(num_queries, FINISH.rows)
     if tl.program_id(0) < num_programs:
-        finish_rows(
-            p_sums,
-            labels,
-            p_picked,
-            totals,
-            bias,
-            num_tiles,
-            num_queries,
-            num_candidates,
-            IS_SOFTMAX,
-            HAS_EARLIER,
-            IS_LAST,
-            ROWS,
-        )
+        finish_rows(labels, totals, bias, (num_tiles, num_queries, num_candidates), FINISH)
     elif splits is not None:
         i_program = tl.program_id(0) - num_programs
         if STRIPED is None:

@@ -110,21 +110,28 @@ def note_bad_in_place(
         note_bad_rows(p_status + 2, row, bad_factor > 0)
 
 
+class Pairs(NamedTuple):
+    """The pairs of a tile ``[Q, C]`` at one crop, and what is known of their candidates ``[C]``."""
+
+    distance: Any
+    valid: Any
+    norm: Any
+    bias: Any
+
+
 @triton.jit
-def judge_in_place(
-    distance, norm, bias, m_pair, decider, tally, FORM: tl.constexpr, TILE: tl.constexpr
-):
-    """Count and append, for one crop, the pairs ``[Q, C]`` as their distances decide."""
+def judge_in_place(pairs, decider, tally, FORM: tl.constexpr, TILE: tl.constexpr):
+    """Count and append, for one crop, pairs as their distances decide."""
     query = tl.program_id(0) * TILE.rows + tl.arange(0, TILE.rows)
     p_threshold = decider.thresholds + tl.minimum(query, decider.queries - 1)
     tau = tl.load(p_threshold)[:, None]
     absolute = tl.load(p_threshold + decider.queries)[:, None]
     if FORM.norm != NO_NORM:
-        absolute += tl.load(p_threshold + 2 * decider.queries)[:, None] * norm[None, :]
-    valid = m_pair & (tau == tau)
+        absolute += tl.load(p_threshold + 2 * decider.queries)[:, None] * pairs.norm[None, :]
+    valid = pairs.valid & (tau == tau)
     if FORM.has_bias:
-        tau += bias[None, :]
-    beats, loses = classify(distance, tau, tl.load(decider.rels), absolute)
+        tau += pairs.bias[None, :]
+    beats, loses = classify(pairs.distance, tau, tl.load(decider.rels), absolute)
     if tally.greater is not None:
         count = tl.sum((beats & valid).to(tl.int32), 1)  # [Q]
         tl.atomic_add(tally.greater + query, count, mask=count > 0, sem="relaxed")
@@ -155,10 +162,9 @@ def append_pairs(tally, is_open, TILE: tl.constexpr):
 @triton.jit(do_not_specialize=["num_candidates"])
 def sweep_in_place(
     views,
-    lanes,  # of the table; its rows are those of the views
+    lanes,  # of the table; its rows are those of the views, its status that of note_bad_in_place
     decider,
     tally,  # of the first crop; greater [crops][Q], band [crops][capacity]; no greater: collect
-    p_status,  # [3] see note_bad_in_place; None: nothing is checked
     num_candidates,
     FORM: tl.constexpr,
     TILE: tl.constexpr,  # queries, candidates
@@ -226,8 +232,9 @@ def sweep_in_place(
             decider.queries,
             decider.cursor,
         )
-        judge_in_place(distance, above, bias, m_pair, of_decider, of_crop, FORM, TILE)
-    if p_status is not None:
+        pairs = Pairs(distance, m_pair, above, bias)
+        judge_in_place(pairs, of_decider, of_crop, FORM, TILE)
+    if lanes.status is not None:
         suspect = m_pair & ((tl.abs(distance) <= HUGE) == 0)
         if tl.max(tl.max(suspect.to(tl.int32), 1), 0) > 0:
-            note_bad_in_place(views, p_status, query, row, low, FORM, TILE)
+            note_bad_in_place(views, lanes.status, query, row, low, FORM, TILE)

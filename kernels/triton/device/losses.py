@@ -14,7 +14,7 @@ Cost model (sm_90, d features): the loop of score_tiles.py, 6.6 d slots a pair f
 elementwise, with a root in the place of a quotient and a polynomial in that of a logarithm, and
 three for each sum of rows, of which a thread has 8. 128 registers, so 16 warps a multiprocessor.
 About six an element more for each positive that the fullest row of a tile has there. A product
-takes tensor cores (:mod:`.products`).
+takes tensor cores (loss_tiles.py).
 """
 
 from typing import Any, NamedTuple
@@ -23,10 +23,8 @@ import triton
 import triton.language as tl
 
 from .adversarial import LOWEST, log1p_of
-from .arguments import find_last_not_above, load_as
-from .score_tiles import sum_packed
+from .arguments import Form, SweepTile, TileShape, find_last_not_above, load_as
 from .sweep import lane_of_pair, of_lanes, of_rows, row_of_pair
-from .terms import distance_of, score_of
 
 LABELS = 1024  # of a program
 FACTS = (
@@ -45,6 +43,32 @@ class Loss(NamedTuple):
     has_slopes: bool
     has_bias_sums: bool = False
     formula: str = ""  # of sampled negatives, see negatives.py; then slopes are scores
+
+
+class Variant(NamedTuple):
+    """What a kernel of losses is compiled for; a constant."""
+
+    form: Form
+    tile: TileShape | SweepTile
+    loss: Loss
+    product: Any = None  # of loss_tiles.Product
+
+
+class Positives(NamedTuple):
+    """Labels as a caller gives them, and what :func:`make_keys` writes."""
+
+    indptr: Any  # [B + 1]
+    indices: Any  # [positives]
+    keys: Any  # [positives]
+    status: Any  # [FACTS + programs] int64: what is a label; 1 where a program met what is wrong
+
+
+class TileScores(NamedTuple):
+    """The scores of a tile."""
+
+    x: Any
+    linear: Any  # sums of rows; junk if no sums are asked for
+    m_lane: Any
 
 
 class RowLabels(NamedTuple):
@@ -197,14 +221,12 @@ def finite_or_bad(bias):
 
 
 @triton.jit
-def logistic_of(
-    x, linear, labels, result, num_queries, m_lane, TILE: tl.constexpr, LOSS: tl.constexpr
-):
-    """Sums of a tile's binary cross entropies; the slopes by its scores, 0 if not asked for.
+def logistic_of(scores, labels, result, num_queries, TILE: tl.constexpr, LOSS: tl.constexpr):
+    """Store sums of a tile's binary cross entropies; return slopes, junk if not asked for.
 
-    ``linear``: sums of the rows' scores. Positives are walked once: what they add to the sums and
-    to the slopes is found together.
+    Positives are walked once: what they add to the sums and to the slopes is found together.
     """
+    x = scores.x
     row = rows_of_tile(labels, TILE)
     first = labels.first + tl.program_id(1).to(tl.int64) * TILE.lanes
     place, start, stop, num_keys = first_positive(labels, row, first, num_queries, TILE)
@@ -213,10 +235,10 @@ def logistic_of(
     e = tl.exp2(tl.abs(x) * _MINUS_LOG2_E)
     if LOSS.has_sums:
         term = tl.maximum(x, 0.0) + log1p_of(e)
-        total = sum_rows(tl.where(by_lane(m_lane, TILE), term, 0.0), TILE)
-        store_sums(result.sums, row, num_queries, 1, linear, 2)
+        total = sum_rows(tl.where(by_lane(scores.m_lane, TILE), term, 0.0), TILE)
+        store_sums(result.sums, row, num_queries, 1, scores.linear, 2)
         if every != 0.0:
-            total -= every * linear
+            total -= every * scores.linear
     slope = x
     if LOSS.has_slopes:
         weight = weights_of(labels, row, row < num_queries)
@@ -240,10 +262,9 @@ def logistic_of(
 
 
 @triton.jit
-def softmax_of(
-    x, linear, labels, result, num_queries, m_lane, TILE: tl.constexpr, LOSS: tl.constexpr
-):
+def softmax_of(scores, labels, result, num_queries, TILE: tl.constexpr, LOSS: tl.constexpr):
     """As :func:`logistic_of`, of the softmax: peaks, masses and sums, and scores of targets."""
+    x = scores.x
     row = rows_of_tile(labels, TILE)
     m_row = row < num_queries
     first = labels.first + tl.program_id(1).to(tl.int64) * TILE.lanes
@@ -252,10 +273,10 @@ def softmax_of(
     is_target = by_lane(lanes_in_tile(TILE), TILE) == by_row(target, TILE)
     slope = x
     if LOSS.has_sums:
-        store_sums(result.sums, row, num_queries, 2, linear, 3)
+        store_sums(result.sums, row, num_queries, 2, scores.linear, 3)
         p_picked = tl.broadcast_to(by_row(result.picked + row, TILE), x.shape)
         tl.store(p_picked, x, mask=is_target)
-        x = tl.where(by_lane(m_lane, TILE), x, float("-inf"))
+        x = tl.where(by_lane(scores.m_lane, TILE), x, float("-inf"))
         peak = tl.maximum(max_rows(x, TILE), LOWEST)  # of scores that are all -inf
         mass = sum_rows(tl.exp(x - by_row(peak, TILE)), TILE)
         store_sums(result.sums, row, num_queries, 0, peak, 3)
@@ -274,29 +295,23 @@ def softmax_of(
 
 
 @triton.jit
-def reduce_tile(
-    distance,
-    bias,
-    labels,
-    result,
-    sizes,
-    FORM: tl.constexpr,
-    TILE: tl.constexpr,
-    LOSS: tl.constexpr,
-):
-    """Sums and slopes of a tile, whose scores before the bias are minus ``distance``.
+def reduce_tile(raw, bias, labels, result, sizes, VARIANT: tl.constexpr):
+    """Store sums and slopes of a tile of scores ``raw`` before the bias.
 
     ``sizes``: queries, and candidates of the chunk. A slope by a score that is a root is divided by
     it, which the pull of gradients wants. What stands beside the candidates of the chunk, up to the
     end of a row of slopes, is void: so a thread stores all its lanes at once.
     """
+    FORM: tl.constexpr = VARIANT.form
+    TILE: tl.constexpr = VARIANT.tile
+    LOSS: tl.constexpr = VARIANT.loss
     num_queries, num_candidates = sizes
     row = rows_of_tile(labels, TILE)
     lane = tl.program_id(1) * TILE.lanes + lanes_in_tile(TILE)
     m_row = row < num_queries
     m_lane = lane < num_candidates
-    x = score_of(distance, FORM)
-    summed = x
+    x = raw
+    summed = raw
     if FORM.has_bias:
         p_bias = bias.ptr + lane.to(tl.int64) * bias.step
         own = load_as(p_bias, m_lane, tl.float32)
@@ -306,54 +321,35 @@ def reduce_tile(
     linear = 0.0
     if LOSS.has_sums:
         linear = sum_rows(tl.where(by_lane(m_lane, TILE), summed, 0.0), TILE)
+    scores = TileScores(x, linear, m_lane)
     if LOSS.is_softmax:
-        slope = softmax_of(x, linear, labels, result, num_queries, m_lane, TILE, LOSS)
+        slope = softmax_of(scores, labels, result, num_queries, TILE, LOSS)
     else:
-        slope = logistic_of(x, linear, labels, result, num_queries, m_lane, TILE, LOSS)
+        slope = logistic_of(scores, labels, result, num_queries, TILE, LOSS)
     if LOSS.has_bias_sums:
         tile = labels.row // TILE.rows + tl.program_id(0)
         p_sums = result.bias_sums + tile.to(tl.int64) * result.row
         tl.store(p_sums + lane, sum_lanes(slope, TILE), mask=m_lane)
     if LOSS.has_slopes:
         if FORM.is_root:
-            length = distance_of(distance, FORM)
-            slope = tl.where(length > 0.0, slope / length, 0.0)
+            slope = tl.where(raw < 0.0, slope / -raw, 0.0)
         p_row = result.slopes + row.to(tl.int64) * result.row
         mask = by_row(m_row, TILE) & by_lane(lane < result.row, TILE)
         tl.store(by_row(p_row, TILE) + by_lane(lane, TILE), slope, mask=mask)
 
 
-@triton.jit(do_not_specialize=["num_queries", "num_candidates", "num_features"])
-def distance_losses(
-    packed,  # Panels
-    labels,
-    result,
-    num_queries,
-    num_candidates,
-    num_features,
-    FORM: tl.constexpr,
-    TILE: tl.constexpr,
-    LOSS: tl.constexpr,
-):
-    """One tile of a chunk, whose packed operands are those of score_tiles.py."""
-    sizes = num_queries, num_candidates
-    total = sum_packed(packed.queries, packed.panels, num_features, FORM, TILE)
-    reduce_tile(total, packed.bias, labels, result, sizes, FORM, TILE, LOSS)
-
-
 @triton.jit(do_not_specialize=["num_queries", "num_positives", "num_candidates"])
 def make_keys(
-    positives,  # indptr [B + 1], indices [positives]
+    positives,
     bias,
-    p_keys,  # [positives]
-    p_status,  # [FACTS + programs] int64: what is a label; 1 where a program met what is wrong
     num_queries,
     num_positives,
     num_candidates,
     LABELS: tl.constexpr,
 ):
-    """A key of every positive, and whether all are as labels must be: safe keys in any case."""
-    p_indptr, p_indices = positives
+    """Write a key of every positive, safe in any case, and whether all are as they must be."""
+    p_indptr = positives.indptr
+    p_status = positives.status
     i_program = tl.program_id(0)
     if i_program == 0:
         tl.store(p_status, num_positives.to(tl.int64))
@@ -366,12 +362,12 @@ def make_keys(
     is_bad = m_row & ((low >= high) | ((o == 0) & (low != 0)))
     is_bad |= m_row & (o == num_queries - 1) & (high != num_positives)
     m_place = o < num_positives
-    id = tl.load(p_indices + o, mask=m_place, other=0)
+    id = tl.load(positives.indices + o, mask=m_place, other=0)
     safe = tl.minimum(tl.maximum(id, 0), num_candidates - 1)
     is_bad |= m_place & (id != safe)
     if bias is not None:
         value = load_as(bias.ptr + safe * bias.step, m_place, tl.float32)
         is_bad |= m_place & (value == float("-inf"))
     row = tl.maximum(find_last_not_above(p_indptr, num_queries, o), 0)
-    tl.store(p_keys + o, row * num_candidates + safe, mask=m_place)
+    tl.store(positives.keys + o, row * num_candidates + safe, mask=m_place)
     tl.store(p_status + _FACTS + i_program, tl.max(is_bad.to(tl.int64), 0))

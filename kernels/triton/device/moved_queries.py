@@ -38,7 +38,6 @@ def pack_moved(
     count,
     num_features,
     p_out,  # [tiles][num_features][planes][LANES]
-    p_status,  # [1] the least row with a number that is not finite; None: nothing is checked
     FORM: tl.constexpr,
     LANES: tl.constexpr,
 ):
@@ -52,10 +51,10 @@ def pack_moved(
     mask = (k < num_features)[None, :] & (o_lane >= 0)[:, None]
     p_rows = lanes.rows.ptr + rows[:, None] * lanes.rows.row
     q = load_query(p_rows, lanes.rows, k.to(tl.int64)[None, :], mask, FORM, tl.float64)
-    if p_status is not None:
+    if lanes.status is not None:
         is_good = is_finite(q.re) & is_finite(q.im) & is_finite(q.w_re) & is_finite(q.w_im)
         is_bad = tl.max(((is_good & is_finite(q.a)) == 0).to(tl.int32), 1)
-        note_bad_rows(p_status, rows, is_bad > 0)
+        note_bad_rows(lanes.status, rows, is_bad > 0)
     re, im = moved_by_one(q, FORM)
     p_tile = p_out + (o_first // LANES).to(tl.int64) * num_features * (TOTAL * LANES)
     p_tile += (k * (TOTAL * LANES))[None, :] + o_lane[:, None]

@@ -1,15 +1,15 @@
 """Losses of sampled negatives, reduced where their scores arise, and the slopes of these losses.
 
-A pool that all queries share is scored in tiles (score_tiles.py, products.py); negatives of each
+A pool that all queries share is scored in tiles (score_tiles.py, loss_tiles.py); negatives of each
 row are gathered here. What a formula adds up of a row is kept in registers: of weights that are a
 softmax, the highest score, the sum of weights relative to it, and that of weights times terms.
 Tiles, or stripes of a row, leave four numbers a row, which one launch adds up in their order. Where
 gradients will be asked for, scores before the bias are written, once; one launch makes slopes of
 them, over the roots that scores are, as a pull of gradients wants them.
 
-Cost model (sm_90): the loops of score_tiles.py, products.py and gather.py, of rotate with 70 issue
-slots a pair for all code around them; 4 bytes a pair are written forward, and 4 read and 4 written
-by the slopes, which take 51 slots a pair of nssa.
+Cost model (sm_90): the loops of score_tiles.py, loss_tiles.py and gather.py, of rotate with 70
+issue slots a pair for all code around them; 4 bytes a pair are written forward, and 4 read and 4
+written by the slopes, which take 51 slots a pair of nssa.
 """
 
 from typing import Any, NamedTuple
@@ -29,7 +29,6 @@ from .losses import (
     rows_of_tile,
     sum_rows,
 )
-from .score_tiles import sum_packed
 from .sweep import SUM_BLOCK
 from .terms import add_term, load_candidate, load_query, score_of, stored_move
 
@@ -58,6 +57,7 @@ class RowLists(NamedTuple):
     negatives: RowView  # [B, K]
     index: Any  # [B, 1 + K]: both, forced to be rows of the table
     num_rows: int  # of the table
+    pairs: int  # of a stripe: a multiple of the tile's rows and of 16
 
 
 class ForwardState(NamedTuple):
@@ -68,16 +68,21 @@ class ForwardState(NamedTuple):
     positive: Any  # [B] scores of the positives; None: the formula asks for none
     peaks: Any  # [B] each
     masses: Any
+    rows: Any  # [B] losses
+    sums: Any = None  # [tiles][PARTS][B], of a forward
+    status: Any = None  # [programs] int64, of a forward: 1 where one met what is not finite
 
 
 class ScoreGradients(NamedTuple):
-    """The gradient of scores, and what it is made of."""
+    """The gradient of scores, and what it is made of beside them."""
 
     ptr: Any  # [B][row]
     row: int
     bias_sums: Any  # [tiles of rows][K]; None: not asked for
     grad: Vector  # of the rows
     grad_positive: Vector | None  # of lists, whose first column the positives are
+    bias: Vector | None  # of the pool, or of the table
+    index: Any  # [B, 1 + K] of lists; None
 
 
 class RowState(NamedTuple):
@@ -121,18 +126,12 @@ def store_parts(p_sums, tile, row, num_queries, parts, linear, mask):
 
 
 @triton.jit
-def reduce_negatives(
-    raw,
-    bias,
-    given,
-    result,
-    sizes,
-    FORM: tl.constexpr,
-    TILE: tl.constexpr,
-    LOSS: tl.constexpr,
-):
-    """Return the states of a tile's rows of scores before the bias, of a pool; see reduce_tile."""
-    FORMULA: tl.constexpr = LOSS.formula  # as in products.product_losses
+def reduce_negatives(raw, bias, given, result, sizes, VARIANT: tl.constexpr):
+    """Store the states of the rows of a tile of a pool; see :func:`losses.reduce_tile`."""
+    FORM: tl.constexpr = VARIANT.form
+    TILE: tl.constexpr = VARIANT.tile
+    LOSS: tl.constexpr = VARIANT.loss
+    FORMULA: tl.constexpr = LOSS.formula
     num_queries, num_candidates = sizes
     row = rows_of_tile(given, TILE)
     lane = tl.program_id(1) * TILE.lanes + lanes_in_tile(TILE)
@@ -174,25 +173,6 @@ def reduce_negatives(
     store_parts(result.sums, tl.program_id(1), row, num_queries, parts, linear, m_row)
 
 
-@triton.jit(do_not_specialize=["num_queries", "num_candidates", "num_features"])
-def distance_negatives(
-    packed,  # Panels
-    labels,  # RowInputs
-    result,
-    num_queries,
-    num_candidates,
-    num_features,
-    FORM: tl.constexpr,
-    TILE: tl.constexpr,
-    LOSS: tl.constexpr,
-):
-    """One tile of a chunk of a pool; see losses.distance_losses."""
-    sizes = num_queries, num_candidates
-    total = sum_packed(packed.queries, packed.panels, num_features, FORM, TILE)
-    raw = score_of(total, FORM)
-    reduce_negatives(raw, packed.bias, labels, result, sizes, FORM, TILE, LOSS)
-
-
 @triton.jit
 def gathered(p_q, views, id, num_features, FORM: tl.constexpr, FEATURES: tl.constexpr):
     """Scores before the bias of a query with the rows ``id``."""
@@ -228,26 +208,27 @@ def forced(id, count):
     return safe, tl.where(id == safe, 0.0, float("nan"))
 
 
-@triton.jit(do_not_specialize=["num_negatives", "num_features", "pairs"])
+@triton.jit(do_not_specialize=["num_negatives", "num_features"])
 def gather_negatives(
     views,
     lists,
     given,
     kept,
-    p_sums,  # [stripes][PARTS][B]
     num_negatives,
     num_features,
-    pairs,  # of a stripe: a multiple of TILE.rows
-    FORM: tl.constexpr,
-    TILE: tl.constexpr,  # pairs, features
-    FORMULA: tl.constexpr,
+    VARIANT: tl.constexpr,  # the tile: pairs, features
 ):
-    """A stripe of the negatives of a row; the first one scores its positive, too."""
+    """Reduce a stripe of the negatives of a row; the first one scores its positive, too."""
+    FORM: tl.constexpr = VARIANT.form
+    TILE: tl.constexpr = VARIANT.tile
+    LOSS: tl.constexpr = VARIANT.loss
+    FORMULA: tl.constexpr = LOSS.formula
     # Made anew: Triton 3.6 loses the members of nested tuples that are arguments in a loop.
     views = Views(views.queries, views.table, views.factor, views.bias)
     PAIRS: tl.constexpr = TILE.rows
     query = tl.program_id(0).to(tl.int64)
     stripe = tl.program_id(1)
+    pairs = lists.pairs
     num_rows = lists.num_rows
     p_q = views.queries.ptr + query * views.queries.row
     p_ids = lists.negatives.ptr + query * lists.negatives.row
@@ -311,15 +292,12 @@ def gather_negatives(
         mass += tl.sum(weight, 0)
         total += tl.sum(term, 0)
     parts = RowState(peak, mass, total)
-    store_parts(p_sums, stripe, query, tl.num_programs(0), parts, linear, stripe >= 0)
+    store_parts(kept.sums, stripe, query, tl.num_programs(0), parts, linear, stripe >= 0)
 
 
 @triton.jit(do_not_specialize=["num_tiles", "num_queries"])
 def finish_negatives(
-    p_sums,  # [tiles][PARTS][B]
-    p_rows,  # [B] losses
     kept,
-    p_status,  # [programs] int64, 1 where one met what is not finite
     alpha,
     num_tiles,
     num_queries,
@@ -331,7 +309,7 @@ def finish_negatives(
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     m_row = row < num_queries
     wide = num_queries.to(tl.int64)
-    p_row = p_sums + row
+    p_row = kept.sums + row
     peak = tl.zeros((ROWS,), tl.float32)
     if FORMULA == "nssa":
         peak += LOWEST
@@ -341,7 +319,7 @@ def finish_negatives(
     mass = tl.zeros((ROWS,), tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
     linear = tl.zeros((ROWS,), tl.float32)
-    p_row = p_sums + row
+    p_row = kept.sums + row
     tile = 0
     while tile < num_tiles:
         stop = tl.minimum(tile + SUM_BLOCK, num_tiles)
@@ -368,26 +346,28 @@ def finish_negatives(
     else:
         loss = total
     is_bad = m_row & ((tl.abs(linear) < float("inf")) == 0)
-    tl.store(p_rows + row, loss, mask=m_row)
+    tl.store(kept.rows + row, loss, mask=m_row)
     tl.store(kept.peaks + row, peak, mask=m_row)
     tl.store(kept.masses + row, mass, mask=m_row)
-    tl.store(p_status + tl.program_id(0), tl.max(is_bad.to(tl.int64), 0))
+    tl.store(kept.status + tl.program_id(0), tl.max(is_bad.to(tl.int64), 0))
 
 
 @triton.jit(do_not_specialize=["num_queries", "num_columns"])
 def negative_slopes(
     kept,
     given,
-    bias,  # of the pool, or of the table; None
-    p_index,  # [B, 1 + K] of lists; None
     slopes,
     num_queries,
     num_columns,  # of a list, its positive among them
-    FORM: tl.constexpr,
-    TILE: tl.constexpr,
-    FORMULA: tl.constexpr,
+    VARIANT: tl.constexpr,
 ):
-    """The slopes of a tile of scores; none flows through weights."""
+    """Compute the slopes of a tile of scores; none flows through weights."""
+    FORM: tl.constexpr = VARIANT.form
+    TILE: tl.constexpr = VARIANT.tile
+    LOSS: tl.constexpr = VARIANT.loss
+    FORMULA: tl.constexpr = LOSS.formula
+    bias = slopes.bias
+    p_index = slopes.index
     row = tl.program_id(1) * TILE.rows + tl.arange(0, TILE.rows)
     column = tl.program_id(0) * TILE.lanes + tl.arange(0, TILE.lanes)
     m_row = row < num_queries

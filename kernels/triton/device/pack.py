@@ -20,6 +20,7 @@ from .arguments import (
     NO_NORM,
     SUM_NORM,
     Lanes,
+    Vector,
     is_finite,
     load_as,
     note_bad_rows,
@@ -38,6 +39,7 @@ class Panel(NamedTuple):
     lanes: int
     planes: int  # of the rows
     total: int  # planes of the panel; 0: nothing is stored
+    norm: int = 0  # of Norm; a program then takes all features, else FEATURES of them
     first: int = 0  # plane of the panel that the first of these is
     is_less_one: bool = False  # 1 is subtracted before rounding
     is_negated: bool = False
@@ -55,16 +57,17 @@ def rows_of(lanes, count):
 
 
 class LaneFacts(NamedTuple):
-    """Where what is known of lanes goes: ``[panels][2][lanes of a panel]`` bias, norm; a crop."""
+    """Biases and norms of lanes, ``[panels][2][lanes of a panel]``, of each crop."""
 
     ptr: Any
+    bias: Vector | None  # of rows
     widths: Any  # [number] int64, none below the one before; None: one crop, of all features
     number: int
     apart: int  # between the lanes of a crop and of the next
 
 
 @triton.jit
-def pack_features(lanes, rows, k, stop, panel, seen, NORM: tl.constexpr, PANEL: tl.constexpr):
+def pack_features(lanes, rows, k, stop, panel, seen, PANEL: tl.constexpr):
     """Pack features ``k`` below ``stop``; ``seen`` is the sum of a norm, and whether rows are bad.
 
     ``panel`` is a pointer, and the lanes in it.
@@ -72,6 +75,7 @@ def pack_features(lanes, rows, k, stop, panel, seen, NORM: tl.constexpr, PANEL: 
     p_panel, o_lane = panel
     total, is_bad = seen
     PLANES: tl.constexpr = PANEL.planes
+    NORM: tl.constexpr = PANEL.norm
     m_feature = (k < stop)[None, :]
     for plane in tl.static_range(PLANES):
         o_feature = (plane_at(lanes.rows, plane) + k.to(tl.int64) * lanes.rows.step)[None]
@@ -95,18 +99,16 @@ def pack_features(lanes, rows, k, stop, panel, seen, NORM: tl.constexpr, PANEL: 
 @triton.jit(do_not_specialize=["count", "num_features"])
 def pack(
     lanes,
-    bias,  # Vector; None: there is none
     count,
     num_features,
     p_out,  # [panels][num_features][planes][lanes of a panel]
-    p_status,  # [1] the least row with a number that is not finite; None: nothing is checked
     facts,  # LaneFacts; None: none are asked for
-    NORM: tl.constexpr,  # of Norm; a program then takes all features, else FEATURES of them
     PANEL: tl.constexpr,
 ):
     """Pack ``ROWS`` rows; write their bias, rounded, and an upper bound on their norm."""
     # Made anew: Triton 3.6 loses the members of nested tuples that are arguments in a loop.
-    lanes = Lanes(lanes.rows, lanes.ids, lanes.first)
+    lanes = Lanes(lanes.rows, lanes.ids, lanes.first, lanes.status)
+    NORM: tl.constexpr = PANEL.norm
     rows = rows_of(lanes, count)
     o_first = tl.program_id(0) * ROWS
     i_panel = (o_first // PANEL.lanes).to(tl.int64)
@@ -115,10 +117,10 @@ def pack(
     seen = tl.zeros((ROWS,), tl.float64), tl.zeros((ROWS,), tl.int32)
     if NORM == NO_NORM:
         k = tl.program_id(1) * FEATURES + tl.arange(0, FEATURES)
-        seen = pack_features(lanes, rows, k, num_features, (p_panel, o_lane), seen, NORM, PANEL)
-        if bias is not None:  # noqa: SIM102
+        seen = pack_features(lanes, rows, k, num_features, (p_panel, o_lane), seen, PANEL)
+        if facts is not None:  # noqa: SIM102
             if tl.program_id(1) == 0:
-                write_bias(facts.ptr + i_panel * (2 * PANEL.lanes) + o_lane, bias, rows)
+                write_bias(facts.ptr + i_panel * (2 * PANEL.lanes) + o_lane, facts, rows)
     else:
         low = tl.full((), 0, tl.int32)
         for i_crop in range(facts.number):
@@ -127,20 +129,21 @@ def pack(
                 width = tl.load(facts.widths + i_crop).to(tl.int32)
             for feature in range(low, width, FEATURES):
                 k = feature + tl.arange(0, FEATURES)
-                seen = pack_features(lanes, rows, k, width, (p_panel, o_lane), seen, NORM, PANEL)
+                seen = pack_features(lanes, rows, k, width, (p_panel, o_lane), seen, PANEL)
             low = tl.maximum(low, width)
             p_lane = facts.ptr + i_crop * facts.apart + i_panel * (2 * PANEL.lanes) + o_lane
-            if bias is not None:
-                write_bias(p_lane, bias, rows)
+            write_bias(p_lane, facts, rows)
             tl.store(p_lane + PANEL.lanes, norm_above(seen[0], NORM))
-    if p_status is not None:
-        note_bad_rows(p_status, rows, seen[1] > 0)
+    if lanes.status is not None:
+        note_bad_rows(lanes.status, rows, seen[1] > 0)
 
 
 @triton.jit
-def write_bias(p_lane, bias, rows):
-    """The bias of rows, rounded."""
-    tl.store(p_lane, load_as(bias.ptr + rows * bias.step, None, tl.float32))
+def write_bias(p_lane, facts, rows):
+    """Write the bias of rows, rounded, if there is one."""
+    if facts.bias is not None:
+        value = load_as(facts.bias.ptr + rows * facts.bias.step, None, tl.float32)
+        tl.store(p_lane, value)
 
 
 @triton.jit

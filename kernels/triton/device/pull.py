@@ -35,15 +35,10 @@ class PullTile(NamedTuple):
     adds: bool  # to the gradients of rows; else they are written
 
 
-class SlopeMatrix(NamedTuple):
-    """Coefficients ``[num_queries, num_rows]`` of column stride 1."""
-
-    ptr: Any
-
-
 class Pulled(NamedTuple):
-    """Where gradients go."""
+    """Slopes, and where the gradients that they are pulled into go."""
 
+    slopes: Any  # [num_queries, num_rows] of column stride 1
     partial: Any  # float32 [stripes][tiles of features][num_queries][planes][FEATURES]; or None
     grad: RowView | None  # ``num_rows`` rows of a split of the queries after those of the last
     grad_factor: RowView | None
@@ -171,9 +166,8 @@ def put(p_plane, total, mask, ADDS: tl.constexpr):
 )
 def pull(
     views,
-    slopes,
-    row_of_slopes,  # its stride: unaligned to the compiler, which then loads what it exchanges best
     pulled,
+    row_of_slopes,  # its stride: unaligned to the compiler, which then loads what it exchanges best
     num_queries,
     num_rows,
     first_feature,
@@ -213,7 +207,7 @@ def pull(
             p_f = views.factor.ptr + row * views.factor.row
         c = load_candidate(p_c, p_f, views, k, None, FORM, tl.float32)
         p_q = views.queries.ptr + first.to(tl.int64) * views.queries.row
-        p_slope = slopes.ptr + first.to(tl.int64) * row_of_slopes + first_row
+        p_slope = pulled.slopes + first.to(tl.int64) * row_of_slopes + first_row
         m_slope = place < num_rows
         m_earlier = m_feature & ((i_tile > first_tile) | (has_earlier > 0))
         if TILE.of_queries:

@@ -18,7 +18,7 @@ import triton.language as tl
 
 from .arguments import Lanes, is_finite, load_as, note_bad_rows, widen
 from .pack import ROWS, norm_above, rows_of
-from .sweep import Tally, classify
+from .sweep import classify
 
 SPLIT_FEATURES = 32  # of a step; rows are padded to it
 SPLIT_NORMS = 3  # of a row: its own, that of its lower part, that of what is left
@@ -27,20 +27,20 @@ TERMS: tl.constexpr = tl.constexpr(1 + SPLIT_NORMS)
 THRESHOLDS: tl.constexpr = tl.constexpr(2 + SPLIT_NORMS)
 
 
-class PackedParts(NamedTuple):
-    """Rows as a tile takes them, each ``[rows][steps][STEP]`` in bfloat16, padded with zeros."""
+class SplitRows(NamedTuple):
+    """Packed rows of one side, whose parts are ``[rows][steps][STEP]``, padded with zeros."""
 
-    high: Any
-    low: Any  # None: zeros, as of a table in bfloat16
+    high: Any  # bfloat16
+    low: Any  # likewise; None: zeros, as of a table in bfloat16
+    terms: Any  # [panels][4][lanes of a panel] bias, norms
 
 
 class SplitPanels(NamedTuple):
     """What a sweep reads: both sides, and what decides their pairs."""
 
-    queries: PackedParts
-    candidates: PackedParts
+    queries: SplitRows
+    candidates: SplitRows
     thresholds: Any  # [tiles][5][rows of a tile], see split.thresholds
-    lanes: Any  # [panels][4][lanes of a tile] bias, norms
     rel: float
 
 
@@ -62,16 +62,13 @@ def number_or_infinity(norm):
     return tl.where(norm < float("inf"), norm, float("inf"))
 
 
-@triton.jit(do_not_specialize=["count", "num_features", "num_steps"])
+@triton.jit(do_not_specialize=["count", "num_features"])
 def pack_parts(
-    lanes: Lanes,
+    lanes,
     bias,
-    parts: PackedParts,
-    p_terms,  # [panels][4][lanes of a panel] bias, norms
-    p_status,  # [1] the least row with a number that is not finite; None: nothing is checked
+    packed,  # SplitRows
     count,
     num_features,
-    num_steps,
     LANES: tl.constexpr,  # of a panel
     IS_NEGATED: tl.constexpr,
 ):
@@ -80,14 +77,15 @@ def pack_parts(
     Cost model: a read of the rows, a write of 4 bytes a number; limited by memory.
     """
     # Made anew: Triton 3.6 loses the members of nested tuples that are arguments in a loop.
-    lanes = Lanes(lanes.rows, lanes.ids, lanes.first)
+    lanes = Lanes(lanes.rows, lanes.ids, lanes.first, lanes.status)
+    num_steps = (num_features + STEP - 1) // STEP
     rows = rows_of(lanes, count)
     lane = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     p_rows = lanes.rows.ptr + rows[:, None] * lanes.rows.row
-    p_high = parts.high + lane.to(tl.int64)[:, None] * (num_steps * STEP)
+    p_high = packed.high + lane.to(tl.int64)[:, None] * (num_steps * STEP)
     p_low = p_high
-    if parts.low is not None:
-        p_low = parts.low + lane.to(tl.int64)[:, None] * (num_steps * STEP)
+    if packed.low is not None:
+        p_low = packed.low + lane.to(tl.int64)[:, None] * (num_steps * STEP)
     is_bad = tl.zeros((ROWS,), tl.int32)
     of_row = tl.zeros((ROWS,), tl.float64)
     of_low = tl.zeros((ROWS,), tl.float64)
@@ -97,14 +95,14 @@ def pack_parts(
         m_feature = (k < num_features)[None, :]
         o_feature = (k.to(tl.int64) * lanes.rows.step)[None, :]
         value = widen(tl.load(p_rows + o_feature, mask=m_feature, other=0.0)).to(tl.float64)
-        if p_status is not None:
+        if lanes.status is not None:
             is_bad |= tl.max((is_finite(value) == 0).to(tl.int32), 1)
         if IS_NEGATED:
             value = -value
         high = to_bfloat16(value.to(tl.float32))
         rest = value - widen(high).to(tl.float64)
         tl.store(p_high + k[None, :], high)
-        if parts.low is not None:
+        if packed.low is not None:
             low = to_bfloat16(rest.to(tl.float32))
             tl.store(p_low + k[None, :], low)
             lower = widen(low).to(tl.float64)
@@ -112,9 +110,9 @@ def pack_parts(
             rest -= lower
         of_row += tl.sum(value * value, 1)
         of_rest += tl.sum(rest * rest, 1)
-    if p_status is not None:
-        note_bad_rows(p_status, rows, is_bad > 0)
-    p_terms += (tl.program_id(0) * ROWS // LANES) * (TERMS * LANES)
+    if lanes.status is not None:
+        note_bad_rows(lanes.status, rows, is_bad > 0)
+    p_terms = packed.terms + (tl.program_id(0) * ROWS // LANES) * (TERMS * LANES)
     p_terms += (tl.program_id(0) * ROWS) % LANES + tl.arange(0, ROWS)
     if bias is not None:
         tl.store(p_terms, load_as(bias.ptr + rows * bias.step, None, tl.float32))
@@ -123,27 +121,53 @@ def pack_parts(
     tl.store(p_terms + 3 * LANES, number_or_infinity(norm_above(of_rest, 2)))
 
 
+@triton.constexpr_function
+def is_turned(tile):
+    """Tell whether candidates are the rows of a tile's products, as each warp group takes 64."""
+    return tile.rows < tile.lanes
+
+
+@triton.jit
+def add_parts(part, q, c, TILE: tl.constexpr):
+    """Add the product of parts of queries ``[M, STEP]`` and of candidates ``[STEP, N]``."""
+    if is_turned(TILE):
+        part = tl.dot(tl.trans(c), tl.trans(q), part)
+    else:
+        part = tl.dot(q, c, part)
+    return part
+
+
+@triton.jit
+def new_products(TILE: tl.constexpr):
+    """Return zeros for the products of a tile, ``[M, N]``, turned ``[N, M]``."""
+    M: tl.constexpr = TILE.rows
+    N: tl.constexpr = TILE.lanes
+    return tl.zeros((N, M) if is_turned(TILE) else (M, N), tl.float32)
+
+
 @triton.jit
 def multiply_tile(split, num_steps, STAGES: tl.constexpr, TILE: tl.constexpr):
-    """The products of a tile, ``[M, N]``."""
+    """Multiply the rows of a tile, ``[M, N]``."""
     M: tl.constexpr = TILE.rows
     N: tl.constexpr = TILE.lanes
     width = num_steps * STEP
     o_query = (tl.program_id(0) * M + tl.arange(0, M))[:, None] * width + tl.arange(0, STEP)
     o_candidate = (tl.program_id(1) * N + tl.arange(0, N))[None, :] * width
     o_candidate += tl.arange(0, STEP)[:, None]
-    total = tl.zeros((M, N), tl.float32)
+    total = new_products(TILE)
     for step in tl.range(0, num_steps, num_stages=STAGES):
         k = step * STEP
         q_high = tl.load(split.queries.high + o_query + k)
         q_low = tl.load(split.queries.low + o_query + k)
         c_high = tl.load(split.candidates.high + o_candidate + k)
-        part = tl.dot(q_low, c_high)
+        part = add_parts(new_products(TILE), q_low, c_high, TILE)
         if split.candidates.low is not None:
             c_low = tl.load(split.candidates.low + o_candidate + k)
-            part = tl.dot(q_high, c_low, part)
-        part = tl.dot(q_high, c_high, part)
+            part = add_parts(part, q_high, c_low, TILE)
+        part = add_parts(part, q_high, c_high, TILE)
         total += part
+    if is_turned(TILE):
+        total = tl.trans(total)
     return total
 
 
@@ -153,7 +177,7 @@ def judge_tile(total, split, num_candidates, FORM: tl.constexpr, TILE: tl.conste
     M: tl.constexpr = TILE.rows
     N: tl.constexpr = TILE.lanes
     p_threshold = split.thresholds + tl.program_id(0) * (THRESHOLDS * M) + tl.arange(0, M)
-    p_lane = split.lanes + tl.program_id(1) * (TERMS * N) + tl.arange(0, N)
+    p_lane = split.candidates.terms + tl.program_id(1) * (TERMS * N) + tl.arange(0, N)
     lane = tl.program_id(1) * N + tl.arange(0, N)
     tau = tl.load(p_threshold)[:, None]
     valid = (tau == tau) & (lane < num_candidates)[None, :]
@@ -185,7 +209,7 @@ def append_each(tally, is_open, TILE: tl.constexpr):
 @triton.jit(do_not_specialize=["num_candidates", "num_steps"])
 def sweep_split(
     split,
-    tally: Tally,
+    tally,
     num_candidates,
     num_steps,
     STAGES: tl.constexpr,
@@ -193,7 +217,7 @@ def sweep_split(
     TILE: tl.constexpr,
 ):
     """As sweep.sweep: count what beats its target for certain; append what is open to the band."""
-    split = SplitPanels(split.queries, split.candidates, split.thresholds, split.lanes, split.rel)
+    split = SplitPanels(split.queries, split.candidates, split.thresholds, split.rel)
     total = multiply_tile(split, num_steps, STAGES, TILE)
     beats, loses, valid = judge_tile(total, split, num_candidates, FORM, TILE)
     position = tl.program_id(0) * TILE.rows + tl.arange(0, TILE.rows)
@@ -205,7 +229,7 @@ def sweep_split(
 @triton.jit(do_not_specialize=["num_candidates", "num_steps"])
 def collect_split(
     split,
-    tally: Tally,
+    tally,
     num_candidates,
     num_steps,
     STAGES: tl.constexpr,
@@ -213,7 +237,7 @@ def collect_split(
     TILE: tl.constexpr,
 ):
     """As sweep.collect: append what is not certain to be worse than its query's limit."""
-    split = SplitPanels(split.queries, split.candidates, split.thresholds, split.lanes, split.rel)
+    split = SplitPanels(split.queries, split.candidates, split.thresholds, split.rel)
     total = multiply_tile(split, num_steps, STAGES, TILE)
     _, loses, valid = judge_tile(total, split, num_candidates, FORM, TILE)
     append_each(tally, valid & (loses == 0), TILE)

@@ -111,10 +111,9 @@ def launch_in_place(
         (-(-decider.queries // tile.queries), -(-selection.size // tile.candidates)),
         {
             "views": views,
-            "lanes": selection.of(views.table),
+            "lanes": selection.of(views.table, status),
             "decider": decider,
             "tally": tally,
-            "p_status": status,
             "num_candidates": selection.size,
             "FORM": form,
             "TILE": TileShape(tile.queries, tile.candidates),

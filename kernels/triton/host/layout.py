@@ -26,9 +26,9 @@ class Selection(NamedTuple):
         """All rows, or those of ``ids``."""
         return Selection(len(rows) if ids is None else len(ids), ids)
 
-    def of(self, rows: RowView) -> Lanes:
-        """These of ``rows``."""
-        return Lanes(rows, self.ids, self.first)
+    def of(self, rows: RowView, status: Tensor | None = None) -> Lanes:
+        """Return the lanes of ``rows``, which are checked if there is a status."""
+        return Lanes(rows, self.ids, self.first, status)
 
 
 def pack_queries(
@@ -47,7 +47,7 @@ def pack_queries(
     """
     planes = operands.query_planes
     out = _room(out, operands.queries, selection, width * dim * planes, width)
-    lanes = selection.of(queries_of(operands))
+    lanes = selection.of(queries_of(operands), status)
     if operands.score.is_rscf:
         launcher.launch(
             pack_moved,
@@ -57,7 +57,6 @@ def pack_queries(
                 "count": selection.size,
                 "num_features": dim,
                 "p_out": out,
-                "p_status": status,
                 "FORM": form_of(operands.without_bias()),
                 "LANES": width,
             },
@@ -65,7 +64,7 @@ def pack_queries(
         )
     else:
         panel = Panel(width, planes, planes, is_negated=not operands.score.monotone)
-        _pack(lanes, selection, dim, panel, out, status)
+        _pack(lanes, selection, dim, panel, out)
     return out
 
 
@@ -74,7 +73,7 @@ def pack_stored_queries(operands: Operands, dim: int, width: int) -> Tensor:
     planes, selection = operands.query_planes, Selection.of_rows(operands.queries)
     out = _room(None, operands.queries, selection, width * dim * planes, width)
     lanes = selection.of(queries_of(operands))
-    _pack(lanes, selection, dim, Panel(width, planes, planes), out, None)
+    _pack(lanes, selection, dim, Panel(width, planes, planes), out)
     return out
 
 
@@ -89,9 +88,10 @@ class Described(NamedTuple):
     @property
     def facts(self) -> LaneFacts:
         """As the kernel takes it."""
+        bias = None if self.bias is None else vector_of(self.bias)
         if self.widths is None:
-            return LaneFacts(self.out, None, 1, 0)
-        return LaneFacts(self.out, self.widths, len(self.widths), self.out.stride(0))
+            return LaneFacts(self.out, bias, None, 1, 0)
+        return LaneFacts(self.out, bias, self.widths, len(self.widths), self.out.stride(0))
 
 
 def pack_candidates(
@@ -112,15 +112,15 @@ def pack_candidates(
     planes, total = operands.score.planes, packed_planes(operands)[1]
     out = _room(out, operands.table, selection, width * dim * total, width)
     panel = Panel(width, planes, total)
-    table = selection.of(rows_of(operands.table, operands.score))
-    of_table = None if status is None else status[:1]
+    of_table, of_factor = (None, None) if status is None else (status[:1], status[1:])
+    table = selection.of(rows_of(operands.table, operands.score), of_table)
     if operands.factor is None:
-        _pack(table, selection, dim, panel, out, of_table, described)
+        _pack(table, selection, dim, panel, out, described)
         return out
-    _pack(table, selection, dim, panel, out, of_table)
-    panel = Panel(width, 1, total, planes, is_less_one=described is not None)
-    of_factor = None if status is None else status[1:]
-    _pack(selection.of(plane_of(operands.factor)), selection, dim, panel, out, of_factor, described)
+    _pack(table, selection, dim, panel, out)
+    panel = Panel(width, 1, total, first=planes, is_less_one=described is not None)
+    factor = selection.of(plane_of(operands.factor), of_factor)
+    _pack(factor, selection, dim, panel, out, described)
     return out
 
 
@@ -136,7 +136,7 @@ def query_norms(operands: Operands, selection: Selection, dim: int, norm: Norm) 
     out = room_for_facts(operands, selection.size, PACK_ROWS)
     view, planes = rows_of(operands.queries, operands.score), operands.score.planes
     panel = Panel(PACK_ROWS, planes, total=0)
-    _pack(selection.of(view), selection, dim, panel, out, None, Described(out, norm))
+    _pack(selection.of(view), selection, dim, panel, out, Described(out, norm))
     return out.view(-1, 2, PACK_ROWS)[:, 1].flatten()[: selection.size]
 
 
@@ -186,25 +186,20 @@ def _pack(
     features: int,
     panel: Panel,
     out: Tensor,
-    status: Tensor | None,
     described: Described | None = None,
 ) -> None:
     norm = Norm.NONE if described is None else described.norm
-    bias = None if described is None else described.bias
     rows, parts = _grid(selection, features, panel.lanes)
     launcher.launch(
         pack,
         (rows, 1 if norm else parts),
         {
             "lanes": lanes,
-            "bias": None if bias is None else vector_of(bias),
             "count": selection.size,
             "num_features": features,
             "p_out": out,
-            "p_status": status,
             "facts": None if described is None else described.facts,
-            "NORM": norm.value,
-            "PANEL": panel,
+            "PANEL": panel._replace(norm=norm.value),
         },
         num_warps=4,
     )

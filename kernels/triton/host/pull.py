@@ -164,9 +164,9 @@ def pull(
         (-(-(slopes.high - slopes.low) // tile.features), stripes, splits),
         {
             "views": views_of(operands),
-            "slopes": kernels.SlopeMatrix(slopes.coefficient),
             "row_of_slopes": slopes.coefficient.stride(0),
             "pulled": Pulled(
+                slopes.coefficient,
                 None if sums is None else sums.partial,
                 None if grad is None else rows_of(grad, operands.score),
                 None if grad_factor is None else plane_of(grad_factor),

@@ -8,18 +8,18 @@ is an assumption, twice what is known of them; docs/exactness.md has it and the 
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...operands import Operands
+from ..device.arguments import Lanes
 from ..device.pack import PACK_ROWS
 from ..device.split_sweep import (
     SPLIT_FEATURES,
     SPLIT_NORMS,
-    PackedParts,
     SplitPanels,
+    SplitRows,
     collect_split,
     pack_parts,
     sweep_split,
@@ -28,7 +28,7 @@ from ..device.sweep import Tally
 from . import bounds, configs
 from . import launch as launcher
 from .layout import Selection
-from .views import form_of, rows_of, vector_of
+from .views import form_of, plane_of, vector_of
 
 CUT = 3 * bounds.UNIT  # what one product costs, of the largest addend: twice 1.5 units
 _LOW = 2.0**-8 * (1 + 2.0**-7)  # the lower part of a number, of the number
@@ -80,11 +80,11 @@ def thresholds(
 
 
 def tiled_thresholds(
-    bound: SplitBound, target_scores: Tensor, queries: "SplitRows", bias_magnitude: Tensor | None
+    bound: SplitBound, target_scores: Tensor, queries: SplitRows, bias_magnitude: Tensor | None
 ) -> Tensor:
     """The thresholds of packed queries, ``[tiles, 5, rows of a tile]``; NaN past the last."""
     count, width = len(target_scores), queries.terms.shape[2]
-    rows = thresholds(bound, target_scores, queries.norms(count), bias_magnitude)
+    rows = thresholds(bound, target_scores, norms_of(queries, count), bias_magnitude)
     rows = torch.nn.functional.pad(rows, (0, -count % width))
     rows[0, count:] = torch.nan
     return bounds.tiled(rows, width)
@@ -100,16 +100,10 @@ def has_low(rows: Tensor) -> bool:
     return rows.dtype != torch.bfloat16
 
 
-@dataclass(frozen=True)
-class SplitRows:
-    """Packed rows of one side."""
-
-    parts: PackedParts
-    terms: Tensor  # [panels, 4, lanes of a panel] bias, norms
-
-    def norms(self, count: int) -> Tensor:
-        """Upper bounds on the norms of the first ``count`` rows and of their parts, ``[3, R]``."""
-        return self.terms[:, 1:].transpose(0, 1).flatten(1)[:, :count]
+def norms_of(rows: SplitRows, count: int) -> Tensor:
+    """Upper bounds on the norms of the first ``count`` rows and of their parts, ``[3, R]``."""
+    terms: Tensor = rows.terms
+    return terms[:, 1:].transpose(0, 1).flatten(1)[:, :count]
 
 
 def row_floats(dim: int) -> int:
@@ -126,9 +120,9 @@ def pack_queries(
     out: Tensor | None = None,
     status: Tensor | None = None,
 ) -> SplitRows:
-    """Negated queries in tiles of ``width``; the other arguments as of ``layout.pack_queries``."""
-    options = {"bias": None, "IS_NEGATED": True, "p_status": status}
-    return _pack(operands.queries, operands, selection, dim, width, out, options)
+    """Pack negated queries in tiles of ``width``, as ``layout.pack_queries``."""
+    lanes = selection.of(plane_of(operands.queries), status)
+    return _pack(lanes, None, (selection.size, dim), width, out, is_negated=True)
 
 
 def pack_candidates(
@@ -140,47 +134,43 @@ def pack_candidates(
     out: Tensor | None = None,
     status: Tensor | None = None,
 ) -> SplitRows:
-    """Candidates in panels of ``width``, as of ``layout.pack_candidates``."""
+    """Pack candidates in panels of ``width``, as ``layout.pack_candidates``."""
+    lanes = selection.of(plane_of(operands.table), status)
     bias = operands.candidates.whole_bias
-    options = {
-        "bias": None if bias is None else vector_of(bias),
-        "IS_NEGATED": False,
-        "p_status": status,
-    }
-    return _pack(operands.table, operands, selection, dim, width, out, options)
+    return _pack(lanes, bias, (selection.size, dim), width, out, is_negated=False)
 
 
 def _pack(
-    rows: Tensor,
-    operands: Operands,
-    selection: Selection,
-    dim: int,
+    lanes: Lanes,
+    bias: Tensor | None,
+    shape: tuple[int, int],
     width: int,
     out: Tensor | None,
-    options: dict[str, Any],
+    *,
+    is_negated: bool,
 ) -> SplitRows:
-    panels = -(-selection.size // width)
+    (count, dim), rows = shape, lanes.rows.ptr
+    panels = -(-count // width)
     numbers = panels * width * row_floats(dim)
     if out is None:
         out = rows.new_empty(numbers, dtype=torch.float32)
     halves = out[:numbers].view(torch.bfloat16)
-    high, low = halves[:numbers], halves[numbers:]
     packed = SplitRows(
-        PackedParts(high, low if has_low(rows) else None),
+        halves[:numbers],
+        halves[numbers:] if has_low(rows) else None,
         rows.new_empty(panels, _TERMS, width, dtype=torch.float32),
     )
     launcher.launch(
         pack_parts,
         (panels * (width // PACK_ROWS),),
         {
-            "lanes": selection.of(rows_of(rows, operands.score)),
-            "parts": packed.parts,
-            "p_terms": packed.terms,
-            "count": selection.size,
+            "lanes": lanes,
+            "bias": None if bias is None else vector_of(bias),
+            "packed": packed,
+            "count": count,
             "num_features": dim,
-            "num_steps": num_steps(dim),
             "LANES": width,
-            **options,
+            "IS_NEGATED": is_negated,
         },
         num_warps=4,
     )
@@ -200,13 +190,7 @@ def launch_sweep(
         collect_split if tally.greater is None else sweep_split,
         (len(queries.terms), len(candidates.terms)),
         {
-            "split": SplitPanels(
-                queries.parts,
-                candidates.parts,
-                decisive,
-                candidates.terms,
-                facts.bound.rel * bounds.ROUND_UP,
-            ),
+            "split": SplitPanels(queries, candidates, decisive, facts.bound.rel * bounds.ROUND_UP),
             "tally": tally,
             "num_candidates": num_candidates,
             "num_steps": num_steps(facts.dim),

@@ -93,7 +93,7 @@ def test_a_loss_of_rotate_with_its_gradients_in_slots_a_pair(name) -> None:
     launches = all_recorded("rotate", 90, torch.float32, 512, 200)
     total = 0.0
     for loss in losses:
-        launch = next(it for it in launches if it.args.get("LOSS", ())[:3] == loss)
+        launch = next(it for it in launches if it.variant and it.variant.loss[:3] == loss)
         total += aot.slots_of_pair(launch, aot.compile_for(launch, 90), 200)
     pull = only(launches, "pull")
     total += 200 * aot.slots_of_pull(pull, aot.compile_for(pull, 90), 512)
@@ -110,10 +110,10 @@ def check_distances(launches: list, score: str, arch: int) -> None:
         if launch.name != "distance_losses":
             continue
         assert get_score(score).root or code.registers <= 128, launch  # 16 warps a multiprocessor
-        is_large = launch.args["TILE"].rows > 32
+        is_large = launch.tile.rows > 32
         if get_score(score).planes == 1:
             continue  # few slots, in loops that ptxas unrolls as it likes
-        pairs = math.prod(launch.args["TILE"][:2]) // (32 * launch.options["num_warps"])
+        pairs = math.prod(launch.tile[:2]) // (32 * launch.options["num_warps"])
         inner = code.loop_of_roots(pairs)
         slots = inner.total() / inner["MUFU.SQRT"]
         assert slots <= (9 if score.startswith("rscf") else 6.7 if is_large else 7.5)
@@ -150,20 +150,25 @@ def check_products(launches: list, arch: int, dtype: torch.dtype) -> None:
         code = aot.compile_for(launch, arch)
         assert code.stack == 0, launch
         if launch.name in ("product_losses", "multiply_slopes"):
-            is_small = launch.args["TILE"].rows < 64
+            is_small = launch.tile.rows < 64
             name = "HMMA" if is_small else TENSOR_CORES[arch]
             assert code.operations[name] > 0, (launch.name, code.operations)
             expected = {torch.bfloat16: "bf16", torch.float16: "tf32x2"}.get(dtype, "tf32x3")
-            assert launch.args["PRODUCT"].precision in (expected, "tf32x3")
+            precision = product_of(launch).precision
+            assert precision in (expected, "tf32x3")
             assert code.shared <= 96 << 10
-        if launch.name == "product_losses" and arch == 90 and launch.args["TILE"].rows >= 64:
+        if launch.name == "product_losses" and arch == 90 and launch.tile.rows >= 64:
             check_tensor_cores(launch, code)
     assert seen == {"make_keys", "product_losses", "multiply_slopes", "finish"}
 
 
+def product_of(launch):
+    return launch.args["PRODUCT"] if launch.variant is None else launch.variant.product
+
+
 def check_tensor_cores(launch, code) -> None:
     """No product of a step is made twice, and two barriers a step suffice."""
-    tile, product, loop = launch.args["TILE"], launch.args["PRODUCT"], code.busiest
+    tile, product, loop = launch.tile, product_of(launch), code.busiest
     parts = {"tf32x3": 3, "bf16": 3, "tf32x2": 2, "tf32": 1}[product.precision]
     needed = parts * tile.rows * tile.lanes * product.depth
     assert loop.products.total() * launch.options["num_warps"] == needed

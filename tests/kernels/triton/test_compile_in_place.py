@@ -47,7 +47,7 @@ def in_place(score: str, batch: int, *, arch: int, dims=None, moves=False, **opt
 
 def elements_of(launch) -> int:
     """Elements of a step that a thread has: features of each of its queries and candidates."""
-    rows, lanes = launch.args["TILE"]
+    rows, lanes = launch.tile
     return int(rows) * int(lanes) * STEP // (32 * launch.options["num_warps"])
 
 

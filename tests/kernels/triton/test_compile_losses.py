@@ -103,7 +103,7 @@ def test_no_kernel_spills(case: str, arch: int) -> None:
 
 def pull_elements(launch) -> int:
     """Elements a lane of the innermost loop."""
-    tile = launch.args["TILE"]
+    tile = launch.tile
     return tile.rows * tile.features // 32
 
 
@@ -148,7 +148,7 @@ def test_a_pull_stays_in_its_room(score, batch) -> None:
             for launch in launches:
                 if launch.name == "pull":
                     warps, rows = math.prod(launch.grid), launch.args["num_queries"]
-                    tile, partial = launch.args["TILE"], launch.args["pulled"].partial
+                    tile, partial = launch.tile, launch.args["pulled"].partial
                     assert partial.numel() * 4 <= pull.PARTIAL_BYTES
                     stripes = min(-(-others // tile.rows), 1056 * 4 // 200 // 2)
                     columns = -(-200 // tile.features)
@@ -165,7 +165,7 @@ def test_the_rotate_forward_is_limited_by_the_square_root(arch, case) -> None:
     for name in ("score_tiles", "collect") if batch > 1 else ("score_tiles",):
         launch = only(recorded("rotate", batch, arch=arch, options=options), name)
         threads = 32 * launch.options["num_warps"]
-        elements = launch.args["TILE"].rows * launch.args["TILE"].lanes // threads
+        elements = launch.tile.rows * launch.tile.lanes // threads
         slots, roots, _ = loop_of(launch, arch, elements)
         assert slots <= 8
         assert roots == 1

@@ -33,9 +33,10 @@ def test_the_sweep_stays_within_its_bound(score, monkeypatch) -> None:
 
     seen, judged = {}, in_place.judge_in_place
 
-    def judge(distance, norm, bias, m_pair, *rest):
-        seen["distance"], seen["norm"] = distance.handle.data.copy(), norm.handle.data.copy()
-        return judged(distance, norm, bias, m_pair, *rest)
+    def judge(pairs, *rest):
+        seen["distance"] = pairs.distance.handle.data.copy()
+        seen["norm"] = pairs.norm.handle.data.copy()
+        return judged(pairs, *rest)
 
     monkeypatch.setattr(in_place, "judge_in_place", judge)
     rows, dim = 16, 130

@@ -184,7 +184,7 @@ def test_a_pool_is_scored_once_and_read_once(launches, score, formula) -> None:
     if score == "dot":
         made |= {"product_losses": 1, "multiply_slopes": 2}
     else:
-        made |= {"pack": 2, "distance_negatives": 1, "pull": 1, "add_stripes": 1}
+        made |= {"pack": 2, "distance_losses": 1, "pull": 1, "add_stripes": 1}
     assert launches == made
     assert not forward
     assert set(device.operators) <= {"new_zeros", "sum", "copy_"}  # of gradients

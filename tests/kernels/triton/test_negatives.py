@@ -297,7 +297,7 @@ def recorded(arch, problem: Problem, dim: int = 100) -> list:
             made = made._replace(ids=problem.ids)
         NEGATIVES.gradients(operands, problem.loss, made, grads, need, bias=is_pool)
     own = {"finish_negatives", "negative_slopes", "gather_negatives"}
-    own |= {"distance_negatives", "product_losses"}
+    own |= {"distance_losses", "product_losses"}
     return [launch for launch in launches if launch.name in own]
 
 
@@ -319,7 +319,7 @@ def test_grids_have_as_many_programs_as_an_axis_takes(width) -> None:
     for launch in launches:
         assert all(programs <= 65535 for programs in launch.grid[1:]), launch
     gather = next(it for it in launches if it.name == "gather_negatives")
-    assert gather.grid[1] * gather.args["pairs"] >= width
+    assert gather.grid[1] * gather.args["lists"].pairs >= width
 
 
 @needs_a_compiler
@@ -341,13 +341,13 @@ def test_what_is_added_to_a_sweep_costs_little_and_does_not_spill(arch, case) ->
         assert code.stack == 0, launch.name
         if arch == "gfx942":
             continue
-        is_large = launch.name in ("distance_negatives", "product_losses") and case != CODE[0]
+        is_large = launch.name in ("distance_losses", "product_losses") and case != CODE[0]
         # 168: three programs of four warps on a multiprocessor, as with 160
         assert code.registers <= (240 if is_large else 168), launch.name
         if launch.name == "negative_slopes" and case == CODE[0]:
             assert code.operations.total() <= 60 * 8  # of 8 pairs a thread
-        if launch.name == "distance_negatives" and score == "rotate":
-            pairs = launch.args["TILE"].rows * launch.args["TILE"].lanes
+        if launch.name == "distance_losses" and score == "rotate":
+            pairs = launch.tile.rows * launch.tile.lanes
             pairs //= 32 * launch.options["num_warps"]
             inner = next(loop for loop in code.loops if loop["MUFU.SQRT"] >= pairs)
             assert inner.total() / inner["MUFU.SQRT"] <= 7.5

@@ -7,23 +7,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
 from support.engines import INTERPRETED, examples
-from support.tensor_cores import tensor_cores
+from support.tensor_cores import adversarial_rows, tensor_cores
 
 pytest.importorskip("triton")
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
 emulated = pytest.mark.skipif(not INTERPRETED, reason="tensor cores are emulated")
-
-
-def adversarial_rows(steps: int, bits: int) -> tuple[Tensor, Tensor]:
-    """A product of 1 in every step, and others that are cut to nothing beside it."""
-    queries = torch.full((1, 32 * steps), 2.0**-12)
-    candidates = torch.full((1, 32 * steps), 2.0 ** (13 - bits) * (1 - 2.0**-8))
-    queries[:, ::32] = candidates[:, ::32] = 1.0
-    return queries, candidates
 
 
 @emulated
@@ -62,6 +53,17 @@ def test_the_sweep_stays_within_its_bound(shape, scale, law, dtype, group, seed)
         assert bool(is_finite.all())
         size = queries.double().norm(dim=1)[:, None] * candidates.double().norm(dim=1)
         assert bool((allowed <= 2.0**-14 * size + 1e-30).all())  # it says something
+
+
+@emulated
+def test_a_turned_tile_has_the_same_sums() -> None:
+    from support.triton_split import TURNED, swept_products
+
+    rng = torch.Generator().manual_seed(0)
+    queries, candidates = torch.randn(5, 70, generator=rng), torch.randn(40, 70, generator=rng)
+    with tensor_cores():
+        swept, turned = (swept_products(queries, candidates, *tile)[0] for tile in ((), (TURNED,)))
+    assert torch.equal(swept, turned)
 
 
 @emulated

@@ -1,13 +1,16 @@
-"""Losses of products, and their gradients, on tensor cores.
+"""Losses of tiles of scores: of packed distances, and of products on tensor cores.
 
-Operands are read in place, ``DEPTH`` features (or rows, of gradients) at a time. Float32 numbers
-are multiplied as three products of their tf32 parts (``tf32x3``), which errs by about 2**-21 of
-``|q| |c|``, as float32 does; as one where the caller allows it (``tf32``). Every float16 is a tf32,
-so that two such products, of the parts of the other factor, are as exact (``tf32x2``). A table of
-bfloat16 is multiplied as it is, with float32 numbers in three parts of bfloat16 each (``bf16``).
-Where there are no such units, ``ieee``. Tensor cores add in an order of their own, but always in
-the same one: two runs are bit-equal, and a library that chooses its algorithms at run time is not
-asked.
+What a tile of scores becomes stands in losses.py, and in negatives.py for a pool of them. Products'
+gradients are here, too; those of distances are pulled (pull.py).
+
+Operands of products are read in place, ``DEPTH`` features (or rows, of gradients) at a time.
+Float32 numbers are multiplied as three products of their tf32 parts (``tf32x3``), which errs by
+about 2**-21 of ``|q| |c|``, as float32 does; as one where the caller allows it (``tf32``). Every
+float16 is a tf32, so that two such products, of the parts of the other factor, are as exact
+(``tf32x2``). A table of bfloat16 is multiplied as it is, with float32 numbers in three parts of
+bfloat16 each (``bf16``). Where there are no such units, ``ieee``. Tensor cores add in an order of
+their own, but always in the same one: two runs are bit-equal, and a library that chooses its
+algorithms at run time is not asked.
 
 Cost model (sm_90): a 64 x 128 tile by 8 warps, 64 x 64 by 4 of gradients; tf32x3 issues three
 tensor core instructions where tf32 issues one, tf32x2 two. No spills; 80 KiB of shared memory.
@@ -22,6 +25,8 @@ from .arguments import RowView, Vector, load_as, widen
 from .losses import reduce_tile
 from .negatives import reduce_negatives
 from .pull import narrow
+from .score_tiles import sum_packed
+from .terms import score_of
 
 
 class Product(NamedTuple):
@@ -47,6 +52,43 @@ class Weighted(NamedTuple):
     row: int
     others: RowView
     grad: RowView  # of queries: ``num_rows`` rows of a split after those of the last
+
+
+class GradTile(NamedTuple):
+    """Rows and features of a program that multiplies slopes; what it makes of them."""
+
+    rows: int
+    lanes: int
+    of_queries: bool = False  # the gradient of queries; else of the table
+    adds: bool = False  # to what is there
+
+
+@triton.jit
+def reduce_scores(raw, bias, labels, result, sizes, VARIANT: tl.constexpr):
+    """Reduce a tile of scores ``raw`` before the bias."""
+    LOSS: tl.constexpr = VARIANT.loss
+    if LOSS.formula == "":
+        reduce_tile(raw, bias, labels, result, sizes, VARIANT)
+    else:
+        reduce_negatives(raw, bias, labels, result, sizes, VARIANT)
+
+
+@triton.jit(do_not_specialize=["num_queries", "num_candidates", "num_features"])
+def distance_losses(
+    packed,  # ScorePanels
+    labels,  # RowLabels; of a pool of negatives RowInputs
+    result,
+    num_queries,
+    num_candidates,
+    num_features,
+    VARIANT: tl.constexpr,
+):
+    """Reduce one tile of a chunk, whose packed operands are those of score_tiles.py."""
+    FORM: tl.constexpr = VARIANT.form
+    TILE: tl.constexpr = VARIANT.tile
+    sizes = num_queries, num_candidates
+    total = sum_packed(packed.queries, packed.panels, num_features, FORM, TILE)
+    reduce_scores(score_of(total, FORM), packed.bias, labels, result, sizes, VARIANT)
 
 
 @triton.jit
@@ -93,12 +135,11 @@ def product_losses(
     num_queries,
     num_candidates,
     num_features,
-    FORM: tl.constexpr,
-    TILE: tl.constexpr,
-    LOSS: tl.constexpr,
-    PRODUCT: tl.constexpr,
+    VARIANT: tl.constexpr,
 ):
-    """One tile of a chunk, as ``losses.distance_losses``."""
+    """Reduce one tile of a chunk, as :func:`distance_losses`."""
+    TILE: tl.constexpr = VARIANT.tile
+    PRODUCT: tl.constexpr = VARIANT.product
     # By names of their own: Triton 3.6 loses members of constants in a loop.
     DEPTH: tl.constexpr = PRODUCT.depth
     PRECISION: tl.constexpr = PRODUCT.precision
@@ -120,10 +161,7 @@ def product_losses(
         c = load_factor(p_c + k * table_step, k < stop, PRECISION)
         total = add_product(total, q, tl.trans(c), PRECISION)
     sizes = num_queries, num_candidates
-    if LOSS.formula == "":
-        reduce_tile(total, factors.bias, labels, result, sizes, FORM, TILE, LOSS)
-    else:
-        reduce_negatives(total, factors.bias, labels, result, sizes, FORM, TILE, LOSS)
+    reduce_scores(total, factors.bias, labels, result, sizes, VARIANT)
 
 
 @triton.jit(do_not_specialize=["num_rows", "num_others", "num_features"])
@@ -132,12 +170,13 @@ def multiply_slopes(
     num_rows,
     num_others,
     num_features,
-    OF_QUERIES: tl.constexpr,
-    ADDS: tl.constexpr,
-    TILE: tl.constexpr,  # rows, features
+    TILE: tl.constexpr,  # GradTile
     PRODUCT: tl.constexpr,
 ):
-    """A tile of the gradient of queries, of one split of the candidates; or one of the table's."""
+    """Compute a tile of the gradient of queries, of one split of the candidates; or of a table."""
+    M: tl.constexpr = TILE.rows
+    N: tl.constexpr = TILE.lanes
+    OF_QUERIES: tl.constexpr = TILE.of_queries
     DEPTH: tl.constexpr = PRODUCT.depth
     PRECISION: tl.constexpr = PRODUCT.precision
     others = weighted.others
@@ -156,7 +195,7 @@ def multiply_slopes(
     steps = tl.cdiv(tl.cdiv(num_others, DEPTH), tl.num_programs(2))
     first = tl.program_id(2) * steps * DEPTH
     last = tl.minimum(first + steps * DEPTH, num_others)
-    total = tl.zeros(TILE, tl.float32)
+    total = tl.zeros((M, N), tl.float32)
     for other in range(first, last, DEPTH):
         o = other + tl.arange(0, DEPTH)
         m_other = o < last
@@ -175,6 +214,6 @@ def multiply_slopes(
     p_grad = grad.ptr + row[:, None] * aligned(grad.row, PRODUCT.multiple)
     p_grad += feature[None, :] * grad.step
     mask = m_row[:, None] & m_feature[None, :]
-    if ADDS:
+    if TILE.adds:
         total += tl.load(p_grad, mask=mask, other=0.0)
     tl.store(p_grad, narrow(total, grad.ptr.dtype.element_ty), mask=mask)
