@@ -7,8 +7,9 @@ Kernels are compiled for an architecture with the arguments that the launcher pa
 of a multiprocessor has to do is counted in the SASS of their busiest loop (lib/roofline.py). Every
 time here is a PREDICTION, not a measurement. It assumes that nothing is abandoned early, that a
 unit is always busy at the clock stated, that programs are spread evenly (whole programs per
-multiprocessor), and that what is packed or gathered moves at the bandwidth of the memory.
-Latencies and the time between launches are not modelled.
+multiprocessor), and that what is packed or gathered moves at the bandwidth of the memory. Waits of
+tensor cores, barriers and loads are counted in the code of products and of the pull; how long each
+takes is assumed ("latencies" of the file). The time between launches is not modelled.
 """
 
 import argparse
@@ -29,7 +30,7 @@ from kgfast.kernels.triton.negatives import NEGATIVES
 from kgfast.ops.run import operands_of
 from lib.machine import facts
 from lib.results import RESULTS, write_json
-from lib.roofline import GPUS, WARP, clocks_of, limit_of, programs_resident
+from lib.roofline import GPUS, LATENCIES, WARP, clocks_of, limit_of, programs_resident
 from lib.roofline_times import SMALL_TABLE, SUM_BLOCK, launches, loss_launches, predictions
 from lib.tables import Columns, plain
 
@@ -270,6 +271,7 @@ def main() -> None:
         "what": "predictions from compiled code; nothing here was run on a GPU",
         **facts("cpu"),
         "assumed": [asdict(gpu) for gpu in GPUS],
+        "latencies": LATENCIES,
         "kernels": kernels,
         "predictions": predicted,
     }

@@ -5,7 +5,8 @@ a warp (also one that all threads share, unless it lies in shared memory), takes
 reciprocals, logarithms or powers, and as many float32 and float64 operations and products of tensor
 cores as :data:`MULTIPROCESSORS` says. What streams through it once moves at the memory's bandwidth.
 The way back of loads is from a vendor's engineer's statement for compute capability 7.x, the rest
-from the vendor's white papers; latency, bank conflicts and misses of a cache are not modelled.
+from the vendor's white papers; bank conflicts and misses of a cache are not modelled. A warp alone
+waits for its loads, barriers and products as :data:`LATENCIES` says, which is assumed.
 """
 
 from collections.abc import Mapping
@@ -18,6 +19,11 @@ SHARED = {80: 164 << 10, 90: 228 << 10, 100: 228 << 10}
 SCHEDULERS, SPECIAL = 4, 16  # instructions and special functions a clock
 FLOATS = {"FFMA": 1, "FADD": 1, "FMUL": 1, "FFMA2": 2, "FADD2": 2, "FMUL2": 2}
 DOUBLES = "DFMA", "DADD", "DMUL", "DSETP"
+
+
+# Clocks that a warp waits in an iteration, assumed: once for loads of the L2 cache that no earlier
+# iteration began, and for those of shared memory; at each barrier, at each wait for tensor cores.
+LATENCIES = {"LDG": 270, "LDS": 30, "BAR": 30, "WARPGROUP.DEPBAR": 60}
 
 
 @dataclass(frozen=True)
@@ -92,6 +98,14 @@ def clocks_of(loop: Any, arch: int, *, streams: bool = False) -> dict[str, float
         moved = 4 * WARP * (loop.words + loop.stored)
         clocks["memory"] = moved * gpu.clocks / gpu.bytes_per_second
     return clocks
+
+
+def alone(loop: Any, clocks: Mapping[str, float], warps: int) -> float:
+    """Return the clocks of an iteration of a lone program: issue, products and waits in turn."""
+    products = loop["WARPGROUP"] // 2  # an ARRIVE and a DEPBAR each
+    waits = LATENCIES["BAR"] * loop["BAR"] + LATENCIES["WARPGROUP.DEPBAR"] * products
+    waits += sum(LATENCIES[name] for name in ("LDG", "LDS") if loop[name])
+    return loop.total() * -(-warps // SCHEDULERS) + clocks["tensor cores"] * warps + waits
 
 
 def limit_of(clocks: Mapping[str, float]) -> str:

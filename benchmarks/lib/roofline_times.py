@@ -1,5 +1,6 @@
 """How long whole calls should take on GPUs: predictions, and the assumptions they rest on."""
 
+import math
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,8 +22,10 @@ from .roofline import (
     SPECIAL,
     WARP,
     Gpu,
+    alone,
     clocks_of,
     limit_of,
+    programs_resident,
 )
 
 sys.path.append(str(Path(__file__).parents[2] / "tools"))
@@ -143,36 +146,62 @@ def tile_clocks(launch: Any, gpu: Gpu) -> dict[str, float]:
 
 def split_clocks(launch: Any, gpu: Gpu) -> dict[str, float]:
     """Clocks of each unit for one program of a split sweep; bytes come from the L2 cache."""
-    code, tile = aot.compile_for(launch, gpu.arch), launch.tile
-    steps, warps = launch.args["num_steps"], launch.options["num_warps"]
+    tile = launch.tile
+    steps = launch.args["num_steps"]
     products = SPLIT_PRODUCTS * tile.rows * tile.lanes * SPLIT_STEP
     moved = 2 * 2 * (tile.rows + tile.lanes) * SPLIT_STEP
-    clocks = {
-        "issue": code.busiest.total() * warps / 4,
-        "tensor cores": products / MULTIPROCESSORS[gpu.arch].products,
-        "L2 cache": moved / gpu.cache_bytes,
-    }
+    clocks = program_clocks(launch, gpu, products)
+    clocks["L2 cache"] = moved / gpu.cache_bytes
     return {name: value * steps for name, value in clocks.items()}
 
 
-def bce_of_products(gpu: Gpu) -> dict[str, Any]:
-    """``bce`` of ``dot``, value and gradients: three products of tensor cores at ``tf32x3``.
+def program_clocks(launch: Any, gpu: Gpu, products: float) -> dict[str, float]:
+    """Clocks of each unit for an iteration of a program with tensor cores.
 
-    By arithmetic, not from compiled code: the slope is written once and read twice, in float32, the
-    table read three times and its gradient written once, all by the memory.
+    ``products``: of an iteration, at the rate of bfloat16, where instructions do not say how many.
+    ``latency``: of a program alone, over the programs that a multiprocessor holds.
+    """
+    code, warps = aot.compile_for(launch, gpu.arch), launch.options["num_warps"]
+    clocks = clocks_of(code.busiest, gpu.arch)
+    if not code.busiest.products:
+        clocks["tensor cores"] = products / MULTIPROCESSORS[gpu.arch].products / warps
+    lone = alone(code.busiest, clocks, warps)
+    clocks = {name: value * warps for name, value in clocks.items()}
+    return clocks | {"latency": lone / programs_resident(code, warps, gpu.arch)}
+
+
+def bce_of_products(gpu: Gpu) -> dict[str, Any]:
+    """``bce`` of ``dot``, value and gradients, from its compiled code.
+
+    Each launch takes as long as its slowest unit, as its waits, or as the memory, through which the
+    slopes of a chunk and its rows go.
     """
     batch, entities, dim = LOSS
-    products = 3 * 3 * batch * entities * dim * 2  # tf32 at half the rate of bfloat16
-    tensor_seconds = products / MULTIPROCESSORS[gpu.arch].products / gpu.clocks
-    slope_seconds = 3 * 4 * batch * entities / gpu.bytes_per_second
-    table_seconds = 4 * 4 * entities * dim / gpu.bytes_per_second
+    tensor, seconds, units = 0.0, 0.0, dict[str, float]()
+    for launch in loss_launches("bce", "dot", gpu.arch, batch, dim, entities):
+        if launch.name not in ("product_losses", "multiply_slopes"):
+            continue
+        tile, depth = launch.tile, 32
+        count = dim if launch.name == "product_losses" else launch.args["num_others"]
+        turns = -(-count // depth) / (launch.grid[2] if len(launch.grid) > 2 else 1)
+        clocks = program_clocks(launch, gpu, 3 * 2 * tile.rows * tile.lanes * depth)
+        programs = -(-math.prod(launch.grid) // gpu.multiprocessors) * gpu.multiprocessors
+        scale = programs * turns / gpu.clocks
+        tensor += clocks["tensor cores"] * scale
+        part = {name: value * scale for name, value in clocks.items()}
+        chunk = launch.args.get("num_candidates") or max(
+            launch.args["num_rows"], launch.args["num_others"]
+        )
+        moved = 4 * chunk * (batch + dim)
+        part["memory"] = moved / gpu.bytes_per_second
+        limit = limit_of(part)
+        units[limit] = units.get(limit, 0.0) + part[limit]
+        seconds += part[limit]
     return {
         **_about(gpu, f"bce value and gradients, dot, B={batch} N={entities} d={dim}"),
-        "limit": "tensor cores" if tensor_seconds > slope_seconds + table_seconds else "memory",
-        "tensor_seconds": tensor_seconds,
-        "slope_seconds": slope_seconds,
-        "table_seconds": table_seconds,
-        "total_seconds": tensor_seconds + slope_seconds + table_seconds,
+        "limit": limit_of(units),
+        "tensor_seconds": tensor,
+        "total_seconds": seconds,
     }
 
 
@@ -182,7 +211,7 @@ def loss_of_distances(gpu: Gpu, name: str) -> dict[str, Any]:
     ``slots``: issue slots a pair of what scores, once or twice, and of what pulls.
     """
     batch, entities, dim = LOSS
-    units, seen = {"issue": 0.0, "special functions": 0.0}, set()
+    units, seen = dict.fromkeys(("issue", "special functions", "latency"), 0.0), set()
     slots = clocks = 0.0
     for launch in loss_launches(name, "rotate", gpu.arch, batch, dim):
         key = launch.name, launch.variant
@@ -195,6 +224,10 @@ def loss_of_distances(gpu: Gpu, name: str) -> dict[str, Any]:
         else:
             of_pair = aot.slots_of_pair(launch, code, dim)
         of_units = {"issue": of_pair / SCHEDULERS, "special functions": dim * WARP / SPECIAL}
+        if launch.name == "pull":  # whose loads begin in the iteration that waits for them
+            inner, elements = code.busiest, math.prod(launch.tile[:2]) // WARP
+            lone = alone(inner, clocks_of(inner, gpu.arch), 1)
+            of_units["latency"] = dim * lone / elements / programs_resident(code, 1, gpu.arch)
         units[limit_of(of_units)] += max(of_units.values())
         slots, clocks = slots + of_pair, clocks + max(of_units.values())
     return {
@@ -206,10 +239,12 @@ def loss_of_distances(gpu: Gpu, name: str) -> dict[str, Any]:
     }
 
 
-def loss_launches(name: str, score: str, arch: int, batch: int, dim: int) -> list[Any]:
-    """What ``bce`` or ``cross entropy`` and its gradients would launch, of a small table."""
+def loss_launches(
+    name: str, score: str, arch: int, batch: int, dim: int, entities: int = SMALL_TABLE
+) -> list[Any]:
+    """Record what ``bce`` or ``cross entropy`` and its gradients launch."""
     facts_of, losses = get_score(score), backend.losses
-    queries, table = (torch.zeros(rows, dim * facts_of.planes) for rows in (batch, SMALL_TABLE))
+    queries, table = (torch.zeros(rows, dim * facts_of.planes) for rows in (batch, entities))
     operands, need = Operands(queries, Prepared(table, facts_of)), LossNeed(True, True, False)
     targets, grad = torch.zeros(batch, dtype=torch.int64), torch.ones(batch)
     with aot.recorded(arch) as recorded:

@@ -108,7 +108,8 @@ class Distances:
 
     def __init__(self, operands: Operands, arch: int, need: LossNeed) -> None:
         self._operands, count = operands, operands.num_queries
-        swept = configs.tile_for(operands.score, count, arch)
+        filled = len(operands.table), arch, launcher.num_multiprocessors(operands.table.device)
+        swept = configs.loss_tile(operands.score, count, *filled)
         of_query, of_row = (
             4 * operands.num_features * planes for planes in packed_planes(operands)
         )
@@ -226,7 +227,8 @@ class Products:
         multiple = 4 if is_even and operands.num_features % 4 == 0 else 1
         self._product = Product(DEPTH, precision_of(table.dtype, arch), multiple)
         self.tile: TileShape | SweepTile
-        self.tile, self._num_warps = product_tile(count, arch, is_even=multiple > 1)
+        filled = len(table), arch, launcher.num_multiprocessors(table.device)
+        self.tile, self._num_warps = product_tile(count, *filled, is_even=multiple > 1)
         self._has_cores, is_uneven = arch > 0, arch < 90 and multiple == 1
         # On sm_120 either gradient would spill.
         self._table_registers = UNEVEN_REGISTERS if arch >= 120 else GRAD_REGISTERS
@@ -321,8 +323,10 @@ class Products:
         )
 
 
-def product_tile(num_queries: int, arch: int, *, is_even: bool) -> tuple[TileShape, int]:
-    """Return the tile of products of so many queries, and its warps.
+def product_tile(
+    num_queries: int, num_candidates: int, arch: int, multiprocessors: int, *, is_even: bool
+) -> tuple[TileShape, int]:
+    """Return the tile of products of so many queries and candidates, and its warps.
 
     On sm_90 each warp group has 64 rows of its own. Two that share 64 rows make two products of
     three twice, and pass sums on through shared memory: 18 barriers a step, not 2. ``is_even``:
@@ -334,7 +338,9 @@ def product_tile(num_queries: int, arch: int, *, is_even: bool) -> tuple[TileSha
     if not has_room:
         return TileShape(64, 64), 8 if arch in (86, 89, 120) and not is_even else 4
     if arch == 90:
-        return (TileShape(128, 64), 8) if num_queries > 64 else (TileShape(64, 64), 4)
+        is_filled = -(-num_queries // 128) * -(-num_candidates // 64) >= multiprocessors
+        has_rows = num_queries > 64 and is_filled
+        return (TileShape(128, 64), 8) if has_rows else (TileShape(64, 64), 4)
     return TileShape(64, 128), 8
 
 

@@ -43,6 +43,15 @@ def test_a_loop_is_counted_unit_by_unit(load) -> None:
     clocks = roofline.clocks_of(whole, 90, streams=True)
     assert clocks["tensor cores"] == (2048 + 64 * 128 * 4 + 2 * 64 * 128 * 2) / 2048
     assert roofline.limit_of(clocks) == "memory"
+    pipe = [
+        (160, "WARPGROUP.ARRIVE"),
+        (176, "WARPGROUP.DEPBAR.LE gsb0, 0x0"),
+        (192, "BAR.SYNC 0x0"),
+    ]
+    alone = roofline.alone(aot.Loop.of(SASS + pipe, 0, 192), clocks, 8)
+    known = roofline.LATENCIES
+    waits = known["LDG"] + known["BAR"] + known["WARPGROUP.DEPBAR"]
+    assert alone == 13 * 2 + 8 * clocks["tensor cores"] + waits
 
 
 @pytest.mark.slow
@@ -79,7 +88,7 @@ def test_every_kernel_of_a_loss_has_a_row(load, monkeypatch) -> None:
     assert ("adversarial_rows", "adversarial: any") in kernels
     assert ("adversarial_slopes", "adversarial: any") in kernels
     pool = {name for name, workload in kernels if workload == "nssa of a pool: rotate"}
-    assert {"distance_negatives", "finish_negatives", "negative_slopes"} <= pool
+    assert {"distance_losses", "finish_negatives", "negative_slopes"} <= pool
 
 
 def test_the_file_names_the_unit_that_limits_every_kernel() -> None:

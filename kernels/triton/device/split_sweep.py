@@ -8,7 +8,8 @@ float32, as in sweep.py.
 Cost model (sm_90, 128 x 128 tile, 8 warps): 6 HGMMA, 8 copies to shared memory and 64 additions a
 thread for 32 features; 168 registers, no spills, 128 KiB of shared memory in four stages. Limited
 by tensor cores (0.75 clocks a feature and 512 pairs) and by the bytes that the L2 cache gives:
-1/32 of a byte a pair and feature.
+1/32 of a byte a pair and feature. The tile of at most 64 queries is turned: its rows are 128
+candidates, 64 for each warp group. So no product is made twice, and a step has 2 barriers, not 17.
 """
 
 from typing import Any, NamedTuple

@@ -85,6 +85,15 @@ def tile_for(score: Score, num_queries: int, arch: int, num_crops: int = 1) -> C
     return CropTile(64, 4 * lanes, 8, RSCF_REGISTERS if is_wide else None, 8, 4)
 
 
+def loss_tile(
+    score: Score, num_queries: int, num_candidates: int, arch: int, multiprocessors: int
+) -> CropTile:
+    """Return the tile of losses: a smaller one where tiles are fewer than multiprocessors."""
+    tile = tile_for(score, num_queries, arch)
+    tiles = -(-num_queries // tile.queries) * -(-num_candidates // tile.candidates)
+    return tile if tiles >= multiprocessors else tile_for(score, min(num_queries, 255), arch)
+
+
 def splits(score: Score, num_queries: int, arch: int) -> bool:
     """Whether tensor cores sweep: dot products of many queries, on NVIDIA, which all have them."""
     return not score.monotone and arch >= 80 and num_queries > FEW_QUERIES

@@ -182,6 +182,21 @@ def test_products_of_few_queries_are_made_once(batch) -> None:
     check_tensor_cores(launch, aot.compile_for(launch, 90))
 
 
+@pytest.mark.parametrize(
+    ("score", "kernel"), [("rotate", "distance_losses"), ("dot", "product_losses")]
+)
+def test_small_pools_are_cut_into_more_tiles(score, kernel, monkeypatch) -> None:
+    from kgfast.kernels.triton.host import launch as launcher
+
+    programs = {}
+    for count in (1, 132):
+        monkeypatch.setattr(launcher, "num_multiprocessors", lambda device, count=count: count)
+        launch = next(it for it in recorded(score, 90, batch=256, dim=200) if it.name == kernel)
+        programs[count] = math.prod(launch.grid)
+        assert aot.compile_for(launch, 90).stack == 0
+    assert programs[132] >= 2 * programs[1]
+
+
 def test_tf32_only_where_the_caller_allows_it() -> None:
     """Either by torch's precision, which its other switch is the same as."""
     from kgfast.kernels.triton.loss_tiles import precision_of
