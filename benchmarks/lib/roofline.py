@@ -101,11 +101,15 @@ def clocks_of(loop: Any, arch: int, *, streams: bool = False) -> dict[str, float
 
 
 def alone(loop: Any, clocks: Mapping[str, float], warps: int) -> float:
-    """Return the clocks of an iteration of a lone program: issue, products and waits in turn."""
+    """Return the clocks of an iteration of a lone program: its work, and its waits after that.
+
+    A warp group waits for its products; other instructions are issued while a warp's are made.
+    """
     products = loop["WARPGROUP"] // 2  # an ARRIVE and a DEPBAR each
     waits = LATENCIES["BAR"] * loop["BAR"] + LATENCIES["WARPGROUP.DEPBAR"] * products
     waits += sum(LATENCIES[name] for name in ("LDG", "LDS") if loop[name])
-    return loop.total() * -(-warps // SCHEDULERS) + clocks["tensor cores"] * warps + waits
+    work = loop.total() * -(-warps // SCHEDULERS), clocks["tensor cores"] * warps
+    return (sum(work) if products else max(work)) + waits
 
 
 def limit_of(clocks: Mapping[str, float]) -> str:

@@ -16,8 +16,9 @@ class FusedAdversarial:
 
     def rows(self, scores: Tensor, alpha: float) -> tuple[Tensor, Tensor, Tensor]:
         """Rows, peaks and masses ``[R]``."""
-        like = {"dtype": torch.float32, "device": scores.device}
-        rows = kernels.WeightedRows(*(torch.empty(len(scores), **like) for _ in range(3)))
+        rows = kernels.WeightedRows(
+            *(torch.empty(len(scores), dtype=torch.float32, device=scores.device) for _ in range(3))
+        )
         with launcher.serving(scores.device):
             launcher.launch(
                 kernels.adversarial_rows,

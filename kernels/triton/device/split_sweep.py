@@ -131,11 +131,8 @@ def is_turned(tile):
 @triton.jit
 def add_parts(part, q, c, TILE: tl.constexpr):
     """Add the product of parts of queries ``[M, STEP]`` and of candidates ``[STEP, N]``."""
-    if is_turned(TILE):
-        part = tl.dot(tl.trans(c), tl.trans(q), part)
-    else:
-        part = tl.dot(q, c, part)
-    return part
+    turned: tl.constexpr = is_turned(TILE)
+    return tl.dot(tl.trans(c), tl.trans(q), part) if turned else tl.dot(q, c, part)
 
 
 @triton.jit
