@@ -105,7 +105,7 @@ def indexed_gradients(
 
 
 def _fits(operands: Operands, index: Tensor) -> bool:
-    """Whether a row for each pair is little."""
+    """Tell whether a row for each pair takes little memory."""
     width = operands.table.shape[1] + operands.num_features * operands.has_factor
     return 4 * index.numel() * width <= SPARE_BYTES
 

@@ -149,7 +149,7 @@ def _chunks(operands: Operands, tiles: LossTiles) -> Iterator[slice]:
 def _sweep_pool(
     operands: Operands, given: RowInputs, loss: NegativeLoss, raw: Tensor | None, arch: int
 ) -> Tensor:
-    """What the tiles of a pool leave of every row, ``[tiles, PARTS, B]``."""
+    """Sum rows over each tile of a pool, ``[tiles, PARTS, B]``."""
     tiles = tiles_of(operands, arch, _FORWARD)
     chunks = list(_chunks(operands, tiles))
     counts = [-(-(chunk.stop - chunk.start) // tiles.tile.lanes) for chunk in chunks]
@@ -168,7 +168,7 @@ def _sweep_pool(
 def _gather_lists(
     operands: Operands, sampled: Sampled, given: RowInputs, loss: NegativeLoss, made: NegativeRows
 ) -> Tensor:
-    """What the stripes of lists leave of every row; scores of positives, and the whole index."""
+    """Sum rows over each stripe of lists; write scores of positives and the whole index."""
     assert sampled.targets is not None
     assert sampled.negatives is not None
     count, width = sampled.negatives.shape

@@ -98,7 +98,7 @@ def _multiply(out: Tensor, operands: Operands) -> None:
 
 
 def _gather_all(out: Tensor, operands: Operands) -> None:
-    """Where not even one packed tile fits the scratch (tens of thousands of features)."""
+    """Score where not one packed tile fits the scratch (tens of thousands of features)."""
     index = torch.arange(len(operands.table), dtype=torch.int64, device=out.device)
     fill_indexed(out, operands, index.expand(out.shape[1:]))
 

@@ -96,7 +96,7 @@ def _count(
 
 
 def _nested_plan(batch: SharedOperands, dims: Sequence[int]) -> configs.CropPlan | None:
-    """How crops of rising widths are cut that one sweep serves; None if each has its own.
+    """Plan one sweep for crops of rising widths; None if each has its own.
 
     Rscf scores have operands that differ between crops, tensor cores bounds that do, so that none
     shares a sweep.
@@ -142,7 +142,7 @@ def _enqueue(
 def _repair(
     job: _RankJob, known: Known, pieces: list[tuple[int, int]], status: Status, report: Report
 ) -> None:
-    """What the report says is missing; ``known`` is sorted by now."""
+    """Do what the report says is missing; ``known`` is sorted by now."""
     crop, cursor = job.crop, status.cursor(0)
     crop.forget_packed()
     for band, blocks in enumerate(job.passes, job.first_band):

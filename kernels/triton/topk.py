@@ -183,7 +183,7 @@ class _Pass:
         return capacity // self.count // self.job.unit * self.job.unit
 
     def overflowed(self, report: Report) -> bool:
-        """Whether a span left more than the band held."""
+        """Tell whether a span left more than the band held."""
         sizes = report.sizes[self.first_band : self.first_band + len(self.spans)]
         return any(size > self.capacity for size in sizes)
 
@@ -300,7 +300,7 @@ class _Pass:
                 self._sweep(selection, thresholds, tally)
 
     def _thresholds(self) -> Tensor:
-        """What decides the pairs of the queries."""
+        """Return the thresholds that decide the pairs of the queries."""
         job = self.job
         return bounds.thresholds(
             job.bound, self.limits, self.norms, job.batch.bias_magnitude, self.sizes

@@ -12,7 +12,7 @@ import triton.language as tl
 
 
 class Norm(IntEnum):
-    """What a bound needs to know of every candidate."""
+    """Norm of candidates that a bound needs."""
 
     NONE = 0
     SUM = 1  # of magnitudes
@@ -43,7 +43,7 @@ class Vector(NamedTuple):
 
 
 class Views(NamedTuple):
-    """What pairs are scored from, in place."""
+    """Tensors that pairs are scored from, in place."""
 
     queries: RowView
     table: RowView
@@ -61,7 +61,7 @@ class Lanes(NamedTuple):
 
 
 class Out(NamedTuple):
-    """Where scores go: ``[num_crops, queries, candidates]`` of column stride 1."""
+    """Room for scores ``[num_crops, queries, candidates]`` of column stride 1."""
 
     ptr: Any
     row: int
@@ -70,7 +70,7 @@ class Out(NamedTuple):
 
 
 class Form(NamedTuple):
-    """What the kernels of a score are compiled for; :func:`host.views.form_of` makes it."""
+    """Constants that kernels of a score are compiled for; :func:`host.views.form_of` makes them."""
 
     term: int  # terms.PRODUCT, ...
     planes: int  # of a candidate
@@ -150,7 +150,7 @@ def load_as(pointer, mask, DTYPE: tl.constexpr):
 
 @triton.jit
 def plane_at(rows, PLANE: tl.constexpr):
-    """Where a plane of rows begins, in 64 bits: the stride of transposed ones may be 2**29."""
+    """Return the offset of a plane, in 64 bits: the stride of transposed rows may be 2**29."""
     return tl.full((), PLANE, tl.int64) * rows.plane
 
 

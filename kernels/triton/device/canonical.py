@@ -54,7 +54,7 @@ class Survivors(NamedTuple):
 
 
 class Finite(NamedTuple):
-    """Whether the numbers of each operand were finite, as far as they were read."""
+    """Flags of operands whose numbers were finite, as far as they were read."""
 
     query: Any
     candidate: Any

@@ -44,7 +44,7 @@ class Totals(NamedTuple):
 
 
 class Finish(NamedTuple):
-    """What the kernel is compiled for; a constant."""
+    """Constants that the kernel is compiled for."""
 
     is_softmax: bool
     has_earlier: bool  # sums of earlier tiles are carried

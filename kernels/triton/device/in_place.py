@@ -34,7 +34,7 @@ STRIDE: tl.constexpr = tl.constexpr(64)  # features of a step; bounds.SUM_BLOCK
 
 
 class Decider(NamedTuple):
-    """What decides the pairs of each crop."""
+    """Thresholds that decide the pairs of each crop."""
 
     thresholds: Any  # [crops][3][queries], see bounds.thresholds
     rels: Any  # [crops] float32

@@ -30,7 +30,7 @@ from .terms import score_of
 
 
 class Product(NamedTuple):
-    """How products are computed; a constant."""
+    """Way that products are computed; a constant."""
 
     depth: int  # numbers that are multiplied at a time
     precision: str  # ieee, tf32, tf32x2, tf32x3, bf16
@@ -38,7 +38,7 @@ class Product(NamedTuple):
 
 
 class Factors(NamedTuple):
-    """What is multiplied, in place, and the biases of the candidates."""
+    """Operands of a product, in place, and the biases of the candidates."""
 
     queries: RowView
     table: RowView

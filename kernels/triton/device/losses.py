@@ -46,7 +46,7 @@ class Loss(NamedTuple):
 
 
 class Variant(NamedTuple):
-    """What a kernel of losses is compiled for; a constant."""
+    """Constants that a kernel of losses is compiled for."""
 
     form: Form
     tile: TileShape | SweepTile
@@ -88,7 +88,7 @@ class RowLabels(NamedTuple):
 
 
 class TileResults(NamedTuple):
-    """Where a tile's results go."""
+    """Room for the results of a tile."""
 
     sums: Any  # [tiles][2, or 3 of a softmax][B] loss, linear; peak, mass, linear
     picked: Any  # [B] scores of the targets of a softmax

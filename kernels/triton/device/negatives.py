@@ -37,7 +37,7 @@ _PARTS: tl.constexpr = tl.constexpr(PARTS)
 
 
 class RowInputs(NamedTuple):
-    """What a loss is told beside scores; ``first`` and ``row`` as of ``losses.Labels``."""
+    """Inputs of a loss beside scores; ``first`` and ``row`` are those of ``losses.RowLabels``."""
 
     positive: Any  # [B] scores of the positives; None: the formula asks for none
     # [B, K] bool: which negatives take part; None: all. No RowView: Triton 3.6 loses the members of
@@ -61,7 +61,7 @@ class RowLists(NamedTuple):
 
 
 class ForwardState(NamedTuple):
-    """What a backward needs."""
+    """Results of a forward, which its backward needs."""
 
     raw: Any  # [B][row] scores before the bias
     row: int
@@ -86,7 +86,7 @@ class ScoreGradients(NamedTuple):
 
 
 class RowState(NamedTuple):
-    """What is known of rows so far."""
+    """Sums of rows so far."""
 
     peak: Any
     mass: Any
@@ -111,13 +111,13 @@ def weights_and_terms(x, positive, peak, parameter, FORMULA: tl.constexpr):
 
 @triton.jit
 def is_over(x, positive, margin):
-    """Which negatives of a margin have a slope."""
+    """Tell which negatives of a margin have a slope."""
     return margin - positive + x > 0.0
 
 
 @triton.jit
 def store_parts(p_sums, tile, row, num_queries, parts, linear, mask):
-    """The numbers of a tile's, or a stripe's, rows."""
+    """Store the sums of the rows of a tile or a stripe."""
     p_row = p_sums + tile.to(tl.int64) * _PARTS * num_queries + row
     tl.store(p_row, parts.peak, mask=mask)
     tl.store(p_row + num_queries, parts.mass, mask=mask)

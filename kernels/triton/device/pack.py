@@ -34,7 +34,7 @@ FEATURES: tl.constexpr = tl.constexpr(PACK_FEATURES)
 
 
 class Panel(NamedTuple):
-    """How rows become lanes of a panel."""
+    """Layout of rows as lanes of a panel."""
 
     lanes: int
     planes: int  # of the rows

@@ -135,7 +135,7 @@ def load_partial(p_partial, mask, FORM: tl.constexpr, FEATURES: tl.constexpr):
 
 @triton.jit
 def store_partial(p_partial, earlier, by, mask, FORM: tl.constexpr, FEATURES: tl.constexpr):
-    """Store it with the sums over the rows of a tile."""
+    """Store a query's sums with those over the rows of a tile."""
     tl.store(p_partial, earlier.re + tl.sum(by.re, 0), mask=mask)
     if FORM.planes == 2:
         tl.store(p_partial + FEATURES, earlier.im + tl.sum(by.im, 0), mask=mask)
@@ -254,7 +254,7 @@ class Stripes(NamedTuple):
 
 
 class Striped(NamedTuple):
-    """How sums of programs lie."""
+    """Layout of the sums of programs."""
 
     planes: int
     features: int
@@ -316,7 +316,7 @@ def add_stripes(
     COLUMNS: tl.constexpr,
     ADDS: tl.constexpr,
 ):
-    """As above, of every query."""
+    """Add the stripes of every query."""
     place = tl.program_id(0), tl.program_id(1)
     sizes = tl.num_programs(0), num_stripes, num_features
     add_stripes_of(stripes, place, sizes, first_feature, STRIPED, COLUMNS, ADDS)

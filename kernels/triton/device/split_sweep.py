@@ -37,7 +37,7 @@ class SplitRows(NamedTuple):
 
 
 class SplitPanels(NamedTuple):
-    """What a sweep reads: both sides, and what decides their pairs."""
+    """Both sides of a sweep, and the thresholds that decide their pairs."""
 
     queries: SplitRows
     candidates: SplitRows

@@ -95,7 +95,7 @@ def load_candidate(p_row, p_factor, views, k, mask, FORM: tl.constexpr, DTYPE: t
 
 @triton.jit
 def difference(q, c, FORM: tl.constexpr, MOVE: tl.constexpr):
-    """What a float32 term takes the length of; the second is junk for real rows."""
+    """Return the difference whose length is a float32 term; the second is junk for real rows."""
     re = q.re
     im = q.im
     if MOVE != STILL:

@@ -21,7 +21,7 @@ class SharedOperands:
 
     @property
     def device(self) -> torch.device:
-        """Where the operands are."""
+        """Device of the operands."""
         return self.operands.table.device
 
     @property
@@ -63,7 +63,7 @@ class SharedOperands:
 
 
 def sorted_rows(known: Known) -> Known:
-    """The same index with rising ids in every row."""
+    """Sort the ids of every row of the index."""
     ids = known.indices.sort(stable=True)
     places = torch.arange(len(known.indices), dtype=torch.int64, device=known.indices.device)
     rows = torch.searchsorted(known.indptr, places, right=True) - 1

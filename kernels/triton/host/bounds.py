@@ -36,7 +36,7 @@ _BOUNDED = Term.PRODUCT, Term.MAGNITUDE, Term.SQUARE, Term.MODULUS  # a bound is
 
 @dataclass(frozen=True)
 class ErrorBound:
-    """How far a swept distance can be from the canonical one.
+    """Bound on the distance of a swept sum from the canonical one.
 
     ``|swept - canonical| <= rel * |canonical| + absolute + per_norm * norm(c)
     + (per_query + per_pair * norm(c)) * norm(q) + per_move * norm(a) * norm(c)``
@@ -55,7 +55,7 @@ class ErrorBound:
 
 
 def num_folds(num_features: int, ends: Sequence[int]) -> int:
-    """How often a sum is folded that is folded at the end of narrower crops, too."""
+    """Count the folds of a sum that is folded at the end of narrower crops, too."""
     widths = sorted({0, num_features, *(end for end in ends if end < num_features)})
     return sum(math.ceil((high - low) / SUM_BLOCK) for low, high in pairwise(widths))
 
@@ -135,7 +135,7 @@ def thresholds(
     bias_magnitude: Tensor | None,
     sizes: Tensor | None = None,
 ) -> Tensor:
-    """What decides a query's pairs: ``[3, B]`` float32; of rscf scores ``[4, B]``.
+    """Return the numbers that decide a query's pairs: ``[3, B]`` float32; rscf scores ``[4, B]``.
 
     ``sizes``: of the queries of an rscf score, ``[4, B]`` (device/moved_queries.py).
 

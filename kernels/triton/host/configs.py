@@ -50,7 +50,7 @@ class CropTile:
 
 @dataclass(frozen=True)
 class CropPlan:
-    """How one crop is cut: a chunk of panels is packed, then swept by a pass of queries.
+    """Passes and chunks of one crop: a chunk of panels is packed, then swept by a pass of queries.
 
     ``is_split``: by tensor cores, of rows in two parts; else in float32.
     """
@@ -95,7 +95,7 @@ def loss_tile(
 
 
 def splits(score: Score, num_queries: int, arch: int) -> bool:
-    """Whether tensor cores sweep: dot products of many queries, on NVIDIA, which all have them."""
+    """Tell whether tensor cores sweep: dot products of many queries, on NVIDIA."""
     return not score.monotone and arch >= 80 and num_queries > FEW_QUERIES
 
 

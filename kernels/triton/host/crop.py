@@ -93,7 +93,7 @@ class Crop:
         self._take_room(scratch)
 
     def _take_room(self, scratch: Scratch) -> None:
-        """Its part of the scratch for packed rows."""
+        """Take this crop's part of the scratch for packed rows."""
         if self.plan is not None:
             sizes = self.plan.scratch(*_row_floats(self.batch, self.dim, self.plan))
             parts = scratch.packed[: sum(sizes)].split(sizes)
@@ -189,7 +189,7 @@ class Crop:
         )
 
     def described(self, lanes: Tensor, widths: Tensor | None = None) -> Described:
-        """Where the biases and the norms of a block go."""
+        """Return room for the biases and the norms of a block."""
         bias = self.batch.operands.candidates.whole_bias
         return Described(lanes, self.bound.norm, widths, bias)
 
@@ -226,7 +226,7 @@ class Crop:
         self.launch_sweep(sweep, block, packed=packed, tally=tally)
 
     def packed(self, thresholds: Tensor, lanes: Tensor) -> SweepPanels:
-        """What a sweep reads."""
+        """Return the panels that a sweep reads."""
         return SweepPanels(self.packed_queries, self.packed_panels, thresholds, lanes, self.rel)
 
     def launch_sweep(self, kernel: Any, block: PairBlock, **args: Any) -> None:

@@ -22,7 +22,7 @@ _REGISTERS = 255  # all there are; without a cap ptxas spills scalars to save re
 
 
 def few_plan(batch: SharedOperands, num_crops: int = 1) -> configs.CropPlan | None:
-    """How few queries are cut, which need no scratch; None if they are many."""
+    """Plan a sweep of few queries, which needs no scratch; None if they are many."""
     if batch.num_queries > configs.FEW_QUERIES:
         return None
     tile = tile_for(batch.operands.score, batch.num_queries, batch.arch, num_crops)

@@ -33,7 +33,7 @@ class Accumulators(NamedTuple):
 
 
 def row_cap(operands: Operands) -> int:
-    """How many rows of a gradient are summed at once: those whose float32 copy is small."""
+    """Count the rows of a gradient whose float32 copy is small, which are summed at once."""
     caps = [max(1, len(operands.table))]
     for rows in (operands.table, operands.factor):
         if rows is not None and rows.dtype != torch.float32:

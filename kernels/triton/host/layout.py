@@ -78,7 +78,7 @@ def pack_stored_queries(operands: Operands, dim: int, width: int) -> Tensor:
 
 
 class Described(NamedTuple):
-    """What packing writes beside rows: the bias of every lane, and an upper bound on its norm."""
+    """Biases of lanes and upper bounds on their norms, which packing writes beside rows."""
 
     out: Tensor  # [panels][2][width], flat; with crops [number, panels * 2 * width]
     norm: Norm
@@ -141,7 +141,7 @@ def query_norms(operands: Operands, selection: Selection, dim: int, norm: Norm) 
 
 
 def query_sizes(operands: Operands, dim: int) -> Tensor | None:
-    """What the bound takes of each query that may be moved, ``[4, B]``."""
+    """Return the sizes of queries that the bound takes, ``[4, B]``; None if none are moved."""
     if not operands.score.is_rscf:
         return None
     count = len(operands.queries)

@@ -72,7 +72,7 @@ class RowSums:
 
 
 class QuerySums:
-    """What programs owe to queries, until it is brought into their gradient.
+    """Partial gradients of queries, which programs leave, until they are added.
 
     Parameters
     ----------

@@ -38,7 +38,7 @@ _TERMS = 1 + SPLIT_NORMS  # of a packed row: bias, norms
 
 @dataclass(frozen=True)
 class SplitBound:
-    """How far a swept product can be from the canonical one.
+    """Bound on the distance of a swept product from the canonical one.
 
     ``|swept - canonical| <= rel |canonical| + absolute + flushed (|q| + |c|) + sums |q| |c|
     + |q_lo| |c_lo| + |q| |c_rest| + |q_rest| (|c| + |c_rest|)``
@@ -65,7 +65,7 @@ def split_bound(num_features: int) -> SplitBound:
 def thresholds(
     bound: SplitBound, target_scores: Tensor, norms: Tensor, bias_magnitude: Tensor | None
 ) -> Tensor:
-    """What decides a query's pairs, ``[5, B]`` float32, as of :func:`bounds.thresholds`.
+    """Return the numbers that decide a query's pairs, ``[5, B]`` float32; see bounds.thresholds.
 
     ``norms [3, B]`` are those of the queries and of their parts. Rows: minus the target's score;
     base; what a candidate's norm costs, that of its lower part, that of what is left of it.
@@ -96,7 +96,7 @@ def num_steps(dim: int) -> int:
 
 
 def has_low(rows: Tensor) -> bool:
-    """Whether the lower parts of these rows may hold more than zeros."""
+    """Tell whether the lower parts of these rows may hold more than zeros."""
     return rows.dtype != torch.bfloat16
 
 
@@ -205,7 +205,7 @@ def launch_sweep(
 
 @dataclass(frozen=True)
 class SweepFacts:
-    """What all launches of a sweep share."""
+    """Arguments that all launches of a sweep share."""
 
     operands: Operands
     dim: int

@@ -1,4 +1,4 @@
-"""What the device has to tell the host, read back once."""
+"""Findings of the device, which the host reads back once."""
 
 from dataclasses import dataclass
 

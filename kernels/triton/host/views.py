@@ -10,7 +10,7 @@ from ..device.arguments import Form, Norm, RowView, Vector, Views
 
 
 def term_of(score: Score) -> Term:
-    """What a feature adds to the sum.
+    """Return the term that a feature adds to the sum.
 
     Raises
     ------
@@ -26,7 +26,7 @@ def term_of(score: Score) -> Term:
 
 
 def form_of(operands: Operands, norm: Norm = Norm.NONE) -> Form:
-    """What kernels are compiled for; layouts are in the strides. ``norm``: that a bound needs."""
+    """Return the form that kernels are compiled for. ``norm``: the one that a bound needs."""
     score, has_factor = operands.score, operands.has_factor
     term, has_bias = term_of(score), operands.bias is not None
     facts = term.number, term.planes, term.root, score.is_rscf
@@ -34,7 +34,7 @@ def form_of(operands: Operands, norm: Norm = Norm.NONE) -> Form:
 
 
 def views_of(operands: Operands) -> Views:
-    """What pairs are scored from, in place."""
+    """Tensors that pairs are scored from, in place."""
     factor, bias = operands.factor, operands.candidates.whole_bias
     return Views(
         queries_of(operands),
@@ -74,5 +74,5 @@ def packed_planes(operands: Operands) -> tuple[int, int]:
 
 
 def are_rounded(operands: Operands) -> bool:
-    """Whether float32 kernels round what is stored."""
+    """Tell whether float32 kernels round what is stored."""
     return torch.float64 in (operands.queries.dtype, operands.table.dtype)
