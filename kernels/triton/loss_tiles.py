@@ -14,7 +14,7 @@ from ..labels import LossNeed
 from ..operands import Operands
 from .device.arguments import SweepTile, TileShape
 from .device.finish import STRIPE_COLUMNS, SUMMED, Splits
-from .device.loss_tiles import (
+from .device.fused_losses import (
     Factors,
     GradTile,
     Product,
@@ -351,7 +351,7 @@ def _whole_tiles(width: int, lanes: int) -> int:
 
 
 def precision_of(dtype: torch.dtype, arch: int) -> str:
-    """How products with a table of ``dtype`` are computed; see device/loss_tiles.py."""
+    """How products with a table of ``dtype`` are computed; see device/fused_losses.py."""
     if not arch:
         return "ieee"
     if dtype == torch.bfloat16:

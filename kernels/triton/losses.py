@@ -2,7 +2,7 @@
 
 A chunk of candidates is packed (distances) and swept by one launch that writes row sums, and the
 slopes of the chunk where gradients are asked for; then the slopes are pulled into the gradients
-(pairwise.py), of a product by two GEMMs of this backend's own (device/loss_tiles.py). Row sums of
+(pairwise.py), of a product by two GEMMs of this backend's own (device/fused_losses.py). Row sums of
 all tiles are added once, at the end. A forward alone writes nothing but row sums.
 
 Labels are checked on the device with the keys that tiles find them by, sums where they are added:
@@ -215,7 +215,7 @@ def make_keys(operands: Operands, labels: Labels, num_finished: int) -> _Status:
         device.make_keys,
         (programs,),
         {
-            "positives": device.Positives(labels.indptr, labels.indices, keys, words),
+            "positives": device.KeyInputs(labels.indptr, labels.indices, keys, words),
             "bias": None if bias is None else vector_of(bias),
             "num_queries": rows,
             "num_positives": count,

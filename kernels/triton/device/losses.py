@@ -14,7 +14,7 @@ Cost model (sm_90, d features): the loop of score_tiles.py, 6.6 d slots a pair f
 elementwise, with a root in the place of a quotient and a polynomial in that of a logarithm, and
 three for each sum of rows, of which a thread has 8. 128 registers, so 16 warps a multiprocessor.
 About six an element more for each positive that the fullest row of a tile has there. A product
-takes tensor cores (loss_tiles.py).
+takes tensor cores (fused_losses.py).
 """
 
 from typing import Any, NamedTuple
@@ -51,10 +51,10 @@ class Variant(NamedTuple):
     form: Form
     tile: TileShape | SweepTile
     loss: Loss
-    product: Any = None  # of loss_tiles.Product
+    product: Any = None  # of fused_losses.Product
 
 
-class Positives(NamedTuple):
+class KeyInputs(NamedTuple):
     """Labels as a caller gives them, and what :func:`make_keys` writes."""
 
     indptr: Any  # [B + 1]

@@ -1,13 +1,13 @@
 """Losses of sampled negatives, reduced where their scores arise, and the slopes of these losses.
 
-A pool that all queries share is scored in tiles (score_tiles.py, loss_tiles.py); negatives of each
-row are gathered here. What a formula adds up of a row is kept in registers: of weights that are a
+A pool that all queries share is scored in tiles (fused_losses.py); negatives of each row are
+gathered here. What a formula adds up of a row is kept in registers: of weights that are a
 softmax, the highest score, the sum of weights relative to it, and that of weights times terms.
 Tiles, or stripes of a row, leave four numbers a row, which one launch adds up in their order. Where
 gradients will be asked for, scores before the bias are written, once; one launch makes slopes of
 them, over the roots that scores are, as a pull of gradients wants them.
 
-Cost model (sm_90): the loops of score_tiles.py, loss_tiles.py and gather.py, of rotate with 70
+Cost model (sm_90): the loops of score_tiles.py, fused_losses.py and gather.py, of rotate with 70
 issue slots a pair for all code around them; 4 bytes a pair are written forward, and 4 read and 4
 written by the slopes, which take 51 slots a pair of nssa.
 """
