@@ -38,7 +38,7 @@ class AdamStep(NamedTuple):
     betas: Sequence[float]
     eps: float
     weight_decay: float
-    number: int  # of the run, from 1: for the bias correction
+    number: int | Tensor  # of the run, from 1: for the bias correction; 0-d on the tables' device
 
 
 class AdagradStep(NamedTuple):
@@ -49,10 +49,20 @@ class AdagradStep(NamedTuple):
     weight_decay: float
 
 
-RowAdam = Callable[[Sequence[Tensor], Tensor, Tensor, AdamStep], None]
-"""``row_adam(tables, ids, gradients, step)``, the contract of :func:`kgfast.ops.row_adam`."""
-Adagrad = Callable[[Tensor, Tensor, Tensor, AdagradStep], None]
-"""``adagrad(parameter, sums, gradient, step)``, the contract of :func:`kgfast.ops.adagrad`."""
+class RowUpdates(Protocol):
+    """Steps of optimizers that change rows of tables in place, each row in one pass."""
+
+    def adam(
+        self, tables: Sequence[Tensor], ids: Tensor, gradients: Tensor, step: AdamStep
+    ) -> None:
+        """Update a table and two moments; the contract of :func:`kgfast.ops.row_adam`."""
+        ...
+
+    def adagrad(
+        self, tables: Sequence[Tensor], ids: Tensor | None, gradients: Tensor, step: AdagradStep
+    ) -> None:
+        """Update a table and its sums; the contract of :func:`kgfast.ops.row_adagrad`."""
+        ...
 
 
 class LossPlan(NamedTuple):
@@ -241,17 +251,8 @@ class Backend(Protocol):
     losses: Losses
     adversarial: Adversarial | None
     negatives: NegativeLosses | None
+    row_updates: RowUpdates | None
     packing: Packing | None
-
-    @property
-    def row_adam(self) -> RowAdam | None:
-        """Return the kernel of Adam on rows, if there is one."""
-        ...
-
-    @property
-    def adagrad(self) -> Adagrad | None:
-        """Return the kernel of Adagrad, if there is one."""
-        ...
 
     def bf16_losses(self) -> Losses | None:
         """Return the losses of ``dot`` with operands of precision ``bf16``, if there are any."""

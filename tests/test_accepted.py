@@ -508,14 +508,12 @@ def test_optimizers_take_lazily_negated_gradients():
     for tables, own in zip(found, (gradients, lazily(gradients)), strict=True):
         ops.row_adam(tables, ids, own, **adam)
     assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
-    rows = [random(3, 4) for _ in range(2)]
+    rows = [random(7, 4) for _ in range(2)]
     for table, own in zip(rows, (gradients, lazily(gradients)), strict=True):
-        ops.adagrad(table, torch.zeros(3, 4), own, **numbers)
+        ops.row_adagrad((table, torch.zeros(7, 4)), ids, own, **numbers)
     assert torch.equal(*rows)
     with pytest.raises(ValueError, match=r"tables\[0\] must be contiguous"):
         ops.row_adam([torch._neg_view(random(7, 4)), *found[0][1:]], ids, gradients, **adam)
-    with pytest.raises(ValueError, match="parameter must be float32"):
-        ops.adagrad(torch._neg_view(random(3, 4)), torch.zeros(3, 4), gradients, **numbers)
 
 
 def test_defaults_of_real_tables_are_as_they_were():

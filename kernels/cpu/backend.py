@@ -20,22 +20,20 @@ from ..backend import (
     NegativeLosses,
     Packing,
     Passes,
+    RowUpdates,
 )
 from ..losses import ChunkedLosses
 from ..operands import Gradients, Need, Operands
-from . import bf16
-from .adagrad import adagrad
+from . import bf16, updates
 from .backward import indexed_backward, pairwise_backward
 from .listed import list_counts, list_topk
 from .panels import PACKING
 from .passes import ADVERSARIAL, PASSES
 from .rank import rank_counts
-from .row_adam import row_adam
 from .scores import scores
 from .topk import topk
 
 __all__ = [
-    "adagrad",
     "adversarial",
     "backward",
     "bf16_losses",
@@ -49,7 +47,7 @@ __all__ = [
     "packing",
     "passes",
     "rank_counts",
-    "row_adam",
+    "row_updates",
     "scores",
     "topk",
 ]
@@ -66,6 +64,7 @@ losses: Losses = ChunkedLosses(_THIS)
 passes: Passes = PASSES
 adversarial: Adversarial | None = ADVERSARIAL
 negatives: NegativeLosses | None = None
+row_updates: RowUpdates | None = updates
 packing: Packing | None = PACKING
 _BF16_LOSSES = bf16.Bf16Losses(_THIS)
 

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from ..backend import (
-    Adagrad,
     Adversarial,
     ChunkedBackend,
     Into,
@@ -16,7 +15,7 @@ from ..backend import (
     NegativeLosses,
     Packing,
     Passes,
-    RowAdam,
+    RowUpdates,
 )
 from ..losses import TORCH_PASSES, ChunkedLosses
 from ..operands import Gradients, Need, Operands
@@ -26,7 +25,6 @@ from .scores import all_gradients, all_scores, indexed_gradients, indexed_scores
 from .topk import topk
 
 __all__ = [
-    "adagrad",
     "adversarial",
     "backward",
     "bf16_losses",
@@ -40,7 +38,7 @@ __all__ = [
     "packing",
     "passes",
     "rank_counts",
-    "row_adam",
+    "row_updates",
     "scores",
     "topk",
 ]
@@ -53,8 +51,7 @@ losses: Losses = ChunkedLosses(cast(ChunkedBackend, sys.modules[__name__]))
 passes: Passes = TORCH_PASSES
 adversarial: Adversarial | None = None
 negatives: NegativeLosses | None = None
-row_adam: RowAdam | None = None
-adagrad: Adagrad | None = None
+row_updates: RowUpdates | None = None
 packing: Packing | None = None
 
 

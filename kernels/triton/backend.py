@@ -5,9 +5,9 @@ This module is what :class:`kgfast.kernels.backend.Backend` says.
 
 from torch import Tensor
 
-from ..backend import Adagrad, Adversarial, Losses, NegativeLosses, Packing, RowAdam
+from ..backend import Adversarial, Losses, NegativeLosses, Packing, RowUpdates
 from ..operands import Gradients, Need, Operands
-from . import pairwise
+from . import pairwise, updates
 from .adversarial import ADVERSARIAL
 from .indexed import indexed_gradients, indexed_scores
 from .listed import list_counts, list_topk
@@ -17,7 +17,6 @@ from .rank import rank_counts
 from .topk import topk
 
 __all__ = [
-    "adagrad",
     "adversarial",
     "backward",
     "bf16_losses",
@@ -29,7 +28,7 @@ __all__ = [
     "negatives",
     "packing",
     "rank_counts",
-    "row_adam",
+    "row_updates",
     "scores",
     "topk",
 ]
@@ -39,8 +38,7 @@ defers_checks = True
 losses: Losses = FusedLosses()
 adversarial: Adversarial | None = ADVERSARIAL
 negatives: NegativeLosses | None = NEGATIVES
-row_adam: RowAdam | None = None
-adagrad: Adagrad | None = None
+row_updates: RowUpdates | None = updates
 packing: Packing | None = None
 
 

@@ -5,7 +5,6 @@ kernel runs, picks a backend by the device of its tensors (or by :func:`use_back
 registered with ``torch.library``, so that it works under ``torch.compile``.
 """
 
-from kgfast.ops.adagrad import adagrad, serves_adagrad
 from kgfast.ops.adversarial import adversarial_rows, serves_adversarial
 from kgfast.ops.checks import (
     TABLE_DTYPES,
@@ -19,8 +18,8 @@ from kgfast.ops.differentiable import no_autocast, result_dtype
 from kgfast.ops.dispatch import BACKENDS, backend_for, cores_for_kernels, use_backend
 from kgfast.ops.losses import bce, cross_entropy
 from kgfast.ops.rank import rank_counts
-from kgfast.ops.row_adam import row_adam, serves_row_adam
 from kgfast.ops.row_gradients import RowGradients
+from kgfast.ops.row_updates import row_adagrad, row_adam, serves_rows
 from kgfast.ops.scores import indexed_scores, pairwise_scores
 from kgfast.ops.topk import topk
 from kgfast.ops.totals import bce_total, cross_entropy_total
@@ -30,7 +29,6 @@ __all__ = [
     "BACKENDS",
     "TABLE_DTYPES",
     "RowGradients",
-    "adagrad",
     "adversarial_rows",
     "backend_for",
     "bce",
@@ -48,10 +46,10 @@ __all__ = [
     "pairwise_scores",
     "rank_counts",
     "result_dtype",
+    "row_adagrad",
     "row_adam",
-    "serves_adagrad",
     "serves_adversarial",
-    "serves_row_adam",
+    "serves_rows",
     "topk",
     "unchecked",
     "use_backend",

@@ -18,7 +18,8 @@ def unchecked() -> Iterator[None]:
     captured in a CUDA graph (docs/losses.md says which). The block holds in its own thread and
     context (as :mod:`contextvars` has it), for the calls that are made in it; their backward may
     run after it. Blocks may be nested. ``rank()`` and ``topk()`` refuse it, as their integers would
-    mean nothing, and :func:`kgfast.ops.row_adam` checks its ids nonetheless, as it writes.
+    mean nothing. On the CPU :func:`kgfast.ops.row_adam` checks its ids nonetheless, as it writes;
+    on a GPU ids out of range change nothing.
 
     Examples
     --------

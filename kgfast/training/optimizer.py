@@ -92,7 +92,7 @@ class Optimizer:
     @property
     def runs_on_kernels(self) -> bool:
         """Return whether no operator of torch is large in an update."""
-        is_served = all(ops.serves_adagrad(it) for it in self._whole)
+        is_served = all(ops.serves_rows(it) for it in self._whole)
         return self._rows is not None or (isinstance(self._dense, RowAdagrad) and is_served)
 
     def _row_optimizer(self, kind: str, parameters: Sequence[nn.Parameter]) -> RowOptimizer:

@@ -19,7 +19,6 @@ from kgfast.ops import RowGradients
 
 _BLOCK = {"cpu": 1 << 16}  # numbers per block: with gradient, states and copies 1.5 MiB
 _BLOCK_ELSEWHERE = 1 << 26
-_WIDE = 1 << 12  # numbers of a row that is enough work for one call of a kernel
 
 EPS = {"adam": 1e-8, "adagrad": 1e-10}
 Tables = list[Tensor]  # a parameter and its states
@@ -92,8 +91,8 @@ class RowAdam(RowOptimizer):
 
     A row without a gradient keeps its value and its moments, while bias correction counts all
     steps. If every row has a gradient in every step this is :class:`torch.optim.Adam`. Only the
-    first step allocates memory of the size of a parameter, for the moments. On the CPU a row is
-    updated in one pass (:func:`kgfast.ops.row_adam`).
+    first step allocates memory of the size of a parameter, for the moments. A kernel updates
+    float32 rows in one pass (:func:`kgfast.ops.row_adam`).
 
     Parameters
     ----------
@@ -135,18 +134,16 @@ class RowAdam(RowOptimizer):
 
     def _step_rows(self, tables: Tables, found: RowGradients, step: Tensor, group: Group) -> None:
         parameter, *moments = tables
-        if not ops.serves_row_adam(parameter):
+        if not ops.serves_rows(parameter):
             return super()._step_rows(tables, found, step, group)
         step += 1
         ops.row_adam(
             [parameter.detach(), *moments],
             found.ids,
             found.rows,
-            lr=group["lr"],
             betas=group["betas"],
-            eps=group["eps"],
-            weight_decay=group["weight_decay"],
-            step=int(step),
+            step=step,
+            **_numbers(group),
         )
 
     def _update(self, tables: Tables, gradient: Tensor, step: Tensor, group: Group) -> None:
@@ -172,8 +169,8 @@ class RowAdam(RowOptimizer):
 class RowAdagrad(RowOptimizer):
     """Adagrad (Duchi et al. 2011), of the rows that have a gradient.
 
-    A row has the bits of a dense step, and of :class:`torch.optim.Adagrad`, in which rows without a
-    gradient do not change either unless there is weight decay.
+    A row has the bits of a dense step, and on the CPU of :class:`torch.optim.Adagrad`, in which rows
+    without a gradient do not change either unless there is weight decay.
 
     Parameters
     ----------
@@ -210,17 +207,16 @@ class RowAdagrad(RowOptimizer):
 
     def _step_rows(self, tables: Tables, found: RowGradients, step: Tensor, group: Group) -> None:
         parameter, total = tables
-        if parameter[:1].numel() < _WIDE or not ops.serves_adagrad(parameter):
+        if not ops.serves_rows(parameter):
             return super()._step_rows(tables, found, step, group)
         step += 1
-        for row, gradient in zip(found.ids.tolist(), found.rows, strict=True):
-            ops.adagrad(parameter.detach()[row], total[row], gradient, **_numbers(group))
+        ops.row_adagrad([parameter.detach(), total], found.ids, found.rows, **_numbers(group))
 
     def _update(self, tables: Tables, gradient: Tensor, step: Tensor, group: Group) -> None:
         parameter, total = tables
-        if ops.serves_adagrad(parameter):
+        if ops.serves_rows(parameter):
             step += 1
-            ops.adagrad(parameter.detach(), total, gradient, **_numbers(group))
+            ops.row_adagrad([parameter.detach(), total], None, gradient, **_numbers(group))
             return
         adagrad(
             [parameter],

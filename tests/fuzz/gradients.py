@@ -94,24 +94,29 @@ def row_adam(case: Case) -> None:
         dense.close(f"row_adam: {name}", got, right, right)
 
 
-def adagrad(case: Case) -> None:
-    """``ops.adagrad`` over some steps."""
+def row_adagrad(case: Case) -> None:
+    """``ops.row_adagrad`` over some steps, of all rows or of some."""
     shape = [case.pick.randint(1, 60), case.choice((1, 3, 16, 130, 1500))]
+    count = case.pick.randint(0, shape[0])
+    of_some = case.choice((False, True))
     table, sums = case.normal(*shape).float(), case.normal(*shape).float() ** 2
     exact, exact_sums = table.double(), sums.double()
     lr, decay = 10.0 ** case.pick.randint(-5, 0), case.choice((0.0, 0.01))
-    case.note(shape=shape, lr=lr, weight_decay=decay)
+    case.note(shape=shape, lr=lr, weight_decay=decay, count=count if of_some else None)
     with anywhere(case, reference=0.0) as backend:
         if backend == "reference":
             return
         for _ in range(case.pick.randint(1, 4)):
-            gradient = case.normal(*shape).float()
-            ops.adagrad(table, sums, gradient, lr=lr, eps=1e-10, weight_decay=decay)
-            slopes = gradient.double() + decay * exact
-            exact_sums += slopes**2
-            exact -= lr * slopes / (exact_sums.sqrt() + 1e-10)
-    dense.close("adagrad: table", table, exact, exact)
-    dense.close("adagrad: sums", sums, exact_sums, exact_sums)
+            ids = torch.randperm(shape[0], generator=case.generator)
+            ids = ids[:count] if of_some else torch.arange(shape[0])
+            gradient = case.normal(len(ids), shape[1]).float()
+            given = ids if of_some else None
+            ops.row_adagrad((table, sums), given, gradient, lr=lr, eps=1e-10, weight_decay=decay)
+            slopes = gradient.double() + decay * exact[ids]
+            exact_sums[ids] += slopes**2
+            exact[ids] -= lr * slopes / (exact_sums[ids].sqrt() + 1e-10)
+    dense.close("row_adagrad: table", table, exact, exact)
+    dense.close("row_adagrad: sums", sums, exact_sums, exact_sums)
 
 
 def in_state(case: Case) -> None:

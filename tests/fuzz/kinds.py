@@ -36,7 +36,7 @@ KINDS: dict[str, Kind] = {
         Kind("ops losses in bf16", bf16_losses.losses, "valid", 25, lacks=bf16_losses.lacks),
         Kind("ops.adversarial_rows", gradients.adversarial, "valid", 15),
         Kind("ops.row_adam", gradients.row_adam, "valid", 15),
-        Kind("ops.adagrad", gradients.adagrad, "valid", 15),
+        Kind("ops.row_adagrad", gradients.row_adagrad, "valid", 15),
         Kind("sums over paths", sums_of_paths.sums, "valid", 15),
         Kind("output layers", heads.head, "valid", 20),
         Kind("rank", evaluations.rank, "valid", 70),

@@ -25,6 +25,7 @@ FILES = {  # and which of their cases, fast and slow ones, are there
     "triton/test_scores.py": ("not slow", "slow"),
     "triton/test_scratch.py": ("slow",),
     "triton/test_split.py": ("not slow",),
+    "triton/test_updates.py": ("not slow",),
 }
 
 

@@ -135,7 +135,7 @@ def test_ranks_and_the_best_refuse_it(rows) -> None:
 
 def test_what_writes_checks_its_ids_nonetheless() -> None:
     tables = torch.zeros(3, 2, 1).unbind()
-    if not ops.serves_row_adam(tables[0]):
+    if not ops.serves_rows(tables[0]):
         pytest.skip("the extension is not built")
     step = {"lr": 0.1, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0, "step": 1}
     with kgfast.unchecked(), pytest.raises(ValueError, match=r"ids\[0\] must be in 0 .. 1"):

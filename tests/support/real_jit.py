@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
+from kgfast.kernels.backend import AdagradStep, AdamStep
 from kgfast.kernels.labels import Labels, LossNeed
 from kgfast.kernels.negatives import NegativeLoss, Sampled
 from kgfast.kernels.operands import Lists, Need
@@ -28,6 +29,8 @@ FEW = (
     "pool of float32, nssa, masked",
     "lists of float32, nssa, masked",
     "bce total of float32",
+    "row adam",
+    "row adagrad",
 )
 Call = Callable[[], object]
 
@@ -166,6 +169,15 @@ def adversarial() -> Iterator[tuple[str, Call]]:
     yield "adversarial rows", both
 
 
+def row_updates() -> Iterator[tuple[str, Call]]:
+    """Steps of optimizers on some rows of a table."""
+    kernel, tables = triton.backend.row_updates, torch.zeros(3, ROWS, DIM).unbind()
+    ids, rows = torch.arange(5, dtype=torch.int64), torch.ones(5, DIM)
+    adam = AdamStep(0.1, (0.9, 0.999), 1e-8, 0.0, torch.ones(()))
+    yield "row adam", lambda: kernel.adam(tables, ids, rows, adam)
+    yield "row adagrad", lambda: kernel.adagrad(tables[:2], ids, rows, AdagradStep(0.1, 1e-10, 0.0))
+
+
 def main(arch: int, score: str, *, few: bool) -> None:
     """Make every call, and write what failed."""
     import triton as compiler
@@ -173,7 +185,7 @@ def main(arch: int, score: str, *, few: bool) -> None:
     driver = StubDriver(arch)
     status.Report.raise_if_bad = lambda report: None  # no kernel said which rows are bad
     failures: dict[str, str] = {}
-    calls = *ranking(score), *differentiable(score), *adversarial()
+    calls = *ranking(score), *differentiable(score), *adversarial(), *row_updates()
     calls = tuple(it for it in calls if not few or it[0] in FEW)
     for name, call in calls:
         try:

@@ -33,9 +33,11 @@ def test_clipping_counts_rows_and_parameters_together(name, clip):
     model, rows = model_with_gradients()
     optimizer = Optimizer(model, config_of(name=name, grad_clip=clip), lazy=True)
     if name == "row_adagrad":
-        optimizer._rows._update = lambda found, gradient, step, group: found[0].sub_(
-            group["lr"] * gradient
-        )
+
+        def plain(parameter, gradients, state, group):
+            parameter.index_add_(0, gradients.ids, -group["lr"] * gradients.rows)
+
+        optimizer._rows._step_rows = plain
     optimizer.collect(rows)
     optimizer.step(0, 1.0)
     # The two rows of entity 1 sum to (4, 0).

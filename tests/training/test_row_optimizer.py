@@ -130,7 +130,7 @@ def test_rows_of_adagrad_have_the_bits_of_a_dense_step(width):
 
 @pytest.mark.parametrize("table", [torch.zeros(4, 6)[:, ::2], torch.zeros(4, 3).double()])
 def test_a_table_that_the_kernel_does_not_take_is_updated_by_torch(table):
-    assert not ops.serves_row_adam(table)
+    assert not ops.serves_rows(table)
     parameter = nn.Parameter(table)
     optimizer = RowAdam([parameter], lr=0.5)
     stepped(optimizer, parameter, torch.tensor([1]), torch.ones(1, 3, dtype=table.dtype))

@@ -124,7 +124,7 @@ class Table:
     """
 
     name, defers_checks, passes = "table", False, TORCH_PASSES
-    adversarial = row_adam = None
+    adversarial = row_updates = None
 
     def __init__(self, scores: torch.Tensor, scratch: int, num_queries: int | None) -> None:
         self.table, self.gradient = scores, torch.full_like(scores, torch.nan)

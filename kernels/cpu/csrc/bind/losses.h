@@ -79,14 +79,16 @@ void py_row_adam(int threads, const std::vector<uintptr_t>& tables, const py::tu
   row_adam(job, threads);
 }
 
-// `numbers`: (parameter, sum, gradient, count). `rates`: rate, eps, weight decay.
-void py_adagrad(const Machine& machine, const py::tuple& numbers,
-                const std::vector<double>& rates) {
+// `rows`: (ids or 0, gradients, numbers of these, width). `rates`: rate, eps, weight decay.
+void py_adagrad(const Machine& machine, const std::vector<uintptr_t>& tables,
+                const py::tuple& rows, const std::vector<double>& rates) {
   AdagradJob job{};
-  job.parameter = pointer<float>(numbers[0]);
-  job.sum = pointer<float>(numbers[1]);
-  job.gradient = pointer<const float>(numbers[2]);
-  job.count = numbers[3].cast<int64_t>();
+  job.table = pointer<float>(tables.at(0));
+  job.sum = pointer<float>(tables.at(1));
+  job.ids = pointer<const int64_t>(rows[0]);
+  job.gradient = pointer<const float>(rows[1]);
+  job.count = rows[2].cast<int64_t>();
+  job.width = rows[3].cast<int64_t>();
   job.rate = static_cast<float>(rates.at(0));
   job.eps = static_cast<float>(rates.at(1));
   job.weight_decay = static_cast<float>(rates.at(2));

@@ -1,6 +1,7 @@
 // A step of Adagrad on some numbers, rounded as torch rounds it: where the machine fuses, products
 // are fused into the sums.
 #pragma once
+#include <algorithm>
 #include <cstring>
 
 #include "host/adagrad.h"
@@ -22,28 +23,40 @@ inline AdagradVectors adagrad_step(AdagradVectors at, V gradient, const AdagradJ
   return {Simd::sub(at.parameter, change), sum};
 }
 
-inline void adagrad_part(const AdagradJob& job, int64_t first, int64_t last) {
+inline void adagrad_numbers(const AdagradJob& job, int64_t place, const float* gradient,
+                            int64_t count) {
   constexpr int W = Simd::W;
-  int64_t i = first;
-  for (; i + W <= last; i += W) {
-    const AdagradVectors made =
-        adagrad_step({Simd::load(job.parameter + i), Simd::load(job.sum + i)},
-                     Simd::load(job.gradient + i), job);
-    Simd::store(job.parameter + i, made.parameter);
-    Simd::store(job.sum + i, made.sum);
+  float *table = job.table + place, *sum = job.sum + place;
+  int64_t i = 0;
+  for (; i + W <= count; i += W) {
+    const AdagradVectors made = adagrad_step({Simd::load(table + i), Simd::load(sum + i)},
+                                             Simd::load(gradient + i), job);
+    Simd::store(table + i, made.parameter);
+    Simd::store(sum + i, made.sum);
   }
-  if (i == last) return;
+  if (i == count) return;
   float lanes[3][W] = {};
-  const size_t bytes = sizeof(float) * (last - i);
-  std::memcpy(lanes[0], job.parameter + i, bytes);
-  std::memcpy(lanes[1], job.sum + i, bytes);
-  std::memcpy(lanes[2], job.gradient + i, bytes);
+  const size_t bytes = sizeof(float) * (count - i);
+  std::memcpy(lanes[0], table + i, bytes);
+  std::memcpy(lanes[1], sum + i, bytes);
+  std::memcpy(lanes[2], gradient + i, bytes);
   const AdagradVectors made = adagrad_step({Simd::load(lanes[0]), Simd::load(lanes[1])},
                                            Simd::load(lanes[2]), job);
   Simd::store(lanes[0], made.parameter);
   Simd::store(lanes[1], made.sum);
-  std::memcpy(job.parameter + i, lanes[0], bytes);
-  std::memcpy(job.sum + i, lanes[1], bytes);
+  std::memcpy(table + i, lanes[0], bytes);
+  std::memcpy(sum + i, lanes[1], bytes);
+}
+
+// Numbers first .. last - 1 of the gradient: a part may begin and end within a row.
+inline void adagrad_part(const AdagradJob& job, int64_t first, int64_t last) {
+  while (first < last) {
+    const int64_t row = first / job.width, column = first % job.width;
+    const int64_t count = std::min(last - first, job.width - column);
+    const int64_t id = job.ids == nullptr ? row : job.ids[row];
+    adagrad_numbers(job, id * job.width + column, job.gradient + first, count);
+    first += count;
+  }
 }
 
 }  // namespace

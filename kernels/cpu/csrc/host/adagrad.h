@@ -1,17 +1,18 @@
-// Adagrad on a whole parameter (Duchi et al. 2011), in place and in one pass.
+// Adagrad on rows of a table (Duchi et al. 2011), in place and in one pass.
 //
-// Cost model, per number: a division, a square root, 20 bytes: the parameter and its sum of squares
-// are read and written once, the gradient is read once. Memory is the limit.
+// Cost model, per number: a division, a square root, 20 bytes: the table and its sum of squares are
+// read and written once, the gradient is read once. Memory is the limit.
 #pragma once
 #include "host/execution.h"
 
 namespace kgfast {
 
-// Float32 numbers, one after the other.
+// Rows of `width` float32 numbers, one after the other.
 struct AdagradJob {
-  float *parameter, *sum;  // [count]
-  const float* gradient;   // [count]
-  int64_t count;
+  float *table, *sum;      // [N][width]
+  const int64_t* ids;      // of the rows of the gradient, distinct; null: 0, 1, ...
+  const float* gradient;   // [count / width][width]
+  int64_t count, width;
   float rate, eps, weight_decay;
 };
 

@@ -1,4 +1,4 @@
-"""ops.row_adam refuses what would make it read or write out of bounds, and changes nothing then."""
+"""Updates of rows refuse what would write out of bounds, and change nothing then."""
 
 import pytest
 import torch
@@ -88,7 +88,7 @@ BAD = {
     "moments too small": (
         {"tables": [*tables(2), torch.zeros(1, WIDTH)]},
         ValueError,
-        r"tables\[2\] must be contiguous float32 .* got torch.float32 \[1, 3\]",
+        r"tables\[2\] must be contiguous float32, .* got torch.float32 \[1, 3\]",
     ),
     "double tables": (
         {"tables": [it.double() for it in tables()]},
@@ -117,6 +117,7 @@ BAD = {
     ),
     "step 0": ({"step": 0}, ValueError, "step must be at least 1; got 0"),
     "step": ({"step": 1.0}, TypeError, "step must be an int"),
+    "step with an axis": ({"step": torch.ones(1)}, TypeError, "step must be an int"),
     "lr": ({"lr": float("nan")}, ValueError, "lr must be in .* got nan"),
     "beta": ({"betas": (0.9, 1.0)}, ValueError, r"betas\[1\] must be in \[0, 1.0\); got 1.0"),
     "betas": ({"betas": (0.9,)}, ValueError, "betas must be two numbers"),
@@ -132,6 +133,30 @@ def test_what_does_not_fit_is_named_and_changes_nothing(name):
     for was, now in zip(before, change.get("tables", []), strict=True):
         if isinstance(was, torch.Tensor) and was.device.type == "cpu":
             assert torch.equal(was, now)
+
+
+def test_adagrad_refuses_what_adam_refuses():
+    """Tables, ids and gradients are checked by one function; its names differ."""
+    given = {"lr": 0.1, "eps": 1e-10, "weight_decay": 0.0}
+    pair, rows = tables(2), torch.ones(2, WIDTH)
+    for ids, gradients, message in (
+        (torch.tensor([6, 1]), rows, r"ids\[0\] must be in 0 .. 5; got 6"),
+        (torch.tensor([1, 1]), rows, r"ids\[1\] must not repeat"),
+        (None, rows, r"gradients must have shape \[6, 3\]"),
+        (torch.tensor([4, 1]), pair[1][:2], r"gradients must not share memory with tables\[1\]"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ops.row_adagrad(pair, ids, gradients, **given)
+    with pytest.raises(ValueError, match="tables must be 2, the table, sums of squares; got 3"):
+        ops.row_adagrad(tables(), None, torch.ones(N, WIDTH), **given)
+    with pytest.raises(ValueError, match="lr must be in"):
+        ops.row_adagrad(pair, None, torch.ones(N, WIDTH), **given | {"lr": -1.0})
+    assert all(torch.equal(*it) for it in zip(pair, tables(2), strict=True))
+
+
+def test_a_step_may_be_a_tensor():
+    for one, other in zip(adam(step=3), adam(step=torch.tensor(3.0)), strict=True):
+        assert torch.equal(one, other)
 
 
 def test_only_the_named_rows_change():

@@ -1,0 +1,41 @@
+"""Steps of optimizers on rows of a table, on the CPU: read, updated and put back in one pass.
+
+Cost model: host/row_adam.h, host/adagrad.h. Bits do not depend on threads; those of Adam do not
+depend on the instruction set, and those of Adagrad are those of torch's fused Adagrad.
+"""
+
+import math
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from ..backend import AdagradStep, AdamStep
+from . import extension, threads
+from .views import address, machine
+
+
+def adam(tables: Sequence[Tensor], ids: Tensor, gradients: Tensor, step: AdamStep) -> None:
+    """Update a table and two moments."""
+    gradients = gradients.contiguous()
+    first, second = (1 - beta ** int(step.number) for beta in step.betas)
+    extension.row_adam(
+        threads.count(),
+        [address(table) for table in tables],
+        (address(ids), address(gradients), *gradients.shape),
+        list(step.betas),
+        [step.lr / first, 1 / math.sqrt(second), step.eps, step.weight_decay],
+    )
+
+
+def adagrad(
+    tables: Sequence[Tensor], ids: Tensor | None, gradients: Tensor, step: AdagradStep
+) -> None:
+    """Update a table and its sums of squares."""
+    gradients = gradients.contiguous()
+    width = gradients.numel() if ids is None else gradients[0].numel()
+    extension.adagrad(
+        machine(),
+        [address(table) for table in tables],
+        (address(ids), address(gradients), gradients.numel(), width),
+        [step.lr, step.eps, step.weight_decay],
+    )

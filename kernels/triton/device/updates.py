@@ -1,0 +1,81 @@
+"""Steps of optimizers on rows of a table, in place.
+
+Cost model: memory alone. Per number of Adam 28 bytes: the row and both moments are read and written
+once, the gradient is read once. Of Adagrad 20 bytes. Nothing is added up, so bits depend on nothing
+but the numbers of the row.
+"""
+
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+
+
+class GradientRows(NamedTuple):
+    """Gradients of some rows of a table."""
+
+    ptr: Any  # [count][width] float32
+    ids: Any  # [count] int64, distinct; None: 0, 1, ...
+    width: int
+
+
+class AdamNumbers(NamedTuple):
+    """The numbers of :class:`kgfast.kernels.backend.AdamStep`, as the kernel takes them."""
+
+    lr: float
+    shares: Any  # of a gradient in the moments: 1 - beta
+    logs: Any  # natural logarithms of the betas
+    eps: float
+    weight_decay: float
+
+
+@triton.jit
+def places_of(gradients, count, num_rows, TILE: tl.constexpr):
+    """Return offsets in the gradient and in the table; ids out of range are masked."""
+    ROWS: tl.constexpr = TILE.rows
+    COLUMNS: tl.constexpr = TILE.lanes
+    width = gradients.width
+    place = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    k = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    row = place
+    if gradients.ids is not None:
+        row = tl.load(gradients.ids + place, mask=place < count, other=0)
+    is_inside = (place < count) & (row >= 0) & (row < num_rows)
+    mask = is_inside[:, None] & (k < width)[None, :]
+    return place[:, None] * width + k[None, :], row[:, None] * width + k[None, :], mask
+
+
+@triton.jit(do_not_specialize=["count", "num_rows"])
+def update_adam(tables, gradients, numbers, p_step, count, num_rows, TILE: tl.constexpr):
+    """Adam (Kingma & Ba 2015, algorithm 1); ``tables``: the table, first and second moments."""
+    p_table, p_first, p_second = tables
+    first_share, second_share = numbers.shares
+    first_log, second_log = numbers.logs
+    o_gradient, o_table, mask = places_of(gradients, count, num_rows, TILE)
+    x = tl.load(p_table + o_table, mask=mask, other=0.0)
+    m = tl.load(p_first + o_table, mask=mask, other=0.0)
+    v = tl.load(p_second + o_table, mask=mask, other=0.0)
+    g = tl.load(gradients.ptr + o_gradient, mask=mask, other=0.0) + numbers.weight_decay * x
+    m += first_share * (g - m)
+    v += second_share * (g * g - v)
+    # The step is read here, not by the host. Bias corrections: 1 - beta ** step.
+    step = tl.load(p_step).to(tl.float64)
+    first = (1.0 - tl.exp(step * first_log)).to(tl.float32)
+    second = (1.0 - tl.exp(step * second_log)).to(tl.float32)
+    tl.store(p_first + o_table, m, mask=mask)
+    tl.store(p_second + o_table, v, mask=mask)
+    change = numbers.lr / first * m / (tl.sqrt(v / second) + numbers.eps)
+    tl.store(p_table + o_table, x - change, mask=mask)
+
+
+@triton.jit(do_not_specialize=["count", "num_rows"])
+def update_adagrad(tables, gradients, numbers, count, num_rows, TILE: tl.constexpr):
+    """Adagrad (Duchi et al. 2011); ``tables``: the table and its sums of squares."""
+    p_table, p_sum = tables
+    lr, eps, weight_decay = numbers
+    o_gradient, o_table, mask = places_of(gradients, count, num_rows, TILE)
+    x = tl.load(p_table + o_table, mask=mask, other=0.0)
+    g = tl.load(gradients.ptr + o_gradient, mask=mask, other=0.0) + weight_decay * x
+    total = tl.load(p_sum + o_table, mask=mask, other=0.0) + g * g
+    tl.store(p_sum + o_table, total, mask=mask)
+    tl.store(p_table + o_table, x - lr * g / (tl.sqrt(total) + eps), mask=mask)
