@@ -104,7 +104,9 @@ def loss_pass(
     factors: Sequence[int],
     constant: float,
 ) -> None: ...
-def adagrad(machine: Machine, numbers: tuple[int, ...], rates: Sequence[float]) -> None: ...
+def adagrad(
+    machine: Machine, tables: Sequence[int], rows: tuple[int, ...], rates: Sequence[float]
+) -> None: ...
 def bf16_loss(
     machine: Machine,
     walk: int,

@@ -49,6 +49,33 @@ class AdagradStep(NamedTuple):
     weight_decay: float
 
 
+class Composition(NamedTuple):
+    """How queries of training are made of the rows of anchors and relations.
+
+    ``kind`` is multiply, multiply_complex, or rotate, by phases of ``unit`` radians. The relation
+    may be conjugated first.
+    """
+
+    kind: str
+    conjugates: bool = False
+    interleaved: bool = False  # the complex layout
+    unit: float = 1.0
+
+
+class Compose(Protocol):
+    """Queries of training, and their gradients, in one kernel each; rows are contiguous float32."""
+
+    def compose(self, anchors: Tensor, relations: Tensor, how: Composition) -> Tensor:
+        """Make queries ``[B, F]``; the contract of :func:`kgfast.ops.compose`."""
+        ...
+
+    def compose_backward(
+        self, grad: Tensor, anchors: Tensor, relations: Tensor, how: Composition
+    ) -> tuple[Tensor, Tensor]:
+        """Make the gradients of anchors and relations, given that of the queries ``[B, F]``."""
+        ...
+
+
 class RowUpdates(Protocol):
     """Steps of optimizers that change rows of tables in place, each row in one pass."""
 
@@ -252,6 +279,7 @@ class Backend(Protocol):
     adversarial: Adversarial | None
     negatives: NegativeLosses | None
     row_updates: RowUpdates | None
+    compose: Compose | None
     packing: Packing | None
 
     def bf16_losses(self) -> Losses | None:

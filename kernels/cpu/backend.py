@@ -14,6 +14,7 @@ from torch import Tensor
 from ..backend import (
     Adversarial,
     ChunkedBackend,
+    Compose,
     Into,
     Losses,
     LossPlan,
@@ -37,6 +38,7 @@ __all__ = [
     "adversarial",
     "backward",
     "bf16_losses",
+    "compose",
     "defers_checks",
     "list_counts",
     "list_topk",
@@ -64,6 +66,7 @@ losses: Losses = ChunkedLosses(_THIS)
 passes: Passes = PASSES
 adversarial: Adversarial | None = ADVERSARIAL
 negatives: NegativeLosses | None = None
+compose: Compose | None = None
 row_updates: RowUpdates | None = updates
 packing: Packing | None = PACKING
 _BF16_LOSSES = bf16.Bf16Losses(_THIS)

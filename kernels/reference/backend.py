@@ -9,6 +9,7 @@ from torch import Tensor
 from ..backend import (
     Adversarial,
     ChunkedBackend,
+    Compose,
     Into,
     Losses,
     LossPlan,
@@ -28,6 +29,7 @@ __all__ = [
     "adversarial",
     "backward",
     "bf16_losses",
+    "compose",
     "defers_checks",
     "list_counts",
     "list_topk",
@@ -51,6 +53,7 @@ losses: Losses = ChunkedLosses(cast(ChunkedBackend, sys.modules[__name__]))
 passes: Passes = TORCH_PASSES
 adversarial: Adversarial | None = None
 negatives: NegativeLosses | None = None
+compose: Compose | None = None
 row_updates: RowUpdates | None = None
 packing: Packing | None = None
 

@@ -5,8 +5,9 @@ This module is what :class:`kgfast.kernels.backend.Backend` says.
 
 from torch import Tensor
 
-from ..backend import Adversarial, Losses, NegativeLosses, Packing, RowUpdates
+from ..backend import Adversarial, Compose, Losses, NegativeLosses, Packing, RowUpdates
 from ..operands import Gradients, Need, Operands
+from . import compose as queries
 from . import pairwise, updates
 from .adversarial import ADVERSARIAL
 from .indexed import indexed_gradients, indexed_scores
@@ -20,6 +21,7 @@ __all__ = [
     "adversarial",
     "backward",
     "bf16_losses",
+    "compose",
     "defers_checks",
     "list_counts",
     "list_topk",
@@ -38,6 +40,7 @@ defers_checks = True
 losses: Losses = FusedLosses()
 adversarial: Adversarial | None = ADVERSARIAL
 negatives: NegativeLosses | None = NEGATIVES
+compose: Compose | None = queries
 row_updates: RowUpdates | None = updates
 packing: Packing | None = None
 

@@ -3,8 +3,10 @@
 import torch
 from torch import Tensor
 
+from kgfast import ops
+from kgfast.kernels.backend import Composition
 from kgfast.models.base import Model, Side, check_width, query_rows
-from kgfast.models.complex_rows import Complex, Layout, check_layout, join, layout_of, split
+from kgfast.models.complex_rows import Layout, check_layout, join, layout_of, split
 from kgfast.models.distmult import xavier_normal
 from kgfast.models.fresh import ALL_ROWS, Fresh
 from kgfast.models.tables import Table
@@ -60,16 +62,22 @@ class ComplEx(Model):
         return cls(entity, relation, layout=layout).requires_grad_()
 
     def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
-        anchor = split(query_rows(self.entity, anchors), self.layout)
+        products = self._products(anchors, relations, side)
+        if dims is None or self.layout != "halves":
+            return products
+        inside = torch.arange(self.dim, dtype=torch.int64, device=products.device) < dims
+        return products * inside.repeat(2)
+
+    def _products(self, anchors: Tensor, relations: Tensor, side: Side) -> Tensor:
+        others = self.entity if side == "relation" else self.relation
+        rows = query_rows(self.entity, anchors), query_rows(others, relations)
+        if side != "relation" and ops.serves_composition(self.entity, others):
+            how = Composition("multiply_complex", side == "head", self.layout == "interleaved")
+            return ops.compose(*rows, how)
+        anchor, other = (split(it, self.layout) for it in rows)
         if side == "relation":  # Re(h r conj(t)) is the dot product of r and conj(h) t
-            product = anchor.conj().times(split(query_rows(self.entity, relations), self.layout))
-        else:
-            relation = split(query_rows(self.relation, relations), self.layout)
-            product = anchor.times(relation if side == "tail" else relation.conj())
-        if dims is not None and self.layout == "halves":
-            inside = torch.arange(self.dim, dtype=torch.int64, device=product.re.device) < dims
-            product = Complex(product.re * inside, product.im * inside)
-        return join(product, self.layout)
+            return join(anchor.conj().times(other), self.layout)
+        return join(anchor.times(other if side == "tail" else other.conj()), self.layout)
 
     def crop_width(self, dim: int) -> int | None:
         """Return :meth:`Model.crop_width`: zeros in the query crop ``re | im`` rows exactly."""

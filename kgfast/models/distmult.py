@@ -6,6 +6,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from kgfast import ops
+from kgfast.kernels.backend import Composition
 from kgfast.models.base import Model, Side, check_width, query_rows
 from kgfast.models.fresh import ALL_ROWS, Fill, Fresh, normal
 from kgfast.models.tables import Table
@@ -55,7 +57,10 @@ class DistMult(Model):
 
     def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
         others = self.entity if side == "relation" else self.relation
-        return query_rows(self.entity, anchors) * query_rows(others, relations)
+        rows = query_rows(self.entity, anchors), query_rows(others, relations)
+        if ops.serves_composition(self.entity, others):
+            return ops.compose(*rows, Composition("multiply"))
+        return rows[0] * rows[1]
 
 
 def xavier_normal(

@@ -6,6 +6,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from kgfast import ops
+from kgfast.kernels.backend import Composition
 from kgfast.kernels.reference.trig import cos_sin
 from kgfast.models.base import (
     Model,
@@ -134,6 +136,11 @@ class RotatE(Model):
         return model.requires_grad_()
 
     def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
+        if ops.serves_composition(self.entity, self.relation):
+            kind = "multiply_complex" if self.relation_format == "complex" else "rotate"
+            how = Composition(kind, side == "head", self.layout == "interleaved", self.phase_unit)
+            rows = query_rows(self.entity, anchors), query_rows(self.relation, relations)
+            return ops.compose(*rows, how)
         anchor = split(query_rows(self.entity, anchors), self.layout)
         rotation = self.rotations(relations)
         turned = anchor.times(rotation if side == "tail" else rotation.conj())

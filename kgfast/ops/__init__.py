@@ -14,6 +14,7 @@ from kgfast.ops.checks import (
     check_tensor,
     check_unique,
 )
+from kgfast.ops.compose import compose, serves_composition
 from kgfast.ops.differentiable import no_autocast, result_dtype
 from kgfast.ops.dispatch import BACKENDS, backend_for, cores_for_kernels, use_backend
 from kgfast.ops.losses import bce, cross_entropy
@@ -38,6 +39,7 @@ __all__ = [
     "check_index",
     "check_tensor",
     "check_unique",
+    "compose",
     "cores_for_kernels",
     "cross_entropy",
     "cross_entropy_total",
@@ -49,6 +51,7 @@ __all__ = [
     "row_adagrad",
     "row_adam",
     "serves_adversarial",
+    "serves_composition",
     "serves_rows",
     "topk",
     "unchecked",

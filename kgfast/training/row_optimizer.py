@@ -169,8 +169,8 @@ class RowAdam(RowOptimizer):
 class RowAdagrad(RowOptimizer):
     """Adagrad (Duchi et al. 2011), of the rows that have a gradient.
 
-    A row has the bits of a dense step, and on the CPU of :class:`torch.optim.Adagrad`, in which rows
-    without a gradient do not change either unless there is weight decay.
+    A row has the bits of a dense step, and on the CPU those of :class:`torch.optim.Adagrad`, in
+    which rows without a gradient do not change either unless there is weight decay.
 
     Parameters
     ----------

@@ -8,10 +8,11 @@ each call that has one.
 import json
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 
-from kgfast.kernels.backend import AdagradStep, AdamStep
+from kgfast.kernels.backend import AdagradStep, AdamStep, Composition
 from kgfast.kernels.labels import Labels, LossNeed
 from kgfast.kernels.negatives import NegativeLoss, Sampled
 from kgfast.kernels.operands import Lists, Need
@@ -31,6 +32,9 @@ FEW = (
     "bce total of float32",
     "row adam",
     "row adagrad",
+    "queries of rotate",
+    "queries of multiply",
+    "queries of multiply_complex",
 )
 Call = Callable[[], object]
 
@@ -178,6 +182,19 @@ def row_updates() -> Iterator[tuple[str, Call]]:
     yield "row adagrad", lambda: kernel.adagrad(tables[:2], ids, rows, AdagradStep(0.1, 1e-10, 0.0))
 
 
+def queries() -> Iterator[tuple[str, Call]]:
+    """Queries of training and their gradients."""
+    kernel, anchors = triton.backend.compose, torch.ones(BATCH, 2 * DIM)
+    for kind in ("rotate", "multiply", "multiply_complex"):
+        relations = torch.ones(BATCH, DIM if kind == "rotate" else 2 * DIM)
+
+        def both(how: Composition, relations: torch.Tensor) -> None:
+            made = kernel.compose(anchors, relations, how)
+            kernel.compose_backward(made, anchors, relations, how)
+
+        yield f"queries of {kind}", partial(both, Composition(kind, True, unit=0.5), relations)
+
+
 def main(arch: int, score: str, *, few: bool) -> None:
     """Make every call, and write what failed."""
     import triton as compiler
@@ -185,7 +202,7 @@ def main(arch: int, score: str, *, few: bool) -> None:
     driver = StubDriver(arch)
     status.Report.raise_if_bad = lambda report: None  # no kernel said which rows are bad
     failures: dict[str, str] = {}
-    calls = *ranking(score), *differentiable(score), *adversarial(), *row_updates()
+    calls = *ranking(score), *differentiable(score), *adversarial(), *row_updates(), *queries()
     calls = tuple(it for it in calls if not few or it[0] in FEW)
     for name, call in calls:
         try:

@@ -34,8 +34,8 @@ def test_clipping_counts_rows_and_parameters_together(name, clip):
     optimizer = Optimizer(model, config_of(name=name, grad_clip=clip), lazy=True)
     if name == "row_adagrad":
 
-        def plain(parameter, gradients, state, group):
-            parameter.index_add_(0, gradients.ids, -group["lr"] * gradients.rows)
+        def plain(tables, found, step, group):
+            tables[0].index_add_(0, found.ids, -group["lr"] * found.rows)
 
         optimizer._rows._step_rows = plain
     optimizer.collect(rows)

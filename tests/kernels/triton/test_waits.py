@@ -135,7 +135,7 @@ def test_rank_waits_once_a_batch(
 
 BODIES = {
     operator.name: operator.body
-    for name in ("adversarial", "totals", "losses", "negatives", "scores")
+    for name in ("adversarial", "compose", "totals", "losses", "negatives", "scores")
     for operator in vars(import_module(f"kgfast.ops.{name}")).values()
     if isinstance(operator, Operator)
 }

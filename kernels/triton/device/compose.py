@@ -1,0 +1,124 @@
+"""Queries of training, made of the rows of anchors and relations, and their gradients.
+
+Cost model: memory alone. A number of a query is read from two rows and written once; backward reads
+three rows and writes two. A rotation takes one sine and one cosine a complex number each way.
+"""
+
+from typing import NamedTuple
+
+import triton
+import triton.language as tl
+
+from .arguments import RowView
+
+MULTIPLY, MULTIPLY_COMPLEX, ROTATE = range(3)
+_MULTIPLY: tl.constexpr = tl.constexpr(MULTIPLY)
+_ROTATE: tl.constexpr = tl.constexpr(ROTATE)
+
+
+class Composed(NamedTuple):
+    """What a composition is compiled for."""
+
+    kind: int
+    conjugates: bool  # the relation
+
+
+class Pair(NamedTuple):
+    """Rows of anchors and of their relations, or their gradients."""
+
+    anchors: RowView
+    relations: RowView  # of a rotation: phases
+
+
+class Extent(NamedTuple):
+    """How many rows there are, features of each, and radians of one unit of a phase."""
+
+    rows: int
+    features: int
+    unit: float
+
+
+@triton.jit
+def places_of(extent, TILE: tl.constexpr):
+    """Return rows and features of a program's tile, and which are there."""
+    ROWS: tl.constexpr = TILE.rows
+    FEATURES: tl.constexpr = TILE.lanes
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    k = tl.program_id(1) * FEATURES + tl.arange(0, FEATURES)
+    return row[:, None], k[None, :], (row < extent.rows)[:, None] & (k < extent.features)[None, :]
+
+
+@triton.jit
+def load_plane(rows, row, k, mask, PLANE: tl.constexpr):
+    """Load one plane of rows, 0 where masked."""
+    return tl.load(rows.ptr + row * rows.row + PLANE * rows.plane + k * rows.step, mask, 0.0)
+
+
+@triton.jit
+def store_plane(rows, row, k, mask, values, PLANE: tl.constexpr):
+    """Store one plane of rows."""
+    tl.store(rows.ptr + row * rows.row + PLANE * rows.plane + k * rows.step, values, mask)
+
+
+@triton.jit
+def load_factor(relations, row, k, mask, extent, FORM: tl.constexpr):
+    """Load the complex numbers that anchors are multiplied by."""
+    KIND: tl.constexpr = FORM.kind
+    CONJUGATES: tl.constexpr = FORM.conjugates
+    re = load_plane(relations, row, k, mask, 0)
+    if KIND == _ROTATE:
+        phase = re * extent.unit
+        re = tl.cos(phase)
+        im = tl.sin(phase)
+    else:
+        im = load_plane(relations, row, k, mask, 1)
+    if CONJUGATES:
+        im = -im
+    return re, im
+
+
+@triton.jit
+def compose(rows, out, extent, FORM: tl.constexpr, TILE: tl.constexpr):
+    """Write queries: anchors times relations."""
+    KIND: tl.constexpr = FORM.kind
+    row, k, mask = places_of(extent, TILE)
+    a_re = load_plane(rows.anchors, row, k, mask, 0)
+    if KIND == _MULTIPLY:
+        store_plane(out, row, k, mask, a_re * load_plane(rows.relations, row, k, mask, 0), 0)
+    else:
+        a_im = load_plane(rows.anchors, row, k, mask, 1)
+        b_re, b_im = load_factor(rows.relations, row, k, mask, extent, FORM)
+        store_plane(out, row, k, mask, a_re * b_re - a_im * b_im, 0)
+        store_plane(out, row, k, mask, a_re * b_im + a_im * b_re, 1)
+
+
+@triton.jit
+def compose_backward(rows, grad, grads, extent, FORM: tl.constexpr, TILE: tl.constexpr):
+    """Write the gradients of both rows, given those of the queries."""
+    KIND: tl.constexpr = FORM.kind
+    CONJUGATES: tl.constexpr = FORM.conjugates
+    row, k, mask = places_of(extent, TILE)
+    a_re = load_plane(rows.anchors, row, k, mask, 0)
+    g_re = load_plane(grad, row, k, mask, 0)
+    if KIND == _MULTIPLY:
+        b = load_plane(rows.relations, row, k, mask, 0)
+        store_plane(grads.anchors, row, k, mask, g_re * b, 0)
+        store_plane(grads.relations, row, k, mask, g_re * a_re, 0)
+    else:
+        a_im = load_plane(rows.anchors, row, k, mask, 1)
+        g_im = load_plane(grad, row, k, mask, 1)
+        b_re, b_im = load_factor(rows.relations, row, k, mask, extent, FORM)
+        store_plane(grads.anchors, row, k, mask, g_re * b_re + g_im * b_im, 0)
+        store_plane(grads.anchors, row, k, mask, g_im * b_re - g_re * b_im, 1)
+        factor_re = g_re * a_re + g_im * a_im  # the gradient of b, before it is conjugated
+        factor_im = g_im * a_re - g_re * a_im
+        if KIND == _ROTATE:  # the derivative of b by its phase is i b
+            slope = factor_im * b_re - factor_re * b_im
+            if CONJUGATES:
+                slope = -slope
+            store_plane(grads.relations, row, k, mask, slope * extent.unit, 0)
+        else:
+            if CONJUGATES:
+                factor_im = -factor_im
+            store_plane(grads.relations, row, k, mask, factor_re, 0)
+            store_plane(grads.relations, row, k, mask, factor_im, 1)
