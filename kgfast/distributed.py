@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kgfast.eval.answers import Search, answers
 from kgfast.eval.batches import check_rankable, evaluating
 from kgfast.eval.candidate_ids import Given, ListedCandidates, checked_candidates
 from kgfast.eval.counting import (
@@ -25,7 +26,6 @@ from kgfast.eval.predictions import Predictions
 from kgfast.eval.ranking import ranks_of
 from kgfast.eval.ranks import Ranks
 from kgfast.eval.rows import RowReader
-from kgfast.eval.search import Search, answers
 from kgfast.eval.sources import Crops, InRows, crops_of
 from kgfast.eval.team import Team, check_cover, facts_of, names_digest
 from kgfast.graph import KnownTriples, TypeConstraints

@@ -4,13 +4,13 @@ from typing import Any
 
 import torch
 
+from kgfast.eval.answers import Search, answers, answers_of_file
 from kgfast.eval.batches import check_rankable, evaluating, host_model
 from kgfast.eval.counting import source_in_memory
 from kgfast.eval.index import Index, check_index
 from kgfast.eval.one_pass import FileCall
 from kgfast.eval.predictions import Predictions
 from kgfast.eval.rows import local_model
-from kgfast.eval.search import Search, answers, answers_of_file
 from kgfast.graph import KnownTriples
 from kgfast.models import BlockScorer, RankableModel
 from kgfast.ops.unchecked import refuse_unchecked

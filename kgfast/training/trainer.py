@@ -22,7 +22,7 @@ from kgfast.training.checkpoint.run_graph import RunGraph
 from kgfast.training.config import Config
 from kgfast.training.divergence import first_bad_row
 from kgfast.training.loop import Run
-from kgfast.training.processes.launch import placed
+from kgfast.training.processes.choice import placed
 
 
 @dataclass(frozen=True, repr=False)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kgfast.extras.influence.examples import Mode
+from kgfast.extras.influence.training_examples import Mode
 from kgfast.models import Model, check_model
 from kgfast.text import shown
 from kgfast.training import Config, RunFolder, RunGraph, Vocabularies, model_of, read_rows

@@ -26,8 +26,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kgfast.extras.influence.examples import ExampleQueries
 from kgfast.extras.influence.query_side import Asker, QuerySide
+from kgfast.extras.influence.training_examples import ExampleQueries
 from kgfast.losses import LOSSES, EntitiesFormula, with_gamma
 from kgfast.models import candidates_at, queries_at
 from kgfast.ops import check_ids, run

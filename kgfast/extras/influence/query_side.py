@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from kgfast.extras.influence.examples import ExampleQueries
+from kgfast.extras.influence.training_examples import ExampleQueries
 from kgfast.models import MED, RSCF, Model, Reciprocal, Side
 
 _EXAMPLES = 256  # queries of an encoder pass

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from kgfast.extras.influence.examples import Examples
+from kgfast.extras.influence.training_examples import Examples
 from kgfast.frames import needed
 from kgfast.graph import names_of
 

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from kgfast import ops
 from kgfast.extras.influence.checkpoints import Origin
-from kgfast.extras.influence.examples import ExampleQueries
 from kgfast.extras.influence.query_side import Asker
+from kgfast.extras.influence.training_examples import ExampleQueries
 from kgfast.graph import KnownTriples
 from kgfast.losses import LOSSES, NegativesFormula, with_gamma
 from kgfast.models import MED, SIDES, Candidates, Side, candidates_at, queries_at

@@ -24,9 +24,9 @@ from torch import Tensor
 from kgfast.eval import evaluating
 from kgfast.extras.influence.checkpoints import Checkpoint, Stages, stages_of
 from kgfast.extras.influence.dense import BLOCK, DenseInfluence
-from kgfast.extras.influence.examples import ExampleQueries, Examples, Mode, asked
 from kgfast.extras.influence.results import Influences, Strongest
 from kgfast.extras.influence.sampled import SampledInfluence
+from kgfast.extras.influence.training_examples import ExampleQueries, Examples, Mode, asked
 from kgfast.graph import as_triples_tensor
 from kgfast.models import CP, SIDES, Reciprocal, Side
 from kgfast.ops import no_autocast

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from kgfast.extras.paths.closures import GraphCut, Sources, now
 from kgfast.extras.paths.enumeration import CHUNK, Paths, check_count
-from kgfast.extras.paths.sources import GraphCut, Sources, now
 from kgfast.text import shown
 
 Message = Callable[[Tensor], Tensor]

@@ -8,8 +8,8 @@ from kgfast.datasets import synthetic
 from kgfast.extras.influence import sampled as module
 from kgfast.extras.influence import self_influence, tracin
 from kgfast.extras.influence.checkpoints import stages_of
-from kgfast.extras.influence.examples import Examples, asked
 from kgfast.extras.influence.sampled import Replay
+from kgfast.extras.influence.training_examples import Examples, asked
 from kgfast.models.base import SIDES
 from kgfast.training.data import asked_of
 from kgfast.training.objective import MODES
