@@ -1,8 +1,10 @@
 """The modules of benchmarks/, for tests that call them in their own process."""
 
 import importlib
+import json
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -38,3 +40,23 @@ def call(
         return SimpleNamespace(returncode=code, stdout=said.out, stderr=said.err)
 
     return call_with
+
+
+@pytest.fixture
+def quick(call: Callable[..., SimpleNamespace], tmp_path: Path) -> Callable[..., SimpleNamespace]:
+    """Run a script in its smoke-test size: the rows and the rest that it writes, what it says."""
+
+    def run(script: str, *arguments: object) -> SimpleNamespace:
+        path = tmp_path / "results" / f"cpu-{script.replace('_', '-')}.json"
+        done = call(f"{script}.py", "--quick", *arguments, "--json", path)
+        assert done.returncode == 0, done.stdout + done.stderr
+        content = json.loads(path.read_text())
+        assert str(tmp_path) not in path.read_text()
+        for row in content["rows"]:
+            assert {"command", "machine", "versions", "date"} <= row.keys()
+            seconds = row.get("seconds")
+            if isinstance(seconds, dict) and "median" in seconds:
+                assert 0 < seconds["min"] <= seconds["median"] <= seconds["max"]
+        return SimpleNamespace(**content, said=done.stdout, path=path)
+
+    return run

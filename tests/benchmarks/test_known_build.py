@@ -1,7 +1,5 @@
 """benchmarks/known_build.py in its smoke-test size."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -11,15 +9,12 @@ GRAPH = {"triples": 900, "entities": 40, "relations": 3}
 
 
 @pytest.mark.slow
-def test_every_format_is_built_and_compared(call, tmp_path):
-    result = tmp_path / "known.json"
-    done = call("known_build.py", "--quick", "--json", result, "--folder", tmp_path)
-    assert done.returncode == 0, done.stderr
-    rows = json.loads(result.read_text())["rows"]
-    assert [row["format"] for row in rows] == ["npy", "parquet", "tsv"]
-    assert len({row["distinct"] for row in rows}) == 1
-    assert all(row["equal"] and row["anonymous_bytes"] > 0 for row in rows)
-    assert {path.name for path in tmp_path.iterdir()} == {"known.json"}
+def test_every_format_is_built_and_compared(quick, tmp_path):
+    found = quick("known_build", "--folder", tmp_path)
+    assert [row["format"] for row in found.rows] == ["npy", "parquet", "tsv"]
+    assert len({row["distinct"] for row in found.rows}) == 1
+    assert all(row["equal"] and row["anonymous_bytes"] > 0 for row in found.rows)
+    assert [*tmp_path.iterdir()] == [found.path.parent]
 
 
 def test_other_arrays_are_not_equal(load, tmp_path, monkeypatch):

@@ -2,14 +2,16 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 import kgfast
-from fuzz import exact, models
+from fuzz import models
 from fuzz.case import Case, expect, refused
 from fuzz.evaluations import Recorded, drawn_graph, excluded
 from fuzz.surroundings import anywhere
+from support import oracles
 from support.lists import padded, random_lists
 
 _SIDES = ("head", "relation", "tail")
@@ -53,11 +55,11 @@ class _Function:
             self.result = torch.empty_like(scores)
         return self.result.copy_(scores)
 
-    def scores(self, triple: list[int], side: str) -> tuple[exact.Floats, int]:
+    def scores(self, triple: list[int], side: str) -> tuple[oracles.Floats, int]:
         """The scores ``[1, C]`` of the query that a triple makes, and its target."""
         h, r, t = triple
         first, second, target = {"tail": (h, r, t), "head": (t, r, h), "relation": (h, t, r)}[side]
-        return exact.numbers(self.tables[side][first, second])[None], target
+        return oracles.numbers(self.tables[side][first, second])[None], target
 
 
 def _answers(known: set[tuple[int, int, int]], triple: list[int], side: str) -> list[int]:
@@ -68,10 +70,10 @@ def _answers(known: set[tuple[int, int, int]], triple: list[int], side: str) -> 
 
 
 def _check(
-    ranks: Any, place: tuple[int, int], values: exact.Floats, target: int, answers: list[int],
+    ranks: Any, place: tuple[int, int], values: oracles.Floats, target: int, answers: list[int],
     subset: list[int] | None = None,
 ) -> None:  # fmt: skip
-    counts = [it[0] for it in exact.counts(values, [target], [answers], subset)]
+    counts = [it[0] for it in oracles.counts(values, [target], [answers], subset)]
     candidates = set(range(values.shape[1]) if subset is None else subset) | {target}
     wanted = {
         "greater": counts[0] - counts[2],
@@ -123,7 +125,7 @@ def blocks(case: Case) -> None:
             _check(ranks, (row, column), values, target, _answers(held, triple, side), among)
         values, _ = function.scores(triple, "tail")
         answers = [*_answers(held, triple, "tail"), *left_out[row]]
-        best, _ = exact.best(values, k, [answers], rows[row])
+        best, _ = oracles.best(values, k, [answers], rows[row])
         got = top.ids[row].tolist()
         expect(got == best[0], f"query {row}: ids {got!r:.300}, not {best[0]!r:.300}")
 
@@ -154,7 +156,7 @@ def relations(case: Case) -> None:
         else:
             every = range(model.num_relations)
             scores = [recorded.scores(h, it, "tail", dim)[:, t] for it in every]
-            values = exact.stacked(scores)
+            values = np.stack(scores, 1)
         _check(ranks, (row, 0), values, r, _answers(held, triple, "relation"))
 
 

@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 import kgfast
-from fuzz import exact, models
+from fuzz import models
 from fuzz.case import Case, expect
 from fuzz.models import Drawn
 from fuzz.operands import csr
 from fuzz.surroundings import anywhere
 from kgfast.models.base import SIDES
+from support import oracles
 
 
 class Recorded:
@@ -50,7 +51,7 @@ class Recorded:
         self._candidates[side, dim] = found
         return found
 
-    def scores(self, anchor: int, relation: int, side: str, dim: int | None) -> exact.Floats:
+    def scores(self, anchor: int, relation: int, side: str, dim: int | None) -> oracles.Floats:
         """The canonical scores of one query, ``[1, N]``, from what was recorded."""
         key = anchor, relation, side
         query = self._queries.get((*key, dim), self._queries.get((*key, None)))
@@ -65,13 +66,13 @@ class Recorded:
             table = models.cropped(drawn, table, table.shape[1], width)
             query = self._cropped_query(query, width, held.factor is not None)
         factor = None if held.factor is None else held.factor[:, :dim]
-        return exact.scores(query[None], table, score, held.bias, factor)
+        return oracles.canonical_scores(query[None], table, score, held.bias, factor)
 
     def has(self, anchor: int, relation: int, side: str) -> bool:
         """Whether the model was asked for this query."""
         return any(key[:3] == (anchor, relation, side) for key in self._queries)
 
-    def tails(self, pairs: Sequence[tuple[int, int]]) -> exact.Floats:
+    def tails(self, pairs: Sequence[tuple[int, int]]) -> oracles.Floats:
         """The canonical scores of all tails of heads and relations at full width, ``[B, N]``."""
         missing = [pair for pair in pairs if (*pair, "tail", None) not in self._queries]
         with torch.no_grad():  # as the call had it: RSCF makes others where they train
@@ -81,11 +82,11 @@ class Recorded:
             held = self._real_candidates("tail")
         rows = torch.stack([self._queries[*pair, "tail", None] for pair in pairs])
         base, score = self.drawn.base, self.drawn.model.score
-        return exact.scores(rows, base.entity, score, held.bias, held.factor)
+        return oracles.canonical_scores(rows, base.entity, score, held.bias, held.factor)
 
     def _cropped_query(self, query: Tensor, width: int, has_factor: bool) -> Tensor:
         """The first features of each plane of a query of the whole width."""
-        planes, _, _ = exact.LAYOUTS[self.drawn.model.score]
+        planes, _, _ = oracles.LAYOUTS[self.drawn.model.score]
         planes += has_factor
         base = self.drawn.base
         if self.drawn.model.score in ("dot", "l2"):  # complex rows of scores of reals
@@ -137,7 +138,7 @@ def _check_rank(
     values = recorded.scores(anchor, triple[1], side, dim)
     answers = _answers(lists, anchor, triple[1], side)
     subset = None if ids is None else [int(it) for it in ids]
-    counts = [it[0] for it in exact.counts(values, [target], [answers], subset)]
+    counts = [it[0] for it in oracles.counts(values, [target], [answers], subset)]
     candidates = set(range(values.shape[1]) if subset is None else subset) | {target}
     left = len(candidates - (set(answers) - {target}))
     wanted = {
@@ -183,7 +184,7 @@ def topk(case: Case) -> None:
     for row, (anchor, relation) in enumerate(asked):
         values = recorded.scores(anchor, relation, side, dim)
         answers = [*_answers(lists, anchor, relation, side), *left_out[row]]
-        best, _ = exact.best(values, k, [answers], subset)
+        best, _ = oracles.best(values, k, [answers], subset)
         got = found.ids[row].tolist()
         expect(got == best[0], f"query {row}: ids {got!r:.300}, not {best[0]!r:.300}")
     counts = drawn.model.num_entities, drawn.model.num_relations

@@ -8,8 +8,10 @@ from torch import Tensor
 from fuzz import dense
 from fuzz.case import Case, expect
 from fuzz.operands import SPREAD, Operands, csr, draw
-from fuzz.surroundings import STATES, anywhere, state
+from fuzz.surroundings import anywhere
 from kgfast import ops
+from support import oracles
+from support.states import STATES, state
 
 LOSS_SCORES = ("dot", "l1", "l2", "rotate", "rotate_interleaved")
 KINDS = (*SPREAD[:-1], "same", "few")  # others differ in what float32 takes for zero
@@ -189,7 +191,9 @@ def _pairwise(operands: Operands) -> tuple[Any, Any]:
 
     def formula(queries: Tensor, table: Tensor, bias: Any, factor: Any) -> Tensor:
         pairs = queries[:, None], table[None], operands.score
-        return _stacked(operands, lambda dim: dense.scores(*pairs, bias, factor, dim))
+        return _stacked(
+            operands, lambda dim: oracles.dense_scores(*pairs, bias=bias, factor=factor, dim=dim)
+        )
 
     return call, formula
 
@@ -205,7 +209,9 @@ def _indexed(operands: Operands, index: Tensor, sparse: bool) -> tuple[Any, Any]
         own = None if bias is None else bias.expand(len(table))[index]
         of = None if factor is None else factor[index]
         pairs = queries[:, None], table[index], operands.score
-        return _stacked(operands, lambda dim: dense.scores(*pairs, own, of, dim))
+        return _stacked(
+            operands, lambda dim: oracles.dense_scores(*pairs, bias=own, factor=of, dim=dim)
+        )
 
     return call, formula
 
@@ -214,7 +220,7 @@ def _loss(case: Case, operands: Operands, name: str) -> tuple[Any, Any]:
     rows, batch, score = len(operands.table), len(operands.queries), operands.score
 
     def scores(queries: Tensor, table: Tensor, bias: Any) -> Tensor:
-        return dense.scores(queries[:, None], table[None], score, bias)
+        return oracles.dense_scores(queries[:, None], table[None], score, bias=bias)
 
     divisor = case.choice((1.0, 7.5)) if name.endswith("_total") else 0.0
     if name.startswith("cross_entropy"):
@@ -227,7 +233,7 @@ def _loss(case: Case, operands: Operands, name: str) -> tuple[Any, Any]:
             return ops.cross_entropy(*given)
 
         def of_scores(found: Tensor) -> Tensor:
-            made = dense.cross_entropy_rows(found, targets, smoothing)
+            made = oracles.softmax_cross_entropy(found, targets, smoothing)
             return made.sum() / divisor if divisor else made
 
         return call, dense.OfScores(scores, of_scores)
@@ -241,7 +247,7 @@ def _loss(case: Case, operands: Operands, name: str) -> tuple[Any, Any]:
         return ops.bce(queries, table, bias, *labels)
 
     def bce_of_scores(found: Tensor) -> Tensor:
-        rows = dense.bce_rows(found, positives, a, c)
+        rows = oracles.binary_cross_entropy(found, positives, a, c)
         return rows.sum() / divisor if divisor else rows
 
     return call_bce, dense.OfScores(scores, bce_of_scores)

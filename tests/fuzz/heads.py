@@ -7,6 +7,7 @@ from fuzz import dense
 from fuzz.case import Case, expect
 from fuzz.surroundings import anywhere
 from kgfast.extras.heads import StreamedHead
+from support import oracles
 
 
 def head(case: Case) -> None:
@@ -39,10 +40,10 @@ def head(case: Case) -> None:
         return made(weight, bias).loss(hidden, pool[places], reduction="none", **options)
 
     def scores(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return dense.scores(hidden[:, None], weight, "dot", bias)[:, pool]
+        return oracles.dense_scores(hidden[:, None], weight, "dot", bias=bias)[:, pool]
 
     formula = dense.OfScores(
-        scores, lambda found: dense.cross_entropy_rows(found, places, smoothing)
+        scores, lambda found: oracles.softmax_cross_entropy(found, places, smoothing)
     )
     tensors = hidden, weight, bias
     needs = [it is not None for it in tensors]

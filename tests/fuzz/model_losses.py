@@ -14,6 +14,7 @@ from fuzz.case import Case, expect
 from fuzz.models import Drawn
 from fuzz.surroundings import anywhere
 from kgfast.models.base import SIDES
+from support import oracles
 
 SAMPLED = ("nssa", "margin", "logistic")
 Scores = Callable[[Tensor], Tensor]
@@ -88,10 +89,10 @@ def whole(case: Case) -> None:
     def definition(tables: dict[str, Tensor]) -> Tensor:
         found = scores(tables)
         if name == "cross_entropy":
-            rows = dense.cross_entropy_rows(found, targets, smoothing)
+            rows = oracles.softmax_cross_entropy(found, targets, smoothing)
             return _reduced(rows, batch, reduction)
         a, c = (1 - smoothing, smoothing / count) if smoothing else (1.0, 0.0)
-        rows = dense.bce_rows(found, [[it] for it in targets.tolist()], a, c)
+        rows = oracles.binary_cross_entropy(found, [[it] for it in targets.tolist()], a, c)
         return _reduced(rows, batch * count, reduction)
 
     if drawn.name == "conve":
@@ -167,8 +168,8 @@ def _sampled(case: Case, name: str, batch: int) -> tuple[dict[str, Any], Any]:
             logits = alpha * negative.detach()
             kept = torch.ones_like(logits, dtype=torch.bool) if mask is None else mask
             chances = logits.masked_fill(~kept, -torch.inf).softmax(-1).nan_to_num(0.0)
-            wrong = (chances * dense.softplus(negative)).sum(-1)
-            rows = (wrong + dense.softplus(-positive)) / 2
+            wrong = (chances * oracles.softplus(negative)).sum(-1)
+            rows = (wrong + oracles.softplus(-positive)) / 2
             shares = torch.ones_like(rows) if weights is None else weights.to(rows.dtype)
             return _reduced(rows * shares, shares.sum(), reduction)
 
@@ -184,9 +185,9 @@ def _sampled(case: Case, name: str, batch: int) -> tuple[dict[str, Any], Any]:
         return {"margin": width}, margin
 
     def logistic(positive: Tensor, negative: Tensor, mask: Any, reduction: str) -> Tensor:
-        terms = dense.softplus(negative)
+        terms = oracles.softplus(negative)
         kept = torch.ones_like(terms) if mask is None else mask.to(terms.dtype)
-        rows = dense.softplus(-positive) + (terms * kept).sum(-1)
+        rows = oracles.softplus(-positive) + (terms * kept).sum(-1)
         return _reduced(rows, kept.sum() + batch, reduction)
 
     return {}, logistic
@@ -226,7 +227,7 @@ def _med(
     kept = torch.ones_like(found[0][1], dtype=torch.bool) if mask is None else mask
     total: Any = 0.0
     for place, (positive, negative) in enumerate(found):
-        log_right, log_wrong = dense.softplus(-positive), dense.softplus(negative)
+        log_right, log_wrong = oracles.softplus(-positive), oracles.softplus(negative)
         if place == 0:
             improving = log_right.mean() + log_wrong[kept].sum() / max(1, int(kept.sum()))
         else:

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fuzz import dense
 from fuzz.case import Case
-from fuzz.operands import matrix, strided
+from fuzz.operands import matrix
 from kgfast import MED, RSCF, Candidates, ComplEx, ConvE, DistMult, RotatE, TransE
-from support.problems import cast
+from support import oracles
+from support.problems import cast, strided
 
 NAMES = ("rotate", "rotate l2", "transe", "distmult", "complex", "conve", "rescal")
 FILTERED = ("rotate", "transe", "distmult", "complex")
@@ -177,13 +177,13 @@ def score_of(
         return gamma - torch.linalg.vector_norm(head + relation - tail, order, dim=-1)
     if drawn.name == "distmult":
         return (head * relation * tail).sum(-1)
-    h, t = (dense.planes(it, 2, layout == "interleaved", None) for it in (head, tail))
+    h, t = (oracles.planes(it, 2, layout == "interleaved") for it in (head, tail))
     if drawn.name == "complex":
-        r = dense.planes(relation, 2, layout == "interleaved", None)
+        r = oracles.planes(relation, 2, layout == "interleaved")
         re, im = h[0] * r[0] - h[1] * r[1], h[0] * r[1] + h[1] * r[0]
         return (re * t[0] + im * t[1]).sum(-1)
     if base.relation_format == "complex":
-        r = dense.planes(relation, 2, layout == "interleaved", None)
+        r = oracles.planes(relation, 2, layout == "interleaved")
         cosine, sine = r[0], r[1]
     else:
         angle = relation * base.phase_unit
