@@ -4,16 +4,7 @@ import json
 
 import pytest
 
-
-def write_graph(folder):
-    """Twelve entities in a ring, one relation, with a shortcut to test."""
-    names = [f"e{i}" for i in range(12)]
-    ring = "".join(f"{names[i]}\tnext\t{names[(i + 1) % 12]}\n" for i in range(12))
-    folder.mkdir()
-    (folder / "train.txt").write_text(ring)
-    (folder / "valid.txt").write_text("e0\tnext\te2\n")
-    (folder / "test.txt").write_text("e1\tnext\te3\ne4\tnext\te6\n")
-    return folder
+from support.small_runs import write_ring
 
 
 @pytest.mark.slow
@@ -57,14 +48,21 @@ def test_eval_mem_writes_what_it_measured(quick, tmp_path):
 
 @pytest.mark.slow
 def test_eval_mem_says_that_the_table_of_a_real_dataset_is_random(call, tmp_path):
-    arguments = ("--data", write_graph(tmp_path / "ring"), "--dims", 4, "--naive-cap", 0)
+    arguments = (
+        "--data",
+        write_ring(tmp_path / "ring", layout="plain"),
+        "--dims",
+        4,
+        "--naive-cap",
+        0,
+    )
     done = call("eval_mem.py", *arguments, "--json", tmp_path / "mem.json")
     assert done.returncode == 0, done.stderr
     assert "RANDOM" in done.stdout
     (row,) = json.loads((tmp_path / "mem.json").read_text())["rows"]
     assert row["naive"] is None
     assert row["embeddings"] == "random"
-    assert row["graph"]["known_triples"] == 15
+    assert row["graph"]["known_triples"] == 24
     assert row["check"] | {"seconds": 0} == {
         "queries": 4,
         "differing": 0,

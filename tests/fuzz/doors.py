@@ -9,7 +9,7 @@ from torch import Tensor
 import kgfast
 from fuzz import models
 from fuzz.case import Case, expect, refused
-from fuzz.evaluations import Recorded, drawn_graph, excluded
+from fuzz.evaluations import Recorded, answers_of, drawn_graph, excluded, expect_rank
 from fuzz.surroundings import anywhere
 from support import oracles
 from support.lists import padded, random_lists
@@ -62,29 +62,6 @@ class _Function:
         return oracles.numbers(self.tables[side][first, second])[None], target
 
 
-def _answers(known: set[tuple[int, int, int]], triple: list[int], side: str) -> list[int]:
-    """What is known to answer the query that a triple makes."""
-    place = _SIDES.index(side)
-    rest = triple[:place] + triple[place + 1 :]
-    return [it[place] for it in known if [*it[:place], *it[place + 1 :]] == rest]
-
-
-def _check(
-    ranks: Any, place: tuple[int, int], values: oracles.Floats, target: int, answers: list[int],
-    subset: list[int] | None = None,
-) -> None:  # fmt: skip
-    counts = [it[0] for it in oracles.counts(values, [target], [answers], subset)]
-    candidates = set(range(values.shape[1]) if subset is None else subset) | {target}
-    wanted = {
-        "greater": counts[0] - counts[2],
-        "equal": counts[1] - counts[3],
-        "num_candidates": len(candidates - (set(answers) - {target})),
-    }
-    for name, own in wanted.items():
-        got = int(getattr(ranks, name)[place])
-        expect(got == own, f"{place}: {name} is {got}, not {own}")
-
-
 def blocks(case: Case) -> None:
     """``kgfast.rank`` and ``kgfast.topk`` of a function, among all, a list, or lists of each."""
     entities, relations = case.pick.randint(1, 60), case.pick.randint(1, 5)
@@ -122,9 +99,9 @@ def blocks(case: Case) -> None:
         for column, side in enumerate(sides):
             values, target = function.scores(triple, side)
             among = None if side == "relation" else rows[row]
-            _check(ranks, (row, column), values, target, _answers(held, triple, side), among)
+            expect_rank(ranks, (row, column), values, target, answers_of(held, triple, side), among)
         values, _ = function.scores(triple, "tail")
-        answers = [*_answers(held, triple, "tail"), *left_out[row]]
+        answers = [*answers_of(held, triple, "tail"), *left_out[row]]
         best, _ = oracles.best(values, k, [answers], rows[row])
         got = top.ids[row].tolist()
         expect(got == best[0], f"query {row}: ids {got!r:.300}, not {best[0]!r:.300}")
@@ -157,7 +134,7 @@ def relations(case: Case) -> None:
             every = range(model.num_relations)
             scores = [recorded.scores(h, it, "tail", dim)[:, t] for it in every]
             values = np.stack(scores, 1)
-        _check(ranks, (row, 0), values, r, _answers(held, triple, "relation"))
+        expect_rank(ranks, (row, 0), values, r, answers_of(held, triple, "relation"))
 
 
 def facts(case: Case) -> None:

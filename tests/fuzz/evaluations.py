@@ -118,40 +118,36 @@ def rank(case: Case) -> None:
             )  # fmt: skip
     finally:
         recorded.close()
+    subset = None if ids is None else [int(it) for it in ids]
     for dim, ranks in found.items() if isinstance(found, dict) else [(dims, found)]:
         for column, side in enumerate(sides):
             for row, triple in enumerate(hrt.tolist()):
-                _check_rank(recorded, ranks, (row, column), triple, side, dim, lists, ids)
+                anchor, target = (
+                    (triple[0], triple[2]) if side == "tail" else (triple[2], triple[0])
+                )
+                values = recorded.scores(anchor, triple[1], side, dim)
+                answers = answers_of(lists, triple, side)
+                expect_rank(ranks, (row, column), values, target, answers, subset)
 
 
-def _check_rank(
-    recorded: Recorded,
+def expect_rank(
     ranks: Any,
     place: tuple[int, int],
-    triple: list[int],
-    side: str,
-    dim: int | None,
-    lists: set[tuple[int, int, int]],
-    ids: Any,
+    values: oracles.Floats,
+    target: int,
+    answers: list[int],
+    subset: list[int] | None = None,
 ) -> None:
-    anchor, target = (triple[0], triple[2]) if side == "tail" else (triple[2], triple[0])
-    values = recorded.scores(anchor, triple[1], side, dim)
-    answers = _answers(lists, anchor, triple[1], side)
-    subset = None if ids is None else [int(it) for it in ids]
+    """Compare a rank, filtered and raw, with that of canonical scores ``[1, C]``."""
     counts = [it[0] for it in oracles.counts(values, [target], [answers], subset)]
     candidates = set(range(values.shape[1]) if subset is None else subset) | {target}
     left = len(candidates - (set(answers) - {target}))
-    wanted = {
-        "greater": counts[0] - counts[2],
-        "equal": counts[1] - counts[3],
-        "num_candidates": left,
-    }
-    raw = {"greater": counts[0], "equal": counts[1], "num_candidates": len(candidates)}
-    for name, ours in wanted.items():
-        got = int(getattr(ranks, name)[place])
-        expect(got == ours, f"{side} {triple} dim {dim}: {name} is {got}, not {ours}")
-        got = int(getattr(ranks.raw, name)[place])
-        expect(got == raw[name], f"{side} {triple} dim {dim}: raw {name} is {got}, not {raw[name]}")
+    wanted = counts[0] - counts[2], counts[1] - counts[3], left
+    raw = counts[0], counts[1], len(candidates)
+    for kind, of_kind, expected in (("", ranks, wanted), ("raw ", ranks.raw, raw)):
+        for name, right in zip(("greater", "equal", "num_candidates"), expected, strict=True):
+            got = int(getattr(of_kind, name)[place])
+            expect(got == right, f"{place}: {kind}{name} is {got}, not {right}")
 
 
 def topk(case: Case) -> None:
@@ -183,7 +179,8 @@ def topk(case: Case) -> None:
     asked = zip(anchors.tolist(), relations.tolist(), strict=True)
     for row, (anchor, relation) in enumerate(asked):
         values = recorded.scores(anchor, relation, side, dim)
-        answers = [*_answers(lists, anchor, relation, side), *left_out[row]]
+        triple = [anchor, relation, anchor]
+        answers = [*answers_of(lists, triple, side), *left_out[row]]
         best, _ = oracles.best(values, k, [answers], subset)
         got = found.ids[row].tolist()
         expect(got == best[0], f"query {row}: ids {got!r:.300}, not {best[0]!r:.300}")
@@ -277,10 +274,11 @@ def drawn_graph(
     return hrt, kgfast.KnownTriples(*parts), {tuple(row) for row in torch.cat(parts).tolist()}
 
 
-def _answers(known: set[tuple[int, int, int]], anchor: int, relation: int, side: str) -> list[int]:
-    if side == "tail":
-        return [t for h, r, t in known if (h, r) == (anchor, relation)]
-    return [h for h, r, t in known if (t, r) == (anchor, relation)]
+def answers_of(known: set[tuple[int, int, int]], triple: list[int], side: str) -> list[int]:
+    """List what is known to answer the query that a triple makes."""
+    place = ("head", "relation", "tail").index(side)
+    rest = triple[:place] + triple[place + 1 :]
+    return [it[place] for it in known if [*it[:place], *it[place + 1 :]] == rest]
 
 
 def _subset(case: Case, drawn: Drawn) -> Any:

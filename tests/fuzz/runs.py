@@ -13,12 +13,14 @@ from fuzz.case import Case, expect
 from fuzz.folders import scratch
 from fuzz.processes import run_python
 from kgfast.datasets import synthetic
+from support.small_runs import write_ring
 
 STEPS = 40
 TRAIN = """
 import json, os, signal, sys, threading, time
 import kgfast
 from kgfast.datasets import synthetic
+from support.small_runs import write_ring
 from kgfast.training import Config, Trainer
 from kgfast.training.run import Run
 
@@ -174,11 +176,8 @@ def _write_graph(case: Case, root: Path) -> tuple[list[str], list[list[list[str]
 
 
 def _write(root: Path, names: list[str], splits: list[list[list[str]]]) -> None:
-    root.mkdir(exist_ok=True)
-    (root / "entities.dict").write_text("".join(f"{i}\t{it}\n" for i, it in enumerate(names)))
-    (root / "relations.dict").write_text("".join(f"{i}\tr{i}\n" for i in range(3)))
-    for name, rows in zip(("train", "valid", "test"), splits, strict=True):
-        (root / f"{name}.txt").write_text("".join("\t".join(row) + "\n" for row in rows))
+    named = dict(zip(("train", "valid", "test"), splits, strict=True))
+    write_ring(root, names, named, relations=[f"r{i}" for i in range(3)])
 
 
 def _change_graph(

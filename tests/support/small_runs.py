@@ -135,7 +135,9 @@ def ring_triples():
     return {"train": rows[2:-2], "valid": rows[:2], "test": rows[-2:]}
 
 
-def write_ring(folder, entities=None, splits=None, layout="official"):
+def write_ring(
+    folder, entities=None, splits=None, layout="official", relations=("next", "previous")
+):
     """A folder of data; ``entities`` is the order of their names in ``entities.dict``."""
     folder.mkdir(parents=True, exist_ok=True)
     splits = ring_triples() if splits is None else splits
@@ -143,7 +145,7 @@ def write_ring(folder, entities=None, splits=None, layout="official"):
         (folder / f"{split}.txt").write_text("".join("\t".join(row) + "\n" for row in rows))
     if layout == "official":
         entities = [f"e{i}" for i in range(RING)] if entities is None else entities
-        for name, names in (("entities", entities), ("relations", ["next", "previous"])):
+        for name, names in (("entities", entities), ("relations", relations)):
             lines = [f"{i}\t{it}\n" for i, it in enumerate(names)]
             (folder / f"{name}.dict").write_text("".join(lines))
     return folder
