@@ -20,22 +20,14 @@ _HALVES = (torch.float16, torch.bfloat16)
 
 
 def adversarial_rows(scores: Tensor, alpha: float) -> Tensor:
-    """``sum_i p_i softplus(s_i)``, ``p = softmax(alpha s)`` without gradient."""
+    """Compute ``sum_i p_i softplus(s_i)``, ``p = softmax(alpha s)`` without gradient."""
     chances = (alpha * scores.detach()).softmax(-1)
     return (chances * oracles.softplus(scores)).sum(-1)
 
 
 @dataclass(frozen=True)
 class OfScores:
-    """A formula in which the scores of tensors go through an exponential.
-
-    Attributes
-    ----------
-    scores
-        Of the tensors.
-    rows
-        What comes of them.
-    """
+    """A formula ``rows`` of the ``scores`` of tensors, which go through an exponential."""
 
     scores: Formula
     rows: Formula
@@ -44,7 +36,6 @@ class OfScores:
         return self.rows(self.scores(*tensors))
 
     def largest(self, *tensors: Tensor | None) -> float:
-        """The largest magnitude of a score."""
         found = self.scores(*tensors).detach()
         return float(found.abs().max()) if found.numel() else 0.0
 

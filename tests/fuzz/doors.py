@@ -56,14 +56,14 @@ class _Function:
         return self.result.copy_(scores)
 
     def scores(self, triple: list[int], side: str) -> tuple[oracles.Floats, int]:
-        """The scores ``[1, C]`` of the query that a triple makes, and its target."""
+        """Return the scores ``[1, C]`` of the query that a triple makes, and its target."""
         h, r, t = triple
         first, second, target = {"tail": (h, r, t), "head": (t, r, h), "relation": (h, t, r)}[side]
         return oracles.numbers(self.tables[side][first, second])[None], target
 
 
 def blocks(case: Case) -> None:
-    """``kgfast.rank`` and ``kgfast.topk`` of a function, among all, a list, or lists of each."""
+    """Attack ``kgfast.rank`` and ``topk`` of a function, among all, a list, or lists of each."""
     entities, relations = case.pick.randint(1, 60), case.pick.randint(1, 5)
     function = _Function(case, entities, relations)
     scorer = kgfast.BlockScorer(
@@ -108,7 +108,7 @@ def blocks(case: Case) -> None:
 
 
 def relations(case: Case) -> None:
-    """``kgfast.rank`` of relations: by their rows, or by the scores of the triples' tails."""
+    """Attack ``kgfast.rank`` of relations: by their rows, or by the scores of tails."""
     drawn = models.draw(case)
     model = drawn.model
     hrt, known, held = drawn_graph(case, model.num_entities, model.num_relations)
@@ -138,7 +138,7 @@ def relations(case: Case) -> None:
 
 
 def facts(case: Case) -> None:
-    """``kgfast.top_facts``: of all, or of a slice."""
+    """Attack ``kgfast.top_facts``: of all, or of a slice."""
     drawn = models.draw(case)
     model = drawn.model
     _, known, held = drawn_graph(case, model.num_entities, model.num_relations)
@@ -174,7 +174,7 @@ def facts(case: Case) -> None:
 
 
 def _some(case: Case, size: int) -> list[int] | None:
-    """All of so many, or some of them in any order."""
+    """Draw ids in any order, or None for all."""
     if case.chance(0.6):
         return None
     order = torch.randperm(size, generator=case.generator)

@@ -21,7 +21,7 @@ from support import oracles
 
 
 class Recorded:
-    """What a model gave during a call."""
+    """The queries and candidates that a model gave during a call."""
 
     def __init__(self, drawn: Drawn) -> None:
         self.drawn = drawn
@@ -52,7 +52,7 @@ class Recorded:
         return found
 
     def scores(self, anchor: int, relation: int, side: str, dim: int | None) -> oracles.Floats:
-        """The canonical scores of one query, ``[1, N]``, from what was recorded."""
+        """Return the canonical scores of one query, ``[1, N]``, from what was recorded."""
         key = anchor, relation, side
         query = self._queries.get((*key, dim), self._queries.get((*key, None)))
         held = self._candidates.get((side, dim), self._candidates.get((side, None)))
@@ -69,11 +69,10 @@ class Recorded:
         return oracles.canonical_scores(query[None], table, score, held.bias, factor)
 
     def has(self, anchor: int, relation: int, side: str) -> bool:
-        """Whether the model was asked for this query."""
         return any(key[:3] == (anchor, relation, side) for key in self._queries)
 
     def tails(self, pairs: Sequence[tuple[int, int]]) -> oracles.Floats:
-        """The canonical scores of all tails of heads and relations at full width, ``[B, N]``."""
+        """Return canonical scores of all tails of heads and relations at full width, ``[B, N]``."""
         missing = [pair for pair in pairs if (*pair, "tail", None) not in self._queries]
         with torch.no_grad():  # as the call had it: RSCF makes others where they train
             if missing:  # pruned before it was asked
@@ -85,7 +84,7 @@ class Recorded:
         return oracles.canonical_scores(rows, base.entity, score, held.bias, held.factor)
 
     def _cropped_query(self, query: Tensor, width: int, has_factor: bool) -> Tensor:
-        """The first features of each plane of a query of the whole width."""
+        """Cut the first features of each plane out of a query of the whole width."""
         planes, _, _ = oracles.LAYOUTS[self.drawn.model.score]
         planes += has_factor
         base = self.drawn.base
@@ -99,7 +98,7 @@ class Recorded:
 
 
 def rank(case: Case) -> None:
-    """``kgfast.rank``: every option."""
+    """Attack ``kgfast.rank`` with every option."""
     drawn = models.draw(case)
     hrt, known, lists = drawn_graph(case, drawn.model.num_entities, drawn.model.num_relations)
     sides = case.choice((("head", "tail"), ("tail", "head"), ("head",), ("tail",)))
@@ -151,7 +150,7 @@ def expect_rank(
 
 
 def topk(case: Case) -> None:
-    """``kgfast.topk``: every option."""
+    """Attack ``kgfast.topk`` with every option."""
     drawn = models.draw(case)
     hrt, known, lists = drawn_graph(case, drawn.model.num_entities, drawn.model.num_relations)
     side = case.choice(SIDES)
@@ -191,7 +190,7 @@ def topk(case: Case) -> None:
 
 
 def _any_names(case: Case, count: int) -> kgfast.Vocabulary:
-    """Names of any characters, control characters among them."""
+    """Draw names of any characters, control characters among them."""
     most = case.choice((0x20, 0x100, 0x3000, 0x110000))
     texts = ("".join(chr(case.pick.randrange(most)) for _ in range(5)) for _ in range(count))
     return kgfast.Vocabulary([f"{text}{place}" for place, text in enumerate(texts)])
@@ -213,14 +212,13 @@ def excluded(case: Case, anchors: Tensor, count: int) -> tuple[Any, list[list[in
 
 
 def _index(case: Case, drawn: Drawn) -> Any:
-    """Make an index of the model, or none."""
     has_index = case.chance(0.4)
     case.note(indexed=has_index)
     return kgfast.Index(drawn.model, croppable=drawn.dims is not None) if has_index else None
 
 
 def queries(case: Case) -> None:
-    """The score of a model's query with its candidates is the equation's."""
+    """Compare the score of a model's query and candidates with its equation."""
     drawn = models.draw(case)
     if drawn.name in ("conve", "rescal"):
         return
@@ -247,7 +245,7 @@ def queries(case: Case) -> None:
 
 
 def _magnitude(drawn: Drawn, tables: dict[str, Tensor]) -> float:
-    """What rounded operands may cost, a multiple of the largest score that there could be."""
+    """Bound the largest score that there could be, of which errors are a part."""
     entity, relation = tables["entity"].detach(), tables["relation"].detach()
     size = 4 * float(entity.abs().max()) + float(relation.abs().max())
     size *= 1 + (float(relation.abs().max()) * 4 if drawn.rscf else 0)
@@ -261,7 +259,7 @@ def _magnitude(drawn: Drawn, tables: dict[str, Tensor]) -> float:
 def drawn_graph(
     case: Case, entities: int, relations: int
 ) -> tuple[Tensor, Any, set[tuple[int, int, int]]]:
-    """Triples to rank, the index of known ones or none, and those as a set."""
+    """Draw triples to rank, the index of known ones or none, and those as a set."""
 
     def triples(count: int) -> Tensor:
         columns = case.ids(entities, count), case.ids(relations, count), case.ids(entities, count)
@@ -275,7 +273,7 @@ def drawn_graph(
 
 
 def answers_of(known: set[tuple[int, int, int]], triple: list[int], side: str) -> list[int]:
-    """List what is known to answer the query that a triple makes."""
+    """List the known answers to the query that a triple makes."""
     place = ("head", "relation", "tail").index(side)
     rest = triple[:place] + triple[place + 1 :]
     return [it[place] for it in known if [*it[:place], *it[place + 1 :]] == rest]

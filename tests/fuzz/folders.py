@@ -31,7 +31,7 @@ _SMALL = 320 << 20  # bytes of Python objects that reading a small file may take
 
 
 def dataset(case: Case) -> None:
-    """A folder of one of the layouts, some of its bytes changed."""
+    """Change bytes of a folder of one of the layouts."""
     with scratch() as folder:
         layout = case.choice(["dgl-ke", *data_folders.LAYOUTS])
         case.note(layout=layout)
@@ -53,7 +53,7 @@ def dataset(case: Case) -> None:
 
 
 def config(case: Case) -> None:
-    """A config file, some of it changed."""
+    """Change a config file."""
     with scratch() as folder:
         path = folder / "config.yaml"
         path.write_text(yaml.safe_dump(CONFIG))
@@ -69,7 +69,7 @@ def config(case: Case) -> None:
 
 
 def _bounded(call: Callable[[], Any], folder: Path, lines: int = 1) -> Any:
-    """The result, or None where it was refused as it should be: a line for each mistake."""
+    """Return the result, or None where it was refused as it should be: a line for each mistake."""
     tracemalloc.start()
     try:
         result = call()
@@ -91,7 +91,6 @@ def _bounded(call: Callable[[], Any], folder: Path, lines: int = 1) -> Any:
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A folder for a case."""
     folder = Path(tempfile.mkdtemp(prefix="kgfast-fuzz-"))
     try:
         yield folder

@@ -18,14 +18,13 @@ KINDS = (*SPREAD[:-1], "same", "few")  # others differ in what float32 takes for
 
 
 def pairwise(case: Case) -> None:
-    """``ops.pairwise_scores``."""
     operands = _differentiable(case)
     with anywhere(case):
         dense.check("pairwise_scores", *_pairwise(operands), *_grads(case, operands))
 
 
 def indexed(case: Case) -> None:
-    """``ops.indexed_scores``, with dense and with row-sparse gradients."""
+    """Attack ``ops.indexed_scores``, with dense and with row-sparse gradients."""
     operands = _differentiable(case)
     if not len(operands.table):
         return
@@ -40,7 +39,6 @@ def indexed(case: Case) -> None:
 
 
 def losses(case: Case) -> None:
-    """``ops.bce``, ``ops.cross_entropy`` and their totals."""
     operands = _differentiable(case, LOSS_SCORES)
     if not len(operands.table):
         return
@@ -52,7 +50,6 @@ def losses(case: Case) -> None:
 
 
 def adversarial(case: Case) -> None:
-    """``ops.adversarial_rows``."""
     rows, columns = case.pick.randint(1, 40), case.choice((1, 2, 7, 8, 15, 16, 17, 64, 255, 1025))
     scores = (case.normal(rows, columns) * 10.0 ** case.pick.randint(-3, 3)).float()
     if case.chance(0.3):
@@ -71,7 +68,6 @@ def adversarial(case: Case) -> None:
 
 
 def row_adam(case: Case) -> None:
-    """``ops.row_adam`` over some steps."""
     rows, width = case.pick.randint(1, 60), case.choice((1, 3, 8, 16, 33, 130))
     count = case.pick.randint(0, rows)
     tables = [case.normal(rows, width).float() for _ in range(3)]
@@ -97,7 +93,6 @@ def row_adam(case: Case) -> None:
 
 
 def adagrad(case: Case) -> None:
-    """``ops.adagrad`` over some steps."""
     shape = [case.pick.randint(1, 60), case.choice((1, 3, 16, 130, 1500))]
     table, sums = case.normal(*shape).float(), case.normal(*shape).float() ** 2
     exact, exact_sums = table.double(), sums.double()
@@ -117,7 +112,7 @@ def adagrad(case: Case) -> None:
 
 
 def in_state(case: Case) -> None:
-    """Scores and losses are the same under every global state of torch."""
+    """Expect the same scores and losses under every global state of torch."""
     name = case.choice(STATES)
     losses = "bce", "bce_total", "cross_entropy", "cross_entropy_total"
     kind = case.choice(("pairwise", "indexed", *losses))
@@ -152,7 +147,7 @@ def in_state(case: Case) -> None:
 
 
 def _differentiable(case: Case, scores: tuple[str, ...] | None = None) -> Operands:
-    """Operands whose gradients are not ill-posed, of one of some scores."""
+    """Draw operands whose gradients are not ill-posed, of one of some scores."""
     while True:
         operands = draw(case, values=KINDS, large=0.0)
         if scores is None or operands.score in scores:
@@ -167,7 +162,7 @@ def _differentiable(case: Case, scores: tuple[str, ...] | None = None) -> Operan
 
 
 def _grads(case: Case, operands: Operands, factor: bool = True) -> tuple[Any, Any, Any]:
-    """What is differentiated, whether it is, and the gradient that comes in."""
+    """Draw which tensors are differentiated, and the gradient that comes in."""
     tensors = [operands.queries, operands.table, operands.bias]
     tensors += [operands.factor] if factor else []
     mode = case.choice(("all", "all", "none", "some"))

@@ -21,7 +21,7 @@ Scores = Callable[[Tensor], Tensor]
 
 
 def sampled(case: Case) -> None:
-    """nssa, margin, logistic, and med of croppable models."""
+    """Attack nssa, margin, logistic, and med of croppable models."""
     drawn = models.draw(case, trains=True)
     if drawn.name == "conve":
         return
@@ -66,7 +66,7 @@ def sampled(case: Case) -> None:
 
 
 def whole(case: Case) -> None:
-    """bce and cross_entropy over all entities."""
+    """Attack bce and cross_entropy over all entities."""
     drawn = models.draw(case, trains=True)
     transforms = drawn.rscf and "A2" in models.tables_of(drawn, torch.float64)
     if transforms:
@@ -139,7 +139,7 @@ def _compare(
 def _sizes(
     loss: Tensor, tables: Mapping[str, Tensor], scores: Sequence[Tensor]
 ) -> dict[str, float]:
-    """How large the numbers are that scores add to the gradient of each table."""
+    """Measure how large the numbers are that scores add to the gradient of each table."""
     of_scores = torch.autograd.grad(loss.sum(), scores, retain_graph=True) if scores else ()
     leaves = {name: it for name, it in tables.items() if it.requires_grad}
     if not of_scores:
@@ -159,7 +159,7 @@ def _spread(loss: Tensor) -> float:
 
 
 def _sampled(case: Case, name: str, batch: int) -> tuple[dict[str, Any], Any]:
-    """Options of a loss, and its formula of scores, mask and reduction."""
+    """Draw options of a loss, and make its formula of scores, mask and reduction."""
     if name == "nssa":
         alpha = case.choice((0.0, 0.5, 1.0))
         weights = None if case.chance(0.6) else case.normal(batch).abs().float() + 0.1
@@ -206,7 +206,7 @@ def _med(
     mask: Any,
     cancelling: dict[str, float],
 ) -> Tensor:
-    """The loss of docs/med_rscf.md, with softmax weights of positives and ``exp`` of sub-models."""
+    """Compute the loss of docs/med_rscf.md, with softmax weights and ``exp`` of sub-models."""
 
     def chances(name: str, sign: float, scores: Tensor) -> Tensor:
         """Softmax weights ``q``, by a scale ``w`` whose gradient is ``sum s q (g - sum q g)``.
@@ -250,7 +250,7 @@ def _huber(x: Tensor) -> Tensor:
 def _conve(
     drawn: Drawn, tables: dict[str, Tensor], anchors: Tensor, relations: Tensor, side: str
 ) -> Tensor:
-    """The network by torch, on tables of another precision; in eval mode."""
+    """Compute the network by torch, on tables of another precision; in eval mode."""
     model, dtype = drawn.model, tables["entity"].dtype
     named = {
         name: it.to(dtype) for name, it in model.state_dict().items() if it.is_floating_point()

@@ -19,7 +19,7 @@ VALUES = (*SPREAD, "same", "close", "few", "tiny", "subnormal", "huge", "vast")
 
 @dataclass
 class Operands:
-    """What every operator takes."""
+    """The arguments that all operators share."""
 
     queries: Tensor
     table: Tensor
@@ -30,16 +30,13 @@ class Operands:
 
     @property
     def crops(self) -> list[int | None]:
-        """The crops, None for the whole row."""
         return [None] if self.dims is None else list(self.dims)
 
     def keywords(self) -> dict[str, object]:
-        """Those that all operators but the losses share."""
         return {"bias": self.bias, "factor": self.factor, "dims": self.dims}
 
 
 def draw(case: Case, *, values: tuple[str, ...] = VALUES, large: float = 0.01) -> Operands:
-    """Operands of a random score."""
     score, kind = case.choice(list(LAYOUTS)), case.choice(values)
     dtype = torch.float64 if kind == "vast" else case.choice(DTYPES)
     dim, rows, batch = case.choice(DIMS), case.choice(ROWS), case.choice(BATCHES)
@@ -55,7 +52,6 @@ def draw(case: Case, *, values: tuple[str, ...] = VALUES, large: float = 0.01) -
 def drawn(
     case: Case, score: str, kind: str, dtype: torch.dtype, dim: int, rows: int, batch: int
 ) -> Operands:
-    """Operands of the given score, values and sizes."""
     _, of_candidate, _ = LAYOUTS[score]
     pool = matrix(case, kind, rows + batch, of_candidate * dim)
     table = cast(pool[:rows], dtype)
@@ -109,7 +105,7 @@ STRIDES = ("rows", "columns", "offset", "every third", "negated")
 def csr(
     case: Case, batch: int, rows: int, least: int = 0
 ) -> tuple[Tensor, Tensor, list[list[int]]]:
-    """Random known answers: row pointers, ids with repetitions, and the same as lists."""
+    """Draw known answers: row pointers, ids with repetitions, and the same as lists."""
     most = case.choice((least, 3, 8, rows))
     lists = [
         case.ids(rows, case.pick.randint(least, max(least, most))).tolist() if rows else []
@@ -121,7 +117,7 @@ def csr(
 
 
 def subset(case: Case, rows: int) -> Tensor | None:
-    """Candidate ids: none, some in any order, or an empty list."""
+    """Draw candidate ids in any order; None for all."""
     if case.chance(0.65):
         return None
     size = 0 if case.chance(0.15) else case.pick.randint(0, rows)

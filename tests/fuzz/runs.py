@@ -87,7 +87,7 @@ def kill(case: Case) -> None:
 
 
 def disk(case: Case) -> None:
-    """A disk that is full from some step on, then is not: bit-equal, too."""
+    """Fill the disk from some step on, then free it: the run ends bit-equal."""
     with scratch() as path:
         given = _given(case)
         _train(given, path / "straight")
@@ -102,7 +102,7 @@ def disk(case: Case) -> None:
 
 
 def two_writers(case: Case) -> None:
-    """Two processes in one folder: one is refused, the other ends as if it were alone."""
+    """Start two processes in one folder: one is refused, the other ends as if it were alone."""
     with scratch() as path:
         given = _given(case)
         _train(given, path / "straight")
@@ -129,7 +129,7 @@ def two_writers(case: Case) -> None:
 
 
 def _started(writers: list[Any]) -> list[Any]:
-    """Both told to begin, before either is waited for."""
+    """Tell both to begin, before either is waited for."""
     for writer in writers:
         writer.stdin.write("go\n")
         writer.stdin.flush()
@@ -137,7 +137,7 @@ def _started(writers: list[Any]) -> list[Any]:
 
 
 def graph(case: Case) -> None:
-    """Another order of the names gives the same; another name or triple is an error."""
+    """Reorder names, which changes nothing, or change a name or triple, which is an error."""
     with scratch() as path:
         root, run = path / "graph", path / "run"
         names, triples = _write_graph(case, root)
@@ -164,7 +164,7 @@ def graph(case: Case) -> None:
 
 
 def _write_graph(case: Case, root: Path) -> tuple[list[str], list[list[list[str]]]]:
-    """A folder with a dictionary of names (official layout); ids are what it says."""
+    """Write a folder with a dictionary of names (official layout), which says the ids."""
     data = synthetic(60, 3, 200, 20, 20)
     names = [f"e{number:03d}" for number in range(60)]
     splits = [
@@ -242,7 +242,7 @@ def _train(
 
 
 def _expect_equal(path: Path) -> None:
-    """Files, tensors, the result and the log of two runs, but for times."""
+    """Compare files, tensors, results and logs of two runs, but for times."""
     straight, other = path / "straight", path / "other"
     names = [sorted(it.name for it in folder.iterdir()) for folder in (straight, other)]
     expect(names[0] == names[1], f"the files differ: {names}")

@@ -17,7 +17,7 @@ TESTS = Path(__file__).resolve().parents[1]
 
 @contextmanager
 def anywhere(case: Case, reference: float = 0.1) -> Iterator[str]:
-    """A random backend, instruction set, tiers and number of threads; gives the backend."""
+    """Draw a backend, instruction set, tiers and number of threads; yield the backend."""
     backend = "reference" if case.chance(reference) or not cpu.is_available() else "cpu"
     count = case.choice((1, 1, 2, 3, 4))
     case.note(backend=backend, threads=count)
@@ -38,7 +38,6 @@ def anywhere(case: Case, reference: float = 0.1) -> Iterator[str]:
 
 @contextmanager
 def variable(name: str, value: str) -> Iterator[None]:
-    """An environment variable for a scope."""
     before = os.environ.get(name)
     os.environ[name] = value
     try:
@@ -51,7 +50,6 @@ def variable(name: str, value: str) -> Iterator[None]:
 
 
 def worker_environment(more: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a process that runs cases."""
     paths = [*filter(None, [more.get("PYTHONPATH")]), str(TESTS)]
     kept = {name: it for name, it in os.environ.items() if not name.startswith("KGFAST_")}
     return {

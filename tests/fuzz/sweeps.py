@@ -19,28 +19,27 @@ Call = Callable[[], Any]
 
 
 def rank(case: Case) -> None:
-    """Random operands, sometimes with a NaN or an infinity."""
+    """Draw operands, sometimes with a NaN or an infinity."""
     operands = draw(case)
     with anywhere(case):
         check_rank(case, operands)
 
 
 def topk(case: Case) -> None:
-    """The same of the best k."""
     operands = draw(case)
     with anywhere(case):
         check_topk(case, operands)
 
 
 def lists(case: Case) -> None:
-    """Both with candidates that each query names."""
+    """Attack both consumers with candidates that each query names."""
     operands = draw(case)
     with anywhere(case):
         check_lists(case, operands)
 
 
 def in_state(case: Case) -> None:
-    """The same integers under every global state of torch and rounding mode."""
+    """Expect the same integers under every global state of torch and rounding mode."""
     name = case.choice((*STATES, *ROUNDINGS))
     operands = draw(case, large=0.03)
     check = case.choice((check_rank, check_topk))
@@ -50,7 +49,6 @@ def in_state(case: Case) -> None:
 
 
 def check_rank(case: Case, operands: Operands, under: str | None = None) -> None:
-    """One call of rank_counts."""
     rows, batch = len(operands.table), len(operands.queries)
     if not rows:
         operands.queries, batch = operands.queries[:0], 0
@@ -84,7 +82,6 @@ def check_rank(case: Case, operands: Operands, under: str | None = None) -> None
 
 
 def check_topk(case: Case, operands: Operands, under: str | None = None) -> None:
-    """One call of topk."""
     rows, batch = len(operands.table), len(operands.queries)
     indptr, indices, known = csr(case, batch, rows)
     ids, k = subset(case, rows), case.pick.randint(1, case.choice((1, 4, 20, rows + 3)))

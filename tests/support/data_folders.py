@@ -129,7 +129,7 @@ JUNK += [b"#", b'"', b"[", b"{", b": ", b"*a", b"&a ", b"!!int ", b"0", b"+1", b
 
 
 def mutated(raw: bytes, rng: random.Random) -> bytes:
-    """A file as an accident or an enemy leaves it."""
+    """Change a file as an accident or an enemy does."""
     at, end = sorted(rng.randrange(len(raw) + 1) for _ in range(2))
     junk = rng.choice(JUNK)
     return rng.choice(

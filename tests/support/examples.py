@@ -15,7 +15,7 @@ PATH_STAR = (
 
 
 def load(name: str) -> ModuleType:
-    """A module of an example: ``path_star.train`` is examples/path_star/train.py."""
+    """Load a module of an example: ``path_star.train`` is examples/path_star/train.py."""
     package = name.split(".")[0]
     if package not in sys.modules:
         folder = ROOT / "examples" / package

@@ -156,12 +156,11 @@ def is_bit_equal(name: str, tables: str) -> bool:
 
 @cache
 def graph() -> Dataset:
-    """A graph whose last batches are smaller than four processes."""
+    """Make a graph whose last batches are smaller than four processes."""
     return synthetic(200, 6, 514, 40, 40)
 
 
 def config_of(name: str, steps: int, distributed: dict[str, Any], **train: Any) -> Config:
-    """The config of a case."""
     case = dict(CASES[name])
     train = {"steps": steps, "log_every": 1, "eval_every": 20} | case.pop("train", {}) | train
     data = {"train_bs": 64} | case.pop("data", {})
@@ -170,13 +169,13 @@ def config_of(name: str, steps: int, distributed: dict[str, Any], **train: Any) 
 
 
 def losses_in(folder: Path) -> Tensor:
-    """The loss of every step, float64, by the log of a run."""
+    """Read the loss of every step, float64, from the log of a run."""
     rows = [row["loss"] for row in read_rows(folder) if "loss" in row]
     return torch.tensor(rows, dtype=torch.float64)
 
 
 def fitted(config: Config, folder: Path, *, ends_at: int | None = None) -> dict[str, Any]:
-    """What a process has when a run has ended, or has crashed before a step."""
+    """Train until the run ends, or crashes before a step; return result and tables."""
     with crashing(ends_at):
         trainer = Trainer(config, folder, dataset=graph(), progress=False)
         result = trainer.fit(resume=True) if ends_at is None else crashed(trainer)
@@ -185,7 +184,7 @@ def fitted(config: Config, folder: Path, *, ends_at: int | None = None) -> dict[
 
 @contextmanager
 def crashing(at: int | None, rank: int | None = None) -> Iterator[None]:
-    """Within, runs have no memory left before a step: everywhere, or in one process."""
+    """Run out of memory before a step: everywhere, or in one process."""
     step = Run._step
 
     def stepped(self: Run, number: int) -> float:
@@ -201,7 +200,7 @@ def crashing(at: int | None, rank: int | None = None) -> Iterator[None]:
 
 
 def crashed(trainer: Trainer) -> Exception:
-    """How a run ended that was to fail."""
+    """Return the error of a run that must fail."""
     try:
         trainer.fit(resume=True)
     except Exception as error:
@@ -210,7 +209,6 @@ def crashed(trainer: Trainer) -> Exception:
 
 
 def fit_together(world: int, config: Config, folder: Path, **options: Any) -> list[dict[str, Any]]:
-    """What each of so many processes has."""
     work = partial(_fitted, config.to_dict(), folder, options)
     return values(run_together(world, work, timeout=300))
 
@@ -235,7 +233,7 @@ def all_ways(
 
 
 def both_ways(folder: Path, steps: int, rank: int) -> list[dict[str, Any]]:
-    """A run of replicated tables, and one of shards, which crashes and is resumed."""
+    """Run with replicated tables, and with shards, which crash and are resumed."""
     name = "rotate, nssa, rows, filtered"
     replicated = fitted(config_of(name, steps, REPLICATED), folder / "replicated")
     config = config_of(name, steps, SHARDED, save_every=5)
@@ -245,7 +243,7 @@ def both_ways(folder: Path, steps: int, rank: int) -> list[dict[str, Any]]:
 
 
 def ended_by_time(folder: Path, rank: int) -> list[dict[str, Any]]:
-    """Runs of which process 0 says that time is up after 3 steps, and others never."""
+    """Run while process 0 says after 3 steps that time is up, and others never."""
     Deadline.is_up = lambda self, spent: not rank and watched.state.step >= 3  # type: ignore
     found = []
     for tables in (REPLICATED, SHARDED):
@@ -258,7 +256,7 @@ def ended_by_time(folder: Path, rank: int) -> list[dict[str, Any]]:
 
 
 def wrong_starts(folder: Path, rank: int) -> dict[str, Exception]:
-    """How runs fail that are wrong from the start."""
+    """Return the errors of runs that are wrong from the start."""
     name = "distmult, logistic, pool, n3"
     config = config_of(name, 4, REPLICATED)
     mixed = config_of(name, 4, SHARDED if rank else REPLICATED)
@@ -290,7 +288,7 @@ def wrong_starts(folder: Path, rank: int) -> dict[str, Exception]:
 
 
 def without_one(how: str, folder: Path, rank: int) -> Any:
-    """A run of which one process goes away before a step."""
+    """Run with a process that goes away before a step."""
     step, tables = Run._step, {"tables": "sharded", "timeout": 4}
 
     def stepped(self: Run, number: int) -> float:
@@ -305,7 +303,7 @@ def without_one(how: str, folder: Path, rank: int) -> Any:
 
 
 def tensors_of(folder: Path) -> dict[str, Tensor]:
-    """The newest state of a run, put together."""
+    """Put the newest state of a run together."""
     state = RunFolder(folder).load_last()
     assert state is not None
     return state[0]

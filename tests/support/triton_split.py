@@ -21,7 +21,7 @@ SMALL = configs.CropTile(16, 16, 1, stages=1)
 
 @contextmanager
 def split_sweeps() -> Iterator[list[int]]:
-    """Within, dot products are swept by emulated tensor cores, in small tiles."""
+    """Sweep dot products by emulated tensor cores, in small tiles."""
     with (
         tensor_cores() as calls,
         patch.object(configs, "splits", lambda score, *_: not score.monotone),
@@ -32,7 +32,7 @@ def split_sweeps() -> Iterator[list[int]]:
 
 
 def swept_products(queries: Tensor, candidates: Tensor) -> tuple[Tensor, Tensor]:
-    """Minus the products of all pairs as swept, and what they may be wrong by, ``[B, N]``."""
+    """Sweep minus the products of all pairs; return them and their bound, ``[B, N]``."""
     dim = queries.shape[1]
     operands = Operands(queries, Prepared(candidates, get_score("dot")))
     rows = split.pack_queries(operands, Selection(len(queries)), dim, SMALL.queries)
@@ -52,7 +52,7 @@ def swept_products(queries: Tensor, candidates: Tensor) -> tuple[Tensor, Tensor]
 
 
 def packed_parts(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The parts of 16 rows ``[16, D]`` as packed, and their norms ``[3, 16]``."""
+    """Pack 16 rows ``[16, D]``; return their parts and their norms ``[3, 16]``."""
     operands = Operands(rows, Prepared(rows, get_score("dot")))
     packed = split.pack_candidates(operands, Selection(16), rows.shape[1], 16)
     parts = (part.view(16, -1)[:, : rows.shape[1]].float() for part in packed.parts)
@@ -61,7 +61,6 @@ def packed_parts(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 @triton.jit
 def store_products(queries, candidates, p_out, num_steps, stride, TILE: tl.constexpr):
-    """What a sweep multiplies, one tile."""
     both = split.SplitPanels(queries, candidates, p_out, p_out, 0.0)
     total = multiply_tile(both, num_steps, 1, TILE)
     o_query = tl.program_id(0) * TILE.rows + tl.arange(0, TILE.rows)
