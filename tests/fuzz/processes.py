@@ -68,6 +68,7 @@ assert not bad, bad
     # Forks while other threads sweep; children use the kernels, with one thread of torch.
     "forks": """
 stop = False
+torch.ones(1 << 20).mul_(2)  # torch has its threads, which a child has not
 def sweep():
     while not stop: ranked()
 threads = [threading.Thread(target=sweep) for _ in range(2)]

@@ -32,14 +32,16 @@ def test_counts_equal_the_oracle(problem):
         assert (result if dims is None else result[row]).tolist() == expected
 
 
+@pytest.mark.parametrize("has_factor", [False, True], ids=["no factor", "factor"])
 @pytest.mark.parametrize("score", [*SCORES, *RSCF_SCORES])
-def test_scores_are_those_of_the_oracle_to_the_last_bit(score):
+def test_scores_are_those_of_the_oracle_to_the_last_bit(score, has_factor):
     generator, facts = torch.Generator().manual_seed(3), get_score(score)
+    has_factor = has_factor and facts.is_rscf
     queries, table, factor = (
         torch.randn(rows, 33 * planes, generator=generator)
-        for rows, planes in ((4, facts.query_planes(facts.is_rscf)), (9, facts.planes), (9, 1))
+        for rows, planes in ((4, facts.query_planes(has_factor)), (9, facts.planes), (9, 1))
     )
-    bias, factor = torch.randn(9, generator=generator), factor if facts.is_rscf else None
+    bias, factor = torch.randn(9, generator=generator), factor if has_factor else None
     found = canonical_scores(queries[:, None], table, score, bias, factor)
     expected = torch.from_numpy(oracles.canonical_scores(queries, table, score, bias, factor))
     assert torch.equal(bits(found), bits(expected))
