@@ -27,7 +27,7 @@ EVERY_NEED = True, True, True
 
 @pytest.fixture
 def small_passes(monkeypatch) -> None:
-    """Several blocks of queries, chunks of one tile, sums that are added up on the way."""
+    """Make several blocks of queries, chunks of candidates, and sums that are added on the way."""
     monkeypatch.setattr(reference_backend, "_LOSS_SCRATCH", 1 << 20)  # its own tests split it
     monkeypatch.setattr(cpu_backend, "_LOSS_SCRATCH", 7 * 64)
     monkeypatch.setattr(cpu_backend, "_LOSS_QUERIES", 7)
@@ -35,7 +35,7 @@ def small_passes(monkeypatch) -> None:
         from kgfast.kernels.triton import loss_tiles
         from kgfast.kernels.triton import losses as triton_losses
 
-        monkeypatch.setattr(loss_tiles, "CHUNK_BYTES", 4 * 17 * 70)
+        monkeypatch.setattr(loss_tiles, "CHUNK_BYTES", 4 * 17 * 35)
         monkeypatch.setattr(loss_tiles, "QUERY_BYTES", 0)
         monkeypatch.setattr(triton_losses, "SUM_BYTES", 4 * 3 * 17)
 
@@ -240,7 +240,11 @@ def test_bits_do_not_depend_on_the_order_of_programs(engine, score):
 
 @SMALL
 @engines("triton", scores=FAST, quick=("dot",))
-def test_a_total_has_the_bits_of_its_parts(engine, score):
+def test_a_total_has_the_bits_of_its_parts(engine, score, monkeypatch):
+    """Where both sum all candidates as one chunk: a total keeps room, so its chunks are smaller."""
+    from kgfast.kernels.triton import loss_tiles
+
+    monkeypatch.setattr(loss_tiles, "CHUNK_BYTES", 4 * 17 * 70)
     *operands, indptr, indices = loss_problem(score)
     labels = indptr, indices, 0.9, 0.01, score
     total, _, gradients = engine.bce_total(*operands, *labels, divisor=1.0)
