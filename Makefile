@@ -103,9 +103,10 @@ bench-scale: $(VENV)/.complete
 	$(PY) benchmarks/scale.py --folder $(FOLDER)
 	$(PY) benchmarks/pages.py scale
 
-# On a machine with a GPU and no network: uses the python3 at hand, installs nothing.
+# On a machine with a GPU and no network: uses the python3 at hand, which needs torch, Triton and
+# numpy, and installs nothing. `make gpu MINUTES=8 OUT=DIR`.
 gpu:
-	$(PYTHON) benchmarks/gpu.py
+	$(PYTHON) benchmarks/gpu.py $(if $(MINUTES),--minutes $(MINUTES)) $(if $(OUT),--out $(OUT))
 
 clean:
 	rm -rf build dist $(VENV)

@@ -28,13 +28,7 @@ FACTS = ("steps", "seconds_training", "machine", "threads", "versions")
 
 
 def add(folder: Path, config: Path, target: Path, note: str | None = None) -> Path:
-    """Copy a finished run of a file under configs/ into a folder.
-
-    Raises
-    ------
-    FileNotFoundError
-        If the run has not ended.
-    """
+    """Copy a finished run of a file under configs/ into a folder."""
     result, rows, values = _read(folder)
     widest = max((row["dim"] for row in rows if row.get("dim")), default=None)
     values["dataset"].pop("root", None)  # folders of the machine that ran it
@@ -57,13 +51,7 @@ def add(folder: Path, config: Path, target: Path, note: str | None = None) -> Pa
 
 
 def add_variants(folders: Sequence[Path], config: Path, target: Path) -> Path:
-    """Copy the values of finished runs, and what each came to, into the one file of their config.
-
-    Raises
-    ------
-    FileNotFoundError
-        If a run has not ended.
-    """
+    """Copy the values and metrics of finished runs into the one file of their config."""
     variants = []
     for folder in folders:
         result, rows, values = _read(folder)
@@ -97,13 +85,7 @@ def _write(target: Path, config: Path, content: Mapping[str, Any]) -> Path:
 
 
 def config_of(folder: Path) -> Path:
-    """Return the file under configs/ that a run was started with, by the name of its folder.
-
-    Raises
-    ------
-    ValueError
-        If there is none.
-    """
+    """Return the file under configs/ that a run's folder is named after."""
     names = {f"{it.parent.name}-{it.stem}": it for it in sorted(CONFIGS.glob("*/*.yaml"))}
     if folder.resolve().name not in names:
         raise ValueError(

@@ -1,7 +1,6 @@
-"""What wrong conversions of other libraries' tables would give on UMLS, and that they are refused.
+"""Rank UMLS by wrong conversions of other libraries' tables, and check that they are refused.
 
     python benchmarks/conversions.py            writes results/cpu-conversions.json
-    python benchmarks/conversions.py --quick    a smoke test: Nations, an epoch
 
 Of each library a model is trained for some epochs, and its test set is ranked twice, filtered: as
 the door converts it, and with one option forgotten. Exit code 1 if a wrong one is not refused, or a
@@ -23,8 +22,8 @@ from torch import Tensor, nn
 from torch_geometric.nn.kge import TransE
 
 import kgfast
-from kgfast.adapters.agreement import check_agreement
 from kgfast.adapters.dglke import load_dglke
+from kgfast.adapters.foreign import check_agreement
 from kgfast.adapters.pyg import from_pyg
 from kgfast.adapters.pykeen import from_pykeen
 from kgfast.models.rotate import EPSILON
@@ -84,7 +83,7 @@ def row_of(made: Conversion, data: Any) -> dict[str, Any]:
 
 
 def in_blocks(scores: Scores, data: Any) -> kgfast.BlockScorer:
-    """The library's own scores, pair by pair."""
+    """Wrap the library's own scores, pair by pair."""
 
     def of_block(anchors: Tensor, relations: Tensor, side: str, ids: Tensor) -> Tensor:
         shape = len(anchors), len(ids)
@@ -97,7 +96,7 @@ def in_blocks(scores: Scores, data: Any) -> kgfast.BlockScorer:
 
 
 def of_pykeen(data: Any, epochs: int, _: Path) -> Conversion:
-    """RotatE, whose distance is the norm of the whole vector."""
+    """Train RotatE, whose distance is the norm of the whole vector."""
     hrt, sizes = data.training.mapped_triples, (data.num_entities, data.num_relations)
     adam = partial(torch.optim.Adam, lr=0.01)
     loop = PykeenLoop(hrt, sizes, "RotatE", "slcwa", adam, {"embedding_dim": DIM})
@@ -119,7 +118,7 @@ def of_pykeen(data: Any, epochs: int, _: Path) -> Conversion:
 
 
 def of_pyg(data: Any, epochs: int, _: Path) -> Conversion:
-    """TransE, which normalises nodes whenever it scores."""
+    """Train TransE, which normalises nodes whenever it scores."""
     triples = data.training.mapped_triples
     model = TransE(data.num_entities, data.num_relations, DIM)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
@@ -158,7 +157,7 @@ class _RotatE(nn.Module):
 
 
 def of_dglke(data: Any, epochs: int, folder: Path) -> Conversion:
-    """RotatE as DGL-KE saves it: config.json says gamma."""
+    """Train RotatE and save it as DGL-KE does, with gamma in config.json."""
     model, triples = _RotatE(data), data.training.mapped_triples
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     for _epoch in range(epochs):

@@ -1,13 +1,10 @@
-"""Training by several processes against one: losses step by step, and the time of a step.
+"""Compare training by several processes with one: losses step by step, and seconds of a step.
 
     python benchmarks/distributed_training.py             results/cpu-distributed-training.json
-    python benchmarks/distributed_training.py --quick     a smoke test: a small graph, seconds
 
-Each way trains the same config on the same graph in processes of torchrun, one thread each, without
-evaluations between. Rows of section `speed` have the steps a second of all steps but the first
-tenth, by the clock of process 0, the median CPU time of a step there, which a busy machine disturbs
-less, and the MRR of the test set after the last step. Rows of section `curve` have the relative
-difference of each step's loss from that of one process.
+Each way trains one config in processes of torchrun, one thread each, without evaluations between.
+`speed`: steps a second after the first tenth, median CPU time of a step in process 0, and the final
+MRR. `curve`: relative differences of each step's loss from that of one process.
 """
 
 import json

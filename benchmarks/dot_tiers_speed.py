@@ -1,13 +1,10 @@
-"""What the int8 tier saves of dot products, and faiss beside the best k: one thread, in turns.
+"""Compare dot products with the int8 tier and without it, and the best k with faiss, in turns.
 
     python benchmarks/dot_tiers_speed.py            writes results/cpu-dot-tiers-speed.json
-    python benchmarks/dot_tiers_speed.py --quick    a smoke test: tiny tables; writes nothing
 
-Each call runs with `KGFAST_TIERS=none` and with `int8`, on a random table and on one of heavy
-tails (Student's t with 3 degrees of freedom), of whose rows bytes keep less. Times are CPU seconds
-of the calling thread, medians of the rounds; of ranks, `pairs` are the shares of pairs that the
-tier swept, that it left to float32, and that this left to canonical scores. `index`: the best k
-with an index, as faiss has one. Exit code 1 if an integer differs; 2 on a machine without the tier.
+Tables are normal or of heavy tails (Student's t with 3 degrees of freedom). Times are median CPU
+seconds of one thread. `pairs`: shares that the tier swept, left to float32, and left to canonical
+scores. Exit code 2 on a machine without the tier.
 """
 
 import os

@@ -2,7 +2,6 @@
 
     python benchmarks/facts_speed.py --data DIR            writes results/cpu-facts-speed.json
     python benchmarks/facts_speed.py --run RUN ...         of trained models too
-    python benchmarks/facts_speed.py --quick               a smoke test: a tiny graph
 
 Fresh tables of the size of the graph (14,541 entities, 237 relations; 5e10 triples) are the worst
 case of the bounds by which queries are left out; trained ones are what users have. The facts of a

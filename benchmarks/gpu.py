@@ -1,16 +1,18 @@
-"""`make gpu`: everything that needs a GPU, on a machine without a network, in under 8 minutes.
+"""`make gpu`: all that needs a GPU, the most valuable first, on a machine without a network.
 
-    python3 benchmarks/gpu.py
-    python3 benchmarks/gpu.py --predict      without a GPU: predictions alone
+    python3 benchmarks/gpu.py --minutes 8 --out DIR
+    python3 benchmarks/gpu.py --rehearse                  without a GPU: times and results are void
+    python3 benchmarks/gpu.py --steps kernels headlines   some of the steps
 
-Uses the python that runs it, with whatever torch (2.11 or later) and Triton (3.6 or later) it has:
-builds the package into build/gpu, then runs the steps of `steps`: the GPU tests, the benchmarks,
-and a small case under the tools of compute-sanitizer where that is installed. Writes
-results/<gpu>-*.json beside a summary with device, driver, versions and clocks, which is written
-anew after every step. Steps that fail are reported, the others still run; what no time is left for
-is left out and said so. Ends with what became of every step, what its results say, and beside them
-what was predicted for this GPU; predictions are labelled so and are written by the same script,
-where there is a GPU last, if time is left.
+The python that runs this needs torch (2.11 or later) with Triton (3.6 or later) and numpy. Nothing
+is installed and nothing is compiled first. The steps: compile each kernel (`kernels`), check
+integers and losses against the reference (`checks`), time six works (`headlines`), run the tests,
+the benchmarks and compute-sanitizer, then build the C++ extension and test that. A step whose tools
+are missing is left out and says so; a step that fails ends no other. Cases of the first three steps
+run in processes of their own, so that one which crashes, hangs or fills the memory ends only
+itself. ``DIR`` gets at most eight files, each written as results come: <gpu>-summary.json (device,
+versions and the outcome of each step), <gpu>-cases.jsonl (a line for each case), <gpu>-log.txt (all
+output), and one file of each of the four benchmarks.
 """
 
 import argparse
@@ -20,234 +22,276 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from threading import Timer
+from typing import Any, TextIO
 
 ROOT = Path(__file__).resolve().parents[1]
-BUILD = ROOT / "build" / "gpu"
 RESULTS = ROOT / "benchmarks" / "results"
-SECONDS = 460  # of everything
-PREDICT_SECONDS = 1800  # of predictions alone: some minutes of a quiet machine
-PREDICTIONS = "static-roofline.json"
-SANITIZERS = "memcheck", "racecheck", "synccheck"  # of compute-sanitizer
-WORKERS = min(16, os.cpu_count() or 1)  # of the tests: most of their time is compiling kernels
-SMALL_CASE = """
-import torch
-from kgfast import ops
-torch.set_default_device("cuda")
-table, targets = torch.randn(300, 34), torch.arange(5)
-known = torch.zeros(6, dtype=torch.int64), torch.empty(0, dtype=torch.int64)
-for score in ("rotate", "dot", "l1", "l2"):
-    print(score, ops.rank_counts(table[:5].clone(), table, targets, *known, score)[0])
-given = targets, *known
-wide, narrow = (torch.randn(300, width).requires_grad_() for width in (34, 17))
-widths = {"rscf_rotate": 85, "rscf_l1": 51, "rscf_l2": 51}
-for score, width in widths.items():
-    rows = wide if score == "rscf_rotate" else narrow
-    queries, factor = (torch.randn(n, d).requires_grad_() for n, d in ((5, width), (300, 17)))
-    plain = [it.detach() for it in (queries, rows, factor)]
-    print(score, ops.rank_counts(*plain[:2], *given, score, factor=plain[2])[0])
-    print(score, ops.topk(*plain[:2], 7, score=score, factor=plain[2])[1])
-    ops.pairwise_scores(queries, rows, score, factor=factor).sum().backward()
-    print(score, queries.grad.norm(), factor.grad.norm())
-many = torch.randn(40, 34)
-print("many", ops.rank_counts(many, table, torch.arange(40), torch.zeros(41, dtype=torch.int64),
-    known[1], "rotate")[0], ops.topk(many, table, 7, score="rotate")[1][0])
-for score, rows in (("rotate", 40), ("dot", 40), ("rotate", 260)):
-    leaves = table[:rows].clone().requires_grad_(), table.clone().requires_grad_()
-    positives = torch.arange(rows + 1), torch.arange(rows)
-    ops.bce(*leaves, None, *positives, 1.0, 0.0, score).sum().backward()
-    ops.cross_entropy(*leaves, None, torch.arange(rows), 0.1, score).sum().backward()
-    print("losses", score, *(leaf.grad.norm() for leaf in leaves))
-scores = torch.randn(9, 1030).requires_grad_()
-ops.adversarial_rows(scores, 0.5).sum().backward()
-print("adversarial", scores.grad.norm())
-print("nested", ops.rank_counts(table[:5].clone(), table, *given, "rotate", dims=[5, 17])[0])
-print("top", ops.topk(table[:5].clone(), table, 7, score="rotate")[1])
-leaves = table[:5].clone().requires_grad_(), table.clone().requires_grad_()
-index = torch.randint(300, (5, 40))
-ops.pairwise_scores(*leaves, "rotate").sum().backward()
-ops.indexed_scores(*leaves, index, "rotate").sum().backward()
-ops.pairwise_scores(*leaves, "rotate", dims=[5, 17]).sum().backward()
-ops.indexed_scores(*leaves, index, "rotate", dims=[5, 17]).sum().backward()
-print("gradients", *(leaf.grad.norm() for leaf in leaves))
-"""
+PREDICTIONS = RESULTS / "static-roofline.json"
+PATIENCE = 10  # seconds from an interrupt to a command's end: to report what it has found
+WORKERS = min(16, os.cpu_count() or 1)  # compiling on the host is most of the work
+SCORES = ("dot", "rotate", "l1", "l2", "rscf_rotate", "rotate_interleaved", "rscf_l1", "rscf_l2")
+BENCHMARKS = ("loss_mem", "eval_speed", "topk_speed", "eval_mem")
+SANITIZERS = ("memcheck", "racecheck", "synccheck")  # tools of compute-sanitizer
+TESTED = [f"tests/kernels/test_{it}.py" for it in ("bounds", "gradients", "lists", "ranks", "topk")]
+PROGRAM = [sys.executable, "benchmarks/lib/gpu_cases.py"]
+PYTEST = [sys.executable, "-m", "pytest", "-q", "--continue-on-collection-errors"]
+PYTEST += ["-n", str(WORKERS)] * (find_spec("xdist") is not None)
+NEEDS = {
+    **dict.fromkeys(("tests", "host"), ("pytest", "hypothesis")),
+    "extension": ("setuptools", "pybind11"),
+}
+STEPS = ("kernels", "checks", "headlines", "tests", *BENCHMARKS, *SANITIZERS, "extension", "host")
+LAID_OUT = {"kgfast": "kgfast", "kernels": "kgfast/kernels", "configs": "kgfast/configs"}
 
-
-@dataclass(frozen=True)
-class Step:
-    """A command and the most time that it may take."""
-
-    name: str
-    seconds: float
-    command: Sequence[str]
-    environment: dict[str, str] = field(default_factory=dict)
-    patience: float = 0  # seconds from an interrupt to its end: to report what it has found
+Record = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a step; ``exit_code`` None: it was left out."""
+    """The outcome of a step: a verdict, seconds, and lines for a person."""
 
-    exit_code: int | None
-    seconds: float
-    end_of_output: str
+    verdict: str
+    seconds: float = 0.0
+    lines: Sequence[str] = ()
 
-
-def steps(tag: str) -> list[Step]:
-    """What is run, in this order: first what the README lacks. A new benchmark is a new line."""
-    return [
-        Step(
-            "tests",
-            150,
-            _pytest(
-                "tests/gpu",
-                "tests/kernels/test_bounds.py",
-                "tests/kernels/test_gradients.py",
-                "tests/kernels/test_lists.py",
-                "tests/kernels/test_ranks.py",
-                "tests/kernels/test_topk.py",
-                "tests/kernels/triton/test_scratch.py",
-            ),
-            {"OMP_NUM_THREADS": "2"},  # of each worker, for what is computed on the CPU
-            patience=15,
-        ),
-        Step("loss_speed", 90, _benchmark("loss_speed.py", tag)),
-        Step("eval_mem", 90, _benchmark("eval_mem.py", tag, has_plot=True)),
-        Step("eval_speed", 120, _benchmark("eval_speed.py", tag)),
-        Step("topk_speed", 80, _benchmark("topk_speed.py", tag)),
-        *(_sanitizer(tool) for tool in SANITIZERS),
-        # Last, as it starts forty processes: it has what time the others left.
-        Step("loss_mem", 180, _benchmark("loss_mem.py", tag)),
-        predict_step(),
-    ]
+    @property
+    def is_bad(self) -> bool:
+        """Return whether the step ran and went wrong."""
+        return self.verdict != "good" and not self.verdict.startswith("left out")
 
 
-def predict_step() -> Step:
-    """What the machine code lets one expect; needs no GPU, and replaces what was predicted."""
-    path = RESULTS / PREDICTIONS
-    command = [sys.executable, "benchmarks/static_roofline.py", "--json", str(path)]
-    return Step("predictions", PREDICT_SECONDS, command)
+@dataclass(frozen=True)
+class Run:
+    """A run of all steps: where it writes, and how its processes are started."""
+
+    files: str  # the beginning of the path of each file
+    environment: Mapping[str, str]
+    rehearses: bool = False
+
+    def steps(self, package: Path) -> dict[str, tuple[float, Callable[[float], Outcome]]]:
+        """Return the most seconds of each step and what runs it, in order of worth."""
+        device = ["--quick"] if self.rehearses else ["--device", "cuda"]
+        of_scratch = "tests/kernels/triton/test_scratch.py"
+        commands = {"tests": (150, [*PYTEST, "-m", "gpu", "tests/gpu", *TESTED, of_scratch])}
+        for name in BENCHMARKS:
+            file = f"{self.files}-{name.replace('_', '-')}.json"
+            command = [sys.executable, f"benchmarks/{name}.py", *device, "--json", file]
+            commands[name] = 120, command
+        for tool in SANITIZERS:
+            words = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "1"]
+            words += ["--padding", "4096"] if tool == "memcheck" else []
+            end = str(time.time() + 3600)
+            commands[tool] = 60, [*words, *PROGRAM, "checks", "rotate", "0", end, "uncached"]
+        build = ["setup.py", "--quiet", "build_ext", f"--build-lib={package}"]
+        build = ["env", "KGFAST_REQUIRE_EXTENSION=1", sys.executable, *build]
+        commands["extension"] = 180, [*build, f"--build-temp={package}.build"]
+        commands["host"] = 120, [*PYTEST, "-m", "not gpu and not slow", *TESTED]
+        scores = SCORES[:1] if self.rehearses else SCORES
+        return {
+            "kernels": (90, partial(self.cases, "kernels", scores)),
+            "checks": (90, partial(self.cases, "checks", scores)),
+            "headlines": (90, partial(self.cases, "headlines", [""])),
+            **{name: (most, partial(self.command, it)) for name, (most, it) in commands.items()},
+        }
+
+    def start(self, command: Sequence[str], **options: Any) -> "subprocess.Popen[str]":
+        """Start a process in a group of its own, so that its workers end with it."""
+        return subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env={**os.environ, **self.environment},
+            stdin=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+            **options,
+        )
+
+    def log(self) -> TextIO:
+        """Open the log, to write at its end."""
+        return Path(f"{self.files}-log.txt").open("a")
+
+    def cases(self, step: str, scores: Sequence[str], seconds: float) -> Outcome:
+        """Run the cases of a step; the kernels of several scores are compiled side by side."""
+        lines: list[dict[str, Any]] = []
+
+        def record(line: dict[str, Any]) -> None:
+            lines.append(line)
+            with Path(f"{self.files}-cases.jsonl").open("a") as file:
+                file.write(json.dumps(line) + "\n")
+
+        until = time.time() + seconds
+        with ThreadPoolExecutor(WORKERS if step == "kernels" else 1) as pool:
+            list(pool.map(lambda score: self._cases(step, score, until, record), scores))
+        failed = [it for it in lines if "error" in it]
+        said = [f"{it['case']}: {it['error'].splitlines()[-1][:100]}" for it in failed[:8]]
+        said += [
+            f"{it['case']}: {it['seconds']['median'] * 1e3:.2f} ms{', VOID' * self.rehearses}"
+            for it in lines
+            if "seconds" in it
+        ]
+        if failed or not lines:
+            return Outcome(f"FAILED: {len(failed)} of {len(lines)} cases", lines=said)
+        is_late = time.time() >= until
+        return Outcome(
+            f"STOPPED: over its time, {len(lines)} cases" if is_late else "good", lines=said
+        )
+
+    def _cases(self, step: str, score: str, until: float, record: Record) -> None:
+        """Run the cases of a score; after one that ends the process, go on in another."""
+        first, code = 0, 1
+        while code and time.time() < until:
+            words = [step, score, str(first), str(until), *["rehearse"] * self.rehearses]
+            began, begun = first, None
+            with self.log() as log:
+                process = self.start([*PROGRAM, *words], stdout=subprocess.PIPE, stderr=log)
+                watch = Timer(max(0.0, until - time.time()) + PATIENCE, process.kill)
+                watch.start()
+                for text in process.stdout or ():
+                    line = json.loads(text) if text.startswith('{"step"') else {}
+                    if "begins" in line:
+                        first, begun = line.pop("begins") + 1, line
+                    elif line:
+                        record(line)
+                        begun = None
+                code = process.wait()
+                watch.cancel()
+            if begun is not None:
+                why = "no time was left" if time.time() >= until else f"exit code {code}"
+                record(begun | {"error": f"ended its process: {why}"})
+            elif code and first == began:
+                line = {"step": step, "case": f"{score}: the first"}
+                return record(line | {"error": f"did not begin: exit code {code}; see the log"})
+
+    def command(self, command: Sequence[str], seconds: float) -> Outcome:
+        """Run a command to its end, or for some seconds; its output goes to the log."""
+        if shutil.which(command[0]) is None:
+            return Outcome(f"left out: {command[0]} is not installed")
+        with self.log() as log:
+            place = log.tell()
+            try:
+                process = self.start(command, stdout=log, stderr=subprocess.STDOUT)
+            except OSError as error:
+                return Outcome(f"FAILED: {type(error).__name__}", lines=[str(error)])
+            code = _wait(process, seconds)
+        output = Path(log.name).read_bytes()[place:].decode(errors="replace")
+        verdicts = {None: "STOPPED: over its time", 0: "good"}
+        lines = [] if code == 0 else output.splitlines()[-4:]
+        return Outcome(verdicts.get(code, f"FAILED: exit code {code}"), lines=lines)
 
 
-def _sanitizer(tool: str) -> Step:
-    """The small case under one of compute-sanitizer's tools; what it finds fails the step."""
-    words = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "1"]
-    if tool == "memcheck":
-        words += ["--padding", "4096"]
-    command = [*words, sys.executable, "-c", SMALL_CASE]
-    # With the cache of allocations one of them hides all bounds.
-    return Step(tool, 40, command, {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"})
+def _wait(process: "subprocess.Popen[str]", seconds: float) -> int | None:
+    """Wait for a process; after some seconds interrupt it, then end it and all it has started."""
+    for most, end in ((seconds, signal.SIGINT), (PATIENCE, signal.SIGKILL)):
+        try:
+            code = process.wait(most)
+            return code if end == signal.SIGINT else None
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, end)
+    process.wait()
+    return None
 
 
-def _pytest(*paths: str) -> list[str]:
-    workers = ["-n", str(WORKERS)] if find_spec("xdist") else []
-    return [sys.executable, "-m", "pytest", "-q", "-m", "gpu", *workers, *paths]
-
-
-def _benchmark(script: str, tag: str, *, has_plot: bool = False) -> list[str]:
-    """``eval_mem.py`` writes ``results/<gpu>-eval-mem.json`` and, if it can, a picture."""
-    path = RESULTS / f"{tag}-{script.removesuffix('.py').replace('_', '-')}.json"
-    has_plot = has_plot and find_spec("matplotlib") is not None
-    plot = ["--plot", str(path.with_suffix(".png"))] if has_plot else []
-    script_path = f"benchmarks/{script}"
-    return [sys.executable, script_path, "--device", "cuda", "--json", str(path), *plot]
+def lay_out(package: Path) -> None:
+    """Copy the tree as an installation has it, without a build."""
+    for source, target in LAID_OUT.items():
+        ignored = shutil.ignore_patterns("__pycache__", "csrc")
+        shutil.copytree(ROOT / source, package / target, ignore=ignored, dirs_exist_ok=True)
 
 
 def main() -> int:
-    """Build and run the steps; 1 if one of them failed."""
+    """Run the steps; return 1 if one of them went wrong."""
     parser = argparse.ArgumentParser(prog="make gpu", description=__doc__.split("\n")[0])
-    parser.add_argument("--predict", action="store_true", help="without a GPU: predictions alone")
-    arguments = parser.parse_args()
-    started, since = time.monotonic(), time.time()
+    parser.add_argument("--minutes", type=float, default=8.0, help="the most that all may take; 8")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="benchmarks/results unless given")
+    parser.add_argument("--steps", nargs="+", choices=STEPS, default=STEPS, help="all unless given")
+    parser.add_argument("--rehearse", action="store_true", help="without a GPU; results are void")
+    options = parser.parse_args()
+    started = time.time()
     if find_spec("torch") is None:
         sys.exit(f"make gpu: {sys.executable} has no torch; run this by a python that has")
-    if arguments.predict:
-        return predict(started)
     import torch
 
-    if not torch.cuda.is_available():
+    if not options.rehearse and not torch.cuda.is_available():
         sys.exit(
             "make gpu: torch sees no CUDA or ROCm device here, so that nothing can be measured; "
-            "`python3 benchmarks/gpu.py --predict` writes predictions, labelled so"
+            "--rehearse goes through the steps, benchmarks/static_roofline.py predicts times"
         )
-    shutil.rmtree(BUILD, ignore_errors=True)
-    outcomes = run([build_step(), extension_step()], started + SECONDS)
-    if outcomes["build"].exit_code:
-        return 1
-    os.environ |= environment()
-    sys.path.insert(0, str(BUILD))
+    with tempfile.TemporaryDirectory() as folder:
+        package = Path(folder, "site")
+        lay_out(package)
+        places = [package, ROOT / "benchmarks", ROOT / "tests", os.environ.get("PYTHONPATH", "")]
+        environment = {
+            "PYTHONPATH": os.pathsep.join(str(it) for it in places if str(it)),
+            "PYTHONSAFEPATH": "1",  # not the tree's kgfast/, which has no kernels
+        }
+        sys.path[:0] = map(str, places[:3])
+        if options.rehearse:
+            from support.stub_driver import build
+
+            triton = find_spec("triton")
+            assert triton is not None
+            environment |= build(Path(folder, "driver"), Path(str(triton.origin)).parent)
+        return run_all(options, environment, package, started)
+
+
+def run_all(
+    options: argparse.Namespace, environment: Mapping[str, str], package: Path, started: float
+) -> int:
+    """Run the steps that are chosen, keeping the outcome of each; return the exit code."""
     from lib.machine import machine_tag
     from lib.results import write_json
 
-    tag = machine_tag("cuda")
-    path = RESULTS / f"{tag}-summary.json"
-    about = {**_device(), "command": "make gpu"}
-
-    def keep(so_far: dict[str, Outcome]) -> None:
-        found = {name: asdict(outcome) for name, outcome in (outcomes | so_far).items()}
-        write_json(path, {**about, "seconds": time.monotonic() - started, "steps": found})
-
-    todo = steps(tag)
-    outcomes |= run(todo, started + SECONDS, keep)
-    files = {step.name: results_of(step) for step in todo}
-    print(summary(about, outcomes, files, since))
-    print(*predicted_for(about["machine"]["name"], RESULTS / PREDICTIONS), sep="\n")
-    print(f"{time.monotonic() - started:.0f} s; wrote {path.relative_to(ROOT)}")
-    return int(any(outcome.exit_code for outcome in outcomes.values()))
-
-
-def predict(started: float) -> int:
-    """Build the package and write the predictions alone; 1 if that failed."""
-    shutil.rmtree(BUILD, ignore_errors=True)
-    outcomes = run([build_step()], started + SECONDS)
-    if not outcomes["build"].exit_code:
-        os.environ |= environment()
-        outcomes |= run([predict_step()], started + PREDICT_SECONDS)
-    for name, outcome in outcomes.items():
-        print(f"{name:12} {_verdict(outcome):32} {outcome.seconds:5.0f} s")
-    return int(any(outcome.exit_code != 0 for outcome in outcomes.values()))
-
-
-def results_of(step: Step) -> Path | None:
-    """The file of results that a step writes."""
-    files = [Path(word) for word in step.command if word.endswith(".json")]
-    return files[0] if files else None
-
-
-def summary(
-    about: dict[str, Any],
-    outcomes: dict[str, Outcome],
-    files: dict[str, Path | None],
-    since: float,
-) -> str:
-    """What a person reads at the end: the machine, every step, what was measured and the goals.
-
-    A file of results that is broken, or older than ``since`` (seconds since the epoch), says so.
-    """
-    found, packages = about["machine"], about["versions"]
-    driver = f", driver {found['driver']}" if found.get("driver") else ""
-    versions = ", ".join(f"{name} {packages[name]}" for name in ("kgfast", "torch", "triton"))
-    lines = ["", f"{found['name']}{driver}; {versions}", ""]
-    for name, outcome in outcomes.items():
-        lines.append(f"{name:12} {_verdict(outcome):32} {outcome.seconds:5.0f} s")
-        if outcome.exit_code is None:
+    tag = "rehearsal" if options.rehearse else machine_tag("cuda")
+    options.out.mkdir(parents=True, exist_ok=True)
+    run = Run(str(options.out.resolve() / tag), environment, options.rehearse)
+    for end in ("log.txt", "cases.jsonl"):
+        Path(f"{run.files}-{end}").write_text("")
+    about = {"command": "make gpu", "void": options.rehearse, **about_device(options.rehearse)}
+    outcomes: dict[str, Outcome] = {}
+    for name, (most, work) in run.steps(package).items():
+        if name not in options.steps:
             continue
-        if outcome.exit_code:
-            lines += [f"    | {line}" for line in outcome.end_of_output.splitlines()[-4:]]
-        path = files.get(name)
-        if path is not None:
-            lines += [f"    {line}" for line in _measured(path, since)]
-    return "\n".join(lines)
+        begun = time.time()
+        left = started + 60 * options.minutes - begun
+        missing = [it for it in NEEDS.get(name, ()) if find_spec(it) is None]
+        print(f"== {name}", flush=True)
+        if missing:
+            outcome = Outcome(f"left out: needs {' and '.join(missing)}")
+        elif left < 5:
+            outcome = Outcome("left out: no time was left")
+        else:
+            outcome = work(left if options.rehearse else min(most, left))
+        outcomes[name] = replace(outcome, seconds=time.time() - begun)
+        print(*said(name, outcomes[name]), sep="\n", flush=True)
+        found = {name: asdict(it) for name, it in outcomes.items()}
+        write_json(
+            Path(f"{run.files}-summary.json"),
+            {**about, "seconds": time.time() - started, "steps": found},
+        )
+    print(*predicted_for(str(about.get("machine", {}).get("name")), PREDICTIONS), sep="\n")
+    print("", *(f"{name:12} {it.verdict}" for name, it in outcomes.items()), sep="\n")
+    print(f"{time.time() - started:.0f} s; wrote {run.files}-*")
+    return int(any(it.is_bad for it in outcomes.values()))
+
+
+def said(name: str, outcome: Outcome) -> list[str]:
+    """Return the lines about a step for a person."""
+    return [f"{name:12} {outcome.verdict:32} {outcome.seconds:5.0f} s"] + [
+        f"    {line}" for line in outcome.lines
+    ]
 
 
 def predicted_for(name: str, path: Path) -> list[str]:
-    """The lines of the predictions for a GPU, to be read beside what was measured on it."""
+    """Return the lines of the predictions for a GPU, to be read beside measurements."""
     try:
         rows = json.loads(path.read_text())["predictions"]
         mine = [row for row in rows if row["gpu"].split()[0] in name.split()]
@@ -259,132 +303,20 @@ def predicted_for(name: str, path: Path) -> list[str]:
         return ["", f"no predictions in {path.name}: {type(error).__name__}"]
 
 
-def _verdict(outcome: Outcome) -> str:
-    if outcome.exit_code is None:
-        return f"left out: {outcome.end_of_output}"
-    if outcome.exit_code == 124:
-        return "STOPPED: over its time"
-    return "good" if outcome.exit_code == 0 else f"FAILED: exit code {outcome.exit_code}"
-
-
-def _measured(path: Path, since: float) -> list[str]:
-    """The lines of a file of results that say what was measured, and the goal."""
+def about_device(rehearses: bool) -> dict[str, Any]:
+    """Return the machine, versions and clocks, or why they are not known."""
+    fields = "name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.limit,memory.total"
+    command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv"]
     try:
-        if path.stat().st_mtime < since:
-            return [f"{path.name} is of an earlier run"]
-        ratios = json.loads(path.read_text()).get("ratios", [])
-        return [
-            f"{line['what']}: {line['measured']}"
-            + (f"  (goal {line['goal']})" * bool(line["goal"]))
-            for line in ratios
-        ]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return [f"no results in {path.name}: {type(error).__name__}"]
+        from lib.machine import machine, versions
 
-
-def environment() -> dict[str, str]:
-    """What lets the steps find what was built, and not the tree's kgfast/, which has no kernels."""
-    places = [str(BUILD), str(ROOT / "benchmarks"), os.environ.get("PYTHONPATH", "")]
-    return {"PYTHONPATH": os.pathsep.join(filter(None, places)), "PYTHONSAFEPATH": "1"}
-
-
-def build_step() -> Step:
-    """The package, laid out as it would be installed."""
-    return Step("build", 30, _setup("build_py"))
-
-
-def extension_step() -> Step:
-    """Its extension: without one the CPU's part is slow, but all else still runs."""
-    return Step("extension", 120, _setup("build_ext"))
-
-
-def _setup(command: str) -> list[str]:
-    return [sys.executable, "setup.py", "--quiet", command, f"--build-lib={BUILD}"]
-
-
-def run(
-    todo: Sequence[Step],
-    deadline: float,
-    keep: Callable[[dict[str, Outcome]], None] = lambda outcomes: None,
-) -> dict[str, Outcome]:
-    """Run steps one after the other, none past the deadline (a time of ``time.monotonic``).
-
-    A step that fails, or cannot even be started, does not keep the others from running; ``keep``
-    is given what there is after each.
-    """
-    outcomes: dict[str, Outcome] = {}
-    for step in todo:
-        try:
-            outcomes[step.name] = _run(step, deadline - time.monotonic())
-        except OSError as error:
-            outcomes[step.name] = Outcome(1, 0.0, f"{type(error).__name__}: {error}")
-        keep(outcomes)
-    return outcomes
-
-
-def _run(step: Step, seconds_left: float) -> Outcome:
-    if shutil.which(step.command[0]) is None:
-        return Outcome(None, 0.0, f"{step.command[0]} is not installed")
-    seconds = min(step.seconds, seconds_left)
-    if seconds < min(5, step.seconds):
-        return Outcome(None, 0.0, "no time was left")
-    print(f"== {step.name}", flush=True)
-    started = time.monotonic()
-    process = subprocess.Popen(
-        step.command,
-        cwd=ROOT,
-        env={**os.environ, **step.environment},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,  # so that its workers end with it
-    )
-    try:
-        output, _ = process.communicate(timeout=seconds)
-        code = process.returncode
-    except subprocess.TimeoutExpired:
-        output, code = f"{_stop(process, step.patience)}\nover {seconds:.0f} s: stopped", 124
-    print(output, flush=True)
-    return Outcome(code, time.monotonic() - started, "\n".join(output.splitlines()[-12:]))
-
-
-def _stop(process: "subprocess.Popen[str]", patience: float) -> str:
-    """End a process and all that it started; what it said."""
-    with suppress(subprocess.TimeoutExpired, ProcessLookupError):
-        if patience:
-            os.killpg(process.pid, signal.SIGINT)
-            return process.communicate(timeout=patience)[0]
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    return process.communicate()[0]
-
-
-def _device() -> dict[str, Any]:
-    """What the results depend on."""
-    import torch
-
-    from lib.machine import machine, versions
-
-    query = "name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.limit,memory.total"
-    smi = shutil.which("nvidia-smi")
-    clocks = (
-        subprocess.run(
-            [smi, f"--query-gpu={query}", "--format=csv"],
-            capture_output=True,
-            text=True,
-            stdin=subprocess.DEVNULL,
-            check=False,
-        ).stdout.splitlines()
-        if smi
-        else []
-    )
-    return {
-        "machine": machine("cuda"),
-        "versions": versions(),
-        "cuda": torch.version.cuda,
-        "nvidia_smi": clocks,
-    }
+        about = {"machine": machine("cpu" if rehearses else "cuda"), "versions": versions()}
+    except Exception as error:  # a package that cannot be imported is what the steps will show
+        about = {"error": f"{type(error).__name__}: {error}"}
+    if shutil.which("nvidia-smi"):
+        smi = subprocess.run(command, capture_output=True, text=True, check=False)
+        about["nvidia_smi"] = smi.stdout.splitlines()
+    return about
 
 
 if __name__ == "__main__":

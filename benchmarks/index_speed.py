@@ -1,7 +1,6 @@
 """Few queries with an index and without one, in turns, beside one read of what the index holds.
 
     python benchmarks/index_speed.py            writes results/cpu-index-speed.json
-    python benchmarks/index_speed.py --quick    a smoke test: a small table
 
 Each call is one of `kgfast.topk` on a random table; `read` is the largest number of the panels
 (`amax`), which reads them once (float32 panels without their bytes: a fifth less than the index

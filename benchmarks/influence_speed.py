@@ -1,17 +1,13 @@
-"""TracIn of whole training sets by kgfast, and beside captum's fast variant.
+"""Compare TracIn of whole training sets by kgfast with captum's fast variant.
 
     python benchmarks/influence_speed.py --data DIR DIR     writes results/cpu-influence-speed.json
-    python benchmarks/influence_speed.py --quick            a smoke test: a synthetic graph
 
-`whole`: ConvE at d = 200, fresh, the entity table, one checkpoint, the first test triples as tail
-queries on every training triple of either side, 1-vs-all, with the peak of memory beyond tables.
-What naive gradients of each example would hold is a formula: examples x entities x dim.
-
-`part`: the first 1,000 training triples, contenders in turns, captum with each of some batch sizes;
-the same model without biases, which its TracInCPFast leaves out. `captum`: the whole training set,
-once each, captum with the batch size that was its best; of `--captum N` triples its time for all is
-extrapolated, as it takes as long for each. Seconds are those of cores, which a shared machine
-disturbs less. Exit code 1 if values differ by more than 1e-4 of the largest.
+`whole`: a fresh ConvE at d = 200, the entity table, one checkpoint, 1-vs-all: the first test
+triples as tail queries on every training triple of either side, with the peak of memory. `part`:
+the first 1,000 training triples in turns, captum with several batch sizes, without biases, which
+its TracInCPFast leaves out. `captum`: the whole training set once each, captum with its best batch
+size; after `--captum N` triples its time for all is extrapolated. Times are seconds of cores. Exit
+code 1 if values differ by more than 1e-4 of the largest.
 """
 
 import sys
@@ -47,16 +43,16 @@ class WithoutBias:
         self.num_entities, self.num_relations = model.num_entities, model.num_relations
 
     def queries(self, anchors: Tensor, relations: Tensor, side: Any) -> Tensor:
-        """Those of the model."""
+        """Return the queries of the model."""
         return self.model.queries(anchors, relations, side)
 
     def candidates(self, side: Any) -> kgfast.Candidates:
-        """The entity table."""
+        """Return the entity table without biases."""
         return kgfast.Candidates(self.model.entity)
 
 
 class AsNetwork(nn.Module):
-    """The same as captum wants it: a network whose last layer is linear."""
+    """ConvE without biases as a network for captum: its last layer is linear."""
 
     def __init__(self, model: kgfast.ConvE) -> None:
         super().__init__()
@@ -65,7 +61,7 @@ class AsNetwork(nn.Module):
         self.last.weight = nn.Parameter(model.entity.detach().clone())
 
     def forward(self, anchors: Tensor, relations: Tensor) -> Tensor:
-        """Scores of tails, ``[B, N]``."""
+        """Return scores of tails, ``[B, N]``."""
         scores: Tensor = self.last(self.model.queries(anchors, relations, "tail"))
         return scores
 
@@ -76,14 +72,14 @@ class SummedBce:
     reduction = "sum"
 
     def __call__(self, scores: Tensor, targets: Tensor) -> Tensor:
-        """Of scores ``[B, N]`` whose positives ``[B]`` are named."""
+        """Sum the loss of scores ``[B, N]`` with positives ``[B]``."""
         labels = torch.zeros_like(scores).scatter_(1, targets[:, None], 1.0)
         total = nn.functional.binary_cross_entropy_with_logits(scores, labels, reduction="sum")
         return total / scores.shape[1]
 
 
 def conve(entities: int, relations: int, dim: int) -> kgfast.ConvE:
-    """A fresh model in eval mode."""
+    """Return a fresh model in eval mode."""
     height = 20 if dim % 20 == 0 else 4
     options = {"embedding_height": height, "initial_bias": -10.0}
     model = kgfast.ConvE.init(entities, relations, dim, seed=0, **options)
@@ -91,7 +87,7 @@ def conve(entities: int, relations: int, dim: int) -> kgfast.ConvE:
 
 
 def of_captum(model: kgfast.ConvE, train: Tensor, test: Tensor, batch: int) -> Tensor:
-    """Influences ``[M, 2T]`` by captum: head queries are tail queries of inverse relations."""
+    """Return influences ``[M, 2T]`` by captum, as tail queries of inverse relations too."""
     from captum.influence import TracInCPFast
 
     heads, relations, tails = train.T
@@ -114,7 +110,7 @@ def of_captum(model: kgfast.ConvE, train: Tensor, test: Tensor, batch: int) -> T
 
 
 def of_kgfast(model: kgfast.ConvE, train: Tensor, test: Tensor, matrix: Path) -> Tensor:
-    """The same by kgfast, in a file."""
+    """Return influences ``[M, 2T]`` by kgfast, in a file."""
     options: dict[str, Any] = {"loss": "bce", "rates": [1.0], "out": matrix}
     found = tracin(WithoutBias(model), train, test, **options).matrix
     assert found is not None

@@ -1,12 +1,10 @@
-"""An index of 100 million known triples, built of files: seconds, CPU seconds, memory, disk.
+"""Build an index of 100 million known triples from files: seconds, memory, disk.
 
     python benchmarks/known_build.py             writes results/cpu-known-build.json
-    python benchmarks/known_build.py --quick     a smoke test: 20,000 triples
 
-The triples are drawn with a seed, a block at a time, and written as four files of each format;
-tails and relations are skewed, so that some pairs have very many answers. Each format is built in
-a process of its own. The arrays of the first are compared with those of one sort in memory of the
-same triples, the others' with them (exit code 1 if they differ). Files are deleted afterwards.
+Triples are drawn with a seed and written as four files of each format; some pairs have very many
+answers. Each format is built in a process of its own, and its arrays are compared with those of one
+sort in memory. Files are deleted afterwards.
 """
 
 import filecmp
@@ -55,7 +53,7 @@ def rows_of(options: Options) -> Iterator[dict[str, Any]]:
 
 
 def drawn(graph: dict[str, int]) -> Columns:
-    """Triples, int32 ``[3, T]``: heads are even, relations and tails skewed."""
+    """Draw triples, int32 ``[3, T]``: heads are even, relations and tails skewed."""
     found = np.empty((3, graph["triples"]), np.int32)
     for number, first in enumerate(range(0, graph["triples"], BLOCK)):
         generator = np.random.default_rng([SEED, number])
@@ -71,7 +69,7 @@ def drawn(graph: dict[str, int]) -> Columns:
 def measured(
     triples: Columns, graph: dict[str, int], kind: str, folder: Path, max_memory: str
 ) -> dict[str, Any]:
-    """One format: written, built, asked."""
+    """Write, build and query one format."""
     files = write(triples, kind, folder)
     index = folder / f"{kind}-known"
     row = {
@@ -87,7 +85,7 @@ def measured(
 
 
 def write(triples: Columns, kind: str, folder: Path) -> list[Path]:
-    """The files of a format, on disk for good."""
+    """Write the files of a format, through to the disk."""
     files = []
     for part, columns in enumerate(np.array_split(triples, PARTS, axis=1)):
         files.append(folder / f"part-{part}.{kind}")
@@ -115,7 +113,7 @@ def write_with_arrow(path: Path, columns: Columns) -> None:
 
 
 def built(files: list[Path], index: Path, max_memory: str) -> dict[str, Any]:
-    """What building takes, once: it is minutes."""
+    """Measure building once: it takes minutes."""
     before = anonymous_bytes()
     with Sampled() as memory:
         _, taken = timed(lambda: kgfast.KnownTriples.build(files, index, max_memory=max_memory))
@@ -123,7 +121,7 @@ def built(files: list[Path], index: Path, max_memory: str) -> dict[str, Any]:
 
 
 def asked(index: Path, entities: int, relations: int) -> dict[str, Any]:
-    """What it takes to open a folder, and to ask it for answers, all and those of a shard."""
+    """Measure queries of an opened folder, for all answers and for those of a shard."""
     generator = torch.Generator().manual_seed(SEED)
     known = kgfast.KnownTriples.open(index)
     anchors = torch.randint(entities, (QUERIES,), generator=generator, device="cpu")
@@ -143,7 +141,7 @@ def asked(index: Path, entities: int, relations: int) -> dict[str, Any]:
 
 
 def are_same(index: Path, other: Path) -> bool:
-    """Whether two folders hold the same arrays, byte by byte."""
+    """Return whether two folders hold equal arrays, byte by byte."""
     names = sorted(path.name for path in index.iterdir())
     return names == sorted(path.name for path in other.iterdir()) and all(
         filecmp.cmp(index / name, other / name, shallow=False) for name in names
@@ -151,7 +149,7 @@ def are_same(index: Path, other: Path) -> bool:
 
 
 def are_those_of_one_sort(index: Path, triples: Columns) -> bool:
-    """Whether the arrays are those of all triples sorted at once, in memory."""
+    """Return whether the arrays are those of one sort in memory."""
     entities, relations = int(triples[::2].max()) + 1, int(triples[1].max()) + 1
     for side, (anchor, id) in {"tail": (0, 2), "head": (2, 0)}.items():
         keys = triples[anchor].astype(np.int64)

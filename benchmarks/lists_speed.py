@@ -1,7 +1,6 @@
 """Ranks among candidates that each query names, by kgfast and by gathering in torch, in turns.
 
     python benchmarks/lists_speed.py            writes results/cpu-lists-speed.json
-    python benchmarks/lists_speed.py --quick    a smoke test: a small table
 
 The setting of ogbl-wikikg2: RotatE, each query beside 500 candidates of 2.5 million. The peers
 gather ``[32, 501, 2 d]`` as OGB's baseline does, 32 queries a batch: `official` takes the norm of
@@ -61,7 +60,7 @@ class Work:
 
 
 def by_kgfast(work: Work) -> tuple[Tensor, Tensor]:
-    """How many score above the target, and how many the same."""
+    """Count the candidates above the target, and those that are equal."""
     none = torch.zeros(len(work.queries) + 1, dtype=torch.int64), work.targets[:0]
     greater, equal, *_ = ops.rank_counts(
         work.queries, work.table, work.targets, *none, "rotate", candidate_ids=work.ids
@@ -70,7 +69,7 @@ def by_kgfast(work: Work) -> tuple[Tensor, Tensor]:
 
 
 def by_gathering(work: Work, *, lean: bool) -> tuple[Tensor, Tensor]:
-    """The same of gathered rows; a candidate that is the target is not counted."""
+    """Count by gathered rows, without candidates that are the target."""
     dim = work.queries.shape[1] // 2
     counts = []
     for first in range(0, len(work.queries), BATCH):

@@ -1,23 +1,26 @@
-"""Losses over all entities, and sampled scores: peak memory and time of forward and backward.
+"""Losses over all entities, and sampled scores: time and peak memory of forward and backward.
 
-    python benchmarks/loss_mem.py                     the whole table
-    python benchmarks/loss_mem.py --json loss.json    a file is written when it is named
-    python benchmarks/loss_mem.py --quick             a smoke test
+    python benchmarks/loss_mem.py                           the whole table
+    python benchmarks/loss_mem.py --sections "bce dot"      some of the works
+    python benchmarks/loss_mem.py --json loss.json          a file is written when it is named
 
-Binary cross entropy of every entity, with dense labels and scores in torch (eager and compiled)
-beside kgfast; RotatE's dense form is a [batch, entities, dim] tensor, so torch takes it in chunks
-of entities, of which one is measured and the whole extrapolated. An output head, smoothed cross
-entropy and the best output. Scores of sampled candidates. In the races all contenders take turns;
-memory, and all else, is measured in a fresh process per contender.
+Contenders of a work take turns in one process: kgfast, dense torch, the same by torch.compile, and
+of cross entropy torch's own linear_cross_entropy where it is there. 1-vs-all steps are held against
+their three matrix products alone, and products of bf16 numbers against torch's autocast. RotatE's
+dense form is a [batch, entities, dim] tensor: one chunk of entities is measured and the whole
+extrapolated. `memory`: a fresh process for each contender of binary cross entropy, of an output
+head with smoothed cross entropy, and of its best output. A contender that fails says why.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from lib import losses
-from lib.benchmark import Benchmark, Option, Options
+import torch
+
+from lib.benchmark import THREADS, Benchmark, Option, Options
 from lib.columns import LOSS_NAMES, LOSSES
 from lib.machine import available_memory
 from lib.measure import SLOW_SECONDS, PeakMemory, Stopwatch, Timing, in_child, in_child_or_note
@@ -28,23 +31,33 @@ from lib.tables import cell_of
 
 BATCHES, ENTITIES, DIM = (256, 512, 1024), (10_000, 50_000), 200
 HEAD = (40_000, 50_011, 64)  # rows, outputs, width
+SMOOTHING = 0.1  # of heads, and of works that are called smoothed
+Parts = Mapping[str, tuple[Run, float]]  # what runs, and how many times its work is the whole
 RACES = {  # score, batch, rows of the table, dim, candidates of each query
     "pairwise": ("rotate", 512, 1_024, 512, None),
     "indexed": ("rotate", 512, 40_943, 512, 256),
     "bce dot": ("dot", 512, 40_943, 200, None),
     "bce rotate": ("rotate", 512, 40_943, 200, None),
+    "cross entropy dot": ("dot", 512, 40_943, 200, None),
+    "smoothed cross entropy dot": ("dot", 4096, 50_257, 256, None),
+    "1-vs-all, FB15k-237, batch 100": ("dot", 100, 14_541, 200, None),
+    "1-vs-all, FB15k-237, batch 500": ("dot", 500, 14_541, 200, None),
+    "1-vs-all, WN18RR, batch 100": ("dot", 100, 40_943, 200, None),
+    "1-vs-all, WN18RR, batch 500": ("dot", 500, 40_943, 200, None),
 }
 QUICK_RACES = {
     "pairwise": ("rotate", 8, 16, 8, None),
     "indexed": ("rotate", 8, 40, 8, 4),
     "bce dot": ("dot", 8, 60, 8, None),
     "bce rotate": ("rotate", 8, 60, 8, None),
+    "cross entropy dot": ("dot", 8, 60, 8, None),
+    "smoothed cross entropy dot": ("dot", 9, 70, 8, None),
+    "1-vs-all, batch 9": ("dot", 9, 70, 8, None),
 }
 GOALS = {
     ("pairwise", "eager"): ">= 20x",
     ("pairwise", "compile"): ">= 4x",
     ("indexed", "eager"): ">= 8x",
-    ("bce dot", "eager"): ">= 1x",
     ("bce rotate", "eager"): ">= 10x",
 }
 
@@ -65,7 +78,7 @@ class Job:
     def work(self) -> Work:
         """Return the operands."""
         work = Work.random(self.score, self.batch, self.entities, self.dim, self.device)
-        return replace(work, smoothing=0.1) if self.section == "head" else work
+        return replace(work, smoothing=SMOOTHING) if self.section == "head" else work
 
     def run(self, work: Work) -> tuple[Run, float]:
         """Return the contender, and how many times its work is the whole."""
@@ -86,7 +99,7 @@ class Job:
 
 def measure(job: Job) -> dict[str, Any]:
     """Measure the peak beyond operands and gradients, and seconds."""
-    losses.let_compile()
+    let_compile()
     work = job.work()
     run, parts = job.run(work)
     if job.contender == "compile":
@@ -154,43 +167,109 @@ def memory_rows(options: Options) -> Iterator[Row]:
         yield row | {"formula": formula, "seconds": None} | found
 
 
-def race_rows(options: Options) -> Iterator[Row]:
-    """Yield the rows of all works whose contenders take turns, each in a process."""
-    for section, sizes in (QUICK_RACES if options.quick else RACES).items():
-        yield from in_child(race, section, sizes, options)
+def let_compile() -> None:
+    """Let torch.compile compile for many shapes."""
+    torch._dynamo.config.cache_size_limit = 64
+
+
+def race_rows(section: str, options: Options) -> Iterator[Row]:
+    """Yield the rows of a work, which has a process of its own."""
+    races = QUICK_RACES if options.quick else RACES
+    if section in races:
+        yield from in_child(race, section, races[section], options)
 
 
 def race(section: str, sizes: tuple[Any, ...], options: Options) -> list[dict[str, Any]]:
-    """Return the rows of all contenders of one work in turns, in one process."""
-    losses.let_compile()
+    """Return the rows of all contenders of one work, which take turns in this process."""
+    let_compile()
     *shape, per_query = sizes
-    work = Work.random(*shape, options.device)
-    compile = not options.no_compile and section != "bce rotate"
+    smoothing = SMOOTHING * section.startswith("smoothed")
+    work = replace(Work.random(*shape, options.device), smoothing=smoothing)
+    compile = not options.no_compile
     if section in ("pairwise", "indexed"):
         runs = peers.sampled_contenders(work, per_query, compile and section == "pairwise")
-        contenders: losses.Parts = {name: (run, 1.0) for name, run in runs.items()}
+        rows = in_turns(work, {name: (run, 1.0) for name, run in runs.items()}, options)
     else:
-        contenders = losses.contenders(section, work, compile=compile)
-    rows = losses.race(work, contenders, options.device, options.rounds)
+        rows = in_turns(work, contenders(section, work, compile=compile), options)
     candidates = per_query or len(work.table)
     elements = len(work.queries) * candidates * work.dim
     for row in rows:
         row |= {"section": section, "candidates": candidates}
-        del row["loss"]
-        row["elements_per_s"] = elements / row["seconds"]["median"]
+        if row["seconds"] is not None:
+            row["elements_per_s"] = elements / row["seconds"]["median"]
+    return rows
+
+
+def contenders(section: str, work: Work, *, compile: bool) -> Parts:
+    """Return what runs of a loss over all candidates, by the name of the work."""
+    parts, more = 1.0, {}
+    if section.startswith("bce"):
+        ours, make = peers.kgfast_bce, peers.dense_bce
+        if work.score == "rotate":
+            make, parts = peers.chunk_of_rotate_bce, len(work.table) / peers.rotate_chunk(work)
+    else:
+        ours, make = peers.kgfast_cross_entropy, peers.dense_cross_entropy
+        if section.startswith("1-vs-all"):
+            compile = False
+            more["products"] = peers.three_products(work)
+            more["kgfast_bf16"] = ours(work, precision="bf16")
+            more["eager_bf16"] = peers.dense_cross_entropy_bf16(work)
+        elif peers.has_linear_cross_entropy():
+            more["linear"] = peers.linear_cross_entropy(work)
+    runs = {"kgfast": ours(work)} | more
+    peer = {"eager": make(work)} | ({"compile": make(work, compile=True)} if compile else {})
+    return {name: (run, parts if name in peer else 1.0) for name, run in (runs | peer).items()}
+
+
+def in_turns(work: Work, contenders: Parts, options: Options) -> list[dict[str, Any]]:
+    """Let all contenders take turns; return a row for each, also of those that fail."""
+    rows, runs = [], {}
+    for name, (run, parts) in contenders.items():
+        row: dict[str, Any] = {
+            "score": work.score,
+            "batch": len(work.queries),
+            "entities": len(work.table),
+            "dim": work.dim,
+            "contender": name,
+            "seconds": None,
+            "extrapolated": parts > 1,
+        }
+        rows.append(row)
+        try:
+            row["loss"] = run()
+            runs[name] = run
+        except Exception as error:
+            row["note"] = f"{type(error).__name__}: {error}".splitlines()[0][:120]
+    _, timings = Stopwatch(options.device).race(runs, options.rounds)
+    scaled = {name: timing.scaled(contenders[name][1]) for name, timing in timings.items()}
+    for row in rows:
+        timing = scaled.get(row["contender"])
+        if timing is not None:
+            row["seconds"] = timing.as_dict()
+            if "kgfast" in scaled:
+                row["times_kgfast"] = timing.median / scaled["kgfast"].median
     return rows
 
 
 def ratios(rows: Rows) -> Iterator[tuple[str, str, str]]:
-    """Yield what, measured, goal."""
-    for row in rows:
-        if "times_kgfast" in row and row["contender"] != "kgfast":
+    """Yield what, measured, goal: at least as fast as torch, near what no loss can beat."""
+    timed = [row for row in rows if "times_kgfast" in row]
+    times = {(row["section"], row["contender"]): row["times_kgfast"] for row in timed}
+    for row in timed:
+        section, contender, own = row["section"], row["contender"], row["times_kgfast"]
+        if contender == "products":
+            what = f"{section}: kgfast's time against its three matrix products"
+            yield what, f"{1 / own:.2f}x", "<= 1.4x"
+        elif contender == "kgfast_bf16":
+            yield f"{section}: bf16 against float32", f"{1 / own:.2f}x", ">= 3x"
+            other = times.get((section, "eager_bf16"))
+            if other is not None:
+                yield f"{section}: kgfast's bf16 against torch's", f"{other / own:.2f}x", ">= 1x"
+        elif contender in ("eager", "compile", "linear"):
             what = cell_of(row, "{section}, {score}, {batch} x {candidates} x {dim}")
-            yield (
-                f"{what}: kgfast against {LOSS_NAMES[row['contender']]}",
-                f"{'~' if row['extrapolated'] else ''}{row['times_kgfast']:.1f}x",
-                GOALS.get((row["section"], row["contender"]), ""),
-            )
+            measured = f"{'~' if row['extrapolated'] else ''}{own:.2f}x"
+            goal = GOALS.get((section, contender), "" if section == "indexed" else ">= 1x")
+            yield f"{what}: kgfast against {LOSS_NAMES[contender]}", measured, goal
 
 
 def notes(rows: Rows) -> Iterator[str]:
@@ -202,18 +281,24 @@ def notes(rows: Rows) -> Iterator[str]:
     )
 
 
+WORKS = RACES | QUICK_RACES
 BENCHMARK = Benchmark(
     "loss_mem",
     __doc__,
-    {"races": race_rows, "memory": memory_rows},
-    options=losses.OPTIONS | {"rounds": Option("turns of a contender", 7, 2)},
+    {**{name: partial(race_rows, name) for name in WORKS}, "memory": memory_rows},
+    options={
+        "rounds": Option("turns of a contender", 7, 2),
+        "no_compile": Option("leave torch.compile out", False, True),
+        "threads": THREADS,
+    },
     tables={
-        "races": ("Forward and backward, all contenders in turns", LOSSES),
+        **{name: (f"{name}, all contenders in turns", LOSSES) for name in WORKS},
         "memory": ("Forward and backward over all entities", LOSSES),
     },
-    section_of=lambda row: "races" if row["section"] in RACES else "memory",
+    section_of=lambda row: row["section"] if row["section"] in WORKS else "memory",
     ratios=ratios,
     notes=notes,
+    is_right=lambda row: row["contender"] != "kgfast" or bool(row["seconds"]),
     has_device=True,
     is_written=False,
 )

@@ -1,7 +1,6 @@
 """Training steps of croppable RotatE (MED), with RSCF and without: one pass against a pass each.
 
     python benchmarks/med_speed.py            results/cpu-med-speed.json
-    python benchmarks/med_speed.py --quick    a smoke test: a tiny graph, seconds
 
 Whole steps of the trainer, queries, loss, backward and optimizer included, in turns in one process:
 the widest model alone, all sub-models nested in one pass, and a pass for each of them. With shared
@@ -39,7 +38,7 @@ class Apart(MED):
 
     @property
     def nested(self) -> bool:
-        """False."""
+        """Return False."""
         return False
 
 

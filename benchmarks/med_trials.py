@@ -1,11 +1,10 @@
-"""What the settings of MED do to its sub-models: short runs of RotatE + MED, a setting changed.
+"""Train RotatE + MED shortly with one setting of MED changed at a time.
 
     python benchmarks/med_trials.py --data DIR      results/cpu-med-trials.json
-    python benchmarks/med_trials.py --quick         a smoke test: a synthetic graph, seconds
 
 DIR is a folder of WN18RR. Each run makes 2,000 steps with the batch, negatives and optimizer of
-configs/wn18rr/rotate_med_640d.yaml at a fifth of its dimensions, and is evaluated on the valid set:
-how soon sub-models learn, not how far they come.
+configs/wn18rr/rotate_med_640d.yaml at a fifth of its dimensions: the MRR on valid shows how soon
+sub-models learn, not how far they come.
 """
 
 import sys

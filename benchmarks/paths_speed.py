@@ -1,12 +1,10 @@
-"""Messages of third-order paths: time and peak memory beside holding all paths.
+"""Compare messages of third-order paths with holding all paths: time and peak memory.
 
     python benchmarks/paths_speed.py            10^6 paths, and what a batch of graphs has
-    python benchmarks/paths_speed.py --quick    a smoke test
 
 One round of SGMP's message (examples/sgmp), hidden width 64 and 20 radial functions, forward and
-backward. The naive one is the same module called with all paths at once, as its authors do: the
-[paths, 7 hidden] tensor and what follows are held until the backward. Memory is that of a fresh
-process each, beyond the model, its gradients and the graph; times are of one process, in turns.
+backward; the naive way gives the module all paths at once, as its authors do. Memory is that of a
+fresh process beyond model, gradients and graph; times are taken in turns.
 """
 
 import sys

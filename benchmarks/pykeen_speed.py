@@ -1,12 +1,10 @@
-"""PyKEEN's RankBasedEvaluator and ours, in one process, on the test set of WN18RR.
+"""Compare PyKEEN's RankBasedEvaluator with kgfast's on the test set of WN18RR.
 
     python benchmarks/pykeen_speed.py --data DIR           writes results/cpu-pykeen-speed.json
-    python benchmarks/pykeen_speed.py --quick              a smoke test: Nations, which PyKEEN ships
 
-Models are PyKEEN's, trained by PyKEEN for an epoch. Its evaluator ranks a sample of the test
-triples, and its seconds for all of them are extrapolated; ours ranks all. On the sample the ranks
-of both are compared: each that differs is listed with the gap to the nearest other score (exit code
-1 if one differs that no other score is near).
+Models are trained by PyKEEN for an epoch. Its evaluator ranks a sample of the test triples, and its
+time is extrapolated; kgfast ranks all. Each rank that differs is listed with the gap to the nearest
+other score (exit code 1 if no other score is near).
 """
 
 import sys

@@ -1,7 +1,6 @@
-"""How much slower ranking is where the extension is not built: the reference backend beside it.
+"""Compare ranking by the reference backend, without the extension, with ranking by the extension.
 
     python benchmarks/reference_speed.py            writes results/cpu-reference-speed.json
-    python benchmarks/reference_speed.py --quick    a smoke test: a tiny table; writes nothing
 
 Triples of a graph of the size of WN18RR (40,943 entities, 11 relations) are ranked on both sides by
 each backend in turn; a time is CPU seconds per triple, the least of the rounds (whatever else runs

@@ -1,14 +1,11 @@
-"""Tables larger than memory and several processes: time, memory, bytes, and runs that are killed.
+"""Rank tables larger than memory, by several processes, and in runs that are killed.
 
     python benchmarks/scale.py --folder DIR                 writes results/cpu-scale.json
     python benchmarks/scale.py --sections stream --entities 91_230_610
-    python benchmarks/scale.py --quick                      a smoke test: tiny tables
 
-Sections are run alone or together; each replaces its own rows of the file. Tables are made in a
-file as large as is asked for, and their ranks are known (lib/planted.py); a row whose ranks are
-wrong ends in exit code 1. Rates are ratios of one run: tables in files are read without the cache,
-the same kernel is timed in memory, and the disk alone in the same pattern, before and after. The
-ranks of 64-dimensional tables stop nothing early, so elements a second are those of any table.
+Tables are written to files, and their ranks are known (lib/planted.py). Rates are ratios of one
+run: files are read without the cache, and the same kernel in memory and the disk alone are timed
+before and after. Ranks of 64 dimensions stop nothing early.
 """
 
 import shutil

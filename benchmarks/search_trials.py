@@ -1,12 +1,10 @@
-"""A search that was really run: RotatE's rate, gamma, alpha and negatives, at few dimensions.
+"""Run a search of RotatE's rate, gamma, alpha and negatives, at few dimensions.
 
     python benchmarks/search_trials.py --data DIR      results/cpu-search-trials.json
-    python benchmarks/search_trials.py --quick         a smoke test: the synthetic graph, seconds
     python benchmarks/search_trials.py --add SEARCH    one that `kgfast search` ran, as well
 
-DIR is a folder of WN18RR. Searched are the synthetic graph that comes with kgfast and WN18RR: 24
-trials each, or as many as ten minutes allow. For comparison the base of the same config, which is
-what `kgfast train` makes of it, is trained as well; all is evaluated on the valid set.
+DIR is a folder of WN18RR. On the synthetic graph and on WN18RR 24 trials are run, or as many as ten
+minutes allow, and the base of the config, which `kgfast train` would run; evaluated on valid.
 """
 
 import sys

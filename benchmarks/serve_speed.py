@@ -1,18 +1,13 @@
-"""`kgfast serve` under load, and its searches beside faiss, usearch and torch.
+"""Measure `kgfast serve` under load, and its searches beside faiss, usearch and torch.
 
     python benchmarks/serve_speed.py            everything; writes results/cpu-serve-speed.json
-    python benchmarks/serve_speed.py --quick    a smoke test: tiny tables, a few requests
     python benchmarks/serve_speed.py --sections delay       these rows anew, beside the others
 
-`load`: a server in a process of its own, 1 to 64 clients on the loopback, each asking for the 10
-best tails of a RotatE query, one request after the other; latencies are the clients', who share the
-cores. `delay`: what requests of one query wait beside clients that ask 1,000 at once, and after 256
-of these hung up; for batches of 64, which is the default, and as large as a request. `memory`: many
-requests to a small model, and a client that asks ahead; what the server holds meanwhile.
-`search`: the 10 best rows for 1 and for 64 queries, contenders in turns; faiss (IndexFlat) and
-usearch have dot products and L2 only. kgfast has an index, as faiss and the server do; `table` is
-kgfast without one. Ids are compared with kgfast's. Exit code 1 if a request failed or an answer is
-not that of `kgfast.topk`.
+`load`: a server in a process of its own, and 1 to 64 clients that each ask for the 10 best tails of
+one query after the other; clients share the cores and measure latencies. `delay`: latencies of one
+query beside clients that ask 1,000 at once, and after 256 of these hung up. `memory`: memory of the
+server over many requests, and with a client that sends ahead. `search`: the 10 best rows for 1 and
+for 64 queries in turns; kgfast and faiss have an index, `table` is kgfast without one.
 """
 
 import json

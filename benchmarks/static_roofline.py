@@ -31,7 +31,7 @@ from lib.machine import facts
 from lib.results import RESULTS, write_json
 from lib.roofline import GPUS, WARP, clocks_of, limit_of, programs_resident
 from lib.roofline_times import SMALL_TABLE, SUM_BLOCK, launches, loss_launches, predictions
-from lib.tables import Columns, console, console_table
+from lib.tables import Columns, plain
 
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
 import aot
@@ -265,9 +265,8 @@ def main() -> None:
     arguments = parser.parse_args()
     kernels = [row for arch in (90, 80, 100) for row in kernel_rows(arch, OF_ARCH[arch])]
     predicted = list(predictions())
-    out = console()
-    out.print(console_table("Compiled kernels (static; nothing was run)", KERNELS, kernels))
-    out.print(console_table("PREDICTED times (not measured)", PREDICTED, predicted))
+    print(*plain("Compiled kernels (static; nothing was run)", KERNELS, kernels), sep="\n")
+    print(*plain("PREDICTED times (not measured)", PREDICTED, predicted), sep="\n")
     found = {
         "what": "predictions from compiled code; nothing here was run on a GPU",
         **facts("cpu"),

@@ -1,13 +1,10 @@
-"""Rank counts with tiers of distances before the float32 sweep and without them, in turns.
+"""Compare rank counts with tiers of distances before the float32 sweep and without them.
 
     python benchmarks/tiers_speed.py --run DIR    tables of runs of RotatE as well (may be repeated)
-    python benchmarks/tiers_speed.py --quick      a smoke test: a small table
 
-Writes results/cpu-tiers-speed.json. One thread, and its CPU time, so that other work on the machine
-disturbs little; a ratio is the median of those of neighbouring turns. Tables: `random`, as a fresh
-model has it, `planted` on the synthetic graph, and those of runs, with queries of their test sets.
-Counts with and without are compared, and a sample with the float64 specification (exit code 1 if
-they differ).
+Writes results/cpu-tiers-speed.json. Times are CPU seconds of one thread; a ratio is the median over
+neighbouring turns. Tables: `random`, `planted` on the synthetic graph, and those of runs with
+queries of their test sets.
 """
 
 import os

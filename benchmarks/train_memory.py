@@ -1,11 +1,9 @@
-"""Memory of a training run from evaluation to evaluation: RotatE + MED + RSCF as it was meant.
+"""Measure the memory of a training run of RotatE + MED + RSCF from evaluation to evaluation.
 
     python benchmarks/train_memory.py --data DIR      results/cpu-train-memory.json
-    python benchmarks/train_memory.py --quick         a smoke test: a tiny model, seconds
 
-DIR is a folder of the config's dataset. Runs the first steps of a config, 20 between evaluations of
-the valid set, or so many triples of it, by every sub-model, and reads what the process holds after
-each evaluation, what the allocator gives back aside, and how much more it held at its peak.
+DIR is a folder of the config's dataset. Runs the first steps of a config with 20 between
+evaluations; reads the memory of the process after each, and its peak within.
 """
 
 import gc
@@ -17,8 +15,7 @@ from typing import Any
 
 import torch
 
-from kgfast.eval.ranks import Ranks
-from kgfast.training import Config, Trainer
+from kgfast.training import Config, Run, Trainer
 from lib.bare_run import TrainerSteps
 from lib.benchmark import Benchmark, Option, Options, graph_of, needs_data, positive
 from lib.columns import EVALUATIONS
@@ -29,27 +26,21 @@ CONFIG = ROOT / "configs" / "wn18rr" / "rotate_med_rscf.yaml"
 QUICK = ("model.base_dim=16", "med.dims=[4,8,16]", "data.train_bs=64")
 
 
-class Watched(Trainer):
-    """A trainer whose evaluations are measured, a row each."""
-
-    rows: list[dict[str, Any]]
-
-    def evaluate(self, split: str = "test") -> Ranks | dict[int, Ranks]:
-        """Evaluate as :meth:`Trainer.evaluate` does."""
-        stopwatch, found = Stopwatch(self.device.type), []
-        with PeakMemory(self.device.type) as peak:
-            seconds = stopwatch.seconds(lambda: found.append(super(Watched, self).evaluate(split)))
-        by_dim = found[0] if isinstance(found[0], dict) else {self.model.dim: found[0]}
-        self.rows.append(
-            {
-                "resident_bytes": _held(self.device),
-                "peak_bytes": peak.bytes,
-                "method": peak.method,
-                "seconds": seconds,
-                "mrr": {str(dim): ranks.mrr for dim, ranks in by_dim.items()},
-            }
-        )
-        return found[0]
+def measured(run: Run, trainer: Trainer) -> dict[str, Any]:
+    """Evaluate on valid; return the memory, the time and the MRR of each sub-model."""
+    device, found = trainer.device, []
+    stopwatch = Stopwatch(device.type)
+    with PeakMemory(device.type) as peak:
+        seconds = stopwatch.seconds(lambda: found.append(run.evaluated("valid")))
+    metrics, submodels = found[0]
+    by_dim = submodels or {str(trainer.model.dim): metrics}
+    return {
+        "resident_bytes": _held(device),
+        "peak_bytes": peak.bytes,
+        "method": peak.method,
+        "seconds": seconds,
+        "mrr": {dim: it["mrr"] for dim, it in by_dim.items()},
+    }
 
 
 def _held(device: torch.device) -> int:
@@ -60,15 +51,14 @@ def _held(device: torch.device) -> int:
     return resident_bytes()
 
 
-def trainer_of(options: Options) -> Watched:
+def trainer_of(options: Options) -> Trainer:
     """Return the trainer of the config, on its data or on a synthetic graph."""
     changes = list(QUICK) if options.quick else [f"dataset.root={options.data}"]
     config = Config.from_yaml(options.config, [*changes, f"device={options.device}"])
-    trainer = Watched(config, dataset=graph_of(options) if options.quick else None, progress=False)
+    trainer = Trainer(config, dataset=graph_of(options) if options.quick else None, progress=False)
     if options.triples is not None:
         valid = trainer.dataset.valid
         trainer.dataset = replace(trainer.dataset, valid=valid[: options.triples])
-    trainer.rows = []
     return trainer
 
 
@@ -80,13 +70,13 @@ def rows_of(options: Options) -> Iterator[dict[str, Any]]:
     for _ in range(options.evaluations):
         before = run.state.seconds_training
         training.steps(options.every)
-        run.evaluated("valid")
+        row = measured(run, trainer)
         yield {
             "config": options.config.stem,
             "graph": trainer.dataset.name,
             "dims": [trainer.model.dim] if med is None else med.dims,
             "triples": len(trainer.dataset.valid),
-            **trainer.rows[-1],
+            **row,
             "step": run.state.step,
             "seconds_per_step": (run.state.seconds_training - before) / options.every,
         }

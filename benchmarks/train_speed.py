@@ -1,20 +1,14 @@
-"""Training steps by kgfast and what a user could run instead, in turns.
+"""Compare training steps by kgfast with other ways to make them, in turns.
 
     python benchmarks/train_speed.py            everything; results/cpu-train-speed.json
-    python benchmarks/train_speed.py --quick    a smoke test: a tiny graph, seconds
 
-`negatives`: RotatE with sampled negatives, against PyKEEN's sLCWA loop and a plain torch loop.
-`epochs`: ComplEx with cross entropy over all entities, against dense torch, LibKGE's product and
-PyKEEN's LCWA loop; an epoch's time is that of its steps, by the median of those that were made.
+`negatives`: RotatE with sampled negatives, against PyKEEN's sLCWA loop and a plain torch loop, as
+it is and tuned. `epochs`: ComplEx with cross entropy over all entities, against dense torch,
+LibKGE's product and PyKEEN's LCWA loop, an epoch from the median of its steps. `loops`:
+the trainer against a user's loop: a public loss, `backward()`, a step of `RowAdam`.
 
-`loops`: the trainer against the loop of a user: a public loss, `backward()`, a step of `RowAdam`.
-
-All contenders have the same batch, number of negatives, dimension and threads; they take turns in
-one process, and medians are compared. The plain loop comes as it is, and tuned. Slow contenders
-make fewer steps, but always whole ones: nothing is extrapolated.
-Memory is measured in a process of its own for each: the peak of two steps beyond the model,
-optimizer state included. The loss of kgfast's first batch is held against the plain loop's (exit
-code 1 if they differ).
+Slow contenders make fewer steps, but whole ones. Memory is the peak of two steps beyond the model,
+in a fresh process. Exit code 1 if kgfast's first loss is not the plain loop's.
 """
 
 import sys
@@ -145,10 +139,7 @@ def epoch_rows(options: Options) -> Iterator[Row]:
 
 
 def measure_epochs(work: epochs.Work, rounds: int, steps: int) -> list[dict[str, Any]]:
-    """Return a row for each contender: seconds of a step, and of as many as an epoch has.
-
-    A turn is so many steps; what a loop does before its first one is in them, too.
-    """
+    """Return a row for each contender; turns include what a loop does before its first step."""
     rows, contenders = [], {}
     for name, make in epochs.CONTENDERS.items():
         row = {

@@ -1,4 +1,4 @@
-"""The protocol of a backend: a module that scores, ranks, and carries gradients back."""
+"""Protocol of a backend: a module that scores, ranks, and carries gradients back."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
@@ -24,25 +24,15 @@ from .panels import Panels
 
 
 class Into(NamedTuple):
-    """Where a loss collects gradients.
+    """Tensors that a loss collects gradients in."""
 
-    Attributes
-    ----------
-    queries : Tensor or None
-        ``[B, F]`` of the plan's dtype: added to.
-    table : Tensor or None
-        ``[N, G]`` of the table's dtype: overwritten, unless ``adds_to_table``.
-    adds_to_table : bool
-        Whether the table's, which is float32 then, holds a part already.
-    """
-
-    queries: Tensor | None
-    table: Tensor | None
-    adds_to_table: bool = False
+    queries: Tensor | None  # [B, F] of the plan's dtype: added to
+    table: Tensor | None  # [N, G] of the table's dtype: overwritten, unless adds_to_table
+    adds_to_table: bool = False  # the table's, float32 then, holds a part already
 
 
 class AdamStep(NamedTuple):
-    """A step of Adam (Kingma & Ba 2015, algorithm 1)."""
+    """Step of Adam (Kingma & Ba 2015, algorithm 1)."""
 
     lr: float
     betas: Sequence[float]
@@ -52,7 +42,7 @@ class AdamStep(NamedTuple):
 
 
 class AdagradStep(NamedTuple):
-    """A step of Adagrad (Duchi et al. 2011)."""
+    """Step of Adagrad (Duchi et al. 2011)."""
 
     lr: float
     eps: float
@@ -66,78 +56,64 @@ Adagrad = Callable[[Tensor, Tensor, Tensor, AdagradStep], None]
 
 
 class LossPlan(NamedTuple):
-    """How the losses over all candidates are cut for a backend.
+    """Sizes in which a backend cuts losses over all candidates."""
 
-    Attributes
-    ----------
-    scratch : int
-        Scores that a chunk may hold.
-    dtype : torch.dtype
-        Of the scratch and of the sums that gradients of queries are collected in.
-    num_queries : int or None
-        Queries that are swept together; None for all. Only float32 tables are served so, as the
-        gradients of later queries are added to those of earlier ones.
-    kept : int
-        Scores that may be kept from a loss to its gradients.
-    """
-
-    scratch: int
-    dtype: torch.dtype
+    scratch: int  # scores of a chunk, at most
+    dtype: torch.dtype  # of the scratch, and of sums of gradients of queries
+    # Queries that are swept together; None for all. Only float32 tables are served in blocks, as
+    # gradients of later queries are added to those of earlier ones.
     num_queries: int | None = None
-    kept: int = 0
+    kept: int = 0  # scores that may be kept from a loss to its gradients
 
 
 class Passes(Protocol):
-    """What a loss does to scores ``[B, n]``: overwrites them, but where it says otherwise."""
+    """Operations of a loss on scores ``[B, n]``, which most of them overwrite."""
 
     def bce_sums(self, scores: Tensor, label_c: float) -> tuple[Tensor, Tensor]:
-        """Sums of ``softplus(x) - c x`` and of ``x``, float64 ``[B]`` each."""
+        """Return sums of ``softplus(x) - c x`` and of ``x``, float64 ``[B]`` each."""
         ...
 
     def bce_slopes(self, scores: Tensor, label_c: float, scale: Tensor) -> None:
-        """In place ``scale (sigmoid(x) - c)``, with ``scale [B]``."""
+        """Make ``scale (sigmoid(x) - c)`` in place, with ``scale [B]``."""
         ...
 
     def bce_both(self, scores: Tensor, label_c: float, scale: Tensor) -> tuple[Tensor, Tensor]:
-        """What :meth:`bce_sums` returns; in place what :meth:`bce_slopes` makes."""
+        """Return what :meth:`bce_sums` does, and do what :meth:`bce_slopes` does."""
         ...
 
     def softmax_sums(self, scores: Tensor, peak: Tensor, mass: Tensor, linear: Tensor) -> None:
-        """Carry on, in place, the highest score, the sum of ``exp(x - peak)`` and that of scores.
-
-        Float64 ``[B]`` each.
-        """
+        """Carry on the peak, the sum of ``exp(x - peak)`` and that of scores, float64 ``[B]``."""
         ...
 
     def softmax_both(
         self, scores: Tensor, sums: tuple[Tensor, ...], scale: Tensor, share: Tensor
     ) -> None:
-        """:meth:`softmax_sums` of whole rows, ``sums`` of nothing being given to it.
+        """Do :meth:`softmax_sums` of whole rows; make ``scale softmax - share`` in place.
 
-        In place ``scale`` times the softmax, less ``share``, of the scores' dtype ``[B]`` each.
+        ``sums`` are those of no scores; ``scale`` and ``share`` have the scores' dtype, ``[B]``
+        each.
         """
         ...
 
     def softmax_slopes(self, scores: Tensor, near: Tensor, scale: Tensor, share: Tensor) -> None:
-        """In place ``scale exp(x - near) - share``, of the scores' dtype ``[B]`` each."""
+        """Make ``scale exp(x - near) - share`` in place, of the scores' dtype ``[B]`` each."""
         ...
 
 
 class Adversarial(Protocol):
-    """Rows of scores weighted by their own softmax, fused."""
+    """Fused sums of rows of scores, weighted by their own softmax."""
 
     def rows(self, scores: Tensor, alpha: float) -> tuple[Tensor, Tensor, Tensor]:
-        """The contract of :func:`kgfast.ops.adversarial_rows`.
+        """Return :func:`kgfast.ops.adversarial_rows`, peaks of rows, and sums of their weights.
 
-        Also the highest score of each row, and the sum of its weights relative to that; of the
-        scores' dtype.
+        The weights are relative to the peak; all have the scores' dtype.
         """
         ...
 
     def backward(
         self, grad_rows: Tensor, scores: Tensor, peaks: Tensor, masses: Tensor, alpha: float
     ) -> Tensor:
-        """The gradient of the scores, a new tensor."""
+        """Return the gradient of the scores, a new tensor."""
         ...
 
 
@@ -153,20 +129,12 @@ class NegativeLosses(Protocol):
         keeps: bool,
         check: Callable[[], None] | None,
     ) -> NegativeRows:
-        """What the negatives of every row add to its loss.
+        """Return what the negatives of every row add to its loss.
 
-        Parameters
-        ----------
-        operands : Operands
-            Neither empty nor cropped. Of a pool: its rows are the negatives.
-        sampled : Sampled
-            Ids may be out of range: what is read is forced into the table.
-        loss : NegativeLoss
-        keeps : bool
-            Whether a backward will follow.
-        check : callable or None
-            Called if an id was forced, or a score or a bias is not finite, but for a bias of -inf.
-            Without it the host waits for nothing.
+        Operands are neither empty nor cropped; of a pool their rows are the negatives. Ids may be
+        out of range: reads are forced into the table. ``keeps``: a backward will follow. ``check``
+        is called if an id was forced, or a score or a bias is not finite, but for a bias of -inf;
+        without ``check`` the host waits for nothing.
         """
         ...
 
@@ -181,10 +149,10 @@ class NegativeLosses(Protocol):
         bias: bool = False,
         rows_only: bool = False,
     ) -> tuple[Gradients, Tensor | None]:
-        """The gradients of :meth:`rows`, and of the biases of a pool ``[K]`` if ``bias``.
+        """Return the gradients of :meth:`rows` and, if ``bias``, of a pool's biases ``[K]``.
 
-        ``grads``: those of the rows and, of lists, of the positives, ``[B]`` each. ``rows_only``
-        as of :meth:`Backend.backward`. The positives of a pool are not differentiated here.
+        ``grads`` are those of the rows and, of lists, of the positives, ``[B]`` each. The positives
+        of a pool are not differentiated here.
         """
         ...
 
@@ -192,18 +160,18 @@ class NegativeLosses(Protocol):
 class Losses(Protocol):
     """Losses over all candidates, which never hold all scores.
 
-    Without ``checks``, and in a backward, nothing is checked: labels that are not as they should be
-    make results void, but nothing is read out of bounds.
+    Without ``checks``, and in a backward, nothing is checked: wrong labels make results void, but
+    nothing is read out of bounds.
     """
 
     def bce(self, operands: Operands, labels: Labels, checks: LossChecks | None = None) -> BceRows:
-        """Binary cross entropy; the contract of :func:`kgfast.ops.bce`."""
+        """Return binary cross entropy; the contract of :func:`kgfast.ops.bce`."""
         ...
 
     def bce_gradients(
         self, operands: Operands, labels: Labels, grad_rows: Tensor, need: LossNeed
     ) -> LossGradients:
-        """The gradients of :meth:`bce`, given that of the rows ``[B]``."""
+        """Return the gradients of :meth:`bce`, given that of the rows ``[B]``."""
         ...
 
     def bce_total(
@@ -214,7 +182,7 @@ class Losses(Protocol):
         need: LossNeed,
         checks: LossChecks | None = None,
     ) -> BceTotal:
-        """The sum of the rows of :meth:`bce`, divided, and its gradients."""
+        """Return the sum of the rows of :meth:`bce`, divided, and its gradients."""
         ...
 
     def cross_entropy(
@@ -227,21 +195,21 @@ class Losses(Protocol):
         keep: bool = False,
         ahead: Ahead | None = None,
     ) -> CrossEntropyRows:
-        """Softmax cross entropy; the contract of :func:`kgfast.ops.cross_entropy`.
+        """Return softmax cross entropy; the contract of :func:`kgfast.ops.cross_entropy`.
 
-        ``keep``: gradients will be asked for, so that a backend that gains by it may keep the
-        scores, if they are few. ``ahead``: most likely these; it may make them at once.
+        ``keep``: gradients will be asked for, so that a backend may keep scores, if they are few.
+        ``ahead``: the likely gradients, which a backend may make at once.
         """
         ...
 
     def cross_entropy_gradients(
         self, operands: Operands, made_of: CrossEntropyBackward, need: LossNeed
     ) -> LossGradients:
-        """The gradients of :meth:`cross_entropy`."""
+        """Return the gradients of :meth:`cross_entropy`."""
         ...
 
     def scale(self, gradients: Sequence[Tensor], factor: Tensor) -> None:
-        """In place ``factor`` times up to three contiguous gradients.
+        """Multiply up to three contiguous gradients by a factor, in place.
 
         Nothing is written where it is 1, if that can be told without waiting for a device.
         """
@@ -249,46 +217,27 @@ class Losses(Protocol):
 
 
 class Packing(Protocol):
-    """How candidates are packed for many calls, and which panels are read."""
+    """Packing of candidates for many calls."""
 
     def pack(self, candidates: Prepared, *, croppable: bool = False) -> Panels | str:
-        """The panels of all rows, or why there are none: the table is read in place then.
-
-        ``croppable``: those that serve crops, too.
-        """
+        """Return panels of all rows (and of crops if ``croppable``), or why there are none."""
         ...
 
     def reads(self, panels: Panels) -> bool:
-        """Whether this machine reads panels of that format and shape."""
+        """Return whether this machine reads panels of that format and shape."""
         ...
 
 
 class Backend(Protocol):
-    """Where a sweep runs.
+    """Module that scores, ranks, and carries gradients back.
 
-    All arguments are checked; what depends on values may still be kept by ``checks``, which a
-    backend that waits for its device reads then, and at the latest before it returns. A backend
-    raises for a score that it does not know.
-
-    Attributes
-    ----------
-    name : str
-    defers_checks : bool
-        Whether it waits for its device anyway, so that checks of values are best read then.
-    losses : Losses
-        Its losses over all candidates.
-    adversarial : Adversarial or None
-        Where it fuses the adversarial loss of scores, how.
-    negatives : NegativeLosses or None
-        Where it fuses losses of sampled negatives, how.
-    row_adam : RowAdam or None
-    adagrad : Adagrad or None
-    packing : Packing or None
-        Where it reads candidates that were packed before, how they are packed.
+    All arguments are checked; checks that depend on values may still be kept by ``checks``. A
+    backend that waits for its device reads them then, and at the latest before it returns. A score
+    that a backend does not know raises. An attribute is None where a backend lacks the kernels.
     """
 
     name: str
-    defers_checks: bool
+    defers_checks: bool  # the backend waits for its device anyway: checks of values are read then
     losses: Losses
     adversarial: Adversarial | None
     negatives: NegativeLosses | None
@@ -296,16 +245,16 @@ class Backend(Protocol):
 
     @property
     def row_adam(self) -> RowAdam | None:
-        """See the class."""
+        """Return the kernel of Adam on rows, if there is one."""
         ...
 
     @property
     def adagrad(self) -> Adagrad | None:
-        """See the class."""
+        """Return the kernel of Adagrad, if there is one."""
         ...
 
     def bf16_losses(self) -> Losses | None:
-        """Return the losses of ``dot`` with operands of precision ``bf16``, where it has them."""
+        """Return the losses of ``dot`` with operands of precision ``bf16``, if there are any."""
         ...
 
     def rank_counts(
@@ -316,44 +265,35 @@ class Backend(Protocol):
         checks: Checks,
         target_scores: Tensor | None = None,
     ) -> Counts:
-        """The contract of :func:`kgfast.ops.rank_counts`; see there.
+        """Count; the contract of :func:`kgfast.ops.rank_counts`.
 
-        ``target_scores``, float64 ``[C, B]`` with one crop where none is asked for, are canonical
-        scores of targets that need not be rows: such a target is -1, and no candidate is it.
+        ``target_scores``, float64 ``[C, B]`` (one crop where none is asked for), are canonical
+        scores of targets that need not be rows: such a target is -1, and no candidate equals it.
         """
         ...
 
     def topk(
         self, operands: Operands, k: int, known: Known | None, checks: Checks
     ) -> tuple[Tensor, Tensor]:
-        """The contract of :func:`kgfast.ops.topk` with ``pad=True``; see there."""
+        """Return the best; the contract of :func:`kgfast.ops.topk` with ``pad=True``."""
         ...
 
     def list_counts(
         self, operands: Operands, lists: Lists, targets: Tensor, known: Known, checks: Checks
     ) -> Counts:
-        """:meth:`rank_counts` where each query has candidates of its own."""
+        """Do :meth:`rank_counts` where each query has candidates of its own."""
         ...
 
     def list_topk(
         self, operands: Operands, lists: Lists, k: int, known: Known | None, checks: Checks
     ) -> tuple[Tensor, Tensor]:
-        """:meth:`topk` where each query has candidates of its own."""
+        """Do :meth:`topk` where each query has candidates of its own."""
         ...
 
     def scores(self, operands: Operands, index: Tensor | None = None) -> Tensor:
-        """Scores of all pairs, or of the pairs that ``index [B, K]`` names.
+        """Return scores of all pairs, ``[B, N]``, or of those of an index, ``[B, K]``.
 
-        Parameters
-        ----------
-        operands : Operands
-        index : Tensor, optional
-            int64 ``[B, K]``, contiguous: the rows that each query is scored with.
-
-        Returns
-        -------
-        Tensor
-            ``[B, N]`` or ``[B, K]``, with ``dims`` ``[C, B, *]``.
+        ``index`` is int64 ``[B, K]``, contiguous. With ``dims`` the result is ``[C, B, *]``.
         """
         ...
 
@@ -368,43 +308,25 @@ class Backend(Protocol):
         within: slice | None = None,
         besides: Tensor | None = None,
     ) -> Gradients:
-        """The gradients of :meth:`scores`, where those of its result are ``grad``.
+        """Return the gradients that ``need`` names of :meth:`scores`; a bias does not matter.
 
-        Parameters
-        ----------
-        operands, index
-            As of :meth:`scores`; a bias does not matter.
-        grad : Tensor
-            As the result of :meth:`scores`.
-        need : Need
-            Which gradients to make.
-        rows_only : bool
-            With an index: give the rows of table and factor that it names, and their ids, instead
-            of whole gradients.
-        within : slice, optional
-            Give only those of such rows whose ids lie in it, with the bits that they have among
-            all.
-        besides : Tensor, optional
-            int64 ``[*]``: more ids whose rows are given; zeros, where the index does not name them.
+        ``rows_only``: with an index, give the rows of table and factor that it names, and their
+        ids. ``within``: only rows whose ids lie in this span, with the bits that they have among
+        all. ``besides``: int64 ``[*]``, more ids whose rows are given, zero where the index does
+        not name them.
         """
         ...
 
 
 class ChunkedBackend(Backend, Protocol):
-    """A backend whose losses go over chunks of scores; see :mod:`kgfast.kernels.sweeps`.
-
-    Attributes
-    ----------
-    passes : Passes
-        Its losses' passes over a scratch.
-    """
+    """Backend whose losses go over chunks of scores; see :mod:`kgfast.kernels.losses`."""
 
     passes: Passes
 
     def scores(
         self, operands: Operands, index: Tensor | None = None, *, out: Tensor | None = None
     ) -> Tensor:
-        """As of any backend; without an index and crops in ``out``, where it is given.
+        """Do :meth:`Backend.scores`; all pairs without crops go to ``out``, if it is given.
 
         ``out`` is ``[B, N]`` of the plan's dtype, contiguous.
         """
@@ -422,9 +344,9 @@ class ChunkedBackend(Backend, Protocol):
         besides: Tensor | None = None,
         into: Into | None = None,
     ) -> Gradients:
-        """As of any backend; without an index and crops the gradients go where ``into`` says."""
+        """Do :meth:`Backend.backward`; gradients of all pairs go where ``into`` says."""
         ...
 
     def loss_plan(self, operands: Operands) -> LossPlan:
-        """How losses over all candidates are cut."""
+        """Return how losses over all candidates are cut."""
         ...

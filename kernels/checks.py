@@ -1,7 +1,7 @@
-"""The checks of values that every backend makes, and the words of their errors.
+"""Checks of values that every backend makes, and their errors.
 
-Shapes, dtypes and ids are checked by ``kgfast.ops`` before a backend is called; whether the
-numbers that take part are finite is seen only where they are read.
+``kgfast.ops`` checks shapes, dtypes and ids before it calls a backend; whether numbers are finite
+is seen only where they are read.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,13 +15,13 @@ _LOOKS_AT_VALUES: ContextVar[bool] = ContextVar("kgfast_looks_at_values", defaul
 
 
 def checks_values() -> bool:
-    """Whether values are checked here; not within :func:`without_values`."""
+    """Return whether values are checked here: not within :func:`without_values`."""
     return _LOOKS_AT_VALUES.get()
 
 
 @contextmanager
 def without_values() -> Iterator[None]:
-    """Within, in this thread and context, values are not looked at; see ``kgfast.unchecked``."""
+    """Skip checks of values, in this thread and context; see ``kgfast.unchecked``."""
     token = _LOOKS_AT_VALUES.set(False)
     try:
         yield
@@ -30,22 +30,14 @@ def without_values() -> Iterator[None]:
 
 
 class NonFiniteError(ValueError):
-    """A NaN or an infinity among the numbers that take part.
-
-    Attributes
-    ----------
-    name : str or None
-        The argument that holds it.
-    row : int or None
-        Its row.
-    """
+    """NaN or infinity in a row of an argument."""
 
     name: str | None = None
     row: int | None = None
 
 
 def nonfinite_error(name: str, row: int) -> NonFiniteError:
-    """The error for a NaN or an infinity in row ``row`` of argument ``name``."""
+    """Make the error for a NaN or an infinity in a row of an argument."""
     error = NonFiniteError(
         f"{name}: row {row} holds a NaN or an infinity; every number that takes part must be "
         f'finite (pass nan="worst" to rank such scores last instead)'
@@ -55,10 +47,7 @@ def nonfinite_error(name: str, row: int) -> NonFiniteError:
 
 
 def check_finite(name: str, values: Tensor, rows: Tensor | None = None) -> None:
-    """Raise for the first row of ``values`` ``[R, *]`` that is not finite.
-
-    ``rows`` names the rows where they are a selection of the argument's.
-    """
+    """Raise for the first row of values ``[R, *]`` that is not finite; ``rows`` are its names."""
     finite = values.isfinite()
     finite = finite.flatten(1).all(1) if values.ndim > 1 else finite
     if not bool(finite.all()):
@@ -67,14 +56,14 @@ def check_finite(name: str, values: Tensor, rows: Tensor | None = None) -> None:
 
 
 def inside_of(ids: Tensor, count: int) -> Tensor:
-    """``ids`` forced to be rows of a table of ``count``, which is not empty if they are not."""
+    """Force ids to be rows of a table of ``count``."""
     return ids.clamp(0, max(0, count - 1))
 
 
 def rising_of(indptr: Tensor, nnz: int) -> tuple[Tensor, Tensor]:
-    """Whether row pointers rise from 0 to ``nnz`` (bool scalar), and pointers that do.
+    """Return whether row pointers rise from 0 to ``nnz`` (bool scalar), and pointers that do.
 
-    Where they do not, the first row has all entries.
+    Where they do not, the first row gets all entries.
     """
     rises = (indptr[0] == 0) & (indptr[-1] == nnz) & (indptr.diff() >= 0).all()
     all_in_the_first = torch.full_like(indptr, nnz)
@@ -83,20 +72,12 @@ def rising_of(indptr: Tensor, nnz: int) -> tuple[Tensor, Tensor]:
 
 
 class Checks:
-    """The checks of one call: made at once, or kept for the one time that the host waits.
+    """Checks of one call: made at once, or kept until the host waits for the device.
 
-    Where values are not looked at, checks are deferred and then forgotten.
-
-    A backend that takes deferred checks must call :meth:`read` before it returns. Until then its
-    kernels may run on arguments that will turn out to be wrong: whoever keeps a check sees to it
-    that they read nothing out of bounds.
-
-    Parameters
-    ----------
-    deferred : bool
-        Whether checks are kept.
-    allows_nan : bool
-        Whether NaN and infinities are served, last, instead of an error.
+    Where values are not looked at, checks are deferred and then forgotten. A backend that takes
+    deferred checks calls :meth:`read` before it returns. Until then its kernels may run on wrong
+    arguments: whoever keeps a check sees to it that nothing is read out of bounds. ``allows_nan``:
+    NaN and infinities rank last instead of raising.
     """
 
     def __init__(self, *, deferred: bool, allows_nan: bool = False) -> None:
@@ -109,10 +90,7 @@ class Checks:
             self._kept.append((holds, check))
 
     def read(self, words: Tensor | None = None) -> list[int]:
-        """Wait for the device, once, raise for the first check that fails, and return ``words``.
-
-        ``words`` is int64 ``[W]`` on the device.
-        """
+        """Wait for the device once, raise for the first failing check, and return ``words [W]``."""
         kept, self._kept = self._kept, []
         parts = [holds.reshape(1).long() for holds, _ in kept]
         parts += [] if words is None else [words]

@@ -1,4 +1,4 @@
-"""IEEE arithmetic for what torch and numpy compute on the CPU, whatever mode the caller left.
+"""IEEE arithmetic for torch and numpy on the CPU, whatever mode the caller left.
 
 ``torch.set_flush_denormal(True)`` and C's ``fesetround`` change the arithmetic of the thread that
 calls them, and of threads that it makes afterwards: torch's own, if they began so, keep that mode
@@ -28,14 +28,10 @@ _plain = threading.local()  # .threads: how many of the calling thread's were fo
 
 @contextmanager
 def ieee_arithmetic(numbers: float = math.inf) -> Iterator[None]:
-    """Denormals are kept and results rounded to nearest, for the calling thread; then as before.
+    """Keep denormals and round to nearest inside, in the calling thread.
 
-    Parameters
-    ----------
-    numbers : float
-        About how many numbers the largest operator takes. Where torch spreads so many over threads
-        that are not in this mode, it has one thread inside, and kernels of the extension keep
-        theirs.
+    ``numbers``: about how many the largest operator takes. Where torch spreads them over threads in
+    another mode, torch has one thread inside; kernels of the extension keep theirs.
     """
     rounding, flushes = _rounding(), not _keeps_denormals()
     is_plain = rounding == _TO_NEAREST and not flushes
@@ -52,10 +48,10 @@ def ieee_arithmetic(numbers: float = math.inf) -> Iterator[None]:
 
 
 def _are_ieee(numbers: float, is_plain: bool) -> bool:
-    """Whether the threads that share so many numbers keep denormals and round to nearest.
+    """Return whether the threads that share so many numbers compute by IEEE 754.
 
-    Asked once of the threads that serve the calling one, unless its own mode says that there was
-    something to inherit; never in a child of a fork, where torch's threads may not answer.
+    They are asked once, unless the caller's own mode could have been inherited; never in a child of
+    a fork, where torch's threads may not answer.
     """
     count = torch.get_num_threads()
     if count == 1 or numbers <= _GRAIN:
@@ -68,7 +64,7 @@ def _are_ieee(numbers: float, is_plain: bool) -> bool:
 
 
 def _is_nearest_kept(count: int) -> bool:
-    """Whether twice as many products are denormals, one rounded down and one up, as they should."""
+    """Return whether products that are denormals are rounded down and up, as they should."""
     factors = torch.tensor(_FACTORS, dtype=torch.float64, device="cpu").expand(count, 2)
     products = (factors * 2.0**-1022).view(torch.int64)
     return torch.equal(products, products.new_tensor(_PRODUCTS).expand(count, 2))

@@ -1,4 +1,4 @@
-"""What losses over all candidates take and give, whatever backend makes them."""
+"""Arguments and results of losses over all candidates, whatever backend makes them."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from .checks import inside_of, rising_of
 
 
 class Labels(NamedTuple):
-    """The labels of binary cross entropy, ``a [j positive] + c``."""
+    """Labels of binary cross entropy, ``a [j positive] + c``."""
 
     indptr: Tensor  # int64 [B + 1]
     indices: Tensor  # int64 [nnz], in any order; duplicates count once
@@ -17,7 +17,7 @@ class Labels(NamedTuple):
     c: float
 
     def of_queries(self, rows: slice) -> "Labels":
-        """Those of a block of queries."""
+        """Return the labels of a block of queries."""
         indptr = self.indptr[rows.start : rows.stop + 1]
         if len(indptr) == len(self.indptr):
             return self
@@ -25,7 +25,7 @@ class Labels(NamedTuple):
         return self._replace(indptr=indptr - first, indices=self.indices[first:last])
 
     def inside(self, count: int) -> "Labels":
-        """Labels by which nothing is read out of bounds: what is wrong is forced to be right."""
+        """Force labels to be rows of ``count`` candidates: nothing is read out of bounds."""
         if not count:
             return self
         _, indptr = rising_of(self.indptr, len(self.indices))
@@ -33,7 +33,7 @@ class Labels(NamedTuple):
 
 
 class LossNeed(NamedTuple):
-    """Which gradients of a loss are asked for."""
+    """Gradients of a loss that are asked for."""
 
     queries: bool
     table: bool
@@ -59,7 +59,7 @@ class BceRows(NamedTuple):
 
 
 class BceTotal(NamedTuple):
-    """A sum of row losses, divided, the sums of the rows' scores, and the gradients."""
+    """Sum of row losses, divided; sums of the rows' scores; gradients."""
 
     total: Tensor  # [], of the rows' dtype
     linear: Tensor
@@ -74,7 +74,7 @@ class Ahead(NamedTuple):
 
 
 class CrossEntropyRows(NamedTuple):
-    """As :class:`BceRows`, with the logsumexp of the rows."""
+    """Results as :class:`BceRows` has them, with the logsumexp of the rows."""
 
     rows: Tensor
     linear: Tensor
@@ -84,7 +84,7 @@ class CrossEntropyRows(NamedTuple):
 
 
 class CrossEntropyBackward(NamedTuple):
-    """What the gradients of cross entropy are made of."""
+    """Arguments of the gradients of cross entropy."""
 
     grad_rows: Tensor  # [B]
     logsumexp: Tensor  # [B] float64
@@ -94,18 +94,10 @@ class CrossEntropyBackward(NamedTuple):
 
 
 class LossChecks(NamedTuple):
-    """The checks of values of one loss: each raises, or returns after waiting for the device.
+    """Checks of values of a loss: each raises, or returns after waiting for the device.
 
-    A backend whose kernels look at values themselves calls them, labels first, only where these
-    met something: a label that is wrong or masked, or a sum of scores that is not finite.
-
-    Attributes
-    ----------
-    labels : callable
-        Checks the labels.
-    scores : callable
-        Checks what scores are made of, given the sums of the rows' scores.
+    A backend whose kernels look at values calls them, labels first, only where something is wrong.
     """
 
     labels: Callable[[], None]
-    scores: Callable[[Tensor], None]
+    scores: Callable[[Tensor], None]  # of operands, given the sums of the rows' scores

@@ -1,8 +1,8 @@
-"""Candidates that each query names itself: counted and ordered by the canonical scores of pairs.
+"""Candidates that each query names itself, counted and ordered by canonical scores of pairs.
 
-What the backends share that have no kernel of their own for it. Cost: a canonical score a pair, and
-to order the best a sort of the pairs. Memory: some 64 bytes a pair of at most ``PAIRS`` pairs, or
-of one query's where it has more.
+Backends without a kernel of their own for lists share this. Cost: a canonical score a pair, and to
+order the best a sort of the pairs. Memory: some 64 bytes a pair of at most ``PAIRS`` pairs, or of
+one query's where it has more.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ Score = Callable[[int, Tensor, Tensor], Tensor]
 def list_counts(
     score: Score, operands: Operands, lists: Lists, targets: Tensor, known: Known
 ) -> Counts:
-    """The contract of :meth:`kgfast.kernels.backend.Backend.list_counts`."""
+    """Count; the contract of :meth:`kgfast.kernels.backend.Backend.list_counts`."""
     every = torch.arange(len(targets), dtype=torch.int64, device=targets.device)
     excluded = _keys(_rows(known), known.indices, operands).unique()
     counts = targets.new_zeros(len(operands.crops), 4, len(targets))
@@ -48,7 +48,7 @@ def list_counts(
 def list_topk(
     score: Score, operands: Operands, lists: Lists, k: int, known: Known | None
 ) -> tuple[Tensor, Tensor]:
-    """The contract of :meth:`kgfast.kernels.backend.Backend.list_topk`."""
+    """Return the best; the contract of :meth:`kgfast.kernels.backend.Backend.list_topk`."""
     queries = operands.queries
     shape = (len(operands.crops), len(queries), k)
     best = queries.new_full(shape, -torch.inf)
@@ -74,7 +74,7 @@ def list_topk(
 
 
 def _order(rows: Tensor, ids: Tensor, scores: Tensor) -> Tensor:
-    """Places of pairs by query, then from best to worst, NaN last, the lowest id first."""
+    """Order pairs by query, then from best to worst, NaN last, the lowest id first."""
     order = ids.argsort()
     number = scores.nan_to_num(0.0, torch.inf, -torch.inf)
     order = order[number[order].argsort(descending=True, stable=True)]
@@ -83,7 +83,7 @@ def _order(rows: Tensor, ids: Tensor, scores: Tensor) -> Tensor:
 
 
 def _spans(lists: Lists) -> Iterator[tuple[int, int]]:
-    """Ranges of queries that have ``PAIRS`` pairs at most, or of one that has more."""
+    """Cut queries into ranges of at most ``PAIRS`` pairs, or of one query that has more."""
     indptr: list[int] = lists.indptr.tolist()
     first = 0
     for query in range(len(indptr) - 1):
@@ -95,7 +95,7 @@ def _spans(lists: Lists) -> Iterator[tuple[int, int]]:
 
 
 def _pairs(lists: Lists, queries: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """Query and candidate of every pair of a range of queries, ``[P]`` each."""
+    """Return query and candidate of every pair of a range of queries, ``[P]`` each."""
     first, last = queries
     indptr = lists.indptr[first : last + 1]
     ids = lists.indices[int(indptr[0]) : int(indptr[-1])]
@@ -104,17 +104,17 @@ def _pairs(lists: Lists, queries: tuple[int, int]) -> tuple[Tensor, Tensor]:
 
 
 def _rows(known: Known) -> Tensor:
-    """The query of every known answer."""
+    """Return the query of every known answer."""
     return torch.repeat_interleave(known.indptr.diff(), output_size=len(known.indices))
 
 
 def _keys(rows: Tensor, ids: Tensor, operands: Operands) -> Tensor:
-    """One number for each pair."""
+    """Return one number for each pair."""
     return rows * operands.candidates.num_rows + ids
 
 
 def contains(ordered: Tensor, keys: Tensor) -> Tensor:
-    """Which keys occur among rising ones; the host does not wait for a device."""
+    """Return which keys occur among rising ones; the host does not wait for a device."""
     if not len(ordered):
         return torch.zeros_like(keys, dtype=torch.bool)
     place = torch.searchsorted(ordered, keys).clamp_(max=len(ordered) - 1)

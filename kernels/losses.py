@@ -1,7 +1,7 @@
 """Losses over all candidates that never hold all scores, for backends that do not fuse them.
 
-What happens to the scores of a chunk (sweeps.py) is here. Row losses of scores ``x`` (bias
-included), ``P`` the row's positives, ``t`` its target, eps the smoothing:
+Row losses of scores ``x`` (bias included), ``P`` the row's positives, ``t`` its target, eps the
+smoothing:
 
     bce             sum_j softplus(x_j) - c sum_j x_j - a sum_{j in P} x_j
     cross entropy   logsumexp(x) - (1 - eps) x_t - (eps / N) sum_j x_j
@@ -12,21 +12,26 @@ are sorted by candidate once, so that a chunk finds its own in a slice.
 
 Cost model, per score: one exponential and one logarithm forward, one exponential backward, and
 three to five passes over one scratch. A backward scores again, but where a loss and its gradients
-are asked for together. Memory: the scratch, O(B + nnz).
+are asked for together. Memory: the scratch (sweeps.py), O(B + nnz).
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from .backend import ChunkedBackend
+from .backend import ChunkedBackend, Losses, Passes
+from .checks import inside_of
 from .labels import (
     Ahead,
     BceRows,
+    BceTotal,
     CrossEntropyBackward,
     CrossEntropyRows,
     Labels,
+    LossChecks,
     LossGradients,
     LossNeed,
 )
@@ -34,41 +39,204 @@ from .operands import Operands
 from .positives import Positives
 from .sweeps import GradientSums, Sweep, result_dtype, sweeps
 
-
-def bce(backend: ChunkedBackend, operands: Operands, labels: Labels) -> BceRows:
-    """Binary cross entropy; the contract of :func:`kgfast.ops.bce`."""
-    total, linear = _row_sums(operands), _row_sums(operands)
-    for sweep in sweeps(backend, operands):
-        _bce_block(sweep, labels.of_queries(sweep.rows), None, (total, linear))
-    return BceRows(total.to(result_dtype(operands)), linear)
-
-
-def bce_gradients(
-    backend: ChunkedBackend, operands: Operands, labels: Labels, grad_rows: Tensor, need: LossNeed
-) -> LossGradients:
-    """The gradients of :func:`bce`, given that of the rows ``[B]``."""
-    sums = GradientSums(backend, operands, need)
-    for sweep in sweeps(backend, operands, sums):
-        _bce_block(sweep, labels.of_queries(sweep.rows), grad_rows[sweep.rows], None)
-    return sums.finished()
+# Queries whose gradients are made ahead: reading and writing those of a table, 8 bytes a number,
+# takes as long as a third of this many scores.
+_LEAST_QUERIES = 128
+# torch's softplus is x itself from here on: the omitted log1p(exp(-x)) is below 2**-57 x.
+_SOFTPLUS_IS_LINEAR = 40.0
+_NOTHING = LossNeed(queries=False, table=False, bias=False)
 
 
-def bce_with_gradients(
-    backend: ChunkedBackend, operands: Operands, labels: Labels, grad_rows: Tensor, need: LossNeed
-) -> tuple[BceRows, LossGradients]:
-    """:func:`bce` and :func:`bce_gradients`, of scores that are swept once."""
-    total, linear = _row_sums(operands), _row_sums(operands)
-    sums = GradientSums(backend, operands, need)
-    for sweep in sweeps(backend, operands, sums):
-        labels_here = labels.of_queries(sweep.rows)
-        _bce_block(sweep, labels_here, grad_rows[sweep.rows], (total, linear))
-    return BceRows(total.to(result_dtype(operands)), linear), sums.finished()
+class ChunkedLosses(Losses):
+    """Checked losses of a backend that scores chunks of candidates.
+
+    Subclasses replace what computes, of labels that are safe to index with: :meth:`_bce`,
+    :meth:`_cross_entropy` and :meth:`_cross_entropy_gradients`.
+    """
+
+    def __init__(self, backend: ChunkedBackend) -> None:
+        self._backend = backend
+
+    def bce(self, operands: Operands, labels: Labels, checks: LossChecks | None = None) -> BceRows:
+        """Serve :meth:`Losses.bce`."""
+        labels = _safe_labels(operands, labels, checks)
+        result, _ = self._bce(operands, labels, None, _NOTHING)
+        if checks is not None:
+            checks.scores(result.linear)
+        return result
+
+    def bce_gradients(
+        self, operands: Operands, labels: Labels, grad_rows: Tensor, need: LossNeed
+    ) -> LossGradients:
+        """Serve :meth:`Losses.bce_gradients`."""
+        labels = _safe_labels(operands, labels, None)
+        return self._bce(operands, labels, grad_rows.contiguous(), need, has_rows=False)[1]
+
+    def bce_total(
+        self,
+        operands: Operands,
+        labels: Labels,
+        divisor: float,
+        need: LossNeed,
+        checks: LossChecks | None = None,
+    ) -> BceTotal:
+        """Serve :meth:`Losses.bce_total`."""
+        labels = _safe_labels(operands, labels, checks)
+        queries = operands.queries
+        grad_rows = queries.new_full((len(queries),), 1 / divisor)
+        rows, gradients = self._bce(operands, labels, grad_rows, need)
+        if checks is not None:
+            checks.scores(rows.linear)
+        return BceTotal(rows.rows.sum() / divisor, rows.linear, gradients)
+
+    def cross_entropy(
+        self,
+        operands: Operands,
+        targets: Tensor,
+        label_smoothing: float,
+        checks: LossChecks | None = None,
+        *,
+        keep: bool = False,
+        ahead: Ahead | None = None,
+    ) -> CrossEntropyRows:
+        """Serve :meth:`Losses.cross_entropy`."""
+        if checks is not None:
+            checks.labels()
+        else:
+            targets = inside_of(targets, operands.candidates.num_rows)
+        result = self._cross_entropy(operands, targets, label_smoothing, keep, ahead)
+        if checks is not None:
+            checks.scores(result.linear)
+        return result
+
+    def cross_entropy_gradients(
+        self, operands: Operands, made_of: CrossEntropyBackward, need: LossNeed
+    ) -> LossGradients:
+        """Serve :meth:`Losses.cross_entropy_gradients`."""
+        targets = inside_of(made_of.targets, operands.candidates.num_rows)
+        return self._cross_entropy_gradients(operands, made_of._replace(targets=targets), need)
+
+    def scale(self, gradients: Sequence[Tensor], factor: Tensor) -> None:
+        """Look at the factor first where that waits for no device."""
+        if factor.device.type != "cpu" or factor.item() != 1:
+            for gradient in gradients:
+                gradient.mul_(factor)
+
+    def _bce(
+        self,
+        operands: Operands,
+        labels: Labels,
+        grad_rows: Tensor | None,
+        need: LossNeed,
+        *,
+        has_rows: bool = True,
+    ) -> tuple[BceRows, LossGradients]:
+        """Sweep scores once for rows, gradients or both; without ``has_rows`` the rows are void."""
+        total, linear = _row_sums(operands), _row_sums(operands)
+        sums = GradientSums(self._backend, operands, need)
+        totals = (total, linear) if has_rows else None
+        for sweep in sweeps(self._backend, operands, sums):
+            grad = None if grad_rows is None else grad_rows[sweep.rows]
+            _bce_block(sweep, labels.of_queries(sweep.rows), grad, totals)
+        return BceRows(total.to(result_dtype(operands)), linear), sums.finished()
+
+    def _cross_entropy(
+        self,
+        operands: Operands,
+        targets: Tensor,
+        label_smoothing: float,
+        keep: bool,
+        ahead: Ahead | None,
+    ) -> CrossEntropyRows:
+        step = 0 if ahead is None else self._queries_at_once(operands)
+        if ahead is not None and step:
+            return self._cross_entropy_ahead(operands, targets, label_smoothing, ahead, step)
+        kept = self._room_for_all(operands) if keep else None
+        rows, linear, logsumexp = (_row_sums(operands) for _ in range(3))
+        for sweep in sweeps(self._backend, operands, kept=kept):
+            positives = Positives.of_targets(targets[sweep.rows], by_candidate=True)
+            part = _cross_entropy_block(sweep, positives, label_smoothing)
+            for total, values in zip((rows, linear, logsumexp), part, strict=True):
+                total[sweep.rows] = values
+        return CrossEntropyRows(rows.to(result_dtype(operands)), linear, logsumexp, kept)
+
+    def _cross_entropy_ahead(
+        self,
+        operands: Operands,
+        targets: Tensor,
+        label_smoothing: float,
+        ahead: Ahead,
+        step: int,
+    ) -> CrossEntropyRows:
+        """Make rows and the gradients of their sum of scores that are swept once.
+
+        ``step``: queries whose scores are held together.
+        """
+        rows, linear, logsumexp = (_row_sums(operands) for _ in range(3))
+        sums = GradientSums(self._backend, operands, ahead.need)
+        plan = self._backend.loss_plan(operands)
+        pairs = step * operands.candidates.num_rows
+        room = operands.queries.new_empty(pairs, dtype=plan.dtype)
+        grad = torch.ones_like(rows, dtype=result_dtype(operands)) / ahead.divisor
+        for first in range(0, operands.num_queries, step):
+            block = slice(first, min(first + step, operands.num_queries))
+            sweep = Sweep(self._backend, operands.of_queries(block), block, plan, sums)
+            sweep.keep_in(room)
+            part = _cross_entropy_whole(sweep, targets[block], label_smoothing, grad[block])
+            for total, values in zip((rows, linear, logsumexp), part, strict=True):
+                total[block] = values
+        made = rows.to(result_dtype(operands)), linear, logsumexp
+        return CrossEntropyRows(*made, gradients=sums.finished())
+
+    def _cross_entropy_gradients(
+        self, operands: Operands, made_of: CrossEntropyBackward, need: LossNeed
+    ) -> LossGradients:
+        sums = GradientSums(self._backend, operands, need)
+        smoothing, kept = made_of.label_smoothing, made_of.scores
+        for sweep in sweeps(self._backend, operands, sums, kept):
+            logsumexp, grad = made_of.logsumexp[sweep.rows], made_of.grad_rows[sweep.rows]
+            positives = Positives.of_targets(made_of.targets[sweep.rows], by_candidate=True)
+            share = smoothing / max(1, operands.candidates.num_rows)
+            factors = SoftmaxFactors.of(logsumexp, grad, smoothing, share, sweep.dtype)
+            for chunk, part in zip(sweep.chunks, positives.in_chunks(sweep.chunks), strict=True):
+                slopes = sweep.scores(chunk) if kept is None else sweep.room(chunk)
+                sweep.backend.passes.softmax_slopes(slopes, *factors[:3])
+                rows = positives.queries[part]
+                slopes[rows, positives.ids[part] - chunk.start] -= factors.hit[rows]
+                sweep.backward(slopes, chunk)
+        return sums.finished()
+
+    def _room_for_all(self, operands: Operands) -> Tensor | None:
+        """Make room for all scores, where the backend's plan allows it."""
+        plan = self._backend.loss_plan(operands)
+        pairs = operands.num_queries * operands.candidates.num_rows
+        fits = pairs <= plan.kept
+        return operands.queries.new_empty(pairs, dtype=plan.dtype) if fits else None
+
+    def _queries_at_once(self, operands: Operands) -> int:
+        """Count the queries a block where gradients are made ahead; 0 disables that."""
+        plan, count = self._backend.loss_plan(operands), operands.num_queries
+        if plan.num_queries is None or not count:  # gradients of blocks are added up in the table's
+            return 0
+        most = plan.kept // max(1, operands.candidates.num_rows)
+        if most < min(count, _LEAST_QUERIES):
+            return 0
+        blocks = -(-count // most)
+        return -(-count // blocks)
+
+
+def _safe_labels(operands: Operands, labels: Labels, checks: LossChecks | None) -> Labels:
+    """Check labels or, without checks, make them safe to index with."""
+    if checks is None:
+        return labels.inside(operands.candidates.num_rows)
+    checks.labels()
+    return labels
 
 
 def _bce_block(
-    sweep: "Sweep", labels: Labels, grad_rows: Tensor | None, totals: tuple[Tensor, Tensor] | None
+    sweep: Sweep, labels: Labels, grad_rows: Tensor | None, totals: tuple[Tensor, Tensor] | None
 ) -> None:
-    """One block of queries: fill its rows of ``totals``, carry its gradients back, or both."""
+    """Fill a block's rows of ``totals``, carry its gradients back, or both."""
     passes = sweep.backend.passes
     width = sweep.operands.candidates.num_rows
     positives = Positives.of_labels(labels, width, by_candidate=True)
@@ -97,58 +265,10 @@ def _bce_block(
         totals[1][sweep.rows] = linear
 
 
-def cross_entropy(
-    backend: ChunkedBackend,
-    operands: Operands,
-    targets: Tensor,
-    label_smoothing: float,
-    kept: Tensor | None = None,
-) -> CrossEntropyRows:
-    """Softmax cross entropy; the contract of :func:`kgfast.ops.cross_entropy`.
-
-    ``kept``: room for the scores of all pairs, which the gradients can be made of.
-    """
-    rows, linear, logsumexp = (_row_sums(operands) for _ in range(3))
-    for sweep in sweeps(backend, operands, kept=kept):
-        positives = Positives.of_targets(targets[sweep.rows], by_candidate=True)
-        part = _cross_entropy_block(sweep, positives, label_smoothing)
-        for total, values in zip((rows, linear, logsumexp), part, strict=True):
-            total[sweep.rows] = values
-    return CrossEntropyRows(rows.to(result_dtype(operands)), linear, logsumexp, kept)
-
-
-def cross_entropy_with_gradients(
-    backend: ChunkedBackend,
-    operands: Operands,
-    targets: Tensor,
-    label_smoothing: float,
-    ahead: Ahead,
-    step: int,
-) -> CrossEntropyRows:
-    """:func:`cross_entropy` and the gradients of its sum, of scores that are swept once.
-
-    ``step``: queries whose scores are held together.
-    """
-    rows, linear, logsumexp = (_row_sums(operands) for _ in range(3))
-    sums, plan = GradientSums(backend, operands, ahead.need), backend.loss_plan(operands)
-    pairs = step * operands.candidates.num_rows
-    room = operands.queries.new_empty(pairs, dtype=plan.dtype)
-    grad = torch.ones_like(rows, dtype=result_dtype(operands)) / ahead.divisor
-    for first in range(0, operands.num_queries, step):
-        block = slice(first, min(first + step, operands.num_queries))
-        sweep = Sweep(backend, operands.of_queries(block), block, plan, sums)
-        sweep.keep_in(room)
-        part = _cross_entropy_whole(sweep, targets[block], label_smoothing, grad[block])
-        for total, values in zip((rows, linear, logsumexp), part, strict=True):
-            total[block] = values
-    made = rows.to(result_dtype(operands)), linear, logsumexp
-    return CrossEntropyRows(*made, gradients=sums.finished())
-
-
 def _cross_entropy_block(
-    sweep: "Sweep", positives: "Positives", label_smoothing: float
+    sweep: Sweep, positives: Positives, label_smoothing: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Row losses, sums of scores and logsumexp of one block of queries, float64."""
+    """Return row losses, sums of scores and logsumexp of a block of queries, float64."""
     mass, linear = _row_sums(sweep.operands), _row_sums(sweep.operands)
     peak, picked = mass - torch.inf, mass.new_empty(len(positives.queries))
     for chunk, part in zip(sweep.chunks, positives.in_chunks(sweep.chunks), strict=True):
@@ -161,9 +281,9 @@ def _cross_entropy_block(
 
 
 def _cross_entropy_whole(
-    sweep: "Sweep", targets: Tensor, label_smoothing: float, grad: Tensor
+    sweep: Sweep, targets: Tensor, label_smoothing: float, grad: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """:func:`_cross_entropy_block` of all candidates at once, its gradients carried back."""
+    """Do what :func:`_cross_entropy_block` does, of one chunk, and carry its gradients back."""
     (chunk,) = sweep.chunks
     scores = sweep.scores(chunk)
     places = torch.arange(len(targets), dtype=torch.int64, device=targets.device), targets
@@ -179,9 +299,9 @@ def _cross_entropy_whole(
 
 
 def _cross_entropy_rows(
-    sweep: "Sweep", sums: tuple[Tensor, ...], picked: Tensor, label_smoothing: float
+    sweep: Sweep, sums: tuple[Tensor, ...], picked: Tensor, label_smoothing: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Of a block's peaks, masses and sums of scores, and the scores of its targets."""
+    """Return the same of a block's peaks, masses and sums, and the scores of its targets."""
     peak, mass, linear = sums
     logsumexp = peak + mass.log()
     share = label_smoothing / max(1, sweep.operands.candidates.num_rows)
@@ -190,36 +310,15 @@ def _cross_entropy_rows(
 
 
 def softmax_rows(logsumexp: Tensor, picked: Tensor, linear: Tensor, share: float) -> Tensor:
-    """Row losses, less what the targets take off and the smoothing's share of every score."""
+    """Return row losses: logsumexp less the targets' share and the smoothing's of all scores."""
     rows = logsumexp - picked
     return rows - linear * share if share else rows  # else a score of infinity would make a NaN
 
 
-def cross_entropy_gradients(
-    backend: ChunkedBackend, operands: Operands, made_of: CrossEntropyBackward, need: LossNeed
-) -> LossGradients:
-    """The gradients of :func:`cross_entropy`."""
-    sums = GradientSums(backend, operands, need)
-    smoothing = made_of.label_smoothing
-    kept = made_of.scores
-    for sweep in sweeps(backend, operands, sums, kept):
-        logsumexp, grad = made_of.logsumexp[sweep.rows], made_of.grad_rows[sweep.rows]
-        positives = Positives.of_targets(made_of.targets[sweep.rows], by_candidate=True)
-        share = smoothing / max(1, operands.candidates.num_rows)
-        factors = SoftmaxFactors.of(logsumexp, grad, smoothing, share, sweep.dtype)
-        for chunk, part in zip(sweep.chunks, positives.in_chunks(sweep.chunks), strict=True):
-            slopes = sweep.scores(chunk) if kept is None else sweep.room(chunk)
-            sweep.backend.passes.softmax_slopes(slopes, *factors[:3])
-            rows = positives.queries[part]
-            slopes[rows, positives.ids[part] - chunk.start] -= factors.hit[rows]
-            sweep.backward(slopes, chunk)
-    return sums.finished()
-
-
 class SoftmaxFactors(NamedTuple):
-    """What slopes of cross entropy are made of, ``[B]`` each: ``scale exp(x - near) - share``.
+    """Factors ``[B]`` of slopes of cross entropy: ``scale exp(x - near) - share``.
 
-    That of a target is ``hit`` less.
+    The slope of a target is ``hit`` less.
     """
 
     near: Tensor
@@ -236,7 +335,7 @@ class SoftmaxFactors(NamedTuple):
         share: float,
         dtype: torch.dtype,
     ) -> "SoftmaxFactors":
-        """Of rows, in the dtype of their scores; ``share`` is each candidate's of the smoothing."""
+        """Make the factors in a dtype; ``share`` is each candidate's of the smoothing."""
         grad = grad_rows.double()
         # exp(x - logsumexp) in two factors: a difference of large numbers is exact in few bits.
         near = logsumexp.to(dtype)
@@ -246,5 +345,48 @@ class SoftmaxFactors(NamedTuple):
 
 
 def _row_sums(operands: Operands) -> Tensor:
-    """A float64 zero for each query."""
+    """Return a float64 zero for each query."""
     return torch.zeros(operands.num_queries, dtype=torch.float64, device=operands.table.device)
+
+
+class _TorchPasses:
+    """Passes by operators of torch, over a scratch of any dtype, on any device."""
+
+    def bce_sums(self, scores: Tensor, label_c: float) -> tuple[Tensor, Tensor]:
+        linear = scores.sum(1).double()
+        functional.softplus(scores, 1, _SOFTPLUS_IS_LINEAR, out=scores)  # type: ignore[call-arg]
+        softplus = scores.sum(1).double()
+        return softplus - label_c * linear if label_c else softplus, linear
+
+    def bce_slopes(self, scores: Tensor, label_c: float, scale: Tensor) -> None:
+        scores.sigmoid_()
+        if label_c:
+            scores.sub_(label_c)
+        scores.mul_(scale[:, None])
+
+    def bce_both(self, scores: Tensor, label_c: float, scale: Tensor) -> tuple[Tensor, Tensor]:
+        sums = self.bce_sums(scores.clone(), label_c)
+        self.bce_slopes(scores, label_c, scale)
+        return sums
+
+    def softmax_sums(self, scores: Tensor, peak: Tensor, mass: Tensor, linear: Tensor) -> None:
+        lowest = torch.finfo(scores.dtype).min  # of scores that are all -inf: a finite peak
+        higher = torch.maximum(peak, scores.amax(1)).clamp(min=lowest)
+        mass *= (peak - higher).exp_()
+        scores.sub_(higher[:, None].to(scores.dtype))  # a peak is a score: no rounding of it
+        linear += scores.sum(1) + scores.shape[1] * higher
+        mass += scores.exp_().sum(1)
+        peak.copy_(higher)
+
+    def softmax_both(
+        self, scores: Tensor, sums: tuple[Tensor, ...], scale: Tensor, share: Tensor
+    ) -> None:
+        peak, mass, linear = sums
+        self.softmax_sums(scores, peak, mass, linear)  # leaves exponentials
+        scores.mul_((scale / mass).to(scores.dtype)[:, None]).sub_(share[:, None])
+
+    def softmax_slopes(self, scores: Tensor, near: Tensor, scale: Tensor, share: Tensor) -> None:
+        scores.sub_(near[:, None]).exp_().mul_(scale[:, None]).sub_(share[:, None])
+
+
+TORCH_PASSES: Passes = _TorchPasses()

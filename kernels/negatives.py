@@ -1,4 +1,4 @@
-"""What losses of sampled negatives take and give, whatever backend makes them."""
+"""Arguments and results of losses of sampled negatives, whatever backend makes them."""
 
 from typing import Literal, NamedTuple
 
@@ -8,14 +8,11 @@ Formula = Literal["nssa", "margin", "logistic"]
 
 
 class NegativeLoss(NamedTuple):
-    """What the negatives ``x_i`` of a row, whose positive is ``s``, add to its loss.
+    """Share of the negatives ``x_i`` in the loss of a row, whose positive is ``s``.
 
-    ============ ===================================================================
-    ``nssa``     ``sum_i p_i softplus(x_i)``, ``p = softmax(parameter * x)``, through
-                 which no gradient flows
-    ``margin``   ``sum_i max(0, parameter - s + x_i)``
-    ``logistic`` ``sum_i softplus(x_i)``
-    ============ ===================================================================
+    ``nssa`` adds ``sum_i p_i softplus(x_i)``, ``p = softmax(parameter x)`` without gradient;
+    ``margin`` adds ``sum_i max(0, parameter - s + x_i)``; ``logistic`` adds ``sum_i
+    softplus(x_i)``.
     """
 
     formula: Formula
@@ -24,7 +21,7 @@ class NegativeLoss(NamedTuple):
 
 
 class Sampled(NamedTuple):
-    """What negatives go with: the positives' scores, if they are a pool; or their own ids."""
+    """Scores of the positives for a shared pool; target and negative ids otherwise."""
 
     positive: Tensor | None = None  # [B]; None: lists
     targets: Tensor | None = None  # int64 [B]
@@ -32,7 +29,7 @@ class Sampled(NamedTuple):
 
 
 class NegativeRows(NamedTuple):
-    """What the negatives of rows add to a loss, and what a backward needs; float32 ``[B]`` each."""
+    """Shares of negatives in row losses, and results for a backward; float32 ``[B]`` each."""
 
     rows: Tensor
     positive: Tensor  # of lists: their scores; else as given, or empty

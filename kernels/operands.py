@@ -1,4 +1,4 @@
-"""The one problem that every layer passes on: score these queries with these candidates."""
+"""Operands of every computation: queries, and the candidates that they are scored with."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,72 +11,57 @@ from .panels import Panels
 from .scores import Score
 
 PRECISIONS = ("float32", "bf16")
-"""What operands of products may be rounded to; sums are float32, of the reference float64."""
+"""Roundings of operands of products; sums are float32, of the reference float64."""
 
 _BIAS_CHUNK = 1 << 20  # numbers that are widened to float64 at once
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """The candidates, and what is known of them alone: computed when first asked for, then kept.
+    """Candidates, and facts about them alone, which are computed when first asked for.
 
     One of these serves all batches of a call, or a step of training. It is never kept longer: a
     table may change.
-
-    Attributes
-    ----------
-    table : Tensor
-        ``[N, G]``, any floating dtype and strides, read in place.
-    score : Score
-    bias : Tensor, optional
-        ``[N]`` or ``[1]``, added to scores last.
-    factor : Tensor, optional
-        ``[N, D]``, or as wide as the widest crop: ``b`` of the ``rscf_*`` scores.
-    ids : Tensor, optional
-        int64 ``[M]``: only these rows are candidates.
-    panels : Panels, optional
-        All rows of the table as it is, packed before: a backend that reads them may, with the same
-        results.
     """
 
-    table: Tensor
+    table: Tensor  # [N, G], any floating dtype and strides, read in place
     score: Score
-    bias: Tensor | None = None
-    factor: Tensor | None = None
-    ids: Tensor | None = None
-    panels: Panels | None = None
+    bias: Tensor | None = None  # [N] or [1], added to scores last
+    factor: Tensor | None = None  # [N, D], or as wide as the widest crop: b of the rscf_* scores
+    ids: Tensor | None = None  # int64 [M]: only these rows are candidates
+    panels: Panels | None = None  # all rows, packed before: reading them changes no result
 
     def __post_init__(self) -> None:
         _resolve(self, "table", "bias", "factor")
 
     @property
     def num_rows(self) -> int:
-        """Rows of the table."""
+        """Count the rows of the table."""
         return len(self.table)
 
     @property
     def num_candidates(self) -> int:
-        """Rows that are candidates."""
+        """Count the rows that are candidates."""
         return len(self.table if self.ids is None else self.ids)
 
     @property
     def num_features(self) -> int:
-        """Features of the full width."""
+        """Count the features of the full width."""
         return self.score.num_features(self.table.shape[1])
 
     @cached_property
     def whole_bias(self) -> Tensor | None:
-        """The bias as ``[N]``, of stride 0 if it is one number."""
+        """Return the bias as ``[N]``, of stride 0 if it is one number."""
         return None if self.bias is None else self.bias.expand(len(self.table))
 
     @cached_property
     def float_bias(self) -> Tensor | None:
-        """The bias in float32, contiguous ``[N]``."""
+        """Return the bias in float32, contiguous ``[N]``."""
         return None if self.whole_bias is None else self.whole_bias.float().contiguous()
 
     @cached_property
     def bias_magnitude(self) -> Tensor | None:
-        """The largest finite magnitude of the bias, a float64 scalar."""
+        """Return the largest finite magnitude of the bias, a float64 scalar."""
         if self.bias is None or not len(self.bias):
             return None
         pieces = self.bias.split(_BIAS_CHUNK)
@@ -85,23 +70,23 @@ class Prepared:
 
     @cached_property
     def sorted_ids(self) -> Tensor | None:
-        """The ids of the candidates, ascending."""
+        """Return the ids of the candidates, ascending."""
         return None if self.ids is None else self.ids.sort().values
 
     @cached_property
     def factor_reach(self) -> Tensor | None:
-        """The largest magnitude in the factor, a float64 scalar."""
+        """Return the largest magnitude in the factor, a float64 scalar."""
         return None if self.factor is None else largest_magnitude(self.factor)
 
     def only(self, ids: Tensor) -> "Prepared":
-        """Some rows as the only candidates; what is known of the table is not found again."""
+        """Make some rows the only candidates; facts about the table are kept."""
         own = replace(self, ids=ids)
         for name in ("whole_bias", "float_bias", "bias_magnitude", "factor_reach"):
             own.__dict__[name] = getattr(self, name)
         return own
 
     def rows(self, part: slice) -> "Prepared":
-        """A range of the rows, as candidates of their own."""
+        """Return a range of the rows as candidates of their own."""
         bias = self.bias
         if bias is not None and len(bias) == len(self.table):
             bias = bias[part]
@@ -112,7 +97,7 @@ class Prepared:
 def _resolve(owner: "Prepared | Operands", *names: str) -> None:
     """Replace tensors with torch's negative bit by their numbers: kernels read memory as it is.
 
-    Graphs of torch.compile cannot ask for the bit. Their operators do, with the tensors of a call.
+    Graphs of torch.compile cannot ask for the bit; their operators do, of the tensors of a call.
     """
     if torch.compiler.is_compiling():
         return
@@ -123,30 +108,20 @@ def _resolve(owner: "Prepared | Operands", *names: str) -> None:
 
 
 def largest_magnitude(values: Tensor) -> Tensor:
-    """The largest magnitude, a float64 scalar, without a temporary."""
+    """Return the largest magnitude, a float64 scalar, without a temporary."""
     low, high = torch.aminmax(values)
     return torch.maximum(-low, high).double()
 
 
 @dataclass(frozen=True)
 class Operands:
-    """Queries, candidates and the crops that are asked for: checked once, by ``kgfast.ops``.
+    """Queries, candidates and crops: checked once, by ``kgfast.ops``."""
 
-    Attributes
-    ----------
-    queries : Tensor
-        ``[B, F]`` float32 or float64.
-    candidates : Prepared
-    dims : tuple of int, optional
-        Crop widths in features; with it, results have a leading axis of crops.
-    precision : str
-        ``bf16``: in the losses over all candidates, queries, table and the gradient of scores are
-        rounded to bfloat16 where they are multiplied.
-    """
-
-    queries: Tensor
+    queries: Tensor  # [B, F] float32 or float64
     candidates: Prepared
-    dims: tuple[int, ...] | None = None
+    dims: tuple[int, ...] | None = None  # crop widths in features: results get a leading axis
+    # "bf16": losses over all candidates round queries, table and the gradient of scores to bfloat16
+    # where they are multiplied.
     precision: str = "float32"
 
     def __post_init__(self) -> None:
@@ -154,59 +129,59 @@ class Operands:
 
     @property
     def table(self) -> Tensor:
-        """``[N, G]``."""
+        """Return ``[N, G]``."""
         return self.candidates.table
 
     @property
     def score(self) -> Score:
-        """The facts of the score."""
+        """Return the facts of the score."""
         return self.candidates.score
 
     @property
     def bias(self) -> Tensor | None:
-        """``[N]`` or ``[1]``."""
+        """Return ``[N]`` or ``[1]``."""
         return self.candidates.bias
 
     @property
     def factor(self) -> Tensor | None:
-        """``[N, D]``."""
+        """Return ``[N, D]``."""
         return self.candidates.factor
 
     @property
     def has_factor(self) -> bool:
-        """Whether queries move by a factor of the candidate."""
+        """Return whether queries move by a factor of the candidate."""
         return self.candidates.factor is not None
 
     @property
     def num_queries(self) -> int:
-        """B."""
+        """Return B."""
         return len(self.queries)
 
     @property
     def num_features(self) -> int:
-        """Features of the full width."""
+        """Count the features of the full width."""
         return self.candidates.num_features
 
     @property
     def crops(self) -> list[int]:
-        """The crop widths in the order they are asked for; the full width if none is."""
+        """Return the crop widths as they are asked for; without any, the full width."""
         return [self.num_features] if self.dims is None else list(self.dims)
 
     @property
     def query_planes(self) -> int:
-        """Stored reals per feature of a query."""
+        """Count the stored reals per feature of a query."""
         return self.score.query_planes(self.has_factor)
 
     def of_queries(self, rows: slice) -> "Operands":
-        """Some of the queries."""
+        """Return operands of some of the queries."""
         return replace(self, queries=self.queries[rows])
 
     def of_rows(self, rows: slice) -> "Operands":
-        """Some of the rows of the table."""
+        """Return operands of some of the rows of the table."""
         return replace(self, candidates=self.candidates.rows(rows))
 
     def without_bias(self) -> "Operands":
-        """The same without a bias, for the lengths that a root is taken of."""
+        """Drop the bias, for the lengths that a root is taken of."""
         if self.bias is None:
             return self
         return replace(self, candidates=replace(self.candidates, bias=None))
@@ -220,18 +195,18 @@ class Known(NamedTuple):
 
 
 class Lists(NamedTuple):
-    """The candidates of each query, CSR: each id once in its row, in any order."""
+    """Candidates of each query, CSR: each id once in its row, in any order."""
 
     indptr: Tensor  # int64 [B + 1]
     indices: Tensor  # int64 [nnz]
 
     def row(self, query: int) -> Tensor:
-        """Those of one query."""
+        """Return the candidates of one query."""
         return self.indices[int(self.indptr[query]) : int(self.indptr[query + 1])]
 
 
 class Counts(NamedTuple):
-    """What ranks are made of, int64 ``[B]`` or ``[C, B]`` each."""
+    """Integers that ranks are made of, int64 ``[B]`` or ``[C, B]`` each."""
 
     greater: Tensor
     equal: Tensor
@@ -240,7 +215,7 @@ class Counts(NamedTuple):
 
 
 class Need(NamedTuple):
-    """Which gradients of scores are asked for; the bias's is not a backend's business."""
+    """Gradients of scores that are asked for; the bias's is not a backend's business."""
 
     queries: bool
     table: bool
@@ -250,8 +225,8 @@ class Need(NamedTuple):
 class Gradients(NamedTuple):
     """Gradients of scores, each in its operand's dtype; None where not asked for.
 
-    With ``ids`` (int64 ``[U]``, ascending, distinct), those of table and factor hold only the rows
-    that the ids name: ``[U, G]`` and ``[U, D]``.
+    With ``ids`` (int64 ``[U]``, ascending, distinct) those of table and factor hold only these
+    rows.
     """
 
     queries: Tensor | None = None
@@ -260,7 +235,7 @@ class Gradients(NamedTuple):
     ids: Tensor | None = None
 
     def within(self, span: slice | None) -> "Gradients":
-        """The gradients of the rows whose ids lie in a span."""
+        """Return the gradients of the rows whose ids lie in a span."""
         if span is None or self.ids is None:
             return self
         begin, end = (self.ids < bound for bound in (span.start, span.stop))
@@ -269,7 +244,7 @@ class Gradients(NamedTuple):
         return Gradients(self.queries, table, factor, self.ids[rows])
 
     def besides(self, ids: Tensor | None) -> "Gradients":
-        """The gradients with more rows, which are zeros where they are not there yet."""
+        """Add rows of zeros for the ids that are not there yet."""
         if ids is None or self.ids is None:
             return self
         together = torch.cat([self.ids, ids]).unique()
@@ -286,7 +261,7 @@ class Gradients(NamedTuple):
         return Gradients(self.queries, spread(self.table), spread(self.factor), together)
 
     def spread(self, operands: Operands, need: Need) -> "Gradients":
-        """Gradients of rows as gradients of the whole table and factor, zero elsewhere."""
+        """Return gradients of the whole table and factor, zero in other rows."""
         ids, whole = self.ids, []
         for like, rows, needed in (
             (operands.table, self.table, need.table),

@@ -21,7 +21,7 @@ class Positives(NamedTuple):
     def of_labels(
         cls, labels: Labels, num_candidates: int, *, by_candidate: bool = False
     ) -> "Positives":
-        """From a CSR of ids per query, in any order; duplicates count once."""
+        """Read a CSR of ids per query, in any order; duplicates count once."""
         count = len(labels.indptr) - 1
         rows = torch.arange(count, dtype=torch.int64, device=labels.indptr.device)
         rows = rows.repeat_interleave(labels.indptr.diff())
@@ -33,7 +33,7 @@ class Positives(NamedTuple):
 
     @classmethod
     def of_targets(cls, targets: Tensor, *, by_candidate: bool = False) -> "Positives":
-        """From one id per query."""
+        """Read one id per query."""
         if by_candidate:
             ids, queries = targets.sort(stable=True)
         else:
@@ -42,22 +42,19 @@ class Positives(NamedTuple):
         return cls(queries, ids, len(targets))
 
     def in_chunks(self, chunks: Sequence[slice]) -> list[slice]:
-        """Those of each chunk of candidates, of pairs by candidate."""
+        """Return the range of pairs of each chunk of candidates, of pairs by candidate."""
         edges = [chunk.start for chunk in chunks] + [chunk.stop for chunk in chunks[-1:]]
         places = torch.searchsorted(self.ids, self.ids.new_tensor(edges)).tolist()
         return [slice(first, last) for first, last in pairwise(places)]
 
     def sum_by_query(self, values: Tensor) -> Tensor:
-        """Sums of ``values [P]`` over the pairs of each query, in the order of the ids.
-
-        Float64 ``[B]``.
-        """
+        """Sum ``values [P]`` over the pairs of each query, in the order of ids: float64 ``[B]``."""
         sums = values.new_zeros(self.num_queries, dtype=torch.float64)
         # bincount and index_add_ are in no certain order on a GPU.
         return sums.index_put_((self.queries,), values.double(), accumulate=True)
 
 
 def _distinct(first: Tensor, second: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Distinct pairs in rising order; those of ``second`` are below ``size``."""
+    """Return distinct pairs in rising order; ``second`` is below ``size``."""
     pairs = (first * size).add_(second).unique()
     return pairs // size, pairs % size

@@ -1,4 +1,4 @@
-"""What every backend must know of a score; everything else about it is derived from this.
+"""Facts of a score that every backend must know.
 
 A score reduces the feature axis of one (query, candidate) pair. Its *canonical* value, the one
 that ranks are defined by, takes the stored values as exact numbers and evaluates the equation in
@@ -19,19 +19,12 @@ from enum import Enum
 
 
 class Term(Enum):
-    """What one feature adds to the sum of a score.
+    """Share of one feature in the sum of a score.
 
     A sum of products is the score. Every other sum is a distance between the query and the
-    candidate: it only grows, and the score is minus it, or minus its root.
-
-    Attributes
-    ----------
-    number : int
-        What Triton's kernels know it by.
-    planes : int
-        Stored reals per feature: 1 for real rows, 2 for complex ones.
-    root : bool
-        The square root of the sum is taken.
+    candidate: it only grows, and the score is minus the sum, or minus its root. Each term has the
+    number that Triton's kernels know, its planes (stored reals per feature), and whether the square
+    root of the sum is taken.
     """
 
     PRODUCT = 0, 1, False  # q c
@@ -44,7 +37,7 @@ class Term(Enum):
 
 
 class Moves(Enum):
-    """How ``a b`` moves the query of a score."""
+    """Move of a score's query by ``a b``."""
 
     NONE = 0
     SHIFT = 1
@@ -53,35 +46,17 @@ class Moves(Enum):
 
 @dataclass(frozen=True)
 class Score:
-    """The facts of one score.
+    """Facts of one score; everything else about a score is derived from them."""
 
-    Attributes
-    ----------
-    name : str
-        The name that operators take.
-    code : int
-        The extension's number, its functor's ``id`` in csrc/scores: positive, but for ``dot``.
-        Layouts share it.
-    equation : str
-        Score of query ``q`` and candidate ``c``; higher is better.
-    term : Term
-        What one feature adds.
-    term_ulps : int
-        Rounding errors, in units of ``u = 2**-24``, that one float32 term carries beyond those of
-        the accumulation. Derivations: docs/exactness.md.
-    moves : Moves
-        How a factor moves the query; other than ``NONE`` for the ``rscf_*`` scores.
-    interleaved : bool
-        Complex rows are ``re0 im0 re1 im1 ...`` instead of ``re | im``.
-    """
-
-    name: str
-    code: int
-    equation: str
+    name: str  # that operators take
+    code: int  # the extension's, its functor's `id` in csrc/scores; layouts share it
+    equation: str  # of query q and candidate c; higher is better
     term: Term
+    # Rounding errors, in units of u = 2**-24, that one float32 term carries beyond those of the
+    # accumulation. Derivations: docs/exactness.md.
     term_ulps: int
-    moves: Moves = Moves.NONE
-    interleaved: bool = False
+    moves: Moves = Moves.NONE  # other than NONE for the rscf_* scores
+    interleaved: bool = False  # complex rows are re0 im0 re1 ... instead of re | im
 
     def __post_init__(self) -> None:
         moves = {Moves.NONE: True, Moves.SHIFT: self.planes == 1, Moves.PHASE: self.planes == 2}
@@ -90,38 +65,38 @@ class Score:
 
     @property
     def planes(self) -> int:
-        """Stored reals per feature of a candidate."""
+        """Count the stored reals per feature of a candidate."""
         return self.term.planes
 
     @property
     def root(self) -> bool:
-        """Whether the square root of the sum is taken."""
+        """Return whether the square root of the sum is taken."""
         return self.term.root
 
     @property
     def monotone(self) -> bool:
-        """Whether the score is minus a sum that only grows, or minus its root."""
+        """Return whether the score is minus a sum that only grows, or minus its root."""
         return self.term is not Term.PRODUCT
 
     @property
     def is_rscf(self) -> bool:
-        """Whether the query brings a scale of the candidate, and a factor may be given."""
+        """Return whether the query brings a scale of the candidate, and a factor may be given."""
         return self.moves is not Moves.NONE
 
     def num_features(self, width: int) -> int:
-        """Features in a candidate row of ``width`` stored reals."""
+        """Count the features in a candidate row of ``width`` stored reals."""
         return width // self.planes
 
     def query_planes(self, has_factor: bool) -> int:
-        """Stored reals per feature of a query."""
+        """Count the stored reals per feature of a query."""
         return 2 * self.planes + has_factor if self.is_rscf else self.planes
 
     def query_width(self, width: int, has_factor: bool) -> int:
-        """Stored reals of a query for candidate rows of ``width``."""
+        """Count the stored reals of a query for candidate rows of ``width``."""
         return self.query_planes(has_factor) * self.num_features(width)
 
     def columns(self, width: int, planes: int | None = None) -> tuple[tuple[int, ...], int]:
-        """First column of each plane, and the column step between two features.
+        """Return the first column of each plane, and the step between two features.
 
         ``planes``: of a row of so many; those of a candidate by default.
         """
@@ -170,18 +145,7 @@ SCORES: dict[str, Score] = {
 
 
 def get_score(name: str) -> Score:
-    """Look a score up by name.
-
-    Raises
-    ------
-    ValueError
-        If there is no score of that name.
-
-    Examples
-    --------
-    >>> get_score("rotate").planes
-    2
-    """
+    """Look a score up by name; a ValueError names those that there are."""
     if not isinstance(name, str) or name not in SCORES:
         raise ValueError(f"score must be one of {', '.join(SCORES)}; got {name!r}")
     return SCORES[name]

@@ -12,17 +12,7 @@ from torch import Tensor
 
 
 class Spares:
-    """Tensors on the CPU whose values nobody needs any more, for those that are made inside.
-
-    Examples
-    --------
-    >>> import torch
-    >>> spares, old = Spares(), torch.ones(3, 2, dtype=torch.float32)
-    >>> spares.give(old)
-    >>> with spares.in_use():
-    ...     empty_like(torch.zeros_like(old)).data_ptr() == old.data_ptr()
-    True
-    """
+    """Tensors on the CPU whose values nobody needs, for those made inside :meth:`in_use`."""
 
     def __init__(self) -> None:
         self._held: dict[object, Tensor] = {}  # one of a kind
@@ -34,16 +24,16 @@ class Spares:
             self._held[_kind(tensor)] = tensor.detach()
 
     def take(self, like: Tensor) -> Tensor | None:
-        """One of the shape and dtype of another, which is the caller's from then on."""
+        """Hand over a tensor of the shape and dtype of another, if there is one."""
         return self._held.pop(_kind(like), None)
 
     def clear(self) -> None:
-        """Free what is held."""
+        """Free all tensors."""
         self._held.clear()
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Inside, :func:`empty_like` takes from these."""
+        """Let :func:`empty_like` take from these inside."""
         token = _in_use.set(self)
         try:
             yield
@@ -55,7 +45,7 @@ _in_use: ContextVar[Spares | None] = ContextVar("kgfast_spares", default=None)
 
 
 def empty_like(table: Tensor) -> Tensor:
-    """A contiguous tensor of the shape, dtype and device of another, values undefined."""
+    """Make a contiguous tensor of the shape, dtype and device of another, values undefined."""
     spares = _in_use.get()
     spare = None if spares is None else spares.take(table)
     return table.new_empty(table.shape) if spare is None else spare

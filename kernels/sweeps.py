@@ -1,8 +1,7 @@
-"""All pairs through a bounded scratch: queries in blocks, candidates in chunks.
+"""Loop over blocks of queries and chunks of candidates, whose scores fit a bounded scratch.
 
 A backend scores a chunk into the scratch and, in a backward, carries a gradient of the scratch to
 queries and candidates, which are collected here. Scores stand in the dtype of the backend's plan.
-
 Memory: the scratch, and the gradients that are asked for.
 """
 
@@ -22,13 +21,9 @@ _WIDEST_CHUNK = 1 << 14
 
 
 class GradientSums:
-    """Where the gradients of all blocks of queries and chunks of candidates are collected.
+    """Gradients of all blocks of queries and chunks of candidates, where they are collected.
 
-    Attributes
-    ----------
-    queries, table, bias : Tensor or None
-        ``[B, F]`` of the plan's dtype and ``[N]``, zeros, and ``[N, G]`` of the table's dtype,
-        which chunks fill.
+    Those of queries have the plan's dtype, the table's are filled chunk by chunk.
     """
 
     def __init__(self, backend: ChunkedBackend, operands: Operands, need: LossNeed) -> None:
@@ -42,7 +37,7 @@ class GradientSums:
         self.bias = table.new_zeros(len(table), dtype=of_bias) if need.bias else None
 
     def into(self, rows: slice, chunk: slice) -> Into:
-        """The part of a block of queries and a chunk of candidates."""
+        """Return the part of a block of queries and a chunk of candidates."""
         return Into(
             None if self.queries is None else self.queries[rows],
             None if self.table is None else self.table[chunk],
@@ -50,7 +45,7 @@ class GradientSums:
         )
 
     def finished(self) -> LossGradients:
-        """The gradients, in the dtypes of what they are of."""
+        """Return the gradients in the dtypes of their operands."""
         of_queries = self.queries
         if of_queries is not None:
             of_queries = of_queries.to(self.operands.queries.dtype)
@@ -63,7 +58,7 @@ def sweeps(
     sums: GradientSums | None = None,
     kept: Tensor | None = None,
 ) -> Iterator["Sweep"]:
-    """The queries in blocks that a backend sweeps together; ``kept`` has room for all scores."""
+    """Cut the queries into blocks that are swept together; ``kept`` has room for all scores."""
     plan = backend.loss_plan(operands)
     step = plan.num_queries or max(1, operands.num_queries)
     for first in range(0, operands.num_queries, step):
@@ -76,7 +71,7 @@ def sweeps(
 
 
 def chunks(num_queries: int, num_candidates: int, scratch: int) -> list[slice]:
-    """The candidates in ranges whose scores fit the scratch."""
+    """Cut the candidates into ranges whose scores fit the scratch."""
     width = max(1, min(_WIDEST_CHUNK, scratch // max(1, num_queries)))
     width = width // 64 * 64 or width
     return [
@@ -86,7 +81,7 @@ def chunks(num_queries: int, num_candidates: int, scratch: int) -> list[slice]:
 
 
 class Sweep:
-    """A block of queries against all candidates, chunk by chunk, through one scratch."""
+    """Block of queries against all candidates, chunk by chunk, through one scratch."""
 
     def __init__(
         self,
@@ -103,23 +98,23 @@ class Sweep:
         self._scratch: Tensor | None = None
 
     def keep_in(self, scores: Tensor) -> None:
-        """Have ``scores``, flat, for a scratch: all candidates are one chunk."""
+        """Use ``scores``, flat, as the scratch: all candidates are one chunk."""
         self.chunks = [slice(0, self.operands.candidates.num_rows)]
         self._scratch = scores
 
     def room(self, chunk: slice) -> Tensor:
-        """Where the scores of a chunk stand, ``[B, n]``."""
+        """Return the room of a chunk's scores, ``[B, n]``."""
         rows, count = self.operands.num_queries, chunk.stop - chunk.start
         if self._scratch is None:  # that of the first chunk: none is wider
             self._scratch = self.operands.queries.new_empty(rows * count, dtype=self.dtype)
         return self._scratch[: rows * count].view(-1, count)
 
     def scores(self, chunk: slice) -> Tensor:
-        """Scores with the candidates of a chunk, ``[B, n]``, bias included, for overwriting."""
+        """Return scores with the candidates of a chunk, bias included, for overwriting."""
         return self.backend.scores(self.operands.of_rows(chunk), out=self.room(chunk))
 
     def backward(self, slopes: Tensor, chunk: slice) -> None:
-        """Carry the gradient of those scores to what is asked for."""
+        """Carry the gradient of a chunk's scores to what is asked for."""
         sums = self._sums
         assert sums is not None
         if sums.bias is not None:
@@ -131,5 +126,5 @@ class Sweep:
 
 
 def result_dtype(operands: Operands) -> torch.dtype:
-    """That of row losses and of the gradient of a bias."""
+    """Return the dtype of row losses and of the gradient of a bias."""
     return torch.float64 if operands.queries.dtype == torch.float64 else torch.float32

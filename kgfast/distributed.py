@@ -14,7 +14,6 @@ from kgfast.eval.batches import check_rankable, evaluating
 from kgfast.eval.candidate_ids import Given, ListedCandidates, checked_candidates
 from kgfast.eval.counting import (
     Ranking,
-    count_candidates,
     count_relations,
     count_side,
     source_in_memory,
@@ -23,16 +22,15 @@ from kgfast.eval.meeting import LostProcessError, Meeting, OtherProcessError, an
 from kgfast.eval.one_pass import fingerprint_of
 from kgfast.eval.partial import BLOCK_BYTES, Partial, using
 from kgfast.eval.predictions import Predictions
-from kgfast.eval.queries import Queries
 from kgfast.eval.ranking import ranks_of
 from kgfast.eval.ranks import Ranks
 from kgfast.eval.rows import RowReader
 from kgfast.eval.search import Search, answers
-from kgfast.eval.sources import Crops, InRows
+from kgfast.eval.sources import Crops, InRows, crops_of
 from kgfast.eval.team import Team, check_cover, facts_of, names_digest
 from kgfast.graph import KnownTriples, TypeConstraints
 from kgfast.models import BlockScorer, RankableModel
-from kgfast.models.base import SIDES, Side, operator_width
+from kgfast.models.base import SIDES, Side
 from kgfast.models.relations import is_in_blocks
 from kgfast.ops.topk import check_k
 from kgfast.progress import progress_bar
@@ -134,27 +132,25 @@ def rank(
         ranks = kgfast.distributed.rank(kgfast.RotatE(part, relation), triples, known=known)
     """
     with Meeting("kgfast.distributed.rank", timeout) as meeting, ExitStack() as stack:
-        reader = _reader_of(model, nan)
+        reader = _reader_of(model)
         asked = candidate_ids, batch_size, nan, vocabulary
-        plan = _plan(_SharedRanking(model, triples, known, sides, *asked), reader, batch_size)
+        plan = _plan(Ranking(model, triples, known, sides, *asked), reader, batch_size)
         facts = facts_of(model, reader, dims) | _facts(plan, partial)
         team = Team.of(meeting, reader, facts)
         kept, reader = _kept(stack, partial, team, reader, [model, known, facts])
         total = len(plan.hrt) * len(plan.sides) // team.num_shares
         shows = progress and meeting.rank == 0
         with evaluating(model), torch.no_grad(), progress_bar(shows, "ranking", total) as advance:
-            counts, crops = plan.room(1).zero_(), _crop(model, dims)
+            counts, crops = plan.room(1), crops_of(model, [dims])
             for column, side in enumerate(plan.sides):
                 room = counts[..., column]
                 if side == "relation":
                     count_relations(plan, crops, room, advance, team.local(model, reader), team)
-                    if not team.leads:  # all of a team found the same
+                    if not team.leads:  # all processes of a team count the same relations
                         room[:5].zero_()
-                    continue
-                source = _source(plan, side, crops, reader)
-                count_side(plan, source, room, advance, team, kept)
-                if team.num_shares > 1:
-                    count_candidates(plan, source, room[5, 0])
+                else:
+                    source = _source(plan, side, crops, reader)
+                    count_side(plan, source, room, advance, team, kept)
             team.add(counts)
         return ranks_of(counts[:, 0], plan.hrt, plan.sides, plan.known, plan.names)
 
@@ -225,7 +221,7 @@ def topk(
         most = len(ids) if isinstance(ids, Tensor) else rows
         is_shared = ids is None or isinstance(ids, Tensor)
         check_k(k, most if len(search) and not pad and is_shared else None)
-        facts = facts_of(model, reader, dims) | _facts_of_search(search, partial)
+        facts = facts_of(model, reader, dims) | _facts(search, partial)
         team = Team.of(meeting, reader, facts)
         size = search.size(search.batch_size)
         total = len(search) if is_relation else len(search) // team.num_shares
@@ -247,7 +243,7 @@ def _kept(
 ) -> tuple[Partial | None, RowReader]:
     """Open the folder of this process, and return how its rows are then read.
 
-    ``asked``: the model, the known triples, and what all processes have the same.
+    ``asked``: the model, the known triples, and the facts that all processes share.
     """
     if partial is None:
         return None, reader
@@ -291,15 +287,6 @@ class RangeCounts:
     triples: Tensor
     sides: tuple[Side, ...]
     asked: str
-
-    def is_of(self, other: "RangeCounts") -> bool:
-        """Return whether two ranges answer the same."""
-        same = (self.num_entities, self.sides, self.asked) == (
-            other.num_entities,
-            other.sides,
-            other.asked,
-        )
-        return same and torch.equal(self.triples, other.triples)
 
     def __repr__(self) -> str:
         triples, sides = self.counts.shape[1:]
@@ -360,7 +347,7 @@ def count_range(
     >>> merge(parts).side("tail").realistic.tolist()
     [[1.0], [1.5]]
     """
-    whole = _reader_of(model, nan)
+    whole = _reader_of(model)
     if not whole.is_whole:
         raise ValueError(
             f"model: it holds rows {whole.start} .. {whole.stop - 1} of {whole.num_rows}; "
@@ -374,12 +361,12 @@ def count_range(
         )
     if not set(sides) <= set(SIDES):
         raise ValueError(f"sides must be distinct, of 'head' and 'tail'; got {sides!r}")
-    ranking = _SharedRanking(model, triples, known, sides, candidate_ids, batch_size, nan)
+    ranking = Ranking(model, triples, known, sides, candidate_ids, batch_size, nan)
     plan = _plan(ranking, whole, batch_size)
     reader, counts = RowReader.of_part(whole.entity, start, stop), plan.room(1)
     with evaluating(model), torch.no_grad():
         for column, side in enumerate(plan.sides):
-            source = _source(plan, side, _crop(model, dims), reader)
+            source = _source(plan, side, crops_of(model, [dims]), reader)
             count_side(plan, source, counts[..., column], lambda count: None)
     found = fingerprint_of(model, whole, "range")
     found.add(_digest_of(plan.candidates), dims, nan)
@@ -412,7 +399,8 @@ def merge(parts: Sequence[RangeCounts], *, known: KnownTriples | None = None) ->
         raise ValueError("parts must hold the counts of at least one range")
     first = parts[0]
     for part in parts[1:]:
-        if not part.is_of(first):
+        asked = [(it.num_entities, it.sides, it.asked) for it in (part, first)]
+        if asked[0] != asked[1] or not torch.equal(part.triples, first.triples):
             raise ValueError(f"parts: {part} and {first} are not of one ranking")
     check_cover([(part.start, part.stop) for part in parts], first.num_entities, "parts")
     counts = torch.stack([part.counts for part in parts]).sum(0)
@@ -420,23 +408,9 @@ def merge(parts: Sequence[RangeCounts], *, known: KnownTriples | None = None) ->
     return ranks_of(counts, first.triples, first.sides, known, (None, None))
 
 
-class _SharedRanking(Ranking):
-    """A ranking whose queries are made where the rows of their anchors are held."""
-
-    def words(self, queries: Queries, place: int) -> str:
-        """Name the entity and the relation of a query that is not finite."""
-        anchor, relation = int(queries.anchors[place]), int(queries.others[place])
-        return (
-            f"the {queries.side} query of entity {anchor} and relation {relation} holds a NaN or "
-            f"an infinity, from their embeddings"
-        )
-
-
-def _reader_of(model: Any, nan: str = "error") -> RowReader:
+def _reader_of(model: Any) -> RowReader:
     """Return the rows of a model's entities that this process holds."""
     check_rankable(model)
-    if nan not in ("error", "worst"):
-        raise ValueError(f"nan must be 'error' or 'worst'; got {nan!r}")
     if is_in_blocks(model):
         raise TypeError(
             "model: a function that scores has no rows to share out; give each process a part of "
@@ -457,63 +431,53 @@ def _reader_of(model: Any, nan: str = "error") -> RowReader:
 
 
 def _plan(plan: Ranking, reader: RowReader, batch_size: int | None) -> Ranking:
-    """Let candidates ascend, and read a file for several batches of the default size at once."""
-    plan.candidates = {
-        side: _ascending(it, reader.num_rows) for side, it in plan.candidates.items()
-    }
+    """Sort the candidates of a plan, and serve several batches per read of a file."""
+    for side, given in plan.candidates.items():
+        plan.candidates[side] = _ascending(given, reader.num_rows)
     if batch_size is None and not reader.in_place:
         plan.batch_size *= _FILE_BATCHES
     return plan
 
 
 def _ascending(given: Given, count: int) -> Given:
-    """Return candidates of ``count`` rows; one list of all queries is checked, and ascends."""
+    """Return candidates of ``count`` rows; a list that queries share is checked and sorted."""
     return checked_candidates(given, count) if isinstance(given, Tensor) else given
 
 
 def _source(plan: Ranking, side: Side, crops: Crops, reader: RowReader) -> InRows:
-    """Return the rows held here as candidates of a side."""
+    """Return the source of the rows held here."""
     given = plan.candidates[side]
     ids = given if isinstance(given, Tensor) else None
     return InRows(plan.model, side, crops, reader, ids, allows_nan=plan.allows_nan)
 
 
-def _crop(model: Any, dim: int | None) -> Crops:
-    return {dim: None if dim is None else operator_width(model, dim)}
-
-
-def _facts(plan: Ranking, partial: Any) -> dict[str, str]:
-    """Return what must be the same of a ranking in all processes, in words."""
-    return {
-        "vocabularies": names_digest(plan.names),
-        "triples": f"{len(plan.hrt):,} triples {digest(plan.hrt)}",
-        "sides": ", ".join(plan.sides),
-        "candidate_ids": _digest_of(plan.candidates),
-        "batch_size": str(plan.batch_size),
-        "nan": "worst" if plan.allows_nan else "error",
-        "whether triples are filtered": str(plan.known is not None),
+def _facts(asked: Ranking | Search, partial: Any) -> dict[str, str]:
+    """Return the facts of a call that all processes must share, in words."""
+    shared = {
+        "vocabularies": names_digest(asked.names),
+        "batch_size": str(asked.batch_size),
         "whether partial= is given": str(partial is not None),
+        "whether known answers are left out": str(asked.known is not None),
     }
-
-
-def _facts_of_search(search: Search, partial: Any) -> dict[str, str]:
-    """Return what must be the same of a search in all processes, in words."""
-    left_out = search.excluded
-    return {
-        "vocabularies": names_digest(search.names),
-        "queries": f"{len(search):,} {digest(search.side, search.anchors, search.others)}",
-        "k": str(search.k),
-        "candidate_ids": _digest_of({search.side: search.given}),
+    if isinstance(asked, Ranking):
+        return shared | {
+            "triples": f"{len(asked.hrt):,} triples {digest(asked.hrt)}",
+            "sides": ", ".join(asked.sides),
+            "candidate_ids": _digest_of(asked.candidates),
+            "nan": "worst" if asked.allows_nan else "error",
+        }
+    left_out = asked.excluded
+    return shared | {
+        "queries": f"{len(asked):,} {digest(asked.side, asked.anchors, asked.others)}",
+        "k": str(asked.k),
+        "candidate_ids": _digest_of({asked.side: asked.given}),
         "exclude": "none" if left_out is None else digest(left_out.ids, left_out.indptr),
-        "whether known answers are left out": str(search.known is not None),
-        "pad": str(bool(search.pad)),
-        "whether partial= is given": str(partial is not None),
-        "batch_size": str(search.batch_size),
+        "pad": str(bool(asked.pad)),
     }
 
 
 def _digest_of(candidates: dict[Side, Given]) -> str:
-    """Return what two processes compare instead of candidates."""
+    """Return a digest of candidates, to be compared."""
     return " and ".join(_digest(given) for given in candidates.values())
 
 

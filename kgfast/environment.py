@@ -29,7 +29,7 @@ _SETTINGS = (
 
 @dataclass(frozen=True, repr=False)
 class Info:
-    """What :func:`info` found; shown as a table.
+    """Findings of :func:`info`; shown as a table.
 
     Attributes
     ----------
@@ -38,15 +38,15 @@ class Info:
     triton : str or None
         Its version; None where it is not installed.
     backend : str
-        What serves tensors of the CPU: ``cpu``, or ``reference`` where the extension is not built.
+        The backend of CPU tensors: ``cpu``, or ``reference`` where the extension is not built.
     isa : str or None
         The instruction set of the extension in use; None without the extension.
     isas : tuple of str
-        Those that this machine and build have, best first.
+        Instruction sets of this machine and build, best first.
     tiers : tuple of str
         Cheaper sweeps that rankings use beside it (``KGFAST_TIERS``).
     precisions : tuple of str
-        What operands of products may be rounded to in losses on the CPU
+        Dtypes to which losses on the CPU may round operands of products
         (:func:`kgfast.losses.bce`).
     threads, cores : int
         Threads of a kernel, and cores that this process may use.
@@ -55,7 +55,7 @@ class Info:
     settings : dict of str to str
         Variables of the environment that change the above.
     remarks : tuple of str
-        What is missing, and what to do about it.
+        Missing parts, and how to get them.
     """
 
     version: str
@@ -74,7 +74,7 @@ class Info:
     remarks: tuple[str, ...]
 
     def as_dict(self) -> dict[str, object]:
-        """Everything as plain values, such as for JSON."""
+        """Return all fields as plain values, such as for JSON."""
         return dataclasses.asdict(self)
 
     def __repr__(self) -> str:
@@ -151,7 +151,7 @@ def provenance(device: torch.device) -> dict[str, Any]:
     is_gpu = device.type == "cuda"
     of_cpu = f"{processor()}, {counted_cores(cores())}"
     versions = {name: _version(name) for name in ("kgfast", "torch", "numpy", "triton")}
-    program = Path(sys.argv[0])  # by its name alone; ``python -m kgfast`` is kgfast
+    program = Path(sys.argv[0])  # the name alone; ``python -m kgfast`` is kgfast
     name = program.parent.name if program.name == "__main__.py" else program.name
     return {
         "machine": torch.cuda.get_device_name(device) if is_gpu else of_cpu,
@@ -174,18 +174,18 @@ def _devices() -> list[str]:
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
 def counted_cores(count: int) -> str:
-    """``1 core`` or ``2 cores``."""
+    """Return ``1 core`` or ``2 cores``."""
     return f"{count} core" if count == 1 else f"{count} cores"
 
 
 def processor() -> str:
-    """The name of the processor."""
+    """Return the name of the processor."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

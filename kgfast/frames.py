@@ -17,18 +17,14 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 Columns = Mapping[str, Sequence[Any] | np.ndarray]
+EXTRA = '"kgfast[data]"'  # what pip installs for all formats of data
 _SUFFIXES = ".csv", ".tsv", ".parquet"
 # Spreadsheets compute what begins so, wide signs too, after whatever they do not show.
 _FORMULA = re.compile(r"[\s\0-\x1f]*[=+@\uff1d\uff0b\uff20\uff0d-]")
 
 
-def needed(package: str, what: str) -> Any:
-    """A package that only ``what`` needs.
-
-    Raises
-    ------
-    ImportError
-        If it is not installed: says what needs it.
+def needed(package: str, what: str, install: str = "") -> Any:
+    """Import a package; an ImportError says that ``what`` needs it, and how to install it.
 
     Examples
     --------
@@ -37,30 +33,24 @@ def needed(package: str, what: str) -> Any:
     ...
     ImportError: Ranks.to_frame() needs no_such_package: pip install no_such_package
     """
+    name = package.partition(".")[0]
     try:
-        return import_module(package)
+        import_module(name)
     except ModuleNotFoundError as error:
-        if error.name != package:  # it is there, and lacks something itself
+        if error.name != name:  # the package is there, and lacks something itself
             raise
-        raise ImportError(f"{what} needs {package}: pip install {package}") from None
+        raise ImportError(f"{what} needs {name}: pip install {install or name}") from None
+    return import_module(package)
 
 
 def write_parquet(frame: "DataFrame", path: str | os.PathLike[str], what: str) -> Path:
-    """Write a table with its index to a Parquet file, whole or not at all.
-
-    Raises
-    ------
-    ImportError
-        If pyarrow is not installed.
-    OSError
-        If the file cannot be written.
-    """
+    """Write a table with its index to a Parquet file, whole or not at all."""
     needed("pyarrow", what)
     return write_whole(path, lambda beside: frame.to_parquet(beside, engine="pyarrow"))
 
 
 class Written:
-    """A result that has columns, which it writes."""
+    """Result with columns, which it writes to files."""
 
     def columns(self, vocabulary: Any = None) -> Columns:
         """Return its columns, with the names of ``vocabulary`` or its own."""
@@ -93,28 +83,9 @@ class Written:
 def write_columns(
     columns: Columns, path: str | os.PathLike[str], *, safe_cells: bool = False
 ) -> Path:
-    """Write columns of one length in the format of the file's suffix.
+    """Write columns of one length as ``.csv``, ``.tsv`` or ``.parquet``.
 
-    Parameters
-    ----------
-    columns : mapping of str to sequence or array
-    path
-        ``.csv``, ``.tsv`` (names with a tab are quoted) or ``.parquet``.
-    safe_cells : bool
-        Of CSV and TSV, as :meth:`Written.to_csv` has it.
-
-    Returns
-    -------
-    Path
-
-    Raises
-    ------
-    ValueError
-        For another suffix, and for safe cells of Parquet.
-    ImportError
-        For Parquet, if pyarrow is not installed.
-    OSError
-        If the file cannot be written.
+    Names with a tab are quoted in ``.tsv``. ``safe_cells``: see :meth:`Written.to_csv`.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""One process writes a folder at a time, and a second one is told who does."""
+"""Locks of folders: one process writes at a time, and a second one is told which."""
 
 import errno
 import json
@@ -25,26 +25,14 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of the file system
 def locked(
     folder: Path, what: str = "", instead: str = "name another folder with --run"
 ) -> Iterator[None]:
-    """Hold the lock of a folder, which must exist.
+    """Hold the lock of a folder, or raise a ValueError that names its holder.
 
-    The lock is a ``flock``: the system frees it when the process ends, however that comes. The text
-    in the file only says who holds the lock, so a file that a kill left locks nothing. Reading
-    needs no lock where every file of the folder is replaced as a whole.
-
-    Parameters
-    ----------
-    folder : Path
-    what : str
-        The beginning of the error message.
-    instead : str
-        What the error message advises besides waiting.
-
-    Raises
-    ------
-    ValueError
-        If another process holds it: names host, process, since when, and the folder.
+    The lock is a ``flock``, which the system frees when the process ends. The text in the file only
+    says who holds the lock, so a file that a kill left locks nothing. Reading needs no lock where
+    every file of the folder is replaced as a whole. The error begins with ``what`` and advises
+    ``instead``.
     """
-    if sys.platform == "win32":  # it has no flock
+    if sys.platform == "win32":  # Windows has no flock
         yield
         return
     text = _signature()
@@ -114,5 +102,5 @@ def _lives(process: int) -> bool:
     except (ProcessLookupError, OverflowError):
         return False
     except OSError:
-        pass  # it belongs to someone else
+        pass  # the process is another user's
     return True

@@ -1,4 +1,4 @@
-"""Has torch's threads sleep when they wait, and leaves no trace of that in the environment.
+"""Set torch's threads to sleep while they wait, and leave the environment as it was.
 
 After an operator, the threads of GNU OpenMP spin for milliseconds on the cores that the next kernel
 needs. ``OMP_WAIT_POLICY`` says otherwise; it is read once, when torch is loaded. So it is set while
@@ -17,21 +17,18 @@ VARIABLE = "OMP_WAIT_POLICY"
 
 
 def let_torch_sleep() -> None:
-    """Set the policy of the torch that is imported next, by whom ever.
-
-    Does nothing where torch is loaded already, or where the environment has a policy.
-    """
+    """Set the policy of a torch that is not loaded yet; a policy of the environment stands."""
     if "torch" not in sys.modules and VARIABLE not in os.environ:
         sys.meta_path.insert(0, _BeforeTorch())
 
 
 class _BeforeTorch:
-    """Finds torch as the other finders do, and is gone once torch is loaded."""
+    """Finder of torch, which is gone once torch is loaded."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec of torch, which will be loaded with the policy; None for all else."""
+        """Return the spec of torch, which will be loaded with the policy; None for all else."""
         if name != "torch":
             return None
         others = [
@@ -60,7 +57,7 @@ class _BeforeTorch:
 
 @contextmanager
 def _policy() -> Iterator[None]:
-    """The variable, inside; one that was set since stands."""
+    """Set the variable within the context; one that was set since stands."""
     if VARIABLE in os.environ:
         yield
         return

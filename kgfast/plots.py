@@ -1,4 +1,4 @@
-"""The picture of one run or several: loss and MRR per step, and what came of the test set."""
+"""Pictures of runs: loss and MRR per step, and MRR on the test set."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from kgfast.frames import needed
+from kgfast.training.checkpoint.run_folder import RunFolder
 from kgfast.training.logs import Row, read_rows
-from kgfast.training.run_folder import RunFolder
 
 _METRICS = (("mrr", "MRR", "-"), ("hits@10", "hits@10", ":"))
-# Okabe & Ito's colours, which people tell apart whatever colours they see; green first.
+# Okabe & Ito's colours, which colour-blind people can tell apart; green first.
 COLORS = ("#009e73", "#0072b2", "#d55e00", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#f0e442")
 
 Run = str | os.PathLike[str]
@@ -19,7 +19,7 @@ Run = str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class RunCurves:
-    """What is drawn of a run."""
+    """The data of a run that are drawn."""
 
     name: str
     color: str
@@ -27,7 +27,7 @@ class RunCurves:
     result: dict[str, Any]
 
     def of_split(self, split: str | None) -> list[Row]:
-        """The rows of a split; None: those of training."""
+        """Return the rows of a split, or of training for None."""
         return [row for row in self.rows if (row.get("split") or None) == split]
 
 
@@ -36,18 +36,18 @@ def plot(
 ) -> list[Path]:
     """Draw the logs of run folders in one picture.
 
-    Of every run the loss and MRR on valid per step, and MRR on the test set, a star, if it has
-    ended; of a single one hits@10 too.
+    It shows loss and MRR on valid per step and, for finished runs, MRR on the test set as a star;
+    for a single run also hits@10.
 
     Parameters
     ----------
     runs
-        A folder, or several.
+        One run folder or several.
     out
-        Where to put the pictures, a ``.png`` and an ``.svg``; ``<run>/metrics`` by default, if
-        there is one run.
+        The path of the pictures, a ``.png`` and an ``.svg``; ``<run>/metrics`` by default for a
+        single run.
     log : bool
-        A logarithmic axis for the loss.
+        Use a logarithmic axis for the loss.
 
     Returns
     -------
@@ -81,12 +81,9 @@ def plot(
 def save_pictures(
     stem: Path, size: tuple[float, float], paint: Callable[[Any], None], what: str
 ) -> list[Path]:
-    """Save what is painted in a figure as ``<stem>.png`` and ``<stem>.svg``.
+    """Paint a figure and save it as ``<stem>.png`` and ``<stem>.svg``.
 
-    Raises
-    ------
-    ImportError
-        If matplotlib is not installed: says that ``what`` needs it.
+    The ImportError without matplotlib says that ``what`` needs it.
     """
     matplotlib = needed("matplotlib", what)
     from matplotlib.figure import Figure
@@ -105,32 +102,19 @@ def save_pictures(
 
 
 def drawn_run(folder: Path, color: str, name: str = "") -> RunCurves:
-    """What is drawn of the run in a folder.
-
-    Raises
-    ------
-    FileNotFoundError
-        If it has no logs.
-    """
-    return RunCurves(name, color, _rows(folder), _result(folder))
-
-
-def _rows(folder: Path) -> list[Row]:
+    """Read the data of a run that are drawn; raise a FileNotFoundError if it has no logs."""
     rows = read_rows(folder)
     if not rows:
         raise FileNotFoundError(f"{folder}: no rows in metrics.jsonl; is it a run folder?")
-    return rows
-
-
-def _result(folder: Path) -> dict[str, Any]:
     try:
-        return RunFolder(folder).read_result()
-    except FileNotFoundError:  # it has not ended
-        return {}
+        result = RunFolder(folder).read_result()
+    except FileNotFoundError:  # the run has not ended
+        result = {}
+    return RunCurves(name, color, rows, result)
 
 
 def _names(folders: Sequence[Path]) -> list[str]:
-    """Names of folders, with those of their parents where they are the same."""
+    """Return the names of folders, after those of their parents where names are equal."""
     paths = [path.resolve() for path in folders]
     names = [path.name for path in paths]
     return [
@@ -140,7 +124,7 @@ def _names(folders: Sequence[Path]) -> list[str]:
 
 
 def draw(figure: Any, runs: Sequence[RunCurves], log: bool) -> None:
-    """Draw runs in a figure: the loss above, metrics below."""
+    """Draw runs in a figure, the loss above the metrics."""
     loss_axes, metric_axes = figure.subplots(2, 1, sharex=True)
     for run in runs:
         _draw_loss(loss_axes, run)
@@ -169,7 +153,7 @@ def _draw_loss(axes: Any, run: RunCurves) -> None:
 
 
 def _draw_metrics(axes: Any, run: RunCurves, *, is_alone: bool) -> None:
-    """MRR on valid per step, of sub-models each, and on the test set at the end."""
+    """Draw MRR on valid per step, for each sub-model, and on the test set."""
     valid = run.of_split("valid")
     dims = sorted({row["dim"] for row in valid if row.get("dim")})
     for key, label, style in _METRICS[: None if is_alone else 1]:

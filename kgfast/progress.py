@@ -18,32 +18,18 @@ _NAMES = {"mrr": "MRR"}
 
 @contextmanager
 def progress_bar(progress: bool, label: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A function that advances the progress bar by a number of queries."""
-    if not progress:
-        yield lambda count: None
-        return
-    from rich.console import Console
-
-    console = Console()
-    if console.is_jupyter and find_spec("ipywidgets") is None:  # rich would show nothing
-        with _line(label, total) as advance:
-            yield advance
-        return
-    from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    columns = (*Progress.get_default_columns()[:-1], MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console) as bar:
-        task = bar.add_task(label, total=total)
-        yield lambda count: bar.advance(task, count)
+    """Yield a function that advances the progress bar by a number of queries."""
+    with _bar(progress, label, total) as advance:
+        yield lambda count: advance(count, "")
 
 
 @contextmanager
 def sweep_bar(
     progress: bool, label: str, total: int, columns: int, row_bytes: int
 ) -> Iterator[Callable[[int, int], None]]:
-    """A function that advances the bar of a pass over a file, by rows that met so many queries.
+    """Yield a function that advances the bar of a pass over a file: rows, queries that met them.
 
-    What was read before, by a run that was killed, met none; rates are those of this run.
+    Rows that a killed run has read met no queries: rates are those of this run.
     """
     began, done = time.monotonic(), [0, 0]  # bytes, elements
 
@@ -53,27 +39,33 @@ def sweep_bar(
         seconds = max(time.monotonic() - began, 1e-9)
         return f"{done[0] / seconds / 1e6:,.0f} MB/s, {done[1] / seconds / 1e9:,.2f}e9 elements/s"
 
+    with _bar(progress, f"{label} rows", total) as advance:
+        yield lambda rows, queries: advance(rows, rates(rows, queries))
+
+
+@contextmanager
+def _bar(progress: bool, label: str, total: int) -> Iterator[Callable[[int, str], None]]:
+    """Yield a function that advances a bar and replaces the text behind its count."""
     if not progress:
-        yield lambda rows, queries: None
+        yield lambda count, text: None
         return
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console()
     if console.is_jupyter and find_spec("ipywidgets") is None:  # rich would show nothing
-        with _line(f"{label} rows", total) as advance:
-            yield lambda rows, queries: advance(rows)
+        with _line(label, total) as advance:
+            yield lambda count, text: advance(count)
         return
-    speed = TextColumn("{task.fields[rates]}")
-    shown = (*Progress.get_default_columns()[:-1], MofNCompleteColumn(), speed)
-    with Progress(*shown, TimeRemainingColumn(), console=console) as bar:
-        task = bar.add_task(f"{label} rows", total=total, rates="")
-        yield lambda rows, queries: bar.update(task, advance=rows, rates=rates(rows, queries))
+    columns = MofNCompleteColumn(), TextColumn("{task.fields[text]}"), TimeRemainingColumn()
+    with Progress(*Progress.get_default_columns()[:-1], *columns, console=console) as bar:
+        task = bar.add_task(label, total=total, text="")
+        yield lambda count, text: bar.update(task, advance=count, text=text)
 
 
 @contextmanager
 def _line(label: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar of text that is written over itself, a few times a second."""
+    """Yield a function that advances a bar of text, written over itself a few times a second."""
     done, began, shown = 0, time.monotonic(), float("-inf")
 
     def advance(count: int) -> None:
@@ -101,25 +93,9 @@ def _bar_of_text(label: str, done: int, total: int, seconds: float) -> str:
 
 
 class RunBar:
-    """The bar of a run: step, loss, MRR and the time left; a line per evaluation elsewhere.
+    """Bar of a run on stderr: step, loss, MRR and time left; elsewhere a line per evaluation.
 
-    Everything goes to the error stream: what a command prints stays clean.
-
-    Parameters
-    ----------
-    steps : int
-        Of the whole run.
-    start : int
-        Steps that were done before it resumed.
-    enabled : bool
-        False shows nothing.
-    console : rich.console.Console, optional
-
-    Examples
-    --------
-    >>> with RunBar(steps=2, enabled=False) as progress:
-    ...     progress.update(1, loss=0.5)
-    ...     progress.evaluated(1, {"mrr": 0.25})
+    ``start`` steps were done before the run resumed.
     """
 
     def __init__(
@@ -152,7 +128,7 @@ class RunBar:
             self._bar.stop()
 
     def update(self, step: int, loss: float | None = None) -> None:
-        """``step`` steps are done; the loss, when it is known, is that of the last ones."""
+        """Show that ``step`` steps are done, and the loss of the last ones if it is known."""
         if loss is not None:
             self._loss = loss
         if self._bar is not None and self._task is not None:
@@ -165,7 +141,7 @@ class RunBar:
         metrics: Mapping[str, float],
         submodels: Mapping[str, Mapping[str, float]] | None = None,
     ) -> None:
-        """An evaluation on valid is done; of sub-models, each gets a line."""
+        """Show an evaluation on valid, with a line for each sub-model."""
         self._mrr = metrics["mrr"]
         if self._bar is not None:
             self.update(step)

@@ -28,19 +28,14 @@ class Stream(IntEnum):
 
 
 class DrawStream(IntEnum):
-    """Streams of noise by which an output layer draws: of blocks of outputs, and within a block."""
+    """Streams of noise by which an output layer draws: of blocks of outputs, and within one."""
 
     BLOCKS = 1
     WITHIN = 2
 
 
 def mix(*values: int) -> int:
-    """Return a seed that depends on all values: splitmix64, chained.
-
-    Returns
-    -------
-    int
-        In ``0 .. 2**63 - 1``.
+    """Return a seed in ``0 .. 2**63 - 1`` that depends on all values: splitmix64, chained.
 
     Examples
     --------
@@ -57,18 +52,7 @@ def mix(*values: int) -> int:
 
 
 def scrambled(words: Tensor) -> Tensor:
-    """Return the finalizer of splitmix64 of 64-bit words, which int64 holds.
-
-    Parameters
-    ----------
-    words : Tensor
-        int64, of any shape.
-
-    Returns
-    -------
-    Tensor
-        int64, of that shape.
-    """
+    """Return the finalizer of splitmix64 of 64-bit words, held as int64."""
     words = (words ^ shifted(words, 30)) * signed(_FIRST)
     words = (words ^ shifted(words, 27)) * signed(_SECOND)
     return words ^ shifted(words, 31)

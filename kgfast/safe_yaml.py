@@ -20,7 +20,7 @@ _WRONG_VALUES = (ValueError, TypeError, AttributeError, LookupError, ArithmeticE
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader without what a hostile file can do to it."""
+    """Safe loader of PyYAML that resists hostile files."""
 
     depth = 0
 
@@ -61,28 +61,16 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """A dumper that repeats what it meets again: aliases are not read."""
+    """Dumper that repeats values it meets again: aliases are not read."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
 def parse(text: str, source: object, numbered: bool = True) -> Any:
-    """Return what a YAML text says.
+    """Return the values of a YAML text, or raise a ValueError ``source:line: problem``.
 
-    Parameters
-    ----------
-    text
-        The text.
-    source
-        What messages begin with: the file.
-    numbered
-        Whether the line follows it.
-
-    Raises
-    ------
-    ValueError
-        If it is not YAML or not read here; one line, ``source:line: problem``.
+    ``numbered`` says whether the error names the line.
 
     Examples
     --------
@@ -120,6 +108,6 @@ def _wrong(node: yaml.Node, problem: str) -> yaml.constructor.ConstructorError:
 
 
 def _cut(text: str) -> str:
-    """One line, cut to what a message can hold."""
+    """Return one line, cut to what a message can hold."""
     line = " ".join(text[: 2 * _LONGEST_PROBLEM].split())
     return line if len(line) <= _LONGEST_PROBLEM else f"{line[:_LONGEST_PROBLEM]}..."

@@ -18,17 +18,11 @@ from kgfast.text import reading, shown
 DIGEST = 20  # bytes of a fingerprint
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_SHARE = 4  # of what is free, by default
+_SHARE = 4  # the default limit is a quarter of free memory
 
 
 def memory_limit(value: Any) -> int:
-    """Return bytes, of a number or a text like ``"4GiB"``; None: a quarter of what is free.
-
-    Raises
-    ------
-    TypeError, ValueError
-        For anything else.
-    """
+    """Return bytes, of a number or a text like ``"4GiB"``; None: a quarter of what is free."""
     if value is None:
         return max(1 << 26, free_memory() // _SHARE)
     if isinstance(value, str):
@@ -57,13 +51,7 @@ def free_memory() -> int:
 
 
 def check_room(folder: Path, needed: int, who: str) -> None:
-    """Check that the disk of a folder has room for so many bytes.
-
-    Raises
-    ------
-    OSError
-        If it has not; the message begins with ``who`` needs the bytes.
-    """
+    """Check that the disk of a folder has room for so many bytes; ``who`` needs them."""
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise OSError(
@@ -73,32 +61,16 @@ def check_room(folder: Path, needed: int, who: str) -> None:
 
 
 class NpyHeader(NamedTuple):
-    """What a file of numpy says of its array.
-
-    Attributes
-    ----------
-    shape : tuple of int
-    by_columns : bool
-        Whether columns lie one after the other (Fortran order).
-    dtype : numpy.dtype
-    offset : int
-        Bytes before the values.
-    """
+    """Header of a numpy array."""
 
     shape: tuple[int, ...]
-    by_columns: bool
+    by_columns: bool  # columns lie one after the other (Fortran order)
     dtype: np.dtype[Any]
-    offset: int
+    offset: int  # bytes before the values
 
 
 def npy_header(path: Path) -> NpyHeader:
-    """Read the header of an array of numpy, of format 1, 2 or 3, and no values.
-
-    Raises
-    ------
-    ValueError
-        If the file is no such array.
-    """
+    """Read the header of an array of numpy, of format 1, 2 or 3, and no values."""
     with path.open("rb") as file, reading(path, "not an array of numpy"):
         version = np.lib.format.read_magic(file)
         reader = {
@@ -109,7 +81,7 @@ def npy_header(path: Path) -> NpyHeader:
 
 
 class Fingerprint:
-    """A hash of tensors and plain values, in the order in which they are added."""
+    """Hash of tensors and plain values, in the order in which they are added."""
 
     def __init__(self) -> None:
         self._hash = hashlib.blake2b(digest_size=DIGEST)

@@ -11,7 +11,7 @@ from typing import Any
 WIDTH = 80  # columns of a table of text
 _GAP = 2
 _MOST_SAID = 200  # characters of an error of a library
-_LABEL = 36  # what a long label keeps before columns are left out for it
+_LABEL = 36  # characters of a label for which columns are left out
 # C0, C1, separators of lines, marks that turn the direction of text, halves of surrogate pairs.
 _CONTROLS = re.compile("[\0-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -19,17 +19,10 @@ _CONTROLS = re.compile("[\0-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff
 def text_table(
     names: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]], least: Sequence[str] = ()
 ) -> str:
-    """Rows of a label and cells, at most 80 columns wide.
+    """Return rows of a label and cells, at most 80 columns wide.
 
-    Parameters
-    ----------
-    names : sequence of str
-        Of the columns.
-    rows : sequence of (str, sequence of str)
-        The label of each row, and its cells.
-    least : sequence of str
-        Columns that may be left out where labels are long, the least important first. What is left
-        out is said below; labels that are still too long lose their middle.
+    Where labels are long, columns named in ``least``, the least important first, are left out and
+    said below; labels that are still too long lose their middle.
 
     Examples
     --------
@@ -63,7 +56,7 @@ def text_table(
 
 
 def _room(widths: dict[str, int]) -> int:
-    """Columns that are left to labels."""
+    """Return the columns that are left to labels."""
     return WIDTH - sum(width + _GAP for width in widths.values())
 
 
@@ -90,16 +83,10 @@ def _html(text: str) -> str:
 
 
 def escaped(text: str, kept: str = "") -> str:
-    r"""Return a text whose control characters are escaped as in JSON.
+    r"""Return a text whose control characters, but for those in ``kept``, are escaped as in JSON.
 
-    Names come from files that anybody may have written. A terminal obeys escape sequences in them,
-    which can hide text, or turn what is shown into something else.
-
-    Parameters
-    ----------
-    text : str
-    kept : str
-        Control characters that stay, such as the line feeds of a table.
+    Names come from files that anybody may have written, and a terminal obeys escape sequences in
+    them, which can hide text or change it.
 
     Examples
     --------
@@ -112,9 +99,7 @@ def escaped(text: str, kept: str = "") -> str:
 
 
 def shortened(text: str, width: int) -> str:
-    """Return a text without control characters, of at most ``width`` columns.
-
-    Dots replace the middle of a longer text.
+    """Return a text of at most ``width`` columns without control characters; dots for its middle.
 
     Examples
     --------
@@ -129,7 +114,7 @@ def shortened(text: str, width: int) -> str:
 
 
 class _Shown(reprlib.Repr):
-    """A repr whose length is bounded whatever it is of."""
+    """Repr of bounded length."""
 
     def __init__(self, limit: int) -> None:
         super().__init__()
@@ -149,7 +134,7 @@ class _Shown(reprlib.Repr):
 
 
 def _quoted(value: str | bytes, limit: int) -> str:
-    """The repr of the first characters, and how many there are if more follow."""
+    """Return the repr of the first characters, and how many there are if more follow."""
     if len(value) <= limit:
         return repr(value)
     what = "characters" if isinstance(value, str) else "bytes"
@@ -158,13 +143,6 @@ def _quoted(value: str | bytes, limit: int) -> str:
 
 def shown(value: Any, limit: int = 60) -> str:
     """Return a repr that fits a line: long text and large containers are cut.
-
-    Parameters
-    ----------
-    value
-        Anything; containers may be nested however deeply, and hold themselves.
-    limit
-        Characters of text that are quoted, and about the length of anything else.
 
     Examples
     --------
@@ -181,14 +159,9 @@ def shown(value: Any, limit: int = 60) -> str:
 
 @contextmanager
 def reading(path: str | os.PathLike[str], problem: str) -> Iterator[None]:
-    """Raise whatever a file's content makes a library raise as a ValueError that names the file.
+    """Turn what a library raises for a file into a ValueError that names the file and problem.
 
-    Parameters
-    ----------
-    path
-        The file. An error whose message begins with this path is left as it is.
-    problem
-        What was expected of the file, or that it is damaged.
+    An error whose message begins with this path is left as it is.
 
     Examples
     --------
@@ -207,7 +180,7 @@ def reading(path: str | os.PathLike[str], problem: str) -> Iterator[None]:
 
 
 def in_a_line(text: str) -> str:
-    r"""Return what a library says as a line: cut, control characters escaped.
+    r"""Return the message of a library as a line: cut, control characters escaped.
 
     Examples
     --------

@@ -13,23 +13,8 @@ def write_whole(
 ) -> Path:
     """Let ``write`` make a file beside ``path``, which then takes the place of ``path``.
 
-    Parameters
-    ----------
-    path : path
-    write : callable
-        Writes the file that it is given, of the same suffix.
-    lasting : bool
-        Whether the file outlives a loss of power from when this function returns.
-
-    Returns
-    -------
-    Path
-        ``path``.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be written; the old one is as it was.
+    An OSError leaves the old file as it was. A ``lasting`` file outlives a loss of power from when
+    this function returns.
     """
     path = Path(path)
     beside = path.with_name(f".{path.stem}-{os.getpid()}{path.suffix}")
@@ -40,7 +25,7 @@ def write_whole(
         os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)
-    if lasting and sys.platform != "win32":  # it cannot open folders
+    if lasting and sys.platform != "win32":  # Windows cannot open folders
         sync(path.parent)
     return path
 
@@ -50,12 +35,7 @@ def write_durably(path: Path, write: Callable[[Path], object], what: str) -> Non
 
     The file is written in a folder of its own: safetensors makes temporary files, which a kill
     leaves, and makes them readable by their owner alone. The next write clears what is left. A
-    folder that has the name of the file is set aside.
-
-    Raises
-    ------
-    OSError
-        If the file, called ``what``, cannot be written: names the path; the old one is intact.
+    folder that has the name of the file is set aside. An OSError calls the file ``what``.
     """
     scratch = path.with_name(path.name + ".tmp")
     fresh = scratch / path.name
@@ -79,7 +59,7 @@ def write_durably(path: Path, write: Callable[[Path], object], what: str) -> Non
 
 
 def set_aside(path: Path) -> Path:
-    """Rename what cannot be read to a free name, ``<name>.broken`` or so, and return that."""
+    """Rename an unreadable file to a free name, ``<name>.broken`` or so, and return that."""
     names = (path.with_name(f"{path.name}.broken{'' if i == 1 else i}") for i in count(1))
     aside = next(name for name in names if not os.path.lexists(name))
     os.rename(path, aside)

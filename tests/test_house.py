@@ -134,3 +134,63 @@ def test_no_class_name_stands_for_two_things():
             if isinstance(node, ast.ClassDef):
                 homes.setdefault(node.name, []).append(path.relative_to(ROOT).as_posix())
     assert {name: where for name, where in homes.items() if len(where) > 1} == {}
+
+
+# Names that modules of several folders have, and the one thing that each names.
+MEANINGS = {
+    "adagrad": "the row-wise Adagrad step",
+    "adversarial": "the self-adversarial loss of sampled negatives",
+    "backend": "the methods of the backend protocol",
+    "backward": "gradients of scores",
+    "batches": "triples or queries in batches",
+    "canonical": "canonical scores",
+    "checks": "checks of what a caller gave",
+    "dglke": "files that DGL-KE writes",
+    "errors": "what a person got wrong, in words",
+    "known": "known triples",
+    "listed": "candidates that each query names",
+    "losses": "losses over all candidates",
+    "med": "croppable embeddings",
+    "negatives": "sampled negatives",
+    "panels": "packed candidates",
+    "prediction": "the best answers to queries",
+    "progress": "progress bars",
+    "pull": "the pull of a distance's gradient",
+    "rank": "ranks",
+    "row_adam": "the row-wise Adam step",
+    "rows": "rows of tables that are read where they are needed",
+    "sampled": "losses of sampled negatives",
+    "scores": "scores",
+    "topk": "the best candidates",
+    "views": "tensors as kernels take them",
+}
+# Names that still mean two things: a rename takes a line away.
+TWO_MEANINGS = {"examples", "launch", "lists", "relations", "run", "search", "sources"}
+
+
+def test_no_module_name_stands_for_two_things():
+    homes: dict[str, int] = {}
+    for path in [*ROOT.glob("kgfast/**/*.py"), *ROOT.glob("kernels/**/*.py")]:
+        if path.stem != "__init__":
+            homes[path.stem] = homes.get(path.stem, 0) + 1
+    assert {name for name, count in homes.items() if count > 1} == {*MEANINGS, *TWO_MEANINGS}
+
+
+def test_rooms_stand_on_few_floors():
+    """A room is a folder of kgfast; its floor is the longest chain of rooms that it imports."""
+    files = arrows.sources()
+    rooms = {name: name.split(".")[1] for name in files if name.count(".")}
+    folders = {room for name, room in rooms.items() if f"kgfast.{room}" != name} | {"kernels"}
+    below: dict[str, set[str]] = {room: set() for room in folders}
+    for graph in arrows.graphs(files):
+        for name, targets in graph.items():
+            own = rooms.get(name)
+            if own in folders:
+                below[own] |= {rooms.get(it, own) for it in targets} & folders - {own}
+    floors: dict[str, int] = {}
+    while len(floors) < len(below):
+        ready = [it for it in below if it not in floors and below[it] <= floors.keys()]
+        assert ready, f"rooms import each other in a circle: {below.keys() - floors.keys()}"
+        floors |= {it: 1 + max((floors[low] for low in below[it]), default=0) for it in ready}
+    assert max(floors.values()) <= 7
+    assert floors["cli"] == max(floors.values())

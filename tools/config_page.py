@@ -16,8 +16,7 @@ from pydantic.fields import FieldInfo
 
 from kgfast.training import Config
 from kgfast.training.config import may_change
-from kgfast.training.config.files import IGNORED
-from kgfast.training.config.names import packaged_configs
+from kgfast.training.config.files import IGNORED, packaged_configs
 
 INTRO = """# Configs
 

@@ -1,1 +1,1 @@
-"""What the scripts of this folder share: measuring, peers, options, tables, pages, pictures."""
+"""Code that the scripts share: measuring, peers, options, tables, pages, pictures."""

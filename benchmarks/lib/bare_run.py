@@ -2,14 +2,12 @@
 
 from functools import cached_property
 
-from kgfast.training import Trainer
-from kgfast.training.run import Job, Run
+from kgfast.training import Run, Trainer
 
 
 def bare_run(trainer: Trainer) -> Run:
     """Return a run in training mode, without a folder, progress and evaluations of its own."""
-    evaluate, placement = trainer.evaluate, trainer.placement
-    run = Run(Job(trainer.config, trainer.dataset, trainer.model, evaluate, placement))
+    run = Run(trainer.config, trainer.dataset, trainer.model, trainer.placement)
     trainer.model.train()
     return run
 
@@ -22,7 +20,7 @@ class TrainerSteps:
 
     @cached_property
     def run(self) -> Run:
-        """The run."""
+        """Return the run of the trainer."""
         return bare_run(self._trainer)
 
     def steps(self, count: int) -> None:

@@ -47,7 +47,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Words:
-    """What stands above the panels, and below them."""
+    """Text above and below the panels."""
 
     title: str
     subtitle: str
@@ -57,7 +57,7 @@ class Words:
 def draw_panels(
     path: Path, height: float, words: Words, panels: tuple[Panel, Panel], left_width: float = 1.2
 ) -> None:
-    """Two panels side by side; the height is in inches."""
+    """Draw two panels side by side; the height is in inches."""
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(
             1, 2, figsize=(11.5, height), width_ratios=(left_width, 1), squeeze=False
@@ -71,11 +71,7 @@ def draw_panels(
 def grouped(
     axes: Axes, title: str, groups: Mapping[str, Sequence[Bar]], inset: float = 0.16, pad: int = 10
 ) -> None:
-    """Horizontal bars on a log scale, groups by label, the first on top.
-
-    The left edge of a log scale is arbitrary: the shortest bar spans ``inset`` of the width, so
-    that its name fits in.
-    """
+    """Draw groups of bars on a log scale; the shortest spans ``inset`` of the width."""
     axes.set_title(title, loc="left", fontweight="bold", pad=pad)
     values = [bar.value for group in groups.values() for bar in group]
     low, high = min(values), max(values)
@@ -142,7 +138,7 @@ def _label(
     axes_fraction: bool = False,
     **style: Any,
 ) -> None:
-    """Text some points to the right of a position, vertically centred."""
+    """Write text some points to the right of a position, vertically centred."""
     axes.annotate(
         text,
         at,
@@ -155,12 +151,12 @@ def _label(
 
 
 def ticks_of(axes: Axes, text: Callable[[float], str]) -> None:
-    """Ticks of a scale that matplotlib chooses."""
+    """Label the ticks that matplotlib chooses."""
     axes.xaxis.set_major_formatter(lambda value, _: text(value))
 
 
 def second_ticks(axes: Axes) -> None:
-    """Ticks at round times."""
+    """Set ticks at round times."""
     low, high = axes.get_xlim()
     ticks = [tick for tick in SECOND_TICKS if low <= tick <= high]
     axes.set_xticks(ticks, [_seconds_tick(tick) for tick in ticks])
@@ -174,7 +170,7 @@ def _seconds_tick(value: float) -> str:
 
 
 def _frame(figure: Figure, height: float, words: Words) -> None:
-    """Title and footnote, in inches from the edges, so that they do not depend on the height."""
+    """Write title and footnote at distances in inches, whatever the height."""
     figure.text(0.02, 1 - 0.18 / height, words.title, fontsize=15, fontweight="bold", va="top")
     figure.text(0.02, 1 - 0.52 / height, words.subtitle, fontsize=9.5, color=FAINT, va="top")
     figure.text(0.02, 0.12 / height, words.footnote, fontsize=8, color=FAINT, va="bottom")

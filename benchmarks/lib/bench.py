@@ -32,12 +32,7 @@ Contender = Callable[..., Any]
 
 
 class Race:
-    """A race on the synthetic graph.
-
-    Parameters
-    ----------
-    options : Options
-    """
+    """A race on the synthetic graph."""
 
     def __init__(self, options: Options) -> None:
         self.options, self.device = options, str(options.device)
@@ -45,7 +40,7 @@ class Race:
 
     @cached_property
     def graph(self) -> Any:
-        """The graph."""
+        """Return the graph."""
         return graph_of(self.options)
 
     def row(self, section: str, contender: str, **row: Any) -> dict[str, Any]:
@@ -60,13 +55,7 @@ class Race:
         makers: Mapping[str, Callable[[], Any]],
         work: Mapping[str, Any],
     ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-        """Let contenders, and peers that were asked for and can be made, take turns.
-
-        Returns
-        -------
-        tuple of dict
-            The answers, and the rows, by contender. A peer that is missing has a row that says why.
-        """
+        """Return answers and rows of contenders in turns; a missing peer's row says why."""
         peers, missing = built({it: makers[it] for it in makers if it in self.options.peers})
         runs = {**contenders, **peers}
         answers, timings = self.stopwatch.race(runs, self.options.rounds)
@@ -165,6 +154,6 @@ def equals_reference(call: Callable[[], Sequence[Any]], found: Sequence[Any]) ->
 def differs(row: Row) -> str:
     """Say how a contender's answers differ from kgfast's, or kgfast's from the specification."""
     if "equals_reference" in row:
-        return "= reference" if row["equals_reference"] else "[bold red]NOT the specification's[/]"
+        return "= reference" if row["equals_reference"] else "NOT the specification's"
     by = f", by {row['largest_difference']}" if row.get("largest_difference") else ""
     return f"{row['differing_queries']} queries{by}" if "differing_queries" in row else ""

@@ -1,4 +1,7 @@
-"""The driver of a benchmark: its options, rows with facts of the machine, tables, file, picture."""
+"""The driver of a benchmark: options, rows with facts of the machine, tables, file, picture.
+
+Contenders take turns; their answers are compared, and the exit code is 1 if one is wrong.
+"""
 
 import argparse
 import traceback
@@ -10,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 
 import kgfast
 from lib.machine import facts, machine_line, machine_tag
 from lib.results import RESULTS, Row, read_rows, write_json
-from lib.tables import RATIOS, Columns, cell_of, console, console_table, ratio_lines
+from lib.tables import RATIOS, Columns, cell_of, plain, ratio_lines
 
 Options = argparse.Namespace
 Parser = argparse.ArgumentParser
@@ -44,22 +46,12 @@ def picture_path(word: str) -> Path:
 
 @dataclass(frozen=True)
 class Option:
-    """An option of the command line.
-
-    Attributes
-    ----------
-    help : str
-    whole, quick : object
-        Its value unless given, in earnest and in a smoke test; ``quick`` None: as in earnest. An
-        int is at least 1, unless it is 0 by default; a list takes several.
-    keywords : dict
-        Others of ``add_argument``.
-    """
+    """An option: an int is at least 1, or 0 by default; a list takes several."""
 
     help: str
-    whole: Any = None
-    quick: Any = None
-    keywords: Mapping[str, Any] = field(default_factory=dict)
+    whole: Any = None  # unless given
+    quick: Any = None  # in a smoke test; None: as in earnest
+    keywords: Mapping[str, Any] = field(default_factory=dict)  # of ``add_argument``
 
     def add(self, parser: Parser, name: str) -> None:
         """Add the option to a parser."""
@@ -83,72 +75,31 @@ THREADS = Option("torch's unless given", keywords={"type": positive})
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A benchmark, whose rows its sections yield.
+    """A benchmark: its sections yield rows."""
 
-    Attributes
-    ----------
-    name : str
-        The value of "benchmark" in its rows; its results file is called so, too.
-    doc : str
-        The docstring of the script.
-    sections : mapping
-        What measures each section. Several can be chosen by ``--sections``; rows of the others
-        stay in the results file.
-    options : mapping
-        Options beside ``--quick``, ``--json``, ``--device`` and ``--plot``.
-    tables : Columns or mapping
-        The columns of all rows; or for the rows of each section a title and columns, or several.
-    section_of : callable
-        Names the section of a row.
-    check : callable, optional
-        Checks the options further, given the parser and them.
-    ratios : callable, optional
-        Makes (what, measured, goal) of the rows: what the benchmark is for.
-    head : mapping or callable
-        What the results file holds beside its rows, such as goals; or what makes it of them.
-    notes : callable, optional
-        Makes lines that a reader must know to trust the tables.
-    is_right : callable
-        Says of a row whether its answers are right; if one is not, the exit code is 1.
-    stays : callable, optional
-        Says of a row of the old file whether it stays beside the new rows.
-    order : callable, optional
-        The key by which the rows of the file are sorted.
-    around : callable
-        Makes a context of the options, in which all sections are measured.
-    picture : str, optional
-        The function of `lib.pictures` that draws the rows; adds ``--plot``.
-    has_device : bool
-        Adds ``--device``.
-    is_written : bool
-        Whether a results file is written unless ``--quick`` is given.
-    threads : int, optional
-        Of torch.
-    packages : tuple of str
-        Packages whose versions are of interest, beside the usual ones.
-    """
-
-    name: str
-    doc: str | None
-    sections: Mapping[str, Section]
+    name: str  # "benchmark" of its rows, and its results file
+    doc: str | None  # the docstring of the script
+    sections: Mapping[str, Section]  # rows of those that do not run stay in the file
     options: Mapping[str, Option] = field(default_factory=dict)
+    # Columns of all rows; or for the rows of each section a title and columns, or several.
     tables: Columns | Mapping[str, Titled | list[Titled]] = ()
     section_of: Callable[[Row], str] = lambda row: str(row.get("section", ""))
-    check: Callable[[Parser, Options], None] | None = None
+    check: Callable[[Parser, Options], None] | None = None  # further, of the options
     ratios: Callable[[Sequence[Row]], Iterable[tuple[str, str, str]]] | None = None
+    # Content of the results file beside the rows, or a function of them.
     head: Mapping[str, Any] | Callable[[Sequence[Row]], Mapping[str, Any]] = field(
         default_factory=dict
     )
-    notes: Callable[[Sequence[Row]], Iterable[str]] | None = None
-    is_right: Callable[[Row], bool] = lambda row: has_no_fault(row)
-    stays: Callable[[Row, Sequence[Row], Options], bool] | None = None
-    order: Callable[[Row], Any] | None = None
-    around: Callable[[Options], AbstractContextManager[None]] = nullcontext
-    picture: str | None = None
-    has_device: bool = False
-    is_written: bool = True
+    notes: Callable[[Sequence[Row]], Iterable[str]] | None = None  # below the tables
+    is_right: Callable[[Row], bool] = lambda row: has_no_fault(row)  # otherwise the exit code is 1
+    stays: Callable[[Row, Sequence[Row], Options], bool] | None = None  # a row of the old file
+    order: Callable[[Row], Any] | None = None  # the key by which rows of the file are sorted
+    around: Callable[[Options], AbstractContextManager[None]] = nullcontext  # all sections
+    picture: str | None = None  # a function of `lib.pictures`; adds ``--plot``
+    has_device: bool = False  # adds ``--device``
+    is_written: bool = True  # to a results file, unless ``--quick`` is given
     threads: int | None = None
-    packages: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()  # whose versions matter beside the usual ones
 
     def parse(self, arguments: list[str] | None = None) -> Options:
         """Read and check the command line."""
@@ -191,47 +142,46 @@ class Benchmark:
             torch.set_num_threads(before)
 
     def _measure(self, options: Options) -> int:
-        out, about = console(), facts(getattr(options, "device", "cpu"), *self.packages)
-        out.print(machine_line(about) + "\n", style="dim")
+        about = facts(getattr(options, "device", "cpu"), *self.packages)
+        print(machine_line(about))
         rows: list[Row] = []
         failed = False
         for name in options.sections:
             first = len(rows)
             try:
-                with out.status(f"{name} ..."):
-                    for row in self.sections[name](options):
-                        rows.append({"benchmark": self.name} | about | row)
-                        self._write(options, rows)  # a run that is stopped keeps what there is
+                for row in self.sections[name](options):
+                    rows.append({"benchmark": self.name} | about | row)
+                    self._write(options, rows)  # a run that is stopped keeps what there is
             except RuntimeError:  # also of a process of its own; other sections go on
                 traceback.print_exc()
                 failed = True
-            self._show(out, rows[first:])
+            self._show(rows[first:])
         if self.ratios is not None:
             lines = ratio_lines(list(self.ratios(rows)))
-            out.print(console_table("Ratios of medians", RATIOS, lines))
+            print(*plain("Ratios of medians", RATIOS, lines), sep="\n")
         for note in self.notes(rows) if self.notes is not None else ():
-            out.print(f"- {note}", style="dim")
+            print(f"- {note}")
         if self.picture is not None and options.plot is not None:
             from lib import pictures
 
             drawn = [row for row in rows if row["benchmark"] == self.name]
             getattr(pictures, self.picture)(drawn, options.plot)
         if not all(map(self.is_right, rows)):
-            out.print("[bold white on red] ANSWERS ARE WRONG: this is a bug ")
+            print("ANSWERS ARE WRONG: this is a bug")
             failed = True
         return int(failed)
 
-    def _show(self, out: Console, rows: Sequence[Row]) -> None:
+    def _show(self, rows: Sequence[Row]) -> None:
         if not isinstance(self.tables, Mapping):
-            if not rows:
-                return
-            out.print(console_table((self.doc or "").split("\n")[0], self.tables, rows))
+            if rows:
+                title = (self.doc or "").split("\n")[0]
+                print(*plain(title, self.tables, rows), sep="\n", flush=True)
             return
         for section, given in self.tables.items():
             own = [row for row in rows if self.section_of(row) == section]
             for title, columns in given if isinstance(given, list) else [given]:
                 if own:
-                    out.print(console_table(cell_of(own[0], title), columns, own))
+                    print(*plain(cell_of(own[0], title), columns, own), sep="\n", flush=True)
 
     def _write(self, options: Options, rows: Sequence[Row]) -> None:
         if options.json is None:

@@ -27,11 +27,7 @@ KINDS = ("med", "med + rscf")
 
 
 def measure(job: Any, dims: list[int], kind: str) -> dict[str, Any]:
-    """Rank the whole test set by every sub-model, in each way that there is.
-
-    ``job`` is that of eval_mem.py at the widest dimension. Filters are Xavier-uniform, as at the
-    start of training.
-    """
+    """Rank the test set by every sub-model in each way; ``job`` is that of the widest."""
     graph = job.graph()
     model, known, test = job.model(graph), graph.known(), graph.test.hrt
     if kind == "med + rscf":

@@ -23,7 +23,7 @@ Row = dict[str, Any]
 
 
 def post(path: str, body: bytes) -> bytes:
-    """A request."""
+    """Return the bytes of a request."""
     head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
@@ -49,13 +49,7 @@ def load(port: int, requests: Sequence[bytes], clients: int) -> Row:
 def load_beside(
     port: int, requests: Sequence[bytes], other: bytes, clients: int
 ) -> tuple[Row, Row]:
-    """Ask all requests with one client, while others ask ``other`` without a pause.
-
-    Returns
-    -------
-    tuple of dict
-        Of the requests, and of what the others asked meanwhile.
-    """
+    """Return rows of one client's requests and of other clients, who ask ``other`` all the time."""
 
     async def both() -> tuple[Row, Row]:
         goes_on = True
@@ -74,7 +68,7 @@ def load_beside(
 
 
 def seconds_after_hanging_up(port: int, left: bytes, clients: int, request: bytes) -> float:
-    """Have clients ask ``left`` and hang up; return the seconds until ``request`` is answered."""
+    """Return the seconds until an answer after clients asked ``left`` and hung up."""
 
     async def run() -> float:
         writers = [(await asyncio.open_connection("127.0.0.1", port))[1] for _ in range(clients)]
@@ -156,12 +150,12 @@ class Served:
     pid: int
 
     def resident_bytes(self) -> int:
-        """What it holds in memory."""
+        """Return the bytes that the server holds in memory."""
         pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
 
     def counted(self, name: str) -> int:
-        """A number of its metrics."""
+        """Return a counter of the server's metrics."""
         text = ask(self.port, b"GET /metrics HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n").decode()
         return int(text.split(f"\nkgfast_{name} ")[1].split()[0])
 

@@ -19,11 +19,11 @@ class RowsModel:
         self.num_entities, self.dim = search.table.shape
 
     def queries(self, anchors: Tensor, relations: Tensor, side: Any) -> Tensor:
-        """The rows of these numbers, ``[B, F]``."""
+        """Return the rows of these numbers, ``[B, F]``."""
         return self._search.queries[anchors]
 
     def candidates(self, side: Any) -> Tensor:
-        """The table."""
+        """Return the table."""
         return self._search.table
 
 

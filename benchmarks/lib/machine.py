@@ -1,4 +1,4 @@
-"""What a row of a results file says of where it was measured: command, machine, versions, date."""
+"""Facts of every row of a results file: command, machine, versions, date."""
 
 import os
 import platform
@@ -17,7 +17,7 @@ _PACKAGES = ("torch", "numpy", "triton", "pykeen", "pykeops")
 
 
 def facts(device: str, *packages: str) -> dict[str, Any]:
-    """Command, machine, versions (of further packages too) and date, for every row."""
+    """Return command, machine, versions and date, which every row has."""
     return {
         "command": command(),
         "machine": machine(device),
@@ -27,13 +27,13 @@ def facts(device: str, *packages: str) -> dict[str, Any]:
 
 
 def command() -> str:
-    """The command line; of absolute paths only the last part, which is all that others can use."""
+    """Return the command line, with the last part of absolute paths only."""
     words = [Path(word).name if os.path.isabs(word) else word for word in sys.argv[1:]]
     return " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *words])
 
 
 def machine(device: str) -> dict[str, Any]:
-    """What the timings depend on."""
+    """Return the facts of the machine that timings depend on."""
     found = {
         "device": device,
         "name": _cpu_name(),
@@ -55,7 +55,7 @@ def machine(device: str) -> dict[str, Any]:
 
 
 def _driver() -> str | None:
-    """The version of NVIDIA's driver, where its tool is installed."""
+    """Return the version of NVIDIA's driver, where nvidia-smi is installed."""
     smi = shutil.which("nvidia-smi")
     if smi is None:
         return None
@@ -67,7 +67,7 @@ def _driver() -> str | None:
 
 
 def machine_tag(device: str) -> str:
-    """``cpu``, or the GPU's name as it can stand in a file name (``h100``)."""
+    """Return ``cpu``, or the GPU's name as it stands in file names (``h100``)."""
     if device == "cpu":
         return "cpu"
     words = torch.cuda.get_device_name().lower().replace("-", " ").split()
@@ -76,7 +76,7 @@ def machine_tag(device: str) -> str:
 
 
 def machine_line(found: Mapping[str, Any]) -> str:
-    """One line about the machine and versions of `facts`."""
+    """Write machine and versions of `facts` in one line."""
     about, packages = found["machine"], found["versions"]
     where = f"{about['name']}, {about['cores']} cores, {about['threads']} threads"
     if about["isa"]:
@@ -86,7 +86,7 @@ def machine_line(found: Mapping[str, Any]) -> str:
 
 
 def versions(*packages: str) -> dict[str, str | None]:
-    """Versions of kgfast, Python, the packages that are compared, others; None: not installed."""
+    """Return versions of kgfast, Python and packages; None for one that is not installed."""
     import kgfast
 
     found: dict[str, str | None] = {
@@ -118,7 +118,7 @@ def _isa() -> str | None:
 
 
 def available_memory() -> int:
-    """Bytes that this process may still take: of the system, or of its control group."""
+    """Return the bytes that the system, or the control group, has left for this process."""
     available = _meminfo("MemAvailable") or 8 << 30
     group = Path("/sys/fs/cgroup")
     try:

@@ -23,21 +23,10 @@ _L2_FLUSH_BYTES = 256 << 20
 
 
 class PeakMemory:
-    """Measures the peak of a ``with`` block beyond what was held when it began.
+    """Peak memory of a ``with`` block, beyond what was held when it began."""
 
-    On the CPU: the high-water mark of the resident set, reset at the beginning, or samples of the
-    resident set where the system cannot do that. On CUDA: the allocator's own peak.
-
-    Attributes
-    ----------
-    bytes : int
-        After the block.
-    method : str
-        How it was measured.
-    """
-
-    bytes: int
-    method: str
+    bytes: int  # after the block
+    method: str  # on CUDA the allocator's peak; else VmHWM, or samples of RSS
 
     def __init__(self, device: str) -> None:
         self.device = device
@@ -100,7 +89,7 @@ def resident_bytes() -> int:
 
 
 def anonymous_bytes() -> int:
-    """What the process holds but for mapped files."""
+    """Return the bytes that the process holds, without mapped files."""
     try:
         return _status_bytes("RssAnon")
     except OSError:
@@ -108,16 +97,7 @@ def anonymous_bytes() -> int:
 
 
 class Sampled:
-    """The highest of a value within a ``with`` block, seen by a thread that looks again and again.
-
-    By default of all that the process holds but mapped files; the pages that the system keeps of
-    files are not in it.
-
-    Attributes
-    ----------
-    bytes : int
-        After the block.
-    """
+    """The highest value within a ``with`` block that a polling thread saw."""
 
     bytes: int
 
@@ -148,15 +128,7 @@ class ChildDied(RuntimeError):
 
 
 def in_child(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function in a fresh process with as many threads as this one.
-
-    Raises
-    ------
-    ChildDied
-        If the process ends without a result.
-    Exception
-        What the function raised, as a RuntimeError.
-    """
+    """Call a function in a fresh process; raise its error as a RuntimeError."""
     context = _child_context()
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(
@@ -186,7 +158,7 @@ def in_child_or_note(function: Callable[..., Any], *arguments: Any) -> dict[str,
 
 
 def _child_context() -> Any:
-    """Processes of their own; where the system can, forked from one that has only loaded torch."""
+    """Return a context whose processes are forked from one that has only loaded torch."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
@@ -219,11 +191,11 @@ class Timing:
         return cls(statistics.median(seconds), min(seconds), max(seconds), len(seconds))
 
     def scaled(self, factor: float) -> "Timing":
-        """The same rounds of work that is ``factor`` times as large."""
+        """Return the times of work that is ``factor`` times as large."""
         return Timing(self.median * factor, self.min * factor, self.max * factor, self.rounds)
 
     def as_dict(self) -> dict[str, float]:
-        """For a results file."""
+        """Return the times for a results file."""
         return asdict(self)
 
 
@@ -268,7 +240,7 @@ class Stopwatch:
             self._cache = torch.empty(_L2_FLUSH_BYTES, dtype=torch.int8, device=device)
 
     def seconds(self, work: Callable[[], Any]) -> float:
-        """Seconds of one call."""
+        """Return the seconds of one call."""
         if self.device == "cpu":
             start = time.perf_counter()
             work()
@@ -295,7 +267,7 @@ class Stopwatch:
     def race(
         self, contenders: Mapping[str, Callable[[], Any]], rounds: int
     ) -> tuple[dict[str, Any], dict[str, Timing]]:
-        """What each contender returns, and its turns, of which a slow one takes fewer."""
+        """Return each contender's answer and turns; slow contenders take fewer."""
         answers, few = {}, {}
         for name, work in contenders.items():
             answers[name] = work()

@@ -22,18 +22,18 @@ LIBRARIES = {"official": "official RotatE", "libkge": "LibKGE", "pykeen": "PyKEE
 
 
 def tensor_bytes(batch: int, entities: int, dim: int) -> int:
-    """The single tensor [B, E, d] of complex numbers, float32."""
+    """Return the bytes of the one tensor [B, E, d] of complex float32 numbers."""
     return 8 * batch * entities * dim
 
 
 def formula_bytes(library: str, batch: int, entities: int, dim: int, known: int) -> int:
-    """What a library's evaluation holds at its peak."""
+    """Return the bytes that a library's evaluation holds at its peak."""
     scores = 4 * FLOATS_PER_ELEMENT[library] * batch * entities * dim
     return scores + (3 * batch * known if library == "pykeen" else 0)
 
 
 def batch_that_fits(entities: int, dim: int, cap: float) -> int:
-    """The largest power of two, at most BATCH, whose official formula stays below the cap; or 0."""
+    """Return the largest power of two up to BATCH whose official formula fits the cap, or 0."""
     batch = BATCH
     while batch and formula_bytes("official", batch, entities, dim, 0) > cap:
         batch //= 2
@@ -41,7 +41,7 @@ def batch_that_fits(entities: int, dim: int, cap: float) -> int:
 
 
 def measure(model: Any, triples: Tensor, known: Any, batch: int, device: str) -> dict[str, Any]:
-    """Peak beyond the inputs and seconds of one batch, after a batch of one query."""
+    """Return peak memory and seconds of one batch, after a batch of one query."""
     triples = triples[torch.arange(batch) % len(triples)].to(device)  # tiny test sets repeat
     with torch.no_grad():
         _official_ranks(model, triples[:1], known)

@@ -26,7 +26,7 @@ GPU_BYTES, GPU_COLOUR = 80e9, "#c2410c"
 
 
 def draw_memory(rows: Rows, path: Path) -> None:
-    """Memory and time of `eval_mem`, one group of bars per dimension."""
+    """Draw memory and time of `eval_mem`, one group of bars per dimension."""
     row = max(rows, key=lambda row: int(row["dim"]))
     graph = row["graph"]
     footnote = (
@@ -103,7 +103,7 @@ def _time_bars(rows: Rows) -> Panel:
 
 
 def draw_distributed_training(rows: Rows, path: Path) -> None:
-    """How far losses of several processes are from one's, and the CPU time of their steps."""
+    """Draw differences of losses from one process's, and CPU times of steps."""
     speeds = [row for row in rows if row["section"] == "speed"]
     curves = [row for row in rows if row["section"] == "curve"]
     words = Words(
@@ -128,7 +128,7 @@ def draw_distributed_training(rows: Rows, path: Path) -> None:
 
 
 def _curves(axes: Axes, rows: Rows) -> None:
-    """Relative differences of losses, step by step."""
+    """Draw relative differences of losses, step by step."""
     axes.set_title("Difference of each step's loss", loc="left", fontweight="bold", pad=10)
     same = [row for row in rows if row["processes"] > 1 and not any(row["relative_differences"])]
     others = [row for row in rows if any(row["relative_differences"])]
@@ -149,7 +149,7 @@ def _curves(axes: Axes, rows: Rows) -> None:
 
 
 def draw_reports(systems: Mapping[str, tuple[Sequence[Bar], Sequence[Bar]]], path: Path) -> None:
-    """Memory and time of what users reported: a group of bars per system."""
+    """Draw memory and time of the systems that users reported, a group of bars each."""
     words = Words(
         "What users ran out of memory for, as they meant it",
         "TracIn: ConvE, 100 tests x WN18RR's training set. Path-star: 40,000 samples, 10,000,000 "

@@ -29,56 +29,45 @@ _KEPT_FREE = 1 << 30  # of the disk
 
 @dataclass(frozen=True)
 class Planted:
-    """A table of RotatE, its triples and their ranks.
-
-    Attributes
-    ----------
-    entities, dim : int
-        Rows, and complex numbers in each (halves, float16).
-    queries : int
-        Triples, whose tails are ranked.
-    most : int
-        Query ``i`` has ``i % (most + 1)`` rows that are closer than its target; half are known.
-    seed : int
-    """
+    """A table of RotatE, halves of float16, with triples whose ranks are known."""
 
     entities: int
-    dim: int
-    queries: int
-    most: int = 3
+    dim: int  # complex numbers of a row
+    queries: int  # triples whose tails are ranked
+    most: int = 3  # query i has i % (most + 1) closer rows than its target; half are known
     seed: int = 0
 
     @property
     def bytes(self) -> int:
-        """What the rows take."""
+        """Return the bytes of the rows."""
         return self.entities * self.dim * 4
 
     @property
     def name(self) -> str:
-        """Of its file."""
+        """Return the name of the file."""
         return f"planted-{self.entities}x{self.dim}-q{self.queries}-m{self.most}-s{self.seed}.npy"
 
     @cached_property
     def closer(self) -> npt.NDArray[np.int64]:
-        """How many rows are closer than the target of each query."""
+        """Count the rows that are closer than the target of each query."""
         return np.arange(self.queries, dtype=np.int64) % (self.most + 1)
 
     @cached_property
     def triples(self) -> Tensor:
-        """Int64 ``[queries, 3]``."""
+        """Return the triples, int64 ``[queries, 3]``."""
         heads, tails, _ = self._places
         relations = np.arange(self.queries, dtype=np.int64) % RELATIONS
         return torch.from_numpy(np.stack([heads, relations, tails], 1))
 
     @cached_property
     def phase(self) -> Tensor:
-        """Float32 ``[RELATIONS, dim]``."""
+        """Return the phases, float32 ``[RELATIONS, dim]``."""
         drawn = self._random(0).random((RELATIONS, self.dim), dtype=np.float32)
         return torch.from_numpy(drawn * np.float32(2 * np.pi))
 
     @cached_property
     def known(self) -> kgfast.KnownTriples:
-        """The triples themselves, and every other of the rows that are closer."""
+        """Return the triples, and every other row that is closer, as known."""
         hrt = self.triples
         answers = [
             torch.stack([hrt[query, 0], hrt[query, 1], torch.tensor(int(row))])
@@ -88,7 +77,7 @@ class Planted:
         return kgfast.KnownTriples(hrt, torch.stack(answers) if answers else hrt[:0])
 
     def wrong(self, ranks: kgfast.Ranks) -> int:
-        """How many ranks, raw or filtered, are not what they were made to be."""
+        """Count the ranks, raw or filtered, that differ from the planted ones."""
         left = torch.from_numpy(self.closer // 2)  # without the known ones
         raw = torch.from_numpy(self.closer)
         own = ranks.greater[:, 0] != left, ranks.raw.greater[:, 0] != raw
@@ -96,13 +85,7 @@ class Planted:
         return int((own[0] | own[1] | ties).sum())
 
     def write(self, folder: Path) -> Path:
-        """The file, written block by block, unless it is there.
-
-        Raises
-        ------
-        OSError
-            If the disk has no room for it.
-        """
+        """Write the file block by block, unless it is there or the disk has no room."""
         path = folder / self.name
         if path.exists():
             return path
@@ -120,11 +103,11 @@ class Planted:
         return path
 
     def table(self) -> Tensor:
-        """All rows in memory, float16 ``[entities, 2 dim]``."""
+        """Return all rows in memory, float16 ``[entities, 2 dim]``."""
         return self.rows(0, self.entities)
 
     def rows(self, first: int, last: int) -> Tensor:
-        """Rows ``first .. last - 1``, drawn anew."""
+        """Draw rows ``first .. last - 1`` anew."""
         parts = []
         for place, block in enumerate(self.blocks(first // BLOCK_ROWS)):
             start = (first // BLOCK_ROWS + place) * BLOCK_ROWS
@@ -134,11 +117,11 @@ class Planted:
         return torch.from_numpy(np.concatenate(parts))
 
     def model(self, entity: object) -> kgfast.RotatE:
-        """The model of its rows, in a file or in memory."""
+        """Return the model of rows in a file or in memory."""
         return kgfast.RotatE(entity, self.phase, relation_format="phase")
 
     def blocks(self, number: int = 0) -> Iterator[npt.NDArray[np.float16]]:
-        """The rows, a block at a time, from block ``number`` on."""
+        """Yield the rows, a block at a time, from block ``number`` on."""
         ids, rows = self._planted
         for first in range(number * BLOCK_ROWS, self.entities, BLOCK_ROWS):
             block = self._drawn(first // BLOCK_ROWS)
@@ -147,7 +130,7 @@ class Planted:
             yield block
 
     def _drawn(self, number: int) -> npt.NDArray[np.float16]:
-        """The random rows of a block: uniform in [-1, 1)."""
+        """Draw the random rows of a block, uniform in [-1, 1)."""
         count = min(BLOCK_ROWS, self.entities - number * BLOCK_ROWS)
         bits = np.frombuffer(self._random(2 + number).bytes(count * self.dim * 4), np.int16)
         drawn = torch.from_numpy(bits.copy()).to(torch.float16).mul_(2.0**-15)
@@ -160,7 +143,7 @@ class Planted:
     def _places(
         self,
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], list[npt.NDArray[np.int64]]]:
-        """Heads, targets, and the rows closer than each target: distinct, all over the table."""
+        """Draw heads, targets, and the rows closer than each target: all distinct."""
         count = 2 * self.queries + int(self.closer.sum())
         if count > self.entities:
             raise ValueError(f"{count} rows are planted; the table has {self.entities}")
@@ -171,7 +154,7 @@ class Planted:
 
     @cached_property
     def _planted(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float16]]:
-        """Ids of the rows that are not as drawn, ascending, and the rows."""
+        """Return ids, ascending, and rows that are planted."""
         heads, tails, closer = self._places
         random = self._random(1)
         ids, rows = [], []

@@ -1,4 +1,4 @@
-"""What ``kgfast plan`` predicts, beside runs: each measured between calibrations of its case."""
+"""Predictions of ``kgfast plan`` beside runs, each measured between calibrations of its case."""
 
 import math
 import statistics
@@ -36,7 +36,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """The name in words."""
+        """Return the name in words."""
         what = "ranks" if self.work.top is None else f"best {self.work.top}"
         where = "file" if self.from_file else "memory"
         return f"{what}, {self.work.model}, {self.work.dtype}, {where}"

@@ -71,11 +71,7 @@ def read_cold(path: Path, first: int, count: int) -> dict[str, float]:
 def kill_and_resume(
     planted: Planted, path: Path, folder: Path, kills: int, seed: int
 ) -> dict[str, Any]:
-    """Rank with ``partial=``, kill the process at random moments, go on, and say what was lost.
-
-    Returns the counts of the run that was left alone at last, and for each kill the row that was
-    reached, the row that was kept, and the rows of a range.
-    """
+    """Rank with ``partial=`` through kills at random moments; return counts and losses of each."""
     moments = random.Random(seed)
     places = sorted(moments.random() for _ in range(kills))
     killed = []
@@ -100,7 +96,7 @@ def kill_and_resume(
 
 
 def _kept(folder: Path) -> int:
-    """The row that a killed run goes on from."""
+    """Return the row that a killed run goes on from."""
     path = folder / "pass-0.npz"
     if not path.exists():
         return 0
@@ -109,7 +105,7 @@ def _kept(folder: Path) -> int:
 
 
 def _started(planted: Planted, path: Path, folder: Path) -> tuple[Any, Any, Any]:
-    """A process that ranks; the rows that it has counted, itself, and where its counts come."""
+    """Start a process that ranks; return its counted rows, itself, and the pipe of its counts."""
     rows = _CONTEXT.Value("q", 0)
     receiver, sender = _CONTEXT.Pipe(duplex=False)
     process = _CONTEXT.Process(
@@ -140,14 +136,7 @@ def _watched(
 
 
 class Ranker:
-    """Processes that hold a table between them and rank it when they are told to.
-
-    Parameters
-    ----------
-    planted : Planted
-    processes, threads : int
-        How many, and of how many threads each.
-    """
+    """Processes that hold a table between them and rank it on demand."""
 
     def __init__(self, planted: Planted, processes: int, threads: int) -> None:
         self._store = tempfile.TemporaryDirectory()

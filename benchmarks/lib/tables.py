@@ -6,26 +6,15 @@ formats a template has those of `FORMATS` (``"{seconds[median]:time}"``).
 """
 
 import string
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
-
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 from lib.results import Row, Rows
 
 LABELS = {"compile": "torch.compile", "eager": "torch, in chunks", "keops": "KeOps"}
-OURS = "bold green"  # the style of kgfast's rows
 
 Cell = str | Callable[[Row], str]
 Columns = Sequence[tuple[str, Cell]]  # a head that ends in a colon: aligned right, as in Markdown
-
-
-def console() -> Console:
-    """Make a console that is wide enough for the tables where the output is not a terminal."""
-    return Console(width=None if sys.stdout.isatty() else 116, highlight=False)
 
 
 def human_bytes(count: float) -> str:
@@ -104,22 +93,19 @@ def markdown(columns: Columns, rows: Rows) -> Iterator[str]:
         yield markdown_row(*(cell_of(row, cell) for _, cell in columns))
 
 
-def console_table(title: str, columns: Columns, rows: Rows) -> Table:
-    """Make a table for the console, in which kgfast's rows stand out."""
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-    for head, _ in columns:
-        justify = "right" if head.endswith(":") else "left"
-        table.add_column(head.removesuffix(":").strip(), justify=justify)
-    for row in rows:
-        table.add_row(*(cell_of(row, cell) for _, cell in columns), style=style_of(row))
-    return table
-
-
-def style_of(row: Row) -> str | None:
-    """Mark kgfast's rows, and dim those of peers that cannot run here."""
-    if row.get("seconds", ()) is None:
-        return "dim"
-    return OURS if str(row.get("contender", "")).startswith("kgfast") else None
+def plain(title: str, columns: Columns, rows: Rows) -> Iterator[str]:
+    """Yield the lines of a table for the console."""
+    heads = [head.removesuffix(":").strip() for head, _ in columns]
+    lines = [heads, *([cell_of(row, cell) for _, cell in columns] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    lines.insert(1, ["-" * width for width in widths])
+    yield f"\n{title}\n"
+    for line in lines:
+        cells = zip(line, widths, columns, strict=True)
+        aligned = (
+            cell.rjust(n) if head.endswith(":") else cell.ljust(n) for cell, n, (head, _) in cells
+        )
+        yield "  ".join(aligned).rstrip()
 
 
 def median(row: Row) -> str:

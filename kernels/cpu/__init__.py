@@ -23,12 +23,12 @@ _BASELINE = "KGFAST_BUILD_BASELINE=1 pip install . builds them"
 
 
 def is_available() -> bool:
-    """Whether the C++ extension was built, with kernels that this machine can run."""
+    """Return whether the C++ extension was built, with kernels that this machine can run."""
     return _is_built() and bool(extension.find_isa(""))
 
 
 def what_is_missing() -> str:
-    """What keeps this backend from serving, where it is not available."""
+    """Say what keeps this backend from serving, where it is not available."""
     if not _is_built():
         compiler = (
             "Visual Studio's C++ Clang tools" if sys.platform == "win32" else "g++ or clang++"
@@ -45,12 +45,10 @@ def _is_built() -> bool:
 
 
 def isa() -> str:
-    """The instruction set in use: ``KGFAST_CPU_ISA``, or the best one of this machine.
+    """Return the instruction set in use: ``KGFAST_CPU_ISA``, or the best one of this machine.
 
-    Raises
-    ------
-    ValueError
-        If ``KGFAST_CPU_ISA`` names one that does not exist or that this machine or build lacks.
+    A ValueError says that ``KGFAST_CPU_ISA`` does not exist, or that this machine or build lacks
+    it.
     """
     name = os.environ.get("KGFAST_CPU_ISA", "")
     if name and name not in ISAS:
@@ -64,5 +62,5 @@ def isa() -> str:
 
 
 def available_isas() -> list[str]:
-    """The instruction sets that this machine and build have, best first."""
+    """Return the instruction sets that this machine and build have, best first."""
     return [name for name in ISAS if extension is not None and extension.find_isa(name)]

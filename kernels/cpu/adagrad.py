@@ -11,7 +11,7 @@ from .views import address, machine
 
 
 def adagrad(parameter: Tensor, sums: Tensor, gradient: Tensor, step: AdagradStep) -> None:
-    """The contract of :func:`kgfast.ops.adagrad`; see there."""
+    """Update; the contract of :func:`kgfast.ops.adagrad`."""
     gradient = gradient.contiguous()
     tensors = parameter, sums, gradient
     numbers = (*(address(it) for it in tensors), parameter.numel())

@@ -1,4 +1,4 @@
-"""The CPU backend: C++ kernels; this module is what :class:`kgfast.kernels.backend.Backend` says.
+"""CPU backend: C++ kernels, by the protocol :class:`kgfast.kernels.backend.Backend`.
 
 A loss takes the cost of the scores of all pairs, its gradients that of scores and of their
 gradients, and one walk over the scores each (engine/loss_row.h). Scores of cross entropy that fit
@@ -21,7 +21,7 @@ from ..backend import (
     Packing,
     Passes,
 )
-from ..chunked_losses import ChunkedLosses
+from ..losses import ChunkedLosses
 from ..operands import Gradients, Need, Operands
 from . import bf16
 from .adagrad import adagrad

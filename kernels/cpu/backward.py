@@ -24,7 +24,7 @@ _ROWS = 4096  # queries whose feature blocks a worker holds at once
 
 
 def pairwise_backward(operands: Operands, grad: Tensor, need: Need, into: Into | None) -> Gradients:
-    """The gradients of the scores of all pairs."""
+    """Return the gradients of the scores of all pairs."""
     crops = Crops.of(operands)
     grad = crops.with_axis(grad)
     sums = _room(operands, crops, need) if into is None else Gradients(into.queries, into.table)
@@ -41,7 +41,7 @@ def pairwise_backward(operands: Operands, grad: Tensor, need: Need, into: Into |
 
 
 def _room(operands: Operands, crops: Crops, need: Need, count: int | None = None) -> Gradients:
-    """Room for the gradients that are needed; for those of ``count`` rows."""
+    """Make room for the gradients that are needed; of ``count`` rows."""
     factor = operands.factor
     return Gradients(
         crops.gradient_like(operands.queries) if need.queries else None,
@@ -55,7 +55,7 @@ def _rows(tensor: Tensor | None, rows: slice) -> Tensor | None:
 
 
 def _columns(operands: Operands, grad: Tensor) -> Iterator[slice]:
-    """Candidates that are served at once: all, unless lengths or a float32 copy must stay small."""
+    """Cut candidates so that lengths, or a float32 copy of their gradients, stay small."""
     table, factor = operands.table, operands.factor
     count, step = len(table), max(1, len(table))
     if operands.score.root:
@@ -68,7 +68,7 @@ def _columns(operands: Operands, grad: Tensor) -> Iterator[slice]:
 
 
 def _is_summed_apart(*rows: Tensor | None) -> bool:
-    """Whether gradients of parts cannot be added where they belong."""
+    """Return whether gradients of parts cannot be added where they belong."""
     return any(part is not None and part.dtype != torch.float32 for part in rows)
 
 
@@ -100,7 +100,7 @@ def _backward_of_rows(
 
 
 def _over_lengths(operands: Operands, grad: Tensor, index: Tensor | None) -> Tensor:
-    """The gradient of scores, over the length where a root follows the sum; 0 where it is 0."""
+    """Divide the gradient by the length where a root follows the sum; 0 where it is 0."""
     if not operands.score.root:
         return grad
     values = scores(operands, index).view(grad.shape)
@@ -108,7 +108,7 @@ def _over_lengths(operands: Operands, grad: Tensor, index: Tensor | None) -> Ten
 
 
 def _zeros_for(gradient: Tensor | None) -> Tensor | None:
-    """Float32 that a gradient is summed in."""
+    """Make float32 zeros that a gradient is summed in."""
     return None if gradient is None else torch.zeros_like(gradient, dtype=torch.float32)
 
 
@@ -133,7 +133,7 @@ def indexed_backward(
     within: slice | None,
     besides: Tensor | None,
 ) -> Gradients:
-    """The gradients of the scores of the pairs that an index names.
+    """Return the gradients of the pairs that an index names.
 
     Those of the whole table are written where they belong: rows beside them would take as much
     memory again.
@@ -166,7 +166,7 @@ def indexed_backward(
 def _grouped(
     index: Tensor, within: slice | None, besides: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Distinct ids, the positions of each in a fixed order, and where those of an id begin.
+    """Return distinct ids, the positions of each in a fixed order, and where each id's begin.
 
     Ids of ``besides`` that the index does not name have no positions.
     """
@@ -190,7 +190,7 @@ def _grouped(
 
 
 def _zeros(operands: Operands, crops: Crops, need: Need) -> Gradients:
-    """Gradients of the whole table and factor, of which only some rows are written."""
+    """Make gradients of the whole table and factor, of which only some rows are written."""
     table, factor = operands.table, operands.factor
     return Gradients(
         crops.gradient_like(operands.queries) if need.queries else None,

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from ..backend import Into
-from ..chunked_losses import ChunkedLosses
 from ..labels import (
     Ahead,
     BceRows,
@@ -24,7 +23,7 @@ from ..labels import (
     LossGradients,
     LossNeed,
 )
-from ..losses import SoftmaxFactors, softmax_rows
+from ..losses import ChunkedLosses, SoftmaxFactors, softmax_rows
 from ..operands import Operands
 from ..positives import Positives
 from ..sweeps import GradientSums
@@ -33,40 +32,28 @@ from .passes import LossPass
 from .views import address, machine, pointers_of, query_view, table_view
 
 _QUERIES = 1024  # at a time: of more, parts of their gradient are too few for many threads
-_NOTHING = LossNeed(queries=False, table=False, bias=False)
 
 
 def is_available() -> bool:
-    """Whether this machine and build have such products, beside the instruction set in use."""
+    """Return whether this machine and build have such products beside the instruction set."""
     return extension.has_bf16(isa())
 
 
 class Bf16Losses(ChunkedLosses):
-    """See :class:`kgfast.kernels.backend.Losses`: of ``dot``, of float32 queries."""
+    """Losses of ``dot``, of float32 queries; see :class:`kgfast.kernels.backend.Losses`."""
 
-    def _bce(self, operands: Operands, labels: Labels) -> BceRows:
-        return self._bce_parts(LossPass.SOFTPLUS_SUMS, operands, labels, None, _NOTHING)[0]
-
-    def _bce_gradients(
-        self, operands: Operands, labels: Labels, grad_rows: Tensor, need: LossNeed
-    ) -> LossGradients:
-        return self._bce_parts(LossPass.SIGMOID_SLOPES, operands, labels, grad_rows, need)[1]
-
-    def _bce_with_gradients(
-        self, operands: Operands, labels: Labels, grad_rows: Tensor, need: LossNeed
-    ) -> tuple[BceRows, LossGradients]:
-        walk = LossPass.SOFTPLUS_SUMS_SIGMOID_SLOPES
-        return self._bce_parts(walk, operands, labels, grad_rows, need)
-
-    def _bce_parts(
+    def _bce(
         self,
-        walk: LossPass,
         operands: Operands,
         labels: Labels,
         grad_rows: Tensor | None,
         need: LossNeed,
+        *,
+        has_rows: bool = True,
     ) -> tuple[BceRows, LossGradients]:
-        """What a walk has of the rows and of their gradients."""
+        walk = LossPass.SOFTPLUS_SUMS if grad_rows is None else LossPass.SIGMOID_SLOPES
+        if has_rows and grad_rows is not None:
+            walk = LossPass.SOFTPLUS_SUMS_SIGMOID_SLOPES
         rows, linear = operands.queries.new_zeros((2, operands.num_queries), dtype=torch.float64)
         gradients = GradientSums(self._backend, operands, need)
         for part in _blocks(operands):
@@ -119,7 +106,7 @@ class Bf16Losses(ChunkedLosses):
 
 
 class _LossFactors(NamedTuple):
-    """Float32 numbers of each row: of slopes, and what a positive's is less."""
+    """Float32 numbers of each row: factors of slopes, and what a positive's slope is less."""
 
     near: Tensor | None = None
     scale: Tensor | None = None
@@ -128,7 +115,7 @@ class _LossFactors(NamedTuple):
 
 
 class _Sums(NamedTuple):
-    """Of each row, float64, and of each positive its score."""
+    """Sums of each row, float64, and the score of each positive."""
 
     peaks: Tensor  # [B] the highest scores, of exponentials
     terms: Tensor  # [B] sums of exp(x - peak) or softplus(x)
@@ -140,7 +127,7 @@ _NO_FACTORS = _LossFactors()
 
 
 def _blocks(operands: Operands) -> Iterator[slice]:
-    """The queries that are swept together; all, where gradients cannot be added in the table's."""
+    """Cut queries into those that are swept together; only gradients in float32 can be added up."""
     count, in_blocks = operands.num_queries, operands.table.dtype == torch.float32
     step = _QUERIES if in_blocks else max(1, count)
     for first in range(0, count if operands.candidates.num_rows else 0, step):
@@ -155,7 +142,7 @@ def _sweep(
     constant: float = 0.0,
     gradients: tuple[GradientSums, slice] | None = None,
 ) -> _Sums:
-    """One walk; ``gradients`` are where those of a block of queries go, and which block it is."""
+    """Walk once; ``gradients`` are where those of a block of queries go, and the block."""
     queries, into, bias = operands.queries, Into(None, None), None
     if gradients is not None:
         into, bias = gradients[0].into(gradients[1], slice(None)), gradients[0].bias

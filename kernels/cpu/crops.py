@@ -1,4 +1,4 @@
-"""Crop widths as the extension takes them: ascending, each once."""
+"""Crop widths in the extension's form: ascending, each once."""
 
 from dataclasses import dataclass
 
@@ -9,31 +9,17 @@ from ..operands import Operands
 
 @dataclass(frozen=True)
 class Crops:
-    """The widths of one call.
+    """Crop widths of one call."""
 
-    Attributes
-    ----------
-    widths : list of int
-        As the caller ordered them, ``[C]``.
-    distinct : list of int
-        Ascending, each once.
-    slots : list of int
-        For each distinct width the first place that asks for it.
-    covers_rows : bool
-        Whether the widest crop is the whole row.
-    has_axis : bool
-        Whether results have a leading axis of crops.
-    """
-
-    widths: list[int]
-    distinct: list[int]
-    slots: list[int]
-    covers_rows: bool
-    has_axis: bool
+    widths: list[int]  # as the caller ordered them, [C]
+    distinct: list[int]  # ascending, each once
+    slots: list[int]  # for each distinct width the first place that asks for it
+    covers_rows: bool  # the widest crop is the whole row
+    has_axis: bool  # results have a leading axis of crops
 
     @classmethod
     def of(cls, operands: Operands) -> "Crops":
-        """The crops that operands ask for."""
+        """Read the crops that operands ask for."""
         widths = operands.crops
         distinct = sorted(set(widths))
         slots = [widths.index(dim) for dim in distinct]
@@ -49,16 +35,16 @@ class Crops:
         return scores if self.has_axis else scores[0]
 
     def arrange(self, counts: Tensor) -> list[Tensor]:
-        """Counts ``[distinct, kinds, B]`` as a tensor of each kind, ``[C, B]`` or ``[B]``."""
+        """Return the tensors ``[C, B]`` or ``[B]`` of counts ``[distinct, kinds, B]``, by kind."""
         places = [self.distinct.index(dim) for dim in self.widths]
         columns = counts[places].transpose(0, 1)
         return [column.clone() if self.has_axis else column[0].clone() for column in columns]
 
     def with_axis(self, grad: Tensor) -> Tensor:
-        """A gradient of scores as float32 ``[C, B, K]``."""
+        """Return a gradient of scores as float32 ``[C, B, K]``."""
         return (grad if self.has_axis else grad[None]).float()
 
     def gradient_like(self, rows: Tensor, count: int | None = None) -> Tensor:
-        """Room for the gradient of ``count`` rows, zero where no crop reaches."""
+        """Make room for the gradient of ``count`` rows, zero where no crop reaches."""
         shape = (len(rows) if count is None else count, rows.shape[1])
         return rows.new_empty(shape) if self.covers_rows else rows.new_zeros(shape)

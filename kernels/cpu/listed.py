@@ -17,7 +17,7 @@ from .views import address, machine, pointers_of, raise_nonfinite
 def list_counts(
     operands: Operands, lists: Lists, targets: Tensor, known: Known, checks: Checks
 ) -> Counts:
-    """The contract of :meth:`kgfast.kernels.backend.Backend.list_counts`."""
+    """Count; the contract of :meth:`kgfast.kernels.backend.Backend.list_counts`."""
     crops = Crops.of(operands)
     shape = (len(crops.distinct), 4, len(targets))
     counts = targets.new_empty(shape)
@@ -41,7 +41,7 @@ def list_counts(
 def list_topk(
     operands: Operands, lists: Lists, k: int, known: Known | None, checks: Checks
 ) -> tuple[Tensor, Tensor]:
-    """The contract of :meth:`kgfast.kernels.backend.Backend.list_topk`."""
+    """Return the best; the contract of :meth:`kgfast.kernels.backend.Backend.list_topk`."""
     queries, crops = operands.queries, operands.crops
     scores = queries.new_empty((len(crops), len(queries), k))
     ids = lists.indices.new_empty(scores.shape)

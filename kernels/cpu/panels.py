@@ -38,8 +38,6 @@ _LEAST_SIZE, _MOST_SIZE = 2.0**-60, 2.0**60  # of the number that becomes the la
 
 
 class _Packing:
-    """See :class:`kgfast.kernels.backend.Packing`."""
-
     def pack(self, candidates: Prepared, *, croppable: bool = False) -> Panels | str:
         table, score = candidates.table, candidates.score
         if candidates.factor is not None:
@@ -70,7 +68,7 @@ PACKING: Packing = _Packing()
 
 
 def _best_format(score: Score, features: int, *, croppable: bool) -> str:
-    """That of which a sweep reads the fewest bytes."""
+    """Return the format of which a sweep reads the fewest bytes."""
     formats = ["float32"]
     if serves_int8(score, features) and not croppable:  # crops have scales of their own
         formats.append("int8")
@@ -78,7 +76,7 @@ def _best_format(score: Score, features: int, *, croppable: bool) -> str:
 
 
 def _bytes_of(candidates: Prepared, features: int) -> dict[str, Tensor]:
-    """The rows as bytes of one scale, which most of them fit."""
+    """Return the rows as bytes of one scale, which most of them fit."""
     score, rows = candidates.score, candidates.num_rows
     tensors = {
         name: torch.empty(size, dtype=dtype, device="cpu")
@@ -100,7 +98,7 @@ def _bytes_of(candidates: Prepared, features: int) -> dict[str, Tensor]:
 
 
 def _fill(candidates: Prepared, features: int, tensors: dict[str, Tensor]) -> int:
-    """Pack all rows; the first that is not finite, or -1."""
+    """Pack all rows; return the first that is not finite, or -1."""
     pointers = _pointers_of_rows(candidates)
     panels, norms = address(tensors["panels"]), address(tensors.get("norms"))
     if norms:
@@ -109,7 +107,7 @@ def _fill(candidates: Prepared, features: int, tensors: dict[str, Tensor]) -> in
 
 
 def _pointers_of_rows(candidates: Prepared) -> Pointers:
-    """The candidates, and no queries."""
+    """Return pointers of the candidates, and of no queries."""
     table = candidates.table
     width = candidates.score.query_width(table.shape[1], has_factor=False)
     return pointers_of(Operands(table.new_empty((0, width)), candidates), None)

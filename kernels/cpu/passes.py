@@ -1,4 +1,4 @@
-"""What losses do to scores on the CPU, each one walk over them.
+"""Passes of the losses on the CPU, each one walk over the scores.
 
 Cost model: engine/loss_row.h. Everything that is large runs on the threads of the extension: after
 an operator of torch its own threads spin for a while, on the cores that the next kernel needs.
@@ -19,7 +19,7 @@ _LOWEST = torch.finfo(torch.float32).min
 
 
 class LossPass(IntEnum):
-    """The walks, as csrc/host/losses.h has them."""
+    """Walks over scores, as csrc/host/losses.h has them."""
 
     SOFTPLUS_SUMS = 0
     SIGMOID_SLOPES = 1
@@ -49,7 +49,7 @@ def _walk(
     factors: _Factors = _NO_FACTORS,
     constant: float = 0.0,
 ) -> None:
-    """One walk over contiguous ``scores``; ``sums`` are float64 numbers of each row."""
+    """Walk once over contiguous ``scores``; ``sums`` are float64 numbers of each row."""
     factors = _Factors(*(None if row is None else row.contiguous() for row in factors))
     extension.loss_pass(
         machine(),
@@ -62,8 +62,6 @@ def _walk(
 
 
 class _FusedPasses:
-    """See :class:`kgfast.kernels.backend.Passes`."""
-
     def bce_sums(self, scores: Tensor, label_c: float) -> tuple[Tensor, Tensor]:
         softplus, linear = _row_sums(scores, 2)
         _walk(LossPass.SOFTPLUS_SUMS, scores, (softplus, linear))
@@ -94,8 +92,6 @@ class _FusedPasses:
 
 
 class _FusedAdversarial:
-    """See :class:`kgfast.kernels.backend.Adversarial`."""
-
     def rows(self, scores: Tensor, alpha: float) -> tuple[Tensor, Tensor, Tensor]:
         peaks, masses, totals = _row_sums(scores, 3)
         _walk(

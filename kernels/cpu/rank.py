@@ -24,7 +24,7 @@ def rank_counts(
     checks: Checks,
     target_scores: Tensor | None = None,
 ) -> Counts:
-    """The contract of :meth:`kgfast.kernels.backend.Backend.rank_counts`."""
+    """Count; the contract of :meth:`kgfast.kernels.backend.Backend.rank_counts`."""
     crops, candidates = Crops.of(operands), operands.candidates
     counts = targets.new_empty((len(crops.distinct), 4, len(targets)), dtype=torch.int64)
     targets, indptr, indices = (ids.contiguous() for ids in (targets, *known))

@@ -14,7 +14,7 @@ from .views import address
 
 
 def row_adam(tables: Sequence[Tensor], ids: Tensor, gradients: Tensor, step: AdamStep) -> None:
-    """The contract of :func:`kgfast.ops.row_adam`; see there."""
+    """Update; the contract of :func:`kgfast.ops.row_adam`."""
     gradients = gradients.contiguous()
     first, second = (1 - beta**step.number for beta in step.betas)
     extension.row_adam(

@@ -17,7 +17,7 @@ from .views import address, machine, pointers_of
 
 
 def scores(operands: Operands, index: Tensor | None = None, *, out: Tensor | None = None) -> Tensor:
-    """The contract of :meth:`kgfast.kernels.backend.Backend.scores`."""
+    """Return scores; the contract of :meth:`kgfast.kernels.backend.ChunkedBackend.scores`."""
     crops = Crops.of(operands)
     if out is None:
         pairs = (operands.num_queries, operands.candidates.num_rows)

@@ -1,4 +1,4 @@
-"""How many threads the extension computes on: torch's number, unless it has the cores for itself.
+"""Number of threads of the extension: torch's, unless the extension has the cores for itself.
 
 After an operator that torch spreads over its threads, those spin for milliseconds on the cores that
 the next kernel needs (unless ``OMP_WAIT_POLICY`` says otherwise, which kgfast sets where it comes
@@ -27,7 +27,7 @@ HAS_OWN_NUMBERS = _set_openmp is not None and torch.backends.openmp.is_available
 
 
 def count() -> int:
-    """Threads of a kernel of the extension."""
+    """Count the threads of a kernel of the extension."""
     return _own.get() or torch.get_num_threads()
 
 
@@ -48,8 +48,8 @@ def alone() -> Iterator[None]:
 def one_here() -> Iterator[None]:
     """Leave operators of torch one thread in the calling thread, and in no other.
 
-    :func:`alone` changes the number of MKL for all threads of the process, and that of threads
-    that use torch for the first time. Where :data:`HAS_OWN_NUMBERS` is False, this is ``alone``.
+    :func:`alone` also changes MKL's number for all threads, and that of threads new to torch. Where
+    :data:`HAS_OWN_NUMBERS` is False, this is ``alone``.
     """
     if not HAS_OWN_NUMBERS:
         with alone():

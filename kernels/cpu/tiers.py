@@ -17,23 +17,14 @@ _ALL = (1 << len(TIERS)) - 1
 
 
 def wanted() -> tuple[str, ...]:
-    """The tiers that ``KGFAST_TIERS`` allows, whatever this machine has.
-
-    Raises
-    ------
-    ValueError
-        If it names a tier that does not exist.
-    """
+    """Return the tiers that ``KGFAST_TIERS`` allows, whatever this machine has."""
     return _named(mask())
 
 
 def mask() -> int:
-    """The same as a mask; the extension leaves out what the machine lacks.
+    """Return :func:`wanted` as a mask; the extension leaves out what the machine lacks.
 
-    Raises
-    ------
-    ValueError
-        If ``KGFAST_TIERS`` names a tier that does not exist.
+    A ValueError says that ``KGFAST_TIERS`` names a tier that does not exist.
     """
     value = os.environ.get("KGFAST_TIERS", "").strip()
     if value in ("", "all"):
@@ -50,12 +41,12 @@ def mask() -> int:
 
 
 def available(isa: str) -> tuple[str, ...]:
-    """The tiers that this machine and build have beside an instruction set."""
+    """Return the tiers that this machine and build have beside an instruction set."""
     return _named(extension.find_tiers(isa))
 
 
 def lacking(isa: str) -> tuple[str, ...]:
-    """The tiers that ``KGFAST_TIERS`` names and this machine or build lacks."""
+    """Return the tiers that ``KGFAST_TIERS`` names and this machine or build lacks."""
     named = os.environ.get("KGFAST_TIERS", "").strip() not in ("", "all")
     return tuple(name for name in wanted() if named and name not in available(isa))
 

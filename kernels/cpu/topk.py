@@ -1,4 +1,4 @@
-"""The best k candidates on the CPU: the sweep of ranks, with limits that fall as it goes.
+"""Best k candidates on the CPU: the sweep of ranks, with limits that fall as it goes.
 
 A pair survives unless the float32 sweep proves that k others are better; canonical scores order
 what is left (host/topk.h). Few queries of an index read bytes before float32, or high bytes before
@@ -18,7 +18,7 @@ from .views import address, machine, pointers_of, raise_nonfinite
 
 
 def topk(operands: Operands, k: int, known: Known | None, checks: Checks) -> tuple[Tensor, Tensor]:
-    """The contract of :meth:`kgfast.kernels.backend.Backend.topk`."""
+    """Return the best; the contract of :meth:`kgfast.kernels.backend.Backend.topk`."""
     queries, crops = operands.queries, operands.crops
     scores = queries.new_empty((len(crops), len(queries), k))
     ids = queries.new_empty(scores.shape, dtype=torch.int64)

@@ -1,4 +1,4 @@
-"""Tensors and operands as the extension sees them."""
+"""Tensors and operands in the extension's form."""
 
 import math
 from functools import cache
@@ -25,26 +25,23 @@ class View(NamedTuple):
     dtype: int
     rows: int
     row_stride: int
-    columns: list[int]
-    """First column of each plane."""
+    columns: list[int]  # the first of each plane
     step: int
 
 
 class Packed(NamedTuple):
-    """Panels of all rows, by their addresses; 0 where there are none."""
+    """Addresses of panels of all rows; 0 where there are none."""
 
     features: int
-    panels: int = 0
-    """Float32."""
+    panels: int = 0  # float32
     norms: int = 0
     bytes: int = 0
-    scale: float = 0.0
-    """Of bytes."""
+    scale: float = 0.0  # of bytes
     int8: int = 0
 
 
 class Pointers(NamedTuple):
-    """Operands, for ``as_operands`` of csrc/bind/python.h."""
+    """Operands for ``as_operands`` of csrc/bind/python.h."""
 
     score: int
     term_ulps: int
@@ -52,18 +49,17 @@ class Pointers(NamedTuple):
     table: View
     factor: View | None
     bias: View | None
-    ids: tuple[int, int, Tensor] | None
-    """Pointer and count, and what keeps them alive."""
+    ids: tuple[int, int, Tensor] | None  # pointer, count, and the tensor that keeps them alive
     packed: Packed | None
 
 
 def machine() -> tuple[str, int, int]:
-    """The instruction set, the number of threads and the tiers of a call."""
+    """Return the instruction set, the number of threads and the tiers of a call."""
     return isa(), threads.count(), tiers.mask()
 
 
 def pointers_of(operands: Operands, bias: Tensor | None) -> Pointers:
-    """The operands, with a ``bias [N]`` as its consumer takes it; they must outlive the call."""
+    """Return pointers of operands, which must outlive the call, and of a ``bias [N]``."""
     ids = None if operands.candidates.ids is None else operands.candidates.ids.contiguous()
     return Pointers(
         score_code(operands.score, has_factor=operands.has_factor),
@@ -78,7 +74,7 @@ def pointers_of(operands: Operands, bias: Tensor | None) -> Pointers:
 
 
 def _packed(candidates: Prepared) -> Packed | None:
-    """Panels of the candidates that the sweep in use reads; none of some rows."""
+    """Return panels of the candidates that the sweep in use reads; none of some rows."""
     panels = candidates.panels
     if panels is None or candidates.ids is not None or candidates.factor is not None:
         return None
@@ -94,7 +90,7 @@ def _packed(candidates: Prepared) -> Packed | None:
 
 
 def reads(panels: Panels, score: Score) -> bool:
-    """Whether the sweep in use reads these panels."""
+    """Return whether the sweep in use reads these panels."""
     if panels.number_format not in ("float32", "int8") or panels.score != score.name:
         return False
     if panels.number_format == "int8" and not serves_int8(score, panels.num_features):
@@ -108,23 +104,14 @@ def reads(panels: Panels, score: Score) -> bool:
 
 
 class PanelShape(NamedTuple):
-    """How a format holds candidates.
+    """Form in which a format holds candidates."""
 
-    Attributes
-    ----------
-    lanes : int
-        Candidates of a panel.
-    panel : tuple of int
-        The shape of one.
-    dtype : torch.dtype
-    """
-
-    lanes: int
-    panel: tuple[int, ...]
+    lanes: int  # candidates of a panel
+    panel: tuple[int, ...]  # the shape of one
     dtype: torch.dtype
 
     def tensors(self, rows: int) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        """Shapes and dtypes of all that it holds of so many rows."""
+        """Return shapes and dtypes of all tensors for so many rows."""
         count = -(-rows // self.lanes)
         kinds = {"panels": ((count, *self.panel), self.dtype)}
         if self.dtype == torch.float32:
@@ -133,12 +120,12 @@ class PanelShape(NamedTuple):
 
     @property
     def row_bytes(self) -> float:
-        """Of a candidate."""
+        """Count the bytes of a candidate."""
         return math.prod(self.panel) * self.dtype.itemsize / self.lanes
 
 
 def panel_shape(number_format: str, score: Score, features: int) -> PanelShape:
-    """That of a score without a factor."""
+    """Return the form of a score without a factor."""
     if number_format == "int8":
         return PanelShape(_INT8_LANES, (extension.int8_bytes(1, features),), torch.int8)
     lanes, planes = extension.panel_shape(isa(), score_code(score, has_factor=False))
@@ -148,30 +135,27 @@ def panel_shape(number_format: str, score: Score, features: int) -> PanelShape:
 def byte_kinds(
     score: Score, rows: int, features: int
 ) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-    """Shapes and dtypes of the bytes that few queries read before float32 panels."""
+    """Return shapes and dtypes of the bytes that few queries read before float32 panels."""
     size = extension.byte_row_bytes(rows, features, score.planes)
     return {"bytes": ((size,), torch.int8), "scale": ((1,), torch.float32)}
 
 
 def serves_bytes(score: Score, features: int) -> bool:
-    """Whether few queries read bytes of such candidates here."""
+    """Return whether few queries read bytes of such candidates here."""
     is_served = score.name in _WITH_BYTES and features <= _INT8_FEATURES
     return is_served and "int8" in tiers.wanted() and "int8" in tiers.available(isa())
 
 
 def serves_int8(score: Score, features: int) -> bool:
-    """Whether the int8 tier sweeps such candidates here."""
+    """Return whether the int8 tier sweeps such candidates here."""
     is_dot = score.name == "dot" and features <= _INT8_FEATURES
     return is_dot and "int8" in tiers.wanted() and "int8" in tiers.available(isa())
 
 
 def score_code(score: Score, *, has_factor: bool) -> int:
-    """The extension's number for a score: an rscf score without a factor has one of its own.
+    """Return the extension's number for a score: an rscf score without a factor has its own.
 
-    Raises
-    ------
-    ValueError
-        If the extension has no functor of that number.
+    A ValueError says that the extension has no functor of that number.
     """
     code = -score.code if score.is_rscf and not has_factor else score.code
     if not _has_functor(code):
@@ -188,17 +172,17 @@ def _has_functor(code: int) -> bool:
 
 
 def query_view(queries: Tensor, operands: Operands) -> View:
-    """The view of ``queries [B, F]`` or their gradient, which have planes of their own."""
+    """View ``queries [B, F]`` or their gradient, which have planes of their own."""
     return _view(queries, operands.score, operands.query_planes)
 
 
 def table_view(rows: Tensor, score: Score) -> View:
-    """The view of ``rows [R, G]`` of a table or its gradient."""
+    """View ``rows [R, G]`` of a table or its gradient."""
     return _view(rows, score, score.planes)
 
 
 def factor_view(factor: Tensor | None) -> View | None:
-    """The view of a ``factor [R, D]`` or its gradient."""
+    """View a ``factor [R, D]`` or its gradient."""
     if factor is None:
         return None
     row_stride, step = factor.stride()
@@ -214,7 +198,7 @@ def _view(rows: Tensor, score: Score, planes: int) -> View:
 
 
 def address(tensor: Tensor | None) -> int:
-    """The data pointer, 0 for None."""
+    """Return the data pointer, 0 for None."""
     return 0 if tensor is None else tensor.data_ptr()
 
 

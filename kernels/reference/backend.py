@@ -1,7 +1,4 @@
-"""The reference backend: plain PyTorch in float64, the specification of all others.
-
-This module is what :class:`kgfast.kernels.backend.Backend` says.
-"""
+"""Reference backend: plain PyTorch in float64, the specification of all others."""
 
 import sys
 from typing import cast
@@ -21,9 +18,8 @@ from ..backend import (
     Passes,
     RowAdam,
 )
-from ..chunked_losses import ChunkedLosses
+from ..losses import TORCH_PASSES, ChunkedLosses
 from ..operands import Gradients, Need, Operands
-from ..torch_passes import TORCH_PASSES
 from .listed import list_counts, list_topk
 from .rank import rank_counts
 from .scores import all_gradients, all_scores, indexed_gradients, indexed_scores
@@ -63,7 +59,7 @@ packing: Packing | None = None
 
 
 def bf16_losses() -> Losses:
-    """Return its losses: scores and gradients round what operands ask for."""
+    """Return the losses: scores and gradients round what operands ask for."""
     return losses
 
 

@@ -1,6 +1,6 @@
-"""Canonical scores, the ones that ranks are defined by, and their slopes: float64, term by term.
+"""Canonical scores, by which ranks are defined, and their slopes: float64, term by term.
 
-A term is added here in :func:`_length` and :func:`_length_slopes`; everything else derives from the
+A term is added in :func:`_length` and :func:`_length_slopes`; everything else derives from the
 facts of a score.
 """
 
@@ -21,22 +21,10 @@ def canonical_scores(
     bias: Tensor | None = None,
     factor: Tensor | None = None,
 ) -> Tensor:
-    """Canonical scores, broadcast over the leading axes of all operands.
+    """Return canonical float64 scores, broadcast over the leading axes of all operands.
 
-    Parameters
-    ----------
-    queries, rows : Tensor
-        ``[..., F]`` and ``[..., G]``, any floating dtype, leading axes that broadcast.
-    score : Score
-    bias : Tensor, optional
-        Added last; broadcasts against the result.
-    factor : Tensor, optional
-        ``[..., D]``, that of the rows.
-
-    Returns
-    -------
-    Tensor
-        float64, the broadcast leading axes.
+    ``queries [..., F]``, ``rows [..., G]`` and their ``factor [..., D]`` have any floating dtype;
+    the bias broadcasts against the result and is added last.
     """
     width = score.num_features(rows.shape[-1])
     total = crop_scores(queries, rows, score, [width], factor)[0]
@@ -50,10 +38,7 @@ def crop_scores(
     crops: list[int],
     factor: Tensor | None = None,
 ) -> Tensor:
-    """Canonical scores without bias at every crop, float64 ``[C, ...]``.
-
-    ``queries [..., F]``, ``rows [..., G]`` and their factor broadcast over their leading axes.
-    """
+    """Return canonical scores without bias at every crop, float64 ``[C, ...]``."""
     sums = _running_sums(queries, rows, score, crops, factor)
     if score.root:
         sums = rounded_sqrt(sums)
@@ -67,10 +52,10 @@ def crop_gradients(
     score: Score,
     crops: list[int],
 ) -> Iterator[tuple[int, Tensor]]:
-    """Columns of operand ``place`` (0 queries, 1 rows, 2 factor) and the gradient of each.
+    """Yield columns of operand ``place`` (0 queries, 1 rows, 2 factor) and their gradients.
 
-    That is ``d scores / d operand[column]`` times ``grad [C, ...]``, summed over the crops. Where
-    what a distance takes the length of is 0, its gradient is 0.
+    A gradient is ``d scores / d operand[column]`` times ``grad [C, ...]``, summed over the crops.
+    Where a distance takes the length of 0, the gradient is 0.
     """
     queries, rows, factor = operands
     coefficients = -grad.double() if score.monotone else grad.double()
@@ -92,7 +77,7 @@ def crop_gradients(
 def _running_sums(
     queries: Tensor, rows: Tensor, score: Score, crops: list[int], factor: Tensor | None
 ) -> Tensor:
-    """Sums of the terms of features ``0 .. d-1``, in order, for every ``d`` of the crops."""
+    """Sum the terms of features ``0 .. d-1``, in order, for every ``d`` of the crops."""
     shape = torch.broadcast_shapes(queries.shape[:-1], rows.shape[:-1])
     total = torch.zeros(shape, dtype=torch.float64, device=rows.device)
     sums = torch.zeros(len(crops), *shape, dtype=torch.float64, device=rows.device)
@@ -107,7 +92,7 @@ def _running_sums(
 def _features(
     queries: Tensor, rows: Tensor, score: Score, factor: Tensor | None, num_features: int
 ) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
-    """For each feature, in order, the query's planes and the candidate's, its factor last."""
+    """Yield, feature by feature, the query's planes and the candidate's, its factor last."""
     q_starts, step = score.columns(queries.shape[-1], score.query_planes(factor is not None))
     c_starts, _ = score.columns(rows.shape[-1])
     for feature in range(num_features):
@@ -117,14 +102,14 @@ def _features(
 
 
 def term(score: Score, q: list[Tensor], c: list[Tensor]) -> Tensor:
-    """One feature's share of a score; every operation rounds on its own."""
+    """Return one feature's share of a score; every operation rounds on its own."""
     if not score.monotone:
         return q[0] * c[0]
     return _length(score, _differences(score, q, c))
 
 
 def _length(score: Score, x: list[Tensor]) -> Tensor:
-    """What a feature adds to a distance, of the parts of its difference."""
+    """Return a feature's share of a distance, given the parts of its difference."""
     if score.term is Term.MAGNITUDE:
         return x[0].abs()
     if score.term is Term.SQUARE:
@@ -135,7 +120,7 @@ def _length(score: Score, x: list[Tensor]) -> Tensor:
 
 
 def _length_slopes(score: Score, x: list[Tensor]) -> list[Tensor]:
-    """Derivatives of :func:`_length` by each of the parts; half of them where the root is taken."""
+    """Return derivatives of :func:`_length` by each part; half of them where the root is taken."""
     if score.term is Term.MAGNITUDE:
         return [x[0].sign()]
     if score.term is Term.SQUARE:
@@ -147,7 +132,7 @@ def _length_slopes(score: Score, x: list[Tensor]) -> list[Tensor]:
 
 
 def _differences(score: Score, q: list[Tensor], c: list[Tensor]) -> list[Tensor]:
-    """What a distance takes the length of: the parts of query minus candidate."""
+    """Return the parts of query minus candidate, of which a distance takes the length."""
     planes = score.planes
     if not score.is_rscf:
         return [a - b for a, b in zip(q, c, strict=True)]
@@ -160,13 +145,13 @@ def _differences(score: Score, q: list[Tensor], c: list[Tensor]) -> list[Tensor]
 
 
 def _turned(q: list[Tensor], c: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """The query after its turn by the angle ``a b``."""
+    """Turn the query by the angle ``a b``."""
     cosine, sine = cos_sin(q[4] * c[2])
     return q[0] * cosine - q[1] * sine, q[0] * sine + q[1] * cosine
 
 
 def slopes(place: int, score: Score, q: list[Tensor], c: list[Tensor]) -> list[Tensor]:
-    """Derivative of one feature's term by each plane of an operand (root: times the norm)."""
+    """Return derivatives of one feature's term by each plane (root: times the norm)."""
     if not score.monotone:
         return c if place == 0 else q
     x = _length_slopes(score, _differences(score, q, c))
@@ -185,7 +170,7 @@ def slopes(place: int, score: Score, q: list[Tensor], c: list[Tensor]) -> list[T
 def _slopes_by_query(
     score: Score, x: list[Tensor], q: list[Tensor], c: list[Tensor]
 ) -> tuple[list[Tensor], Tensor | None]:
-    """Slopes by the query and by its move ``a b``, of a term with slopes ``x`` by differences."""
+    """Return slopes by the query and by its move ``a b``, given those by differences."""
     if len(c) == score.planes:
         return list(x), None
     if score.moves is Moves.SHIFT:
@@ -197,12 +182,12 @@ def _slopes_by_query(
 
 
 def _over(values: Tensor, lengths: Tensor) -> Tensor:
-    """Quotient, 0 where the length is 0."""
+    """Divide; 0 where the length is 0."""
     return torch.where(lengths == 0, 0.0, values / lengths)
 
 
 def rounded_sqrt(values: Tensor) -> Tensor:
-    """Correctly rounded square root of float64 values, whatever their device.
+    """Return the correctly rounded square root of float64 values, on any device.
 
     On the CPU ``torch.sqrt`` may call a vector library that is one ulp off (in 0.9 % of uniform
     values, measured).
@@ -213,7 +198,7 @@ def rounded_sqrt(values: Tensor) -> Tensor:
 
 
 def crop(rows: Tensor, score: Score, dim: int | None, planes: int | None = None) -> Tensor:
-    """Rows ``[..., G]`` cut to their first ``dim`` features, in the same layout.
+    """Cut rows ``[..., G]`` to their first ``dim`` features, in the same layout.
 
     ``planes``: of rows of so many; those of a candidate by default.
     """

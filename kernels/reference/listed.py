@@ -1,4 +1,4 @@
-"""Candidates that each query names itself, as they are defined: canonical scores of every pair.
+"""Candidates that each query names itself, by definition: canonical scores of every pair.
 
 Cost model: that of :mod:`.rank` for each pair, and a gather of its row before that.
 """
@@ -15,7 +15,7 @@ from .tiles import Tiles
 def list_counts(
     operands: Operands, lists: Lists, targets: Tensor, known: Known, checks: Checks
 ) -> Counts:
-    """The specification of :meth:`kgfast.kernels.backend.Backend.list_counts`."""
+    """Count; the specification of :meth:`kgfast.kernels.backend.Backend.list_counts`."""
     with ieee_arithmetic(len(lists.indices) * operands.table.shape[1]):
         score = _scorer(operands, checks)
         return shared.list_counts(score, operands, lists, targets, known)
@@ -24,7 +24,7 @@ def list_counts(
 def list_topk(
     operands: Operands, lists: Lists, k: int, known: Known | None, checks: Checks
 ) -> tuple[Tensor, Tensor]:
-    """The specification of :meth:`kgfast.kernels.backend.Backend.list_topk`."""
+    """Return the best; the specification of :meth:`kgfast.kernels.backend.Backend.list_topk`."""
     with ieee_arithmetic(len(lists.indices) * operands.table.shape[1]):
         return shared.list_topk(_scorer(operands, checks), operands, lists, k, known)
 

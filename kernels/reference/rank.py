@@ -1,4 +1,4 @@
-"""Ranks as they are defined: canonical float64 scores of every pair, compared and counted.
+"""Ranks by definition: canonical float64 scores of every pair, compared and counted.
 
 Cost model: D passes of a few elementwise float64 operations over ``[b, n]`` tiles of at most
 ``TILE`` pairs; about 1 GB/s of candidates, whatever the score. Memory: six such tiles.
@@ -20,7 +20,7 @@ def rank_counts(
     checks: Checks,
     target_scores: Tensor | None = None,
 ) -> Counts:
-    """The specification of :func:`kgfast.ops.rank_counts`; see there."""
+    """Count; the specification of :func:`kgfast.ops.rank_counts`."""
     pairs = _excluded_pairs(targets, known, operands.candidates.ids)
     with ieee_arithmetic(operands.num_queries * operands.table.numel()):
         results = []
@@ -37,7 +37,7 @@ def rank_counts(
 
 
 def target_scores(operands: Operands, targets: Tensor, checks: Checks) -> Tensor:
-    """Canonical scores of the targets at every crop, float64 ``[C, B]``."""
+    """Return canonical scores of the targets at every crop, float64 ``[C, B]``."""
     with ieee_arithmetic(operands.queries.numel()):
         scores = [
             Tiles(operands, dim, checks).pairs(_places(targets), targets) for dim in operands.crops
@@ -48,7 +48,7 @@ def target_scores(operands: Operands, targets: Tensor, checks: Checks) -> Tensor
 def _count_candidates(
     tiles: Tiles, target_scores: Tensor, targets: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """How many candidates other than the target score above it, and how many equal it."""
+    """Count the candidates other than the target that score above it, and that equal it."""
     pool = tiles.candidates
     candidate_ids = _places(pool.table) if pool.ids is None else pool.ids
     greater, equal = torch.zeros_like(targets), torch.zeros_like(targets)
@@ -67,14 +67,14 @@ def _count_candidates(
 
 
 def _beats(scores: Tensor, threshold: Tensor) -> Tensor:
-    """Candidates that rank above the target: all of them where the target's score is NaN."""
+    """Return which candidates rank above the target: all of them where its score is NaN."""
     return (scores > threshold) | threshold.isnan()
 
 
 def _count_pairs(
     tiles: Tiles, target_scores: Tensor, rows: Tensor, ids: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The same two counts over explicit (query, candidate) pairs."""
+    """Do :func:`_count_candidates` over explicit (query, candidate) pairs."""
     scores, threshold = tiles.pairs(rows, ids), target_scores[rows]
     zeros = rows.new_zeros(len(target_scores))
     greater = zeros.index_add(0, rows, _beats(scores, threshold).long())
@@ -85,7 +85,7 @@ def _count_pairs(
 def _excluded_pairs(
     targets: Tensor, known: Known, candidate_ids: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Distinct (query, known id) pairs that are candidates and not the query's target."""
+    """Return distinct (query, known id) pairs of candidates other than the target."""
     indptr, indices = known
     rows = torch.repeat_interleave(_places(targets), indptr[1:] - indptr[:-1])
     pairs = torch.stack([rows, indices[int(indptr[0]) : int(indptr[-1])]], 1).unique(dim=0)
@@ -97,5 +97,5 @@ def _excluded_pairs(
 
 
 def _places(rows: Tensor) -> Tensor:
-    """The number of each of the rows, ``[R]``, on their device."""
+    """Number the rows, ``[R]``, on their device."""
     return torch.arange(len(rows), dtype=torch.int64, device=rows.device)

@@ -23,7 +23,7 @@ _Rows = tuple[Tensor, Tensor, Tensor | None]  # queries, candidates and their fa
 
 
 def all_scores(operands: Operands, out: Tensor | None = None) -> Tensor:
-    """Scores of all pairs; see :meth:`kgfast.kernels.backend.Backend.scores`."""
+    """Return scores of all pairs; see :meth:`kgfast.kernels.backend.Backend.scores`."""
     operands = _as_multiplied(operands)
     crops, queries, pool = operands.crops, operands.queries, operands.candidates
     shape = (len(crops), len(queries), len(pool.table))
@@ -39,7 +39,7 @@ def all_scores(operands: Operands, out: Tensor | None = None) -> Tensor:
 
 
 def indexed_scores(operands: Operands, index: Tensor) -> Tensor:
-    """Scores of the pairs that ``index [B, K]`` names."""
+    """Return scores of the pairs that ``index [B, K]`` names."""
     crops, pool = operands.crops, operands.candidates
     pair_queries, ids = _pairs(index)
     result = _room((len(crops), len(ids)), operands)  # [C, B * K]
@@ -56,7 +56,7 @@ def indexed_scores(operands: Operands, index: Tensor) -> Tensor:
 def all_gradients(
     operands: Operands, grad: Tensor, need: Need, into: Into | None = None
 ) -> Gradients:
-    """Gradients of the scores of all pairs; see :meth:`kgfast.kernels.backend.Backend.backward`."""
+    """Return gradients of all pairs; see :meth:`kgfast.kernels.backend.Backend.backward`."""
     grad = grad[None] if operands.dims is None else grad  # [C, B, K]
     if operands.precision == "bf16":
         operands, grad = _as_multiplied(operands), _to_bf16(grad)
@@ -76,7 +76,7 @@ def all_gradients(
 
 
 def indexed_gradients(operands: Operands, grad: Tensor, index: Tensor, need: Need) -> Gradients:
-    """Gradients of the scores of named pairs: rows of table and factor, and their ids.
+    """Return gradients of named pairs: rows of table and factor, and their ids.
 
     Duplicates of an id are summed in the order of the index.
     """
@@ -101,7 +101,7 @@ def indexed_gradients(operands: Operands, grad: Tensor, index: Tensor, need: Nee
 
 
 def _as_multiplied(operands: Operands) -> Operands:
-    """With queries and table rounded to the precision that products are asked for in."""
+    """Round queries and table to the precision that products are asked for in."""
     if operands.precision == "float32":
         return operands
     candidates = replace(operands.candidates, table=_to_bf16(operands.table))
@@ -109,12 +109,12 @@ def _as_multiplied(operands: Operands) -> Operands:
 
 
 def _to_bf16(numbers: Tensor) -> Tensor:
-    """Rounded to bfloat16, by way of float32, in their own dtype."""
+    """Round to bfloat16, by way of float32, in the numbers' own dtype."""
     return numbers.float().bfloat16().to(numbers.dtype)
 
 
 def _room(shape: tuple[int, ...], operands: Operands) -> Tensor:
-    """Scores of float64 queries are float64, all others float32."""
+    """Make room for scores: float64 of float64 queries, float32 of all others."""
     is_double = operands.queries.dtype == torch.float64
     dtype = torch.float64 if is_double else torch.float32
     return torch.empty(shape, dtype=dtype, device=operands.table.device)
@@ -123,7 +123,7 @@ def _room(shape: tuple[int, ...], operands: Operands) -> Tensor:
 def _sum_over_pairs(
     place: int, grad: Tensor, operands: Operands, dtype: torch.dtype | None
 ) -> Tensor | None:
-    """Gradient of the queries, the candidates or their factor, of its operand's dtype."""
+    """Return the gradient of the queries, the candidates or their factor."""
     everything: tuple[Tensor, Tensor, Tensor | None] = (
         operands.queries,
         operands.table,
@@ -160,7 +160,7 @@ def _sum_by_owner(
     operands: Operands,
     pairs: tuple[Tensor, Tensor, Tensor],
 ) -> None:
-    """Fill ``result [U, *]`` with the gradients of operand ``place``, summed over an owner's pairs.
+    """Fill ``result [U, *]`` with the gradients of operand ``place``, summed by owner.
 
     ``pairs`` are the query, the id and the owner of each pair, by rising owner; an owner that spans
     two parts hands its float64 sum on.
@@ -183,27 +183,27 @@ def _sum_by_owner(
 
 
 def _gathered(operands: Operands, rows: Tensor, ids: Tensor) -> _Rows:
-    """The operands of pairs, a row each."""
+    """Return the operands of pairs, a row each."""
     factor = operands.factor
     return operands.queries[rows], operands.table[ids], None if factor is None else factor[ids]
 
 
 def _pairs(index: Tensor) -> tuple[Tensor, Tensor]:
-    """Query and candidate of every pair, ``[B * K]`` each."""
+    """Return query and candidate of every pair, ``[B * K]`` each."""
     batch, width = index.shape
     rows = torch.arange(batch, dtype=torch.int64, device=index.device).repeat_interleave(width)
     return rows, index.reshape(-1)
 
 
 def _parts(num_pairs: int, width: int) -> Iterator[slice]:
-    """The pairs in parts whose gathered rows fit the scratch."""
+    """Cut the pairs into parts whose gathered rows fit the scratch."""
     step = max(1, _GATHERED // max(1, width))
     for i in range(0, num_pairs, step):
         yield slice(i, i + step)
 
 
 def _tiles(num_crops: int, num_rows: int, num_columns: int) -> Iterator[tuple[slice, slice]]:
-    """The score matrices of all crops in tiles of at most ``_TILE`` scores."""
+    """Cut the scores of all crops into tiles of at most ``_TILE``."""
     height, width = _tile_shape(num_crops, num_rows, num_columns)
     for i in range(0, num_rows, height):
         for j in range(0, num_columns, width):
@@ -211,7 +211,7 @@ def _tiles(num_crops: int, num_rows: int, num_columns: int) -> Iterator[tuple[sl
 
 
 def _tile_shape(num_crops: int, num_rows: int, num_columns: int) -> tuple[int, int]:
-    """Height and width of such tiles, as wide as they can be."""
+    """Return height and width of such tiles, as wide as they can be."""
     size = max(1, _TILE // max(1, num_crops))
     width = max(1, min(num_columns, size))
     return max(1, min(num_rows, size // width)), width

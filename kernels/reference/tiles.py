@@ -1,4 +1,4 @@
-"""The operands of one crop, scored in tiles of rows that are read, and checked, in place."""
+"""Tiles of one crop of the operands, whose rows are checked, and scored, in place."""
 
 import torch
 from torch import Tensor
@@ -11,16 +11,7 @@ TILE = 1 << 19  # pairs scored at once: 4 MiB per float64 temporary
 
 
 class Tiles:
-    """Canonical scores of one crop of the operands.
-
-    Parameters
-    ----------
-    operands : Operands
-    dim : int
-        The crop.
-    checks : Checks
-        Whether a NaN or an infinity is an error.
-    """
+    """Canonical scores of one crop of the operands."""
 
     def __init__(self, operands: Operands, dim: int, checks: Checks) -> None:
         self.candidates, self.dim, self.checks = operands.candidates, dim, checks
@@ -29,11 +20,11 @@ class Tiles:
             check_finite("queries", self.queries)
 
     def tile(self, rows: slice, ids: Tensor) -> Tensor:
-        """Scores of a slice of queries against candidates ``ids``: ``[b, n]``."""
+        """Score a slice of queries with candidates ``ids``: ``[b, n]``."""
         return self._scores(self.queries[rows, None, :], ids)
 
     def pairs(self, rows: Tensor, ids: Tensor) -> Tensor:
-        """Scores of queries ``rows[P]`` with candidates ``ids[P]``, ``[P]``."""
+        """Score queries ``rows[P]`` with candidates ``ids[P]``: ``[P]``."""
         step = max(1, TILE // max(1, self.candidates.table.shape[1]))
         parts = [
             self._scores(self.queries[rows[i : i + step]], ids[i : i + step])

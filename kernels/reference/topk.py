@@ -1,4 +1,4 @@
-"""The best k candidates as they are defined: canonical float64 scores of every pair, sorted.
+"""Best k candidates by definition: canonical float64 scores of every pair, sorted.
 
 Cost model: that of :mod:`.rank` for the scores, and a stable sort of k + n numbers per query and
 tile of n candidates. Memory: a few ``[b, k + n]`` tiles.
@@ -16,7 +16,7 @@ _NUMBER, _NAN, _MISSING = 0, 1, 2  # numbers come before NaN, places without a c
 
 
 def topk(operands: Operands, k: int, known: Known | None, checks: Checks) -> tuple[Tensor, Tensor]:
-    """The specification of :func:`kgfast.ops.topk`; see there.
+    """Return the best; the specification of :func:`kgfast.ops.topk`.
 
     Places beyond the last candidate of a query hold id -1 and score -inf.
     """
@@ -35,7 +35,7 @@ def topk(operands: Operands, k: int, known: Known | None, checks: Checks) -> tup
 def _topk_crop(
     tiles: Tiles, k: int, ids: Tensor, excluded: tuple[Tensor, Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Scores and ids of one crop, ``[B, k]``; ``ids`` ascend."""
+    """Return scores and ids of one crop, ``[B, k]``; ``ids`` ascend."""
     queries = tiles.queries
     scores = queries.new_full((len(queries), k), -torch.inf)
     best = ids.new_full((len(queries), k), -1)
@@ -57,7 +57,7 @@ def _topk_crop(
 
 
 def _order(scores: Tensor, ids: Tensor) -> Tensor:
-    """Places from best to worst: by score, and among equals as they stand, by ascending id."""
+    """Order places from best to worst: by score, and among equals by ascending id."""
     kind = torch.where(scores.isnan(), _NAN, _NUMBER).where(ids >= 0, _MISSING)
     by_score = scores.nan_to_num(0.0, torch.inf, -torch.inf).argsort(
         dim=1, descending=True, stable=True
@@ -66,7 +66,7 @@ def _order(scores: Tensor, ids: Tensor) -> Tensor:
 
 
 def _excluded_pairs(known: Known | None, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Queries and columns (places in ``ids``) of the known answers that are candidates."""
+    """Return queries and columns (places in ``ids``) of known answers that are candidates."""
     if known is None or not len(ids):
         return ids[:0], ids[:0]
     rows = torch.repeat_interleave(known.indptr.diff())
@@ -76,7 +76,7 @@ def _excluded_pairs(known: Known | None, ids: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _removed(excluded: tuple[Tensor, Tensor], rows: slice, first: int, blank: Tensor) -> Tensor:
-    """The known answers of a tile of scores, as a mask."""
+    """Return a mask of the known answers in a tile of scores."""
     mask = torch.zeros_like(blank)
     row, column = excluded[0] - rows.start, excluded[1] - first
     inside = (row >= 0) & (row < mask.shape[0]) & (column >= 0) & (column < mask.shape[1])

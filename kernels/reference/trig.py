@@ -34,17 +34,9 @@ _COSINE = (
 
 
 def cos_sin(phases: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of float64 radians, within three units in the last place.
+    """Return cosine and sine of float64 radians, within three units in the last place.
 
-    Parameters
-    ----------
-    phases : Tensor
-        float64, any shape. Beyond ``LARGEST_PHASE`` in magnitude the result is NaN.
-
-    Returns
-    -------
-    cosine, sine : Tensor
-        float64, of the same shape.
+    Beyond ``LARGEST_PHASE`` in magnitude the result is NaN.
     """
     turns = (phases * _TWO_OVER_PI).round()
     r = phases

@@ -5,13 +5,15 @@ without having to say ``q``: that is the gradient of the score at a candidate of
 the score there. One branch serves them all, of every library whose scores torch differentiates.
 """
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from kgfast.adapters.agreement import sample_ids
+from kgfast.adapters.foreign import sample_ids
 from kgfast.models import SIDES, Candidates, Side
 
 Rows = list[Tensor]
@@ -22,44 +24,28 @@ _SLACK = 1e-9  # of float64 sums in another order, relative to the magnitudes th
 
 
 class NotAffineError(ValueError):
-    """The score of a model is not affine in the candidate."""
+    """Error for a score that is not affine in the candidate."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """The representations of a model: each a list of tables, real or complex, ``[N, ...]``."""
+    """Representations of a model: lists of tables, real or complex, ``[N, ...]``."""
 
     heads: Rows
     relations: Rows
     tails: Rows
 
     def of(self, side: Side) -> tuple[Rows, Rows]:
-        """The tables of the anchors of a side, and those of its candidates."""
+        """Return the tables of the anchors of a side, and those of its candidates."""
         return (self.heads, self.tails) if side == "tail" else (self.tails, self.heads)
 
 
 class AffineModel:
-    """A model of dot products made of a score that is affine in the candidate.
+    """Model of dot products, made of a score that is affine in the candidate.
 
-    Queries are computed in float64 and rounded once. That the score is affine is checked on a
-    sample of triples, not believed.
-
-    Parameters
-    ----------
-    score : callable
-        Of the rows of heads, relations and tails (lists as in ``parts``, float64 or complex128),
-        the scores ``[B]``; differentiable in the candidate.
-    parts : Parts
-        Detached tables; candidates of one real table are read in place.
-    network : nn.Module, optional
-        What the score calls, so that ranking puts it into eval mode.
-    sides : sequence of {"head", "tail"}
-        The sides that are asked for; the others raise.
-
-    Raises
-    ------
-    NotAffineError
-        If it is not affine in the candidate of a side.
+    Queries are gradients of the score in float64, rounded once. A sample of triples checks that the
+    score is affine, or raises NotAffineError. Ranking sets ``network``, which the score calls, to
+    eval mode.
     """
 
     score = "dot"
@@ -84,12 +70,12 @@ class AffineModel:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the queries: float32, float64 for float64 tables."""
+        """Return the dtype of queries: float64 for float64 tables, else float32."""
         double = (torch.float64, torch.complex128)
         return torch.float64 if self._parts.tails[0].dtype in double else torch.float32
 
     def candidates(self, side: Side, dims: int | None = None) -> Candidates:
-        """The tables of a side as one; a column of ones where scores have a constant."""
+        """Return the tables of a side as one; a column of ones where scores have a constant."""
         self._check_side(side)
         return Candidates(self._tables[side])
 
@@ -97,7 +83,7 @@ class AffineModel:
     def queries(
         self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None = None
     ) -> Tensor:
-        """The gradients of the scores, ``[B, F]``."""
+        """Return the gradients of the scores, ``[B, F]``."""
         self._check_side(side)
         sizes = [table[0].numel() for table in (*self._parts.relations, *self._parts.tails)]
         chunk = max(1, _CHUNK // max(*sizes, 64 * max(sizes[len(self._parts.relations) :])))
@@ -124,7 +110,7 @@ class AffineModel:
             )
 
     def _linear(self, anchors: Tensor, relations: Tensor, side: Side) -> tuple[Tensor, Tensor]:
-        """Gradient ``[B, F]`` and constant ``[B]`` in float64."""
+        """Return gradient ``[B, F]`` and constant ``[B]`` in float64."""
         anchor_tables, candidate_tables = self._parts.of(side)
         anchor = [_wide(table[anchors]) for table in anchor_tables]
         relation = [_wide(table[relations]) for table in self._parts.relations]
@@ -154,7 +140,7 @@ class AffineModel:
         return torch.cat([gradient, constant[:, None]], 1) if self._constant[side] else gradient
 
     def _check(self, side: Side) -> None:
-        """Compare both forms on triples spread over the ids; lay the candidates out."""
+        """Compare both forms on a sample of triples, and lay the candidates out."""
         tables = self._parts.of(side)[1]
         device = tables[0].device
         anchors, candidates = (
@@ -180,6 +166,22 @@ class AffineModel:
         self._tables = {**self._tables, side: _table(tables, has_constant)}
 
 
+def frozen_affine(
+    network: nn.Module, score: Callable[..., Any], parts: Parts, *, tails_only: bool
+) -> AffineModel | None:
+    """Return the model of ``score(network, heads, relations, tails)`` in float64, if affine."""
+    frozen = copy.deepcopy(network).double().eval().requires_grad_(False)
+
+    def of_rows(heads: Rows, relations: Rows, tails: Rows) -> Tensor:
+        found: Tensor = score(frozen, heads, relations, tails)
+        return found.reshape(len(heads[0]))
+
+    try:
+        return AffineModel(of_rows, parts, network=frozen, sides=("tail",) if tails_only else SIDES)
+    except NotAffineError:
+        return None
+
+
 def _wide(rows: Tensor) -> Tensor:
     return rows.to(torch.complex128 if rows.is_complex() else torch.float64)
 
@@ -189,13 +191,13 @@ def _cloned(rows: Rows) -> Rows:
 
 
 def _real(rows: Tensor) -> Tensor:
-    """Rows ``[B, F]`` of reals; complex numbers are interleaved."""
+    """Return rows ``[B, F]`` of reals; complex numbers are interleaved."""
     rows = torch.view_as_real(rows.resolve_conj()) if rows.is_complex() else rows
     return rows.flatten(1) if rows.ndim > 1 else rows[:, None]
 
 
 def _table(tables: Rows, has_constant: bool) -> Tensor:
-    """The candidates ``[N, F]``; one real table as it lies."""
+    """Return the candidates ``[N, F]``; one real table is not copied."""
     parts = [_real(table) for table in tables]
     if has_constant:
         parts.append(torch.ones((len(parts[0]), 1), dtype=parts[0].dtype, device=parts[0].device))

@@ -1,20 +1,19 @@
 """Models of other libraries as a folder of tables that kgfast evaluates: ``kgfast convert``."""
 
-import json
 import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from kgfast.adapters.dglke import load_dglke
+from kgfast.adapters.foreign import NamedModel, read_options
 from kgfast.adapters.libkge_checkpoints import read_libkge
 from kgfast.adapters.official_runs import load_official
 from kgfast.adapters.table_folders import (
     PLAIN,
-    Names,
     described,
     new_folder,
     write_json,
@@ -23,18 +22,13 @@ from kgfast.adapters.table_folders import (
 )
 from kgfast.datasets import load as load_data
 from kgfast.frames import needed
-from kgfast.graph import Vocabulary
+from kgfast.graph import Names, Vocabulary
 from kgfast.models import Reciprocal
 from kgfast.text import reading
 
 __all__ = ["FORMATS", "convert"]
 
 _PYKEEN_MODEL = "trained_model.pkl"
-
-
-class _Converted(NamedTuple):
-    model: Any
-    names: Names = (None, None)
 
 
 def convert(
@@ -53,12 +47,12 @@ def convert(
     Parameters
     ----------
     source
-        A run of the official RotatE code, or the folder of ``dglke_train``, or a checkpoint or
+        A run of the official RotatE code, the folder of ``dglke_train``, or a checkpoint or
         package of LibKGE (a file), or what ``PipelineResult.save_to_directory`` of PyKEEN wrote.
     out
         A folder that is empty or not there yet.
     format : {"official", "dglke", "libkge", "pykeen"}, optional
-        What the source is; by default what its files say.
+        The format of the source; by default its files tell.
     data : path, optional
         The data, whose vocabularies are then the names of the rows.
     trust : bool
@@ -99,7 +93,7 @@ def convert(
 
 
 def _format_of(source: Path) -> str:
-    """What the files of the source say."""
+    """Tell the format by the files of the source."""
     if source.is_file():
         return "pykeen" if source.name == _PYKEEN_MODEL else "libkge"
     if (source / _PYKEEN_MODEL).is_file():
@@ -110,28 +104,13 @@ def _format_of(source: Path) -> str:
             f"{source}: neither config.json (official code, DGL-KE) nor {_PYKEEN_MODEL} (PyKEEN) "
             f"is there; of LibKGE name the checkpoint file"
         )
-    with reading(path, "not a JSON object"):
-        config = json.loads(path.read_text(encoding="utf-8"))
-    if isinstance(config, dict) and "score" in config:
+    config = read_options(path, "")
+    if "score" in config:
         raise ValueError(f"{source} is a folder of tables already: kgfast evaluate reads it")
-    return "dglke" if isinstance(config, dict) and "model_name" in config else "official"
+    return "dglke" if "model_name" in config else "official"
 
 
-def _from_official(source: Path, trust: bool) -> _Converted:
-    return _Converted(load_official(source))
-
-
-def _from_dglke(source: Path, trust: bool) -> _Converted:
-    return _Converted(load_dglke(source))
-
-
-def _from_libkge(source: Path, trust: bool) -> _Converted:
-    found = read_libkge(source)
-    return _Converted(found.model, (found.entities, found.relations))
-
-
-def _from_pykeen(source: Path, trust: bool) -> _Converted:
-    """PyKEEN pickles the whole model."""
+def _from_pykeen(source: Path, trust: bool) -> NamedModel:
     path = source / _PYKEEN_MODEL if source.is_dir() else source
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file")
@@ -146,11 +125,11 @@ def _from_pykeen(source: Path, trust: bool) -> _Converted:
     with reading(path, "damaged"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = torch.load(path, map_location="cpu", weights_only=False)
-    return _Converted(from_pykeen(model), _names_of_pykeen(path.parent / "training_triples"))
+    return NamedModel(from_pykeen(model), _names_of_pykeen(path.parent / "training_triples"))
 
 
 def _names_of_pykeen(folder: Path) -> Names:
-    """The labels that PyKEEN's training triples have, if they are there."""
+    """Return the labels of PyKEEN's training triples, if the triples are there."""
     from pykeen.triples import CoreTriplesFactory, TriplesFactory
 
     if not folder.is_dir():
@@ -169,10 +148,10 @@ def _names_of_pykeen(folder: Path) -> Names:
     return entities, relations
 
 
-FORMATS: dict[str, Callable[[Path, bool], _Converted]] = {
-    "official": _from_official,
-    "dglke": _from_dglke,
-    "libkge": _from_libkge,
+FORMATS: dict[str, Callable[[Path, bool], NamedModel]] = {
+    "official": lambda source, trust: NamedModel(load_official(source)),
+    "dglke": lambda source, trust: NamedModel(load_dglke(source)),
+    "libkge": lambda source, trust: read_libkge(source),
     "pykeen": _from_pykeen,
 }
 
@@ -180,7 +159,7 @@ FORMATS: dict[str, Callable[[Path, bool], _Converted]] = {
 def _checked_names(
     source: Path, model: Any, names: Names, data: str | os.PathLike[str] | None
 ) -> Names:
-    """The names of the rows, as many as there are rows."""
+    """Check that there are as many names as rows."""
     if data is not None:
         dataset = load_data(data)
         names = dataset.entities, dataset.relations

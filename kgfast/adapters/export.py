@@ -1,4 +1,4 @@
-"""A trained model as files that other programs read. None of them is a pickled object.
+"""Trained models as files that other programs read. None of the files is a pickled object.
 
 ============  ====================================================================================
 target        files
@@ -55,28 +55,11 @@ _DEFAULT_GAMMA = 12.0  # where a score has no margin; the official code wants a 
 
 
 def export_run(run: LoadedRun, to: str, out: str | os.PathLike[str]) -> list[Path]:
-    """Write a model for another program.
+    """Write a model for another program, whole or not at all, and return the files.
 
-    Of croppable embeddings (MED) it is the widest sub-model that goes out; ``safetensors`` keeps
-    all of it.
-
-    Parameters
-    ----------
-    run : LoadedRun
-    to : {"npy", "safetensors", "official", "pykeen"}
-    out
-        A folder that is empty or not there yet.
-
-    Returns
-    -------
-    list of Path
-        The files.
-
-    Raises
-    ------
-    ValueError
-        If the target is unknown or cannot hold the model or a name: says both and why; if the
-        folder is not empty.
+    ``out`` is an empty folder or a new one. Of croppable embeddings (MED) the widest sub-model is
+    written; ``safetensors`` keeps all of them. A ValueError says why a target cannot hold the model
+    or a name.
     """
     if to not in TARGETS:
         raise ValueError(f"to must be one of {', '.join(TARGETS)}; got {to!r}")
@@ -150,7 +133,7 @@ def _to_official(run: LoadedRun, out: Path) -> None:
 
 
 def _official_config(run: LoadedRun, model: Model, gamma: float) -> dict[str, Any]:
-    """The arguments of that code that its ``override_config`` reads, and those of its test."""
+    """Return the arguments that the official ``override_config`` and test read."""
     return {
         "model": type(model).__name__,
         "hidden_dim": model.dim,
@@ -174,7 +157,7 @@ def _to_pykeen(run: LoadedRun, out: Path) -> None:
     if isinstance(model, RotatE):
         _refuse_norm(model, "l2", "PyKEEN: its RotatE is the L2 norm of the whole vector")
     if isinstance(model, DistMult | ComplEx):
-        options["regularizer"] = None  # else it has tensors in the state dict
+        options["regularizer"] = None  # a regularizer adds tensors to the state dict
     entity, relation = (_single(table, model, "PyKEEN") for table in (model.entity, model.relation))
     if isinstance(model, RotatE | ComplEx):
         entity = in_layout(entity, model.layout, "interleaved")
@@ -183,7 +166,7 @@ def _to_pykeen(run: LoadedRun, out: Path) -> None:
         else:
             relation = _rotations(model)
     factory = "triples_factory=..."
-    if run.model.has_inverses:  # a relation and its inverse stand beside each other there
+    if run.model.has_inverses:  # PyKEEN has each inverse beside its relation
         relation = torch.stack(relation.chunk(2), 1).flatten(0, 1)
         factory += " (with create_inverse_triples=True)"
     state = {
@@ -223,12 +206,12 @@ def _rotations(model: RotatE) -> Tensor:
 
 
 def _without_inverses(model: Model) -> Model:
-    """The model whose relation table holds the inverses; its description says where they are."""
+    """Return the model whose relation table holds the inverses."""
     return model.model if isinstance(model, Reciprocal) else model
 
 
 def _plain(model: Model, target: str) -> Model:
-    """The model whose score is that of two tables; of croppable embeddings the widest."""
+    """Return the model whose score is that of two tables; of croppable embeddings the widest."""
     inner = _without_inverses(model.model if isinstance(model, MED) else model)
     if not isinstance(inner, PLAIN):
         name = type(inner).__name__
@@ -242,7 +225,7 @@ def _plain(model: Model, target: str) -> Model:
 
 
 def _refuse_matrices(model: Model, target: str) -> None:
-    """RESCAL and CP: what has models of that name holds other tensors of them."""
+    """Refuse RESCAL and CP: models of that name elsewhere have other tensors."""
     if isinstance(model, CP | RESCAL):
         raise ValueError(
             f"{type(model).__name__} does not fit {target}: export it with --to npy or safetensors"
@@ -258,7 +241,7 @@ def _refuse_norm(model: RotatE, allowed: str, target: str) -> None:
 
 
 def _single(table: Tensor, model: Model, target: str) -> Tensor:
-    """A table as float32, if that changes no value."""
+    """Return a table as float32 if that changes no value."""
     if table.dtype == torch.float64:
         raise ValueError(
             f"{type(model).__name__} with float64 tables does not fit {target}: it has float32"
@@ -279,7 +262,7 @@ def _write_names(run: LoadedRun, out: Path) -> None:
 
 
 def _write_dict(path: Path, names: Vocabulary, target: str) -> None:
-    """Lines of id, tab and name."""
+    """Write lines of id, tab and name."""
     for name in names:
         if not name or name != name.strip() or any(mark in name for mark in "\t\n\r"):
             raise ValueError(

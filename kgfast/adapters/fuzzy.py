@@ -14,7 +14,7 @@ _BATCH, _BLOCK = 128, 4096
 
 
 class Band(NamedTuple):
-    """Scores s with ``abs(s - target) <= atol + rtol abs(target)`` are ties of the target."""
+    """Tolerance: scores s tie if ``abs(s - target) <= atol + rtol abs(target)``."""
 
     atol: float
     rtol: float
@@ -27,18 +27,10 @@ Counts = tuple[Tensor, Tensor]  # greater and tied, without the target, int64 [T
 def fuzzy_counts(
     model: Any, triples: Any, known: KnownTriples, band: Band
 ) -> tuple[Counts, Counts]:
-    """Raw and filtered counts of triples, as LibKGE's ``EntityRankingJob`` counts them.
+    """Return raw and filtered counts as LibKGE's ``EntityRankingJob`` counts them.
 
-    Scores are computed in blocks of candidates; a NaN is the worst score. With ``Band(0, 0)`` ties
-    are equal float32 scores.
-
-    Parameters
-    ----------
-    model : Model or BlockScorer
-    triples : Tensor
-        Integers ``[T, 3]``.
-    known : KnownTriples
-    band : Band
+    Scores are computed in blocks of candidates; a NaN is the worst score. ``Band(0, 0)`` counts
+    equal float32 scores.
     """
     hrt = as_triples_tensor(triples)
     raw, filtered = (
@@ -55,7 +47,7 @@ def fuzzy_counts(
 
 
 class _Batch:
-    """The queries of some triples, and their scores by blocks."""
+    """Queries of some triples, and their scores by blocks."""
 
     def __init__(self, model: Any, hrt: Tensor, side: Side) -> None:
         self.model, self.side = model, side
@@ -72,7 +64,7 @@ class _Batch:
             self.queries = evaluated_queries(model, anchors, relations, side, None)
 
     def scores(self, first: int, last: int) -> Tensor:
-        """float32 ``[B, C]``, a NaN the lowest."""
+        """Return float32 ``[B, C]``, with NaN as the lowest score."""
         if self.blocks is not None:
             ids = torch.arange(first, last, dtype=torch.int64, device=self.device)
             anchors, relations = (it.to(self.device) for it in (self.anchors, self.relations))
@@ -86,14 +78,14 @@ class _Batch:
 
 
 def _count(batch: _Batch, known: KnownTriples, band: Band) -> tuple[Tensor, Tensor]:
-    """Counts of all candidates but the target, and of those that are known, int64 ``[2, B]``."""
+    """Count all candidates but the target, and the known ones among them, int64 ``[2, B]``."""
     size, count = batch.model.num_entities, len(batch.targets)
     indptr, indices = known.exclude(batch.anchors, batch.relations, batch.side)
     numbers = torch.arange(count, dtype=torch.int64, device="cpu")
     row_of = torch.repeat_interleave(numbers, indptr.diff())
     targets = batch.targets.to(batch.device)
     truth = torch.empty(count, dtype=torch.float32, device=batch.device)
-    for first in range(0, size, _BLOCK):  # the target's score is the one of its block
+    for first in range(0, size, _BLOCK):  # the score of a target comes from its block
         here = ((targets >= first) & (targets < first + _BLOCK)).nonzero()[:, 0]
         if len(here):
             scores = batch.scores(first, min(first + _BLOCK, size))

@@ -56,7 +56,7 @@ class KgfastEntityRankingJob(EntityRankingJob):  # type: ignore[misc]
                 hook(self)
 
     def _prepare(self) -> None:
-        """Data and filters; no index of LibKGE is needed."""
+        """Read data and filters; no index of LibKGE is needed."""
         EvaluationJob._prepare(self)
         self.triples = self.dataset.split(self.config.get("eval.split"))
         filters = [self.dataset.split(split) for split in self.filter_splits]
@@ -90,7 +90,7 @@ class KgfastEntityRankingJob(EntityRankingJob):  # type: ignore[misc]
         )
 
     def _facts(self, scope: str) -> dict[str, Any]:
-        """What every entry of a trace says, in LibKGE's words."""
+        """Return the fields that every entry of a trace has."""
         return {
             "type": "entity_ranking",
             "scope": scope,
@@ -108,7 +108,7 @@ class KgfastEntityRankingJob(EntityRankingJob):  # type: ignore[misc]
             yield rows, batch.to(self.device)
 
     def _ranks(self) -> dict[str, Tensor]:
-        """Ranks from 0 of every ranking, int64 ``[T, 2]``, heads first."""
+        """Return ranks from 0 by kind of filter, int64 ``[T, 2]``, heads first."""
         model = from_libkge(self.model)
         counts: dict[str, Counts] = {}
         for name, known in self._known.items():
@@ -128,7 +128,7 @@ class KgfastEntityRankingJob(EntityRankingJob):  # type: ignore[misc]
         ranks: dict[str, Tensor],
         hists: dict[str, dict[str, Tensor]],
     ) -> None:
-        """Hooks, histograms and traces of a batch."""
+        """Call the hooks, and add to histograms and traces."""
         size = {"batch": number, "size": len(batch)}
         self.current_trace["batch"] = self._facts("batch") | size
         for hook in self.pre_batch_hooks:
@@ -152,7 +152,7 @@ class KgfastEntityRankingJob(EntityRankingJob):  # type: ignore[misc]
         self.current_trace["batch"] = None
 
     def _trace_examples(self, batch: Tensor, ranks: dict[str, Tensor]) -> None:
-        """The ranks of each triple, counted from 1."""
+        """Trace the ranks of each triple, counted from 1."""
         entry = self._facts("example") | {"size": len(batch)}
         named = {_IN_TRACES[name]: (ranks[name] + 1).tolist() for name in ranks}
         for row, triple in enumerate(batch.tolist()):

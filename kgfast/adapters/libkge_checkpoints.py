@@ -5,43 +5,30 @@ becomes a bag of options, and nothing but it and tensors is unpickled.
 """
 
 import os
-import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.torch_version import TorchVersion
 
 from kgfast.adapters.affine import AffineModel, Parts, Rows
-from kgfast.adapters.official_runs import refused
+from kgfast.adapters.foreign import NamedModel, load_weights
 from kgfast.graph import Vocabulary
 from kgfast.models import CP, RESCAL, ComplEx, DistMult, Reciprocal, RotatE, TransE
 from kgfast.text import reading, shown
 
-__all__ = ["LibKGECheckpoint", "load_libkge", "read_libkge"]
+__all__ = ["load_libkge", "read_libkge"]
 
 _RECIPROCAL = "reciprocal_relations_model"
-
-
-class LibKGECheckpoint(NamedTuple):
-    """What a checkpoint holds.
-
-    Attributes
-    ----------
-    model : Model
-    entities, relations : Vocabulary, optional
-        The names in the order of rows, which packaged models hold.
-    """
-
-    model: Any
-    entities: Vocabulary | None
-    relations: Vocabulary | None
+_PRODUCTS: dict[str, Any] = {"distmult": DistMult, "complex": ComplEx, "rescal": RESCAL, "cp": CP}
+_MODELS = ("rotate", "transe", *_PRODUCTS, "simple")
+_INSTEAD = "load it with LibKGE, and convert it with kgfast.adapters.libkge.from_libkge"
 
 
 def load_libkge(checkpoint: str | os.PathLike[str]) -> Any:
-    """The model of a checkpoint of LibKGE (``checkpoint_best.pt``, or of ``kge package``).
+    """Load the model of a checkpoint of LibKGE (``checkpoint_best.pt``, or of ``kge package``).
 
     Parameters
     ----------
@@ -67,14 +54,14 @@ def load_libkge(checkpoint: str | os.PathLike[str]) -> Any:
     return read_libkge(checkpoint).model
 
 
-def read_libkge(checkpoint: str | os.PathLike[str]) -> LibKGECheckpoint:
-    """As :func:`load_libkge`, with the names that packaged models hold."""
+def read_libkge(checkpoint: str | os.PathLike[str]) -> NamedModel:
+    """Load a checkpoint as :func:`load_libkge`, with the names that packaged models hold."""
     path = Path(checkpoint)
     with reading(path, "damaged, or not what LibKGE writes"):
         return _read(path)
 
 
-def _read(path: Path) -> LibKGECheckpoint:
+def _read(path: Path) -> NamedModel:
     content = _content(path)
     options, state = content["config"].options, content["model"][0]
     kind = options.get("model")
@@ -83,11 +70,9 @@ def _read(path: Path) -> LibKGECheckpoint:
     if is_reciprocal:
         own = _mapping(path, "base_model", own.get("base_model"))
         kind = own.get("type")
-    build = _MODELS.get(kind) if isinstance(kind, str) else None
-    if build is None:
+    if kind not in _MODELS:
         raise ValueError(
-            f"{path}: model {shown(kind)} is not available; known: {', '.join(_MODELS)}: load it "
-            f"with LibKGE, and convert it with kgfast.adapters.libkge.from_libkge"
+            f"{path}: model {shown(kind)} is not available; known: {', '.join(_MODELS)}: {_INSTEAD}"
         )
     prefix = "_base_model." if is_reciprocal else ""
     entity, relation = (
@@ -95,20 +80,25 @@ def _read(path: Path) -> LibKGECheckpoint:
         for what in ("entity", "relation")
     )
     defaults = _mapping(path, f"options of {kind}", options.get(kind))
-    model = build(path, {**defaults, **own}, entity, relation)
+    norm = own.get("l_norm", defaults.get("l_norm"))
+    if kind in ("rotate", "transe") and norm not in (1, 2):  # another norm is another model
+        raise ValueError(f"{path}: l_norm must be 1 or 2; got {shown(norm)}: {_INSTEAD}")
+    model: Any = model_of_tables(kind, norm, entity, relation)
+    if model is None:
+        model = _simple(path, entity, relation)
     if is_reciprocal:
         model = Reciprocal(model, order="appended")
     dataset = _mapping(path, "dataset", content.get("dataset"))
     names = _mapping(path, "meta of dataset", dataset.get("meta"))
-    return LibKGECheckpoint(
-        model,
+    vocabulary = (
         _names(path, names, "entity_ids", model.num_entities),
         _names(path, names, "relation_ids", model.num_relations),
     )
+    return NamedModel(model, vocabulary)
 
 
 def _mapping(path: Path, what: str, value: Any) -> Mapping[str, Any]:
-    """Return a part of a checkpoint that is a mapping; an empty one where there is none."""
+    """Return a part of a checkpoint that must be a mapping; an empty one if it is missing."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):
@@ -117,7 +107,7 @@ def _mapping(path: Path, what: str, value: Any) -> Mapping[str, Any]:
 
 
 class _Config:
-    """Takes the place of ``kge.config.Config`` in a pickle: it only has attributes."""
+    """Stand-in for ``kge.config.Config`` in a pickle."""
 
     options: Mapping[str, Any]
 
@@ -125,18 +115,10 @@ class _Config:
 def _content(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file")
-    # Of training, the trace of the last evaluation is in it, with the version of torch, a text.
+    # A checkpoint of training holds the trace of the last evaluation, with torch's version.
     allowed = [(_Config, "kge.config.Config"), TorchVersion]
-    try:
-        with torch.serialization.safe_globals(cast(Any, allowed)):
-            content = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise ValueError(
-            f"{path}: holds something else than tensors and a config, or is damaged; it was not "
-            f"loaded: {refused(error)}"
-        ) from None
-    except Exception as error:
-        raise ValueError(f"{path}: damaged: {shown(str(error), 160)}") from None
+    with torch.serialization.safe_globals(cast(Any, allowed)):
+        content = load_weights(path)
     is_one = (
         isinstance(content, dict)
         and content.get("type") in ("train", "package")
@@ -154,8 +136,7 @@ def _table(path: Path, state: Mapping[str, Any], name: str) -> Tensor:
     table = state.get(name)
     if not isinstance(table, Tensor) or table.ndim != 2:
         raise ValueError(
-            f"{path}: the model has no table {name}: its embedder is no lookup_embedder; load it "
-            f"with LibKGE, and convert it with kgfast.adapters.libkge.from_libkge"
+            f"{path}: the model has no table {name}: its embedder is no lookup_embedder; {_INSTEAD}"
         )
     return table
 
@@ -172,60 +153,32 @@ def _names(path: Path, meta: Mapping[str, Any], key: str, count: int) -> Vocabul
         return Vocabulary(names)
 
 
-def _norm(path: Path, options: Mapping[str, Any]) -> int:
-    """What distances are: never assumed, as another one gives another model."""
-    value = options.get("l_norm")
-    if value not in (1, 2):
-        raise ValueError(
-            f"{path}: l_norm must be 1 or 2; got {shown(value)}: load it with LibKGE, and convert "
-            f"it with kgfast.adapters.libkge.from_libkge"
+def model_of_tables(kind: str, norm: Any, entity: Tensor, relation: Tensor) -> Any:
+    """Return the model of an equation of LibKGE; None if it has no such model here."""
+    if kind in _PRODUCTS:
+        return _PRODUCTS[kind](entity, relation)
+    if kind == "transe" and norm in (1, 2):
+        return TransE(entity, relation, norm="l1" if norm == 1 else "l2")
+    if kind == "rotate" and norm in (1, 2):  # halves, phases, and the norm of the moduli
+        return RotatE(
+            entity, relation, relation_format="phase", norm="modulus" if norm == 1 else "l2"
         )
-    return int(value)
+    return None
 
 
-def _transe(path: Path, options: Mapping[str, Any], entity: Tensor, relation: Tensor) -> TransE:
-    return TransE(entity, relation, norm="l1" if _norm(path, options) == 1 else "l2")
+def _simple(path: Path, entity: Tensor, relation: Tensor) -> AffineModel:
+    width = entity.shape[1]
+    if width % 2 or relation.shape[1] != width:
+        raise ValueError(
+            f"{path}: entities and relations of SimplE must have as many columns, an even "
+            f"number; got {width} and {relation.shape[1]}"
+        )
 
+    def score(heads: Rows, relations: Rows, tails: Rows) -> Tensor:
+        (h_as_head, h_as_tail), (t_as_head, t_as_tail) = (
+            rows[0].chunk(2, 1) for rows in (heads, tails)
+        )
+        forward, backward = relations[0].chunk(2, 1)
+        return (h_as_head * forward * t_as_tail + h_as_tail * backward * t_as_head).sum(1) / 2
 
-def _rotate(path: Path, options: Mapping[str, Any], entity: Tensor, relation: Tensor) -> RotatE:
-    norm = _norm(path, options)
-    return rotate_of_phases(entity, relation, norm)
-
-
-def rotate_of_phases(entity: Tensor, relation: Tensor, norm: int) -> RotatE:
-    """LibKGE's RotatE: halves, phases, and the norm of the moduli."""
-    return RotatE(entity, relation, relation_format="phase", norm="modulus" if norm == 1 else "l2")
-
-
-def _affine(score: Callable[[Tensor, Tensor, Tensor], Tensor]) -> "_Build":
-    def build(path: Path, options: Mapping[str, Any], entity: Tensor, relation: Tensor) -> Any:
-        def of_rows(heads: Rows, relations: Rows, tails: Rows) -> Tensor:
-            return score(heads[0], relations[0], tails[0])
-
-        width = entity.shape[1]
-        if width % 2 or relation.shape[1] != width:
-            raise ValueError(
-                f"{path}: entities and relations of SimplE must have as many columns, an even "
-                f"number; got {width} and {relation.shape[1]}"
-            )
-        return AffineModel(of_rows, Parts([entity], [relation], [entity]))
-
-    return build
-
-
-def _simple(h: Tensor, r: Tensor, t: Tensor) -> Tensor:
-    (h_as_head, h_as_tail), (t_as_head, t_as_tail) = h.chunk(2, 1), t.chunk(2, 1)
-    forward, backward = r.chunk(2, 1)
-    return (h_as_head * forward * t_as_tail + h_as_tail * backward * t_as_head).sum(1) / 2
-
-
-_Build = Callable[[Path, Mapping[str, Any], Tensor, Tensor], Any]
-_MODELS: dict[str, _Build] = {
-    "rotate": _rotate,
-    "transe": _transe,
-    "distmult": lambda path, options, entity, relation: DistMult(entity, relation),
-    "complex": lambda path, options, entity, relation: ComplEx(entity, relation),
-    "rescal": lambda path, options, entity, relation: RESCAL(entity, relation),
-    "cp": lambda path, options, entity, relation: CP(entity, relation),
-    "simple": _affine(_simple),
-}
+    return AffineModel(score, Parts([entity], [relation], [entity]))

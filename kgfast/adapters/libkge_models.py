@@ -1,39 +1,20 @@
 """LibKGE's models as kgfast's: by their scorers and embedders."""
 
-import copy
 from typing import Any, cast
 
-import torch
 from kge.model import KgeModel, ReciprocalRelationsModel
-from torch import Tensor, nn
+from torch import Tensor
 
-from kgfast.adapters.affine import AffineModel, NotAffineError, Parts, Rows
-from kgfast.adapters.agreement import check_agreement
-from kgfast.adapters.libkge_checkpoints import rotate_of_phases
-from kgfast.models import (
-    CP,
-    RESCAL,
-    SIDES,
-    BlockScorer,
-    ComplEx,
-    DistMult,
-    Model,
-    Reciprocal,
-    Side,
-    TransE,
-)
+from kgfast.adapters.affine import Parts, frozen_affine
+from kgfast.adapters.foreign import block_scorer, check_agreement, converting
+from kgfast.adapters.libkge_checkpoints import model_of_tables
+from kgfast.models import Reciprocal, Side
 
-_OF_PRODUCTS: dict[str, Any] = {
-    "DistMultScorer": DistMult,
-    "ComplExScorer": ComplEx,
-    "CPScorer": CP,
-    "RescalScorer": RESCAL,
-}
 _AFFINE = ("SimplEScorer", "ConvEScorer", "TransformerScorer")
 
 
 def from_libkge(model: Any) -> Any:
-    """A model of LibKGE as one that kgfast ranks and predicts with.
+    """Convert a model of LibKGE to one that kgfast ranks and predicts with.
 
     RotatE, TransE (``l_norm`` 1 or 2), DistMult, ComplEx, CP, RESCAL and RelationalTucker3 become
     models of kgfast (the latter of RESCAL's equation); SimplE, ConvE and Transformer an
@@ -54,21 +35,11 @@ def from_libkge(model: Any) -> Any:
     """
     if not isinstance(model, KgeModel):
         raise TypeError(f"model must be a kge.model.KgeModel; got {type(model).__name__}")
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            converted = _converted(model)
-    finally:
-        model.train(was_training)
+    with converting(model):
+        converted = _converted(model)
     if converted is None:
-        return BlockScorer(
-            _Scores(model).scores,
-            num_entities=model.dataset.num_entities(),
-            num_relations=model.dataset.num_relations(),
-            sides=SIDES,
-            device=next(model.parameters()).device,
-        )
+        sizes = model.dataset.num_entities(), model.dataset.num_relations()
+        return block_scorer(model, _scores, *sizes, next(model.parameters()).device)
     return converted
 
 
@@ -80,66 +51,35 @@ def _converted(model: Any) -> Any:
     )
     converted: Any = None
     if model.get_s_embedder() is model.get_o_embedder():
-        converted = _native(scorer, subjects, relation)
+        kind = _kind(scorer).removesuffix("Scorer").lower()
+        converted = model_of_tables(kind, getattr(scorer, "_norm", None), subjects, relation)
     if converted is not None:
         check_agreement(
             converted,
-            lambda h, r, t: _tails(model, h, r, t).diagonal(),
+            # score_sp knows inverse relations as others
+            lambda h, r, t: cast(Tensor, model.score_sp(h, r, t)).diagonal(),
             f"{type(model).__name__} of LibKGE",
         )
-    else:
-        converted = _affine(scorer, Parts([subjects], [relation], [objects]), is_reciprocal)
+    elif _kind(scorer) in _AFFINE:
+        parts = Parts([subjects], [relation], [objects])
+        converted = frozen_affine(
+            scorer,
+            lambda network, h, r, t: network.score_emb(h[0], r[0], t[0], combine="spo"),
+            parts,
+            tails_only=is_reciprocal,
+        )
     if converted is None:
         return None
     return Reciprocal(converted, order="appended") if is_reciprocal else converted
 
 
-def _tails(model: Any, h: Tensor, r: Tensor, t: Tensor) -> Tensor:
-    """The scores of tails, also of inverse relations, which ``score_sp`` knows as others."""
-    return cast(Tensor, model.score_sp(h, r, t))
-
-
-def _native(scorer: Any, entity: Tensor, relation: Tensor) -> Model | None:
-    kind, norm = _kind(scorer), getattr(scorer, "_norm", None)
-    if kind == "TransEScorer" and norm in (1, 2):
-        return TransE(entity, relation, norm="l1" if norm == 1 else "l2")
-    if kind == "RotatEScorer" and norm in (1, 2):
-        return rotate_of_phases(entity, relation, int(norm))
-    of_products = _OF_PRODUCTS.get(kind)
-    return None if of_products is None else of_products(entity, relation)
-
-
 def _kind(scorer: Any) -> str:
-    """The class of a scorer, if it is LibKGE's own."""
+    """Return the class name of a scorer of LibKGE, "" for any other."""
     kind = type(scorer)
     return kind.__name__ if kind.__module__.startswith("kge.model.") else ""
 
 
-def _affine(scorer: Any, parts: Parts, tails_only: bool) -> AffineModel | None:
-    if _kind(scorer) not in _AFFINE:
-        return None
-    network = copy.deepcopy(scorer).double().eval().requires_grad_(False)
-
-    def score(heads: Rows, relations: Rows, tails: Rows) -> Tensor:
-        scores = network.score_emb(heads[0], relations[0], tails[0], combine="spo")
-        return cast(Tensor, scores).reshape(len(heads[0]))
-
-    try:
-        return AffineModel(score, parts, network=network, sides=("tail",) if tails_only else SIDES)
-    except NotAffineError:
-        return None
-
-
-class _Scores(nn.Module):
-    """LibKGE's own scores of ranges of candidates."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def scores(self, anchors: Tensor, relations: Tensor, side: Side, ids: Tensor) -> Tensor:
-        """As :class:`kgfast.BlockScorer` asks."""
-        model: Any = self.model
-        if side == "tail":
-            return cast(Tensor, model.score_sp(anchors, relations, ids))
-        return cast(Tensor, model.score_po(relations, anchors, ids))
+def _scores(model: Any, anchors: Tensor, relations: Tensor, side: Side, ids: Tensor) -> Tensor:
+    if side == "tail":
+        return cast(Tensor, model.score_sp(anchors, relations, ids))
+    return cast(Tensor, model.score_po(relations, anchors, ids))

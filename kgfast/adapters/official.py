@@ -1,9 +1,8 @@
-"""The official RotatE code (Sun et al. 2019) and its forks: ``test_step``, models, runs.
+"""Official RotatE code (Sun et al. 2019) and its forks: ``test_step``, models, runs.
 
 KGEModel.test_step = staticmethod(kgfast.adapters.official.test_step)
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,18 +10,18 @@ import torch
 from torch import Tensor, nn
 
 from kgfast.adapters import ogb
-from kgfast.adapters.agreement import check_agreement
-from kgfast.adapters.official_runs import protate
+from kgfast.adapters.foreign import block_scorer, check_agreement
+from kgfast.adapters.official_runs import MODELS, official_model
 from kgfast.eval import RankType, rank
 from kgfast.graph import KnownTriples
-from kgfast.models import EPSILON, SIDES, BlockScorer, ComplEx, DistMult, RotatE, Side, TransE
+from kgfast.models import SIDES, BlockScorer, Side
 from kgfast.text import shown
 
 __all__ = ["biokg_test_step", "from_official", "ogb_test_step", "test_step"]
 
 _NEEDED = ("model_name", "nentity", "nrelation", "entity_embedding", "relation_embedding", "gamma")
 _HITS = (1, 3, 10)
-_BATCH = 16  # queries that a model of its own gets: it gathers [16, 1024, 2 D]
+_BATCH = 16  # queries for a model of another name, which gathers [16, 1024, 2 D]
 
 
 def test_step(
@@ -45,7 +44,7 @@ def test_step(
     test_triples, all_true_triples : sequence of (int, int, int)
         To rank; to filter by.
     args : Namespace
-        Of the official code; ``nentity``, ``nrelation`` and ``countries`` are read.
+        Arguments of the official code; ``nentity``, ``nrelation`` and ``countries`` are read.
     ties : {"realistic", "optimistic", "pessimistic"}
         The rank among candidates with the target's score.
 
@@ -100,7 +99,7 @@ def ogb_test_step(
     test_triples : mapping
         A split of ogbl-wikikg2.
     args : Namespace
-        Of that code; ``neg_size_eval_train`` is read for random negatives.
+        Arguments of that code; ``neg_size_eval_train`` is read for random negatives.
     random_sampling : bool
         Draw negatives from torch's generator instead of taking the split's.
 
@@ -112,7 +111,7 @@ def ogb_test_step(
     Raises
     ------
     TypeError, ValueError, KeyError
-        As :func:`from_official` and :func:`kgfast.adapters.ogb.evaluate`.
+        The errors of :func:`from_official` and :func:`kgfast.adapters.ogb.evaluate`.
     """
     return _among_negatives(model, test_triples, args, None, random_sampling)
 
@@ -124,7 +123,7 @@ def biokg_test_step(
     entity_dict: Mapping[str, tuple[int, int]],
     random_sampling: bool = False,
 ) -> dict[str, float]:
-    """The same of its fork for ogbl-biokg, whose ids count within their type.
+    """``KGEModel.test_step`` of the fork for ogbl-biokg, whose ids count within their type.
 
     ``entity_dict``: of each type its first row, and one past its last.
     """
@@ -150,7 +149,7 @@ def _among_negatives(
 
 
 def _num_nodes(entity_dict: Mapping[str, tuple[int, int]]) -> dict[str, int]:
-    """The nodes of each type, which must stand one after the other."""
+    """Return the number of nodes of each type; types must follow each other."""
     first, sizes = 0, {}
     for name, (start, end) in sorted(entity_dict.items(), key=lambda item: item[1]):
         if start != first or end < start:
@@ -162,7 +161,7 @@ def _num_nodes(entity_dict: Mapping[str, tuple[int, int]]) -> dict[str, int]:
 def _random_negatives(
     split: Mapping[str, Any], num_entities: int, num_nodes: Mapping[str, int] | None, args: Any
 ) -> dict[str, Tensor]:
-    """``head_neg`` and ``tail_neg``, within the type where there are types."""
+    """Draw ``head_neg`` and ``tail_neg``, within the type where there are types."""
     shape = (len(split["head"]), int(args.neg_size_eval_train))
     negatives = {}
     for side in SIDES:
@@ -176,7 +175,7 @@ def _random_negatives(
 
 
 def from_official(model: nn.Module) -> Any:
-    """A ``KGEModel`` of the official code, or of a fork that keeps its ``forward``, as kgfast's.
+    """Convert a ``KGEModel`` of the official code, or of a fork that keeps its ``forward``.
 
     RotatE, TransE, DistMult and ComplEx become the models of that name, with their tables read in
     place; pRotatE is scored in blocks by its equation; a model under another name by its own
@@ -198,19 +197,19 @@ def from_official(model: nn.Module) -> Any:
     holder: Any = model
     entity, relation = holder.entity_embedding.detach(), holder.relation_embedding.detach()
     name, gamma = holder.model_name, float(holder.gamma)
-    converted: Any
-    if name == "RotatE":
-        _check_range(holder, gamma)
-        converted = RotatE(entity, relation, gamma=gamma)
-    elif name == "TransE":
-        converted = TransE(entity, relation, gamma=gamma)
-    elif name in ("DistMult", "ComplEx"):
-        converted = (DistMult if name == "DistMult" else ComplEx)(entity, relation)
-    elif name == "pRotatE":
-        _check_range(holder, gamma)
-        return protate(entity, relation, gamma=gamma, modulus=float(holder.modulus))
-    else:
-        return _of_its_own(holder)
+    if name not in MODELS:
+        return block_scorer(
+            model,
+            _scores,
+            int(holder.nentity),
+            int(holder.nrelation),
+            entity.device,
+            batch_size=_BATCH,
+        )
+    own = getattr(holder, "embedding_range", None), getattr(holder, "modulus", None)
+    converted = official_model(name, name, entity, relation, gamma, *own)
+    if isinstance(converted, BlockScorer):
+        return converted
     margin = gamma if name in ("RotatE", "TransE") else 0.0
     check_agreement(
         converted,
@@ -221,37 +220,8 @@ def from_official(model: nn.Module) -> Any:
     return converted
 
 
-def _check_range(model: Any, gamma: float) -> None:
-    """The unit of the phases is computed from gamma and dim: the model's must be the same."""
-    expected, own = (gamma + EPSILON) / model.hidden_dim, float(model.embedding_range)
-    if not math.isclose(own, expected, rel_tol=1e-5):
-        raise ValueError(
-            f"{model.model_name}: embedding_range must be (gamma + 2) / hidden_dim = "
-            f"{expected:g}; got {own:g}"
-        )
-
-
-def _of_its_own(model: Any) -> BlockScorer:
-    return BlockScorer(
-        _Forward(model).scores,
-        num_entities=int(model.nentity),
-        num_relations=int(model.nrelation),
-        batch_size=_BATCH,
-        sides=SIDES,
-        device=model.entity_embedding.device,
-    )
-
-
-class _Forward(nn.Module):
-    """The scores of a model's own ``forward``."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def scores(self, anchors: Tensor, relations: Tensor, side: Side, ids: Tensor) -> Tensor:
-        """As :class:`kgfast.BlockScorer` asks; what is predicted is not read of the first part."""
-        positive = torch.stack([anchors, relations, anchors], 1)
-        candidates = ids.expand(len(anchors), -1)
-        scores: Tensor = self.model((positive, candidates), mode=f"{side}-batch")
-        return scores
+def _scores(model: Any, anchors: Tensor, relations: Tensor, side: Side, ids: Tensor) -> Tensor:
+    """Score candidates by the model's own ``forward``, which ignores the predicted column."""
+    positive = torch.stack([anchors, relations, anchors], 1)
+    scores: Tensor = model((positive, ids.expand(len(anchors), -1)), mode=f"{side}-batch")
+    return scores

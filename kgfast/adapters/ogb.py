@@ -1,4 +1,4 @@
-"""The protocols of the Open Graph Benchmark: ogbl-wikikg2, ogbl-biokg and WikiKG90Mv2.
+"""Protocols of the Open Graph Benchmark: ogbl-wikikg2, ogbl-biokg and WikiKG90Mv2.
 
 The dicts of ``dataset.get_edge_split()`` go in as they are; memory-mapped arrays are read by block.
 A positive's rank among its negatives is ``(number greater + number greater or equal) / 2 + 1``, as
@@ -17,9 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kgfast.adapters.ogb_splits import SIDES, OgbSplit
+from kgfast.adapters.ogb_splits import OgbSplit
 from kgfast.eval import Ranks, check_rankable, rank, topk
 from kgfast.graph import KnownTriples, as_integers
+from kgfast.models import SIDES
 from kgfast.progress import progress_bar
 from kgfast.text import shown
 from kgfast.whole_files import write_whole
@@ -30,21 +31,21 @@ _TOP = 10
 
 @dataclass(frozen=True)
 class OgbRanks:
-    """What :func:`evaluate` found.
+    """Ranks that :func:`evaluate` found.
 
     Attributes
     ----------
     sampled : Ranks
-        Of each positive among its negatives, heads and tails.
+        Ranks of each positive among its negatives, heads and tails.
     full : Ranks or None
-        Of the same triples among all entities, or all of the right type.
+        Ranks of the same triples among all entities, or all of the right type.
     """
 
     sampled: Ranks
     full: Ranks | None = None
 
     def lists(self) -> dict[str, Tensor]:
-        """What ``Evaluator.eval`` returns for the heads and then the tails: float32 ``[2 T]``.
+        """Return the lists of ``Evaluator.eval``, heads before tails: float32 ``[2 T]``.
 
         Keys are ``hits@1_list``, ``hits@3_list``, ``hits@10_list`` and ``mrr_list``.
         """
@@ -73,20 +74,20 @@ def evaluate(
     Parameters
     ----------
     model : Model
-        As :func:`kgfast.rank` takes it. Of ogbl-biokg its rows are the nodes of one type after the
-        other, in the order of ``num_nodes``, as in OGB's baseline.
+        Any model of :func:`kgfast.rank`. For ogbl-biokg its rows are the nodes of one type after
+        the other, in the order of ``num_nodes``, as in OGB's baseline.
     split : mapping
         ``split["valid"]`` or ``split["test"]`` of ``dataset.get_edge_split()``: ``head``,
         ``relation``, ``tail`` ``[T]``, ``head_neg``, ``tail_neg`` ``[T, K]``; of ogbl-biokg also
         ``head_type`` and ``tail_type``, T names.
     num_nodes : mapping of str to int, optional
-        Of ogbl-biokg, ``dataset[0]["num_nodes_dict"]``: then ids count from 0 within their type.
+        For ogbl-biokg, ``dataset[0]["num_nodes_dict"]``: then ids count from 0 within their type.
     full : bool
         Rank among all entities, too, or among all of the type: exactly.
     known : KnownTriples, optional
-        What the full ranks are filtered by; :func:`known_triples` makes it of all splits.
+        Filter of the full ranks; :func:`known_triples` makes it of all splits.
     nan : {"error", "worst"}
-        As of :func:`kgfast.rank`.
+        See :func:`kgfast.rank`.
     progress : bool
         Show a progress bar.
 
@@ -133,7 +134,7 @@ def known_triples(*splits: Mapping[str, Any], num_nodes: Any = None) -> KnownTri
     *splits
         ``split["train"]``, ``split["valid"]`` and ``split["test"]``.
     num_nodes : mapping of str to int, optional
-        As of :func:`evaluate`.
+        See :func:`evaluate`.
 
     Examples
     --------
@@ -158,13 +159,13 @@ def predict_top10(
     Parameters
     ----------
     model : Model
-        As :func:`kgfast.topk` takes it.
+        Any model of :func:`kgfast.topk`.
     hr : array or Tensor
         ``[T, 2]``, the rows of ``val_hr.npy`` or of a test set.
     known : KnownTriples, optional
         Triples whose tails are left out. The evaluator does not ask for it.
     batch_size, max_memory, partial, progress
-        As of :func:`kgfast.topk`.
+        See :func:`kgfast.topk`.
 
     Returns
     -------
@@ -268,14 +269,14 @@ def _checked_top10(predictions: Any) -> Tensor:
 def _rank_block(
     model: Any, data: OgbSplit, first: int, last: int, nan: Literal["error", "worst"]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Greater, equal and number of candidates ``[b, 2]`` of a range of triples."""
+    """Return greater, equal and number of candidates ``[b, 2]`` of a range of triples."""
     hrt = data.hrt[first:last]
     given = [data.negatives(column, first, last) for column in range(2)]
     for name, ids in zip(("head_neg", "tail_neg"), given, strict=True):
         _check_negatives(name, ids, model.num_entities, first)
     layers = [list(_layers(ids)) for ids in given]
     targets = hrt[:, ::2]
-    # A negative that is the positive ties with it.
+    # A negative equal to the positive ties with the positive.
     itself = torch.stack([(ids == targets[:, i, None]).sum(1) for i, ids in enumerate(given)], 1)
     greater, equal = torch.zeros_like(targets), itself
     for depth in range(max(map(len, layers))):
@@ -301,7 +302,7 @@ def _check_negatives(name: str, ids: Tensor, count: int, first: int) -> None:
 
 
 def _layers(ids: Tensor) -> Iterator[Tensor]:
-    """Rows of which each holds an id once: the j-th has those that occur more than j times."""
+    """Yield rows without repeated ids: the j-th layer has ids that occur more than j times."""
     ordered = torch.from_numpy(np.sort(ids.numpy(), axis=1))
     is_new = torch.ones_like(ordered, dtype=torch.bool)
     is_new[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
@@ -317,7 +318,7 @@ def _layers(ids: Tensor) -> Iterator[Tensor]:
 def _rank_fully(
     model: Any, data: OgbSplit, known: KnownTriples | None, nan: Literal["error", "worst"]
 ) -> Ranks:
-    """The ranks among all entities, or all of the type."""
+    """Rank among all entities, or all of the type."""
     counts = torch.zeros((6, len(data.hrt), 2), dtype=torch.int64, device="cpu")
     for rows, entities in data.groups():
         ids = None if entities[0] is None else dict(zip(SIDES, entities, strict=True))

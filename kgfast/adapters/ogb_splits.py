@@ -1,21 +1,21 @@
-"""The dicts of OGB's splits: their triples and negatives as rows of a model."""
+"""Dicts of OGB's splits: their triples and negatives as rows of a model."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from kgfast.graph import as_columns, as_integers
+from kgfast.models import SIDES
 from kgfast.text import shown
 
-SIDES: tuple[Literal["head", "tail"], ...] = ("head", "tail")
 _PAIRS = 1 << 20  # of a block of negatives, both sides: 8 MiB as int64
 
 
 class OgbSplit:
-    """A split with the ids of a model's rows."""
+    """Split of OGB whose ids are rows of a model."""
 
     def __init__(self, split: Mapping[str, Any], num_nodes: Any, num_entities: int | None) -> None:
         if not isinstance(split, Mapping):
@@ -40,7 +40,7 @@ class OgbSplit:
         self.hrt = torch.stack(columns, 1)
 
     def blocks(self) -> Iterator[tuple[int, int]]:
-        """Ranges of triples whose negatives are held together."""
+        """Yield ranges of triples whose negatives are read together."""
         widths = []
         for name in ("head_neg", "tail_neg"):
             try:
@@ -58,7 +58,7 @@ class OgbSplit:
             yield first, min(first + step, len(self.hrt))
 
     def negatives(self, column: int, first: int, last: int) -> Tensor:
-        """The negatives of a range of triples, of one side, as rows of the model."""
+        """Return the negatives of a range of triples, of one side, as rows of the model."""
         name = f"{SIDES[column]}_neg"
         part = self._of(name)[first:last]
         if isinstance(part, np.memmap):
@@ -68,7 +68,7 @@ class OgbSplit:
         return self._shift(name, rows, None if types is None else types[first:last], first)
 
     def groups(self) -> Iterator[tuple[Tensor, list[Tensor | None]]]:
-        """Triples of the same types, and the entities of these."""
+        """Yield triples of the same types, and the entities of these types."""
         heads, tails = self.types
         if heads is None or tails is None:
             yield torch.arange(len(self.hrt), dtype=torch.int64, device="cpu"), [None, None]
@@ -94,7 +94,7 @@ class OgbSplit:
         return self._split[name]
 
     def _types_of(self, side: str, count: int) -> Tensor | None:
-        """The number of the type of each triple's entity."""
+        """Return the number of the type of each triple's entity."""
         name = f"{side}_type"
         if self._num_nodes is None:
             if name in self._split:
@@ -114,9 +114,9 @@ class OgbSplit:
         return torch.tensor([numbers[kind] for kind in names], dtype=torch.int64, device="cpu")
 
     def _shift(self, name: str, ids: Tensor, types: Tensor | None, first: int = 0) -> Tensor:
-        """Ids ``[b, K]`` of types ``[b]`` as rows of the model; those of triples have one column.
+        """Return ids ``[b, K]`` of types ``[b]`` as rows of the model.
 
-        Without types they are checked where the model is known.
+        Without types the ids are checked where the model is known.
         """
         if types is None or self._num_nodes is None:
             return ids
@@ -134,7 +134,6 @@ class OgbSplit:
 
 
 def _checked_counts(num_nodes: Any) -> dict[str, int]:
-    """Return the number of nodes of each type."""
     is_one = isinstance(num_nodes, Mapping) and all(
         isinstance(kind, str) and hasattr(count, "__index__") and int(count) >= 0
         for kind, count in num_nodes.items()

@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch_geometric.nn import kge
 
-from kgfast.adapters.agreement import check_agreement
+from kgfast.adapters.foreign import block_scorer, check_agreement
 from kgfast.eval import rank
 from kgfast.graph import KnownTriples, as_columns
-from kgfast.models import SIDES, BlockScorer, ComplEx, DistMult, Model, RotatE, Side, TransE
+from kgfast.models import ComplEx, DistMult, Model, RotatE, Side, TransE
 
 __all__ = ["from_pyg", "test"]
 
-_BATCH = 16  # queries that a model of its own gets: it gathers [16, 1024, D] three times
+_BATCH = 16  # queries for a model of another class, which gathers [16, 1024, D] three times
 
 
 def test(
@@ -39,9 +39,9 @@ def test(
     head_index, rel_type, tail_index : Tensor
         Integers ``[T]``.
     batch_size : int
-        As of PyG's method; not needed.
+        An argument of PyG's method; not needed.
     k : int
-        Of Hits@k.
+        The k of Hits@k.
     known : KnownTriples, optional
         Known answers are no candidates; None: raw ranks, as PyG's.
     log : bool
@@ -71,7 +71,7 @@ test.__test__ = False  # type: ignore[attr-defined]  # not one of pytest's
 
 
 def from_pyg(model: nn.Module) -> Any:
-    """A model of ``torch_geometric.nn.kge`` as one that kgfast ranks and predicts with.
+    """Convert a model of ``torch_geometric.nn.kge`` to one that kgfast ranks and predicts with.
 
     The tables are those of now. TransE's nodes are normalised, as its scores are of normalised
     ones; RotatE is the Euclidean norm of the whole vector; other models that PyG may have, or of
@@ -92,14 +92,9 @@ def from_pyg(model: nn.Module) -> Any:
     with torch.no_grad():
         converted = _converted(holder)
         if converted is None:
-            return BlockScorer(
-                _PygForward(holder).scores,
-                num_entities=holder.num_nodes,
-                num_relations=holder.num_relations,
-                batch_size=_BATCH,
-                sides=SIDES,
-                device=holder.node_emb.weight.device,
-            )
+            device = holder.node_emb.weight.device
+            sizes = holder.num_nodes, holder.num_relations
+            return block_scorer(model, _scores, *sizes, device, batch_size=_BATCH)
         margin = float(holder.margin) if isinstance(converted, RotatE) else 0.0
         check_agreement(
             converted,
@@ -111,7 +106,7 @@ def from_pyg(model: nn.Module) -> Any:
 
 
 def _converted(model: Any) -> Model | None:
-    """The model of the same name, of models that are PyG's own."""
+    """Return the model of the same name, if the model is one of PyG's own."""
     node, relation = model.node_emb.weight.detach(), model.rel_emb.weight.detach()
     kind = type(model)
     if kind is kge.TransE and model.p_norm in (1, 2):
@@ -134,27 +129,14 @@ def _converted(model: Any) -> Model | None:
 
 
 def _halves(model: Any) -> Tensor:
-    """The two tables of nodes side by side."""
+    """Return the two tables of nodes side by side."""
     return torch.cat([model.node_emb.weight.detach(), model.node_emb_im.weight.detach()], 1)
 
 
-class _PygForward(nn.Module):
-    """The scores of a model's own ``forward``."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def scores(self, anchors: Tensor, relations: Tensor, side: Side, ids: Tensor) -> Tensor:
-        """As :class:`kgfast.BlockScorer` asks: all pairs, one after the other."""
-        shape = len(anchors), len(ids)
-        anchor, relation, candidate = (
-            it.reshape(-1)
-            for it in (
-                anchors[:, None].expand(shape),
-                relations[:, None].expand(shape),
-                ids.expand(shape),
-            )
-        )
-        heads, tails = (anchor, candidate) if side == "tail" else (candidate, anchor)
-        return cast(Tensor, self.model(heads, relation, tails)).reshape(shape)
+def _scores(model: Any, anchors: Tensor, relations: Tensor, side: Side, ids: Tensor) -> Tensor:
+    """Score all pairs by the model's own ``forward``, one after the other."""
+    shape = len(anchors), len(ids)
+    columns = anchors[:, None], relations[:, None], ids
+    anchor, relation, candidate = (it.expand(shape).reshape(-1) for it in columns)
+    heads, tails = (anchor, candidate) if side == "tail" else (candidate, anchor)
+    return cast(Tensor, model(heads, relation, tails)).reshape(shape)

@@ -27,21 +27,13 @@ from kgfast.models import Side
 
 __all__ = ["KgfastEvaluator", "KgfastMacroEvaluator", "UnknownModelError", "from_pykeen"]
 
-_KEPT = 4  # filters: those of valid and of test, of two data sets
+_KEPT = 4  # filters: of valid and of test, for two data sets
 # The dtypes in which PyKEEN keeps ranks, so that its metrics have the same last digits.
 _KEPT_AS = {"optimistic": np.int64, "realistic": np.float32, "pessimistic": np.int64}
 
 
 class _Ranked(RankBasedEvaluator):
-    """What both evaluators share: ``evaluate`` counts the ranks that PyKEEN then summarises.
-
-    Parameters
-    ----------
-    nan : {"error", "worst"}
-        What a NaN or an infinity in the embeddings gets. (PyKEEN gives a NaN the rank 0.5.)
-    **kwargs
-        As of the PyKEEN class.
-    """
+    """Evaluator whose ``evaluate`` counts the ranks that PyKEEN then summarises."""
 
     def __init__(self, *, nan: Literal["error", "worst"] = "error", **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -65,10 +57,10 @@ class _Ranked(RankBasedEvaluator):
         pre_filtered_triples: bool = True,
         targets: Collection[Side] = ("head", "tail"),
     ) -> RankBasedMetricResults:
-        """As of PyKEEN's class; batch and slice sizes are not needed.
+        """Evaluate as PyKEEN's class does; batch and slice sizes are not needed.
 
-        What kgfast does not rank goes to PyKEEN, and a warning says so once: unknown models, a
-        restriction of entities or relations, inductive modes, relations as targets.
+        PyKEEN ranks itself, and a warning says so once, for unknown models, a restriction of
+        entities or relations, inductive modes, and relations as targets.
         """
         _check_triples("mapped_triples", mapped_triples)
         extra = additional_filter_triples
@@ -99,7 +91,7 @@ class _Ranked(RankBasedEvaluator):
             )
             return cast(RankBasedMetricResults, result)
         disabled = bool((tqdm_kwargs or {}).get("disable"))
-        model.eval()  # and it stays so, as after PyKEEN's
+        model.eval()  # the mode stays, as after PyKEEN's own evaluate
         ranks = rank(
             ranked,
             mapped_triples,
@@ -113,7 +105,7 @@ class _Ranked(RankBasedEvaluator):
         return self.finalize()
 
     def _not_here(self, restricted: bool, targets: Collection[Side]) -> str | None:
-        """Why a call goes to PyKEEN, whatever the model is."""
+        """Say why PyKEEN ranks this call itself, whatever the model is; None if it does not."""
         if restricted:
             return "restrict_entities_to and restrict_relations_to"
         if self.mode is not None:
@@ -125,7 +117,7 @@ class _Ranked(RankBasedEvaluator):
         return None
 
     def _converted(self, model: Any) -> Any:
-        """The model for kgfast, or why there is none."""
+        """Return the model for kgfast, or say why there is none."""
         try:
             return from_pykeen(model)
         except UnknownModelError as error:
@@ -139,7 +131,7 @@ class _Ranked(RankBasedEvaluator):
     def _known(
         self, triples: Tensor, additional: Tensor | Sequence[Tensor] | None, device: torch.device
     ) -> KnownTriples | None:
-        """The filter; of tensors that were seen before and not written to, the same one."""
+        """Return the filter; tensors that were not written to since give the one made before."""
         if not self.filtered:
             return None
         extra = [additional] if isinstance(additional, Tensor) else list(additional or ())
@@ -157,7 +149,7 @@ class _Ranked(RankBasedEvaluator):
         return known
 
     def _keep(self, ranks: Ranks, num_entities: int) -> None:
-        """Ranks where PyKEEN's ``finalize`` looks for them."""
+        """Put ranks where PyKEEN's ``finalize`` looks for them."""
         self.num_entities = num_entities
         for column, side in enumerate(ranks.sides):
             for kind in RANK_TYPES:
@@ -174,9 +166,9 @@ class KgfastEvaluator(_Ranked):
     Parameters
     ----------
     nan : {"error", "worst"}
-        What a NaN or an infinity in the embeddings gets. (PyKEEN gives a NaN the rank 0.5.)
+        Treatment of a NaN or an infinity in the embeddings. (PyKEEN gives a NaN the rank 0.5.)
     **kwargs
-        As of ``pykeen.evaluation.RankBasedEvaluator``.
+        Arguments of ``pykeen.evaluation.RankBasedEvaluator``.
     """
 
 
@@ -199,7 +191,7 @@ def _check_triples(name: str, triples: Any) -> None:
 
 
 def _version(tensor: Tensor) -> int:
-    """How often a tensor was written to; one of inference mode does not count."""
+    """Return the number of writes to a tensor; tensors of inference mode count none."""
     return -1 if tensor.is_inference() else tensor._version
 
 

@@ -1,8 +1,6 @@
 """PyKEEN's models as kgfast's: by their representations and interactions, never by their names."""
 
-import copy
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -10,12 +8,10 @@ from pykeen.models import ERModel
 from pykeen.nn import modules as interactions
 from torch import Tensor, nn
 
-from kgfast.adapters.affine import AffineModel, NotAffineError, Parts, Rows
-from kgfast.adapters.agreement import check_agreement
+from kgfast.adapters.affine import AffineModel, Parts, Rows, frozen_affine
+from kgfast.adapters.foreign import block_scorer, check_agreement, converting
 from kgfast.models import (
     RESCAL,
-    SIDES,
-    BlockScorer,
     ComplEx,
     DistMult,
     Model,
@@ -42,11 +38,11 @@ _SCORING = ("score_t", "score_h", "_get_representations", "_get_entity_len")
 
 
 class UnknownModelError(TypeError):
-    """A model that kgfast does not convert."""
+    """Error for a model that kgfast does not convert."""
 
 
 def from_pykeen(model: Any) -> Any:
-    """A PyKEEN model as one that kgfast ranks and predicts with.
+    """Convert a PyKEEN model to one that kgfast ranks and predicts with.
 
     The tables are those of now, read in place where PyKEEN stores them so. RotatE, TransE,
     DistMult, ComplEx and RESCAL become the models of that name; what is affine in the candidate
@@ -74,21 +70,15 @@ def from_pykeen(model: Any) -> Any:
         If the converted model does not score as PyKEEN does: a wrong conversion is never silent.
     """
     _check(model)
-    with _evaluating(model), torch.no_grad():
+    with converting(model):
         native = _native(model)
         if native is not None:
             _check_scores(model, native)
-            return Reciprocal(native, order="interleaved") if model.use_inverse_triples else native
-        affine = _affine(model)
-        if affine is not None:
-            return Reciprocal(affine, order="interleaved") if model.use_inverse_triples else affine
-    return BlockScorer(
-        _Blocks(model).scores,
-        num_entities=model.num_entities,
-        num_relations=model.num_real_relations,
-        sides=SIDES,
-        device=model.device,
-    )
+        converted: Any = native or _affine(model)
+        if converted is not None:
+            is_reciprocal = model.use_inverse_triples
+            return Reciprocal(converted, order="interleaved") if is_reciprocal else converted
+    return block_scorer(model, _scores, model.num_entities, model.num_real_relations, model.device)
 
 
 def _check(model: Any) -> None:
@@ -110,51 +100,27 @@ def _check(model: Any) -> None:
 
 
 def _unclamped(interaction: nn.Module) -> nn.Module:
-    """The interaction itself where nothing is clamped, as PyKEEN's SimplE has it."""
+    """Return the interaction within a clamp that clamps nothing, as PyKEEN's SimplE has it."""
     if type(interaction) is interactions.ClampedInteraction and interaction.clamp_score is None:
         base: nn.Module = interaction.base
         return base
     return interaction
 
 
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode, as each module had it afterwards."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
-
-
 def _tables(representations: Any) -> Rows:
-    """All rows of every representation, with what PyKEEN does to them."""
+    """Return all rows of every representation, with what PyKEEN does to them."""
     return [representation(indices=None).detach() for representation in representations]
 
 
 def _native(model: Any) -> Model | None:
-    """The model of the same name, of one entity and one relation table."""
+    """Return the model of the same name, of one entity and one relation table."""
     interaction = _unclamped(model.interaction)
     build = _NATIVE.get(type(interaction))
-    if build is None or (
-        len(model.entity_representations),
-        len(model.relation_representations),
-    ) != (
-        1,
-        1,
-    ):
+    both = model.entity_representations, model.relation_representations
+    if build is None or any(len(parts) != 1 for parts in both):
         return None
-    entity, relation = (
-        _plain(_tables(parts)[0])
-        for parts in (model.entity_representations, model.relation_representations)
-    )
+    entity, relation = (_tables(parts)[0].resolve_conj() for parts in both)
     return build(interaction, entity, relation)
-
-
-def _plain(table: Tensor) -> Tensor:
-    return table.resolve_conj() if table.is_complex() else table
 
 
 def _transe(interaction: Any, entity: Tensor, relation: Tensor) -> Model | None:
@@ -165,7 +131,7 @@ def _transe(interaction: Any, entity: Tensor, relation: Tensor) -> Model | None:
 
 _Build = Callable[[Any, Tensor, Tensor], Model | None]
 _NATIVE: dict[type, _Build] = {
-    # p and power_norm of RotatE are not used by PyKEEN: it is the norm of the whole vector.
+    # PyKEEN ignores p and power_norm of RotatE, and takes the norm of the whole vector.
     interactions.RotatEInteraction: lambda _, entity, relation: RotatE(
         entity.contiguous(), relation.contiguous(), norm="l2"
     ),
@@ -179,14 +145,12 @@ _NATIVE: dict[type, _Build] = {
 
 
 def _affine(model: Any) -> AffineModel | None:
-    """A dot product, where the interaction is affine in the candidate of every side it predicts."""
+    """Return a dot product if the interaction is affine in the candidate of each side."""
     interaction = _unclamped(model.interaction)
     if type(interaction) not in _AFFINE:
         return None
-    network: Any = copy.deepcopy(interaction).double().eval().requires_grad_(False)
     head_indices: Any = interaction.head_indices
     tail_indices: Any = interaction.tail_indices
-    sides: tuple[Side, ...] = ("tail",) if model.use_inverse_triples else SIDES
     entities = _tables(model.entity_representations)
     parts = Parts(
         [entities[i] for i in head_indices],
@@ -194,33 +158,23 @@ def _affine(model: Any) -> AffineModel | None:
         [entities[i] for i in tail_indices],
     )
 
-    def score(heads: Rows, relations: Rows, tails: Rows) -> Tensor:
-        h, r, t = (part[0] if len(part) == 1 else part for part in (heads, relations, tails))
-        return cast(Tensor, network(h=h, r=r, t=t)).reshape(len(heads[0]))
+    def score(network: Any, *rows: Any) -> Any:
+        h, r, t = (part[0] if len(part) == 1 else part for part in rows)
+        return network(h=h, r=r, t=t)
 
-    try:
-        return AffineModel(score, parts, network=network, sides=sides)
-    except NotAffineError:  # ConvE's heads, TuckER in a norm of its own
-        return None
+    # None for ConvE's heads, and for TuckER in a norm of its own
+    return frozen_affine(interaction, score, parts, tails_only=model.use_inverse_triples)
 
 
-class _Blocks(nn.Module):
-    """PyKEEN's own scores of ranges of candidates, before its sigmoid, which saturates."""
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.model = model
-
-    def scores(self, anchors: Tensor, relations: Tensor, side: Side, ids: Tensor) -> Tensor:
-        """As :class:`kgfast.BlockScorer` asks."""
-        model = self.model
-        columns = (anchors, relations) if side == "tail" else (relations, anchors)
-        batch = model._prepare_batch(torch.stack(columns, 1), index_relation=int(side == "tail"))
-        if side == "tail":
-            return cast(Tensor, model.score_t(batch, tails=ids))
-        if model.use_inverse_triples:
-            return cast(Tensor, model.score_h_inverse(rt_batch=batch, heads=ids))
-        return cast(Tensor, model.score_h(batch, heads=ids))
+def _scores(model: Any, anchors: Tensor, relations: Tensor, side: Side, ids: Tensor) -> Tensor:
+    """Score candidates by PyKEEN, before its sigmoid, which saturates."""
+    columns = (anchors, relations) if side == "tail" else (relations, anchors)
+    batch = model._prepare_batch(torch.stack(columns, 1), index_relation=int(side == "tail"))
+    if side == "tail":
+        return cast(Tensor, model.score_t(batch, tails=ids))
+    if model.use_inverse_triples:
+        return cast(Tensor, model.score_h_inverse(rt_batch=batch, heads=ids))
+    return cast(Tensor, model.score_h(batch, heads=ids))
 
 
 def _check_scores(model: Any, converted: Model) -> None:

@@ -11,14 +11,14 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from kgfast import tables
+from kgfast.adapters.foreign import NamedModel, read_npy, read_options
 from kgfast.adapters.official_runs import load_official
 from kgfast.graph import Vocabulary
 from kgfast.models import (
@@ -32,7 +32,6 @@ from kgfast.models import (
     RotatE,
     TransE,
     Wrapper,
-    from_array,
 )
 from kgfast.text import reading, shown
 
@@ -40,26 +39,15 @@ PLAIN = (RotatE, TransE, DistMult, ComplEx, CP, RESCAL)  # models of two tables 
 _OPTIONS = {
     "RotatE": ("gamma", "layout", "relation_format", "norm"),
     "TransE": ("gamma",),
-    "DistMult": (),
     "ComplEx": ("layout",),
-    "CP": (),
-    "RESCAL": (),
 }
 _CLASSES = {it.__name__: it for it in PLAIN}
 _WRITTEN = ("gamma", "layout", "relation_format", "norm", "embedding_range")
 
-Names = tuple[Vocabulary | None, Vocabulary | None]
-
 
 @contextmanager
 def new_folder(out: str | os.PathLike[str]) -> Iterator[Path]:
-    """A folder to write into, which becomes ``out`` when all went well, and else nothing does.
-
-    Raises
-    ------
-    ValueError
-        If ``out`` is there already and not an empty folder.
-    """
+    """Yield a folder that becomes ``out``, empty or new until then, if nothing is raised."""
     out = Path(out)
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise ValueError(f"{out} is there already: name another folder with --out")
@@ -74,15 +62,7 @@ def new_folder(out: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def described(model: Model, stored: Model) -> dict[str, Any]:
-    """Return what one has to know to score with the tables of a model.
-
-    Parameters
-    ----------
-    model : Model
-        With all that is around it.
-    stored : Model
-        The one within whose tensors are stored.
-    """
+    """Return the facts by which the tables of ``stored``, the inner part of ``model``, score."""
     wrappers, innermost = [], stored
     while isinstance(innermost, Wrapper):
         wrappers.append(type(innermost).__name__)
@@ -108,7 +88,7 @@ def write_state(folder: Path, model: Model) -> None:
 
 
 def write_names(folder: Path, names: Sequence[Vocabulary | None]) -> None:
-    """Write the names of entities and of relations that there are, in the order of rows."""
+    """Write the names of entities and relations in the order of rows."""
     for what, vocabulary in zip(("entities", "relations"), names, strict=True):
         if vocabulary is not None:
             write_json(folder / f"{what}.json", list(vocabulary))
@@ -119,44 +99,29 @@ def write_json(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
 
 
-class Tables(NamedTuple):
-    """A model, and the names of its rows where the folder has them."""
-
-    model: Any
-    vocabulary: Names
-
-
-def load_tables(folder: str | os.PathLike[str], *, as_table: bool = False) -> Tables:
+def load_tables(folder: str | os.PathLike[str], *, as_table: bool = False) -> NamedModel:
     """Load a folder of tables: ``entity.npy`` and ``relation.npy``, or ``model.safetensors``.
 
-    Its ``config.json`` says how to score with them, as ``kgfast export`` writes it for ``npy`` and
-    ``safetensors``, and ``kgfast convert`` for models of other libraries. A folder with another
-    ``config.json`` is read by :func:`kgfast.load_official`. With ``as_table``, entities are a
-    :class:`kgfast.tables.Table`, read in blocks.
-
-    Raises
-    ------
-    FileNotFoundError
-        If it holds no tables.
-    ValueError
-        If a file cannot be read or the tables do not fit config.json, and for models around others
-        (MED, RSCF), whose run has to be loaded; names the file.
+    ``config.json``, as ``kgfast export`` (``npy``, ``safetensors``) and ``kgfast convert`` write
+    it, says how to score with them. :func:`kgfast.load_official` reads a folder with another
+    ``config.json``. With ``as_table``, entities stay in the file as a :class:`kgfast.tables.Table`.
+    A ValueError names the file that cannot be read or does not fit; models around others (MED,
+    RSCF) need their run.
     """
     folder = Path(folder)
     with reading(folder, "cannot be loaded"):
         return _loaded(folder, as_table)
 
 
-def _loaded(folder: Path, as_table: bool) -> Tables:
+def _loaded(folder: Path, as_table: bool) -> NamedModel:
     path = folder / "config.json"
     if not path.is_file():
         raise FileNotFoundError(
             f"{folder} is neither a run nor a folder of tables: it has no config.json"
         )
-    with reading(path, "not a JSON object"):
-        config = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(config, dict) or "score" not in config:
-        return Tables(load_official(folder, as_table=as_table), (None, None))
+    config = read_options(path, "")
+    if "score" not in config:
+        return NamedModel(load_official(folder, as_table=as_table))
     name = config.get("model")
     if not isinstance(name, str) or name not in _CLASSES or config.get("wrappers"):
         around = f" within {shown(config['wrappers'])}" if config.get("wrappers") else ""
@@ -165,7 +130,7 @@ def _loaded(folder: Path, as_table: bool) -> Tables:
             f"known: {', '.join(_CLASSES)}"
         )
     entity, relation = _tables(folder, as_table)
-    options = {key: config[key] for key in _OPTIONS[name] if key in config}
+    options = {key: config[key] for key in _OPTIONS.get(name, ()) if key in config}
     if name == "TransE":
         options["norm"] = config["score"]
     model: Any = _CLASSES[name](entity, relation, **options)
@@ -178,16 +143,16 @@ def _loaded(folder: Path, as_table: bool) -> Tables:
     if "reciprocal" in config:
         with reading(path, "reciprocal"):
             model = Reciprocal(model, config["reciprocal"])
-    return Tables(model, (_names(folder, "entities"), _names(folder, "relations")))
+    return NamedModel(model, (_names(folder, "entities"), _names(folder, "relations")))
 
 
 def _tables(folder: Path, as_table: bool) -> tuple[Any, Tensor]:
     if (folder / "model.safetensors").is_file():
         return _of_safetensors(folder / "model.safetensors", as_table)
-    if as_table and (folder / "entity.npy").is_file():
-        return tables.open(folder / "entity.npy"), _array(folder / "relation.npy")
-    entity, relation = (_array(folder / f"{name}.npy") for name in ("entity", "relation"))
-    return entity, relation
+    missing, path = ", and no model.safetensors beside it", folder / "entity.npy"
+    entity: Any = read_npy(path, missing)
+    relation = read_npy(folder / "relation.npy", missing)
+    return (tables.open(path) if as_table else entity), relation
 
 
 def _of_safetensors(path: Path, as_table: bool) -> tuple[Any, Tensor]:
@@ -198,13 +163,6 @@ def _of_safetensors(path: Path, as_table: bool) -> tuple[Any, Tensor]:
         relation = file.get_tensor("relation")
         entity = None if as_table else file.get_tensor("entity")
     return (tables.open(f"{path}:entity") if as_table else entity), relation
-
-
-def _array(path: Path) -> Tensor:
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file, and no model.safetensors beside it")
-    with reading(path, "cannot be read"):
-        return from_array(path.stem, np.load(path, mmap_mode="r", allow_pickle=False))
 
 
 def _names(folder: Path, what: str) -> Vocabulary | None:

@@ -250,7 +250,7 @@ def choose(config: str | None, model: str | None, data: Path | None) -> Chosen:
     FileNotFoundError
         If there is no such config or folder.
     """
-    from kgfast.training.config.names import find_config, said
+    from kgfast.training.config.files import find_config, said
 
     if (config is None) == (model is None):
         which = "neither" if config is None else "both"
@@ -271,7 +271,7 @@ def choose(config: str | None, model: str | None, data: Path | None) -> Chosen:
 
 def _default_of(model: str) -> Path:
     """Return the default config of a model."""
-    from kgfast.training.config.names import packaged_configs, said
+    from kgfast.training.config.files import packaged_configs, said
 
     named = (name.partition("/") for name in packaged_configs())
     known = [name for folder, _, name in named if folder == "default"]

@@ -1,6 +1,6 @@
 """Datasets: downloads, readers for the layouts in use, and a synthetic graph that needs neither."""
 
-from kgfast.datasets.base import Dataset
+from kgfast.datasets.dataset import Dataset
 from kgfast.datasets.downloads import download
 from kgfast.datasets.readers import load
 from kgfast.datasets.synthetic import SyntheticDataset, synthetic

@@ -11,14 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from kgfast.datasets.fields import ids_of_names, read_vocabulary
-from kgfast.datasets.files import DataFile, Folder, numbered_lines
+from kgfast.datasets.data_files import DataFile, Folder, numbered_lines
+from kgfast.datasets.lines import Parts, ids_of_names, read_vocabulary
 from kgfast.graph import Vocabulary
+from kgfast.graph.stored.inputs import ORDERS
 from kgfast.text import shown
 
-COLUMNS = ("hrt", "htr", "rht", "rth", "thr", "trh")
 _DELIMITERS = "\t|,;"
 
 
@@ -27,10 +26,8 @@ class _Split(NamedTuple):
     columns: list[list[str]]  # three as they stand in the file, and maybe that of importance
 
 
-def read_raw_udd(
-    folder: Folder, columns: str | None
-) -> tuple[Vocabulary, Vocabulary, list[Tensor]]:
-    """Read such a folder: the vocabularies and the rows (h, r, t) of train, valid and test."""
+def read_raw_udd(folder: Folder, columns: str | None) -> Parts:
+    """Read a raw_udd folder."""
     entity_file, relation_file = folder.need("entities.tsv"), folder.need("relations.tsv")
     delimiter = _delimiter(entity_file)
     entities, relations = (
@@ -52,7 +49,7 @@ def read_raw_udd(
 
 
 def _delimiter(file: DataFile) -> str:
-    """Return what stands between the first id and its name."""
+    """Return the character between the first id and its name."""
     number, line = next(numbered_lines(file.text()), (1, ""))
     after = line.lstrip("0123456789")
     if after == line or after[:1] not in tuple(_DELIMITERS):
@@ -91,12 +88,12 @@ def _is_number(field: str) -> bool:
 
 
 def _order(train: _Split, entities: Vocabulary, relations: Vocabulary) -> str:
-    """Return which column is which, such as "hrt": what the ids say, else what the names allow."""
+    """Return the order of columns, such as "hrt": by the ids, else by the names."""
     is_entity = [all(name in entities for name in names) for names in train.columns]
     is_relation = [all(name in relations for name in names) for names in train.columns]
     allowed = [
         order
-        for order in COLUMNS
+        for order in ORDERS
         if all((is_relation if letter == "r" else is_entity)[i] for i, letter in enumerate(order))
     ]
     numbered = [
@@ -104,7 +101,7 @@ def _order(train: _Split, entities: Vocabulary, relations: Vocabulary) -> str:
     ]
     if numbered:
         return numbered[0]
-    if "hrt" in allowed or not allowed:  # the order of most; an unknown name is blamed by its line
+    if "hrt" in allowed or not allowed:  # the usual order; errors name unknown names
         return "hrt"
     assert train.file is not None
     raise ValueError(
@@ -116,13 +113,13 @@ def _order(train: _Split, entities: Vocabulary, relations: Vocabulary) -> str:
 def _numbered_so(
     order: str, columns: list[list[str]], entities: Vocabulary, relations: Vocabulary
 ) -> bool:
-    """Whether ids are in the order in which names are met, heads before tails."""
+    """Return whether ids are in the order in which names are met, heads before tails."""
     head, relation, tail = (columns[order.index(letter)] for letter in "hrt")
     met = torch.stack([entities.ids(head), entities.ids(tail)], dim=1).flatten().numpy()
     return all(_ascends(ids) for ids in (met, relations.ids(relation).numpy()))
 
 
 def _ascends(ids: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> bool:
-    """Whether each id is at most one above all before it."""
+    """Return whether each id is at most one above all before it."""
     before = np.maximum.accumulate(np.append(-1, ids))[:-1]
     return bool((ids <= before + 1).all())

@@ -11,9 +11,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from kgfast.datasets.base import Dataset
+from kgfast.datasets.catalogue import SOURCES, Source
+from kgfast.datasets.dataset import Dataset
 from kgfast.datasets.readers import load
-from kgfast.datasets.sources import SOURCES, Source
+from kgfast.frames import EXTRA, needed
 from kgfast.graph import did_you_mean
 from kgfast.progress import progress_bar
 from kgfast.text import shown
@@ -31,7 +32,7 @@ def download(
     """Download a data set, unless it is in the cache, and read it.
 
     Files come from the repositories in which they were published, pinned by commit, and are
-    compared with a checksum (:mod:`kgfast.datasets.sources`). Nothing is kept of what differs or
+    compared with a checksum (:mod:`kgfast.datasets.catalogue`). Nothing is kept of what differs or
     does not arrive whole. Needs pooch: ``pip install "kgfast[data]"``.
 
     Parameters
@@ -90,17 +91,11 @@ def _cache(root: str | os.PathLike[str] | None) -> Path:
 
 
 def _pooch() -> Any:
-    try:
-        import pooch
-    except ImportError:
-        raise ImportError(
-            'kgfast.datasets.download needs pooch: pip install "kgfast[data]"'
-        ) from None
-    return pooch
+    return needed("pooch", "kgfast.datasets.download", EXTRA)
 
 
 def _download(source: Source, folder: Path, progress: bool) -> None:
-    """Make the folder of a data set, of files that are checked."""
+    """Make the folder of a data set of files that are checked."""
     mirrors = list(_mirrors())
     scratch = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     scratch.mkdir(parents=True)
@@ -123,7 +118,7 @@ def _download(source: Source, folder: Path, progress: bool) -> None:
 
 
 def _mirrors() -> Iterator[str]:
-    """What KGFAST_MIRROR names: addresses, or folders of this machine."""
+    """Yield the addresses, or folders of this machine, that KGFAST_MIRROR names."""
     for mirror in os.environ.get(MIRROR_VARIABLE, "").split():
         if not mirror.startswith(("http://", "https://")) and not Path(mirror).is_dir():
             raise ValueError(
@@ -160,18 +155,12 @@ def _fetch(places: list[str], target: Path, checksum: str, progress: bool) -> No
 
 
 def _name_of(target: Path) -> str:
-    """The data set, of a file in its scratch folder."""
+    """Return the data set of a file in its scratch folder."""
     return target.parent.name.split(".")[1]
 
 
 def _copy(place: str, target: Path, progress: bool) -> None:
-    """Copy a file from an address or a folder.
-
-    Raises
-    ------
-    OSError
-        If it does not arrive whole; that of requests is one.
-    """
+    """Copy a file from an address or a folder; an OSError if it does not arrive whole."""
     if not place.startswith(("http://", "https://")):
         shutil.copyfile(place, target)
         return
@@ -184,7 +173,7 @@ def _copy(place: str, target: Path, progress: bool) -> None:
 
 
 def _reason(error: OSError) -> str:
-    """What went wrong, in a line."""
+    """Say in a line why a copy failed."""
     response = getattr(error, "response", None)
     if response is not None:
         return f"HTTP status {response.status_code}"
@@ -197,7 +186,7 @@ def _reason(error: OSError) -> str:
 
 
 class _Bar:
-    """A progress bar as pooch's downloader wants it."""
+    """Progress bar as pooch's downloader wants it."""
 
     def __init__(self, label: str, progress: bool) -> None:
         self.total = 0  # bytes, which pooch sets
@@ -206,7 +195,6 @@ class _Bar:
         self._left = 0
 
     def update(self, count: int) -> None:
-        """Some bytes have come."""
         if self._shown is None:
             self._shown = progress_bar(self._progress, self._label, self.total)
             self._advance, self._left = self._shown.__enter__(), self.total
@@ -215,17 +203,16 @@ class _Bar:
         self._advance(count)
 
     def reset(self) -> None:
-        """All bytes have come; pooch tells them once more, which is left out."""
+        """Ignore the total, which pooch tells once more at the end."""
 
     def close(self) -> None:
-        """The end, whole or not."""
         if self._shown is not None:
             self._shown.__exit__(None, None, None)
             self._shown = None
 
 
 def _digest(path: Path, *, in_git: bool = False) -> str:
-    """The SHA-256 of a file, or its object id in Git."""
+    """Return the SHA-256 of a file, or its object id in Git."""
     digest = hashlib.sha1(usedforsecurity=False) if in_git else hashlib.sha256()
     if in_git:
         digest.update(f"blob {path.stat().st_size}\0".encode())
@@ -251,7 +238,7 @@ def _unpack(archive: Path, members: dict[str, str]) -> None:
 
 
 def _check_cached(folder: Path) -> None:
-    """That the files of a folder are those that were downloaded."""
+    """Check that the files of a folder are those that were downloaded."""
     sums = folder / _SUMS
     if not sums.is_file():
         raise ValueError(

@@ -1,4 +1,4 @@
-"""How the synthetic graph grows: its relations, its forest of entities, its triples.
+"""Growth of the synthetic graph: relations, the forest of entities, triples.
 
 `kgfast.datasets.synthetic` says what comes out of it.
 """
@@ -27,7 +27,7 @@ _HOPELESS = 0.25  # share of entities whose correlation with the parent is next 
 
 
 class Relation(NamedTuple):
-    """A relation of the graph and its pattern."""
+    """Relation of the graph and its pattern."""
 
     name: str
     kind: _Kind
@@ -35,13 +35,13 @@ class Relation(NamedTuple):
 
     @property
     def weight(self) -> float:
-        """Its share of the triples; later relations of a kind get fewer."""
+        """Return the share of the triples; later relations of a kind get fewer."""
         return float(_WEIGHTS[self.kind] / (1 + self.cycle) ** 2)
 
 
 @dataclass(frozen=True, eq=False)
 class Growth:
-    """How each entity grew out of its parent, in growth order: parents before children."""
+    """Parent and link of each entity in growth order: parents before children."""
 
     relations: list[Relation]
     num_primaries: int  # twins come after them, in the order of their originals
@@ -54,7 +54,7 @@ class Growth:
 
 
 def relation_catalogue(num_relations: int) -> list[Relation]:
-    """The relations, in the order of their ids."""
+    """Return the relations in the order of their ids."""
     relations = [Relation("child_of", "tree", 0)]
     cycle = 0
     while len(relations) < num_relations:
@@ -157,7 +157,7 @@ def draw_triples(growth: Growth, num_triples: int, rng: np.random.Generator) -> 
 
 
 def _links(growth: Growth) -> Ints:
-    """Return rows (entity, parent, relation), also those that twins take over; early ones first."""
+    """Return rows (entity, parent, relation), early ones first, and those that twins take over."""
     first_twin = growth.num_primaries
     entity = np.flatnonzero(growth.parent >= 0)
     own = np.stack([entity, growth.parent[entity], growth.link[entity]], axis=1)
@@ -198,7 +198,7 @@ def _stated(links: Ints, relations: list[Relation]) -> Ints:
 def _fillers(
     grown: Ints, growth: Growth, fillers: list[int], total: int, rng: np.random.Generator
 ) -> list[Ints]:
-    """Return `total` triples of the compositions and sibling relations, fewer if there are not."""
+    """Return up to `total` triples of the compositions and sibling relations."""
     relations = growth.relations
     names = {relation.name: i for i, relation in enumerate(relations)}
     children = grown[grown[:, 1] == 0][:, ::2]  # (child, parent): every child has one
@@ -223,7 +223,7 @@ def _fillers(
 
 
 def _apportioned(total: int, weights: list[float], capacities: list[int]) -> list[int]:
-    """Share `total` out by weight; what one cannot hold goes to the others."""
+    """Share `total` out by weight; the rest of a full relation goes to the others."""
     sizes = [0] * len(weights)
     while (left := total - sum(sizes)) > 0:
         room = [i for i, size in enumerate(sizes) if size < capacities[i]]

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from kgfast.datasets.base import SPLITS, Dataset
+from kgfast.datasets.dataset import SPLITS, Dataset
 from kgfast.graph import Vocabulary
 from kgfast.rng import scrambled
 from kgfast.text import shown
@@ -43,7 +43,7 @@ def fingerprint(dataset: Dataset) -> dict[str, str]:
 
 
 def differences(own: Dataset, other: Dataset, whose: str) -> list[str]:
-    """Say what another dataset lacks, and what it has beyond the own one: the first five of each.
+    """Say what another dataset lacks and what it has beyond the own one: five of each.
 
     Triples are compared where the names are the same. ``whose`` is the own dataset in words.
     """
@@ -149,5 +149,4 @@ def _digest_of_triples(hrt: Ids, entity: NDArray[Any], relation: NDArray[Any]) -
 
 
 def _mixed(value: NDArray[Any]) -> NDArray[Any]:
-    """Return the words, uint64, scrambled."""
     return scrambled(torch.from_numpy(value.view(np.int64))).numpy().view(_WORD)

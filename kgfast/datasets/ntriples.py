@@ -8,36 +8,19 @@ import io
 import warnings
 from typing import Any
 
-from torch import Tensor
-
-from kgfast.datasets.fields import ids_of_names
-from kgfast.datasets.files import DataFile, Folder
-from kgfast.graph import Vocabulary
+from kgfast.datasets.data_files import DataFile, Folder
+from kgfast.datasets.lines import Columns, Parts, numbered_names
+from kgfast.frames import EXTRA, needed
 from kgfast.text import in_a_line
 
-_Columns = tuple[list[str], list[str], list[str]]
+
+def read_ntriples(folder: Folder, _: str | None) -> Parts:
+    """Read a folder of N-Triples."""
+    return numbered_names(folder.splits("{}.nt"), _triples)
 
 
-def read_ntriples(folder: Folder, _: str | None) -> tuple[Vocabulary, Vocabulary, list[Tensor]]:
-    """Read such a folder: the vocabularies and the rows (h, r, t) of train, valid and test."""
-    files = folder.splits("{}.nt")
-    parts = [([], [], []) if file is None else _triples(file) for file in files]
-    entities = Vocabulary(sorted({name for part in parts for name in (*part[0], *part[2])}))
-    relations = Vocabulary(sorted({name for part in parts for name in part[1]}))
-    rows = [
-        ids_of_names(file, part, entities, relations)
-        for file, part in zip(files, parts, strict=True)
-    ]
-    return entities, relations, rows
-
-
-def _triples(file: DataFile) -> _Columns:
-    try:
-        import pyoxigraph
-    except ImportError:
-        raise ImportError(
-            f'{file.path}: reading N-Triples needs pyoxigraph: pip install "kgfast[data]"'
-        ) from None
+def _triples(file: DataFile) -> Columns:
+    pyoxigraph = needed("pyoxigraph", f"{file.path}: reading N-Triples", EXTRA)
     text = file.text()
     heads: list[str] = []
     relations: list[str] = []
@@ -60,11 +43,11 @@ def _triples(file: DataFile) -> _Columns:
     if literals:
         warnings.warn(
             f"{file.path}: {literals:,} triples whose object is a literal are left out",
-            stacklevel=4,
+            stacklevel=5,
         )
     return heads, relations, tails
 
 
 def _name(term: Any) -> str:
-    """An address, or a blank node."""
+    """Return an address, or a blank node."""
     return str(term) if str(term).startswith("_:") else str(term.value)

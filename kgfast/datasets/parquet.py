@@ -1,7 +1,7 @@
 """Folders of Parquet files: ``train.parquet``, and ``valid.parquet`` and ``test.parquet`` if any.
 
 A file has columns of heads, relations and tails, named as in
-:data:`TRIPLE_COLUMNS`; others are not read.
+:data:`kgfast.graph.TRIPLE_COLUMNS`; others are not read.
 Text is names. Whole numbers are ids from 0, whose names are their digits; with ``entities.parquet``
 and ``relations.parquet``, of columns ``id`` and ``name``, they have these.
 """
@@ -12,8 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kgfast.datasets.files import DataFile, Folder
-from kgfast.graph import TRIPLE_COLUMNS, Vocabulary
+from kgfast.datasets.data_files import DataFile, Folder
+from kgfast.datasets.lines import Parts
+from kgfast.frames import EXTRA, needed
+from kgfast.graph import Vocabulary
+from kgfast.graph.stored.inputs import arrow_values, triple_columns
 from kgfast.text import reading, shown
 
 _SPARSE, _ALWAYS = 64, 1 << 20  # unnamed ids: at most so many times their number, or so many
@@ -21,8 +24,8 @@ _SPARSE, _ALWAYS = 64, 1 << 20  # unnamed ids: at most so many times their numbe
 _Triple = tuple[Any, Any, Any]
 
 
-def read_parquet(folder: Folder, _: str | None) -> tuple[Vocabulary, Vocabulary, list[Tensor]]:
-    """Read such a folder: the vocabularies and the rows (h, r, t) of train, valid and test."""
+def read_parquet(folder: Folder, _: str | None) -> Parts:
+    """Read a folder of Parquet files."""
     files = folder.splits("{}.parquet")
     splits = [None if file is None else _triples(file) for file in files]
     vocabularies = []
@@ -38,13 +41,8 @@ def read_parquet(folder: Folder, _: str | None) -> tuple[Vocabulary, Vocabulary,
 
 
 def _table(file: DataFile) -> Any:
-    """What a file holds, as a table of pyarrow."""
-    try:
-        from pyarrow import parquet
-    except ImportError:
-        raise ImportError(
-            f'{file.path}: reading Parquet needs pyarrow: pip install "kgfast[data]"'
-        ) from None
+    """Read a file as a table of pyarrow."""
+    parquet = needed("pyarrow.parquet", f"{file.path}: reading Parquet", EXTRA)
     if file.path.suffix == ".gz":
         raise ValueError(f"{file.path}: Parquet files compress themselves; unpack it")
     with reading(file.path, "no valid Parquet file"):
@@ -53,19 +51,11 @@ def _table(file: DataFile) -> Any:
         return table
 
 
-def _said(table: Any) -> str:
-    names = (name if name.isprintable() else shown(name) for name in table.column_names)
-    return f"{', '.join(names):.200}"
-
-
 def _column(file: DataFile, table: Any, name: str) -> Any:
-    """A column as an array of int64 or of strings."""
+    """Return a column as an array of int64 or of strings."""
     with reading(file.path, f"column {name}"):
         column = table.column(name)
-        if column.null_count:
-            row = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
-            raise ValueError(f"{file.path}: row {row} has no {name}")
-        values = column.to_numpy(zero_copy_only=False)
+        values = arrow_values(file.path, column, name)
     if values.dtype.kind in "iu":
         return values.astype(np.int64)
     if len(values) and not all(isinstance(value, str) for value in values):
@@ -75,16 +65,13 @@ def _column(file: DataFile, table: Any, name: str) -> Any:
 
 def _triples(file: DataFile) -> _Triple:
     table = _table(file)
-    for names in TRIPLE_COLUMNS:
-        if set(names) <= set(table.column_names):
-            head, relation, tail = (_column(file, table, name) for name in names)
-            return head, relation, tail
-    known = " or ".join(", ".join(names) for names in TRIPLE_COLUMNS)
-    raise ValueError(f"{file.path}: expected columns {known}; got {_said(table)}")
+    names = triple_columns(file.path, table.column_names)
+    head, relation, tail = (_column(file, table, name) for name in names)
+    return head, relation, tail
 
 
 def _vocabulary(columns: list[Any], folder: Folder, what: str) -> Vocabulary:
-    """The names that columns hold, sorted; of ids, all up to the largest."""
+    """Return the sorted names in columns; for ids, all up to the largest."""
     filled = [column for column in columns if len(column)]
     if all(column.dtype.kind == "i" for column in filled):
         largest = max((int(column.max()) for column in filled), default=-1)
@@ -100,10 +87,12 @@ def _vocabulary(columns: list[Any], folder: Folder, what: str) -> Vocabulary:
 
 
 def _named(file: DataFile) -> Vocabulary:
-    """The names of a file of ids and names."""
+    """Read a file of ids and names."""
     table = _table(file)
     if not {"id", "name"} <= set(table.column_names):
-        raise ValueError(f"{file.path}: expected columns id and name; got {_said(table)}")
+        raise ValueError(
+            f"{file.path}: expected columns id and name; got {shown(table.column_names)}"
+        )
     ids, names = (_column(file, table, name) for name in ("id", "name"))
     order = np.argsort(ids, kind="stable")
     if ids.dtype.kind != "i" or not np.array_equal(ids[order], np.arange(len(ids))):
@@ -115,7 +104,7 @@ def _named(file: DataFile) -> Vocabulary:
 def _ids(
     file: DataFile | None, split: _Triple | None, entities: Vocabulary, relations: Vocabulary
 ) -> Tensor:
-    """Rows of ids, int64 ``[T, 3]``."""
+    """Return rows of ids, int64 ``[T, 3]``."""
     if file is None or split is None:
         return torch.empty(0, 3, dtype=torch.int64, device="cpu")
     columns = []

@@ -19,25 +19,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
-from kgfast.datasets.base import Dataset
-from kgfast.datasets.dglke import COLUMNS, read_raw_udd
-from kgfast.datasets.fields import (
+from kgfast.datasets.data_files import KNOWN_LAYOUTS, Folder, checked_limit
+from kgfast.datasets.dataset import Dataset
+from kgfast.datasets.dglke import read_raw_udd
+from kgfast.datasets.lines import (
+    Parts,
     id_name,
-    ids_of_names,
     name_id,
+    numbered_names,
     read_ids,
-    read_names,
     read_vocabulary,
 )
-from kgfast.datasets.files import KNOWN_LAYOUTS, Folder, checked_limit
 from kgfast.datasets.ntriples import read_ntriples
 from kgfast.datasets.parquet import read_parquet
-from kgfast.graph import Triples, Vocabulary
+from kgfast.graph import Triples
+from kgfast.graph.stored.inputs import ORDERS
 from kgfast.text import shown
-
-_Parts = tuple[Vocabulary, Vocabulary, list[Tensor]]
 
 
 def load(
@@ -57,11 +54,11 @@ def load(
     name
         Name of the dataset; that of the folder by default.
     columns
-        Of a raw_udd folder, what the columns of its triples are: "hrt", "htr", "rht", "rth", "thr"
+        The order of columns of a raw_udd folder's triples: "hrt", "htr", "rht", "rth", "thr"
         or "trh". By default the order in which DGL-KE gave out the ids, or hrt.
     max_bytes
-        What a gzipped file may unpack to, in bytes. By default what KGFAST_MAX_BYTES says in the
-        environment, else 64 times its size and at least 64 MiB.
+        Most bytes that a gzipped file may unpack to. By default KGFAST_MAX_BYTES of the
+        environment, else 64 times the size of the file and at least 64 MiB.
 
     Returns
     -------
@@ -92,8 +89,8 @@ def load(
     root = Path(root)
     if not root.is_dir():
         raise FileNotFoundError(f"{root} is not a folder; {KNOWN_LAYOUTS}")
-    if columns is not None and columns not in COLUMNS:
-        raise ValueError(f"columns must be one of {', '.join(COLUMNS)}, got {shown(columns)}")
+    if columns is not None and columns not in ORDERS:
+        raise ValueError(f"columns must be one of {', '.join(ORDERS)}, got {shown(columns)}")
     folder = Folder(root, checked_limit(max_bytes))
     read = next((read for marker, read in _LAYOUTS.items() if folder.find(marker)), None)
     if read is None:
@@ -108,17 +105,13 @@ def load(
     return Dataset(name, train, valid, test, entities, relations)
 
 
-def _read_official(folder: Folder, _: str | None) -> _Parts:
+def _read_official(folder: Folder, _: str | None) -> Parts:
     entities = read_vocabulary(folder.need("entities.dict"), id_name)
     relations = read_vocabulary(folder.need("relations.dict"), id_name)
-    splits = [
-        ids_of_names(file, read_names(file), entities, relations)
-        for file in folder.splits("{}.txt")
-    ]
-    return entities, relations, splits
+    return numbered_names(folder.splits("{}.txt"), vocabularies=(entities, relations))
 
 
-def _read_openke(folder: Folder, _: str | None) -> _Parts:
+def _read_openke(folder: Folder, _: str | None) -> Parts:
     entities = read_vocabulary(folder.need("entity2id.txt"), name_id, has_count=True)
     relations = read_vocabulary(folder.need("relation2id.txt"), name_id, has_count=True)
     columns = {"head": len(entities), "tail": len(entities), "relation": len(relations)}
@@ -126,7 +119,7 @@ def _read_openke(folder: Folder, _: str | None) -> _Parts:
     return entities, relations, [rows[:, [0, 2, 1]] for rows in htr]
 
 
-def _read_libkge(folder: Folder, _: str | None) -> _Parts:
+def _read_libkge(folder: Folder, _: str | None) -> Parts:
     names = _libkge_files(folder)
     entities = read_vocabulary(folder.need(names["entity_ids"]), id_name)
     relations = read_vocabulary(folder.need(names["relation_ids"]), id_name)
@@ -164,24 +157,16 @@ def _libkge_files(folder: Folder) -> dict[str, str]:
 
 
 def _is_plain(name: str) -> bool:
-    """Whether a name can only lead to a file in the folder itself."""
+    """Return whether a name can only lead to a file in the folder itself."""
     return name not in ("", ".", "..") and len(name) < 256 and not set(name) & set("/\\:\0")
 
 
-def _read_plain(folder: Folder, _: str | None) -> _Parts:
-    files = folder.splits("{}.txt", "{}.tsv")
-    parts = [read_names(file) for file in files]
-    entities = Vocabulary(sorted({name for h, _, t in parts for names in (h, t) for name in names}))
-    relations = Vocabulary(sorted({name for _, names, _ in parts for name in names}))
-    splits = [
-        ids_of_names(file, columns, entities, relations)
-        for file, columns in zip(files, parts, strict=True)
-    ]
-    return entities, relations, splits
+def _read_plain(folder: Folder, _: str | None) -> Parts:
+    return numbered_names(folder.splits("{}.txt", "{}.tsv"))
 
 
 # The first marker found decides: the layouts with vocabularies come before the plain one.
-_LAYOUTS: dict[str, Callable[[Folder, str | None], _Parts]] = {
+_LAYOUTS: dict[str, Callable[[Folder, str | None], Parts]] = {
     "entities.dict": _read_official,
     "train2id.txt": _read_openke,
     "entity2id.txt": _read_openke,

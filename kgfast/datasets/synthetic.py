@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kgfast.datasets.base import Dataset
+from kgfast.datasets.dataset import Dataset
 from kgfast.datasets.growth import (
     THEN,
     Floats,
@@ -41,7 +41,7 @@ _SCALE = 0.02  # of an embedding's components, as trained RotatE entities have a
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SyntheticDataset(Dataset):
-    """A synthetic graph that knows its embeddings; made by `synthetic`."""
+    """Synthetic graph that knows its embeddings; made by `synthetic`."""
 
     seed: int
     growth: Growth

@@ -15,7 +15,7 @@ _NUMBER, _NAN, _MISSING = 0, 1, 2  # numbers come before NaN, places without a c
 
 
 class Accumulator(ABC):
-    """The results of some queries over the blocks of a source, so far."""
+    """Results of some queries over the blocks read so far."""
 
     queries: Queries
     source: CandidateSource
@@ -23,14 +23,14 @@ class Accumulator(ABC):
     @property
     @abstractmethod
     def state(self) -> list[Tensor]:
-        """The results so far, which ``partial=`` saves."""
+        """Results so far, which ``partial=`` saves."""
 
     @abstractmethod
     def restore(self, state: list[Tensor]) -> None:
-        """Go on from a state."""
+        """Continue from a saved state."""
 
     def begin(self) -> None:  # noqa: B027 - a hook: counts need no beginning
-        """See the queries, whose vectors are made."""
+        """Read the queries once their vectors are made."""
 
     @abstractmethod
     def take(self, block: Any) -> None:
@@ -38,13 +38,7 @@ class Accumulator(ABC):
 
 
 class CountsSoFar(Accumulator):
-    """Counts of the candidates that beat the targets or equal them; counts of blocks add up.
-
-    Attributes
-    ----------
-    counts : Tensor
-        int64 ``[6, C, B]``; the last two kinds are known when the queries are.
-    """
+    """Counts of candidates that beat or equal the targets, int64 ``[6, C, B]``."""
 
     def __init__(
         self, queries: Queries, source: CandidateSource, room: Tensor | None = None
@@ -58,11 +52,11 @@ class CountsSoFar(Accumulator):
 
     @property
     def state(self) -> list[Tensor]:
-        """The counts of the four kinds that blocks add to."""
+        """Counts of the four kinds that blocks add to."""
         return [self.counts[:4]]
 
     def restore(self, state: list[Tensor]) -> None:
-        """Go on from counts."""
+        """Continue from counts."""
         self.counts[:4] = state[0]
 
     def take(self, block: Any) -> None:
@@ -78,17 +72,10 @@ class CountsSoFar(Accumulator):
 
 
 class BestSoFar(Accumulator):
-    """The best answers of queries: those of two blocks are merged by canonical scores.
+    """Best answers, ``[B, k]``: -inf and -1 where there is no candidate.
 
-    Where one block holds all candidates, its answers are as the sweep returns them: scores rounded
-    once. Else they are float64 until the end.
-
-    Attributes
-    ----------
-    scores, ids : Tensor
-        ``[B, k]``; -inf and -1 where there is no candidate.
-    dtype : torch.dtype
-        What the scores are rounded to.
+    Scores are float64 until the end and merged exactly; one block of all candidates needs no
+    merging, so its scores are rounded by the sweep. ``dtype`` is that of the rounded scores.
     """
 
     def __init__(self, queries: Queries, source: CandidateSource, k: int) -> None:
@@ -102,17 +89,17 @@ class BestSoFar(Accumulator):
 
     @property
     def state(self) -> list[Tensor]:
-        """The scores, the ids, and whether scores are of float64 queries."""
+        """Scores, ids, and a flag for float64 queries."""
         is_double = self.dtype == torch.float64
         return [self.scores, self.ids, torch.tensor([is_double], dtype=torch.int64, device=CPU)]
 
     def restore(self, state: list[Tensor]) -> None:
-        """Go on from answers."""
+        """Continue from answers."""
         self.scores, self.ids = state[0], state[1]
         self.dtype = torch.float64 if int(state[2]) else torch.float32
 
     def begin(self) -> None:
-        """Make queries float64 where blocks are merged: the sweep then rounds no score."""
+        """Make queries float64 where blocks are merged, so that the sweep rounds no score."""
         queries = self.queries
         if queries.vectors is None:
             return
@@ -122,7 +109,7 @@ class BestSoFar(Accumulator):
             queries.vectors = queries.vectors.double()
 
     def take(self, block: Any) -> None:
-        """Keep the best of what was kept and of a block."""
+        """Merge the answers of a block."""
         found = self.source.best(self.queries, block, self.k)
         if found is None:
             return
@@ -136,7 +123,7 @@ class BestSoFar(Accumulator):
         self.keep(torch.cat([self.scores, scores], 1), torch.cat([self.ids, ids], 1))
 
     def keep(self, scores: Tensor, ids: Tensor) -> None:
-        """Keep the best of some answers ``[B, M]``, of which equal ones stand by ascending id."""
+        """Keep the best of answers ``[B, M]``, of which equal ones stand by ascending id."""
         order = best_first(scores, ids)[:, : self.k]
         self.scores.copy_(scores.gather(1, order))
         self.ids.copy_(ids.gather(1, order))
@@ -144,7 +131,7 @@ class BestSoFar(Accumulator):
 
 
 def best_first(scores: Tensor, ids: Tensor) -> Tensor:
-    """Return places from best to worst: by score, and among equals as they stand, by id."""
+    """Return places from best to worst by score; equal scores keep their order."""
     kind = torch.where(scores.isnan(), _NAN, _NUMBER).where(ids >= 0, _MISSING)
     by_score = scores.nan_to_num(0.0, torch.inf, -torch.inf).argsort(
         dim=1, descending=True, stable=True

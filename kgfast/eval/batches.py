@@ -1,4 +1,4 @@
-"""What rank() and topk() share: checks of a model and its queries, and how they go in batches."""
+"""Checks and preparations that rank(), topk() and top_facts() share."""
 
 import copy
 from collections.abc import Iterator, Sequence
@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from kgfast.graph import KnownTriples, Vocabulary, ids_or_names
+from kgfast.graph import KnownTriples
 from kgfast.graph.ids import INT64_MAX
 from kgfast.graph.named import Names
 from kgfast.kernels.ieee import ieee_arithmetic
@@ -28,19 +28,19 @@ _QUERY_BYTES = 8 << 20  # of one batch of queries
 
 
 def check_rankable(model: Any) -> None:
-    """That a model has what rank() and topk() read of it."""
+    """Check that a model has what rank() and topk() read of it."""
     if not is_in_blocks(model):
         check_model(model, "dim")
 
 
 def check_known(known: KnownTriples | None) -> None:
-    """That known triples are an index of them."""
+    """Check the type of known triples."""
     if known is not None and not isinstance(known, KnownTriples):
         raise TypeError(f"known must be KnownTriples or None; got {type(known).__name__}")
 
 
 def checked_batch_size(batch_size: int | None, model: Any) -> int:
-    """The number of queries a batch: as given, or within 8 MiB, or as a function gets them."""
+    """Return the queries per batch: as given, within 8 MiB, or as a function wants them."""
     if batch_size is None and is_in_blocks(model):
         return int(model.batch_size)
     if batch_size is None:
@@ -61,7 +61,7 @@ def prepared_candidates(
     allows_nan: bool = False,
     panels: Panels | None = None,
 ) -> Prepared:
-    """The candidates of one side, checked once for all its batches; ids from any device."""
+    """Check the candidates of one side, once for all batches."""
     table = candidates.table
     ids = None if ids is None else ids.to(table.device)
     score = get_score(model.score)
@@ -74,22 +74,15 @@ def prepared_candidates(
 
 
 def _query_bytes(model: Any) -> int:
-    """Bytes of a query, counted as at least two float32 planes."""
+    """Return the bytes of a query of at least two planes."""
     facts = SCORES.get(model.score)
     planes = 2 if facts is None else max(2, facts.query_planes(has_factor=True))
     is_double = getattr(getattr(model, "entity", None), "dtype", None) == torch.float64
     return (8 if is_double else 4) * planes * max(1, int(model.dim))
 
 
-def as_candidate_ids(candidate_ids: Any, names: Vocabulary | None) -> Tensor | None:
-    """Candidate ids of any integer dtype or container, or names, as int64."""
-    if candidate_ids is None:
-        return None
-    return ids_or_names("candidate_ids", candidate_ids, names)
-
-
 def check_names(names: Names, model: Any) -> None:
-    """That a vocabulary has a name for every row of the model, and no more."""
+    """Check that a vocabulary has one name per row of the model."""
     for what, own in zip(("entities", "relations"), names, strict=True):
         size = getattr(model, f"num_{what}")
         if own is not None and len(own) != size:
@@ -101,14 +94,14 @@ def check_names(names: Names, model: Any) -> None:
 
 @contextmanager
 def evaluating(model: Any) -> Iterator[None]:
-    """Eval mode for every module of the model, and IEEE arithmetic; both restored afterwards.
+    """Set modules of the model to eval mode and arithmetic to IEEE 754; restore both afterwards.
 
-    A model that is no module may hold some, or have ``eval`` and ``train`` as they do.
+    A model that is no module may hold some, or have methods ``eval`` and ``train``.
 
     Raises
     ------
     TypeError
-        If it says that it is training and has no such methods.
+        If the model says that it is training and has no such methods.
     """
     model = holder_of(model)
     modules = modules_of(model)
@@ -136,7 +129,7 @@ def evaluating(model: Any) -> Iterator[None]:
 
 
 def modules_of(model: Any) -> list[nn.Module]:
-    """All modules of a model: its own, or those that an object holds, in lists and dicts too."""
+    """Return all modules of a model, also those that an object holds in lists and dicts."""
     model = holder_of(model)
     if isinstance(model, nn.Module):
         return list(model.modules())
@@ -150,10 +143,9 @@ def modules_of(model: Any) -> list[nn.Module]:
 
 
 def host_model(model: AnyModel) -> AnyModel:
-    """Return a model, or its copy on the CPU where its device, as MPS and XPU, has no kernels.
+    """Return a model, or its copy on the CPU where its device (MPS, XPU) has no kernels.
 
-    A notice tells of the first copy. The copy is made with the tensors on the CPU already, so that
-    its device needs no room for it.
+    The copy is built of tensors on the CPU, so the device needs no room for it.
     """
     moved: dict[int, Any] = {}
     for tensor in _tensors_of(model):

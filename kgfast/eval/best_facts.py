@@ -18,7 +18,7 @@ from kgfast.eval.accumulators import Accumulator
 from kgfast.eval.one_pass import Advance, Cut, FileCall, add_queries, run_pass
 from kgfast.eval.partial import Partial
 from kgfast.eval.queries import CPU, Queries, known_answers, mean_answers
-from kgfast.eval.sources import CandidateSource, Found, InMemory, InRows
+from kgfast.eval.sources import CandidateSource, InMemory, InRows
 from kgfast.graph import KnownTriples
 from kgfast.kernels.operands import Prepared
 from kgfast.ops.differentiable import full_precision
@@ -38,7 +38,7 @@ _WORTHWHILE = 0.5  # share of the pairs that classes have to leave
 
 
 class BestFacts:
-    """The best ``k`` triples so far, exactly ordered: by score, then the lowest (h, r, t)."""
+    """The best ``k`` triples so far, by score, then by the lowest (h, r, t)."""
 
     def __init__(self, k: int) -> None:
         self.k = k
@@ -52,11 +52,11 @@ class BestFacts:
 
     @property
     def worst(self) -> float:
-        """The score of the last one; -inf while there is room."""
+        """The score of the last fact; -inf while there is room."""
         return float(self.scores[-1]) if self.is_full else -torch.inf
 
     def add(self, scores: Tensor, triples: Tensor) -> None:
-        """Take in triples, float64 ``[M]`` and int64 ``[M, 3]``, of which none is here yet."""
+        """Add new triples, float64 ``[M]`` and int64 ``[M, 3]``."""
         scores = torch.cat([self.scores, scores.cpu()])
         triples = torch.cat([self.triples, triples.cpu()])
         if len(scores) > self.k:  # what is below the k-th score needs no order
@@ -71,7 +71,7 @@ class BestFacts:
 
 @dataclass(frozen=True)
 class Grid:
-    """All (h, r) of a slice, in batches that ascend."""
+    """All (h, r) of a slice, in ascending batches."""
 
     heads: Tensor
     relations: Tensor
@@ -81,7 +81,7 @@ class Grid:
         return len(self.heads) * len(self.relations)
 
     def batches(self) -> Iterator[Queries]:
-        """Each is later than the one before; within one, heads stand relation by relation."""
+        """Yield batches that ascend; within a batch, heads stand relation by relation."""
         step = max(1, self.batch_size // max(1, len(self.relations)))
         for heads in self.heads.split(step) if len(self) else ():
             for relations in self.relations.split(self.batch_size):
@@ -97,17 +97,7 @@ class Grid:
 
 
 class FactSearch:
-    """One call: what its batches share.
-
-    Parameters
-    ----------
-    source : CandidateSource
-        The tails.
-    grid : Grid
-        The queries (h, r).
-    known : KnownTriples or None
-    k : int
-    """
+    """The state that all batches of one call share; candidates of ``source`` are tails."""
 
     def __init__(
         self, source: CandidateSource, grid: Grid, known: KnownTriples | None, k: int
@@ -119,13 +109,8 @@ class FactSearch:
         self.classes = [_Class(None)]
 
     @property
-    def num_batches(self) -> int:
-        """Batches of queries, each of which is a pass."""
-        return sum(1 for _ in self.grid.batches())
-
-    @property
     def found(self) -> tuple[Tensor, Tensor]:
-        """The triples, and their scores, best first."""
+        """Triples and their scores, best first."""
         return self.best.triples, self.best.scores.to(self.dtype)
 
     def run(
@@ -134,20 +119,12 @@ class FactSearch:
         advance: Advance | None = None,
         kept: Partial | None = None,
     ) -> None:
-        """Go through all batches.
-
-        Parameters
-        ----------
-        done, advance : callable, optional
-            Told of queries; and of rows and the queries that they met.
-        kept : Partial, optional
-            The folder that keeps what passes find.
-        """
+        """Search all batches; ``done`` hears of queries, ``advance`` of rows and queries."""
         source = self.source
         if not source.num_candidates:
             return
         if isinstance(source, InMemory) and len(self.grid):
-            self._seed(source.prepared)
+            self._seed(source)
         self._go_through(done, advance, kept)
         if self.least > -torch.inf and not self.best.is_full:
             # The threshold is of queries in other batches, which a model may round otherwise.
@@ -166,7 +143,7 @@ class FactSearch:
             done(len(batch))
 
     def asked(self, queries: Queries) -> Queries:
-        """Return queries where the source is, with their known answers."""
+        """Return queries on the device of the source, with their known answers."""
         home = self.source.home
         anchors, others = queries.anchors.to(home), queries.others.to(home)
         known = None
@@ -175,69 +152,58 @@ class FactSearch:
         return replace(queries, anchors=anchors, others=others, known=known)
 
     def is_below(self, scores: Tensor) -> Tensor:
-        """Return what is not among the best any more: ties with earlier batches are lost."""
+        """Return the scores that cannot be among the best; ties with earlier batches lose."""
         below = scores < max(self.least, self.best.worst)
         return below | (scores <= self.lost) if self.lost > -torch.inf else below
 
     def widened(self, queries: Queries) -> Queries:
-        """Make vectors float64, for which the sweep returns scores that are not rounded."""
+        """Make vectors float64, so that the sweep rounds no score."""
         if queries.vectors is not None:
             vectors = full_precision(queries.vectors)
             self.dtype, queries.vectors = vectors.dtype, vectors.double()
         return queries
 
-    def _seed(self, pool: Prepared) -> None:
-        """Find a first threshold: the k-th best score of a few queries, the most promising ones.
-
-        Then split the candidates into classes, if that is worthwhile.
-        """
-        classes, sample = _classes(pool), self.grid.sample(_SAMPLE)
+    def _seed(self, source: InMemory) -> None:
+        """Set a first threshold by the most promising queries; split candidates into classes."""
+        classes, sample = _classes(source.prepared), self.grid.sample(_SAMPLE)
         if not classes:
-            return self._set_threshold(pool, self.grid.sample(_SEEDS))
+            return self._set_threshold(source, self.grid.sample(_SEEDS))
         parts = sample.batches(self.grid.batch_size)
         norms = torch.cat([_norms(self._made(part)) for part in parts])
         kept = classes[0].bounds(norms).topk(min(_SEEDS, len(norms))).indices.sort().values
-        self._set_threshold(pool, sample.where(kept))
+        self._set_threshold(source, sample.where(kept))
         left = [(~self.is_below(it.bounds(norms))).double().mean() for it in classes]
         if float(torch.stack(left).mean()) > _WORTHWHILE:
             classes = [_Class(None, classes[0].reach, max(it.bias for it in classes))]
         self.classes = classes
         return None
 
-    def best_of(self, queries: Queries, pool: Prepared, depth: int) -> Found:
-        """Find the best answers to queries among candidates in memory."""
-        found = self.source.best(queries, pool, depth)
-        assert found is not None
-        return found
-
     def _made(self, queries: Queries) -> Queries:
         asked = self.asked(queries)
         self.source.prepare(asked)
         return self.widened(asked)
 
-    def _set_threshold(self, pool: Prepared, queries: Queries) -> None:
-        """Set it to that of the best answers of some queries."""
+    def _set_threshold(self, source: InMemory, queries: Queries) -> None:
+        """Set the threshold to the k-th best answer of some queries."""
         found = BestFacts(self.best.k)
+        pool = source.prepared
         depth = min(found.k, pool.num_candidates)
         for part in queries.batches(max(1, _ANSWERS // depth)):
             asked = self._made(part)
-            scores, ids = self.best_of(asked, pool, depth)
+            scores, ids = source.best(asked, pool, depth)
             _add(found, asked, scores, ids, ids >= 0)
         self.least = found.worst - _SLACK * abs(found.worst) if found.is_full else -torch.inf
 
 
 class FactsSoFar(Accumulator):
-    """Queries of a batch, which take what blocks have above the threshold into the best facts.
-
-    Batches are taken one after the other: each is later than those before.
-    """
+    """Queries of a batch, whose answers above the threshold are added to the best facts."""
 
     def __init__(self, queries: Queries, search: FactSearch) -> None:
         self.queries, self.source, self.search = queries, search.source, search
 
     @property
     def state(self) -> list[Tensor]:
-        """The best facts so far, with room for ``k``; how many they are, and of which dtype."""
+        """The best facts, padded to ``k``; their number and dtype."""
         search, best = self.search, self.search.best
         missing = best.k - len(best.scores)
         facts = len(best.scores), search.dtype == torch.float64
@@ -248,7 +214,7 @@ class FactsSoFar(Accumulator):
         ]
 
     def restore(self, state: list[Tensor]) -> None:
-        """Go on from the best facts of all passes so far."""
+        """Continue from the best facts of all passes so far."""
         count, is_double = state[2].tolist()
         self.search.best.scores, self.search.best.triples = state[0][:count], state[1][:count]
         self.search.dtype = torch.float64 if is_double else self.search.dtype
@@ -258,10 +224,10 @@ class FactsSoFar(Accumulator):
         self.search.widened(self.queries)
 
     def take(self, block: Any) -> None:
-        """Take in what a block has above the threshold."""
+        """Add the facts of a block that are above the threshold."""
         if isinstance(self.source, InMemory):
             for one in self.search.classes:
-                self._deepen(block, one)
+                self._deepen(self.source, one)
             return
         most = min(self.search.best.k, self.source.num_candidates)
         found = self.source.best(self.queries, block, most)
@@ -272,9 +238,9 @@ class FactsSoFar(Accumulator):
             self.search.dtype = torch.float64
         self._add(self.queries, scores.double(), ids)
 
-    def _deepen(self, pool: Prepared, one: "_Class") -> None:
-        """Ask for more and more answers of a class, of queries that may have some."""
-        search, norms = self.search, _norms(self.queries)
+    def _deepen(self, source: InMemory, one: "_Class") -> None:
+        """Ask a class for more answers, while the last one is above the threshold."""
+        search, pool, norms = self.search, source.prepared, _norms(self.queries)
         rows = (~search.is_below(one.bounds(norms))).nonzero()[:, 0]
         depth, most = 1, pool.num_candidates if one.ids is None else len(one.ids)
         most = min(search.best.k, most)
@@ -283,7 +249,7 @@ class FactsSoFar(Accumulator):
             for some in rows.split(max(1, _ANSWERS // depth)):
                 part = self.queries.where(some)
                 part = replace(search.asked(part), ids=one.ids)
-                scores, ids = search.best_of(part, pool, depth)
+                scores, ids = source.best(part, pool, depth)
                 goes_on = ~search.is_below(scores[:, -1]) & (ids[:, -1] >= 0) & (depth < most)
                 # Those come with their deeper answers.
                 self._add(part, scores, torch.where(goes_on[:, None], -1, ids))
@@ -291,28 +257,28 @@ class FactsSoFar(Accumulator):
             rows, depth = torch.cat(deeper), min(_DEEPER * depth, most)
 
     def _add(self, queries: Queries, scores: Tensor, ids: Tensor) -> None:
-        """Take in answers ``[B, K]`` that are above the threshold."""
+        """Add the answers ``[B, K]`` that are above the threshold."""
         counted = ~(self.search.is_below(scores) | scores.isnan()) & (ids >= 0)
         _add(self.search.best, queries, scores, ids, counted)
 
 
 @dataclass(frozen=True)
 class _Class:
-    """Candidates, and what no score with them is above."""
+    """Candidates with an upper bound of their norms and biases."""
 
     ids: Tensor | None  # ascending; None: all candidates
     reach: float = torch.inf  # the largest norm
     bias: float = 0.0  # the highest
 
     def bounds(self, norms: Tensor) -> Tensor:
-        """Return upper bounds of the scores of queries of some norms, ``[B]``; NaN is above all."""
+        """Return upper bounds of the scores of queries with these norms, ``[B]``."""
         return norms * (self.reach * _ROUNDED) + self.bias
 
 
 def search_file(
     call: FileCall, grid: Grid, known: KnownTriples | None, k: int, ids: Tensor | None
 ) -> FactSearch:
-    """Search a table in files; ``ids``: the tails, if they are not all."""
+    """Search a table in files; ``ids`` are the tails, or None for all."""
 
     def search_of(cut: Cut) -> FactSearch:
         source = InRows(call.model, "tail", {None: None}, cut.reader, ids)
@@ -333,7 +299,8 @@ def search_file(
     query_bytes = 4 * 8 * call.table.shape[1] + 6 * 16 * k + 32 * (answers + 1)
     with call.opened(query_bytes, fingerprint) as (cut, kept):
         search = search_of(cut)
-        with call.bar(search.num_batches * len(call.table)) as advance:
+        num_passes = sum(1 for _ in search.grid.batches())
+        with call.bar(num_passes * len(call.table)) as advance:
             search.run(advance=advance, kept=kept)
     return search
 
@@ -353,7 +320,7 @@ def _words(queries: Queries, place: int) -> str:
 
 
 def _add(best: BestFacts, asked: Queries, scores: Tensor, tails: Tensor, counted: Tensor) -> None:
-    """Take in some of the answers ``[B, K]``."""
+    """Add the counted answers of ``[B, K]``."""
     query, place = counted.nonzero(as_tuple=True)
     if len(query):
         triples = [asked.anchors[query], asked.others[query], tails[query, place]]
@@ -361,13 +328,12 @@ def _add(best: BestFacts, asked: Queries, scores: Tensor, tails: Tensor, counted
 
 
 def _norms(queries: Queries) -> Tensor:
-    """Return the norms of queries, float64 ``[B]``."""
     assert queries.vectors is not None
     return queries.vectors.square().sum(1).sqrt()
 
 
 def _classes(pool: Prepared) -> list[_Class]:
-    """Return candidates of dot products by their norms, the largest first; else none."""
+    """Return classes of candidates by descending norm; none for scores other than dot."""
     count = pool.num_candidates
     if pool.score.name != "dot" or not count or count > _SORTED:
         return []

@@ -1,4 +1,4 @@
-"""Who is ranked: everyone, one list, a list for each query, or what a relation may have."""
+"""Candidates of a call: all rows, one list, a list per query, or lists per relation."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kgfast.eval.batches import as_candidate_ids
 from kgfast.graph import TypeConstraints, Vocabulary, as_integers, check_same_names, ids_or_names
 from kgfast.graph.named import Names
 from kgfast.kernels.lists import contains
@@ -21,22 +20,17 @@ _PAIRS = 1 << 19  # of a batch of lists: 4 MiB as int64
 
 
 class ListedCandidates:
-    """The candidates that each of T queries of one side names.
+    """The candidates that each of T queries names: ``ids [T, K]``, or CSR ``ids [nnz]``.
 
-    Parameters
-    ----------
-    ids : Tensor or array
-        ``[T, K]`` of any integer dtype, -1 where there is none; an array may be memory-mapped, as
-        only the rows of a batch are read.
-    indptr : Tensor, optional
-        int64 ``[T + 1]``, on the host: ``ids [nnz]`` are those of each query one after the other.
+    ``ids`` has any integer dtype, with -1 for none. An array may be memory-mapped: only the rows of
+    a batch are read. ``indptr`` is int64 ``[T + 1]``, on the host.
     """
 
     def __init__(self, ids: Any, indptr: Tensor | None = None) -> None:
         self.ids, self.indptr = ids, indptr
 
     def batch_size(self, pairs: int = _PAIRS) -> int:
-        """Queries whose lists are held at a time, of so many ids together."""
+        """Return the queries of a batch whose lists have ``pairs`` ids in all."""
         if self.indptr is None:
             longest = int(self.ids.shape[1])
         else:
@@ -44,7 +38,7 @@ class ListedCandidates:
         return max(1, pairs // max(1, longest))
 
     def lists(self, first: int, last: int, num_rows: int, device: torch.device) -> Lists:
-        """The lists of a range of queries, ascending, checked against a table of so many rows."""
+        """Return the checked, ascending lists of a range of queries."""
         indptr = None
         if self.indptr is not None:
             indptr = self.indptr[first : last + 1]
@@ -63,14 +57,7 @@ Given = Tensor | ListedCandidates | TypeConstraints | None
 def candidates_of_sides(
     given: Any, sides: tuple[Side, ...], num_queries: int, model: Any, names: Names
 ) -> dict[Side, Given]:
-    """What ``candidate_ids`` says of each side.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If it is none of what :func:`kgfast.rank` takes, or does not fit the queries, the model or
-        the names of its rows.
-    """
+    """Return the candidates of each side that ``candidate_ids`` names."""
     vocabularies = {side: names[1 if side == "relation" else 0] for side in sides}
     if isinstance(given, TypeConstraints):
         if "relation" in sides:
@@ -95,7 +82,7 @@ def candidates_of_sides(
 
 
 def _given(name: str, value: Any, num_queries: int, names: Vocabulary | None) -> Given:
-    """What is given for one side."""
+    """Return the candidates of one side."""
     if isinstance(value, TypeConstraints):
         raise TypeError(f"{name}: type constraints have both sides; give them by themselves")
     if isinstance(value, str | bytes | os.PathLike):
@@ -118,11 +105,11 @@ def _given(name: str, value: Any, num_queries: int, names: Vocabulary | None) ->
                 f"{list(value.shape)}"
             )
         return ListedCandidates(_integers(name, value))
-    return as_candidate_ids(value, names)
+    return None if value is None else ids_or_names("candidate_ids", value, names)
 
 
 def checked_ids_of(name: str, values: Any, count: int, names: Vocabulary | None) -> Tensor:
-    """Return ids of one axis or none, int64, checked to lie below ``count``."""
+    """Return int64 ids below ``count``, of one axis or none."""
     ids = ids_or_names(name, values, names)
     if ids.ndim > 1:
         raise ValueError(f"{name} must have one axis at most; got shape {list(ids.shape)}")
@@ -137,7 +124,7 @@ def checked_ids_of(name: str, values: Any, count: int, names: Vocabulary | None)
 
 
 def is_csr(value: Any) -> bool:
-    """Say whether a value is a pair of row pointers and ids."""
+    """Return True for a pair of row pointers and ids."""
     return (
         isinstance(value, tuple)
         and len(value) == 2
@@ -146,7 +133,7 @@ def is_csr(value: Any) -> bool:
 
 
 def checked_indptr(name: str, pointers: Any, num_queries: int, num_ids: int) -> Tensor:
-    """Return row pointers as int64 on the host, one list of ids for each query."""
+    """Return row pointers on the host, with one list of ids for each query."""
     indptr: Tensor = as_integers(f"{name}: indptr", pointers).cpu()
     if indptr.shape != (num_queries + 1,):
         raise ValueError(
@@ -159,7 +146,7 @@ def checked_indptr(name: str, pointers: Any, num_queries: int, num_ids: int) -> 
 
 
 def _integers(name: str, ids: Any) -> Any:
-    """Ids of an integer dtype; what is memory-mapped stays so."""
+    """Check the dtype of ids; a memory-mapped array stays mapped."""
     if isinstance(ids, Tensor):
         is_integer = not (ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool)
     else:
@@ -181,7 +168,7 @@ def _check_constraints(given: TypeConstraints, model: Any, names: Names) -> None
 
 
 def checked_candidates(ids: Tensor, count: int) -> Tensor:
-    """Return ids of candidates, distinct rows of a table of ``count``, ascending on the host."""
+    """Return distinct ids below ``count``, ascending, on the host."""
     ids = ids.cpu()
     check_index("candidate_ids", ids, (None,), ids)
     check_ids("candidate_ids", ids, count)
@@ -190,7 +177,7 @@ def checked_candidates(ids: Tensor, count: int) -> Tensor:
 
 
 def runs_of(values: Tensor) -> Iterator[tuple[slice, int]]:
-    """Runs of equal values, and the value of each."""
+    """Yield each run of equal values with its value."""
     ends = [*((values.diff() != 0).nonzero()[:, 0] + 1).tolist(), len(values)]
     first = 0
     for last in ends:
@@ -206,10 +193,10 @@ def pool_sizes(
     sorted_ids: Tensor | None,
     lists: Lists | None,
 ) -> tuple[Tensor, Tensor]:
-    """Known answers of each query that are candidates and not its target, and all candidates.
+    """Count known answers that are candidates other than the target, and all candidates, ``[B]``.
 
-    int64 ``[B]`` each; the target counts as a candidate in the second. Candidates are the lists',
-    else ``sorted_ids``, else ``num_rows``.
+    The target counts as a candidate in the second. Candidates are ``lists``, else ``sorted_ids``,
+    else all rows.
     """
     rows = torch.repeat_interleave(known.indptr.diff(), output_size=len(known.indices))
     counted = known.indices != targets[rows]
@@ -226,6 +213,6 @@ def pool_sizes(
 
 
 def _in_lists(lists: Lists, rows: Tensor, ids: Tensor, num_rows: int) -> Tensor:
-    """Whether candidates ``ids [P]`` are in the lists of queries ``rows [P]``."""
+    """Return which ids ``[P]`` are in the lists of queries ``rows [P]``."""
     owners = torch.repeat_interleave(lists.indptr.diff(), output_size=len(lists.indices))
     return contains(owners * num_rows + lists.indices, rows * num_rows + ids)

@@ -1,4 +1,4 @@
-"""Whether one model ranks better than another: the same triples, ranked by both."""
+"""Comparison of two models by their ranks of the same triples."""
 
 from typing import NamedTuple
 
@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from kgfast.eval.intervals import MEANS, cells_of, check_draws, drawn_means, percentiles, statistics
+from kgfast.eval.metric_tables import cell
 from kgfast.eval.ranks import Ranks, RankType
 from kgfast.text import escaped, html_table, text_table
 
@@ -53,9 +54,9 @@ class Comparison(dict[str, Difference]):
         rows = []
         for name, it in self.items():
             digits = 1 if name == "mr" else 4
-            plain = [f"{value:,.{digits}f}" for value in (it.a, it.b)]
-            difference, low, high = (f"{part:+,.{digits}f}" for part in it[2:5])
-            rows.append((name, [*plain, difference, f"[{low}, {high}]", f"{it.p_value:.4f}"]))
+            change, low, high = (f"{part:+,.{digits}f}" for part in it[2:5])
+            plain = cell(name, it.a), cell(name, it.b)
+            rows.append((name, [*plain, change, f"[{low}, {high}]", f"{it.p_value:.4f}"]))
         return columns, rows
 
     def _title(self) -> str:
@@ -141,7 +142,7 @@ def compare(
 
 
 def _check_same(a: Ranks, b: Ranks) -> None:
-    """That two rankings can be compared triple by triple."""
+    """Check that two rankings can be compared triple by triple."""
     for name, ranks in (("a", a), ("b", b)):
         if not isinstance(ranks, Ranks):
             raise TypeError(f"{name} must be Ranks; got {type(ranks).__name__}")
@@ -168,7 +169,7 @@ def _check_same(a: Ranks, b: Ranks) -> None:
 
 
 def _first_other(a: Tensor, b: Tensor) -> int:
-    """One more than the first row that differs, 0 if none does."""
+    """Return one more than the first row that differs, 0 if none does."""
     rows = (a != b).any(1).nonzero()
     return int(rows[0]) + 1 if len(rows) else 0
 
@@ -179,7 +180,7 @@ def _sorted(triples: Tensor) -> Tensor:
 
 
 def _randomisation(difference: Tensor, samples: int, seed: int) -> Tensor:
-    """Two-sided p-values of differences ``[T, M]``, by random signs of their rows."""
+    """Return two-sided p-values of differences ``[T, M]``, by random signs of rows."""
     generator = torch.Generator("cpu").manual_seed(seed)
     observed = difference.sum(0).abs() * (1 - 1e-12)  # sums of other orders round otherwise
     as_extreme = torch.zeros(difference.shape[1], dtype=torch.float64, device="cpu")

@@ -1,7 +1,6 @@
 """The passes of a ranking: which triples are counted together, and the counts of all of them."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import InitVar, dataclass, field
 from typing import Any
 
 import torch
@@ -32,7 +31,6 @@ from kgfast.eval.queries import (
 from kgfast.eval.rows import local_model
 from kgfast.eval.sources import CandidateSource, Crops, InMemory, InRows
 from kgfast.graph import KnownTriples, as_triples_tensor, names_of, with_names
-from kgfast.graph.named import Names
 from kgfast.models.base import SIDES_AND_RELATIONS, Side
 from kgfast.models.relations import blocks_at
 from kgfast.storage import Fingerprint
@@ -40,86 +38,62 @@ from kgfast.storage import Fingerprint
 _GROUP = 1 << 17  # triples whose ids and counts lie on the device at a time: 8 MiB
 
 
-@dataclass
 class Ranking:
-    """The arguments of one ranking, which are checked when it is made.
+    """The checked arguments of one ranking.
 
-    Attributes
-    ----------
-    model : Model
-    triples : as of :func:`kgfast.rank`
-    known : KnownTriples or None
-    sides : tuple of {"head", "relation", "tail"}
-    candidate_ids, nan, vocabulary : as of :func:`kgfast.rank`
-    batch_size : int
-    index : Index or None
-    hrt : Tensor
-        int64 ``[T, 3]``, on the host.
-    candidates : dict of side to Given
-        Relations have none of their own.
-    allows_nan : bool
-    names : pair of Vocabulary or None
+    ``hrt`` has the triples, int64 ``[T, 3]`` on the host; ``candidates`` those of each side.
     """
 
-    model: Any
-    triples: InitVar[Any]
-    known: KnownTriples | None
-    sides: Any
-    candidate_ids: InitVar[Any]
-    batch_size: Any
-    nan: InitVar[Any]
-    vocabulary: InitVar[Any] = None
-    index: Index | None = None
-    hrt: Tensor = field(init=False)
-    candidates: dict[Side, Given] = field(init=False)
-    allows_nan: bool = field(init=False)
-    names: Names = field(init=False)
-
-    def __post_init__(self, triples: Any, candidate_ids: Any, nan: Any, vocabulary: Any) -> None:
-        model = self.model
-        check_known(self.known)
+    def __init__(
+        self,
+        model: Any,
+        triples: Any,
+        known: KnownTriples | None,
+        sides: Any,
+        candidate_ids: Any,
+        batch_size: Any,
+        nan: Any,
+        vocabulary: Any = None,
+        index: Index | None = None,
+    ) -> None:
+        check_known(known)
         triples, self.names = with_names(triples, vocabulary)
         check_names(names_of(vocabulary), model)
-        _check_choices(self.sides, nan)
-        self.sides, self.allows_nan = tuple(self.sides), nan == "worst"
+        _check_choices(sides, nan)
+        self.model, self.known, self.index = model, known, index
+        self.sides: tuple[Side, ...] = tuple(sides)
+        self.allows_nan = nan == "worst"
         sizes = {"num_entities": model.num_entities, "num_relations": model.num_relations}
         self.hrt = as_triples_tensor(triples, **sizes).cpu()
         entities = tuple(side for side in self.sides if side != "relation")
         given = candidates_of_sides(candidate_ids, entities, len(self.hrt), model, self.names)
-        self.candidates = given | ({"relation": None} if "relation" in self.sides else {})
-        self.batch_size = checked_batch_size(self.batch_size, model)
+        self.candidates: dict[Side, Given] = {side: given.get(side) for side in self.sides}
+        self.batch_size = checked_batch_size(batch_size, model)
 
     def room(self, num_crops: int) -> Tensor:
-        """Return room for the counts of all triples, int64 ``[6, C, T, S]``."""
+        """Return zeros for the counts of all triples, int64 ``[6, C, T, S]``."""
         shape = (KINDS, num_crops, len(self.hrt), len(self.sides))
-        return torch.empty(shape, dtype=torch.int64, device=CPU)
+        return torch.zeros(shape, dtype=torch.int64, device=CPU)
 
     def ordered(self, side: Side) -> Tensor:
-        """Return the rows of the triples so that equal queries stand together.
-
-        Queries with candidates of their own stand as they are given: their lists may lie in a file.
-        """
+        """Return rows of triples, equal queries together; lists keep their order in the file."""
         if isinstance(self.candidates[side], ListedCandidates):
             return torch.arange(len(self.hrt), dtype=torch.int64, device=CPU)
         anchors, others, _ = roles_of(self.hrt.T, side)
         keys: Tensor = others * int(self.model.num_entities) + anchors
         return keys.argsort(stable=True)
 
-    def batches(self, side: Side, size: int) -> list[Tensor]:
-        """Return the ordered rows in batches."""
+    def share(self, exchange: Exchange, side: Side, size: int) -> list[Tensor]:
+        """Return this share's batches of ordered rows; all shares have about as many rows."""
         given, rows = self.candidates[side], self.ordered(side)
         if isinstance(given, ListedCandidates):
             size = min(size, given.batch_size())
-        return list(rows.split(size)) if len(rows) else []
-
-    def share(self, exchange: Exchange, side: Side, size: int) -> list[Tensor]:
-        """Return the batches of this share, of about as many rows as those of the others."""
         if exchange.num_shares > 1:
-            size = max(1, min(size, -(-len(self.hrt) // exchange.num_shares)))
-        return exchange.share_of(self.batches(side, size))
+            size = max(1, min(size, -(-len(rows) // exchange.num_shares)))
+        return exchange.share_of(list(rows.split(size)) if len(rows) else [])
 
     def queries(self, side: Side, rows: Tensor, hrt: Tensor) -> Queries:
-        """Return the queries of some triples, which are also given as ``hrt [3, B]``."""
+        """Return the queries of the triples at ``rows``, which are ``hrt [3, B]``."""
         anchors, relations, targets = roles_of(hrt, side)
         return Queries(side, rows, anchors, relations, self.words, targets=targets)
 
@@ -154,7 +128,7 @@ def source_in_memory(
     allows_nan: bool = False,
     index: Index | None = None,
 ) -> InMemory | Scored:
-    """Return the candidates of a side of a model that is no table in files."""
+    """Return the candidates of a side of a model in memory."""
     scorers = [it for it in (blocks_at(model, side, dim) for dim in crops) if it is not None]
     if scorers:
         return Scored(scorers, side, ids, allows_nan=allows_nan)
@@ -169,13 +143,12 @@ def count_side(
     exchange: Exchange = NOBODY,
     kept: Partial | None = None,
 ) -> None:
-    """Fill in the counts of one side, ``[6, C, T]``: a pass for each batch of its queries.
+    """Fill in the counts of one side, ``[6, C, T]``: one pass for each batch of queries.
 
-    Of a source in memory the host waits once a batch, in the operator. Of lists of candidates few
-    rows are read, and nothing is saved.
+    With a source in memory the host waits once per batch, in the operator.
     """
     if isinstance(plan.candidates[source.side], ListedCandidates):
-        kept = None
+        kept = None  # few rows are read, and nothing is saved
     size = min(plan.batch_size, source.batch_size)
     batches = plan.share(exchange, source.side, size)
     step = max(1, _GROUP // size)
@@ -183,15 +156,6 @@ def count_side(
         group = batches[first : first + step]
         found = _count_group(plan, source, group, advance, exchange, kept)
         counts[:, :, torch.cat(group)] = found
-
-
-def count_candidates(plan: Ranking, source: CandidateSource, counts: Tensor) -> None:
-    """Fill in how many candidates all queries of a side have, ``[T]``: of other shares, too."""
-    for rows in plan.batches(source.side, plan.batch_size):
-        queries = plan.queries(source.side, rows, plan.hrt[rows].T.contiguous())
-        queries.known = known_answers(None, (queries.anchors, queries.others), source.side, CPU)
-        for part, own in shared(queries, plan.candidates[source.side], source):
-            counts[rows[part]] = own.sizes(source.num_rows, source.sorted_ids)[1]
 
 
 def count_relations(
@@ -202,11 +166,10 @@ def count_relations(
     model_of: Callable[[Tensor], Any],
     exchange: Exchange = NOBODY,
 ) -> None:
-    """Fill in the counts of relations, ``[6, C, T]``, whose entities are not in memory.
+    """Fill in the counts of relations, ``[6, C, T]``, of a model whose entities are not in memory.
 
-    A batch is ranked by ``model_of`` the entities of its triples.
+    ``model_of`` makes the model of the entities of a batch, by which the batch is ranked.
     """
-    counts[5] = int(plan.model.num_relations)
     for rows in plan.share(exchange, "relation", plan.batch_size):
         asked = plan.hrt[rows] if len(rows) else plan.hrt[:1]  # others may wait for this share
         model = model_of(asked[:, ::2].flatten())
@@ -223,7 +186,7 @@ def _count_group(
     exchange: Exchange = NOBODY,
     kept: Partial | None = None,
 ) -> Tensor:
-    """Return the counts of every triple of some batches, ``[6, C, G]`` on the host."""
+    """Return the counts of the triples of some batches, ``[6, C, G]`` on the host."""
     side, home, known = source.side, source.home, plan.known
     hrt = plan.hrt[torch.cat(batches)].T.contiguous()  # [3, G]
     sizes = [len(batch) for batch in batches]
@@ -254,9 +217,9 @@ def _count_group(
 def _answers_asked(
     plan: Ranking, source: CandidateSource, hrt: Tensor, sizes: Sequence[int]
 ) -> list[dict[str, Any]]:
-    """Return how the known answers of each batch are asked for.
+    """Return the options of ``exclude`` for each batch.
 
-    An index on a device is told how many there are, so that the host does not wait for each batch.
+    A device is told the number of known answers, so that the host does not wait for each batch.
     """
     known = plan.known
     if known is None or known.device.type == "cpu" or source.span is not None:
@@ -283,11 +246,11 @@ def count_file(plan: Ranking, call: FileCall, crops: list[Crops]) -> list[Tensor
     return file.counts
 
 
-Part = tuple[Tensor, InRows, Queries]  # where counts go, [6, C, T], and what is counted
+Part = tuple[Tensor, InRows, Queries]  # room for counts, [6, C, T], and what is counted
 
 
 def _passes(parts: Iterable[Part], size: int) -> Iterator[list[Part]]:
-    """Cut parts so that each pass serves ``size`` queries of however many parts."""
+    """Cut parts into passes of ``size`` queries, each of one or several parts."""
     found: list[Part] = []
     left = size
     for room, source, queries in parts:
@@ -303,7 +266,7 @@ def _passes(parts: Iterable[Part], size: int) -> Iterator[list[Part]]:
 
 
 class _File:
-    """A ranking whose entities are a table in files: sides and crops that one pass serves."""
+    """A ranking of a table in files: one pass serves queries of several sides and crops."""
 
     def __init__(self, plan: Ranking, call: FileCall, crops: list[Crops]) -> None:
         self.plan, self.call, self.crops = plan, call, crops
@@ -314,29 +277,28 @@ class _File:
         return [
             (room, source, queries)
             for _, _, room, source in self._sources(cut)
-            if not isinstance(self.plan.candidates[source.side], ListedCandidates)
             for queries in self._shared(source)
         ]
 
     def count_apart(self, cut: Cut) -> None:
-        """Count sides whose candidates are relations, or few of each query: only these are read."""
+        """Count sides that need few rows: relations, and candidates that queries list."""
         plan, table = self.plan, self.call.table
         if "relation" in plan.sides:
             column = plan.sides.index("relation")
             for crops, counts in zip(self.crops, self.counts, strict=True):
                 room = counts[..., column]
                 count_relations(
-                    plan, crops, room, _silent, lambda ids: local_model(plan.model, table, ids)
+                    plan, crops, room, _ignore, lambda ids: local_model(plan.model, table, ids)
                 )
         plan.batch_size = cut.per_pass
         for _, _, room, source in self._sources(cut):
             given = plan.candidates[source.side]
             if isinstance(given, ListedCandidates):
                 source.batch_size = given.batch_size(cut.pairs)
-                count_side(plan, source, room, _silent)
+                count_side(plan, source, room, _ignore)
 
     def counts_of(self, source: InRows, queries: Queries) -> CountsSoFar:
-        """Begin the counts of queries, whose known answers are looked up now."""
+        """Look up the known answers of queries, and begin their counts."""
         known = self.plan.known
         device = CPU if known is None else known.device
         asked = queries.anchors.to(device), queries.others.to(device)
@@ -344,7 +306,7 @@ class _File:
         return CountsSoFar(queries, source)
 
     def query_bytes(self) -> int:
-        """Return what a query takes: itself, its counts and its known answers, on average."""
+        """Return the mean bytes of a query: its vector, its counts and its known answers."""
         plan, crops = self.plan, max(len(crops) for crops in self.crops)
         answers = [
             mean_answers(plan.known, roles_of(plan.hrt.T, side)[:2], side)
@@ -355,40 +317,42 @@ class _File:
         return own + 32 * (max(answers, default=0) + 1)
 
     def fingerprint(self, cut: Cut) -> Fingerprint:
-        """Hash all but the table that the counts depend on."""
+        """Hash everything that the counts depend on, but for the table."""
         plan = self.plan
         checksum = None if plan.known is None else plan.known.checksum
         asked = plan.sides, self.crops, plan.allows_nan, plan.hrt, checksum
-        found, sources = self.call.fingerprint("rank", cut.reader, *asked), self._sources(cut)
-        for group, column, _, source in sources:
-            if isinstance(plan.candidates[source.side], ListedCandidates):
-                continue
+        found = self.call.fingerprint("rank", cut.reader, *asked)
+        for group, column, _, source in self._sources(cut):
             for queries in self._shared(source):
-                ids = source.sorted_ids if queries.ids is None else queries.ids
-                found.add(group, column, queries.rows, ids)
+                found.add(group, column, queries.rows, source.ids_of(queries))
                 add_queries(found, source, queries.anchors, queries.others)
-        for *_, source in sources:
             found.add(*source.constants())
         return found
 
     def _sources(self, cut: Cut) -> list[tuple[int, int, Tensor, InRows]]:
-        """Return the source of each side of entities at each group of crops."""
-        plan, count, found = self.plan, len(self.call.table), []
+        """Return each group of crops and side of entities: its room for counts, and its source."""
+        plan, found = self.plan, []
+        sides = [it for it in enumerate(plan.sides) if it[1] != "relation"]
         for group, (crops, counts) in enumerate(zip(self.crops, self.counts, strict=True)):
-            for column, side in enumerate(plan.sides):
-                if side != "relation":
-                    given = plan.candidates[side]
-                    ids = checked_candidates(given, count) if isinstance(given, Tensor) else None
-                    options: dict[str, Any] = {"allows_nan": plan.allows_nan}
-                    source = InRows(plan.model, side, crops, cut.reader, ids, **options)
-                    found.append((group, column, counts[..., column], source))
+            for column, side in sides:
+                given = plan.candidates[side]
+                ids = None
+                if isinstance(given, Tensor):
+                    ids = checked_candidates(given, len(self.call.table))
+                nan = plan.allows_nan
+                source = InRows(plan.model, side, crops, cut.reader, ids, allows_nan=nan)
+                found.append((group, column, counts[..., column], source))
         return found
 
     def _shared(self, source: InRows) -> Iterator[Queries]:
-        plan, rows = self.plan, self.plan.ordered(source.side)
+        """Yield queries that share candidates; none where each query lists its own."""
+        plan, given = self.plan, self.plan.candidates[source.side]
+        if isinstance(given, ListedCandidates):
+            return
+        rows = plan.ordered(source.side)
         every = plan.queries(source.side, rows, plan.hrt[rows].T.contiguous())
-        return (own for _, own in shared(every, plan.candidates[source.side], source) if len(own))
+        yield from (own for _, own in shared(every, given, source) if len(own))
 
 
-def _silent(*_: int) -> None:
-    """Tell nobody."""
+def _ignore(*_: int) -> None:
+    """Show no progress."""

@@ -1,4 +1,4 @@
-"""Who else works on a call: nobody, or the processes of :mod:`kgfast.eval.team`."""
+"""Exchange of results: nothing for a single process, or with :mod:`kgfast.eval.team`."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -11,38 +11,32 @@ Result = TypeVar("Result")
 
 
 class Exchange:
-    """What those who work on one call tell each other: nothing, where nobody else does.
-
-    Attributes
-    ----------
-    num_shares : int
-        Among how many queries are divided.
-    """
+    """Communication of the processes of one call; this class is that of a single process."""
 
     num_shares: int = 1
 
     def share_of(self, batches: list[Any]) -> list[Any]:
-        """Return the batches of this share: as many as every share has, the last may be empty."""
+        """Return the batches of this share; all shares have equally many, the last may be empty."""
         return batches
 
     def all_say(self, claim: bool) -> bool:
-        """Return whether a claim is true for everybody who works on the same queries."""
+        """Return whether a claim holds in all processes that serve these queries."""
         return claim
 
     def prepare(self, parts: Sequence[Accumulator]) -> None:
-        """Make queries and score targets, by whoever holds their rows."""
+        """Make queries and score targets in the processes that hold their rows."""
         for part in parts:
             part.source.prepare(part.queries)
 
     def together(self, work: Callable[[], Result]) -> Result:
-        """Return the result of work that all do at once, each on the rows that it holds."""
+        """Return the result of work that all processes do at once, each on its rows."""
         return work()
 
     def join(self, part: Accumulator) -> None:
-        """Merge what others found for the same queries in a pass, where it is not added later."""
+        """Merge the answers of other processes to the queries of a pass."""
 
     def fill_in(self, values: Tensor) -> None:
-        """Fill in, in place, what other shares found; where they did, this one has zeros."""
+        """Replace zeros by the results of other shares, in place."""
 
 
 NOBODY = Exchange()  # also where others leave the rest to whoever calls merge()

@@ -1,4 +1,4 @@
-"""Ids that topk(exclude=) leaves out of the answers, beside known ones."""
+"""Ids that topk(exclude=) leaves out of the answers, besides known ones."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -19,29 +19,23 @@ _CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Excluded:
-    """Checked ids that are no answers.
+    """Checked ids that are no answers, on the host: of each query by ``indptr [B + 1]``, or of all.
 
-    Attributes
-    ----------
-    ids : Tensor
-        int64 ``[M]``, on the host, in any order and with repetitions.
-    indptr : Tensor, optional
-        int64 ``[B + 1]``, on the host: query b leaves out ``ids[indptr[b]:indptr[b + 1]]``. None:
-        each query leaves out all ids.
+    Ids may stand in any order and repeat.
     """
 
     ids: Tensor
     indptr: Tensor | None = None
 
     def batch_size(self) -> int:
-        """Return how many queries go together, so that their ids take a few MiB."""
+        """Return the queries of a batch whose ids take a few MiB."""
         longest = len(self.ids)
         if self.indptr is not None:
             longest = int(self.indptr.diff().max()) if len(self.indptr) > 1 else 0
         return max(1, _PAIRS // max(1, longest))
 
     def of(self, own: Tensor, device: torch.device) -> Known:
-        """Return the ids of some queries, whose rows are on the host, as CSR on a device."""
+        """Return the ids of some queries as CSR on a device."""
         if self.indptr is None:
             starts, counts = torch.zeros_like(own), torch.full_like(own, len(self.ids))
         else:
@@ -56,13 +50,7 @@ class Excluded:
 def excluded_of(
     value: Any, side: Side, anchors: Tensor, model: Any, names: Names
 ) -> Excluded | None:
-    """Check what ``exclude`` says of queries of a side, which have these anchors ``[B]``.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If it is none of what :func:`kgfast.topk` takes, or does not fit the queries or the model.
-    """
+    """Check the argument ``exclude`` of queries of a side with these anchors ``[B]``."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -82,7 +70,7 @@ def _is_row(value: Any) -> bool:
 
 
 def _of_word(value: str, side: Side, anchors: Tensor) -> Excluded:
-    """Leave each query's own entity out."""
+    """Exclude each query's own entity."""
     if value != "anchor":
         raise ValueError(f"exclude must be {_FORMS}; got {shown(value)} (a name alone: [name])")
     if side == "relation":
@@ -92,7 +80,7 @@ def _of_word(value: str, side: Side, anchors: Tensor) -> Excluded:
 
 
 def together(known: Known | None, others: Known) -> Known:
-    """Return the ids of both, of each query."""
+    """Return the ids of both, per query."""
     if known is None:
         return others
     rows = [

@@ -111,7 +111,7 @@ def top_facts(
 
 
 def _axis(name: str, values: Any, count: int, names: Any) -> Tensor:
-    """Return the ids of a slice, ascending; all of them where none are given."""
+    """Return the ascending ids of a slice; all ids where none are given."""
     if values is None:
         return torch.arange(count, dtype=torch.int64, device="cpu")
     ids = checked_ids_of(name, values, count, names).reshape(-1).cpu()

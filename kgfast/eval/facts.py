@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from kgfast.eval.metric_tables import labels
 from kgfast.frames import Written, needed
 from kgfast.graph import names_of
 from kgfast.text import html_table, shortened
@@ -45,7 +46,7 @@ class Facts(Written):
         return len(self.triples)
 
     def named(self, vocabulary: Any) -> "Facts":
-        """The same facts, shown with names.
+        """Return the facts, shown with names.
 
         Parameters
         ----------
@@ -55,7 +56,7 @@ class Facts(Written):
         return Facts(self.triples, self.scores, vocabulary=vocabulary)
 
     def to_frame(self, vocabulary: Any = None) -> "DataFrame":
-        """One row per fact, best first, as a pandas DataFrame.
+        """Return one row per fact, best first, as a pandas DataFrame.
 
         Parameters
         ----------
@@ -72,11 +73,11 @@ class Facts(Written):
         return frame
 
     def columns(self, vocabulary: Any = None) -> dict[str, Any]:
-        """``head``, ``relation``, ``tail``, by their names where they have some, and ``score``."""
+        """Return ``head``, ``relation``, ``tail``, by name where there are names, and ``score``."""
         names = self._vocabularies if vocabulary is None else names_of(vocabulary)
         of_columns = names[0], names[1], names[0]
         triples: dict[str, Any] = {
-            column: ids.tolist() if own is None else own.names_of(ids)
+            column: labels(ids, own)
             for column, own, ids in zip(
                 ("head", "relation", "tail"), of_columns, self.triples.unbind(1), strict=True
             )
@@ -87,7 +88,7 @@ class Facts(Written):
         return f"{len(self):,} fact" + ("" if len(self) == 1 else "s")
 
     def _rows(self, most: int, width: int | None = None) -> list[tuple[str, str]]:
-        """The first facts as text, and their scores."""
+        """Return the first facts as text, and their scores."""
         part = Facts(self.triples[:most], self.scores[:most], vocabulary=self._vocabularies)
         rows = []
         for *triple, score in zip(*part.columns().values(), strict=True):

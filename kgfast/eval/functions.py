@@ -1,7 +1,7 @@
-"""Scores that come in blocks, of functions: counted, or sorted out, as those of every model.
+"""Candidates that a function scores, block by block.
 
-Exact with respect to the scores: they are compared as float64. Memory: a few ``[B, block]`` tensors
-of float64, and up to 16 MiB of scores that would be asked for twice.
+Exact with respect to the scores: they are compared as float64. Memory: a few ``[B, block]`` float64
+tensors, and up to 16 MiB of scores that would be asked for twice.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,29 +10,18 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
+from kgfast.eval.candidate_ids import checked_candidates
 from kgfast.eval.queries import Queries
 from kgfast.eval.sources import CandidateSource, Found, Part
 from kgfast.kernels.operands import Counts
 from kgfast.models.base import Side
 from kgfast.models.blocks import Block, BlockScorer
-from kgfast.ops.checks import check_ids, check_unique
 
 _KEPT = 16 << 20  # bytes of scores of one batch that are kept for the second pass
 
 
 class Scored(CandidateSource):
-    """The candidates of a side of functions that score them, one function a crop.
-
-    Parameters
-    ----------
-    scorers : sequence of BlockScorer
-        They differ in the crop alone.
-    side : {"head", "relation", "tail"}
-    ids : Tensor, optional
-        In any order: only these are candidates.
-    allows_nan : bool
-        Whether NaN ranks last instead of being an error.
-    """
+    """Candidates of a side that functions score, one function per crop; ``ids`` in any order."""
 
     has_lists = False
 
@@ -50,16 +39,12 @@ class Scored(CandidateSource):
         self.device = self.home = scorer.device
         self.num_rows, self.batch_size = scorer.num_candidates(side), scorer.batch_size
         if ids is not None:
-            if ids.ndim != 1:
-                raise ValueError(f"candidate_ids must have one axis; got shape {list(ids.shape)}")
-            check_ids("candidate_ids", ids, self.num_rows)
-            check_unique("candidate_ids", ids)
-            self.sorted_ids = ids.to(scorer.device).sort().values
+            self.sorted_ids = checked_candidates(ids, self.num_rows).to(scorer.device)
         self._kept: dict[tuple[int, int], Tensor] = {}
         self._excluded: tuple[Queries, Tensor, Tensor] | None = None
 
     def passes(self, parts: list[Part]) -> list[list[Part]]:
-        """Return each part alone: blocks are those of its own candidates."""
+        """Return each part alone, since blocks are cut from its own candidates."""
         return [[part] for part in parts]
 
     def prepare(self, queries: Queries) -> None:
@@ -76,14 +61,14 @@ class Scored(CandidateSource):
     def blocks(
         self, parts: Sequence[Queries], first: int
     ) -> AbstractContextManager[Iterator[Block]]:
-        """Open the blocks of the candidates that one part has."""
-        ids = self._ids_of(parts[0])
+        """Open the blocks of the candidates of one part."""
+        ids = self.ids_of(parts[0])
         count = self.num_rows if ids is None else len(ids)
         numbers = range(-(-count // self.scorer.block))
         return nullcontext(self.scorer.block_at(it, self.side, ids) for it in numbers)
 
     def counts(self, queries: Queries, block: Block) -> Counts:
-        """Count what the function scores above the targets, and the same."""
+        """Count the scores above and equal to those of the targets."""
         targets, thresholds = queries.targets, queries.target_scores
         assert targets is not None
         assert thresholds is not None
@@ -111,18 +96,12 @@ class Scored(CandidateSource):
         return scores, ids
 
     def scores(self, queries: Queries, block: Block, crop: int = 0) -> Tensor:
-        """Return the scores of a block, as the function of a crop returns them."""
+        """Return the scores of a block."""
         asked = queries.anchors, queries.others, block
         return self.scorers[crop].scores(*asked, allows_nan=self.allows_nan)
 
-    def _ids_of(self, queries: Queries) -> Tensor | None:
-        return self.sorted_ids if queries.ids is None else queries.ids
-
     def _excluded_within(self, queries: Queries, block: Block) -> tuple[Tensor, Tensor]:
-        """Return rows and columns of a block's scores whose candidates are known answers.
-
-        Targets are not among them.
-        """
+        """Return rows and columns of a block that are known answers other than targets."""
         if self._excluded is None or self._excluded[0] is not queries:
             self._excluded = queries, *self._all_excluded(queries)
         _, rows, places = self._excluded
@@ -132,11 +111,11 @@ class Scored(CandidateSource):
         return rows[first:last], places[first:last] - block.first
 
     def _all_excluded(self, queries: Queries) -> tuple[Tensor, Tensor]:
-        """Return queries and places of known answers that are candidates, by ascending place."""
+        """Return queries and places of known answers among candidates, by ascending place."""
         known = queries.known
         assert known is not None
         rows = torch.repeat_interleave(known.indptr.diff())
-        places, inside = _places(known.indices, self._ids_of(queries), self.num_rows)
+        places, inside = _places(known.indices, self.ids_of(queries), self.num_rows)
         if queries.targets is not None:
             inside &= known.indices != queries.targets[rows]
         rows, places = rows[inside], places[inside]
@@ -146,12 +125,11 @@ class Scored(CandidateSource):
     def _target_scores(
         self, queries: Queries, targets: Tensor, crop: int, room: int
     ) -> tuple[Tensor, int]:
-        """Return scores of targets, float64 ``[B]``, and the bytes that are left for blocks.
+        """Return scores of targets, float64 ``[B]``, and the room left to keep blocks.
 
-        Blocks of candidates are kept while there is room; a target that is no candidate has the
-        score that it has among all.
+        A target that is no candidate has its score among all rows.
         """
-        ids = self._ids_of(queries)
+        ids = self.ids_of(queries)
         places, inside = _places(targets, ids, self.num_rows)
         threshold = torch.empty(len(targets), dtype=torch.float64, device=targets.device)
         for own, members, at in ((ids, inside, places), (None, ~inside, targets)):
@@ -169,7 +147,7 @@ class Scored(CandidateSource):
 
 
 def _places(ids: Tensor, candidates: Tensor | None, count: int) -> tuple[Tensor, Tensor]:
-    """Return where ids stand among ascending candidates, and whether they do."""
+    """Return the places of ids among ascending candidates, and a mask of the ids found there."""
     if candidates is None:
         return ids, (ids >= 0) & (ids < count)
     if not len(candidates):

@@ -3,7 +3,6 @@
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, NamedTuple, Self
 
@@ -82,15 +81,15 @@ class Index:
 
     @property
     def is_current(self) -> bool:
-        """Whether the model's tables are those that were packed, as far as torch can tell."""
+        """True if the model's tables are those that were packed, as far as torch can tell."""
         return all(
-            any(held.is_of(table) and not held.is_changed(table) for held in self._held)
+            any(_is_same(it.table, table) and not it.state.is_changed(table) for it in self._held)
             for table in _sources(self._of).tables
         )
 
     @property
     def nbytes(self) -> int:
-        """Bytes of what is packed."""
+        """Bytes of the packed panels."""
         return sum(held.panels.nbytes for held in self._held if held.panels is not None)
 
     def refresh(self) -> None:
@@ -105,19 +104,19 @@ class Index:
         self.seconds = perf_counter() - start
 
     def panels(self, candidates: Candidates, score: str) -> Panels | None:
-        """What is packed of candidates; None where a call reads their table.
+        """Return the panels of candidates; None where a call reads their table.
 
         Raises
         ------
         ValueError
-            If their table is another than was packed, or has changed, or the score is another.
+            If the table or the score is another one, or the table has changed.
         """
         held = self._held
         if not held or candidates.factor is not None:
             return None
         if score != self.score:
             raise ValueError(f"index: it is of the score {self.score!r}; the model's is {score!r}")
-        own = next((it for it in held if it.is_of(candidates.table)), None)
+        own = next((it for it in held if _is_same(it.table, candidates.table)), None)
         if own is None and self._not_packed:
             return None
         if own is None:
@@ -126,7 +125,7 @@ class Index:
                 f"{_shapes([candidates.table])} of this call: kgfast.Index(model) packs that of "
                 f"another model, index.refresh() one that took the place of an earlier one"
             )
-        if own.is_changed(candidates.table):
+        if own.state.is_changed(candidates.table):
             raise ValueError(
                 f"index: the table {_shapes([own.table])} was written to after it was packed: "
                 f"call index.refresh()"
@@ -198,7 +197,7 @@ class Index:
     def _hold(
         self, sources: "_Sources", states: list[TableState], packed: Sequence[Panels | str]
     ) -> None:
-        """Serve calls by what was packed, or say why it was not."""
+        """Hold panels, or the reasons why tables are not packed."""
         tables, reasons = sources
         self._not_packed = reasons + tuple(it for it in packed if isinstance(it, str))
         self._held = tuple(
@@ -224,7 +223,7 @@ class Index:
 
 
 class _Sources(NamedTuple):
-    """The tables of a model, each once, and why there are no others."""
+    """Distinct tables of a model, and the reasons why others are left out."""
 
     tables: list[Tensor]
     reasons: tuple[str, ...] = ()
@@ -246,7 +245,7 @@ def _sources(of: Any) -> _Sources:
 
 
 def _distinct(sides: Sequence[Candidates]) -> _Sources:
-    """Of tables on the CPU."""
+    """Return distinct tables, which must be on the CPU."""
     tables: list[Tensor] = []
     for candidates in sides:
         table = candidates.table
@@ -261,29 +260,12 @@ def _distinct(sides: Sequence[Candidates]) -> _Sources:
     return _Sources(tables, ("its queries are moved by a factor of the candidate",) * moved)
 
 
-@dataclass(frozen=True)
-class _Held:
-    """A table as it was packed; it keeps the memory of the table, so that no other takes its place.
-
-    Attributes
-    ----------
-    table : Tensor
-    state : TableState
-        Before it was packed.
-    panels : Panels or None
-    """
+class _Held(NamedTuple):
+    """A table with its state before packing; the tensor keeps other tables off its memory."""
 
     table: Tensor
     state: TableState
     panels: Panels | None
-
-    def is_of(self, table: Tensor) -> bool:
-        """Whether it is the same memory, read in the same way."""
-        return _is_same(self.table, table)
-
-    def is_changed(self, table: Tensor) -> bool:
-        """Whether it was written to."""
-        return self.state.is_changed(table)
 
 
 def _is_same(a: Tensor, b: Tensor) -> bool:
@@ -303,7 +285,7 @@ def _packing() -> Packing | None:
 
 
 def _score_of(of: Any, score: str | None) -> str | None:
-    """That of a model, which says it, or of candidates, which do not."""
+    """Return the score of a model, or the given score of candidates."""
     if isinstance(of, Candidates):
         if score is None:
             raise TypeError("score must be given with Candidates, which do not say theirs")
@@ -325,22 +307,14 @@ def _shapes(tables: Sequence[Tensor]) -> str:
 def panels_of(
     index: Index | None, model: Any, candidates: Candidates, side: Side, dim: int | None
 ) -> Panels | None:
-    """What an index holds of the candidates of a side; nothing of relations and a crop's own."""
+    """Return the panels of the candidates of a side; none for relations and crops of their own."""
     if index is None or side == "relation" or not (dim is None or is_nested(model)):
         return None
     return index.panels(candidates, model.score)
 
 
 def check_index(index: Any, model: Any, dims: Any) -> None:
-    """That an index may serve a call.
-
-    Raises
-    ------
-    TypeError
-        If it is no index.
-    ValueError
-        If there are crops that it does not serve, or tables in files.
-    """
+    """Check that an index can serve a call."""
     if index is None:
         return
     if not isinstance(index, Index):

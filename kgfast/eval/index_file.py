@@ -1,7 +1,6 @@
-"""What an index holds, in a safetensors file: its panels, and what tables they are of.
+"""A safetensors file with the panels of an index, and the form of their tables.
 
-The data begin at a multiple of 64 bytes, so that panels that are mapped into memory are read by
-whole lines of a cache.
+The data begin at a multiple of 64 bytes, so mapped panels are read by whole lines of a cache.
 """
 
 import json
@@ -41,22 +40,7 @@ def write_index(
     tables: Sequence[Tensor],
     panels: Sequence[Panels | None],
 ) -> None:
-    """Write a file, whole or not at all.
-
-    Parameters
-    ----------
-    path
-    made : (str or None, bool)
-        The score, and whether the index is croppable.
-    tables : sequence of Tensor
-    panels : sequence of Panels or None
-        Of each table, or None.
-
-    Raises
-    ------
-    FileNotFoundError
-        If its folder is not there.
-    """
+    """Write panels whole or not at all; ``made``: the score, and whether the index is croppable."""
     path = Path(path)
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{path.parent}: no such folder")
@@ -70,7 +54,9 @@ def write_index(
         "score": made[0],
         "croppable": made[1],
         "tables": [{**_form(table), "checksum": _checksum(table)} for table in tables],
-        "panels": [None if it is None else _facts_of(it) for it in panels],
+        "panels": [
+            None if it is None else {name: getattr(it, name) for name in _PANEL} for it in panels
+        ],
         "checksums": {name: _checksum(tensor) for name, tensor in tensors.items()},
     }
 
@@ -84,7 +70,7 @@ def write_index(
 
 
 def _header(facts: str, tensors: dict[str, Tensor]) -> bytes:
-    """That of the format, with spaces at its end, as it allows."""
+    """Return the header of the format, padded with spaces."""
     header: dict[str, Any] = {"__metadata__": {_KEY: facts}}
     start = 0
     for name, tensor in tensors.items():
@@ -104,16 +90,7 @@ def _header(facts: str, tensors: dict[str, Tensor]) -> bytes:
 def read_index(
     path: str | os.PathLike[str], score: str | None, tables: Sequence[Tensor]
 ) -> tuple[bool, list[Panels | None]]:
-    """Map a file into memory: whether the index is croppable, and the panels of each table.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is none.
-    ValueError
-        If it is none of :func:`write_index`, damaged, of another version or byte order, or of
-        another score or tables, to the last bit.
-    """
+    """Map a file: return whether the index is croppable, and the panels of each table."""
     from safetensors import safe_open
 
     path = Path(path)
@@ -136,7 +113,9 @@ def read_index(
         ]
         stored = [(_form_in_words(it), it["checksum"]) for it in facts["tables"]]
         croppable = bool(facts["croppable"])
-        _check_score(path, facts["score"], score)
+        if facts["score"] != score:
+            other = shown(facts["score"])
+            raise ValueError(f"{path}: an index of the score {other}; this is {score!r}")
     ours = [_form_in_words(_form(table)) for table in tables]
     if ours != [form for form, _ in stored]:
         raise ValueError(
@@ -154,21 +133,12 @@ def read_index(
     return croppable, panels
 
 
-def _facts_of(panels: Panels) -> dict[str, Any]:
-    return {name: getattr(panels, name) for name in _PANEL}
-
-
 def _form(table: Tensor) -> dict[str, Any]:
     return {"shape": list(table.shape), "dtype": str(table.dtype)}
 
 
 def _form_in_words(facts: dict[str, Any]) -> str:
     return f"{shown(facts['shape'])} of {facts['dtype']!s:.20}"
-
-
-def _check_score(path: Path, stored: Any, score: str | None) -> None:
-    if stored != score:
-        raise ValueError(f"{path}: an index of the score {shown(stored)}; this is {score!r}")
 
 
 def _check_origin(path: Path, facts: Any) -> None:
@@ -185,7 +155,7 @@ def _check_origin(path: Path, facts: Any) -> None:
 
 
 def _panels(facts: dict[str, Any], tensors: dict[str, Tensor]) -> Panels:
-    """Return panels of what a file says of them."""
+    """Check the fields of panels that a file names."""
     for name, value in facts.items():
         wanted = str if name in ("number_format", "score") else int
         if type(value) is not wanted:
@@ -199,7 +169,7 @@ def _of_place(place: int, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _checksum(tensor: Tensor) -> str:
-    """Of the bytes, in blocks of rows, so that one that is no whole is not copied at once."""
+    """Hash a tensor in blocks of rows, so that a view is never copied whole."""
     fingerprint = Fingerprint()
     step = max(1, _BLOCK // max(1, tensor[:1].numel()))
     for rows in tensor.detach().split(step):

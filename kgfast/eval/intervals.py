@@ -1,13 +1,13 @@
-"""How far metrics would move had other triples been drawn: the bootstrap of ranks.
+"""Bootstrap intervals of metrics, over triples with all their ranks.
 
-What is drawn again are triples with all their ranks, as the two sides of a triple are not
-independent (the bootstrap of clusters). Intervals are percentiles (Efron and Tibshirani 1993,
-chapter 13). Draws come from a seed alone, in parts that bound the memory.
+The sides of a triple are not independent, so a triple is drawn with all of them (bootstrap of
+clusters). Intervals are percentiles (Efron and Tibshirani 1993, chapter 13). Draws depend on a seed
+alone.
 
 A metric of a sample follows from how often each distinct rank was drawn. Memory: 12 bytes for each
-rank and 4 for each distinct one; metrics of the ranks themselves take 17 for each rank before.
-Results of samples are written into one tensor that is made before the first: small tensors between
-large ones that come and go would keep the C library from giving memory back.
+rank and 4 for each distinct one; metrics of the ranks themselves take 17 for each rank before. All
+results are written into one tensor: small tensors between large ones that come and go would keep
+the C library from giving memory back.
 """
 
 import math
@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kgfast.eval.metric_tables import cell
 from kgfast.text import text_table
 
 if TYPE_CHECKING:
@@ -53,21 +54,15 @@ class Intervals(dict[str, Interval]):
         self.confidence, self.samples = confidence, samples
 
     def __repr__(self) -> str:
-        rows = [
-            (name, [_shown(name, part) for part in interval]) for name, interval in self.items()
-        ]
+        rows = [(name, [cell(name, part) for part in interval]) for name, interval in self.items()]
         title = f"{self.confidence:.0%} intervals of {self.samples:,} bootstrap samples"
         return f"{title}\n{text_table(['value', 'low', 'high'], rows)}"
-
-
-def _shown(metric: str, value: float) -> str:
-    return f"{value:,.1f}" if metric in ("mr", "median_rank") else f"{value:.4f}"
 
 
 def intervals_of(
     ranks: "Ranks", rank_type: "RankType", confidence: float, samples: int, seed: int
 ) -> Intervals:
-    """What :meth:`kgfast.Ranks.intervals` returns."""
+    """Return the result of :meth:`kgfast.Ranks.intervals`."""
     check_draws(confidence, samples)
     values = ranks.metrics(rank_type)
     if not len(ranks):
@@ -85,7 +80,7 @@ def intervals_of(
 
 
 def check_draws(confidence: float, samples: int) -> None:
-    """Check what a caller asks of a bootstrap."""
+    """Check the arguments of a bootstrap."""
     if not 0 < confidence < 1:
         raise ValueError(f"confidence must lie between 0 and 1; got {confidence}")
     if samples < 2:
@@ -93,12 +88,12 @@ def check_draws(confidence: float, samples: int) -> None:
 
 
 def cells_of(ranks: "Ranks", rank_type: "RankType") -> Tensor:
-    """The ranks that metrics are made of, float64 ``[T, S]``: those of relations are not pooled."""
+    """Return the ranks that metrics are made of, float64 ``[T, S]``."""
     return ranks._cells(rank_type).cpu()
 
 
 def expected_ranks(ranks: "Ranks", ids: Tensor | None = None) -> Tensor:
-    """Return the mean rank of a triple under random scores, of all or some, float64 ``[T]``."""
+    """Return the mean rank of each triple under random scores, float64 ``[T]``."""
     counts = ranks.num_candidates
     if ids is not None:
         counts = counts.index_select(0, ids.to(counts.device))
@@ -106,7 +101,7 @@ def expected_ranks(ranks: "Ranks", ids: Tensor | None = None) -> Tensor:
 
 
 def statistics(ranks: "Ranks", rank_type: "RankType") -> Tensor:
-    """The share of every triple in the metrics of ``MEANS``, float64 ``[T, M]``."""
+    """Return the share of every triple in the metrics of ``MEANS``, float64 ``[T, M]``."""
     cells = cells_of(ranks, rank_type)
     shares = [cells.reciprocal(), cells, *((cells <= k).double() for k in (1, 3, 10))]
     return torch.stack([share.mean(1) for share in shares], 1)
@@ -115,7 +110,7 @@ def statistics(ranks: "Ranks", rank_type: "RankType") -> Tensor:
 def _metrics_of_draws(
     ranks: "Ranks", rank_type: "RankType", samples: int, seed: int
 ) -> dict[str, Tensor]:
-    """Return metrics of each sample, float64 ``[samples]``, with the mean of expected ranks."""
+    """Return metrics of each sample, float64 ``[samples]``, and the mean of expected ranks."""
     values, places = _distinct(ranks, rank_type)
     names = (*MEANS, "median_rank", "expected")
     found = torch.zeros(len(names), samples, dtype=torch.float64, device="cpu")
@@ -134,7 +129,7 @@ def _metrics_of_draws(
 
 
 def _add_metrics(drawn: dict[str, Tensor], values: Tensor, times: Tensor, count: int) -> None:
-    """Add the metrics of samples, of how often each distinct rank was drawn, ``[part, V]``."""
+    """Add metrics of samples, from how often each distinct rank was drawn, ``[part, V]``."""
     for columns in _slices(len(values)):
         own, often = values[columns], times[:, columns].double()
         drawn["mr"] += often @ own / count
@@ -150,7 +145,7 @@ def _add_metrics(drawn: dict[str, Tensor], values: Tensor, times: Tensor, count:
 
 
 def _count_dtype(count: int) -> torch.dtype:
-    """Return the smaller integers that count so far."""
+    """Return the smallest integer dtype that counts to ``count``."""
     return torch.int32 if count < 1 << 31 else torch.int64
 
 
@@ -183,7 +178,7 @@ def _distinct(ranks: "Ranks", rank_type: "RankType") -> tuple[Tensor, Tensor]:
 
 
 def draws(total: int, samples: int, seed: int) -> Iterator[Tensor]:
-    """How often each triple is drawn, float64 ``[part, T]``, in parts; a sample has T draws."""
+    """Yield how often each triple is drawn, float64 ``[part, T]``; a sample has T draws."""
     for part, pieces in _chosen(total, samples, seed):
         shape = part.stop - part.start, total
         times = torch.zeros(shape, dtype=torch.float64, device="cpu")
@@ -208,13 +203,13 @@ def _chosen(total: int, samples: int, seed: int) -> Iterator[tuple[slice, Iterat
 
 
 def _slices(count: int) -> Iterator[slice]:
-    """Yield rows that are read at once."""
+    """Yield slices of rows that are read at once."""
     for first in range(0, count, _DRAWN):
         yield slice(first, min(first + _DRAWN, count))
 
 
 def percentiles(values: Tensor, confidence: float) -> Tensor:
-    """The middle part of every column of ``[samples, M]``: ``[M, 2]``."""
+    """Return the bounds of the middle part of columns of ``[samples, M]``, ``[M, 2]``."""
     outside = (1 - confidence) / 2
     bounds = torch.tensor([outside, 1 - outside], dtype=torch.float64, device="cpu")
     return values.quantile(bounds, dim=0).T

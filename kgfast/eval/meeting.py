@@ -1,8 +1,8 @@
-"""Processes that work in step: all arrive, or all learn who did not; all succeed, or all raise.
+"""Processes that work in step: all arrive or learn who did not, and all succeed or raise.
 
-Arrivals are counted in the store of ``torch.distributed``, which outlives a process that is lost,
-and tells who it was; numbers go through collectives of a gloo group, whose failures are exceptions
-(those of nccl end the process). Both are small: what is sent does not grow with the table.
+Arrivals are counted in the store of ``torch.distributed``, which outlives a lost process and tells
+its rank. Numbers go through collectives of a gloo group, whose failures are exceptions (those of
+nccl end the process). Traffic does not grow with the table.
 """
 
 import json
@@ -47,23 +47,11 @@ class OtherProcessError(RuntimeError):
 
 
 class Meeting:
-    """All processes of one call.
+    """All processes of one call, this one of number ``rank`` among ``size``.
 
-    Every call has a number, counted in the store for each process: a call meets only the calls of
-    its own number. As a context, the meeting tells the other processes of an error within, and
-    ends the groups that it made.
-
-    Parameters
-    ----------
-    call : str
-        The name of the call, which all processes must share.
-    timeout : float
-        Seconds that a process waits for the others at each step.
-
-    Attributes
-    ----------
-    rank, size : int
-        This process among how many.
+    Each process numbers its calls in the store, and a call meets only calls of its own number.
+    As a context, the meeting tells other processes of an error within, and destroys its groups.
+    A process waits ``timeout`` seconds for the others at each step.
     """
 
     begun = 0  # meetings of this process
@@ -95,16 +83,7 @@ class Meeting:
             self.tell(error)
 
     def together(self, work: Callable[[], Result]) -> Result:
-        """Return what this process makes of its work, once all have done theirs.
-
-        Raises
-        ------
-        Exception
-            The work's own, at once; where that of another process failed, an OtherProcessError of
-            its name.
-        LostProcessError
-            If a process did not come within the timeout.
-        """
+        """Return the result of this process once all have done their work, or raise what failed."""
         try:
             result = work()
         except Exception as error:
@@ -114,7 +93,7 @@ class Meeting:
         return result
 
     def _raise_noted(self, notes: dict[int, str]) -> None:
-        """Raise the errors among the notes of other processes, if there are any."""
+        """Raise the errors among the notes of other processes."""
         errors = {rank: note[1:] for rank, note in notes.items() if note.startswith(_ERROR)}
         if errors:
             first = min(errors)
@@ -123,10 +102,7 @@ class Meeting:
 
     @contextmanager
     def telling(self) -> Iterator[None]:
-        """Let the other processes know of an error of this one within, wherever they are.
-
-        Their next collective fails, and says what this one said. Nobody waits for that.
-        """
+        """Tell an error within to the other processes; their next collective fails with it."""
         try:
             yield
         except BaseException as error:
@@ -136,7 +112,7 @@ class Meeting:
             raise
 
     def tell(self, error: BaseException) -> None:
-        """Come to the next step with an error, and go; nobody is waited for."""
+        """Come to the next step with an error, and leave without waiting."""
         if isinstance(error, OtherProcessError) or error is self._told:
             return
         self._told = error
@@ -144,12 +120,9 @@ class Meeting:
             self._arrive(next(self._steps), f"{_ERROR}{type(error).__name__}: {error}")
 
     def agree(self, facts: Mapping[str, str], own: Any = None) -> list[Any]:
-        """Return what each process has of its own, by rank, once all have the same facts.
+        """Check that all processes have the same facts; return each one's ``own``, by rank.
 
-        Raises
-        ------
-        ValueError
-            In all processes, with the first fact that differs.
+        Raises ValueError in all processes, with the first fact that differs.
         """
         notes = self._meet(_NOTE + json.dumps([{"the call": self._call} | dict(facts), own]))
         self._raise_noted(notes)
@@ -164,7 +137,7 @@ class Meeting:
         return [own for _, own in said]
 
     def group(self, members: Sequence[Sequence[int]], backend: str = "gloo") -> dist.ProcessGroup:
-        """Make groups, of which each process is in one, and return that of this process."""
+        """Make groups, and return the one of this process."""
         self.together(lambda: None)  # a group does not say who is missing
         own: dist.ProcessGroup | None = None
         for ranks in members:
@@ -178,40 +151,34 @@ class Meeting:
         return own
 
     def sum(self, values: Tensor, group: dist.ProcessGroup) -> Tensor:
-        """The sum over a group of ``values``, int64, on the CPU, in place."""
+        """Add int64 values over a group, on the CPU, in place."""
         if values.numel():
             self.collective(lambda: dist.all_reduce(values, group=group))
         return values
 
     def combine(self, values: Tensor, group: dist.ProcessGroup) -> Tensor:
-        """Bit by bit what one process of a group has and the others have zeros for.
+        """Add float values of which one process of a group has each, and others zeros, bit by bit.
 
-        Float32 or float64, on the CPU, in place: no bit changes, not even a zero's sign.
+        On the CPU, in place: no bit changes, not even the sign of a zero.
         """
         self.sum(values.view(torch.int32 if values.dtype == torch.float32 else torch.int64), group)
         return values
 
     def gather(self, values: Tensor, group: dist.ProcessGroup) -> list[Tensor]:
-        """The tensors of a group's processes, of one shape, on the CPU, in the order of ranks."""
+        """Return the tensors of a group's processes, of one shape, on the CPU, by rank."""
         parts = [torch.empty_like(values) for _ in range(dist.get_world_size(group))]
         if values.numel():
             self.collective(lambda: dist.all_gather(parts, values, group=group))
         return parts
 
     def leave(self) -> None:
-        """End the groups that were made."""
+        """Destroy the groups that were made."""
         for group in self._groups:
             dist.destroy_process_group(group)
         self._groups.clear()
 
     def collective(self, run: Callable[[], object]) -> None:
-        """Run a collective; where it fails, those who are still there find out who is not, or why.
-
-        Raises
-        ------
-        LostProcessError, OtherProcessError
-            If a process is gone, or failed.
-        """
+        """Run a collective; where it fails, find out which process is missing or failed."""
         try:
             run()
         except RuntimeError as error:
@@ -221,7 +188,7 @@ class Meeting:
             ) from error
 
     def _meet(self, note: str) -> dict[int, str]:
-        """Wait until all have come to this step; the notes that are not empty, by rank."""
+        """Wait until all processes reach this step; return the notes, by rank."""
         step = next(self._steps)
         go = f"{step}/go"
         try:
@@ -266,9 +233,9 @@ class Meeting:
 
 
 def announced(call: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Decorate what all processes call: an error that it raises before it meets them is told, too.
+    """Decorate a call of all processes, so that errors before their first meeting are told, too.
 
-    That of arguments that the call does not take is one.
+    An error of the arguments themselves is one of those.
     """
 
     @wraps(call)
@@ -287,7 +254,7 @@ def announced(call: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
 
 
 def num_processes() -> int:
-    """Return how many processes work together, by torch.distributed or by what torchrun says."""
+    """Return the number of processes, by torch.distributed or torchrun."""
     if not dist.is_available():
         return 1
     if dist.is_initialized():
@@ -296,13 +263,7 @@ def num_processes() -> int:
 
 
 def _join() -> None:
-    """Be one of the processes that torchrun started, unless that is so already.
-
-    Raises
-    ------
-    RuntimeError
-        Where neither the caller nor torchrun says who the others are.
-    """
+    """Join the processes that torchrun started, unless this one has joined."""
     if not dist.is_available():
         raise RuntimeError("this build of torch has no torch.distributed")
     if dist.is_initialized():

@@ -1,9 +1,9 @@
-"""One pass: queries meet the blocks of a source, and accumulators keep what is found.
+"""One pass: queries meet the blocks of a source, and accumulators keep the results.
 
     for queries in plan:  for block in source:  accumulator.take(block)    exchange.join(...)
 
-Who plans a pass says which queries it serves: a batch where candidates are in memory, and as many
-as find room where a file is read.
+A plan says which queries a pass serves: one batch where candidates are in memory, as many as fit
+into memory where a file is read.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -38,18 +38,11 @@ def run_pass(
     kept: Partial | None = None,
     advance: Advance | None = None,
 ) -> None:
-    """Read the blocks of a source once, and let all parts take what they find.
+    """Read the blocks of a source once; every part takes its results from each block.
 
-    Parameters
-    ----------
-    parts : sequence of Accumulator
-        Of one source, or of sources that read one file.
-    exchange : Exchange
-        Who else works on these queries.
-    kept : Partial, optional
-        The folder where what is found is saved after each range of rows: the pass goes on there.
-    advance : callable, optional
-        Told of rows, and of the queries that they met.
+    Parts have one source, or sources that read one file. Results are saved in ``kept`` after each
+    range of rows, and the pass goes on from there. ``advance`` hears of rows, and of the queries
+    they met.
     """
     done, is_finished = 0, False
     if kept is not None:
@@ -84,7 +77,7 @@ def _watched(
     kept: Partial | None,
     advance: Advance | None,
 ) -> Iterator[RowBlock]:
-    """Yield blocks of rows; tell of each, and save what was found, when it was taken."""
+    """Yield blocks; report each, and save results after it was taken."""
     queries = sum(len(part.queries) for part in parts)
     end = parts[0].source.num_rows if kept is None else kept.reader.stop
     for block in blocks:
@@ -104,16 +97,9 @@ def _watched(
 
 @dataclass(frozen=True)
 class Cut:
-    """How a table is read within a limit of memory.
+    """The blocks and passes of a table within a limit of memory.
 
-    Attributes
-    ----------
-    reader : RowReader
-        All rows. Pages of the file are given back where it is larger than the limit.
-    per_pass : int
-        Queries that one pass over the file serves.
-    pairs : int
-        Candidates of queries that name their own, which are looked for at once.
+    A pass serves ``per_pass`` queries; of queries that list candidates, ``pairs`` are read at once.
     """
 
     reader: RowReader
@@ -122,13 +108,7 @@ class Cut:
 
     @classmethod
     def of(cls, table: Rows, limit: int, dim: int, query_bytes: int) -> "Cut":
-        """Return the cut within a limit, for a model of ``dim`` features and queries of a size.
-
-        Raises
-        ------
-        ValueError
-            If not even one row and one query find room.
-        """
+        """Cut a table for a model of ``dim`` features; at least one row and one query must fit."""
         stored, count = table.row_bytes, len(table)
         row_bytes = max(1, BUFFERS * stored + 8 + 8 * dim)  # with its factor and its id
         if limit < row_bytes + query_bytes:
@@ -147,16 +127,8 @@ class Cut:
 class FileCall:
     """A call of a model whose entities are a table in files.
 
-    Attributes
-    ----------
-    model : Model
-    table : Rows
-    limit : int
-        Bytes of memory.
-    folder : path or None
-        Where what passes find is saved.
-    bar : callable
-        Makes a progress bar of so many rows.
+    ``limit`` is in bytes, ``folder`` is that of ``partial=``, and ``bar`` makes a progress bar of
+    rows.
     """
 
     model: Any
@@ -171,12 +143,7 @@ class FileCall:
     ) -> "FileCall | None":
         """Return the call, or None where the entities of a model are in memory.
 
-        ``bar``: whether there is a progress bar, and its label.
-
-        Raises
-        ------
-        ValueError
-            If what only tables in files take is given for another model, or is no limit.
+        ``bar``: whether to show a progress bar, and its label.
         """
         table = entity_table(model)
         if table is not None:
@@ -195,13 +162,7 @@ class FileCall:
     def opened(
         self, query_bytes: int, fingerprint: Callable[[Cut], Fingerprint]
     ) -> Iterator[tuple[Cut, Partial | None]]:
-        """Cut the table for queries of a size; open the folder, whose call says how it was cut.
-
-        Raises
-        ------
-        ValueError, OSError
-            As :meth:`Cut.of` and :class:`Partial`; if another process uses the folder.
-        """
+        """Cut the table for queries of a size; open the folder, which keeps its first cut."""
         cut = Cut.of(self.table, self.limit, int(self.model.dim), query_bytes)
         if self.folder is None:
             yield cut, None
@@ -211,7 +172,7 @@ class FileCall:
             yield replace(cut, per_pass=kept.per_pass, reader=kept.reader), kept
 
     def fingerprint(self, kind: str, reader: RowReader, *asked: Any) -> Fingerprint:
-        """Begin the fingerprint of a call with its model, table and arguments."""
+        """Begin the fingerprint of a call: its model, table and arguments."""
         table = self.table
         found = fingerprint_of(self.model, reader, kind, table.shape, table.dtype, table.facts)
         found.add(*asked)
@@ -219,7 +180,7 @@ class FileCall:
 
 
 def fingerprint_of(model: Any, reader: RowReader, *facts: Any) -> Fingerprint:
-    """Begin a fingerprint with a model: some of the rows that are read, and all other tensors."""
+    """Begin a fingerprint of a model: a sample of its rows, and all other tensors."""
     found, count = Fingerprint(), reader.stop - reader.start
     found.add(facts[0], type(model).__name__, model.score, *facts[1:])
     few = min(_SAMPLE, count)
@@ -231,6 +192,6 @@ def fingerprint_of(model: Any, reader: RowReader, *facts: Any) -> Fingerprint:
 
 
 def add_queries(found: Fingerprint, source: InRows, anchors: Tensor, others: Tensor) -> None:
-    """Add all queries of a source to a fingerprint; they are made some at a time."""
+    """Add all queries of a source to a fingerprint, some at a time."""
     for rows in zip(anchors.split(_PART), others.split(_PART), strict=True):
         found.add(source.vectors(*rows))

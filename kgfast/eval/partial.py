@@ -1,14 +1,13 @@
-"""What a long pass over a table has found so far, in a folder, so that a killed run goes on.
+"""The folder of ``partial=``: the results of a long pass so far, so that a killed run goes on.
 
-After each range of rows one file is replaced by the next, whole: counts add, so nothing else is
-needed, and whoever is killed at any moment leaves a file that is true. One process at a time uses
-the folder.
+After each range of rows one file is replaced by the next, whole, so a process that is killed at any
+moment leaves a file that is true. One process at a time uses the folder.
 
-| file | holds |
+| file | content |
 |---|---|
 | `call.json` | what the results depend on, how the table is read, checksums of its blocks of rows |
-| `pass-N.npz` | what pass N has found up to a row, and a digest of that and of `call.json` |
-| `.lock` | which process uses the folder: see :func:`kgfast.locks.locked` |
+| `pass-N.npz` | the results of pass N up to a row, and a digest of these and of `call.json` |
+| `.lock` | the process that uses the folder: see :func:`kgfast.locks.locked` |
 """
 
 import json
@@ -46,33 +45,10 @@ _LEFT = re.compile(r"\.(call-\d+\.json|pass-\d+-\d+\.npz)")  # by a process that
 
 
 class Partial:
-    """The folder of one call, whose passes are numbered as they come.
+    """The folder of one call, whose passes are numbered in order; this process holds its lock.
 
-    Parameters
-    ----------
-    folder : Path
-        This process holds its lock.
-    reader : RowReader
-        The rows that passes read, in blocks of as many as it says if the call is new.
-    fingerprint : str
-        The hash of everything else that the result depends on.
-    per_pass : int
-        Queries that one pass over the table serves, if the call is new.
-
-    Attributes
-    ----------
-    reader : RowReader
-        With the blocks of the call that made the folder.
-    per_pass : int
-        The number of the call that made the folder.
-
-    Raises
-    ------
-    ValueError
-        If the folder is another call's, is damaged, or holds something else; if rows of the table
-        have changed.
-    OSError
-        If the folder cannot be written to.
+    ``fingerprint`` hashes all that the results depend on besides the rows. The attributes
+    ``reader`` and ``per_pass`` are those of the call that made the folder.
     """
 
     def __init__(self, folder: Path, reader: RowReader, fingerprint: str, per_pass: int) -> None:
@@ -95,13 +71,7 @@ class Partial:
         self._checksum = call["checksum"]
 
     def check(self, block: RowBlock) -> None:
-        """Check that a block which was read holds the rows that the call began with.
-
-        Raises
-        ------
-        ValueError
-            If the table has changed: names the table and the rows.
-        """
+        """Check that a block holds the rows that the call began with."""
         if self._table.facts != self._facts:
             raise ValueError(
                 f"partial: the entity table, {self._table!r}, was written to while rows "
@@ -113,19 +83,13 @@ class Partial:
             self._check_block(number, _checksum(block.rows))
 
     def is_end(self, block: RowBlock) -> bool:
-        """Return whether a range of rows ends with a block, after which results are saved."""
+        """Return True if results are saved after this block."""
         start, stop = self.reader.start, self.reader.stop
         step = max(self.reader.block_rows, -(-(stop - start) // _RANGES))
         return block.stop >= stop or (block.stop - start) // step > (block.start - start) // step
 
     def load(self, parts: Sequence[Accumulator]) -> int:
-        """Begin the next pass: restore what it has found, and return the row that it goes on from.
-
-        Raises
-        ------
-        ValueError
-            If a file is not what was written.
-        """
+        """Begin the next pass: restore its results, and return the row to go on from."""
         self.number += 1
         states = [part.state for part in parts]
         like = [it for own in states for it in own]
@@ -137,13 +101,7 @@ class Partial:
         return next_row
 
     def save(self, parts: Sequence[Accumulator], next_row: int) -> None:
-        """Save what the pass has found up to a row.
-
-        Raises
-        ------
-        OSError
-            If the disk is full; what was saved before stays.
-        """
+        """Save the results of the pass up to a row; on a full disk, the earlier file stays."""
         values = [it for part in parts for it in part.state]
         arrays: dict[str, Any] = {f"values_{i}": it.numpy() for i, it in enumerate(values)}
         arrays["digest"] = np.frombuffer(self._of_pass(next_row, values), np.uint8)
@@ -157,7 +115,7 @@ class Partial:
         return self.folder / f"pass-{self.number}.npz"
 
     def _found(self, like: Sequence[Tensor]) -> tuple[int, Sequence[Tensor]]:
-        """Read the row that a pass goes on from, and its values; those given, where it begins."""
+        """Read the next row of a pass and its values; ``like`` where the pass is new."""
         path, start, stop = self._path, self.reader.start, self.reader.stop
         wanted: dict[str, npt.NDArray[Any]] = {
             "next_row": np.zeros((), np.int64),
@@ -187,7 +145,7 @@ class Partial:
         return row, values
 
     def _clear(self) -> None:
-        """Remove the half-written files of killed processes; refuse a folder of something else."""
+        """Remove half-written files of killed processes; refuse a folder of something else."""
         names = [path.name for path in self.folder.iterdir()]
         for name in filter(_LEFT.fullmatch, names):
             (self.folder / name).unlink(missing_ok=True)
@@ -209,7 +167,7 @@ class Partial:
             raise _damaged(path, error) from None
 
     def _compare(self, is_same: bool) -> None:
-        """Check that a call is the one that made the folder, on the table that it began with."""
+        """Check that this call made the folder, on a table that has not changed."""
         block = self.reader.block_rows
         blocks = 0 if self._table.tells else -(-(self.reader.stop - self.reader.start) // block)
         most = max(1, BLOCK_BYTES // max(1, self._table.row_bytes))
@@ -224,7 +182,7 @@ class Partial:
         )
 
     def _checksums(self) -> list[str]:
-        """Read the rows once, and return the checksum of each block; none if their facts tell."""
+        """Return the checksum of each block of rows; none if the table tells of writes."""
         if self._table.tells:
             return []
         with prefetched(self._table, self.reader.ranges(), gives_back=False) as blocks:
@@ -240,19 +198,13 @@ class Partial:
             )
 
     def _of_pass(self, next_row: int, values: Sequence[Tensor]) -> bytes:
-        """Hash what a pass has found, with its number and its call."""
+        """Hash the results of a pass with its number and call."""
         return _digest(self._checksum, self.number, next_row, *values)
 
 
 @contextmanager
 def using(folder: str | os.PathLike[str]) -> Iterator[Path]:
-    """Make a folder for a call, and keep other processes out of it.
-
-    Raises
-    ------
-    ValueError
-        If another process uses the folder: names host, process and since when.
-    """
+    """Make a folder for a call, and lock other processes out."""
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
     with locked(path, "partial: ", "choose another folder"):
@@ -260,13 +212,7 @@ def using(folder: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def _checked_call(found: Any) -> dict[str, Any]:
-    """Check what a file says of a call.
-
-    Raises
-    ------
-    ValueError, TypeError
-        If a field is missing, or not what was written.
-    """
+    """Check the fields of a call that a file names."""
     call = dict(found)
     if set(call) != set(_FIELDS) or call["format"] != _FORMAT:
         form = shown(call.get("format"))
@@ -282,7 +228,7 @@ def _checked_call(found: Any) -> dict[str, Any]:
 def _read_arrays(
     file: IO[bytes], wanted: dict[str, npt.NDArray[Any]]
 ) -> dict[str, npt.NDArray[Any]]:
-    """Read an archive of arrays that have the names, shapes and dtypes of others."""
+    """Read an archive of arrays whose names, shapes and dtypes are known."""
     found = {}
     with zipfile.ZipFile(file) as archive:
         names = archive.namelist()
@@ -308,7 +254,7 @@ def _damaged(path: Path, error: Exception) -> ValueError:
 
 
 def _checksum(rows: Tensor) -> str:
-    """Return the CRC-32 of a block of rows; it is several times as fast as a hash."""
+    """Return the CRC-32 of a block of rows, several times as fast as a hash."""
     return f"{zlib.crc32(bytes_of(rows).data):08x}"
 
 

@@ -1,12 +1,14 @@
 """The result of a prediction: the best answers to each query, and their scores."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
+from kgfast.eval.metric_tables import labels
 from kgfast.frames import Written, needed
-from kgfast.graph import Vocabulary, names_of
+from kgfast.graph import names_of
 from kgfast.text import WIDTH, html_table, shortened
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ class Predictions(Written):
     ...                   torch.tensor([0]), torch.tensor([0]), "tail")
     >>> top[0]
     [(1, 0.0), (0, -1.0)]
+    >>> from kgfast import Vocabulary
     >>> top.named((Vocabulary(["cat", "mouse"]), Vocabulary(["eats"])))
     Predictions of 1 tail query, k = 2
     (cat, eats, ?)  mouse 0, cat -1
@@ -84,31 +87,22 @@ class Predictions(Written):
         return len(self.ids)
 
     def __getitem__(self, index: Any) -> Any:
-        """The (entity, score) pairs of one query, or the predictions of some."""
+        """Return the (entity, score) pairs of one query, or the predictions of some."""
         if isinstance(index, int):
             return self._answers(index, self.k)
-        return Predictions(
-            self.scores[index],
-            self.ids[index],
-            self.anchors[index],
-            self._others[index],
-            self.side,
-            vocabulary=self._vocabularies,
-        )
+        return self._of(lambda values: values[index])
 
     def to(self, device: torch.device | str) -> "Predictions":
-        """The same predictions on a device."""
-        return Predictions(
-            self.scores.to(device),
-            self.ids.to(device),
-            self.anchors.to(device),
-            self._others.to(device),
-            self.side,
-            vocabulary=self._vocabularies,
-        )
+        """Return the predictions on a device."""
+        return self._of(lambda values: values.to(device))
+
+    def _of(self, some: Callable[[Tensor], Tensor]) -> "Predictions":
+        scores, ids, anchors = some(self.scores), some(self.ids), some(self.anchors)
+        others, names = some(self._others), self._vocabularies
+        return Predictions(scores, ids, anchors, others, self.side, vocabulary=names)
 
     def named(self, vocabulary: Any) -> "Predictions":
-        """The same predictions, shown with names.
+        """Return the predictions, shown with names.
 
         Parameters
         ----------
@@ -120,7 +114,7 @@ class Predictions(Written):
         )
 
     def to_frame(self, vocabulary: Any = None) -> "DataFrame":
-        """One row per query and answer, best first, as a pandas DataFrame.
+        """Return one row per query and answer, best first, as a pandas DataFrame.
 
         Parameters
         ----------
@@ -140,12 +134,12 @@ class Predictions(Written):
         return frame
 
     def columns(self, vocabulary: Any = None) -> dict[str, Any]:
-        """One entry per query and answer: its query, triple, place from 1 on, and score."""
+        """Return columns of all answers: query, triple, place from 1 on, and score."""
         names = self._vocabularies if vocabulary is None else names_of(vocabulary)
         is_answer = self.ids >= 0
         query, place = is_answer.nonzero(as_tuple=True)
         triples = {
-            name: _named(
+            name: labels(
                 self.ids[is_answer] if given is None else given[query],
                 names[1 if name == "relation" else 0],
             )
@@ -172,7 +166,7 @@ class Predictions(Written):
         return "\n".join([self._title(), *lines, *more])
 
     def _line(self, row: int) -> str:
-        """A query and as many answers as fit beside it, at least one."""
+        """Return a query and as many answers as fit beside it, at least one."""
         question = self._question(row, _NAME)
         answers = self._shown(row, _SHOWN)
         room = WIDTH - len(question) - 2
@@ -198,7 +192,7 @@ class Predictions(Written):
         return answers + [""] * (columns - len(answers))
 
     def _shown(self, row: int, most: int) -> list[str]:
-        """The answers as text, long names cut."""
+        """Return answers as text, long names cut."""
         pairs = self._answers(row, most)
         return [_answer(shortened(str(entity), _NAME), score) for entity, score in pairs]
 
@@ -208,7 +202,7 @@ class Predictions(Written):
     def _answers(self, row: int, most: int) -> list[tuple[Any, float]]:
         is_answer = self.ids[row, :most] >= 0
         vocabulary = self._vocabularies[1 if self.side == "relation" else 0]
-        names = _named(self.ids[row, :most][is_answer], vocabulary)
+        names = labels(self.ids[row, :most][is_answer], vocabulary)
         return list(zip(names, self.scores[row, :most][is_answer].tolist(), strict=True))
 
     def _question(self, row: int, width: int | None = None) -> str:
@@ -218,14 +212,10 @@ class Predictions(Written):
             (self.relations, self._vocabularies[1]),
             (self.tails, self._vocabularies[0]),
         ):
-            (name,) = ("?",) if given is None else _named(given[row : row + 1], names)
+            (name,) = ("?",) if given is None else labels(given[row : row + 1], names)
             parts.append(str(name) if width is None else shortened(str(name), width))
         return f"({', '.join(parts)})"
 
 
 def _answer(entity: Any, score: float) -> str:
     return f"{entity} {score + 0.0:.4g}"  # without the sign of a zero
-
-
-def _named(ids: Tensor, names: Vocabulary | None) -> list[Any]:
-    return ids.tolist() if names is None else names.names_of(ids)

@@ -22,27 +22,22 @@ class Queries:
 
     Attributes
     ----------
-    side : {"head", "relation", "tail"}
     rows : Tensor
-        int64 ``[B]``, on the host: the places of the queries in the call.
+        int64 ``[B]``, on the host: places of the queries in the call.
     anchors, others : Tensor
         int64 ``[B]``; others are relations, or tails where relations are predicted.
     words : callable
-        The error of a query that is not finite, of these queries and a place among them.
-    known : Known or None
-        Known answers of each query.
+        Returns the error message of a query that is not finite, by these queries and its place.
     targets : Tensor or None
         int64 ``[B]``: the candidates that are ranked.
     ids : Tensor or None
-        int64, ascending: only these are candidates.
-    lists : Lists or None
-        The candidates of each query.
+        int64, ascending: the only candidates.
     vectors : Tensor or None
-        ``[B, F]``: the queries as the score takes them. None until they are made, and of functions.
+        ``[B, F]``, once they are made; None for functions.
     target_scores : Tensor or None
-        Canonical scores of the targets, float64 ``[C, B]``. None where a source finds them itself.
+        Canonical, float64 ``[C, B]``. None where the sweep scores targets.
     target_rows : Tensor or None
-        Rows of the distinct targets, ascending, of queries that have lists and read some rows.
+        Rows of the distinct targets, ascending, of queries with lists.
     """
 
     side: Side
@@ -62,7 +57,7 @@ class Queries:
         return len(self.anchors)
 
     def part(self, rows: slice, ids: Tensor | None = None) -> "Queries":
-        """Return some of the queries, which have candidates of their own where ids are given."""
+        """Return some of the queries; ``ids`` are candidates of their own."""
         return replace(
             self,
             rows=self.rows[rows],
@@ -74,17 +69,14 @@ class Queries:
             lists=None,
         )
 
-    def __getitem__(self, rows: slice) -> "Queries":
-        return self.part(rows)
-
     def batches(self, size: int) -> "list[Queries]":
-        """Cut the queries into batches; where there are none, they are one."""
+        """Cut the queries into batches; no queries are one batch."""
         if len(self) <= size:
             return [self]
-        return [self[first : first + size] for first in range(0, len(self), size)]
+        return [self.part(slice(first, first + size)) for first in range(0, len(self), size)]
 
     def where(self, chosen: Tensor) -> "Queries":
-        """Return the queries of a mask, on the host, with their vectors; without known answers."""
+        """Return the queries of a mask on the host, with vectors and without known answers."""
 
         def some(values: Tensor | None) -> Any:
             return None if values is None else values[chosen.to(values.device)]
@@ -95,17 +87,14 @@ class Queries:
         return own
 
     def check_finite(self) -> None:
-        """Raise for the first query of the call that is not finite, in the words of the call."""
+        """Raise for the first query of the call that is not finite."""
         assert self.vectors is not None
         bad = (~self.vectors.isfinite().all(1)).nonzero()[:, 0].cpu()
         if len(bad):
             raise ValueError(self.words(self, int(bad[self.rows[bad].argmin()])))
 
     def sizes(self, num_rows: int, sorted_ids: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return what :func:`kgfast.eval.candidate_ids.pool_sizes` counts for these queries.
-
-        ``sorted_ids``: the candidates of queries that have no ids of their own.
-        """
+        """Return :func:`pool_sizes` of these queries; ``sorted_ids`` are the shared candidates."""
         assert self.known is not None
         assert self.targets is not None
         ids = sorted_ids if self.ids is None else self.ids
@@ -113,16 +102,9 @@ class Queries:
 
 
 def shared(queries: Queries, given: Given, source: Any) -> Iterator[tuple[slice, Queries]]:
-    """Cut queries so that each part shares its candidates, and say which rows a part has.
+    """Cut queries into parts that share their candidates; yield the rows of a part, and the part.
 
-    Parameters
-    ----------
-    queries : Queries
-        Ordered by relation where each relation has candidates.
-    given : Given
-        Candidates of the side.
-    source : CandidateSource
-        A function is asked for one list at a time.
+    Queries must be ordered by relation where each relation has candidates of its own.
     """
     every = slice(0, len(queries))
     if isinstance(given, TypeConstraints) and len(queries):
@@ -142,7 +124,7 @@ def shared(queries: Queries, given: Given, source: Any) -> Iterator[tuple[slice,
 
 
 def roles_of(hrt: Tensor, side: Side) -> tuple[Tensor, Tensor, Tensor]:
-    """Return anchors, others and targets of triples ``[3, B]``; relations have tails as others."""
+    """Return anchors, others and targets of triples ``[3, B]``."""
     heads, relations, tails = hrt
     if side == "relation":
         return heads, tails, relations
@@ -156,7 +138,7 @@ def known_answers(
     device: torch.device,
     **options: Any,
 ) -> Known:
-    """Return known answers of queries on a device, CSR; options are those of ``exclude``."""
+    """Return known answers on a device, as CSR; options are those of ``exclude``."""
     if known is None:
         zeros = torch.zeros(len(asked[0]) + 1, dtype=torch.int64, device=device)
         return Known(zeros, zeros[:0])
@@ -165,7 +147,7 @@ def known_answers(
 
 
 def mean_answers(known: KnownTriples | None, asked: tuple[Tensor, Tensor], side: Side) -> int:
-    """Return how many known answers a query of a side has, on average."""
+    """Return the mean number of known answers of queries."""
     if known is None or not len(asked[0]):
         return 0
     anchors, relations = (ids.contiguous().to(known.device) for ids in asked)
@@ -179,13 +161,13 @@ def rows_of(known: Known, rows: slice) -> Known:
 
 
 def within(known: Known, first: int, last: int) -> Known:
-    """Return the known answers among rows ``first .. last - 1``, counted from the first."""
+    """Return the known answers among rows ``first .. last - 1``, counted from ``first``."""
     found = among_rows(known, first, last)
     return Known(found.indptr, found.indices - first)
 
 
 def among_rows(known: Known | Lists, first: int, last: int) -> Known:
-    """Return the ids of each query, CSR, that are among rows ``first .. last - 1``."""
+    """Return the ids of each query among rows ``first .. last - 1``, as CSR."""
     inside = (known.indices >= first) & (known.indices < last)
     before = torch.nn.functional.pad(inside.cumsum(0), (1, 0))
     return Known(before[known.indptr], known.indices[inside])
@@ -199,7 +181,7 @@ def among(known: Known, ids: Tensor) -> Known:
 
 
 def between(ids: Tensor, start: int, stop: int) -> tuple[int, int]:
-    """Return which of ascending ids lie within ``start .. stop - 1``: the first, and the end."""
+    """Return the first place and the end of ascending ids within ``start .. stop - 1``."""
     ends = torch.tensor([start, stop], dtype=torch.int64, device=ids.device)
     first, last = torch.searchsorted(ids, ends).tolist()
     return first, last

@@ -11,11 +11,11 @@ from kgfast.eval.counting import Ranking, count_file, count_side, source_in_memo
 from kgfast.eval.index import Index, check_index
 from kgfast.eval.one_pass import FileCall
 from kgfast.eval.ranks import GroupedRanks, Ranks
-from kgfast.eval.sources import Crops
+from kgfast.eval.sources import Crops, crops_of
 from kgfast.graph import KnownTriples
 from kgfast.graph.named import Names
 from kgfast.models import BlockScorer, RankableModel
-from kgfast.models.base import SIDES, Side, is_nested, operator_width
+from kgfast.models.base import SIDES, Side, is_nested
 from kgfast.ops.unchecked import refuse_unchecked
 from kgfast.progress import progress_bar
 
@@ -176,7 +176,7 @@ def rank(
 
 
 def _count(plan: Ranking, crops: Crops, advance: Any) -> Tensor:
-    """Count all sides in memory, for the crops that share a sweep, ``[6, C, T, S]``."""
+    """Count all sides in memory at the crops of one sweep, ``[6, C, T, S]``."""
     counts = plan.room(len(crops))
     for column, side in enumerate(plan.sides):
         given = plan.candidates[side]
@@ -214,13 +214,13 @@ def ranks_of(
 
 
 def _crops(model: Any, dims: int | Sequence[int] | None) -> list[Crops]:
-    """Return the crops that each sweep serves: all, or each alone if its operands are its own."""
+    """Return groups of crops that share a sweep; a crop with operands of its own is alone."""
     if dims is None:
         return [{None: None}]
     crops = list(dims) if isinstance(dims, Sequence) else [dims]
     if not crops:
         raise ValueError("dims must name at least one crop width")
-    widths: Crops = {dim: operator_width(model, dim) for dim in crops}
+    widths = crops_of(model, crops)
     if is_nested(model) and None not in widths.values():
         return [widths]
     return [{dim: width} for dim, width in widths.items()]

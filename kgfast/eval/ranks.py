@@ -1,7 +1,7 @@
-"""The result of a ranking: counts per triple and side, and the metrics of them."""
+"""The result of a ranking: counts per triple and side, and their metrics."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kgfast.eval.metric_tables import html_of, table_of
+from kgfast.eval.metric_tables import html_of, labels, table_of
 from kgfast.frames import needed, write_parquet
 from kgfast.graph import KnownTriples, Vocabulary
 from kgfast.text import shown
@@ -30,9 +30,9 @@ _CARDINALITIES = ("1-1", "1-N", "N-1", "N-N")
 class Ranks:
     """Ranks of T triples on S sides.
 
-    The primary facts are counts: how many candidates other than the target score above it, how many
-    score the same, and how many candidates there are. Ranks are filtered where :func:`kgfast.rank`
-    was given known triples; :attr:`raw` holds the unfiltered ones of the same pass.
+    Ranks follow from counts: candidates that score above the target, others that score the same,
+    and all candidates. Ranks are filtered where :func:`kgfast.rank` was given known triples;
+    :attr:`raw` holds the unfiltered ranks of the same pass.
 
     Attributes
     ----------
@@ -96,11 +96,11 @@ class Ranks:
 
     @property
     def width(self) -> Tensor:
-        """How far ties leave a rank open: pessimistic less optimistic. int64 ``[T, S]``."""
+        """Pessimistic less optimistic rank: the range that ties leave open. int64 ``[T, S]``."""
         return self.equal
 
     def ranks(self, rank_type: RankType = "realistic") -> Tensor:
-        """The ranks of a type, float64 ``[T, S]``."""
+        """Return the ranks of a type, float64 ``[T, S]``."""
         if rank_type not in RANK_TYPES:
             raise ValueError(f"rank_type must be one of {', '.join(RANK_TYPES)}; got {rank_type!r}")
         ranks: Tensor = getattr(self, rank_type)
@@ -132,7 +132,7 @@ class Ranks:
         return self.metrics()["amri"]
 
     def hits(self, k: int, rank_type: RankType = "realistic") -> float:
-        """Share of ranks of at most ``k``."""
+        """Return the share of ranks of at most ``k``."""
         if isinstance(k, bool) or not hasattr(k, "__index__"):
             raise TypeError(f"k must be an int; got {shown(k)}")
         if k < 1:
@@ -140,9 +140,9 @@ class Ranks:
         return _share_of(self._cells(rank_type), k)
 
     def metrics(self, rank_type: RankType = "realistic") -> dict[str, float]:
-        """All metrics over the sides, head and tail if relations are ranked too.
+        """Compute all metrics over the sides; over head and tail if relations are ranked too.
 
-        NaN where there are no triples.
+        Metrics are NaN where there are no triples.
 
         Returns
         -------
@@ -171,10 +171,7 @@ class Ranks:
         }
 
     def _cells(self, rank_type: RankType) -> Tensor:
-        """The ranks that metrics are made of, float64 ``[T, len(pooled_columns)]``.
-
-        They are made of some rows at once, without temporaries of the size of all.
-        """
+        """Return the ranks of all metrics, float64 ``[T, C]``, without temporaries of that size."""
         columns = self.pooled_columns
         shape, device = (len(self), len(columns)), self.greater.device
         cells = torch.empty(shape, dtype=torch.float64, device=device)
@@ -185,7 +182,7 @@ class Ranks:
 
     @property
     def pooled_columns(self) -> list[int]:
-        """The columns that metrics are made of: those of relations are never pooled with others."""
+        """The columns that metrics pool: relations are never pooled with entities."""
         entities = [column for column, side in enumerate(self.sides) if side != "relation"]
         return entities or list(range(len(self.sides)))
 
@@ -202,7 +199,7 @@ class Ranks:
         samples: int = 1000,
         seed: int = 0,
     ) -> "Intervals":
-        """All metrics with their confidence intervals, by a bootstrap over triples.
+        """Compute confidence intervals of all metrics, by a bootstrap over triples.
 
         Percentiles (Efron and Tibshirani 1993, chapter 13) of the metrics of as many triples, drawn
         with replacement, each with all its sides. Two rankings of the same triples are compared by
@@ -242,11 +239,11 @@ class Ranks:
         return intervals_of(self, rank_type, confidence, samples, seed)
 
     def macro(self, rank_type: RankType = "realistic") -> dict[str, float]:
-        """Metrics in which every relation counts the same: the mean of those of each relation."""
+        """Average the metrics over relations, so that every relation has the same weight."""
         return self.by("relation").macro(rank_type)
 
     def side(self, side: Literal["head", "relation", "tail"]) -> "Ranks":
-        """One side of the ranks."""
+        """Return the ranks of one side."""
         if side not in self.sides:
             raise ValueError(f"side must be one of {', '.join(self.sides)}; got {side!r}")
         return self._part(columns=[self.sides.index(side)])
@@ -322,36 +319,33 @@ class Ranks:
     def _part(
         self, rows: Tensor | slice | None = None, columns: list[int] | None = None
     ) -> "Ranks":
-        """The ranks of some triples, on some sides."""
+        """Return the ranks of some triples on some sides."""
         rows = slice(None) if rows is None else rows
         columns = list(range(len(self.sides))) if columns is None else columns
-        return Ranks(
-            self.greater[rows][:, columns],
-            self.equal[rows][:, columns],
-            self.num_candidates[rows][:, columns],
-            [self.sides[column] for column in columns],
-            self.triples[rows],
-            raw=None if self._raw is None else self._raw._part(rows, columns),
-            known=self._known,
-            vocabularies=self._vocabularies,
-        )
+        sides = [self.sides[column] for column in columns]
+        return self._of(lambda counts: counts[rows][:, columns], sides, self.triples[rows])
 
     def _pooled(self, cells: Tensor) -> "Ranks":
-        """The ranks of some (triple, side) cells, in one column; ``sides`` is then empty-named."""
-        rows = cells.nonzero()[:, 0]
+        """Return the ranks of some (triple, side) cells in one column."""
+        sides = self.sides if len(self.sides) == 1 else ("both",)
+        triples = self.triples[cells.nonzero()[:, 0]]
+        return self._of(lambda counts: counts[cells][:, None], sides, triples)
+
+    def _of(self, some: Callable[[Tensor], Tensor], sides: Any, triples: Tensor) -> "Ranks":
+        """Return the ranks that ``some`` picks of the counts, raw ones too."""
         return Ranks(
-            self.greater[cells][:, None],
-            self.equal[cells][:, None],
-            self.num_candidates[cells][:, None],
-            self.sides if len(self.sides) == 1 else ("both",),  # type: ignore[arg-type]
-            self.triples[rows],
-            raw=None if self._raw is None else self._raw._pooled(cells),
+            some(self.greater),
+            some(self.equal),
+            some(self.num_candidates),
+            sides,
+            triples,
+            raw=None if self._raw is None else self._raw._of(some, sides, triples),
             known=self._known,
             vocabularies=self._vocabularies,
         )
 
     def to_frame(self) -> "DataFrame":
-        """One row per triple and side, as a pandas DataFrame.
+        """Return a pandas DataFrame with one row per triple and side.
 
         Raises
         ------
@@ -362,13 +356,10 @@ class Ranks:
         entities, relations = self._vocabularies
         frames = []
         for column, side in enumerate(self.sides):
-            head, relation, tail = (self.triples[:, i] for i in range(3))
             values: dict[str, Any] = {
-                "head": head.tolist() if entities is None else entities.names_of(head),
-                "relation": (
-                    relation.tolist() if relations is None else relations.names_of(relation)
-                ),
-                "tail": tail.tolist() if entities is None else entities.names_of(tail),
+                "head": labels(self.triples[:, 0], entities),
+                "relation": labels(self.triples[:, 1], relations),
+                "tail": labels(self.triples[:, 2], entities),
                 "side": side,
                 **{name: getattr(self, name)[:, column].numpy() for name in RANK_TYPES},
                 "width": self.width[:, column].numpy(),
@@ -397,7 +388,7 @@ class Ranks:
         return f"Ranks of {len(self):,} {triples}, {kind}, realistic"
 
     def _rows(self) -> dict[str, dict[str, float]]:
-        """The metrics of each side and of both."""
+        """Return the metrics of each side and of both."""
         rows: dict[str, dict[str, float]] = {
             side: self._part(columns=[column]).metrics() for column, side in enumerate(self.sides)
         }
@@ -411,12 +402,12 @@ class Ranks:
 
 
 def _share_of(ranks: Tensor, k: int) -> float:
-    """The share of ranks of at most ``k``."""
+    """Return the share of ranks of at most ``k``."""
     return int((ranks <= k).sum()) / ranks.numel() if ranks.numel() else float("nan")
 
 
 def _median_of(ranks: Tensor) -> float:
-    """The median of ranks ``[n]``: the mean of the two in the middle."""
+    """Return the median of ranks ``[n]``: the mean of the two in the middle."""
     middle = [(len(ranks) - 1) // 2, len(ranks) // 2]
     return float(np.partition(ranks.cpu().numpy(), middle)[middle].mean())
 
@@ -429,21 +420,21 @@ class GroupedRanks(dict[Any, Ranks]):
         self.grouping = grouping
 
     def metrics(self) -> dict[Any, dict[str, float]]:
-        """The metrics of every group, with the number of ranks as ``count``."""
+        """Return the metrics of every group, with the number of ranks as ``count``."""
         return {
             name: {"count": float(ranks.num_ranks), **ranks.metrics()}
             for name, ranks in self.items()
         }
 
     def macro(self, rank_type: RankType = "realistic") -> dict[str, float]:
-        """The mean of each metric over the groups, in which every group counts the same."""
+        """Average each metric over the groups, which have the same weight."""
         metrics = [ranks.metrics(rank_type) for ranks in self.values() if len(ranks)]
         if not metrics:
             raise ValueError(f"there are no ranks to group by {self.grouping}")
         return {name: sum(one[name] for one in metrics) / len(metrics) for name in metrics[0]}
 
     def to_frame(self) -> "DataFrame":
-        """One row per group, as a pandas DataFrame; ImportError where pandas is missing."""
+        """Return a pandas DataFrame with one row per group; needs pandas."""
         pd = needed("pandas", "GroupedRanks.to_frame()")
         frame: DataFrame = pd.DataFrame.from_dict(self.metrics(), orient="index")
         return frame.rename_axis(self.grouping).astype({"count": int} if len(frame) else {})

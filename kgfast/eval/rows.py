@@ -1,4 +1,4 @@
-"""Rows of a model's entities that are read where they are needed: of files, and of shards."""
+"""Rows of a model's entities, read where they are needed: from files and shards."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kgfast.models.base import Candidates, Side, candidates_at, is_nested
+from kgfast.models.base import Candidates, Side, candidates_at, is_nested, queries_at
 from kgfast.models.blocks import BlockScorer
 from kgfast.models.reciprocal import holder_of
 from kgfast.models.relations import blocks_at
@@ -23,13 +23,7 @@ PART_BYTES = 64 << 20  # of a part of a table, that is read at once
 
 
 def entity_table(model: Any) -> Rows | None:
-    """The table in files that a model's entities are; None of every other model.
-
-    Raises
-    ------
-    ValueError
-        If this process holds only some of the rows.
-    """
+    """Return the table of entities in files; None for other models, an error for shards."""
     model = holder_of(model)
     held = getattr(model, "entity", None)
     if not is_table(held) and not isinstance(model, nn.Module):
@@ -46,20 +40,10 @@ def entity_table(model: Any) -> Rows | None:
 
 @dataclass(frozen=True)
 class RowReader:
-    """Rows ``start .. stop - 1`` of a model's entities, in blocks.
+    """Rows ``start .. stop - 1`` of a model's entities, in blocks of ``block_rows``.
 
-    Attributes
-    ----------
-    entity : Tensor or Rows
-        All entities, or a shard of them.
-    start, stop : int
-        The rows that are candidates.
-    block_rows : int
-        Rows that are read at once.
-    gives_back : bool
-        Whether the system may forget the pages that were read.
-    in_place : bool
-        Whether rows lie in memory, where one block has them all.
+    ``gives_back``: the system may forget pages that were read. ``in_place``: rows lie in memory,
+    where one block has all of them.
     """
 
     entity: Any
@@ -78,34 +62,34 @@ class RowReader:
         return cls(entity, start, stop, block_rows, in_place=in_place)
 
     def in_blocks(self, most: int) -> "RowReader":
-        """Read the same rows in blocks of so many bytes at most, those in memory too."""
+        """Read the rows, also those in memory, in blocks of at most ``most`` bytes."""
         entity = TensorTable(self.entity) if isinstance(self.entity, Tensor) else self.entity
         block_rows = min(self.block_rows, max(1, most // max(1, entity.row_bytes)))
         return replace(self, entity=entity, block_rows=block_rows, in_place=False)
 
     @property
     def table(self) -> Rows | None:
-        """Where rows are read; None of a tensor, whose model has them all."""
+        """The table of rows; None for a tensor, whose model has all rows."""
         return None if isinstance(self.entity, Tensor) else self.entity
 
     @property
     def is_part(self) -> bool:
-        """Whether candidates are a shard or a range of a table."""
+        """True if candidates are a shard or a range of a table."""
         return isinstance(self.entity, Shard) or not self.is_whole
 
     @property
     def is_whole(self) -> bool:
-        """Whether all rows of the table are candidates."""
+        """True if all rows of the table are candidates."""
         return (self.start, self.stop) == (0, self.num_rows)
 
     @property
     def device(self) -> torch.device:
-        """Where rows are, or are handed out."""
+        """Device of the rows that are handed out."""
         return torch.device(self.entity.device)
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of the rows."""
+        """Dtype of the rows."""
         dtype: torch.dtype = self.entity.dtype
         return dtype
 
@@ -120,17 +104,17 @@ class RowReader:
         return int(self.entity.shape[1])
 
     def holds(self, ids: Tensor) -> Tensor:
-        """Return which ids are among the rows, bool."""
+        """Return a mask of the ids that are among the rows."""
         return (ids >= self.start) & (ids < self.stop)
 
     def rows(self, ids: Tensor) -> Tensor | None:
-        """Return rows by their ids in the whole table; None of a tensor."""
+        """Return rows by their ids in the whole table; None for a tensor."""
         return None if self.table is None else self.table.rows(ids)
 
     def blocks(
         self, first: int, is_needed: Callable[[int, int], bool]
     ) -> AbstractContextManager[Iterator[RowBlock]]:
-        """Open the blocks from row ``first`` on that are needed, in order."""
+        """Open the needed blocks from row ``first`` on, in order."""
         table = self.table
         if table is None or self.in_place:
             own = self._in_place
@@ -139,28 +123,22 @@ class RowReader:
         return prefetched(table, ranges, gives_back=self.gives_back)
 
     def ranges(self, first: int = 0) -> list[tuple[int, int]]:
-        """Return the blocks from row ``first`` on, in order."""
+        """Return the ranges of blocks from row ``first`` on, in order."""
         starts = range(max(first, self.start), self.stop, self.block_rows)
         return [(it, min(it + self.block_rows, self.stop)) for it in starts]
 
     @cached_property
     def _in_place(self) -> RowBlock:
-        """All rows that are candidates, as they lie in memory."""
+        """All candidate rows as one block in memory."""
         start, stop = self.start, self.stop
         rows = self.entity[start:stop] if self.table is None else self.table.block(start, stop)
         return RowBlock(rows, start, stop)
 
 
 class LocalModel:
-    """A model whose queries know the rows of a few entities, by their ids in the whole table.
+    """A model of the rows of a few entities, whose queries take ids of the whole table.
 
-    Parameters
-    ----------
-    model : Model
-    rows_of : callable
-        Returns the rows of distinct ids, ascending.
-    ids : Tensor
-        int64: those that queries will ask for.
+    ``rows_of`` returns the rows of distinct, ascending ids.
     """
 
     def __init__(self, model: Any, rows_of: Callable[[Tensor], Tensor], ids: Tensor) -> None:
@@ -175,23 +153,21 @@ class LocalModel:
     def queries(
         self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None = None
     ) -> Tensor:
-        """As of the model; of side relation the second are tails, which are entities too."""
-        is_entity, here = side == "relation", relations.to(self.ids.device)
-        others = self._own(relations) if is_entity else here
-        found: Tensor = self.model.queries(self._own(anchors), others, side, dims=dims)
-        return found
+        """Make queries; of side relation, ``relations`` are tails."""
+        others = self._own(relations) if side == "relation" else relations.to(self.ids.device)
+        return queries_at(self.model, self._own(anchors), others, side, dims)
 
     def candidates(self, side: Side, dims: int | None = None) -> Candidates:
-        """Those of side relation."""
+        """Return the candidates of side relation."""
         return candidates_at(self.model, side, dims)
 
     def crop_width(self, dim: int) -> int | None:
-        """As of the model."""
+        """Return the crop width of the model."""
         width: int | None = self.model.crop_width(dim)
         return width
 
     def in_blocks(self, side: Side, dims: int | None = None) -> BlockScorer | None:
-        """What scores relations of a model that has no queries for them."""
+        """Return the scorer of relations of a model that has no queries for them."""
         inner = blocks_at(self.model, side, dims, self.ids)
         if inner is None:
             return None
@@ -209,12 +185,12 @@ class LocalModel:
 
 
 def local_model(model: Any, table: Rows, ids: Tensor) -> Any:
-    """A model that makes queries of some entities; one of another class makes them itself."""
+    """Return a model of the rows of some entities, or a model that cannot be one."""
     return LocalModel(model, table.rows, ids) if hasattr(model, "with_entity") else model
 
 
 def state_of(model: Any) -> Iterator[Tensor]:
-    """Every tensor that a model holds, but for the table."""
+    """Yield every tensor that a model holds, but for the table."""
     model = holder_of(model)
     if isinstance(model, nn.Module):
         yield from model.parameters()

@@ -1,7 +1,7 @@
-"""The passes of topk(): which queries are answered together, and the answers of all of them."""
+"""The passes of topk(): queries that are answered together, and all their answers."""
 
 from collections.abc import Callable
-from dataclasses import InitVar, dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,91 +17,61 @@ from kgfast.eval.candidate_ids import (
     checked_ids_of,
 )
 from kgfast.eval.exchange import NOBODY, Exchange
-from kgfast.eval.excluded import Excluded, excluded_of, together
+from kgfast.eval.excluded import excluded_of, together
 from kgfast.eval.one_pass import Advance, Cut, FileCall, add_queries, run_pass
 from kgfast.eval.partial import Partial
 from kgfast.eval.predictions import Predictions
 from kgfast.eval.queries import CPU, Queries, mean_answers, moved, shared
-from kgfast.eval.sources import CandidateSource, Crops, Found, InRows
+from kgfast.eval.sources import CandidateSource, Found, InRows, crops_of
 from kgfast.graph import KnownTriples, TypeConstraints, names_of
 from kgfast.graph.named import Names
 from kgfast.kernels.operands import Known
-from kgfast.models.base import Side, operator_width
+from kgfast.models.base import Side
 from kgfast.ops.topk import check_k
 from kgfast.storage import Fingerprint
 
 
-@dataclass
 class Search:
-    """The arguments of one call, which are checked when it is made.
+    """The checked arguments of one prediction.
 
-    Attributes
-    ----------
-    model : Model
-    asked : tuple
-        Heads, relations and tails, as :func:`kgfast.topk` takes them.
-    k : int
-    known : KnownTriples or None
-    candidate_ids, dims, vocabulary, exclude : as of :func:`kgfast.topk`
-    batch_size : int
-    pad : bool
-    side : {"head", "relation", "tail"}
-        What is predicted.
-    name : str
-        Of the argument that anchors are, for errors.
-    anchors, others : Tensor
-        int64 ``[B]``.
-    given : Given
-        The candidates: all, some, or those of each query or relation.
-    crop : Crops
-    names : pair of Vocabulary or None
-    excluded : Excluded or None
-        More ids that are no answers.
+    ``asked`` has heads, relations and tails, as :func:`kgfast.topk` takes them; ``anchors`` and
+    ``others`` are int64 ``[B]``, and ``name`` is the argument that anchors came from.
     """
 
-    model: Any
-    asked: InitVar[tuple[Any, Any, Any]]
-    k: int
-    known: KnownTriples | None
-    candidate_ids: InitVar[Any]
-    dims: InitVar[int | None]
-    vocabulary: InitVar[Any]
-    batch_size: Any
-    pad: bool
-    exclude: InitVar[Any] = None
-    side: Side = field(init=False)
-    name: str = field(init=False)
-    anchors: Tensor = field(init=False)
-    others: Tensor = field(init=False)
-    given: Given = field(init=False)
-    crop: Crops = field(init=False)
-    names: Names = field(init=False)
-    excluded: Excluded | None = field(init=False)
-
-    def __post_init__(
-        self, asked: Any, candidate_ids: Any, dims: Any, vocabulary: Any, exclude: Any
+    def __init__(
+        self,
+        model: Any,
+        asked: tuple[Any, Any, Any],
+        k: int,
+        known: KnownTriples | None,
+        candidate_ids: Any,
+        dims: int | None,
+        vocabulary: Any,
+        batch_size: Any,
+        pad: bool,
+        exclude: Any = None,
     ) -> None:
-        model = self.model
-        check_known(self.known)
-        names = self.names = names_of(vocabulary)
+        check_known(known)
+        names = names_of(vocabulary)
         check_names(names, model)
+        self.model, self.k, self.known, self.pad, self.names = model, k, known, pad, names
         self.side, self.name, self.anchors, self.others = _asked_for(model, asked, names)
-        self.batch_size = checked_batch_size(self.batch_size, model)
+        self.batch_size = checked_batch_size(batch_size, model)
         self.excluded = excluded_of(exclude, self.side, self.anchors, model, names)
         given = candidates_of_sides(candidate_ids, (self.side,), len(self.anchors), model, names)
-        self.given = given[self.side]
-        self.crop = {dims: None if dims is None else operator_width(model, dims)}
+        self.given: Given = given[self.side]
+        self.crop = crops_of(model, [dims])
 
     @property
     def ids(self) -> Tensor | None:
-        """The candidates that all queries share, if they are not all."""
+        """The candidates that all queries share; None where these are all, or lists."""
         return self.given if isinstance(self.given, Tensor) else None
 
     def __len__(self) -> int:
         return len(self.anchors)
 
     def in_words(self, row: int) -> str:
-        """Return a query as messages call it."""
+        """Return a query in the words of messages."""
         what = "tail" if self.side == "relation" else "relation"
         anchor, other = int(self.anchors[row]), int(self.others[row])
         return f"{self.name}[{row}] = {anchor} with {what} {other}"
@@ -114,7 +84,7 @@ class Search:
         )
 
     def ordered(self, home: torch.device) -> Queries:
-        """Return all queries on a device; those of one relation together if it has candidates."""
+        """Return all queries on a device; by relation where each relation has candidates."""
         rows = torch.arange(len(self), dtype=torch.int64, device=CPU)
         anchors, others = self.anchors, self.others
         if isinstance(self.given, TypeConstraints):
@@ -123,12 +93,12 @@ class Search:
         return Queries(self.side, rows, moved(anchors, home), moved(others, home), self.words)
 
     def predictions(self, scores: Tensor, ids: Tensor) -> Predictions:
-        """Return the result, on the device of the answers."""
+        """Return the result on the device of the answers."""
         anchors, others = self.anchors.to(ids.device), self.others.to(ids.device)
         return Predictions(scores, ids, anchors, others, self.side, vocabulary=self.names)
 
     def size(self, most: int, pairs: int | None = None) -> int:
-        """Return how many queries are answered together, ``most`` at most."""
+        """Return the number of queries of a pass, ``most`` at most."""
         if isinstance(self.given, ListedCandidates):
             most = min(most, self.given.batch_size(*(() if pairs is None else (pairs,))))
         return most if self.excluded is None else min(most, self.excluded.batch_size())
@@ -146,22 +116,7 @@ def answers(
 ) -> Found:
     """Return scores and ids of the best answers to all queries, ``[B, k]``.
 
-    Parameters
-    ----------
-    search : Search
-    source : CandidateSource
-    size : int
-        Queries of a pass.
-    exchange : Exchange
-    kept : Partial, optional
-        The folder that keeps what passes find.
-    advance, done : callable, optional
-        Told of rows and the queries that they met; and of queries.
-
-    Raises
-    ------
-    ValueError
-        If a query has fewer than k candidates, and is not padded.
+    ``size``: queries of a pass. ``advance`` hears of rows and queries, ``done`` of queries.
     """
     is_shared = not isinstance(search.given, ListedCandidates | TypeConstraints)
     has_bound = len(search) and not search.pad and is_shared
@@ -186,7 +141,7 @@ def answers(
 
 
 def answers_of_file(search: Search, call: FileCall) -> Found:
-    """Return the answers of a model whose entities are a table in files."""
+    """Return the answers of a model of a table in files."""
     count = len(call.table)
     ids = None if search.ids is None else checked_candidates(search.ids, count)
 
@@ -216,7 +171,7 @@ def answers_of_file(search: Search, call: FileCall) -> Found:
 
 
 def _known_of(search: Search, queries: Queries, source: CandidateSource) -> Known | None:
-    """Return the ids that are no answers to some queries."""
+    """Return the known and excluded answers of queries."""
     known = None
     if search.known is not None:
         asked = queries.anchors, queries.others, search.side
@@ -227,7 +182,7 @@ def _known_of(search: Search, queries: Queries, source: CandidateSource) -> Know
 
 
 def _may_lack(part: BestSoFar) -> bool:
-    """Return whether a query of a part may have fewer than k answers."""
+    """Return True if a query of a part may have fewer than k answers."""
     queries, source = part.queries, part.source
     candidates = source.num_candidates if queries.ids is None else len(queries.ids)
     known = 0 if queries.known is None else len(queries.known.indices)
@@ -252,24 +207,21 @@ def _assembled(search: Search, parts: list[BestSoFar], exchange: Exchange) -> Fo
 
 
 def _asked_for(model: Any, asked: Any, names: Names) -> tuple[Side, str, Tensor, Tensor]:
-    """Return what is predicted, the name of anchors, and anchors and others, ``[B]`` each."""
+    """Return the predicted side, the name of anchors, and anchors and others, ``[B]`` each."""
     heads, relations, tails = asked
     side = _predicted(heads, relations, tails)
     name = "tails" if heads is None else "heads"
     entities = checked_ids_of(name, tails if heads is None else heads, model.num_entities, names[0])
     if side == "relation":
-        others = checked_ids_of("tails", tails, model.num_entities, names[0])
+        other, count, own = "tails", model.num_entities, names[0]
     else:
-        others = checked_ids_of("relations", relations, model.num_relations, names[1])
-    return (
-        side,
-        name,
-        *_broadcast(name, entities, others, "tails" if side == "relation" else "relations"),
-    )
+        other, count, own = "relations", model.num_relations, names[1]
+    others = checked_ids_of(other, tails if side == "relation" else relations, count, own)
+    return side, name, *_broadcast(name, entities, others, other)
 
 
 def _predicted(heads: Any, relations: Any, tails: Any) -> Side:
-    """Return what is not given of the three."""
+    """Return the side that is not given."""
     if relations is None:
         if heads is None or tails is None:
             raise ValueError(
@@ -282,7 +234,7 @@ def _predicted(heads: Any, relations: Any, tails: Any) -> Side:
 
 
 def _broadcast(name: str, anchors: Tensor, relations: Tensor, other: str) -> tuple[Tensor, Tensor]:
-    """Return both with one axis of the same length; one id goes with all of the other."""
+    """Return ids of one length; a single id goes with all others."""
     anchors, relations = anchors.reshape(-1), relations.to(anchors.device).reshape(-1)
     sizes = len(anchors), len(relations)
     if sizes[0] != sizes[1] and 1 not in sizes:
@@ -292,7 +244,7 @@ def _broadcast(name: str, anchors: Tensor, relations: Tensor, other: str) -> tup
 
 
 def _check_full(ids: Tensor, query: Callable[[int], str]) -> None:
-    """Check that every query has its k answers, ``[B, k]``; ``query`` says a row's in words."""
+    """Check that every query has k answers; ``query`` names a row of ``ids [B, k]``."""
     short = (ids[:, -1] < 0).nonzero()
     if len(short):
         row = int(short[0])

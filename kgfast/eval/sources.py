@@ -1,7 +1,7 @@
-"""Where candidates are: the source of a side, which meets queries a block of candidates at a time.
+"""Sources of the candidates of a side, which meet queries one block of candidates at a time.
 
-Counts add, and the best of two blocks are merged: so each block is a small table of its own, and
-what was found in all blocks is what one sweep over the whole table finds.
+Counts of blocks add up and best answers of blocks are merged, so each block is a small table of its
+own, and all blocks together give the result of one sweep over the whole table.
 """
 
 from abc import ABC, abstractmethod
@@ -22,17 +22,22 @@ from kgfast.graph.ids import INT64_MAX
 from kgfast.kernels.checks import Checks, NonFiniteError, nonfinite_error
 from kgfast.kernels.operands import Counts, Known, Lists, Operands, Prepared
 from kgfast.kernels.scores import get_score
-from kgfast.models.base import Candidates, Side, candidates_at, is_nested
+from kgfast.models.base import Candidates, Side, candidates_at, is_nested, operator_width
 from kgfast.models.evaluated import evaluated_queries
 from kgfast.ops import run
 from kgfast.ops.checks import check_queries
 from kgfast.tables.prefetch import RowBlock
 
-_SCORED_BYTES = 8 << 20  # of targets that are scored at once, as float64
+_SCORED_BYTES = 8 << 20  # of the float64 rows of targets that are scored at once
 
 Crops = dict[int | None, int | None]  # of the model -> of the operator
 Found = tuple[Tensor, Tensor]  # scores and ids, [B, k]
 Part = TypeVar("Part")
+
+
+def crops_of(model: Any, dims: Sequence[int | None]) -> Crops:
+    """Return the operator's width of each crop; the whole model has none."""
+    return {dim: None if dim is None else operator_width(model, dim) for dim in dims}
 
 
 class CandidateSource(ABC):
@@ -43,21 +48,19 @@ class CandidateSource(ABC):
     device : torch.device
         Where queries are made and candidates are.
     num_rows : int
-        Rows of the table that candidates are of.
+        Rows of the whole table.
     sorted_ids : Tensor or None
-        Only these are candidates, of queries that have no ids of their own.
-    num_candidates : int
-    num_crops : int
+        The only candidates of queries without ids of their own.
     is_whole : bool
-        Whether one block holds all candidates: what is found there needs no merging.
+        Whether one block holds all candidates: its results need no merging.
     has_lists : bool
-        Whether queries may have lists of candidates; else they are asked for one list at a time.
+        Whether each query may have a list of candidates; else a pass serves one list.
     batch_size : int
-        Queries that are asked for at once, at most.
+        The most queries of a pass.
     span : (int, int) or None
-        The rows that are candidates here, where others are elsewhere.
+        The rows of this process or range, where others hold the rest.
     home : torch.device
-        Where ids of queries are, and what they find is kept.
+        Where ids of queries and results are kept.
     """
 
     model: Any
@@ -75,20 +78,24 @@ class CandidateSource(ABC):
 
     @property
     def num_candidates(self) -> int:
-        """How many candidates there are."""
+        """Number of candidates that queries share."""
         return self.num_rows if self.sorted_ids is None else len(self.sorted_ids)
 
+    def ids_of(self, queries: Queries) -> Tensor | None:
+        """Return the candidates that queries share, None where these are all rows."""
+        return self.sorted_ids if queries.ids is None else queries.ids
+
     def passes(self, parts: list[Part]) -> list[list[Part]]:
-        """Return the parts that are served together, by the same blocks."""
+        """Group the parts that the same blocks serve."""
         return [parts]
 
     @abstractmethod
     def prepare(self, queries: Queries) -> None:
-        """Make what all blocks read of queries: their vectors, and the scores of their targets."""
+        """Make the vectors of queries and score their targets, as far as blocks need them."""
 
     @abstractmethod
     def blocks(self, parts: Sequence[Queries], first: int) -> AbstractContextManager[Iterator[Any]]:
-        """Open the blocks from a row on that hold candidates of some of the parts, in order."""
+        """Open the blocks from row ``first`` on that hold candidates of some part, in order."""
 
     @abstractmethod
     def counts(self, queries: Queries, block: Any) -> Counts | None:
@@ -99,9 +106,9 @@ class CandidateSource(ABC):
 
     @abstractmethod
     def best(self, queries: Queries, block: Any, k: int) -> Found | None:
-        """Find the best answers of a block; None where it holds no candidates.
+        """Find the best answers of a block; None where the block holds no candidates.
 
-        Equal answers stand by ascending id, and places without an answer hold id -1.
+        Equal answers stand by ascending id; places without an answer hold id -1.
         """
 
 
@@ -120,24 +127,41 @@ class Swept(CandidateSource):
         return run.checks_for(self.device, allows_nan=self.allows_nan)
 
     def operands(self, queries: Queries, candidates: Prepared) -> Operands:
-        """Return the queries with some candidates, checked."""
+        """Return checked operands of queries and candidates."""
         assert queries.vectors is not None
         check_queries(queries.vectors, candidates)
         return Operands(queries.vectors, candidates, self.dims)
 
-    def _one_crop(self, found: Found) -> Found:
-        return found if self.dims is None else (found[0][0], found[1][0])
+    def _counted(
+        self,
+        queries: Queries,
+        candidates: Prepared,
+        places: Tensor | None,
+        known: Known | None,
+        lists: Lists | None,
+    ) -> Counts:
+        assert places is not None
+        assert known is not None
+        operands, scores = self.operands(queries, candidates), queries.target_scores
+        return run.rank_counts(operands, places, known, self.checks(), lists, scores)
+
+    def _answered(
+        self,
+        queries: Queries,
+        candidates: Prepared,
+        k: int,
+        known: Known | None,
+        lists: Lists | None,
+    ) -> Found:
+        operands = self.operands(queries, candidates)
+        scores, ids = run.topk(operands, k, known, self.checks(), lists)
+        return (scores, ids) if self.dims is None else (scores[0], ids[0])
 
 
 class InMemory(Swept):
     """The candidates of a model in memory: one block, read in place, whose facts are known.
 
-    Parameters
-    ----------
-    model, side, crops, allows_nan
-    ids : Tensor, optional
-        Only these are candidates, in any order, on any device.
-    index : Index, optional
+    ``ids``: the only candidates, in any order, on any device.
     """
 
     is_whole = True
@@ -175,25 +199,21 @@ class InMemory(Swept):
 
     def counts(self, queries: Queries, block: Prepared) -> Counts:
         """Count all candidates."""
-        assert queries.targets is not None
-        assert queries.known is not None
-        operands = self.operands(queries, self._of(queries, block))
-        asked = queries.targets, queries.known, self.checks(), queries.lists
+        asked = queries.targets, queries.known, queries.lists
         try:
-            return run.rank_counts(operands, *asked)
+            return self._counted(queries, self._of(queries, block), *asked)
         except NonFiniteError:
             queries.check_finite()
             raise
 
     def best(self, queries: Queries, block: Prepared, k: int) -> Found:
         """Find the best answers."""
-        operands = self.operands(queries, self._of(queries, block))
+        asked = k, queries.known, queries.lists
         try:
-            found = run.topk(operands, k, queries.known, self.checks(), queries.lists)
+            return self._answered(queries, self._of(queries, block), *asked)
         except NonFiniteError:
             queries.check_finite()
             raise
-        return self._one_crop(found)
 
     def _of(self, queries: Queries, block: Prepared) -> Prepared:
         return block if queries.ids is None else block.only(queries.ids)
@@ -211,15 +231,8 @@ class Gathered(NamedTuple):
 class InRows(Swept):
     """Rows of a model's entities that are read in blocks: of a file, a shard, or a range of either.
 
-    Queries are made of the rows of their anchors alone, and targets scored by their own.
-
-    Parameters
-    ----------
-    model, side, crops, allows_nan
-    reader : RowReader
-        The rows that are candidates here.
-    ids : Tensor, optional
-        Ascending, on the host: only these are candidates.
+    Queries are made of the rows of their anchors alone, and targets scored by their own rows.
+    ``ids``: the only candidates, ascending, on the host.
     """
 
     def __init__(
@@ -236,9 +249,7 @@ class InRows(Swept):
         self.reader, self.device, self.num_rows = reader, reader.device, reader.num_rows
         self.span = None if reader.is_whole else (reader.start, reader.stop)
         self.sorted_ids = ids
-        self._whole: Candidates | None = None
         self._has_rows = reader.table is not None and hasattr(model, "with_entity")
-        self._whole_bias = not self._has_rows or self._bias_is_of_all()
         self._block: tuple[RowBlock, Prepared] | None = None
 
     def vectors(self, anchors: Tensor, others: Tensor) -> Tensor:
@@ -250,7 +261,7 @@ class InRows(Swept):
         return evaluated_queries(local, *asked, self.side, self.dim)
 
     def prepare(self, queries: Queries) -> None:
-        """Make the queries; where they rank targets, score each by its own row alone."""
+        """Make the queries; score their targets, or read the rows of targets of lists."""
         queries.vectors = self.vectors(queries.anchors, queries.others)
         if queries.targets is None:
             return
@@ -269,7 +280,7 @@ class InRows(Swept):
             some = slice(first, first + step)
             ids, places = targets[some].unique(return_inverse=True)
             with self._named(queries, ids.__getitem__):
-                operands = self.operands(queries, self.of(ids)).of_queries(some)
+                operands = self.operands(queries, self._of(ids)).of_queries(some)
                 found = run.target_scores(operands, places.to(self.device), self.checks())
             parts.append(found)
         return torch.cat(parts, 1)
@@ -285,153 +296,138 @@ class InRows(Swept):
             return nullcontext(pieces_of(lists, self.reader.block_rows, self.num_rows))
 
         def is_needed(start: int, stop: int) -> bool:
-            return any(_holds_some(self._ids_of(part), start, stop) for part in parts)
+            return any(_holds_some(self.ids_of(part), start, stop) for part in parts)
 
         return self.reader.blocks(first, is_needed)
 
     def counts(self, queries: Queries, block: RowBlock | Gathered) -> Counts | None:
-        """Count the candidates of a block; None where it holds none."""
-        assert queries.targets is not None
-        assert queries.known is not None
-        if isinstance(block, Gathered):
-            return self._counts_of_lists(queries, block)
-        candidates = self._among(queries, block)
-        if candidates is None:
-            return None
+        """Count the candidates of a block; None where there are none."""
+        targets = queries.targets
+        assert targets is not None
+        if isinstance(block, Gathered):  # targets follow the candidates that lists name
+            others, own = targets.unique(return_inverse=True)
+            inside, there = torch.isin(targets, block.ids), torch.searchsorted(block.ids, targets)
+            places = torch.where(inside, there, len(block.ids) + own)
+            ids = torch.cat([block.ids, others])
+            with self._named(queries, ids.__getitem__):
+                rows = self.reader.rows(block.ids)
+                if rows is not None and queries.target_rows is not None:
+                    rows = torch.cat([rows, queries.target_rows])
+                candidates = self._made(rows, ids)
+                asked = self._known(queries, block), _lists_on(block, self.device)
+                return self._counted(queries, candidates, places.to(self.device), *asked)
         start, stop = block.start, block.stop
-        inside = (queries.targets >= start) & (queries.targets < stop)
-        places = torch.where(inside, queries.targets - start, -1).to(self.device)
-        known = self._here(within(queries.known, start, stop))
         with self._named(queries, lambda row: row + start):
-            operands, scores = self.operands(queries, candidates), queries.target_scores
-            checks = self.checks()
-            return run.rank_counts(operands, places, known, checks, target_scores=scores)
+            found = self._among(queries, block)
+            if found is None:
+                return None
+            inside = (targets >= start) & (targets < stop)
+            places = torch.where(inside, targets - start, -1).to(self.device)
+            return self._counted(queries, found, places, self._known(queries, block), None)
 
     def best(self, queries: Queries, block: RowBlock | Gathered, k: int) -> Found | None:
         """Find the best answers of a block; None where it holds no candidates."""
+        known = self._known(queries, block)
         if isinstance(block, Gathered):
-            return self._best_of_lists(queries, block, k)
-        candidates, start = self._among(queries, block), block.start
-        if candidates is None:
-            return None
-        known = queries.known
-        known = None if known is None else self._here(within(known, start, block.stop))
+            with self._named(queries, block.ids.__getitem__):
+                candidates, lists = self._of(block.ids), _lists_on(block, self.device)
+                scores, ids = self._answered(queries, candidates, k, known, lists)
+            if not len(block.ids):
+                return None
+            return scores, torch.where(ids < 0, ids, block.ids.to(ids.device)[ids.clamp(min=0)])
+        start = block.start
         with self._named(queries, lambda row: row + start):
-            operands = self.operands(queries, candidates)
-            scores, ids = self._one_crop(run.topk(operands, k, known, self.checks()))
+            found = self._among(queries, block)
+            if found is None:
+                return None
+            scores, ids = self._answered(queries, found, k, known, None)
         return scores, torch.where(ids < 0, ids, ids + start)
 
-    def of(self, ids: Tensor, more: tuple[Tensor, Tensor | None] | None = None) -> Prepared:
-        """Return the rows of some ids as candidates of their own, by their places among these.
-
-        ``more``: other ids, and their rows that were read before, which follow.
-        """
-        rows = self.reader.rows(ids)
-        if more is not None:
-            ids = torch.cat([ids, more[0]])
-            rows = None if rows is None or more[1] is None else torch.cat([rows, more[1]])
-        return self._made(rows, ids)
-
-    @cached_property
+    @property
     def query_width(self) -> int:
         """Columns of a query."""
-        few = self._of_zeros() if self._has_rows else self._of_all()
-        score = get_score(self.model.score)
+        few, score = self._sample, get_score(self.model.score)
         return score.query_width(few.table.shape[1], has_factor=few.factor is not None)
 
     def constants(self) -> list[Tensor]:
         """Return the bias and the factor of the candidates, as far as no rows are needed."""
-        found = self._of_zeros() if self._has_rows else self._of_all()
-        return [it for it in (found.bias, found.factor) if it is not None]
+        return [it for it in (self._sample.bias, self._sample.factor) if it is not None]
 
-    def _counts_of_lists(self, queries: Queries, block: Gathered) -> Counts:
-        assert queries.targets is not None
-        assert queries.known is not None
-        targets, own = queries.targets.unique(return_inverse=True)
-        inside = torch.isin(queries.targets, block.ids)
-        there = torch.searchsorted(block.ids, queries.targets)
-        places = torch.where(inside, there, len(block.ids) + own).to(self.device)
-        every = torch.cat([block.ids, targets])
-        with self._named(queries, every.__getitem__):
-            candidates = self.of(block.ids, (targets, queries.target_rows))
-            operands = self.operands(queries, candidates)
-            known = self._here(among(queries.known, block.ids))
-            lists = Lists(*(it.to(self.device) for it in block.lists))
-            return run.rank_counts(operands, places, known, self.checks(), lists)
-
-    def _best_of_lists(self, queries: Queries, block: Gathered, k: int) -> Found | None:
+    def _known(self, queries: Queries, block: RowBlock | Gathered) -> Known | None:
+        """Return the known answers in a block, by their places there."""
         known = queries.known
-        with self._named(queries, block.ids.__getitem__):
-            operands = self.operands(queries, self.of(block.ids))
-            known = None if known is None else self._here(among(known, block.ids))
-            lists = Lists(*(it.to(self.device) for it in block.lists))
-            scores, ids = self._one_crop(run.topk(operands, k, known, self.checks(), lists))
-        if not len(block.ids):
+        if known is None:
             return None
-        own = block.ids.to(ids.device)
-        return scores, torch.where(ids < 0, ids, own[ids.clamp(min=0)])
+        if isinstance(block, Gathered):
+            here = among(known, block.ids)
+        else:
+            here = within(known, block.start, block.stop)
+        return Known(*(part.to(self.device) for part in here))
+
+    def _of(self, ids: Tensor) -> Prepared:
+        """Return the rows of some ids as candidates, by their places among these."""
+        return self._made(self.reader.rows(ids), ids)
 
     def _among(self, queries: Queries, block: RowBlock) -> Prepared | None:
         """Return the rows of a block that are candidates of some queries; None where none is."""
-        ids = self._ids_of(queries)
-        if ids is None:
-            return self._at(queries, block)
-        first, last = between(ids, block.start, block.stop)
-        if first == last:
+        ids = self.ids_of(queries)
+        first, last = (0, 0) if ids is None else between(ids, block.start, block.stop)
+        if ids is not None and first == last:
             return None
-        own = ids[first:last] - block.start
-        return self._at(queries, block).only(own.to(self.device))
-
-    def _ids_of(self, queries: Queries) -> Tensor | None:
-        return self.sorted_ids if queries.ids is None else queries.ids
-
-    def _here(self, known: Known) -> Known:
-        return Known(*(part.to(self.device) for part in known))
-
-    def _at(self, queries: Queries, block: RowBlock) -> Prepared:
-        """Return the rows of a block as candidates; they are kept until another is asked for."""
         if self._block is None or self._block[0] is not block:
-            start = block.start
-            with self._named(queries, lambda row: row + start):
-                self._block = block, self._made(block.rows, slice(start, block.stop))
-        return self._block[1]
+            self._block = block, self._made(block.rows, slice(block.start, block.stop))
+        found = self._block[1]
+        return found if ids is None else found.only((ids[first:last] - block.start).to(self.device))
 
     def _made(self, rows: Tensor | None, which: slice | Tensor) -> Prepared:
         """Return the candidates that rows are; ``which``: their ids in the whole table."""
         if rows is not None and self._has_rows:
-            found = candidates_at(self.model.with_entity(rows), self.side, self.dim)
+            found = self._of_rows(rows)
             if self.reader.is_part and not _is_part(found.table, rows):
                 raise NotImplementedError(
                     f"{type(self.model).__name__} computes its candidates from all entities: it is "
                     f"ranked whole, by kgfast.rank"
                 )
         else:
-            whole = self._of_all()
+            whole = self._sample
             factor = None if whole.factor is None else whole.factor[which]
             own = whole.table[which] if rows is None or self.reader.table is None else rows
             found = Candidates(own, whole.bias, factor)
-        if self._whole_bias and found.bias is not None and len(found.bias) > 1:
+        if self._bias_is_of_all and found.bias is not None and len(found.bias) > 1:
             found = replace(found, bias=found.bias.detach()[which])
         return prepared_candidates(self.model, found, None, self.dims, allows_nan=self.allows_nan)
 
-    def _of_all(self) -> Candidates:
-        """Return the candidates of a model that takes no other rows, or has them all in memory."""
-        if self._whole is None:
-            own = () if self.dim is None or is_nested(self.model) else (self.dim,)
-            found = self.model.candidates(self.side, *own)
-            self._whole = found if hasattr(found, "table") else Candidates(found)
-        return self._whole
-
-    def _of_zeros(self) -> Candidates:
-        """Return the candidates of the model of a few rows."""
+    @cached_property
+    def _sample(self) -> Candidates:
+        """Candidates of two or three rows of zeros; of all rows, where a model takes no others."""
+        if not self._has_rows:
+            return self._given(self.model)
         shape = (2 + (int(self.model.num_entities) == 2), self.reader.width)
-        few = torch.zeros(shape, dtype=self.reader.dtype, device=self.device)
-        return candidates_at(self.model.with_entity(few), self.side, self.dim)
+        return self._of_rows(torch.zeros(shape, dtype=self.reader.dtype, device=self.device))
 
+    @cached_property
     def _bias_is_of_all(self) -> bool:
-        """Return whether the bias of the model of a few rows is still that of all entities."""
-        bias = self._of_zeros().bias
-        return bias is not None and len(bias) == int(self.model.num_entities)
+        """True where the bias of candidates of some rows is that of all entities."""
+        bias = self._sample.bias
+        return bias is not None and (
+            not self._has_rows or len(bias) == int(self.model.num_entities)
+        )
+
+    def _of_rows(self, rows: Tensor) -> Candidates:
+        """Return the candidates of the model of some rows, which may still count all entities."""
+        found = self._given(self.model.with_entity(rows))
+        shape = list(getattr(found.table, "shape", ()))
+        if not isinstance(found.table, Tensor) or shape[:1] != [len(rows)] or len(shape) != 2:
+            raise ValueError(
+                f"{type(self.model).__name__}.with_entity(rows).candidates({self.side!r}) must "
+                f"have a row for each of {len(rows)} rows; got {shape or type(found.table)}"
+            )
+        return found
+
+    def _given(self, model: Any) -> Candidates:
+        own = () if self.dim is None or is_nested(model) else (self.dim,)
+        found = model.candidates(self.side, *own)
+        return found if hasattr(found, "table") else Candidates(found)
 
     @contextmanager
     def _named(self, queries: Queries, id_of: Any) -> Iterator[None]:
@@ -446,20 +442,19 @@ class InRows(Swept):
             if self.reader.table is None:
                 raise nonfinite_error(error.name, row) from None
             what = self.reader.table.where(row) if error.name != "bias" else f"bias: row {row}"
-            raise not_finite(what) from None
+            raise NonFiniteError(
+                f"{what} holds a NaN or an infinity; every number that takes part must be finite "
+                f'(nan="worst" ranks it last)'
+            ) from None
+
+
+def _lists_on(block: Gathered, device: torch.device) -> Lists:
+    return Lists(*(it.to(device) for it in block.lists))
 
 
 def _is_part(table: Tensor, rows: Tensor) -> bool:
     """Return whether a table is rows, or columns of them, in place."""
     return table.untyped_storage().data_ptr() == rows.untyped_storage().data_ptr()
-
-
-def not_finite(what: str) -> NonFiniteError:
-    """Return the error of a row of a table, in words."""
-    return NonFiniteError(
-        f"{what} holds a NaN or an infinity; every number that takes part must be finite "
-        f'(nan="worst" ranks it last)'
-    )
 
 
 def pieces_of(lists: Lists, rows: int, num_rows: int) -> Iterator[Gathered]:

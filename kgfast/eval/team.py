@@ -1,4 +1,4 @@
-"""The processes that work on one call: who holds which rows, and what they send each other."""
+"""The processes of one call: the rows that each holds, and their exchange of results."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,19 +23,9 @@ Spans = list[tuple[int, int]]
 
 @dataclass(frozen=True)
 class Team(Exchange):
-    """The processes that hold the table once between them; other teams serve other queries.
+    """Processes that hold the whole table between them; other teams serve other queries.
 
-    Attributes
-    ----------
-    meeting : Meeting
-        Of all teams.
-    group : ProcessGroup
-        Of this one.
-    everyone : ProcessGroup
-    share, num_shares : int
-        This team among how many.
-    leads : bool
-        Whether this process is the first of its team.
+    ``group`` is that of this team, ``share`` its number, and ``leads`` marks its first process.
     """
 
     meeting: Meeting
@@ -47,13 +37,7 @@ class Team(Exchange):
 
     @classmethod
     def of(cls, meeting: Meeting, reader: RowReader, facts: dict[str, str]) -> "Team":
-        """Agree on what is asked for, and on who holds what.
-
-        Raises
-        ------
-        ValueError
-            In all processes: if they differ, hold rows twice, or leave rows out.
-        """
+        """Agree with all processes on the call; form teams whose rows cover the table once."""
         spans = meeting.agree(facts, [reader.start, reader.stop])
         teams = teams_of([(start, stop) for start, stop in spans], reader.num_rows)
         share = next(i for i, ranks in enumerate(teams) if meeting.rank in ranks)
@@ -63,21 +47,21 @@ class Team(Exchange):
         return cls(meeting, group, everyone, share, leads, len(teams))
 
     def share_of(self, batches: list[Any]) -> list[Any]:
-        """Return batches, as many as any other team has: the last may be empty."""
+        """Return the batches of this team, padded so that all teams have equally many."""
         missing = -len(batches) % self.num_shares
         return [*batches, *(batches[0][:0] for _ in range(missing))][self.share :: self.num_shares]
 
     def all_say(self, claim: bool) -> bool:
-        """Return whether a claim is true in all processes of this team."""
+        """Return whether a claim holds in all processes of this team."""
         doubts = torch.tensor([not claim], dtype=torch.int64, device=CPU)
         return not int(self.meeting.sum(doubts, self.group))
 
     def together(self, work: Callable[[], Result]) -> Result:
-        """Return what this process makes of its work, once all have done theirs."""
+        """Return the result of this process once all have done their work."""
         return self.meeting.together(work)
 
     def prepare(self, parts: Sequence[Accumulator]) -> None:
-        """Make the queries of each anchor that is held here, and score the targets that are."""
+        """Make queries whose anchors are held here, score targets held here, and combine both."""
         asked = [(part.queries, part.source) for part in parts]
         made = self.together(lambda: [_vectors(*it) for it in asked])
         for (queries, source), vectors in zip(asked, made, strict=True):
@@ -92,7 +76,7 @@ class Team(Exchange):
                 queries.target_rows = here.to(source.reader.dtype)
 
     def local(self, model: Any, reader: RowReader) -> Callable[[Tensor], LocalModel]:
-        """Return what makes the model of some entities, whose rows their holders send to all."""
+        """Return a maker of models of some entities, whose rows all holders send."""
 
         def rows(ids: Tensor) -> Tensor:
             held = self.together(lambda: _held_rows(ids, reader))
@@ -101,7 +85,7 @@ class Team(Exchange):
         return lambda ids: LocalModel(model, rows, ids)
 
     def join(self, part: Accumulator) -> None:
-        """Merge the best answers of all rows; counts are added once, at the end."""
+        """Merge the best answers of all processes; counts are added once, at the end."""
         if not isinstance(part, BestSoFar):
             return
         parts = (self.meeting.gather(it, self.group) for it in (part.scores, part.ids))
@@ -110,16 +94,18 @@ class Team(Exchange):
         part.keep(scores.gather(1, by_id), ids.gather(1, by_id))
 
     def add(self, counts: Tensor) -> None:
-        """Add the counts of all processes, ``[6, ...]``, in place; the last kind all know."""
+        """Add the counts of all processes, in place; a team alone knows the last kind already."""
         self.together(lambda: None)
-        self.meeting.sum(counts[:5], self.everyone)
+        if self.num_shares > 1 and not self.leads:
+            counts[5].zero_()
+        self.meeting.sum(counts if self.num_shares > 1 else counts[:5], self.everyone)
 
     def _combined(self, values: Tensor) -> Tensor:
-        """Return what one process of the team has, where the others have zeros."""
+        """Combine values that one process of the team has and others have zeros for."""
         return self.meeting.combine(values, self.group)
 
     def fill_in(self, values: Tensor) -> None:
-        """Fill in, in place, what other teams found; where they did, this one has zeros."""
+        """Replace zeros by the results of other teams, in place."""
         if self.num_shares == 1:
             return
         if not self.leads:  # all of a team found the same
@@ -130,13 +116,7 @@ class Team(Exchange):
 
 
 def _vectors(queries: Queries, source: Any) -> Tensor:
-    """Return the queries whose anchors are held here, and zeros for others, ``[B, F]``.
-
-    Raises
-    ------
-    ValueError
-        For the first query that is not finite.
-    """
+    """Return the checked queries whose anchors are held here, and zeros for others, ``[B, F]``."""
     assert isinstance(source, InRows)
     dtype = torch.float64 if source.reader.dtype == torch.float64 else torch.float32
     vectors = torch.zeros((len(queries), source.query_width), dtype=dtype, device=CPU)
@@ -151,9 +131,9 @@ def _vectors(queries: Queries, source: Any) -> Tensor:
 
 
 def _of_targets(queries: Queries, source: Any) -> Tensor:
-    """Return canonical scores of the targets that are held here, and zeros, ``[C, B]``.
+    """Return canonical scores ``[C, B]`` of the targets that are held here, zeros for others.
 
-    Of queries that have lists: the rows of distinct targets, ``[U, G]``.
+    For queries with lists, return the rows of distinct targets, ``[U, G]``.
     """
     assert isinstance(source, InRows)
     assert queries.targets is not None
@@ -168,7 +148,7 @@ def _of_targets(queries: Queries, source: Any) -> Tensor:
 
 
 def _held_rows(ids: Tensor, reader: RowReader) -> Tensor:
-    """Return the rows of ids that are held here, and zeros, float32 or float64."""
+    """Return the rows held here and zeros for others, float32 or float64."""
     dtype = torch.float64 if reader.dtype == torch.float64 else torch.float32
     rows, here = torch.zeros((len(ids), reader.width), dtype=dtype, device=CPU), reader.holds(ids)
     if bool(here.any()):
@@ -178,13 +158,7 @@ def _held_rows(ids: Tensor, reader: RowReader) -> Tensor:
 
 
 def teams_of(spans: Spans, total: int) -> list[list[int]]:
-    """Return the processes of each team, of the rows that each process holds.
-
-    Raises
-    ------
-    ValueError
-        If the ranges overlap, leave rows out, or are not held equally often.
-    """
+    """Return the processes of each team, by the rows of each process, held equally often."""
     holders: dict[tuple[int, int], list[int]] = {}
     idle = []
     for rank, (start, stop) in enumerate(spans):
@@ -207,20 +181,14 @@ def teams_of(spans: Spans, total: int) -> list[list[int]]:
 
 
 def names_digest(names: Names) -> str:
-    """Return what two processes compare instead of vocabularies."""
+    """Return a digest of vocabularies, to be compared."""
     return " and ".join(
         "none" if part is None else f"{len(part):,} names {digest(part.names)}" for part in names
     )
 
 
 def check_cover(ranges: Sequence[tuple[int, int]], total: int, name: str) -> None:
-    """Check that ascending ranges hold every row once.
-
-    Raises
-    ------
-    ValueError
-        With the first rows that are missing, or held twice.
-    """
+    """Check that ascending ranges hold every row once."""
     end = 0
     for start, stop in [*(span for span in ranges if span[0] < span[1]), (total, total)]:
         if start > end:
@@ -232,7 +200,7 @@ def check_cover(ranges: Sequence[tuple[int, int]], total: int, name: str) -> Non
 
 
 def facts_of(model: Any, reader: RowReader, dim: int | None) -> dict[str, str]:
-    """Return what must be the same of the models of all processes, in words."""
+    """Return the facts of a model that all processes must share, in words."""
     others = [
         value
         for module in modules_of(model)

@@ -1,7 +1,6 @@
-"""Whether a table was written to since a moment: by torch's version counter, and by some rows.
+"""Writes to a table since a moment, by torch's version counter and by some rows.
 
-Torch counts writes of its operators. Fused optimizers write past the counter, so that it is raised
-here after the step of any optimizer.
+Fused optimizers write past the counter, so it is raised here after the step of any optimizer.
 """
 
 import weakref
@@ -15,20 +14,14 @@ _COMPARED = 4096  # rows, spread evenly from the first to the last
 
 
 class TableState:
-    """A table at one moment.
-
-    Parameters
-    ----------
-    table : Tensor
-        On the CPU, ``[N, G]``.
-    """
+    """State of a table ``[N, G]`` on the CPU at one moment."""
 
     def __init__(self, table: Tensor) -> None:
         self._version, self._rows = _version_of(table), _some_rows(table)
         self._source = weakref.ref(_source_of(table))
 
     def is_changed(self, table: Tensor) -> bool:
-        """Return whether the same memory, as a tensor of now, was written to.
+        """Return True if the memory was written to since, as far as ``table`` tells.
 
         Rows are compared where the counter proves nothing: an inference tensor has none, and
         another tensor object may count on its own.
@@ -46,12 +39,12 @@ def _version_of(table: Tensor) -> int | None:
 
 
 def _source_of(table: Tensor) -> Tensor:
-    """Return the tensor that a view is of, or the tensor itself."""
+    """Return the base of a view, or the tensor itself."""
     return table if table._base is None else table._base
 
 
 def _some_rows(table: Tensor) -> Tensor:
-    """Return the bytes of the rows that are compared: a NaN equals itself."""
+    """Return the bytes of some rows, in which a NaN equals itself."""
     count = min(len(table), _COMPARED)
     ids = torch.arange(count, dtype=torch.int64, device="cpu")
     ids = ids * (len(table) - 1) // max(1, count - 1)
@@ -59,7 +52,7 @@ def _some_rows(table: Tensor) -> Tensor:
 
 
 def _count_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    """Raise the version of what a step wrote."""
+    """Raise the version of the tensors that a step wrote."""
     parameters = (it for group in optimizer.param_groups for it in group["params"])
     torch.autograd.graph.increment_version([it for it in parameters if it.grad is not None])
 

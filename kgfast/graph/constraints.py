@@ -1,4 +1,4 @@
-"""Which entities a relation may have on either side: candidates that rankings are restricted to."""
+"""Type constraints: the entities that a relation may have on either side."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +21,7 @@ _FORMAT = "kgfast type constraints 1"
 
 
 class TypeConstraints:
-    """The candidates of each relation and side.
+    """Candidates of each relation and side, to which rankings are restricted.
 
     A relation that has none on a side ranks a target against nobody: rank 1 of 1. Made by
     :meth:`from_triples`, :meth:`from_openke`, :meth:`from_mapping` or :meth:`load`.
@@ -64,12 +64,12 @@ class TypeConstraints:
 
     @property
     def num_relations(self) -> int:
-        """Relations that the lists are of; others have no candidates."""
+        """Return the number of relations with lists; others have no candidates."""
         return len(self._heads[0]) - 1
 
     @property
     def num_entities(self) -> int:
-        """One more than the largest id; the size of the vocabulary if there is one."""
+        """Return the size of the vocabulary if there is one, else the largest id + 1."""
         if self.names[0] is not None:
             return len(self.names[0])
         return max(
@@ -77,7 +77,7 @@ class TypeConstraints:
         )
 
     def lists(self, side: Side) -> tuple[Tensor, Tensor]:
-        """The candidates of all relations of a side: indptr `[R + 1]` and ids `[nnz]`, ascending.
+        """Return the candidates of a side by relation: indptr `[R + 1]`, ids `[nnz]`, ascending.
 
         Raises
         ------
@@ -89,7 +89,7 @@ class TypeConstraints:
         return self._heads if side == "head" else self._tails
 
     def candidates(self, relation: int, side: Side) -> Tensor:
-        """The candidates of one relation, int64, ascending; none of one beyond the last.
+        """Return the candidates of one relation, int64, ascending; none beyond the last one.
 
         Examples
         --------
@@ -109,7 +109,7 @@ class TypeConstraints:
         Parameters
         ----------
         *triples
-            As :class:`KnownTriples` takes one set. Their labels are kept.
+            Sets of triples, each as one of :class:`KnownTriples`. Labels are kept.
         vocabulary
             For rows of names.
 
@@ -204,7 +204,7 @@ class TypeConstraints:
             Relation, an id or a name, to a pair (heads, tails) or to `{"head": ..., "tail": ...}`,
             of ids or names. A relation that it lacks has no candidates.
         vocabulary
-            What names mean, and the number of relations.
+            The ids of names, and the number of relations.
 
         Raises
         ------
@@ -308,7 +308,7 @@ class TypeConstraints:
 
 
 def _checked(side: Side, indptr: Any, ids: Any, names: Names) -> tuple[Tensor, Tensor]:
-    """The lists of one side, ascending, if they are that."""
+    """Return the lists of one side, ascending; raise if they are no lists of ids."""
     indptr, ids = (as_integers(f"{side}s", part).cpu() for part in (indptr, ids))
     if indptr.ndim != 1 or ids.ndim != 1 or not len(indptr):
         raise ValueError(f"{side}s must be indptr [R + 1] and ids [nnz]")
@@ -340,14 +340,14 @@ def _checked(side: Side, indptr: Any, ids: Any, names: Names) -> tuple[Tensor, T
 
 
 def _seen(relations: Tensor, ids: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The distinct ids of each relation, CSR."""
+    """Return the distinct ids of each relation as CSR."""
     pairs = torch.stack([relations, ids], 1).unique(dim=0)
     lengths = torch.bincount(pairs[:, 0], minlength=count)
     return torch.nn.functional.pad(lengths.cumsum(0), (1, 0)), pairs[:, 1]
 
 
 def _two_sides(key: Any, value: Any) -> Sequence[Any]:
-    """Heads and tails of a value of a mapping."""
+    """Return heads and tails of a value of a mapping."""
     if isinstance(value, Mapping):
         if set(value) != set(_SIDES):
             said = shown(sorted(map(str, value)))
@@ -370,7 +370,7 @@ def _integers(path: Path, number: int, fields: Iterable[str]) -> list[int]:
 
 
 def _as_bytes(names: Vocabulary) -> Tensor:
-    """Names as UTF-8, one a line."""
+    """Encode names as UTF-8, one a line."""
     for name in names.names:
         if "\n" in name:
             raise ValueError(f"a name with a line break cannot be saved: {shown(name)}")

@@ -1,4 +1,4 @@
-"""Ids as people have them, as int64 tensors."""
+"""Ids from any container, as int64 tensors."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,16 +10,16 @@ from torch import Tensor
 from kgfast.text import shown
 
 INT64_MAX = 2**63 - 1
-_MOST_DIGITS = 19  # of an id: those of the largest that fits 64 bits
+_MOST_DIGITS = 19  # the digits of the largest id that fits 64 bits
 
 
 def as_integers(name: str, values: Any) -> Tensor:
-    """Integers of any dtype and container as int64, on the device they are on.
+    """Return integers of any dtype and container as int64, on the device they are on.
 
     Parameters
     ----------
     name : str
-        What to call them in errors.
+        The name of the argument in errors.
     values : Tensor, array, sequence of int or int
         Nothing is copied when it is an int64 tensor or array already.
 
@@ -65,7 +65,8 @@ def as_columns(columns: Mapping[str, Any]) -> list[Tensor]:
     Raises
     ------
     TypeError, ValueError
-        As :func:`as_integers`; for None, another number of axes, and columns of unequal length.
+        For values that :func:`as_integers` refuses, None, another number of axes, and columns of
+        unequal length.
 
     Examples
     --------
@@ -89,13 +90,7 @@ def as_columns(columns: Mapping[str, Any]) -> list[Tensor]:
 
 
 def read_id(field: str, size: int | None = None) -> int:
-    """Return the id that a field holds.
-
-    Raises
-    ------
-    ValueError
-        If it is not an integer in 0..size-1; the message is what to say of its line.
-    """
+    """Return the id that a field holds; a ValueError says what is wrong with its line."""
     digits = field[1:] if field[:1] in ("+", "-") else field
     if not (field.isascii() and digits.isdigit()):
         raise ValueError(f"{shown(field)} is not an integer")

@@ -1,4 +1,4 @@
-"""The index of known triples: what filtered ranking asks for each query."""
+"""The index of known triples, which filtered ranking reads for each query."""
 
 import os
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ IntArray = npt.NDArray[np.int64]
 
 
 class KnownTriples:
-    """The known triples, deduplicated and indexed both ways, for filtering.
+    """Known triples, deduplicated and indexed both ways, for filtering.
 
     Two CSR indices: the known tails of each (h, r) and the known heads of each (r, t); a third, the
     known relations of each (h, t), is made when it is first asked for. Memory goes with the number
@@ -107,9 +107,9 @@ class KnownTriples:
         num_entities, num_relations
             Ids must lie below these, if given.
         columns
-            What the columns of ``.npy`` and text are.
+            The order of the columns of ``.npy`` and text.
         relations
-            Whether the relations of (h, t) are indexed, too, for the side "relation".
+            Index the relations of (h, t), too, for the side "relation".
         max_memory
             A number of bytes, or a text like ``"4GiB"``.
         progress
@@ -121,12 +121,12 @@ class KnownTriples:
             If a file is not there; if the folder is there already.
         ValueError, TypeError
             For a file that is truncated, has other columns, or holds what is no id or out of range:
-            the message names file and row, or line. For ids too large to index.
+            the message names file and row, or line. For ids too large to index. If another process
+            builds the same folder.
         ImportError
             For Parquet, without pyarrow.
         OSError
-            If the disk has no room: what was finished is kept. If another process builds the same
-            folder.
+            If the disk has no room: what was finished is kept.
 
         Examples
         --------
@@ -138,7 +138,7 @@ class KnownTriples:
         ...     KnownTriples.build(parts, f"{folder}/known")
         KnownTriples(3 triples, 2 (h, r) pairs, 2 (r, t) pairs)
         """
-        asked = ReadOptions(building.checked_order(columns), num_entities, num_relations)
+        asked = ReadOptions(columns, num_entities, num_relations)
         limit = memory_limit(max_memory)
         building.build(files, folder, building.Options(asked, limit, relations, progress))
         return cls.open(folder)
@@ -191,24 +191,12 @@ class KnownTriples:
 
     @property
     def num_triples(self) -> int:
-        """Number of distinct triples.
-
-        Examples
-        --------
-        >>> KnownTriples([(0, 0, 1), (0, 0, 1)]).num_triples
-        1
-        """
+        """Return the number of distinct triples."""
         return len(self._tails.indices)
 
     @property
     def device(self) -> torch.device:
-        """Where the index is held; see `to`.
-
-        Examples
-        --------
-        >>> KnownTriples([(0, 0, 1)]).device
-        device(type='cpu')
-        """
+        """Return the device that holds the index; see `to`."""
         return self._tails.pairs.device
 
     def exclude(
@@ -227,7 +215,7 @@ class KnownTriples:
         anchors, relations
             Integer `[B]`, on any device. An unseen pair has no known answers.
         side
-            What is predicted. `"tail"`: anchors are heads, the answers the known tails of (h, r);
+            The predicted side. `"tail"`: anchors are heads, the answers the known tails of (h, r);
             `"head"`: anchors are tails, the answers the known heads of (r, t). `"relation"`:
             anchors are heads, `relations` holds tails, the answers the known relations of (h, t).
         num_answers
@@ -356,13 +344,7 @@ class KnownTriples:
         return self._tails.per_relation()[0]
 
     def to(self, device: torch.device | str) -> "KnownTriples":
-        """Return the same index held on a device.
-
-        Examples
-        --------
-        >>> KnownTriples([(0, 0, 1)]).to("cpu").num_triples
-        1
-        """
+        """Return the same index held on a device."""
         moved = KnownTriples.__new__(KnownTriples)
         moved._num_entities = self._num_entities
         moved._tails = self._tails.to(device)
@@ -372,7 +354,7 @@ class KnownTriples:
         return moved
 
     def __getstate__(self) -> dict[str, Any]:
-        """Of a folder, its path: whoever gets it maps the same files."""
+        """Return the path of a folder: another process maps the same files."""
         if self._folder is None or self.device.type != "cpu":
             return self.__dict__
         return {"_folder": self._folder, "_checksum": self._checksum}
@@ -402,11 +384,11 @@ class KnownTriples:
         return self._tails if side == "tail" else self._heads
 
     def _num_ids(self, side: Side) -> int:
-        """One past the largest answer."""
+        """Return one past the largest answer."""
         return self._tails.num_others if side == "relation" else self._num_entities
 
     def _of_pairs(self) -> "PairIndex":
-        """The relations of each (h, t); made once, for all who ask."""
+        """Return the relations of each (h, t), made at the first call."""
         if self._relations is None:
             size = self._num_entities
             if self._folder is not None:
@@ -422,7 +404,7 @@ class KnownTriples:
 
 
 def _sets(triples: tuple[Any, ...]) -> Iterator[Any]:
-    """The sets of triples: what a list holds, where it holds things with two axes."""
+    """Yield the sets of triples: the elements of a list of things with two axes."""
     for part in triples:
         if isinstance(part, set | frozenset):
             yield list(part)
@@ -433,7 +415,7 @@ def _sets(triples: tuple[Any, ...]) -> Iterator[Any]:
 
 
 def _is_set(value: Any) -> bool:
-    """Whether a value is triples, and not one of them."""
+    """Return whether a value is triples, and not one triple."""
     if isinstance(value, Triples | set | frozenset) or hasattr(value, "mapped_triples"):
         return True
     if isinstance(value, Tensor | np.ndarray):

@@ -1,4 +1,4 @@
-"""Triples and names as people have them: with labels, as text, or as objects of other libraries."""
+"""Triples and names with labels, as text, or as objects of other libraries."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +15,7 @@ Names = tuple[Vocabulary | None, Vocabulary | None]  # of entities and of relati
 
 
 def names_of(vocabulary: Any) -> Names:
-    """The names of entities and relations, of a pair or of anything that has both.
+    """Return the names of entities and relations, of a pair or of anything that has both.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ def _names(what: str, names: Any) -> Vocabulary | None:
 
 
 def with_names(triples: Any, vocabulary: Any = None) -> tuple[Any, Names]:
-    """Triples as ids, and the names of their ids.
+    """Return triples as ids, and the names of their ids.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def with_names(triples: Any, vocabulary: Any = None) -> tuple[Any, Names]:
         Rows of ids, or of names. PyKEEN's triples factories have ``mapped_triples``, and labels
         where they have ``entity_to_id`` and ``relation_to_id``.
     vocabulary : pair of Vocabulary, Dataset or Triples, optional
-        What rows of names mean. Labels that the triples have must be these.
+        The ids of names in rows. Labels of the triples must agree with the vocabulary.
 
     Returns
     -------
@@ -127,7 +127,7 @@ def check_same_names(own: Names, theirs: Names, whose: str = "vocabulary") -> No
 
 
 def ids_or_names(name: str, values: Any, names: Vocabulary | None) -> Tensor:
-    """Ids, of one axis or none, given as such or by their names.
+    """Return ids, of one axis or none, given as such or by their names.
 
     Raises
     ------
@@ -149,14 +149,14 @@ def ids_or_names(name: str, values: Any, names: Vocabulary | None) -> Tensor:
 
 
 def holds_names(rows: Any) -> bool:
-    """Whether rows of three hold text."""
+    """Return whether rows of three hold text."""
     if isinstance(rows, np.ndarray):
         return rows.size > 0 and _is_text(rows.reshape(-1))
     return isinstance(rows, list | tuple) and len(rows) > 0 and _is_text(rows[0])
 
 
 def _is_text(values: Any) -> bool:
-    """Whether a value is text, or a sequence that holds some."""
+    """Return whether a value is text, or a sequence that holds some."""
     if isinstance(values, str):
         return True
     if isinstance(values, np.ndarray):
@@ -165,7 +165,7 @@ def _is_text(values: Any) -> bool:
 
 
 def _labels(ids: Any) -> Vocabulary | None:
-    """The vocabulary of a mapping of names to the ids 0 .. n - 1."""
+    """Return the vocabulary of a mapping of names to the ids 0 .. n - 1."""
     if not isinstance(ids, Mapping) or sorted(ids.values()) != list(range(len(ids))):
         return None
     return Vocabulary(sorted(ids, key=ids.__getitem__))

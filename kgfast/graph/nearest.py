@@ -1,4 +1,4 @@
-"""The known names nearest to a wrong one, which messages of errors quote.
+"""Search for the known names nearest to a wrong one, which error messages quote.
 
 Cost model of `nearest_names`: one pass over the bytes of the names, 0.3 s for 2,000,000 names of 20
 characters, then difflib on the 64 most promising. difflib over all names takes a minute.
@@ -29,11 +29,11 @@ def nearest_names(name: str, names: Iterable[str], count: int = 3) -> list[str]:
     Parameters
     ----------
     name
-        What was asked for.
+        The unknown name.
     names
-        What there is.
+        The known names.
     count
-        How many to return at most.
+        The most names to return.
 
     Examples
     --------
@@ -82,7 +82,7 @@ def _blocks(names: Iterator[str]) -> Iterator[list[str]]:
 
 
 def _likeness(name: str, names: list[str]) -> npt.NDArray[np.float64]:
-    """How many pairs of neighbouring bytes a name shares with the wanted one, from 0 to about 2."""
+    """Return the share of neighbouring bytes that names have in common with one, 0 to about 2."""
     pairs = np.zeros(1 << 16, np.uint8)
     own = _pairs(_framed([name]))
     pairs[own] = 1
@@ -93,7 +93,7 @@ def _likeness(name: str, names: list[str]) -> npt.NDArray[np.float64]:
 
 
 def _framed(names: list[str]) -> npt.NDArray[np.uint8]:
-    """The bytes of the names, a line feed before and after each."""
+    """Return the bytes of the names, a line feed before and after each."""
     text = "\n".join(name[:_MOST_CHARACTERS] for name in names)
     if text.count("\n") != len(names) - 1:
         text = "\n".join(name[:_MOST_CHARACTERS].replace("\n", " ") for name in names)

@@ -31,9 +31,9 @@ class PairIndex:
     def slices(
         self, anchors: Tensor, relations: Tensor, within: tuple[int, int] | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return start and end of each query's ids, int64 `[B]` each; equal where it is unseen.
+        """Return start and end of each query's ids, int64 `[B]` each; equal for unseen pairs.
 
-        `within`: first id and one past the last; others are not among them.
+        `within` is the first id and one past the last id to return.
         """
         _check_queries(anchors, relations)
         anchors = anchors.to(self.pairs.device, torch.int64)
@@ -97,7 +97,7 @@ class PairIndex:
         )
 
     def _chunks(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Pairs, and how many ids each has, int64."""
+        """Yield pairs, and the number of ids of each, int64."""
         for first in range(0, len(self.pairs), _CHUNK):
             pairs = self.pairs[first : first + _CHUNK]
             indptr = self.indptr[first : first + len(pairs) + 1]
@@ -112,7 +112,7 @@ class PairIndex:
             self._refuse((ids < 0) | (ids >= limit), "indices")
 
     def _check_all(self) -> None:
-        """Check what is read of files as a whole."""
+        """Check all values of an index in files."""
         for _ in self._chunks() if self.files is not None else ():
             pass
 
@@ -133,7 +133,7 @@ def build_index(
 ) -> PairIndex:
     """Sort rows (anchor, relation, id) `[T, 3]`, drop duplicates, and cut them into pairs.
 
-    Ids are as many as anchors where they are not said to be others.
+    `num_ids` defaults to `num_anchors`.
     """
     num_ids = num_anchors if num_ids is None else num_ids
     narrow = narrow_dtype(num_ids)
@@ -152,13 +152,7 @@ def build_index(
 
 
 def check_sizes(num_entities: int, num_relations: int, *, has_relations: bool = False) -> None:
-    """That pairs of ids pack into an int64; `has_relations`: those of (h, t), too.
-
-    Raises
-    ------
-    ValueError
-        If they do not.
-    """
+    """Check that pairs of ids pack into an int64; `has_relations`: those of (h, t), too."""
     if num_entities * num_relations > INT64_MAX:
         raise ValueError(
             f"ids are too large to index: {num_entities} entities times {num_relations} "
@@ -171,14 +165,14 @@ def check_sizes(num_entities: int, num_relations: int, *, has_relations: bool = 
 
 
 def narrow_dtype(size: int) -> type[np.int32] | type[np.int64]:
-    """The dtype of integers 0 .. size - 1."""
+    """Return the dtype of integers 0 .. size - 1."""
     return np.int32 if size <= 2**31 else np.int64
 
 
 def sorted_unique(
     pairs: IntArray, ids: npt.NDArray[Any], num_ids: int
 ) -> tuple[IntArray, npt.NDArray[Any]]:
-    """The distinct (pair, id), by pair, then id; `pairs` are overwritten."""
+    """Return the distinct (pair, id), by pair, then id; `pairs` are overwritten."""
     if not len(pairs):
         return pairs, ids
     least = int(pairs.min())
@@ -207,7 +201,7 @@ def _packed(rows: IntArray, num_others: int) -> IntArray:
 
 
 def differs_from_previous(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Which values are not the one before; the first is not."""
+    """Mark values that differ from the one before; the first does."""
     differs = np.ones(len(values), np.bool_)
     np.not_equal(values[1:], values[:-1], out=differs[1:])
     return differs

@@ -1,4 +1,4 @@
-"""Names and triples: what a knowledge graph is made of, as integers in (h, r, t) order."""
+"""Names, and triples as integers in (h, r, t) order."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, overload
@@ -14,7 +14,7 @@ _COLUMNS = ("head", "relation", "tail")
 
 
 class Vocabulary:
-    """An immutable two-way mapping between names and the ids 0..len-1.
+    """Immutable two-way mapping between names and the ids 0..len-1.
 
     Parameters
     ----------
@@ -56,13 +56,7 @@ class Vocabulary:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names, in id order.
-
-        Examples
-        --------
-        >>> Vocabulary(["cat", "dog"]).names
-        ('cat', 'dog')
-        """
+        """Return all names, in id order."""
         return self._names
 
     def name(self, id: int) -> str:
@@ -231,35 +225,17 @@ class Triples:
 
     @property
     def head_ids(self) -> Tensor:
-        """Heads, int64 `[T]`, a view.
-
-        Examples
-        --------
-        >>> Triples([[0, 2, 1]]).head_ids
-        tensor([0])
-        """
+        """Return heads, int64 `[T]`, a view."""
         return self.hrt[:, 0]
 
     @property
     def relation_ids(self) -> Tensor:
-        """Relations, int64 `[T]`, a view.
-
-        Examples
-        --------
-        >>> Triples([[0, 2, 1]]).relation_ids
-        tensor([2])
-        """
+        """Return relations, int64 `[T]`, a view."""
         return self.hrt[:, 1]
 
     @property
     def tail_ids(self) -> Tensor:
-        """Tails, int64 `[T]`, a view.
-
-        Examples
-        --------
-        >>> Triples([[0, 2, 1]]).tail_ids
-        tensor([1])
-        """
+        """Return tails, int64 `[T]`, a view."""
         return self.hrt[:, 2]
 
     def __len__(self) -> int:

@@ -1,8 +1,8 @@
 """Losses over all entities (no ``[B, N]``) and over sampled negatives (no ``[B, K, D]``).
 
-A loss is one file: its equation and source, what it does to scores that are already there
-(``NSSAFormula``), its function of a model (``nssa``), and the module that holds its hyperparameters
-(``NSSALoss``). :data:`LOSSES` lists them, and :mod:`regularizers` has penalties.
+A loss is one file: its equation and source, its formula of scores (``NSSAFormula``), its function
+of a model (``nssa``), and the module that holds its hyperparameters (``NSSALoss``). :data:`LOSSES`
+lists them, and :mod:`regularizers` has penalties.
 """
 
 from kgfast.losses import regularizers

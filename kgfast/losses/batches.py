@@ -1,4 +1,4 @@
-"""Read the batch of a loss: triples, or queries that stand apart from their targets."""
+"""Batches of losses: triples, or queries that stand apart from their targets."""
 
 from typing import Any, NamedTuple
 
@@ -13,13 +13,7 @@ from kgfast.ops.checks import check_index, safe_ids
 
 
 class AskedTriples(NamedTuple):
-    """Queries with their targets, int64 ``[B]`` each: for side ``tail`` heads, relations, tails.
-
-    Attributes
-    ----------
-    anchors, relations : Tensor
-    targets : Tensor or None
-    """
+    """Queries with their targets, int64 ``[B]`` each: for side ``tail`` heads, relations, tails."""
 
     anchors: Tensor
     relations: Tensor
@@ -36,24 +30,10 @@ class AskedTriples(NamedTuple):
 
 
 def asked_triples(model: RankableModel, triples: Any, side: Side, table: Tensor) -> AskedTriples:
-    """Return the checked queries of a batch, on the device of a table.
+    """Return the checked queries of a batch, on the device of the candidates' ``table``.
 
-    Parameters
-    ----------
-    model : Model
-        Says how many entities and relations there are.
-    triples : Triples, Tensor, array, or tuple of Tensor
-        Triples ``[B, 3]``; or ``(anchors, relations)`` or ``(anchors, relations, targets)``, int64
-        ``[B]`` each, where for side ``tail`` anchors are heads, for ``head`` they are tails.
-    side : {"head", "tail"}
-        What is predicted.
-    table : Tensor
-        Of the candidates.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For another side, another shape or dtype, and an id out of range.
+    ``triples`` are as of :func:`kgfast.losses.sampled_scores`; targets may be missing. A ValueError
+    or TypeError names another side, shape or dtype, and an id out of range.
     """
     side = checked(side)
     if isinstance(triples, tuple) and any(isinstance(part, Tensor) for part in triples):

@@ -39,17 +39,11 @@ SmoothingStyle = Literal["torch", "conve", "pykeen"]
 
 @dataclass(frozen=True, kw_only=True)
 class BCEFormula(EntitiesFormula):
-    """Binary cross entropy: each entity is a target of a query or is not.
-
-    Attributes
-    ----------
-    smoothing_style : {"torch", "conve", "pykeen"}
-        See :func:`smoothed_labels`.
-    """
+    """Binary cross entropy: each entity is a target of a query or is not."""
 
     takes_several = True
     is_softmax = False
-    smoothing_style: SmoothingStyle = "torch"
+    smoothing_style: SmoothingStyle = "torch"  # see smoothed_labels
 
     def check(self) -> None:
         """Check the hyperparameters."""
@@ -73,8 +67,9 @@ def bce(
     precision: Precision = "float32",
     sparse: bool = False,
 ) -> Tensor:
-    """Binary cross entropy over all entities: 1-vs-all, or KvsAll (Dettmers et al. 2018, eq. 2).
+    """Compute binary cross entropy over all entities (Dettmers et al. 2018, eq. 2).
 
+    One target a query is 1-vs-all, several are KvsAll:
     ``-sum_j y_j log sigmoid(x_j) + (1 - y_j) log sigmoid(-x_j)`` for the scores ``x`` of each
     query with every entity and labels ``y``.
 

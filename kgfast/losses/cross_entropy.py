@@ -50,7 +50,7 @@ def cross_entropy(
     precision: Precision = "float32",
     sparse: bool = False,
 ) -> Tensor:
-    """Softmax cross entropy over all entities, 1-vs-all (Lacroix et al. 2018, eq. 3).
+    """Compute softmax cross entropy over all entities, 1-vs-all (Lacroix et al. 2018, eq. 3).
 
     ``logsumexp(x) - (1 - eps) x_target - (eps / N) sum_j x_j`` for the scores ``x`` of each query
     with every entity, as ``torch.nn.functional.cross_entropy``. Gamma cancels and is left out.

@@ -1,4 +1,4 @@
-"""Make the queries, candidates and labels of losses over all entities."""
+"""Queries, candidates and labels of losses over all entities."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ def queries_and_candidates(
 
 
 def operands_of_all(candidates: Candidates, loss: str) -> dict[str, Any]:
-    """Return candidates as operators over all of them take them."""
+    """Return candidates as arguments of operators over all of them."""
     operands = candidates.operands()
     if operands.pop("factor") is not None:
         raise ValueError(
@@ -49,7 +49,7 @@ def given_or_own(name: str, given: Any, asked: AskedTriples) -> Any:
 
 
 def csr(positives: Positives, queries: Tensor) -> dict[str, Tensor]:
-    """Return positives as an operator takes them."""
+    """Return positives as arguments of an operator."""
     if isinstance(positives, Tensor):
         check_index("positives", positives, (len(queries),), queries)
         indptr = torch.arange(len(queries) + 1, dtype=torch.int64, device=positives.device)

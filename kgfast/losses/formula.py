@@ -1,5 +1,6 @@
-"""What a loss is: its hyperparameters, what it does to scores, and its mean."""
+"""Formulas of losses: hyperparameters, terms of scores, and the mean."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import ClassVar, Literal, NamedTuple
@@ -20,15 +21,10 @@ _OF_A_BATCH = ("mask",)  # fields that are no hyperparameters
 
 @dataclass(frozen=True, kw_only=True)
 class LossFormula:
-    """The hyperparameters of a loss, which are checked when they are given.
+    """Hyperparameters of a loss, which are checked when they are given."""
 
-    Attributes
-    ----------
-    over : {"entities", "negatives", "crops"}
-        What a target is compared with: all entities, negatives that were sampled, or both of them
-        by the sub-models of croppable embeddings.
-    """
-
+    # A target is compared with all entities, with negatives that were sampled, or with both of them
+    # by the sub-models of croppable embeddings.
     over: ClassVar[Literal["entities", "negatives", "crops"]]
 
     def __post_init__(self) -> None:
@@ -44,23 +40,16 @@ class LossFormula:
 
 
 class NegativeTerms(NamedTuple):
-    """Scores of positives, and what the negatives of each add to its loss, ``[..., B]``.
-
-    Attributes
-    ----------
-    positive, rows : Tensor
-    num_negatives : Tensor or int
-        Negatives that take part, over the rows.
-    """
+    """Scores of positives, and what the negatives of each add to its loss, ``[..., B]``."""
 
     positive: Tensor
     rows: Tensor
-    num_negatives: Tensor | int
+    num_negatives: Tensor | int  # that take part, over the rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class NegativesFormula(LossFormula):
-    """A loss of positives and of negatives that were sampled for them.
+class NegativesFormula(LossFormula, ABC):
+    """Loss of positives and of negatives that were sampled for them.
 
     Attributes
     ----------
@@ -78,16 +67,16 @@ class NegativesFormula(LossFormula):
     takes_weights: ClassVar[bool] = False
     mask: Tensor | None = None
 
+    @abstractmethod
     def of_negatives(self, positive: Tensor, negative: Tensor) -> Tensor:
         """Return what negatives ``[..., B, K]`` add to the loss of each positive, ``[..., B]``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def of_rows(self, positive: Tensor, of_negatives: Tensor) -> Tensor:
         """Return the loss of each positive, ``[..., B]``, given what its negatives add."""
-        raise NotImplementedError
 
     def fused(self) -> NegativeLoss | None:
-        """Return the loss as backends know it; None where no backend fuses it."""
+        """Return the form that backends fuse; None where there is none."""
         return None
 
     def of_scores(
@@ -148,7 +137,7 @@ class NegativesFormula(LossFormula):
             return num_positives
         if self.mean_over == "scores":
             return num_negatives + num_positives
-        # Of no pair at all the mean is 0, not 0 / 0.
+        # The mean over no pair at all is 0, not 0 / 0.
         if isinstance(num_negatives, Tensor):
             return num_negatives.clamp_min(1)
         return max(num_negatives, 1)
@@ -159,8 +148,8 @@ class NegativesFormula(LossFormula):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EntitiesFormula(LossFormula):
-    """A loss of the scores of a query with all entities, and of labels ``a y + c``.
+class EntitiesFormula(LossFormula, ABC):
+    """Loss of the scores of a query with all entities, and of labels ``a y + c``.
 
     Attributes
     ----------
@@ -185,9 +174,9 @@ class EntitiesFormula(LossFormula):
         check_smoothing(self.label_smoothing)
         check_precision(self.precision)
 
+    @abstractmethod
     def labels(self, num_entities: int) -> tuple[float, float]:
         """Return ``a`` and ``c``."""
-        raise NotImplementedError
 
 
 def reduced(rows: Tensor, count: Tensor | float, reduction: Reduction) -> Tensor:
@@ -205,10 +194,7 @@ def check_reduction(reduction: str) -> None:
 
 
 def check_taking_part(mask: Tensor, negative: Tensor, shape: Sequence[int] | None = None) -> None:
-    """Check that a mask says of every negative ``[..., B, K]`` whether it takes part.
-
-    ``shape``: ``[B, K]``, where ``negative`` has another and says the device alone.
-    """
+    """Check a mask ``[B, K]`` of negatives; ``shape`` says it where theirs is another."""
     check_tensor("mask", mask)
     wanted = list(negative.shape[-2:] if shape is None else shape)
     if mask.dtype != torch.bool or list(mask.shape) != wanted:

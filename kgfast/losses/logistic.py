@@ -37,7 +37,7 @@ class LogisticFormula(NegativesFormula):
     mean_over = "scores"
 
     def fused(self) -> NegativeLoss:
-        """Return the loss as backends know it."""
+        """Return the form that backends fuse."""
         return NegativeLoss("logistic", mask=self.mask)
 
     def of_negatives(self, positive: Tensor, negative: Tensor) -> Tensor:
@@ -59,9 +59,9 @@ def logistic(
     reduction: Reduction = "mean",
     sparse: bool = False,
 ) -> Tensor:
-    """Logistic loss of positives and negatives (Trouillon et al. 2016, eq. 10).
+    """Compute the logistic loss of positives and negatives (Trouillon et al. 2016, eq. 10).
 
-    ``log(1 + exp(-y s))``, of :func:`sampled_scores`.
+    ``log(1 + exp(-y s))`` with ``y`` 1 for positives and -1 for negatives.
 
     Parameters
     ----------

@@ -47,7 +47,7 @@ class MarginFormula(NegativesFormula):
         check_bounded("margin", self.margin)
 
     def fused(self) -> NegativeLoss:
-        """Return the loss as backends know it."""
+        """Return the form that backends fuse."""
         return NegativeLoss("margin", self.margin, self.mask)
 
     def of_negatives(self, positive: Tensor, negative: Tensor) -> Tensor:
@@ -70,9 +70,9 @@ def margin(
     reduction: Reduction = "mean",
     sparse: bool = False,
 ) -> Tensor:
-    """Margin ranking loss over all (positive, negative) pairs (Bordes et al. 2013, eq. 1).
+    """Compute the margin ranking loss over all pairs of a positive and a negative.
 
-    ``max(0, margin - s_pos + s_neg)``, of :func:`sampled_scores`.
+    ``max(0, margin - s_pos + s_neg)`` (Bordes et al. 2013, eq. 1).
 
     Parameters
     ----------

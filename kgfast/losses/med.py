@@ -48,9 +48,9 @@ def med(
     mask: Tensor | None = None,
     sparse: bool = False,
 ) -> Tensor:
-    """Loss of croppable embeddings (Zhu et al. 2025, section 3).
+    """Compute the loss of croppable embeddings (Zhu et al. 2025, section 3).
 
-    :func:`med_of_scores` of :func:`sampled_scores` of the sub-models.
+    That is :func:`med_of_scores` of the sub-models' :func:`sampled_scores`.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ def med_of_scores(
     positive_weight: PositiveWeight = "softmax",
     mask: Tensor | None = None,
 ) -> Tensor:
-    """Mutual learning, evolutionary improvement and dynamic weights of nested sub-models.
+    """Compute the loss of nested sub-models: mutual learning, improvement, dynamic weights.
 
     With ``s_i`` the scores of sub-model ``i``, ``H`` the Huber loss with threshold 1 and
     ``f_i = d_i / d_n``::
@@ -190,7 +190,7 @@ _Scores = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
 
 
 def _with_smaller(positive: Tensor, negative: Tensor) -> Iterator[_Scores]:
-    """The scores of each sub-model and those of the next smaller one."""
+    """Yield the scores of each sub-model and those of the next smaller one."""
     less_pos = less_neg = None
     # Each part once: the gradient of an index would be as large as all parts together.
     for own_pos, own_neg in zip(positive.unbind(), negative.unbind(), strict=True):
@@ -202,21 +202,21 @@ def _with_smaller(positive: Tensor, negative: Tensor) -> Iterator[_Scores]:
 
 
 def _mean(values: Tensor, mask: Tensor | None = None) -> Tensor:
-    """The mean of values ``[B]`` of positives or ``[B, K]`` of negatives."""
+    """Return the mean of values ``[B]`` of positives or ``[B, K]`` of negatives."""
     if mask is None:
         return values.mean()
     return torch.where(mask, values, 0.0).sum() / mask.sum().clamp_min(1)
 
 
 def _distance(less: Tensor, own: Tensor, mask: Tensor | None = None) -> Tensor:
-    """The mean Huber loss of the differences of two sub-models."""
+    """Return the mean Huber loss of the differences of two sub-models."""
     if mask is None:
         return functional.huber_loss(less, own)
     return _mean(functional.huber_loss(less, own, reduction="none"), mask)
 
 
 def _expected(hardness: Tensor, values: Tensor, mask: Tensor | None = None) -> Tensor:
-    """``sum q values`` for ``q = softmax(hardness)`` over the whole batch."""
+    """Return ``sum q values`` for ``q = softmax(hardness)`` over the whole batch."""
     if mask is not None:
         hardness = hardness.masked_fill(~mask, -torch.inf)
     chances = hardness.flatten().softmax(0)
@@ -226,7 +226,7 @@ def _expected(hardness: Tensor, values: Tensor, mask: Tensor | None = None) -> T
 
 
 def _hardness(w1: Tensor, scores: Tensor, positive_weight: PositiveWeight) -> Tensor:
-    """The logits of the weights of positives."""
+    """Return the logits of the weights of positives."""
     if positive_weight == "softmax":
         return -w1 * scores
     smallest = float(scores.abs().min()) if scores.numel() else math.inf

@@ -1,4 +1,4 @@
-"""Make modules of losses, which hold their hyperparameters."""
+"""Modules of losses, which hold hyperparameters."""
 
 import inspect
 from collections.abc import Callable
@@ -12,7 +12,7 @@ _OF_A_BATCH = ("side", "weights", "mask", "dims")  # keywords of a call, not of 
 
 
 class LossModule(nn.Module):
-    """A loss of a model with fixed hyperparameters: the keyword arguments of its function.
+    """Loss of a model with fixed hyperparameters: the keyword arguments of its function.
 
     What belongs to a batch (``side``, ``mask``, ``weights``, ``dims``) is given in the call.
 

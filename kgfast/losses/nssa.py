@@ -54,7 +54,7 @@ class NSSAFormula(NegativesFormula):
         check_bounded("alpha", self.alpha, 0)
 
     def fused(self) -> NegativeLoss:
-        """Return the loss as backends know it."""
+        """Return the form that backends fuse."""
         return NegativeLoss("nssa", self.alpha, self.mask)
 
     def of_negatives(self, positive: Tensor, negative: Tensor) -> Tensor:
@@ -86,11 +86,10 @@ def nssa(
     reduction: Reduction = "mean",
     sparse: bool = False,
 ) -> Tensor:
-    """Self-adversarial negative sampling loss (Sun et al. 2019, eq. 5-6; official code).
+    """Compute the self-adversarial negative sampling loss (Sun et al. 2019, eq. 5-6).
 
     With ``p = softmax(alpha s_neg)`` without gradient,
-    ``-1/2 (log sigmoid(s_pos) + sum_i p_i log sigmoid(-s_neg_i))``: what
-    :class:`NSSAFormula` makes of :func:`sampled_scores`.
+    ``-1/2 (log sigmoid(s_pos) + sum_i p_i log sigmoid(-s_neg_i))``, as the official code.
 
     Parameters
     ----------

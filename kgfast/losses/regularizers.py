@@ -38,7 +38,7 @@ def n3(
     reduction: Reduction = "mean",
     sparse: bool = False,
 ) -> Tensor:
-    """The nuclear 3-norm of triples: ``sum_k |h_k|^3 + |r_k|^3 + |t_k|^3``.
+    """Compute the nuclear 3-norm of triples: ``sum_k |h_k|^3 + |r_k|^3 + |t_k|^3``.
 
     Lacroix et al. 2018 (arXiv 1806.07297), eq. 4, with the factors of eq. 9: moduli of complex
     rows; a third of it is the norm. Weights in their code, and in ``regularizer.weight`` of a
@@ -88,7 +88,7 @@ def l2(
     reduction: Reduction = "mean",
     sparse: bool = False,
 ) -> Tensor:
-    """Squared lengths of triples: ``|h|^2 + |r|^2 + |t|^2``.
+    """Compute squared lengths of triples: ``|h|^2 + |r|^2 + |t|^2``.
 
     Unless ``weighted`` is False, a row counts as often as triples use it: weighted by frequency, as
     LibKGE calls it.
@@ -129,9 +129,9 @@ def dura(
     reduction: Reduction = "mean",
     sparse: bool = False,
 ) -> Tensor:
-    """The duality-induced regularizer: ``|h|^2 + |t|^2 + w (|h R|^2 + |t R^T|^2)``.
+    """Compute DURA, induced by duality: ``|h|^2 + |t|^2 + w (|h R|^2 + |t R^T|^2)``.
 
-    Zhang et al. 2020 (arXiv 2011.05816), eq. 8, where ``w`` is 1: with it, scores are bounded by
+    Zhang et al. 2020 (arXiv 2011.05816), eq. 8, where ``w`` is 1: the penalty bounds scores by
     distances of a query and its candidate. ``R`` is the relation as a matrix, which for DistMult,
     ComplEx and CP is diagonal.
 
@@ -169,51 +169,35 @@ def dura(
 
 @dataclass(frozen=True)
 class Uses:
-    """The rows of tables that triples use.
+    """Rows of tables that triples use."""
 
-    Attributes
-    ----------
-    model : Model
-        Whose tables they are, without what is put around it.
-    side : {"head", "tail"}
-        Where targets stand.
-    anchors : Tensor
-        ``[B, G]``, of entities.
-    relations : Tensor
-        int64 ``[B]``, rows of the relation table.
-    targets : Tensor, optional
-        ``[B, G]``, of entities; None where a query has many.
-    shares : sequence of Tensor, optional
-        ``[B]`` each, of anchors, relations and targets: what a use counts for; 1 by default.
-    """
-
-    model: Model
-    side: Side
-    anchors: Tensor
-    relations: Tensor
-    targets: Tensor | None
-    shares: Sequence[Tensor] | None = None
+    model: Model  # whose tables they are, without wrappers
+    side: Side  # of targets
+    anchors: Tensor  # [B, G] of entities
+    relations: Tensor  # int64 [B], rows of the relation table
+    targets: Tensor | None  # [B, G] of entities; None where a query has many
+    shares: Sequence[Tensor] | None = None  # [B] each: what a use counts for; 1 by default
 
     @classmethod
     def of(
         cls, model: Model, side: Side, anchors: Tensor, relations: Tensor, targets: Tensor | None
     ) -> "Uses":
-        """Those of queries of a model as it is asked, with inverse relations or around others."""
+        """Return the uses of queries of a model as it is asked: wrapped, or with inverses."""
         ids = model.relation_ids(relations, side)
         side = "tail" if model.has_inverses else side
         return cls(unwrapped(model), side, anchors, ids, targets)
 
     def entities(self) -> list[Tensor]:
-        """What the score takes of anchors and, where a query has one, targets, ``[B, *]`` each."""
+        """Return the score's parts of anchors and of targets that there are, ``[B, *]`` each."""
         rows = [_part(self.model, self.anchors, _other(self.side))]
         if self.targets is not None:
             rows.append(_part(self.model, self.targets, self.side))
         return rows
 
     def of_factors(self, penalty: Callable[[Tensor], Tensor]) -> Tensor:
-        """The sum of a penalty of rows, ``[*, G]`` to ``[*]``, over all that a use takes, ``[B]``.
+        """Sum a penalty of rows, ``[*, G]`` to ``[*]``, over all rows of a use: ``[B]``.
 
-        Many uses have a relation in common: its own is made once.
+        Many uses have a relation in common: its penalty is made once.
         """
         distinct, places = distinct_relations(self.relations)
         of_relations = penalty(functional.embedding(distinct, self.model.relation))
@@ -223,7 +207,7 @@ class Uses:
         return self.total([of_anchors, of_relations, *of_targets])
 
     def products(self) -> list[Tensor]:
-        """``h R`` and ``R t``, ``[B, *]`` each: what anchors and targets are as queries."""
+        """Return ``h R`` and ``R t``, ``[B, *]`` each: anchors and targets as queries."""
         assert self.targets is not None
         numbers = torch.arange(len(self.anchors), dtype=torch.int64, device=self.anchors.device)
         asked = ((self.anchors, self.side), (self.targets, _other(self.side)))
@@ -233,7 +217,7 @@ class Uses:
         ]
 
     def total(self, penalties: Sequence[Tensor]) -> Tensor:
-        """The sum of penalties ``[B]`` of anchors, relations and targets, by their shares."""
+        """Sum penalties ``[B]`` of anchors, relations and targets, by their shares."""
         if self.shares is None:
             return torch.stack(list(penalties)).sum(0)
         shared = [it * share for it, share in zip(penalties, self.shares, strict=True)]
@@ -241,18 +225,18 @@ class Uses:
 
 
 def _n3(uses: Uses) -> Tensor:
-    """:func:`n3` of each use, ``[B]``."""
+    """Return :func:`n3` of each use, ``[B]``."""
     _check_fits("n3", uses.model, _OF_FACTORS)
     return uses.of_factors(partial(_cubes, uses.model))
 
 
 def _l2(uses: Uses) -> Tensor:
-    """:func:`l2` of each use, ``[B]``."""
+    """Return :func:`l2` of each use, ``[B]``."""
     return uses.of_factors(_squares)
 
 
 def _dura(uses: Uses, product_weight: float) -> Tensor:
-    """:func:`dura` of each use, ``[B]``."""
+    """Return :func:`dura` of each use, ``[B]``."""
     _check_fits("dura", uses.model, _OF_PRODUCTS)
     anchors, targets = uses.entities()
     forth, back = uses.products()
@@ -284,20 +268,20 @@ def _uses(model: Model, triples: Any, side: Side, *, weighted: bool, sparse: boo
 
 
 def _shares(entities: list[Tensor], relations: Tensor) -> list[Tensor]:
-    """What each anchor, relation and target counts for, where ids count once among all."""
+    """Return the share of each anchor, relation and target, where ids count once among all."""
     of_anchors, *of_targets = _once(entities)
     return [of_anchors, *_once([relations]), *of_targets]
 
 
 def _once(ids: list[Tensor]) -> list[Tensor]:
-    """For each of the ids ``[B]``, one over how often it stands in all of them."""
+    """Return, for each of the ids ``[B]``, one over how often it stands in all of them."""
     _, places, counts = torch.cat(ids).unique(return_inverse=True, return_counts=True)
     shares = counts.float().reciprocal().index_select(0, places)
     return list(shares.split([len(it) for it in ids]))
 
 
 def _check_fits(name: str, model: Model, fitting: Sequence[type[Model]]) -> None:
-    """That a model's score is one that a penalty is made for."""
+    """Check that a penalty is made for a model's score."""
     if not isinstance(model, tuple(fitting)):
         raise ValueError(
             f"{name} goes with {', '.join(it.__name__ for it in fitting)}; "
@@ -306,7 +290,7 @@ def _check_fits(name: str, model: Model, fitting: Sequence[type[Model]]) -> None
 
 
 def _part(model: Model, rows: Tensor, side: Side) -> Tensor:
-    """What the score takes of rows of entities that stand at a side."""
+    """Return the score's part of rows of entities that stand at a side."""
     return model.with_entity(rows).candidates(side).table
 
 

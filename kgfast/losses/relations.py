@@ -1,4 +1,4 @@
-"""Relation prediction: the auxiliary task of Chen et al. (2021) and of RSCF (Kim et al. 2025)."""
+"""Relation prediction, the auxiliary task of Chen et al. (2021) and of RSCF (Kim et al. 2025)."""
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ _NUMBERS = 1 << 22  # of queries that are held at once: 16 MiB
 def relation_prediction(
     logits: Tensor, relations: Tensor, *, reduction: Reduction = "mean"
 ) -> Tensor:
-    """Cross entropy of relations given head and tail: ``-log softmax(logits)_r``.
+    """Compute cross entropy of relations given head and tail: ``-log softmax(logits)_r``.
 
     With the scores of a model as logits (:func:`relation_logits`) that is the auxiliary objective
     of Chen et al. 2021 (arXiv 2110.02834, section 3), and ``loss.relation_weight`` of a config. The
@@ -67,7 +67,7 @@ def relation_prediction(
 
 
 def relation_logits(model: Model, heads: Tensor, tails: Tensor, *, sparse: bool = False) -> Tensor:
-    """The scores of every relation between heads and tails, with gradients.
+    """Score every relation between heads and tails, with gradients.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Make queries of the rows that are read, so that gradients of tables are those of rows."""
+"""Queries that are made of the rows that they read, so that gradients are those of rows."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,20 +13,11 @@ from kgfast.ops.row_gradients import read_rows
 
 @dataclass(frozen=True)
 class Asked:
-    """A batch of queries: a model, and ids that were checked.
-
-    Attributes
-    ----------
-    model : Model
-    anchors, relations : Tensor
-        int64 ``[B]``.
-    side : {"head", "tail"}
-        As the model is asked.
-    """
+    """Batch of queries: a model, and ids that were checked; ``side`` as the model is asked."""
 
     model: Any
-    anchors: Tensor
-    relations: Tensor
+    anchors: Tensor  # int64 [B]
+    relations: Tensor  # int64 [B]
     side: Side
 
     def queries(self, dim: int | None = None) -> Tensor:
@@ -63,7 +54,7 @@ def of_distinct_anchors(asked: Asked, candidates: Candidates) -> tuple[Asked, Ca
     """Read the rows of the anchors, each once, and of wide relations.
 
     Where candidates are rows or columns of the table itself, the gradients of anchors are added to
-    theirs in place.
+    the candidates' in place.
     """
     model = asked.model
     distinct, places = asked.anchors.unique(return_inverse=True)

@@ -43,7 +43,7 @@ def sampled_scores(
     *,
     sparse: bool = False,
 ) -> Scores:
-    """Scores of triples and of negatives that replace one side of them, gamma included.
+    """Score triples and negatives that replace one side of them, gamma included.
 
     Parameters
     ----------
@@ -98,22 +98,9 @@ def sampled_negatives(
     *,
     sparse: bool = False,
 ) -> NegativeTerms:
-    """Scores of triples, and what negatives add to a loss; the latter's scores need not exist.
+    """Return scores of triples, and what negatives add to a loss, whose scores need not exist.
 
-    Parameters
-    ----------
-    model, triples, negatives, side, sparse
-        As of :func:`sampled_scores`.
-    loss : NegativesFormula
-
-    Returns
-    -------
-    NegativeTerms
-
-    Raises
-    ------
-    ValueError, TypeError
-        As :func:`sampled_scores`, and for a mask that does not fit.
+    Arguments and errors as of :func:`sampled_scores`; also raises for a mask that does not fit.
     """
     sample = _read(model, triples, negatives, side, None, sparse=sparse, mask=loss.mask)
     return _negatives_of(sample, loss)
@@ -121,36 +108,17 @@ def sampled_negatives(
 
 @dataclass(frozen=True)
 class _Sample:
-    """Triples and the negatives that replace one side of them; ids that were checked.
+    """Triples and the negatives that replace one side of them; ids that were checked."""
 
-    Attributes
-    ----------
-    asked : Asked
-        What the queries are made of.
-    model : Model
-        Has the candidates: targets and negatives are their ids.
-    targets, negatives : Tensor
-        int64 ``[B]``; and ``[B, K]``, or ``[K]``, a pool.
-    side : {"head", "tail"}
-    dims : sequence of int, optional
-        Crop widths of the model.
-    table : Tensor, optional
-        Read in place of the candidates' by lists of negatives: has a row-sparse gradient.
-    besides : Tensor, optional
-        More rows that this gradient holds.
-    rows : pair of Tensor, optional
-        Of the targets ``[B, G]`` and of the pool ``[K, G]``, where they were read before.
-    """
-
-    asked: Asked
-    model: Any
-    targets: Tensor
-    negatives: Tensor
+    asked: Asked  # makes the queries
+    model: Any  # has the candidates: targets and negatives are their ids
+    targets: Tensor  # int64 [B]
+    negatives: Tensor  # int64 [B, K]; or [K], a pool
     side: Side
-    dims: Sequence[int] | None = None
-    table: Tensor | None = None
-    besides: Tensor | None = None
-    rows: tuple[Tensor, Tensor] | None = None
+    dims: Sequence[int] | None = None  # crop widths of the model
+    table: Tensor | None = None  # read in place of the candidates', with a row-sparse gradient
+    besides: Tensor | None = None  # more rows that this gradient holds
+    rows: tuple[Tensor, Tensor] | None = None  # targets [B, G] and pool [K, G], if read before
 
     @property
     def is_pool(self) -> bool:
@@ -168,7 +136,7 @@ def _read(
     sparse: bool,
     mask: Tensor | None = None,
 ) -> _Sample:
-    """Check what a loss is given, and read the rows that are read before scores are made."""
+    """Check the arguments of a loss, and read the rows that are read before scores are made."""
     check_model(model)
     has_table = isinstance(getattr(model, "entity", None), Tensor)
     table = model.entity if has_table else candidates_at(model, checked(side), None).table
@@ -200,7 +168,7 @@ def _with_safe_pool(sample: _Sample, table: Tensor) -> _Sample:
 
 
 def scored_table(model: Any, side: Side, dims: Sequence[int] | None) -> Tensor | None:
-    """Return the table whose rows are scored as they are, all crops at once; None if there is none.
+    """Return the table whose rows are scored as they are, all crops at once, if there is one.
 
     Of a model with ``with_entity``, candidates that are computed are made of few rows instead.
     """
@@ -248,12 +216,12 @@ def _read_distinct(sample: _Sample, entity: Tensor | None) -> _Sample:
 
 
 def _embedded(table: Tensor, ids: Tensor) -> Tensor:
-    """Rows of a table; unlike that of index_select, its gradient has a fixed order on a GPU."""
+    """Read rows of a table; unlike index_select's, the gradient has a fixed order on a GPU."""
     return torch.nn.functional.embedding(ids, table)
 
 
 def _some(candidates: Candidates, ids: Tensor, rows: Tensor | None = None) -> Candidates:
-    """Some of the candidates, as candidates of their own."""
+    """Return some of the candidates as candidates of their own."""
     bias, factor = candidates.bias, candidates.factor
     if bias is not None and len(bias) > 1:
         bias = _embedded(bias[:, None], ids)[:, 0]
@@ -262,7 +230,7 @@ def _some(candidates: Candidates, ids: Tensor, rows: Tensor | None = None) -> Ca
 
 
 def widths_of_one_pass(model: Any, dims: Sequence[int]) -> list[int] | None:
-    """The operator's widths of crops that come from one pass; None where each has its own."""
+    """Return the operator's widths of crops that come from one pass, if they do."""
     crops = [operator_width(model, dim) for dim in dims]
     widths = [width for width in crops if width is not None]
     return widths if is_nested(model) and len(widths) == len(crops) else None
@@ -276,7 +244,7 @@ def distinct_ids(*ids: Tensor) -> tuple[Tensor, list[Tensor]]:
 
 
 def _scores_of(sample: _Sample) -> Scores:
-    """The scores of a sample, gamma included, as :func:`sampled_scores` returns them."""
+    """Return the scores of a sample, gamma included, as :func:`sampled_scores` does."""
     side, dims, model = sample.side, sample.dims, sample.model
 
     def at(crop: int | None, widths: list[int] | None, candidates: Candidates) -> Scores:
@@ -329,7 +297,7 @@ def _row_negatives(
 def _pool_negatives(
     queries: Tensor, candidates: Candidates, sample: _Sample, loss: NegativeLoss
 ) -> ListRows:
-    """As :func:`_pool_scores`, of the pool what it adds to the loss."""
+    """Return the scores of the targets, what the pool adds to the loss, and masses."""
     positive, pool = _read_pool(queries, candidates, sample, None)
     with _named_by_id("candidates", candidates, sample.negatives):
         operands = _operands_of(queries, pool, sample.model.score)
@@ -337,7 +305,7 @@ def _pool_negatives(
 
 
 def _operands_of(queries: Tensor, candidates: Candidates, score: str) -> Operands:
-    """Operands without crops."""
+    """Make operands without crops."""
     table, bias, factor = candidates.table, candidates.bias, candidates.factor
     return Operands(queries, Prepared(table, get_score(score), bias, factor))
 
@@ -345,7 +313,7 @@ def _operands_of(queries: Tensor, candidates: Candidates, score: str) -> Operand
 def _row_scores(
     queries: Tensor, candidates: Candidates, sample: _Sample, widths: list[int] | None
 ) -> Scores:
-    """Target and negatives of a row in one list: one pass, and one gradient of the table."""
+    """Score target and negatives of a row in one list: one pass, one gradient of the table."""
     index = torch.cat([sample.targets[:, None], sample.negatives], 1)
     options: dict[str, Any] = {"bias": candidates.bias, "factor": candidates.factor, "dims": widths}
     table = candidates.table
@@ -360,7 +328,7 @@ def _row_scores(
 def _pool_scores(
     queries: Tensor, candidates: Candidates, sample: _Sample, widths: list[int] | None
 ) -> Scores:
-    """Each target with its own query, and the pool with all of them."""
+    """Score each target with its own query, and the pool with all of them."""
     positive, pool = _read_pool(queries, candidates, sample, widths)
     with _named_by_id("candidates", candidates, sample.negatives):
         score = sample.model.score
@@ -371,7 +339,7 @@ def _pool_scores(
 def _read_pool(
     queries: Tensor, candidates: Candidates, sample: _Sample, widths: list[int] | None
 ) -> tuple[Tensor, Candidates]:
-    """The scores ``[..., B, 1]`` of the targets, and the pool as candidates of its own."""
+    """Return the scores ``[..., B, 1]`` of the targets, and the pool as candidates of its own."""
     own, index = candidates, sample.targets[:, None]
     of_targets, of_pool = sample.rows or (None, None)
     if of_targets is not None:
@@ -389,7 +357,7 @@ def _read_pool(
 
 @contextmanager
 def _named_by_id(name: str, candidates: Candidates, ids: Tensor) -> Iterator[None]:
-    """Name a row that is not finite by its id, not by its place among those that were gathered."""
+    """Name a row that is not finite by its id, not by its place among gathered rows."""
     try:
         yield
     except NonFiniteError:
@@ -398,7 +366,7 @@ def _named_by_id(name: str, candidates: Candidates, ids: Tensor) -> Iterator[Non
 
 
 def check_negatives(negatives: Tensor, batch: int, table: Tensor) -> None:
-    """Type, shape and device of negatives."""
+    """Check type, shape and device of negatives."""
     check_tensor("negatives", negatives)
     if negatives.dtype != torch.int64:
         raise TypeError(f"negatives must be int64; got {negatives.dtype}")
@@ -411,7 +379,7 @@ def check_negatives(negatives: Tensor, batch: int, table: Tensor) -> None:
 
 
 def with_gamma(candidates: Candidates, model: RankableModel, dtype: torch.dtype) -> Candidates:
-    """Candidates whose bias holds the model's gamma."""
+    """Return candidates whose bias holds the model's gamma."""
     gamma = getattr(model, "gamma", None)
     if gamma is None:
         return candidates

@@ -1,11 +1,13 @@
-"""What a model is to kgfast: a way to make queries, and a table of candidates.
+"""Models: ways to make queries, and tables of candidates.
 
 A score compares one query row with one candidate row; a model says which rows those are. Any object
-with the attributes of :class:`Model` can be ranked; subclassing it is a convenience.
+with the attributes of :class:`RankableModel` can be ranked; subclassing :class:`Model` is a
+convenience.
 """
 
 import copy
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -38,46 +40,36 @@ _QUERY_CHUNK_ELSEWHERE = 1 << 20
 
 @dataclass(frozen=True)
 class Candidates:
-    """Everything that is known of the candidates of one side.
-
-    Attributes
-    ----------
-    table : Tensor or Table
-        ``[N, G]``, read in place; of a :class:`kgfast.tables.Table`, in blocks.
-    bias : Tensor, optional
-        ``[N]`` or ``[1]``, added to scores last.
-    factor : Tensor, optional
-        ``[N, D]``, for scores that take one.
-    """
+    """Candidates of one side: a table, and what is added to or multiplied into their scores."""
 
     table: Tensor
     bias: Tensor | None = None
     factor: Tensor | None = None
 
     def operands(self) -> dict[str, Any]:
-        """The keyword arguments that every operator of :mod:`kgfast.ops` takes of candidates."""
+        """Return the keyword arguments that every operator of :mod:`kgfast.ops` takes."""
         return {"candidates": self.table, "bias": self.bias, "factor": self.factor}
 
 
 class RankableModel(Protocol):
-    """A model that ``rank()``, ``topk()`` and losses take: any object with these names.
+    """Model that ``rank()``, ``topk()`` and losses take: any object with these names.
 
     :class:`Model` has more. :class:`kgfast.BlockScorer` stands for a function that scores.
     """
 
     @property
     def score(self) -> str:
-        """A name from :mod:`kgfast.kernels.scores`."""
+        """Name a score of :mod:`kgfast.kernels.scores`."""
         ...
 
     @property
     def num_entities(self) -> int:
-        """Rows of the entity table."""
+        """Count the rows of the entity table."""
         ...
 
     @property
     def num_relations(self) -> int:
-        """Relations that queries may name."""
+        """Count the relations that queries may name."""
         ...
 
     def queries(self, anchors: Tensor, relations: Tensor, side: Any, /) -> Tensor:
@@ -89,14 +81,14 @@ class RankableModel(Protocol):
         ...
 
 
-class Model(nn.Module):
+class Model(nn.Module, ABC):
     """Base of the models: holds the tensors that it is given, without copying.
 
     A tensor that requires a gradient and is no parameter, as an encoder computes it, stays in its
     graph: it is a buffer that a state dict leaves out (docs/encoders.md). Others are parameters.
 
-    Subclasses set :attr:`score` and implement :meth:`queries`; :meth:`candidates` is the entity
-    table on both sides unless they say otherwise.
+    Subclasses set :attr:`score` and implement ``_queries``; :meth:`candidates` is the entity table
+    on both sides unless they say otherwise.
 
     Parameters
     ----------
@@ -164,17 +156,17 @@ class Model(nn.Module):
 
     @property
     def num_entities(self) -> int:
-        """Rows of the entity table."""
+        """Count the rows of the entity table."""
         return len(self.entity)
 
     @property
     def num_relations(self) -> int:
-        """Rows of the relation table."""
+        """Count the rows of the relation table."""
         return len(self.relation)
 
     @property
     def nested(self) -> bool:
-        """Whether a crop's operands are the first features of the model's.
+        """Return whether a crop's operands are the first features of the model's.
 
         Then one sweep over the widest serves all crops; else each is asked for with ``dims``.
         """
@@ -182,14 +174,14 @@ class Model(nn.Module):
 
     @property
     def has_inverses(self) -> bool:
-        """Whether a head query is the tail query of an inverse relation.
+        """Return whether a head query is the tail query of an inverse relation.
 
         The relation table then holds the relations and after them their inverses.
         """
         return False
 
     def candidates(self, side: Side, dims: int | None = None) -> Candidates:
-        """The candidates of a side, for every query of it.
+        """Return the candidates of a side, for every query of that side.
 
         Parameters
         ----------
@@ -203,13 +195,13 @@ class Model(nn.Module):
         return Candidates(self.entity)
 
     def candidates_of(self, side: Side, dims: Sequence[int]) -> list[Candidates]:
-        """The candidates of several crops, as a step of training takes them all at once."""
+        """Return the candidates of several crops, as a step of training takes them all at once."""
         return [candidates_at(self, side, dim) for dim in dims]
 
     def queries(
         self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None = None
     ) -> Tensor:
-        """Queries whose score with candidate ``n`` is the score of the triple.
+        """Make queries whose score with candidate ``n`` is the score of the triple.
 
         Parameters
         ----------
@@ -244,24 +236,24 @@ class Model(nn.Module):
 
     @property
     def query_width(self) -> int:
-        """Columns of a query: those of an entity, unless a model says otherwise."""
+        """Count the columns of a query: those of an entity, unless a model says otherwise."""
         return int(self.entity.shape[1])
 
     def _check_side(self, side: Side) -> None:
-        """That queries and candidates serve it."""
+        """Check that queries and candidates serve a side."""
         if side not in SIDES and not (side == "relation" and self.scores_relations):
             raise ValueError(f"side must be 'head' or 'tail'; got {side!r}")
 
+    @abstractmethod
     def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
-        """Queries of a few rows, in the precision of :func:`query_rows`."""
-        raise NotImplementedError(f"{type(self).__name__} must implement _queries")
+        """Make the queries of a few rows, in the precision of :func:`query_rows`."""
 
     def relation_ids(self, relations: Tensor, side: Side) -> Tensor:
-        """Rows of the relation table that queries of a side use: not the same for inverses."""
+        """Return the rows of the relation table for queries of a side; inverses have others."""
         return relations
 
     def with_entity(self, entity: Tensor | TableOfRows) -> Self:
-        """The same model on another entity table; all else is shared, and trains with it.
+        """Return the model on another entity table; all else is shared, and trains with it.
 
         A step of training takes the few rows it needs for a table, so that their gradient is as
         small; ids then count those rows.
@@ -274,7 +266,7 @@ class Model(nn.Module):
         return self._with(entity=entity)
 
     def with_relation(self, relation: Tensor) -> Self:
-        """The same model on another relation table, as :meth:`with_entity`.
+        """Return the model on another relation table, as :meth:`with_entity`.
 
         Parameters
         ----------
@@ -284,18 +276,12 @@ class Model(nn.Module):
         return self._with(relation=relation)
 
     def state_dict(self, *args: Any, **options: Any) -> Any:
-        """As of any module.
-
-        Raises
-        ------
-        TypeError
-            If the entities are a :class:`kgfast.tables.Table`.
-        """
+        """Return the state as any module does; a TypeError if entities are a table in files."""
         self._check_in_memory("state_dict()", "the table is its own file; save relation besides it")
         return super().state_dict(*args, **options)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
-        """What ``to()``, ``half()`` and their like call."""
+        """Serve ``to()``, ``half()`` and their like."""
         self._check_in_memory(
             "to()", "make the model of a table of that dtype, or of table.block(0, len(table))"
         )
@@ -307,7 +293,7 @@ class Model(nn.Module):
             raise TypeError(f"{asked}: the entities are {table!r}, read in place: {advice}")
 
     def first_columns(self, dim: int) -> Self:
-        """The model of the first ``dim`` features' worth of columns of every row, read in place.
+        """Return the model of the first ``dim`` features' columns of every row, read in place.
 
         Complex rows are cut first and then split into their parts, so that columns change roles:
         the sub-models of checkpoints that crop this way (MED's ``split``).
@@ -322,14 +308,11 @@ class Model(nn.Module):
         return local
 
     def crop_width(self, dim: int) -> int | None:
-        """The operator's crop width for the crop of ``dim`` features of the model.
-
-        None where the queries themselves carry the crop.
-        """
+        """Return the operator's width of a crop of ``dim`` features, or None: queries carry it."""
         return dim
 
     def extra_repr(self) -> str:
-        """The sizes, for ``repr``."""
+        """Return the sizes, for ``repr``."""
         return (
             f"num_entities={self.num_entities}, num_relations={self.num_relations}, dim={self.dim}"
         )
@@ -351,7 +334,7 @@ def shared_copy(model: _AnyModel) -> _AnyModel:
 
 
 def check_model(model: Any, *needed: str) -> None:
-    """That a model has what every consumer reads of it, and what this one needs besides."""
+    """Check that a model has the names that every consumer reads, and those ``needed`` here."""
     names = ("score", "num_entities", "num_relations", "queries", "candidates", *needed)
     missing = [name for name in names if not hasattr(model, name)]
     if missing:
@@ -359,19 +342,19 @@ def check_model(model: Any, *needed: str) -> None:
 
 
 def is_nested(model: Any) -> bool:
-    """:attr:`Model.nested`, of models that say so."""
+    """Return :attr:`Model.nested`, of any model."""
     return bool(getattr(model, "nested", True))
 
 
 def candidates_at(model: Any, side: Side, dim: int | None) -> Candidates:
-    """The candidates of a crop: those of the whole model, unless the crop has its own.
+    """Return the candidates of a crop: the whole model's, unless the crop has its own.
 
     A model may return a bare table.
 
     Raises
     ------
     TypeError
-        If it returns something else.
+        If the model returns something else.
     ValueError
         If there is not one row per entity (for side ``"relation"``: per relation), as many as ranks
         are counted against.
@@ -381,7 +364,7 @@ def candidates_at(model: Any, side: Side, dim: int | None) -> Candidates:
 
 
 def _one_each(candidates: Any, model: Any, side: Side) -> Candidates:
-    """What a model returned as candidates, if it is that."""
+    """Check what a model returned as candidates."""
     candidates = Candidates(candidates) if isinstance(candidates, Tensor) else candidates
     if is_table(getattr(candidates, "table", None)):
         raise TypeError(
@@ -408,7 +391,7 @@ def _one_each(candidates: Any, model: Any, side: Side) -> Candidates:
 def queries_at(
     model: Any, anchors: Tensor, relations: Tensor, side: Side, dim: int | None
 ) -> Tensor:
-    """The queries of a crop, of any model; one whose crops are prefixes need not know of them.
+    """Return the queries of a crop, of any model; one whose crops are prefixes may ignore crops.
 
     The model gets copies of the ids, which it may change.
 
@@ -455,7 +438,7 @@ _has_dims = lru_cache(_has_dims_now)  # 50 us a call, of a call of 300
 
 
 def candidates_of(model: Any, side: Side, dims: Sequence[int]) -> list[Candidates]:
-    """:meth:`Model.candidates_of`, of any model."""
+    """Return :meth:`Model.candidates_of`, of any model."""
     if hasattr(model, "candidates_of"):
         return [
             _one_each(candidates, model, side) for candidates in model.candidates_of(side, dims)
@@ -464,30 +447,29 @@ def candidates_of(model: Any, side: Side, dims: Sequence[int]) -> list[Candidate
 
 
 def operator_width(model: Any, dim: int) -> int | None:
-    """:meth:`Model.crop_width` of a crop that is checked, of any model."""
+    """Return :meth:`Model.crop_width` of a crop that is checked, of any model."""
     width: int | None = getattr(model, "crop_width", lambda dim: dim)(check_dim(dim, model.dim))
     return width
 
 
 def query_rows(table: Tensor, ids: Tensor) -> Tensor:
-    """Rows of a table in the precision that queries are made in, ``[B, *]``.
+    """Read rows of a table in the precision that queries are made in, ``[B, *]``.
 
     That is float64; but where gradients flow the table's own, at least float32: a step of training
-    needs no more, and takes a third of the time. The gradient has a fixed order on every device,
-    which that of index_select has not.
+    needs no more, and takes a third of the time. The gradient has a fixed order on every device.
     """
     return query_numbers(gathered(table, ids))
 
 
 def query_numbers(rows: Tensor) -> Tensor:
-    """Rows in the precision that queries are made in; see :func:`query_rows`."""
+    """Return rows in the precision that queries are made in; see :func:`query_rows`."""
     if rows.requires_grad and rows.dtype != torch.float64:
         return rows.float()
     return rows.double()
 
 
 def distinct_relations(relations: Tensor) -> tuple[Tensor, Tensor | None]:
-    """The relations to compute with, and where each stands among them; None: as they come."""
+    """Return the relations to compute with, and the place of each among them, or None: all."""
     if relations.device.type != "cpu" and not torch.is_grad_enabled():
         return relations, None  # a GPU computes all sooner than the host waits for a count
     in_order = not torch.is_grad_enabled()  # ranking asks in the order of relations
@@ -513,7 +495,7 @@ def check_width(name: str, table: Tensor, allowed: Sequence[int], why: str) -> N
 
 
 def fresh_table(shape: Sequence[int]) -> Tensor:
-    """Room for a fresh table: float32 on the CPU, whatever the defaults of the process are.
+    """Make room for a fresh table: float32 on the CPU, whatever the process's defaults are.
 
     So the same seed draws the same numbers everywhere; ``model.to`` moves and casts them.
     """

@@ -1,4 +1,4 @@
-"""Any scorer as a model: a function that scores queries with a block of candidates."""
+"""Scorers as models: functions that score queries with a block of candidates."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ _BLOCK, _BATCH = 1024, 64  # a function may hold [batch, block, features]: 32 Mi
 
 
 class BlockScorer:
-    """A model that is only a function: :func:`kgfast.rank` and :func:`kgfast.topk` take it as any.
+    """Model that is only a function; :func:`kgfast.rank` and :func:`kgfast.topk` take it.
 
     Candidates are streamed in blocks, whose borders depend on the number of candidates (or their
     list, ascending) and ``block`` alone, and counted as those of every model are. Ranks are exact
@@ -93,11 +93,11 @@ class BlockScorer:
         self._owner = getattr(fn, "__self__", None)  # whose modules are set to eval mode
 
     def crop_width(self, dim: int) -> int | None:
-        """A function has no crops."""
+        """Raise: a function has no crops."""
         raise ValueError("dims: a BlockScorer has no crops")
 
     def in_blocks(self, side: Side, dims: int | None = None) -> "BlockScorer":
-        """What scores a side; see :func:`kgfast.models.relations.blocks_at`."""
+        """Return the scorer of a side; see :func:`kgfast.models.relations.blocks_at`."""
         if self.sides is not None and side not in self.sides:
             raise NotImplementedError(
                 f"{_name(self.fn)} of this BlockScorer scores {', '.join(self.sides)}, not {side}"
@@ -105,11 +105,11 @@ class BlockScorer:
         return self
 
     def num_candidates(self, side: Side) -> int:
-        """Candidates of a side."""
+        """Count the candidates of a side."""
         return self.num_relations if side == "relation" else self.num_entities
 
     def block_at(self, number: int, side: Side, ids: Tensor | None = None) -> "Block":
-        """One of the blocks of a side's candidates, or of a list ``[M]`` that ascends."""
+        """Return one of the blocks of a side's candidates, or of a list ``[M]`` that ascends."""
         first = number * self.block
         if ids is not None:
             return Block(number, first, side, ids[first : first + self.block])
@@ -120,7 +120,7 @@ class BlockScorer:
     def scores(
         self, anchors: Tensor, relations: Tensor, block: "Block", *, allows_nan: bool = False
     ) -> Tensor:
-        """What the function returns for a block, checked, ``[B, C]``."""
+        """Return the function's scores of a block, checked, ``[B, C]``."""
         shape = (len(anchors), len(block.ids))
         if not shape[0] * shape[1]:
             return torch.empty(shape, dtype=torch.float32, device=self.device)
@@ -171,22 +171,12 @@ class BlockScorer:
 
 @dataclass(frozen=True)
 class Block:
-    """Some of the candidates of a side.
-
-    Attributes
-    ----------
-    number : int
-    first : int
-        The place of its first candidate among all, or in the list of them.
-    side : {"head", "relation", "tail"}
-    ids : Tensor
-        int64 ``[C]``, ascending.
-    """
+    """Candidates of a side that are scored together."""
 
     number: int
-    first: int
+    first: int  # the place of its first candidate among all, or in the list of them
     side: Side
-    ids: Tensor
+    ids: Tensor  # int64 [C], ascending
 
     def __str__(self) -> str:
         span = f"{int(self.ids[0])} .. {int(self.ids[-1])}" if len(self.ids) else "none"
@@ -194,7 +184,7 @@ class Block:
 
 
 def _count(name: str, value: int) -> int:
-    """A number of at least 1."""
+    """Check a number of at least 1."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an int; got {value!r}")
     if value < 1:
@@ -203,5 +193,5 @@ def _count(name: str, value: int) -> int:
 
 
 def _name(fn: Any) -> str:
-    """What to call a function in messages."""
+    """Return the name of a function in messages."""
     return str(getattr(fn, "__qualname__", type(fn).__qualname__))

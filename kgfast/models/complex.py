@@ -50,7 +50,7 @@ class ComplEx(Model):
         seed: int | None = None,
         fresh: Fresh = ALL_ROWS,
     ) -> "ComplEx":
-        """Fresh trainable embeddings, Xavier-normal (Glorot & Bengio 2010).
+        """Make fresh trainable embeddings, Xavier-normal (Glorot & Bengio 2010).
 
         ``seed`` leaves torch's global generator alone; None uses it. ``fresh`` says which entities
         are kept.
@@ -72,5 +72,5 @@ class ComplEx(Model):
         return join(product, self.layout)
 
     def crop_width(self, dim: int) -> int | None:
-        """As :meth:`Model.crop_width`: zeros in the query crop ``re | im`` rows exactly."""
+        """Return :meth:`Model.crop_width`: zeros in the query crop ``re | im`` rows exactly."""
         return None if self.layout == "halves" else 2 * dim

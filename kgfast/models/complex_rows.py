@@ -18,25 +18,25 @@ class Complex(NamedTuple):
     im: Tensor
 
     def times(self, other: "Complex") -> "Complex":
-        """Product, elementwise."""
+        """Multiply, elementwise."""
         return Complex(
             self.re * other.re - self.im * other.im, self.re * other.im + self.im * other.re
         )
 
     def conj(self) -> "Complex":
-        """Complex conjugate."""
+        """Return the complex conjugate."""
         return Complex(self.re, -self.im)
 
 
 def split(rows: Tensor, layout: Layout) -> Complex:
-    """The parts ``[..., D]`` of rows ``[..., 2D]``."""
+    """Return the parts ``[..., D]`` of rows ``[..., 2D]``."""
     if layout == "interleaved":
         return Complex(rows[..., 0::2], rows[..., 1::2])
     return Complex(*rows.chunk(2, -1))
 
 
 def join(value: Complex, layout: Layout) -> Tensor:
-    """Rows ``[..., 2D]`` of parts ``[..., D]``."""
+    """Return rows ``[..., 2D]`` of parts ``[..., D]``."""
     if layout == "interleaved":
         return torch.stack(value, -1).flatten(-2)
     return torch.cat(value, -1)
@@ -48,12 +48,9 @@ def in_layout(rows: Tensor, layout: Layout, other: Layout) -> Tensor:
 
 
 def layout_of(layout: Layout | None, entity: Any, relation: Any) -> Layout:
-    """The layout of rows: as said, else that of complex tables, else halves.
+    """Return the layout of rows: the one given, else that of complex tables, else halves.
 
-    Raises
-    ------
-    ValueError
-        If complex tables, whose parts are interleaved, are said or known to be halves.
+    A ValueError says that complex tables, whose parts are interleaved, cannot be halves.
     """
     if not (is_complex(entity) or is_complex(relation)):
         return "halves" if layout is None else layout

@@ -120,7 +120,7 @@ class ConvE(Model):
         seed: int | None = None,
         **options: Any,
     ) -> "ConvE":
-        """Fresh trainable embeddings, Xavier-normal, and a network as torch initialises it.
+        """Make fresh trainable embeddings, Xavier-normal, and a network as torch initialises it.
 
         ``seed`` leaves torch's global generator alone; None uses it. ``options`` as of the class.
         """
@@ -130,7 +130,7 @@ class ConvE(Model):
 
     @property
     def _dtype(self) -> torch.dtype:
-        """The dtype of the network and the bias: half-precision tables are read as float32."""
+        """Return the dtype of network and bias: half-precision tables are read as float32."""
         return torch.float64 if self.entity.dtype == torch.float64 else torch.float32
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
@@ -150,38 +150,38 @@ class ConvE(Model):
 
     @property
     def num_relations(self) -> int:
-        """Relations without their inverses."""
+        """Count the relations without their inverses."""
         return len(self.relation) // 2
 
     @property
     def has_inverses(self) -> bool:
-        """True."""
+        """Return True."""
         return True
 
     def relation_ids(self, relations: Tensor, side: Side) -> Tensor:
-        """The relations themselves for tails, their inverses for heads."""
+        """Return the relations themselves for tails, their inverses for heads."""
         return relations + self.num_relations if side == "head" else relations
 
     def candidates(self, side: Side, dims: int | None = None) -> Candidates:
-        """The entity table and its biases."""
+        """Return the entity table and its biases."""
         return Candidates(self.entity, self.bias)
 
     def queries(
         self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None = None
     ) -> Tensor:
-        """The output of the network, ``[B, D]``; as :meth:`Model.queries`."""
+        """Return the output of the network, ``[B, D]``; see :meth:`Model.queries`."""
         if side not in SIDES:
             raise ValueError(f"side must be 'head' or 'tail'; got {side!r}")
         if dims is not None:
             self.crop_width(dims)
-        relations = self.relation_ids(relations, side)
         if self.training:  # the statistics are the whole batch's
-            return self._network(anchors, relations)
+            return self._queries(anchors, relations, side, None)
         count = max(1, _EVALUATED // self._hidden)
         parts = zip(anchors.split(count), relations.split(count), strict=True)
-        return torch.cat([self._network(*part) for part in parts])
+        return torch.cat([self._queries(*part, side, None) for part in parts])
 
-    def _network(self, anchors: Tensor, relations: Tensor) -> Tensor:
+    def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
+        relations = self.relation_ids(relations, side)
         rows = [
             gathered(table, ids).to(self._dtype).view(-1, 1, *self._image)
             for table, ids in ((self.entity, anchors), (self.relation, relations))
@@ -201,7 +201,7 @@ class ConvE(Model):
         return product(features, self.projection.weight.mT) + self.projection.bias
 
     def _normalised(self, hidden: Tensor) -> Tensor:
-        """Batch-normalised; one query has no statistics of its own and gets the running ones."""
+        """Normalise a batch; one query has no statistics and gets the running ones."""
         norm = self.hidden_norm
         if self.training and len(hidden) == 1:
             return functional.batch_norm(
@@ -211,7 +211,7 @@ class ConvE(Model):
         return normalised
 
     def crop_width(self, dim: int) -> int | None:
-        """A network has no crops."""
+        """Raise: a network has no crops."""
         raise ValueError("dims: ConvE cannot be cropped")
 
 
@@ -224,7 +224,7 @@ _Layer = TypeVar("_Layer", nn.Conv2d, nn.Linear)
 
 
 def _drawn(layer: _Layer, generator: torch.Generator | None, like: dict[str, Any]) -> _Layer:
-    """A layer without values, given those that torch would (He et al. 2015), drawn on the CPU."""
+    """Draw the values of a layer on the CPU as torch would (He et al. 2015)."""
     assert layer.bias is not None
     weight = torch.empty(layer.weight.shape, dtype=like["dtype"], device="cpu")
     nn.init.kaiming_uniform_(weight, a=math.sqrt(5), generator=generator)
@@ -237,7 +237,7 @@ def _drawn(layer: _Layer, generator: torch.Generator | None, like: dict[str, Any
 
 
 def _image_of(dim: int, height: int, kernel_size: int) -> tuple[int, int]:
-    """Height and width of the image of a row."""
+    """Return height and width of the image of a row."""
     width, rest = divmod(dim, height)
     if rest or min(2 * height, width) < kernel_size:
         raise ValueError(

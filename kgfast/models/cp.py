@@ -66,7 +66,7 @@ class CP(Model):
         seed: int | None = None,
         fresh: Fresh = ALL_ROWS,
     ) -> "CP":
-        """Fresh trainable embeddings, Xavier-normal (Glorot & Bengio 2010).
+        """Make fresh trainable embeddings, Xavier-normal (Glorot & Bengio 2010).
 
         ``seed`` leaves torch's global generator alone; None uses it. ``fresh`` says which entities
         are kept.
@@ -77,11 +77,11 @@ class CP(Model):
 
     @property
     def query_width(self) -> int:
-        """As of a half."""
+        """Return the width of a half."""
         return self.dim
 
     def candidates(self, side: Side, dims: int | None = None) -> Candidates:
-        """The halves of the rows that stand at that side; relations, for those."""
+        """Return the halves of the rows that stand at that side, or the relations."""
         if side == "relation":
             return Candidates(self.relation)
         self._check_side(side)
@@ -97,7 +97,7 @@ class CP(Model):
         return rows[:, : self.dim] if side == "head" else rows[:, self.dim :]
 
     def first_columns(self, dim: int) -> NoReturn:
-        """Rows are halves already."""
+        """Raise: rows are halves already."""
         raise ValueError(
             "crop: split crops cut complex rows; those of CP are a head's and a tail's"
         )

@@ -44,7 +44,7 @@ class DistMult(Model):
         seed: int | None = None,
         fresh: Fresh = ALL_ROWS,
     ) -> "DistMult":
-        """Fresh trainable embeddings, Xavier-normal (Glorot & Bengio 2010).
+        """Make fresh trainable embeddings, Xavier-normal (Glorot & Bengio 2010).
 
         ``seed`` leaves torch's global generator alone; None uses it. ``fresh`` says which entities
         are kept.
@@ -61,7 +61,7 @@ class DistMult(Model):
 def xavier_normal(
     shapes: Sequence[tuple[int, int]], seed: int | None, fresh: Fresh = ALL_ROWS
 ) -> list[Tensor]:
-    """Xavier-normal tables, one after the other from one generator; the first is of entities."""
+    """Draw Xavier-normal tables, one after the other from one generator; entities come first."""
     generator = None if seed is None else torch.Generator().manual_seed(seed)
 
     def draw(shape: tuple[int, int]) -> Fill:

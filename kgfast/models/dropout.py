@@ -9,25 +9,8 @@ class Dropout(nn.Dropout):
 
     ``torch.nn.Dropout`` draws from the process's generator, so that two models that train at the
     same time in threads change each other. The numbers that a seed gives are the same.
-
-    Parameters
-    ----------
-    p : float
-        The chance that a number is dropped, in ``[0, 1]``.
-    whole_channels : bool
-        Drop channels of ``[B, C, H, W]`` together (Tompson et al. 2015).
-
-    Attributes
-    ----------
-    generator : torch.Generator or None
-        On the device of the inputs; None: the process's.
-
-    Examples
-    --------
-    >>> dropout = Dropout(0.5)
-    >>> dropout.generator = torch.Generator().manual_seed(0)
-    >>> sorted(set(dropout(torch.ones(50)).tolist()))
-    [0.0, 2.0]
+    ``generator`` is on the device of the inputs; None: the process's. ``whole_channels`` drops
+    channels of ``[B, C, H, W]`` together (Tompson et al. 2015).
     """
 
     generator: torch.Generator | None = None
@@ -37,7 +20,7 @@ class Dropout(nn.Dropout):
         self.whole_channels = whole_channels
 
     def forward(self, values: Tensor) -> Tensor:
-        """The values that stay, divided by the chance to."""
+        """Return the values that stay, divided by the chance to."""
         if not self.training or self.p == 0:
             return values
         if self.p == 1:

@@ -1,4 +1,4 @@
-"""Queries of models that are ranked: their bits depend neither on other queries nor on threads.
+"""Queries for ranking, whose bits depend neither on other queries nor on threads.
 
 Libraries choose the code of a matrix product by the number of rows and of threads, and with the
 code the order of its sums; MKL also chooses by where a row lies in memory, so that equal rows of a
@@ -76,17 +76,9 @@ def query_chunk(device: torch.device) -> int:
 
 
 def product(rows: Tensor, matrix: Tensor) -> Tensor:
-    """Multiply rows by a matrix so that equal rows have equal products, where no gradient is made.
+    """Multiply rows ``[B, K]`` by a matrix ``[K, N]``; equal rows have equal products.
 
-    Parameters
-    ----------
-    rows, matrix : Tensor
-        ``[B, K]`` and ``[K, N]``.
-
-    Returns
-    -------
-    Tensor
-        ``[B, N]``.
+    That holds where no gradient is made.
     """
     if rows.device.type != "cpu" or torch.is_grad_enabled():
         return rows @ matrix
@@ -99,15 +91,8 @@ def in_chunks(
 ) -> Tensor:
     """Make queries ``size`` at a time, each chunk on one thread; the last chunk is padded.
 
-    Parameters
-    ----------
-    make : callable
-        Returns the queries of ``[size]`` anchors and relations.
-    anchors, relations : Tensor
-        int64 ``[B]``.
-    size : int
-    parallel : bool
-        Whether several threads may call ``make`` at once.
+    ``make`` returns the queries of ``[size]`` anchors and relations; ``parallel``: several threads
+    may call it at once.
     """
     rows = len(anchors)
     if not rows:
@@ -133,14 +118,7 @@ def run_alone(
 ) -> None:
     """Call ``work(0) ... work(chunks - 1)``, on the CPU with one thread of torch each.
 
-    Parameters
-    ----------
-    work : callable
-    chunks : int
-    device : torch.device
-        Where ``work`` computes.
-    parallel : bool
-        Whether several threads may call ``work`` at once.
+    ``parallel``: several threads may call ``work`` at once.
     """
     if device.type != "cpu":
         for number in range(chunks):

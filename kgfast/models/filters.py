@@ -1,4 +1,4 @@
-"""``N(e A) + 1`` of rows for several nested crops, in one pass with the cost of the widest.
+"""Filters ``N(e A) + 1`` of rows for nested crops, in one pass with the cost of the widest.
 
 A crop's features are the first of the next wider one's, so that its product is a part of that one's
 running sum over the features of rows; only norms are its own. Rows go through in chunks: products,
@@ -22,23 +22,11 @@ Spans = Sequence[Sequence[slice]]
 
 
 def filters_of(rows: Tensor, matrix: Tensor, spans: Spans, widths: Sequence[int]) -> list[Tensor]:
-    """``N(e A) + 1`` with the Euclidean norm, of each crop.
+    """Return ``N(e A) + 1 [M, width]`` with the Euclidean norm, of each crop.
 
-    Parameters
-    ----------
-    rows : Tensor
-        ``[M, G]``.
-    matrix : Tensor
-        ``[G, R]``, of the rows' dtype.
-    spans : sequence of sequences of slice
-        For each crop the columns of rows that it adds to those of the crop before, disjoint.
-    widths : sequence of int
-        For each crop how many columns of the matrix belong to it; increasing.
-
-    Returns
-    -------
-    list of Tensor
-        ``[M, width]`` for each crop; gradients flow to rows and matrix, once.
+    ``rows [M, G]`` and ``matrix [G, R]`` have one dtype. ``spans`` are, for each crop, the disjoint
+    columns of rows that it adds to the crop before; ``widths`` how many columns of the matrix
+    belong to it, increasing. Gradients flow to rows and matrix, once.
     """
     apply: Any = _FilterFunction.apply
     return list(apply(rows, matrix, spans, tuple(widths)))
@@ -92,7 +80,7 @@ class _FilterFunction(torch.autograd.Function):
 
 
 def _through_norm(gradient: Tensor, result: Tensor, norm: Tensor) -> Tensor:
-    """The gradient of ``x`` from that of ``x / |x| + 1``; where the norm is held, of ``x / c``."""
+    """Return the gradient of ``x``, given that of ``x / |x| + 1``, or of ``x / c`` where held."""
     unit = result - 1.0
     along = (gradient * unit).sum(1, keepdim=True)
     along = torch.where(norm > SMALLEST_NORM, along, 0.0)

@@ -16,26 +16,11 @@ Fill = Callable[[Tensor], object]
 
 @dataclass(frozen=True)
 class Fresh:
-    """Which rows of a fresh entity table are kept, and where.
+    """Rows ``first, first + step, ...`` of a fresh entity table, kept where ``room`` says.
 
     All rows are drawn, so that those that are kept, and whatever is drawn after them, are the
-    numbers of a whole table; a block at a time where the table is not kept whole.
-
-    Attributes
-    ----------
-    first, step : int
-        Rows ``first, first + step, ...`` are kept.
-    room : callable
-        Makes the tensor ``[n, G]`` that holds them, float32 on the CPU.
-
-    Examples
-    --------
-    >>> whole, odd = (
-    ...     rows.drawn((5, 2), lambda block: block.uniform_(generator=torch.manual_seed(0)))
-    ...     for rows in (Fresh(), Fresh(first=1, step=2))
-    ... )
-    >>> torch.equal(odd, whole[1::2])
-    True
+    numbers of a whole table; a block at a time where the table is not kept whole. ``room`` makes
+    the tensor ``[n, G]`` that holds them, float32 on the CPU.
     """
 
     first: int = 0
@@ -43,7 +28,7 @@ class Fresh:
     room: Callable[[Sequence[int]], Tensor] = fresh_table
 
     def drawn(self, shape: tuple[int, int], fill: Fill) -> Tensor:
-        """The rows kept of a table ``shape`` that ``fill`` draws, in its order."""
+        """Return the rows kept of a table ``shape`` that ``fill`` draws, in its order."""
         count, width = shape
         kept = self.room((len(range(self.first, count, self.step)), width))
         self.draw_into(kept, count, fill)
@@ -64,7 +49,7 @@ class Fresh:
 
 
 def _blocks(count: int, width: int) -> list[tuple[int, int]]:
-    """Ranges of rows that are drawn as in one go: of whole lots each, the last of one at least."""
+    """Cut rows into ranges that are drawn as in one go: whole lots, the last of one at least."""
     step = _LOT * max(1, _NUMBERS // (_LOT * max(1, width)))
     starts = list(range(0, count, step))
     if len(starts) > 1 and (count - starts[-1]) * width < _LOT:
@@ -76,10 +61,10 @@ ALL_ROWS = Fresh()
 
 
 def uniform(limit: float, generator: torch.Generator | None) -> Fill:
-    """What draws uniformly from +- a limit."""
+    """Return a function that draws uniformly from +- a limit."""
     return lambda table: table.uniform_(-limit, limit, generator=generator)
 
 
 def normal(std: float, generator: torch.Generator | None) -> Fill:
-    """What draws normally around 0."""
+    """Return a function that draws normally around 0."""
     return lambda table: table.normal_(0.0, std, generator=generator)

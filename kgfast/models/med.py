@@ -140,35 +140,35 @@ class MED(Wrapper):
 
     @property
     def nested(self) -> bool:
-        """Whether the sub-models are running sums of one pass."""
+        """Return whether the sub-models are running sums of one pass."""
         return self.crop == "prefix" and self.model.nested
 
     def queries(
         self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None = None
     ) -> Tensor:
-        """As :meth:`Model.queries`; a ``split`` crop has rows of its own width."""
+        """Return :meth:`Model.queries`; a ``split`` crop has rows of its own width."""
         if dims is not None and self.crop == "split":
             return self.model.first_columns(dims).queries(anchors, relations, side)
         return self.model.queries(anchors, relations, side, dims)
 
     def candidates(self, side: Side, dims: int | None = None) -> Candidates:
-        """As :meth:`Model.candidates`; a ``split`` crop is the first columns of the table."""
+        """Return :meth:`Model.candidates`; a ``split`` crop is the first columns of the table."""
         if dims is not None and self.crop == "split":
             return self.model.first_columns(dims).candidates(side)
         return self.model.candidates(side, dims)
 
     def candidates_of(self, side: Side, dims: Sequence[int]) -> list[Candidates]:
-        """As :meth:`Model.candidates_of`."""
+        """Return :meth:`Model.candidates_of`."""
         if self.crop == "split":
             return super().candidates_of(side, dims)
         return self.model.candidates_of(side, dims)
 
     def crop_width(self, dim: int) -> int | None:
-        """As :meth:`Model.crop_width`; None for ``split``, whose operands are cut themselves."""
+        """Return :meth:`Model.crop_width`; None for ``split``, whose operands are cut."""
         return None if self.crop == "split" else self.model.crop_width(dim)
 
     def draw(self, number: int) -> list[int]:
-        """The consecutive sub-models of a step.
+        """Draw the consecutive sub-models of a step.
 
         Parameters
         ----------
@@ -179,13 +179,13 @@ class MED(Wrapper):
         return self.dims[first : first + self.submodels_per_step]
 
     def first_columns(self, dim: int) -> Self:
-        """As :meth:`Model.first_columns`."""
+        """Return :meth:`Model.first_columns`."""
         return self._around(self.model.first_columns(dim))
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
-        """As :meth:`Wrapper.load_state_dict`; warns where the embeddings were cropped otherwise.
+        """Load as :meth:`Wrapper.load_state_dict`; warn where embeddings were cropped otherwise.
 
         What is saved afterwards says how this model crops.
         """
@@ -214,17 +214,17 @@ class MED(Wrapper):
 
 
 def check_option(name: str, value: str, allowed: Sequence[str]) -> None:
-    """That an option is one of those there are."""
+    """Check that an option exists."""
     if value not in allowed:
         raise ValueError(f"{name} must be one of {', '.join(allowed)}; got {value!r}")
 
 
 def check_increasing(dims: Sequence[int]) -> None:
-    """That widths of sub-models increase."""
+    """Check that widths of sub-models increase."""
     if list(dims) != sorted(set(dims)):
         raise ValueError(f"dims must increase; got {list(dims)}")
 
 
 def _flag(value: bool) -> Tensor:
-    """A buffer that says yes or no."""
+    """Make a buffer that says yes or no."""
     return torch.tensor(value, dtype=torch.bool, device="cpu")

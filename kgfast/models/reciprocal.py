@@ -26,7 +26,7 @@ _OF_THE_SCORER = ("score", "batch_size", "block", "nan", "device")
 
 
 class Reciprocal(Wrapper):
-    """A model whose relations come with their inverses: heads are the tails of an inverse relation.
+    """Model whose relations come with their inverses: heads are tails of an inverse relation.
 
     The head query of (h, r, t) is the tail query (t, inverse of r), as Lacroix et al. (2018, arXiv
     1806.07297) train. Ranks and predictions are exact, as the model's own tails are; relations that
@@ -87,58 +87,58 @@ class Reciprocal(Wrapper):
         self.training = bool(getattr(model, "training", False))
 
     def __getattr__(self, name: str) -> Any:
-        """What is the model's own, whatever its relations mean."""
+        """Return what is the model's own, whatever its relations mean."""
         if name in _OF_THE_SCORER:
             return getattr(self.model, name)
         return super().__getattr__(name)
 
     @property
     def has_inverses(self) -> bool:
-        """True."""
+        """Return True."""
         return True
 
     @property
     def is_in_blocks(self) -> bool:
-        """Whether the model is a function that scores blocks of candidates."""
+        """Return whether the model is a function that scores blocks of candidates."""
         return is_in_blocks(self.model)
 
     @property
     def num_entities(self) -> int:
-        """Entities of the model."""
+        """Count the entities of the model."""
         return int(self.model.num_entities)
 
     @property
     def num_relations(self) -> int:
-        """Relations without their inverses."""
+        """Count the relations without their inverses."""
         return int(self.model.num_relations) // 2
 
     @property
     def nested(self) -> bool:
-        """As of the model."""
+        """Return what the model says."""
         return is_nested(self.model)
 
     def relation_ids(self, relations: Tensor, side: Side) -> Tensor:
-        """The model's ids of relations: for heads, of their inverses."""
+        """Return the model's ids of relations: for heads, of their inverses."""
         if self.order == "interleaved":
             return 2 * relations + 1 if side == "head" else 2 * relations
         return relations + self.num_relations if side == "head" else relations
 
     def _around(self, model: Any) -> Self:
-        """As :meth:`Wrapper._around`, of any model."""
+        """Do :meth:`Wrapper._around`, of any model."""
         return type(self)(model, self.order)
 
     def first_columns(self, dim: int) -> Self:
-        """As :meth:`Model.first_columns`."""
+        """Return :meth:`Model.first_columns`."""
         return self._around(self.model.first_columns(dim))
 
     def crop_width(self, dim: int) -> int | None:
-        """As of the model."""
+        """Return the model's."""
         return operator_width(self.model, dim)
 
     def queries(
         self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None = None
     ) -> Tensor:
-        """As :meth:`Model.queries`: those of the model, for tails of a relation or its inverse."""
+        """Return the model's :meth:`Model.queries` for tails of a relation or its inverse."""
         if side == "relation":
             return queries_at(self.model, anchors, relations, side, dims)
         if side not in SIDES:
@@ -146,7 +146,7 @@ class Reciprocal(Wrapper):
         return queries_at(self.model, anchors, self.relation_ids(relations, side), "tail", dims)
 
     def candidates(self, side: Side, dims: int | None = None) -> Candidates:
-        """As :meth:`Model.candidates`: tails on both sides; relations without their inverses."""
+        """Return the tails on both sides; relations without their inverses."""
         if side != "relation":
             return candidates_at(self.model, "tail", dims)
         whole = candidates_at(self.model, "relation", dims)
@@ -162,13 +162,13 @@ class Reciprocal(Wrapper):
         )
 
     def candidates_of(self, side: Side, dims: Sequence[int]) -> list[Candidates]:
-        """As :meth:`Model.candidates_of`."""
+        """Return :meth:`Model.candidates_of`."""
         if side == "relation":
             return [self.candidates(side, dim) for dim in dims]
         return candidates_of(self.model, "tail", dims)
 
     def in_blocks(self, side: Side, dims: int | None = None) -> BlockScorer | None:
-        """What scores a side in blocks, if the model is scored so."""
+        """Return the scorer of a side in blocks, if the model is scored so."""
         inner = blocks_at(self.model, "tail" if side == "head" else side, dims)
         if inner is None:
             return None
@@ -195,9 +195,10 @@ class Reciprocal(Wrapper):
 
 
 def holder_of(model: Any) -> Any:
-    """What holds the tensors and modules of a model: it, or what a Reciprocal is put around.
+    """Return the object that holds a model's tensors and modules.
 
-    The latter where that is no module itself, so that torch does not see into it.
+    That is the model, or what a Reciprocal is put around where that is no module, so that torch
+    does not see into it.
     """
     if isinstance(model, Reciprocal) and not isinstance(model.model, nn.Module):
         return model.model

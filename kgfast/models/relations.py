@@ -1,4 +1,4 @@
-"""What scores a side of a model: its queries and candidates, or blocks of scores.
+"""Scorers of a side of a model: queries and candidates, or blocks of scores.
 
 Relations are candidates of the model's score where it has queries for them. Else the score of a
 relation is the canonical score of the triple's tail, of all relations of a query in blocks.
@@ -22,15 +22,11 @@ _FEATURES = 1 << 20  # of the queries made at once: 8 MiB in float64
 def blocks_at(
     model: Any, side: Side, dim: int | None, rows: Tensor | None = None
 ) -> BlockScorer | None:
-    """What scores a side in blocks; None where its queries and candidates do.
+    """Return the scorer of a side in blocks; None where queries and candidates serve it.
 
     A model that is scored in blocks has a method ``in_blocks(side, dims)``, which returns either.
-    ``rows``: the ids of the entities that the model has, if these are not all; biases may be.
-
-    Raises
-    ------
-    NotImplementedError
-        For relations, of a model that has no queries for them; it names the model.
+    ``rows``: the ids of the entities that the model has, if these are not all; biases may be. A
+    NotImplementedError names a model that has no queries for relations.
     """
     if hasattr(model, "in_blocks"):
         blocks: BlockScorer | None = model.in_blocks(side, dim)
@@ -44,12 +40,12 @@ def blocks_at(
 
 
 def is_in_blocks(model: Any) -> bool:
-    """Whether a model has no queries at all: it is scored in blocks on every side."""
+    """Return whether a model has no queries at all: it is scored in blocks on every side."""
     return bool(getattr(model, "is_in_blocks", False))
 
 
 def _check_serves_relations(model: Any) -> None:
-    """That a model of another class has relations as candidates, and not entities by mistake."""
+    """Check that a model of another class has relations, not entities, as candidates."""
     name = type(model).__name__
     advice = (
         'queries(heads, tails, "relation") and candidates("relation") make it, or '
@@ -69,7 +65,7 @@ def _check_serves_relations(model: Any) -> None:
 
 
 def _triple_scores(model: Model, dim: int | None, rows: Tensor | None) -> BlockScorer:
-    """Canonical tail scores of a model's triples, as scores of their relations."""
+    """Return canonical tail scores of a model's triples, as scores of their relations."""
     candidates = candidates_at(model, "tail", dim)
     table, score, bias = candidates.table, get_score(model.score), candidates.bias
     if rows is not None and bias is not None and len(bias) > 1:

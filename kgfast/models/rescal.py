@@ -52,7 +52,7 @@ class RESCAL(Model):
         seed: int | None = None,
         fresh: Fresh = ALL_ROWS,
     ) -> "RESCAL":
-        """Fresh trainable embeddings, Xavier-normal (Glorot & Bengio 2010), each matrix as one.
+        """Make fresh trainable embeddings, Xavier-normal (Glorot & Bengio 2010), a matrix as one.
 
         ``seed`` leaves torch's global generator alone; None uses it. ``fresh`` says which entities
         are kept.
@@ -78,11 +78,11 @@ class RESCAL(Model):
         return products(rows, matrices, counts.tolist(), side == "head")[order.argsort()]
 
     def crop_width(self, dim: int) -> NoReturn:
-        """There are none."""
+        """Raise: there are no crops."""
         raise ValueError("dims: RESCAL cannot be cropped")
 
     def first_columns(self, dim: int) -> NoReturn:
-        """There are no crops."""
+        """Raise: there are no crops."""
         self.crop_width(dim)
 
 
@@ -91,7 +91,7 @@ def _ranked(rows: Tensor, matrices: Tensor, counts: list[int], turned: bool) -> 
     parts = []
     with threads.one_here():
         for part, matrix in zip(rows.split(counts), matrices, strict=True):
-            # Of a row before a matrix, MKL's sums depend on how the row lies in memory.
+            # MKL's sums of a row times a matrix depend on how the row lies in memory.
             one = (matrix if turned else matrix.mT).expand(len(part), -1, -1)
             parts.append(torch.bmm(one, part[:, :, None])[:, :, 0])
     return torch.cat([rows[:0], *parts])
@@ -107,7 +107,7 @@ def _trained(rows: Tensor, matrices: Tensor, counts: list[int], turned: bool) ->
 
 
 class _Products(torch.autograd.Function):
-    """The products of a step, each on one thread: no number of threads changes a gradient."""
+    """Products of a step, each on one thread: no number of threads changes a gradient."""
 
     @staticmethod
     def forward(

@@ -96,7 +96,7 @@ class RotatE(Model):
 
     @property
     def embedding_range(self) -> float:
-        """``(gamma + 2) / dim``: bounds of the initialisation and the unit of raw phases.
+        """Return ``(gamma + 2) / dim``: bounds of the initialisation, and the unit of raw phases.
 
         ``dim`` is that of the whole model, for every crop.
         """
@@ -104,7 +104,7 @@ class RotatE(Model):
 
     @property
     def phase_unit(self) -> float:
-        """Radians of one unit of a relation's entry."""
+        """Return the radians of one unit of a relation's entry."""
         return math.pi / self.embedding_range if self.relation_format == "raw" else 1.0
 
     @classmethod
@@ -120,7 +120,7 @@ class RotatE(Model):
         seed: int | None = None,
         fresh: Fresh = ALL_ROWS,
     ) -> "RotatE":
-        """Fresh trainable embeddings, uniform in +-(gamma + 2) / dim, as the official code.
+        """Make fresh trainable embeddings, uniform in +-(gamma + 2) / dim, as the official code.
 
         ``seed`` leaves torch's global generator alone; None uses it. ``fresh`` says which entities
         are kept.
@@ -155,7 +155,7 @@ class RotatE(Model):
         return Complex(*(nn.functional.embedding(position, part) for part in parts))
 
     def crop_width(self, dim: int) -> int | None:
-        """As :meth:`Model.crop_width`; the Euclidean norm of ``re | im`` rows has no crops."""
+        """Return :meth:`Model.crop_width`; the Euclidean norm of ``re | im`` rows has no crops."""
         if self.score != "l2":
             return dim
         if self.layout == "halves":
@@ -167,7 +167,7 @@ class RotatE(Model):
 
 
 def _format_of(relation_format: RelationFormat | None, relation: Table) -> RelationFormat:
-    """The format of relations: as said, else that of complex numbers, else raw."""
+    """Return the format of relations: the one given, else that of complex numbers, else raw."""
     if not is_complex(relation):
         return "raw" if relation_format is None else relation_format
     if relation_format not in (None, "complex"):

@@ -105,26 +105,16 @@ class RSCF(Wrapper):
 
     @property
     def nested(self) -> bool:
-        """False: norms over a crop make other filters."""
+        """Return False: norms over a crop make other filters."""
         return False
 
     def queries(
         self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None = None
     ) -> Tensor:
-        """Queries of filtered anchors, with their scale of the candidate and half of the angle.
+        """Return queries of filtered anchors, with their scale of the candidate and half the angle.
 
-        Parameters
-        ----------
-        anchors, relations, side
-            As :meth:`Model.queries`.
-        dims : int, optional
-            Crop width; rows stay full-width, zero beyond it.
-
-        Returns
-        -------
-        Tensor
-            ``[B, F]`` as :mod:`kgfast.kernels.scores` lays it out; in the precision of
-            :meth:`Model.queries`.
+        As :meth:`Model.queries`, ``[B, F]`` as :mod:`kgfast.kernels.scores` lays it out. A crop's
+        rows stay full-width, zero beyond it.
         """
         if side not in SIDES:
             raise ValueError(f"side must be 'head' or 'tail'; got {side!r}")
@@ -136,7 +126,7 @@ class RSCF(Wrapper):
             return in_chunks(filters.queries, anchors, relations, size, parallel=True)
 
     def candidates(self, side: Side, dims: int | None = None) -> Candidates:
-        """The entity table and, where relations are filtered, the factor ``[N, dims]``."""
+        """Return the entity table and, where relations are filtered, the factor ``[N, dims]``."""
         if not self.relation_transform:
             return self.model.candidates(side)
         with no_autocast(self.entity.device):
@@ -144,7 +134,7 @@ class RSCF(Wrapper):
         return Candidates(self.entity, None, factor)
 
     def candidates_of(self, side: Side, dims: Sequence[int]) -> list[Candidates]:
-        """As :meth:`Model.candidates_of`; all factors come from one pass over the rows."""
+        """Return :meth:`Model.candidates_of`; all factors come from one pass over the rows."""
         if not self.relation_transform or not self._factor_trains or self.p != 2:
             return super().candidates_of(side, dims)
         widths = sorted({self._checked(dim) for dim in dims})
@@ -158,11 +148,11 @@ class RSCF(Wrapper):
         return torch.is_grad_enabled() and trains
 
     def crop_width(self, dim: int) -> int | None:
-        """As the model's."""
+        """Return the model's."""
         return self.model.crop_width(dim)
 
     def first_columns(self, dim: int) -> Self:
-        """As :meth:`Model.first_columns`; so are the matrices."""
+        """Return :meth:`Model.first_columns`, with matrices cut alike."""
         local = self._around(self.model.first_columns(dim))
         g, r = local.entity.shape[1], local.relation.shape[1]
         cut = {
@@ -175,7 +165,7 @@ class RSCF(Wrapper):
         return local
 
     def _checked(self, dims: int | None) -> int:
-        """The width of a crop, if it and the matrices fit the model."""
+        """Return the width of a crop, if it and the matrices fit the model."""
         for name, shape in self._shapes().items():
             own = getattr(self, name).shape
             if own != shape:
@@ -183,13 +173,13 @@ class RSCF(Wrapper):
         return self.dim if dims is None else check_dim(dims, self.dim)
 
     def _shapes(self) -> dict[str, tuple[int, int]]:
-        """Those of the matrices."""
+        """Return the shapes of the matrices."""
         g, r = self.entity.shape[1], self.relation.shape[1]
         return {"A1": (r, g)} | ({"A2": (g, r), "A3": (g, r)} if self.relation_transform else {})
 
 
 class _Filters:
-    """The filters of one side and crop."""
+    """Filters of one side and crop."""
 
     def __init__(self, rscf: RSCF, side: Side, dim: int) -> None:
         self._rscf, self._model, self._side, self._dim = rscf, rscf.model, side, dim
@@ -230,7 +220,7 @@ class _Filters:
         return torch.cat(parts, 1).to(self.dtype)
 
     def factor(self) -> Tensor:
-        """``N(t A3) + 1`` (head side: ``N(h A2) + 1``) of all rows, ``[N, dim]``."""
+        """Return ``N(t A3) + 1`` (head side: ``N(h A2) + 1``) of all rows, ``[N, dim]``."""
         table, name = self._model.entity, _factor_matrix(self._side)
         if self._rscf._factor_trains:
             if self._rscf.p == 2:
@@ -250,11 +240,11 @@ class _Filters:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of queries and factor."""
+        """Return the dtype of queries and factor."""
         return torch.float64 if self._model.entity.dtype == torch.float64 else torch.float32
 
     def _scales(self, relations: Tensor) -> Tensor:
-        """``N(r A1) + 1`` in the features of the crop, 0 in the others: ``[R, G]``."""
+        """Return ``N(r A1) + 1`` in the features of the crop, 0 in the others: ``[R, G]``."""
         change = product(self._cropped(relations), self._matrix("A1", relations.dtype))
         scale = _normalised(change, self._rscf.p) + 1.0
         if self._is_whole:
@@ -263,12 +253,12 @@ class _Filters:
         return whole.index_copy(1, self._columns, scale)
 
     def _normalised(self, rows: Tensor, name: str) -> Tensor:
-        """``N(e A)`` in the features of the crop, ``[*, dim]``."""
+        """Return ``N(e A)`` in the features of the crop, ``[*, dim]``."""
         rows = rows if self._is_whole else rows.index_select(1, self._columns)
         return _normalised(product(rows, self._matrix(name, rows.dtype)), self._rscf.p)
 
     def _matrix(self, name: str, dtype: torch.dtype) -> Tensor:
-        """What a crop takes of a matrix; made once, for all chunks."""
+        """Return a crop's part of a matrix; made once, for all chunks."""
         if (name, dtype) not in self._matrices:
             matrix: Tensor = getattr(self._rscf, name)
             if not self._is_whole:
@@ -284,12 +274,12 @@ class _Filters:
         return relations.index_select(1, self._relation_columns)
 
     def _padded(self, rows: Tensor) -> Tensor:
-        """Rows of a crop ``[B, dim]``, zero beyond it."""
+        """Pad rows of a crop ``[B, dim]`` with zeros."""
         return nn.functional.pad(rows, (0, self._model.dim - self._dim))
 
 
 def _factors(rscf: RSCF, side: Side, widths: Sequence[int]) -> list[Tensor]:
-    """``N(t A3) + 1`` (head side: ``N(h A2) + 1``) with gradients, of several crops."""
+    """Return ``N(t A3) + 1`` (head side: ``N(h A2) + 1``) with gradients, of several crops."""
     rows, matrix = _trained(rscf.entity), getattr(rscf, _factor_matrix(side))
     planes = range(rows.shape[1] // rscf.dim)
     spans = [
@@ -301,7 +291,7 @@ def _factors(rscf: RSCF, side: Side, widths: Sequence[int]) -> list[Tensor]:
 
 
 def _factor_matrix(side: Side) -> str:
-    """That of the entities of a side: of tails A3, of heads A2."""
+    """Name the matrix of the entities of a side: of tails A3, of heads A2."""
     return "A3" if side == "tail" else "A2"
 
 
@@ -310,7 +300,7 @@ def _other(side: Side) -> Side:
 
 
 def _trained(table: Tensor) -> Tensor:
-    """Rows in the precision of a step of training."""
+    """Return rows in the precision of a step of training."""
     return table if table.dtype == torch.float64 else table.float()
 
 
@@ -324,12 +314,12 @@ def _normalised(rows: Tensor, p: float) -> Tensor:
 
 
 def _unit(model: Model) -> float:
-    """Radians (RotatE) or lengths (TransE) of one unit of a relation's entry."""
+    """Return radians (RotatE) or lengths (TransE) of one unit of a relation's entry."""
     return model.phase_unit if isinstance(model, RotatE) else 1.0
 
 
 def _check_model(model: Model, relation_transform: bool) -> None:
-    """That the filtered score is one that there are kernels for."""
+    """Check that there are kernels for the filtered score."""
     name = type(model).__name__
     if isinstance(model, (DistMult, ComplEx)):
         if relation_transform:

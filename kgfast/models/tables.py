@@ -16,26 +16,12 @@ Table = Tensor | npt.NDArray[Any] | tables.Table
 
 
 def held_table(name: str, table: Any, takes_complex: bool) -> Any:
-    """The same storage as a parameter: trainable only if the caller made it one.
+    """Return a table's storage as a parameter, which trains only if the caller made it one.
 
-    A tensor that requires a gradient and is no parameter stays as it is, so that gradients reach
-    what computed it. A :class:`kgfast.tables.Table` stays one: its rows are read where they are
-    asked for.
-
-    Parameters
-    ----------
-    name : str
-        Of the argument.
-    table : Tensor or array
-        ``[R, *]`` floating point; or complex ``[R, D]``, whose parts are then ``[R, 2D]`` rows
-        ``re0 im0 re1 ...``. A complex parameter that trains is trained through this one.
-    takes_complex : bool
-        Whether the model's rows are complex numbers.
-
-    Raises
-    ------
-    TypeError, ValueError
-        For a table of another kind, and for complex numbers whose parts cannot be read in place.
+    Tables are floating point ``[R, *]``; or complex ``[R, D]``, whose parts are then ``[R, 2D]``
+    rows ``re0 im0 re1 ...``. A tensor that requires a gradient and is no parameter stays as it is,
+    so that gradients reach what computed it. A :class:`kgfast.tables.Table` stays one. A TypeError
+    or ValueError names another kind, and complex numbers whose parts cannot be read in place.
     """
     if tables.is_table(table):
         return _checked_rows(name, tables.as_rows(table), takes_complex)
@@ -57,12 +43,12 @@ def held_table(name: str, table: Any, takes_complex: bool) -> Any:
 
 
 def is_computed(table: Any) -> bool:
-    """Whether a table is a tensor that requires a gradient and is no parameter."""
+    """Return whether a table is a tensor that requires a gradient and is no parameter."""
     return isinstance(table, Tensor) and table.requires_grad and not isinstance(table, nn.Parameter)
 
 
 def from_array(name: str, table: Any) -> Tensor:
-    """A tensor as it is, or one on the memory of an array."""
+    """Return a tensor as it is, or one on the memory of an array."""
     if isinstance(table, Tensor):
         return table
     if not isinstance(table, np.ndarray):
@@ -78,7 +64,7 @@ def from_array(name: str, table: Any) -> Tensor:
 
 
 def is_complex(table: Any) -> bool:
-    """Whether a tensor or an array holds complex numbers."""
+    """Return whether a tensor or an array holds complex numbers."""
     if isinstance(table, np.ndarray):
         return bool(np.iscomplexobj(table))
     if isinstance(table, Tensor):
@@ -87,12 +73,12 @@ def is_complex(table: Any) -> bool:
 
 
 def gathered(table: Tensor | tables.Rows, ids: Tensor) -> Tensor:
-    """Rows of a tensor, whose gradient has a fixed order on every device, or of a table."""
+    """Return rows of a table; the gradient of a tensor's has a fixed order on every device."""
     return table.rows(ids) if isinstance(table, tables.Rows) else functional.embedding(ids, table)
 
 
 def _checked_rows(name: str, table: tables.Rows, takes_complex: bool) -> tables.Rows:
-    """A table that is no tensor, of what :func:`held_table` takes."""
+    """Check a table that is no tensor."""
     if table.is_complex and not takes_complex:
         raise TypeError(f"{name} must be floating point, as its rows are real; got complex numbers")
     if table.dtype not in TABLE_DTYPES:
@@ -101,7 +87,7 @@ def _checked_rows(name: str, table: tables.Rows, takes_complex: bool) -> tables.
 
 
 def _parts(name: str, table: Tensor) -> Tensor:
-    """Complex rows ``[R, D]`` as real ones ``[R, 2D]``, interleaved, on the same memory."""
+    """Return complex rows ``[R, D]`` as real ones ``[R, 2D]``, interleaved, on the same memory."""
     if table.ndim != 2:
         raise ValueError(f"{name} must have two axes; got shape {list(table.shape)}")
     try:

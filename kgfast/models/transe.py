@@ -59,7 +59,7 @@ class TransE(Model):
         seed: int | None = None,
         fresh: Fresh = ALL_ROWS,
     ) -> "TransE":
-        """Fresh trainable embeddings, uniform in +-(gamma + 2) / dim, as the official RotatE code.
+        """Make fresh trainable embeddings, uniform in +-(gamma + 2) / dim, as RotatE's code.
 
         ``seed`` leaves torch's global generator alone; None uses it. ``fresh`` says which entities
         are kept.

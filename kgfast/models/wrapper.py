@@ -9,14 +9,14 @@ from torch import Tensor, nn
 from kgfast.models.base import Model, Side, shared_copy
 from kgfast.tables import Table
 
-# What other programs call the tables.
+# Other programs' names of the tables.
 _ALIASES = {"entity_embedding": "entity", "relation_embedding": "relation"}
 _OF_THE_MODEL = ("entity", "relation", "dim", "gamma", "layout")
 _OPTIONS = ("gamma", "embedding_range")  # which other programs keep among their tensors
 
 
 def unwrapped(model: Model) -> Model:
-    """The model inside of all that is put around it."""
+    """Return the model inside of all wrappers."""
     while isinstance(model, Wrapper):
         model = model.model
     return model
@@ -40,35 +40,38 @@ class Wrapper(Model):
         self.model = model
 
     def __getattr__(self, name: str) -> Any:
-        """The tables, width and, of models that have them, margin and layout of the model."""
+        """Return the model's tables and width and, where it has them, margin and layout."""
         if name in _OF_THE_MODEL:
             return getattr(self.model, name)
         return super().__getattr__(name)
 
+    def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
+        return self.model._queries(anchors, relations, side, dims)
+
     @property
     def num_relations(self) -> int:
-        """Relations of the model."""
+        """Count the relations of the model."""
         return self.model.num_relations
 
     @property
     def has_inverses(self) -> bool:
-        """As of the model."""
+        """Return what the model says."""
         return self.model.has_inverses
 
     def relation_ids(self, relations: Tensor, side: Side) -> Tensor:
-        """As the model's."""
+        """Return what the model does."""
         return self.model.relation_ids(relations, side)
 
     def with_entity(self, entity: Tensor | Table) -> Self:
-        """As :meth:`Model.with_entity`."""
+        """Return :meth:`Model.with_entity`."""
         return self._around(self.model.with_entity(entity))
 
     def with_relation(self, relation: Tensor) -> Self:
-        """As :meth:`Model.with_relation`."""
+        """Return :meth:`Model.with_relation`."""
         return self._around(self.model.with_relation(relation))
 
     def _around(self, model: Model) -> Self:
-        """The same wrapper around another model; parameters of its own are shared."""
+        """Put the same wrapper around another model; parameters of its own are shared."""
         local = shared_copy(self)
         local._modules = local._modules | {"model": model}
         return local
@@ -111,13 +114,11 @@ class Wrapper(Model):
         return super().load_state_dict(renamed, strict, assign)
 
     def _is_option(self, name: str, value: Tensor) -> bool:
-        """Whether a tensor is what is an option here; then it must be the model's."""
+        """Return whether a tensor is an option here; if so, check that it is the model's."""
         option = name.rpartition(".")[2]
         if option not in _OPTIONS:
             return False
-        innermost = self.model
-        while isinstance(innermost, Wrapper):
-            innermost = innermost.model
+        innermost = unwrapped(self.model)
         if value.numel() != 1:
             raise ValueError(f"{name} must be one number; got shape {list(value.shape)}")
         own, stated = getattr(innermost, option, None), float(value)
@@ -129,7 +130,7 @@ class Wrapper(Model):
 def _known_as(
     name: str, value: Tensor, own: Mapping[str, Tensor], by_leaf: Mapping[str, str]
 ) -> tuple[str, Tensor]:
-    """The name here of a tensor of a state dict, and the tensor as it is held here."""
+    """Return a tensor of a state dict as it is named and held here."""
     if name in own:
         return name, value
     path, _, leaf = name.rpartition(".")

@@ -1,4 +1,4 @@
-"""The operators: checks, dispatch by device, fake kernels, autograd.
+"""Operators: checks, dispatch by device, fake kernels, autograd.
 
 Everything that kgfast computes goes through these. An operator checks its arguments before any
 kernel runs, picks a backend by the device of its tensors (or by :func:`use_backend`), and is

@@ -13,7 +13,7 @@ from kgfast.ops.dispatch import get_backend
 
 
 def serves_adagrad(parameter: Tensor) -> bool:
-    """Whether :func:`adagrad` takes this parameter: contiguous float32, served by the extension."""
+    """Return whether :func:`adagrad` takes a parameter: contiguous float32 of the extension."""
     fits = parameter.dtype == torch.float32 and parameter.is_contiguous()
     fits = fits and not parameter.is_neg()
     return fits and common.offers(parameter.device, "adagrad")

@@ -1,7 +1,6 @@
-"""Rows of scores weighted by their own softmax: the negatives of self-adversarial sampling."""
+"""Sum rows of scores weighted by their own softmax, as self-adversarial sampling does."""
 
 from types import SimpleNamespace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,16 +13,16 @@ from kgfast.ops.registry import operator
 
 
 def serves_adversarial(scores: Tensor) -> bool:
-    """Whether :func:`adversarial_rows` takes these scores.
+    """Return whether :func:`adversarial_rows` takes these scores.
 
-    It does float32 where the backend fuses this loss; elsewhere torch's own operators do.
+    They must be float32, and the backend must fuse this loss.
     """
     fits = scores.dtype == torch.float32 and scores.numel() > 0
     return fits and common.offers(scores.device, "adversarial")
 
 
 def adversarial_rows(scores: Tensor, alpha: float) -> Tensor:
-    """``sum_i p_i softplus(scores_i)`` of each row, ``p = softmax(alpha * scores)``.
+    """Return ``sum_i p_i softplus(scores_i)`` of each row, ``p = softmax(alpha * scores)``.
 
     No gradient flows through p (Sun et al. 2019, eq. 5-6). Differentiable once; two runs give
     equal bits, whatever the number of threads.
@@ -64,7 +63,7 @@ def adversarial_rows(scores: Tensor, alpha: float) -> Tensor:
 
 @operator("adversarial_rows")
 def _adversarial_rows(scores: Tensor, alpha: float) -> tuple[Tensor, Tensor, Tensor]:
-    """The rows, and for the backward their highest scores and the sums of their weights."""
+    """Return the rows, their highest scores, and the sums of their weights."""
     return _kernel(scores).rows(scores, alpha)
 
 
@@ -74,36 +73,13 @@ def _(args: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor]:
     return rows, peaks, masses
 
 
-@operator("adversarial_backward")
-def _adversarial_backward(
-    grad_rows: Tensor, scores: Tensor, peaks: Tensor, masses: Tensor, alpha: float
-) -> Tensor:
-    return _kernel(scores).backward(grad_rows, scores, peaks, masses, alpha)
-
-
-@_adversarial_backward.fake
-def _(args: SimpleNamespace) -> Tensor:
-    slopes: Tensor = args.scores.new_empty(args.scores.shape)
-    return slopes
+@_adversarial_rows.gradient("scores", of="adversarial_rows", kept=("peaks", "masses"))
+def _adversarial_backward(args: SimpleNamespace) -> tuple[Tensor]:
+    given = args.grad_rows, args.scores, args.peaks, args.masses, args.alpha
+    return (_kernel(args.scores).backward(*given),)
 
 
 def _kernel(scores: Tensor) -> Adversarial:
     kernel = get_backend(common.chosen_backend(scores)).adversarial
     assert kernel is not None
     return kernel
-
-
-def _save(ctx: Any, args: SimpleNamespace, output: tuple[Tensor, Tensor, Tensor]) -> None:
-    ctx.alpha = args.alpha
-    ctx.mark_non_differentiable(*output[1:])
-    ctx.save_for_backward(args.scores, *output[1:])
-
-
-def _differentiate(
-    ctx: Any, need: list[bool], grad_rows: Tensor, *_: Tensor | None
-) -> tuple[Tensor]:
-    return (torch.ops.kgfast.adversarial_backward(grad_rows, *ctx.saved_tensors, ctx.alpha),)
-
-
-_adversarial_rows.differentiate(_differentiate, _save, wrt=("scores",))
-_adversarial_backward.refuse_second_derivative("adversarial_rows")

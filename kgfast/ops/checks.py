@@ -1,9 +1,9 @@
-"""The checks of operands that every operator makes before a kernel runs.
+"""Checks of operands that every operator makes before a kernel runs.
 
 ``check_*`` raise at once, which on a device means waiting for it. ``checked_*`` and ``require_*``
-leave that to their :class:`~kgfast.kernels.checks.Checks`: where these are deferred, the values
-that they hand back are safe to index with, and the same error is raised when they are read.
-``safe_*`` raise at once or, within :func:`kgfast.unchecked`, hand back what is safe to index with.
+leave that to :class:`~kgfast.kernels.checks.Checks`: where these are deferred, the values that they
+return are safe to index with, and the same error is raised when the checks are read. ``safe_*``
+raise at once or, within :func:`kgfast.unchecked`, return what is safe to index with.
 """
 
 import math
@@ -24,7 +24,7 @@ _QUERY_DTYPES = (torch.float32, torch.float64)
 
 
 def check_tensor(name: str, value: Tensor) -> None:
-    """That it is a tensor, and a dense one."""
+    """Check that a value is a dense tensor."""
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a tensor; got {type(value).__name__}")
     if value.layout != torch.strided:
@@ -32,14 +32,14 @@ def check_tensor(name: str, value: Tensor) -> None:
 
 
 def check_number(name: str, value: Any) -> None:
-    """That it is a number of any type, be it a tensor without axes."""
+    """Check that a value is a number of any type, or a tensor without axes."""
     is_number = isinstance(value, (int, float)) or hasattr(value, "__float__")
     if not is_number or getattr(value, "ndim", 0) != 0:
         raise TypeError(f"{name} must be a number; got {type(value).__name__}")
 
 
 def check_bounded(name: str, value: float, low: float = -math.inf) -> None:
-    """That it is a finite number, of at least ``low``."""
+    """Check that a value is a finite number, of at least ``low``."""
     check_number(name, value)
     is_finite = (
         abs(value) <= sys.float_info.max  # of an int, which may be larger than any float
@@ -52,7 +52,7 @@ def check_bounded(name: str, value: float, low: float = -math.inf) -> None:
 
 
 def check_precision(precision: str) -> None:
-    """That it is one that operands of products can be rounded to."""
+    """Check the name of a precision of products."""
     if precision not in PRECISIONS:
         raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}; got {precision!r}")
 
@@ -66,7 +66,7 @@ def check_operands(
     dims: Sequence[int] | None,
     table_name: str = "candidates",
 ) -> None:
-    """Names, shapes, dtypes and devices of what every operator takes."""
+    """Check names, shapes, dtypes and devices of what every operator takes."""
     facts = get_score(score)
     _check_rows("queries", queries, _QUERY_DTYPES)
     pool = Prepared(candidates, facts, bias, factor)
@@ -77,7 +77,7 @@ def check_operands(
 def check_candidates(
     candidates: Prepared, dims: Sequence[int] | None, table_name: str = "candidates"
 ) -> None:
-    """The same of candidates."""
+    """Check shapes, dtypes and devices of candidates."""
     table, score = candidates.table, candidates.score
     _check_rows(table_name, table, TABLE_DTYPES)
     width = table.shape[1]
@@ -96,7 +96,7 @@ def check_candidates(
 
 
 def check_queries(queries: Tensor, candidates: Prepared) -> None:
-    """The same of queries, of candidates that were checked."""
+    """Check shapes, dtypes and devices of queries of candidates that were checked."""
     _check_rows("queries", queries, _QUERY_DTYPES)
     score, has_factor = candidates.score, candidates.factor is not None
     _check_query_width(queries, candidates.table.shape[1], score, has_factor)
@@ -115,7 +115,7 @@ def _check_rows(name: str, rows: Tensor, dtypes: tuple[torch.dtype, ...]) -> Non
 def _check_factor(
     factor: Tensor, candidates: Tensor, facts: Score, dims: Sequence[int] | None
 ) -> None:
-    """A factor may end where the widest crop does."""
+    """Check a factor, which may end where the widest crop does."""
     if not facts.is_rscf:
         raise ValueError(f"factor: score {facts.name} takes none")
     check_tensor("factor", factor)
@@ -141,7 +141,7 @@ def _check_query_width(queries: Tensor, width: int, facts: Score, has_factor: bo
 
 
 def check_moves(operands: Operands) -> None:
-    """That no angle ``a b`` is beyond what the canonical sine serves."""
+    """Check that no angle ``a b`` is beyond what the canonical sine serves."""
     largest = _largest_angle(operands) if checks_values() else None
     if largest is None or not bool(largest > LARGEST_PHASE):
         return
@@ -155,7 +155,7 @@ def check_moves(operands: Operands) -> None:
 
 
 def require_moves(checks: Checks, operands: Operands) -> None:
-    """As :func:`check_moves`, at once or deferred."""
+    """Do :func:`check_moves` at once or deferred."""
     if not checks.deferred:
         return check_moves(operands)
     largest = _largest_angle(operands)
@@ -164,7 +164,7 @@ def require_moves(checks: Checks, operands: Operands) -> None:
 
 
 def _largest_angle(operands: Operands) -> Tensor | None:
-    """The largest magnitude of an angle, a float64 scalar; None where there is none."""
+    """Return the largest magnitude of an angle, a float64 scalar; None where there is none."""
     factor = operands.factor
     if factor is None or operands.score.moves is not Moves.PHASE:
         return None
@@ -176,13 +176,13 @@ def _largest_angle(operands: Operands) -> Tensor | None:
 
 
 def _moves(operands: Operands) -> Tensor:
-    """The last plane of queries."""
+    """Return the last plane of queries."""
     queries = operands.queries
     return queries[:, -(queries.shape[1] // operands.query_planes) :]
 
 
 def check_device(name: str, tensor: Tensor, candidates: Tensor, whose: str = "candidates") -> None:
-    """That a tensor is where candidates, or what else ``whose`` names, are."""
+    """Check that a tensor is where candidates, or what else ``whose`` names, are."""
     if tensor.device != candidates.device:
         raise ValueError(
             f"{name} must be on {candidates.device}, as {whose} are; got {tensor.device}"
@@ -217,7 +217,7 @@ def check_index(
     candidates: Tensor,
     whose: str = "candidates",
 ) -> None:
-    """The type, shape and device of an index; ``whose`` rows it names."""
+    """Check the type, shape and device of an index; ``whose`` rows it names."""
     check_tensor(name, index)
     if index.dtype != torch.int64:
         raise TypeError(f"{name} must be int64; got {index.dtype}")
@@ -228,7 +228,7 @@ def check_index(
 
 
 def check_ids(name: str, ids: Tensor, count: int) -> None:
-    """That every id is a row of a table of ``count``."""
+    """Check that every id is a row of a table of ``count``."""
     if not len(ids):
         return
     low, high = torch.aminmax(ids)
@@ -239,7 +239,7 @@ def check_ids(name: str, ids: Tensor, count: int) -> None:
 
 
 def check_indptr(indptr: Tensor, nnz: int, kind: str = "exclude") -> None:
-    """That the row pointers ``<kind>_indptr`` rise from 0 to the number of entries."""
+    """Check that the row pointers ``<kind>_indptr`` rise from 0 to the number of entries."""
     if not (int(indptr[0]) == 0 and int(indptr[-1]) == nnz and bool((indptr.diff() >= 0).all())):
         raise ValueError(
             f"{kind}_indptr must rise from 0 to len({kind}_indices) = {nnz}; "
@@ -248,7 +248,7 @@ def check_indptr(indptr: Tensor, nnz: int, kind: str = "exclude") -> None:
 
 
 def check_unique(name: str, ids: Tensor) -> None:
-    """That no id occurs twice."""
+    """Check that no id occurs twice."""
     if bool((ids[1:] > ids[:-1]).all()):  # they ascend: nothing to sort
         return
     ordered = ids.sort().values
@@ -260,7 +260,7 @@ def check_unique(name: str, ids: Tensor) -> None:
 
 
 def checked_ids(checks: Checks, name: str, ids: Tensor, count: int) -> Tensor:
-    """``ids``, each a row of a table of ``count``; where the check is deferred, forced to be."""
+    """Return ids that are rows of a table of ``count``: forced to be, where checks are deferred."""
     if not (checks.deferred and count):
         check_ids(name, ids, count)
         return ids
@@ -270,7 +270,7 @@ def checked_ids(checks: Checks, name: str, ids: Tensor, count: int) -> Tensor:
 
 
 def safe_ids(name: str, ids: Tensor, count: int) -> Tensor:
-    """``ids``, each a row of a table of ``count``: checked, or forced to be."""
+    """Return ids that are rows of a table of ``count``: checked, or forced to be."""
     if checks_values() or not count:
         check_ids(name, ids, count)
         return ids
@@ -278,7 +278,7 @@ def safe_ids(name: str, ids: Tensor, count: int) -> Tensor:
 
 
 def safe_rows(index: Tensor, count: int) -> Tensor:
-    """An index ``[B, K]`` that names rows that there are: checked, or forced to."""
+    """Return an index ``[B, K]`` of existing rows: checked, or forced to be."""
     if not index.numel():
         return index
     if count and not checks_values():
@@ -294,7 +294,7 @@ def safe_rows(index: Tensor, count: int) -> Tensor:
 
 
 def checked_indptr(checks: Checks, indptr: Tensor, nnz: int, kind: str = "exclude") -> Tensor:
-    """``indptr``, rising from 0 to ``nnz``; where the check is deferred, forced to be."""
+    """Return ``indptr`` rising from 0 to ``nnz``: forced to, where checks are deferred."""
     if not checks.deferred:
         check_indptr(indptr, nnz, kind)
         return indptr
@@ -304,7 +304,7 @@ def checked_indptr(checks: Checks, indptr: Tensor, nnz: int, kind: str = "exclud
 
 
 def require_unique(checks: Checks, name: str, ids: Tensor) -> None:
-    """As :func:`check_unique`, at once or deferred."""
+    """Do :func:`check_unique` at once or deferred."""
     if not checks.deferred:
         return check_unique(name, ids)
     ordered = ids.sort().values
@@ -312,14 +312,14 @@ def require_unique(checks: Checks, name: str, ids: Tensor) -> None:
 
 
 def require_finite(checks: Checks, name: str, values: Tensor) -> None:
-    """As :func:`kgfast.kernels.checks.check_finite`, at once or deferred."""
+    """Do :func:`kgfast.kernels.checks.check_finite` at once or deferred."""
     if not checks.deferred:
         return check_finite(name, values)
     checks.keep(values.isfinite().all(), lambda: check_finite(name, values))
 
 
 def check_apart(name: str, tensor: Tensor, other_name: str, other: Tensor) -> None:
-    """That two tensors have no byte in common, as far as their ends tell."""
+    """Check that two tensors have no byte in common, as far as their ends tell."""
     if not (tensor.numel() and other.numel()):
         return
     (first, end), (other_first, other_end) = _extent(tensor), _extent(other)
@@ -328,7 +328,7 @@ def check_apart(name: str, tensor: Tensor, other_name: str, other: Tensor) -> No
 
 
 def _extent(tensor: Tensor) -> tuple[int, int]:
-    """The addresses of the first byte and of the one past the last."""
+    """Return the addresses of the first byte and of the one past the last."""
     steps = zip(tensor.shape, tensor.stride(), strict=True)
     last = sum((size - 1) * stride for size, stride in steps)  # strides are not negative
     first = tensor.data_ptr()

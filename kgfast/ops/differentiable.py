@@ -1,4 +1,4 @@
-"""What the differentiable operators share: their backend, their precision, their empty results."""
+"""Backend, precision and empty results of the differentiable operators."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -14,14 +14,14 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 def full_precision(queries: Tensor) -> Tensor:
-    """Queries in half precision (as autocast makes them) as float32; the cast is exact."""
+    """Return queries in half precision (as autocast makes them) as float32, which is exact."""
     if isinstance(queries, Tensor) and queries.dtype in _HALF:
         return queries.float()
     return queries
 
 
 def chosen_backend(queries: Tensor) -> str:
-    """The backend of a forward, which its backward keeps.
+    """Return the backend of a forward, which its backward keeps.
 
     Float64 queries are served by the reference: the other backends score in float32.
     """
@@ -29,12 +29,12 @@ def chosen_backend(queries: Tensor) -> str:
 
 
 def _backend_name(device: torch.device) -> str:
-    """Under torch.compile, the backend is that of the compilation."""
+    """Return the backend; of a compiled graph the one at compilation."""
     return backend_for(device)
 
 
 def offers(device: torch.device, kernel: str) -> bool:
-    """Whether the backend that serves a device has an optional kernel; compiled as above."""
+    """Return whether the backend that serves a device has an optional kernel."""
     return getattr(get_backend(find_backend(device)[0]), kernel) is not None
 
 
@@ -58,13 +58,7 @@ def no_autocast(device: torch.device) -> AbstractContextManager[Any]:
 
 
 def refuse_forward_mode(name: str, *tensors: Tensor | None) -> None:
-    """Raise where a tensor carries a forward-mode derivative, which would be lost without a word.
-
-    Raises
-    ------
-    NotImplementedError
-        That names the operator and what to use.
-    """
+    """Raise where a tensor carries a forward-mode derivative, which would be lost silently."""
     if forward_ad._current_level < 0:
         return
     for tensor in tensors:
@@ -85,21 +79,18 @@ def has_gradients(*tensors: Tensor | None) -> bool:
 
 
 def empty_scores(queries: Tensor, shape: Sequence[int], dims: Sequence[int] | None) -> Tensor:
-    """Room for scores: float64 for float64 queries, else float32."""
+    """Make room for scores: float64 for float64 queries, else float32."""
     shape = tuple(shape) if dims is None else (len(dims), *shape)
     return torch.empty(shape, dtype=result_dtype(queries), device=queries.device)
 
 
 def result_dtype(queries: Tensor) -> torch.dtype:
-    """Scores and losses of float64 queries are float64, all others float32."""
+    """Return the dtype of scores and losses: float64 of float64 queries, else float32."""
     return torch.float64 if queries.dtype == torch.float64 else torch.float32
 
 
 def zero_gradients(tensors: Sequence[Tensor | None], need: Sequence[bool]) -> list[Tensor]:
-    """Zeros like the tensors; empty ones where not needed, as an operator cannot return None.
-
-    The first of the tensors is never None.
-    """
+    """Make zeros like the tensors; empty ones where not needed. The first is never None."""
     first = tensors[0]
     assert first is not None
     return [
@@ -111,27 +102,11 @@ def zero_gradients(tensors: Sequence[Tensor | None], need: Sequence[bool]) -> li
 
 
 def or_empty(gradient: Tensor | None, like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Return a gradient, or nothing in its place: an operator cannot return None."""
+    """Return a gradient, or an empty tensor in its place: an operator cannot return None."""
     return like.new_empty(0, dtype=dtype) if gradient is None else gradient
 
 
-def fake_row_gradients(
-    tensors: Sequence[Tensor | None], need: Sequence[bool], *, sparse: bool
-) -> tuple[Tensor, ...]:
-    """Stand for the gradients of queries, table, bias and factor, and for the ids of rows.
-
-    ``sparse``: the table's gradient has as many rows as there are ids, which nobody knows.
-    """
-    queries, table, bias, factor = zero_gradients(tensors, need)
-    count: int | torch.SymInt = 0
-    if sparse and need[1] and tensors[1] is not None:
-        count = torch.library.get_ctx().new_dynamic_size()
-        table = tensors[1].new_empty(count, tensors[1].shape[1])
-    ids = torch.empty(count, dtype=torch.int64, device=queries.device)
-    return queries, table, bias, factor, ids
-
-
 def bias_gradient(per_candidate: Tensor, bias: Tensor) -> Tensor:
-    """The gradient ``[N]`` in the shape (``[N]`` or ``[1]``) and the dtype of the bias."""
+    """Return the gradient ``[N]`` in the shape (``[N]`` or ``[1]``) and the dtype of the bias."""
     total = per_candidate if bias.shape == per_candidate.shape else per_candidate.sum(0, True)
     return total.to(bias.dtype)

@@ -1,4 +1,4 @@
-"""Which backend serves a tensor, and where its kernels are."""
+"""Choice of the backend that serves a tensor."""
 
 import os
 import warnings
@@ -104,12 +104,12 @@ def cores_for_kernels(device: torch.device) -> AbstractContextManager[None]:
 
 
 def backend_for(device: torch.device) -> str:
-    """The backend that serves tensors of ``device``.
+    """Return the name of the backend that serves tensors of ``device``.
 
-    That of :func:`use_backend`, else of the environment variable ``KGFAST_BACKEND``, else ``cpu``
-    for CPU tensors and ``triton`` for CUDA and ROCm ones; ``reference`` where that one is not
-    installed, with one warning. Tensors of MPS and XPU are served as those of the CPU, to which
-    they are copied, also with one warning.
+    :func:`use_backend` decides, else the environment variable ``KGFAST_BACKEND``. Else it is
+    ``cpu`` for CPU tensors and ``triton`` for CUDA and ROCm ones, or ``reference`` where that
+    backend is not installed, with one warning. Tensors of MPS and XPU are copied to the CPU and
+    served there, also with one warning.
 
     Raises
     ------
@@ -124,7 +124,7 @@ def backend_for(device: torch.device) -> str:
 
 
 def is_copied(device: torch.device) -> bool:
-    """Whether tensors of a device are copied to the CPU; the first time it says so."""
+    """Return whether tensors of a device are copied to the CPU; the first time, warn of it."""
     if device.type not in COPIED:
         return False
     _warn_once(f"kgfast: no kernels for {device.type} tensors: they are copied to the CPU")
@@ -132,7 +132,7 @@ def is_copied(device: torch.device) -> bool:
 
 
 def find_backend(device: torch.device) -> tuple[str, str | None]:
-    """As :func:`backend_for`, without the warning: the backend, and why it is not a better one."""
+    """Return the backend of a device without a warning, and why it is not a better one."""
     forced = _forced_backend.get()
     if forced is None and "KGFAST_BACKEND" in os.environ:
         forced = _checked_backend(os.environ["KGFAST_BACKEND"], "KGFAST_BACKEND")
@@ -146,7 +146,7 @@ def find_backend(device: torch.device) -> tuple[str, str | None]:
 
 
 def what_is_missing(name: str) -> str:
-    """Why a backend cannot serve, what to install, and what its absence costs, in a line."""
+    """Say why a backend cannot serve, what to install, and what its absence costs, in a line."""
     missing = _module(name).what_is_missing()
     return f"{missing}; {_WITHOUT[name]}"
 
@@ -175,7 +175,7 @@ def _is_available(name: str) -> bool:
 
 @cache
 def _module(name: str) -> Any:
-    """What is in ``kgfast.kernels``; asking Python each time costs more than the answer."""
+    """Import a module of ``kgfast.kernels``; asking Python each time costs more than the answer."""
     return import_module(f"kgfast.kernels.{name}")
 
 
@@ -186,7 +186,7 @@ def _warn_once(message: str) -> None:
 
 
 def get_backend(name: str) -> Backend:
-    """The backend of a name, which is loaded where it is not yet."""
+    """Return the backend of a name."""
     if name in _others:
         return _others[name]
     backend: Backend = _module(f"{name}.backend")

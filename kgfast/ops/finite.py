@@ -33,23 +33,10 @@ def check_scores(
     index: Tensor | None = None,
     table_name: str = "candidates",
 ) -> None:
-    """Name what made one of the scores not finite, if something did.
+    """Raise a NonFiniteError that names the row that made one of the scores not finite.
 
-    Parameters
-    ----------
-    scores : Tensor
-        Or sums of them: not finite where one of them is not.
-    operands : Operands
-        What they are scores of.
-    index : Tensor, optional
-        The rows of the table that take part; all by default.
-    table_name : str
-        What the table is called in errors.
-
-    Raises
-    ------
-    NonFiniteError
-        For the first row that holds a NaN or an infinity, or a bias that is NaN or inf.
+    ``scores`` may be sums of scores; ``index`` names the rows of the table that take part, all by
+    default.
     """
     if checks_values() and not bool(scores.sum().isfinite()):
         name_not_finite(operands, index, table_name)
@@ -58,7 +45,7 @@ def check_scores(
 def name_not_finite(
     operands: Operands, index: Tensor | None = None, table_name: str = "candidates"
 ) -> None:
-    """Raise for the first number that is not finite, as :func:`check_scores` does, if there is."""
+    """Raise for the first number among the operands that is not finite, if there is one."""
     score, bias, factor = operands.score, operands.bias, operands.factor
     width = None if operands.dims is None else max(operands.dims)
     planes = operands.query_planes
@@ -78,7 +65,7 @@ def check_rows(
     ids: Tensor | None = None,
     part: Callable[[Tensor], Tensor] = lambda rows: rows,
 ) -> None:
-    """Raise for the first row, of those that ids name, whose part holds what is not finite."""
+    """Raise for the first row, of those that ids name, whose part is not finite."""
     for first, count in _chunks(len(values) if ids is None else len(ids), values.shape[1]):
         rows = slice(first, first + count) if ids is None else ids[first : first + count]
         bad = (~part(values[rows]).isfinite().all(1)).nonzero()
@@ -99,25 +86,10 @@ def _chunks(count: int, width: int) -> Iterator[tuple[int, int]]:
 def check_mask(
     bias: Tensor | None, count: int, positives: Tensor, name: str, smoothing: tuple[str, float]
 ) -> None:
-    """Check a bias of -inf in a loss: where it is, a label must be 0.
+    """Check that labels are 0 where a bias of -inf leaves a candidate out.
 
-    Parameters
-    ----------
-    bias : Tensor or None
-        ``[N]`` or ``[1]``.
-    count : int
-        N.
-    positives : Tensor
-        int64 ``[P]``: the candidates with a label of their own.
-    name : str
-        What they are called.
-    smoothing : str and float
-        What gives every candidate a label, its name and value.
-
-    Raises
-    ------
-    ValueError
-        That names the positive, or the smoothing.
+    ``count`` is N; ``positives``, int64 ``[P]`` and called ``name``, are the candidates with a
+    label of their own; ``smoothing``, a name and a value, gives every candidate a label.
     """
     if bias is None or not checks_values():
         return

@@ -1,4 +1,4 @@
-"""Candidates that each query names itself: their checks, and their form."""
+"""Candidates that each query names itself: checks, and the form that backends take."""
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ PAD = -1  # in a row of fewer candidates than others
 
 
 def check_lists(ids: Tensor, indptr: Tensor | None, num_queries: int, candidates: Tensor) -> None:
-    """The shapes, dtypes and devices of lists: ``ids [B, K]``, or ``indptr [B + 1]`` and ids."""
+    """Check shapes, dtypes and devices of ``ids [B, K]``, or of ``indptr [B + 1]`` and ids."""
     parts = {"candidate_ids": ids} | ({} if indptr is None else {"candidate_indptr": indptr})
     for name, part in parts.items():
         check_tensor(name, part)
@@ -32,10 +32,10 @@ def check_lists(ids: Tensor, indptr: Tensor | None, num_queries: int, candidates
 
 
 def lists_of(ids: Tensor, indptr: Tensor | None, num_rows: int, first: int = 0) -> Lists:
-    """Lists whose values are checked: ids of a table of ``num_rows``, each once in its row.
+    """Return lists of checked values: ids of a table of ``num_rows``, each once in its row.
 
-    ``ids [B, K]`` may hold -1, which is no candidate. Those of rows rise in the result. ``first``:
-    the place of the first row of ``ids``, in errors.
+    ``ids [B, K]`` may hold -1, which is no candidate. Ids rise in each row of the result.
+    ``first``: the place of the first row of ``ids``, in errors.
     """
     if indptr is None:
         return _padded(ids, num_rows, first)
@@ -83,7 +83,7 @@ def _ragged(ids: Tensor, indptr: Tensor, num_rows: int, first: int) -> Lists:
 
 
 def _sorted(values: Tensor) -> Tensor:
-    """Values that rise along the last axis."""
+    """Sort values along the last axis."""
     if values.device.type != "cpu":
         return values.sort(-1).values
     return torch.from_numpy(np.sort(values.numpy(), axis=-1))  # 5 times as fast as torch's

@@ -1,6 +1,5 @@
 """Row losses over all candidates, streamed: no ``[B, N]`` tensor forward or backward."""
 
-from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,7 +35,7 @@ def bce(
     *,
     precision: str = "float32",
 ) -> Tensor:
-    """Binary cross entropy of each query's scores with all candidates.
+    """Compute binary cross entropy of each query's scores with all candidates.
 
     With scores ``x`` (bias included) and labels ``a [j positive] + c``::
 
@@ -88,11 +87,8 @@ def bce(
     >>> bce(torch.tensor([[1.0]]), table, None, *positives, 1.0, 0.0, "dot")
     tensor([0.8201])
     """
-    common.refuse_forward_mode("bce", queries, candidates, bias)
-    queries = common.full_precision(queries)
-    check_operands(queries, candidates, score, bias, None, None)
+    queries = checked_queries("bce", queries, candidates, bias, score, precision)
     check_labels(queries, candidates, positive_indptr, positive_indices, label_a, label_c)
-    check_rounded(precision, queries, score)
     rows: Tensor = torch.ops.kgfast.bce(
         queries,
         candidates,
@@ -118,7 +114,7 @@ def cross_entropy(
     *,
     precision: str = "float32",
 ) -> Tensor:
-    """Softmax cross entropy of each query's scores with all candidates.
+    """Compute softmax cross entropy of each query's scores with all candidates.
 
     With scores ``x`` (bias included), target ``t`` and smoothing eps::
 
@@ -151,12 +147,9 @@ def cross_entropy(
     >>> cross_entropy(torch.tensor([[1.0]]), table, None, torch.tensor([2]), 0.0, "dot")
     tensor([0.1698])
     """
-    common.refuse_forward_mode("cross_entropy", queries, candidates, bias)
-    queries = common.full_precision(queries)
-    check_operands(queries, candidates, score, bias, None, None)
+    queries = checked_queries("cross_entropy", queries, candidates, bias, score, precision)
     check_index("targets", targets, (len(queries),), candidates)
     check_smoothing(label_smoothing)
-    check_rounded(precision, queries, score)
     tensors = queries, candidates, bias
     options = targets, float(label_smoothing), score, precision, common.chosen_backend(queries)
     if torch.compiler.is_compiling() or not common.has_gradients(*tensors):
@@ -167,7 +160,7 @@ def cross_entropy(
 
 
 class _KeptScores(Function):
-    """The operator, whose scores a backend may keep for the first backward, which overwrites them.
+    """Operator whose scores a backend may keep for the first backward, which overwrites them.
 
     A second one through a graph that was retained scores again.
     """
@@ -203,9 +196,29 @@ class _KeptScores(Function):
                 grad_rows, logsumexp, targets.contiguous(), smoothing, scores
             )
             made = run.cross_entropy_gradients(operands, made_of, LossNeed(*need), backend=backend)
-            gradients = as_outputs(made, operands)
+            gradients = as_gradients(made, bias)
         needed = zip(gradients, need, strict=True)
         return *(it if is_needed else None for it, is_needed in needed), None
+
+
+def checked_queries(
+    name: str,
+    queries: Tensor,
+    candidates: Tensor,
+    bias: Tensor | None,
+    score: str,
+    precision: str,
+) -> Tensor:
+    """Check the operands of a loss; return its queries, in float32 at least."""
+    common.refuse_forward_mode(name, queries, candidates, bias)
+    queries = common.full_precision(queries)
+    check_operands(queries, candidates, score, bias, None, None)
+    check_precision(precision)
+    if precision != "float32" and score != "dot":
+        raise ValueError(f"precision: {precision} is of dot products; got score {score!r}")
+    if precision != "float32" and queries.dtype != torch.float32:
+        raise ValueError(f"precision: {precision} is of float32 queries; got {queries.dtype}")
+    return queries
 
 
 def check_labels(
@@ -224,21 +237,10 @@ def check_labels(
 
 
 def check_smoothing(label_smoothing: float) -> None:
-    """That a smoothing of labels leaves something of them."""
+    """Check that a smoothing of labels leaves something of them."""
     check_number("label_smoothing", label_smoothing)
     if not 0 <= label_smoothing < 1:
         raise ValueError(f"label_smoothing must be in [0, 1); got {label_smoothing}")
-
-
-def check_rounded(precision: str, queries: Tensor, score: str) -> None:
-    """That what is multiplied can be rounded so, wherever that is computed."""
-    check_precision(precision)
-    if precision == "float32":
-        return
-    if score != "dot":
-        raise ValueError(f"precision: {precision} is of dot products; got score {score!r}")
-    if queries.dtype != torch.float32:
-        raise ValueError(f"precision: {precision} is of float32 queries; got {queries.dtype}")
 
 
 @operator("bce", waits=True)
@@ -255,7 +257,7 @@ def _bce(
     backend: str,
 ) -> Tensor:
     operands = run.operands_of(queries, candidates, score, bias, precision=precision)
-    labels = Labels(positive_indptr.contiguous(), positive_indices.contiguous(), label_a, label_c)
+    labels = labels_of(positive_indptr, positive_indices, label_a, label_c)
     return run.bce(operands, labels, backend=backend).rows
 
 
@@ -264,66 +266,13 @@ def _(args: SimpleNamespace) -> Tensor:
     return common.empty_scores(args.queries, (len(args.queries),), None)
 
 
-@operator("bce_backward", waits=True)
-def _bce_backward(
-    grad_rows: Tensor,
-    queries: Tensor,
-    candidates: Tensor,
-    bias: Tensor | None,
-    positive_indptr: Tensor,
-    positive_indices: Tensor,
-    label_a: float,
-    label_c: float,
-    score: str,
-    precision: str,
-    backend: str,
-    need: Sequence[bool],
-) -> tuple[Tensor, Tensor, Tensor]:
-    operands = run.operands_of(queries, candidates, score, bias, precision=precision)
-    labels = Labels(positive_indptr.contiguous(), positive_indices.contiguous(), label_a, label_c)
-    gradients = run.bce_gradients(operands, labels, grad_rows, LossNeed(*need), backend=backend)
-    return as_outputs(gradients, operands)
-
-
-@_bce_backward.fake
-def _(args: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor]:
-    return fake_gradients(args)
-
-
-def fake_gradients(args: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor]:
-    """What stands for the gradients of a loss."""
-    tensors = args.queries, args.candidates, args.bias
-    of_queries, of_candidates, of_bias = common.zero_gradients(tensors, args.need)
-    return of_queries, of_candidates, of_bias
-
-
-def as_outputs(gradients: LossGradients, operands: Operands) -> tuple[Tensor, Tensor, Tensor]:
-    """What a loss gave, as an operator must: the bias in its shape and dtype, no None."""
-    queries, bias, of_bias = operands.queries, operands.bias, gradients.bias
-    if bias is not None and of_bias is not None:
-        of_bias = common.bias_gradient(of_bias, bias)
-    return (
-        queries.new_empty(0) if gradients.queries is None else gradients.queries,
-        queries.new_empty(0) if gradients.table is None else gradients.table,
-        queries.new_empty(0) if of_bias is None else of_bias,
-    )
-
-
-def _save_bce(ctx: Any, args: SimpleNamespace, output: Tensor) -> None:
-    positives = args.positive_indptr, args.positive_indices
-    ctx.save_for_backward(args.queries, args.candidates, args.bias, *positives)
-    ctx.facts = args.label_a, args.label_c, args.score, args.precision, args.backend
-
-
-def _differentiate_bce(ctx: Any, need: list[bool], grad_rows: Tensor) -> tuple[Tensor, ...]:
-    gradients: tuple[Tensor, ...] = torch.ops.kgfast.bce_backward(
-        grad_rows, *ctx.saved_tensors, *ctx.facts, need
-    )
-    return gradients
-
-
-_bce.differentiate(_differentiate_bce, _save_bce, wrt=_DIFFERENTIABLE)
-_bce_backward.refuse_second_derivative("bce")
+@_bce.gradient(*_DIFFERENTIABLE, of="bce")
+def _bce_backward(args: SimpleNamespace) -> tuple[Tensor | None, ...]:
+    operands = operands_of(args)
+    labels = labels_of(args.positive_indptr, args.positive_indices, args.label_a, args.label_c)
+    need = LossNeed(*args.need)
+    made = run.bce_gradients(operands, labels, args.grad_rows, need, backend=args.backend)
+    return as_gradients(made, args.bias)
 
 
 @operator("cross_entropy", waits=True)
@@ -337,7 +286,7 @@ def _cross_entropy(
     precision: str,
     backend: str,
 ) -> tuple[Tensor, Tensor]:
-    """Row losses, and their logsumexp in float64 for the backward."""
+    """Return row losses, and their logsumexp in float64 for the backward."""
     operands = run.operands_of(queries, candidates, score, bias, precision=precision)
     result = run.cross_entropy(operands, targets.contiguous(), label_smoothing, backend=backend)
     return result.rows, result.logsumexp
@@ -349,46 +298,29 @@ def _(args: SimpleNamespace) -> tuple[Tensor, Tensor]:
     return rows, torch.empty(rows.shape, dtype=torch.float64, device=rows.device)
 
 
-@operator("cross_entropy_backward", waits=True)
-def _cross_entropy_backward(
-    grad_rows: Tensor,
-    logsumexp: Tensor,
-    queries: Tensor,
-    candidates: Tensor,
-    bias: Tensor | None,
-    targets: Tensor,
-    label_smoothing: float,
-    score: str,
-    precision: str,
-    backend: str,
-    need: Sequence[bool],
-) -> tuple[Tensor, Tensor, Tensor]:
-    operands = run.operands_of(queries, candidates, score, bias, precision=precision)
-    made_of = CrossEntropyBackward(grad_rows, logsumexp, targets.contiguous(), label_smoothing)
-    gradients = run.cross_entropy_gradients(operands, made_of, LossNeed(*need), backend=backend)
-    return as_outputs(gradients, operands)
+@_cross_entropy.gradient(*_DIFFERENTIABLE, of="cross_entropy", kept=("logsumexp",))
+def _cross_entropy_backward(args: SimpleNamespace) -> tuple[Tensor | None, ...]:
+    targets = args.targets.contiguous()
+    made_of = CrossEntropyBackward(args.grad_rows, args.logsumexp, targets, args.label_smoothing)
+    need = LossNeed(*args.need)
+    made = run.cross_entropy_gradients(operands_of(args), made_of, need, backend=args.backend)
+    return as_gradients(made, args.bias)
 
 
-@_cross_entropy_backward.fake
-def _(args: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor]:
-    return fake_gradients(args)
+def labels_of(indptr: Tensor, indices: Tensor, label_a: float, label_c: float) -> Labels:
+    """Return the labels of :func:`bce`, contiguous."""
+    return Labels(indptr.contiguous(), indices.contiguous(), label_a, label_c)
 
 
-def _save_cross_entropy(ctx: Any, args: SimpleNamespace, output: tuple[Tensor, Tensor]) -> None:
-    logsumexp = output[1]
-    ctx.mark_non_differentiable(logsumexp)
-    ctx.save_for_backward(logsumexp, args.queries, args.candidates, args.bias, args.targets)
-    ctx.facts = args.label_smoothing, args.score, args.precision, args.backend
+def operands_of(args: SimpleNamespace) -> Operands:
+    """Return the operands of a backward operator's arguments."""
+    tensors = args.queries, args.candidates
+    return run.operands_of(*tensors, args.score, args.bias, precision=args.precision)
 
 
-def _differentiate_cross_entropy(
-    ctx: Any, need: list[bool], grad_rows: Tensor, _: Tensor | None
-) -> tuple[Tensor, ...]:
-    gradients: tuple[Tensor, ...] = torch.ops.kgfast.cross_entropy_backward(
-        grad_rows, *ctx.saved_tensors, *ctx.facts, need
-    )
-    return gradients
-
-
-_cross_entropy.differentiate(_differentiate_cross_entropy, _save_cross_entropy, wrt=_DIFFERENTIABLE)
-_cross_entropy_backward.refuse_second_derivative("cross_entropy")
+def as_gradients(made: LossGradients, bias: Tensor | None) -> tuple[Tensor | None, ...]:
+    """Return the gradients of queries, candidates and bias, the last in its shape and dtype."""
+    of_bias = made.bias
+    if bias is not None and of_bias is not None:
+        of_bias = common.bias_gradient(of_bias, bias)
+    return made.queries, made.table, of_bias

@@ -3,7 +3,6 @@
 Elsewhere they are formulas of scores (:mod:`kgfast.losses.formula`), which are the specification.
 """
 
-from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,18 +15,16 @@ from kgfast.ops import differentiable as common
 from kgfast.ops import run
 from kgfast.ops.checks import check_operands
 from kgfast.ops.registry import operator
-from kgfast.ops.row_gradients import RowGradients
-from kgfast.ops.scores import check_row_index
+from kgfast.ops.scores import check_row_index, whole_factor
 
 PoolRows = tuple[Tensor, Tensor]
 ListRows = tuple[Tensor, Tensor, Tensor]
 
 
 def fuses_negatives(queries: Tensor, bias: Tensor | None, negatives: Tensor) -> bool:
-    """Whether :func:`pool_rows` or :func:`list_rows` takes these.
+    """Return whether :func:`pool_rows` or :func:`list_rows` takes these operands.
 
-    They do float32 where the backend fuses such losses; negatives of each row without the gradient
-    of a bias.
+    They take float32 where the backend fuses such losses; lists take no bias that has a gradient.
     """
     if queries.dtype == torch.float64 or not (len(queries) and negatives.numel()):
         return False
@@ -37,26 +34,11 @@ def fuses_negatives(queries: Tensor, bias: Tensor | None, negatives: Tensor) -> 
 
 
 def pool_rows(operands: Operands, positive: Tensor, loss: NegativeLoss) -> PoolRows:
-    """What a pool of negatives, the rows of the operands, adds to the loss of each query.
+    """Return what a pool of negatives, the rows of the operands, adds to each query's loss.
 
-    Parameters
-    ----------
-    operands : Operands
-        Differentiable in all; see :func:`fuses_negatives`.
-    positive : Tensor
-        ``[B]``: the scores of the positives.
-    loss : NegativeLoss
-        Its formula says what is added. The mask fits.
-
-    Returns
-    -------
-    rows, masses : Tensor
-        float32 ``[B]``; of ``margin`` and ``logistic`` masses are the negatives that take part.
-
-    Raises
-    ------
-    ValueError, TypeError
-        As :func:`kgfast.ops.pairwise_scores`.
+    ``positive [B]`` are the scores of the positives. The result is ``rows`` and ``masses``, float32
+    ``[B]``; of ``margin`` and ``logistic`` masses count the negatives that take part.
+    Differentiable in all; raises as :func:`kgfast.ops.pairwise_scores`.
     """
     queries, table, bias, factor = _checked(operands, "pool_rows")
     rows: tuple[Tensor, ...] = torch.ops.kgfast.negative_rows(
@@ -76,29 +58,11 @@ def list_rows(
     *,
     sparse: bool = False,
 ) -> ListRows:
-    """What negatives of each query add to its loss, and the score of its positive.
+    """Return the scores of positives, what each query's own negatives add, and masses.
 
-    Parameters
-    ----------
-    operands : Operands
-        The table that ids are rows of; differentiable in all but the bias.
-    targets, negatives : Tensor
-        int64 ``[B]`` and ``[B, K]``.
-    loss : NegativeLoss
-    sparse : bool
-        As of :func:`kgfast.ops.indexed_scores`.
-
-    Returns
-    -------
-    positive, rows, masses : Tensor
-        float32 ``[B]``.
-
-    Raises
-    ------
-    ValueError, TypeError
-        As :func:`kgfast.ops.indexed_scores`.
-    RuntimeError
-        For ``sparse=True`` under ``torch.compile``.
+    ``targets [B]`` and ``negatives [B, K]`` are int64 rows of the operands' table. The result is
+    float32 ``[B]`` each, differentiable in all but the bias; ``sparse`` and errors as of
+    :func:`kgfast.ops.indexed_scores`.
     """
     queries, table, bias, factor = _checked(operands, "list_rows", "table")
     check_row_index(negatives, queries, table)
@@ -115,7 +79,7 @@ def list_rows(
 
 
 def _checked(operands: Operands, name: str, table_name: str = "candidates") -> tuple[Any, ...]:
-    """Queries, in float32, table, bias and factor."""
+    """Return queries, in float32, table, bias and factor."""
     queries, candidates = common.full_precision(operands.queries), operands.candidates
     tensors = queries, candidates.table, candidates.bias, candidates.factor
     common.refuse_forward_mode(name, *tensors)
@@ -129,7 +93,7 @@ def _flat(loss: NegativeLoss) -> tuple[str, float, Tensor | None]:
 
 
 def _keeps(*tensors: Tensor | None) -> bool:
-    """Whether a backward may follow."""
+    """Return whether a backward may follow."""
     return torch.is_grad_enabled() and any(it is not None and it.requires_grad for it in tensors)
 
 
@@ -150,7 +114,7 @@ def _negative_rows(
     backend: str,
     sparse: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """As :class:`~kgfast.kernels.negatives.NegativeRows`, but no positives of a pool."""
+    """Return :class:`~kgfast.kernels.negatives.NegativeRows`, but no positives of a pool."""
     operands = run.operands_of(queries, table, score, bias, factor)
     loss, sampled = _loss(formula, parameter, mask), Sampled(positive, targets, negatives)
     made = run.negative_rows(operands, sampled, loss, keeps=keeps, backend=backend)
@@ -172,89 +136,35 @@ def _(args: SimpleNamespace) -> tuple[Tensor, ...]:
     )
 
 
-@operator("negative_backward", waits=True)
-def _negative_backward(
-    grads: Sequence[Tensor],
-    kept: Sequence[Tensor],
-    queries: Tensor,
-    table: Tensor,
-    bias: Tensor | None,
-    factor: Tensor | None,
-    mask: Tensor | None,
-    score: str,
-    formula: str,
-    parameter: float,
-    sparse: bool,
-    backend: str,
-    need: Sequence[bool],
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of queries, table, bias and factor, and ids; of what is not needed, nothing.
-
-    ``grads`` are those of rows and positives, ``kept`` the rest of the forward's results.
-    ``sparse``, of lists: the table's is that of the rows with the ids. The factor's is whole.
-    """
-    operands = run.operands_of(queries, table, score, bias, factor)
-    gradients, of_bias = run.negative_gradients(
+@_negative_rows.gradient(
+    *("queries", "table", "bias", "factor", "positive"),
+    of="losses of negatives",
+    grads=("grad_rows", "grad_positive"),
+    kept=("own", "masses", "peaks", "raw", "ids"),
+    unsaved=("targets", "negatives"),
+    rows="table",
+)
+def _negative_backward(args: SimpleNamespace) -> tuple[Tensor | None, ...]:
+    operands = run.operands_of(args.queries, args.table, args.score, args.bias, args.factor)
+    positive = args.own if args.positive is None else args.positive
+    kept = NegativeRows(args.grad_rows, positive, args.masses, args.peaks, args.raw, args.ids)
+    need = args.need
+    made, of_bias = run.negative_gradients(
         operands,
-        _loss(formula, parameter, mask),
-        NegativeRows(grads[0], *kept),
-        (grads[0], grads[1]),
+        _loss(args.formula, args.parameter, args.mask),
+        kept,
+        (args.grad_rows, args.grad_positive),
         Need(need[0], need[1], need[3]),
-        bias=need[2] and not sparse,
-        rows_only=sparse,
-        backend=backend,
+        bias=need[2] and not args.sparse,
+        rows_only=args.sparse,
+        backend=args.backend,
     )
-    if bias is not None and of_bias is not None:
-        of_bias = common.bias_gradient(of_bias, bias)
-    of_factor = gradients.factor
-    if sparse:
-        of_factor = gradients.spread(operands, Need(False, False, need[3])).factor
-    return (
-        common.or_empty(gradients.queries, queries),
-        common.or_empty(gradients.table, queries),
-        common.or_empty(of_bias, queries),
-        common.or_empty(of_factor, queries),
-        common.or_empty(gradients.ids, queries, torch.int64),
-    )
-
-
-@_negative_backward.fake
-def _(args: SimpleNamespace) -> tuple[Tensor, ...]:
-    tensors = args.queries, args.table, args.bias, args.factor
-    return common.fake_row_gradients(tensors, args.need, sparse=args.sparse)
+    if args.bias is not None and of_bias is not None:
+        of_bias = common.bias_gradient(of_bias, args.bias)
+    # A margin's positive takes off the negatives that are over it.
+    of_positive = -args.grad_rows * args.peaks if need[4] else None
+    return made.queries, made.table, of_bias, whole_factor(made, operands), of_positive, made.ids
 
 
 def _loss(formula: str, parameter: float, mask: Tensor | None) -> NegativeLoss:
     return NegativeLoss(formula, parameter, mask)  # type: ignore[arg-type]
-
-
-def _save(ctx: Any, args: SimpleNamespace, output: tuple[Tensor, ...]) -> None:
-    _, positive, masses, peaks, raw, index = output
-    ctx.set_materialize_grads(False)  # zeros for what has no gradient would be as large as scores
-    ctx.mark_non_differentiable(masses, peaks, raw, index)
-    if args.negatives is None:
-        ctx.mark_non_differentiable(positive)
-        positive = positive if args.positive is None else args.positive
-    kept = positive, masses, peaks, raw, index
-    ctx.save_for_backward(*kept, args.queries, args.table, args.bias, args.factor, args.mask)
-    ctx.facts = args.score, args.formula, args.parameter, args.sparse, args.backend
-    ctx.sparse = args.sparse
-
-
-def _differentiate(ctx: Any, need: list[bool], *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-    kept, tensors = ctx.saved_tensors[:5], ctx.saved_tensors[5:]
-    masses, table = kept[1], tensors[1]
-    of_outputs = [torch.zeros_like(masses) if it is None else it for it in grads[:2]]
-    arguments = of_outputs, list(kept), *tensors, *ctx.facts, need[:4]
-    queries, of_table, bias, factor, ids = torch.ops.kgfast.negative_backward(*arguments)
-    if ctx.sparse and need[1]:
-        of_table = RowGradients(ids, of_table).to_sparse(len(table))
-    # Of the positives of a margin's pool: minus the number of negatives over it.
-    of_positive = -of_outputs[0] * kept[2] if need[4] else None
-    return queries, of_table, bias, factor, of_positive
-
-
-_negative_rows.differentiate(
-    _differentiate, _save, wrt=("queries", "table", "bias", "factor", "positive")
-)
-_negative_backward.refuse_second_derivative("losses of negatives")

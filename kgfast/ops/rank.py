@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
-from kgfast.kernels.operands import Known, Operands, Prepared
+from kgfast.kernels.checks import Checks
+from kgfast.kernels.operands import Known, Lists, Operands, Prepared
 from kgfast.kernels.scores import get_score
 from kgfast.ops import run
 from kgfast.ops.checks import check_index, check_operands
@@ -111,7 +112,7 @@ def rank_counts(
 def check_candidate_ids(
     ids: Tensor | None, indptr: Tensor | None, num_queries: int, candidates: Tensor
 ) -> None:
-    """Shapes, dtypes and devices of a list for all queries, or of one for each."""
+    """Check shapes, dtypes and devices of a list for all queries, or of one for each."""
     if ids is None:
         if indptr is not None:
             raise ValueError("candidate_indptr must be given together with candidate_ids")
@@ -122,8 +123,25 @@ def check_candidate_ids(
 
 
 def is_listed(ids: Tensor | None, indptr: Tensor | None) -> bool:
-    """Whether each query has candidates of its own."""
+    """Return whether each query has candidates of its own."""
     return indptr is not None or getattr(ids, "ndim", 1) == 2
+
+
+def operands_of(
+    queries: Tensor,
+    table: tuple[Tensor, str, Tensor | None, Tensor | None],
+    dims: Sequence[int] | None,
+    ids: Tensor | None,
+    indptr: Tensor | None,
+    checks: Checks,
+) -> tuple[Operands, Lists | None]:
+    """Make operands of candidates, score, bias and factor, and the lists of queries, checked."""
+    candidates, score, bias, factor = table
+    lists = None
+    if ids is not None and is_listed(ids, indptr):
+        lists, ids = lists_of(ids, indptr, len(candidates)), None
+    pool = run.prepare(Prepared(candidates, get_score(score), bias, factor, ids), checks)
+    return Operands(queries, pool, None if dims is None else tuple(dims)), lists
 
 
 @operator("rank_counts", waits=True)
@@ -142,12 +160,8 @@ def _rank_counts(
     nan_worst: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     checks = run.checks_for(candidates.device, allows_nan=nan_worst)
-    lists = None
-    if candidate_ids is not None and is_listed(candidate_ids, candidate_indptr):
-        lists = lists_of(candidate_ids, candidate_indptr, len(candidates))
-    own_ids = candidate_ids if lists is None else None
-    pool = Prepared(candidates, get_score(score), bias, factor, own_ids)
-    operands = Operands(queries, run.prepare(pool, checks), None if dims is None else tuple(dims))
+    table = candidates, score, bias, factor
+    operands, lists = operands_of(queries, table, dims, candidate_ids, candidate_indptr, checks)
     known = Known(exclude_indptr, exclude_indices)
     return run.rank_counts(operands, targets, known, checks, lists)
 

@@ -1,4 +1,4 @@
-"""Registers the operators with torch.library; each says its parameters once.
+"""Register operators with torch.library; the annotations of a function are its schema.
 
 ``torch.library.custom_op`` would do the same, but its first call imports the compiler, which takes
 two CPU seconds and 160 MB in every process.
@@ -8,6 +8,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,32 +16,24 @@ import torch
 from torch import Tensor
 
 from kgfast.ops import dispatch
+from kgfast.ops.differentiable import zero_gradients
+from kgfast.ops.row_gradients import RowGradients
 
 Body = Callable[..., Any]
 _libraries: dict[str, torch.library.Library] = {}  # a registration lives as long as its library
 
 
 class Operator:
-    """A function that is ``torch.ops.kgfast.<name>``.
+    """Function that is ``torch.ops.kgfast.<name>``; its gradient is a second operator.
 
-    The annotations of the function are the operator's schema. Everything else that torch asks for
-    gets the arguments by their names, so that nothing repeats the parameters. Without
-    :meth:`differentiate`, a backward through the operator raises.
-
-    Parameters
-    ----------
-    name : str
-        Within the namespace ``kgfast``.
-    body : callable
-        What it computes. It returns new tensors: none may share storage with another or with an
-        argument.
-    waits : bool
-        Whether the host may wait for the device in it, as it does for checks of values: then it has
-        the tag ``cudagraph_unsafe``, so that torch.compile leaves it out of CUDA graphs.
+    The body returns new tensors: none shares storage with another or with an argument. ``waits``
+    says that the host may wait for the device in the body, as checks of values do: the tag
+    ``cudagraph_unsafe`` then keeps the operator out of CUDA graphs. A backward through an operator
+    without a gradient raises.
     """
 
     def __init__(self, name: str, body: Body, *, waits: bool = False) -> None:
-        self.name, self.body = f"kgfast::{name}", body
+        self.name, self.body, self._waits = f"kgfast::{name}", body, waits
         self._names = tuple(inspect.signature(body).parameters)
         self._fake: Body = _no_fake
         self._save: Callable[..., None] = _save_nothing
@@ -58,36 +51,60 @@ class Operator:
         )
 
     def fake(self, function: Body) -> Body:
-        """Register what stands for a result without values: ``function(args)``.
-
-        Parameters
-        ----------
-        function : callable
-            Returns empty tensors as the body would, of ``args.<parameter>`` for each parameter.
-        """
+        """Register ``function(args)``, which returns the body's result without values."""
         self._fake = function
         return function
 
     def differentiate(
         self, backward: Body, save: Callable[..., None], wrt: Sequence[str] = ()
     ) -> None:
-        """Register a gradient.
+        """Register ``backward(ctx, need, *grads)``, the gradients of the parameters ``wrt``.
 
-        Parameters
-        ----------
-        backward : callable
-            ``backward(ctx, need, *grads)``: the gradients of the tensors in ``wrt``; ``need`` says,
-            as a list of bool, which of them are asked for. The others may be anything.
-        save : callable
-            ``save(ctx, args, output)`` keeps what it takes, as ``setup_context`` of
-            :class:`torch.autograd.Function`; arguments are ``args.<parameter>``.
-        wrt : sequence of str
-            The parameters that have a gradient.
+        ``need`` says which of them are asked for. ``save(ctx, args, output)`` is ``setup_context``
+        of :class:`torch.autograd.Function`.
         """
         self._backward, self._save, self._wrt = backward, save, tuple(wrt)
 
+    def gradient(
+        self,
+        *wrt: str,
+        of: str,
+        grads: Sequence[str] = ("grad_rows",),
+        kept: Sequence[str] = (),
+        unsaved: Sequence[str] = (),
+        rows: str | None = None,
+    ) -> Callable[[Body], "Operator"]:
+        """Make ``function(args)`` the operator ``<name>_backward``, the gradient of this one.
+
+        Parameters
+        ----------
+        *wrt : str
+            Parameters that have a gradient. The function returns theirs, None where not needed.
+        of : str
+            Public names, for the error of a second derivative.
+        grads, kept : sequence of str
+            Names in ``args`` of the gradients of the first results, and of the last results.
+            ``args`` has the operator's arguments too, and ``need``, a bool for each of ``wrt``.
+        unsaved : sequence of str
+            Arguments that are None in ``args``.
+        rows : str, optional
+            Parameter whose gradient holds only some of its rows if ``args.sparse``; the function
+            returns their int64 ids, too, as the last result.
+        """
+
+        def register(function: Body) -> Operator:
+            made = _Gradient(self, function, wrt, grads, kept, unsaved, rows)
+            self.differentiate(made.differentiate, made.save, wrt)
+            name = f"{self.name.removeprefix('kgfast::')}_backward"
+            found = Operator(name, made.body(), waits=self._waits)
+            found.fake(made.fake)
+            found.refuse_second_derivative(of)
+            return found
+
+        return register
+
     def refuse_second_derivative(self, public_name: str) -> None:
-        """Say of which operator this one, its backward, has no gradient."""
+        """Make a backward through this operator, a backward itself, name the public operator."""
 
         def refuse(ctx: Any, need: list[bool], *grads: Tensor | None) -> None:
             raise RuntimeError(
@@ -121,11 +138,91 @@ def operator(name: str, *, waits: bool = False) -> Callable[[Body], Operator]:
     return functools.partial(Operator, name, waits=waits)
 
 
-def on_host(body: Body) -> Body:
-    """The body, for tensors of devices without kernels too: they are copied, and so is the result.
+@dataclass(frozen=True)
+class _Gradient:
+    """Backward of an operator as an operator; fields as of :meth:`Operator.gradient`."""
 
-    Such tensors of one call are on one device, as operators check.
-    """
+    forward: Operator
+    function: Body
+    wrt: Sequence[str]
+    grads: Sequence[str]
+    kept: Sequence[str]
+    unsaved: Sequence[str]
+    rows: str | None
+
+    def body(self) -> Body:
+        """Make the body, whose signature has the gradients, kept results and arguments."""
+        own, count = inspect.signature(self.forward.body).parameters, len(self.wrt)
+        count += self.rows is not None
+        kinds: dict[str, Any] = dict.fromkeys((*self.grads, *self.kept), Tensor)
+        kinds |= {name: it.annotation for name, it in own.items()} | {"need": Sequence[bool]}
+
+        def run(*values: Any) -> Any:
+            made = list(self.function(SimpleNamespace(**dict(zip(kinds, values, strict=True)))))
+            for place, it in enumerate(made):
+                if it is None:  # an operator cannot return None
+                    dtype = torch.int64 if place == len(self.wrt) else None
+                    made[place] = values[0].new_empty(0, dtype=dtype)
+            return _result(made)
+
+        run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [
+                inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=kind)
+                for name, kind in kinds.items()
+            ],
+            return_annotation=tuple[(Tensor,) * count] if count > 1 else Tensor,  # type: ignore[misc]
+        )
+        return run
+
+    def fake(self, args: SimpleNamespace) -> Any:
+        tensors = [getattr(args, name) for name in self.wrt]
+        made = zero_gradients(tensors, args.need)
+        if self.rows is not None:
+            count: int | torch.SymInt = 0
+            place = self.wrt.index(self.rows)
+            if args.sparse and args.need[place]:  # as many rows as ids, which nobody knows
+                count = torch.library.get_ctx().new_dynamic_size()
+                made[place] = tensors[place].new_empty(count, tensors[place].shape[1])
+            made.append(torch.empty(count, dtype=torch.int64, device=tensors[0].device))
+        return _result(made)
+
+    def save(self, ctx: Any, args: SimpleNamespace, output: Any) -> None:
+        results = output if isinstance(output, tuple) else (output,)
+        count = len(self.grads)
+        ctx.set_materialize_grads(False)  # zeros for what is kept would be as large as scores
+        ctx.mark_non_differentiable(*results[count:])
+        ctx.results = [(it.shape, it.dtype, it.device) for it in results[:count]]
+        kept = results[len(results) - len(self.kept) :]
+        given = vars(args) | dict.fromkeys(self.unsaved)
+        tensors = {name: it for name, it in given.items() if isinstance(it, Tensor)}
+        ctx.names, ctx.given = tuple(tensors), given | dict.fromkeys(tensors)
+        ctx.save_for_backward(*kept, *tensors.values())
+
+    def differentiate(self, ctx: Any, need: list[bool], *slopes: Tensor | None) -> list[Any]:
+        saved, count = ctx.saved_tensors, len(self.kept)  # which checkpoints unpack once
+        kept, tensors = saved[:count], saved[count:]
+        given = ctx.given | dict(zip(ctx.names, tensors, strict=True))
+        own = [
+            torch.zeros(shape, dtype=dtype, device=device) if it is None else it
+            for it, (shape, dtype, device) in zip(slopes, ctx.results, strict=False)
+        ]
+        run = getattr(torch.ops.kgfast, f"{self.forward.name.removeprefix('kgfast::')}_backward")
+        made = run(*own, *kept, *given.values(), need)
+        gradients = [made] if isinstance(made, Tensor) else list(made[: len(self.wrt)])
+        if self.rows is not None:
+            place = self.wrt.index(self.rows)
+            if given["sparse"] and need[place]:
+                rows = RowGradients(made[-1], gradients[place])
+                gradients[place] = rows.to_sparse(len(given[self.rows]))
+        return gradients
+
+
+def _result(made: Sequence[Tensor]) -> Any:
+    return made[0] if len(made) == 1 else tuple(made)
+
+
+def on_host(body: Body) -> Body:
+    """Make a body serve devices without kernels: copy tensors to the CPU, and results back."""
 
     @functools.wraps(body)
     def run(*args: Any) -> Any:
@@ -152,7 +249,7 @@ def _moved(result: Any, device: torch.device) -> Any:
 
 
 def _untraced(body: Body) -> Body:
-    """The body, into which torch.compile does not look; the compiler is not loaded for that.
+    """Keep torch.compile out of the body without loading the compiler.
 
     Where a compiled function falls back to eager, the compiler would look into every call.
     """
@@ -173,4 +270,4 @@ def _no_fake(args: SimpleNamespace) -> Any:
 
 
 def _save_nothing(ctx: Any, args: SimpleNamespace, output: Any) -> None:
-    """Of an operator without a gradient."""
+    pass

@@ -18,7 +18,7 @@ _TABLES = ("the table", "first moments", "second moments")
 
 
 def serves_row_adam(table: Tensor) -> bool:
-    """Whether :func:`row_adam` takes this table: contiguous float32 where the extension serves."""
+    """Return whether :func:`row_adam` takes a table: contiguous float32 on the CPU's extension."""
     fits = table.dtype == torch.float32 and table.ndim == 2 and table.is_contiguous()
     fits = fits and not table.is_neg()
     return fits and common.offers(table.device, "row_adam")
@@ -83,7 +83,7 @@ def row_adam(
 
 
 def _check_tables(tables: Sequence[Tensor]) -> None:
-    """That tables are three of one shape, each with memory of its own."""
+    """Check that tables are three of one shape, each with memory of its own."""
     if not hasattr(tables, "__len__"):
         raise TypeError(f"tables must be a sequence of tensors; got {type(tables).__name__}")
     if len(tables) != len(_TABLES):

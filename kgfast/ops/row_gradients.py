@@ -80,19 +80,10 @@ Part = tuple[Tensor, Tensor]  # ids that may repeat, and their rows
 
 
 def merge(first: RowGradients | None, others: Sequence[Part]) -> RowGradients:
-    """Add gradients of rows to others, in a fixed order.
+    """Add gradients of rows ``(ids [*], rows [*, G])`` to others, in a fixed order.
 
-    Parameters
-    ----------
-    first : RowGradients, optional
-        Takes in what the others have of its rows, in place.
-    others : sequence of pairs
-        Ids ``[*]`` and rows ``[*, G]`` each, added in this order; one at least without ``first``.
-
-    Returns
-    -------
-    RowGradients
-        ``first``, if it has all rows; else new tensors.
+    ``first`` takes in what the others have of its rows, in place; it is returned if it has all
+    rows, else the result has new tensors. Without ``first`` there is at least one other.
     """
     if first is None:
         return _summed(others)
@@ -110,7 +101,7 @@ def merge(first: RowGradients | None, others: Sequence[Part]) -> RowGradients:
 
 
 def add_to(table: Tensor, parts: Sequence[RowGradients]) -> None:
-    """Add gradients to those of a whole table ``[N, G]``."""
+    """Add gradients of rows to those of a whole table ``[N, G]``."""
     for part in parts:
         _add_rows(table, part.ids, part.rows)
 
@@ -121,21 +112,12 @@ def numbers_of(gradient: Tensor) -> Tensor:
 
 
 def read_rows(table: Tensor, *ids: Tensor) -> tuple[Tensor, ...]:
-    """Read rows of a table, whose gradients reach the table as one of rows.
+    """Read rows of a table, whose gradients reach the table as one gradient of rows.
 
-    Parameters
-    ----------
-    table : Tensor
-        ``[N, G]``.
-    *ids : Tensor
-        int64 ``[*]`` each.
-
-    Returns
-    -------
-    tuple of Tensor
-        The table, for an operator of kgfast, and rows ``[*, G]`` for each of ``ids``. The gradients
-        of all of them become one of the table: coalesced and sparse, unless the operator's is
-        dense. The operator's stays where it is, and takes in the others': no one else may hold it.
+    Returns the table ``[N, G]``, for an operator of kgfast, and rows ``[*, G]`` for each of the
+    int64 ``ids``. All their gradients become one of the table: coalesced and sparse, unless the
+    operator's is dense. The operator's stays where it is and takes in the others': nobody else may
+    hold it.
     """
     found: tuple[Tensor, ...] = _ReadRows.apply(table, *ids)  # type: ignore[no-untyped-call]
     return found

@@ -1,8 +1,8 @@
-"""What every consumer computes, of operands: the entry of ``rank()``, ``topk()`` and the losses.
+"""Engine of every consumer, on operands: the entry of ``rank()``, ``topk()`` and the losses.
 
-Names, shapes, dtypes and devices are the callers' to check (:mod:`kgfast.ops.checks`); values are
-checked here. The operators of ``torch.library`` are shells over these functions: a schema cannot
-carry operands, nor what is known of candidates from one batch to the next.
+Callers check names, shapes, dtypes and devices (:mod:`kgfast.ops.checks`); values are checked here.
+The operators of ``torch.library`` are shells over these functions: a schema cannot carry operands,
+nor what is known of candidates from one batch to the next.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +24,7 @@ from kgfast.kernels.labels import (
     LossGradients,
     LossNeed,
 )
+from kgfast.kernels.losses import TORCH_PASSES
 from kgfast.kernels.negatives import NegativeLoss, NegativeRows, Sampled
 from kgfast.kernels.operands import (
     Counts,
@@ -36,7 +37,6 @@ from kgfast.kernels.operands import (
 )
 from kgfast.kernels.reference.rank import target_scores as canonical_target_scores
 from kgfast.kernels.scores import get_score
-from kgfast.kernels.torch_passes import TORCH_PASSES
 from kgfast.ops.checks import (
     check_ids,
     check_indptr,
@@ -79,10 +79,9 @@ __all__ = [
 
 @contextmanager
 def _serving(operands: Operands, name: str | None) -> Iterator[Backend]:
-    """The backend of a name, else the one that serves the queries; autocast is off inside.
+    """Yield the backend of a name, else the one that serves the queries; autocast is off inside.
 
-    Operators and ``rank()`` have copied what needs it; a model that makes its candidates on such a
-    device at every call has not.
+    A model that makes its candidates on a device without kernels at every call is refused here.
     """
     device = operands.queries.device
     if device.type in COPIED:
@@ -92,19 +91,13 @@ def _serving(operands: Operands, name: str | None) -> Iterator[Backend]:
 
 
 def checks_for(device: torch.device, *, allows_nan: bool = False) -> Checks:
-    """The checks of one call: kept, where the backend waits for its device anyway."""
+    """Make the checks of one call: kept, where the backend waits for its device anyway."""
     deferred = get_backend(backend_for(device)).defers_checks
     return Checks(deferred=deferred, allows_nan=allows_nan)
 
 
 def prepare(candidates: Prepared, checks: Checks) -> Prepared:
-    """Check the values of what is known of candidates: their ids and their bias.
-
-    Returns
-    -------
-    Prepared
-        The same, with ids that are safe to index with where checks are deferred.
-    """
+    """Check ids and bias of candidates; the ids that are returned are safe to index with."""
     if candidates.bias is not None and not checks.allows_nan:
         require_finite(checks, "bias", candidates.bias)
     ids = candidates.ids
@@ -124,13 +117,13 @@ def operands_of(
     dims: Sequence[int] | None = None,
     precision: str = "float32",
 ) -> Operands:
-    """Operands of the flat arguments of an operator."""
+    """Make operands of the flat arguments of an operator."""
     prepared = Prepared(table, get_score(score), bias, factor)
     return Operands(queries, prepared, None if dims is None else tuple(dims), precision)
 
 
 def passes_of(queries: Tensor) -> Passes:
-    """Return what the losses of the backend that serves ``queries`` do to a scratch of scores."""
+    """Return the passes of the losses of the backend that serves ``queries``."""
     # A backend that fuses its losses has no passes of its own.
     return getattr(get_backend(chosen_backend(queries)), "passes", TORCH_PASSES)
 
@@ -143,11 +136,11 @@ def rank_counts(
     lists: Lists | None = None,
     target_scores: Tensor | None = None,
 ) -> Counts:
-    """The contract of :func:`kgfast.ops.rank_counts`, of candidates that are prepared.
+    """Count; the contract of :func:`kgfast.ops.rank_counts`, of prepared candidates.
 
-    ``lists``: the candidates of each query, whose values were checked.
-    ``target_scores``: canonical, float64 ``[C, B]``, of targets that may be in another table: these
-    are -1. Not with lists.
+    ``lists``: the candidates of each query, whose values were checked. ``target_scores``:
+    canonical, float64 ``[C, B]``, of targets that may be in another table: these are -1. Not with
+    lists.
     """
     refuse_unchecked("rank_counts")
     count = operands.candidates.num_rows
@@ -164,7 +157,7 @@ def rank_counts(
 
 
 def target_scores(operands: Operands, targets: Tensor, checks: Checks) -> Tensor:
-    """Canonical scores of the targets, which are rows, at every crop: float64 ``[C, B]``."""
+    """Return canonical scores of the targets, which are rows, at every crop: float64 ``[C, B]``."""
     check_ids("targets", targets, operands.candidates.num_rows)
     with no_autocast(operands.queries.device):
         return canonical_target_scores(operands, targets, checks)
@@ -173,7 +166,7 @@ def target_scores(operands: Operands, targets: Tensor, checks: Checks) -> Tensor
 def topk(
     operands: Operands, k: int, known: Known | None, checks: Checks, lists: Lists | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The contract of :func:`kgfast.ops.topk` with ``pad``, of candidates that are prepared.
+    """Return the best; the contract of :func:`kgfast.ops.topk` with ``pad``, of these operands.
 
     ``lists``: the candidates of each query, whose values were checked.
     """
@@ -197,7 +190,7 @@ def scores(
     backend: str | None = None,
     table_name: str = "candidates",
 ) -> Tensor:
-    """Scores of all pairs, or of those that ``index [B, K]`` names, which is checked."""
+    """Score all pairs, or those that a checked ``index [B, K]`` names."""
     queries = operands.queries
     shape = (len(queries), operands.candidates.num_rows) if index is None else index.shape
     if not (shape[0] and shape[1]):
@@ -220,10 +213,7 @@ def backward(
     besides: Tensor | None = None,
     backend: str | None = None,
 ) -> Gradients:
-    """Gradients of :func:`scores`; those of no scores are nothing, or zeros.
-
-    ``rows_only``, ``besides``: as of :meth:`kgfast.kernels.backend.Backend.backward`.
-    """
+    """Return gradients of :func:`scores`; see :meth:`kgfast.kernels.backend.Backend.backward`."""
     if not grad.numel():
         none = _no_gradients(operands, index, need, rows_only=rows_only)
         return none.besides(besides)
@@ -263,7 +253,7 @@ def negative_rows(
     keeps: bool,
     backend: str | None = None,
 ) -> NegativeRows:
-    """What sampled negatives add to losses; see :class:`kgfast.kernels.backend.NegativeLosses`."""
+    """Reduce negatives; see :meth:`kgfast.kernels.backend.NegativeLosses.rows`."""
 
     def look_closer() -> None:
         if sampled.negatives is None or sampled.targets is None:
@@ -289,7 +279,7 @@ def negative_gradients(
     rows_only: bool = False,
     backend: str | None = None,
 ) -> tuple[Gradients, Tensor | None]:
-    """Those of :func:`negative_rows`, whose arguments were checked."""
+    """Return the gradients of :func:`negative_rows`, whose arguments were checked."""
     with _serving(operands, backend) as chosen:
         assert chosen.negatives is not None
         options = {"bias": bias, "rows_only": rows_only}
@@ -298,7 +288,7 @@ def negative_gradients(
 
 
 def bce(operands: Operands, labels: Labels, *, backend: str | None = None) -> BceRows:
-    """The contract of :func:`kgfast.ops.bce`."""
+    """Return the rows of :func:`kgfast.ops.bce`."""
     with _serving(operands, backend) as chosen:
         return _losses(chosen, operands).bce(operands, labels, _bce_checks(operands, labels))
 
@@ -311,7 +301,7 @@ def bce_gradients(
     *,
     backend: str | None = None,
 ) -> LossGradients:
-    """Those of :func:`bce`, whose arguments were checked."""
+    """Return the gradients of :func:`bce`, whose arguments were checked."""
     with _serving(operands, backend) as chosen:
         return _losses(chosen, operands).bce_gradients(operands, labels, grad_rows, need)
 
@@ -324,7 +314,7 @@ def bce_total(
     *,
     backend: str | None = None,
 ) -> BceTotal:
-    """The sum of :func:`bce`, divided, and its gradients, of scores that are swept once."""
+    """Return the sum of :func:`bce`, divided, and its gradients, of scores that are swept once."""
     checks = _bce_checks(operands, labels)
     with _serving(operands, backend) as chosen:
         return _losses(chosen, operands).bce_total(operands, labels, divisor, need, checks)
@@ -339,10 +329,9 @@ def cross_entropy(
     keep: bool = False,
     ahead: Ahead | None = None,
 ) -> CrossEntropyRows:
-    """The contract of :func:`kgfast.ops.cross_entropy`.
+    """Return the rows of :func:`kgfast.ops.cross_entropy`.
 
-    ``keep``: gradients will be asked for, and a backend may keep scores for them where these are
-    few; ``ahead``: those gradients, where it likes to make them at once.
+    ``keep`` and ``ahead``: as of :meth:`kgfast.kernels.backend.Losses.cross_entropy`.
     """
 
     def check_targets() -> None:
@@ -365,7 +354,7 @@ def cross_entropy_total(
     *,
     backend: str | None = None,
 ) -> tuple[Tensor, LossGradients]:
-    """The sum of :func:`cross_entropy`, divided, and its gradients."""
+    """Return the sum of :func:`cross_entropy`, divided, and its gradients."""
     given = operands, targets, label_smoothing
     made = cross_entropy(*given, backend=backend, keep=True, ahead=Ahead(divisor, need))
     gradients = made.gradients
@@ -381,14 +370,14 @@ def cross_entropy_total(
 def cross_entropy_gradients(
     operands: Operands, made_of: CrossEntropyBackward, need: LossNeed, *, backend: str | None = None
 ) -> LossGradients:
-    """Those of :func:`cross_entropy`, whose arguments were checked."""
+    """Return the gradients of :func:`cross_entropy`, whose arguments were checked."""
     made_of = made_of._replace(grad_rows=made_of.grad_rows.resolve_neg())
     with _serving(operands, backend) as chosen:
         return _losses(chosen, operands).cross_entropy_gradients(operands, made_of, need)
 
 
 def _losses(backend: Backend, operands: Operands) -> Losses:
-    """The losses of a backend whose products have the precision that is asked for."""
+    """Return a backend's losses whose products have the precision that is asked for."""
     if operands.precision == "float32":
         return backend.losses
     found = backend.bf16_losses()
@@ -405,7 +394,7 @@ def _bce_checks(operands: Operands, labels: Labels) -> LossChecks | None:
 
 
 def _loss_checks(operands: Operands, check_labels: Callable[[], None]) -> LossChecks | None:
-    """The checks of a loss; None where values are not looked at."""
+    """Return the checks of a loss; None where values are not looked at."""
     if operands.candidates.num_rows and not checks_values():
         return None
     return LossChecks(check_labels, lambda linear: check_scores(linear, operands))

@@ -1,22 +1,17 @@
-"""Scores of queries with all candidates, or with rows of a table that are their own; gradients.
-
-Both are one problem, with or without an index, and have one backward.
-"""
+"""Scores of queries with all candidates, or with rows of a table that are their own; gradients."""
 
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from kgfast.kernels.checks import inside_of
-from kgfast.kernels.operands import Need
+from kgfast.kernels.operands import Gradients, Need, Operands
 from kgfast.ops import differentiable as common
 from kgfast.ops import run
 from kgfast.ops.checks import check_device, check_index, check_operands, check_tensor, safe_rows
 from kgfast.ops.registry import operator
-from kgfast.ops.row_gradients import RowGradients
 
 
 def pairwise_scores(
@@ -177,7 +172,7 @@ def indexed_scores(
 
 
 def check_row_index(index: Tensor, queries: Tensor, table: Tensor) -> None:
-    """That an index is int64 ``[B, K]``, beside the rows that it names."""
+    """Check that an index is int64 ``[B, K]``, beside the rows that it names."""
     check_tensor("index", index)
     if index.dtype != torch.int64:
         raise TypeError(f"index must be int64; got {index.dtype}")
@@ -231,62 +226,49 @@ def _(args: SimpleNamespace) -> Tensor:
     return common.empty_scores(args.queries, args.index.shape, args.dims)
 
 
-@operator("scores_backward", waits=True)
-def _scores_backward(
-    grad: Tensor,
-    queries: Tensor,
-    table: Tensor,
-    index: Tensor | None,
-    score: str,
-    bias: Tensor | None,
-    factor: Tensor | None,
-    dims: Sequence[int] | None,
-    sparse: bool,
-    besides: Tensor | None,
-    backend: str,
-    need: Sequence[bool],
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of queries, table, bias and factor, and ids; of what is not needed, nothing.
-
-    ``sparse``: the table's is that of the rows with the ids. The factor's is whole.
-    """
-    operands = run.operands_of(queries, table, score, None, factor, dims)
-    index = None if index is None else _of_forward(index, table)
-    gradients = run.backward(
-        operands,
-        grad,
-        index,
-        need=Need(need[0], need[1], need[3]),
-        rows_only=sparse,
-        besides=besides,
-        backend=backend,
+@_pairwise_scores.gradient(
+    "queries", "candidates", "bias", "factor", of="pairwise_scores", grads=("grad",)
+)
+def _pairwise_backward(args: SimpleNamespace) -> tuple[Tensor | None, ...]:
+    operands = run.operands_of(
+        args.queries, args.candidates, args.score, None, args.factor, args.dims
     )
-    of_factor = gradients.factor
-    if sparse:
-        of_factor = gradients.spread(operands, Need(False, False, need[3])).factor
-    of_bias = bias_gradient_of(grad, index, bias) if need[2] else None
+    need = Need(args.need[0], args.need[1], args.need[3])
+    made = run.backward(operands, args.grad, need=need, backend=args.backend)
+    of_bias = bias_gradient_of(args.grad, None, args.bias) if args.need[2] else None
+    return made.queries, made.table, of_bias, made.factor
+
+
+@_indexed_scores.gradient(
+    "queries", "table", "bias", "factor", of="indexed_scores", grads=("grad",), rows="table"
+)
+def _indexed_backward(args: SimpleNamespace) -> tuple[Tensor | None, ...]:
+    operands = run.operands_of(args.queries, args.table, args.score, None, args.factor, args.dims)
+    # The forward may have been unchecked, which a backward cannot know: force the index again.
+    index = inside_of(args.index, len(args.table)).contiguous()
+    need, options = Need(args.need[0], args.need[1], args.need[3]), {"backend": args.backend}
+    if args.sparse:
+        options |= {"rows_only": True, "besides": args.besides}
+    made = run.backward(operands, args.grad, index, need=need, **options)
+    of_bias = bias_gradient_of(args.grad, index, args.bias) if args.need[2] else None
     return (
-        common.or_empty(gradients.queries, queries),
-        common.or_empty(gradients.table, queries),
-        common.or_empty(of_bias, queries),
-        common.or_empty(of_factor, queries),
-        common.or_empty(gradients.ids if need[1] else None, queries, torch.int64),
+        made.queries,
+        made.table,
+        of_bias,
+        whole_factor(made, operands),
+        made.ids if args.need[1] else None,
     )
 
 
-@_scores_backward.fake
-def _(args: SimpleNamespace) -> tuple[Tensor, ...]:
-    tensors = args.queries, args.table, args.bias, args.factor
-    return common.fake_row_gradients(tensors, args.need, sparse=args.sparse)
-
-
-def _of_forward(index: Tensor, table: Tensor) -> Tensor:
-    """The index that the forward read: it may have been unchecked, which a backward cannot know."""
-    return inside_of(index, len(table)).contiguous()
+def whole_factor(gradients: Gradients, operands: Operands) -> Tensor | None:
+    """Return the gradient of the whole factor, where the gradients are of rows, too."""
+    if gradients.ids is None:
+        return gradients.factor
+    return gradients.spread(operands, Need(False, False, gradients.factor is not None)).factor
 
 
 def bias_gradient_of(grad: Tensor, index: Tensor | None, bias: Tensor | None) -> Tensor | None:
-    """Gradient of a bias ``[N]`` or ``[1]``, in a fixed order."""
+    """Return the gradient of a bias ``[N]`` or ``[1]``, summed in a fixed order."""
     if bias is None:
         return None
     if not grad.numel():
@@ -302,35 +284,3 @@ def bias_gradient_of(grad: Tensor, index: Tensor | None, bias: Tensor | None) ->
     sums = per_pair.new_zeros(len(ids)).index_put_((owner,), per_pair, accumulate=True)
     zeros = torch.zeros(bias.shape, dtype=bias.dtype, device=bias.device)
     return zeros.index_copy_(0, ids, sums.to(bias.dtype))
-
-
-def _save_pairwise(ctx: Any, args: SimpleNamespace, output: Tensor) -> None:
-    ctx.save_for_backward(args.queries, args.candidates, None, args.bias, args.factor, None)
-    ctx.score, ctx.dims, ctx.backend, ctx.sparse = args.score, args.dims, args.backend, False
-
-
-def _save_indexed(ctx: Any, args: SimpleNamespace, output: Tensor) -> None:
-    given = args.queries, args.table, args.index, args.bias, args.factor, args.besides
-    ctx.save_for_backward(*given)
-    ctx.score, ctx.dims, ctx.backend = args.score, args.dims, args.backend
-    ctx.sparse = args.sparse
-
-
-def _differentiate(ctx: Any, need: list[bool], grad: Tensor) -> tuple[Tensor, ...]:
-    queries, table, index, bias, factor, besides = ctx.saved_tensors
-    operands = queries, table, index, ctx.score, bias, factor, ctx.dims
-    options = ctx.sparse, besides, ctx.backend, need
-    gradients: tuple[Tensor, ...] = torch.ops.kgfast.scores_backward(grad, *operands, *options)
-    of_queries, of_table, of_bias, of_factor, ids = gradients
-    if ctx.sparse and need[1]:
-        of_table = RowGradients(ids, of_table).to_sparse(len(table))
-    return of_queries, of_table, of_bias, of_factor
-
-
-_pairwise_scores.differentiate(
-    _differentiate, _save_pairwise, wrt=("queries", "candidates", "bias", "factor")
-)
-_indexed_scores.differentiate(
-    _differentiate, _save_indexed, wrt=("queries", "table", "bias", "factor")
-)
-_scores_backward.refuse_second_derivative("pairwise_scores and indexed_scores")

@@ -1,4 +1,4 @@
-"""The best k candidates of each query."""
+"""Best k candidates of each query."""
 
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -6,16 +6,14 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
-from kgfast.kernels.operands import Known, Operands, Prepared
-from kgfast.kernels.scores import get_score
+from kgfast.kernels.operands import Known
 from kgfast.ops import run
 from kgfast.ops.checks import check_index, check_operands
-from kgfast.ops.lists import lists_of
-from kgfast.ops.rank import check_candidate_ids, is_listed
+from kgfast.ops.differentiable import full_precision
+from kgfast.ops.rank import check_candidate_ids, is_listed, operands_of
 from kgfast.ops.registry import operator
 
 LARGEST_K = 2**31 - 1
-_HALVES = (torch.float16, torch.bfloat16)
 
 
 def topk(
@@ -91,8 +89,7 @@ def topk(
     >>> scores.tolist(), ids.tolist()
     ([[2.0, 2.0]], [[1, 2]])
     """
-    if isinstance(queries, Tensor) and queries.dtype in _HALVES:
-        queries = queries.float()
+    queries = full_precision(queries)
     check_operands(queries, candidates, score, bias, factor, dims)
     if (exclude_indptr is None) != (exclude_indices is None):
         raise ValueError("exclude_indptr and exclude_indices must be given together")
@@ -122,7 +119,7 @@ def topk(
 
 
 def check_k(k: int, count: int | None) -> None:
-    """That k is a number of answers: of ``count`` candidates, where their number is a bound."""
+    """Check that k is a number of answers, at most ``count`` where that is a bound."""
     if isinstance(k, bool) or not isinstance(k, int):
         raise TypeError(f"k must be an int; got {k!r}")
     if k < 1:
@@ -153,12 +150,8 @@ def _topk(
     pad: bool,
 ) -> tuple[Tensor, Tensor]:
     checks = run.checks_for(candidates.device, allows_nan=nan_worst)
-    lists = None
-    if candidate_ids is not None and is_listed(candidate_ids, candidate_indptr):
-        lists = lists_of(candidate_ids, candidate_indptr, len(candidates))
-    own_ids = candidate_ids if lists is None else None
-    pool = Prepared(candidates, get_score(score), bias, factor, own_ids)
-    operands = Operands(queries, run.prepare(pool, checks), None if dims is None else tuple(dims))
+    table = candidates, score, bias, factor
+    operands, lists = operands_of(queries, table, dims, candidate_ids, candidate_indptr, checks)
     known = None
     if exclude_indptr is not None and exclude_indices is not None:
         known = Known(exclude_indptr, exclude_indices)
@@ -170,7 +163,7 @@ def _topk(
 
 
 def _check_full(ids: Tensor, k: int) -> None:
-    """That every query has ``k`` candidates; those of ``[..., B, k]`` are the same in all crops."""
+    """Check that every query has ``k`` candidates, of ids ``[..., B, k]`` whose crops agree."""
     rows = ids if ids.ndim == 2 else ids[0]
     short = (rows[:, -1] < 0).nonzero()
     if len(short):

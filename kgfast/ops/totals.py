@@ -8,19 +8,20 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from kgfast.kernels.labels import Labels, LossNeed
+from kgfast.kernels.labels import LossGradients, LossNeed
+from kgfast.kernels.operands import Operands
 from kgfast.ops import differentiable as common
 from kgfast.ops import run
-from kgfast.ops.checks import check_bounded, check_index, check_operands
+from kgfast.ops.checks import check_bounded, check_index
 from kgfast.ops.dispatch import get_backend
 from kgfast.ops.losses import (
-    as_outputs,
+    as_gradients,
     bce,
     check_labels,
-    check_rounded,
     check_smoothing,
+    checked_queries,
     cross_entropy,
-    fake_gradients,
+    labels_of,
 )
 from kgfast.ops.registry import operator
 
@@ -75,11 +76,8 @@ def bce_total(
     tensor(0.4100)
     """
     check_divisor(divisor)
-    common.refuse_forward_mode("bce_total", queries, candidates, bias)
-    queries = common.full_precision(queries)
-    check_operands(queries, candidates, score, bias, None, None)
+    queries = checked_queries("bce_total", queries, candidates, bias, score, precision)
     check_labels(queries, candidates, positive_indptr, positive_indices, label_a, label_c)
-    check_rounded(precision, queries, score)
     tensors = queries, candidates, bias
     labels = positive_indptr, positive_indices, float(label_a), float(label_c), score
     if not _makes_gradients(*tensors):
@@ -127,12 +125,9 @@ def cross_entropy_total(
     tensor(0.1698)
     """
     check_divisor(divisor)
-    common.refuse_forward_mode("cross_entropy_total", queries, candidates, bias)
-    queries = common.full_precision(queries)
-    check_operands(queries, candidates, score, bias, None, None)
+    queries = checked_queries("cross_entropy_total", queries, candidates, bias, score, precision)
     check_index("targets", targets, (len(queries),), candidates)
     check_smoothing(label_smoothing)
-    check_rounded(precision, queries, score)
     tensors, labels = (queries, candidates, bias), (targets, float(label_smoothing), score)
     if not _makes_gradients(*tensors):
         rows = cross_entropy(queries, candidates, bias, *labels, precision=precision)
@@ -167,10 +162,9 @@ def _total(name: str, tensors: Sequence[Tensor | None], options: tuple[Any, ...]
 
 
 class _Total(Function):
-    """An operator, whose gradients the backward hands on as they are, without a second copy.
+    """Operator whose backward hands on the gradients made in the forward, without a copy.
 
-    They are new tensors that only this function has. A second backward through a graph that was
-    retained sweeps again, as the first one gave them away.
+    Only this function has them. A second backward through a graph that was retained sweeps again.
     """
 
     @staticmethod
@@ -223,11 +217,11 @@ def _bce_total(
     backend: str,
     need: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The total, and its gradients for a backward; of those that are not needed, nothing."""
+    """Return the total and its gradients; those that are not needed are empty."""
     operands = run.operands_of(queries, candidates, score, bias, precision=precision)
-    labels = Labels(positive_indptr.contiguous(), positive_indices.contiguous(), label_a, label_c)
+    labels = labels_of(positive_indptr, positive_indices, label_a, label_c)
     made = run.bce_total(operands, labels, divisor, LossNeed(*need), backend=backend)
-    return made.total, *as_outputs(made.gradients, operands)
+    return _with_gradients(made.total, made.gradients, operands)
 
 
 @operator("cross_entropy_total", waits=True)
@@ -243,13 +237,21 @@ def _cross_entropy_total(
     backend: str,
     need: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """As :func:`_bce_total`."""
+    """Return the total and its gradients; those that are not needed are empty."""
     operands = run.operands_of(queries, candidates, score, bias, precision=precision)
     labels = targets.contiguous(), label_smoothing
     total, gradients = run.cross_entropy_total(
         operands, *labels, divisor, LossNeed(*need), backend=backend
     )
-    return total, *as_outputs(gradients, operands)
+    return _with_gradients(total, gradients, operands)
+
+
+def _with_gradients(
+    total: Tensor, made: LossGradients, operands: Operands
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    gradients = as_gradients(made, operands.bias)
+    queries, table, bias = (common.or_empty(it, operands.queries) for it in gradients)
+    return total, queries, table, bias
 
 
 @operator("total_backward")
@@ -262,9 +264,9 @@ def _total_backward(
     candidates: Tensor,
     bias: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of a total, times the total's own.
+    """Multiply the gradients of a total by the total's own.
 
-    They were made of the operands, which is what lets a second derivative be refused.
+    The operands let a second derivative be refused.
     """
     return grad_queries * grad_total, grad_candidates * grad_total, grad_bias * grad_total
 
@@ -276,7 +278,10 @@ def _(args: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _fake(args: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return common.empty_scores(args.queries, (), None), *fake_gradients(args)
+    queries, table, bias = common.zero_gradients(
+        (args.queries, args.candidates, args.bias), args.need
+    )
+    return common.empty_scores(args.queries, (), None), queries, table, bias
 
 
 def _save(ctx: Any, args: SimpleNamespace, output: tuple[Tensor, ...]) -> None:

@@ -1,4 +1,4 @@
-"""Switching the checks of values off, and who needs them."""
+"""Switch of the checks of values."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,10 +10,9 @@ from kgfast.kernels.checks import checks_values, without_values
 def unchecked() -> Iterator[None]:
     """Skip the checks of values in a ``with`` block: nothing waits for a device to look at them.
 
-    Numbers are not looked at for NaN and infinities, ids not for their range, positives not for
-    being there. Shapes, dtypes and devices are checked as ever. An id out of range is forced into
-    it, so that nothing is read out of bounds; what comes of it is not defined. Of wrong input that
-    the checks would name you will not hear: use it for input that was checked before.
+    Numbers may then be NaN or infinite, ids out of range, positives missing. Shapes, dtypes and
+    devices are checked as ever. An id out of range is forced into it, so that nothing is read out
+    of bounds, but the result is undefined. Use the block for input that was checked before.
 
     A step of training with shared negatives and fixed shapes then makes no wait, so that it can be
     captured in a CUDA graph (docs/losses.md says which). The block holds in its own thread and
@@ -35,13 +34,7 @@ def unchecked() -> Iterator[None]:
 
 
 def refuse_unchecked(name: str) -> None:
-    """Raise within :func:`unchecked`.
-
-    Raises
-    ------
-    RuntimeError
-        That says what to do.
-    """
+    """Raise a RuntimeError within :func:`unchecked`."""
     if not checks_values():
         raise RuntimeError(
             f"{name} checks the values that it is given, or its result would mean nothing: call it "

@@ -10,66 +10,49 @@ from kgfast.tables.protocol import Rows
 
 
 class OnDevice(Rows):
-    """The rows of a table in files, on a device.
-
-    Parameters
-    ----------
-    table : Rows
-        On the CPU.
-    device : torch.device or str
-
-    Raises
-    ------
-    ValueError
-        If the table's rows are on another device already.
-    """
+    """Table on the CPU whose rows are handed out on another device."""
 
     def __init__(self, table: Rows, device: torch.device | str) -> None:
         if table.device.type != "cpu":
             raise ValueError(f"{table!r} hands out its rows on {table.device}, not on the CPU")
-        self.table, self._device = table, torch.device(device)
+        self.table, self.device = table, torch.device(device)
         self.shape, self.dtype, self.is_complex = table.shape, table.dtype, table.is_complex
 
     @property
-    def device(self) -> torch.device:
-        """Where rows are handed out."""
-        return self._device
-
-    @property
     def facts(self) -> tuple[object, ...]:
-        """As of the table."""
+        """Return the facts of the table."""
         return self.table.facts
 
     @property
     def tells(self) -> bool:
-        """As of the table."""
+        """Return whether facts change whenever rows do."""
         return self.table.tells
 
     def block(self, start: int, stop: int) -> Tensor:
-        """Rows ``start .. stop - 1``, copied there."""
-        return self.table.block(start, stop).to(self._device)
+        """Return rows ``start .. stop - 1``."""
+        return self.table.block(start, stop).to(self.device)
 
     def rows(self, ids: Tensor) -> Tensor:
-        """The rows of ids ``[B]``, copied there."""
-        return self.table.rows(ids).to(self._device)
+        """Return the rows of ids ``[B]``."""
+        return self.table.rows(ids).to(self.device)
 
     def update(self, ids: Tensor, rows: Tensor) -> None:
-        """As of the table, if it can be written to."""
+        """Write rows, if the table can be written to."""
         update: Any = getattr(self.table, "update", None)
         if update is None:
             raise TypeError(f"{self.table!r} cannot be written to")
         update(ids, rows)
 
     def give_back(self, start: int, stop: int) -> None:
-        """As of the table."""
+        """Let the system forget the pages of rows."""
         self.table.give_back(start, stop)
 
     def where(self, row: int) -> str:
-        """As of the table."""
+        """Say where a row is."""
         return self.table.where(row)
 
     def _held(self) -> str:
-        return f"on {self._device}: "
+        return f"on {self.device}: "
 
 
 class Copies:
@@ -77,10 +60,6 @@ class Copies:
 
     Work on another stream waits for a copy by its event, and a copy for the work on the memory that
     it replaces. All of it is within a guard of the device, in whatever thread it is called.
-
-    Parameters
-    ----------
-    device : torch.device
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -89,11 +68,11 @@ class Copies:
             self.stream = torch.cuda.Stream(device)
 
     def pinned(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """Memory of the host that is copied from while the host goes on."""
+        """Return memory of the host that is copied from while the host goes on."""
         return torch.empty(tuple(shape), dtype=dtype, device="cpu", pin_memory=True)
 
     def start(self, rows: Tensor, room: Tensor, used: Any) -> Any:
-        """Copy pinned rows once ``used``, if any, has passed; the event that the copy is done."""
+        """Copy pinned rows once ``used``, if any, has passed; return the event of the end."""
         with torch.cuda.device(self.device), torch.cuda.stream(self.stream):
             if used is not None:
                 self.stream.wait_event(used)
@@ -107,12 +86,12 @@ class Copies:
         done.synchronize()
 
     def await_on_device(self, done: Any) -> None:
-        """Let what is queued from now on wait for a copy."""
+        """Let all work that is queued from now on wait for a copy."""
         with torch.cuda.device(self.device):
             torch.cuda.current_stream(self.device).wait_event(done)
 
     def used(self) -> Any:
-        """The event that all that was queued so far is done."""
+        """Return the event of the end of all work that was queued so far."""
         with torch.cuda.device(self.device):
             event = torch.cuda.Event()
             event.record(torch.cuda.current_stream(self.device))

@@ -1,4 +1,4 @@
-"""Where the files that people have hold their rows: each function reads a header, no rows.
+"""Places of rows in files of several formats: each function reads a header, no rows.
 
 ``.npy`` (numpy's format description), safetensors (its README), ``torch.save`` (a zip archive of
 plain records), HDF5 as PBG and GraphStorm write it, and rows with no header at all.
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from kgfast.graph import did_you_mean
 from kgfast.storage import npy_header
-from kgfast.tables.files import FileTable, Place
+from kgfast.tables.file_table import FileTable, Place
 from kgfast.tables.hdf5 import open_hdf5
 from kgfast.tables.protocol import Rows
 from kgfast.text import reading, shown
@@ -45,13 +45,7 @@ _LARGEST_HEADER = 100_000_000  # bytes; safetensors' own limit
 def place_of(
     path: Path, offset: int, shape: Sequence[int], dtype: torch.dtype, name: str = "it"
 ) -> Place:
-    """The place of rows, whose numbers may be complex.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For another number of axes, and numbers that are not floating point.
-    """
+    """Return the place of rows, whose numbers may be complex."""
     if len(shape) != 2:
         raise ValueError(f"{path}: {name} must have two axes; got shape {shown(list(shape))}")
     if not all(0 <= length < 1 << 63 for length in shape) or (shape[0] and not shape[1]):
@@ -66,7 +60,7 @@ def place_of(
 
 
 def npy(path: Path, name: str | None) -> Place:
-    """An array of numpy, of format 1, 2 or 3."""
+    """Find an array of numpy, of format 1, 2 or 3."""
     _no_name(path, name)
     shape, by_columns, dtype, offset = npy_header(path)
     if not dtype.isnative:
@@ -82,7 +76,7 @@ def npy(path: Path, name: str | None) -> Place:
 
 
 def safetensors(path: Path, name: str | None) -> Place:
-    """One tensor of a file of safetensors."""
+    """Find one tensor of a file of safetensors."""
     with path.open("rb") as file, reading(path, "not a file of safetensors"):
         (size,) = struct.unpack("<Q", file.read(8))
         if size > _LARGEST_HEADER:
@@ -117,7 +111,7 @@ def _integers(what: str, facts: Mapping[str, Any], field: str) -> list[int]:
 def torch_file(path: Path, name: str | None) -> Place:
     """Find a tensor that ``torch.save`` wrote: alone, or in dicts; ``a.b`` is ``["a"]["b"]``.
 
-    The file is read without its tensors' values, by torch's loader of plain weights.
+    Torch's loader of plain weights reads the file without the values of its tensors.
     """
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -180,7 +174,7 @@ def _records(path: Path) -> dict[int, int]:
     """Return the bytes of an archive's records by where they begin.
 
     There are none where some are compressed, or where tensors do not lie in the order of their
-    numbers: torch takes that they do.
+    numbers, as torch supposes.
     """
     with zipfile.ZipFile(path) as archive, path.open("rb") as file:
         found, numbers = {}, []
@@ -197,7 +191,7 @@ def _records(path: Path) -> dict[int, int]:
 
 
 def _tensors(held: Any, prefix: str = "") -> list[tuple[str, Tensor]]:
-    """The tensors in dicts of dicts, with their names; one alone has none."""
+    """Return the tensors in dicts of dicts, with their names; one alone has the name ""."""
     if isinstance(held, Tensor):
         return [(prefix, held)]
     if not isinstance(held, Mapping):
@@ -207,7 +201,7 @@ def _tensors(held: Any, prefix: str = "") -> list[tuple[str, Tensor]]:
 
 
 def _chosen(path: Path, name: str | None, names: Mapping[str, Any]) -> str:
-    """The tensor that is meant: the one that is named, or the only one."""
+    """Return the tensor that is named, or the only one."""
     if name is not None and name in names:
         return name
     found = sorted(names)
@@ -239,15 +233,7 @@ _HDF5 = (".h5", ".hdf5")
 
 
 def open_file(path: Path, name: str | None, *, writable: bool, trust: bool) -> Rows:
-    """Open the table of one file, by the ending of its name.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is none.
-    ValueError, TypeError
-        If the file is not what its ending says, ends too soon, or holds no table.
-    """
+    """Open the table of one file, by the ending of its name."""
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file")
     ending = path.suffix.lower()
@@ -265,13 +251,7 @@ def open_file(path: Path, name: str | None, *, writable: bool, trust: bool) -> R
 
 
 def open_raw(path: Path, columns: int, dtype: torch.dtype, offset: int, *, writable: bool) -> Rows:
-    """Rows without a header: as many as the file has from ``offset`` on.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError, TypeError
-        If there is no file, or it does not hold whole rows.
-    """
+    """Open rows without a header: as many as the file has from ``offset`` on."""
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file")
     for name, value, least in (("columns", columns, 1), ("offset", offset, 0)):

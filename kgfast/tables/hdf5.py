@@ -12,11 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kgfast.tables.files import FileTable, InFile, Place
+from kgfast.frames import needed
+from kgfast.tables.file_table import FileTable, InFile, Place
 from kgfast.tables.protocol import Rows
 from kgfast.text import reading, shown
 
-_DATASET = "embeddings"  # what both call it
+_DATASET = "embeddings"  # the name in PBG's and in GraphStorm's files
 _DAMAGED = "not a file of HDF5, damaged or truncated"
 _DTYPES = {"float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
 
@@ -26,19 +27,9 @@ def open_hdf5(
 ) -> Rows:
     """Open a dataset as a table, by default ``embeddings``, or the only one.
 
-    ``trust``: rows may lie in other files that the file names.
-
-    Raises
-    ------
-    ImportError
-        Without h5py.
-    ValueError, TypeError
-        For another kind of file or dataset, a damaged one, and rows in other files.
+    With ``trust``, rows may lie in other files that the file names.
     """
-    try:
-        import h5py
-    except ImportError:
-        raise ImportError(f"{path}: HDF5 needs h5py: pip install h5py") from None
+    h5py = needed("h5py", f"{path}: HDF5")
     with ExitStack() as stack:
         with reading(path, _DAMAGED):
             file = stack.enter_context(h5py.File(path, "r"))
@@ -88,7 +79,7 @@ def _datasets(file: Any, h5py: Any) -> list[str]:
 
 
 def _linked_file(file: Any, h5py: Any, name: str) -> str | None:
-    """Return the other file that a name leads to, if it does, without opening that file."""
+    """Return the other file that a name leads to, without opening that file; None for none."""
     at = file
     for part in filter(None, name.split("/")):
         link = at.get(part, getlink=True) if isinstance(at, h5py.Group) else None
@@ -108,13 +99,7 @@ def _elsewhere(path: Path, name: str, what: str, files: list[str]) -> ValueError
 
 
 class Hdf5Table(InFile):
-    """A dataset in chunks, of which those of some rows are read together.
-
-    Parameters
-    ----------
-    place : Place
-    dataset : h5py.Dataset
-    """
+    """Dataset in chunks, which h5py reads."""
 
     def __init__(self, place: Place, dataset: Any) -> None:
         super().__init__(place)

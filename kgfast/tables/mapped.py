@@ -11,36 +11,18 @@ from torch import Tensor
 
 
 class MappedRoom:
-    """Makes float32 tensors of zeros in files of a folder.
+    """Maker of float32 tensors of zeros in files of a folder.
 
     A file loses its name at once, so that its room is free when the process ends, however that
-    comes: what a run keeps is in its checkpoints. The system writes pages back and forgets them as
-    it needs memory; a step of a row optimizer touches those of its rows.
-
-    Parameters
-    ----------
-    folder
-        On a disk with room for the entity table and the optimizer's states; made if missing.
-
-    Examples
-    --------
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     rows = MappedRoom(folder)((2, 3))
-    ...     os.listdir(folder), rows.tolist()
-    ([], [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    comes: checkpoints keep what a run needs. The system writes pages back and forgets them as it
+    needs memory; a step of a row optimizer touches those of its rows.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
 
     def __call__(self, shape: Sequence[int]) -> Tensor:
-        """Return a tensor of that shape.
-
-        Raises
-        ------
-        OSError
-            If the folder or a file cannot be made, or the disk has no room for it.
-        """
+        """Return a tensor of zeros, for which the disk has reserved room."""
         count = math.prod(shape)
         self.folder.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(suffix=".rows", dir=self.folder)

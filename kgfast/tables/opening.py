@@ -39,21 +39,21 @@ def open_table(
         the rows of each after those of the one before; those of a :class:`~kgfast.tables.Shard`
         wherever it says.
     columns, dtype, offset : int, torch.dtype, int
-        Of rows without a header, one after the other from byte ``offset`` on.
+        Layout of rows without a header, one after the other from byte ``offset`` on.
     writable : bool
-        Whether rows may be replaced in the files (:class:`WritableTable`).
+        Allow rows to be replaced in the files (:class:`WritableTable`).
     trust : bool
-        Whether a file of HDF5 may name other files that its rows lie in: by external links,
+        Allow a file of HDF5 to name other files that hold its rows: by external links,
         external storage or a virtual dataset. Whoever made the file chose those files, among all
         that you can read.
     device : torch.device or str, optional
-        Where rows are handed out, as the model's other tensors are there: on a GPU, blocks are
-        copied from pinned memory while others are worked on. The CPU unless it is given.
+        The device of the model's other tensors, on which rows are handed out; the CPU by default.
+        On a GPU, blocks are copied from pinned memory while others are worked on.
 
     Returns
     -------
     Table
-        Of a complex array, its parts ``re0 im0 re1 ...``, of twice as many columns.
+        A complex array has its parts ``re0 im0 re1 ...`` as twice as many columns.
 
     Raises
     ------
@@ -63,8 +63,7 @@ def open_table(
         For HDF5 without h5py.
     ValueError, TypeError
         For a file that is truncated or damaged, holds no such table or leads to other files without
-        ``trust``, and for shards that overlap, miss rows
-        or differ in dtype or columns.
+        ``trust``, and for shards that overlap, miss rows or differ in dtype or columns.
 
     Examples
     --------
@@ -88,7 +87,7 @@ def _opened(
     writable: bool,
     trust: bool,
 ) -> Rows:
-    """A table of one source."""
+    """Open one source."""
     if isinstance(source, Tensor):
         return TensorTable(source)
     if is_table(source):
@@ -110,7 +109,7 @@ def _opened(
 
 
 def _path_and_name(source: str) -> tuple[Path, str | None]:
-    """The path and what stands after its last colon, unless that belongs to the path."""
+    """Return the path and what stands after its last colon, unless that belongs to the path."""
     path, colon, name = source.rpartition(":")
     is_drive = len(path) == 1 and name[:1] in ("\\", "/")
     if not colon or is_drive or Path(source).exists():

@@ -22,14 +22,7 @@ _COPYING = ("cuda",)  # devices that copy from pinned memory while the host goes
 
 
 class RowBlock(NamedTuple):
-    """Rows ``start .. stop - 1`` of a table.
-
-    Attributes
-    ----------
-    rows : Tensor
-        ``[stop - start, G]``; valid until the next block is asked for.
-    start, stop : int
-    """
+    """Rows ``start .. stop - 1`` of a table, valid until the next block is asked for."""
 
     rows: Tensor
     start: int
@@ -38,26 +31,16 @@ class RowBlock(NamedTuple):
 
 @dataclass(eq=False)
 class Buffer:
-    """Room for a block, which the reader fills and the worker gives back.
+    """Room for a block, which the reader fills and the worker gives back."""
 
-    Attributes
-    ----------
-    host : Tensor
-        What is read into: where the block lies, or pinned memory from which it is copied.
-    room : Tensor
-        Where it lies.
-    copied, used : event or None
-        Of the last copy into ``room``, and of the last work on it.
-    """
-
-    host: Tensor
-    room: Tensor
-    copied: Any = None
-    used: Any = None
+    host: Tensor  # memory that is read into: `room`, or pinned memory that is copied to `room`
+    room: Tensor  # where the block lies
+    copied: Any = None  # event of the last copy into `room`
+    used: Any = None  # event of the last work on `room`
 
 
 class _InPlace:
-    """Blocks are read into the memory where they are worked on."""
+    """Reader into the memory where blocks are worked on: nothing has to be waited for."""
 
     def __init__(self, table: Rows) -> None:
         self.table = table
@@ -70,17 +53,17 @@ class _InPlace:
         self.table.read_into(start, buffer.room[: stop - start])
 
     def hand_out(self, buffer: Buffer) -> None:
-        """Nothing has to be waited for."""
+        """Do nothing."""
 
     def take_back(self, buffer: Buffer) -> None:
-        """The worker is done when it says so."""
+        """Do nothing."""
 
     def finish(self) -> None:
-        """Nothing is under way."""
+        """Do nothing."""
 
 
 class _Copied:
-    """Blocks are read into pinned memory and copied to a device, beside the work there."""
+    """Reader into pinned memory, which is copied to a device beside the work there."""
 
     def __init__(self, table: OnDevice) -> None:
         self.table, self.copies = table, Copies(table.device)
@@ -88,7 +71,7 @@ class _Copied:
     def buffer(self, shape: tuple[int, int]) -> Buffer:
         room = torch.empty(shape, dtype=self.table.dtype, device=self.table.device)
         host = self.copies.pinned(shape, self.table.dtype)
-        return Buffer(host, room, used=self.copies.used())  # by whoever had this memory before
+        return Buffer(host, room, used=self.copies.used())  # by the last work on this memory
 
     def fill(self, buffer: Buffer, start: int, stop: int) -> None:
         if buffer.copied is not None:
@@ -111,17 +94,10 @@ class _Copied:
 def prefetched(
     table: Rows, ranges: Sequence[tuple[int, int]], *, gives_back: bool
 ) -> Iterator[Iterator[RowBlock]]:
-    """Blocks of a table, in order, on its device.
+    """Yield the blocks of a table, in order, on its device.
 
-    The thread ends with the context. What it raises is raised where its block is asked for.
-
-    Parameters
-    ----------
-    table : Rows
-    ranges : sequence of (int, int)
-        The blocks.
-    gives_back : bool
-        Whether the system may forget the pages that were read.
+    The thread ends with the context. Its errors are raised where their block is asked for.
+    ``gives_back`` lets the system forget the pages that were read.
     """
     way: _Copied | _InPlace = _InPlace(table)
     if isinstance(table, OnDevice) and table.device.type in _COPYING:

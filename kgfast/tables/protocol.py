@@ -1,4 +1,4 @@
-"""Tables as kgfast reads them: rows that are asked for, never all at once; a tensor as one."""
+"""Protocol of tables, whose rows are read by block or id, never all at once; tensors as tables."""
 
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
@@ -29,15 +29,15 @@ class Table(Protocol):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the numbers."""
+        """Return the dtype of the numbers."""
         ...
 
     def block(self, start: int, stop: int) -> Tensor:
-        """Rows ``start .. stop - 1``, ``[stop - start, G]``; the caller does not write to them."""
+        """Return rows ``start .. stop - 1``, ``[n, G]``; the caller does not write to them."""
         ...
 
     def rows(self, ids: Tensor) -> Tensor:
-        """The rows that int64 ``ids [B]`` name, ``[B, G]``, in their order: a new tensor."""
+        """Return the rows ``[B, G]`` of int64 ``ids [B]``, in their order: a new tensor."""
         ...
 
 
@@ -51,10 +51,12 @@ class WritableTable(Table, Protocol):
 
 
 class Rows:
-    """What tables of this package share: what models read of a tensor besides its rows.
+    """Base of this package's tables, with the attributes of a tensor that models read.
 
     Attributes
     ----------
+    device : torch.device
+        The device on which rows are handed out.
     is_complex : bool
         Whether rows are complex numbers ``re0 im0 re1 ...``.
     requires_grad : bool
@@ -63,26 +65,22 @@ class Rows:
 
     shape: tuple[int, int]
     dtype: torch.dtype
+    device = torch.device("cpu")
     is_complex: bool = False
     requires_grad: bool = False
     ndim: int = 2
 
     @property
-    def device(self) -> torch.device:
-        """Where rows are handed out."""
-        return torch.device("cpu")
-
-    @property
     def row_bytes(self) -> int:
-        """Bytes of a row."""
+        """Return the bytes of a row."""
         return self.shape[1] * self.dtype.itemsize
 
     def block(self, start: int, stop: int) -> Tensor:
-        """As :meth:`Table.block`."""
+        """Return rows as :meth:`Table.block` does."""
         raise NotImplementedError
 
     def rows(self, ids: Tensor) -> Tensor:
-        """As :meth:`Table.rows`."""
+        """Return rows as :meth:`Table.rows` does."""
         raise NotImplementedError
 
     def read_into(self, start: int, out: Tensor) -> None:
@@ -93,17 +91,17 @@ class Rows:
         """Let the system forget the pages of a range of rows, of a table that lies in files."""
 
     def where(self, row: int) -> str:
-        """A row in words, for errors."""
+        """Say where a row is, for errors."""
         return f"the entity table: row {row}"
 
     @property
     def facts(self) -> tuple[object, ...]:
-        """What tells that a table is the same as at another time, of one that can tell."""
+        """Return facts that change if the rows in files do; nothing for other tables."""
         return ()
 
     @property
     def tells(self) -> bool:
-        """Return whether ``facts`` change whenever rows do: those of files do, of tensors not."""
+        """Return whether ``facts`` change whenever rows do, as for files and not for tensors."""
         return bool(self.facts)
 
     def __len__(self) -> int:
@@ -115,35 +113,25 @@ class Rows:
         return f"{type(self).__name__}({self._held()}{self.shape[0]:,} rows, {columns}, {dtype})"
 
     def _held(self) -> str:
-        """What it is read from, for ``repr``."""
+        """Return the words before the sizes in ``repr``."""
         return ""
 
 
 class Given(Rows):
-    """A table of any other class, with what models read besides.
-
-    Parameters
-    ----------
-    table : Table
-    """
+    """Table of any other class, with the attributes that models read."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
         self.shape, self.dtype = (int(table.shape[0]), int(table.shape[1])), table.dtype
         self.is_complex = bool(getattr(table, "is_complex", False))
-        self._device = device_of(table)
-
-    @property
-    def device(self) -> torch.device:
-        """Where rows are handed out."""
-        return self._device
+        self.device = device_of(table)
 
     def block(self, start: int, stop: int) -> Tensor:
-        """As of the table, checked to be what was asked for."""
+        """Return rows ``start .. stop - 1``."""
         return self._checked(self.table.block(start, stop), stop - start, "block")
 
     def rows(self, ids: Tensor) -> Tensor:
-        """As of the table, checked to be what was asked for."""
+        """Return the rows of ids ``[B]``."""
         return self._checked(self.table.rows(ids), len(ids), "rows")
 
     def _checked(self, rows: Any, count: int, method: str) -> Tensor:
@@ -162,18 +150,7 @@ class Given(Rows):
 
 
 class TensorTable(Rows):
-    """The rows of a tensor, read in place.
-
-    Parameters
-    ----------
-    values : Tensor
-        ``[N, G]`` floating point.
-
-    Raises
-    ------
-    TypeError, ValueError
-        For another tensor.
-    """
+    """Rows of a floating-point tensor ``[N, G]``, read in place."""
 
     def __init__(self, values: Tensor) -> None:
         if values.ndim != 2:
@@ -187,62 +164,46 @@ class TensorTable(Rows):
             )
         self.values = values.detach()
         self.shape, self.dtype = (len(values), int(values.shape[1])), values.dtype
-
-    @property
-    def device(self) -> torch.device:
-        """Where the tensor lies."""
-        return self.values.device
+        self.device = values.device
 
     def block(self, start: int, stop: int) -> Tensor:
-        """Rows ``start .. stop - 1``, in place."""
+        """Return rows ``start .. stop - 1``."""
         checked_range(start, stop, len(self))
         return self.values[start:stop]
 
     def rows(self, ids: Tensor) -> Tensor:
-        """The rows of ids ``[B]``, in any order."""
+        """Return the rows of ids ``[B]``."""
         return self.values[checked_row_ids(ids, 0, len(self)).to(self.device)]
 
     def update(self, ids: Tensor, rows: Tensor) -> None:
-        """Write rows into the tensor."""
+        """Write rows."""
         ids = checked_update(ids, rows, self, 0, len(self))
         self.values.index_copy_(0, ids.to(self.device), rows.detach().to(self.device))
 
 
 def as_rows(table: Table) -> Rows:
-    """A table with what models read of it: itself, or :class:`Given`."""
+    """Return a table with the attributes that models read: itself, or :class:`Given`."""
     return table if isinstance(table, Rows) else Given(table)
 
 
 def is_table(value: Any) -> TypeGuard[Table]:
-    """Whether it is a :class:`Table` and no tensor."""
+    """Return whether a value is a :class:`Table` and no tensor."""
     return not isinstance(value, Tensor) and isinstance(value, Table)
 
 
 def device_of(table: Any) -> torch.device:
-    """Where a tensor lies, or where a table hands out its rows."""
+    """Return the device of a tensor, or where a table hands out its rows."""
     return torch.device(getattr(table, "device", "cpu"))
 
 
 def checked_range(start: int, stop: int, count: int) -> None:
-    """That a block lies within a table of ``count`` rows.
-
-    Raises
-    ------
-    IndexError
-        If it does not.
-    """
+    """Check that a block lies within a table of ``count`` rows."""
     if not 0 <= start <= stop <= count:
         raise IndexError(f"block({start}, {stop}) must lie within 0 .. {count} rows")
 
 
 def checked_row_ids(ids: Tensor, first: int, last: int) -> Tensor:
-    """Ids of rows ``first .. last - 1``, on the CPU.
-
-    Raises
-    ------
-    TypeError, IndexError
-        For ids of another type or shape, or outside.
-    """
+    """Return ids of rows ``first .. last - 1`` on the CPU; an IndexError names another one."""
     if not isinstance(ids, Tensor) or ids.dtype != torch.int64 or ids.ndim != 1:
         raise TypeError("ids must be an int64 tensor of one axis")
     ids = ids.cpu()
@@ -255,13 +216,7 @@ def checked_row_ids(ids: Tensor, first: int, last: int) -> Tensor:
 
 
 def checked_update(ids: Tensor, rows: Tensor, table: Table, first: int, last: int) -> Tensor:
-    """The ids of an update, on the CPU, where it fits the table.
-
-    Raises
-    ------
-    TypeError, ValueError, IndexError
-        For ids that repeat or are not held, and rows of another shape or dtype.
-    """
+    """Return the ids of an update on the CPU, if ids and rows fit the table."""
     ids = checked_row_ids(ids, first, last)
     if rows.dtype != table.dtype:
         raise TypeError(f"rows must be {table.dtype}, as the table is; got {rows.dtype}")

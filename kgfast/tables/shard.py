@@ -1,6 +1,5 @@
-"""The rows of a larger table that this process holds."""
+"""Shards: the rows of a larger table that this process holds."""
 
-import torch
 from torch import Tensor
 
 from kgfast.tables.protocol import (
@@ -68,15 +67,10 @@ class Shard(Rows):
         self.held = held
         self.start, self.stop, self.total_rows = start, stop, total_rows
         self.shape, self.dtype = (total_rows, held.shape[1]), held.dtype
-        self.is_complex = held.is_complex
-
-    @property
-    def device(self) -> torch.device:
-        """Where rows are handed out."""
-        return self.held.device
+        self.is_complex, self.device = held.is_complex, held.device
 
     def block(self, start: int, stop: int) -> Tensor:
-        """Rows of the whole table that are held here.
+        """Return rows of the whole table that are held here.
 
         Raises
         ------
@@ -96,7 +90,7 @@ class Shard(Rows):
             self.held.read_into(start - self.start, out)
 
     def rows(self, ids: Tensor) -> Tensor:
-        """Rows that are held here, by their ids in the whole table.
+        """Return rows that are held here, by their ids in the whole table.
 
         Raises
         ------
@@ -111,7 +105,7 @@ class Shard(Rows):
         Raises
         ------
         TypeError, ValueError, IndexError
-            As of any table; for a table that cannot be written to.
+            For ids and rows that do not fit; for a table that cannot be written to.
         """
         own = checked_update(ids, rows, self, self.start, self.stop) - self.start
         if not isinstance(self.held, WritableTable):
@@ -120,7 +114,7 @@ class Shard(Rows):
 
     @property
     def facts(self) -> tuple[object, ...]:
-        """What tells that its rows are the same, where they can tell."""
+        """Return the range and the facts of the rows that are held."""
         return (self.start, self.stop, self.held.facts)
 
     @property
@@ -134,7 +128,7 @@ class Shard(Rows):
         self.held.give_back(start - self.start, stop - self.start)
 
     def where(self, row: int) -> str:
-        """A row that is held here, in words."""
+        """Say where a row that is held here is."""
         if isinstance(self.held, TensorTable):
             return super().where(row)
         own = self.held.where(row - self.start)

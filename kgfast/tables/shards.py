@@ -55,14 +55,10 @@ class Shards(Rows):
         self.starts = [0, *accumulate(sizes)]
         self.shape = (self.starts[-1], parts[0].shape[1])
         self.dtype, self.is_complex = parts[0].dtype, parts[0].is_complex
-
-    @property
-    def device(self) -> torch.device:
-        """Where rows are handed out."""
-        return self.parts[0].device
+        self.device = parts[0].device
 
     def block(self, start: int, stop: int) -> Tensor:
-        """Rows ``start .. stop - 1``, of however many shards."""
+        """Return rows ``start .. stop - 1`` of any number of shards."""
         checked_range(start, stop, self.shape[0])
         found = [self.parts[number].block(*its) for number, its in self._cut(start, stop)]
         return found[0] if len(found) == 1 else torch.cat([self._none(), *found])
@@ -76,7 +72,7 @@ class Shards(Rows):
             done += last - first
 
     def rows(self, ids: Tensor) -> Tensor:
-        """The rows of ids ``[B]``, in any order."""
+        """Return the rows of ids ``[B]``, in any order."""
         ids = checked_row_ids(ids, 0, self.shape[0])
         owners = self._owners(ids)
         found = self._none().new_empty((len(ids), self.shape[1]))
@@ -91,7 +87,8 @@ class Shards(Rows):
         Raises
         ------
         TypeError, ValueError, IndexError
-            As of each shard; nothing is written where one of those named cannot be written to.
+            For ids and rows that do not fit, and for shards that cannot be written to; then no
+            shard is written to.
         """
         ids = checked_update(ids, rows, self, 0, self.shape[0])
         owners = self._owners(ids)
@@ -107,7 +104,7 @@ class Shards(Rows):
 
     @property
     def facts(self) -> tuple[object, ...]:
-        """What tells that the shards are the same, of those that can tell."""
+        """Return the size and the facts of each shard."""
         return tuple((len(part), part.facts) for part in self.parts)
 
     @property
@@ -121,12 +118,12 @@ class Shards(Rows):
             self.parts[number].give_back(*its)
 
     def where(self, row: int) -> str:
-        """A row in words: its shard's, and its own."""
+        """Say where a row is: in its shard, and in all."""
         number = bisect.bisect_right(self.starts, row) - 1
         return f"{self.parts[number].where(row - self.starts[number])} (row {row} of all shards)"
 
     def _cut(self, start: int, stop: int) -> list[tuple[int, tuple[int, int]]]:
-        """The shards that hold a range, and which of their rows those are."""
+        """Return the shards that hold a range, with the range of their rows."""
         found = []
         for number, begins in enumerate(self.starts[:-1]):
             ends = self.starts[number + 1]
@@ -147,7 +144,7 @@ class Shards(Rows):
 
 
 def _in_order(parts: list[Rows]) -> list[Rows]:
-    """Tables as they are given; shards by where they stand, checked to be one table."""
+    """Return tables as they are given; shards by their start, checked to be one table."""
     shards = [part for part in parts if isinstance(part, Shard)]
     if not shards:
         return parts

@@ -1,7 +1,4 @@
-"""Training: a config, a trainer, a run folder.
-
-Names are loaded when they are first asked for: importing kgfast needs none of what they need.
-"""
+"""Training: a config, a trainer, a run folder. Names are imported when they are first used."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -9,43 +6,31 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kgfast.training import checkpoint
     from kgfast.training.build import load_dataset
+    from kgfast.training.checkpoint.run_folder import RunFolder
+    from kgfast.training.checkpoint.run_graph import RunGraph
     from kgfast.training.config import Config
+    from kgfast.training.data import Batch, Negatives, asked_of
     from kgfast.training.divergence import first_bad_row
     from kgfast.training.loading import LoadedRun, Vocabularies, load_run, model_of
     from kgfast.training.logs import read_rows
-    from kgfast.training.negatives import Batch, Negatives, asked_of
-    from kgfast.training.row_optim import RowAdagrad, RowAdam
-    from kgfast.training.run import Run
-    from kgfast.training.run_folder import RunFolder
-    from kgfast.training.run_graph import RunGraph
-    from kgfast.training.steps import NegativeSampling
+    from kgfast.training.loop import Run
+    from kgfast.training.objective import NegativeSampling
+    from kgfast.training.row_optimizer import RowAdagrad, RowAdam
     from kgfast.training.trainer import Result, Trainer
 
 _HOMES = {
     "build": ("load_dataset",),
+    "checkpoint.run_folder": ("RunFolder",),
+    "checkpoint.run_graph": ("RunGraph",),
     "config": ("Config",),
+    "data": ("Batch", "Negatives", "asked_of"),
     "divergence": ("first_bad_row",),
-    "loading": (
-        "LoadedRun",
-        "Vocabularies",
-        "load_run",
-        "model_of",
-    ),
+    "loading": ("LoadedRun", "Vocabularies", "load_run", "model_of"),
     "logs": ("read_rows",),
-    "negatives": (
-        "Batch",
-        "Negatives",
-        "asked_of",
-    ),
-    "row_optim": ("RowAdagrad", "RowAdam"),
-    "run": ("Run",),
-    "run_folder": ("RunFolder",),
-    "run_graph": ("RunGraph",),
-    "steps": ("NegativeSampling",),
-    "trainer": (
-        "Result",
-        "Trainer",
-    ),
+    "loop": ("Run",),
+    "objective": ("NegativeSampling",),
+    "row_optimizer": ("RowAdagrad", "RowAdam"),
+    "trainer": ("Result", "Trainer"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

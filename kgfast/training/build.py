@@ -1,4 +1,4 @@
-"""What a config stands for: its dataset, its model, its device, its evaluations."""
+"""The dataset, the model, the device and the evaluations of a config."""
 
 import os
 from collections.abc import Sequence
@@ -48,12 +48,12 @@ def load_dataset(config: Config, data: str | os.PathLike[str] | None = None) -> 
     ----------
     config : Config
     data : path, optional
-        A folder that holds the dataset or that it is in, instead of ``dataset.root``.
+        The folder of the dataset, or of datasets, instead of ``dataset.root``.
 
     Raises
     ------
     FileNotFoundError, ValueError
-        If there is none, or a file of it is malformed.
+        If there is no dataset, or a file of it is malformed.
     """
     source = config.dataset
     if data is not None:
@@ -64,9 +64,9 @@ def load_dataset(config: Config, data: str | os.PathLike[str] | None = None) -> 
 def build_model(
     config: Config, num_entities: int, num_relations: int, fresh: Fresh = ALL_ROWS
 ) -> Model:
-    """A fresh model, trainable, on the CPU; the same one for the same config.
+    """Make a fresh, trainable model on the CPU, of the entities that ``fresh`` names.
 
-    ``fresh`` says which of its entities are kept.
+    The seed of the config determines its values.
     """
     section = config.model
     options: dict[str, Any] = {
@@ -92,7 +92,7 @@ def build_model(
 
 
 def _start_of(config: Config) -> Fill | None:
-    """What draws the tables, where a config says so; else they start in the model's own way."""
+    """Return the distribution that the config draws tables from, or None for the model's own."""
     section = config.model
     generator = torch.Generator().manual_seed(mix(config.seed, Stream.START))
     if section.init_range is not None:
@@ -101,7 +101,7 @@ def _start_of(config: Config) -> Fill | None:
 
 
 def _wrapped(model: Model, config: Config) -> Model:
-    """The model, filtered, with inverse relations and croppable as the config says."""
+    """Wrap a model for filters, inverse relations and croppable embeddings."""
     section, med = config.model, config.med
     if section.use_rscf:
         filters_relations = section.rscf_relation_transform
@@ -125,27 +125,22 @@ def _wrapped(model: Model, config: Config) -> Model:
 
 
 def device_of(config: Config) -> torch.device:
-    """The device of a config; ``auto`` is a GPU where there is one.
+    """Return the device of a config; each process of torchrun has a GPU of its own.
 
-    Of several processes that torchrun starts, each has a GPU of its own.
-
-    Raises
-    ------
-    ValueError
-        If the config asks for a GPU and torch sees none.
+    Raise a ValueError if the config names a GPU and torch sees none.
     """
     name = config.device
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise ValueError(f"device: {name} was asked for, but torch sees no GPU here")
-    if name == "cuda" and "LOCAL_RANK" in os.environ:  # one of several processes of torchrun
+    if name == "cuda" and "LOCAL_RANK" in os.environ:
         name = f"cuda:{os.environ['LOCAL_RANK']}"
     return torch.device(name)
 
 
 def room_of(config: Config) -> MappedRoom | None:
-    """Return where the tables of a run go, unless that is memory."""
+    """Return an allocator of tables in files, if the config has a folder for them."""
     folder = config.train.table_folder
     return None if folder is None else MappedRoom(folder)
 
@@ -159,9 +154,9 @@ def ranks_of(
     index: Index | None = None,
     most: int | None = None,
 ) -> Ranks | dict[int, Ranks]:
-    """Rank a split as a config says; of croppable embeddings, by each sub-model.
+    """Rank the first ``most`` triples of a split, by each sub-model of croppable embeddings.
 
-    An index of a model that has trained on is packed again. ``most`` ranks so many triples alone.
+    An index is packed again if the model has changed since.
     """
     triples = dataset.split(split)[:most]
     if index is not None and not index.is_current:

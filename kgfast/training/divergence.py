@@ -1,4 +1,4 @@
-"""A loss that is not a number: which row of which table broke it."""
+"""Divergence: the row of a table that made a loss not finite."""
 
 from collections.abc import Callable, Iterator
 
@@ -6,11 +6,11 @@ from torch import Tensor, nn
 
 from kgfast.datasets import Dataset
 
-_NUMBERS = 1 << 22  # looked at together
+_NUMBERS = 1 << 22  # per block, so that no mask of the size of a table is made
 
 
 def first_bad_row(model: nn.Module) -> tuple[str, int] | None:
-    """The first parameter with a NaN or an infinity, and its first such row; None if all are fine.
+    """Return the first parameter with a NaN or an infinity, and its first such row, or None.
 
     Examples
     --------
@@ -33,7 +33,7 @@ def first_bad_row(model: nn.Module) -> tuple[str, int] | None:
 def describe(
     model: nn.Module, dataset: Dataset, entity_id: Callable[[int], int] = lambda row: row
 ) -> str:
-    """What is wrong with the tables, in a clause; ``entity_id`` names a row of the entities'."""
+    """Say in a clause what is wrong with the tables; ``entity_id`` turns a row into an entity."""
     bad_row = first_bad_row(model)
     if bad_row is None:
         return "all tables are finite, so the loss overflowed: try a lower optim.lr"
@@ -48,7 +48,6 @@ def describe(
 
 
 def _parts(values: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """Blocks of rows, so that no mask of the size of a table is made."""
     rows = values.reshape(len(values), -1) if values.ndim else values.reshape(1, 1)
     step = max(1, _NUMBERS // max(1, rows.shape[1]))
     for first in range(0, len(rows), step):

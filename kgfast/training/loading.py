@@ -1,4 +1,4 @@
-"""A finished run, or one that still runs, as a model with names."""
+"""Loading a run folder as a model with names."""
 
 import os
 import warnings
@@ -16,14 +16,14 @@ from kgfast.losses import LOSSES, EntitiesFormula
 from kgfast.models import SIDES, Model, Side
 from kgfast.text import escaped
 from kgfast.training.build import build_model, device_of, load_dataset, ranks_of
-from kgfast.training.checkpoint import State, check_tensors, of_part
+from kgfast.training.checkpoint.format import check_tensors, of_part
+from kgfast.training.checkpoint.run_folder import RunFolder
+from kgfast.training.checkpoint.run_graph import RunGraph
 from kgfast.training.config import Config
-from kgfast.training.run_folder import RunFolder
-from kgfast.training.run_graph import RunGraph
 
 
 class Vocabularies(NamedTuple):
-    """The names of a run, in the order of the rows of its tables."""
+    """Names of entities and relations, in the order of the rows of tables."""
 
     entities: Vocabulary
     relations: Vocabulary
@@ -31,20 +31,19 @@ class Vocabularies(NamedTuple):
 
 @dataclass(frozen=True)
 class LoadedRun:
-    """What a run folder holds, ready to rank and predict with.
+    """A run, loaded to rank and predict.
 
     Attributes
     ----------
     model : Model
-        In eval mode, without gradients.
+        The model, in eval mode, without gradients.
     vocabulary : Vocabularies, optional
-        The pair ``entities, relations``. None of a run of an earlier kgfast whose data were not
-        found.
+        The pair ``entities, relations``; None for a run of an earlier kgfast without its data.
     dataset : Dataset, optional
-        With the run's ids; None where it was not found.
+        The data with the ids of the run; None if they were not found.
     config : Config
     step : int, optional
-        After which the checkpoint was saved; None where it does not say so.
+        The step of the checkpoint, if it is known.
     """
 
     model: Model
@@ -54,21 +53,20 @@ class LoadedRun:
     step: int | None = None
 
     def probabilities(self, scores: Tensor) -> Tensor | None:
-        """What a run trained with binary cross entropy takes scores for: probabilities.
+        """Turn scores into probabilities, for a run trained with binary cross entropy.
 
         The loss fits ``sigmoid(score + gamma)`` to labels ``a y + c``
-        (:func:`kgfast.losses.smoothed_labels`); this is the ``y`` of it, within 0 and 1. None for
-        other losses, which say which score is higher and no more.
+        (:func:`kgfast.losses.smoothed_labels`); the probability is that ``y``, clamped to [0, 1].
 
         Parameters
         ----------
         scores : Tensor
-            Those of ranks, predictions and facts, without gamma; any shape.
+            Scores of any shape, without gamma.
 
         Returns
         -------
         Tensor, optional
-            float64 of the same shape, NaN where a score is.
+            float64 of the shape of ``scores``, NaN where a score is NaN; None for other losses.
         """
         loss = self.config.loss
         formula = LOSSES[loss.name].formula(**loss.hyperparameters())
@@ -79,17 +77,17 @@ class LoadedRun:
         return (((scores.double() + margin).sigmoid() - shift) / scale).clamp(0.0, 1.0)
 
     def ranks(self, split: str = "test", sides: Sequence[Side] = SIDES) -> Ranks | dict[int, Ranks]:
-        """Return the filtered ranks of a split; of croppable embeddings, those of each sub-model.
+        """Return the filtered ranks of a split; for croppable embeddings, of each sub-model.
 
         Raises
         ------
         FileNotFoundError
-            If the data were not found: says where they were looked for.
+            If the data were not found.
         ValueError
             If the run was loaded without its data.
         """
         if self.dataset is None:
-            load_dataset(self.config)  # says where it was looked for
+            load_dataset(self.config)  # raises an error that names the folder
             raise ValueError("the run was loaded without its data")
         return ranks_of(self.model, self.dataset, split, self.config, sides)
 
@@ -108,23 +106,23 @@ def load_run(
     device: torch.device | str | None = "cpu",
     overrides: Sequence[str] | None = None,
 ) -> LoadedRun:
-    """Load a run: its model, the names of its rows and, where they are at hand, its data.
+    """Load the model of a run, its names and, if they are found, its data.
 
-    The folder may have been moved, and the run may still be going on: nothing is written.
+    Nothing is written: the folder may have been moved, and the run may still be training.
 
     Parameters
     ----------
     folder
-        Of the run.
+        The run folder.
     data : path, Dataset or False, optional
-        A folder that holds the dataset, or the folder of datasets that it is in; it must be there.
-        By default where the config says, if it is there. False: without data.
+        The folder of the dataset, or of datasets; by default the folder that the config names, if
+        it is there. False loads no data.
     checkpoint : {"best", "last"}
-        The best by the config's metric on valid, or the newest.
+        The best state by the config's metric on valid, or the newest.
     device
-        Where to put the model; None: on the device of the config.
+        The device of the model; None for the device of the config.
     overrides : sequence of str
-        ``"dataset.root=DIR"``: keys of the config to change, as ``kgfast train --set`` does.
+        Keys of the config to change, such as ``"dataset.root=DIR"``: see ``kgfast train --set``.
 
     Returns
     -------
@@ -133,10 +131,10 @@ def load_run(
     Raises
     ------
     FileNotFoundError
-        If the folder is not that of a run, holds no checkpoint, or ``data`` is not there.
+        If the folder is not that of a run, holds no checkpoint, or ``data`` does not exist.
     ValueError
         If a file is damaged, the checkpoint does not fit the config or the names, or the data are
-        another graph than the run began with: names the first five names or triples.
+        another graph than the run began with: lists the first five differences.
 
     Examples
     --------
@@ -159,7 +157,12 @@ def load_run(
     """
     run = RunFolder(folder)
     config = run.read_config(overrides)
-    tensors, meta = _state(run, checkpoint)
+    if checkpoint not in ("best", "last"):
+        raise ValueError(f"checkpoint must be 'best' or 'last'; got {checkpoint!r}")
+    state = run.load_best() if checkpoint == "best" else run.load_last()
+    if state is None:
+        raise FileNotFoundError(f"{run.path} holds no checkpoint")
+    tensors, meta = state
     graph = run.load_graph()
     if graph is not None and meta.get("graph", graph.rows) != graph.rows:
         raise ValueError(
@@ -174,22 +177,13 @@ def load_run(
     return LoadedRun(model, vocabulary, dataset, config, meta.get("step"))
 
 
-def _state(run: RunFolder, checkpoint: str) -> State:
-    if checkpoint not in ("best", "last"):
-        raise ValueError(f"checkpoint must be 'best' or 'last'; got {checkpoint!r}")
-    state = run.load_best() if checkpoint == "best" else run.load_last()
-    if state is None:
-        raise FileNotFoundError(f"{run.path} holds no checkpoint")
-    return state
-
-
 def _data(
     run: RunFolder,
     config: Config,
     data: str | os.PathLike[str] | Dataset | Literal[False] | None,
     graph: RunGraph | None,
 ) -> Dataset | None:
-    """The dataset with the ids of the run, if it is wanted and there."""
+    """Return the dataset with the ids of the run, or None."""
     if data is False:
         return None
     if isinstance(data, Dataset):
@@ -215,12 +209,12 @@ def _data(
 def model_of(
     run: RunFolder, config: Config, tensors: Mapping[str, Tensor], names: Vocabularies | None
 ) -> Model:
-    """The model of a config with the tensors of a checkpoint, in eval mode, without gradients.
+    """Make the model of a config with the tensors of a checkpoint, in eval mode.
 
     Raises
     ------
     ValueError
-        If they do not fit each other, or the names.
+        If the tensors do not fit the config or the names.
     """
     state = of_part("model", tensors)
     if names is None:
@@ -238,7 +232,7 @@ def model_of(
 
 
 def _sizes(run: RunFolder, config: Config, state: Mapping[str, Tensor]) -> tuple[int, int]:
-    """Numbers of entities and relations by the tables, where nobody has their names."""
+    """Return the numbers of entities and relations by the sizes of the tables."""
     rows = {}
     for name in ("entity", "relation"):
         tables = [table for key, table in state.items() if f".{key}".endswith(f".{name}")]

@@ -1,8 +1,7 @@
-"""What a run did, a row at a time: JSON lines, CSV, and TensorBoard where it is installed.
+"""Logs of a run: JSON lines, CSV, and TensorBoard if it is installed.
 
-Rows are appended and handed to the operating system at once, so a killed run keeps them. On
-resume, rows after the resumed step are cut, and the logs end up as those of a run that nobody
-killed. For that a trainer writes the rows of a step before its checkpoint.
+Rows are flushed at once, and those of a step before its checkpoint. Resuming cuts the rows after
+the resumed step, so the logs equal those of an uninterrupted run.
 """
 
 import csv
@@ -27,28 +26,11 @@ Row = dict[str, Any]
 
 
 class Logs:
-    """The logs of a run folder, for appending.
+    """Logs of a run folder, open for appending.
 
-    ``metrics.jsonl`` holds every key of every row; ``metrics.csv`` those that are its columns. The
-    columns are fixed when the file is made, on resume they are those that the file has.
-
-    Parameters
-    ----------
-    folder
-        Of the run; made if it is missing.
-    resume_step : int, optional
-        Keep the rows up to this step. None starts new files.
-    tensorboard : bool
-        Also write ``<folder>/tensorboard`` if the package is installed.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     with Logs(folder) as logs:
-    ...         logs.write({"step": 1, "loss": 0.5})
-    ...     read_rows(folder)
-    [{'step': 1, 'loss': 0.5}]
+    ``metrics.jsonl`` holds every key of every row, ``metrics.csv`` the keys that are its columns,
+    which are fixed when the file is made. ``resume_step`` keeps the rows up to that step; None
+    starts new files. ``tensorboard`` also writes ``<folder>/tensorboard`` if it is installed.
     """
 
     def __init__(
@@ -61,19 +43,19 @@ class Logs:
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         jsonl, table = folder / "metrics.jsonl", folder / "metrics.csv"
-        kept = [] if resume_step is None else _up_to(read_rows(folder), resume_step)
+        rows = [] if resume_step is None else read_rows(folder)
+        kept = [row for row in rows if resume_step is not None and row["step"] <= resume_step]
         columns = (resume_step is not None and _columns_of(table)) or [*COLUMNS, *METRICS]
-        _rewrite(jsonl, "".join(_json_line(row) for row in kept))
-        _rewrite(table, _csv_line(columns) + "".join(_csv_row(row, columns) for row in kept))
+        lines = "".join(_json_line(row) for row in kept)
+        rows_of_table = _csv_line(columns) + "".join(_csv_row(row, columns) for row in kept)
         self._columns = columns
-        self._jsonl, self._csv = _append(jsonl), _append(table)
+        self._jsonl, self._csv = _rewritten(jsonl, lines), _rewritten(table, rows_of_table)
         self._board = _board(folder, resume_step) if tensorboard else None
 
     def write(self, row: Mapping[str, Any]) -> None:
-        """Append a row; it has a ``step``.
+        """Append a row with a ``step``; NaN and infinity are written as null.
 
-        An evaluation's has a ``split``, that of a sub-model of croppable embeddings a ``dim`` too.
-        NaN and infinity are written as null: JSON has no such numbers.
+        Rows of evaluations have a ``split``, and those of sub-models a ``dim``.
         """
         clean = {
             key: None if isinstance(value, float) and not math.isfinite(value) else value
@@ -101,7 +83,7 @@ class Logs:
 
 
 def read_rows(folder: str | os.PathLike[str]) -> list[Row]:
-    """The rows of a run folder; a last line that a kill cut short is left out.
+    """Read the rows of a run folder, without a last line that a kill cut short.
 
     Raises
     ------
@@ -132,10 +114,6 @@ def is_number(value: Any) -> bool:
     return value is None or (isinstance(value, int | float) and abs(value) <= sys.float_info.max)
 
 
-def _up_to(rows: list[Row], step: int) -> list[Row]:
-    return [row for row in rows if row["step"] <= step]
-
-
 def _columns_of(table: Path) -> list[str]:
     if not table.is_file():
         return []
@@ -157,16 +135,14 @@ def _csv_line(values: list[Any]) -> str:
     return line.getvalue()
 
 
-def _rewrite(path: Path, text: str) -> None:
+def _rewritten(path: Path, text: str) -> TextIO:
+    """Write a file and open it for appending."""
     write_whole(path, lambda beside: beside.write_text(text, encoding="utf-8"))
-
-
-def _append(path: Path) -> TextIO:
     return path.open("a", encoding="utf-8", newline="")
 
 
 def _board(folder: Path, resume_step: int | None) -> Any:
-    """A TensorBoard writer, None where the package is missing."""
+    """Return a TensorBoard writer, or None if the package is missing."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:

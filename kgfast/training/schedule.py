@@ -1,33 +1,34 @@
-"""The learning rate of a step, and the patience with evaluations that bring nothing."""
+"""The course of a run: the learning rate of each step, and when the run ends early.
+
+A run ends early after evaluations without a gain, out of time, or at an interrupt. Out of time it
+ends so that its last evaluation, its test and saving still fit.
+"""
 
 import math
-from typing import Any
+import signal
+import threading
+import time
+from types import FrameType
+from typing import Any, Self
 
-from kgfast.training.config.sections import SchedConfig
+from kgfast.training.config.sections import SchedConfig, TrainConfig
 
+QUERIES = 64  # by which the first evaluation is timed
 _LOWER_IS_BETTER = ("mr", "amr")
+_MARGIN = 1.25  # of the estimates: evaluations and the disk may be slower at the end
+_BYTES_PER_SECOND = 1e8  # assumed for the first checkpoint
 
 
 def gain(metric: str, value: float, best: float | None) -> float:
-    """How much better a value is than the best so far; infinite if there is none."""
+    """Return how much better a value is than the best so far; infinity if there is none."""
     if best is None:
         return math.inf
     return best - value if metric in _LOWER_IS_BETTER else value - best
 
 
 class Patience:
-    """Counts evaluations that do not gain ``min_delta`` on the best one.
+    """Counter of evaluations in a row that do not gain ``min_delta`` on the best one.
 
-    Parameters
-    ----------
-    metric : str
-        Of `Ranks.metrics`; of ``mr`` and ``amr`` lower is better.
-    patience : int
-        How many such evaluations in a row are enough.
-    min_delta : float
-
-    Examples
-    --------
     >>> patience = Patience("mrr", 2)
     >>> [patience.exhausted_by(value) for value in (0.1, 0.3, 0.2, 0.3)]
     [False, False, False, True]
@@ -39,7 +40,7 @@ class Patience:
         self._in_vain = 0
 
     def exhausted_by(self, value: float) -> bool:
-        """Take an evaluation; True if it was one too many. Counting begins anew after that."""
+        """Count an evaluation; return True, and restart the count, at the last one allowed."""
         if gain(self._metric, value, self._best) > self._min_delta:
             self._best, self._in_vain = value, 0
             return False
@@ -50,11 +51,11 @@ class Patience:
         return True
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+        """Return the numbers that a checkpoint holds."""
         return {"best": self._best, "in_vain": self._in_vain}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from a state."""
+        """Resume from the numbers of a checkpoint."""
         self._best, self._in_vain = state["best"], state["in_vain"]
 
 
@@ -62,18 +63,8 @@ class Schedule:
     """The learning rate of every step of a run.
 
     Warm-up is linear from ``lr / warmup_steps``; ``cosine`` and ``linear`` go to 0 over the steps
-    after it; ``step`` multiplies by ``factor`` at fractions of the whole run, ``plateau`` whenever
-    ``patience`` evaluations were in vain.
-
-    Parameters
-    ----------
-    config : SchedConfig
-    lr : float
-        The highest rate.
-    steps : int
-        Of the whole run.
-    metric : str
-        What plateau looks at.
+    after it; ``step`` multiplies by ``factor`` at fractions of the whole run, ``plateau`` after
+    ``patience`` evaluations without a gain in ``metric``.
     """
 
     def __init__(self, config: SchedConfig, lr: float, steps: int, metric: str = "mrr") -> None:
@@ -82,7 +73,7 @@ class Schedule:
         self._reductions = 0
 
     def lr(self, step: int) -> float:
-        """The rate of a step, counted from 0."""
+        """Return the rate of a step, counted from 0."""
         warmup = self._config.warmup_steps
         if step < warmup:
             return self._lr * (step + 1) / warmup
@@ -100,18 +91,113 @@ class Schedule:
         return factor**self._reductions
 
     def observe(self, value: float) -> None:
-        """Take an evaluation."""
+        """Count an evaluation."""
         if self._patience is not None and self._patience.exhausted_by(value):
             self._reductions += 1
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+        """Return the numbers that a checkpoint holds."""
         if self._patience is None:
             return {}
         return {"reductions": self._reductions, **self._patience.state()}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from a state."""
+        """Resume from the numbers of a checkpoint."""
         if self._patience is not None and state:
             self._reductions = state["reductions"]
             self._patience.load(state)
+
+
+class Deadline:
+    """The time left for steps, less what evaluation, test and saving take after the last step.
+
+    ``began`` is when this invocation began, by ``time.perf_counter()``; ``triples`` is the number
+    of triples that are ranked after the last step.
+
+    >>> train = TrainConfig(steps=9, max_minutes=1.0)
+    >>> deadline = Deadline(train, time.perf_counter() - 30.0, triples=1_000)
+    >>> deadline.step, deadline.triple, deadline.saving = 0.1, 0.02, 0.0
+    >>> deadline.is_up(spent=0.0)
+    False
+    >>> deadline.triple = 0.03
+    >>> deadline.is_up(spent=0.0)
+    True
+    """
+
+    def __init__(self, train: TrainConfig, began: float, triples: int) -> None:
+        minutes = {"max_minutes": train.max_minutes, "max_total_minutes": train.max_total_minutes}
+        self._limits = {key: 60 * it for key, it in minutes.items() if it is not None}
+        self._began, self._triples = began, triples
+        self.step = 0.0  # seconds of the last step
+        self.saving: float | None = None  # seconds of the last checkpoint, if known
+        self.triple: float | None = None  # seconds of an evaluation for each triple, if known
+
+    @property
+    def is_set(self) -> bool:
+        """Return whether the config has a limit."""
+        return bool(self._limits)
+
+    @property
+    def _end(self) -> float:
+        """Seconds that evaluation, test and saving may take after the last step."""
+        # The best checkpoint, the last one, and reading the best one again.
+        return _MARGIN * (self._triples * (self.triple or 0.0) + 2 * (self.saving or 0.0))
+
+    def expect_checkpoints_of(self, count: int) -> None:
+        """Estimate the seconds of saving from a number of bytes."""
+        self.saving = count / _BYTES_PER_SECOND
+
+    def is_up(self, spent: float) -> bool:
+        """Return whether another step and the end do not fit any more.
+
+        ``spent`` are the seconds of training and evaluations of all invocations.
+        """
+        needed = time.perf_counter() - self._began + self.step + self._end
+        return needed > self._limits.get("max_minutes", math.inf) or self.total_is_up(spent)
+
+    def total_is_up(self, spent: float) -> bool:
+        """Return whether another step and the end exceed the limit of all invocations together."""
+        limit = self._limits.get("max_total_minutes", math.inf)
+        return spent + self.step + self._end > limit
+
+    def warning(self) -> str | None:
+        """Return a warning if the end alone takes more time than there is."""
+        for key, limit in self._limits.items():
+            if self._end > limit:
+                return (
+                    f"train.{key}: evaluation, test and saving may take {self._end / 60:.3g} "
+                    f"minutes of {limit / 60:.3g}: the run ends after the first step, and late"
+                )
+        return None
+
+
+class Interrupts:
+    """Note of the first interrupt, so that the run stops after its step; a second one raises.
+
+    Interrupted within an update, a table would belong to no step. Outside of the main thread, and
+    where the signal has another handler, nothing changes.
+
+    >>> with Interrupts() as interrupts:
+    ...     signal.raise_signal(signal.SIGINT)
+    ...     interrupts.requested
+    True
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._before: Any = None
+
+    def __enter__(self) -> Self:
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        if in_main_thread and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            self._before = signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.requested:
+            signal.default_int_handler(number, frame)
+        self.requested = True

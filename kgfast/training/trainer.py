@@ -1,4 +1,4 @@
-"""The trainer: what a user calls."""
+"""The trainer: training, evaluation and test of a config."""
 
 import os
 import sys
@@ -17,35 +17,34 @@ from kgfast.eval.index import Index
 from kgfast.eval.metric_tables import table_of
 from kgfast.eval.ranks import Ranks
 from kgfast.training.build import build_model, load_dataset, ranks_of, room_of
+from kgfast.training.checkpoint.run_folder import RunFolder
+from kgfast.training.checkpoint.run_graph import RunGraph
 from kgfast.training.config import Config
 from kgfast.training.divergence import first_bad_row
-from kgfast.training.parallel.launch import placed
-from kgfast.training.run import Job, Run
-from kgfast.training.run_folder import RunFolder
-from kgfast.training.run_graph import RunGraph
+from kgfast.training.loop import Run
+from kgfast.training.processes.launch import placed
 
 
 @dataclass(frozen=True, repr=False)
 class Result:
-    """What came of a run.
+    """The result of a run.
 
     Attributes
     ----------
     steps, planned_steps, best_step : int
-        Made, of how many (fewer if the run stopped early or its time was up), and after which the
-        best metric on valid was seen (0: there was no evaluation).
+        Steps made, steps planned, and the step with the best metric on valid (0: no evaluation).
     valid, test : dict
-        Filtered metrics of the best state on valid; of the last one where no run folder held the
-        best. Empty for an empty split. Of croppable embeddings those of the widest sub-model.
+        Filtered metrics of the best state, or without a run folder of the last. Empty for an empty
+        split; of croppable embeddings, the metrics of the widest sub-model.
     valid_of_submodels, test_of_submodels : dict
-        Those of each sub-model, by its width (a string, as JSON has it); empty for other models.
+        Metrics of each sub-model, by its width as a string; empty for other models.
     seconds_training, seconds_evaluating : float
-        Over all parts of a run that was resumed.
+        Sums over all invocations of a resumed run.
     stopped_early : bool
     test_on : {"test", "valid"}
         The split that ``test`` is of: ``dataset.test_on`` of the config.
     tested_step : int, optional
-        After which step the model was tested; None of a run of an earlier kgfast.
+        The step of the tested model; None for a run of an earlier kgfast.
     """
 
     steps: int
@@ -78,7 +77,7 @@ class Result:
 
 
 def steps_made(steps: int, planned: int, stopped_early: bool) -> str:
-    """How many, and where they are fewer than planned, why.
+    """Say how many steps were made and, if fewer than planned, why.
 
     >>> steps_made(6, 20, stopped_early=False)
     '6 steps of 20 (out of time)'
@@ -90,7 +89,7 @@ def steps_made(steps: int, planned: int, stopped_early: bool) -> str:
 
 
 def what_was_tested(result: Mapping[str, Any]) -> str:
-    """Return the split, the filter and the checkpoint that the test metrics of a result are of.
+    """Say which split, filter and checkpoint the test metrics of a result are of.
 
     >>> what_was_tested({"steps": 7488, "best_step": 5000})
     'test triples, filtered, by the best checkpoint on valid (step 5,000)'
@@ -104,28 +103,28 @@ def what_was_tested(result: Mapping[str, Any]) -> str:
 
 
 class Trainer:
-    """Trains a model as a config says.
+    """Trainer of the model of a config.
 
     Parameters
     ----------
     config : Config
     run_dir : path, optional
-        The run folder: logs, checkpoints, result. Without one nothing is written, and the model of
+        The folder of logs, checkpoints and result. Without one nothing is written, and the model of
         the last step is tested.
     dataset : Dataset, optional
-        That of the config by default.
+        The dataset of the config by default.
     progress : bool
-        Show it on the error stream.
+        Show progress on the error stream.
 
     Attributes
     ----------
     model : Model
-        On the device of the config. Where several processes share out the table, one of the rows
-        that this process holds.
+        The model, on the device of the config. Of a table that processes share, it holds the rows
+        of this process.
     config : Config
     dataset : Dataset
     placement : Placement
-        Of the table and the work, where ``torchrun`` started several processes: each makes the same
+        How the processes that ``torchrun`` started divide tables and work. Each makes the same
         trainer and the same calls.
 
     Raises
@@ -186,37 +185,38 @@ class Trainer:
         Parameters
         ----------
         resume : bool
-            Go on from the newest checkpoint of the run folder, if there is one. What comes out is
-            bit-equal to an uninterrupted run with as many threads (most models: with any number;
-            see ``threads`` of :class:`kgfast.training.Config`). The data must be the graph that
-            the run began with; the order of its names and of its lines does not matter. A run that
-            has nothing left to do stays as it is, and what its result says is returned.
+            Resume from the newest checkpoint of the run folder, if there is one. The result is
+            bit-equal to that of an uninterrupted run with as many threads (most models: with any
+            number; see ``threads`` of :class:`kgfast.training.Config`). The data must be the graph
+            that the run began with, in any order of names and lines. A finished run is not changed;
+            its result is returned.
         trust_data : bool
-            Resume a run of an earlier kgfast, which did not keep its graph: the data are taken for
-            the ones it began with.
+            Resume a run of an earlier kgfast, which did not store its graph, with these data.
 
-        ``train.max_minutes`` counts from here, with what it took to make the trainer.
+        ``train.max_minutes`` counts from the call, plus the time that making the trainer took.
 
         Raises
         ------
         ValueError
             If there are no training triples; if the folder holds a run and ``resume`` is False, or
-            a run of another config or another graph, or another process writes it.
+            a run of another config or graph; if another process writes the folder.
         FloatingPointError
             If the loss is not finite: names the step and the first bad row of the tables. The
-            checkpoints stay as they were.
+            checkpoints stay intact.
         OSError
             If a checkpoint cannot be written; the one before is intact.
         KeyboardInterrupt
-            On Ctrl-C, when the step that it fell into is done and saved.
+            On Ctrl-C, after the current step is finished and saved.
         """
         with self.opened(resume, trust_data=trust_data) as run:
             folder = self.folder
             before = _result_of_before(folder, run) if folder else None
             if folder and before:
                 run.load_best()
-                if first_bad_row(self.model) is None:  # else ranking names what is wrong
-                    self._say(f"{folder.path} was finished already: it stays as it is")
+                if first_bad_row(self.model) is None:  # else ranking raises and names the row
+                    if self.progress and self.placement.leads:
+                        note = f"{folder.path} was finished already: it stays as it is"
+                        print(note, file=sys.stderr)
                     return before
             if not run.train():
                 if self.placement.leads:
@@ -228,17 +228,20 @@ class Trainer:
     def opened(
         self, resume: bool = False, *, trust_data: bool = False, tests: bool = True
     ) -> Iterator[Run]:
-        """The run, for a caller who decides when its steps are made: see :meth:`fit`.
+        """Open the run for a caller who makes its steps; errors are those of :meth:`fit`.
 
-        While it is open, no other process writes its folder, and torch has the config's threads.
-        ``tests`` says whether the caller ranks the test set at the end.
+        While the run is open, its folder is locked and torch has the config's number of threads.
+        ``tests`` says that the caller ranks the test set at the end.
         """
         began = time.perf_counter() - self._seconds_preparing
         leads = self.placement.leads
         with self.placement.telling(), self._locked(), _threads(self.config.threads):
             graph = self._graph_of_the_run(resume, trust_data)
             run = Run(
-                Job(self.config, self.dataset, self.model, self.evaluate, self.placement),
+                self.config,
+                self.dataset,
+                self.model,
+                self.placement,
                 folder=self.folder,
                 graph=graph,
                 progress=self.progress,
@@ -252,17 +255,13 @@ class Trainer:
             yield run
 
     def _locked(self) -> AbstractContextManager[None]:
-        """The lock of the folder, for the process that writes it."""
+        """Lock the folder, in the process that writes it."""
         if self.folder is None or not self.placement.leads:
             return nullcontext()
         return self.folder.locked()
 
-    def _say(self, line: str) -> None:
-        if self.progress and self.placement.leads:
-            print(line, file=sys.stderr)
-
     def _graph_of_the_run(self, resume: bool, trust_data: bool) -> RunGraph | None:
-        """The graph that the run folder keeps or will keep; the dataset is read through it."""
+        """Return the graph of the run folder, after reading the dataset through it."""
         if self.folder is None:
             return None
         if not (resume and self.folder.holds_a_run()):
@@ -281,19 +280,19 @@ class Trainer:
     def evaluate(
         self, split: str = "test", *, index: Index | None = None
     ) -> Ranks | dict[int, Ranks]:
-        """Filtered ranks of a split by the model as it is; known are the triples of all splits.
+        """Rank a split by the model as it is, filtered by the triples of all splits.
 
         Parameters
         ----------
         split : {"train", "valid", "test"}
         index : Index, optional
-            Of the model, by one process; packed again where the model has trained on. It pays where
-            a split has few triples.
+            An index of the model, for one process; packed again if the model has changed. It saves
+            time if a split has few triples.
 
         Returns
         -------
         Ranks
-            Of croppable embeddings, a dict with those of each sub-model by its width.
+            For croppable embeddings, a dict with the ranks of each sub-model by its width.
         """
         if index is None:
             return self.placement.ranks(self.model, self.dataset, split, self.config)
@@ -304,7 +303,7 @@ class Trainer:
         return ranks_of(self.model, self.dataset, split, self.config, index=index)
 
     def _finish(self, run: Run) -> Result:
-        """Rank the test set by the best model, and write what came of it."""
+        """Rank the test set by the best model and write the result."""
         tested_step = run.load_best()
         test, test_of_submodels = run.evaluated(self.config.dataset.test_on)
         state = run.state
@@ -329,20 +328,20 @@ class Trainer:
 
 
 def _result_of_before(folder: RunFolder, run: Run) -> Result | None:
-    """What a folder says that came of its run; None where the run goes on, or has yet to say it."""
+    """Return the result of a finished run from its folder; None if there is none yet."""
     if not run.is_over():
         return None
     try:
         result = TypeAdapter(Result).validate_python(folder.read_result())
     except (FileNotFoundError, ValueError):
         return None
-    # A run that went on after its time was up, and was killed at the end, has that of the time.
+    # A run that was resumed after its time was up, and then killed, has an older result.
     return result if result.steps == run.state.step else None
 
 
 @contextmanager
 def _threads(count: int | None) -> Iterator[None]:
-    """As many threads as asked for; torch's number afterwards."""
+    """Set the number of threads of torch, and restore it."""
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:

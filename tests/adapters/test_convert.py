@@ -117,9 +117,9 @@ def test_the_commands(tmp_path):
 
 
 def test_names_of_packages(tmp_path):
-    found = read_libkge(libkge(tmp_path))
-    assert (found.entities.names, found.relations.names) == tuple(map(tuple, NAMES))
-    assert read_libkge(libkge(tmp_path, names=None)).entities is None
+    found = read_libkge(libkge(tmp_path)).vocabulary
+    assert [it.names for it in found] == [tuple(names) for names in NAMES]
+    assert read_libkge(libkge(tmp_path, names=None)).vocabulary == (None, None)
 
 
 def test_a_checkpoint_of_training_holds_the_version_of_torch(tmp_path):

@@ -172,8 +172,8 @@ def without(values, key):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[" * 100_000, r"config\.json: not a JSON object: nested too deeply"),
-        ('{"a": 1,\n]', r"config\.json:2: not a JSON object: "),
+        ("[" * 100_000, r"config\.json: not a JSON object: RecursionError"),
+        ('{"a": 1,\n]', r"config\.json: not a JSON object: .* line 2 "),
         ('{"model": ' + "9" * 5000 + "}", r"config\.json: not a JSON object: Exceeds the limit"),
         ('{"model": ["a"], "hidden_dim": 1, "gamma": 1}', r"model must be text; got \['a'\]"),
         ('{"model": "' + "x" * 10**6 + '", "hidden_dim": 1, "gamma": 1}', "is not available"),
@@ -203,8 +203,7 @@ STATE = state_of("RotatE")
         (ROTATE | {"gamma": "12"}, without(STATE, "gamma"), "gamma must be a number; got '12'"),
         (without(ROTATE, "hidden_dim"), STATE, r"config\.json: key hidden_dim is missing"),
         (without(ROTATE, "gamma"), STATE, r"config\.json: key gamma is missing"),
-        ([], STATE, r"config\.json: key model is missing"),
-        (3, STATE, r"config\.json: not a JSON object"),
+        ([], STATE, r"config\.json: not a JSON object"),
         (ROTATE | {"model": "HAKE"}, STATE, r"model HAKE is not available; known: RotatE, "),
         (
             ROTATE | {"hidden_dim": 5},
@@ -231,7 +230,7 @@ STATE = state_of("RotatE")
     ],
     ids=[
         *("dim-4.7", "dim-true", "dim-text", "entities-4.5", "gamma-text"),
-        *("no-model", "no-dim", "no-gamma", "list", "number", "HAKE", "dim", "entities"),
+        *("no-model", "no-dim", "no-gamma", "list", "HAKE", "dim", "entities"),
         *("relations", "relation-width", "one-axis", "range"),
     ],
 )

@@ -43,20 +43,18 @@ def call(
 
 
 @pytest.fixture
-def quick(call: Callable[..., SimpleNamespace], tmp_path: Path) -> Callable[..., SimpleNamespace]:
-    """Run a script in its smoke-test size: the rows and the rest that it writes, what it says."""
+def measured(call: Callable[..., SimpleNamespace], tmp_path: Path) -> Callable[..., list[dict]]:
+    """Run the smoke test of a script and return its rows, which say where they come from."""
 
-    def run(script: str, *arguments: object) -> SimpleNamespace:
-        path = tmp_path / "results" / f"cpu-{script.replace('_', '-')}.json"
-        done = call(f"{script}.py", "--quick", *arguments, "--json", path)
+    def rows_of(script: str, *arguments: object, file: str = "found.json") -> list[dict]:
+        done = call(script, "--quick", *arguments, "--json", tmp_path / file)
         assert done.returncode == 0, done.stdout + done.stderr
-        content = json.loads(path.read_text())
-        assert str(tmp_path) not in path.read_text()
-        for row in content["rows"]:
+        rows = json.loads((tmp_path / file).read_text())["rows"]
+        for row in rows:
             assert {"command", "machine", "versions", "date"} <= row.keys()
             seconds = row.get("seconds")
             if isinstance(seconds, dict) and "median" in seconds:
-                assert 0 < seconds["min"] <= seconds["median"] <= seconds["max"]
-        return SimpleNamespace(**content, said=done.stdout, path=path)
+                assert 0 <= seconds["min"] <= seconds["median"] <= seconds["max"]
+        return rows
 
-    return run
+    return rows_of

@@ -4,189 +4,202 @@ import json
 import os
 import subprocess
 import sys
-import sysconfig
 import time
 from pathlib import Path
 
 import pytest
+import torch
 
+from kgfast.kernels.scores import SCORES
 from support.paths import ROOT
 
-SCRIPT = """
-import sys
-import kgfast, kgfast.kernels.triton.rank
-from kgfast.kernels import reference
-print(kgfast.__file__, reference.__file__, "editable" in repr(sys.meta_path))
-"""
+ABSENT = ("pydantic", "pydantic_core", "pykeen", "rich", "typer", "yaml", "safetensors")
+ABSENT += ("setuptools", "pybind11", "hypothesis", "pandas", "matplotlib")
 
 
 @pytest.fixture
-def gpu(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    import gpu
-
-    return gpu
+def gpu(load):
+    return load("gpu")
 
 
-def python(code: str) -> list[str]:
-    return [sys.executable, "-c", code]
+@pytest.fixture
+def run(gpu, tmp_path):
+    return gpu.Run(str(tmp_path / "h200"), {"A": "works"})
 
 
-def test_steps_run_one_after_the_other_and_all_are_reported(gpu) -> None:
-    sleeps = "import subprocess; subprocess.run(['sleep', '60'])"
-    started = time.monotonic()
-    outcomes = gpu.run(
-        [
-            gpu.Step("good", 60, python("import os; print(os.environ['A'])"), {"A": "works"}),
-            gpu.Step("bad", 60, python("print('broken'); raise SystemExit(3)")),
-            gpu.Step("reads", 60, python("import sys; print(repr(sys.stdin.read()))")),
-            gpu.Step("slow", 2, python("print('begins', flush=True);" + sleeps)),
-            gpu.Step("absent", 60, ["no-such-tool"]),
-        ],
-        started + 300,
+def rehearse(folder, *arguments: object) -> dict:
+    """The summary of a rehearsal by a python that has torch, Triton and numpy alone."""
+    pytest.importorskip("triton")
+    if "TRITON_INTERPRET" in os.environ:
+        pytest.skip("Triton compiles here")
+    blocked = f"import sys\nsys.modules.update(dict.fromkeys({ABSENT}))\n"
+    (folder / "sitecustomize.py").write_text(blocked)
+    out = folder / "out"
+    command = [sys.executable, "benchmarks/gpu.py", "--rehearse", "--out", str(out)]
+    own = {"PYTHONPATH": str(folder), "TRITON_CACHE_DIR": str(folder / "cache")}
+    done = subprocess.run(
+        [*command, *map(str, arguments)],
+        cwd=ROOT,
+        env={**os.environ, **own},
+        capture_output=True,
+        text=True,
     )
-    assert time.monotonic() - started < 30
-    found = {name: (it.exit_code, it.end_of_output) for name, it in outcomes.items()}
-    assert found == {
-        "good": (0, "works"),
-        "bad": (3, "broken"),
-        "reads": (0, "''"),
-        "slow": (124, "begins\n\nover 2 s: stopped"),
-        "absent": (None, "no-such-tool is not installed"),
-    }
+    assert len(list(out.iterdir())) <= 8, done.stderr
+    summary = json.loads((out / "rehearsal-summary.json").read_text())
+    assert summary["void"]
+    lines = (out / "rehearsal-cases.jsonl").read_text().splitlines()
+    summary["cases"] = [json.loads(line) for line in lines]
+    summary["log"] = (out / "rehearsal-log.txt").read_text()
+    return summary
 
 
-def test_no_step_begins_after_the_end(gpu) -> None:
-    outcome = gpu.run([gpu.Step("late", 60, python("print(1)"))], time.monotonic() + 1)["late"]
-    assert (outcome.exit_code, outcome.end_of_output) == (None, "no time was left")
+def test_kernels_are_checked_where_torch_and_triton_are_alone(tmp_path) -> None:
+    found = rehearse(tmp_path, "--steps", "checks", "tests", "extension")
+    verdicts = {name: it["verdict"] for name, it in found["steps"].items()}
+    assert verdicts == {
+        "checks": "good",
+        "tests": "left out: needs hypothesis",
+        "extension": "left out: needs setuptools and pybind11",
+    }, found["log"][-2000:]
+    assert len(found["cases"]) == 4
+    assert all(it["void"] and "relative_error" not in it for it in found["cases"])
 
 
-def test_the_steps_are_those_of_this_tree(gpu) -> None:
-    steps = gpu.steps("h200")
-    assert len({step.name for step in steps}) == len(steps)
-    for step in steps:
-        for word in step.command:
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_rehearsal_goes_through_all_steps(gpu, tmp_path) -> None:
+    found = rehearse(tmp_path, "--minutes", 14)
+    verdicts = {name: it["verdict"] for name, it in found["steps"].items()}
+    assert tuple(verdicts) == gpu.STEPS
+    for step in ("kernels", "checks", "headlines", *gpu.BENCHMARKS):
+        assert verdicts.pop(step) == "good", found["log"][-2000:]
+    assert all(it.startswith("left out: ") for it in verdicts.values())
+    timed = [it for it in found["cases"] if "seconds" in it]
+    assert len(timed) == 6
+    assert all(it["void"] for it in found["cases"])
+
+
+def test_there_is_a_step_for_each_name_and_a_case_for_each_score(gpu, run, tmp_path) -> None:
+    steps = run.steps(tmp_path)
+    assert tuple(steps) == gpu.STEPS
+    assert steps.keys() >= gpu.NEEDS.keys()
+    assert sorted(gpu.SCORES) == sorted(SCORES)
+    files = set()
+    for _, work in list(steps.values())[3:]:
+        for word in work.args[0]:
             if word.startswith(("tests/", "benchmarks/")):
                 assert (ROOT / word).exists(), word
-            if word.endswith((".json", ".png")):
-                assert Path(word).parent == ROOT / "benchmarks" / "results"
-                is_measured = Path(word).name != gpu.PREDICTIONS
-                assert Path(word).name.startswith("h200-") == is_measured
-    assert gpu.SECONDS < 480
+            if word.endswith(".json"):
+                files.add(word)
+    assert len(files) + len(("summary", "cases", "log")) <= 8
 
 
-def test_what_the_readme_lacks_comes_first(gpu) -> None:
-    names = [step.name for step in gpu.steps("h200")]
-    assert names.index("loss_speed") < names.index("eval_mem")
-    assert names[-5:] == ["memcheck", "racecheck", "synccheck", "loss_mem", "predictions"]
-    commands = {step.name: list(step.command) for step in gpu.steps("h200")}
-    for tool in ("memcheck", "racecheck", "synccheck"):
-        words = commands[tool]
-        assert words[words.index("--tool") + 1] == tool
-        assert gpu.SMALL_CASE in words
+@pytest.mark.parametrize(
+    ("limit", "found", "error"),
+    [
+        (0.0, 1.0, None),
+        (0.0, 2.0, "3 of 3 differ"),
+        (1e-4, 1.00001, None),
+        (1e-4, 1.1, "relative error 1.0e-01, allowed 1e-04"),
+        (1e-4, float("nan"), "relative error nan"),
+    ],
+)
+def test_a_check_compares_with_the_reference(load, limit, found, error) -> None:
+    cases, results = load("lib.gpu_cases"), iter([found, 1.0])
+
+    def call(problem) -> list[torch.Tensor]:
+        return [torch.full((3,), next(results), dtype=problem.queries.dtype)]
+
+    if error is None:
+        cases._compare(call, "dot", 8, limit)
+    else:
+        with pytest.raises(AssertionError, match=error):
+            cases._compare(call, "dot", 8, limit)
 
 
-def test_a_step_that_fails_does_not_lose_the_others(gpu, tmp_path, monkeypatch) -> None:
-    """Nor does one that cannot be started at all; what there is is kept after each."""
-    monkeypatch.setattr(gpu.shutil, "which", lambda name: name)
-    not_a_program = tmp_path / "plain.txt"
-    not_a_program.write_text("")
-    kept: list[list[str]] = []
-    outcomes = gpu.run(
-        [
-            gpu.Step("broken", 60, [str(not_a_program)]),
-            gpu.Step("good", 60, python("print('works')")),
-        ],
-        time.monotonic() + 300,
-        lambda so_far: kept.append(list(so_far)),
-    )
-    assert kept == [["broken"], ["broken", "good"]]
-    assert outcomes["broken"].exit_code == 1
-    assert "PermissionError" in outcomes["broken"].end_of_output
-    assert outcomes["good"].exit_code == 0
+def test_checks_of_a_score_hold_for_the_backend_of_the_host(load) -> None:
+    cases = load("lib.gpu_cases")
+    found = {name: call() for name, call in cases.checks("rotate")}
+    assert len(found) >= 22
+    assert all(it.get("relative_error", 0) <= cases.LOSSES for it in found.values())
 
 
-def test_the_summary_is_for_a_person(gpu, tmp_path) -> None:
-    measured, old, broken = (tmp_path / f"{name}.json" for name in ("new", "old", "broken"))
-    line = {"what": "bce dot against torch", "measured": "2.0x", "goal": ">= 1x"}
-    for path in (measured, old):
-        path.write_text(json.dumps({"ratios": [line], "rows": []}))
-    broken.write_text("{")
-    os.utime(old, (1, 1))
-    about = {
-        "machine": {"name": "A GPU", "driver": "580.1"},
-        "versions": {"kgfast": "1", "torch": "2", "triton": "3"},
-    }
-    outcomes = {
-        "loss_speed": gpu.Outcome(0, 12.3, ""),
-        "eval_mem": gpu.Outcome(3, 4.0, "first\nTraceback\nValueError: bad"),
-        "eval_speed": gpu.Outcome(124, 120.0, "over 120 s: stopped"),
-        "racecheck": gpu.Outcome(None, 0.0, "compute-sanitizer is not installed"),
-    }
-    files = {"loss_speed": measured, "eval_mem": old, "eval_speed": broken}
-    text = gpu.summary(about, outcomes, files, since=1000.0)
-    assert "A GPU, driver 580.1; kgfast 1, torch 2, triton 3" in text
-    assert "bce dot against torch: 2.0x  (goal >= 1x)" in text
-    assert "FAILED: exit code 3" in text
-    assert "| ValueError: bad" in text
-    assert "old.json is of an earlier run" in text
-    assert "STOPPED: over its time" in text
-    assert "no results in broken.json" in text
-    assert "left out: compute-sanitizer is not installed" in text
+def program(folder, text: str) -> list[str]:
+    (folder / "cases.py").write_text(f"import sys, os, time, json\n{text}")
+    return [sys.executable, str(folder / "cases.py")]
+
+
+CASES = """
+for place in range(int(sys.argv[3]), 4):
+    line = {"step": sys.argv[1], "case": str(place)}
+    print(json.dumps(line | {"begins": place}), flush=True)
+    if place == 1:
+        os.kill(os.getpid(), 11)
+    if place == 2:
+        print(json.dumps(line | {"error": "of the device"}), flush=True)
+        sys.exit(3)
+    print(json.dumps(line), flush=True)
+"""
+
+
+def test_a_case_that_ends_its_process_ends_no_other(gpu, run, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(gpu, "PROGRAM", program(tmp_path, CASES))
+    outcome = run.cases("checks", ["dot"], 60)
+    lines = [json.loads(it) for it in (tmp_path / "h200-cases.jsonl").read_text().splitlines()]
+    assert [it["case"] for it in lines] == ["0", "1", "2", "3"]
+    errors = [it.get("error") for it in lines]
+    assert errors == [None, "ended its process: exit code -11", "of the device", None]
+    assert outcome.verdict == "FAILED: 2 of 4 cases"
+    assert outcome.is_bad
+
+
+def test_a_program_that_cannot_begin_is_not_started_again(gpu, run, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(gpu, "PROGRAM", program(tmp_path, "raise SystemExit(7)"))
+    outcome = run.cases("checks", ["dot", "l1"], 60)
+    assert outcome.verdict == "FAILED: 2 of 2 cases"
+    assert outcome.lines[1] == "l1: the first: did not begin: exit code 7; see the log"
+
+
+def test_cases_end_with_the_time_of_their_step(gpu, run, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(gpu, "PROGRAM", program(tmp_path, "time.sleep(60)"))
+    monkeypatch.setattr(gpu, "PATIENCE", 0.5)
+    started = time.monotonic()
+    assert run.cases("checks", ["dot"], 0.5).is_bad
+    assert time.monotonic() - started < 20
+
+
+def test_a_command_says_how_it_ended(gpu, run, monkeypatch) -> None:
+    monkeypatch.setattr(gpu, "PATIENCE", 0.5)
+    sleeps = "import subprocess; print('begins', flush=True); subprocess.run(['sleep', '60'])"
+
+    def verdict(code: str, seconds: float = 60) -> str:
+        return run.command([sys.executable, "-c", code], seconds).verdict
+
+    started = time.monotonic()
+    assert verdict("import os, sys; assert os.environ['A'] + sys.stdin.read() == 'works'") == "good"
+    assert verdict("print('broken'); raise SystemExit(3)") == "FAILED: exit code 3"
+    assert verdict(sleeps, 1.0) == "STOPPED: over its time"
+    assert time.monotonic() - started < 30
+    assert run.command(["no-such-tool"], 9).verdict == "left out: no-such-tool is not installed"
+    with run.log() as log:
+        assert "broken\n" in Path(log.name).read_text()
 
 
 def test_predictions_stand_beside_what_was_measured(gpu, tmp_path) -> None:
-    path = gpu.RESULTS / gpu.PREDICTIONS
-    lines = gpu.predicted_for("NVIDIA H200", path)
+    lines = gpu.predicted_for("NVIDIA H200", gpu.PREDICTIONS)
     assert lines[1] == "PREDICTED, not measured (static-roofline.json):"
     assert all(" ms, limited by " in line for line in lines[2:])
     assert any("rotate, WN18RR" in line for line in lines)
-    assert gpu.predicted_for("A GPU of tomorrow", path) == []
+    assert gpu.predicted_for("A GPU of tomorrow", gpu.PREDICTIONS) == []
     assert gpu.predicted_for("x", tmp_path / "none.json")[1].startswith("no predictions in none")
 
 
 def test_without_a_gpu_it_says_so(gpu, monkeypatch) -> None:
     """And without torch, in one line each."""
-    import torch
-
     monkeypatch.setattr(sys, "argv", ["gpu.py"])
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(SystemExit, match=r"sees no CUDA or ROCm device here.*--predict"):
+    with pytest.raises(SystemExit, match=r"sees no CUDA or ROCm device here.*--rehearse"):
         gpu.main()
     monkeypatch.setattr(gpu, "find_spec", lambda name: None)
     with pytest.raises(SystemExit, match="has no torch; run this by a python that has"):
         gpu.main()
-
-
-@pytest.mark.slow
-def test_the_small_case_runs(gpu) -> None:
-    """What the sanitizers are given, with the backends of the CPU."""
-    code = gpu.SMALL_CASE.replace('"cuda"', '"cpu"')
-    done = subprocess.run(python(code), stdin=subprocess.DEVNULL, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    words = "rotate", "rscf_l2", "nested", "top", "many", "losses dot", "adversarial", "gradients"
-    for word in words:
-        assert f"\n{word}" in f"\n{done.stdout}"
-
-
-@pytest.mark.slow
-def test_the_build_works_without_an_installation(gpu, monkeypatch, tmp_path) -> None:
-    """In the layout of the tree (kernels/ is kgfast.kernels), and without a network."""
-    monkeypatch.setattr(gpu, "BUILD", tmp_path / "built")
-    monkeypatch.setenv("CC", "no-such-compiler")  # the extension is optional; it takes a minute
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    assert gpu.run([gpu.build_step()], time.monotonic() + 100)["build"].exit_code == 0
-    monkeypatch.setenv("PYTHONPATH", sysconfig.get_path("purelib"))
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", SCRIPT],  # without the editable install of this checkout
-        env={**os.environ, **gpu.environment()},
-        cwd=ROOT,  # where the steps run, beside a kgfast/ that has no kernels
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    package, kernels, is_editable = done.stdout.split()
-    assert package == str(gpu.BUILD / "kgfast" / "__init__.py")
-    assert kernels == str(gpu.BUILD / "kgfast" / "kernels" / "reference" / "__init__.py")
-    assert is_editable == "False"

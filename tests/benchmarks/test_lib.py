@@ -1,4 +1,4 @@
-"""What the benchmarks share: the driver, memory, processes, turns, formulas, and shown numbers."""
+"""Shared code of the benchmarks: the driver, memory, processes, turns, formulas, numbers."""
 
 import json
 import os
@@ -139,7 +139,6 @@ COUNTS = {
     "eval_mem": ("--dims", "--batch-size", "--sample"),
     "lists_speed": ("--rows",),
     "loss_mem": ("--rounds",),
-    "loss_speed": ("--rounds",),
     "serve_speed": ("--rows", "--requests", "--memory-requests"),
     "topk_speed": ("--dims", "-k", "--rounds"),
     "train_speed": ("--dim", "--batch", "--negatives", "--rounds"),

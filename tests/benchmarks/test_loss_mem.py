@@ -1,20 +1,34 @@
 """The benchmark of losses, in its smoke-test sizes."""
 
+import json
+
 import pytest
+
+import kgfast
+
+RACES = {
+    *("pairwise", "indexed", "bce dot", "bce rotate", "cross entropy dot"),
+    *("smoothed cross entropy dot", "1-vs-all, batch 9"),
+}
 
 
 @pytest.mark.slow
-def test_loss_mem_writes_what_it_measured(quick):
-    found = quick("loss_mem", "--rounds", 1)
-    races = {"pairwise", "indexed", "bce dot", "bce rotate"}
-    assert {row["section"] for row in found.rows} == races | {"bce", "head", "top"}
-    bce = [row for row in found.rows if row["section"] == "bce"]
-    dense, rotate = ([row for row in bce if row["score"] == it] for it in ("dot", "rotate"))
+def test_loss_mem_writes_what_it_measured(measured, tmp_path):
+    rows = measured("loss_mem.py", "--rounds", 1)
+    assert {row["section"] for row in rows} == RACES | {"bce", "head", "top"}
+    for row in rows:
+        if row["seconds"] is None:
+            assert row["contender"] == "kgfast_bf16"
+            assert "no bf16" in row["note"]
+    dense = [row for row in rows if row["section"] == "bce" and row["score"] == "dot"]
     ours, theirs = (row["loss"] for row in dense)
     assert ours == pytest.approx(theirs, rel=1e-5)
     assert dense[0]["formula"] == {"dense": 6_400}
+    rotate = [row for row in rows if row["section"] == "bce" and row["score"] == "rotate"]
     assert rotate[0]["formula"] == {"dense": 6_400, "tensor": 19_200}
-    assert len(found.ratios) == 4
+    text = (tmp_path / "found.json").read_text()
+    assert len(json.loads(text)["ratios"]) >= 6
+    assert str(tmp_path) not in text
 
 
 def test_peers_compute_the_same(load):
@@ -50,3 +64,56 @@ def test_sampled_scores_are_the_same(load, per_query):
     assert found["kgfast"][0] == pytest.approx(found["eager"][0], rel=1e-5)
     for a, b in zip(found["kgfast"][1:], found["eager"][1:], strict=True):
         assert float((a - b).abs().max()) <= 1e-5 * float(a.abs().max())
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_peers_compute_the_same_cross_entropy(load, smoothing):
+    peers = load("lib.peers.losses")
+    work = peers.Work.random("dot", 7, 30, 4, "cpu")
+    work.smoothing = smoothing
+    ours = peers.kgfast_cross_entropy(work)()
+    gradients = work.queries.grad.clone(), work.table.grad.clone()
+    others = [peers.dense_cross_entropy(work)]
+    if peers.has_linear_cross_entropy():
+        others.append(peers.linear_cross_entropy(work))
+    for other in others:
+        assert other() == pytest.approx(ours, rel=1e-5)
+        for a, b in zip(gradients, (work.queries.grad, work.table.grad), strict=True):
+            assert float((a - b).abs().max()) <= 1e-5 * float(a.abs().max())
+
+
+def test_a_contender_that_fails_leaves_the_others(load, monkeypatch):
+    script, peers = load("loss_mem"), load("lib.peers.losses")
+
+    def broken(work, compile=False):
+        def run() -> float:
+            raise RuntimeError("out of memory\nat line 3")
+
+        return run
+
+    monkeypatch.setattr(peers, "dense_cross_entropy", broken)
+    options = script.BENCHMARK.parse(["--quick", "--rounds", "1"])
+    rows = script.race("cross entropy dot", ("dot", 4, 20, 6, None), options)
+    found = {row["contender"]: row for row in rows}
+    assert found["eager"]["seconds"] is None
+    assert found["eager"]["note"] == "RuntimeError: out of memory"
+    assert found["kgfast"]["seconds"]["median"] > 0
+    assert ("linear" in found) == peers.has_linear_cross_entropy()
+
+
+def test_a_step_is_held_against_its_matrix_products(load):
+    script = load("loss_mem")
+    options = script.BENCHMARK.parse(["--quick", "--rounds", "1"])
+    rows = script.race("1-vs-all, batch 4", ("dot", 4, 20, 6, None), options)
+    names = ["kgfast", "products", "kgfast_bf16", "eager_bf16", "eager"]
+    assert [row["contender"] for row in rows] == names
+    found = {row["contender"]: row for row in rows}
+    assert found["kgfast"]["loss"] == pytest.approx(found["eager"]["loss"])
+    assert found["eager_bf16"]["loss"] == pytest.approx(found["eager"]["loss"], rel=0.01)
+    has_bf16 = "bf16" in kgfast.info().precisions
+    assert (found["kgfast_bf16"]["seconds"] is not None) == has_bf16
+    if has_bf16:
+        assert found["kgfast_bf16"]["loss"] == pytest.approx(found["eager"]["loss"], rel=0.01)
+    lines = list(script.ratios(rows))
+    assert len(lines) == 2 + 2 * has_bf16
+    assert "three matrix products" in str(lines[0])

@@ -205,7 +205,7 @@ def test_an_attack_has_a_column_for_every_file(made, tmp_path):
 
 
 def test_the_head_of_path_star_holds_no_more_than_it_says():
-    """Of ten million tokens, and of all 40,000 samples where the nodes are the candidates."""
+    """Ten million tokens, and all 40,000 samples where the nodes are the candidates."""
     ours = [row for row in rows_of("cpu-path-star.json") if row["contender"] == "kgfast"]
     assert {(row["vocabulary"], row["dim"]) for row in ours} == {(10_000_000, 64)}
     assert all(row["bytes"] <= 64 << 20 for row in ours if row["section"] != "generate")

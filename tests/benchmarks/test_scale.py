@@ -58,11 +58,18 @@ def test_bytes_anonymous(load):
 
 
 @pytest.mark.slow
-def test_all_sections(quick, tmp_path):
-    rows = quick("scale", "--folder", tmp_path / "tables").rows
-    sections = {"stream", "killed", "processes", "sent", "sampled", "plan"}
-    assert {row["section"] for row in rows} == sections
+def test_all_sections(call, tmp_path):
+    result = tmp_path / "scale.json"
+    done = call("scale.py", "--quick", "--json", result, "--folder", tmp_path / "tables")
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = json.loads(result.read_text())["rows"]
+    assert {row["section"] for row in rows} == set(
+        ["stream", "killed", "processes", "sent", "sampled", "plan"]
+    )
     assert list((tmp_path / "tables").iterdir()) == []  # cleaned up
-    assert not any(row.get("wrong") for row in rows)
-    assert all(row["equal"] for row in rows if row["section"] == "killed")
+    for row in rows:
+        assert not row.get("wrong")
+        assert {"command", "machine", "versions", "date"} <= row.keys()
+    of = {row["section"]: row for row in rows}
+    assert of["killed"]["equal"]
     assert len({row["bytes_per_query"] for row in rows if row["section"] == "sent"}) == 1

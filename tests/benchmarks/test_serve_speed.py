@@ -1,5 +1,7 @@
 """benchmarks/serve_speed.py in its smoke-test size: the server under load."""
 
+import json
+
 import pytest
 import torch
 
@@ -8,8 +10,13 @@ def test_peers_find_what_kgfast_finds(load):
     search = load("lib.peers.topk").Search(torch.randn(3, 8), torch.randn(200, 8), 4)
     for score in ("dot", "l2"):
         rows = list(load("serve_speed").race(search, score, 1))
-        names = {"kgfast", "table", "brute", "faiss", "usearch"}
-        assert {row["contender"] for row in rows} == names
+        assert {row["contender"] for row in rows} == {
+            "kgfast",
+            "table",
+            "brute",
+            "faiss",
+            "usearch",
+        }
         for row in rows:
             if row["seconds"] is None:
                 assert row["note"] == "not installed"
@@ -18,10 +25,13 @@ def test_peers_find_what_kgfast_finds(load):
 
 
 @pytest.mark.slow
-def test_a_server_under_load(quick):
+def test_a_server_under_load(call, tmp_path):
     """No error, no wrong answer, requests that share a sweep, and no growth to speak of."""
     pytest.importorskip("h11", reason="the extra serve is not installed")
-    rows = quick("serve_speed", "--memory-requests", 10_000).rows
+    result = tmp_path / "serve.json"
+    done = call("serve_speed.py", "--quick", "--memory-requests", 10_000, "--json", result)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = json.loads(result.read_text())["rows"]
     loads = [row for row in rows if row["section"] == "load"]
     assert [row["clients"] for row in loads] == [1, 2, 4, 8, 16, 32, 64]
     for row in loads:
@@ -36,7 +46,9 @@ def test_a_server_under_load(quick):
     (ahead,) = (row for row in rows if row["section"] == "ahead")
     assert ahead["requests"] > 10
     assert ahead["growth_bytes"] < 16 << 20
-    again = quick("serve_speed", "--sections", "memory").rows
+    done = call("serve_speed.py", "--quick", "--sections", "memory", "--json", result)
+    assert done.returncode == 0, done.stdout + done.stderr
+    again = json.loads(result.read_text())["rows"]
     assert [row for row in again if row["section"] in ("load", "delay", "search")] == [
         row for row in rows if row["section"] in ("load", "delay", "search")
     ]

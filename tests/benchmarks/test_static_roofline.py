@@ -1,4 +1,4 @@
-"""What the predictions rest on: units counted in machine code, and the files that they stand in."""
+"""Predictions: units counted in machine code, and the files that hold them."""
 
 import json
 import os

@@ -10,7 +10,7 @@ from kgfast.cli import app
 from kgfast.cli.common import choose
 from kgfast.training import Config, RunFolder
 from kgfast.training.config.fields import ModelName
-from kgfast.training.config.names import find_config, packaged_configs
+from kgfast.training.config.files import find_config, packaged_configs
 from support.paths import ROOT
 
 MODELS = typing.get_args(typing.get_args(ModelName)[0])

@@ -356,7 +356,7 @@ def test_tables_that_are_none(trained, tmp_path):
             load_tables(out)
         (out / "config.json").write_text(before)
     (out / "entity.npy").write_bytes(b"broken")
-    with pytest.raises(ValueError, match=r"entity.npy: cannot be read"):
+    with pytest.raises(ValueError, match=r"entity.npy: not a NumPy table"):
         load_tables(out)
     (out / "entity.npy").unlink()
     with pytest.raises(FileNotFoundError, match=r"entity.npy: no such file, and no model.safe"):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kgfast.datasets import download, downloads
-from kgfast.datasets.sources import SOURCES, Source
+from kgfast.datasets.catalogue import SOURCES, Source
 from kgfast.graph import Vocabulary
 
 pytest.importorskip("pooch")

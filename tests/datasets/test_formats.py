@@ -78,7 +78,7 @@ def test_parquet_and_vocabularies_that_do_not_match(tmp_path):
         ({"id": [0], "name": ["a"]}, r"train\.parquet: row 0: tail 'b' is not a known name"),
         ({"id": [0, 2], "name": ["a", "b"]}, r"entities\.parquet: ids must be 0\.\.1, each once"),
         ({"id": [0, 1], "name": ["a", "a"]}, r"entities\.parquet: .*'a' is a duplicate"),
-        ({"id": [0, 1]}, r"entities\.parquet: expected columns id and name; got id"),
+        ({"id": [0, 1]}, r"entities\.parquet: expected columns id and name; got \['id'\]"),
     ):
         write(tmp_path / "entities.parquet", **columns)
         with pytest.raises(ValueError, match=message):

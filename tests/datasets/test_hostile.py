@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from kgfast.datasets import load
-from kgfast.datasets.fields import _integers, _walked
-from kgfast.datasets.files import DataFile
+from kgfast.datasets.data_files import DataFile
+from kgfast.datasets.lines import _integers, _walked
 from support.data_folders import (
     LAYOUTS,
     Layout,

@@ -281,6 +281,52 @@ def test_a_model_of_another_class(source):
     same(source.rank(given, known=KNOWN), kgfast.rank(model, TRIPLES, known=KNOWN))
 
 
+class Counting(SimpleNamespace):
+    """A class of one's own that counts all entities, whatever rows it has, and biases them all."""
+
+    score, num_entities, num_relations, dim = "rotate", N, R, D
+
+    def with_entity(self, entity):
+        return type(self)(**vars(self) | {"entity": entity})
+
+    def queries(self, anchors, relations, side):
+        if side == "relation":
+            return self.entity[anchors] - self.entity[relations]
+        return self.entity[anchors] + self.moves[relations]
+
+    def candidates(self, side):
+        if side == "relation":
+            return Candidates(self.moves)
+        return Candidates(self.entity, self.bias)
+
+
+class Short(Counting):
+    """Another whose candidates are not its rows."""
+
+    def candidates(self, side):
+        return self.entity[:1]
+
+
+def tables_of_counting():
+    generator = torch.Generator().manual_seed(0)
+    rows, moves = (torch.randn(count, 2 * D, generator=generator) for count in (N, R))
+    return {"entity": rows, "moves": moves, "bias": torch.linspace(-1, 1, N)}
+
+
+def test_a_class_that_counts_all_entities_is_ranked_by_rows(source):
+    model = Counting(**tables_of_counting())
+    for sides in (("tail",), ("tail",) if source.is_ranges else ("relation", "tail")):
+        expected = kgfast.rank(model, TRIPLES, known=KNOWN, sides=sides)
+        same(source.rank(model, known=KNOWN, sides=sides), expected)
+
+
+def test_a_class_whose_candidates_are_not_its_rows_is_named(tmp_path):
+    stored = in_file(Short(**tables_of_counting()), tmp_path)
+    words = r"Short\.with_entity.*'tail'.*each of .* rows; got \[1, 12"
+    with pytest.raises(ValueError, match=words):
+        kgfast.rank(stored, TRIPLES, sides=("tail",))
+
+
 # Numbers that are not finite.
 
 NAMED = {

@@ -22,7 +22,7 @@ import kgfast
 from kgfast.datasets import synthetic
 from support.small_runs import write_ring
 from kgfast.training import Config, Trainer
-from kgfast.training.run import Run
+from kgfast.training.loop import Run
 
 graph, config, folder, options = json.loads(sys.argv[1])
 options = dict(options)

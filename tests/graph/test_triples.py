@@ -3,6 +3,7 @@
 import pickle
 from collections import defaultdict
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,11 +43,10 @@ class KnownOracle:
 
 
 def excluded(
-    known: KnownTriples, anchors: list[int], relations: list[int], side: Side
+    known: KnownTriples, anchors: list[int], relations: list[int], side: Side, **options: Any
 ) -> list[list[int]]:
-    indptr, indices = known.exclude(
-        torch.tensor(anchors, dtype=torch.int64), torch.tensor(relations, dtype=torch.int64), side
-    )
+    asked = (torch.tensor(it, dtype=torch.int64) for it in (anchors, relations))
+    indptr, indices = known.exclude(*asked, side, **options)
     assert indptr.dtype == indices.dtype == torch.int64
     assert indptr[0] == 0
     assert indptr[-1] == len(indices)
@@ -64,48 +64,28 @@ sides = pytest.mark.parametrize("side", ["head", "tail"])
 
 
 @sides
-@given(parts=st.lists(any_triples, max_size=3), queries=any_triples)
-def test_exclude_and_counts_equal_the_oracle(
-    side: Side, parts: list[list[Triple]], queries: list[Triple]
+@given(
+    parts=st.lists(any_triples, max_size=3),
+    queries=any_triples,
+    span=st.tuples(small_or_huge_id, small_or_huge_id),
+)
+def test_lookups_equal_the_oracle(
+    side: Side, parts: list[list[Triple]], queries: list[Triple], span: tuple[int, int]
 ) -> None:
+    """Of all answers, of those in a range, of their numbers; a repeated triple counts once."""
     known, oracle = KnownTriples(*parts), KnownOracle(*parts)
     queries = queries + [triple for part in parts for triple in part]
     anchors = [h if side == "tail" else t for h, _, t in queries]
     relations = [r for _, r, _ in queries]
     expected = oracle.exclude(anchors, relations, side)
     assert excluded(known, anchors, relations, side) == expected
-    counts = known.counts(
-        torch.tensor(anchors, dtype=torch.int64), torch.tensor(relations, dtype=torch.int64), side
-    )
-    assert counts.tolist() == [len(answers) for answers in expected]
-
-
-@sides
-@given(triples=any_triples, span=st.tuples(small_or_huge_id, small_or_huge_id))
-def test_answers_within_a_range_are_those_of_all_that_lie_there(
-    side: Side, triples: list[Triple], span: tuple[int, int]
-) -> None:
-    known = KnownTriples(triples)
-    anchors = torch.tensor([h if side == "tail" else t for h, _, t in triples], dtype=torch.int64)
-    relations = torch.tensor([r for _, r, _ in triples], dtype=torch.int64)
-    whole = excluded(known, anchors.tolist(), relations.tolist(), side)
-    indptr, indices = known.exclude(anchors, relations, side, within=span)
-    found = [indices[start:end].tolist() for start, end in pairwise(indptr.tolist())]
-    assert found == [[id for id in ids if span[0] <= id < span[1]] for ids in whole]
-
-
-@given(parts=st.lists(any_triples, max_size=3), queries=any_triples)
-def test_contains_equals_the_oracle(parts: list[list[Triple]], queries: list[Triple]) -> None:
-    known, oracle = KnownTriples(*parts), KnownOracle(*parts)
-    queries = queries + [triple for part in parts for triple in part]
+    inside = [[id for id in ids if span[0] <= id < span[1]] for ids in expected]
+    assert excluded(known, anchors, relations, side, within=span) == inside
+    asked = (torch.tensor(it, dtype=torch.int64) for it in (anchors, relations))
+    assert known.counts(*asked, side).tolist() == [len(answers) for answers in expected]
     assert known.contains(queries).tolist() == [query in oracle.triples for query in queries]
-
-
-@given(triples=any_triples)
-def test_duplicates_count_once(triples: list[Triple]) -> None:
-    known = KnownTriples(triples, triples, triples[::-1])
-    assert len(known) == known.num_triples == len(set(triples))
-    assert repr(known) == repr(KnownTriples(triples))
+    assert len(known) == known.num_triples == len(oracle.triples)
+    assert repr(KnownTriples(*parts, *(part[::-1] for part in parts))) == repr(known)
 
 
 @given(triples=small_triples, chunk=st.integers(1, 4))

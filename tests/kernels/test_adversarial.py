@@ -121,9 +121,8 @@ def test_opcheck():
     scores = scores_of(3, 5, 1.0).requires_grad_()
     torch.library.opcheck(torch.ops.kgfast.adversarial_rows, (scores, 0.5))
     grad, peaks, masses = torch.rand(3, 3).unbind()
-    torch.library.opcheck(
-        torch.ops.kgfast.adversarial_backward, (grad, scores.detach(), peaks, masses, 0.5)
-    )
+    args = grad, peaks, masses, scores.detach(), 0.5, [True]
+    torch.library.opcheck(torch.ops.kgfast.adversarial_rows_backward, args)
 
 
 @pytest.mark.parametrize(

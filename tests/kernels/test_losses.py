@@ -6,7 +6,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kgfast.kernels import losses
 from kgfast.kernels.cpu import backend as cpu_backend
 from kgfast.kernels.labels import Labels, LossChecks, LossNeed
 from kgfast.kernels.reference import backend as reference_backend
@@ -169,8 +168,8 @@ def test_bce_equals_the_oracle(engine, seed, label_a):
     need = True, True, problem.bias is not None
     gradients = engine.bce_backward(weights, *given, problem.score, need=need)
     operands = operands_of(problem.queries, problem.table, problem.score, problem.bias)
-    both, again = losses.bce_with_gradients(
-        engine.flat.backend, operands, Labels(*labels), weights, LossNeed(*need)
+    both, again = engine.flat.backend.losses._bce(
+        operands, Labels(*labels), weights, LossNeed(*need)
     )
     for once, twice in zip((*both, *again), (rows, linear, *gradients), strict=True):
         assert once is twice or torch.equal(once, twice)

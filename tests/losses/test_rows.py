@@ -5,7 +5,7 @@ import torch
 
 from kgfast import Candidates, RowGradients, losses
 from kgfast.models import DistMult
-from kgfast.training.steps import MODES
+from kgfast.training.objective import MODES
 from support.small_runs import GRAPH, NO_GAMMA, trainer_of
 
 FILTERED = {"use_rscf": True}

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from kgfast import ops
-from kgfast.kernels import chunked_losses, cpu
+from kgfast.kernels import cpu, losses
 from kgfast.kernels.cpu import backend
 from support import oracles
 from support.sampled import threads
@@ -42,7 +42,7 @@ def all_equal(found, expected):
 @pytest.fixture
 def blocks(monkeypatch):
     """Nine queries at once, the last block of five."""
-    monkeypatch.setattr(chunked_losses, "_LEAST_QUERIES", 2)
+    monkeypatch.setattr(losses, "_LEAST_QUERIES", 2)
     monkeypatch.setattr(backend, "_LOSS_KEPT", 9 * ROWS)
 
 
@@ -124,7 +124,7 @@ def test_scores_are_made_once(monkeypatch):
     tensors = operands()
     gradients(total_of(tensors), tensors)
     assert made == [8, 8, 7]
-    monkeypatch.setattr(chunked_losses, "_LEAST_QUERIES", 10)  # than which nine are fewer
+    monkeypatch.setattr(losses, "_LEAST_QUERIES", 10)  # than which nine are fewer
     gradients(total_of(tensors), tensors)
     assert made[3:] == [BATCH, BATCH]
 

@@ -243,13 +243,11 @@ def test_opcheck_of_the_backward(dims, need, backend):
     head, tail = ("rotate", bias, None, dims), (backend, need)
     kgfast = torch.ops.kgfast
     grad = torch.ones(*(() if dims is None else (len(dims),)), len(queries), len(table))
-    torch.library.opcheck(
-        kgfast.scores_backward, (grad, queries, table, None, *head, False, None, *tail)
-    )
+    torch.library.opcheck(kgfast.pairwise_scores_backward, (grad, queries, table, *head, *tail))
     grad = grad[..., : index.shape[1]].clone()
     for rows in ((False, None), (True, None), (True, torch.tensor([1, 0]))):
         args = grad, queries, table, index, *head, *rows, *tail
-        torch.library.opcheck(kgfast.scores_backward, args)
+        torch.library.opcheck(kgfast.indexed_scores_backward, args)
 
 
 @pytest.mark.usefixtures("backend")

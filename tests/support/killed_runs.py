@@ -10,7 +10,7 @@ from typing import Any
 
 from kgfast.datasets import synthetic
 from kgfast.training import Config, Trainer
-from kgfast.training.run import Run
+from kgfast.training.loop import Run
 from support.forked import PROCESSES
 
 

@@ -1,7 +1,13 @@
 """A small graph and trainers that learn it in seconds."""
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
 from kgfast.datasets import synthetic
-from kgfast.training import Config, Trainer
+from kgfast.training import Config, Run, Trainer
 
 GRAPH = synthetic(300, 6, 1200, 60, 60)
 BASE = {
@@ -27,6 +33,29 @@ def config_of(**sections):
 
 def trainer_of(run_dir=None, dataset=GRAPH, **sections):
     return Trainer(config_of(**sections), run_dir, dataset=dataset, progress=False)
+
+
+@contextmanager
+def crashing(at: int | None, rank: int | None = None) -> Iterator[None]:
+    """Let runs fail before a step: everywhere, or in one process."""
+    step = Run._step
+
+    def stepped(self: Run, number: int) -> float:
+        if number == at and rank in (None, self._placement.rank):
+            raise MemoryError("none is left")
+        return step(self, number)
+
+    Run._step = stepped  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Run._step = step  # type: ignore[method-assign]
+
+
+def assert_same_tensors(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    """Compare the names and bits of two states."""
+    assert found.keys() == expected.keys()
+    assert [name for name, it in expected.items() if not torch.equal(found[name], it)] == []
 
 
 LEARNERS = {

@@ -2,8 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,10 @@ from torch import Tensor
 from kgfast.datasets import Dataset, synthetic
 from kgfast.training import Config, RunFolder, Trainer
 from kgfast.training.logs import read_rows
-from kgfast.training.run import Run
-from kgfast.training.stopping import Deadline
+from kgfast.training.loop import Run
+from kgfast.training.schedule import Deadline
 from support.gloo import run_together, values
+from support.small_runs import crashing
 
 SHARDED = {"tables": "sharded", "timeout": 30}
 REPLICATED = {"tables": "replicated", "timeout": 30}
@@ -156,11 +156,12 @@ def is_bit_equal(name: str, tables: str) -> bool:
 
 @cache
 def graph() -> Dataset:
-    """Make a graph whose last batches are smaller than four processes."""
+    """A graph whose last batches are smaller than four processes."""
     return synthetic(200, 6, 514, 40, 40)
 
 
 def config_of(name: str, steps: int, distributed: dict[str, Any], **train: Any) -> Config:
+    """The config of a case."""
     case = dict(CASES[name])
     train = {"steps": steps, "log_every": 1, "eval_every": 20} | case.pop("train", {}) | train
     data = {"train_bs": 64} | case.pop("data", {})
@@ -169,38 +170,21 @@ def config_of(name: str, steps: int, distributed: dict[str, Any], **train: Any) 
 
 
 def losses_in(folder: Path) -> Tensor:
-    """Read the loss of every step, float64, from the log of a run."""
+    """The loss of every step, float64, by the log of a run."""
     rows = [row["loss"] for row in read_rows(folder) if "loss" in row]
     return torch.tensor(rows, dtype=torch.float64)
 
 
 def fitted(config: Config, folder: Path, *, ends_at: int | None = None) -> dict[str, Any]:
-    """Train until the run ends, or crashes before a step; return result and tables."""
+    """What a process has when a run has ended, or has crashed before a step."""
     with crashing(ends_at):
         trainer = Trainer(config, folder, dataset=graph(), progress=False)
         result = trainer.fit(resume=True) if ends_at is None else crashed(trainer)
     return {"result": result, "tables": trainer.model.state_dict()}
 
 
-@contextmanager
-def crashing(at: int | None, rank: int | None = None) -> Iterator[None]:
-    """Run out of memory before a step: everywhere, or in one process."""
-    step = Run._step
-
-    def stepped(self: Run, number: int) -> float:
-        if number == at and rank in (None, self._placement.rank):
-            raise MemoryError("none is left")
-        return step(self, number)
-
-    Run._step = stepped  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        Run._step = step  # type: ignore[method-assign]
-
-
 def crashed(trainer: Trainer) -> Exception:
-    """Return the error of a run that must fail."""
+    """How a run ended that was to fail."""
     try:
         trainer.fit(resume=True)
     except Exception as error:
@@ -209,6 +193,7 @@ def crashed(trainer: Trainer) -> Exception:
 
 
 def fit_together(world: int, config: Config, folder: Path, **options: Any) -> list[dict[str, Any]]:
+    """What each of so many processes has."""
     work = partial(_fitted, config.to_dict(), folder, options)
     return values(run_together(world, work, timeout=300))
 
@@ -233,7 +218,7 @@ def all_ways(
 
 
 def both_ways(folder: Path, steps: int, rank: int) -> list[dict[str, Any]]:
-    """Run with replicated tables, and with shards, which crash and are resumed."""
+    """A run of replicated tables, and one of shards, which crashes and is resumed."""
     name = "rotate, nssa, rows, filtered"
     replicated = fitted(config_of(name, steps, REPLICATED), folder / "replicated")
     config = config_of(name, steps, SHARDED, save_every=5)
@@ -243,7 +228,7 @@ def both_ways(folder: Path, steps: int, rank: int) -> list[dict[str, Any]]:
 
 
 def ended_by_time(folder: Path, rank: int) -> list[dict[str, Any]]:
-    """Run while process 0 says after 3 steps that time is up, and others never."""
+    """Runs of which process 0 says that time is up after 3 steps, and others never."""
     Deadline.is_up = lambda self, spent: not rank and watched.state.step >= 3  # type: ignore
     found = []
     for tables in (REPLICATED, SHARDED):
@@ -256,7 +241,7 @@ def ended_by_time(folder: Path, rank: int) -> list[dict[str, Any]]:
 
 
 def wrong_starts(folder: Path, rank: int) -> dict[str, Exception]:
-    """Return the errors of runs that are wrong from the start."""
+    """How runs fail that are wrong from the start."""
     name = "distmult, logistic, pool, n3"
     config = config_of(name, 4, REPLICATED)
     mixed = config_of(name, 4, SHARDED if rank else REPLICATED)
@@ -288,7 +273,7 @@ def wrong_starts(folder: Path, rank: int) -> dict[str, Exception]:
 
 
 def without_one(how: str, folder: Path, rank: int) -> Any:
-    """Run with a process that goes away before a step."""
+    """A run of which one process goes away before a step."""
     step, tables = Run._step, {"tables": "sharded", "timeout": 4}
 
     def stepped(self: Run, number: int) -> float:
@@ -303,7 +288,7 @@ def without_one(how: str, folder: Path, rank: int) -> Any:
 
 
 def tensors_of(folder: Path) -> dict[str, Tensor]:
-    """Put the newest state of a run together."""
+    """The newest state of a run, put together."""
     state = RunFolder(folder).load_last()
     assert state is not None
     return state[0]

@@ -324,18 +324,18 @@ def test_a_table_of_a_file_can_be_sent_to_another_process(tmp_path):
 def test_rows_that_lie_near_each_other_are_read_together(tmp_path, monkeypatch):
     rows = made(5000, 4)
     table = tables.open(as_npy(tmp_path, rows))
-    blocks, block = [], tables.files.FileTable.block
+    blocks, block = [], tables.file_table.FileTable.block
 
     def counted(self, start, stop):
         blocks.append((start, stop))
         return block(self, start, stop)
 
-    monkeypatch.setattr(tables.files.FileTable, "block", counted)
+    monkeypatch.setattr(tables.file_table.FileTable, "block", counted)
     ids = torch.tensor([4999, 3, 0, 400])
     assert torch.equal(table.rows(ids), rows[ids])
     assert blocks == [(0, 401), (4999, 5000)]
     blocks.clear()
-    monkeypatch.setattr(tables.files, "_SPAN", 1000 * 16)
+    monkeypatch.setattr(tables.file_table, "_SPAN", 1000 * 16)
     assert torch.equal(table.rows(ids), rows[ids])
     ids = torch.arange(500, 2600, 7)
     assert torch.equal(table.rows(ids), rows[ids])

@@ -6,7 +6,7 @@ import importlib.util
 import pytest
 
 from kgfast.training import Config
-from kgfast.training.config.names import packaged_configs
+from kgfast.training.config.files import packaged_configs
 from kgfast.training.config.schema import _keys
 from support.paths import ROOT
 

@@ -12,7 +12,7 @@ from kgfast.ops.dispatch import get_backend
 from kgfast.plots import plot
 from kgfast.training import Config, Trainer
 from kgfast.training.logs import read_rows
-from kgfast.training.run import Run
+from support.small_runs import assert_same_tensors, crashing
 
 GRAPH = synthetic(200, 6, 900, 50, 50)
 DIMS = [4, 8, 16]
@@ -96,27 +96,14 @@ def test_the_picture_has_a_line_for_each(tmp_path):
 
 
 @pytest.mark.parametrize("model", ["rotate", "filtered rotate"])
-def test_interrupted_and_resumed_is_bit_equal(model, tmp_path, monkeypatch):
+def test_interrupted_and_resumed_is_bit_equal(model, tmp_path):
     config = config_of(model, train={"save_every": 3})
     straight = trainer_of(config, tmp_path / "straight").fit()
-    make_step = Run.make_step
-
-    def dies(run):
-        if run.state.step == 8:
-            raise MemoryError
-        make_step(run)
-
-    monkeypatch.setattr(Run, "make_step", dies)
-    with pytest.raises(MemoryError):
+    with crashing(8), pytest.raises(MemoryError):
         trainer_of(config, tmp_path / "resumed").fit()
-    monkeypatch.setattr(Run, "make_step", make_step)
     again = trainer_of(config, tmp_path / "resumed").fit(resume=True)
-    expected, found = (
-        load_file(tmp_path / it / "last.safetensors") for it in ("straight", "resumed")
-    )
-    assert expected.keys() == found.keys()
-    for key, tensor in expected.items():
-        assert torch.equal(tensor, found[key]), key
+    ends = (load_file(tmp_path / it / "last.safetensors") for it in ("straight", "resumed"))
+    assert_same_tensors(*ends)
     assert again.test_of_submodels == straight.test_of_submodels
     assert again.valid_of_submodels == straight.valid_of_submodels
 

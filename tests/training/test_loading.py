@@ -7,8 +7,8 @@ import torch
 
 import kgfast
 from kgfast.training import LoadedRun, RunFolder, checkpoint
-from kgfast.training.run_graph import RunGraph
-from support.small_runs import RING, ring_trainer, write_ring
+from kgfast.training.checkpoint.run_graph import RunGraph
+from support.small_runs import RING, assert_same_tensors, ring_trainer, write_ring
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +34,8 @@ def test_a_run_with_its_data(root):
     run = kgfast.load_run(root / "run")
     assert isinstance(run, LoadedRun)
     tensors, _ = checkpoint.load(root / "run" / "best.safetensors")
-    for name, table in run.model.state_dict().items():
-        assert torch.equal(table, tensors[f"model.{name}"])
+    own = {f"model.{name}": table for name, table in run.model.state_dict().items()}
+    assert_same_tensors(own, tensors)
     assert not run.model.training
     assert not any(it.requires_grad for it in run.model.parameters())
     assert run.vocabulary.entities.names == tuple(f"e{i}" for i in range(RING))
@@ -118,8 +118,7 @@ def test_other_models(root, tmp_path, sections):
     RunFolder(tmp_path / "run").graph.unlink()
     alone = kgfast.load_run(tmp_path / "run", False, checkpoint="last")
     assert (alone.model.num_entities, alone.model.num_relations) == (RING, 2)
-    for name, tensor in run.model.state_dict().items():
-        assert torch.equal(tensor, alone.model.state_dict()[name])
+    assert_same_tensors(alone.model.state_dict(), run.model.state_dict())
 
 
 class TestIncomplete:

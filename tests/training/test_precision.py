@@ -8,7 +8,7 @@ import torch
 from kgfast import use_backend
 from kgfast.kernels import cpu
 from kgfast.ops import dispatch
-from kgfast.training.steps import MODES
+from kgfast.training.objective import MODES
 from support.small_runs import GRAPH, LEARNERS, trainer_of
 from support.tiers import lacks, needs_tier
 

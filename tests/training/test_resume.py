@@ -7,15 +7,15 @@ import random
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from kgfast.datasets import synthetic
-from kgfast.training import Config, Trainer, checkpoint
-from kgfast.training.checkpoint import load
+from kgfast.training import Config, Trainer
+from kgfast.training.checkpoint import format as files
+from kgfast.training.checkpoint import load, save
 from kgfast.training.logs import read_rows
-from kgfast.training.run import Run
-from kgfast.training.stopping import Deadline
+from kgfast.training.schedule import Deadline
 from support.killed_runs import run_and_kill
+from support.small_runs import assert_same_tensors, crashing
 
 STEPS = 60
 GRAPH = (200, 6, 700, 40, 40)
@@ -98,19 +98,28 @@ COMBINATIONS = {
 }
 
 
-def values_of(name):
+def values_of(name, **more):
     train = {"steps": STEPS, "log_every": 1, "eval_every": 11, "save_every": 4}
     if name in COMBINATIONS:
         train |= {"steps": 21, "eval_every": 3}
     model = {"name": "rotate", "base_dim": 16, "gamma": 6.0}
     values = {"threads": 1, "dataset": {"name": "synthetic"}, "model": model}
     values |= CONFIGS.get(name) or COMBINATIONS[name]
-    return values | {"train": train | values.get("train", {})}
+    return values | {"train": train | values.get("train", {}) | more}
 
 
-def trainer_of(name, folder):
-    config = Config.from_dict(values_of(name))
+def trainer_of(name, folder, **more):
+    config = Config.from_dict(values_of(name, **more))
     return Trainer(config, folder, dataset=synthetic(*GRAPH), progress=False)
+
+
+def assert_same_ends(tmp_path, other, keys=("schedule", "scaler", "patience")):
+    """Compare the last state of a run with that of the straight one."""
+    (tensors, meta), (expected, expected_meta) = (
+        load(tmp_path / it / "last.safetensors") for it in (other, "straight")
+    )
+    assert_same_tensors(tensors, expected)
+    assert {key: meta[key] for key in keys} == {key: expected_meta[key] for key in keys}
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -124,15 +133,9 @@ def test_killed_and_resumed_is_bit_equal(name, tmp_path):
         assert read_rows(killed)[-1]["step"] >= moment
     resumed = trainer_of(name, killed)
     again = resumed.fit(resume=True)
-    expected, found = (
-        load_file(tmp_path / it / "last.safetensors") for it in ("straight", "killed")
-    )
-    assert expected.keys() == found.keys()
-    assert any(key.startswith("optim.entity.") for key in expected)
-    for key, tensor in expected.items():
-        assert torch.equal(tensor, found[key]), f"{key} differs after kills at {moments}"
-    for key, tensor in straight.model.state_dict().items():
-        assert torch.equal(tensor, resumed.model.state_dict()[key])
+    print(f"killed in steps {moments}")
+    assert_same_ends(tmp_path, "killed")
+    assert_same_tensors(resumed.model.state_dict(), straight.model.state_dict())
     assert again.test == result.test
     assert (again.steps, again.best_step) == (STEPS, result.best_step)
     logs = [
@@ -143,31 +146,18 @@ def test_killed_and_resumed_is_bit_equal(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", COMBINATIONS)
-def test_whatever_a_run_remembers_is_resumed(name, tmp_path, monkeypatch):
+def test_whatever_a_run_remembers_is_resumed(name, tmp_path):
     """Two crashes, between which nothing but the folder is left."""
     straight = trainer_of(name, tmp_path / "straight")
     result = straight.fit()
-    step, crashes = Run._step, [6, 15]
-
-    def crashing(self, number):
-        if crashes and number == crashes[0]:
-            crashes.pop(0)
-            raise MemoryError
-        return step(self, number)
-
-    monkeypatch.setattr(Run, "_step", crashing)
-    for _ in range(2 if result.steps > crashes[1] else 1):
-        with pytest.raises(MemoryError):
-            trainer_of(name, tmp_path / "resumed").fit(resume=True)
+    for step in (6, 15):
+        if step < result.steps:
+            with crashing(step), pytest.raises(MemoryError):
+                trainer_of(name, tmp_path / "resumed").fit(resume=True)
     resumed = trainer_of(name, tmp_path / "resumed")
     again = resumed.fit(resume=True)
-    for key, tensor in straight.model.state_dict().items():
-        assert torch.equal(tensor, resumed.model.state_dict()[key]), key
-    ends = [load(tmp_path / it / "last.safetensors") for it in ("straight", "resumed")]
-    for key, tensor in ends[0][0].items():
-        assert torch.equal(tensor, ends[1][0][key]), key
-    for key in ("schedule", "scaler", "patience"):
-        assert ends[0][1][key] == ends[1][1][key], key
+    assert_same_tensors(resumed.model.state_dict(), straight.model.state_dict())
+    assert_same_ends(tmp_path, "resumed")
     assert (again.steps, again.test, again.stopped_early) == (
         result.steps,
         result.test,
@@ -179,24 +169,18 @@ def test_whatever_a_run_remembers_is_resumed(name, tmp_path, monkeypatch):
 def test_ended_by_time_again_and_again_is_bit_equal(name, tmp_path, monkeypatch):
     """Neither an evaluation at such an end nor one that is timed changes the steps to come."""
     trainer_of(name, tmp_path / "straight").fit()
-    pick, ends, values = random.Random(0), [], values_of(name)
+    pick, ends = random.Random(0), []
     monkeypatch.setattr(Deadline, "is_up", lambda self, spent: pick.random() < 0.4)
-    values["train"] |= {"max_minutes": 1000, "max_total_minutes": 10_000}
+    limits = {"max_minutes": 1000, "max_total_minutes": 10_000}
     while not ends or (ends[-1].steps < ends[-1].planned_steps and not ends[-1].stopped_early):
-        config, dataset = Config.from_dict(values), synthetic(*GRAPH)
-        run = Trainer(config, tmp_path / "ended", dataset=dataset, progress=False)
-        ends.append(run.fit(resume=True))
+        ends.append(trainer_of(name, tmp_path / "ended", **limits).fit(resume=True))
         assert len(ends) == 1 or ends[-1].steps > ends[-2].steps
     assert len(ends) > 1
-    states = [load(tmp_path / it / "last.safetensors") for it in ("straight", "ended")]
-    for key, tensor in states[0][0].items():
-        assert torch.equal(tensor, states[1][0][key]), key
-    for key in ("schedule", "scaler", "patience", "step"):
-        assert states[0][1][key] == states[1][1][key], key
+    assert_same_ends(tmp_path, "ended", ("schedule", "scaler", "patience", "step"))
 
 
 def test_a_disk_that_was_full_costs_nothing(tmp_path, monkeypatch):
-    name, write = "rotate, row_adam", checkpoint.save_file
+    name, write = "rotate, row_adam", files.save_file
     straight = trainer_of(name, tmp_path / "straight")
     straight.fit()
     left = iter(range(7))
@@ -206,7 +190,7 @@ def test_a_disk_that_was_full_costs_nothing(tmp_path, monkeypatch):
             raise OSError(errno.ENOSPC, "No space left on device")
         write(*arguments)
 
-    monkeypatch.setattr(checkpoint, "save_file", full)
+    monkeypatch.setattr(files, "save_file", full)
     with pytest.raises(OSError, match="No space left on device; the old one is intact") as caught:
         trainer_of(name, tmp_path / "full").fit()
     assert str(caught.value.filename).startswith(str(tmp_path / "full"))
@@ -220,12 +204,9 @@ def test_a_disk_that_was_full_costs_nothing(tmp_path, monkeypatch):
 @pytest.mark.parametrize("renames", [0, 1, 2])
 def test_a_save_that_a_kill_cut_short_is_finished(renames, ends_at, tmp_path, monkeypatch):
     """A kill when the state is written and so many of its files have their names."""
-    values = values_of("rotate, row_adam")
-    values["train"] |= {"keep": 2, "eval_every": 12}
 
     def trainer(folder):
-        config = Config.from_dict(values)
-        return Trainer(config, tmp_path / folder, dataset=synthetic(*GRAPH), progress=False)
+        return trainer_of("rotate, row_adam", tmp_path / folder, keep=2, eval_every=12)
 
     trainer("straight").fit()
     replace, made = os.replace, []
@@ -253,22 +234,7 @@ def test_a_save_that_a_kill_cut_short_is_finished(renames, ends_at, tmp_path, mo
                 load(tmp_path / it / name) for it in ("straight", "killed")
             )
             assert meta["step"] == other["step"], name
-            assert all(torch.equal(tensor, others[key]) for key, tensor in tensors.items()), name
-
-
-def test_a_truncated_checkpoint_falls_back_to_the_one_before(tmp_path):
-    name = "rotate, row_adam"
-    straight = trainer_of(name, tmp_path / "straight")
-    straight.fit()
-    config = values_of(name)
-    broken = tmp_path / "broken"
-    Trainer(Config.from_dict(config), broken, dataset=synthetic(*GRAPH), progress=False).fit()
-    last = broken / "last.safetensors"
-    last.write_bytes(last.read_bytes()[:-100])
-    resumed = trainer_of(name, broken)
-    with pytest.warns(UserWarning, match="truncated"):
-        resumed.fit(resume=True)
-    assert torch.equal(resumed.model.entity, straight.model.entity)
+            assert_same_tensors(others, tensors)
 
 
 @pytest.mark.parametrize("name", ["rotate, row_adam", "margin, sgd, plateau, bf16, stopping"])
@@ -281,10 +247,7 @@ def test_resuming_a_finished_run_changes_nothing(name, tmp_path):
     again = trainer_of(name, tmp_path)
     assert again.fit(resume=True) == result
     assert content(tmp_path) == before
-    assert all(
-        torch.equal(tensor, again.model.state_dict()[key])
-        for key, tensor in first.model.state_dict().items()
-    )
+    assert_same_tensors(again.model.state_dict(), first.model.state_dict())
 
 
 def test_the_tables_of_a_finished_run_are_looked_at(tmp_path):
@@ -294,7 +257,7 @@ def test_the_tables_of_a_finished_run_are_looked_at(tmp_path):
     for state in ("best.safetensors", "last.safetensors"):
         tensors, meta = load(tmp_path / state)
         tensors["model.relation"][1, 0] = torch.nan
-        checkpoint.save(tmp_path / state, tensors, meta)
+        save(tmp_path / state, tensors, meta)
     with pytest.raises(ValueError, match="holds a NaN or an infinity"):
         trainer_of(name, tmp_path).fit(resume=True)
     assert (tmp_path / "result.json").read_bytes() == result

@@ -13,8 +13,14 @@ from kgfast.cli import app
 from kgfast.datasets import Dataset, synthetic
 from kgfast.graph import Triples, Vocabulary
 from kgfast.training import RunFolder, checkpoint
-from kgfast.training.run_graph import RunGraph
-from support.small_runs import RING, ring_trainer, ring_triples, write_ring
+from kgfast.training.checkpoint.run_graph import RunGraph
+from support.small_runs import (
+    RING,
+    assert_same_tensors,
+    ring_trainer,
+    ring_triples,
+    write_ring,
+)
 
 NAMES = [f"e{i}" for i in range(RING)]
 SHUFFLED = random.Random(1).sample(NAMES, RING)
@@ -52,7 +58,7 @@ class TestTheGraph:
         graph.save(tmp_path / "a")
         again = RunGraph.load(tmp_path / "a")
         assert (again.entities, again.relations) == (graph.entities, graph.relations)
-        assert all(torch.equal(again.splits[it], graph.splits[it]) for it in graph.splits)
+        assert_same_tensors(again.splits, graph.splits)
         assert (again.rows, again.fingerprint) == (graph.rows, graph.fingerprint)
 
     @pytest.mark.parametrize("names", [["a", "", "\ud800", "b\nc", "\0", "ä" * 1000], []], ids=len)
@@ -183,10 +189,8 @@ class TestResume:
         result = resumed.fit(resume=True)
         assert result.steps == 12
         assert named(resumed.dataset, "train") == ring_triples()["train"]
-        ends = [
-            checkpoint.load(tmp_path / it / "last.safetensors")[0] for it in ("straight", "run")
-        ]
-        assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
+        paths = (tmp_path / it / "last.safetensors" for it in ("straight", "run"))
+        assert_same_tensors(*(checkpoint.load(path)[0] for path in paths))
         results = [RunFolder(tmp_path / it).read_result()["test"] for it in ("straight", "run")]
         assert results[0] == results[1]
 
@@ -212,7 +216,7 @@ class TestResume:
         assert content(run.path) == before
         ring_trainer(tmp_path, run.path).fit(resume=True, trust_data=True)
         ends = [checkpoint.load(tmp_path / it / "last.safetensors") for it in ("straight", "run")]
-        assert all(torch.equal(ends[0][0][name], ends[1][0][name]) for name in ends[0][0])
+        assert_same_tensors(ends[0][0], ends[1][0])
         assert ends[0][1]["graph"] == ends[1][1]["graph"]
         assert run.load_graph().entities.names == tuple(NAMES)
 

@@ -17,7 +17,7 @@ from kgfast.cli import app
 from kgfast.locks import locked
 from kgfast.training import RunFolder
 from kgfast.training.logs import read_rows
-from kgfast.training.run import Run
+from kgfast.training.loop import Run
 from support.paths import TESTS
 from support.small_runs import ring_trainer, write_ring
 
@@ -25,7 +25,7 @@ from support.small_runs import ring_trainer, write_ring
 WRITER = """
 import sys, time
 from support.small_runs import ring_trainer
-from kgfast.training.run import Run
+from kgfast.training.loop import Run
 
 step = Run._step
 def slowly(self, number):

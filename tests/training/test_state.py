@@ -5,11 +5,11 @@ import random
 import pytest
 import torch
 
-from kgfast.training import RunFolder, checkpoint
+from kgfast.training import Run, RunFolder, RunGraph, checkpoint
 from kgfast.training.build import build_model
-from kgfast.training.checkpoint import check_like
-from kgfast.training.optim import Optimizer
-from kgfast.training.state import State
+from kgfast.training.checkpoint.format import check_like
+from kgfast.training.checkpoint.state import State
+from kgfast.training.optimizer import Optimizer
 from support.small_runs import ring_trainer, write_ring
 
 DENSE = {"optim": {"name": "adam", "lr": 0.05}}
@@ -249,25 +249,9 @@ class TestMeta:
         (tensors, meta), _, _ = runs[1]["lazy"]
         trainer = ring_trainer(runs[0], None)
         pick, refused = random.Random(0), 0
-        values = [
-            None,
-            True,
-            -1,
-            10**30,
-            1e400,
-            float("nan"),
-            "x",
-            [],
-            {},
-            [[]],
-            {"a": [1]},
-            "é" * 99,
-        ]
-        from kgfast.training.run import Job, Run
-        from kgfast.training.run_graph import RunGraph
-
-        job = Job(trainer.config, trainer.dataset, trainer.model, trainer.evaluate)
-        run = Run(job, graph=RunGraph(trainer.dataset))
+        values = [None, True, -1, 10**30, 1e400, float("nan"), "x", [], {}, [[]], {"a": [1]}]
+        graph = RunGraph(trainer.dataset)
+        run = Run(trainer.config, trainer.dataset, trainer.model, graph=graph)
         run._kept.check((tensors, meta))
         for _ in range(400):
             try:

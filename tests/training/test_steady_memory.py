@@ -18,7 +18,9 @@ import torch
 
 from kgfast.datasets import synthetic
 from kgfast.training import Config, Trainer
+from kgfast.training.processes.placement import Placement
 
+ranks = Placement.ranks
 # Before an evaluation a step has used nearly every row: the system commits the pages of a state
 # when they are first written.
 SECTIONS = {
@@ -63,16 +65,15 @@ def settle():
 
 def measure(name, dim):
     trainer, own = trainer_of(name, dim), []
-    evaluate = trainer.evaluate
 
-    def measured(split):
-        ranks = evaluate(split)
+    def measured(self, model, dataset, split, config):
+        found = ranks(self, model, dataset, split, config)
         settle()
         # Pages of libraries come and go as the system pleases.
         own.append(bytes_of("RssAnon", "VmSwap"))
-        return ranks
+        return found
 
-    trainer.evaluate = measured
+    Placement.ranks = measured
     settle()
     Path("/proc/self/clear_refs").write_text("5")
     before = bytes_of("VmRSS")

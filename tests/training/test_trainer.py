@@ -10,10 +10,8 @@ from kgfast.kernels import cpu
 from kgfast.kernels.cpu import threads
 from kgfast.training import Trainer
 from kgfast.training.logs import read_rows
-from kgfast.training.negatives import Batch
-from kgfast.training.run import Run
-from kgfast.training.steps import MODES
-from support.small_runs import GRAPH, LEARNERS, config_of, trainer_of
+from kgfast.training.loop import Run
+from support.small_runs import LEARNERS, config_of, trainer_of
 
 
 @pytest.mark.parametrize("name", LEARNERS)
@@ -90,6 +88,15 @@ def test_threads_and_generators_are_left_as_they_were():
     assert torch.get_num_threads() == threads
 
 
+def all_entities(optim, model, **options):
+    return {
+        "model": {"name": model, "gamma": 12.0, **options},
+        "optim": {"name": optim},
+        "train": {"mode": "1vsall", "steps": 2},
+        "loss": {"name": "cross_entropy"},
+    }
+
+
 @pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
 @pytest.mark.parametrize(
     ("sections", "backend", "of_torch"),
@@ -97,8 +104,11 @@ def test_threads_and_generators_are_left_as_they_were():
         ({}, "cpu", 1),
         ({}, "reference", 3),
         ({"optim": {"name": "adam"}}, "cpu", 3),  # of a whole table
+        (all_entities("adagrad", "complex", reciprocal=True), "cpu", 1),
+        (all_entities("adam", "complex"), "cpu", 3),
+        (all_entities("adagrad", "rescal", base_dim=4), "cpu", 3),
     ],
-    ids=["rows", "reference", "dense"],
+    ids=["rows", "reference", "dense", "adagrad of 1vsall", "adam of 1vsall", "rescal"],
 )
 def test_kernels_have_the_cores_where_a_step_is_theirs(monkeypatch, sections, backend, of_torch):
     step, seen = Run._step, set()
@@ -109,7 +119,7 @@ def test_kernels_have_the_cores_where_a_step_is_theirs(monkeypatch, sections, ba
 
     monkeypatch.setattr(Run, "_step", watched)
     with ops.use_backend(backend):
-        trainer_of(train={"steps": 2}, **sections, threads=3).fit()
+        trainer_of(**{"train": {"steps": 2}} | sections, threads=3).fit()
     assert seen == {(of_torch, 3)}
 
 
@@ -140,9 +150,3 @@ def test_bad_input(tmp_path):
     if not torch.cuda.is_available():
         with pytest.raises(ValueError, match="torch sees no GPU"):
             trainer_of(device="cuda")
-
-
-def test_a_batch_names_its_side():
-    objective = MODES["negative"](config_of(), GRAPH.train.hrt, GRAPH.num_entities)
-    assert isinstance(objective.batches.batch(1), Batch)
-    assert objective.batches.batch(1).side == "head"

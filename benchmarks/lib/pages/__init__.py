@@ -20,21 +20,11 @@ Maker = Callable[[Path], str]
 
 @dataclass(frozen=True)
 class Page:
-    """A page and what it holds.
+    """A page and the function that makes its block of a folder of results."""
 
-    Attributes
-    ----------
-    path : str
-        Relative to the repository.
-    make : callable
-        Makes the block of a folder of results.
-    is_whole : bool
-        Whether the block is the whole page, which then has no markers.
-    """
-
-    path: str
+    path: str  # within the repository
     make: Maker
-    is_whole: bool = False
+    is_whole: bool = False  # a block without markers, which is the whole page
 
     def update(self, results: Path, *, check: bool = False, path: Path | None = None) -> int:
         """Put the block into the page, or say that it is out of date; return the exit code."""
@@ -56,13 +46,7 @@ class Page:
 
 
 def insert(page: str, block: str) -> str:
-    """Return the page with the block between its markers.
-
-    Raises
-    ------
-    ValueError
-        If the markers are missing or in the wrong order.
-    """
+    """Return the page with the block between its markers."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:

@@ -79,7 +79,7 @@ def ratios(folder: Path) -> Iterator[str]:
 
 
 def _tier_lines(rows: Rows) -> Iterator[tuple[str, str]]:
-    """Trained tables, tail and head queries."""
+    """Yield ratios of trained tables, tail and head queries."""
     trained = [row for row in rows if row.get("run")]
     for tiers, what in (("linear,fp16", "all tiers"), ("linear", "without half precision")):
         chosen = [row for row in trained if row["tiers"] == tiers]

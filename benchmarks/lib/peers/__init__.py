@@ -1,4 +1,4 @@
-"""What a user could try instead of kgfast, at its best: a module for each work.
+"""Peers: ways to do without kgfast, each at its best; a module for each work.
 
 A peer that cannot run here raises `Missing`. Chunk sizes are tried beforehand.
 """
@@ -31,7 +31,7 @@ def fastest(tried: Sequence[Any], device: str) -> Any:
 
 @contextmanager
 def building() -> Iterator[None]:
-    """Importing or compiling a peer, which says nothing and may turn out to be missing here."""
+    """Silence the import or the compilation of a peer, and raise Missing where it fails."""
     try:
         with redirect_stdout(io.StringIO()):
             yield
@@ -44,7 +44,7 @@ def building() -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without PyKEEN's advice about memory that a CPU does not have."""
+    """Silence PyKEEN's advice about memory that a CPU does not have."""
     logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings():
@@ -55,7 +55,7 @@ def quiet() -> Iterator[None]:
 
 
 def silence_pykeen() -> None:
-    """Its loggers, for good."""
+    """Silence PyKEEN's loggers for good."""
     for noisy in ("pykeen", "torch_max_mem"):
         logging.getLogger(noisy).setLevel(logging.ERROR)
 

@@ -18,7 +18,7 @@ from torch.nn import functional
 import kgfast
 from kgfast.datasets import Dataset, synthetic
 from kgfast.training import Config, Trainer
-from kgfast.training.negatives import Batch, Batches, with_inverses
+from kgfast.training.data import Batch, Batches, with_inverses
 from lib.bare_run import TrainerSteps
 from lib.peers import Missing
 from lib.peers.pykeen_loop import PykeenLoop
@@ -37,7 +37,7 @@ class Work:
 
     @cached_property
     def graph(self) -> Dataset:
-        """A synthetic one."""
+        """Return a synthetic graph."""
         return synthetic(*self.sizes)
 
     def trainer(self, precision: str = "float32") -> Trainer:
@@ -87,7 +87,7 @@ class Dense:
             self._step += 1
 
     def loss(self, batch: Batch) -> Tensor:
-        """The mean over a batch."""
+        """Return the mean loss of a batch."""
         anchors = functional.embedding(batch.anchors, self.entity)
         relations = functional.embedding(batch.relations, self.relation)
         return functional.cross_entropy(self.scores(anchors, relations), batch.targets)
@@ -100,7 +100,7 @@ class Dense:
 
 
 class DenseBf16(Dense):
-    """The same with torch's products of bfloat16 numbers, as its autocast has them."""
+    """Dense torch with products of bfloat16 numbers by autocast."""
 
     def scores(self, anchors: Tensor, relations: Tensor) -> Tensor:
         """``[B, N]``."""

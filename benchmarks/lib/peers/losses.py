@@ -35,7 +35,7 @@ class Work:
     def random(
         cls, score: str, batch: int, rows: int, dim: int, device: str, positives: int = 4
     ) -> "Work":
-        """Normal numbers, of a size at which scores are neither 0 nor hopeless."""
+        """Draw normal numbers whose scores are neither 0 nor hopeless."""
         generator = torch.Generator().manual_seed(0)
         width = dim * (2 if score == "rotate" else 1)
         size = 0.3 if score == "dot" else 1 / dim
@@ -51,7 +51,7 @@ class Work:
 
     @property
     def dim(self) -> int:
-        """Features."""
+        """Return the number of features."""
         return self.table.shape[1] // (2 if self.score == "rotate" else 1)
 
 
@@ -209,10 +209,7 @@ def kgfast_top(work: Work) -> Run:
 
 
 def sampled_contenders(work: Work, per_query: int | None, compile: bool) -> dict[str, Run]:
-    """Return pairwise scores, or indexed ones with ``per_query`` rows of the table each.
-
-    The backward is that of a given gradient of the scores.
-    """
+    """Return contenders of pairwise, or ``per_query`` indexed, scores with a given gradient."""
     generator = torch.Generator().manual_seed(1)
     batch, device = len(work.queries), work.table.device
     gradient = torch.randn(batch, per_query or len(work.table), generator=generator).to(device)

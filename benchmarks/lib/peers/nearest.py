@@ -17,7 +17,7 @@ SCORES = ("dot", "l2")
 
 
 def brute_force(search: Search, score: str) -> Callable[[], Ids]:
-    """All scores as one matrix, then torch.topk."""
+    """Search by one matrix of scores and torch.topk."""
     norms = search.table.square().sum(1)
 
     def best() -> Ids:
@@ -30,7 +30,7 @@ def brute_force(search: Search, score: str) -> Callable[[], Ids]:
 
 
 def faiss_flat(search: Search, score: str) -> Callable[[], Ids]:
-    """IndexFlatIP or IndexFlatL2, with as many threads as torch."""
+    """Search by IndexFlatIP or IndexFlatL2, with as many threads as torch."""
     with building():
         import faiss
     faiss.omp_set_num_threads(torch.get_num_threads())
@@ -41,7 +41,7 @@ def faiss_flat(search: Search, score: str) -> Callable[[], Ids]:
 
 
 def usearch_exact(search: Search, score: str) -> Callable[[], Ids]:
-    """Exact search over the table in place."""
+    """Search the table in place, exactly."""
     with building():
         from usearch.index import MetricKind
         from usearch.index import search as nearest

@@ -14,18 +14,7 @@ NOTHING: Mapping[str, Any] = {}
 
 
 class PykeenLoop:
-    """A model and the loop that trains it, by the names that PyKEEN has for them.
-
-    Parameters
-    ----------
-    hrt : Tensor
-    sizes : tuple of int
-        Entities and relations.
-    model, loop : str
-    optimizer : callable
-    of_model, of_loop : mapping
-        Further arguments of both.
-    """
+    """A model and the training loop of PyKEEN's names for them; ``sizes``: entities, relations."""
 
     def __init__(
         self,

@@ -29,18 +29,18 @@ class Work:
 
     @property
     def device(self) -> str:
-        """``cpu`` or ``cuda``."""
+        """Return ``cpu`` or ``cuda``."""
         return self.table.device.type
 
     def first_rows(self, count: int) -> "Work":
-        """The same queries among the first rows."""
+        """Return the work among the first rows."""
         return Work(self.queries, self.table[:count], self.targets.clamp(max=count - 1))
 
 
 def count_block(
     queries: Tensor, rows: Tensor, fresh: Tensor, ids: Tensor, targets: Tensor, own: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Counts over a chunk of rows, those that are fresh and not the target."""
+    """Count over a chunk of rows those that are fresh and not the target."""
     scores = rotate_scores(queries[:, None], rows[None])  # [B, C]
     counted = (ids != targets[:, None]) & fresh
     greater = ((scores > own[:, None]) & counted).sum(1)
@@ -48,10 +48,7 @@ def count_block(
 
 
 class Chunked:
-    """`count_block`, as it is or compiled, over chunks of equal size: one shape, one compilation.
-
-    The last chunk overlaps the one before; rows that were counted are not fresh.
-    """
+    """`count_block` over chunks of one size; rows that the last one shares are not fresh."""
 
     def __init__(self, work: Work, block: Callable[..., Any], chunk: int) -> None:
         self._work, self._block = work, block
@@ -77,14 +74,14 @@ class Chunked:
 
 
 def eager(work: Work) -> Chunked:
-    """Plain torch, with the fastest chunk size."""
+    """Count by plain torch, with the fastest chunk size."""
     part = work.first_rows(min(TRIED_ROWS, len(work.table)))
     tried = [Chunked(part, count_block, size) for size in EAGER_CHUNKS]
     return Chunked(work, count_block, fastest(tried, work.device).chunk)
 
 
 def compiled(work: Work) -> Chunked:
-    """torch.compile, which fuses the score into the sum, with the fastest chunk size."""
+    """Count by torch.compile, with the fastest chunk size."""
     torch._dynamo.reset()  # or it stops compiling after eight shapes
     block = torch.compile(count_block, dynamic=False)
     sizes = sorted({min(size, len(work.table)) for size in COMPILED_CHUNKS})
@@ -93,7 +90,7 @@ def compiled(work: Work) -> Chunked:
 
 
 def matmul_compare(work: Work) -> Callable[[], Counts]:
-    """Scores of `dot` by one matrix product, then two comparisons: ``[B, N]`` scores in memory."""
+    """Count scores of `dot` in memory: a matrix product, then two comparisons."""
     targets = work.targets[:, None]
 
     def run() -> Counts:
@@ -105,10 +102,7 @@ def matmul_compare(work: Work) -> Callable[[], Counts]:
 
 
 def keops(work: Work) -> Callable[[], Counts]:
-    """A symbolic [B, N] matrix, reduced without storing it. Counts the greater ones only.
-
-    (Counting the equal ones too would make KeOps evaluate every distance once more.)
-    """
+    """Count greater scores by a symbolic matrix; equal ones would cost every distance again."""
     with building():
         from pykeops.torch import LazyTensor
     dim = work.table.shape[1] // 2
@@ -177,7 +171,7 @@ class PyKEEN:
         return evaluator
 
     def by_kgfast(self) -> kgfast.RotatE:
-        """The same function: interleaved rows, unit complex relations, Euclidean norm."""
+        """Return kgfast's model of the same function: interleaved rows, Euclidean norm."""
         model = kgfast.RotatE(
             self.entity,
             self.relation,
@@ -189,7 +183,7 @@ class PyKEEN:
 
     @staticmethod
     def ranks(evaluator: Any, rank_type: str) -> Tensor:
-        """Ranks ``[T, 2]`` of an evaluator: head, tail."""
+        """Return an evaluator's ranks ``[T, 2]``: head, tail."""
         sides = [evaluator.ranks[side, rank_type] for side in ("head", "tail")]
         columns = [torch.cat([torch.as_tensor(part) for part in parts]) for parts in sides]
         return torch.stack(columns, 1).long()

@@ -20,7 +20,7 @@ from torch.nn import functional
 import kgfast
 from kgfast.datasets import synthetic
 from kgfast.training import Config, Trainer
-from kgfast.training.negatives import Batches, Negatives
+from kgfast.training.data import Batches, Negatives
 from lib.bare_run import TrainerSteps
 from lib.machine import available_memory
 from lib.measure import Stopwatch
@@ -45,7 +45,7 @@ class Work:
 
     @property
     def scores(self) -> int:
-        """Pairs that a step scores and differentiates."""
+        """Return the number of pairs that a step scores and differentiates."""
         return self.batch * (self.negatives + 1)
 
     def trainer(self) -> Trainer:
@@ -67,7 +67,7 @@ class Work:
         return Trainer(config, dataset=synthetic(*self.sizes), progress=False)
 
     def fitting(self, contender: str) -> int:
-        """Rows of a batch that fit into the free memory of a peer, ``plain`` or ``pykeen``."""
+        """Return the rows of a batch that fit into free memory for ``plain`` or ``pykeen``."""
         row = 4 * self.negatives * self.dim * _TENSORS[contender]
         part = self.batch
         while part > 1 and part * row > _SHARE * available_memory():
@@ -128,7 +128,7 @@ class Plain:
             self._step += 1
 
     def backward(self, number: int) -> float:
-        """The gradients of a batch; returns its loss."""
+        """Make the gradients of a batch; return its loss."""
         batch = self._batches.batch(number)
         assert batch.targets is not None
         pool = self._negatives.draw(batch)[0]
@@ -159,7 +159,7 @@ class Plain:
         return total
 
     def _scores(self, anchors: Tensor, relations: Tensor, candidates: Tensor, side: str) -> Tensor:
-        """Scores ``[B, K]``; ``codes/model.py`` of the official code, ``RotatE``."""
+        """Return scores ``[B, K]`` as ``RotatE`` of the official ``codes/model.py`` does."""
         re, im = anchors.chunk(2, -1)
         phase = relations / (self.model.embedding_range / torch.pi)
         turn_re, turn_im = phase.cos(), phase.sin()
@@ -206,7 +206,7 @@ _PARTS = (4, 16, 64)  # rows, tried for tuned contenders
 
 
 def rows_at_once(name: str, work: Work) -> int:
-    """Rows of a batch that a contender gets at once: all that fit, or the fastest number."""
+    """Return the rows of a batch for a contender: all that fit, or the fastest number."""
     if name == "kgfast":
         return work.batch
     kind = name.split(",")[0].split()[0]

@@ -28,21 +28,21 @@ class Search:
 
     @property
     def device(self) -> str:
-        """``cpu`` or ``cuda``."""
+        """Return ``cpu`` or ``cuda``."""
         return self.table.device.type
 
     def first_rows(self, count: int) -> "Search":
-        """The same queries among the first rows."""
+        """Return the search among the first rows."""
         return Search(self.queries, self.table[:count], self.k)
 
 
 def score_block(queries: Tensor, rows: Tensor) -> Tensor:
-    """Scores of a chunk of rows, ``[B, C]``."""
+    """Score a chunk of rows, ``[B, C]``."""
     return rotate_scores(queries[:, None], rows[None])
 
 
 def dot_block(queries: Tensor, rows: Tensor) -> Tensor:
-    """The same of `dot`."""
+    """Score a chunk of rows by `dot`."""
     return queries @ rows.T
 
 
@@ -83,21 +83,21 @@ class ChunkedQueries:
 
 
 def eager(search: Search, block: Callable[..., Tensor] = score_block) -> ChunkedRows:
-    """Plain torch, with the fastest chunk size."""
+    """Search by plain torch, with the fastest chunk size."""
     part = search.first_rows(min(TRIED_ROWS, len(search.table)))
     tried = [ChunkedRows(part, block, size) for size in EAGER_CHUNKS]
     return ChunkedRows(search, block, fastest(tried, search.device).chunk)
 
 
 def eager_head(search: Search) -> ChunkedQueries:
-    """Plain torch on an output head, with the fastest number of queries at a time."""
+    """Search an output head by plain torch, with the fastest number of queries at a time."""
     few = Search(search.queries[: max(QUERY_CHUNKS)], search.table, search.k)
     chunk = fastest([ChunkedQueries(few, size) for size in QUERY_CHUNKS], search.device).chunk
     return ChunkedQueries(search, chunk)
 
 
 def compiled(search: Search) -> ChunkedRows:
-    """torch.compile of the scores of a chunk, with the fastest chunk size."""
+    """Search by torch.compile of a chunk's scores, with the fastest chunk size."""
     torch._dynamo.reset()  # or it stops compiling after eight shapes
     block = torch.compile(score_block, dynamic=True)
     sizes = sorted({min(size, len(search.table)) for size in COMPILED_CHUNKS})
@@ -106,7 +106,7 @@ def compiled(search: Search) -> ChunkedRows:
 
 
 def keops(search: Search) -> Callable[[], Best]:
-    """ArgKmin of a symbolic [B, N] matrix, and the scores of what it finds."""
+    """Search by ArgKmin of a symbolic [B, N] matrix, and score what it finds."""
     with building():
         from pykeops.torch import LazyTensor
     half = search.table.shape[1] // 2
@@ -124,7 +124,7 @@ def keops(search: Search) -> Callable[[], Best]:
 
 
 def predict_target(pykeen: PyKEEN, head: int, relation: int, k: int) -> list[int]:
-    """PyKEEN's answers to one query: all entities, scored and sorted, of which k are taken."""
+    """Answer one query by PyKEEN, which scores and sorts all entities."""
     from pykeen.predict import predict_target as predict
 
     found = predict(model=pykeen.model, head=head, relation=relation)

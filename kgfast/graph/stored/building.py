@@ -20,15 +20,16 @@ import numpy as np
 
 from kgfast.graph.pair_index import check_sizes, differs_from_previous, narrow_dtype
 from kgfast.graph.stored.folder import PARTS, GrowingArray, write_json, write_manifest
-from kgfast.graph.stored.inputs import ORDERS, Column, Columns, IdFile, ReadOptions, open_files
+from kgfast.graph.stored.inputs import Column, Columns, IdFile, ReadOptions, open_files
 from kgfast.graph.stored.runs import load_run, merged, save_run, sorted_columns
+from kgfast.locks import NAME as LOCK
+from kgfast.locks import locked
 from kgfast.progress import progress_bar
 from kgfast.storage import check_room
-from kgfast.text import reading, shown
+from kgfast.text import reading
 
 # Which columns are anchor, other and id. Runs are read in the first order.
 _SIDES = {"tail": (0, 1, 2), "head": (2, 1, 0), "relation": (0, 2, 1)}
-_LOCK = "building.lock"
 _ROW_BYTES = 56  # of memory while a row is sorted
 _RUN_BYTES, _SIDE_BYTES = 12, 16  # of disk, of a row whose ids fit 32 bits
 _SPARE = 1 << 20  # bytes of disk for all else
@@ -38,46 +39,22 @@ Advance = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Options:
-    """How a folder is built; see :meth:`kgfast.KnownTriples.build`.
-
-    Attributes
-    ----------
-    asked : ReadOptions
-        How files are read.
-    max_memory : int
-        Bytes.
-    relations : bool
-        Whether the relations of (h, t) are indexed, too.
-    progress : bool
-    """
+    """Options of :meth:`kgfast.KnownTriples.build`."""
 
     asked: ReadOptions
-    max_memory: int
-    relations: bool
+    max_memory: int  # bytes
+    relations: bool  # whether the relations of (h, t) are indexed, too
     progress: bool
 
     @property
     def rows(self) -> int:
-        """How many are sorted at once."""
+        """Return the number of rows that are sorted at once."""
         return max(1, self.max_memory // _ROW_BYTES)
 
     @property
     def sides(self) -> tuple[str, ...]:
-        """What is indexed, in the order in which it is built."""
+        """Return the sides to index, in the order in which they are built."""
         return tuple(_SIDES) if self.relations else ("tail", "head")
-
-
-def checked_order(columns: Any) -> str:
-    """What the columns of files are.
-
-    Raises
-    ------
-    ValueError
-        If it is none of their six orders.
-    """
-    if columns not in ORDERS:
-        raise ValueError(f"columns must be one of {', '.join(ORDERS)}; got {shown(columns)}")
-    return str(columns)
 
 
 def build(files: Any, folder: str | os.PathLike[str], options: Options) -> None:
@@ -105,34 +82,17 @@ def build(files: Any, folder: str | os.PathLike[str], options: Options) -> None:
 
 @contextmanager
 def _working(path: Path) -> Iterator[Path]:
-    """The folder beside, which one process works in.
-
-    Raises
-    ------
-    ValueError
-        If it holds something else.
-    BlockingIOError
-        If another process builds the same folder.
-    """
+    """Hold the lock of the folder beside, in which one process at a time builds."""
     work = path.with_name(f"{path.name}.building")
-    if work.is_dir() and any(work.iterdir()) and not (work / _LOCK).exists():
+    if work.is_dir() and any(work.iterdir()) and not (work / LOCK).exists():
         raise ValueError(f"{work} holds other files: move them, or choose another folder")
     work.mkdir(parents=True, exist_ok=True)
-    with (work / _LOCK).open("w") as lock:
-        try:
-            import fcntl
-        except ImportError:  # a system without locks of files
-            yield work
-            return
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BlockingIOError(f"{path} is being built by another process") from None
+    with locked(work, instead="choose another folder"):
         yield work
 
 
 class _Builder:
-    """What the steps of one call share."""
+    """State that the steps of one call share."""
 
     def __init__(
         self, work: Path, files: Sequence[IdFile], options: Options, advance: Advance
@@ -140,26 +100,20 @@ class _Builder:
         self.work, self.files, self.options, self.advance = work, files, options, advance
         self.index = work / "index"
         self.index.mkdir(exist_ok=True)
-        for path in work.rglob(".*"):  # half-written, by a process that was killed
+        for path in work.rglob(".*-*"):  # half-written, by a process that was killed
             path.unlink()
 
     def check_disk(self, rows: int) -> None:
-        """That what is still to be written finds room, at most.
-
-        Raises
-        ------
-        OSError
-            If it does not.
-        """
+        """Check that all files still to be written find room, at most."""
         limit = self.options.asked.num_entities
         wide = 2 if limit is not None and limit > 2**31 else 1
         held = sum(it.stat().st_size for it in self.work.rglob("*.npy"))
         needed = _SPARE + rows * wide * (_RUN_BYTES + _SIDE_BYTES * len(self.options.sides))
-        needed += self.options.rows * _RUN_BYTES * wide  # a run beside the one it replaces
+        needed += self.options.rows * _RUN_BYTES * wide  # beside the run that is replaced
         check_room(self.work, needed - held, f"{self.work}: {rows:,} triples need up to")
 
     def run(self) -> None:
-        """All steps, but for those that are finished."""
+        """Run all steps that are not finished."""
         read = [self._read(number, file) for number, file in enumerate(self.files)]
         runs = [name for facts in read for name in facts["runs"]]
         self._remove_others(runs)
@@ -182,9 +136,9 @@ class _Builder:
     def _marked(
         self, name: str, made_of: Mapping[str, Any], make: Callable[[], Mapping[str, Any]]
     ) -> dict[str, Any]:
-        """What a step found, if its marker says that it was finished; else it is done."""
+        """Return what a step found, of its marker if the step was finished before."""
         path = self.work / name
-        made_of = json.loads(json.dumps(made_of))  # as it is read again
+        made_of = json.loads(json.dumps(made_of))  # with the types that a marker is read with
         if path.exists():
             with reading(path, f"damaged: delete {self.work}, and build again"):
                 found: dict[str, Any] = dict(json.loads(path.read_text()))
@@ -197,7 +151,7 @@ class _Builder:
         return facts
 
     def _read(self, number: int, file: IdFile) -> dict[str, Any]:
-        """The runs of a file, and one past its largest ids."""
+        """Return the runs of a file, and one past its largest ids."""
         asked = self.options.asked
         facts = [*_state_of(file.path), asked.order, asked.num_entities, asked.num_relations]
         facts.append(self.options.rows)
@@ -225,7 +179,7 @@ class _Builder:
         return {"runs": runs, "num_entities": sizes[0], "num_relations": sizes[1], "steps": steps}
 
     def _remove_others(self, names: Sequence[str]) -> None:
-        """Forget runs and markers of files that are not asked for any more."""
+        """Remove runs and markers of files that are not among this call's."""
         kept = {f"{name}.{side}.npy" for name in names for side in _SIDES}
         kept |= {f"file-{number}.json" for number in range(len(self.files))}
         for path in [*self.work.glob("run-*"), *self.work.glob("file-*")]:
@@ -253,7 +207,7 @@ class _Builder:
         return {"arrays": arrays.finish(), "steps": steps}
 
     def _sort(self, run: str, side: str) -> int:
-        """Put a run into the order of a side, if it is in another; how many rows were sorted."""
+        """Put a run into the order of a side; return the number of rows that were sorted."""
         path = self._path(run, side)
         others = [self._path(run, other) for other in _SIDES if other != side]
         old = next((it for it in others if it.exists()), None)
@@ -270,7 +224,7 @@ class _Builder:
 
 
 class _Arrays:
-    """The arrays of a side, as far as they were merged."""
+    """Arrays of a side, as far as they were merged."""
 
     def __init__(self, folder: Path, side: str, num_ids: int, most: int) -> None:
         dtypes = np.int64, narrow_dtype(most + 1), narrow_dtype(num_ids)
@@ -293,20 +247,20 @@ class _Arrays:
         self._last = int(pairs[-1])
 
     def finish(self) -> dict[str, Any]:
-        """What the manifest says of them."""
+        """Return what the manifest says of the arrays."""
         _, indptr, indices = self._parts
         indptr.append(np.array([indices.count]))
         return {name: part.finish() for name, part in zip(PARTS, self._parts, strict=True)}
 
 
 def _state_of(path: Path) -> list[Any]:
-    """What tells that a file is the same: its place, size and time of change."""
+    """Return place, size and time of change of a file, which tell that it is the same."""
     found = path.stat()
     return [str(path.resolve()), found.st_size, found.st_mtime_ns]
 
 
 def _blocks(file: IdFile, rows: int) -> Iterator[Columns]:
-    """The triples of a file, some rows at a time."""
+    """Yield the triples of a file, some rows at a time."""
     held: list[Columns] = []
     count = 0
     for piece in file.pieces():
@@ -328,7 +282,7 @@ def _slice(columns: Columns, start: int, stop: int | None) -> Columns:
 
 
 def _joined(parts: list[Columns]) -> Columns:
-    """Columns one after the other; the parts are let go."""
+    """Concatenate columns, and let the parts go."""
     first, second, third = (np.concatenate([part[place] for part in parts]) for place in range(3))
     parts.clear()
     return first, second, third

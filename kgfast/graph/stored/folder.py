@@ -12,7 +12,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,17 +34,7 @@ _HASHED = 1 << 24  # bytes
 
 @dataclass(frozen=True)
 class Stored:
-    """What a folder holds.
-
-    Attributes
-    ----------
-    num_entities : int
-        The largest entity + 1.
-    checksum : str
-        The same for the same triples, whatever files they came from.
-    indices : dict of str to PairIndex
-        Of "tail", "head" and, where it was asked for, "relation"; in the files.
-    """
+    """Contents of a folder; ``checksum`` is equal for equal triples, whatever their files."""
 
     num_entities: int
     checksum: str
@@ -52,13 +42,7 @@ class Stored:
 
 
 class GrowingArray:
-    """A file of numpy of one axis that is appended to.
-
-    Parameters
-    ----------
-    path : Path
-    dtype : type
-    """
+    """File of a numpy array of one axis, which is appended to."""
 
     def __init__(self, path: Path, dtype: type[np.integer[Any]]) -> None:
         self.dtype, self.count = np.dtype(dtype), 0
@@ -74,7 +58,7 @@ class GrowingArray:
         self._file.write(values.data)
 
     def finish(self) -> dict[str, Any]:
-        """Write the header, and all for good; what the manifest says of the file."""
+        """Write the header, and sync; return what the manifest says of the file."""
         facts = {"descr": self.dtype.str, "fortran_order": False, "shape": (self.count,)}
         text = repr(facts).encode()
         self._file.seek(0)
@@ -87,21 +71,14 @@ class GrowingArray:
 
 
 def write_manifest(folder: Path, facts: Mapping[str, Any]) -> None:
-    """Write what a folder holds: sizes, and the arrays of each side.
-
-    Parameters
-    ----------
-    folder : Path
-    facts : mapping
-        ``num_entities``, ``num_relations``, and ``sides`` with what :class:`GrowingArray` said.
-    """
+    """Write sizes, and what :class:`GrowingArray` said of the arrays of each side."""
     found = {"format": FORMAT, "version": VERSION} | dict(facts)
     found["checksum"] = _checksum(facts["num_relations"], facts["sides"]["tail"])
     write_json(folder / MANIFEST, found, indent=1)
 
 
 def write_json(path: Path, facts: Mapping[str, Any], indent: int | None = None) -> None:
-    """Write what a folder or a step says of itself, for good."""
+    """Write facts of a folder or a step; they outlive a loss of power."""
     text = json.dumps(facts, indent=indent)
     write_whole(path, lambda beside: beside.write_text(text), lasting=True)
 
@@ -164,7 +141,8 @@ def _manifest(folder: Path) -> dict[str, Any]:
         is_whole = all(type(it) is int and it >= 0 for it in numbers)
         is_whole &= {"tail", "head"} <= set(sides) <= {"tail", "head", "relation"}
         is_whole &= all(it["dtype"] in ("int32", "int64") for it in arrays)
-        is_whole &= all(isinstance(it, str) for it in _texts(facts, arrays))
+        texts = [facts["checksum"], *(it["blake2b"] for it in arrays)]
+        is_whole &= all(isinstance(it, str) for it in texts)
         is_whole &= len({ids["count"] for _, _, ids in sides.values()}) == 1
         for pairs, indptr, _ in sides.values():
             is_whole &= pairs["dtype"] == "int64" and indptr["count"] == pairs["count"] + 1
@@ -174,13 +152,8 @@ def _manifest(folder: Path) -> dict[str, Any]:
     return dict(facts)
 
 
-def _texts(facts: Mapping[str, Any], arrays: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """Return the checksums of a manifest, which are text."""
-    return [facts["checksum"], *(it["blake2b"] for it in arrays)]
-
-
 def _mapped(path: Path, facts: Mapping[str, Any], verify: bool) -> Tensor:
-    """An array where it lies."""
+    """Map an array."""
     dtype, count = np.dtype(facts["dtype"]), facts["count"]
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file: the folder is not whole; build it again")

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from kgfast.frames import EXTRA, needed
 from kgfast.graph.ids import INT64_MAX, read_id
 from kgfast.graph.pair_index import narrow_dtype
 from kgfast.storage import NpyHeader, npy_header
@@ -36,68 +37,45 @@ _TEXT_ENDINGS = (".tsv", ".txt", ".del")
 _ENDINGS = (".npy", ".parquet", *_TEXT_ENDINGS)
 _PIECE = 1 << 20  # rows that are read at once
 _TEXT = 1 << 23  # bytes of text that are
-_SAMPLE = 1 << 20  # bytes of text by which its lines are estimated
+_SAMPLE = 1 << 20  # bytes of text from which the number of lines is estimated
 _WHOLE = 2**53  # floats hold every whole number up to here
 _MOST_DIGITS = 18  # of ids that are read together
 
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How files are to be read.
-
-    Attributes
-    ----------
-    order : str
-        What the columns of ``.npy`` and text are, as "hrt".
-    num_entities, num_relations : int, optional
-        Ids must lie below these.
-    """
+    """Order of columns of ``.npy`` and text, as "hrt", and limits of ids."""
 
     order: str
     num_entities: int | None
     num_relations: int | None
 
+    def __post_init__(self) -> None:
+        if self.order not in ORDERS:
+            raise ValueError(f"columns must be one of {', '.join(ORDERS)}; got {shown(self.order)}")
+
     @property
     def places(self) -> list[int]:
-        """Which columns hold heads, relations and tails."""
+        """Return the columns of heads, relations and tails."""
         return [self.order.index(letter) for letter in "hrt"]
 
     @property
     def sizes(self) -> tuple[int | None, int | None, int | None]:
-        """One past the largest head, relation and tail."""
+        """Return one past the largest head, relation and tail."""
         return self.num_entities, self.num_relations, self.num_entities
 
 
 @dataclass(frozen=True)
 class IdFile:
-    """A file of triples.
-
-    Attributes
-    ----------
-    path : Path
-    rows : int
-        How many triples it holds; of text, about.
-    pieces : function
-        Of no arguments: heads, relations and tails of some rows after the others, int32 or int64.
-    """
+    """File of triples; the number of rows of text is estimated."""
 
     path: Path
     rows: int
-    pieces: Callable[[], Iterator[Columns]]
+    pieces: Callable[[], Iterator[Columns]]  # heads, relations, tails, int32 or int64
 
 
 def open_files(sources: Any, asked: ReadOptions) -> list[IdFile]:
-    """The files of paths, or of folders of them; nothing but headers is read.
-
-    Raises
-    ------
-    FileNotFoundError
-        If one is not there, or a folder holds none.
-    ValueError, TypeError
-        For a file that is no table of three columns of ids, or is truncated.
-    ImportError
-        For Parquet, without pyarrow.
-    """
+    """Open files, or folders of files; nothing but headers is read."""
     is_one = isinstance(sources, str | os.PathLike)
     if not is_one and not isinstance(sources, Sequence):
         raise TypeError(f"files must be a path or a list of paths; got {shown(sources)}")
@@ -143,7 +121,7 @@ def _npy(path: Path, asked: ReadOptions) -> IdFile:
 
 
 def _npy_pieces(path: Path, header: NpyHeader, asked: ReadOptions) -> Iterator[Columns]:
-    """Read, not mapped: a mapped file that shrinks under a run ends the process."""
+    """Read pieces; a mapped file that shrinks under a run would end the process."""
     count, dtype, start = header.shape[0], header.dtype, header.offset
     size = dtype.itemsize
     with path.open("rb") as file:
@@ -167,20 +145,21 @@ def _numbers(path: Path, file: BinaryIO, dtype: Any, offset: int, count: int) ->
 
 
 def _parquet(path: Path, asked: ReadOptions) -> IdFile:
-    try:
-        from pyarrow import parquet
-    except ImportError:
-        raise ImportError(
-            f'{path}: reading Parquet needs pyarrow: pip install "kgfast[data]"'
-        ) from None
+    parquet = needed("pyarrow.parquet", f"{path}: reading Parquet", EXTRA)
     with (
         reading(path, "no valid Parquet file, or truncated"),
         parquet.ParquetFile(path, buffer_size=_PIECE, pre_buffer=False) as file,
     ):
         columns, rows = file.schema_arrow.names, file.metadata.num_rows
+    names = triple_columns(path, columns)
+    return IdFile(path, rows, partial(_parquet_pieces, path, names, asked))
+
+
+def triple_columns(path: Path, columns: Sequence[str]) -> tuple[str, ...]:
+    """Return the columns of heads, relations and tails of a Parquet file."""
     for names in TRIPLE_COLUMNS:
         if set(names) <= set(columns):
-            return IdFile(path, rows, partial(_parquet_pieces, path, names, asked))
+            return names
     known = " or ".join(", ".join(names) for names in TRIPLE_COLUMNS)
     raise ValueError(f"{path}: expected columns {known}; got {shown(columns)}")
 
@@ -201,19 +180,24 @@ def _parquet_pieces(path: Path, names: tuple[str, ...], asked: ReadOptions) -> I
             first += len(batch)
 
 
-def _of_arrow(path: Path, column: Any, first: int) -> Column:
-    """A column of a batch, whose every row has a value."""
+def arrow_values(path: Path, column: Any, what: str, first: int = 0) -> Column:
+    """Return the values of a column of pyarrow, whose every row must have one."""
     if column.null_count:
         row = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
-        raise ValueError(f"{path}: row {first + row} has no id")
+        raise ValueError(f"{path}: row {first + row} has no {what}")
     values: Column = column.to_numpy(zero_copy_only=False)
+    return values
+
+
+def _of_arrow(path: Path, column: Any, first: int) -> Column:
+    values = arrow_values(path, column, "id", first)
     if values.dtype.kind not in "iuf":
         raise TypeError(f"{path}: triples must be ids; got {column.type}")
     return values
 
 
 def _checked(path: Path, columns: list[Column], first: int, asked: ReadOptions) -> Columns:
-    """Columns of whole numbers within their sizes, in as few bits as they take."""
+    """Check that values are whole numbers within their sizes; return the narrowest dtype."""
     found = []
     for name, values, size in zip(NAMES, columns, asked.sizes, strict=True):
         if values.dtype.kind == "f":
@@ -235,7 +219,7 @@ def _refuse(path: Path, bad: Column, values: Column, first: int, problem: str) -
 
 
 def _lines_of(path: Path) -> int:
-    """About how many lines a file has: as many a byte as at its beginning."""
+    """Estimate the number of lines of a file by those at its beginning."""
     with path.open("rb") as file:
         text = file.read(_SAMPLE)
     if not text:
@@ -259,7 +243,7 @@ def _text_pieces(path: Path, asked: ReadOptions) -> Iterator[Columns]:
 
 
 def _parsed(path: Path, text: bytes, number: int, asked: ReadOptions) -> Columns:
-    """The ids of whole lines, the first of which is line `number`."""
+    """Return the ids of whole lines, the first of which is line `number`."""
     if number == 1:
         text = text.removeprefix(b"\xef\xbb\xbf")
     if b"\r" in text:
@@ -274,7 +258,7 @@ def _parsed(path: Path, text: bytes, number: int, asked: ReadOptions) -> Columns
 
 
 def _digits(text: bytes) -> npt.NDArray[np.int64] | None:
-    """Rows of three numbers, int64 ``[n, 3]``; None where something else stands between them."""
+    """Return rows of three numbers, int64 ``[n, 3]``; None if anything else is between them."""
     characters = np.frombuffer(text, np.uint8)
     ends = np.flatnonzero(characters < ord("0"))
     if len(ends) % 3 or (characters > ord("9")).any():
@@ -297,7 +281,7 @@ def _digits(text: bytes) -> npt.NDArray[np.int64] | None:
 
 
 def _walked(path: Path, text: bytes, first: int, asked: ReadOptions) -> npt.NDArray[np.int64]:
-    """The same line by line, up to the one to blame; blank lines are left out."""
+    """Read line by line, up to the line to blame; blank lines are left out."""
     names = [NAMES["hrt".index(letter)] for letter in asked.order]
     sizes = [asked.sizes["hrt".index(letter)] for letter in asked.order]
     sizes = [INT64_MAX + 1 if size is None else size for size in sizes]

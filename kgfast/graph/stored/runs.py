@@ -20,7 +20,7 @@ _Key = tuple[int, ...]
 
 
 def sorted_columns(columns: Columns) -> Columns:
-    """The distinct rows, by first, second and third column."""
+    """Return the distinct rows, by first, second and third column."""
     first, second, third = columns
     if not len(first):
         return columns
@@ -33,7 +33,7 @@ def sorted_columns(columns: Columns) -> Columns:
 
 
 def save_run(path: Path, columns: Columns) -> None:
-    """Write a run of sorted columns, for good: its marker may outlive a loss of power."""
+    """Write a run of sorted columns and sync: its marker may outlive a loss of power."""
     dtype = np.dtype(narrow_dtype(1 + max(int(column.max(initial=0)) for column in columns)))
     header = {"descr": dtype.str, "fortran_order": False, "shape": (3, len(columns[0]))}
 
@@ -47,7 +47,7 @@ def save_run(path: Path, columns: Columns) -> None:
 
 
 def load_run(path: Path) -> Columns:
-    """The columns of a run, in its file."""
+    """Map the columns of a run."""
     with reading(path, f"damaged: delete {path.parent}, and build again"):
         first, second, third = np.load(path, mmap_mode="r", allow_pickle=False)
     return first, second, third
@@ -56,25 +56,11 @@ def load_run(path: Path) -> Columns:
 def merged(
     paths: Sequence[Path], most: int, num_others: int, num_ids: int
 ) -> Iterator[tuple[int, IntArray, Column]]:
-    """The distinct rows of runs, in order.
+    """Yield the distinct rows of runs, in order, about ``most`` at a time.
 
-    Parameters
-    ----------
-    paths : sequence of Path
-        Of runs that are not empty.
-    most : int
-        About how many rows are held at once.
-    num_others, num_ids : int
-        One past the largest of the second and the third column.
-
-    Yields
-    ------
-    rows : int
-        How many were read.
-    pairs : array
-        int64, first times ``num_others`` plus second column, ascending.
-    ids : array
-        The third, ascending within a pair.
+    Each item is the number of rows read, pairs (int64, first column times ``num_others`` plus
+    second) and ids (the third column, ascending within a pair). ``num_ids`` is one past the largest
+    id.
     """
     runs = [load_run(path) for path in paths]
     keys = _splitters(runs, most)
@@ -105,7 +91,7 @@ def _packed(first: Column, second: Column, num_others: int) -> IntArray:
 
 
 def _splitters(runs: Sequence[Columns], most: int) -> list[_Key]:
-    """Rows at which ranges of no more than ``most`` rows begin."""
+    """Return rows at which ranges of no more than ``most`` rows begin."""
     if sum(len(run[0]) for run in runs) <= most:
         return []
     step = max(1, most // (4 * len(runs)))
@@ -115,12 +101,13 @@ def _splitters(runs: Sequence[Columns], most: int) -> list[_Key]:
 
 
 def _place(run: Columns, key: _Key) -> int:
-    """How many rows of a run are before a key."""
+    """Return the number of rows of a run before a key."""
     low, high = 0, len(run[0])
     for column, value in zip(run, key, strict=True):
         if value > np.iinfo(column.dtype).max:
             return high
-        part, one = column[low:high], np.asarray(value, column.dtype)  # else all of it is converted
+        # A value of another dtype would convert the whole column.
+        part, one = column[low:high], np.asarray(value, column.dtype)
         before, through = np.searchsorted(part, one), np.searchsorted(part, one, "right")
         low, high = low + int(before), low + int(through)
     return low

@@ -1,12 +1,7 @@
-"""The config of a run: what a YAML file may say, checked before anything is read or allocated.
+"""The config of a run, checked before data are read or memory is allocated.
 
-The keys are those that people's configs use today, plus what this trainer adds. Values are checked
-strictly, because a misspelt key or a number that YAML read as text otherwise shows up as a bad MRR
-hours later.
-
-:mod:`sections` hold the keys, :mod:`search` those of a search, :mod:`fields` what a value may be,
-:mod:`checks` what contradicts each other, :mod:`schema` the whole; :mod:`names`, :mod:`files` and
-:mod:`errors` are the way there.
+:mod:`sections` and :mod:`search` hold the keys, :mod:`fields` the types of values, :mod:`checks`
+the contradictions, :mod:`schema` the whole, :mod:`files` and :mod:`errors` files and messages.
 """
 
 from kgfast.training.config.fields import losses_of

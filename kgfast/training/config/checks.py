@@ -1,4 +1,4 @@
-"""What no single key of a config can know: which values do not fit each other."""
+"""Contradictions between the keys of a config."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,7 +7,7 @@ from kgfast.losses import LOSSES
 from kgfast.training.config.fields import losses_of
 from kgfast.training.config.sections import OPTIONS, Sections
 
-_FITTING = {  # which models a penalty is made for
+_FITTING = {  # models by penalty
     "n3": ("distmult", "complex", "cp"),
     "dura": ("distmult", "complex", "cp", "rescal"),
 }
@@ -15,7 +15,7 @@ _NORMS = {"rotate": ("modulus", "l2"), "transe": ("l1", "l2")}
 
 
 def problems(config: Sections) -> Iterator[str]:
-    """A line per contradiction, each beginning with a dotted key and a colon."""
+    """Yield a line per contradiction, which begins with a dotted key and a colon."""
     yield from _of_the_model(config)
     yield from _of_rscf(config)
     yield from _of_med(config)
@@ -216,6 +216,6 @@ def _of_the_optimizer(config: Sections) -> Iterator[str]:
 
 
 def _changed(section: Any, keys: tuple[str, ...]) -> list[str]:
-    """The keys whose value is not the default."""
+    """Return the keys whose value is not the default."""
     fields = type(section).model_fields
     return [key for key in keys if getattr(section, key) != fields[key].default]

@@ -1,41 +1,39 @@
-"""What is wrong with a config, in a line per key that a person can act on."""
+"""Messages for the mistakes of a config, a line per key."""
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from pydantic import ValidationError
 
 from kgfast.graph import nearest_names
 from kgfast.text import shown
 
-_MOST = 20  # mistakes that are named
-_SAYS: dict[str, Callable[[dict[str, Any]], str]] = {
-    "missing": lambda limits: "is missing",
-    "float_type": lambda limits: "must be a number",
-    "int_type": lambda limits: "must be a whole number",
-    "int_from_float": lambda limits: "must be a whole number",
-    "bool_type": lambda limits: "must be true or false",
-    "string_type": lambda limits: "must be text",
-    "list_type": lambda limits: "must be a list",
-    "dict_type": lambda limits: "must be a section with keys",
-    "finite_number": lambda limits: "must be finite",
-    "model_type": lambda limits: "must be a section with keys",
-    "model_attributes_type": lambda limits: "must be a section with keys",
-    "greater_than": lambda limits: f"must be greater than {limits['gt']:g}",
-    "greater_than_equal": lambda limits: f"must be at least {limits['ge']:g}",
-    "less_than": lambda limits: f"must be less than {limits['lt']:g}",
-    "less_than_equal": lambda limits: f"must be at most {limits['le']:g}",
-    "too_short": lambda limits: f"must have at least {limits['min_length']} values",
-    "too_long": lambda limits: f"must have at most {limits['max_length']} values",
-    "string_too_short": lambda limits: "must not be empty",
-    "string_too_long": lambda limits: f"must have at most {limits['max_length']} characters",
-    "literal_error": lambda limits: f"must be one of {limits['expected']}".replace("'", ""),
-    "string_pattern_mismatch": lambda limits: "must be auto, cpu, cuda or cuda:<index>",
+_MOST = 20  # messages
+_SAYS = {
+    "float_type": "must be a number",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "bool_type": "must be true or false",
+    "string_type": "must be text",
+    "list_type": "must be a list",
+    "dict_type": "must be a section with keys",
+    "finite_number": "must be finite",
+    "model_type": "must be a section with keys",
+    "model_attributes_type": "must be a section with keys",
+    "greater_than": "must be greater than {gt:g}",
+    "greater_than_equal": "must be at least {ge:g}",
+    "less_than": "must be less than {lt:g}",
+    "less_than_equal": "must be at most {le:g}",
+    "too_short": "must have at least {min_length} values",
+    "too_long": "must have at most {max_length} values",
+    "string_too_short": "must not be empty",
+    "string_too_long": "must have at most {max_length} characters",
+    "literal_error": "must be one of {expected}",
+    "string_pattern_mismatch": "must be auto, cpu, cuda or cuda:<index>",
 }
 
 
 def describe(error: ValidationError, keys: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """(dotted key, message) of everything that is wrong; ``keys`` are all that exist."""
+    """Yield a dotted key and a message for each mistake; ``keys`` are all keys that exist."""
     mistakes = error.errors(include_url=False)
     for mistake in mistakes[:_MOST]:
         key = _cut(".".join(str(part) for part in mistake["loc"]))
@@ -49,7 +47,8 @@ def describe(error: ValidationError, keys: Sequence[str]) -> Iterator[tuple[str,
             yield key, f"{key} is missing"
         else:
             says = _SAYS.get(kind)
-            what = says(mistake.get("ctx", {})) if says else mistake["msg"]
+            limits = mistake.get("ctx", {})
+            what = says.format(**limits).replace("'", "") if says else mistake["msg"]
             yield key, f"{key} {what}; got {shown(mistake['input'])}"
     if len(mistakes) > _MOST:
         yield "", f"... and {len(mistakes) - _MOST:,} more"
@@ -60,7 +59,7 @@ def _cut(text: str, limit: int = 100) -> str:
 
 
 def _nearest(key: str, keys: Sequence[str]) -> str:
-    """A key of the same name in another section, else the most similar."""
+    """Suggest the most similar key of the section, else a key of that name in another one."""
     section, _, name = key.rpartition(".")
     prefix = f"{section}." if section else ""
     siblings = [other.removeprefix(prefix) for other in keys if other.rpartition(".")[0] == section]

@@ -1,4 +1,4 @@
-"""What a value of a config may be: numbers that YAML reads as text, names in any case."""
+"""Types of the values of a config: numbers that YAML reads as text, names in any case."""
 
 import re
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -11,12 +11,12 @@ _NUMBER = re.compile(r"[+-]?(\d[\d_]*\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 def _number(value: Any) -> Any:
-    """``1e-3``, which YAML 1.1 reads as text, as the number that it is."""
+    """Turn text such as ``1e-3``, which YAML 1.1 takes for text, into a number."""
     return float(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else value
 
 
 def _whole(value: Any) -> Any:
-    """``1e5`` as an int; a fraction stays what it is, and fails."""
+    """Turn a whole float such as ``1e5`` into an int; a fraction stays, for the check to refuse."""
     value = _number(value)
     return int(value) if isinstance(value, float) and value.is_integer() else value
 

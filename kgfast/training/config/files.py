@@ -1,15 +1,17 @@
-"""From a file and ``--set`` to a nested dict of values, before any of them is checked."""
+"""Files of configs: which one a name means, and its values with those of ``--set``, unchecked."""
 
 import os
 import warnings
 from collections.abc import Mapping, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from kgfast import safe_yaml
+from kgfast.graph import did_you_mean, nearest_names
 from kgfast.text import shown
 
-# Keys of configs in use that say how another program works; they change nothing here.
+# Keys of other programs' configs, which change nothing here.
 IGNORED = {
     "dataset.source": "datasets are read from dataset.root",
     "dataset.hf_name": "datasets are read from dataset.root",
@@ -19,22 +21,68 @@ IGNORED = {
     "model.rscf_alpha": "no published formula has it",
     "sched.total_steps": "a schedule spans the run",
 }
-# Of a section, two keys of which one is set: an override of one replaces the other.
+# Section and two keys of which one is set: an override of one replaces the other.
 _ONE_OF_TWO = (("train", "epochs", "steps"), ("model", "init_range", "init_std"))
-_DEEPEST = 24  # sections within sections: no config has more than three
+_DEEPEST = 24  # levels of sections: no config has more than three
+_SUFFIX = ".yaml"
+
+
+def find_config(name: str | os.PathLike[str]) -> Path:
+    """Return the path of a file, else of a packaged config such as ``wn18rr/rotate_fast``.
+
+    The name may have ``configs/`` before it and ``.yaml`` behind it. The FileNotFoundError for
+    another name lists the nearest ones.
+
+    >>> find_config("wn18rr/rotate_fast").name
+    'rotate_fast.yaml'
+    """
+    path = Path(name)
+    try:
+        if path.is_file():
+            return path
+    except OSError:  # longer than any file's name
+        pass
+    packaged = packaged_configs()
+    plain_name = path.as_posix().removeprefix("./").removeprefix("configs/").removesuffix(_SUFFIX)
+    if plain_name in packaged:
+        return packaged[plain_name]
+    raise FileNotFoundError(f"{said(name)}: no such config file{_instead(plain_name, packaged)}")
+
+
+def packaged_configs() -> dict[str, Path]:
+    """Return the files of the configs in the package by their names, sorted.
+
+    >>> "default/rotate" in packaged_configs()
+    True
+    """
+    root = Path(str(resources.files("kgfast.configs")))
+    files = sorted(root.glob(f"*/*{_SUFFIX}"))
+    return {file.relative_to(root).with_suffix("").as_posix(): file for file in files}
+
+
+def _instead(plain_name: str, packaged: dict[str, Path]) -> str:
+    """Say for an unknown name which packaged config may be meant."""
+    whole = did_you_mean(plain_name, packaged)
+    if whole:
+        return f", nor one of the package{whole}"
+    within = [name for name in packaged if name.partition("/")[2] == plain_name]
+    if not within:  # a slip in the second part alone: rotate_fst
+        last = nearest_names(plain_name, {name.partition("/")[2] for name in packaged}, 1)
+        within = [name for name in packaged if [name.partition("/")[2]] == last]
+    if within:
+        return f", nor one of the package; did you mean {' or '.join(map(shown, within[:3]))}?"
+    folders = ", ".join(sorted({name.partition("/")[0] for name in packaged}))
+    return f", nor one of the package (in {folders})"
+
+
+def said(name: str | os.PathLike[str]) -> str:
+    """Return a name for a message, cut if it is long."""
+    text = str(name)
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The values of a file.
-
-    Raises
-    ------
-    OSError
-        If it cannot be read.
-    ValueError
-        If it is not UTF-8, not YAML as :mod:`kgfast.safe_yaml` reads it (with the line), or not a
-        mapping.
-    """
+    """Read a file; raise a ValueError with the line unless it is a YAML mapping in UTF-8."""
     with Path(path).open("rb") as file:
         raw = file.read(safe_yaml.MOST_BYTES + 1)
     if len(raw) > safe_yaml.MOST_BYTES:
@@ -53,13 +101,7 @@ def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def nested(values: Mapping[Any, Any], depth: int = 0) -> dict[str, Any]:
-    """A copy whose dotted keys are sections; LibKGE's configs write either.
-
-    Raises
-    ------
-    ValueError
-        If sections lie in sections without end.
-    """
+    """Return a copy whose dotted keys, which LibKGE's configs have, are sections."""
     if depth > _DEEPEST:
         raise ValueError(f"sections are nested more than {_DEEPEST} levels deep")
     result: dict[str, Any] = {}
@@ -70,17 +112,10 @@ def nested(values: Mapping[Any, Any], depth: int = 0) -> dict[str, Any]:
 
 
 def override(values: dict[str, Any], overrides: Sequence[str]) -> list[str]:
-    """Put every ``a.b=c`` into the values of a file; returns each ``a.b``.
+    """Put every ``a.b=c`` into the values of a file; return each ``a.b``.
 
-    Where the overrides set one of two keys that exclude each other, the file's other one goes.
+    If they set one of two keys that exclude each other, the other key of the file is unset.
 
-    Raises
-    ------
-    ValueError
-        If an override is not of that form.
-
-    Examples
-    --------
     >>> values = {"train": {"epochs": 5, "mode": "1vsall"}}
     >>> override(values, ["train.steps=300"])
     ['train.steps']
@@ -101,13 +136,7 @@ def override(values: dict[str, Any], overrides: Sequence[str]) -> list[str]:
 
 
 def assign(values: dict[str, Any], override: str) -> str:
-    """Put ``a.b=c`` into the values, c read as YAML; returns ``a.b``.
-
-    Raises
-    ------
-    ValueError
-        If it is not of that form.
-    """
+    """Put ``a.b=c`` into the values, ``c`` read as YAML; return ``a.b``."""
     key, equals, text = override.partition("=")
     key = key.strip()
     said = override if len(override) <= 80 else f"{override[:80]}..."
@@ -122,7 +151,7 @@ def assign(values: dict[str, Any], override: str) -> str:
 
 
 def assigned(values: Mapping[str, Any], by_key: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of nested values, with those of dotted keys put into it.
+    """Return a copy of nested values with those of dotted keys put into it.
 
     Examples
     --------
@@ -136,7 +165,7 @@ def assigned(values: Mapping[str, Any], by_key: Mapping[str, Any]) -> dict[str, 
 
 
 def drop_ignored(values: dict[str, Any], source: str) -> None:
-    """Take out the keys that change nothing, with a warning for each."""
+    """Delete the keys that change nothing, with a warning for each."""
     for dotted, why in IGNORED.items():
         section, _, key = dotted.partition(".")
         inside = values.get(section)

@@ -1,4 +1,4 @@
-"""The whole config: its sections together, read, checked, compared and written."""
+"""The config: its sections together, read, checked, compared and written."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,12 +10,11 @@ from pydantic import BaseModel, ValidationError, model_validator
 from kgfast import safe_yaml
 from kgfast.training.config.checks import problems
 from kgfast.training.config.errors import describe
-from kgfast.training.config.files import drop_ignored, nested, override, read_yaml
-from kgfast.training.config.names import find_config
+from kgfast.training.config.files import drop_ignored, find_config, nested, override, read_yaml
 from kgfast.training.config.search import SearchConfig, problems_of_ranges
 from kgfast.training.config.sections import Sections
 
-# What may change when a run is resumed.
+# Keys that may change when a run is resumed.
 _FREE_OF_TRAIN = (
     *("max_minutes", "max_total_minutes", "eval_every", "save_every", "log_every", "out_dir"),
     "table_folder",
@@ -34,13 +33,13 @@ class Config(Sections):
     Attributes
     ----------
     seed : int
-        Of the first tables and of everything that is drawn.
+        The seed of the first tables and of everything that is drawn.
     device : str
         ``auto``: the GPU if there is one.
     threads : int, optional
-        Of torch and the kernels; as many as torch has by default. A run that goes on with another
-        number stays the same to the bit, but for conve and for MED around RSCF: their gradients
-        hold matrix products of torch, whose last bits depend on it.
+        Threads of torch and the kernels; as many as torch has by default. A run that is resumed
+        with another number has the same bits, except for conve and for MED around RSCF: their
+        gradients hold matrix products of torch, whose last bits depend on the number.
 
     Examples
     --------
@@ -75,17 +74,17 @@ class Config(Sections):
             A YAML mapping of sections, or the name of a config of the package:
             ``wn18rr/rotate_fast``.
         overrides : sequence of str
-            ``"optim.lr=1e-3"``: a dotted key and a YAML value, over what the file says. Steps
-            replace the epochs of the file and epochs its steps, as ``model.init_range`` and
-            ``model.init_std`` replace each other.
+            Dotted keys and YAML values, ``"optim.lr=1e-3"``, that replace those of the file.
+            ``train.steps`` also replaces ``train.epochs`` and the other way round, as do
+            ``model.init_range`` and ``model.init_std``.
 
         Raises
         ------
         FileNotFoundError
-            If there is neither; the message has the nearest names.
+            If there is neither a file nor a config; the message has the nearest names.
         ValueError
-            For everything that is wrong in it, a line each: the file, the dotted key, what is
-            allowed and, for an unknown key, the nearest one.
+            For every mistake, a line each: the file, the dotted key, the allowed values and, for an
+            unknown key, the nearest one.
         """
         path = find_config(path)
         values = read_yaml(path)
@@ -94,7 +93,7 @@ class Config(Sections):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Config":
-        """Check a mapping of sections, as :meth:`from_yaml` does."""
+        """Make a config of a mapping of sections, with the checks of :meth:`from_yaml`."""
         return cls._checked(nested(values), "", [])
 
     @classmethod
@@ -111,10 +110,9 @@ class Config(Sections):
         raise ValueError("\n".join(lines))
 
     def training_differences(self, other: "Config") -> dict[str, tuple[Any, Any]]:
-        """The dotted keys that another config changes and a resumed run must not: (this, other).
+        """Return the dotted keys that differ and must not, with the values of (this, other).
 
-        Where, how often and for how long is free; what is learned, and how, is not. What a search
-        tries is no part of a run.
+        A resumed run may change where, how often and for how long, but not what is learned and how.
         """
         mine, theirs = (_flat(it.to_dict() | {"search": None}) for it in (self, other))
         return {
@@ -124,20 +122,20 @@ class Config(Sections):
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """All values, defaults too; :meth:`from_dict` of it is this config."""
+        """Return all values, with defaults, for :meth:`from_dict`."""
         return self.model_dump()
 
     def flat(self) -> dict[str, Any]:
-        """All values by their dotted keys."""
+        """Return all values by their dotted keys."""
         return _flat(self.to_dict())
 
     def to_yaml(self, path: str | os.PathLike[str]) -> None:
-        """Write all values as a file that :meth:`from_yaml` reads."""
+        """Write all values to a file for :meth:`from_yaml`."""
         Path(path).write_text(safe_yaml.dump(self.to_dict()))
 
 
 def may_change(key: str) -> bool:
-    """Whether a resumed run may have another value of a dotted key.
+    """Return whether a resumed run may have another value of a dotted key.
 
     Examples
     --------
@@ -148,7 +146,6 @@ def may_change(key: str) -> bool:
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Dotted keys and values."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
         inner = isinstance(value, Mapping)
@@ -157,10 +154,10 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _keys(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """The dotted names of everything that may be set."""
+    """Yield the dotted keys of a section, its own sections included."""
     for name, field in section.model_fields.items():
         yield prefix + name
-        if get_origin(field.annotation) is dict:  # whose keys are anybody's
+        if get_origin(field.annotation) is dict:  # with keys of any name
             continue
         for kind in (field.annotation, *getattr(field.annotation, "__args__", ())):
             if isinstance(kind, type) and issubclass(kind, BaseModel):
@@ -168,5 +165,5 @@ def _keys(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
 
 
 def _within(key: str, changed: str) -> bool:
-    """Whether a key is, or lies in, one that was overridden."""
+    """Return whether a key is ``changed`` or lies in that section."""
     return key == changed or key.startswith(changed + ".")

@@ -1,4 +1,4 @@
-"""What a config says of a search: which keys trials differ in, and for how long they are tried."""
+"""The section of a search: the keys that trials differ in, and its budget."""
 
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
@@ -10,33 +10,30 @@ from kgfast.training.config.sections import Section
 
 
 def _by_key(value: Any) -> Any:
-    """Ranges by dotted keys; in a file they may stand in sections, as the keys themselves."""
+    """Turn ranges in sections, which a file may have, into ranges by dotted keys."""
     if not isinstance(value, Mapping):
         return value
     flat: dict[str, Any] = {}
     for key, inside in value.items():
-        if isinstance(inside, Mapping) and inside and _holds_sections(inside):
+        is_section = isinstance(inside, Mapping) and bool(inside)
+        if is_section and all(isinstance(it, Mapping) for it in inside.values()):
             flat |= {f"{key}.{name}": it for name, it in _by_key(inside).items()}
         else:
             flat[key] = inside
     return flat
 
 
-def _holds_sections(values: Mapping[str, Any]) -> bool:
-    return all(isinstance(it, Mapping) for it in values.values())
-
-
 class RangeConfig(Section):
-    """What a key, such as `optim.lr`, may be in a trial.
+    """The values of a key, such as `optim.lr`, in trials.
 
     Attributes
     ----------
     low, high : float
-        From here to there, both included; whole numbers where the key is one.
+        Bounds, both included; whole numbers if the key is one.
     log : bool
-        Draw its logarithm evenly: as often between 0.001 and 0.01 as between 0.01 and 0.1.
+        Draw the logarithm evenly: as often between 0.001 and 0.01 as between 0.01 and 0.1.
     choices : list, optional
-        Instead of low and high: one of these.
+        The values, instead of low and high.
     """
 
     low: Number | None = None
@@ -46,21 +43,21 @@ class RangeConfig(Section):
 
 
 class SearchConfig(Section):
-    """What ``kgfast search`` tries; ``kgfast train`` trains the other sections as they stand.
+    """The trials of ``kgfast search``; ``kgfast train`` ignores the section.
 
     Attributes
     ----------
     ranges : mapping of a key to a range
-        What trials differ in.
+        The keys that trials differ in.
     trials : int, optional
-        How many are tried.
+        Number of trials.
     minutes : float, optional
-        For how long, training and evaluations of all trials together.
+        Minutes of training and evaluations of all trials together.
     first_rung : int, optional
-        After how many epochs (steps, where ``train.steps`` is set) a trial is first compared with
-        the others; a ``reduction ** 2``-th of the run by default.
+        Number of epochs (of steps, if ``train.steps`` is set) after which trials are first
+        compared; the run's divided by ``reduction ** 2`` by default.
     reduction : int
-        One of so many trials goes on from each rung, and the next rung is so many times as far.
+        One of so many trials continues from each rung, and the next rung is so many times as far.
     """
 
     ranges: Annotated[dict[str, RangeConfig], BeforeValidator(_by_key), Field(min_length=1)]
@@ -71,7 +68,7 @@ class SearchConfig(Section):
 
 
 def problems_of_ranges(search: SearchConfig) -> Iterator[str]:
-    """A line per range that contradicts itself, each beginning with a dotted key and a colon."""
+    """Yield a line per range that contradicts itself, which begins with its dotted key."""
     for key, it in search.ranges.items():
         where = f"search.ranges.{key}"
         if it.choices is not None:

@@ -1,4 +1,4 @@
-"""The sections of a config: their keys, defaults and meanings."""
+"""The sections of a config: keys, types, defaults and meanings (docs/config.md is made of them)."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -26,13 +26,13 @@ from kgfast.training.config.fields import (
 
 
 class Section(BaseModel):
-    """A section: no key beyond its own, no silent conversion, unchangeable."""
+    """Base of sections: no unknown key, no silent conversion, frozen."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class DatasetConfig(Section):
-    """What is learned.
+    """The dataset.
 
     Attributes
     ----------
@@ -42,9 +42,9 @@ class DatasetConfig(Section):
     root : str
         The folder of the datasets, or of this one.
     test_on : {"test", "valid"}
-        The split ranked at the end.
+        The split that is ranked at the end.
     columns : {"hrt", "htr", "rht", "rth", "thr", "trh"}, optional
-        Of a folder that DGL-KE numbered, where its ids do not say it: see
+        The order of columns in a folder of DGL-KE, if its ids do not show it: see
         :func:`kgfast.datasets.load`.
     """
 
@@ -54,16 +54,10 @@ class DatasetConfig(Section):
     columns: Columns | None = None
 
     def folder(self) -> Path:
-        """The folder that holds the dataset.
-
-        Raises
-        ------
-        FileNotFoundError
-            If neither ``<root>/<name>`` nor a dataset in ``root`` exists.
-        """
+        """Return the folder of the dataset; raise a FileNotFoundError if there is none."""
         root = Path(self.root).expanduser()
         if root.is_dir():
-            # The very name first: beside data/FB15K there may be another data/fb15k.
+            # The exact name first: beside data/FB15K there may be another data/fb15k.
             own_first = sorted(root.iterdir(), key=lambda path: (path.name != self.name, path.name))
             for child in own_first:
                 if child.name.casefold() == self.name.casefold() and child.is_dir():
@@ -97,7 +91,7 @@ class ModelConfig(Section):
     Attributes
     ----------
     name : {"rotate", "transe", "distmult", "complex", "conve", "cp", "rescal"}
-        Which one.
+        The model.
     base_dim : int
         ``dim`` of the model: complex dimensions for rotate and complex, of each half for cp.
     gamma : float
@@ -105,20 +99,21 @@ class ModelConfig(Section):
     norm : str, optional
         rotate: ``modulus`` (default) or ``l2``; transe: ``l1`` (default) or ``l2``.
     init_range : float, optional
-        Entities and relations start uniform in +- this; the model's own way by default.
+        Draw entities and relations uniformly within +- this number; by default as the model does.
     init_std : float, optional
-        Entities and relations start normal, with this standard deviation; not with init_range.
+        Draw entities and relations from a normal distribution with this standard deviation; not
+        with init_range.
     reciprocal : bool
-        Relations have inverses of their own, and a head is predicted as the tail of the inverse
-        (:class:`kgfast.Reciprocal`; Lacroix et al. 2018). conve has them anyway.
+        Add inverse relations, and predict a head as the tail of the inverse
+        (:class:`kgfast.Reciprocal`; Lacroix et al. 2018). conve always has them.
     use_rscf : bool
-        Filter entities and relations as RSCF does; not with conve, cp and rescal.
+        Filter entities and relations by RSCF; not with conve, cp and rescal.
     rscf_relation_transform : bool, optional
-        Whether RSCF filters relations: by default wherever it can, with rotate and transe.
+        Whether RSCF filters relations: by default with rotate and transe, where it can.
     embedding_height : int
-        Of conve: rows are reshaped to ``embedding_height x (base_dim / embedding_height)``.
+        For conve: rows are reshaped to ``embedding_height x (base_dim / embedding_height)``.
     channels, kernel_size, input_dropout, feature_dropout, hidden_dropout, initial_bias
-        Of conve: as of :class:`kgfast.ConvE`.
+        For conve: the options of :class:`kgfast.ConvE`.
     """
 
     name: ModelName
@@ -140,26 +135,26 @@ class ModelConfig(Section):
 
     @property
     def has_inverses(self) -> bool:
-        """Whether the relation table holds the relations and after them their inverses."""
+        """Return whether the relation table holds inverses after the relations."""
         return self.reciprocal or self.name == "conve"
 
 
 class MedConfig(Section):
-    """Croppable embeddings (Zhu et al. 2025), trained with their own loss.
+    """Croppable embeddings (Zhu et al. 2025), trained with a loss of their own.
 
     Attributes
     ----------
     enabled : bool
-        ``false`` trains without, whatever the section says.
+        ``false`` turns the section off.
     dims : list of int
         Widths of the sub-models, increasing; each is evaluated.
     submodels_per_step : int, optional
-        Consecutive sub-models that a step trains; all by default.
+        Number of consecutive sub-models that a step trains; all by default.
     crop, loss_weight, scales, learnable
-        As of :class:`kgfast.MED`.
+        The options of :class:`kgfast.MED`.
     positive_weight : {"softmax", "inverse"}
-        As of :class:`kgfast.MED`. ``inverse`` weights end a run with an error where a score falls
-        on their pole.
+        An option of :class:`kgfast.MED`. ``inverse`` weights end a run with an error if a score
+        falls on their pole.
     """
 
     enabled: bool = True
@@ -173,14 +168,14 @@ class MedConfig(Section):
 
 
 class EarlyStoppingConfig(Section):
-    """Stop after evaluations without a better ``train.save_best_metric``.
+    """Stopping after evaluations without a better ``train.save_best_metric``.
 
     Attributes
     ----------
     patience : int
-        How many evaluations in a row.
+        Number of such evaluations in a row.
     min_delta : float
-        What a better one gains at least.
+        The least gain of a better evaluation.
     """
 
     patience: Count
@@ -188,24 +183,24 @@ class EarlyStoppingConfig(Section):
 
 
 class TrainConfig(Section):
-    """How long, in what mode, and what is kept.
+    """Length, mode, evaluations and checkpoints of a run.
 
     Attributes
     ----------
     epochs, steps : int
-        How long: one of epochs and steps. An epoch is one step per batch and side. ``--set`` of one
-        replaces the other one of the file.
+        Length of the run: one of the two. An epoch is one step per batch and side. ``--set`` of one
+        replaces the other in the file.
     max_minutes : float, optional
-        End this invocation within so many minutes of its start: the last step is the one after
-        which another step, the evaluation, the test and saving would not fit any more. One step is
-        made at least; ``--resume`` has as many minutes again. How long an evaluation takes is
-        known from the one before; until then it is estimated from 64 queries.
+        End this invocation within so many minutes of its start: before a step after which the
+        evaluation, the test and saving would not fit any more. At least one step is made;
+        ``--resume`` has as many minutes again. The time of an evaluation is that of the one before,
+        at first an estimate from 64 queries.
     max_total_minutes : float, optional
         End the run in the same way within so many minutes of training and evaluations of all
-        invocations together. A larger one and ``--resume`` go on.
+        invocations together. A larger number and ``--resume`` continue it.
     mode : {"negative", "1vsall", "kvsall"}
-        What a positive is scored against: drawn negatives, or all entities, with one target each or
-        with all known ones.
+        Score positives against drawn negatives; or queries against all entities, with one target
+        each (1vsall) or with all known ones (kvsall).
     eval_every : int
         Steps between evaluations on valid; 0: none before the end.
     save_every : int
@@ -213,24 +208,24 @@ class TrainConfig(Section):
     log_every : int
         Steps between rows of the log.
     keep : int
-        How many ``step_<n>.safetensors`` are kept beside last, previous and best.
+        Number of ``step_<n>.safetensors`` that are kept beside last, previous and best.
     keep_every : int
         Steps between models that are kept as ``model_<n>.safetensors``, without the optimizer's
         state, for ``kgfast explain``; their steps are logged. 0: none.
     save_best_metric : str
-        What ``best.safetensors``, early stopping and the plateau schedule look at.
+        The metric of ``best.safetensors``, early stopping and the plateau schedule.
     early_stopping : EarlyStoppingConfig, optional
-        When to stop before the end.
+        Stop before the end.
     amp : {"bf16", "fp16"}, optional
         Mixed precision.
     accumulate : int
         Batches per optimizer step.
     out_dir : str, optional
-        The run folder, where the command line names none.
+        The run folder, if the command line names none.
     table_folder : str, optional
-        Hold the entity table and the optimizer's states of it in files of this folder, mapped into
-        memory, where they exceed it: needs ``train.mode: negative``, a ``row_*`` optimizer and the
-        CPU. The files are scratch: checkpoints hold what they hold.
+        Store the entity table and its optimizer state in files of this folder, mapped into memory,
+        for tables larger than memory: needs ``train.mode: negative``, a ``row_*`` optimizer and the
+        CPU. The files are scratch: checkpoints hold the same tensors.
     """
 
     epochs: Count | None = None
@@ -263,11 +258,11 @@ class DataConfig(Section):
     neg_size : int
         Negatives per positive, or in the pool that a batch shares.
     negatives : {"per_row", "shared"}
-        Each positive has negatives of its own, or all of a batch share a pool.
+        Draw negatives for each positive, or one pool for a batch.
     filter_negatives : bool
-        Known triples are not used as negatives.
+        Exclude known triples from the negatives.
     subsampling : bool
-        Weights ``sqrt(1 / (count(h, r) + count(r, t)))`` as in the official RotatE code.
+        Weight triples by ``sqrt(1 / (count(h, r) + count(r, t)))``, as the official RotatE code.
     sides : {"alternate"}
         Tail and head batches take turns.
     """
@@ -290,21 +285,20 @@ class LossConfig(Section):
         The first three for ``train.mode: negative``; bce for 1vsall and kvsall, cross_entropy for
         1vsall.
     alpha : float
-        Of nssa: its adversarial temperature.
+        For nssa: the adversarial temperature.
     margin : float
-        Of margin: how far a positive is to be above a negative.
+        For margin: the least distance of a positive above a negative.
     label_smoothing : float
-        Of bce and cross_entropy.
+        For bce and cross_entropy.
     smoothing_style : {"torch", "conve", "pykeen"}
-        Of bce: how labels are smoothed, as in :func:`kgfast.losses.bce`.
+        For bce: how labels are smoothed, as in :func:`kgfast.losses.bce`.
     precision : {"float32", "bf16"}
-        Of bce and cross_entropy, of models whose scores are dot products: what is multiplied is
-        rounded to bfloat16, as in :func:`kgfast.losses.bce`, and training is faster. Where a
-        machine has no such products it goes on in float32, with a warning. Evaluation is exact
-        whatever this says.
+        For bce and cross_entropy, of models whose scores are dot products: ``bf16`` rounds factors
+        to bfloat16, as in :func:`kgfast.losses.bce`, and trains faster. A machine without such
+        products trains in float32, with a warning. Evaluation is exact in either case.
     relation_weight : float
-        Of relation prediction beside the loss (Chen et al. 2021), by whatever model but conve: the
-        cross entropy of the relation of a triple, given its head and tail. 0: without it.
+        Weight of relation prediction beside the loss (Chen et al. 2021), for every model but conve:
+        the cross entropy of the relation of a triple, given its head and tail. 0: off.
     """
 
     name: LossName = "nssa"
@@ -316,7 +310,7 @@ class LossConfig(Section):
     relation_weight: NonNegative = 0.0
 
     def hyperparameters(self) -> dict[str, Any]:
-        """Return the hyperparameters of the loss that is named, for its formula."""
+        """Return the hyperparameters of the formula of the loss."""
         return {key: getattr(self, key) for key in LOSSES[self.name].formula.hyperparameters()}
 
 
@@ -326,15 +320,15 @@ class RegularizerConfig(Section):
     Attributes
     ----------
     name : {"none", "n3", "l2", "dura"}
-        N3 (Lacroix et al. 2018), for distmult, complex and cp; L2; or DURA (Zhang et al. 2020), for
-        these and rescal.
+        N3 (Lacroix et al. 2018) for distmult, complex and cp; L2; or DURA (Zhang et al. 2020) for
+        distmult, complex, cp and rescal.
     weight : float
-        What its mean over the queries of a step is multiplied by in the loss.
+        Factor of the mean penalty over the queries of a step.
     weighted : bool
-        Of n3 and l2: a row counts as often as the step uses it, so that all rows are weighted by
-        their frequency; or, with ``false``, once.
+        For n3 and l2: count a row as often as the step uses it, so that rows are weighted by
+        frequency; or, with ``false``, once.
     product_weight : float
-        Of dura: the weight of the products of entities and relations, beside the entities.
+        For dura: the weight of the products of entities and relations, beside the entities.
     """
 
     name: Annotated[Literal["none", "n3", "l2", "dura"], Word] = "none"
@@ -349,18 +343,18 @@ class OptimConfig(Section):
     Attributes
     ----------
     name : {"row_adam", "adam", "row_adagrad", "adagrad", "sgd"}
-        A row optimizer touches only the entity rows that a step used; with 1vsall and kvsall that
-        is all of them.
+        A row optimizer updates only the entity rows that a step used; with 1vsall and kvsall a step
+        uses all of them.
     lr : float
         The learning rate.
     weight_decay : float
-        L2 on what a step touches, in the gradient.
+        L2 penalty of the rows that a step updates, added to their gradients.
     betas : list of two floats
-        Of adam: decay of the first and of the second moment.
+        For adam: decay of the first and of the second moment.
     eps : float, optional
         1e-8 for adam, 1e-10 for adagrad by default.
     grad_clip : float
-        Largest norm of all gradients of a step together; 0 is off.
+        Largest norm of all gradients of a step together; 0: off.
     """
 
     name: OptimName = "row_adam"
@@ -379,13 +373,13 @@ class SchedConfig(Section):
     name : {"constant", "step", "linear", "cosine", "plateau"}
         linear and cosine end at 0.
     warmup_steps : int
-        The rate rises linearly from 0 over these.
+        Number of steps over which the rate rises linearly from 0.
     milestones : list of float
-        Fractions of the run after which ``step`` multiplies by ``factor``.
+        Fractions of the run after which ``step`` multiplies the rate by ``factor``.
     factor : float
-        What ``step`` and ``plateau`` multiply the rate by.
+        The factor of ``step`` and ``plateau``.
     patience : int
-        Evaluations without a better metric before ``plateau`` multiplies by ``factor``.
+        Evaluations without a better metric after which ``plateau`` multiplies by ``factor``.
     """
 
     name: SchedName = "constant"
@@ -396,15 +390,16 @@ class SchedConfig(Section):
 
 
 class DistributedConfig(Section):
-    """Training by several processes, which ``torchrun`` starts; of one, nothing of it matters.
+    """Training by several processes, which ``torchrun`` starts; one process ignores the section.
 
     Attributes
     ----------
     tables : {"replicated", "sharded"}
-        ``replicated``: every process holds all entities and sends the gradients of rows. With
-        ``sharded`` it holds one of so many, and fetches the rows that a step needs.
+        ``replicated``: every process holds all entities and sends the gradients of rows.
+        ``sharded``: of ``n`` processes each holds every ``n``-th entity and fetches the rows that a
+        step needs.
     timeout : float
-        Seconds that a process waits for the others, before it says who is missing.
+        Seconds that a process waits for the others before it names the missing ones.
     """
 
     tables: Annotated[Literal["replicated", "sharded"], Word] = "replicated"
@@ -412,10 +407,7 @@ class DistributedConfig(Section):
 
 
 class Sections(Section):
-    """All sections, and the keys that are in none; what contradicts each other is for the checks.
-
-    What the keys mean stands at :class:`kgfast.training.Config`.
-    """
+    """All sections, and the keys outside of sections, which :class:`Config` documents."""
 
     seed: CountOrZero = 0
     device: Annotated[str, Word, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"

@@ -11,8 +11,8 @@ from kgfast.extras.influence.checkpoints import stages_of
 from kgfast.extras.influence.examples import Examples, asked
 from kgfast.extras.influence.sampled import Replay
 from kgfast.models.base import SIDES
-from kgfast.training.negatives import asked_of
-from kgfast.training.steps import MODES
+from kgfast.training.data import asked_of
+from kgfast.training.objective import MODES
 from support.influences import flat
 from support.small_runs import trainer_of
 

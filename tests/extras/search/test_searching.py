@@ -12,7 +12,8 @@ from kgfast.extras.search.study import Study
 from kgfast.extras.search.trials import Outcome
 from kgfast.training import Config, Trainer, load_run
 from kgfast.training.logs import read_rows
-from kgfast.training.run import Run
+from kgfast.training.loop import Run
+from kgfast.training.processes.placement import Placement
 from support.searches import GRAPH, search_config, without_times
 
 _PROCESSES = multiprocessing.get_context("forkserver")
@@ -77,11 +78,13 @@ def test_only_the_best_keeps_its_checkpoints_and_its_test_can_be_ranked(searched
 
 
 def test_only_valid_is_ranked(tmp_path, monkeypatch):
-    splits = set()
-    evaluate = Trainer.evaluate
-    monkeypatch.setattr(
-        Trainer, "evaluate", lambda self, split: splits.add(split) or evaluate(self, split)
-    )
+    splits, ranks = set(), Placement.ranks
+
+    def noted(self, model, dataset, split, config):
+        splits.add(split)
+        return ranks(self, model, dataset, split, config)
+
+    monkeypatch.setattr(Placement, "ranks", noted)
     found_by(tmp_path / "a", search_config(search={"trials": 2}))
     assert splits == {"valid"}
 

@@ -6,7 +6,7 @@ import torch
 from kgfast import ops
 from kgfast.kernels import cpu
 from kgfast.training.config import Config
-from kgfast.training.optim import Optimizer
+from kgfast.training.optimizer import Optimizer
 from support.sampled import threads
 
 pytestmark = pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")

@@ -9,7 +9,7 @@ import torch
 
 from kgfast.kernels import cpu
 from kgfast.kernels.cpu.passes import PASSES, LossPass
-from kgfast.kernels.torch_passes import TORCH_PASSES
+from kgfast.kernels.losses import TORCH_PASSES
 from support.paths import ROOT
 from support.processes import finish, run_script
 

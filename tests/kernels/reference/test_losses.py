@@ -6,11 +6,11 @@ import torch
 from kgfast.kernels import losses, sweeps
 from kgfast.kernels.backend import LossPlan
 from kgfast.kernels.labels import CrossEntropyBackward, Labels, LossNeed
+from kgfast.kernels.losses import TORCH_PASSES
 from kgfast.kernels.operands import Gradients, Operands, Prepared
 from kgfast.kernels.reference import backend as reference_backend
 from kgfast.kernels.reference import scores as reference_scores
 from kgfast.kernels.scores import get_score
-from kgfast.kernels.torch_passes import TORCH_PASSES
 from support import oracles
 from support.flat import reference
 from support.problems import RSCF_SCORES, SCORES
@@ -161,25 +161,26 @@ def test_the_shared_loop_is_accurate(scale, shift, scratch, num_queries):
     grad = torch.randn(7, generator=generator)
     backend = Table(scores, scratch, num_queries)
     operands, need = backend.operands(), LossNeed(False, True, True)
+    chunked = losses.ChunkedLosses(backend)
 
     exact = oracles.softmax_cross_entropy(leaf, targets, 0.1)
     dense = oracles.softmax_cross_entropy(scores, targets, 0.1)
-    rows, _, logsumexp, *_ = losses.cross_entropy(backend, operands, targets, 0.1)
+    rows, _, logsumexp, *_ = chunked.cross_entropy(operands, targets, 0.1)
     oracles.assert_accurate(rows, exact.detach(), dense)
     made_of = CrossEntropyBackward(grad, logsumexp, targets, 0.1)
-    losses.cross_entropy_gradients(backend, operands, made_of, need)
+    chunked.cross_entropy_gradients(operands, made_of, need)
     (expected,) = torch.autograd.grad(exact, leaf, grad.double())
     oracles.assert_accurate(backend.gradient, expected)
 
     labels = Labels(torch.arange(8), targets, 0.9, 0.01)
     exact = oracles.binary_cross_entropy(leaf, [[int(it)] for it in targets], 0.9, 0.01)
-    rows, _ = losses.bce(backend, operands, labels)
+    rows, _ = chunked.bce(operands, labels)
     oracles.assert_accurate(rows, exact.detach())
     (expected,) = torch.autograd.grad(exact, leaf, grad.double())
-    gradients = losses.bce_gradients(backend, operands, labels, grad, need)
+    gradients = chunked.bce_gradients(operands, labels, grad, need)
     oracles.assert_accurate(backend.gradient, expected)
     oracles.assert_accurate(gradients.bias, expected.sum(0))
-    both, again = losses.bce_with_gradients(backend, operands, labels, grad, need)
+    both, again = chunked._bce(operands, labels, grad, need)
     assert both.rows.equal(rows)
     assert again.bias.equal(gradients.bias)
 

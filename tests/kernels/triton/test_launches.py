@@ -168,9 +168,10 @@ def negatives_of(score: str, formula: str, *, is_pool: bool) -> tuple[PretendDev
         forward = device.operators.total()
         assert device.waits == {"device to host": 1}
         assert made[2].shape == (B, width)
-        kept = [own if positive is None else positive, *made]
-        facts = score, formula, 0.5, False, BACKEND, [True, True, False, False]
-        negatives._negative_backward.body([meta(B), meta(B)], kept, *given, None, *facts)
+        facts = *loss, True, BACKEND, False, [True, True, False, False, False]
+        negatives._negative_backward.body(
+            *(meta(B), meta(B), own, *made), *given, positive, None, None, *facts
+        )
     return device, forward
 
 

@@ -79,9 +79,8 @@ def test_all_pairs_and_their_backward(score, shape, dtype) -> None:
     assert memory.peak - size(made) <= MOST
     grad, need = meta(batch, rows), [True, True, False, False]
     with LiveMemory() as memory:
-        made = scores._scores_backward.body(
-            *(grad, queries, table, None, score, None, None, None, False, None, BACKEND),
-            need,
+        made = scores._pairwise_backward.body(
+            grad, queries, table, score, None, None, None, BACKEND, need
         )
     assert memory.peak - size(*made) <= MOST
 

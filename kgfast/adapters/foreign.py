@@ -1,0 +1,184 @@
+"""Models of other programs: read from their files, scored by their own code, compared with it."""
+
+import json
+import math
+import pickle
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from kgfast.graph import Names
+from kgfast.models import SIDES, BlockScorer, Side, from_array
+from kgfast.ops import indexed_scores
+from kgfast.text import reading, shown
+
+_SAMPLES = 32
+_SLACK = 1e-4  # relative, of scores in float32
+
+
+class NamedModel(NamedTuple):
+    """Model, and the vocabularies of its rows where a file has them."""
+
+    model: Any
+    vocabulary: Names = (None, None)
+
+
+def sample_ids(count: int, shift: int, device: torch.device) -> Tensor:
+    """Return 32 ids spread over all of them, starting at ``shift``."""
+    steps = torch.arange(_SAMPLES, dtype=torch.int64, device=device)
+    return (shift + steps * max(1, count // _SAMPLES)) % count
+
+
+@torch.no_grad()
+def check_agreement(
+    model: Any,
+    theirs: Callable[[Tensor, Tensor, Tensor], Tensor],
+    name: str,
+    *,
+    in_their_terms: Callable[[Tensor], Tensor] = lambda scores: scores,
+) -> None:
+    """Raise ValueError if a converted model scores a sample of triples otherwise than its original.
+
+    ``in_their_terms`` maps scores here to scores there, such as by a margin. Scores that are not
+    finite are not compared: ranking treats them as its caller says.
+    """
+    table = model.candidates("tail").table
+    size, device = model.num_entities, table.device
+    h, t = (sample_ids(size, shift, device) for shift in (0, size // 2))
+    r = sample_ids(model.num_relations, 0, device)
+    scores = theirs(h, r, t)
+    expected = scores.double().reshape(len(h))
+    finite = expected.isfinite()
+    h, r, t, expected = h[finite], r[finite], t[finite], expected[finite]
+    queries = model.queries(h, r, "tail")
+    found = in_their_terms(indexed_scores(queries, table, t[:, None], model.score)[:, 0].double())
+    wrong = (found - expected).abs() > _SLACK * (1 + expected.abs())
+    if bool(wrong.any()):
+        at = int(wrong.nonzero()[0])
+        why = "its tables mean something else here; rank it through kgfast.BlockScorer"
+        if scores.dtype in (torch.float16, torch.bfloat16):
+            why = (
+                f"it computes in {scores.dtype}, whose rounding is {name.split(' of ')[-1]}'s, and "
+                f"kgfast does not round so: convert model.float(), or rank it through "
+                f"kgfast.BlockScorer"
+            )
+        raise ValueError(
+            f"{name}: kgfast scores ({int(h[at])}, {int(r[at])}, {int(t[at])}) "
+            f"{float(found[at]):.6g}, not {float(expected[at]):.6g}: {why}"
+        )
+
+
+@contextmanager
+def converting(model: nn.Module) -> Iterator[None]:
+    """Set eval mode without gradients, and afterwards the mode that each module had."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+class _OwnScores(nn.Module):
+    """Scores by a model's own code; a module, so that ranking sets the model to eval mode."""
+
+    def __init__(self, model: nn.Module, score: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.model, self.score = model, score
+
+    def scores(self, anchors: Tensor, relations: Tensor, side: Side, ids: Tensor) -> Tensor:
+        return self.score(self.model, anchors, relations, side, ids)
+
+
+def block_scorer(
+    model: nn.Module,
+    score: Callable[[Any, Tensor, Tensor, Side, Tensor], Tensor],
+    num_entities: int,
+    num_relations: int,
+    device: torch.device,
+    **options: Any,
+) -> BlockScorer:
+    """Score in blocks by ``score(model, anchors, relations, side, ids)``."""
+    scores = _OwnScores(model, score).scores
+    return BlockScorer(scores, num_entities, num_relations, sides=SIDES, device=device, **options)
+
+
+def read_options(path: Path, whose: str, needed: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Read a JSON object that must have some keys."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file; {whose}")
+    with reading(path, "not a JSON object"):
+        options = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(options, dict):
+        raise ValueError(f"{path}: not a JSON object")
+    for key in needed:
+        if key not in options:
+            raise ValueError(f"{path}: key {key} is missing")
+    return options
+
+
+def text_option(path: Path, options: Mapping[str, Any], key: str) -> str:
+    """Return an option that must be text."""
+    value = options[key]
+    if not isinstance(value, str):
+        raise ValueError(f"{path}: {key} must be text; got {shown(value)}")
+    return value
+
+
+def whole_option(path: Path, options: Mapping[str, Any], key: str, least: int = 1) -> int:
+    """Return an option that must be a whole number of at least ``least``."""
+    value = options[key]
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(
+            f"{path}: {key} must be a whole number of at least {least}; got {shown(value)}"
+        )
+    return value
+
+
+def finite_option(path: Path, key: str, value: Any) -> float:
+    """Return an option, maybe a tensor of one element, that must be a finite number."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        number = math.nan
+    if isinstance(value, (str, bool)) or not math.isfinite(number):
+        raise ValueError(f"{path}: {key} must be a number; got {shown(value)}")
+    return number
+
+
+def check_width(where: str, table: Any, dim: int, is_doubled: bool, width: int) -> None:
+    """Check the columns of a table, which its options set by ``hidden_dim``."""
+    if table.ndim != 2 or table.shape[1] != width:
+        raise ValueError(
+            f"{where} must have {width} columns (hidden_dim {dim}{', doubled' * is_doubled}); got "
+            f"shape {list(table.shape)}"
+        )
+
+
+def read_npy(path: Path, missing: str) -> Tensor:
+    """Map an array of numpy; ``missing`` ends the error where there is no file."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file{missing}")
+    with reading(path, "not a NumPy table"):
+        return from_array(path.stem, np.load(path, mmap_mode="r", allow_pickle=False))
+
+
+def load_weights(path: Path, *, mapped: bool = False) -> Any:
+    """Unpickle a file of tensors; anything else in the file is refused and not run."""
+    with reading(path, "damaged"):
+        try:
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+        except pickle.UnpicklingError as error:  # without torch's advice to unpickle it anyway
+            found = re.search(r"Unsupported [^\n]*?(?= was not an allowed|\n|$)", str(error))
+            raise ValueError(
+                f"{path}: holds something else than tensors, or is damaged; it was not loaded: "
+                f"{found[0] if found else 'not a pickle of torch':.200}"
+            ) from None

@@ -1,0 +1,94 @@
+"""A link-prediction dataset: three splits over shared vocabularies."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from kgfast.graph import KnownTriples, Triples, Vocabulary
+from kgfast.text import escaped
+
+SPLITS = ("train", "valid", "test")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Dataset:
+    """Three splits of triples that share their vocabularies.
+
+    Attributes
+    ----------
+    name
+        The name in reports.
+    train, valid, test
+        The splits; valid and test may be empty, and may hold entities that train lacks.
+    entities, relations
+        The vocabularies of all three.
+
+    Examples
+    --------
+    >>> people, relations = Vocabulary(["ann", "bob"]), Vocabulary(["knows"])
+    >>> train = Triples([(0, 0, 1)], entities=people, relations=relations)
+    >>> nothing = train[:0]
+    >>> Dataset("tiny", train, nothing, nothing, people, relations)
+    Dataset tiny: 2 entities, 1 relations
+    split     triples   entities  relations
+    train           1          2          1
+    valid           0          0          0
+    test            0          0          0
+    """
+
+    name: str
+    train: Triples
+    valid: Triples
+    test: Triples
+    entities: Vocabulary
+    relations: Vocabulary
+
+    @property
+    def num_entities(self) -> int:
+        """Return the number of entities in the vocabulary."""
+        return len(self.entities)
+
+    @property
+    def num_relations(self) -> int:
+        """Return the number of relations in the vocabulary."""
+        return len(self.relations)
+
+    def split(self, name: str) -> Triples:
+        """Return the triples of a split.
+
+        Raises
+        ------
+        ValueError
+            If there is no such split.
+        """
+        if name not in SPLITS:
+            raise ValueError(f"split must be train, valid or test; got {name!r}")
+        triples: Triples = getattr(self, name)
+        return triples
+
+    def known(self) -> KnownTriples:
+        """Return the triples of all splits, which filtering removes; built at the first call.
+
+        Examples
+        --------
+        >>> from kgfast.datasets import synthetic
+        >>> len(synthetic(200, 6, 500, 50, 50).known())
+        600
+        """
+        return self._known
+
+    @cached_property
+    def _known(self) -> KnownTriples:
+        return KnownTriples(self.train, self.valid, self.test)
+
+    def __repr__(self) -> str:
+        sizes = f"{self.num_entities:,} entities, {self.num_relations:,} relations"
+        lines = [f"{type(self).__name__} {escaped(self.name)}: {sizes}"]
+        lines.append(f"{'split':<6}{'triples':>11}{'entities':>11}{'relations':>11}")
+        for split in SPLITS:
+            triples = self.split(split)
+            num_entities = len(np.unique(triples.hrt[:, ::2].cpu()))
+            num_relations = len(np.unique(triples.relation_ids.cpu()))
+            lines.append(f"{split:<6}{len(triples):>11,}{num_entities:>11,}{num_relations:>11,}")
+        return "\n".join(lines)

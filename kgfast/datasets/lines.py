@@ -1,0 +1,192 @@
+"""From the lines of a file to vocabularies, rows of ids and rows of names.
+
+Splits are read without a Python loop per line; only when that fails is the file walked, for the
+line to blame.
+"""
+
+import io
+import warnings
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kgfast.datasets.data_files import DataFile, numbered_lines
+from kgfast.graph import Vocabulary
+from kgfast.graph.ids import read_id
+from kgfast.text import shown
+
+Rows = np.ndarray[tuple[int, int], np.dtype[np.int64]]
+Columns = tuple[list[str], list[str], list[str]]  # of names: heads, relations, tails
+Parts = tuple[Vocabulary, Vocabulary, list[Tensor]]  # int64 [T, 3] (h, r, t) of each split
+
+
+def read_vocabulary(
+    file: DataFile, fields_of: Callable[[str], list[str]], has_count: bool = False
+) -> Vocabulary:
+    """Read a file of (id, name) fields whose ids are 0..len-1 in any order."""
+    lines = numbered_lines(file.text())
+    count_line = next(lines, None) if has_count else None
+    names: dict[int, str] = {}
+    numbered: dict[str, tuple[int, str]] = {}
+    for number, line in lines:
+        fields = fields_of(line)
+        if len(fields) != 2 or not all(fields):
+            raise file.bad_line(number, "expected an id and a name", line)
+        try:
+            id = read_id(fields[0])
+        except ValueError as error:
+            raise file.bad_line(number, str(error), line) from None
+        if id in names:
+            raise file.bad_line(number, f"id {id} was given before", line)
+        if fields[1] in numbered:
+            problem = f"name {shown(fields[1])} was given before, on line {numbered[fields[1]][0]}"
+            raise file.bad_line(number, problem, line)
+        names[id] = fields[1]
+        numbered[fields[1]] = number, line
+    if has_count:
+        _check_count(file, count_line, len(names))
+    for id, name in names.items():
+        if id >= len(names):
+            problem = f"id {id} is outside 0..{len(names) - 1} (the file has {len(names)} names)"
+            raise file.bad_line(numbered[name][0], problem, numbered[name][1])
+    return Vocabulary(names[id] for id in range(len(names)))
+
+
+def id_name(line: str) -> list[str]:
+    """Return the fields of ``id<TAB>name``."""
+    return line.split("\t", 1)
+
+
+def name_id(line: str) -> list[str]:
+    """Return the fields of ``name id``, the id first."""
+    return line.rsplit(maxsplit=1)[::-1]
+
+
+def read_ids(file: DataFile | None, columns: dict[str, int], has_count: bool = False) -> Tensor:
+    """Read rows of three ids, int64 `[T, 3]`; `columns` maps their names to how many ids exist."""
+    if file is None:
+        return torch.empty(0, 3, dtype=torch.int64, device="cpu")
+    text = file.text()
+    count_line = next(numbered_lines(text), None) if has_count else None
+    header = 0 if count_line is None else count_line[0]
+    rows = _integers(_after(text, header))
+    if rows is None or (rows < 0).any() or (rows >= list(columns.values())).any():
+        rows = _walked(file, text, columns, header)
+    if has_count:
+        _check_count(file, count_line, len(rows))
+    return torch.from_numpy(rows)
+
+
+def read_names(file: DataFile) -> Columns:
+    """Read rows of three names between tabs, as columns."""
+    text = file.text()
+    lines = [line for line in text.split("\n") if line and not line.isspace()]
+    fields = "\t".join(lines).split("\t") if lines else []
+    if any(count != 2 for count in {line.count("\t") for line in lines}) or "" in fields:
+        for number, line in numbered_lines(text):
+            fields = line.split("\t")
+            if len(fields) != 3:
+                problem = f"expected 3 tab-separated fields, found {len(fields)}"
+                raise file.bad_line(number, problem, line)
+            if "" in fields:
+                raise file.bad_line(number, "empty name", line)
+    return fields[0::3], fields[1::3], fields[2::3]
+
+
+def numbered_names(
+    files: Sequence[DataFile | None],
+    read: Callable[[DataFile], Columns] = read_names,
+    vocabularies: tuple[Vocabulary, Vocabulary] | None = None,
+) -> Parts:
+    """Read the splits of names; their sorted names are the vocabularies unless these are given."""
+    parts: list[Columns] = [([], [], []) if file is None else read(file) for file in files]
+    if vocabularies is None:
+        entities = sorted({name for h, _, t in parts for names in (h, t) for name in names})
+        relations = sorted({name for _, names, _ in parts for name in names})
+        vocabularies = Vocabulary(entities), Vocabulary(relations)
+    rows = [
+        ids_of_names(file, columns, *vocabularies)
+        for file, columns in zip(files, parts, strict=True)
+    ]
+    return (*vocabularies, rows)
+
+
+def ids_of_names(
+    file: DataFile | None, columns: Columns, entities: Vocabulary, relations: Vocabulary
+) -> Tensor:
+    """Return the ids of columns of names (h, r, t), int64 `[T, 3]`; their file is to blame."""
+    vocabularies = (entities, relations, entities)
+    try:
+        ids = [
+            vocabulary.ids(names) for vocabulary, names in zip(vocabularies, columns, strict=True)
+        ]
+    except ValueError:
+        # The first row with an unknown name, whichever column it is in.
+        for i, row in enumerate(zip(*columns, strict=True)):
+            for name, vocabulary in zip(row, vocabularies, strict=True):
+                if name not in vocabulary:
+                    _blame_row(file, i, name, vocabulary)
+        raise
+    return torch.stack(ids, dim=1)
+
+
+def _blame_row(file: DataFile | None, row: int, name: str, vocabulary: Vocabulary) -> None:
+    """Raise the error of an unknown name in the `row`-th line that is not blank."""
+    assert file is not None
+    number, line = list(numbered_lines(file.text()))[row]
+    try:
+        vocabulary[name]
+    except ValueError as error:
+        raise file.bad_line(number, str(error), line) from None
+
+
+def _check_count(file: DataFile, count_line: tuple[int, str] | None, rows: int) -> None:
+    number, line = count_line or (1, "")
+    try:
+        count = read_id(line.strip())
+    except ValueError:
+        raise file.bad_line(number, "expected a count line", line) from None
+    if count != rows:
+        raise file.bad_line(number, f"the count disagrees with {rows} lines that follow", line)
+
+
+def _after(text: str, number: int) -> str:
+    """Return the text after line `number`."""
+    if number == 0:
+        return text
+    return text.split("\n", number)[number] if text.count("\n") >= number else ""
+
+
+def _integers(text: str) -> Rows | None:
+    """Return the integers of lines of three, `[T, 3]`; None if that is not what the text holds."""
+    if not text or text.isspace():
+        return np.empty((0, 3), np.int64)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # older NumPy reads 1.5 as 1, warning
+            rows = np.loadtxt(io.StringIO(text), dtype=np.int64, comments=None, ndmin=2)
+    except (ValueError, OverflowError, Warning):
+        return None
+    return rows if rows.shape[1] == 3 else None
+
+
+def _walked(file: DataFile, text: str, columns: dict[str, int], header: int) -> Rows:
+    """Read line by line what NumPy could not, up to the line to blame."""
+    rows = []
+    for number, line in numbered_lines(text):
+        if number <= header:
+            continue
+        fields = line.split()
+        if len(fields) != 3:
+            problem = f"expected 3 fields ({' '.join(columns)}), found {len(fields)}"
+            raise file.bad_line(number, problem, line)
+        row = []
+        for field, (column, size) in zip(fields, columns.items(), strict=True):
+            try:
+                row.append(read_id(field, size))
+            except ValueError as error:
+                raise file.bad_line(number, f"{column} {error}", line) from None
+        rows.append(row)
+    return np.array(rows, np.int64).reshape(-1, 3)

@@ -1,0 +1,5 @@
+"""Checkpoints of a run: the format of a file, the folder, the graph and the state that it holds."""
+
+from kgfast.training.checkpoint.format import VERSION, blocks, load, load_meta, save
+
+__all__ = ["VERSION", "blocks", "load", "load_meta", "save"]

@@ -1,0 +1,417 @@
+"""The loop of a run: steps, and between them logs, evaluations and checkpoints."""
+
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kgfast.datasets import Dataset
+from kgfast.eval.ranks import Ranks
+from kgfast.kernels.cpu import threads
+from kgfast.kernels.scores import get_score
+from kgfast.models import MED, RESCAL, ConvE, Model
+from kgfast.models.base import SIDES
+from kgfast.models.dropout import Dropout
+from kgfast.ops import backend_for
+from kgfast.progress import RunBar
+from kgfast.rng import Stream, mix
+from kgfast.training.build import room_of
+from kgfast.training.checkpoint.run_folder import RunFolder
+from kgfast.training.checkpoint.run_graph import RunGraph
+from kgfast.training.checkpoint.shard_files import Kind
+from kgfast.training.checkpoint.state import Kept, State, Write
+from kgfast.training.config import Config
+from kgfast.training.data import asked_of
+from kgfast.training.divergence import describe, first_bad_row
+from kgfast.training.logs import Logs
+from kgfast.training.objective import MODES
+from kgfast.training.optimizer import Optimizer
+from kgfast.training.processes.placement import ALONE, Placement
+from kgfast.training.schedule import QUERIES, Deadline, Interrupts, Patience, Schedule, gain
+
+_AMP = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_WITH_LARGE_OPERATORS = (ConvE, RESCAL, MED)  # of torch, in queries or in the loss of sub-models
+
+Metrics = dict[str, float]
+
+
+class Run:
+    """One run of a trainer.
+
+    Parameters
+    ----------
+    config : Config
+    dataset : Dataset
+    model : Model
+    placement : Placement
+        How processes divide the run.
+    folder : RunFolder, optional
+        The folder for logs and checkpoints; without one nothing is written.
+    graph : RunGraph, optional
+        The graph that the folder stores.
+    progress : bool
+        Show a progress bar.
+    resume : bool
+        Resume from the newest checkpoint of the folder, if there is one.
+    began : float, optional
+        When this invocation began, by ``time.perf_counter()``; now by default.
+    tests : bool
+        Leave time to rank the test set at the end.
+
+    Attributes
+    ----------
+    state : State
+    steps : int
+        Number of steps of the whole run.
+    resumed : bool
+        Whether the run was resumed from a checkpoint.
+    graph : RunGraph, optional
+
+    Raises
+    ------
+    ValueError
+        If there are no training triples; if the folder holds a run and ``resume`` is False, a run
+        of another config, or no checkpoint that fits.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        dataset: Dataset,
+        model: Model,
+        placement: Placement = ALONE,
+        *,
+        folder: RunFolder | None = None,
+        graph: RunGraph | None = None,
+        progress: bool = False,
+        resume: bool = False,
+        began: float | None = None,
+        tests: bool = True,
+    ) -> None:
+        self._config, self._dataset, self._model = config, dataset, model
+        self._placement, self._folder, self.graph = placement, folder, graph
+        self._shows_progress = progress and placement.leads
+        _check_sizes(model, dataset, placement)
+        device = model.entity.device
+        train, metric = config.train, config.train.save_best_metric
+        triples, sides = asked_of(
+            dataset.train.hrt.to(device), model.num_relations, model.has_inverses
+        )
+        self._generator = torch.Generator(device)
+        self._objective = MODES[train.mode](config, triples, dataset.num_entities, sides)
+        batches = (train.epochs or 0) * self._objective.batches.per_epoch
+        self.steps = train.steps or math.ceil(batches / train.accumulate)
+        self._optimizer = Optimizer(
+            model,
+            config.optim,
+            lazy=self._objective.lazy,
+            scaled=train.amp == "fp16",
+            placement=placement,
+            room=room_of(config),
+        )
+        # Of such a step only the products that make filters are large operators of torch.
+        self._leaves_cores_to_kernels = (
+            backend_for(device) == "cpu"
+            and self._optimizer.runs_on_kernels
+            and not get_score(model.score).is_rscf
+            and not any(isinstance(it, _WITH_LARGE_OPERATORS) for it in model.modules())
+        )
+        self._schedule = Schedule(config.sched, config.optim.lr, self.steps, metric)
+        stop = train.early_stopping
+        self._patience = None if stop is None else Patience(metric, stop.patience, stop.min_delta)
+        self._kept = Kept(
+            config=config,
+            model=model,
+            optimizer=self._optimizer,
+            schedule=self._schedule,
+            patience=self._patience,
+            graph=graph,
+            placement=placement,
+        )
+        checkpoint = folder.load_last(self._kept.check) if folder is not None and resume else None
+        self.resumed = checkpoint is not None
+        self.state = State() if checkpoint is None else self._kept.load(checkpoint)
+        placement.check_same({"the step that is resumed": self.state.step})
+        if folder is not None and self.resumed and placement.leads:
+            folder.finish_save({"step": self.state.step}, train.keep)
+        at_the_end = ("valid", config.dataset.test_on) if tests else ("valid",)
+        count = sum(len(dataset.split(split)) for split in at_the_end)
+        self._deadline = Deadline(train, time.perf_counter() if began is None else began, count)
+        self._is_out_of_time = False
+        if self.resumed and train.max_total_minutes is not None and not self.is_over():
+            self._check_time(self._deadline.total_is_up)  # max_minutes leaves time for a step
+        if folder is not None and not self.resumed:
+            if folder.holds_a_run():
+                raise ValueError(f"{folder.path} holds a run: resume it, or use another folder")
+            if placement.leads:
+                folder.write_config(config)
+
+    def train(self, pauses: Callable[[], bool] | None = None) -> bool:
+        """Make the steps that are left; return False if the run was interrupted.
+
+        Parameters
+        ----------
+        pauses : callable, optional
+            Called before each step; True saves the run and returns. A later call continues it, with
+            the steps, evaluations and logs of a run that never paused.
+        """
+        state, train = self.state, self._config.train
+        self._model.train()
+        progress = RunBar(self.steps, state.step, enabled=self._shows_progress)
+        with Interrupts() as interrupts, self._logs() as logs, progress as bar:
+            while not self.is_over():
+                if pauses is not None and pauses():
+                    self._save()
+                    return not interrupts.requested
+                self.make_step()
+                is_interrupted, state.seconds_training = self._placement.agreed(
+                    interrupts.requested, state.seconds_training
+                )
+                self._check_time(self._deadline.is_up)
+                is_last = state.step == self.steps or self._is_out_of_time
+                keeps = _is_due(state.step, train.keep_every)
+                if is_last or keeps or state.step % train.log_every == 0:
+                    bar.update(state.step, self._log_loss(logs))
+                else:
+                    bar.update(state.step)
+                evaluates = is_last or _is_due(state.step, train.eval_every)
+                if evaluates and len(self._dataset.valid):
+                    due = state.step == self.steps or _is_due(state.step, train.eval_every)
+                    self._validate(logs, bar, due=due)
+                    self._check_time(self._deadline.is_up)  # it may have taken what was left
+                ends = self.is_over()
+                if keeps and self._folder is not None:
+                    self._save_finite("model", self._folder.save_model)
+                is_due = _is_due(state.step, train.save_every, or_if=evaluates)
+                if ends or is_interrupted or is_due:
+                    self._save()
+                if is_interrupted and not ends:
+                    # Where one process ends, torchrun ends the others: the state is written first.
+                    self._placement.together(lambda: None)
+                    return False
+        return True
+
+    def is_over(self) -> bool:
+        """Return whether the run has made all steps, stopped early or is out of time."""
+        return self.state.step >= self.steps or self.state.stopped_early or self._is_out_of_time
+
+    def _check_time(self, is_up: Callable[[float], bool]) -> None:
+        """Note whether time is up by the clock of process 0."""
+        deadline, state = self._deadline, self.state
+        if not deadline.is_set or self._is_out_of_time:
+            return
+        if deadline.saving is None:
+            tensors = self._kept.tensors().values() if self._folder is not None else ()
+            deadline.expect_checkpoints_of(sum(it.nbytes for it in tensors))
+        if deadline.triple is None:
+            deadline.triple = self._seconds_of_a_triple()
+            message = deadline.warning()
+            if message is not None and self._placement.leads:
+                warnings.warn(message, stacklevel=2)
+        is_late = is_up(state.seconds_training + state.seconds_evaluating)
+        self._is_out_of_time = bool(self._placement.agreed(False, float(is_late))[1])
+
+    def _seconds_of_a_triple(self) -> float:
+        """Time a few queries; return the seconds of an evaluation for each triple."""
+        config, most = self._config, QUERIES // len(SIDES)
+        for split in ("valid", config.dataset.test_on):
+            count = min(most, len(self._dataset.split(split)))
+            if count:
+                self._optimizer.spares.clear()
+                for _ in range(2):  # the first call also packs and compiles
+                    start = time.perf_counter()
+                    self._placement.ranks(self._model, self._dataset, split, config, most)
+                return (time.perf_counter() - start) / count
+        return 0.0
+
+    def interruption(self) -> str:
+        """Return what to tell someone who interrupted the run."""
+        where = f"interrupted after step {self.state.step:,} of {self.steps:,}"
+        if self._folder is None:
+            return f"{where}; nothing is saved, as there is no run folder"
+        start, run = "kgfast", f"--run {self._folder.path}"
+        if self._placement.size > 1:  # torchrun takes --run for an option of its own
+            start = f"torchrun --nproc-per-node={self._placement.size} -m kgfast"
+            run = f"--set train.out_dir={self._folder.path}"
+        return (
+            f"{where} and saved; go on with: {start} train --config {self._folder.config} "
+            f"{run} --resume"
+        )
+
+    def load_best(self) -> int:
+        """Give the model the best state of the folder, if there is one; return the step of it."""
+        if self._folder is None or not self.state.best_step:
+            return self.state.step
+        self._placement.together(lambda: None)  # process 0 may be writing still
+        return self._kept.load_best(self._folder)
+
+    def evaluated(self, split: str) -> tuple[Metrics, dict[str, Metrics]]:
+        """Return the metrics of a split and of each sub-model; both are empty without triples."""
+        if not len(self._dataset.split(split)):
+            return {}, {}
+        self._optimizer.spares.clear()  # for whatever an evaluation takes
+        start = time.perf_counter()
+        ranks = self._placement.ranks(self._model, self._dataset, split, self._config)
+        own = time.perf_counter() - start
+        self._deadline.triple = own / len(self._dataset.split(split))
+        seconds = self.state.seconds_evaluating + own
+        self.state.seconds_evaluating = self._placement.agreed(False, seconds)[1]
+        if isinstance(ranks, Ranks):
+            return ranks.metrics(), {}
+        submodels = {str(dim): of_dim.metrics() for dim, of_dim in ranks.items()}
+        return submodels[str(max(ranks))], submodels
+
+    def make_step(self) -> None:
+        """Make the next step and time it."""
+        start, state = time.perf_counter(), self.state
+        cores = threads.alone() if self._leaves_cores_to_kernels else nullcontext()
+        with cores, self._optimizer.spares.in_use():
+            state.loss_sum += self._step(state.step)
+        state.loss_count += 1
+        state.step += 1
+        self._deadline.step = time.perf_counter() - start
+        state.seconds_training += self._deadline.step
+
+    def _step(self, step: int) -> float:
+        """Make one step of the optimizer; return its loss."""
+        count, total = self._config.train.accumulate, 0.0
+        optimizer, placement = self._optimizer, self._placement
+        for part in range(count):
+            batch = self._objective.batches.batch(step * count + part)
+            losses, value = self._objective(self._model, batch, placement), 0.0
+            with self._dropout_of(batch.number):
+                while (loss := self._next(losses, step)) is not None:
+                    value = self._checked(value + loss.detach(), step)
+                    (loss * (optimizer.scaler.scale / count)).backward()
+                    optimizer.collect(placement.read_gradients())
+            total += value
+        optimizer.step(step, self._schedule.lr(step))
+        return total / count
+
+    def _next(self, losses: Iterator[Tensor], step: int) -> Tensor | None:
+        """Compute the next loss of a batch, if there is one."""
+        with self._autocast(), self._placement.sharing(self._model.entity.device):
+            try:
+                return next(losses, None)
+            except ValueError as error:
+                if first_bad_row(self._model) is None:
+                    raise
+                raise self._diverged(step, "cannot be computed") from error
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        amp = self._config.train.amp
+        if amp is None:
+            return nullcontext()
+        return torch.autocast(self._model.entity.device.type, dtype=_AMP[amp])
+
+    @contextmanager
+    def _dropout_of(self, number: int) -> Iterator[None]:
+        """Let dropout draw from the generator of the run, seeded with the number of the batch."""
+        self._generator.manual_seed(mix(self._config.seed, number, Stream.DROPOUT))
+        layers = [layer for layer in self._model.modules() if isinstance(layer, Dropout)]
+        for layer in layers:
+            layer.generator = self._generator
+        try:
+            yield
+        finally:
+            for layer in layers:
+                layer.generator = None
+
+    def _checked(self, loss: Tensor, step: int) -> float:
+        value = float(loss)
+        if not math.isfinite(value):
+            raise self._diverged(step, f"is {value}")
+        return value
+
+    def _diverged(self, step: int, what: str) -> FloatingPointError:
+        wrong = describe(self._model, self._dataset, self._placement.entity_id)
+        message = f"the loss {what} at step {step:,}: {wrong}"
+        if self._folder is not None and self._folder.last.exists():
+            message += f"; the last good state is {self._folder.last}"
+        return FloatingPointError(message)
+
+    def _log_loss(self, logs: Logs | None) -> float:
+        """Write a row with the mean loss since the last row; return that loss."""
+        state = self.state
+        loss = state.loss_sum / state.loss_count
+        state.loss_sum, state.loss_count = 0.0, 0
+        row = {"loss": loss, "lr": self._schedule.lr(state.step - 1)}
+        if isinstance(self._model, MED):  # a learnable w3 can drift
+            row |= {name: float(getattr(self._model, name).detach()) for name in ("w1", "w2", "w3")}
+        self._write(logs, row)
+        return loss
+
+    def _write(self, logs: Logs | None, row: dict[str, Any]) -> None:
+        if logs is None:
+            return
+        state, batches = self.state, self._objective.batches
+        made = state.step * self._config.train.accumulate
+        where = {
+            "step": state.step,
+            "epoch": round(made / batches.per_epoch, 4),
+            "time": round(state.seconds_training + state.seconds_evaluating, 3),
+        }
+        logs.write(where | row)
+
+    def _validate(self, logs: Logs | None, bar: RunBar, *, due: bool) -> None:
+        """Evaluate on valid, log the metrics, save the best state, update schedule and patience.
+
+        An evaluation that is not ``due``, made because time is up, changes neither of the two: the
+        steps to come are those of a run that had the time.
+        """
+        (metrics, submodels), state = self.evaluated("valid"), self.state
+        for dim, row in submodels.items() or [(None, metrics)]:
+            of_dim = {} if dim is None else {"dim": int(dim)}
+            self._write(logs, {"split": "valid", **of_dim, **row})
+        bar.evaluated(state.step, metrics, submodels)
+        value = metrics[self._config.train.save_best_metric]
+        if gain(self._config.train.save_best_metric, value, state.best) > 0:
+            state.best, state.best_step = value, state.step
+            state.valid, state.valid_of_submodels = metrics, submodels
+            if self._folder is not None:
+                self._kept.save(self._folder, "model", state, self._folder.save_best)
+        if due:
+            self._schedule.observe(value)
+        if due and self._patience is not None:
+            state.stopped_early = self._patience.exhausted_by(value)
+
+    def _save(self) -> None:
+        """Save the newest state, timed, if there is a folder."""
+        if self._folder is None:
+            return
+        write = partial(self._folder.save_last, keep=self._config.train.keep)
+        self._deadline.saving = self._save_finite("state", write)
+
+    def _save_finite(self, kind: Kind, write: Write) -> float:
+        """Write a checkpoint unless a table is not finite; return the seconds of writing."""
+        assert self._folder is not None
+        if first_bad_row(self._model) is not None:
+            raise self._diverged(self.state.step, "will not be finite")
+        start = time.perf_counter()
+        self._kept.save(self._folder, kind, self.state, write)
+        return time.perf_counter() - start
+
+    def _logs(self) -> AbstractContextManager[Logs | None]:
+        if self._folder is None or not self._placement.leads:
+            return nullcontext()
+        return Logs(self._folder.path, self.state.step or None)
+
+
+def _check_sizes(model: Model, dataset: Dataset, placement: Placement) -> None:
+    """Raise a ValueError unless a model has a row for each name of a dataset that it holds."""
+    for what in ("entities", "relations"):
+        own, others = (getattr(holder, f"num_{what}") for holder in (model, dataset))
+        expected = placement.num_held(others) if what == "entities" else others
+        if own != expected:
+            raise ValueError(f"the model has {own:,} {what}, dataset {dataset.name} {others:,}")
+
+
+def _is_due(step: int, every: int, *, or_if: bool = False) -> bool:
+    """Return whether a step is a multiple of ``every``; of 0, ``or_if``."""
+    return step % every == 0 if every else or_if

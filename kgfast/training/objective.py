@@ -1,0 +1,157 @@
+"""The objective of a run: the losses of a batch, by public functions, in three modes."""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from kgfast import losses
+from kgfast.graph import KnownTriples
+from kgfast.losses import LOSSES, NegativesFormula
+from kgfast.models import MED
+from kgfast.models.base import SIDES, Model, Side
+from kgfast.ops.differentiable import has_bf16_losses
+from kgfast.rng import Stream, mix
+from kgfast.training.config import Config
+from kgfast.training.data import Batch, Batches, Negatives
+from kgfast.training.processes.placement import ALONE, Placement
+
+
+class Objective:
+    """Base of the modes: the losses of a batch.
+
+    ``hrt`` are the training triples, int64 ``[T, 3]`` on the training device, and ``sides`` the
+    sides that are queried.
+    """
+
+    lazy = False  # whether a step uses few rows of the entity table
+
+    def __init__(
+        self, config: Config, hrt: Tensor, num_entities: int, sides: Sequence[Side] = SIDES
+    ) -> None:
+        self._loss, self._regularizer = config.loss, config.regularizer
+        self._function = LOSSES[config.loss.name].function
+        self._options = config.loss.hyperparameters() | {"sparse": True}
+        if config.loss.precision == "bf16" and not has_bf16_losses(hrt.device):
+            warnings.warn(
+                f"loss.precision: no bf16 products for tensors on {hrt.device} here; training goes "
+                f"on in float32",
+                stacklevel=2,
+            )
+            self._options["precision"] = "float32"
+        weights = losses.subsampling_weights(hrt) if config.data.subsampling else None
+        self.batches = Batches.of_triples(hrt, config.data.train_bs, config.seed, weights, sides)
+
+    def __call__(
+        self, model: Model, batch: Batch, placement: Placement = ALONE
+    ) -> Iterator[Tensor]:
+        """Yield the losses of a batch, each computed when it is asked for; their sum is minimised.
+
+        ``placement`` reads the rows that sampled negatives name.
+        """
+        raise NotImplementedError
+
+    def _others(self, model: Model, batch: Batch) -> Iterator[Tensor]:
+        """Yield relation prediction and the regularizer, where the config has them."""
+        weight, penalty = self._loss.relation_weight, self._regularizer
+        if weight and batch.targets is not None:
+            relations = model.relation_ids(batch.relations, batch.side)
+            logits = losses.relation_logits(model, batch.heads, batch.tails, sparse=True)
+            yield weight * losses.relation_prediction(logits, relations)
+        if penalty.name != "none":
+            yield penalty.weight * self._penalty(model, batch)
+
+    def _penalty(self, model: Model, batch: Batch) -> Tensor:
+        config = self._regularizer
+        queries = batch.anchors, batch.relations
+        rows: Any = queries if batch.targets is None else batch.triples
+        if config.name == "dura":
+            weight = config.product_weight
+            return losses.regularizers.dura(
+                model, rows, side=batch.side, product_weight=weight, sparse=True
+            )
+        penalty = losses.regularizers.n3 if config.name == "n3" else losses.regularizers.l2
+        return penalty(model, rows, side=batch.side, weighted=config.weighted, sparse=True)
+
+
+class NegativeSampling(Objective):
+    """Loss of positives against sampled negatives.
+
+    Attributes
+    ----------
+    batches : Batches
+        The batches of the run.
+    negatives : Negatives
+        Draws the negatives of a batch.
+    """
+
+    lazy = True
+
+    def __init__(
+        self, config: Config, hrt: Tensor, num_entities: int, sides: Sequence[Side] = SIDES
+    ) -> None:
+        super().__init__(config, hrt, num_entities, sides)
+        formula = LOSSES[config.loss.name].formula
+        assert issubclass(formula, NegativesFormula)
+        self._takes_weights, self._seed = formula.takes_weights, config.seed
+        data = config.data
+        self.negatives = Negatives(
+            num_entities,
+            data.neg_size,
+            config.seed,
+            shared=data.negatives == "shared",
+            known=KnownTriples(hrt) if data.filter_negatives else None,
+            device=hrt.device,
+        )
+
+    def __call__(
+        self, model: Model, batch: Batch, placement: Placement = ALONE
+    ) -> Iterator[Tensor]:
+        negatives, mask = self.negatives.draw(batch)
+        model, batch, negatives = placement.read(model, batch, negatives)
+        given: dict[str, Any] = {"side": batch.side, "mask": mask}
+        if isinstance(model, MED):
+            dims = model.draw(mix(self._seed, batch.number, Stream.SUBMODELS))
+            yield losses.med(model, batch.triples, negatives, dims=dims, sparse=True, **given)
+        else:
+            if self._takes_weights:
+                given["weights"] = batch.weights
+            yield self._function(model, batch.triples, negatives, **given, **self._options)
+        yield from self._others(model, batch)
+
+
+class OneVsAll(Objective):
+    """Loss of the target of each triple against all entities."""
+
+    def __call__(
+        self, model: Model, batch: Batch, placement: Placement = ALONE
+    ) -> Iterator[Tensor]:
+        yield self._function(model, batch.triples, side=batch.side, **self._options)
+        yield from self._others(model, batch)
+
+
+class KvsAll(Objective):
+    """Loss of all targets of each distinct query against all entities."""
+
+    def __init__(
+        self, config: Config, hrt: Tensor, num_entities: int, sides: Sequence[Side] = SIDES
+    ) -> None:
+        super().__init__(config, hrt, num_entities, sides)
+        self.batches = Batches.of_queries(hrt, config.data.train_bs, config.seed, sides)
+        self._known = KnownTriples(hrt).to(hrt.device)
+
+    def __call__(
+        self, model: Model, batch: Batch, placement: Placement = ALONE
+    ) -> Iterator[Tensor]:
+        queries = batch.anchors, batch.relations
+        positives = self._known.exclude(*queries, batch.side)
+        yield self._function(model, queries, positives, side=batch.side, **self._options)
+        yield from self._others(model, batch)
+
+
+MODES: dict[str, type[Objective]] = {
+    "negative": NegativeSampling,
+    "1vsall": OneVsAll,
+    "kvsall": KvsAll,
+}

@@ -1,0 +1,103 @@
+"""The messages between processes that train together: numbers, rows, gradients.
+
+Every process makes the same calls in the same order. Numbers are added in the order of processes,
+so that all have the same bits. The error of a failed collective names the process that is gone, or
+why it gave up (:class:`Meeting`).
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from kgfast.eval.meeting import Meeting
+
+
+class Crew:
+    """The processes of one run, which wait ``timeout`` seconds for each other.
+
+    Rows are sent from ``device``, where the tables of this process are.
+    """
+
+    def __init__(self, timeout: float, device: torch.device) -> None:
+        self.meeting = Meeting("kgfast.training.Trainer", timeout)
+        self.rank, self.size = self.meeting.rank, self.meeting.size
+        self.meeting.agree({})
+        everyone = [range(self.size)]
+        self._numbers = self.meeting.group(everyone)
+        self._rows = self._numbers
+        if device.type == "cuda":
+            self._rows = self.meeting.group(everyone, "nccl")
+
+    def gather(self, values: Tensor) -> Tensor:
+        """Return the ``values [K]`` of all processes, on the CPU, ``[size, K]`` by rank."""
+        return torch.stack(self.meeting.gather(values.cpu(), self._numbers))
+
+    def gather_rows(self, ids: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the ids ``[U]`` and rows ``[U, G]`` of all processes, in the order of ranks."""
+        counts = self.gather(_counts([len(ids)]))[:, 0].tolist()
+        return self._joined(ids, counts), self._joined(rows, counts)
+
+    def _joined(self, own: Tensor, counts: Sequence[int]) -> Tensor:
+        """Join the rows of all processes, ``counts[rank]`` of each, which are sent padded."""
+        padded = own.new_zeros((max(counts), *own.shape[1:]))
+        padded[: len(own)] = own
+        parts = [torch.empty_like(padded) for _ in range(self.size)]
+        if padded.numel():
+            self.meeting.collective(lambda: dist.all_gather(parts, padded, group=self._rows))
+        return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
+
+    def counts_of(self, counts: Sequence[int]) -> list[int]:
+        """Send ``counts[rank]`` to each process; return the numbers that this one receives."""
+        sent, received = _counts(counts), _counts([0] * self.size)
+        self.meeting.collective(lambda: dist.all_to_all_single(received, sent, group=self._numbers))
+        return received.tolist()
+
+    def exchange(self, values: Tensor, counts: Sequence[int], received: Sequence[int]) -> Tensor:
+        """Send the first ``counts[0]`` values to process 0 and so on; return the values received.
+
+        They are ``received[rank]`` from each process, in the order of ranks.
+        """
+        values = values.contiguous()
+        out = values.new_empty((sum(received), *values.shape[1:]))
+        self.meeting.collective(
+            lambda: dist.all_to_all_single(
+                out, values, list(received), list(counts), group=self._rows
+            )
+        )
+        return out
+
+    def span(self, count: int) -> slice:
+        """Return the part of ``count`` rows that this process works on."""
+        return self._spans(count)[self.rank]
+
+    def _spans(self, count: int) -> list[slice]:
+        ends = [count * rank // self.size for rank in range(self.size + 1)]
+        return [slice(first, stop) for first, stop in pairwise(ends)]
+
+    def join(self, own: Tensor, count: int) -> Tensor:
+        """Join rows ``[count, ...]`` of which each process has its span."""
+        return self._joined(own, [span.stop - span.start for span in self._spans(count)])
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Sum the values of all processes, in place, to the same bits in all."""
+        self.meeting.collective(lambda: dist.all_reduce(values, group=self._rows))
+        return values
+
+    def align(self, tensors: Sequence[Tensor]) -> None:
+        """Give all processes the bits of process 0; shapes and dtypes are equal in all."""
+        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+            own = [tensor for tensor in tensors if tensor.dtype == dtype]
+            flat = torch.cat([tensor.flatten() for tensor in own])
+            self._broadcast(flat)
+            for tensor, part in zip(own, flat.split([it.numel() for it in own]), strict=True):
+                tensor.copy_(part.view_as(tensor))
+
+    def _broadcast(self, values: Tensor) -> None:
+        self.meeting.collective(lambda: dist.broadcast(values, group_src=0, group=self._rows))
+
+
+def _counts(values: Sequence[int]) -> Tensor:
+    return torch.tensor(list(values), dtype=torch.int64, device="cpu")

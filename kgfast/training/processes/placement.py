@@ -1,0 +1,102 @@
+"""The placement of a run in processes: the protocol, and the case of one process."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from kgfast.datasets import Dataset
+from kgfast.eval.ranks import Ranks
+from kgfast.models import Model
+from kgfast.models.fresh import ALL_ROWS, Fresh
+from kgfast.ops.row_gradients import RowGradients, numbers_of
+from kgfast.training.build import ranks_of
+from kgfast.training.checkpoint.format import State
+from kgfast.training.checkpoint.run_folder import RunFolder
+from kgfast.training.checkpoint.shard_files import Kind
+from kgfast.training.config import Config
+from kgfast.training.data import Batch
+
+Result = TypeVar("Result")
+RankResult = Ranks | dict[int, Ranks]
+Read = tuple[Model, Batch, Tensor]
+
+
+class Placement:
+    """One process, which works on every row of a batch and holds every row of the table."""
+
+    rank: int = 0
+    size: int = 1
+    fresh: Fresh = ALL_ROWS  # rows of a fresh table that this process holds
+
+    @property
+    def leads(self) -> bool:
+        """Return whether this process writes logs, heads of checkpoints and results, and prints."""
+        return self.rank == 0
+
+    def check(self, config: Config, dataset: Dataset, device: torch.device) -> None:
+        """Raise a ValueError in all processes unless all can train the same run."""
+
+    def check_same(self, facts: Mapping[str, object]) -> None:
+        """Raise a ValueError in all processes unless all have the same facts."""
+
+    def together(self, work: Callable[[], Result]) -> Result:
+        """Return the result of this process's work, once all processes have done theirs."""
+        return work()
+
+    def telling(self) -> AbstractContextManager[None]:
+        """Tell the other processes of an error within."""
+        return nullcontext()
+
+    def entity_id(self, row: int) -> int:
+        """Return the entity of a row of this process."""
+        return self.fresh.first + self.fresh.step * row
+
+    def num_held(self, num_entities: int) -> int:
+        """Return the number of rows that this process holds."""
+        return len(range(self.fresh.first, num_entities, self.fresh.step))
+
+    # A step.
+
+    def read(self, model: Model, batch: Batch, negatives: Tensor) -> Read:
+        """Return a model of the rows that sampled negatives need, and the batch by its rows."""
+        return model, batch, negatives
+
+    def sharing(self, device: torch.device) -> AbstractContextManager[None]:
+        """Divide the losses computed within, and their gradients, among all processes."""
+        return nullcontext()
+
+    def read_gradients(self) -> list[RowGradients]:
+        """Take the gradients of entity rows that :meth:`read` fetched and this process holds."""
+        return []
+
+    def agreed(self, interrupted: bool, seconds: float) -> tuple[bool, float]:
+        """Return whether any process was interrupted, and the seconds of process 0."""
+        return interrupted, seconds
+
+    def align(self, gradients: Sequence[Tensor]) -> None:
+        """Give all processes the bits of gradients that process 0 computed."""
+
+    def norm(self, gradients: Sequence[Tensor], of_table: Sequence[bool]) -> float:
+        """Return the norm of all gradients, dense or coalesced.
+
+        ``of_table`` says which of them are of the entity table.
+        """
+        return float(nn.utils.get_total_norm([numbers_of(it) for it in gradients]))
+
+    # Between steps.
+
+    def ranks(
+        self, model: Model, dataset: Dataset, split: str, config: Config, most: int | None = None
+    ) -> RankResult:
+        """Return filtered ranks of a split, or of its first ``most`` triples."""
+        return ranks_of(model, dataset, split, config, most=most)
+
+    def head(self, folder: RunFolder, kind: Kind, state: State) -> State:
+        """Write the rows of shards into files of their own; return the rest of a checkpoint."""
+        return state
+
+
+ALONE = Placement()

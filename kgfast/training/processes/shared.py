@@ -1,0 +1,301 @@
+"""A backend whose scores and gradients several processes share out.
+
+Every process has the queries of the whole batch and gets all their scores: it computes those of its
+span of the batch and receives the others. In the backward one process sums the whole gradient of a
+query, and of a candidate. So no sum depends on the number of processes, except in losses over all
+entities, where each process sums over its span of the batch.
+"""
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from kgfast.kernels.backend import Backend, Losses, NegativeLosses
+from kgfast.kernels.labels import (
+    Ahead,
+    BceRows,
+    BceTotal,
+    CrossEntropyBackward,
+    CrossEntropyRows,
+    Labels,
+    LossChecks,
+    LossGradients,
+    LossNeed,
+)
+from kgfast.kernels.operands import Gradients, Need, Operands
+from kgfast.ops.differentiable import result_dtype
+from kgfast.training.processes.crew import Crew
+
+_Made = TypeVar("_Made", BceRows, BceTotal, CrossEntropyRows)
+
+_TERMS = 1024  # of an uncut sum of products
+_STRIPE = 256  # candidates of an uncut sum of distances
+_PARTS = 1 << 22  # numbers of the parts of cut sums that a kernel stores
+_ROOTS = 1 << 19  # scores of a block, for distances with a root
+
+
+class SharedBackend:
+    """A backend whose scores and gradients processes share out; ``backend`` computes all else.
+
+    All processes make the same calls with the same queries and indices.
+    """
+
+    name = "shared"
+    negatives: NegativeLosses | None = None  # scores are shared out, not their sums
+
+    def __init__(self, crew: Crew, backend: Backend) -> None:
+        self._crew, self._backend = crew, backend
+        # Rows of the table whose gradients stay with this process. If None, each process sums a
+        # span of the rows, and all get all of them.
+        self.own: slice | None = None
+        self.losses: Losses = SharedLosses(crew, backend.losses)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute that is not shared out."""
+        return getattr(self._backend, name)
+
+    def bf16_losses(self) -> Losses | None:
+        losses = self._backend.bf16_losses()
+        return None if losses is None else SharedLosses(self._crew, losses)
+
+    def scores(self, operands: Operands, index: Tensor | None = None) -> Tensor:
+        if index is not None and index.shape[1] == 1:  # too little work to share
+            return self._backend.scores(operands, index)
+        count, span = operands.num_queries, self._crew.span(operands.num_queries)
+        width = operands.candidates.num_rows if index is None else index.shape[1]
+        if span.start < span.stop:
+            own = None if index is None else index[span]
+            found = self._backend.scores(operands.of_queries(span), own)
+        else:
+            crops = () if operands.dims is None else (len(operands.dims),)
+            dtype = result_dtype(operands.queries)
+            found = operands.queries.new_empty((*crops, 0, width), dtype=dtype)
+        return self._crew.join(found.movedim(-2, 0), count).movedim(0, -2).contiguous()
+
+    def backward(
+        self,
+        operands: Operands,
+        grad: Tensor,
+        index: Tensor | None = None,
+        *,
+        need: Need,
+        rows_only: bool = False,
+        within: slice | None = None,
+        besides: Tensor | None = None,
+    ) -> Gradients:
+        """Compute gradients; ``within`` is not used: ``own`` takes its place."""
+        if index is not None and index.shape[1] == 1 and not rows_only:
+            return self._backend.backward(operands, grad, index, need=need)
+        of_queries = self._of_queries(operands, grad, index) if need.queries else None
+        need = need._replace(queries=False)
+        if not (need.table or need.factor):
+            return Gradients(of_queries)
+        if rows_only:
+            assert index is not None
+            found = self._of_named_rows(operands, grad, index, need, besides)
+        else:
+            found = self._of_rows(operands, grad, index, need)
+        return found._replace(queries=of_queries)
+
+    def _of_queries(self, operands: Operands, grad: Tensor, index: Tensor | None) -> Tensor | None:
+        """Return the gradients of all queries, after summing those of this process's span."""
+        need, crew, count = Need(True, False), self._crew, operands.num_queries
+        if index is None and not are_summed_alone(operands, grad, of_queries=True):
+            return self._backend.backward(operands, grad, need=need).queries
+        span = crew.span(count)
+        found = operands.queries[span]
+        if len(found):
+            own = None if index is None else index[span]
+            part = operands.of_queries(span), grad[..., span, :].contiguous(), own
+            gradient = self._backend.backward(*part, need=need).queries
+            assert gradient is not None
+            found = gradient
+        return crew.join(found, count)
+
+    def _of_named_rows(
+        self, operands: Operands, grad: Tensor, index: Tensor, need: Need, besides: Tensor | None
+    ) -> Gradients:
+        """Return the gradients of indexed rows: of ``own`` rows, or of all by the spans of all."""
+        crew = self._crew
+        within = crew.span(operands.candidates.num_rows) if self.own is None else self.own
+        options: dict[str, Any] = {"rows_only": True, "within": within, "besides": besides}
+        own = self._backend.backward(operands, grad, index, need=need, **options)
+        if self.own is not None:
+            return own
+        assert own.ids is not None
+        ids, *found = [
+            None if it is None else crew.gather_rows(own.ids, it)
+            for it in (own.ids, own.table, own.factor)
+        ]
+        assert ids is not None
+        table, factor = (None if it is None else it[1] for it in found)
+        return Gradients(None, table, factor, ids[0])
+
+    def _of_rows(
+        self, operands: Operands, grad: Tensor, index: Tensor | None, need: Need
+    ) -> Gradients:
+        """Return dense gradients of table and factor, after summing those of a span of rows."""
+        crew, count = self._crew, operands.candidates.num_rows
+        span = crew.span(count)
+        if index is not None and self.own is not None:  # each process numbers rows its own way
+            return self._backend.backward(operands, grad, index, need=need)
+        if index is not None:
+            own = self._backend.backward(
+                operands, grad, index, need=need, rows_only=True, within=span
+            )
+            whole = own.spread(operands, need)
+            found = [None if it is None else it[span] for it in (whole.table, whole.factor)]
+        elif are_summed_alone(operands, grad, of_queries=False):
+            if span.start < span.stop:
+                part = operands.of_rows(span), grad[..., span].contiguous()
+                found = list(self._backend.backward(*part, need=need)[1:3])
+            else:
+                found = [operands.table[:0] if need.table else None]
+                found += [
+                    operands.factor[:0] if need.factor and operands.factor is not None else None
+                ]
+        else:
+            return self._backend.backward(operands, grad, need=need)
+        return Gradients(None, *(None if it is None else crew.join(it, count) for it in found))
+
+
+def are_summed_alone(operands: Operands, grad: Tensor, *, of_queries: bool) -> bool:
+    """Return whether gradients of a part of the queries, or candidates, have the bits of the whole.
+
+    The CPU's kernels cut long sums by the shape of the problem (host/backward.cpp,
+    host/product.cpp), so that sums of a part may be cut elsewhere.
+    """
+    score, pool = operands.score, grad.shape[-1]
+    if score.is_rscf:  # queries and candidates are turned in groups
+        return False
+    if not score.monotone:
+        return (pool if of_queries else grad.shape[-2]) <= _TERMS
+    stripes = -(-pool // _STRIPE)
+    numbers = operands.num_queries * (operands.queries.shape[1] + 64)
+    fits = stripes == 1 or stripes * numbers <= _PARTS
+    return not of_queries or (fits and not (score.root and grad.numel() > _ROOTS))
+
+
+class SharedLosses(Losses):
+    """Losses over all candidates, whose queries processes share out."""
+
+    def __init__(self, crew: Crew, losses: Losses) -> None:
+        self._crew, self._losses = crew, losses
+
+    def bce(self, operands: Operands, labels: Labels, checks: LossChecks | None = None) -> BceRows:
+        own, span = self._own(operands, checks)
+        made = BceRows(*_no_rows(operands, 2))
+        if own is not None:
+            made = self._losses.bce(own, labels.of_queries(span))
+        return _checked(BceRows(*self._joined(operands, made)), checks)
+
+    def bce_gradients(
+        self, operands: Operands, labels: Labels, grad_rows: Tensor, need: LossNeed
+    ) -> LossGradients:
+        own, span = self._own(operands, None)
+        made = _no_gradients(operands, need)
+        if own is not None:
+            given = labels.of_queries(span), grad_rows[span]
+            made = self._losses.bce_gradients(own, *given, need)
+        return self._summed(operands, made)
+
+    def bce_total(
+        self,
+        operands: Operands,
+        labels: Labels,
+        divisor: float,
+        need: LossNeed,
+        checks: LossChecks | None = None,
+    ) -> BceTotal:
+        own, span = self._own(operands, checks)
+        rows, linear = _no_rows(operands, 2)
+        made = BceTotal(rows.sum(), linear, _no_gradients(operands, need))
+        if own is not None:
+            made = self._losses.bce_total(own, labels.of_queries(span), divisor, need)
+        parts = self._crew.gather(made.total.double().reshape(1))
+        total = parts.sum().to(made.total.device, made.total.dtype)
+        (linear,) = self._joined(operands, [made.linear])
+        gradients = self._summed(operands, made.gradients)
+        return _checked(BceTotal(total, linear, gradients), checks)
+
+    def cross_entropy(
+        self,
+        operands: Operands,
+        targets: Tensor,
+        label_smoothing: float,
+        checks: LossChecks | None = None,
+        *,
+        keep: bool = False,
+        ahead: Ahead | None = None,
+    ) -> CrossEntropyRows:
+        own, span = self._own(operands, checks)
+        none, linear, logsumexp = _no_rows(operands, 3)
+        made = CrossEntropyRows(none, linear, logsumexp)
+        if ahead is not None:
+            made = made._replace(gradients=_no_gradients(operands, ahead.need))
+        if own is not None:
+            given = targets[span], label_smoothing
+            made = self._losses.cross_entropy(own, *given, ahead=ahead)
+        parts = self._joined(operands, [made.rows, made.linear, made.logsumexp])
+        rows = CrossEntropyRows(parts[0], parts[1], parts[2])
+        has_them = torch.tensor([made.gradients is not None], dtype=torch.int64, device="cpu")
+        all_have = bool(self._crew.gather(has_them).all())
+        if all_have and made.gradients is not None:
+            rows = rows._replace(gradients=self._summed(operands, made.gradients))
+        return _checked(rows, checks)
+
+    def cross_entropy_gradients(
+        self, operands: Operands, made_of: CrossEntropyBackward, need: LossNeed
+    ) -> LossGradients:
+        own, span = self._own(operands, None)
+        made = _no_gradients(operands, need)
+        if own is not None:
+            grad_rows, logsumexp, targets = (it[span] for it in made_of[:3])
+            numbers = grad_rows, logsumexp, targets, made_of.label_smoothing
+            part = CrossEntropyBackward(*numbers)
+            made = self._losses.cross_entropy_gradients(own, part, need)
+        return self._summed(operands, made)
+
+    def scale(self, gradients: Sequence[Tensor], factor: Tensor) -> None:
+        self._losses.scale(gradients, factor)
+
+    def _own(self, operands: Operands, checks: LossChecks | None) -> tuple[Operands | None, slice]:
+        """Check all labels; return the queries of this process, or None, and its span."""
+        if checks is not None:
+            checks.labels()
+        span = self._crew.span(operands.num_queries)
+        return (operands.of_queries(span) if span.start < span.stop else None), span
+
+    def _joined(self, operands: Operands, parts: Sequence[Any]) -> list[Tensor]:
+        return [self._crew.join(part, operands.num_queries) for part in parts]
+
+    def _summed(self, operands: Operands, own: LossGradients) -> LossGradients:
+        queries = own.queries
+        if queries is not None:
+            queries = self._crew.join(queries, operands.num_queries)
+        others = [None if it is None else self._crew.sum(it) for it in own[1:]]
+        return LossGradients(queries, *others)
+
+
+def _checked(made: _Made, checks: LossChecks | None) -> _Made:
+    if checks is not None:
+        checks.scores(made.linear)
+    return made
+
+
+def _no_rows(operands: Operands, count: int) -> list[Tensor]:
+    """Return losses and ``count - 1`` other columns for no queries."""
+    empty, dtype = operands.queries.new_empty, result_dtype(operands.queries)
+    return [empty(0, dtype=dtype), *(empty(0, dtype=torch.float64) for _ in range(count - 1))]
+
+
+def _no_gradients(operands: Operands, need: LossNeed) -> LossGradients:
+    """Return the gradients of no queries."""
+    table = operands.table
+    return LossGradients(
+        operands.queries[:0] if need.queries else None,
+        table.new_zeros(table.shape) if need.table else None,
+        table.new_zeros(len(table), dtype=result_dtype(operands.queries)) if need.bias else None,
+    )

@@ -1,0 +1,240 @@
+"""Optimizers that change only the rows of a table that have a gradient.
+
+Other rows keep their values and states, while bias correction counts all steps.
+
+Cost model of a row: the table and each state are read and written once, the gradient is read once.
+Rows are processed in blocks that fit the cache.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.adagrad import adagrad
+from torch.optim.adam import adam
+
+from kgfast import ops
+from kgfast.ops import RowGradients
+
+_BLOCK = {"cpu": 1 << 16}  # numbers per block: with gradient, states and copies 1.5 MiB
+_BLOCK_ELSEWHERE = 1 << 26
+_WIDE = 1 << 12  # numbers of a row that is enough work for one call of a kernel
+
+EPS = {"adam": 1e-8, "adagrad": 1e-10}
+Tables = list[Tensor]  # a parameter and its states
+Group = dict[str, Any]  # options of a group of parameters
+
+
+class RowOptimizer(torch.optim.Optimizer):
+    """Base: updates rows by a row-sparse gradient, and all by a dense one."""
+
+    names: tuple[str, ...]  # of the tables of a parameter's state, each as large as the parameter
+
+    def __init__(self, params: Iterable[Any], **numbers: Any) -> None:
+        for name in ("lr", "eps", "weight_decay"):
+            if not 0 <= numbers[name] < float("inf"):
+                raise ValueError(f"{name} must be finite and at least 0; got {numbers[name]}")
+        super().__init__(params, numbers)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Apply the gradients, after coalescing sparse ones; return the result of the closure."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                state = self.state_of(parameter)
+                tables = [parameter, *(state[name] for name in self.names)]
+                if parameter.grad.is_sparse:
+                    found = RowGradients.of(parameter.grad)
+                    self._step_rows(tables, found, state["step"], group)
+                else:
+                    self._update(tables, parameter.grad, state["step"], group)
+        return loss
+
+    def state_of(
+        self, parameter: Tensor, room: Callable[[Sequence[int]], Tensor] | None = None
+    ) -> dict[str, Tensor]:
+        """Return the state of a parameter, which begins with zeros; ``room`` allocates them."""
+        state: dict[str, Tensor] = self.state[parameter]
+        if not state:
+            state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
+            for name in self.names:
+                made = torch.zeros_like(parameter) if room is None else room(parameter.shape)
+                state[name] = made
+        return state
+
+    def _step_rows(self, tables: Tables, found: RowGradients, step: Tensor, group: Group) -> None:
+        """Update the rows that have a gradient; count the step."""
+        ids, rows = found.ids, found.rows.contiguous()  # fused updates take no strides
+        block = _BLOCK.get(rows.device.type, _BLOCK_ELSEWHERE)
+        count = max(1, block // max(1, tables[0][:1].numel()))
+        for i in range(0, len(ids), count):
+            part, gradient = ids[i : i + count], rows[i : i + count]
+            parts = [table.index_select(0, part) for table in tables]
+            self._update(parts, gradient, step.clone(), group)
+            for table, row in zip(tables, parts, strict=True):
+                table.index_copy_(0, part, row)
+        step += 1
+
+    def _update(self, tables: Tables, gradient: Tensor, step: Tensor, group: Group) -> None:
+        """Update a parameter and its states in place, and add 1 to the step."""
+        raise NotImplementedError
+
+
+class RowAdam(RowOptimizer):
+    """Adam (Kingma & Ba 2015, algorithm 1), of the rows that have a gradient.
+
+    A row without a gradient keeps its value and its moments, while bias correction counts all
+    steps. If every row has a gradient in every step this is :class:`torch.optim.Adam`. Only the
+    first step allocates memory of the size of a parameter, for the moments. On the CPU a row is
+    updated in one pass (:func:`kgfast.ops.row_adam`).
+
+    Parameters
+    ----------
+    params : iterable
+        Parameters, or groups of them, as for every optimizer of torch.
+    lr, betas, eps, weight_decay
+        The options of :class:`torch.optim.Adam`; ``weight_decay`` times a row is added to its
+        gradient.
+
+    Raises
+    ------
+    ValueError
+        For a number out of range.
+
+    Examples
+    --------
+    >>> table = torch.nn.Embedding(3, 2, sparse=True)
+    >>> before = table.weight.detach().clone()
+    >>> optimizer = RowAdam(table.parameters(), lr=0.5)
+    >>> table(torch.tensor([1])).sum().backward()
+    >>> optimizer.step()
+    >>> (table.weight.detach() - before).round(decimals=3).tolist()
+    [[0.0, 0.0], [-0.5, -0.5], [0.0, 0.0]]
+    """
+
+    names = ("exp_avg", "exp_avg_sq")
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        betas: Sequence[float] = (0.9, 0.999),
+        eps: float = EPS["adam"],
+        weight_decay: float = 0.0,
+    ) -> None:
+        if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
+            raise ValueError(f"betas must be two numbers in [0, 1); got {tuple(betas)}")
+        super().__init__(params, lr=lr, betas=tuple(betas), eps=eps, weight_decay=weight_decay)
+
+    def _step_rows(self, tables: Tables, found: RowGradients, step: Tensor, group: Group) -> None:
+        parameter, *moments = tables
+        if not ops.serves_row_adam(parameter):
+            return super()._step_rows(tables, found, step, group)
+        step += 1
+        ops.row_adam(
+            [parameter.detach(), *moments],
+            found.ids,
+            found.rows,
+            lr=group["lr"],
+            betas=group["betas"],
+            eps=group["eps"],
+            weight_decay=group["weight_decay"],
+            step=int(step),
+        )
+
+    def _update(self, tables: Tables, gradient: Tensor, step: Tensor, group: Group) -> None:
+        parameter, exp_avg, exp_avg_sq = tables
+        adam(
+            [parameter],
+            [gradient],
+            [exp_avg],
+            [exp_avg_sq],
+            [],
+            [step],
+            fused=True,  # makes no temporaries
+            lr=group["lr"],
+            beta1=group["betas"][0],
+            beta2=group["betas"][1],
+            eps=group["eps"],
+            weight_decay=group["weight_decay"],
+            amsgrad=False,
+            maximize=False,
+        )
+
+
+class RowAdagrad(RowOptimizer):
+    """Adagrad (Duchi et al. 2011), of the rows that have a gradient.
+
+    A row has the bits of a dense step, and of :class:`torch.optim.Adagrad`, in which rows without a
+    gradient do not change either unless there is weight decay.
+
+    Parameters
+    ----------
+    params : iterable
+        Parameters, or groups of them, as for every optimizer of torch.
+    lr, eps, weight_decay
+        The options of :class:`torch.optim.Adagrad`; ``weight_decay`` times a row is added to its
+        gradient.
+
+    Raises
+    ------
+    ValueError
+        For a number out of range.
+
+    Examples
+    --------
+    >>> table = torch.nn.Parameter(torch.zeros(2, 1))
+    >>> table.grad = RowGradients(torch.tensor([0]), torch.tensor([[2.0]])).to_sparse(2)
+    >>> RowAdagrad([table], lr=0.5).step()
+    >>> table.tolist()
+    [[-0.5], [0.0]]
+    """
+
+    names = ("sum",)
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-2,
+        eps: float = EPS["adagrad"],
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(params, lr=lr, eps=eps, weight_decay=weight_decay)
+
+    def _step_rows(self, tables: Tables, found: RowGradients, step: Tensor, group: Group) -> None:
+        parameter, total = tables
+        if parameter[:1].numel() < _WIDE or not ops.serves_adagrad(parameter):
+            return super()._step_rows(tables, found, step, group)
+        step += 1
+        for row, gradient in zip(found.ids.tolist(), found.rows, strict=True):
+            ops.adagrad(parameter.detach()[row], total[row], gradient, **_numbers(group))
+
+    def _update(self, tables: Tables, gradient: Tensor, step: Tensor, group: Group) -> None:
+        parameter, total = tables
+        if ops.serves_adagrad(parameter):
+            step += 1
+            ops.adagrad(parameter.detach(), total, gradient, **_numbers(group))
+            return
+        adagrad(
+            [parameter],
+            [gradient],
+            [total],
+            [step],
+            fused=parameter.device.type == "cpu",
+            lr=group["lr"],
+            eps=group["eps"],
+            weight_decay=group["weight_decay"],
+            lr_decay=0.0,
+            maximize=False,
+        )
+
+
+def _numbers(group: Group) -> dict[str, float]:
+    return {name: group[name] for name in ("lr", "eps", "weight_decay")}

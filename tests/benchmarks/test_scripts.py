@@ -1,0 +1,199 @@
+"""Smoke tests of the scripts whose answers are compared with another way to find them."""
+
+import json
+
+import pytest
+import torch
+
+import kgfast
+from kgfast.kernels import cpu
+from kgfast.kernels.cpu import tiers
+from support.tiers import lacks
+
+EMPTY_PAGE = "Text.\n\n<!-- results:begin -->\n<!-- results:end -->\n"
+
+
+@pytest.mark.slow
+def test_wrong_conversions_are_refused(measured, load, tmp_path):
+    pytest.importorskip("pykeen")
+    pytest.importorskip("torch_geometric")
+    rows = measured("conversions.py", file="cpu-conversions.json")
+    assert [row["library"] for row in rows] == ["PyKEEN", "PyG", "DGL-KE"]
+    for row in rows:
+        assert row["right"] == pytest.approx(row["own"], abs=1e-3)
+        assert row["wrong"] != pytest.approx(row["right"], abs=1e-3)
+    said = [row["refused"] for row in rows]
+    assert said[0].startswith("RotatE of PyKEEN: kgfast scores (")
+    assert said[1].startswith("TransE of PyG: kgfast scores (")
+    assert said[2] == "config.json: gamma must be a number; got None"
+    block = load("pages").PAGES["options"].make(tmp_path)
+    assert f"| {rows[1]['wrong']:.4f} | {rows[1]['right']:.4f} |" in block
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_several_processes_train_as_one(measured, tmp_path):
+    picture = tmp_path / "found.svg"
+    rows = measured("distributed_training.py", "--steps", 5, "--plot", picture)
+    assert picture.stat().st_size > 0
+    for section in ("speed", "curve"):
+        ways = [(it["tables"], it["processes"]) for it in rows if it["section"] == section]
+        assert ways == [("replicated", 1), ("replicated", 2), ("sharded", 2)]
+    for row in rows:
+        if row["section"] == "curve":
+            assert row["relative_differences"] == [0.0] * 5
+        else:
+            assert row["steps_per_second"] > 0
+
+
+def test_a_tier_of_dot_is_compared_with_none(measured):
+    if lacks("int8"):
+        pytest.skip(lacks("int8"))
+    rows = measured("dot_tiers_speed.py", "--rounds", 2)
+    assert [row["work"] for row in rows] == ["ranks", "ranks", "best"]
+    for row in rows:
+        assert row["equal"]
+        assert row["seconds"].keys() >= {"none", "int8"}
+    assert rows[2]["seconds"].keys() >= {"none", "int8", "index"}
+    assert rows[0]["pairs"]["swept"] == 1
+
+
+def test_tiers_of_distances_count_the_same(measured):
+    have = set(tiers.available(cpu.isa())) if cpu.is_available() else set()
+    if not have & {"fp16", "linear"}:
+        pytest.skip(lacks("linear", "fp16"))
+    rows = measured("tiers_speed.py")
+    assert {row["score"] for row in rows} >= {"rotate", "l1"}
+    assert {row["tiers"] for row in rows if row["score"] == "l2"} <= {"fp16"}
+    names = {name for row in rows for name in row["tiers"].split(",")}
+    assert names == have & {"fp16", "linear"}
+    assert all(row["same_counts"] and row["equals_reference"] for row in rows)
+
+
+def test_eval_speed_compares_the_same_integers(measured, tmp_path):
+    rows = measured("eval_speed.py")
+    assert {row["section"] for row in rows} >= {"rotate", "single", "dot", "whole"}
+    ours = [row for row in rows if row["contender"] == "kgfast"]
+    assert ours
+    assert all(row["equals_reference"] for row in ours)
+    for row in rows:
+        assert row["seconds"]
+        if row["contender"].startswith("kgfast ") and row["section"] == "rotate":
+            assert row["differing_queries"] == 0
+    (result,) = tmp_path.iterdir()
+    names = [line["what"] for line in json.loads(result.read_text())["ratios"]]
+    assert "rotate, 128 queries, dim 16, random: kgfast against torch, in chunks" in names
+
+
+def test_eager_chunks_count_every_row_once(load):
+    peers, eval_speed = load("lib.peers.ranks"), load("eval_speed")
+    generator = torch.Generator().manual_seed(1)
+    queries, table = (torch.randn(n, 6, generator=generator) for n in (5, 23))
+    work = peers.Work(queries, table, torch.arange(5))
+    ours = eval_speed.kgfast_counts(work)
+    for chunk in (1, 7, 23, 100):
+        found = peers.Chunked(work, peers.count_block, chunk)()
+        assert eval_speed.difference(found, ours)["differing_queries"] == 0
+
+
+@pytest.mark.slow
+def test_facts_are_the_best_of_all_scores(measured):
+    rows = measured("facts_speed.py")
+    assert [row["model"] for row in rows] == ["DistMult", "ComplEx", "TransE", "RotatE"]
+    assert all(row["equal"] and row["k"] == 100 and row["seconds"] > 0 for row in rows)
+
+
+def test_a_row_says_whether_facts_are_right(load, monkeypatch):
+    script = load("facts_speed")
+    graph = kgfast.datasets.synthetic(60, 3, 150, 10, 10)
+    model = kgfast.DistMult.init(60, 3, 4, seed=0)
+    row = script.row_of(model, "fresh", graph.known())
+    assert (row["equal"], row["k"], row["triples"]) == (True, 100, 60 * 60 * 3)
+    monkeypatch.setattr(script, "canonical_scores", lambda query, table, *_: query @ -table.T)
+    assert not script.row_of(model, "fresh", graph.known())["equal"]
+
+
+def test_an_index_gives_the_same_answers(measured, load):
+    rows = measured("index_speed.py")
+    assert {row["section"] for row in rows} == set(load("index_speed").MODELS)
+    assert all(row["equal"] and row["index_bytes"] >= row["table_bytes"] for row in rows)
+
+
+@pytest.mark.slow
+def test_influences_are_those_of_captum(measured, tmp_path):
+    pytest.importorskip("captum", reason="captum is not installed")
+    rows = measured("influence_speed.py", "--scratch", tmp_path)
+    assert [(row["section"], row["contender"]) for row in rows] == [
+        ("whole", "kgfast"),
+        *(("part", "kgfast"), *[("part", "captum")] * 5),
+        *(("captum", "kgfast"), ("captum", "captum")),
+    ]
+    whole, *_, last = rows
+    assert whole["examples"] == 2 * 1200
+    assert whole["naive_bytes"] == 4 * whole["examples"] * whole["entities"] * whole["dim"]
+    assert last["relative_difference"] < 1e-4
+
+
+def test_lists_are_counted_as_by_gathering(measured):
+    rows = measured("lists_speed.py")
+    assert [row["contender"] for row in rows] == ["kgfast", "official", "lean"]
+    assert rows[0]["equals_reference"]
+    assert all(row["seconds"] for row in rows)
+    assert [row["differing_queries"] for row in rows[1:]] == [0, 0]
+
+
+def test_peers_count_lists_as_kgfast_does(load):
+    script = load("lists_speed")
+    work = script.Work.random(script.BENCHMARK.parse(["--quick", "--queries", "33"]))
+    work.ids[0, 3] = work.targets[0]
+    ours = script.by_kgfast(work)
+    for lean in (False, True):
+        theirs = script.by_gathering(work, lean=lean)
+        assert [(a != b).sum() for a, b in zip(ours, theirs, strict=True)] == [0, 0]
+
+
+def test_paths_have_the_loss_of_all_paths_at_once(measured):
+    ours, held = measured("paths_speed.py")
+    assert (ours["contender"], held["contender"]) == ("kgfast", "held")
+    assert ours["paths"] == held["paths"] > 100
+    assert abs(ours["loss"] - held["loss"]) < 1e-5 * abs(held["loss"])
+    assert ours["cpu_seconds_ratio"] > 0
+
+
+@pytest.mark.slow
+def test_a_million_paths_in_128_mib(load):
+    """Forward and backward, beyond the model, its gradients and the graph."""
+    script, measure = load("paths_speed"), load("lib.measure")
+    work = script.Job(900, "kgfast")
+    graph = work.graph()
+    assert len(script.Paths(graph.edge_index, len(graph.positions))) > 1_000_000
+    assert measure.in_child(script.peak, work)["bytes"] <= script.GOALS["bytes"]
+
+
+@pytest.mark.slow
+def test_ranks_are_those_of_pykeen(measured):
+    pytest.importorskip("pykeen")
+    (row,) = measured("pykeen_speed.py", "--models", "DistMult")
+    assert (row["sample"], row["compared"], row["different"]) == (201, 1206, [])
+    assert row["cpu_seconds"] > 0
+
+
+def test_the_reference_is_compared_with_the_extension(measured, load):
+    if not cpu.is_available():
+        pytest.skip("the extension is not built")
+    rows = measured("reference_speed.py", "--rounds", 1)
+    assert [row["model"] for row in rows] == list(load("reference_speed").MODELS)
+    assert all(row["equal"] and row["times_cpu"] > 0 for row in rows)
+
+
+@pytest.mark.slow
+def test_a_search_is_run_and_put_into_the_page(measured, call, tmp_path):
+    (row,) = measured("search_trials.py", file="cpu-search-trials.json")
+    assert len(row["trials"]) == 3
+    page = tmp_path / "page.md"
+    page.write_text(EMPTY_PAGE)
+    arguments = ("search", "--results", tmp_path, "--page", page)
+    assert call("pages.py", *arguments, "--check").returncode == 1
+    assert call("pages.py", *arguments).returncode == 0
+    assert call("pages.py", *arguments, "--check").returncode == 0
+    assert "| synthetic, 500 entities | 0." in page.read_text()

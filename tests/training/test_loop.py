@@ -1,0 +1,407 @@
+"""A run: what its folder holds, and how it stops early, at a divergence or at an interrupt."""
+
+import json
+import signal
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from kgfast import RESCAL, ops
+from kgfast.training import Config, RunFolder
+from kgfast.training.checkpoint import load
+from kgfast.training.logs import read_rows
+from kgfast.training.loop import Run
+from kgfast.training.processes.placement import Placement
+from support.small_runs import GRAPH, trainer_of
+
+
+def test_a_run_folder_holds_what_happened(tmp_path):
+    train = {"steps": 20, "eval_every": 8, "log_every": 5, "save_every": 10, "keep": 1}
+    trainer = trainer_of(tmp_path / "run", train=train)
+    result = trainer.fit()
+    rows = read_rows(tmp_path / "run")
+    assert [row["step"] for row in rows if "loss" in row] == [5, 10, 15, 20]
+    assert [row["step"] for row in rows if row.get("split") == "valid"] == [8, 16, 20]
+    assert rows[0]["lr"] == 0.02
+    assert rows[0]["epoch"] == 0.25
+    held = {path.name for path in (tmp_path / "run").iterdir()}
+    assert {"last.safetensors", "previous.safetensors", "best.safetensors", "config.yaml"} <= held
+    assert {name for name in held if name.startswith("step_")} == {"step_20.safetensors"}
+    written = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert written["test"] == result.test
+    assert {"machine", "threads", "versions", "command", "seconds_training"} <= written.keys()
+    assert written["threads"] == 1
+    assert Config.from_yaml(tmp_path / "run" / "config.yaml") == trainer.config
+    assert "test " in repr(result)
+    assert "20 steps in" in repr(result)
+    assert "test: test triples, filtered, by the best checkpoint on valid (step" in repr(result)
+
+
+def test_the_best_state_is_tested(tmp_path, monkeypatch):
+    trainer = trainer_of(tmp_path, train={"steps": 30, "eval_every": 10})
+    values, evaluate, states = iter([0.1, 0.9, 0.2]), Placement.ranks, []
+
+    def evaluated(self, model, dataset, split, config):
+        ranks = evaluate(self, model, dataset, split, config)
+        states.append(model.entity.detach().clone())
+        if split == "valid":
+            metrics = ranks.metrics() | {"mrr": next(values)}
+            ranks.metrics = lambda: metrics
+        return ranks
+
+    monkeypatch.setattr(Placement, "ranks", evaluated)
+    result = trainer.fit()
+    assert result.best_step == 20
+    assert result.valid["mrr"] == 0.9
+    assert torch.equal(states[3], states[1])
+    assert not torch.equal(states[2], states[1])
+    last = load_file(tmp_path / "last.safetensors")
+    assert torch.equal(last["model.entity"], states[2])
+
+
+def test_models_are_kept_and_their_rates_logged(tmp_path):
+    train = {"steps": 12, "keep_every": 5, "log_every": 12}
+    trainer_of(tmp_path, train=train, sched={"name": "linear"}).fit()
+    assert [path.name for path in RunFolder(tmp_path).models()] == [
+        "model_5.safetensors",
+        "model_10.safetensors",
+    ]
+    kept, meta = load(tmp_path / "model_5.safetensors")
+    assert (set(kept), meta["step"]) == ({"model.entity", "model.relation"}, 5)
+    rates = {row["step"]: row["lr"] for row in read_rows(tmp_path) if "lr" in row}
+    assert rates == pytest.approx({step: 0.02 * (1 - (step - 1) / 12) for step in (5, 10, 12)})
+
+
+def test_early_stopping(tmp_path):
+    stop = {"patience": 2, "min_delta": 10.0}
+    train = {"steps": 100, "eval_every": 10, "early_stopping": stop}
+    result = trainer_of(tmp_path, train=train).fit()
+    assert (result.steps, result.stopped_early) == (30, True)  # no metric gains 10 after the first
+    again = trainer_of(tmp_path, train=train).fit(resume=True)
+    assert (again.steps, again.test) == (30, result.test)
+
+
+@pytest.mark.parametrize("negatives", ["shared", "per_row"])
+def test_a_loss_that_is_not_a_number_stops_the_run(tmp_path, monkeypatch, negatives):
+    step = Run._step
+
+    def spoiled(self, number):
+        if number == 13:
+            with torch.no_grad():
+                self._model.entity[[17, 250]] = torch.nan
+        return step(self, number)
+
+    monkeypatch.setattr(Run, "_step", spoiled)
+    data = {"negatives": negatives, "neg_size": 300}
+    trainer = trainer_of(tmp_path, train={"steps": 40, "save_every": 5}, data=data)
+    name = GRAPH.entities.name(17)
+    with pytest.raises(FloatingPointError, match=rf"at step 13: row 17 of the entity .*{name}"):
+        trainer.fit()
+    assert json.loads(json.dumps(read_rows(tmp_path))) is not None
+    kept = load_file(tmp_path / "last.safetensors")
+    assert all(bool(tensor.isfinite().all()) for tensor in kept.values())
+    monkeypatch.undo()
+    assert trainer_of(tmp_path, train={"steps": 40}, data=data).fit(resume=True).steps == 40
+
+
+def test_a_state_that_is_not_finite_is_not_saved(tmp_path, monkeypatch):
+    timed_step = Run.make_step
+
+    def spoiled(self):
+        timed_step(self)
+        if self.state.step == 10:
+            with torch.no_grad():
+                self._model.relation[2] = torch.inf
+
+    monkeypatch.setattr(Run, "make_step", spoiled)
+    with pytest.raises(FloatingPointError, match="row 2 of the relation table"):
+        trainer_of(tmp_path, train={"steps": 40, "save_every": 5}).fit()
+    assert bool(load_file(tmp_path / "last.safetensors")["model.relation"].isfinite().all())
+
+
+def test_an_error_of_an_operator_is_not_taken_for_divergence(monkeypatch):
+    def broken(*_, **__):
+        raise ValueError("something else")
+
+    monkeypatch.setattr(ops, "pairwise_scores", broken)
+    with pytest.raises(ValueError, match="something else"):
+        trainer_of().fit()
+
+
+def test_an_interrupt_saves_and_says_how_to_go_on(tmp_path, monkeypatch, capsys):
+    straight = trainer_of()
+    straight.fit()
+    step = Run._step
+
+    def interrupted(self, number):
+        if number == 17:
+            signal.raise_signal(signal.SIGINT)
+        return step(self, number)
+
+    monkeypatch.setattr(Run, "_step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        trainer_of(tmp_path).fit()
+    said = capsys.readouterr().err
+    assert "interrupted after step 18 of 40 and saved" in said
+    assert f"--run {tmp_path} --resume" in said
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    monkeypatch.undo()
+    resumed = trainer_of(tmp_path)
+    resumed.fit(resume=True)
+    assert torch.equal(resumed.model.entity, straight.model.entity)
+
+
+def test_a_run_ends_when_the_time_of_all_invocations_is_up(tmp_path, monkeypatch):
+    straight = trainer_of(train={"steps": 20})
+    straight.fit()
+    timed_step = Run.make_step
+
+    def slow(self):
+        timed_step(self)
+        self.state.seconds_training += 10
+
+    monkeypatch.setattr(Run, "make_step", slow)
+    train = {"steps": 20, "max_total_minutes": 1}
+    result = trainer_of(tmp_path, train=train).fit()
+    assert (result.steps, result.planned_steps, result.best_step) == (6, 20, 6)
+    assert not result.stopped_early
+    assert "6 steps of 20 (out of time)" in repr(result)
+    assert result.test["mrr"] > 0
+    before = (tmp_path / "result.json").read_bytes()
+    assert trainer_of(tmp_path, train=train).fit(resume=True) == result  # its time is up still
+    assert (tmp_path / "result.json").read_bytes() == before
+    monkeypatch.undo()
+    longer = {"steps": 20, "max_total_minutes": 100}
+
+    def killed(self, result):
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "write_result", killed)
+        with pytest.raises(MemoryError):
+            trainer_of(tmp_path, train=longer).fit(resume=True)
+    assert (tmp_path / "result.json").read_bytes() == before  # that of 6 steps
+    assert trainer_of(tmp_path, train=longer).fit(resume=True).steps == 20
+    assert json.loads((tmp_path / "result.json").read_text())["steps"] == 20
+    state = load_file(tmp_path / "last.safetensors")
+    assert torch.equal(state["model.entity"], straight.model.entity)
+
+
+def test_an_evaluation_that_takes_the_rest_of_the_time_ends_the_run_saved(tmp_path, monkeypatch):
+    evaluated = Run.evaluated
+
+    def slow(self, split):
+        self.state.seconds_evaluating += 40
+        return evaluated(self, split)
+
+    monkeypatch.setattr(Run, "evaluated", slow)
+    train = {"steps": 20, "eval_every": 4, "save_every": 10, "max_total_minutes": 1}
+    result = trainer_of(tmp_path, train=train).fit()
+    assert result.steps == 8
+    assert RunFolder(tmp_path).load_last()[1]["step"] == 8
+    assert trainer_of(tmp_path, train=train).fit(resume=True) == result
+
+
+class Clock:
+    """Seconds that pass as a test says: of a step, of an evaluated triple, of a checkpoint."""
+
+    def __init__(self, monkeypatch, step, triple, checkpoint=0.0):
+        self.seconds, self.asked = 0.0, []
+        own_step, ranks, save = Run._step, Placement.ranks, RunFolder.save_last
+
+        def slow_step(run, number):
+            self.seconds += step
+            return own_step(run, number)
+
+        def slow_ranks(placement, model, dataset, split, config, most=None):
+            found = ranks(placement, model, dataset, split, config, most)
+            self.seconds += triple * len(found)
+            self.asked.append((split, len(found)))
+            return found
+
+        def slow_save(folder, tensors, meta, **options):
+            self.seconds += checkpoint
+            save(folder, tensors, meta, **options)
+
+        monkeypatch.setattr(Run, "_step", slow_step)
+        monkeypatch.setattr(Placement, "ranks", slow_ranks)
+        monkeypatch.setattr(RunFolder, "save_last", slow_save)
+        monkeypatch.setattr("time.perf_counter", lambda: self.seconds)
+
+
+@pytest.mark.parametrize("eval_every", [0, 2])
+def test_each_invocation_has_minutes_of_its_own(tmp_path, monkeypatch, eval_every):
+    train = {"steps": 20, "eval_every": eval_every}
+    straight = trainer_of(train=train)
+    straight.fit()
+    clock = Clock(monkeypatch, step=10.0, triple=0.2, checkpoint=3.0)
+    made = [0]
+    while made[-1] < 20:
+        began = clock.seconds
+        result = trainer_of(tmp_path, train=train | {"max_minutes": 3}).fit(resume=True)
+        took = clock.seconds - began
+        assert took <= 180
+        assert result.steps == 20 or took > 120  # the time that is left is the margin of the end
+        assert result.test
+        made.append(result.steps)
+    assert len(made) > 2
+    last = load_file(tmp_path / "last.safetensors")
+    assert torch.equal(last["model.entity"], straight.model.entity)
+    assert [row["step"] for row in read_rows(tmp_path) if "loss" in row] == made[1:]
+
+
+def test_a_first_evaluation_is_estimated_from_64_queries(tmp_path, monkeypatch):
+    clock = Clock(monkeypatch, step=10.0, triple=0.2)
+    result = trainer_of(tmp_path, train={"steps": 20, "max_minutes": 2}).fit()
+    # A first call makes what later ones find made; 32 triples have 64 queries.
+    assert clock.asked == [("valid", 32), ("valid", 32), ("valid", 60), ("test", 60)]
+    assert (result.steps, result.planned_steps) == (7, 20)
+    assert clock.seconds <= 120
+
+
+def test_one_step_is_made_where_the_end_alone_takes_longer(tmp_path, monkeypatch):
+    clock = Clock(monkeypatch, step=1.0, triple=0.7)
+    train = {"steps": 20, "max_minutes": 0.7}
+    said = r"train\.max_minutes: evaluation, test and saving may take 1\.75 minutes of 0\.7"
+    for step in (1, 2):
+        with pytest.warns(UserWarning, match=said):
+            assert trainer_of(tmp_path, train=train).fit(resume=True).steps == step
+    assert clock.seconds > 2 * 42
+
+
+def test_a_run_of_no_triples_to_rank_ends_in_time(tmp_path, monkeypatch):
+    nothing = replace(GRAPH, valid=GRAPH.valid[:0], test=GRAPH.test[:0])
+    clock = Clock(monkeypatch, step=10.0, triple=0.2)
+    result = trainer_of(tmp_path, nothing, train={"steps": 20, "max_minutes": 1}).fit()
+    assert (result.steps, clock.asked) == (5, [])
+
+
+def test_a_trial_leaves_no_time_for_a_test(tmp_path, monkeypatch):
+    Clock(monkeypatch, step=10.0, triple=0.2)
+    made = []
+    for tests in (True, False):
+        trainer = trainer_of(tmp_path / str(tests), train={"steps": 20, "max_minutes": 2})
+        with trainer.opened(tests=tests) as run:
+            run.train()
+            made.append(run.state.step)
+    assert made[0] < made[1]
+
+
+def test_a_second_interrupt_stops_at_once(monkeypatch):
+    def interrupted(self, number):
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Run, "_step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        trainer_of().fit()
+
+
+def test_runs_do_not_overwrite_or_mix(tmp_path):
+    trainer_of(tmp_path, train={"steps": 2}).fit()
+    with pytest.raises(ValueError, match="holds a run"):
+        trainer_of(tmp_path, train={"steps": 2}).fit()
+    with pytest.raises(ValueError, match=r"another config: optim\.lr was 0\.02, is 0\.5"):
+        trainer_of(tmp_path, train={"steps": 2}, optim={"lr": 0.5}).fit(resume=True)
+
+
+@pytest.mark.parametrize("mode", [{"mode": "1vsall"}, {"mode": "kvsall"}])
+def test_a_step_leaves_the_memory_of_the_tables_gradient_to_the_next(mode):
+    name = "cross_entropy" if mode["mode"] == "1vsall" else "bce"
+    trainer = trainer_of(
+        model={"name": "complex", "gamma": 12.0}, train={**mode, "steps": 6}, loss={"name": name}
+    )
+    places = []
+    trainer.model.entity.register_post_accumulate_grad_hook(
+        lambda table: places.append(table.grad.untyped_storage().data_ptr())
+    )
+    with trainer.opened() as run:
+        for _ in range(4):
+            # Of what is made in between, nothing may have that place by chance.
+            between = [torch.empty_like(trainer.model.entity) for _ in range(4)]
+            run.make_step()
+        assert len(set(places)) == 1, "a step took memory of its own"
+        run.evaluated("valid")
+        assert run._optimizer.spares.take(trainer.model.entity) is None
+        del between
+
+
+@pytest.mark.parametrize(
+    ("optim", "train"),
+    [
+        ({"name": "adagrad", "lr": 0.1}, {}),
+        ({"name": "adagrad", "lr": 0.1, "grad_clip": 0.01}, {}),
+        ({"name": "adagrad", "lr": 0.1}, {"accumulate": 3}),
+        ({"name": "adagrad", "lr": 0.1, "weight_decay": 0.1}, {}),
+        ({"name": "adam", "lr": 0.01}, {}),
+        ({"name": "sgd", "lr": 0.1}, {}),
+    ],
+)
+def test_matrices_that_a_step_does_not_use_stay_as_they_are(optim, train, monkeypatch):
+    sections = {
+        "model": {"name": "rescal", "base_dim": 6, "gamma": 12.0, "reciprocal": True},
+        "train": {"mode": "1vsall", "steps": 5, **train},
+        "data": {"train_bs": 16},
+        "loss": {"name": "cross_entropy"},
+        "regularizer": {"name": "dura", "weight": 0.05},
+        "optim": optim,
+    }
+    tables = []
+    for wide in (True, False):  # with a gradient of rows, or of the whole table
+        monkeypatch.setattr(RESCAL, "has_wide_relations", wide)
+        trainer = trainer_of(**sections)
+        shapes = []
+        trainer.model.relation.register_post_accumulate_grad_hook(
+            lambda table, shapes=shapes: shapes.append(table.grad.is_sparse)
+        )
+        with trainer.opened() as run:
+            run.train()
+            state = run._optimizer.tensors()
+        assert any(shapes) is wide
+        tables.append((trainer.model.entity.detach(), trainer.model.relation.detach()))
+        if optim["name"] == "adagrad":
+            assert int(state["model.relation.step"]) == 5
+    for ours, whole in zip(*tables, strict=True):
+        if train or "grad_clip" in optim:  # sums of other parts
+            torch.testing.assert_close(ours, whole)
+        else:
+            assert torch.equal(ours, whole)
+
+
+def test_the_matrices_of_rescal_may_be_frozen():
+    trainer = trainer_of(
+        model={"name": "rescal", "base_dim": 6, "gamma": 12.0},
+        train={"mode": "1vsall", "steps": 3},
+        loss={"name": "cross_entropy"},
+        optim={"name": "adagrad", "lr": 0.1},
+    )
+    trainer.model.relation.requires_grad_(False)
+    before = {name: it.clone() for name, it in trainer.model.state_dict().items()}
+    trainer.fit()
+    same = {name: torch.equal(it, before[name]) for name, it in trainer.model.state_dict().items()}
+    assert same == {"entity": False, "relation": True}
+
+
+def test_a_gradient_that_someone_holds_stays_as_it_is():
+    trainer = trainer_of(
+        model={"name": "complex", "gamma": 12.0},
+        train={"mode": "1vsall", "steps": 6},
+        loss={"name": "cross_entropy"},
+    )
+    held, copies = [], []
+
+    def hold(table):
+        held.append(table.grad)
+        copies.append(table.grad.clone())
+
+    trainer.model.entity.register_post_accumulate_grad_hook(hold)
+    with trainer.opened() as run:
+        first = None
+        for _ in range(4):
+            run.make_step()
+            # Rows of anchors and targets are added after the hook: of the first step, as it ended.
+            first = held[0].clone() if first is None else first
+    assert torch.equal(held[0], first)
+    assert not torch.equal(copies[0], copies[-1])

@@ -1,0 +1,223 @@
+"""Steps of the trainer: losses and gradients of the plain formulas, and the rows they touch."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from kgfast import ConvE, KnownTriples, Reciprocal
+from kgfast.losses import regularizers
+from kgfast.training.data import asked_of
+from kgfast.training.objective import MODES
+from support.small_runs import GRAPH, LEARNERS, NO_GAMMA, trainer_of
+
+
+def plain_scores(model, batch, candidates):
+    """Scores of the queries of a batch with rows [..., G], from the equations, in float64."""
+    anchors, relation = model.entity[batch.anchors], model.relation[batch.relations]
+    sign = 1.0 if batch.side == "tail" else -1.0
+    name = type(model).__name__
+    if name == "TransE":
+        difference = (anchors + sign * relation)[:, None] - candidates
+        return model.gamma - difference.abs().sum(-1)
+    if name == "RESCAL":
+        matrix = relation.view(-1, model.dim, model.dim)
+        matrix = matrix if batch.side == "tail" else matrix.mT
+        return ((anchors[:, None] @ matrix) * candidates).sum(-1)
+    if name == "CP":
+        ends = [anchors.split(model.dim, -1), candidates.split(model.dim, -1)]
+        (query, candidate) = (0, 1) if batch.side == "tail" else (1, 0)
+        return ((ends[0][query] * relation)[:, None] * ends[1][candidate]).sum(-1)
+    if name == "DistMult":
+        return ((anchors * relation)[:, None] * candidates).sum(-1)
+    anchor = torch.complex(*anchors.chunk(2, 1))
+    candidate = torch.complex(*candidates.chunk(2, -1))
+    if name == "ComplEx":
+        turn = torch.complex(relation[:, : model.dim], sign * relation[:, model.dim :])
+        return ((anchor * turn)[:, None] * candidate.conj()).real.sum(-1)
+    phase = sign * relation * (torch.pi / model.embedding_range)
+    turn = torch.polar(torch.ones_like(phase), phase)
+    return model.gamma - ((anchor * turn)[:, None] - candidate).abs().sum(-1)
+
+
+def plain_loss(objective, config, model, batch, hrt):
+    """The loss of a batch without leaves, operators or streams."""
+    own = torch.arange(len(batch.anchors))
+    log_sigmoid = torch.nn.functional.logsigmoid
+    if config.train.mode == "negative":
+        ids, mask = objective.negatives.draw(batch)
+        positive = plain_scores(model, batch, model.entity[batch.targets][:, None])[:, 0]
+        negative = plain_scores(model, batch, model.entity[ids])
+        mask = torch.ones_like(negative, dtype=torch.bool) if mask is None else mask
+        logits = (config.loss.alpha * negative).masked_fill(~mask, -torch.inf)
+        weighted = (logits.softmax(1).detach() * log_sigmoid(-negative)).sum(1)
+        weights = torch.ones(len(own)) if batch.weights is None else batch.weights
+        loss = -(weights * (log_sigmoid(positive) + weighted)).sum() / (2 * weights.sum())
+    else:
+        scores = plain_scores(model, batch, model.entity)
+        if config.train.mode == "1vsall":
+            loss = torch.nn.functional.cross_entropy(scores, batch.targets)
+        else:
+            known = KnownTriples(hrt)
+            indptr, indices = known.exclude(batch.anchors, batch.relations, batch.side)
+            labels = torch.zeros_like(scores)
+            labels[torch.repeat_interleave(indptr.diff()), indices] = 1.0
+            loss = torch.nn.functional.binary_cross_entropy_with_logits(scores, labels)
+    if config.loss.relation_weight:
+        targets = model.entity[batch.targets][:, None]
+        of_each = [
+            plain_scores(model, replace(batch, relations=torch.full_like(own, relation)), targets)
+            for relation in range(len(model.relation))
+        ]
+        of_relations = torch.nn.functional.cross_entropy(torch.cat(of_each, 1), batch.relations)
+        loss = loss + config.loss.relation_weight * of_relations
+    if config.regularizer.name == "none":
+        return loss
+    if config.regularizer.name == "dura":
+        h, t = batch.anchors, batch.targets
+        h, t = (h, t) if batch.side == "tail" else (t, h)
+        triples = torch.stack([h, batch.relations, t], 1)
+        return loss + config.regularizer.weight * regularizers.dura(model, triples)
+    rows = [model.entity[batch.anchors], model.relation[batch.relations]]
+    rows += [] if batch.targets is None else [model.entity[batch.targets]]
+    if config.regularizer.name == "l2":
+        total = sum(row.square().sum() for row in rows)
+    else:
+        total = sum(torch.complex(*row.chunk(2, 1)).abs().pow(3).sum() for row in rows)
+    return loss + config.regularizer.weight * total / len(own)
+
+
+def of(name, **more):
+    """The section of a model; only distances have a gamma of their own here."""
+    return {"model": {"name": name, **({} if name in ("rotate", "transe") else NO_GAMMA), **more}}
+
+
+def penalty(name, weight):
+    return {"regularizer": {"name": name, "weight": weight}}
+
+
+PER_ROW = {"data": {"negatives": "per_row"}}
+FILTERED = {"data": {"negatives": "per_row", "filter_negatives": True}}
+ONE_VS_ALL = {"train": {"mode": "1vsall"}, "loss": {"name": "cross_entropy"}}
+KVS_ALL = {"train": {"mode": "kvsall"}, "loss": {"name": "bce"}}
+
+
+def with_relations(weight):
+    return ONE_VS_ALL | {"loss": {"name": "cross_entropy", "relation_weight": weight}}
+
+
+PLAIN = {
+    "rotate, shared, weights": {"data": {"subsampling": True}, "loss": {"alpha": 0.5}},
+    "rotate, shared, filtered": {"data": {"filter_negatives": True, "neg_size": 200}},
+    "rotate, rows": PER_ROW | penalty("l2", 0.1),
+    "transe, shared": of("transe") | penalty("l2", 0.2),
+    "transe, rows, filtered": of("transe") | FILTERED,
+    "complex, 1vsall": of("complex") | ONE_VS_ALL | penalty("n3", 0.3),
+    "distmult, kvsall": of("distmult") | KVS_ALL | penalty("l2", 0.3),
+    "rotate, kvsall": KVS_ALL,
+    "rotate with inverses, rows, weights": {
+        "model": {"reciprocal": True},
+        "data": {"negatives": "per_row", "filter_negatives": True, "subsampling": True},
+    },
+    "complex with inverses, 1vsall": (
+        of("complex", reciprocal=True) | ONE_VS_ALL | penalty("n3", 0.3)
+    ),
+    "distmult with inverses, kvsall": (
+        of("distmult", reciprocal=True) | KVS_ALL | penalty("l2", 0.3)
+    ),
+    "rescal with inverses, 1vsall, dura": (
+        of("rescal", reciprocal=True) | ONE_VS_ALL | penalty("dura", 0.2)
+    ),
+    "rescal, kvsall, l2": of("rescal") | KVS_ALL | penalty("l2", 0.3),
+    "rescal with inverses, rows, filtered, dura": (
+        of("rescal", reciprocal=True) | FILTERED | penalty("dura", 0.2)
+    ),
+    "rescal with inverses, 1vsall, relations": of("rescal", reciprocal=True) | with_relations(0.5),
+    "cp, shared, dura, relations": (
+        of("cp") | {"loss": {"relation_weight": 0.5}} | penalty("dura", 0.2)
+    ),
+    "complex with inverses, 1vsall, relations": (
+        of("complex", reciprocal=True) | with_relations(4.0)
+    ),
+    "rotate, rows, relations": PER_ROW | {"loss": {"relation_weight": 0.5}},
+    "rotate, 1vsall, more rows than entities": ONE_VS_ALL | {"data": {"train_bs": 1024}},
+}
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_loss_and_gradients_are_those_of_the_plain_formula(name):
+    trainer = trainer_of(**PLAIN[name])
+    config, model = trainer.config, trainer.model
+    with torch.no_grad():
+        model.entity.mul_(3.0)  # away from zero gradients
+    hrt, sides = asked_of(GRAPH.train.hrt, GRAPH.num_relations, model.has_inverses)
+    objective = MODES[config.train.mode](config, hrt, GRAPH.num_entities, sides)
+    for number in (0, 1):  # tail, head; or both of each
+        batch = objective.batches.batch(number)
+        loss = sum(objective(model, batch))
+        loss.backward()
+        found, relation = model.entity.grad.to_dense(), model.relation.grad.to_dense()
+        model.zero_grad(set_to_none=True)
+        inner = model.model if isinstance(model, Reciprocal) else model
+        exact = type(inner)(model.entity.detach().double(), model.relation.detach().double())
+        exact.gamma = getattr(model, "gamma", 0.0)
+        exact.requires_grad_()
+        expected = plain_loss(objective, config, exact, batch, hrt)
+        expected.backward()
+        torch.testing.assert_close(loss.double(), expected, rtol=1e-5, atol=1e-6)
+        for ours, theirs in ((found, exact.entity.grad), (relation, exact.relation.grad)):
+            scale = float(theirs.abs().max())
+            torch.testing.assert_close(ours.double(), theirs, rtol=1e-4, atol=1e-5 * scale)
+
+
+def test_the_inverse_relations_of_conve_are_penalised():
+    sections = LEARNERS["conve, kvsall"][0] | {"regularizer": {"name": "l2", "weight": 1e9}}
+    trainer = trainer_of(**sections)
+    objective = MODES["kvsall"](trainer.config, GRAPH.train.hrt, GRAPH.num_entities)
+    batches = [objective.batches.batch(number) for number in range(objective.batches.per_epoch)]
+    first = {batch.side: batch for batch in reversed(batches)}
+    for side, half in (("tail", slice(0, 6)), ("head", slice(6, 12))):
+        trainer.model.zero_grad(set_to_none=True)
+        sum(objective(trainer.model, first[side])).backward()
+        used = trainer.model.relation.grad.abs().sum(1) > 0
+        assert bool(used[half].any())
+        used[half] = False
+        assert not bool(used.any())
+
+
+def test_batches_of_conve_ask_for_heads_and_tails_alike(monkeypatch):
+    asked, inner = [], ConvE.queries
+
+    def watched(model, anchors, relations, side, dims=None):
+        asked.append((side, relations))
+        return inner(model, anchors, relations, side, dims)
+
+    monkeypatch.setattr(ConvE, "queries", watched)
+    sections = LEARNERS["conve, kvsall"][0]
+    trainer_of(**sections | {"train": sections["train"] | {"steps": 1}}).fit()
+    side, relations = asked[0]  # the evaluation comes later
+    assert side == "tail"
+    assert bool((relations < 6).any())
+    assert bool((relations >= 6).any())
+
+
+def test_accumulated_batches_are_one_step_of_their_mean():
+    trainer = trainer_of(train={"steps": 1, "accumulate": 2}, optim={"name": "sgd", "lr": 1.0})
+    before = trainer.model.entity.detach().clone()
+    objective = MODES["negative"](trainer.config, GRAPH.train.hrt, GRAPH.num_entities)
+    gradient = torch.zeros_like(before)
+    for number in (0, 1):
+        (sum(objective(trainer.model, objective.batches.batch(number))) / 2).backward()
+        gradient += trainer.model.entity.grad.to_dense()
+        trainer.model.entity.grad = None
+    trainer.model.zero_grad(set_to_none=True)
+    trainer.fit()
+    torch.testing.assert_close(trainer.model.entity.detach(), before - gradient)
+
+
+def test_a_step_touches_only_its_rows():
+    trainer = trainer_of(train={"steps": 1}, data={"train_bs": 4, "neg_size": 3})
+    before = trainer.model.entity.detach().clone()
+    trainer.fit()
+    changed = int((trainer.model.entity != before).any(1).sum())
+    assert 0 < changed <= 4 + 4 + 3
