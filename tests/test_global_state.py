@@ -1,10 +1,8 @@
 """What a process sets for itself changes no result: dtype, device, rounding, autocast."""
 
-import ctypes
 import functools
 import os
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -15,7 +13,10 @@ from kgfast import ComplEx, KnownTriples, RotatE, TransE, losses, ops
 from kgfast.extras.heads import StreamedHead
 from kgfast.kernels import cpu
 from support.interpreted import run_interpreted
+from support.sampled import threads
 from support.small_runs import trainer_of
+from support.states import ROUNDINGS, C
+from support.states import state as state_of
 
 B, N, K, WIDTH = 5, 40, 6, 8
 
@@ -219,83 +220,14 @@ WORK = {
 }
 
 
-@contextmanager
-def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
-
-
-@contextmanager
-def default_device(name: str) -> Iterator[None]:
-    torch.set_default_device(name)
-    try:
-        yield
-    finally:
-        torch.set_default_device(None)
-
-
-@contextmanager
-def flushed() -> Iterator[None]:
-    torch.set_flush_denormal(True)
-    try:
-        yield
-    finally:
-        torch.set_flush_denormal(False)
-
-
-@contextmanager
-def deterministic() -> Iterator[None]:
-    torch.use_deterministic_algorithms(True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(False)
-
-
-@contextmanager
-def rounding(mode: int) -> Iterator[None]:
-    library = ctypes.CDLL(None)
-    if not hasattr(library, "fesetround") or library.fesetround(mode):
-        pytest.skip("C cannot change the rounding here")
-    try:
-        assert (1.0 + mode * 2.0**-60) != 0
-        yield
-    finally:
-        library.fesetround(0)
-
-
-@contextmanager
-def everything() -> Iterator[None]:
-    with ExitStack() as stack:
-        for state in (
-            *(default_dtype(torch.float64), default_device("meta"), flushed(), deterministic()),
-            torch.autocast("cpu", torch.bfloat16),
-        ):
-            stack.enter_context(state)
-        yield
-
-
-STATES: dict[str, Callable] = {
-    "float16 by default": lambda: default_dtype(torch.float16),
-    "bfloat16 by default": lambda: default_dtype(torch.bfloat16),
-    "float64 by default": lambda: default_dtype(torch.float64),
-    "meta by default": lambda: default_device("meta"),
-    "denormals flushed": flushed,
-    "inference mode": torch.inference_mode,
-    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
-    "deterministic": deterministic,
-    "upward": lambda: rounding(0x800),
-    "downward": lambda: rounding(0x400),
-    "toward zero": lambda: rounding(0xC00),
-    "everything": everything,
+STATES: dict[str, tuple[str, ...]] = {
+    **{name: (name,) for name in ("float16", "bfloat16", "float64", "meta", "flush", "inference")},
+    **{name: (name,) for name in ("autocast", "deterministic", *ROUNDINGS)},
+    "everything": ("float64", "meta", "flush", "deterministic", "autocast"),
 }
 # What stands between kernels is torch's own arithmetic. It follows a rounding in the last bits; and
 # between operators autocast, whose numbers are halves.
-ROUNDINGS, ROUNDED = ("upward", "downward", "toward zero"), 1e-5
+ROUNDED = 1e-5
 HALVED, HALVES = ("autocast", "everything"), 2e-2
 OF_TORCH = ("sampled_losses", "rankings")
 INTERPRETED = [("everything", it) for it in ("filtered_scores", "row_losses", "rankings")]
@@ -315,25 +247,26 @@ def serve(backend: str) -> None:
 
 
 @pytest.mark.parametrize("work", WORK)
-@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("name", STATES)
 @pytest.mark.parametrize("backend", ["reference", "cpu", "triton"])
-def test_results_are_those_of_a_plain_process(backend, state, work, plain):
+def test_results_are_those_of_a_plain_process(backend, name, work, plain):
     serve(backend)
-    if backend == "reference" and state not in ("float64 by default", "everything", "upward"):
+    if backend == "reference" and name not in ("float64", "everything", "up"):
         pytest.skip("three states are enough where it is slow")
-    if backend == "triton" and (state, work) not in INTERPRETED:
+    if backend == "triton" and (name, work) not in INTERPRETED:
         pytest.skip("a few are enough where it is slower still")
     with ops.use_backend(backend):
         if (backend, work) not in plain:
             plain[backend, work] = WORK[work]()
-        with STATES[state]():
+        with state_of(*STATES[name]):
             found = WORK[work]()
     wanted = plain[backend, work]
-    if state == "inference mode":
-        wanted = without_gradients(backend, work)
+    if name == "inference":
+        with torch.no_grad(), ops.use_backend(backend):
+            wanted = WORK[work]()
     assert len(found) == len(wanted)
-    tolerance = ROUNDED if state in ROUNDINGS else HALVES if state in HALVED else 0.0
-    tolerance = 0.0 if state in HALVED and work not in OF_TORCH else tolerance
+    tolerance = ROUNDED if name in ROUNDINGS else HALVES if name in HALVED else 0.0
+    tolerance = 0.0 if name in HALVED and work not in OF_TORCH else tolerance
     for got, want in zip(found, wanted, strict=True):
         assert (got.dtype, got.device) == (want.dtype, want.device)
         if want.is_floating_point() and tolerance:
@@ -342,18 +275,13 @@ def test_results_are_those_of_a_plain_process(backend, state, work, plain):
             assert torch.equal(got, want)
 
 
-def without_gradients(backend: str, work: str) -> list[Tensor]:
-    with torch.no_grad(), ops.use_backend(backend):
-        return WORK[work]()
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
 def test_training_is_that_of_a_plain_process(dtype):
     """A whole run: sampling, optimizer, evaluation."""
     sections = {"train": {"steps": 4}}
     plain = trainer_of(**sections)
     result = plain.fit()
-    with default_dtype(dtype):
+    with state_of(dtype):
         other = trainer_of(**sections)
         found = other.fit()
     assert found.test == result.test
@@ -362,14 +290,13 @@ def test_training_is_that_of_a_plain_process(dtype):
 
 
 def test_the_state_of_the_process_is_put_back():
-    library = ctypes.CDLL(None)
-    with rounding(0x800), flushed():
+    with state_of("up", "flush"):
         all_scores()
         rankings()
-        assert library.fegetround() == 0x800
+        assert C.fegetround() == ROUNDINGS["up"]
         small = 1e-310
         assert small * 1.0 == 0.0
-    assert library.fegetround() == 0
+    assert C.fegetround() == 0
 
 
 @pytest.mark.slow
@@ -381,13 +308,9 @@ def test_the_kernels_of_triton_interpreted():
 
 def test_kernels_have_the_cores_within_a_block_alone():
     """A loop of a user leaves torch one thread, as the trainer does."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    try:
+    with threads(3):
         with kgfast.cores_for_kernels(torch.device("cpu")):
             assert torch.get_num_threads() == 1
         assert torch.get_num_threads() == 3
         with kgfast.cores_for_kernels(torch.device("cuda")):
             assert torch.get_num_threads() == 3
-    finally:
-        torch.set_num_threads(before)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from support.examples import PATH_STAR
 from support.paths import ROOT
 
 # Of the tree, what is no part of it (or is made in it).
@@ -32,20 +33,6 @@ with warnings.catch_warnings(record=True) as caught:
     ranks = kgfast.rank(model, [(0, 1, 2)])
 print(ranks.realistic.tolist(), [str(it.message) for it in caught])
 """
-
-
-EXAMPLE = [
-    "graph_d=12",
-    "graph_l=4",
-    "graph_vocab_size=400",
-    "graph_replicas=2",
-    "n_layer=1",
-    "n_head=2",
-    "n_embd=16",
-    "batch_size=32",
-    "num_negatives=40",
-    "max_iters=1",
-]
 
 
 @pytest.fixture
@@ -71,7 +58,7 @@ def test_in_a_clone_the_installed_package_is_used(clone):
     for words in (
         ["-c", script],
         ["-m", "kgfast", "info"],
-        ["-m", "examples.path_star.train", *(f"--set={it}" for it in EXAMPLE)],
+        ["-m", "examples.path_star.train", *(f"--set={it}" for it in (*PATH_STAR, "max_iters=1"))],
     ):
         done = subprocess.run([python, *words], cwd=folder, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr

@@ -8,22 +8,11 @@ from itertools import pairwise
 import pytest
 import torch
 
-from support.examples import load
+from support.examples import PATH_STAR, load
 from support.paths import ROOT
 
 star, gpt, train = (load(f"path_star.{name}") for name in ("star", "gpt", "train"))
-SMALL = [
-    "graph_d=12",
-    "graph_l=4",
-    "graph_vocab_size=400",
-    "graph_replicas=2",
-    "n_layer=1",
-    "n_head=2",
-    "n_embd=16",
-    "batch_size=32",
-    "num_negatives=40",
-    "max_iters=3",
-]
+SMALL = *PATH_STAR, "max_iters=3"
 
 
 def config_of(*changes):

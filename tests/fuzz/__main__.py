@@ -25,7 +25,7 @@ sys.path.insert(0, str(sanitizers.ROOT / "benchmarks"))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run; the exit code is 1 where something was found."""
+    """Run the attack; the exit code is 1 where something was found."""
     options = _parser().parse_args(arguments)
     seed = random.SystemRandom().randrange(2**31) if options.seed is None else options.seed
     if options.case and not options.sanitize:

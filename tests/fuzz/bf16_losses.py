@@ -26,7 +26,7 @@ _HALVES = (torch.float16, torch.bfloat16)
 
 
 class _Loss(NamedTuple):
-    """A call of queries, table and bias, what it is asked for, and what its rows are divided by."""
+    """A call of queries, table and bias, its labels, and what its rows are divided by."""
 
     call: Callable[..., Tensor]
     asked: Asked
@@ -35,12 +35,12 @@ class _Loss(NamedTuple):
 
 
 def lacks() -> str:
-    """Why these losses cannot be attacked here."""
+    """Say why these losses cannot be attacked here."""
     return tiers.lacks("bf16 losses")
 
 
 def losses(case: Case) -> None:
-    """``ops.bce``, ``ops.cross_entropy`` and their totals."""
+    """Attack ``ops.bce``, ``ops.cross_entropy`` and their totals."""
     backend = "reference" if case.chance(0.1) else "cpu"
     operands = _operands(case, _NUMBERS[backend])
     loss = _loss(case, operands)
@@ -87,7 +87,7 @@ def _operands(case: Case, most: int) -> Operands:
 
 
 def _loss(case: Case, operands: Operands) -> _Loss:
-    """A loss; some have candidates that a bias leaves out."""
+    """Draw a loss; some have candidates that a bias leaves out."""
     name = case.choice(("bce", "bce_total", "cross_entropy"))
     batch, rows = len(operands.queries), len(operands.table)
     own = operands.bias is not None and len(operands.bias) == rows

@@ -27,54 +27,32 @@ class Case:
         self.notes: list[str] = []
 
     def choice(self, values: Sequence[T]) -> T:
-        """One of the values."""
         return self.pick.choice(values)
 
     def chance(self, probability: float) -> bool:
-        """True that often."""
         return self.pick.random() < probability
 
     def note(self, **drawn: Any) -> None:
-        """Remember what was drawn."""
         self.notes += [f"{name}={value}" for name, value in drawn.items()]
 
     def normal(self, *shape: int) -> torch.Tensor:
-        """Float64 normal numbers."""
         return torch.randn(shape, generator=self.generator, dtype=torch.float64)
 
     def ids(self, count: int, *shape: int) -> torch.Tensor:
-        """Random ids below ``count``."""
         return torch.randint(max(1, count), shape, generator=self.generator, dtype=torch.int64)
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of case.
-
-    Attributes
-    ----------
-    run
-        Runs one case; raises :class:`Wrong` where a promise is broken. Any other exception that
-        leaves it is a finding, too.
-    group
-        What it belongs to in the table of counts.
-    share
-        How many of 1,000 cases are of it.
-    seconds
-        How long a case may take before it counts as a hang, sanitizers off.
-    sanitized
-        Under which sanitizers it runs.
-    lacks
-        Why it cannot run here; nothing where it can.
-    """
+    """A kind of case; ``run`` raises :class:`Wrong` where a promise is broken."""
 
     name: str
     run: Callable[[Case], None]
     group: str
-    share: float
-    seconds: float = 60.0
+    share: float  # of 1,000 cases
+    seconds: float = 60.0  # until a case is a hang, sanitizers off
     sanitized: Sequence[str] = field(default=("address", "thread"))
-    lacks: Callable[[], str] = str
+    lacks: Callable[[], str] = str  # why it cannot run here; nothing where it can
 
 
 def expect(holds: bool, message: str) -> None:
@@ -84,7 +62,7 @@ def expect(holds: bool, message: str) -> None:
 
 
 def refused(call: Callable[[], Any], *, errors: tuple[type[Exception], ...]) -> str:
-    """The message of the error that a call must raise: one line of a screen's length at most."""
+    """Return the message of the error that a call must raise, one line of at most 2,000 letters."""
     try:
         result = call()
     except errors as error:

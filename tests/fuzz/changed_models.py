@@ -48,7 +48,7 @@ class Encoder(nn.Module):
 
 
 def batches(case: Case) -> None:
-    """Ranks and predictions of any batch and number of threads are the same to the bit."""
+    """Expect the same bits of ranks and predictions for any batch and number of threads."""
     own = case.chance(0.5)
     model = Encoder(case) if own else models.draw(case).model
     count, k = case.pick.randint(1, 100), case.pick.randint(1, model.num_entities)
@@ -81,14 +81,14 @@ def batches(case: Case) -> None:
 
 
 class Doubled(nn.Module):
-    """What a table comes to: twice what it holds, exactly."""
+    """A parametrization: twice what it holds, exactly."""
 
     def forward(self, table: Tensor) -> Tensor:
         return 2 * table
 
 
 def forms(case: Case) -> None:
-    """A model that was cast, or whose tables are parametrized, is one of the tables' values."""
+    """Compare a model that was cast or parametrized with one of the tables' values."""
     drawn = models.draw(case, trains=True, computes=False)  # it is copied
     plain, cast, side = drawn.model, case.choice(_CASTS), case.choice(SIDES)
     if cast:

@@ -21,7 +21,7 @@ _BAD_META = [
 
 
 def file(case: Case) -> None:
-    """One file, some of its bytes changed: what was saved, or refused."""
+    """Change bytes of a file: it holds what was saved, or is refused."""
     with scratch() as folder:
         path, state = folder / "a.safetensors", _state(case)
         save(path, *state)
@@ -36,7 +36,7 @@ def file(case: Case) -> None:
 
 
 def folder(case: Case) -> None:
-    """A folder of states whose newest is broken: the one before, or refused."""
+    """Break the newest state of a folder: the one before is read, or all are refused."""
     with scratch() as path:
         run, states = RunFolder(path), [_state(case, step) for step in (1, 2)]
         for state in states:
@@ -61,7 +61,7 @@ def folder(case: Case) -> None:
 
 
 def resume(case: Case) -> None:
-    """A run whose state was tampered with goes on from the one before, or says why not."""
+    """Resume a run whose state was tampered with: from the state before, or it says why not."""
     with scratch() as path:
         config = _config(case)
         _trainer(config, path).fit()

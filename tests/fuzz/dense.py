@@ -19,63 +19,15 @@ Formula = Callable[..., Tensor]
 _HALVES = (torch.float16, torch.bfloat16)
 
 
-def planes(rows: Tensor, count: int, interleaved: bool, dim: int | None) -> list[Tensor]:
-    """The first ``dim`` features of each plane, ``[..., D]``."""
-    if interleaved:
-        parts = [rows[..., plane::count] for plane in range(count)]
-    else:
-        parts = list(rows.chunk(count, -1))
-    return [part[..., :dim] for part in parts]
-
-
-def scores(
-    queries: Tensor,
-    rows: Tensor,
-    score: str,
-    bias: Tensor | None = None,
-    factor: Tensor | None = None,
-    dim: int | None = None,
-) -> Tensor:
-    """Scores of ``queries [..., F]`` with ``rows [..., G]``; at distance 0 the gradient is 0."""
-    return oracles.dense_scores(queries, rows, score, bias=bias, factor=factor, dim=dim)
-
-
-def softplus(x: Tensor) -> Tensor:
-    """``log(1 + exp(x))``; torch's own is off by 2e-9 from 20 on."""
-    return torch.logaddexp(x, torch.zeros_like(x))
-
-
-def bce_rows(scores: Tensor, positives: Sequence[Sequence[int]], a: float, c: float) -> Tensor:
-    """``sum softplus(x) - c sum x - a sum of positives``, each positive once."""
-    labels = torch.full_like(scores, c)
-    for row, ids in enumerate(positives):
-        labels[row, sorted(set(ids))] += a
-    return (softplus(scores) - labels * scores).sum(-1)
-
-
-def cross_entropy_rows(scores: Tensor, targets: Tensor, smoothing: float) -> Tensor:
-    """``logsumexp(x) - (1 - eps) x_target - eps / N sum x``."""
-    own = scores.gather(-1, targets[:, None])[:, 0]
-    return scores.logsumexp(-1) - (1 - smoothing) * own - smoothing * scores.mean(-1)
-
-
 def adversarial_rows(scores: Tensor, alpha: float) -> Tensor:
-    """``sum_i p_i softplus(s_i)``, ``p = softmax(alpha s)`` without gradient."""
+    """Compute ``sum_i p_i softplus(s_i)``, ``p = softmax(alpha s)`` without gradient."""
     chances = (alpha * scores.detach()).softmax(-1)
-    return (chances * softplus(scores)).sum(-1)
+    return (chances * oracles.softplus(scores)).sum(-1)
 
 
 @dataclass(frozen=True)
 class OfScores:
-    """A formula in which the scores of tensors go through an exponential.
-
-    Attributes
-    ----------
-    scores
-        Of the tensors.
-    rows
-        What comes of them.
-    """
+    """A formula ``rows`` of the ``scores`` of tensors, which go through an exponential."""
 
     scores: Formula
     rows: Formula
@@ -84,7 +36,6 @@ class OfScores:
         return self.rows(self.scores(*tensors))
 
     def largest(self, *tensors: Tensor | None) -> float:
-        """The largest magnitude of a score."""
         found = self.scores(*tensors).detach()
         return float(found.abs().max()) if found.numel() else 0.0
 

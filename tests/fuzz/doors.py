@@ -2,14 +2,16 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 import kgfast
-from fuzz import exact, models
+from fuzz import models
 from fuzz.case import Case, expect, refused
-from fuzz.evaluations import Recorded, drawn_graph, excluded
+from fuzz.evaluations import Recorded, answers_of, drawn_graph, excluded, expect_rank
 from fuzz.surroundings import anywhere
+from support import oracles
 from support.lists import padded, random_lists
 
 _SIDES = ("head", "relation", "tail")
@@ -53,38 +55,15 @@ class _Function:
             self.result = torch.empty_like(scores)
         return self.result.copy_(scores)
 
-    def scores(self, triple: list[int], side: str) -> tuple[exact.Floats, int]:
-        """The scores ``[1, C]`` of the query that a triple makes, and its target."""
+    def scores(self, triple: list[int], side: str) -> tuple[oracles.Floats, int]:
+        """Return the scores ``[1, C]`` of the query that a triple makes, and its target."""
         h, r, t = triple
         first, second, target = {"tail": (h, r, t), "head": (t, r, h), "relation": (h, t, r)}[side]
-        return exact.numbers(self.tables[side][first, second])[None], target
-
-
-def _answers(known: set[tuple[int, int, int]], triple: list[int], side: str) -> list[int]:
-    """What is known to answer the query that a triple makes."""
-    place = _SIDES.index(side)
-    rest = triple[:place] + triple[place + 1 :]
-    return [it[place] for it in known if [*it[:place], *it[place + 1 :]] == rest]
-
-
-def _check(
-    ranks: Any, place: tuple[int, int], values: exact.Floats, target: int, answers: list[int],
-    subset: list[int] | None = None,
-) -> None:  # fmt: skip
-    counts = [it[0] for it in exact.counts(values, [target], [answers], subset)]
-    candidates = set(range(values.shape[1]) if subset is None else subset) | {target}
-    wanted = {
-        "greater": counts[0] - counts[2],
-        "equal": counts[1] - counts[3],
-        "num_candidates": len(candidates - (set(answers) - {target})),
-    }
-    for name, own in wanted.items():
-        got = int(getattr(ranks, name)[place])
-        expect(got == own, f"{place}: {name} is {got}, not {own}")
+        return oracles.numbers(self.tables[side][first, second])[None], target
 
 
 def blocks(case: Case) -> None:
-    """``kgfast.rank`` and ``kgfast.topk`` of a function, among all, a list, or lists of each."""
+    """Attack ``kgfast.rank`` and ``topk`` of a function, among all, a list, or lists of each."""
     entities, relations = case.pick.randint(1, 60), case.pick.randint(1, 5)
     function = _Function(case, entities, relations)
     scorer = kgfast.BlockScorer(
@@ -120,16 +99,16 @@ def blocks(case: Case) -> None:
         for column, side in enumerate(sides):
             values, target = function.scores(triple, side)
             among = None if side == "relation" else rows[row]
-            _check(ranks, (row, column), values, target, _answers(held, triple, side), among)
+            expect_rank(ranks, (row, column), values, target, answers_of(held, triple, side), among)
         values, _ = function.scores(triple, "tail")
-        answers = [*_answers(held, triple, "tail"), *left_out[row]]
-        best, _ = exact.best(values, k, [answers], rows[row])
+        answers = [*answers_of(held, triple, "tail"), *left_out[row]]
+        best, _ = oracles.best(values, k, [answers], rows[row])
         got = top.ids[row].tolist()
         expect(got == best[0], f"query {row}: ids {got!r:.300}, not {best[0]!r:.300}")
 
 
 def relations(case: Case) -> None:
-    """``kgfast.rank`` of relations: by their rows, or by the scores of the triples' tails."""
+    """Attack ``kgfast.rank`` of relations: by their rows, or by the scores of tails."""
     drawn = models.draw(case)
     model = drawn.model
     hrt, known, held = drawn_graph(case, model.num_entities, model.num_relations)
@@ -154,12 +133,12 @@ def relations(case: Case) -> None:
         else:
             every = range(model.num_relations)
             scores = [recorded.scores(h, it, "tail", dim)[:, t] for it in every]
-            values = exact.stacked(scores)
-        _check(ranks, (row, 0), values, r, _answers(held, triple, "relation"))
+            values = np.stack(scores, 1)
+        expect_rank(ranks, (row, 0), values, r, answers_of(held, triple, "relation"))
 
 
 def facts(case: Case) -> None:
-    """``kgfast.top_facts``: of all, or of a slice."""
+    """Attack ``kgfast.top_facts``: of all, or of a slice."""
     drawn = models.draw(case)
     model = drawn.model
     _, known, held = drawn_graph(case, model.num_entities, model.num_relations)
@@ -195,7 +174,7 @@ def facts(case: Case) -> None:
 
 
 def _some(case: Case, size: int) -> list[int] | None:
-    """All of so many, or some of them in any order."""
+    """Draw ids in any order, or None for all."""
     if case.chance(0.6):
         return None
     order = torch.randperm(size, generator=case.generator)

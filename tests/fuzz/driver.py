@@ -26,7 +26,7 @@ _KEPT = 200  # findings in a results file; all are counted
 
 @dataclass
 class Tally:
-    """What became of the cases of a kind."""
+    """Counts of the cases of a kind."""
 
     group: str
     cases: int = 0
@@ -38,45 +38,27 @@ class Tally:
 
     @property
     def findings(self) -> int:
-        """All that should not be."""
         return self.wrong + self.crashes + self.hangs + self.reports
 
 
 @dataclass
 class Attack:
-    """One run of the fuzz.
-
-    Attributes
-    ----------
-    seed, counts
-        The seed, and how many cases of each kind.
-    patience
-        How many times as long as usual a case may take.
-    deadline
-        Of :func:`time.monotonic`; no chunk of cases begins after it.
-    environment
-        Of the workers.
-    options, launcher
-        What a command that repeats a case has in addition, and what stands before a worker's.
-    first
-        Cases before this number are left out.
-    """
+    """One run of the fuzz, with ``counts`` cases of each kind."""
 
     seed: int
     counts: Mapping[str, int]
     say: Callable[[str], None]
     workers: int = 2
-    patience: float = 1.0
-    deadline: float = float("inf")
+    patience: float = 1.0  # how many times as long as usual a case may take
+    deadline: float = float("inf")  # of time.monotonic(); no chunk begins after it
     environment: Mapping[str, str] = field(default_factory=dict)
-    options: str = ""
-    launcher: Sequence[str] = ()
-    first: int = 0
+    options: str = ""  # of a command that repeats a case
+    launcher: Sequence[str] = ()  # words before the command of a worker
+    first: int = 0  # cases before this number are left out
     tallies: dict[str, Tally] = field(default_factory=dict)
     findings: list[dict[str, Any]] = field(default_factory=list)
 
     def run(self) -> None:
-        """Run all cases."""
         for name in self.counts:
             self.tallies[name] = Tally(KINDS[name].group)
         self._lock, self._chunks = threading.Lock(), self._all_chunks()
@@ -87,7 +69,7 @@ class Attack:
             thread.join()
 
     def _all_chunks(self) -> Iterator[tuple[Kind, int, int]]:
-        """Chunks of the kinds in turns, so that a run that ends early has seen all of them."""
+        """Yield chunks of the kinds in turns, so that a run that ends early has seen all."""
         rounds = 40
         for turn in range(rounds):
             for name, count in self.counts.items():
@@ -113,7 +95,7 @@ class Attack:
             worker.end()
 
     def _watch(self, worker: "_Worker", kind: Kind, first: int, end: int) -> int:
-        """See cases through; returns the first that has not been run."""
+        """Run cases in a worker; return the number of the first that has not been run."""
         tally, number, begun = self.tallies[kind.name], first, time.monotonic()
         worker.order(kind=kind.name, seed=self.seed, first=first, end=end)
         while True:
@@ -170,7 +152,6 @@ class _Worker:
         self.is_alive, self.is_ready, self._hangs = True, False, False
 
     def order(self, **order: Any) -> None:
-        """Tell it what to run."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(order) + "\n")
@@ -179,7 +160,7 @@ class _Worker:
             pass  # the events say so, too
 
     def event(self, seconds: float) -> dict[str, Any] | None:
-        """The next event; None if it died, or none came in time."""
+        """Read the next event; None if the worker died, or none came in time."""
         end = time.monotonic() + seconds
         while b"\n" not in self._rest:
             left = end - time.monotonic()
@@ -195,7 +176,7 @@ class _Worker:
         return found
 
     def post_mortem(self) -> dict[str, Any]:
-        """End it, and say what it died of."""
+        """End the worker, and say what it died of."""
         if self._hangs:
             self._process.send_signal(signal.SIGABRT)  # faulthandler prints where it was
         try:
@@ -215,7 +196,7 @@ class _Worker:
         return {"what": what, "message": f"{how}: {shown.strip()}"}
 
     def end(self) -> None:
-        """End it and whatever it started."""
+        """End the worker and whatever it started."""
         self.is_alive = False
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)

@@ -11,16 +11,17 @@ import torch
 from torch import Tensor
 
 import kgfast
-from fuzz import exact, models
+from fuzz import models
 from fuzz.case import Case, expect
 from fuzz.models import Drawn
 from fuzz.operands import csr
 from fuzz.surroundings import anywhere
 from kgfast.models.base import SIDES
+from support import oracles
 
 
 class Recorded:
-    """What a model gave during a call."""
+    """The queries and candidates that a model gave during a call."""
 
     def __init__(self, drawn: Drawn) -> None:
         self.drawn = drawn
@@ -50,8 +51,8 @@ class Recorded:
         self._candidates[side, dim] = found
         return found
 
-    def scores(self, anchor: int, relation: int, side: str, dim: int | None) -> exact.Floats:
-        """The canonical scores of one query, ``[1, N]``, from what was recorded."""
+    def scores(self, anchor: int, relation: int, side: str, dim: int | None) -> oracles.Floats:
+        """Return the canonical scores of one query, ``[1, N]``, from what was recorded."""
         key = anchor, relation, side
         query = self._queries.get((*key, dim), self._queries.get((*key, None)))
         held = self._candidates.get((side, dim), self._candidates.get((side, None)))
@@ -65,14 +66,13 @@ class Recorded:
             table = models.cropped(drawn, table, table.shape[1], width)
             query = self._cropped_query(query, width, held.factor is not None)
         factor = None if held.factor is None else held.factor[:, :dim]
-        return exact.scores(query[None], table, score, held.bias, factor)
+        return oracles.canonical_scores(query[None], table, score, held.bias, factor)
 
     def has(self, anchor: int, relation: int, side: str) -> bool:
-        """Whether the model was asked for this query."""
         return any(key[:3] == (anchor, relation, side) for key in self._queries)
 
-    def tails(self, pairs: Sequence[tuple[int, int]]) -> exact.Floats:
-        """The canonical scores of all tails of heads and relations at full width, ``[B, N]``."""
+    def tails(self, pairs: Sequence[tuple[int, int]]) -> oracles.Floats:
+        """Return canonical scores of all tails of heads and relations at full width, ``[B, N]``."""
         missing = [pair for pair in pairs if (*pair, "tail", None) not in self._queries]
         with torch.no_grad():  # as the call had it: RSCF makes others where they train
             if missing:  # pruned before it was asked
@@ -81,11 +81,11 @@ class Recorded:
             held = self._real_candidates("tail")
         rows = torch.stack([self._queries[*pair, "tail", None] for pair in pairs])
         base, score = self.drawn.base, self.drawn.model.score
-        return exact.scores(rows, base.entity, score, held.bias, held.factor)
+        return oracles.canonical_scores(rows, base.entity, score, held.bias, held.factor)
 
     def _cropped_query(self, query: Tensor, width: int, has_factor: bool) -> Tensor:
-        """The first features of each plane of a query of the whole width."""
-        planes, _, _ = exact.LAYOUTS[self.drawn.model.score]
+        """Cut the first features of each plane out of a query of the whole width."""
+        planes, _, _ = oracles.LAYOUTS[self.drawn.model.score]
         planes += has_factor
         base = self.drawn.base
         if self.drawn.model.score in ("dot", "l2"):  # complex rows of scores of reals
@@ -98,7 +98,7 @@ class Recorded:
 
 
 def rank(case: Case) -> None:
-    """``kgfast.rank``: every option."""
+    """Attack ``kgfast.rank`` with every option."""
     drawn = models.draw(case)
     hrt, known, lists = drawn_graph(case, drawn.model.num_entities, drawn.model.num_relations)
     sides = case.choice((("head", "tail"), ("tail", "head"), ("head",), ("tail",)))
@@ -117,44 +117,40 @@ def rank(case: Case) -> None:
             )  # fmt: skip
     finally:
         recorded.close()
+    subset = None if ids is None else [int(it) for it in ids]
     for dim, ranks in found.items() if isinstance(found, dict) else [(dims, found)]:
         for column, side in enumerate(sides):
             for row, triple in enumerate(hrt.tolist()):
-                _check_rank(recorded, ranks, (row, column), triple, side, dim, lists, ids)
+                anchor, target = (
+                    (triple[0], triple[2]) if side == "tail" else (triple[2], triple[0])
+                )
+                values = recorded.scores(anchor, triple[1], side, dim)
+                answers = answers_of(lists, triple, side)
+                expect_rank(ranks, (row, column), values, target, answers, subset)
 
 
-def _check_rank(
-    recorded: Recorded,
+def expect_rank(
     ranks: Any,
     place: tuple[int, int],
-    triple: list[int],
-    side: str,
-    dim: int | None,
-    lists: set[tuple[int, int, int]],
-    ids: Any,
+    values: oracles.Floats,
+    target: int,
+    answers: list[int],
+    subset: list[int] | None = None,
 ) -> None:
-    anchor, target = (triple[0], triple[2]) if side == "tail" else (triple[2], triple[0])
-    values = recorded.scores(anchor, triple[1], side, dim)
-    answers = _answers(lists, anchor, triple[1], side)
-    subset = None if ids is None else [int(it) for it in ids]
-    counts = [it[0] for it in exact.counts(values, [target], [answers], subset)]
+    """Compare a rank, filtered and raw, with that of canonical scores ``[1, C]``."""
+    counts = [it[0] for it in oracles.counts(values, [target], [answers], subset)]
     candidates = set(range(values.shape[1]) if subset is None else subset) | {target}
     left = len(candidates - (set(answers) - {target}))
-    wanted = {
-        "greater": counts[0] - counts[2],
-        "equal": counts[1] - counts[3],
-        "num_candidates": left,
-    }
-    raw = {"greater": counts[0], "equal": counts[1], "num_candidates": len(candidates)}
-    for name, ours in wanted.items():
-        got = int(getattr(ranks, name)[place])
-        expect(got == ours, f"{side} {triple} dim {dim}: {name} is {got}, not {ours}")
-        got = int(getattr(ranks.raw, name)[place])
-        expect(got == raw[name], f"{side} {triple} dim {dim}: raw {name} is {got}, not {raw[name]}")
+    wanted = counts[0] - counts[2], counts[1] - counts[3], left
+    raw = counts[0], counts[1], len(candidates)
+    for kind, of_kind, expected in (("", ranks, wanted), ("raw ", ranks.raw, raw)):
+        for name, right in zip(("greater", "equal", "num_candidates"), expected, strict=True):
+            got = int(getattr(of_kind, name)[place])
+            expect(got == right, f"{place}: {kind}{name} is {got}, not {right}")
 
 
 def topk(case: Case) -> None:
-    """``kgfast.topk``: every option."""
+    """Attack ``kgfast.topk`` with every option."""
     drawn = models.draw(case)
     hrt, known, lists = drawn_graph(case, drawn.model.num_entities, drawn.model.num_relations)
     side = case.choice(SIDES)
@@ -182,8 +178,9 @@ def topk(case: Case) -> None:
     asked = zip(anchors.tolist(), relations.tolist(), strict=True)
     for row, (anchor, relation) in enumerate(asked):
         values = recorded.scores(anchor, relation, side, dim)
-        answers = [*_answers(lists, anchor, relation, side), *left_out[row]]
-        best, _ = exact.best(values, k, [answers], subset)
+        triple = [anchor, relation, anchor]
+        answers = [*answers_of(lists, triple, side), *left_out[row]]
+        best, _ = oracles.best(values, k, [answers], subset)
         got = found.ids[row].tolist()
         expect(got == best[0], f"query {row}: ids {got!r:.300}, not {best[0]!r:.300}")
     counts = drawn.model.num_entities, drawn.model.num_relations
@@ -193,7 +190,7 @@ def topk(case: Case) -> None:
 
 
 def _any_names(case: Case, count: int) -> kgfast.Vocabulary:
-    """Names of any characters, control characters among them."""
+    """Draw names of any characters, control characters among them."""
     most = case.choice((0x20, 0x100, 0x3000, 0x110000))
     texts = ("".join(chr(case.pick.randrange(most)) for _ in range(5)) for _ in range(count))
     return kgfast.Vocabulary([f"{text}{place}" for place, text in enumerate(texts)])
@@ -215,14 +212,13 @@ def excluded(case: Case, anchors: Tensor, count: int) -> tuple[Any, list[list[in
 
 
 def _index(case: Case, drawn: Drawn) -> Any:
-    """Make an index of the model, or none."""
     has_index = case.chance(0.4)
     case.note(indexed=has_index)
     return kgfast.Index(drawn.model, croppable=drawn.dims is not None) if has_index else None
 
 
 def queries(case: Case) -> None:
-    """The score of a model's query with its candidates is the equation's."""
+    """Compare the score of a model's query and candidates with its equation."""
     drawn = models.draw(case)
     if drawn.name in ("conve", "rescal"):
         return
@@ -249,7 +245,7 @@ def queries(case: Case) -> None:
 
 
 def _magnitude(drawn: Drawn, tables: dict[str, Tensor]) -> float:
-    """What rounded operands may cost, a multiple of the largest score that there could be."""
+    """Bound the largest score that there could be, of which errors are a part."""
     entity, relation = tables["entity"].detach(), tables["relation"].detach()
     size = 4 * float(entity.abs().max()) + float(relation.abs().max())
     size *= 1 + (float(relation.abs().max()) * 4 if drawn.rscf else 0)
@@ -263,7 +259,7 @@ def _magnitude(drawn: Drawn, tables: dict[str, Tensor]) -> float:
 def drawn_graph(
     case: Case, entities: int, relations: int
 ) -> tuple[Tensor, Any, set[tuple[int, int, int]]]:
-    """Triples to rank, the index of known ones or none, and those as a set."""
+    """Draw triples to rank, the index of known ones or none, and those as a set."""
 
     def triples(count: int) -> Tensor:
         columns = case.ids(entities, count), case.ids(relations, count), case.ids(entities, count)
@@ -276,10 +272,11 @@ def drawn_graph(
     return hrt, kgfast.KnownTriples(*parts), {tuple(row) for row in torch.cat(parts).tolist()}
 
 
-def _answers(known: set[tuple[int, int, int]], anchor: int, relation: int, side: str) -> list[int]:
-    if side == "tail":
-        return [t for h, r, t in known if (h, r) == (anchor, relation)]
-    return [h for h, r, t in known if (t, r) == (anchor, relation)]
+def answers_of(known: set[tuple[int, int, int]], triple: list[int], side: str) -> list[int]:
+    """List the known answers to the query that a triple makes."""
+    place = ("head", "relation", "tail").index(side)
+    rest = triple[:place] + triple[place + 1 :]
+    return [it[place] for it in known if [*it[:place], *it[place + 1 :]] == rest]
 
 
 def _subset(case: Case, drawn: Drawn) -> Any:

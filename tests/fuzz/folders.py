@@ -15,6 +15,7 @@ import yaml
 from fuzz.case import Case, expect
 from kgfast import datasets
 from kgfast.training import Config
+from support import data_folders
 
 ENTITIES = [f"entity_{number}" for number in range(30)]
 RELATIONS = ["likes", "is in", "größer als"]
@@ -30,11 +31,11 @@ _SMALL = 320 << 20  # bytes of Python objects that reading a small file may take
 
 
 def dataset(case: Case) -> None:
-    """A folder of one of the layouts, some of its bytes changed."""
+    """Change bytes of a folder of one of the layouts."""
     with scratch() as folder:
-        layout = case.choice(sorted(_LAYOUTS))
+        layout = case.choice(["dgl-ke", *data_folders.LAYOUTS])
         case.note(layout=layout)
-        _LAYOUTS[layout](case, folder)
+        _write(case, folder, layout)
         for _ in range(case.pick.randint(0, 3)):
             mutate(case, case.choice(sorted(folder.iterdir())), _TEXTS)
         found = _bounded(lambda: datasets.load(folder), folder)
@@ -52,7 +53,7 @@ def dataset(case: Case) -> None:
 
 
 def config(case: Case) -> None:
-    """A config file, some of it changed."""
+    """Change a config file."""
     with scratch() as folder:
         path = folder / "config.yaml"
         path.write_text(yaml.safe_dump(CONFIG))
@@ -68,7 +69,7 @@ def config(case: Case) -> None:
 
 
 def _bounded(call: Callable[[], Any], folder: Path, lines: int = 1) -> Any:
-    """The result, or None where it was refused as it should be: a line for each mistake."""
+    """Return the result, or None where it was refused as it should be: a line for each mistake."""
     tracemalloc.start()
     try:
         result = call()
@@ -90,7 +91,6 @@ def _bounded(call: Callable[[], Any], folder: Path, lines: int = 1) -> Any:
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A folder for a case."""
     folder = Path(tempfile.mkdtemp(prefix="kgfast-fuzz-"))
     try:
         yield folder
@@ -98,64 +98,30 @@ def scratch() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _triples(case: Case, separator: str, *, order: str = "hrt", names: bool = True) -> str:
-    lines = []
-    for _ in range(case.pick.randint(1, 20)):
-        h, t = (case.pick.randrange(len(ENTITIES)) for _ in range(2))
-        r = case.pick.randrange(len(RELATIONS))
-        ids = {"h": h, "r": r, "t": t}
-        words = {"h": ENTITIES[h], "r": RELATIONS[r], "t": ENTITIES[t]}
-        lines.append(separator.join(str((words if names else ids)[it]) for it in order))
-    return "\n".join(lines) + "\n"
+def _write(case: Case, folder: Path, layout: str) -> None:
+    """Write a random graph in a layout."""
+
+    def some(names: list[str]) -> int:
+        return case.pick.randrange(len(names))
+
+    splits = {
+        split: [
+            (some(ENTITIES), some(RELATIONS), some(ENTITIES))
+            for _ in range(case.pick.randint(1, 20))
+        ]
+        for split in ("train", "valid", "test")
+    }
+    if layout in data_folders.LAYOUTS:
+        names = ENTITIES, RELATIONS
+        data_folders.write(folder, data_folders.LAYOUTS[layout](splits, names))
+        return
+    named = {
+        split: [(ENTITIES[h], RELATIONS[r], ENTITIES[t]) for h, r, t in rows]
+        for split, rows in splits.items()
+    }
+    data_folders.write_dglke(folder, case.choice(data_folders.ORDERS), triples=named)
 
 
-def _numbered(names: list[str]) -> str:
-    return "".join(f"{number}\t{name}\n" for number, name in enumerate(names))
-
-
-def _plain(case: Case, folder: Path) -> None:
-    for split in ("train", "valid", "test"):
-        (folder / f"{split}.txt").write_text(_triples(case, "\t"))
-
-
-def _official(case: Case, folder: Path) -> None:
-    _plain(case, folder)
-    (folder / "entities.dict").write_text(_numbered(ENTITIES))
-    (folder / "relations.dict").write_text(_numbered(RELATIONS))
-
-
-def _dglke(case: Case, folder: Path) -> None:
-    for split in ("train", "valid", "test"):
-        (folder / f"{split}.tsv").write_text(_triples(case, "\t", names=False))
-    (folder / "entities.tsv").write_text(_numbered(ENTITIES))
-    (folder / "relations.tsv").write_text(_numbered(RELATIONS))
-
-
-def _openke(case: Case, folder: Path) -> None:
-    for split in ("train", "valid", "test"):
-        text = _triples(case, " ", order="htr", names=False)
-        (folder / f"{split}2id.txt").write_text(f"{text.count(chr(10))}\n{text}")
-    for kind, names in (("entity", ENTITIES), ("relation", RELATIONS)):
-        lines = "".join(f"{name}\t{number}\n" for number, name in enumerate(names))
-        (folder / f"{kind}2id.txt").write_text(f"{len(names)}\n{lines}")
-
-
-def _libkge(case: Case, folder: Path) -> None:
-    for split in ("train", "valid", "test"):
-        (folder / f"{split}.del").write_text(_triples(case, "\t", names=False))
-    (folder / "entity_ids.del").write_text(_numbered(ENTITIES))
-    (folder / "relation_ids.del").write_text(_numbered(RELATIONS))
-    names = {"files": {"train": {"filename": "train.del"}}}
-    (folder / "dataset.yaml").write_text(yaml.safe_dump({"dataset": names}))
-
-
-_LAYOUTS: dict[str, Callable[[Case, Path], None]] = {
-    "plain": _plain,
-    "official": _official,
-    "dgl-ke": _dglke,
-    "openke": _openke,
-    "libkge": _libkge,
-}
 _BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{one}: &{one} [{', '.join([f'*{two}'] * 9)}]\n"
     for two, one in zip("abcdefghijklm", "bcdefghijklmn", strict=True)

@@ -8,22 +8,23 @@ from torch import Tensor
 from fuzz import dense
 from fuzz.case import Case, expect
 from fuzz.operands import SPREAD, Operands, csr, draw
-from fuzz.surroundings import STATES, anywhere, state
+from fuzz.surroundings import anywhere
 from kgfast import ops
+from support import oracles
+from support.states import STATES, state
 
 LOSS_SCORES = ("dot", "l1", "l2", "rotate", "rotate_interleaved")
 KINDS = (*SPREAD[:-1], "same", "few")  # others differ in what float32 takes for zero
 
 
 def pairwise(case: Case) -> None:
-    """``ops.pairwise_scores``."""
     operands = _differentiable(case)
     with anywhere(case):
         dense.check("pairwise_scores", *_pairwise(operands), *_grads(case, operands))
 
 
 def indexed(case: Case) -> None:
-    """``ops.indexed_scores``, with dense and with row-sparse gradients."""
+    """Attack ``ops.indexed_scores``, with dense and with row-sparse gradients."""
     operands = _differentiable(case)
     if not len(operands.table):
         return
@@ -38,7 +39,6 @@ def indexed(case: Case) -> None:
 
 
 def losses(case: Case) -> None:
-    """``ops.bce``, ``ops.cross_entropy`` and their totals."""
     operands = _differentiable(case, LOSS_SCORES)
     if not len(operands.table):
         return
@@ -50,7 +50,6 @@ def losses(case: Case) -> None:
 
 
 def adversarial(case: Case) -> None:
-    """``ops.adversarial_rows``."""
     rows, columns = case.pick.randint(1, 40), case.choice((1, 2, 7, 8, 15, 16, 17, 64, 255, 1025))
     scores = (case.normal(rows, columns) * 10.0 ** case.pick.randint(-3, 3)).float()
     if case.chance(0.3):
@@ -69,7 +68,6 @@ def adversarial(case: Case) -> None:
 
 
 def row_adam(case: Case) -> None:
-    """``ops.row_adam`` over some steps."""
     rows, width = case.pick.randint(1, 60), case.choice((1, 3, 8, 16, 33, 130))
     count = case.pick.randint(0, rows)
     tables = [case.normal(rows, width).float() for _ in range(3)]
@@ -95,7 +93,7 @@ def row_adam(case: Case) -> None:
 
 
 def row_adagrad(case: Case) -> None:
-    """``ops.row_adagrad`` over some steps, of all rows or of some."""
+    """Compare steps over all rows or some with float64."""
     shape = [case.pick.randint(1, 60), case.choice((1, 3, 16, 130, 1500))]
     count = case.pick.randint(0, shape[0])
     of_some = case.choice((False, True))
@@ -120,7 +118,7 @@ def row_adagrad(case: Case) -> None:
 
 
 def in_state(case: Case) -> None:
-    """Scores and losses are the same under every global state of torch."""
+    """Expect the same scores and losses under every global state of torch."""
     name = case.choice(STATES)
     losses = "bce", "bce_total", "cross_entropy", "cross_entropy_total"
     kind = case.choice(("pairwise", "indexed", *losses))
@@ -155,7 +153,7 @@ def in_state(case: Case) -> None:
 
 
 def _differentiable(case: Case, scores: tuple[str, ...] | None = None) -> Operands:
-    """Operands whose gradients are not ill-posed, of one of some scores."""
+    """Draw operands whose gradients are not ill-posed, of one of some scores."""
     while True:
         operands = draw(case, values=KINDS, large=0.0)
         if scores is None or operands.score in scores:
@@ -170,7 +168,7 @@ def _differentiable(case: Case, scores: tuple[str, ...] | None = None) -> Operan
 
 
 def _grads(case: Case, operands: Operands, factor: bool = True) -> tuple[Any, Any, Any]:
-    """What is differentiated, whether it is, and the gradient that comes in."""
+    """Draw which tensors are differentiated, and the gradient that comes in."""
     tensors = [operands.queries, operands.table, operands.bias]
     tensors += [operands.factor] if factor else []
     mode = case.choice(("all", "all", "none", "some"))
@@ -194,7 +192,9 @@ def _pairwise(operands: Operands) -> tuple[Any, Any]:
 
     def formula(queries: Tensor, table: Tensor, bias: Any, factor: Any) -> Tensor:
         pairs = queries[:, None], table[None], operands.score
-        return _stacked(operands, lambda dim: dense.scores(*pairs, bias, factor, dim))
+        return _stacked(
+            operands, lambda dim: oracles.dense_scores(*pairs, bias=bias, factor=factor, dim=dim)
+        )
 
     return call, formula
 
@@ -210,7 +210,9 @@ def _indexed(operands: Operands, index: Tensor, sparse: bool) -> tuple[Any, Any]
         own = None if bias is None else bias.expand(len(table))[index]
         of = None if factor is None else factor[index]
         pairs = queries[:, None], table[index], operands.score
-        return _stacked(operands, lambda dim: dense.scores(*pairs, own, of, dim))
+        return _stacked(
+            operands, lambda dim: oracles.dense_scores(*pairs, bias=own, factor=of, dim=dim)
+        )
 
     return call, formula
 
@@ -219,7 +221,7 @@ def _loss(case: Case, operands: Operands, name: str) -> tuple[Any, Any]:
     rows, batch, score = len(operands.table), len(operands.queries), operands.score
 
     def scores(queries: Tensor, table: Tensor, bias: Any) -> Tensor:
-        return dense.scores(queries[:, None], table[None], score, bias)
+        return oracles.dense_scores(queries[:, None], table[None], score, bias=bias)
 
     divisor = case.choice((1.0, 7.5)) if name.endswith("_total") else 0.0
     if name.startswith("cross_entropy"):
@@ -232,7 +234,7 @@ def _loss(case: Case, operands: Operands, name: str) -> tuple[Any, Any]:
             return ops.cross_entropy(*given)
 
         def of_scores(found: Tensor) -> Tensor:
-            made = dense.cross_entropy_rows(found, targets, smoothing)
+            made = oracles.softmax_cross_entropy(found, targets, smoothing)
             return made.sum() / divisor if divisor else made
 
         return call, dense.OfScores(scores, of_scores)
@@ -246,7 +248,7 @@ def _loss(case: Case, operands: Operands, name: str) -> tuple[Any, Any]:
         return ops.bce(queries, table, bias, *labels)
 
     def bce_of_scores(found: Tensor) -> Tensor:
-        rows = dense.bce_rows(found, positives, a, c)
+        rows = oracles.binary_cross_entropy(found, positives, a, c)
         return rows.sum() / divisor if divisor else rows
 
     return call_bce, dense.OfScores(scores, bce_of_scores)

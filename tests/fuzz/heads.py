@@ -7,10 +7,11 @@ from fuzz import dense
 from fuzz.case import Case, expect
 from fuzz.surroundings import anywhere
 from kgfast.extras.heads import StreamedHead
+from support import oracles
 
 
 def head(case: Case) -> None:
-    """``StreamedHead``: the loss with its gradients, the best, draws."""
+    """Attack ``StreamedHead``: the loss with its gradients, the best, draws."""
     outputs, dim = case.choice((1, 2, 9, 64, 1025, 2100)), case.choice((1, 3, 8, 33))
     rows, has_bias = case.pick.randint(0, 9), case.chance(0.5)
     hidden = case.normal(rows, dim).float()
@@ -39,10 +40,10 @@ def head(case: Case) -> None:
         return made(weight, bias).loss(hidden, pool[places], reduction="none", **options)
 
     def scores(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return dense.scores(hidden[:, None], weight, "dot", bias)[:, pool]
+        return oracles.dense_scores(hidden[:, None], weight, "dot", bias=bias)[:, pool]
 
     formula = dense.OfScores(
-        scores, lambda found: dense.cross_entropy_rows(found, places, smoothing)
+        scores, lambda found: oracles.softmax_cross_entropy(found, places, smoothing)
     )
     tensors = hidden, weight, bias
     needs = [it is not None for it in tensors]
@@ -59,7 +60,7 @@ def head(case: Case) -> None:
 def _draws(
     case: Case, head: StreamedHead, hidden: Tensor, pool: Tensor, ids: Tensor | None
 ) -> None:
-    """Draws are candidates, those of ``top_k`` its best, and rows do not depend on others."""
+    """Expect draws among the candidates and the best, whatever the other rows are."""
     top_k = case.choice((None, 1, min(5, len(pool)), len(pool)))
     temperature = case.choice((1e-20, 0.3, 1.0, 50.0))
     case.note(top_k=top_k, temperature=temperature)

@@ -13,7 +13,7 @@ _OPTIMIZERS = ("SGD", "Adam", "AdamW", "Adagrad")
 
 
 def writes(case: Case) -> None:
-    """``kgfast.rank`` with an index, after writes of every kind that must be seen."""
+    """Attack ``kgfast.rank`` with an index, after writes of every kind that must be seen."""
     is_inference = case.chance(0.2)
     entities, relations, dim = case.pick.randint(2, 300), case.pick.randint(1, 4), 4
     with torch.inference_mode(is_inference):
@@ -44,7 +44,7 @@ def writes(case: Case) -> None:
 
 
 def _step(case: Case, model: kgfast.Model) -> None:
-    """A step of an optimizer of torch, with gradients of some parameters."""
+    """Take a step of an optimizer of torch, with gradients of some parameters."""
     how = case.choice(({"fused": True}, {"foreach": True}, {}))
     name = case.choice(_OPTIMIZERS)
     case.note(optimizer=name, how=how)
@@ -70,7 +70,7 @@ def _row_adam(case: Case, model: kgfast.Model) -> None:
 
 
 def _replaced(case: Case, model: kgfast.Model) -> None:
-    """Another parameter on the same memory, which may have been written to as often."""
+    """Put another parameter on the same memory, which may have been written to as often."""
     count, data = model.entity._version, model.entity.data
     model.entity = nn.Parameter(data)
     if case.chance(0.5):

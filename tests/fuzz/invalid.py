@@ -19,13 +19,11 @@ _NOT_TENSORS = (None, 3, "x", [1.0], object())
 
 
 def operators(case: Case) -> None:
-    """The operators of ``kgfast.ops``."""
     name, call = case.choice(sorted(_OPERATORS.items()))
     _spoil(case, name, call, _operands(case, name))
 
 
 def calls(case: Case) -> None:
-    """``kgfast.rank``, ``kgfast.topk``, the losses, and what they take."""
     name, call = case.choice(sorted(_CALLS.items()))
     _spoil(case, name, call, _arguments(case, name))
 
@@ -41,7 +39,7 @@ def _spoil(case: Case, name: str, call: Callable[..., Any], arguments: Arguments
 
 
 def _operands(case: Case, name: str) -> Arguments:
-    """A valid call of an operator, with every argument that can be spoilt."""
+    """Make a valid call of an operator, with every argument that can be spoilt."""
     filtered = name in ("rank_counts", "topk", "pairwise_scores", "indexed_scores")
     score = case.choice(("dot", "rotate", "rscf_l1") if filtered else ("dot", "l1", "rotate"))
     width = 3 * WIDTH if score == "rscf_l1" else WIDTH
@@ -104,7 +102,6 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
 
 
 def _arguments(case: Case, name: str) -> Arguments:
-    """A valid call of a function of a model."""
     model = case.choice((_rotate, _transe, _distmult))(case)
     hrt = torch.tensor([[0, 0, 1], [6, 1, 2], [3, 0, 3]])
     given: Arguments = {"model": model}
@@ -213,7 +210,7 @@ def _always(*values: Any) -> list[Spoiler]:
 
 
 def _with(place: tuple[int, ...], value: float) -> Spoiler:
-    """A copy with one number replaced."""
+    """Return a spoiler that replaces one number of a copy."""
 
     def spoil(tensor: Any) -> Any:
         copy = torch.as_tensor(tensor).clone()

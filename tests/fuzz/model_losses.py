@@ -14,13 +14,14 @@ from fuzz.case import Case, expect
 from fuzz.models import Drawn
 from fuzz.surroundings import anywhere
 from kgfast.models.base import SIDES
+from support import oracles
 
 SAMPLED = ("nssa", "margin", "logistic")
 Scores = Callable[[Tensor], Tensor]
 
 
 def sampled(case: Case) -> None:
-    """nssa, margin, logistic, and med of croppable models."""
+    """Attack nssa, margin, logistic, and med of croppable models."""
     drawn = models.draw(case, trains=True)
     if drawn.name == "conve":
         return
@@ -65,7 +66,7 @@ def sampled(case: Case) -> None:
 
 
 def whole(case: Case) -> None:
-    """bce and cross_entropy over all entities."""
+    """Attack bce and cross_entropy over all entities."""
     drawn = models.draw(case, trains=True)
     transforms = drawn.rscf and "A2" in models.tables_of(drawn, torch.float64)
     if transforms:
@@ -88,10 +89,10 @@ def whole(case: Case) -> None:
     def definition(tables: dict[str, Tensor]) -> Tensor:
         found = scores(tables)
         if name == "cross_entropy":
-            rows = dense.cross_entropy_rows(found, targets, smoothing)
+            rows = oracles.softmax_cross_entropy(found, targets, smoothing)
             return _reduced(rows, batch, reduction)
         a, c = (1 - smoothing, smoothing / count) if smoothing else (1.0, 0.0)
-        rows = dense.bce_rows(found, [[it] for it in targets.tolist()], a, c)
+        rows = oracles.binary_cross_entropy(found, [[it] for it in targets.tolist()], a, c)
         return _reduced(rows, batch * count, reduction)
 
     if drawn.name == "conve":
@@ -138,7 +139,7 @@ def _compare(
 def _sizes(
     loss: Tensor, tables: Mapping[str, Tensor], scores: Sequence[Tensor]
 ) -> dict[str, float]:
-    """How large the numbers are that scores add to the gradient of each table."""
+    """Measure how large the numbers are that scores add to the gradient of each table."""
     of_scores = torch.autograd.grad(loss.sum(), scores, retain_graph=True) if scores else ()
     leaves = {name: it for name, it in tables.items() if it.requires_grad}
     if not of_scores:
@@ -158,7 +159,7 @@ def _spread(loss: Tensor) -> float:
 
 
 def _sampled(case: Case, name: str, batch: int) -> tuple[dict[str, Any], Any]:
-    """Options of a loss, and its formula of scores, mask and reduction."""
+    """Draw options of a loss, and make its formula of scores, mask and reduction."""
     if name == "nssa":
         alpha = case.choice((0.0, 0.5, 1.0))
         weights = None if case.chance(0.6) else case.normal(batch).abs().float() + 0.1
@@ -167,8 +168,8 @@ def _sampled(case: Case, name: str, batch: int) -> tuple[dict[str, Any], Any]:
             logits = alpha * negative.detach()
             kept = torch.ones_like(logits, dtype=torch.bool) if mask is None else mask
             chances = logits.masked_fill(~kept, -torch.inf).softmax(-1).nan_to_num(0.0)
-            wrong = (chances * dense.softplus(negative)).sum(-1)
-            rows = (wrong + dense.softplus(-positive)) / 2
+            wrong = (chances * oracles.softplus(negative)).sum(-1)
+            rows = (wrong + oracles.softplus(-positive)) / 2
             shares = torch.ones_like(rows) if weights is None else weights.to(rows.dtype)
             return _reduced(rows * shares, shares.sum(), reduction)
 
@@ -184,9 +185,9 @@ def _sampled(case: Case, name: str, batch: int) -> tuple[dict[str, Any], Any]:
         return {"margin": width}, margin
 
     def logistic(positive: Tensor, negative: Tensor, mask: Any, reduction: str) -> Tensor:
-        terms = dense.softplus(negative)
+        terms = oracles.softplus(negative)
         kept = torch.ones_like(terms) if mask is None else mask.to(terms.dtype)
-        rows = dense.softplus(-positive) + (terms * kept).sum(-1)
+        rows = oracles.softplus(-positive) + (terms * kept).sum(-1)
         return _reduced(rows, kept.sum() + batch, reduction)
 
     return {}, logistic
@@ -205,7 +206,7 @@ def _med(
     mask: Any,
     cancelling: dict[str, float],
 ) -> Tensor:
-    """The loss of docs/med_rscf.md, with softmax weights of positives and ``exp`` of sub-models."""
+    """Compute the loss of docs/med_rscf.md, with softmax weights and ``exp`` of sub-models."""
 
     def chances(name: str, sign: float, scores: Tensor) -> Tensor:
         """Softmax weights ``q``, by a scale ``w`` whose gradient is ``sum s q (g - sum q g)``.
@@ -226,7 +227,7 @@ def _med(
     kept = torch.ones_like(found[0][1], dtype=torch.bool) if mask is None else mask
     total: Any = 0.0
     for place, (positive, negative) in enumerate(found):
-        log_right, log_wrong = dense.softplus(-positive), dense.softplus(negative)
+        log_right, log_wrong = oracles.softplus(-positive), oracles.softplus(negative)
         if place == 0:
             improving = log_right.mean() + log_wrong[kept].sum() / max(1, int(kept.sum()))
         else:
@@ -249,7 +250,7 @@ def _huber(x: Tensor) -> Tensor:
 def _conve(
     drawn: Drawn, tables: dict[str, Tensor], anchors: Tensor, relations: Tensor, side: str
 ) -> Tensor:
-    """The network by torch, on tables of another precision; in eval mode."""
+    """Compute the network by torch, on tables of another precision; in eval mode."""
     model, dtype = drawn.model, tables["entity"].dtype
     named = {
         name: it.to(dtype) for name, it in model.state_dict().items() if it.is_floating_point()

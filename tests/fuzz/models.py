@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fuzz import dense
 from fuzz.case import Case
-from fuzz.operands import matrix, strided
+from fuzz.operands import matrix
 from kgfast import MED, RSCF, Candidates, ComplEx, ConvE, DistMult, RotatE, TransE
-from support.problems import cast
+from support import oracles
+from support.problems import cast, strided
 
 NAMES = ("rotate", "rotate l2", "transe", "distmult", "complex", "conve", "rescal")
 FILTERED = ("rotate", "transe", "distmult", "complex")
@@ -36,7 +36,7 @@ class Drawn:
 
     @property
     def base(self) -> Any:
-        """The model inside of RSCF and MED."""
+        """Return the model inside of RSCF and MED."""
         model = self.model
         while isinstance(model, (MED, RSCF)):
             model = model.model
@@ -156,7 +156,7 @@ def _croppable(case: Case, drawn: Drawn, dim: int) -> None:
 def score_of(
     drawn: Drawn, tables: dict[str, Tensor], hrt: Tensor, side: str, dim: int | None = None
 ) -> Tensor:
-    """Scores of triples ``[..., 3]`` with gamma, by the equations, from tables by their names."""
+    """Score triples ``[..., 3]`` with gamma, by the equations, from tables by their names."""
     base = drawn.base
     head, tail = (tables["entity"][hrt[..., place]] for place in (0, 2))
     relation = tables["relation"][hrt[..., 1]]
@@ -177,13 +177,13 @@ def score_of(
         return gamma - torch.linalg.vector_norm(head + relation - tail, order, dim=-1)
     if drawn.name == "distmult":
         return (head * relation * tail).sum(-1)
-    h, t = (dense.planes(it, 2, layout == "interleaved", None) for it in (head, tail))
+    h, t = (oracles.planes(it, 2, layout == "interleaved") for it in (head, tail))
     if drawn.name == "complex":
-        r = dense.planes(relation, 2, layout == "interleaved", None)
+        r = oracles.planes(relation, 2, layout == "interleaved")
         re, im = h[0] * r[0] - h[1] * r[1], h[0] * r[1] + h[1] * r[0]
         return (re * t[0] + im * t[1]).sum(-1)
     if base.relation_format == "complex":
-        r = dense.planes(relation, 2, layout == "interleaved", None)
+        r = oracles.planes(relation, 2, layout == "interleaved")
         cosine, sine = r[0], r[1]
     else:
         angle = relation * base.phase_unit
@@ -200,7 +200,7 @@ def score_of(
 
 
 def cropped(drawn: Drawn, rows: Tensor, width: int, dim: int | None) -> Tensor:
-    """The columns of a crop of rows, in the same layout."""
+    """Cut the columns of a crop out of rows, in the same layout."""
     if dim is None:
         return rows
     count = width // drawn.base.dim
@@ -213,7 +213,7 @@ def _filtered(
     drawn: Drawn, tables: dict[str, Tensor], head: Tensor, relation: Tensor, tail: Tensor,
     dim: int | None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """RSCF: what becomes of rows that are cropped already."""
+    """Filter rows that are cropped already, by the equations of RSCF."""
 
     def crop(name: str, first: str, second: str) -> Tensor:
         wide = [tables[it].shape[1] for it in (first, second)]
@@ -239,7 +239,7 @@ def _filtered(
         return unit + 1, note
 
     def watched(product: Tensor, other: Tensor, note: Note) -> Tensor:
-        """A product with a scale: what one entity brings may cancel what the other does."""
+        """Note the size of a product with a scale: the parts of two entities may cancel."""
         if product.requires_grad and product.dtype == torch.float64:
             product.register_hook(lambda gradient: note(gradient * other.detach()))
         return product
@@ -255,7 +255,7 @@ def _filtered(
 
 
 def parameters_of(drawn: Drawn) -> dict[str, Tensor]:
-    """The model's own parameters by the last part of their names, and leaves of its tables."""
+    """Return parameters by the last part of their names, and leaves of the model's tables."""
     found: dict[str, Tensor] = {**drawn.leaves}
     for name, parameter in drawn.model.named_parameters():
         found.setdefault(name.rpartition(".")[2], parameter)  # a network's parts come last
@@ -263,7 +263,6 @@ def parameters_of(drawn: Drawn) -> dict[str, Tensor]:
 
 
 def tables_of(drawn: Drawn, dtype: torch.dtype) -> dict[str, Tensor]:
-    """The same as leaves of a precision."""
     return {
         name: it.detach().to(dtype, copy=True).requires_grad_(it.requires_grad)
         for name, it in parameters_of(drawn).items()

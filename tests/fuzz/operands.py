@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from fuzz.case import Case
-from fuzz.exact import LAYOUTS
-from support.problems import cast
+from support.oracles import LAYOUTS
+from support.problems import cast, strided, table_of
 
 DTYPES = (torch.float32, torch.float32, torch.float16, torch.bfloat16, torch.float64)
 DIMS = (1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 33, 63, 64, 65, 100, 127, 128, 130)
@@ -19,7 +19,7 @@ VALUES = (*SPREAD, "same", "close", "few", "tiny", "subnormal", "huge", "vast")
 
 @dataclass
 class Operands:
-    """What every operator takes."""
+    """The arguments that all operators share."""
 
     queries: Tensor
     table: Tensor
@@ -30,16 +30,13 @@ class Operands:
 
     @property
     def crops(self) -> list[int | None]:
-        """The crops, None for the whole row."""
         return [None] if self.dims is None else list(self.dims)
 
     def keywords(self) -> dict[str, object]:
-        """Those that all operators but the losses share."""
         return {"bias": self.bias, "factor": self.factor, "dims": self.dims}
 
 
 def draw(case: Case, *, values: tuple[str, ...] = VALUES, large: float = 0.01) -> Operands:
-    """Operands of a random score."""
     score, kind = case.choice(list(LAYOUTS)), case.choice(values)
     dtype = torch.float64 if kind == "vast" else case.choice(DTYPES)
     dim, rows, batch = case.choice(DIMS), case.choice(ROWS), case.choice(BATCHES)
@@ -55,7 +52,6 @@ def draw(case: Case, *, values: tuple[str, ...] = VALUES, large: float = 0.01) -
 def drawn(
     case: Case, score: str, kind: str, dtype: torch.dtype, dim: int, rows: int, batch: int
 ) -> Operands:
-    """Operands of the given score, values and sizes."""
     _, of_candidate, _ = LAYOUTS[score]
     pool = matrix(case, kind, rows + batch, of_candidate * dim)
     table = cast(pool[:rows], dtype)
@@ -93,67 +89,23 @@ def drawn(
 
 
 def matrix(case: Case, kind: str, rows: int, width: int) -> Tensor:
-    """Float64 values of a kind that is hard in its own way, ``[rows, width]``."""
-
-    def whole(low: int, high: int, *shape: int) -> Tensor:
-        return torch.randint(low, high, shape, generator=case.generator, dtype=torch.int64).double()
-
-    if kind == "normal":
-        return case.normal(rows, width)
-    if kind == "grid":
-        return whole(-2, 3, rows, width)
-    if kind == "signs":
-        return 2 * whole(0, 2, rows, width) - 1
-    if kind == "zero":
-        return torch.zeros(rows, width, dtype=torch.float64)
-    if kind == "lognormal":
-        return (2 * case.normal(rows, width)).exp()
-    if kind == "cauchy":
-        return (case.normal(rows, width) / case.normal(rows, width)).clamp(-1e12, 1e12)
-    if kind == "same":
-        return case.normal(1, width).repeat(rows, 1)
+    """Draw float64 values ``[rows, width]`` of a kind that is hard in its own way."""
     if kind == "close":
         return case.normal(1, width) + 10.0 ** case.pick.randint(-12, -4) * case.normal(rows, width)
-    if kind == "few":
-        return case.normal(3, width)[case.ids(3, rows)]
-    if kind == "tiny":
-        return case.normal(rows, width) * 10.0 ** whole(-44, -18, rows, 1)
     if kind == "subnormal":  # of float64, or of float32
-        return whole(0, 50, rows, width) * case.choice((1e-310, 5e-324, 1e-308, 1e-42, 1e-45))
-    if kind == "huge":
-        return case.normal(rows, width) * 10.0 ** whole(10, 37, rows, 1)
-    return case.normal(rows, width) * 10.0 ** whole(-300, 300, rows, 1)  # vast
+        step = case.choice((1e-310, 5e-324, 1e-308, 1e-42, 1e-45))
+        return case.ids(50, rows, width).double() * step
+    values = table_of(kind, rows, width, case.generator)
+    return values.clamp(-1e12, 1e12) if kind == "cauchy" else values
 
 
 STRIDES = ("rows", "columns", "offset", "every third", "negated")
 
 
-def strided(rows: Tensor, kind: str) -> Tensor:
-    """The same values under other strides, or negated twice."""
-    if kind == "columns":
-        return rows.t().contiguous().t()
-    if kind == "plain":
-        return rows
-    if kind == "negated":  # lazily, by a bit of the tensor
-        return torch._neg_view(-rows)
-    count, width = rows.shape
-    step = 3 if kind == "every third" else 1
-    room = torch.full((2 * count + 1, step * width + 3), 7.0, dtype=rows.dtype)
-    if kind == "offset":
-        view = room.flatten()[1 : 1 + count * width].view(count, width)
-    elif kind == "rows":
-        view = room[1::2, 2 : 2 + width]
-    else:
-        view = room[:count, 1 : 1 + step * width : step]
-    view = view[:count]
-    view.copy_(rows)
-    return view
-
-
 def csr(
     case: Case, batch: int, rows: int, least: int = 0
 ) -> tuple[Tensor, Tensor, list[list[int]]]:
-    """Random known answers: row pointers, ids with repetitions, and the same as lists."""
+    """Draw known answers: row pointers, ids with repetitions, and the same as lists."""
     most = case.choice((least, 3, 8, rows))
     lists = [
         case.ids(rows, case.pick.randint(least, max(least, most))).tolist() if rows else []
@@ -165,7 +117,7 @@ def csr(
 
 
 def subset(case: Case, rows: int) -> Tensor | None:
-    """Candidate ids: none, some in any order, or an empty list."""
+    """Draw candidate ids in any order; None for all."""
     if case.chance(0.65):
         return None
     size = 0 if case.chance(0.15) else case.pick.randint(0, rows)

@@ -64,11 +64,10 @@ class _Call:
         case.note(call=self.kind, table=self.how, entities=entities, triples=len(self.hrt))
 
     def truth(self) -> Tensor:
-        """The answer of the rows as they are now, in memory."""
         return self._ask(self.rows, {})
 
     def __call__(self) -> Tensor:
-        """The answer that the folder helps with."""
+        """Ask with the folder."""
         table: Any = self.rows
         if self.how == "file":
             table = tables.open(self.path / "0.npy")
@@ -81,7 +80,6 @@ class _Call:
         return self._ask(table, {"max_memory": self.limit, "partial": self.folder})
 
     def change(self) -> None:
-        """Change some of the rows."""
         first = len(self.rows) // 2 if self.how == "mixed" else 0
         count = self.case.pick.randint(1, len(self.rows) - first)
         places = first + torch.randperm(len(self.rows) - first, generator=self.case.generator)
@@ -89,7 +87,7 @@ class _Call:
         self._write()
 
     def _write(self) -> None:
-        """Write the rows of a file, later than before."""
+        """Write the rows of a file, at a later time than before."""
         if self.how in ("file", "mixed"):
             count = len(self.rows) // (1 + (self.how == "mixed"))
             np.save(self.path / "0.npy", self.rows[:count].numpy())
@@ -108,7 +106,7 @@ class _Call:
 
 
 def folder(case: Case) -> None:
-    """A folder whose call is stopped, then one attack, then calls until it is right."""
+    """Stop a call with a folder, attack the folder once, then call until the answer is right."""
     with scratch() as path:
         call, attack = _Call(case, path), case.choice(_ATTACKS)
         stop, changes = case.pick.randint(1, 12), attack == "rows in a pass" and case.chance(0.9)
@@ -132,7 +130,7 @@ def folder(case: Case) -> None:
 def _stopped(
     call: _Call, truth: Tensor, stop: int, at_save: Callable[[], None], *, may_refuse: bool
 ) -> None:
-    """Call, with something that happens once so many ranges are kept."""
+    """Call, and let ``at_save`` happen once ``stop`` ranges are saved."""
     save, saved = Partial.save, []
 
     def watched(self: Partial, *given: Any) -> None:
@@ -169,7 +167,7 @@ def _until_right(call: _Call, truth: Tensor) -> None:
 
 
 def _right_or_refused(call: _Call, truth: Tensor) -> str | None:
-    """The message of an error; None where the answer is right."""
+    """Return the message of an error; None where the answer is right."""
     try:
         found = call()
     except ValueError as error:

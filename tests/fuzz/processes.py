@@ -24,6 +24,7 @@ PRELUDE = """
 import os, resource, signal, sys, threading, time
 import torch
 from kgfast import ops
+from kgfast.kernels.ieee import ieee_arithmetic
 import kgfast
 torch.set_num_threads({threads})
 generator = torch.Generator().manual_seed({seed})
@@ -67,6 +68,7 @@ assert not bad, bad
     # Forks while other threads sweep; children use the kernels, with one thread of torch.
     "forks": """
 stop = False
+torch.ones(1 << 20).mul_(2)  # torch has its threads, which a child has not
 def sweep():
     while not stop: ranked()
 threads = [threading.Thread(target=sweep) for _ in range(2)]
@@ -77,6 +79,7 @@ for _ in range({count}):
     child = os.fork()
     if not child:
         signal.alarm(60)
+        with ieee_arithmetic(): pass  # it looks at torch's threads, which a child has not
         torch.set_num_threads({threads})
         os._exit(0 if torch.equal(ranked(), wanted[0]) and torch.equal(found(), wanted[1]) else 3)
     codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
@@ -158,13 +161,11 @@ for room in {rooms}:
 
 
 def script(case: Case) -> None:
-    """One of the scripts, with random numbers in it."""
     name = case.choice([it for it in SCRIPTS if it != "memory"])
     _run(case, name)
 
 
 def memory(case: Case) -> None:
-    """Limits of the address space."""
     _run(case, "memory")
 
 
@@ -274,6 +275,6 @@ _KEPT = ("PYTHONPATH", "LD_PRELOAD", "ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTI
 
 
 def limit_files(size: int) -> None:
-    """No file of this process may grow past a size: what stands for a full disk."""
+    """Let no file of this process grow past a size, as on a full disk."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))

@@ -56,7 +56,7 @@ class Reader(NamedTuple):
 
 
 def reader(case: Case) -> None:
-    """A file that was damaged, or not."""
+    """Damage a file of a reader, or leave it whole."""
     name = case.choice(sorted(_READERS))
     own = _READERS[name]
     case.note(reader=name)
@@ -133,7 +133,7 @@ def _pack_again(case: Case, path: Path) -> None:
 
 
 def _with_value(case: Case, raw: bytes, name: str) -> bytes:
-    """One value of a file's JSON, or of the header of an array or of safetensors, replaced."""
+    """Replace one value of a file's JSON, or of the header of an array or of safetensors."""
     if name.endswith(".safetensors"):
         size = int.from_bytes(raw[:8], "little")
         header = _replaced(case, raw[8 : 8 + size])
@@ -155,7 +155,7 @@ def _with_value(case: Case, raw: bytes, name: str) -> bytes:
 
 
 def _replaced(case: Case, raw: bytes) -> bytes:
-    """JSON with another value, or without one."""
+    """Replace or delete one value of JSON."""
     try:
         whole = json.loads(raw)
     except ValueError:
@@ -207,7 +207,7 @@ def _oracle_safetensors(folder: Path) -> Tensor:
 
 
 def _pt(case: Case, folder: Path) -> bool:
-    """Tensors that torch saves as they are, or are not what they hold."""
+    """Save a tensor as torch saves it; False for kinds that may be refused."""
     rows = _rows(case)
     kinds: dict[str, Callable[[], Any]] = {
         "plain": lambda: rows,
@@ -277,7 +277,7 @@ def _build(folder: Path) -> Any:
 
 
 def _exported(case: Case, folder: Path) -> None:
-    """A folder of tables, as ``kgfast export`` writes it."""
+    """Write a folder of tables, as ``kgfast export`` does."""
     entity, relation = _rows(case), _rows(case, 2, WIDTH)
     model = kgfast.TransE(entity, relation)
     facts = {"model": "TransE", "wrappers": [], "score": "l1", "gamma": 6.0, "dim": WIDTH}
@@ -292,7 +292,7 @@ def _exported(case: Case, folder: Path) -> None:
 
 
 def _official(case: Case, folder: Path) -> None:
-    """A run of the official RotatE code, its tables in one of the two places."""
+    """Write a run of the official RotatE code, its tables in one of the two places."""
     config = {"model": "TransE", "hidden_dim": WIDTH, "gamma": 6.0, "nentity": ROWS, "nrelation": 2}
     (folder / "config.json").write_text(json.dumps(config))
     state = {"entity_embedding": _rows(case), "relation_embedding": _rows(case, 2)}
@@ -311,7 +311,7 @@ def _dglke(case: Case, folder: Path) -> None:
 
 
 def _libkge(case: Case, folder: Path) -> bool:
-    """A package of LibKGE, with something odd in it."""
+    """Write a package of LibKGE, with something odd in it."""
     model = case.choice(("rotate", "transe", "distmult", "complex", "simple", "cp", "rescal"))
     widths = {"rotate": WIDTH // 2, "cp": WIDTH // 2, "rescal": WIDTH * WIDTH}
     entity, relation = _rows(case), _rows(case, 2, widths.get(model, WIDTH))
@@ -360,7 +360,6 @@ def _openke(case: Case, folder: Path) -> None:
 
 
 def _run(case: Case, folder: Path) -> None:
-    """The logs and the result of a run."""
     rows = [{"step": it, "loss": 1.0 / it, "lr": 0.1} for it in range(1, 5)]
     rows.append({"step": 4, "split": "valid", "mrr": 0.25, "dim": None})
     (folder / "metrics.jsonl").write_text("".join(json.dumps(it) + "\n" for it in rows))
@@ -400,7 +399,7 @@ def _nt(case: Case, folder: Path) -> None:
 
 
 def _hdf5(case: Case, folder: Path) -> bool:
-    """A dataset whose rows lie in the file, in chunks of it, or in another file."""
+    """Write a dataset whose rows lie in the file, in chunks of it, or in another file."""
     import h5py
 
     rows, kind = (

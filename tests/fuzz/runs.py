@@ -13,12 +13,14 @@ from fuzz.case import Case, expect
 from fuzz.folders import scratch
 from fuzz.processes import run_python
 from kgfast.datasets import synthetic
+from support.small_runs import write_ring
 
 STEPS = 40
 TRAIN = """
 import json, os, signal, sys, threading, time
 import kgfast
 from kgfast.datasets import synthetic
+from support.small_runs import write_ring
 from kgfast.training import Config, Trainer
 from kgfast.training.loop import Run
 
@@ -85,7 +87,7 @@ def kill(case: Case) -> None:
 
 
 def disk(case: Case) -> None:
-    """A disk that is full from some step on, then is not: bit-equal, too."""
+    """Fill the disk from some step on, then free it: the run ends bit-equal."""
     with scratch() as path:
         given = _given(case)
         _train(given, path / "straight")
@@ -100,7 +102,7 @@ def disk(case: Case) -> None:
 
 
 def two_writers(case: Case) -> None:
-    """Two processes in one folder: one is refused, the other ends as if it were alone."""
+    """Start two processes in one folder: one is refused, the other ends as if it were alone."""
     with scratch() as path:
         given = _given(case)
         _train(given, path / "straight")
@@ -127,7 +129,7 @@ def two_writers(case: Case) -> None:
 
 
 def _started(writers: list[Any]) -> list[Any]:
-    """Both told to begin, before either is waited for."""
+    """Tell both to begin, before either is waited for."""
     for writer in writers:
         writer.stdin.write("go\n")
         writer.stdin.flush()
@@ -135,7 +137,7 @@ def _started(writers: list[Any]) -> list[Any]:
 
 
 def graph(case: Case) -> None:
-    """Another order of the names gives the same; another name or triple is an error."""
+    """Reorder names, which changes nothing, or change a name or triple, which is an error."""
     with scratch() as path:
         root, run = path / "graph", path / "run"
         names, triples = _write_graph(case, root)
@@ -162,7 +164,7 @@ def graph(case: Case) -> None:
 
 
 def _write_graph(case: Case, root: Path) -> tuple[list[str], list[list[list[str]]]]:
-    """A folder with a dictionary of names (official layout); ids are what it says."""
+    """Write a folder with a dictionary of names (official layout), which says the ids."""
     data = synthetic(60, 3, 200, 20, 20)
     names = [f"e{number:03d}" for number in range(60)]
     splits = [
@@ -174,11 +176,8 @@ def _write_graph(case: Case, root: Path) -> tuple[list[str], list[list[list[str]
 
 
 def _write(root: Path, names: list[str], splits: list[list[list[str]]]) -> None:
-    root.mkdir(exist_ok=True)
-    (root / "entities.dict").write_text("".join(f"{i}\t{it}\n" for i, it in enumerate(names)))
-    (root / "relations.dict").write_text("".join(f"{i}\tr{i}\n" for i in range(3)))
-    for name, rows in zip(("train", "valid", "test"), splits, strict=True):
-        (root / f"{name}.txt").write_text("".join("\t".join(row) + "\n" for row in rows))
+    named = dict(zip(("train", "valid", "test"), splits, strict=True))
+    write_ring(root, names, named, relations=[f"r{i}" for i in range(3)])
 
 
 def _change_graph(
@@ -243,7 +242,7 @@ def _train(
 
 
 def _expect_equal(path: Path) -> None:
-    """Files, tensors, the result and the log of two runs, but for times."""
+    """Compare files, tensors, results and logs of two runs, but for times."""
     straight, other = path / "straight", path / "other"
     names = [sorted(it.name for it in folder.iterdir()) for folder in (straight, other)]
     expect(names[0] == names[1], f"the files differ: {names}")

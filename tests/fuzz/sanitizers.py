@@ -33,7 +33,7 @@ _LIBRARIES = {"address": "libasan.so", "thread": "libtsan.so"}
 
 
 def build(name: str) -> Path:
-    """Build the package with a sanitizer into a folder of its own; returns what to import from."""
+    """Build the package with a sanitizer into a folder of its own, which is returned."""
     base = Path("build") / f"sanitize-{name}"
     built = ROOT / base / "lib"
     for old in built.rglob("*.py*"):  # modules that are gone since; the extension is kept
@@ -50,7 +50,7 @@ def build(name: str) -> Path:
 
 
 def environment(name: str, built: Path) -> dict[str, str]:
-    """What a process that imports it needs."""
+    """Make the environment of a process that imports the build."""
     compiler = os.environ.get("CXX", "g++").split()[-1]
     libraries = [_LIBRARIES[name], "libstdc++.so"]  # exceptions are looked up before torch is there
     found = [
@@ -65,7 +65,7 @@ def environment(name: str, built: Path) -> dict[str, str]:
 
 
 def _check(name: str, built: Path, given: dict[str, str]) -> None:
-    """That a process that is started so attacks what was built."""
+    """Expect that a process started so imports the build."""
     ask = "from kgfast.kernels import _cpu; print(_cpu.__file__)"
     done = subprocess.run(
         [*launcher(name), sys.executable, "-c", ask],
@@ -78,5 +78,5 @@ def _check(name: str, built: Path, given: dict[str, str]) -> None:
 
 
 def launcher(name: str) -> list[str]:
-    """What to put before a command: ThreadSanitizer of gcc 12 needs addresses in fixed places."""
+    """List the words before a command: ThreadSanitizer of gcc 12 needs fixed addresses."""
     return ["setarch", platform.machine(), "-R"] if name == "thread" else []

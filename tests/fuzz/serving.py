@@ -21,7 +21,6 @@ _LIMITS |= dict.fromkeys(("body_seconds", "head_seconds", "stall_seconds"), _SEC
 
 
 def lacks() -> str:
-    """Why no server runs here."""
     from importlib.util import find_spec
 
     missing = [name for name in ("starlette", "h11") if find_spec(name) is None]
@@ -29,7 +28,7 @@ def lacks() -> str:
 
 
 def clients(case: Case) -> None:
-    """Some clients at once; then the server still answers, and owes nothing."""
+    """Start some clients at once; then the server still answers, and no request is left."""
     found: list[BaseException] = []
 
     def one(part: Case) -> None:
@@ -57,7 +56,7 @@ def clients(case: Case) -> None:
 
 @cache
 def _served() -> tuple[int, Any, Any]:
-    """The port, the engine, and the reader of its questions."""
+    """Return the port, the engine, and the reader of its questions."""
     from kgfast.extras.serve.limits import Limits
     from kgfast.extras.serve.questions import Reader
 
@@ -76,7 +75,7 @@ def _served() -> tuple[int, Any, Any]:
 
 
 def _client(case: Case) -> None:
-    """Some requests in pieces; all answers, or a hang-up."""
+    """Send requests in pieces; read all answers, or hang up."""
     port, engine, reader = _served()
     bodies = [_body(case) for _ in range(case.choice((1, 2, 5)))]
     sent = b"".join(head(path, len(body)) + body for path, body in bodies)
@@ -111,7 +110,6 @@ def _client(case: Case) -> None:
 
 
 def _body(case: Case) -> tuple[str, bytes]:
-    """A valid question."""
     count = case.choice((1, 1, 2, 20))
     columns = {name: case.ids(300, count).tolist() for name in ("heads", "tails")}
     columns["relations"] = case.ids(6, count).tolist()

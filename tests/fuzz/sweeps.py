@@ -7,39 +7,40 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fuzz import exact
 from fuzz.case import Case, expect, refused
 from fuzz.operands import Operands, csr, draw, subset
-from fuzz.surroundings import STATES, anywhere, roundings, state
+from fuzz.surroundings import anywhere
 from kgfast import ops
+from support import oracles
+from support.sampled import threads
+from support.states import ROUNDINGS, STATES, state
 
 Call = Callable[[], Any]
 
 
 def rank(case: Case) -> None:
-    """Random operands, sometimes with a NaN or an infinity."""
+    """Draw operands, sometimes with a NaN or an infinity."""
     operands = draw(case)
     with anywhere(case):
         check_rank(case, operands)
 
 
 def topk(case: Case) -> None:
-    """The same of the best k."""
     operands = draw(case)
     with anywhere(case):
         check_topk(case, operands)
 
 
 def lists(case: Case) -> None:
-    """Both with candidates that each query names."""
+    """Attack both consumers with candidates that each query names."""
     operands = draw(case)
     with anywhere(case):
         check_lists(case, operands)
 
 
 def in_state(case: Case) -> None:
-    """The same integers under every global state of torch and rounding mode."""
-    name = case.choice((*STATES, *roundings()))
+    """Expect the same integers under every global state of torch and rounding mode."""
+    name = case.choice((*STATES, *ROUNDINGS))
     operands = draw(case, large=0.03)
     check = case.choice((check_rank, check_topk))
     case.note(state=name)
@@ -48,7 +49,6 @@ def in_state(case: Case) -> None:
 
 
 def check_rank(case: Case, operands: Operands, under: str | None = None) -> None:
-    """One call of rank_counts."""
     rows, batch = len(operands.table), len(operands.queries)
     if not rows:
         operands.queries, batch = operands.queries[:0], 0
@@ -69,7 +69,7 @@ def check_rank(case: Case, operands: Operands, under: str | None = None) -> None
         refused(lambda: _under(under, call), errors=(ValueError,))
         return
     wanted = [
-        exact.counts(values, targets.tolist(), known, None if ids is None else ids.tolist())
+        oracles.counts(values, targets.tolist(), known, None if ids is None else ids.tolist())
         for values in _values(operands)
     ]
     found = _under(under, call)
@@ -82,7 +82,6 @@ def check_rank(case: Case, operands: Operands, under: str | None = None) -> None
 
 
 def check_topk(case: Case, operands: Operands, under: str | None = None) -> None:
-    """One call of topk."""
     rows, batch = len(operands.table), len(operands.queries)
     indptr, indices, known = csr(case, batch, rows)
     ids, k = subset(case, rows), case.pick.randint(1, case.choice((1, 4, 20, rows + 3)))
@@ -112,7 +111,7 @@ def check_topk(case: Case, operands: Operands, under: str | None = None) -> None
     expect(scores.dtype == operands.queries.dtype, f"scores are {scores.dtype}")
     crops = range(len(operands.crops))
     for crop, values in zip(crops, _values(operands), strict=True):
-        best, of_best = exact.best(values, k, known, None if ids is None else sorted(allowed))
+        best, of_best = oracles.best(values, k, known, None if ids is None else sorted(allowed))
         got = (found if operands.dims is None else found[crop]).tolist()
         expect(got == best, f"ids: got {got!r:.400}, the oracle says {best!r:.400}")
         with np.errstate(all="ignore"):
@@ -151,19 +150,21 @@ def check_lists(case: Case, operands: Operands) -> None:
     for crop, values in enumerate(_values(operands)):
         for query, ids in enumerate(own):
             asked = values[query : query + 1], [int(targets[query])], [known[query]], ids.tolist()
-            expected = [column[0] for column in exact.counts(*asked)]
+            expected = [column[0] for column in oracles.counts(*asked)]
             place = (..., query) if operands.dims is None else (crop, query)
             got = [int(column[place]) for column in counts]
             expect(got == expected, f"counts: got {got}, the oracle says {expected}")
-            answers, _ = exact.best(values[query : query + 1], k, [known[query]], sorted(asked[3]))
+            answers, _ = oracles.best(
+                values[query : query + 1], k, [known[query]], sorted(asked[3])
+            )
             found = (best if operands.dims is None else best[crop])[query].tolist()
             said = f"ids: got {found!r:.300}, the oracle says {answers[0]!r:.300}"
             expect(found == answers[0], said)
 
 
-def _values(operands: Operands) -> list[exact.Floats]:
+def _values(operands: Operands) -> list[oracles.Floats]:
     return [
-        exact.scores(
+        oracles.canonical_scores(
             *(operands.queries, operands.table, operands.score),
             operands.bias,
             None if operands.factor is None else operands.factor,
@@ -174,9 +175,9 @@ def _values(operands: Operands) -> list[exact.Floats]:
 
 
 def _under(name: str | None, call: Call) -> Any:
-    if name is None:
-        return call()
-    with state(name):
+    # All of torch runs in the mode of the caller where it has one thread.
+    count = 1 if name in ROUNDINGS else torch.get_num_threads()
+    with threads(count), state(*([name] if name else [])):
         return call()
 
 

@@ -4,10 +4,10 @@ import torch
 from torch import Tensor
 
 import kgfast
-from fuzz import exact
 from fuzz.case import Case, expect
 from fuzz.operands import Operands, csr, drawn
 from fuzz.surroundings import anywhere
+from support import oracles
 
 _SCORES = ("l1", "l1", "rotate", "rotate", "l2", "dot")
 _VALUES = (*5 * ["normal"], "grid", "signs", "few", "lognormal", "cauchy", "close")
@@ -23,7 +23,7 @@ class _Given:
         self.score, self._rows = operands.score, operands.queries
         self._candidates = kgfast.Candidates(operands.table, operands.bias)
         self.num_entities = len(operands.table)
-        self.dim = operands.table.shape[1] // exact.LAYOUTS[operands.score][1]
+        self.dim = operands.table.shape[1] // oracles.LAYOUTS[operands.score][1]
 
     def queries(
         self, anchors: Tensor, relations: Tensor, side: str, dims: int | None = None
@@ -50,7 +50,7 @@ def ranks_and_best(case: Case) -> None:
         operands.queries = moved.to(operands.queries.dtype)
     indexed, k = case.chance(0.5), case.choice((1, 10, 40))
     case.note(near=near, indexed=indexed, k=k)
-    values = exact.scores(operands.queries, operands.table, score, operands.bias)
+    values = oracles.canonical_scores(operands.queries, operands.table, score, operands.bias)
     model, heads = _Given(operands), torch.arange(batch)
     *pointers, lists = csr(case, batch, min(rows, 40))
     hrt = torch.stack([heads, torch.zeros_like(heads), targets], 1)
@@ -63,11 +63,11 @@ def ranks_and_best(case: Case) -> None:
         top = kgfast.topk(
             model, heads=heads, relations=0, k=k, exclude=tuple(pointers), pad=True, index=index
         )
-    greater, equal, *left_out = exact.counts(values, targets.tolist(), lists)
+    greater, equal, *left_out = oracles.counts(values, targets.tolist(), lists)
     for name, counted, out in (("greater", greater, 0), ("equal", equal, 1)):
         wanted = [a - b for a, b in zip(counted, left_out[out], strict=True)]
         got = getattr(ranks, name)[:, 0].tolist()
         expect(got == wanted, f"{name}: got {got!r:.300}, the oracle says {wanted!r:.300}")
-    best, _ = exact.best(values, k, lists)
+    best, _ = oracles.best(values, k, lists)
     got = top.ids.tolist()
     expect(got == best, f"ids: got {got!r:.300}, the oracle says {best!r:.300}")

@@ -95,10 +95,13 @@ FOURTH: tl.constexpr = tl.constexpr(Term.FOURTH.number)
 """,
     },
     "tests/support/oracles.py": {
-        "            total += abs(q[0] - c[0])\n": """\
-        elif score == "fourth":
-            square = (q[0] - c[0]) * (q[0] - c[0])
-            total += square * square
+        '    "l1": (1, 1, False),\n': """\
+    "fourth": (1, 1, False),
+""",
+        "        return q[0] * c[0]\n": """\
+    if score == "fourth":
+        square = (q[0] - c[0]) * (q[0] - c[0])
+        return square * square
 """,
         "        result = x.sum((-1, -2))\n": """\
     elif score == "fourth":

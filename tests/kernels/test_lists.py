@@ -9,7 +9,7 @@ from kgfast.kernels import lists
 from kgfast.kernels.operands import Lists
 from support.engines import ISAS, assert_same, engines, examples
 from support.lists import expected_best, expected_counts, random_lists
-from support.problems import SCORES, make_problem, make_rscf_problem, no_known
+from support.problems import RSCF_SCORES, SCORES, make_problem, no_known
 
 SEEDS = st.integers(0, 2**31 - 1)
 ENGINES = ("reference", *ISAS, "baseline", "triton")
@@ -17,7 +17,7 @@ ENGINES = ("reference", *ISAS, "baseline", "triton")
 
 def check(engine, seed: int, nonfinite: bool, rscf: bool = False, k: int = 3) -> None:
     """Both consumers."""
-    problem = (make_rscf_problem if rscf else make_problem)(seed, nonfinite)
+    problem = make_problem(seed, nonfinite, served=RSCF_SCORES if rscf else SCORES)
     args, options = problem.args, problem.kwargs
     options.pop("candidate_ids", None)
     queries, table, targets, *known, score = args

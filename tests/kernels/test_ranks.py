@@ -36,7 +36,6 @@ from support.problems import (
     Problem,
     factor_of,
     make_problem,
-    make_rscf_problem,
     moving_queries,
     no_known,
 )
@@ -46,7 +45,7 @@ from support.target_scores import assert_blocks_sum_to_the_whole
 
 SEEDS = st.integers(0, 2**31 - 1)
 PLAIN_SCORES = [score for score in SCORES if score != "rotate_interleaved"]  # it is a layout
-FAST = ("rotate", "dot")  # where kernels are interpreted
+SERVED_BY = SCORES, RSCF_SCORES
 
 
 def check(engine, problem: Problem, *, is_packed: bool = True) -> list[Tensor]:
@@ -73,7 +72,7 @@ def test_counts_equal_the_reference(engine, nonfinite, seed, layer, is_packed):
 @examples(60)
 def test_counts_of_moved_queries_equal_the_reference(engine, nonfinite, seed, layer, is_packed):
     """A phase beyond 2^20 has no sine: its score is a NaN, whatever the sweep makes of it."""
-    check(engine.at(layer), make_rscf_problem(seed, nonfinite), is_packed=is_packed)
+    check(engine.at(layer), make_problem(seed, nonfinite, served=RSCF_SCORES), is_packed=is_packed)
 
 
 @pytest.mark.skipif(INTERPRETED, reason="tens of thousands of rows are too many to interpret")
@@ -282,7 +281,7 @@ def test_counts_do_not_depend_on_threads_or_batches(engine, score, count):
 @given(seed=SEEDS, kind=st.sampled_from(["plain", "not finite", "rscf"]), cuts=st.integers(0, 3))
 @examples(20, 3)
 def test_blocks_against_given_targets_sum_to_the_whole(engine, seed, kind, cuts):
-    problem = make_rscf_problem(seed) if kind == "rscf" else make_problem(seed, kind != "plain")
+    problem = make_problem(seed, kind == "not finite", served=SERVED_BY[kind == "rscf"])
     with packed(seed % 2 == 0):
         assert_blocks_sum_to_the_whole(engine, problem.args, problem.kwargs, cuts)
 
@@ -454,34 +453,6 @@ def test_queries_that_differ_in_one_plane_are_not_merged(engine):
     args = (queries, table, torch.full((6,), 7), *no_known(6), "rscf_rotate")
     expected = check(engine, Problem(args, {"factor": 1 + rows_of("l1", 200, 8, 2)}))
     assert len(set(expected[0].tolist())) > 3
-
-
-@engines()
-@pytest.mark.parametrize("score", ["l1", "rotate"])
-def test_flushed_denormals_do_not_change_a_rank(engine, score):
-    generator = torch.Generator().manual_seed(11)
-    table = torch.randint(0, 9, (80, 8), generator=generator).float() * 1e-42
-    wide = torch.randint(50, (80, 4), generator=generator).double() * 1e-310
-    bias = torch.randint(50, (80,), generator=generator).float() * 1e-42
-    targets, none = torch.arange(10, 20), no_known(10)
-    for rows, options in ((table, {}), (wide, {}), (wide, {"bias": bias})):
-        problem = Problem((rows[:10].clone(), rows, targets, *none, score), options)
-        expected = reference.rank_counts(*problem.args, **problem.kwargs)
-        assert torch.set_flush_denormal(True)
-        try:
-            check(engine, problem)
-            found = engine.rank_counts(*problem.args, **problem.kwargs)
-        finally:
-            torch.set_flush_denormal(False)
-        assert_same(found, expected)
-        assert score == "rotate" or expected[0].sum() > 0
-
-
-def test_the_callers_floating_point_mode_survives(engine):
-    assert torch.set_flush_denormal(False)
-    problem = make_problem(1)
-    engine.rank_counts(*problem.args, **problem.kwargs)
-    assert (torch.tensor(1e-310, dtype=torch.float64) * 1).item() != 0
 
 
 # Bad input.

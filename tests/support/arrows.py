@@ -11,7 +11,7 @@ FOLDERS = {"kgfast": ROOT / "kgfast", "kgfast.kernels": ROOT / "kernels"}
 
 
 def sources() -> dict[str, Path]:
-    """The file of every module, by its name; a package's is its ``__init__.py``."""
+    """Find the file of every module; a package's is its ``__init__.py``."""
     found = {}
     for package, folder in FOLDERS.items():
         for path in folder.rglob("*.py"):
@@ -22,7 +22,7 @@ def sources() -> dict[str, Path]:
 
 
 def graphs(files: Mapping[str, Path]) -> tuple[Graph, Graph]:
-    """What each module imports when it is loaded; what only its functions or types import."""
+    """Map modules to what they import at once, and to what only functions or types import."""
     at_once: dict[str, set[str]] = {name: set() for name in files}
     later: dict[str, set[str]] = {name: set() for name in files}
     for name, path in files.items():
@@ -34,7 +34,7 @@ def graphs(files: Mapping[str, Path]) -> tuple[Graph, Graph]:
 
 
 def cycles(graph: Graph) -> list[list[str]]:
-    """Groups of modules that reach each other, sorted."""
+    """List groups of modules that reach each other, sorted."""
     reach = {name: reachable(graph, name) for name in graph}
     groups = {
         tuple(sorted(other for other in reach[name] if name in reach[other]))
@@ -45,7 +45,7 @@ def cycles(graph: Graph) -> list[list[str]]:
 
 
 def reachable(graph: Graph, start: str) -> set[str]:
-    """All modules that an import of ``start`` leads to, itself only where it is on a circle."""
+    """Find all modules that an import of ``start`` leads to."""
     found: set[str] = set()
     todo = [start]
     while todo:
@@ -56,7 +56,7 @@ def reachable(graph: Graph, start: str) -> set[str]:
 
 
 def _imports(node: ast.AST, is_late: bool) -> Iterator[tuple[ast.AST, bool]]:
-    """Import statements, and whether loading the module leaves them for later or out."""
+    """Yield import statements, and True for those that loading the module leaves out."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Import | ast.ImportFrom):
             yield child, is_late
@@ -67,7 +67,7 @@ def _imports(node: ast.AST, is_late: bool) -> Iterator[tuple[ast.AST, bool]]:
 
 
 def _targets(node: ast.AST, package: str, files: Mapping[str, Path]) -> Iterator[str]:
-    """The modules of the house that a statement names."""
+    """Yield the modules of the house that a statement names."""
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names if alias.name in files)
     if isinstance(node, ast.ImportFrom):

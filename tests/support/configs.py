@@ -12,7 +12,7 @@ BASE = {
 
 
 def with_values(**dotted: Any) -> dict[str, Any]:
-    """The config with values of keys ``section__key``, or of whole sections."""
+    """Return the config with values of keys ``section__key``, or of whole sections."""
     values = copy.deepcopy(BASE)
     for key, value in dotted.items():
         section, _, name = key.partition("__")

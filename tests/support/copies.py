@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def write(path: Path, edits: Mapping[str, str]) -> None:
-    """Write after each of what stands in a file what belongs there."""
+    """Insert additions after their places in a file."""
     text = path.read_text()
     for place, addition in edits.items():
         assert text.count(place) == 1, f"{path.name}: {place}"
@@ -16,7 +16,6 @@ def write(path: Path, edits: Mapping[str, str]) -> None:
 
 
 def python(folder: Path, env: Mapping[str, str], *arguments: str) -> None:
-    """Run Python in a folder, and show what it says where it fails."""
     done = subprocess.run(
         [sys.executable, *arguments],
         cwd=folder,

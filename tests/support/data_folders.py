@@ -4,12 +4,14 @@
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 ENTITIES = ["ann", "bob", "eve é", "zoe"]  # zoe only occurs in test
 RELATIONS = ["knows", "likes"]
+NAMES = ENTITIES, RELATIONS
+Names = tuple[Sequence[str], Sequence[str]]
 SPLITS = {
     "train": [(0, 0, 1), (1, 1, 2), (0, 0, 1)],  # a repeated triple is kept
     "valid": [(2, 0, 0)],
@@ -17,47 +19,48 @@ SPLITS = {
 }
 
 Files = dict[str, str]
-Layout = Callable[[], Files]
+Splits = dict[str, list[tuple[int, int, int]]]
+Layout = Callable[..., Files]
 Triples = dict[str, list[tuple[str, str, str]]]
 
 
-def official() -> Files:
-    files = {
-        "entities.dict": lines(f"{i}\t{name}" for i, name in enumerate(ENTITIES)),
-        "relations.dict": lines(f"{i}\t{name}" for i, name in enumerate(RELATIONS)),
-    }
-    return files | plain()
+def official(splits: Splits = SPLITS, names: Names = NAMES) -> Files:
+    numbered = zip(("entities.dict", "relations.dict"), map(_numbered, names), strict=True)
+    return dict(numbered) | plain(splits, names)
 
 
-def openke() -> Files:
+def openke(splits: Splits = SPLITS, names: Names = NAMES) -> Files:
     files = {
-        "entity2id.txt": lines(["4", *(f"{name}\t{i}" for i, name in enumerate(ENTITIES))]),
-        "relation2id.txt": lines(["2", *(f"{name} {i}" for i, name in enumerate(RELATIONS))]),
+        f"{kind}2id.txt": lines([len(own), *(f"{name}\t{i}" for i, name in enumerate(own))])
+        for kind, own in zip(("entity", "relation"), names, strict=True)
     }
-    for split, triples in SPLITS.items():
-        rows = [f"{h} {t} {r}" for h, r, t in triples]
-        files[f"{split}2id.txt"] = lines([str(len(rows)), *rows])
+    for split, triples in splits.items():
+        files[f"{split}2id.txt"] = lines([len(triples), *(f"{h} {t} {r}" for h, r, t in triples)])
     return files
 
 
-def libkge() -> Files:
-    files = {
-        "dataset.yaml": "dataset:\n  name: people\n  files.train.filename: train.del\n",
-        "entity_ids.del": lines(f"{i}\t{name}" for i, name in enumerate(ENTITIES)),
-        "relation_ids.del": lines(f"{i}\t{name}" for i, name in enumerate(RELATIONS)),
-    }
-    for split, triples in SPLITS.items():
-        files[f"{split}.del"] = lines(f"{h}\t{r}\t{t}" for h, r, t in triples)
-    return files
+def libkge(splits: Splits = SPLITS, names: Names = NAMES) -> Files:
+    files = {"dataset.yaml": "dataset:\n  name: people\n  files.train.filename: train.del\n"}
+    files |= zip(("entity_ids.del", "relation_ids.del"), map(_numbered, names), strict=True)
+    return files | {f"{split}.del": lines(map(_tabs, rows)) for split, rows in splits.items()}
 
 
-def plain(suffix: str = "txt") -> Files:
+def plain(splits: Splits = SPLITS, names: Names = NAMES, suffix: str = "txt") -> Files:
+    entities, relations = names
     return {
         f"{split}.{suffix}": lines(
-            f"{ENTITIES[h]}\t{RELATIONS[r]}\t{ENTITIES[t]}" for h, r, t in triples
+            _tabs((entities[h], relations[r], entities[t])) for h, r, t in rows
         )
-        for split, triples in SPLITS.items()
+        for split, rows in splits.items()
     }
+
+
+def _numbered(names: Sequence[str]) -> str:
+    return lines(f"{i}\t{name}" for i, name in enumerate(names))
+
+
+def _tabs(fields: Any) -> str:
+    return "\t".join(map(str, fields))
 
 
 def lines(rows: Any) -> str:
@@ -69,7 +72,7 @@ LAYOUTS: dict[str, Layout] = {
     "openke": openke,
     "libkge": libkge,
     "plain": plain,
-    "plain tsv": lambda: plain("tsv"),
+    "plain tsv": lambda *of: plain(*of, suffix="tsv"),
 }
 
 
@@ -126,7 +129,7 @@ JUNK += [b"#", b'"', b"[", b"{", b": ", b"*a", b"&a ", b"!!int ", b"0", b"+1", b
 
 
 def mutated(raw: bytes, rng: random.Random) -> bytes:
-    """A file as an accident or an enemy leaves it."""
+    """Change a file as an accident or an enemy does."""
     at, end = sorted(rng.randrange(len(raw) + 1) for _ in range(2))
     junk = rng.choice(JUNK)
     return rng.choice(

@@ -67,21 +67,7 @@ class Packed(flat.Flat):
 
 @dataclass(frozen=True)
 class Engine:
-    """A backend on a device.
-
-    Attributes
-    ----------
-    name : str
-        One of ``NAMES``.
-    flat : Flat
-        The backend.
-    device : str
-        Where its tensors are.
-    scores : sequence of str
-        What it serves itself; it leaves other scores to another sweep.
-    layer : str
-        Who is asked: the backend, or the operator that checks arguments and calls it.
-    """
+    """A backend on a device; ``scores`` are those it serves itself, ``layer`` is who is called."""
 
     name: str
     flat: flat.Flat
@@ -94,11 +80,10 @@ class Engine:
         return self.name.startswith("triton")
 
     def at(self, layer: str) -> "Engine":
-        """The same, asked at one of ``LAYERS``."""
         return replace(self, layer=layer)
 
     def there(self, value: Any) -> Any:
-        """Tensors on the device, with the strides that they had, within whatever holds them."""
+        """Move tensors to the device, with their strides, within whatever holds them."""
         if isinstance(value, Tensor):
             return _moved(value, self.device)
         return _each(value, self.there)
@@ -121,7 +106,6 @@ class Engine:
 
 
 def engine_of(name: str) -> Engine:
-    """An engine by its name."""
     if name.startswith("triton"):
         return Engine(name, flat.triton, DEVICE, SERVED.get(name, SCORES))
     if name == "reference":
@@ -133,7 +117,7 @@ def engine_of(name: str) -> Engine:
 
 @contextmanager
 def at_work(name: str) -> Iterator[Engine]:
-    """Within, the backend serves as the engine of that name does; skips where it is not here."""
+    """Make the backend serve as an engine does; skip where the engine is not here."""
     with pytest.MonkeyPatch.context() as environment, ExitStack() as stack:
         if name in TIERS:
             if name not in (tiers.available(cpu.isa()) if cpu.is_available() else ()):
@@ -154,7 +138,7 @@ def at_work(name: str) -> Iterator[Engine]:
 
 
 def marks_of(name: str, *, is_rare: bool = False) -> list[pytest.MarkDecorator]:
-    """What holds of all tests of an engine; ``is_rare``: in the interpreter they are slow."""
+    """List the marks of all tests of an engine; ``is_rare``: slow in the interpreter."""
     if name == "baseline":
         return [pytest.mark.slow]
     if not name.startswith("triton"):
@@ -197,7 +181,7 @@ def on_triton(item: Any) -> Any:
 
 
 def examples(count: int, interpreted: int = 6) -> settings:
-    """That many random cases; fewer where kernels are interpreted, and these are not shrunk."""
+    """Draw that many cases; fewer where kernels are interpreted, and these are not shrunk."""
     return settings(
         max_examples=interpreted if INTERPRETED else count,
         phases=[Phase.explicit, Phase.generate] if INTERPRETED else tuple(Phase),
@@ -208,7 +192,7 @@ def examples(count: int, interpreted: int = 6) -> settings:
 
 @contextmanager
 def packed(is_packed: bool = True) -> Iterator[None]:
-    """Within, Triton packs few queries as it does many; or sweeps them in place, as it does."""
+    """Let Triton pack few queries as it does many, or sweep them in place."""
     if not CAN_RUN:
         yield
         return
@@ -219,12 +203,12 @@ def packed(is_packed: bool = True) -> Iterator[None]:
 
 
 def host(value: Any) -> Any:
-    """Tensors on the host, within whatever holds them."""
+    """Move tensors to the host, within whatever holds them."""
     return value.cpu() if isinstance(value, Tensor) else _each(value, host)
 
 
 def bits(values: Tensor, *, zeros_have_signs: bool = True) -> Tensor:
-    """Numbers for a comparison to the last bit; NaN are alike."""
+    """Return numbers as integers, for a comparison to the last bit; NaN are alike."""
     if not values.is_floating_point():
         return values
     if not zeros_have_signs:

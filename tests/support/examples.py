@@ -7,9 +7,15 @@ from types import ModuleType
 
 from support.paths import ROOT
 
+# A path-star graph and a GPT that train in a moment.
+PATH_STAR = (
+    *("graph_d=12", "graph_l=4", "graph_vocab_size=400", "graph_replicas=2", "n_layer=1"),
+    *("n_head=2", "n_embd=16", "batch_size=32", "num_negatives=40"),
+)
+
 
 def load(name: str) -> ModuleType:
-    """A module of an example: ``path_star.train`` is examples/path_star/train.py."""
+    """Load a module of an example: ``path_star.train`` is examples/path_star/train.py."""
     package = name.split(".")[0]
     if package not in sys.modules:
         folder = ROOT / "examples" / package

@@ -48,7 +48,7 @@ def run_together(
 
 
 def values(results: Sequence[Any]) -> list[Any]:
-    """The results, none of which is an error."""
+    """Return the results, none of which is an error."""
     for rank, result in enumerate(results):
         if result is None or isinstance(result, BaseException):
             raise AssertionError(f"process {rank}: {result}") from result

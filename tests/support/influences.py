@@ -7,7 +7,7 @@ from kgfast.losses import smoothed_labels
 
 
 def loss_of_scores(scores, positives, loss):
-    """That of a row of scores over all entities, as a mean over labels or a softmax."""
+    """Compute the loss of a row of scores over all entities."""
     count = len(scores)
     if loss.name == "cross_entropy":
         return functional.cross_entropy(
@@ -20,7 +20,6 @@ def loss_of_scores(scores, positives, loss):
 
 
 def dense_gradient(model, side, anchor, relation, positives, loss, parameters):
-    """The gradient of one example, flat."""
     model = model.requires_grad_(True)
     query = model.queries(anchor[None], relation[None], side)[0]
     candidates = model.candidates(side)
@@ -53,7 +52,7 @@ def flat(loss, leaves):
 
 
 def examples_of(hrt, mode="1vsall"):
-    """Side, anchor, relation and answers of each example, in the order of their ids."""
+    """List side, anchor, relation and answers of each example, in the order of their ids."""
     found = []
     for side, of in (("tail", (0, 1, 2)), ("head", (2, 1, 0))):
         columns = hrt[:, list(of)]
@@ -67,7 +66,7 @@ def examples_of(hrt, mode="1vsall"):
 
 
 def dense_influences(model, train, test, loss, parameters, mode="1vsall", side="tail"):
-    """``[M, T]`` at a rate of 1, float64."""
+    """Compute influences ``[M, T]`` at a rate of 1, float64."""
     examples = [
         dense_gradient(model, *example, loss, parameters) for example in examples_of(train, mode)
     ]

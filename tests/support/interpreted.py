@@ -15,7 +15,7 @@ fast_and_slow = pytest.mark.parametrize(
 
 
 def others_are_slow(scores: Iterable[str], *fast: str) -> list[Any]:
-    """Scores as parameters of a test: all but some are left to ``make test-all``."""
+    """Parametrize by scores, of which all but some are left to ``make test-all``."""
     slow = pytest.mark.slow
     return [it if it in fast else pytest.param(it, marks=slow) for it in scores]
 

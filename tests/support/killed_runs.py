@@ -29,7 +29,7 @@ def run_and_kill(
 def _killed(
     graph: tuple[int, ...], values: dict[str, Any], folder: Path, moment: int, seconds: float
 ) -> None:
-    """The child kills itself, from another thread: whatever the trainer is in the middle of."""
+    """Kill this child from another thread, whatever the trainer is in the middle of."""
     step = Run._step
 
     def watched(self: Run, number: int) -> float:

@@ -57,7 +57,7 @@ _OF_THE_RUN = ("timestamp", "entry_id", "epoch_time", "job_id", "folder", "echo"
 
 
 def config_of(model: str, folder: Path, options: Mapping[str, Any] = {}) -> Any:
-    """A config of a model of its small test graph."""
+    """Make a config of a model of LibKGE's small test graph."""
     from kge import Config
 
     config = Config()
@@ -73,7 +73,7 @@ def config_of(model: str, folder: Path, options: Mapping[str, Any] = {}) -> Any:
 
 
 def write_graph(folder: Path, sizes: tuple[int, int], seed: int = 0) -> Path:
-    """A random graph as LibKGE's preprocessing writes it."""
+    """Write a random graph as LibKGE's preprocessing does."""
     generator = torch.Generator().manual_seed(seed)
     num_entities, num_relations = sizes
     limits = torch.tensor([num_entities, num_relations, num_entities])
@@ -94,7 +94,6 @@ def write_graph(folder: Path, sizes: tuple[int, int], seed: int = 0) -> Path:
 
 
 def graph_of(folder: Path) -> Any:
-    """The graph of a folder."""
     from kge import Dataset
 
     return Dataset.create(config_of("complex", folder), folder=str(folder))
@@ -119,7 +118,7 @@ def model_of(name: str, options: Mapping[str, Any], graph: Any, folder: Path, di
 def job_options(
     ties: str, split: str = "valid", per: Sequence[str] = METRICS_PER
 ) -> dict[str, Any]:
-    """What a job is asked for: every trace, histograms, small batches."""
+    """Make the options of a job: every trace, histograms, small batches."""
     return {
         "eval.split": split,
         "eval.trace_level": "example",
@@ -138,7 +137,7 @@ def traced(
     folder: Path,
     options: Mapping[str, Any],
 ) -> list[dict[str, Any]]:
-    """The entries that a job traces, and what hooks see of its batches."""
+    """Return the entries that a job traces, and what hooks see of its batches."""
     from kge.job import EvaluationJob
 
     config = model.config.clone()
@@ -156,7 +155,7 @@ def traced(
 
 
 def noted(job: Any) -> list[dict[str, Any]]:
-    """The list into which a job will trace, and hooks note its batches."""
+    """Return the list into which a job will trace, and hooks note its batches."""
     entries: list[dict[str, Any]] = []
 
     def keep(**entry: Any) -> dict[str, Any]:

@@ -29,7 +29,7 @@ def write(
     l_norm: Any = 1.0,
     also: Mapping[str, Any] = {},
 ) -> Path:
-    """What ``kge package`` writes of a model of lookup embeddings, and what is ``also`` in it."""
+    """Write what ``kge package`` writes of a model of lookup embeddings, and ``also``."""
     entity, relation = (torch.from_numpy(table) for table in tables)
     if reciprocal:
         relation = torch.cat([relation, -relation])

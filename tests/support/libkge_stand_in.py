@@ -25,8 +25,6 @@ class Job:
 
 
 class EvaluationJob(Job):
-    """Hooks, traces and a split."""
-
     def __init__(self, config: Config, dataset: Any, parent_job: Any, model: Any) -> None:
         self.config, self.dataset, self.model, self.epoch = config, dataset, model, -1
         self.batch_size, self.device = config["eval.batch_size"], "cpu"
@@ -47,8 +45,6 @@ class EvaluationJob(Job):
 
 
 class EntityRankingJob(EvaluationJob):
-    """Options, ranks of counts, metrics of histograms."""
-
     def __init__(self, config: Config, dataset: Any, parent_job: Any, model: Any) -> None:
         super().__init__(config, dataset, parent_job, model)
         ties = "entity_ranking.tie_handling."
@@ -84,7 +80,6 @@ def _histograms(
 
 
 def modules() -> Mapping[str, types.ModuleType]:
-    """What stands in for LibKGE in ``sys.modules``."""
     kge, job, model = (types.ModuleType(name) for name in ("kge", "kge.job", "kge.model"))
     job.__dict__.update(Job=Job, EvaluationJob=EvaluationJob, EntityRankingJob=EntityRankingJob)
     model.__dict__.update(

@@ -13,7 +13,7 @@ from support.flat import reference
 def random_lists(
     num_queries: int, num_rows: int, seed: int, targets: Tensor | None = None
 ) -> Lists:
-    """Lists of any length, none and all rows included; half of those of targets hold them."""
+    """Draw lists of any length, none and all rows included; half of those of targets hold them."""
     generator = torch.Generator().manual_seed(seed)
     rows = []
     for query in range(num_queries):
@@ -29,7 +29,7 @@ def random_lists(
 
 
 def padded(lists: Lists) -> Tensor:
-    """The same as ``[B, K]``, with -1 in the places that are left."""
+    """Return lists as ``[B, K]``, with -1 in the places that are left."""
     rows = [lists.indices[a:b] for a, b in pairwise(lists.indptr.tolist())]
     longest = max(map(len, rows), default=0)
     return torch.stack(
@@ -38,7 +38,7 @@ def padded(lists: Lists) -> Tensor:
 
 
 def _each_query(args: tuple[Any, ...], lists: Lists) -> Any:
-    """The arguments of each query alone, and its candidates."""
+    """Yield the arguments of each query alone, and its candidates."""
     queries, table, middle, indptr, indices, score = args
     bounds = pairwise(indptr.tolist())
     for query, (first, last) in enumerate(bounds):
@@ -49,7 +49,7 @@ def _each_query(args: tuple[Any, ...], lists: Lists) -> Any:
 
 
 def expected_counts(args: tuple[Any, ...], lists: Lists, **options: Any) -> list[Tensor]:
-    """Those of ``rank_counts`` of each query with its list as the only candidates."""
+    """Count each query with its list as the only candidates, by the reference."""
     each = [
         reference.rank_counts(*own, candidate_ids=ids, **options)
         for own, ids in _each_query(args, lists)
@@ -58,7 +58,7 @@ def expected_counts(args: tuple[Any, ...], lists: Lists, **options: Any) -> list
 
 
 def expected_best(args: tuple[Any, ...], lists: Lists, **options: Any) -> list[Tensor]:
-    """Those of ``topk``, likewise; k in the place of targets."""
+    """Find the best of each query likewise; ``args`` hold k in the place of targets."""
     each = [
         reference.topk(*own, candidate_ids=ids, **options) for own, ids in _each_query(args, lists)
     ]

@@ -41,7 +41,7 @@ def some_negatives(pool: bool = False) -> torch.Tensor:
 
 
 def query_of(triples: torch.Tensor, side: str) -> tuple[torch.Tensor, ...]:
-    """Anchors, relations, targets."""
+    """Return anchors, relations, targets."""
     heads, relations, tails = triples.T
     return (heads, relations, tails) if side == "tail" else (tails, relations, heads)
 

@@ -50,13 +50,16 @@ def table_of(
     generator: torch.Generator,
     dtype: torch.dtype = torch.float64,
 ) -> Tensor:
-    """Float64 values of a kind that is hard in its own way, for tables of a dtype."""
+    """Draw float64 values of a kind that is hard in its own way, for tables of a dtype."""
 
     def normal(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
-    def exponents(low: int, high: int) -> Tensor:
-        return 10.0 ** torch.randint(low, high, (rows, 1), generator=generator).double()
+    def whole(low: int, high: int, columns: int = width) -> Tensor:
+        return torch.randint(low, high, (rows, columns), generator=generator).double()
+
+    def sized(low: int, high: int) -> Tensor:
+        return normal(rows, width) * 10.0 ** whole(low, high, 1)
 
     def of(pool: list[float]) -> Tensor:
         places = torch.randint(len(pool), (rows, width), generator=generator)
@@ -65,94 +68,109 @@ def table_of(
     values = {
         "evil": lambda: of(EVIL + VAST if dtype == torch.float64 else EVIL),
         "normal": lambda: normal(rows, width),
-        "grid": lambda: torch.randint(-2, 3, (rows, width), generator=generator).double(),
-        "tiny": lambda: normal(rows, width) * exponents(-44, -18),  # float32 denormals included
-        "huge": lambda: normal(rows, width) * exponents(10, 37),
+        "grid": lambda: whole(-2, 3),
+        "signs": lambda: 2 * whole(0, 2) - 1,
+        "few": lambda: normal(3, width)[torch.randint(3, (rows,), generator=generator)],
+        "tiny": lambda: sized(-44, -18),  # float32 denormals included
+        "huge": lambda: sized(10, 37),
+        "vast": lambda: sized(-300, 300),
         "same": lambda: normal(1, width).repeat(rows, 1),
         "close": lambda: normal(1, width) + 1e-6 * normal(rows, width),
         "cauchy": lambda: normal(rows, width) / normal(rows, width),
         "zero": lambda: torch.zeros(rows, width, dtype=torch.float64),
         "lognormal": lambda: (2 * normal(rows, width)).exp(),
-        "subnormal": lambda: (
-            torch.randint(50, (rows, width), generator=generator).double()
-            * (torch.finfo(dtype).smallest_normal / 64)
-        ),
+        "subnormal": lambda: whole(0, 50) * (torch.finfo(dtype).smallest_normal / 64),
     }
     return values[kind]()
 
 
 def cast(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """Finite values of a dtype."""
+    """Convert to finite values of a dtype."""
     limit = torch.finfo(dtype).max
     return values.clamp(-limit, limit).to(dtype)
 
 
-def strided(table: Tensor, kind: str) -> Tensor:
-    """The same values under other strides."""
-    if kind == "rows":
-        wide = torch.zeros(2 * len(table), table.shape[1] + 3, dtype=table.dtype)
-        wide[::2, 2 : 2 + table.shape[1]] = table
-        return wide[::2, 2 : 2 + table.shape[1]]
+def strided(rows: Tensor, kind: str) -> Tensor:
+    """Return the same values under other strides, or negated twice."""
+    if kind == "plain":
+        return rows
     if kind == "columns":
-        return table.t().contiguous().t()
-    return table
+        return rows.t().contiguous().t()
+    if kind == "negated":  # lazily, by a bit of the tensor
+        return torch._neg_view(-rows)
+    count, width = rows.shape
+    step = 3 if kind == "every third" else 1
+    room = torch.full((2 * count + 1, step * width + 3), 7.0, dtype=rows.dtype)
+    if kind == "offset":
+        view = room.flatten()[1 : 1 + count * width].view(count, width)
+    elif kind == "rows":
+        view = room[1::2, 2 : 2 + width]
+    else:
+        view = room[:count, 1 : 1 + step * width : step]
+    return view[:count].copy_(rows)
 
 
 def make_problem(
     seed: int, nonfinite: bool = False, many: bool = False, served: Sequence[str] = SCORES
 ) -> Problem:
-    """One random problem; with ``many`` rows, more than any band of open pairs holds."""
-    pick = random.Random(seed)
-    generator = torch.Generator().manual_seed(seed)
-    score, kind, dtype = pick.choice(served), pick.choice([*TABLES, "evil"]), pick.choice(DTYPES)
+    """Draw a problem; with ``many`` rows, more than any band of open pairs holds."""
+    pick, generator = random.Random(seed), torch.Generator().manual_seed(seed)
+    score, dtype = pick.choice(served), pick.choice(DTYPES)
+    facts = scores.get_score(score)
+    kind = pick.choice(RSCF_TABLES if facts.is_rscf else [*TABLES, "evil"])
     dim, rows, batch = pick.choice(DIMS), pick.choice(ROWS), pick.choice(QUERIES)
     if many:
         kind = pick.choice(["subnormal", "subnormal", "grid", "same", "zero"])
         dim, rows, batch = pick.randint(1, 3), pick.randint(10_000, 20_000), pick.randint(2, 4)
-    width = dim * scores.get_score(score).planes
-    pool = table_of(kind, rows + batch, width, generator, dtype)
+    pool = table_of(kind, rows + batch, dim * facts.planes, generator, dtype)
     table = cast(pool[:rows], dtype)
-    query_dtype = torch.float64 if dtype == torch.float64 else torch.float32
-    near = table[torch.randint(rows, (batch,), generator=generator)].double()
-    queries = cast(pool[rows:] if pick.random() < 0.5 else near, query_dtype)
+    anchors, factor = table[torch.randint(rows, (batch,), generator=generator)].double(), None
+    if facts.is_rscf:
+        spread, scale = pick.choice(SPREADS), pick.choice([0.3, 3.0, 40.0, 1e4])
+        if pick.random() < 0.7:
+            factor = cast(factor_of(spread, rows, dim, generator), pick.choice(DTYPES))
+        anchors = moving_queries(score, factor is not None, anchors, scale, generator)
+    elif pick.random() < 0.5:
+        anchors = pool[rows:]
+    queries = cast(anchors, torch.float64 if dtype == torch.float64 else torch.float32)
     if nonfinite:
-        bad = pick.choice([float("nan"), float("inf"), float("-inf")])
-        table[pick.randrange(rows), pick.randrange(width)] = bad
-        if pick.random() < 0.5:
-            queries[pick.randrange(batch), pick.randrange(width)] = bad
-    layout = pick.choice(["plain", "plain", "rows", "columns"])
+        bad = pick.choice([torch.nan, torch.inf, -torch.inf, 1e30])  # 1e30: a phase without a sine
+        for operand in (table, queries, factor):
+            if operand is not None and pick.random() < 0.6:
+                row, column = pick.randrange(len(operand)), pick.randrange(operand.shape[1])
+                operand[row, column] = bad
     targets = torch.randint(rows, (batch,), generator=generator)
     lengths = torch.randint(0, 6, (batch,), generator=generator)
     indptr = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
     indices = torch.randint(rows, (int(indptr[-1]),), generator=generator)
+    layouts = [pick.choice(["plain", "rows", "columns"]) for _ in range(2)]
     kwargs: dict[str, Any] = {"nan_worst": nonfinite}
+    if factor is not None:
+        kwargs["factor"] = strided(factor, layouts[0])
     if pick.random() < 0.4:
         size = rows if pick.random() < 0.7 else 1
         kwargs["bias"] = torch.randn(size, generator=generator) * 10.0 ** pick.randint(-8, 3)
     if pick.random() < 0.3:
         kwargs["candidate_ids"] = torch.randperm(rows, generator=generator)[: pick.randint(1, rows)]
-    if pick.random() < 0.3:
-        kwargs["dims"] = sorted({pick.randint(1, dim) for _ in range(2)})
-    note = (
-        f"{seed=} {many=} {score} {kind} {dtype} {layout} dim={dim} rows={rows} batch={batch} "
-        f"{sorted(kwargs)}"
-    )
-    args = (queries, strided(table, layout), targets, indptr, indices, score)
-    return Problem(args, kwargs, note)
+    if pick.random() < 0.4:
+        kwargs["dims"] = [pick.randint(1, dim) for _ in range(pick.randint(1, 3))]
+    note = f"{seed=} {many=} {score} {kind} {dtype} {layouts} {dim=} {rows=} {batch=} {[*kwargs]}"
+    table = strided(table, layouts[1])
+    return Problem((queries, table, targets, indptr, indices, score), kwargs, note)
 
 
 def problems(nonfinite: bool = False, many: bool = False) -> st.SearchStrategy[Problem]:
-    """Random problems; shrinking is by seed, the repr says everything."""
+    """Draw problems; shrinking is by seed, the repr says everything."""
     return st.integers(0, 2**31 - 1).map(lambda seed: make_problem(seed, nonfinite, many))
 
 
 def no_known(batch: int) -> tuple[Tensor, Tensor]:
-    """An empty CSR of known answers."""
+    """Make an empty CSR of known answers."""
     return torch.zeros(batch + 1, dtype=torch.int64), torch.empty(0, dtype=torch.int64)
 
 
 def factor_of(kind: str, rows: int, dim: int, generator: torch.Generator) -> Tensor:
-    """Rows ``b``: 1 plus a unit vector as a model makes them, or what no model makes."""
+    """Draw rows ``b``: 1 plus a unit vector as a model makes them, or what no model makes."""
     values = torch.randn(rows, dim, generator=generator, dtype=torch.float64)
     if kind == "unit":
         return 1 + values / values.norm(dim=1, keepdim=True)
@@ -166,7 +184,7 @@ def factor_of(kind: str, rows: int, dim: int, generator: torch.Generator) -> Ten
 def moving_queries(
     score: str, has_factor: bool, anchors: Tensor, scale: float, generator: torch.Generator
 ) -> Tensor:
-    """Rows ``[q | w | a]``: a query near an anchor, a scale with zeros, a phase of some size."""
+    """Draw rows ``[q | w | a]``: a query near an anchor, a scale with zeros, a phase."""
     batch, width = anchors.shape
     dim = width // scores.get_score(score).planes
     scales = torch.randn(batch, width, generator=generator, dtype=torch.float64)
@@ -174,42 +192,3 @@ def moving_queries(
     if has_factor:
         parts.append(scale * torch.rand(batch, dim, generator=generator, dtype=torch.float64))
     return torch.cat(parts, 1)
-
-
-def make_rscf_problem(
-    seed: int, nonfinite: bool = False, served: Sequence[str] = RSCF_SCORES
-) -> Problem:
-    """One random problem of queries that a candidate moves; its factor is among the keywords."""
-    pick, generator = random.Random(seed), torch.Generator().manual_seed(seed)
-    score, kind, dtype = pick.choice(served), pick.choice(RSCF_TABLES), pick.choice(DTYPES)
-    dim, rows, batch = pick.choice(DIMS), pick.choice(ROWS), pick.choice(QUERIES)
-    spread, scale = pick.choice(SPREADS), pick.choice([0.3, 3.0, 40.0, 1e4])
-    has_factor = pick.random() < 0.7
-    width = dim * scores.get_score(score).planes
-    table = cast(table_of(kind, rows, width, generator), dtype)
-    anchors = table[torch.randint(rows, (batch,), generator=generator)].double()
-    query_dtype = torch.float64 if dtype == torch.float64 else torch.float32
-    queries = cast(moving_queries(score, has_factor, anchors, scale, generator), query_dtype)
-    kwargs: dict[str, Any] = {"nan_worst": nonfinite}
-    if has_factor:
-        factor = cast(factor_of(spread, rows, dim, generator), pick.choice(DTYPES))
-        kwargs["factor"] = strided(factor, pick.choice(["plain", "rows", "columns"]))
-    if nonfinite:
-        bad = pick.choice([float("nan"), float("inf"), 1e30])  # 1e30: a phase without a sine
-        for operand in (table, queries, kwargs.get("factor")):
-            if operand is not None and pick.random() < 0.5:
-                row, column = pick.randrange(len(operand)), pick.randrange(operand.shape[1])
-                operand[row, column] = bad
-    targets = torch.randint(rows, (batch,), generator=generator)
-    lengths = torch.randint(0, 6, (batch,), generator=generator)
-    indptr = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
-    indices = torch.randint(rows, (int(indptr[-1]),), generator=generator)
-    if pick.random() < 0.4:
-        kwargs["bias"] = torch.randn(rows, generator=generator) * 10.0 ** pick.randint(-8, 3)
-    if pick.random() < 0.3:
-        kwargs["candidate_ids"] = torch.randperm(rows, generator=generator)[: pick.randint(1, rows)]
-    if pick.random() < 0.5:
-        kwargs["dims"] = [pick.randint(1, dim) for _ in range(3)]
-    note = f"{seed=} {score} {kind} {dtype} {spread} {scale} {dim=} {rows=} {sorted(kwargs)}"
-    table = strided(table, pick.choice(["plain", "rows", "columns"]))
-    return Problem((queries, table, targets, indptr, indices, score), kwargs, note)

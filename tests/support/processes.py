@@ -21,7 +21,7 @@ def run_script(script: str, *prelude: str, **kwargs: Any) -> subprocess.Popen[st
 
 
 def finish(process: subprocess.Popen[str], timeout: float = 60) -> str:
-    """What it printed, once it ended well; killed where it takes longer than the timeout."""
+    """Return what a process printed, once it ended well; kill it after the timeout."""
     try:
         output, errors = process.communicate(timeout=timeout)
     finally:

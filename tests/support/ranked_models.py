@@ -31,6 +31,6 @@ def random_triples(count: int, entities: int, relations: int, seed: int = 0) -> 
 
 
 def line() -> TransE:
-    """Entities on a line, one relation that stays: the distance is the rank."""
+    """Put entities on a line with one relation that stays: the distance is the rank."""
     positions = torch.tensor([[0.0], [1.0], [1.0], [2.0], [-1.0], [9.0]])
     return TransE(positions, torch.zeros(1, 1))

@@ -19,7 +19,6 @@ CANDIDATES = [3, 5, 50, 96, 20]
 
 
 def results_of(name: str, spans: list[tuple[int, int]], rank: int) -> list[Any]:
-    """What one process finds."""
     graph, model = example(), model_of(name, spans[rank])
     options: dict[str, Any] = {"known": graph.known, "timeout": 30}
     heads, relations, tails = graph.hrt.T
@@ -34,14 +33,14 @@ def results_of(name: str, spans: list[tuple[int, int]], rank: int) -> list[Any]:
 
 
 def tables_with_nan() -> tuple[Tensor, Tensor]:
-    """Those of RotatE, in which two rows are not finite."""
+    """Make the tables of RotatE, in which two rows are not finite."""
     entity, relation = tables_of("RotatE")
     entity[[4, 60]] = torch.nan
     return entity, relation
 
 
 def of_files(rank: int) -> Any:
-    """Ranks of shards that are read in blocks, and the longest of these."""
+    """Rank shards that are read in blocks; return ranks and the longest block."""
     from kgfast.eval import rows
 
     rows.PART_BYTES = 10 * 8 * DIM
@@ -57,7 +56,7 @@ def of_files(rank: int) -> Any:
 
 
 def bytes_sent(rank: int) -> list[int]:
-    """What goes through collectives, of tables of two sizes."""
+    """Count the bytes of collectives, for tables of two sizes."""
     totals, reduce = [], dist.all_reduce
     for count in (200, 2_000):
         seen = []
@@ -75,7 +74,7 @@ def bytes_sent(rank: int) -> list[int]:
 
 
 def errors_of(rank: int) -> dict[str, Exception]:
-    """What comes of what is wrong in one process."""
+    """Return the errors of calls in which one process is wrong."""
     graph = example()
     entity, relation = tables_of("DistMult")
     first, last = ((0, 50), (50, 97))[rank]
@@ -144,7 +143,7 @@ def errors_of(rank: int) -> dict[str, Exception]:
 
 
 def shuffled(seed: int) -> Tensor:
-    """The entities of DistMult in another order."""
+    """Return the entities of DistMult in another order."""
     generator = torch.Generator().manual_seed(seed)
     return tables_of("DistMult")[0][torch.randperm(N, generator=generator)]
 
@@ -238,7 +237,7 @@ def _interrupted(*args: Any, **options: Any) -> Any:
 
 
 def late(rank: int) -> list[Any]:
-    """What comes of a call that process 1 makes when process 0 has given up, and of the next."""
+    """Call in process 1 when process 0 has given up, then once more in both."""
     graph, found = example(), []
     span = ((0, 50), (50, 97))[rank]
     for seconds in (4 * rank, 0):
@@ -269,7 +268,7 @@ def without_one(how: str, rank: int) -> None:
 
 
 def given_of(kind: str) -> Any:
-    """Candidates of the example's queries."""
+    """Make candidates for the example's queries."""
     hrt = example().hrt
     generator = torch.Generator().manual_seed(5)
     lists = torch.stack([torch.randperm(N, generator=generator)[:9] for _ in hrt])
@@ -283,7 +282,7 @@ def given_of(kind: str) -> Any:
 
 
 def among_candidates(kinds: list[str], spans: list[tuple[int, int]], rank: int) -> list[Any]:
-    """Ranks and answers of a process, among candidates of each kind."""
+    """Rank and predict among candidates of each kind."""
     graph, model, found = example(), model_of("RotatE", spans[rank]), []
     heads, relations, _ = graph.hrt.T
     for kind in kinds:
@@ -296,7 +295,7 @@ def among_candidates(kinds: list[str], spans: list[tuple[int, int]], rank: int) 
 
 
 def filtered_shards(spans: list[tuple[int, int]], rank: int) -> Any:
-    """Ranks and answers of RSCF, whose candidates have a factor of their own rows."""
+    """Rank and predict by RSCF, whose candidates have a factor of their own rows."""
     first, last = spans[rank]
     whole = kgfast.RSCF(model_of("RotatE"), seed=1)
     shard = Shard(whole.entity.detach()[first:last], start=first, total_rows=N)
@@ -306,7 +305,7 @@ def filtered_shards(spans: list[tuple[int, int]], rank: int) -> Any:
 
 
 def relations_too(names: list[str], spans: list[tuple[int, int]], rank: int) -> list[Any]:
-    """Ranks of entities and relations, and the best relations, of models in shards."""
+    """Rank entities and relations, and find the best relations, of models in shards."""
     graph, found = example(), []
     heads, _, tails = graph.hrt.T
     for name in names:

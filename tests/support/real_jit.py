@@ -56,13 +56,12 @@ class Problem:
         self.crops = [DIM // 2, DIM] if not facts.is_rscf else None
 
     def operands(self, **options: object) -> object:
-        """The operands, with options of :func:`operands_of`."""
         given = self.options | options
         return operands_of(self.queries, self.table, self.score, **given)
 
 
 def ranking(score: str) -> Iterator[tuple[str, Call]]:
-    """Ranks and the best: table types, few and many queries, crops, subsets, lists."""
+    """Yield rankings and top-k: table types, few and many queries, crops, subsets, lists."""
     for dtype in DTYPES:
         for batch in BATCHES if dtype == torch.float32 else (BATCH,):
             p = Problem(score, dtype, batch)
@@ -100,7 +99,7 @@ def ranking(score: str) -> Iterator[tuple[str, Call]]:
 
 
 def differentiable(score: str) -> Iterator[tuple[str, Call]]:
-    """Scores, losses over all candidates and of negatives, with their gradients."""
+    """Yield scores, losses over all candidates and of negatives, with their gradients."""
     backend = triton.backend
     for dtype in DTYPES[:3]:
         p = Problem(score, dtype)
@@ -122,7 +121,7 @@ def differentiable(score: str) -> Iterator[tuple[str, Call]]:
 
 
 def negatives(p: Problem, name: str, formula: str, *, masked: bool) -> Iterator[tuple[str, Call]]:
-    """A loss of a pool of negatives and of those of each query."""
+    """Yield a loss of a pool of negatives and of those of each query."""
     kernels = triton.backend.negatives
     for kind in ("pool", "lists"):
         width = ROWS if kind == "pool" else 9
@@ -142,7 +141,6 @@ def negatives(p: Problem, name: str, formula: str, *, masked: bool) -> Iterator[
 
 
 def over_all(p: Problem, name: str) -> Iterator[tuple[str, Call]]:
-    """Losses over all candidates."""
     labels = Labels(*p.known, 0.9, 0.001)
     losses, need = triton.backend.losses, LossNeed(True, True, True)
     yield f"bce of {name}", lambda: losses.bce(p.operands(), labels)
@@ -163,7 +161,6 @@ def over_all(p: Problem, name: str) -> Iterator[tuple[str, Call]]:
 
 
 def adversarial() -> Iterator[tuple[str, Call]]:
-    """Rows of scores that are already there."""
     kernel, scores = triton.backend.adversarial, torch.randn(8, 50)
 
     def both() -> None:

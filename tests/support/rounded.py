@@ -24,7 +24,7 @@ class Asked(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """Of rounded operands, in float64; each with a bound on what float32 adds."""
+    """Results of rounded operands in float64, each with a bound on what float32 adds."""
 
     rows: Tensor
     row_bound: Tensor
@@ -33,14 +33,14 @@ class Expected(NamedTuple):
 
 
 def rounded(numbers: Tensor) -> Tensor:
-    """As float64."""
+    """Round to bf16, as float64."""
     return numbers.detach().float().bfloat16().double()
 
 
 def expected(
     asked: Asked, queries: Tensor, table: Tensor, bias: Tensor | None, grad: Tensor
 ) -> Expected:
-    """Row losses, and what they hand on of the gradient ``grad [B]`` of them."""
+    """Compute row losses, and the gradients that come of ``grad [B]`` of them."""
     q, t, grad = rounded(queries), rounded(table), grad.double()[:, None]
     bias = torch.zeros(len(t)) if bias is None else bias.detach()
     x = q @ t.T + bias.double()
@@ -74,7 +74,7 @@ def expected(
 
 
 def excess(got: Tensor, want: Tensor, bound: Tensor) -> float:
-    """By how much the worst number is farther off than its bound; 0 if none is."""
+    """Measure by how much the worst number passes its bound; 0 if none does."""
     if not got.numel():
         return 0.0
     worst = ((got.double() - want).abs() - bound - 1e-30).max()

@@ -35,12 +35,11 @@ class Sampled:
 
     @property
     def crops(self) -> list[int | None]:
-        """The crop widths, None for the whole row."""
         return [None] if self.dims is None else list(self.dims)
 
 
 def make_sampled(seed: int, rows: int, kinds: Sequence[str] = KINDS) -> Sampled:
-    """One random problem of at most ``rows`` rows; every third query equals a row."""
+    """Draw a problem of at most ``rows`` rows; every third query equals a row."""
     pick, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     score, kind, dtype = pick.choice(SCORES), pick.choice(kinds), pick.choice(DTYPES)
     dim, count, batch = pick.choice(DIMS), pick.randint(1, rows), pick.randint(1, MOST_QUERIES)
@@ -65,7 +64,7 @@ def make_sampled(seed: int, rows: int, kinds: Sequence[str] = KINDS) -> Sampled:
 
 
 def make_moved(seed: int, rows: int) -> Sampled:
-    """One random problem of queries that a candidate moves, by angles of a few turns."""
+    """Draw a problem of queries that a candidate moves, by angles of a few turns."""
     pick, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     score, has_factor = pick.choice(RSCF_SCORES), pick.random() < 0.7
     dim, count, batch = pick.choice(DIMS), pick.randint(1, rows), pick.randint(1, 20)
@@ -116,7 +115,7 @@ def assert_close(
 
 
 def differentiable(problem: Sampled, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
-    """Queries and table in another precision, to be differentiated."""
+    """Return queries and table in another precision, to be differentiated."""
     table = problem.table.detach().to(dtype, copy=True).requires_grad_()
     return problem.queries.to(dtype, copy=True).requires_grad_(), table
 
@@ -128,7 +127,7 @@ def dense(
     bias: Tensor | None,
     factor: Tensor | None = None,
 ) -> Tensor:
-    """Scores by the oracle, a leading axis of crops where the problem has ``dims``."""
+    """Score by the oracle, with a leading axis of crops where the problem has ``dims``."""
     options = {"bias": bias, "factor": factor}
     scores = [
         oracles.dense_scores(queries, rows, problem.score, dim=dim, **options)
@@ -139,7 +138,7 @@ def dense(
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
-    """That many threads of torch, hence of the extension."""
+    """Give torch, hence the extension, that many threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

@@ -8,7 +8,7 @@ from kgfast.kernels.scores import get_score
 
 
 def canonical_function(model, dtype=torch.float64):
-    """The canonical scores of a model with queries and candidates, relations too where it has."""
+    """Make a function of a model's canonical scores, of relations too where it has them."""
 
     def scores(anchors, relations, side, candidate_ids):
         candidates = model.candidates(side)

@@ -27,5 +27,5 @@ def search_config(ranges=None, /, search=None, **sections):
 
 
 def without_times(trials):
-    """All of trials that does not depend on the machine."""
+    """List trials without what depends on the machine."""
     return [{**trial.row(), "seconds": None} for trial in trials.all]

@@ -13,12 +13,12 @@ import kgfast
 
 
 def graph() -> Any:
-    """The graph of docs/serve.md."""
+    """Return the graph of docs/serve.md."""
     return kgfast.datasets.synthetic(300, 6, 1200, 60, 60)
 
 
 def engine_of(**options: Any) -> Any:
-    """The model of docs/serve.md."""
+    """Return the model of docs/serve.md."""
     from kgfast.extras.serve.engine import Engine
 
     data = graph()
@@ -43,7 +43,7 @@ class Slow:
 
 @contextmanager
 def serving(engine: Any, limits: Any, host: str = "127.0.0.1") -> Iterator[int]:
-    """A server in a thread; yields its port."""
+    """Serve in a thread; yield the port."""
     from kgfast.extras.serve.app import make_app
     from kgfast.extras.serve.running import answer, bound
 
@@ -63,18 +63,16 @@ def serving(engine: Any, limits: Any, host: str = "127.0.0.1") -> Iterator[int]:
 
 
 def connect(port: int) -> socket.socket:
-    """A connection that gives up after a while."""
     return socket.create_connection(("127.0.0.1", port), timeout=60)
 
 
 def head(path: str, length: int, *lines: str) -> bytes:
-    """The head of a request."""
     first = f"POST {path} HTTP/1.1", "host: 127.0.0.1", f"content-length: {length}", *lines
     return ("\r\n".join(first) + "\r\n\r\n").encode()
 
 
 def answer(connection: socket.socket, ahead: Any = None) -> tuple[int, dict[str, Any]]:
-    """Status and content of the answer that comes next; ``ahead`` is a file of several."""
+    """Read status and content of the next answer; ``ahead`` is a file of several."""
     with nullcontext(ahead) if ahead else connection.makefile("rb") as file:
         status = int(file.readline().split()[1])
         headers = {}
@@ -85,7 +83,6 @@ def answer(connection: socket.socket, ahead: Any = None) -> tuple[int, dict[str,
 
 
 def ask(port: int, path: str, **body: Any) -> tuple[int, dict[str, Any]]:
-    """Status and content of the answer to a request of its own."""
     content = json.dumps(body).encode()
     with connect(port) as connection:
         connection.sendall(head(path, len(content)) + content)
@@ -93,6 +90,6 @@ def ask(port: int, path: str, **body: Any) -> tuple[int, dict[str, Any]]:
 
 
 def wait_for(condition: Any) -> None:
-    """Until something is so; a test that waits too long is ended by pytest."""
+    """Wait until something is so; pytest ends a test that waits too long."""
     while not condition():
         time.sleep(0.01)

@@ -22,7 +22,6 @@ class Graph(NamedTuple):
 
 @cache
 def example() -> Graph:
-    """Forty triples, and four hundred that are known."""
     generator = torch.Generator().manual_seed(0)
 
     def some(count: int) -> Tensor:
@@ -36,7 +35,7 @@ def example() -> Graph:
 
 
 def tables_of(name: str) -> tuple[Tensor, Tensor]:
-    """Entities with many ties and some that float32 cannot tell apart; relations."""
+    """Make entities with many ties, some of which float32 cannot tell apart, and relations."""
     generator = torch.Generator().manual_seed(1)
     entity = torch.randint(-2, 3, (N, 2 * DIM), generator=generator).float()
     entity[1::3] += 1e-7 * torch.randn(entity[1::3].shape, generator=generator)
@@ -46,7 +45,7 @@ def tables_of(name: str) -> tuple[Tensor, Tensor]:
 
 
 def model_of(name: str, span: tuple[int, int] | None = None) -> Any:
-    """A model, or one of the rows of a span."""
+    """Make a model of all rows, or of those of a span."""
     if name == "ConvE":
         return kgfast.ConvE.init(N, RELATIONS, 8, seed=0, embedding_height=2, kernel_size=2)
     entity, relation = tables_of(name)
@@ -57,7 +56,6 @@ def model_of(name: str, span: tuple[int, int] | None = None) -> Any:
 
 
 def assert_same(ranks: Ranks, expected: Ranks) -> None:
-    """The same integers, filtered and raw."""
     for name in ("greater", "equal", "num_candidates"):
         assert torch.equal(getattr(ranks, name), getattr(expected, name)), name
         assert torch.equal(getattr(ranks.raw, name), getattr(expected.raw, name)), name

@@ -158,28 +158,30 @@ RING_CONFIG = {
 
 
 def ring_triples():
-    """Every entity has a next and a previous one: train, valid and test, by name."""
+    """Give every entity a next and a previous one: train, valid and test, by name."""
     rows = [(f"e{i}", "next", f"e{(i + 1) % RING}") for i in range(RING)]
     rows += [(f"e{i}", "previous", f"e{(i - 1) % RING}") for i in range(RING)]
     return {"train": rows[2:-2], "valid": rows[:2], "test": rows[-2:]}
 
 
-def write_ring(folder, entities=None, splits=None, layout="official"):
-    """A folder of data; ``entities`` is the order of their names in ``entities.dict``."""
+def write_ring(
+    folder, entities=None, splits=None, layout="official", relations=("next", "previous")
+):
+    """Write a data folder; ``entities`` is the order of their names in ``entities.dict``."""
     folder.mkdir(parents=True, exist_ok=True)
     splits = ring_triples() if splits is None else splits
     for split, rows in splits.items():
         (folder / f"{split}.txt").write_text("".join("\t".join(row) + "\n" for row in rows))
     if layout == "official":
         entities = [f"e{i}" for i in range(RING)] if entities is None else entities
-        for name, names in (("entities", entities), ("relations", ["next", "previous"])):
+        for name, names in (("entities", entities), ("relations", relations)):
             lines = [f"{i}\t{it}\n" for i, it in enumerate(names)]
             (folder / f"{name}.dict").write_text("".join(lines))
     return folder
 
 
 def ring_trainer(root, run_dir, **sections):
-    """A trainer of the data in ``<root>/ring``."""
+    """Make a trainer of the data in ``<root>/ring``."""
     values = {"dataset": {"name": "ring", "root": str(root)}} | RING_CONFIG
     for name, section in sections.items():
         values[name] = {**values.get(name, {}), **section} if isinstance(section, dict) else section

@@ -15,17 +15,7 @@ _SHELLS = ("", "sh", "bash", "console", "shell")
 
 @dataclass(frozen=True)
 class Snippet:
-    """A fenced block.
-
-    Attributes
-    ----------
-    line : int
-        Where its code begins.
-    language : str
-    code : str
-    reason : str or None
-        Why it does not run, of ``<!-- not run: REASON -->`` before it.
-    """
+    """A fenced block; ``reason`` says why it does not run, of ``<!-- not run: REASON -->``."""
 
     line: int
     language: str
@@ -34,7 +24,7 @@ class Snippet:
 
 
 def snippets(text: str) -> Iterator[Snippet]:
-    """All fenced blocks of a page."""
+    """Yield all fenced blocks of a page."""
     for fence in _FENCE.finditer(text):
         mark = _MARK.search(text, 0, fence.start())
         line = text.count("\n", 0, fence.start(3)) + 1
@@ -42,13 +32,7 @@ def snippets(text: str) -> Iterator[Snippet]:
 
 
 def run_page(path: Path, names: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Run the Python of a page in order, in one namespace; what fails names its line.
-
-    Raises
-    ------
-    AssertionError
-        If a block fails, or is marked without a reason.
-    """
+    """Run the Python of a page in order, in one namespace; name the line of what fails."""
     names = {"__name__": "__page__"} if names is None else names
     for snippet in snippets(path.read_text(encoding="utf-8")):
         if snippet.reason is not None:
@@ -77,7 +61,7 @@ def _run(path: Path, snippet: Snippet, names: dict[str, Any]) -> None:
 
 
 def commands(text: str) -> list[str]:
-    """Lines that call kgfast: of indented blocks, and of fenced ones that are a shell's."""
+    """List lines that call kgfast: of indented blocks, and of fenced ones that are a shell's."""
     fenced = [it.code for it in snippets(text) if it.language in _SHELLS]
     lines = "\n".join(f"    {line}" for code in fenced for line in code.splitlines())
     return _COMMAND.findall(f"{_FENCE.sub('', text)}\n{lines}")

@@ -13,7 +13,7 @@ SMALL = 12_000  # bytes: several blocks, and several passes
 
 
 def table_of(rows, path, cut=None):
-    """The rows in a file, or in shards of several formats."""
+    """Put rows in a file, or in shards of several formats."""
     np.save(path / "e.npy", rows.detach().numpy())
     if cut is None:
         return tables.open(path / "e.npy")

@@ -16,24 +16,7 @@ _SOURCE = Path(__file__).with_suffix(".c")
 
 
 def build(folder: Path, triton: Path) -> dict[str, str]:
-    """Compile the driver into a folder.
-
-    Parameters
-    ----------
-    folder : Path
-    triton : Path
-        The package whose header of CUDA it is compiled with.
-
-    Returns
-    -------
-    dict of str to str
-        The environment of a process that is to find it.
-
-    Raises
-    ------
-    FileNotFoundError
-        Without a C compiler.
-    """
+    """Compile the driver with Triton's headers; return the environment that finds it."""
     compiler = shutil.which("cc")
     if compiler is None:
         raise FileNotFoundError("no C compiler: cc")
@@ -48,13 +31,7 @@ def build(folder: Path, triton: Path) -> dict[str, str]:
 
 
 class StubDriver:
-    """Driver of this process, which :func:`build` made and its environment names.
-
-    Parameters
-    ----------
-    arch : int
-        80, 90, ...: what kernels are compiled for.
-    """
+    """Driver of this process for an architecture, which the environment of ``build`` names."""
 
     def __init__(self, arch: int) -> None:
         import triton
@@ -84,5 +61,4 @@ class StubDriver:
 
     @property
     def launches(self) -> int:
-        """Kernels that were launched."""
         return int(self._library.stub_launches())

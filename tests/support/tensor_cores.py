@@ -27,7 +27,7 @@ def adversarial_rows(steps: int, bits: int) -> tuple[Tensor, Tensor]:
 
 
 def cut(values: Floats, top: Floats, bits: int) -> Floats:
-    """``values`` towards zero to a multiple of the last of ``bits`` bits that ``top`` has."""
+    """Cut ``values`` towards zero to a multiple of the last of ``bits`` bits that ``top`` has."""
     _, exponent = np.frexp(np.abs(top))  # top < 2**exponent
     unit = np.ldexp(1.0, exponent - bits)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -35,7 +35,7 @@ def cut(values: Floats, top: Floats, bits: int) -> Floats:
 
 
 def multiply(a: Any, b: Any, start: Any, *, group: int = 16, bits: int = 25) -> NDArray[np.float32]:
-    """``start [M, N]`` plus the products of ``a [M, K]`` and ``b [K, N]``, a group at a time."""
+    """Add the products of ``a [M, K]`` and ``b [K, N]`` to ``start``, a group at a time."""
     total = np.asarray(start, np.float64)
     a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
     for k in range(0, a.shape[1], group):
@@ -54,14 +54,14 @@ def multiply(a: Any, b: Any, start: Any, *, group: int = 16, bits: int = 25) -> 
 
 
 def widened(bits: Any) -> NDArray[np.float32]:
-    """Bfloat16, which the interpreter keeps as ``uint16``, as float32."""
+    """Widen bfloat16, which the interpreter keeps as ``uint16``, to float32."""
     wide: NDArray[np.float32] = (np.asarray(bits, np.uint32) << 16).view(np.float32)
     return wide
 
 
 @contextmanager
 def tensor_cores(group: int = 16, bits: int = 25) -> Iterator[list[int]]:
-    """Within, the interpreter's ``tl.dot`` of bfloat16 is theirs; gives the number of calls."""
+    """Emulate ``tl.dot`` of bfloat16 in the interpreter; yield the number of calls."""
     from triton.runtime import interpreter
 
     calls = [0]

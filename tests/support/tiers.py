@@ -29,7 +29,7 @@ def lacks(*names: str) -> str:
 
 
 def needs_tier(name: str) -> pytest.MarkDecorator:
-    """Skips where this machine or build lacks a tier."""
+    """Skip where this machine or build lacks a tier."""
     return pytest.mark.skipif(bool(lacks(name)), reason=lacks(name) or "it is here")
 
 
@@ -51,14 +51,14 @@ def _found() -> tuple[str, ...]:
 
 @contextmanager
 def serving(mask: int) -> Iterator[None]:
-    """Only these tiers serve."""
+    """Let only the tiers of a mask serve."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tiers, "mask", lambda: mask)
         yield
 
 
 def pairs_of(call: Callable[[], Results], counter: str = "tier_pairs") -> tuple[list[int], Results]:
-    """What a call adds to what the extension counts of pairs, and what it returns."""
+    """Return what a call adds to the extension's counts of pairs, and its result."""
     count = getattr(cpu.extension, counter)
     before = count()
     result = call()
@@ -66,14 +66,7 @@ def pairs_of(call: Callable[[], Results], counter: str = "tier_pairs") -> tuple[
 
 
 def assert_same(call: Callable[[], Results], *masks: int, counter: str = "tier_pairs") -> list[int]:
-    """Hold what a call returns by tiers against what it returns without any.
-
-    Returns
-    -------
-    list of int
-        What the extension counts of the pairs of the last of ``masks``: ``tier_pairs`` are those
-        that were swept, gathered and left to canonical scores.
-    """
+    """Compare a call by tiers with one without; return its pairs under the last mask."""
     with serving(0):
         pairs, expected = pairs_of(call, counter)
     assert not any(pairs)
@@ -86,7 +79,6 @@ def assert_same(call: Callable[[], Results], *masks: int, counter: str = "tier_p
 
 
 def assert_same_counts(problem: Problem, *masks: int, counter: str = "tier_pairs") -> list[int]:
-    """:func:`assert_same` of the counts of a ranking."""
     return assert_same(
         lambda: flat.cpu.rank_counts(*problem.args, **problem.kwargs), *masks, counter=counter
     )

@@ -23,5 +23,4 @@ def on_each_arch(*cases: Any, slow: Sequence[Any] = ()) -> list[Any]:
 
 
 def only(launches: Sequence[Any], name: str) -> Any:
-    """The first launch of a kernel."""
     return next(launch for launch in launches if launch.name == name)

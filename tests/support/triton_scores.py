@@ -18,19 +18,19 @@ def rows(score: str, count: int, dim: int, seed: int, dtype: torch.dtype = torch
 def operands(
     score: str, queries: int, others: int, dim: int, dtype: torch.dtype = torch.float32
 ) -> tuple[Tensor, Tensor]:
-    """Queries and a table, of which one row equals a query."""
+    """Make queries and a table, of which one row equals a query."""
     q, c = rows(score, queries, dim, 0), rows(score, others, dim, 1, dtype)
     q[0] = c[-1].float()
     return q, c
 
 
 def exact(value: Any) -> Any:
-    """What the reference gets: the same numbers, in float64."""
+    """Convert operands to float64 on the host, for the reference."""
     return value.double().cpu() if torch.is_tensor(value) and value.is_floating_point() else value
 
 
 def assert_close(actual: Tensor | None, expected: Tensor | None, rel: float = 1e-5) -> None:
-    """Within ``rel`` of the largest number: one that cancelled may be far below its terms."""
+    """Allow ``rel`` of the largest number: one that cancelled may be far below its terms."""
     if expected is None:
         assert actual is None
         return
@@ -42,5 +42,5 @@ def assert_close(actual: Tensor | None, expected: Tensor | None, rel: float = 1e
 
 
 def narrow_bits(dtype: torch.dtype) -> float:
-    """The relative error of a gradient of this dtype; the interpreter truncates bfloat16."""
+    """Return the relative error of a gradient's dtype; the interpreter truncates bfloat16."""
     return {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}[dtype]

@@ -22,7 +22,7 @@ TURNED = configs.CropTile(16, 32, 1, stages=1)  # whose rows are candidates
 
 @contextmanager
 def split_sweeps() -> Iterator[list[int]]:
-    """Within, dot products are swept by emulated tensor cores, in small tiles."""
+    """Sweep dot products by emulated tensor cores, in small tiles."""
     with (
         tensor_cores() as calls,
         patch.object(configs, "splits", lambda score, *_: not score.monotone),
@@ -58,7 +58,7 @@ def swept_products(
 
 
 def packed_parts(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The parts of 16 rows ``[16, D]`` as packed, and their norms ``[3, 16]``."""
+    """Pack 16 rows ``[16, D]``; return their parts and their norms ``[3, 16]``."""
     operands = Operands(rows, Prepared(rows, get_score("dot")))
     packed = split.pack_candidates(operands, Selection(16), rows.shape[1], 16)
     parts = (part.view(16, -1)[:, : rows.shape[1]].float() for part in packed[:2])

@@ -11,7 +11,7 @@ from support.engines import CAN_RUN, DEVICE
 
 
 def swept_distances(score: str, queries: Tensor, candidates: Tensor, factor: Tensor | None = None):
-    """What the sweep computes, ``[B, N]``, and what it may be wrong by, as a function."""
+    """Sweep all pairs; return distances ``[B, N]`` and a function of their bound."""
     from kgfast.kernels.triton.device.arguments import Norm
     from kgfast.kernels.triton.host.batch import SharedOperands
     from kgfast.kernels.triton.host.configs import plan
@@ -79,7 +79,6 @@ if CAN_RUN:
     def store_distances(
         packed, p_out, num_features, stride, largest_norm, FORM: tl.constexpr, TILE: tl.constexpr
     ):
-        """The sweep's distances of one tile."""
         packed = of_tile(packed, FORM, TILE)
         tile = tile_of(packed.queries, packed.panels, num_features, FORM, TILE)
         total, _ = sweep_tile(tile, packed, num_features, (0.0, largest_norm), FORM, TILE)

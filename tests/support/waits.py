@@ -60,13 +60,12 @@ _NO_LAUNCH = {"empty", "empty_strided", "empty_like", "new_empty", "new_empty_st
 
 
 def _is_view(func: Any) -> bool:
-    """Whether results share memory with arguments that are not written."""
     infos = [result.alias_info for result in func._schema.returns]
     return any(info is not None and not info.is_write for info in infos)
 
 
 def count_waits(call: Callable[[], object]) -> int:
-    """How often the host waits for the real device within a call."""
+    """Count how often the host waits for the real device within a call."""
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("warn")
     try:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from fuzz.processes import PRELUDE as SCRIPT_PRELUDE
+from fuzz.processes import SCRIPTS, run_python
 from kgfast.kernels import cpu
 from support.paths import TESTS
 from support.processes import finish, run_script
@@ -58,56 +60,22 @@ def test_interrupting_a_long_sweep():
     assert time.monotonic() - start < 30  # one sweep alone takes far longer than its 50 ms checks
 
 
-def test_a_forked_child_has_its_own_threads_even_where_another_thread_sweeps():
-    process = run_script(
-        """
-        from kgfast.kernels.ieee import ieee_arithmetic
-        torch.ones(1 << 20).mul_(2)  # torch has its threads, which a child has not
-
-        def status_of_child():
-            child = os.fork()
-            if child == 0:
-                signal.alarm(20)
-                with ieee_arithmetic():
-                    pass
-                os._exit(0 if greater() == 7 and greater() == 7 else 1)
-            return os.waitpid(child, 0)[1]
-
-        assert greater() == 7
-        alone = status_of_child()
-        threading.Thread(target=lambda: [sweep() for _ in range(1000)], daemon=True).start()
-        time.sleep(0.3)
-        print(alone, status_of_child(), flush=True)
-        os._exit(0)
-        """,
-        PRELUDE,
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("forks", "signals"),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("threads", "interrupts")),
+        # A thread that is within an operator of torch ends the process, now and then.
+        pytest.param("exit", marks=pytest.mark.slow),
+    ],
+)
+def test_scripts_of_the_attack(name):
+    """Threads that resize the pool; forks, signals and interrupts amid sweeps; the end amid one."""
+    given = {"threads": 3, "seed": 0, "rows": 30_000, "batch": 64, "width": 16, "k": 10}
+    text = (SCRIPT_PRELUDE + SCRIPTS[name]).format_map(
+        given | {"score": "l1", "count": 2, "pause": 0.02}
     )
-    assert finish(process) == "0 0\n"
-
-
-def test_a_signal_handler_is_served_in_the_middle_of_a_sweep():
-    process = run_script(
-        """
-        inside, served = False, []
-
-        def handler(*_):
-            if inside:
-                served.append((greater(), len(topk(wide[:2], wide, 3)[1])))
-            signal.setitimer(signal.ITIMER_REAL, 0.02)
-
-        signal.signal(signal.SIGALRM, handler)
-        signal.setitimer(signal.ITIMER_REAL, 0.02)
-        expected = sweep(64)
-        while not served:
-            inside = True
-            counts = sweep()
-            inside = False
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        print(set(served), all(torch.equal(a[:64], b) for a, b in zip(counts, expected)))
-        """,
-        PRELUDE,
-    )
-    assert finish(process, timeout=90) == "{(7, 2)} True\n"
+    assert run_python(text) == ""
 
 
 def test_a_child_forked_by_a_handler_does_not_wait_for_its_parents_threads():
@@ -136,30 +104,6 @@ def test_a_child_forked_by_a_handler_does_not_wait_for_its_parents_threads():
         PRELUDE,
     )
     assert finish(process, timeout=90) == "[5]\n"
-
-
-@pytest.mark.slow  # a thread that is within an operator of torch ends the process, now and then
-def test_the_interpreter_ends_while_daemon_threads_sweep():
-    process = run_script(
-        """
-        class Slow:  # the end of the interpreter takes a while, and lets others have its lock
-            def __del__(self, sleep=time.sleep, write=os.write):
-                sleep(0.5)
-                write(1, b"over")
-
-        def forever(batch):
-            while True:
-                sweep(batch)
-
-        # Long ones: torch, too, ends a process whose threads are within its own operators then.
-        for batch in (64, 64, 256, 2000):
-            threading.Thread(target=forever, args=(batch,), daemon=True).start()
-        sys.modules["slow"] = Slow()
-        time.sleep(0.3)
-        """,
-        PRELUDE,
-    )
-    assert finish(process) == "over"
 
 
 def test_interrupts_while_threads_that_sweep_are_joined():

@@ -1,0 +1,369 @@
+"""Losses over all candidates on every engine, against the reference in float64 and the oracle."""
+
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from kgfast.kernels.cpu import backend as cpu_backend
+from kgfast.kernels.labels import Labels, LossChecks, LossNeed
+from kgfast.kernels.reference import backend as reference_backend
+from kgfast.kernels.scores import get_score
+from support import oracles
+from support.engines import CAN_RUN, INTERPRETED, ISAS, Engine, assert_same, engines, examples
+from support.flat import operands_of, reference
+from support.problems import SCORES
+from support.sampled import WELL_SPREAD, assert_close, dense, differentiable, make_sampled, threads
+
+ON_CPU = (*ISAS, "baseline")
+ENGINES = (*ON_CPU, "triton")
+SEEDS = st.integers(0, 2**31 - 1)
+FAST = ("dot", "rotate")  # where kernels are interpreted: on tensor cores, and not
+SMALL = pytest.mark.usefixtures("small_passes")
+EVERY_NEED = True, True, True
+
+
+@pytest.fixture
+def small_passes(monkeypatch) -> None:
+    """Make several blocks of queries, chunks of candidates, and sums that are added on the way."""
+    monkeypatch.setattr(reference_backend, "_LOSS_SCRATCH", 1 << 20)  # its own tests split it
+    monkeypatch.setattr(cpu_backend, "_LOSS_SCRATCH", 7 * 64)
+    monkeypatch.setattr(cpu_backend, "_LOSS_QUERIES", 7)
+    if CAN_RUN:
+        from kgfast.kernels.triton import loss_tiles
+        from kgfast.kernels.triton import losses as triton_losses
+
+        monkeypatch.setattr(loss_tiles, "CHUNK_BYTES", 4 * 17 * 35)
+        monkeypatch.setattr(loss_tiles, "QUERY_BYTES", 0)
+        monkeypatch.setattr(triton_losses, "SUM_BYTES", 4 * 3 * 17)
+
+
+def normal(seed: int, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def loss_problem(score: str, dtype: torch.dtype = torch.float32) -> tuple:
+    """Draw 17 queries, 70 candidates with a bias, and labels, some of which occur twice."""
+    facts = get_score(score)
+    queries, table = normal(0, 17, 3 * facts.planes), normal(1, 70, 3 * facts.planes).to(dtype)
+    queries[0] = table[-1].float()
+    if facts.is_rscf:
+        queries = torch.cat([queries, 1 + 0.1 * normal(5, *queries.shape)], 1)
+    generator = torch.Generator().manual_seed(6)
+    lengths = torch.randint(1, 4, (17,), generator=generator)
+    lengths[3] = 9  # of six
+    indptr = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
+    indices = torch.randint(70, (int(indptr[-1]),), generator=generator)
+    first = int(indptr[3])
+    indices[first : first + 9] = torch.tensor([64, 0, 63, 69, 0, 5, 64, 0, 2])
+    return queries, table, normal(3, 70), indptr, indices
+
+
+def exact(value: Tensor | None) -> Tensor | None:
+    return None if value is None else value.double()
+
+
+def check_bce(engine: Engine, grad: Tensor, operands: tuple, *labels) -> list[Tensor | None]:
+    """Hold rows, sums of scores and gradients against the reference; return the gradients."""
+    inputs = *map(exact, operands), *labels
+    found, expected = engine.bce(*operands, *labels), reference.bce(*inputs)
+    assert found[0].dtype == torch.float32
+    made = engine.bce_backward(grad, *operands, *labels)
+    of_reference = reference.bce_backward(grad.double(), *inputs)
+    for got, right in zip((*found, *made), (*expected, *of_reference), strict=True):
+        assert (got is None) == (right is None)
+        if right is not None:
+            assert_close(got, right)
+    return made
+
+
+def check_cross_entropy(engine: Engine, grad: Tensor, operands: tuple, *rest, need=EVERY_NEED):
+    inputs = *map(exact, operands), *rest
+    found, expected = engine.cross_entropy(*operands, *rest), reference.cross_entropy(*inputs)
+    for got, right in zip(found, expected, strict=True):
+        assert_close(got, right)
+    made = engine.cross_entropy_backward(grad, found[1], *operands, *rest, need)
+    of_reference = reference.cross_entropy_backward(grad.double(), expected[1], *inputs, need=need)
+    for got, right, like in zip(made, of_reference, operands, strict=True):
+        assert (got is None) == (right is None)
+        if right is not None:
+            assert got.dtype == like.dtype
+            is_cut = engine.is_triton and like.dtype == torch.bfloat16  # the interpreter truncates
+            assert_close(got, right, rel=8e-3 if is_cut else 1e-5)
+
+
+@SMALL
+@engines(*ENGINES, scores=SCORES, quick=FAST)
+def test_bce(engine, score):
+    queries, table, bias, *labels = loss_problem(score)
+    check_bce(engine, normal(4, 17), (queries, table, bias), *labels, 0.9, 0.01, score)
+
+
+@SMALL
+@engines(*ENGINES, scores=SCORES, quick=FAST)
+def test_cross_entropy(engine, score):
+    *operands, _, indices = loss_problem(score, torch.bfloat16)
+    check_cross_entropy(engine, normal(4, 17), (*operands,), indices[-17:], 0.1, score)
+
+
+@pytest.mark.slow
+@SMALL
+@engines("triton", scores=["rscf_l1"])
+def test_moved_queries(engine, score):
+    *operands, indptr, indices = loss_problem(score)
+    check_bce(engine, normal(4, 17), (*operands,), indptr, indices, 0.9, 0.01, score)
+    check_cross_entropy(engine, normal(4, 17), (*operands,), indices[-17:], 0.1, score)
+
+
+def random_problem(seed):
+    # Where rows are alike, gradients cancel to nothing: what is left are roundings of what did.
+    problem = make_sampled(seed, 200, WELL_SPREAD)
+    problem.dims = None
+    generator = torch.Generator().manual_seed(seed)
+    count, batch = len(problem.table), len(problem.queries)
+    positives = torch.randint(count, (batch, 3), generator=generator).tolist()
+    targets = torch.randint(count, (batch,), generator=generator)
+    return problem, positives, targets, torch.rand(batch, generator=generator)
+
+
+def dense_loss(problem, loss, weights, dtype):
+    """Compute row losses and gradients by the oracle: float64, or float32 for comparison."""
+    queries, table = differentiable(problem, dtype)
+    bias = None
+    if problem.bias is not None:
+        bias = problem.bias.to(dtype).expand(len(table)).clone().requires_grad_()
+    rows = loss(dense(problem, queries[:, None], table, bias))
+    rows.backward(weights.to(dtype))
+    return rows.detach(), queries.grad, table.grad, None if bias is None else bias.grad
+
+
+def check_against_oracle(problem, loss, weights, rows, gradients):
+    assert rows.dtype == torch.float32
+    right = dense_loss(problem, loss, weights, torch.float64)
+    float32 = dense_loss(problem, loss, weights, torch.float32)
+    # A loss is a difference of numbers as large as a score, which is taken in float64.
+    queries, table = differentiable(problem)
+    largest = dense(problem, queries[:, None], table, problem.bias).abs().max().item()
+    assert_close(rows, right[0], float32[0], remains=1e-15 + 8 * 2.0**-53 * largest)
+    for got, wanted, dense32 in zip(gradients, right[1:], float32[1:], strict=True):
+        assert (got is None) == (wanted is None)
+        if got is not None:
+            # Scores are float32: their rounding is an error of the exponents in a probability.
+            remains = 1e-15 + 2 * 2.0**-24 * largest * wanted.abs().max().item()
+            assert_close(got, wanted, dense32, remains=remains)
+
+
+@engines(*ON_CPU)
+@given(seed=SEEDS, label_a=st.sampled_from([1.0, 0.9]))
+@example(seed=0, label_a=0.9)
+@examples(15)
+def test_bce_equals_the_oracle(engine, seed, label_a):
+    """Rows and gradients made together have the bits of those made one after the other."""
+    problem, positives, _, weights = random_problem(seed)
+    indptr = torch.arange(0, 3 * len(weights) + 1, 3)
+    labels = indptr, torch.tensor(positives).flatten(), label_a, (1 - label_a) / len(problem.table)
+    given = problem.queries, problem.table, problem.bias, *labels
+    rows, linear = engine.bce(*given, problem.score)
+    need = True, True, problem.bias is not None
+    gradients = engine.bce_backward(weights, *given, problem.score, need=need)
+    operands = operands_of(problem.queries, problem.table, problem.score, problem.bias)
+    both, again = engine.flat.backend.losses._bce(
+        operands, Labels(*labels), weights, LossNeed(*need)
+    )
+    for once, twice in zip((*both, *again), (rows, linear, *gradients), strict=True):
+        assert once is twice or torch.equal(once, twice)
+
+    def loss(scores):
+        return oracles.binary_cross_entropy(scores, positives, *labels[2:])
+
+    check_against_oracle(problem, loss, weights, rows, gradients)
+
+
+@engines(*ON_CPU)
+@given(seed=SEEDS, smoothing=st.sampled_from([0.0, 0.1]))
+@example(seed=0, smoothing=0.1)
+@example(seed=1262, smoothing=0.1)  # one candidate: all of the loss cancels
+@example(seed=195535304, smoothing=0.0)  # scores of 300, whose roundings are 1e-5 of a probability
+@examples(15)
+def test_cross_entropy_equals_the_oracle(engine, seed, smoothing):
+    problem, _, targets, weights = random_problem(seed)
+    given = problem.queries, problem.table, problem.bias, targets, smoothing, problem.score
+    rows, logsumexp, _ = engine.cross_entropy(*given)
+    need = True, True, problem.bias is not None
+    gradients = engine.cross_entropy_backward(weights, logsumexp, *given, need)
+
+    def loss(scores):
+        return oracles.softmax_cross_entropy(scores, targets, smoothing)
+
+    check_against_oracle(problem, loss, weights, rows, gradients)
+
+
+def everything(engine: Engine, score: str, problem: tuple) -> list[Tensor]:
+    """Make totals, rows and gradients of both losses."""
+    queries, table, bias, indptr, indices = problem
+    operands, grad, targets = (
+        (queries, table, bias),
+        normal(4, len(queries)),
+        indices[-len(queries) :],
+    )
+    labels = indptr, indices, 0.9, 0.01, score
+    total = engine.bce_total(*operands, *labels, divisor=3.0)
+    softmax = engine.cross_entropy(*operands, targets, 0.1, score)
+    back = engine.cross_entropy_backward(grad, softmax[1], *operands, targets, 0.1, score)
+    rows = engine.bce(*operands, *labels), engine.bce_backward(grad, *operands, *labels)
+    return [total[0], total[1], *total[2], *softmax, *back, *rows[0], *rows[1]]
+
+
+@engines(*ON_CPU, scores=SCORES)
+def test_bits_do_not_depend_on_threads(engine, score):
+    table = normal(1, 500, 12).bfloat16()
+    indices = torch.arange(20)[:, None] * torch.tensor([1, 0, 1]) + torch.tensor([0, 499, 0])
+    problem = normal(0, 20, 12), table, normal(2, 500), 3 * torch.arange(21), indices.flatten()
+    whole = everything(engine, score, problem)
+    for count in (1, 5):
+        with threads(count):
+            assert_same(everything(engine, score, problem), whole)
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="a GPU orders programs as it likes")
+@SMALL
+@engines("triton", scores=FAST, quick=("dot",))
+def test_bits_do_not_depend_on_the_order_of_programs(engine, score):
+    from support.interpreter import shuffled_programs
+
+    made = everything(engine, score, loss_problem(score))
+    with shuffled_programs(7):
+        assert_same(everything(engine, score, loss_problem(score)), made)
+
+
+@SMALL
+@engines("triton", scores=FAST, quick=("dot",))
+def test_a_total_has_the_bits_of_its_parts(engine, score, monkeypatch):
+    """Where both sum all candidates as one chunk: a total keeps room, so its chunks are smaller."""
+    from kgfast.kernels.triton import loss_tiles
+
+    monkeypatch.setattr(loss_tiles, "CHUNK_BYTES", 4 * 17 * 70)
+    *operands, indptr, indices = loss_problem(score)
+    labels = indptr, indices, 0.9, 0.01, score
+    total, _, gradients = engine.bce_total(*operands, *labels, divisor=1.0)
+    rows = engine.there(engine.bce(*operands, *labels)[0])
+    assert torch.equal(total, rows.sum().cpu())
+    parts = engine.bce_backward(torch.ones(17), *operands, *labels)
+    assert_same(gradients, parts)
+    halved, _, of_half = engine.bce_total(*operands, *labels, divisor=2.0)
+    assert torch.equal(2 * halved, total)
+    assert_same([2 * it for it in of_half], parts)
+
+
+@SMALL
+@engines(*ENGINES, quick=True)
+@pytest.mark.parametrize("shift", [-30.0, 0.0, 30.0])
+def test_small_and_large_scores_keep_their_digits(engine, shift):
+    """A softplus of 1e-13 is no zero, a sigmoid no one."""
+    queries, table, _, *labels = loss_problem("dot")
+    operands = queries, table, torch.full((1,), shift)
+    check_bce(engine, torch.ones(17), operands, *labels, float(shift >= 0), 0.0, "dot")
+
+
+@SMALL
+@engines(*ENGINES, quick=True)
+def test_a_mask_leaves_candidates_out(engine):
+    """Whole tiles of them, too."""
+    queries, table, bias, *_ = loss_problem("rotate")
+    bias[:64] = -torch.inf
+    targets = 65 + torch.arange(17) % 5
+    labels = torch.arange(18), targets, 1.0, 0.0, "rotate"
+    made = engine.bce_backward(torch.ones(17), queries, table, bias, *labels)
+    inputs = exact(queries), exact(table), exact(bias)
+    expected = reference.bce_backward(torch.ones(17).double(), *inputs, *labels)
+    for got, right in zip(made, expected, strict=True):
+        assert_close(got, right)
+    assert not made[1][:64].any()
+    found = engine.cross_entropy(queries, table, bias, targets, 0.0, "rotate")
+    expected = reference.cross_entropy(*inputs, targets, 0.0, "rotate")
+    for got, right in zip(found[:2], expected[:2], strict=True):
+        assert_close(got, right)
+
+
+WRONG_WITH_A_MASK = {  # of a table, its bias, the targets
+    "a label of all candidates": lambda c, bias, targets: None,
+    "a target": lambda c, bias, targets: targets[5:6].fill_(3),
+    "a NaN among biases": lambda c, bias, targets: bias[66:67].fill_(torch.nan),
+    "an infinity among biases": lambda c, bias, targets: bias[66:67].fill_(torch.inf),
+    "a NaN that is left out": lambda c, bias, targets: c[7].fill_(torch.nan),
+    "an infinity that is left out": lambda c, bias, targets: c[7].fill_(torch.inf),
+}
+
+
+@SMALL
+@engines("triton", scores=FAST, quick=("dot",))
+@pytest.mark.parametrize("wrong", [None, *WRONG_WITH_A_MASK])
+def test_the_host_looks_closer_for_what_is_wrong_alone(engine, score, wrong):
+    """Not for a mask; for a NaN beside one, also in a row that the mask leaves out."""
+    queries, table, bias, *_ = loss_problem(score)
+    bias[:64] = -torch.inf
+    targets = 65 + torch.arange(17) % 5
+    if wrong is not None:
+        WRONG_WITH_A_MASK[wrong](table, bias, targets)
+    every = 0.1 if wrong == "a label of all candidates" else 0.0
+    operands, indptr, targets = engine.there(((queries, table, bias), torch.arange(18), targets))
+    labels = Labels(indptr, targets, 1.0, every)
+    looked: list[str] = []
+    checks = LossChecks(lambda: looked.append("labels"), lambda sums: looked.append("scores"))
+    problem = operands_of(*operands[:2], score, operands[2])
+    backend = engine.flat.backend.losses
+    for look in (
+        lambda: backend.bce(problem, labels, checks),
+        lambda: backend.bce_total(problem, labels, 2.0, LossNeed(*EVERY_NEED), checks),
+        lambda: backend.cross_entropy(problem, targets, every, checks),
+    ):
+        looked.clear()
+        look()
+        assert looked == ([] if wrong is None else ["labels", "scores"])
+
+
+@SMALL
+@engines(*ENGINES, quick=True)
+def test_operands_of_any_strides(engine):
+    queries, table = normal(0, 9, 6)[::3, 1:], normal(1, 5, 31).T  # misaligned, and columns
+    targets = torch.tensor([3, 30, 0])
+    check_cross_entropy(
+        engine, normal(4, 3), (queries, table, None), targets, 0.1, "dot", need=(True, True, False)
+    )
+
+
+@SMALL
+@engines(*ENGINES, scores=["dot", "l1"], quick=True)
+@pytest.mark.parametrize("wanted", [0, 1, 2])
+def test_a_gradient_is_the_same_alone(engine, score, wanted):
+    *operands, _, indices = loss_problem(score)
+    given = *operands, indices[-17:], 0.0, score
+    made = torch.ones(17), engine.cross_entropy(*given)[1], *given
+    need = [place == wanted for place in range(3)]
+    alone = engine.cross_entropy_backward(*made, need)
+    assert [part is not None for part in alone] == need
+    assert_close(alone[wanted], engine.cross_entropy_backward(*made)[wanted].double())
+
+
+@engines(*ENGINES, quick=True)
+@pytest.mark.parametrize(("queries", "others"), [(0, 3), (0, 0)])
+def test_no_pairs(engine, queries, others):
+    operands = torch.randn(queries, 4), torch.randn(others, 4), None
+    indptr = torch.zeros(queries + 1, dtype=torch.int64)
+    labels = indptr, indptr[:0], 1.0, 0.0, "rotate"
+    total, linear, gradients = engine.bce_total(*operands, *labels, divisor=2.0)
+    assert float(total) == 0
+    assert linear.shape == (0,)
+    for made, like in zip(gradients, (*operands[:2], operands[1][:, 0]), strict=True):
+        assert torch.equal(made, torch.zeros_like(like))
+    assert engine.cross_entropy(*operands, indptr[:0], 0.0, "rotate")[0].shape == (0,)
+
+
+@engines("triton", quick=True)
+@pytest.mark.parametrize("factor", [1.0, -2.5])
+def test_gradients_are_scaled_in_place(engine, factor):
+    given = [normal(0, 70, 91), normal(1, 0, 3), normal(2, 3)]
+    values = engine.there([it.clone() for it in given])
+    engine.flat.backend.losses.scale(values, engine.there(torch.tensor(factor)))
+    assert all(torch.equal(x.cpu(), factor * y) for x, y in zip(values, given, strict=True))
