@@ -136,12 +136,12 @@ def row_adam() -> list[Tensor]:
     return tables
 
 
-def adagrad() -> list[Tensor]:
+def row_adagrad() -> list[Tensor]:
     if ops.backend_for(torch.device("cpu")) != "cpu":
         return []
-    tensors = [make(N, 4, seed=seed).abs() for seed in range(3)]
-    ops.adagrad(*tensors, lr=0.1, eps=1e-10, weight_decay=0.1)
-    return tensors
+    *tables, gradient = (make(N, 4, seed=seed).abs() for seed in range(3))
+    ops.row_adagrad(tables, None, gradient, lr=0.1, eps=1e-10, weight_decay=0.1)
+    return tables
 
 
 def sampled_losses() -> list[Tensor]:
@@ -214,7 +214,15 @@ def tables_of_all_dtypes() -> list[Tensor]:
 WORK = {
     it.__name__: it
     for it in (
-        *(all_scores, filtered_scores, row_losses, adversarial, row_adam, adagrad, sampled_losses),
+        *(
+            all_scores,
+            filtered_scores,
+            row_losses,
+            adversarial,
+            row_adam,
+            row_adagrad,
+            sampled_losses,
+        ),
         *(rankings, heads, tables_of_all_dtypes),
     )
 }

@@ -14,7 +14,7 @@ from kgfast.losses.margin import MarginFormula, MarginLoss, margin
 from kgfast.losses.med import MEDLoss, med, med_of_scores, med_of_submodels
 from kgfast.losses.module import LossModule
 from kgfast.losses.nssa import NSSAFormula, NSSALoss, nssa, subsampling_weights
-from kgfast.losses.relation_prediction import relation_logits, relation_prediction
+from kgfast.losses.relation_task import relation_logits, relation_prediction
 from kgfast.losses.sampled import sampled_scores, with_gamma
 
 LOSSES: dict[str, type[LossModule]] = {

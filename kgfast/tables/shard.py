@@ -45,6 +45,7 @@ class Shard(Rows):
 
     Examples
     --------
+    >>> import torch
     >>> shard = Shard(torch.tensor([[1.0], [2.0]]), start=3, total_rows=10)
     >>> shard
     Shard(3 .. 4 of 10 rows, 1 columns, float32)

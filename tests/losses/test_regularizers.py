@@ -17,7 +17,7 @@ from kgfast import (
     TransE,
     losses,
 )
-from kgfast.losses import regularizers, relations
+from kgfast.losses import regularizers, relation_task
 
 N, R, D = 9, 3, 4
 HRT = torch.tensor([[0, 1, 2], [3, 0, 3], [0, 1, 5], [8, 2, 0]])
@@ -224,7 +224,7 @@ def test_logits_of_relations_are_the_scores_of_their_triples(kind, monkeypatch):
     torch.testing.assert_close(logits, (scores - gamma).view(len(h), R))
     parameters = list(inner.parameters())
     expected = torch.autograd.grad(losses.relation_prediction(logits, r), parameters)
-    monkeypatch.setattr(relations, "_NUMBERS", 1)  # a relation at a time, and again
+    monkeypatch.setattr(relation_task, "_NUMBERS", 1)  # a relation at a time, and again
     loss = losses.relation_prediction(losses.relation_logits(model, h, t), r)
     for ours, theirs in zip(torch.autograd.grad(loss, parameters), expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-7)
