@@ -69,11 +69,14 @@ class Queries:
             lists=None,
         )
 
+    def __getitem__(self, rows: slice) -> "Queries":
+        return self.part(rows)
+
     def batches(self, size: int) -> "list[Queries]":
         """Cut the queries into batches; no queries are one batch."""
         if len(self) <= size:
             return [self]
-        return [self.part(slice(first, first + size)) for first in range(0, len(self), size)]
+        return [self[first : first + size] for first in range(0, len(self), size)]
 
     def where(self, chosen: Tensor) -> "Queries":
         """Return the queries of a mask on the host, with vectors and without known answers."""

@@ -63,6 +63,10 @@ def test_uneven_shards_one_of_them_empty():
     assert_like_one("RotatE", [(0, 10), (10, 10), (10, 97)])
 
 
+def test_two_teams_share_queries_that_are_one_batch():
+    assert_like_one("RotatE", [(0, 97), (0, 97)])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["RotatE", "TransE", "DistMult", "ComplEx", "Reciprocal"])
 @pytest.mark.parametrize(
