@@ -92,7 +92,7 @@ class BuildPerFile(build_ext):
         super().build_extension(ext)
 
     def _flags_of(self, source: str) -> list[str]:
-        """The flags of a source alone."""
+        """Return the flags of a source alone."""
         name = Path(source).name
         has_flags = self._is_x86() and name not in self.unknown
         return spelled(X86_FLAGS.get(name, [])) if has_flags else []
@@ -142,7 +142,7 @@ class BuildPerFile(build_ext):
 
 
 def spelled(flags: list[str]) -> list[str]:
-    """Flags as the platform's compiler takes them."""
+    """Return flags as the platform's compiler takes them."""
     return [f"/clang:{flag}" for flag in flags] if sys.platform == "win32" else flags
 
 
@@ -153,7 +153,7 @@ def sources() -> list[str]:
 
 
 def extensions() -> list[Any]:
-    """The one extension; ``optional``, so that an install without a compiler still succeeds."""
+    """Return the one extension; ``optional``: an install without a compiler still succeeds."""
     if Pybind11Extension is None:
         return []
     extension = Pybind11Extension(

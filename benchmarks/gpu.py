@@ -42,6 +42,11 @@ SCORES = ("dot", "rotate", "l1", "l2", "rscf_rotate", "rotate_interleaved", "rsc
 BENCHMARKS = ("loss_mem", "eval_speed", "topk_speed", "eval_mem")
 SANITIZERS = ("memcheck", "racecheck", "synccheck")  # tools of compute-sanitizer
 TESTED = [f"tests/kernels/test_{it}.py" for it in ("bounds", "gradients", "lists", "ranks", "topk")]
+OTHERS = ("losses", "adversarial", "float_modes")
+OF_TRITON = ("scratch", "negatives", "scores", "rscf")
+ON_DEVICE = ["tests/gpu", *TESTED, *(f"tests/kernels/test_{it}.py" for it in OTHERS)]
+ON_DEVICE += [f"tests/kernels/triton/test_{it}.py" for it in OF_TRITON]
+ON_DEVICE += ["tests/eval/test_fronts.py"]
 PROGRAM = [sys.executable, "benchmarks/lib/gpu_cases.py"]
 PYTEST = [sys.executable, "-m", "pytest", "-q", "--continue-on-collection-errors"]
 PYTEST += ["-n", str(WORKERS)] * (find_spec("xdist") is not None)
@@ -80,8 +85,7 @@ class Run:
     def steps(self, package: Path) -> dict[str, tuple[float, Callable[[float], Outcome]]]:
         """Return the most seconds of each step and what runs it, in order of worth."""
         device = ["--quick"] if self.rehearses else ["--device", "cuda"]
-        of_scratch = "tests/kernels/triton/test_scratch.py"
-        commands = {"tests": (150, [*PYTEST, "-m", "gpu", "tests/gpu", *TESTED, of_scratch])}
+        commands = {"tests": (150, [*PYTEST, "-m", "gpu", *ON_DEVICE])}
         for name in BENCHMARKS:
             file = f"{self.files}-{name.replace('_', '-')}.json"
             command = [sys.executable, f"benchmarks/{name}.py", *device, "--json", file]

@@ -1,4 +1,4 @@
-"""What limits the Triton kernels, and how long they should take, read from their machine code.
+"""Limits and predicted times of the Triton kernels, read from their machine code.
 
     python benchmarks/static_roofline.py                  some minutes, needs no GPU
     python benchmarks/static_roofline.py --json FILE      instead of results/static-roofline.json
@@ -68,13 +68,13 @@ def ranks(score: str, has_factor: bool = False, **options: Any) -> Callable[[int
 
 
 def tables(score: str, batch: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Queries and a table of a score."""
+    """Make queries and a table of a score."""
     width = DIM * get_score(score).planes
     return torch.zeros(batch, width), torch.zeros(SMALL_TABLE, width)
 
 
 def recorded(call: Callable[[], Any]) -> Callable[[int], Launches]:
-    """Return what records the launches of a call."""
+    """Return a recorder of the launches of a call."""
 
     def record(arch: int) -> Launches:
         with aot.recorded(arch) as launched:
@@ -103,7 +103,7 @@ def pairs(score: str, per_row: int | None) -> Callable[[int], Launches]:
 
 
 def loss(name: str, score: str) -> Callable[[int], Launches]:
-    """A loss over all candidates, and its gradients."""
+    """Compute a loss over all candidates, and its gradients."""
     return lambda arch: loss_launches(name, score, arch, 512, DIM)
 
 
@@ -174,7 +174,7 @@ def kernel_rows(arch: int, workloads: Sequence[str] = tuple(WORKLOADS)) -> Itera
 
 
 def kernel_row(launch: Any, code: Any, arch: int, workload: str) -> dict[str, Any]:
-    """What a kernel takes, and which unit limits it."""
+    """Return the clocks of a kernel, and the unit that limits it."""
     warps, name = launch.options["num_warps"], launch.name
     _, score = workload.split(": ")
     row = {
@@ -199,7 +199,7 @@ def kernel_row(launch: Any, code: Any, arch: int, workload: str) -> dict[str, An
 
 
 def rounded(clocks: dict[str, float]) -> dict[str, float]:
-    """As they are written."""
+    """Round clocks for the results file."""
     return {name: round(value, 3) for name, value in clocks.items() if value}
 
 

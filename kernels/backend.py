@@ -50,7 +50,7 @@ class AdagradStep(NamedTuple):
 
 
 class Composition(NamedTuple):
-    """How queries of training are made of the rows of anchors and relations.
+    """Rule that makes queries of training of the rows of anchors and relations.
 
     ``kind`` is multiply, multiply_complex, or rotate, by phases of ``unit`` radians. The relation
     may be conjugated first.

@@ -1,4 +1,4 @@
-"""What people have in hand is taken as it is, and never with another meaning."""
+"""Forms of arguments: each is taken as it is, and never with another meaning."""
 
 import numpy as np
 import pytest
@@ -407,7 +407,7 @@ def test_tables_that_cannot_be_served_are_named(name):
 
 
 def lazily(values):
-    """The same numbers as torch hands them out of complex ones: negated in memory."""
+    """Return the numbers as torch hands them out of complex ones: negated in memory."""
     found = torch.complex(torch.zeros_like(values), -values).conj().imag
     assert found.is_neg()
     return found

@@ -45,7 +45,7 @@ def test_one_core_is_no_plural(monkeypatch, count, said):
 
 
 def test_without_the_extension(monkeypatch):
-    """The same line by info() and by the first call."""
+    """info() and the first call say the same line."""
     monkeypatch.setattr(cpu, "extension", None)
     monkeypatch.setattr(dispatch, "_warned", set())
     monkeypatch.delenv("KGFAST_BACKEND", raising=False)

@@ -1,4 +1,4 @@
-"""What a process sets for itself changes no result: dtype, device, rounding, autocast."""
+"""Global states of a process change no result: dtype, device, rounding, autocast."""
 
 import functools
 import os
@@ -42,7 +42,7 @@ TARGETS, INDEX, TRIPLES = ints((B,)), ints((B, K), seed=2), ints((9, 3), 4, seed
 
 
 def graded(function: Callable[..., Tensor], *tensors: Tensor | None) -> list[Tensor]:
-    """What a function returns, and its gradients."""
+    """Return the result of a function, and its gradients."""
     leaves = [it if it is None else it.clone().requires_grad_() for it in tensors]
     result = function(*leaves)
     if not result.requires_grad:
@@ -243,7 +243,7 @@ INTERPRETED = [("everything", it) for it in ("filtered_scores", "row_losses", "r
 
 @pytest.fixture(scope="module")
 def plain() -> dict[str, list[Tensor]]:
-    """What every backend gave in a state that nobody touched."""
+    """Return the results of every backend in a state that nobody touched."""
     return {}
 
 

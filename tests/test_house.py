@@ -13,6 +13,11 @@ ROOMS = ("kernels", "kgfast", "benchmarks", "tests", "tools")
 SOURCES = (".py", ".h", ".cpp")
 # Folders of tests/ that mirror none: what they hold is said in the map.
 OF_THEIR_OWN = {"support", "fuzz", "gpu"}
+# A docstring begins with a verb or a noun, never with one of these.
+OPENINGS = (
+    *("What", "Those", "Whether", "That", "As", "Of", "How", "Where", "Who", "Whose", "Its"),
+    "The same",
+)
 # What is imported within a function, or for its type, because it would close a circle.
 DEFERRED: set[tuple[str, str]] = set()
 
@@ -80,6 +85,24 @@ def test_helpers_stand_in_support():
     for path in TESTS.rglob("*.py"):
         if path.relative_to(TESTS).parts[0] not in ("support", "fuzz"):
             assert path.name == "conftest.py" or path.name.startswith("test_"), path
+
+
+def test_docstrings_begin_with_a_verb_or_a_noun():
+    """Kernels of Triton are not held to it yet."""
+    wrong = re.compile(rf"(?:{'|'.join(OPENINGS)})\b")
+    documented = ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef
+    count, found = 0, []
+    for room in ROOMS:
+        for path in (ROOT / room).rglob("*.py"):
+            if path.is_relative_to(ROOT / "kernels" / "triton"):
+                continue
+            for node in ast.walk(ast.parse(path.read_text())):
+                text = ast.get_docstring(node) if isinstance(node, documented) else None
+                count += text is not None
+                if text is not None and wrong.match(text):
+                    found.append(f"{path.relative_to(ROOT)}: {text.splitlines()[0]}")
+    assert count > 3000
+    assert found == []
 
 
 def test_no_modules_import_each_other_in_a_circle():

@@ -1,4 +1,4 @@
-"""What is published: the sdist holds what an install needs, and without a compiler it works."""
+"""The sdist: it holds what an install needs, and without a compiler it works."""
 
 import os
 import shutil
@@ -79,7 +79,7 @@ def test_in_a_clone_without_an_install_the_error_says_so(clone):
 
 
 def _build(what, folder):
-    """What pip runs, without its environments."""
+    """Run the build that pip runs, without pip's environments."""
     return f"from setuptools import build_meta; build_meta.build_{what}({str(folder)!r})"
 
 

@@ -20,7 +20,7 @@ assert "torch" in inspect.getsource(torch)
 
 
 def policy_of(script: str, **settings: str) -> tuple[str, str]:
-    """What GNU OpenMP read when it was loaded, and what the environment holds afterwards."""
+    """Return what GNU OpenMP read when it was loaded, and what the environment holds afterwards."""
     done = subprocess.run(
         [sys.executable, "-c", script + AFTERWARDS],
         capture_output=True,

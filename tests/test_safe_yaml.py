@@ -1,4 +1,4 @@
-"""What hostile YAML gets, in configs and dataset folders alike: one line, at once."""
+"""Hostile YAML, in configs and dataset folders alike: one line of error, at once."""
 
 import random
 import re

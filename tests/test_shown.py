@@ -1,4 +1,4 @@
-"""What errors quote: bounded whatever was given, and the nearest names at once."""
+"""Quotes in errors: bounded whatever was given, and the nearest names at once."""
 
 import difflib
 import random

@@ -1,4 +1,4 @@
-"""How results are shown: on a screen of 80 columns, in a notebook, and while one waits."""
+"""Results on a screen of 80 columns, in a notebook, and while one waits."""
 
 import json
 import re

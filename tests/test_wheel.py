@@ -87,7 +87,7 @@ def test_the_workflow_builds_what_is_promised():
 
 
 class Microsofts:
-    """What setuptools' compiler of Windows is to setup.py."""
+    """Stand-in for setuptools' compiler of Windows."""
 
     compiler_type, initialized, cc = "msvc", False, "cl.exe"
 

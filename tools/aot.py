@@ -60,7 +60,7 @@ class Launch:
 
     @property
     def variant(self) -> Any:
-        """What a kernel of losses is compiled for; None of others."""
+        """Return the variant that a kernel of losses is compiled for; None for others."""
         return self.args.get("VARIANT")
 
 
@@ -83,7 +83,7 @@ def recorded(arch: int) -> Iterator[list[Launch]]:
 
 
 class Specialisation(NamedTuple):
-    """What an argument is to the compiler, by the path of each of its members."""
+    """Role of an argument for the compiler, by the path of each of its members."""
 
     types: Any  # of an argument, nested as it is
     constants: tuple[tuple[tuple[int, ...], Any], ...]
@@ -169,7 +169,7 @@ class Code:
 
 
 class Loop(Counter[str]):
-    """How often each operation stands in a loop.
+    """Count of each operation in a loop.
 
     Attributes
     ----------
@@ -191,7 +191,7 @@ class Loop(Counter[str]):
 
     @staticmethod
     def of(code: Sequence[tuple[int, str]], low: int, high: int) -> "Loop":
-        """The loop from one address to another."""
+        """Return the loop from one address to another."""
         texts = [text for address, text in code if low <= address <= high]
         loop = Loop(_operation(text) for text in texts)
         loop.words = sum(_words(text, "LDG|LDS|LDSM|LD") for text in texts)
@@ -220,11 +220,11 @@ class NvidiaCode(Code):
         return str(self.asm["ptx"])
 
     def loop_of_roots(self, pairs: int) -> "Loop":
-        """The innermost loop that takes a square root for each of a thread's pairs."""
+        """Return the innermost loop that takes a square root for each of a thread's pairs."""
         return next(loop for loop in self.loops if loop["MUFU.SQRT"] >= pairs)
 
     def around(self, loop: "Loop") -> "Loop":
-        """The innermost loop around one."""
+        """Return the innermost loop around another one."""
         return next(it for it in self.loops if _lies_within(loop.span, it.span))
 
     @cached_property
@@ -255,7 +255,7 @@ class NvidiaCode(Code):
 
     @property
     def busiest(self) -> Loop:
-        """Of the loops that hold no other the one with most to do; all of it if there is none.
+        """Return the innermost loop with most operations; the whole code if there is none.
 
         Where tensor cores multiply, that is the loop that asks them to.
         """
@@ -271,12 +271,12 @@ class NvidiaCode(Code):
         return max(holds_none, key=Loop.total, default=whole)
 
     def inner_loop(self, least: int) -> Loop:
-        """The shortest loop of at least ``least`` instructions."""
+        """Return the shortest loop of at least ``least`` instructions."""
         return next(loop for loop in self.loops if loop.total() >= least)
 
     @cached_property
     def operations(self) -> Counter[str]:
-        """How often each operation stands in the whole code."""
+        """Count each operation in the whole code."""
         return Counter(_operation(text) for _, text in self._code)
 
 
@@ -328,7 +328,7 @@ def _lies_within(inner: tuple[int, int], outer: tuple[int, int]) -> bool:
 
 
 def _words(text: str, names: str) -> int:
-    """Registers of a load or store: ``LDG.E.128`` 4, ``LDSM.16.M88.4`` 4, ``LDS`` 1."""
+    """Count the registers of a load or store: ``LDG.E.128`` 4, ``LDSM.16.M88.4`` 4, ``LDS`` 1."""
     match = re.match(rf"(?:@!?U?P[T\d]+\s+)?({names})((?:\.\w+)*)\s", text)
     if match is None:
         return 0

@@ -86,7 +86,7 @@ def fetch() -> None:
 
 
 def build(jobs: int) -> None:
-    """The package as an install has it, with the extension of ARM."""
+    """Lay out the package as an install has it, with the extension of ARM."""
     import pybind11
 
     site, objects = HOME / "kgfast", HOME / "objects"

@@ -48,7 +48,7 @@ class Finding(NamedTuple):
 
 
 def findings(source: str, path: str) -> list[Finding]:
-    """The offences of a module, by line.
+    """Return the offences of a module, by line.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def findings(source: str, path: str) -> list[Finding]:
 
 
 def _imported(tree: ast.AST) -> tuple[set[str], dict[str, str]]:
-    """The names that torch has in a module, and its functions that have names of their own."""
+    """Return the names of torch in a module, and of its functions that are imported by name."""
     modules: set[str] = set()
     functions: dict[str, str] = {}
     for node in ast.walk(tree):
@@ -89,7 +89,7 @@ def _imported(tree: ast.AST) -> tuple[set[str], dict[str, str]]:
 
 
 def _torch_name(node: ast.AST, modules: set[str], functions: dict[str, str]) -> str | None:
-    """The name in torch of what an expression reads, if it is read from there."""
+    """Return the name in torch of what an expression reads, if it is read from there."""
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
         return node.attr if node.value.id in modules else None
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
@@ -98,7 +98,7 @@ def _torch_name(node: ast.AST, modules: set[str], functions: dict[str, str]) -> 
 
 
 def _offence(name: str, call: ast.Call | None) -> str | None:
-    """What is wrong with a use of a function of torch; None if nothing is."""
+    """Say what is wrong with a use of a function of torch; None if nothing is."""
     if name in _LEGACY:
         return f"torch.{name}(...) has no dtype to name: use torch.tensor" if call else None
     if name not in REQUIRED:
@@ -113,7 +113,7 @@ def _offence(name: str, call: ast.Call | None) -> str | None:
 
 
 def sources(paths: Sequence[str]) -> Iterator[Path]:
-    """The files to look at: those given, or all of the package."""
+    """Return the files to look at: those given, or all of the package."""
     if paths:
         yield from map(Path, paths)
         return

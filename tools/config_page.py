@@ -43,7 +43,7 @@ IGNORED_INTRO = "Keys of configs in use that change nothing here; each is warned
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts = [INTRO]
     for prefix, section in sections(Config, ""):
         title = f"`{prefix}`" if prefix else "At the top"
@@ -71,7 +71,7 @@ def sections(section: type[BaseModel], prefix: str) -> Iterator[tuple[str, type[
 
 
 def rows(section: type[BaseModel], prefix: str) -> Iterator[str]:
-    """A line of the table for each key that is no section."""
+    """Yield a line of the table for each key that is no section."""
     meanings = attributes(section)
     for name, field in section.model_fields.items():
         if _section_of(field.annotation) is not None:
@@ -119,7 +119,7 @@ def takes(annotation: Any, metadata: Sequence[Any] = ()) -> str:
 
 
 def _limits(metadata: Sequence[Any]) -> Iterator[str]:
-    """The bounds among the metadata of an annotation."""
+    """Return the bounds among the metadata of an annotation."""
     for it in metadata:
         if isinstance(it, FieldInfo):
             yield from _limits(it.metadata)
@@ -134,7 +134,7 @@ def _limits(metadata: Sequence[Any]) -> Iterator[str]:
 
 
 def attributes(section: type[BaseModel]) -> dict[str, str]:
-    """What a docstring says of each attribute, in a line."""
+    """Return the line that a docstring has for each attribute."""
     _, _, body = (inspect.getdoc(section) or "").partition("Attributes\n----------\n")
     body = re.split(r"\n\n?[A-Z]\w+\n---", body)[0]
     found: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""What the site of docs/ adds: links to files of the tree outside it become their names."""
+"""Hooks of the site of docs/: links to files of the tree outside it become their names."""
 
 import re
 from typing import Any

@@ -255,7 +255,7 @@ PLANS: Columns = (
     ("difference:", "{error:+.0%}"),
 )
 
-# Of loss_mem.py, loss_speed.py and topk_speed.py.
+# Of loss_mem.py and topk_speed.py.
 LOSS_WORKS = {
     "pairwise": "pairwise_scores",
     "indexed": "indexed_scores",

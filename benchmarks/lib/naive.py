@@ -61,7 +61,7 @@ def measure(model: Any, triples: Tensor, known: Any, batch: int, device: str) ->
 
 
 def _official_ranks(model: Any, triples: Tensor, known: Any) -> list[int]:
-    """Filtered ranks of the tails, with the memory traffic of the official code's test step.
+    """Rank tails, filtered, with the memory traffic of the official code's test step.
 
     Its data loader, which asks a Python set for every entity of every query, is left out: the ids
     and biases that it would send are made from the CSR index. Its ``stacked.norm(dim=0)`` is

@@ -28,7 +28,7 @@ LATENCIES = {"LDG": 270, "LDS": 30, "BAR": 30, "WARPGROUP.DEPBAR": 60}
 
 @dataclass(frozen=True)
 class Multiprocessor:
-    """What one does a clock."""
+    """Operations of a multiprocessor per clock."""
 
     floats: int
     doubles: int
@@ -72,7 +72,7 @@ GPUS = (
 
 
 def gpu_of(arch: int) -> Gpu:
-    """The first GPU of an architecture."""
+    """Return the first GPU of an architecture."""
     return next(gpu for gpu in GPUS if gpu.arch == arch)
 
 
@@ -113,7 +113,7 @@ def alone(loop: Any, clocks: Mapping[str, float], warps: int) -> float:
 
 
 def limit_of(clocks: Mapping[str, float]) -> str:
-    """The unit that takes longest."""
+    """Return the unit that takes longest."""
     return max(clocks, key=lambda name: clocks[name])
 
 

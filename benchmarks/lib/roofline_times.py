@@ -1,4 +1,4 @@
-"""How long whole calls should take on GPUs: predictions, and the assumptions they rest on."""
+"""Predicted times of whole calls on GPUs, and the assumptions they rest on."""
 
 import math
 import sys
@@ -66,7 +66,7 @@ def launches(
     dims: tuple[int, ...] | None = None,
     has_factor: bool = False,
 ) -> list[Any]:
-    """What ``rank_counts`` would launch; the tables are never touched."""
+    """Return the launches of ``rank_counts``; the tables are never touched."""
     facts_of = get_score(score)
     with aot.recorded(arch) as recorded:
         factor = torch.empty(entities, dim) if has_factor else None
@@ -206,7 +206,7 @@ def bce_of_products(gpu: Gpu) -> dict[str, Any]:
 
 
 def loss_of_distances(gpu: Gpu, name: str) -> dict[str, Any]:
-    """A loss of ``rotate``, value and gradients, from its compiled code.
+    """Predict a loss of ``rotate``, value and gradients, from its compiled code.
 
     ``slots``: issue slots a pair of what scores, once or twice, and of what pulls.
     """

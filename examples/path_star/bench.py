@@ -60,7 +60,7 @@ def _hidden(config: Config, count: int) -> Tensor:
 
 
 def best_of_all(config: Config, count: int) -> Iterator[dict[str, Any]]:
-    """The best and a draw of the whole vocabulary, and whether the best are those of torch."""
+    """Time the best and a draw of the whole vocabulary; see whether the best are those of torch."""
     head, hidden = _head(config), _hidden(config, count)
     head.greedy(hidden[:2])
     found: list[Tensor] = []
@@ -74,7 +74,7 @@ def best_of_all(config: Config, count: int) -> Iterator[dict[str, Any]]:
 
 
 def best_of_nodes(config: Config, count: int) -> Iterator[dict[str, Any]]:
-    """The same among the nodes in use, and all paths by a GPT, position by position."""
+    """Time the best among the nodes in use, and all paths by a GPT, position by position."""
     star, model = config.star(), config.model()
     hidden, nodes, head = _hidden(config, count), star.nodes, model.head
     head.greedy(hidden[:2], candidate_ids=nodes)
@@ -136,12 +136,12 @@ def dense(config: Config, count: int, candidates: int | None) -> Iterator[dict[s
 
 
 def run(job: Callable[..., Iterator[dict[str, Any]]], *arguments: Any) -> list[dict[str, Any]]:
-    """The rows of a job; for a process of its own."""
+    """Return the rows of a job; for a process of its own."""
     return list(job(*arguments))
 
 
 def jobs(config: Config, everything: int, options: argparse.Namespace) -> Iterator[tuple[Any, ...]]:
-    """What is measured."""
+    """Yield the jobs that are measured, with their arguments."""
     if options.all:
         yield best_of_all, config, min(options.all, everything)
         return

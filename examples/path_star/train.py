@@ -48,7 +48,7 @@ class Config:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Config":
-        """Checked: every key, of its type, and no other.
+        """Check the values: every key, of its type, and no other.
 
         Raises
         ------

@@ -29,7 +29,7 @@ class SpatialGraph:
 
 
 def grow(num_nodes: int, num_edges: int, generator: torch.Generator) -> SpatialGraph:
-    """A graph whose branches keep their direction, and the length of their steps, but for noise.
+    """Grow a graph whose branches keep their direction and length of step, but for noise.
 
     Parameters
     ----------

@@ -21,7 +21,7 @@ def adam(tables: Sequence[Tensor], ids: Tensor, gradients: Tensor, step: AdamSte
     extension.row_adam(
         threads.count(),
         [address(table) for table in tables],
-        (address(ids), address(gradients), *gradients.shape),
+        (address(ids), address(gradients), len(gradients), gradients[0].numel()),
         list(step.betas),
         [step.lr / first, 1 / math.sqrt(second), step.eps, step.weight_decay],
     )

@@ -97,5 +97,5 @@ def _excluded_pairs(
 
 
 def _places(rows: Tensor) -> Tensor:
-    """Number the rows, ``[R]``, on their device."""
+    """Return the place of each row, ``[R]``, on the device of the rows."""
     return torch.arange(len(rows), dtype=torch.int64, device=rows.device)

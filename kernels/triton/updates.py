@@ -45,7 +45,7 @@ def _launch(
     gradients: Tensor,
     given: dict[str, Any],
 ) -> None:
-    gradients = gradients.reshape(len(gradients), -1)
+    gradients = gradients.contiguous().view(len(gradients), -1)
     count, width = gradients.shape
     columns = min(TILE_NUMBERS, 1 << (width - 1).bit_length())
     tile = TileShape(TILE_NUMBERS // columns, columns)

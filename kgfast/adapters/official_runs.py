@@ -190,5 +190,7 @@ def _state(folder: Path, *, as_table: bool) -> tuple[dict[str, Any], Path]:
         raise FileNotFoundError(
             f"{folder}: neither checkpoint nor {' and '.join(missing)} is there"
         )
-    state = {name: read_npy(path, "") for name, path in paths.items()}
-    return state | ({of_entities: tables.open(paths[of_entities])} if as_table else {}), folder
+    if as_table:
+        own = tables.open(paths.pop(of_entities))
+    state = {name: read_npy(path, "").clone() for name, path in paths.items()}  # to be trained on
+    return state | ({of_entities: own} if as_table else {}), folder

@@ -42,7 +42,7 @@ class Facts(Written):
         self._vocabularies = names_of(vocabulary)
 
     def __len__(self) -> int:
-        """Number of facts."""
+        """Return the number of facts."""
         return len(self.triples)
 
     def named(self, vocabulary: Any) -> "Facts":

@@ -83,7 +83,7 @@ class Predictions(Written):
         return self.ids.shape[1]
 
     def __len__(self) -> int:
-        """Number of queries."""
+        """Return the number of queries."""
         return len(self.ids)
 
     def __getitem__(self, index: Any) -> Any:

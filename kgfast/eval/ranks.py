@@ -71,7 +71,7 @@ class Ranks:
         self._known, self._vocabularies = known, vocabularies
 
     def __len__(self) -> int:
-        """Number of triples."""
+        """Return the number of triples."""
         return len(self.greater)
 
     @property

@@ -40,7 +40,17 @@ _QUERY_CHUNK_ELSEWHERE = 1 << 20
 
 @dataclass(frozen=True)
 class Candidates:
-    """Candidates of one side: a table, and what is added to or multiplied into their scores."""
+    """Candidates of one side.
+
+    Attributes
+    ----------
+    table : Tensor or Table
+        ``[N, G]``, read in place; a :class:`kgfast.tables.Table` is read in blocks.
+    bias : Tensor, optional
+        ``[N]`` or ``[1]``, added to scores last.
+    factor : Tensor, optional
+        ``[N, D]``, for scores that take one.
+    """
 
     table: Tensor
     bias: Tensor | None = None

@@ -147,7 +147,7 @@ class RotatE(Model):
         return join(turned, self.layout)
 
     def rotations(self, relations: Tensor) -> Complex:
-        """Return unit complex numbers ``[B, D]``, without gradients of the same bits everywhere."""
+        """Return unit complex numbers ``[B, D]``; without gradients, bits are equal everywhere."""
         if self.relation_format == "complex":
             return split(query_rows(self.relation, relations), self.layout)
         distinct, position = relations, None  # a GPU computes all sooner than the host waits

@@ -43,12 +43,12 @@ def row_adam(
     Parameters
     ----------
     tables : sequence of Tensor
-        ``[N, G]`` each, as :func:`serves_rows` says: the table, first and second moments. None
+        ``[N, *]`` each, as :func:`serves_rows` says: the table, first and second moments. None
         shares memory with another or with the gradients.
     ids : Tensor
         int64 ``[U]``, distinct, in ``0 .. N-1``.
     gradients : Tensor
-        float32 ``[U, G]``, any strides.
+        float32 ``[U, *]``, any strides.
     lr, betas, eps, weight_decay
         As of :class:`torch.optim.Adam`.
     step : int or Tensor

@@ -144,7 +144,7 @@ class FileTable(InFile):
 
     def _fill(self, start: int, out: Tensor) -> None:
         offset = self.place.offset + start * self.row_bytes
-        done, view = 0, bytes_of(out).data
+        done, view = 0, bytes_of(out.view(-1)).data  # of `out` itself: another layout raises
         with self._lock:
             self._file.seek(offset)
             while done < len(view):

@@ -216,7 +216,7 @@ def test_simple_of_odd_columns(tmp_path, width, of_relations):
 
 
 def test_tables_of_another_kind_are_named(tmp_path):
-    """What a model refuses of its tables is said of the folder."""
+    """A model's error about its tables names the folder."""
     made = dglke(tmp_path / "dglke"), official(tmp_path / "official")
     for folder, file, load in zip(
         made,

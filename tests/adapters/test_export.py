@@ -1,4 +1,4 @@
-"""What other programs read of a run: the same scores there, or an error that says why not."""
+"""Files for other programs: equal scores there, or an error that says why not."""
 
 import json
 import pickletools

@@ -104,6 +104,21 @@ def test_ranks_are_those_of_its_scores(tmp_path, model, files):
         assert ranks.greater[row].tolist() == expected
 
 
+@pytest.mark.parametrize("files", ["checkpoint", "arrays"])
+def test_a_model_does_not_share_memory_with_its_files(tmp_path, files):
+    write_run(tmp_path, "TransE", checkpoint=files != "arrays", arrays=files != "checkpoint")
+    loaded, state = load_official(tmp_path), state_of("TransE")
+    for path in [*tmp_path.glob("*.npy"), *tmp_path.glob("checkpoint")]:
+        with path.open("r+b") as file:  # a mapping sees what is written into its file
+            file.write(bytes(path.stat().st_size))
+    for own, table in (
+        (loaded.entity.detach(), state["entity_embedding"]),
+        (loaded.relation.detach(), state["relation_embedding"]),
+    ):
+        assert torch.equal(own, table)
+        assert torch.equal(own.add_(1.0), table + 1.0)
+
+
 def test_gamma_of_the_state_wins(tmp_path):
     state = state_of("RotatE")
     write_run(tmp_path, "RotatE", state, arguments("RotatE", gamma=99.0))

@@ -21,7 +21,7 @@ def model() -> TransE:
 
 
 def wikikg2(seed: int = 0, num_negatives: int = K) -> dict:
-    """As ``get_edge_split`` of ogbl-wikikg2 gives it; negatives repeat, and hold the positive."""
+    """Make a split of ogbl-wikikg2; negatives repeat, and hold the positive."""
     rng = np.random.default_rng(seed)
     return {
         "head": rng.integers(N, size=T),
@@ -33,7 +33,7 @@ def wikikg2(seed: int = 0, num_negatives: int = K) -> dict:
 
 
 def biokg(seed: int = 0) -> tuple[dict, dict]:
-    """As that of ogbl-biokg, ids local to the type; and the same with rows of the model."""
+    """Make a split of ogbl-biokg, with ids local to the type, and one with rows of the model."""
     rng = np.random.default_rng(seed)
     kinds, starts = list(NUM_NODES), dict(zip(NUM_NODES, [0, 7, 18], strict=True))
     relation = rng.integers(R, size=T)
@@ -52,7 +52,7 @@ def biokg(seed: int = 0) -> tuple[dict, dict]:
 
 
 def scores_of(split: dict) -> tuple[torch.Tensor, torch.Tensor]:
-    """What a baseline computes: positives ``[2 T]`` and negatives ``[2 T, K]``, heads first."""
+    """Return scores of a baseline: positives ``[2 T]`` and negatives ``[2 T, K]``, heads first."""
     own = model()
     h, r, t = (torch.as_tensor(split[it]) for it in ("head", "relation", "tail"))
     parts = []
@@ -130,7 +130,7 @@ def test_full_ranks_of_biokg_are_among_the_type():
 
 
 def test_files_are_read_by_block(tmp_path, monkeypatch):
-    """As int64 [T, 500] is memory-mapped: no block reads more than its rows."""
+    """No block of memory-mapped negatives, int64 [T, 500], reads more than its rows."""
     split = wikikg2()
     expected = ogb.evaluate(model(), split)
     for name in ("head_neg", "tail_neg"):

@@ -134,7 +134,7 @@ def compare(model, on="Nations"):
 
 
 def has_near_tie(model, triple, side) -> bool:
-    """Whether another candidate's score is within float32 rounding of the target's."""
+    """Return whether another candidate scores within float32 rounding of the target."""
     h, r, t = triple.tolist()
     anchor, target = (h, t) if side == "tail" else (t, h)
     asked = torch.tensor([anchor]), torch.tensor([r]), side

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 from kgfast.kernels.scores import SCORES
-from support.paths import ROOT
+from support.paths import ROOT, TESTS
 
 ABSENT = ("pydantic", "pydantic_core", "pykeen", "rich", "typer", "yaml", "safetensors")
 ABSENT += ("setuptools", "pybind11", "hypothesis", "pandas", "matplotlib")
@@ -92,6 +93,15 @@ def test_there_is_a_step_for_each_name_and_a_case_for_each_score(gpu, run, tmp_p
             if word.endswith(".json"):
                 files.add(word)
     assert len(files) + len(("summary", "cases", "log")) <= 8
+
+
+def test_all_tests_that_wait_for_a_device_are_run(run, tmp_path) -> None:
+    """Tests of engines say so when they skip; those that mark themselves are in `tests/gpu`."""
+    words = run.steps(tmp_path)["tests"][1].args[0]
+    calls = re.compile(r"^@(?:engines\(|on_triton\b)", re.MULTILINE)
+    files = [it for it in TESTS.rglob("test_*.py") if calls.search(it.read_text())]
+    assert len(files) > 10
+    assert [it.name for it in files if it.relative_to(ROOT).as_posix() not in words] == []
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What ``kgfast predict`` and ``kgfast evaluate`` do beyond the tails of a run."""
+"""Options of ``kgfast predict`` and ``kgfast evaluate`` beyond the tails of a run."""
 
 import csv
 import json
@@ -28,7 +28,7 @@ def kvsall(root, tmp_path_factory):
 
 
 def table_of(result):
-    """What ``evaluate`` prints below its caption."""
+    """Return the table that ``evaluate`` prints below its caption."""
     return result.stdout.partition("\n")[2].strip()
 
 

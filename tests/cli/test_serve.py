@@ -25,7 +25,7 @@ from kgfast.extras.serve import running
 
 @pytest.fixture
 def served(monkeypatch):
-    """What the command would serve, in place of serving it."""
+    """Record the engine that the command would serve, and serve nothing."""
     found = []
 
     def keep(engine, host, port, limits, ready, hosts):

@@ -34,7 +34,7 @@ def git_id(data: bytes) -> str:
 
 
 class Server:
-    """What it serves, what it was asked for, and how it behaves."""
+    """Server of files that counts its requests, and fails as it is told to."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {f"/codex-s/{name}": it for name, it in FILES.items()}

@@ -31,7 +31,7 @@ def test_ties_nan_and_infinities_are_numbers_as_everywhere():
 
 
 def test_scores_are_compared_as_float64():
-    """What float32 cannot tell apart, and what float16 cannot."""
+    """Scores differ that float32 cannot tell apart, and that float16 cannot."""
     close = 1 + torch.tensor([0.0, 2.0**-40, 2.0**-12], dtype=torch.float64)
     for dtype, greater in ((torch.float64, 2), (torch.float32, 1), (torch.float16, 0)):
         scorer = BlockScorer(Recorded(close.to(dtype).repeat(3, 1)), 3, 1, block=1)

@@ -80,7 +80,7 @@ def test_an_empty_list_is_rank_one_of_one():
 
 
 def test_adjusted_metrics_follow_the_candidates_of_each_query():
-    """Of two candidates a second place is the worst; of twelve it is not."""
+    """A second place is the worst among two candidates, and not among twelve."""
     ids = torch.tensor([[0, 1, *[-1] * 10], list(range(12))])
     table = torch.arange(12.0)[:, None]
     line = TransE(table, torch.zeros(1, 1))

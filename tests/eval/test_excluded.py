@@ -36,7 +36,7 @@ AROUND = {
 
 
 def blocks(model):
-    """The same scores by a function."""
+    """Return the model's scores by a function."""
 
     def function(anchors, others, side, ids):
         asked = {"tail": "heads", "head": "tails"}[side]
@@ -56,7 +56,7 @@ def asked(side):
 
 
 def forms(count, side):
-    """What may be given, and the ids that each query then leaves out."""
+    """Yield forms of ``exclude``, and the ids that each query then leaves out."""
     generator = torch.Generator().manual_seed(7)
     shared = torch.randint(count, (count // 3 + 1,), generator=generator)
     lists = [torch.randint(count, (row % 5,), generator=generator) for row in range(len(TRIPLES))]

@@ -34,7 +34,7 @@ def panels_in(index: Index) -> list[Panels]:
 
 
 def assert_serves(model, index: Index) -> None:
-    """That ranks and predictions are those without it."""
+    """Check that ranks and predictions equal those without the index."""
     for options in ({"known": KNOWN}, {"known": None}, {"candidate_ids": SUBSET}):
         expected, found = (
             rank(model, TRIPLES, **options),
@@ -369,7 +369,7 @@ class TestFiles:
         ids=str,
     )
     def test_panels_of_other_machines_are_packed_again_with_a_notice(self, tmp_path, changed):
-        """As one with another tier, or wider or narrower instructions, has them."""
+        """Other machines have another tier, or wider or narrower instructions."""
         model, path = model_of(), tmp_path / "index"
         Index(model).save(path)
         with safe_open(path, "pt") as file:

@@ -34,7 +34,7 @@ class Own:
 
 
 class Whole(Own):
-    """The same with all that there is."""
+    """Model of a user with all optional methods."""
 
     def queries(self, anchors, relations, side, dims=None):
         return super().queries(anchors, relations, side)
@@ -66,7 +66,7 @@ def test_a_table_of_another_size_is_named(name, rows):
 
 
 class Careless(Own):
-    """The same, with queries that change the ids that they get."""
+    """Model of a user whose queries change the ids that they get."""
 
     def queries(self, anchors, relations, side):
         queries = super().queries(anchors, relations, side)

@@ -242,7 +242,7 @@ def test_a_table_that_is_written_to_in_a_pass(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("what", ["queries", "bias"])
 def test_what_a_model_of_another_class_hides(tmp_path, what):
-    """Its tensors stand in a dict: what comes of them is looked at."""
+    """Tensors in a dict are not seen, so what comes of them is looked at."""
     inner, stored = rotate(tmp_path)
     hidden = {"queries": torch.zeros(R, 2 * D), "bias": torch.zeros(N)}
 

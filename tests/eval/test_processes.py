@@ -88,7 +88,7 @@ def test_any_number_of_processes(name, spans):
 
 
 def test_candidates_of_queries_and_relations():
-    """Of three uneven shards, and of two teams that share the queries."""
+    """Rank by three uneven shards, and by two teams that share the queries."""
     graph, model = example(), model_of("RotatE")
     heads, relations, _ = graph.hrt.T
     kinds = ["constraints", "lists", "csr", "by side"]
@@ -120,7 +120,7 @@ def test_filtered_models_in_shards():
 
 
 def test_relations_of_shards():
-    """Of models that have queries for them and that have not, of two teams that share queries."""
+    """Rank relations of models with and without queries for them; two teams share queries."""
     graph, names, expected = example(), ["RotatE", "ConvE"], []
     heads, _, tails = graph.hrt.T
     for name in names:
@@ -160,7 +160,7 @@ def test_a_call_of_shards_goes_on_where_it_was_stopped(tmp_path):
 
 
 def test_shards_in_one_process_of_its_own_group():
-    """The same calls without a second process, which need no spawn."""
+    """Make the calls without a second process: they need no spawn."""
     results = values(run_together(1, partial(results_of, "DistMult", [(0, 97)])))
     expected = kgfast.rank(model_of("DistMult"), example().hrt, known=example().known)
     assert_same(results[0][0], expected)

@@ -60,7 +60,7 @@ def test_a_program_prints_the_ranks(name: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_the_training_of_the_page_runs(tmp_path: Path) -> None:
-    """Its commands, one after the other, in a fresh folder."""
+    """Run the commands of the page, one after the other, in a fresh folder."""
     section = PAGE[PAGE.index("\n## Training\n") :]
     blocks = re.findall(r"```\w+(?: title=\"(.*?)\")?\n(.*?)```", section, re.DOTALL)
     for name, text in blocks[:2]:

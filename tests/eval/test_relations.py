@@ -35,13 +35,13 @@ def triple_scores(model, heads, tails, dim=None):
 
 
 def relation_scores(model, heads, tails):
-    """Of models whose score compares relations: canonical scores, ``[B, R]``."""
+    """Return canonical scores ``[B, R]`` of models whose score compares relations."""
     queries = model.queries(heads, tails, "relation")[:, None]
     return canonical_scores(queries, model.candidates("relation").table, get_score(model.score))
 
 
 def assert_counts(ranks, scores, triples, known):
-    """That ranks are those of the scores of all relations, less the known ones."""
+    """Check that ranks are those of the scores of all relations, less the known ones."""
     for row, (h, r, t) in enumerate(triples.tolist()):
         others = [n for n in range(R) if n != r]
         new = [n for n in others if not known.contains([(h, n, t)]).item()]

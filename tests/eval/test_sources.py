@@ -31,7 +31,7 @@ ASKED = {
 
 @dataclass(frozen=True)
 class Source:
-    """Where candidates of a model are."""
+    """Kind of model, by where its candidates are."""
 
     name: str
     folder: Any
@@ -45,7 +45,7 @@ class Source:
         return self.name == "ranges"
 
     def ranks_relations(self, model: Any) -> bool:
-        """Whether it ranks relations: a function does where the model scores them as candidates."""
+        """Return whether relations are ranked; a function ranks them if the model scores them."""
         return not self.is_ranges and (model.scores_relations or not self.is_function)
 
     def of(self, model: Any) -> tuple[Any, dict[str, Any]]:

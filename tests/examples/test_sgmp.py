@@ -12,7 +12,7 @@ from support.paths import ROOT
 
 @pytest.fixture
 def modules(monkeypatch):
-    """Its modules, which are found as a script finds those beside it."""
+    """Import the modules of the example, which are found beside its script."""
     monkeypatch.syspath_prepend(str(ROOT / "examples" / "sgmp"))
     names = ("graphs", "sgmp", "pretrain")
     yield [importlib.import_module(name) for name in names]

@@ -40,7 +40,7 @@ class OfScores:
         return float(found.abs().max()) if found.numel() else 0.0
 
     def cancelling(self, grad: Tensor, *tensors: Tensor | None) -> list[float]:
-        """How large the numbers are that add up to the gradient of each tensor.
+        """Return how large the numbers are that add up to the gradient of each tensor.
 
         That of a score in cross entropy is ``p - y``, which adds up to 0 over the candidates.
         """

@@ -1,4 +1,4 @@
-"""What surrounds a call: threads, instruction set, backend, and the global state of torch."""
+"""Surroundings of a call: threads, instruction set, backend, and the global state of torch."""
 
 import os
 from collections.abc import Iterator, Mapping

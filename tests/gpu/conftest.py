@@ -9,7 +9,7 @@ needs_gpu = [pytest.mark.gpu, pytest.mark.skipif(not ON_GPU, reason=NO_DEVICE)]
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=needs_gpu)])
 def device(request: pytest.FixtureRequest) -> str:
-    """Where a test's tensors are: it holds what it computes there against the CPU in float64."""
+    """Name the device of a test's tensors; the test compares with the CPU in float64."""
     name: str = request.param
     return name
 

@@ -172,7 +172,7 @@ def test_rows_of_an_output_layer_are_updated(device):
 
 @pytest.mark.usefixtures("cuda")
 def test_filters_of_a_large_step_take_little_room():
-    """Of 40,943 rows of 1,024: beyond the results and gradients less than 64 MiB."""
+    """40,943 rows of 1,024 take less than 64 MiB beyond the results and gradients."""
     rows = torch.randn(40_943, 1024, device="cuda", requires_grad=True)
     matrix = torch.randn(1024, 512, device="cuda", requires_grad=True)
     widths = [128, 256, 512]

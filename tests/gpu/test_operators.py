@@ -107,7 +107,7 @@ def sizes(device: str) -> tuple[int, int]:
 @pytest.mark.parametrize("score", [*SCORES, *RSCF_SCORES])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_integers_of_a_large_table(device, name, score, dtype):
-    """As packed and as swept in place; more survivors than a band holds; near and far angles."""
+    """Sweep packed and in place, with more survivors than a band holds, and near and far angles."""
     rows, dim = sizes(device)
     for batch, reach in ((1, 3.0), (16, 300.0), (17, 3.0), (64, 300.0)):
         queries, table, factor = problem(score, rows, batch, dim, dtype, reach)
@@ -207,7 +207,7 @@ def test_fused_losses_of_negatives(device, score, kind, formula):
 
 
 def formula_of(formula, positive, scores, mask):
-    """What negatives add to a row, dense, in plain torch."""
+    """Return the sum that negatives add to a row, dense, in plain torch."""
     if formula == "margin":
         return torch.where(mask, (0.5 - positive + scores).relu(), 0.0).sum(1)
     terms = torch.nn.functional.softplus(scores)

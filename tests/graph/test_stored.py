@@ -319,6 +319,16 @@ def test_a_killed_call_goes_on(files, graph, tmp_path, monkeypatch, calls):
     assert not (tmp_path / "known.building").exists()
 
 
+def test_a_killed_call_goes_on_where_files_have_no_locks(files, graph, tmp_path, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(building, "locked", lambda *_, **__: nullcontext())
+        patched.setattr(building, "merged", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            KnownTriples.build(files, tmp_path / "known")
+    assert not (tmp_path / "known.building" / ".lock").exists()
+    assert_same(KnownTriples.build(files, tmp_path / "known"), KnownTriples(graph))
+
+
 def test_a_finished_side_is_not_merged_again(files, graph, tmp_path, monkeypatch):
     def merge(*args):
         sides.append(args)

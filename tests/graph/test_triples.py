@@ -17,7 +17,7 @@ Triple = tuple[int, int, int]
 
 
 class KnownOracle:
-    """What KnownTriples must say, written to be obviously right."""
+    """Answers of KnownTriples, written to be obviously right."""
 
     def __init__(self, *parts: list[Triple]) -> None:
         self.triples = {triple for part in parts for triple in part}
@@ -72,7 +72,7 @@ sides = pytest.mark.parametrize("side", ["head", "tail"])
 def test_lookups_equal_the_oracle(
     side: Side, parts: list[list[Triple]], queries: list[Triple], span: tuple[int, int]
 ) -> None:
-    """Of all answers, of those in a range, of their numbers; a repeated triple counts once."""
+    """Compare all answers, those in a range, and their numbers; a repeated triple counts once."""
     known, oracle = KnownTriples(*parts), KnownOracle(*parts)
     queries = queries + [triple for part in parts for triple in part]
     anchors = [h if side == "tail" else t for h, _, t in queries]

@@ -27,7 +27,7 @@ def made(engine, scores, alpha, weights):
 
 
 def by_formula(scores, alpha, weights, dtype):
-    """The same by torch's operators."""
+    """Return the rows by torch's operators."""
     scores = scores.detach().to(dtype).requires_grad_()
     weight = (scores * alpha).softmax(1).detach()
     rows = (weight * torch.nn.functional.softplus(scores)).sum(1)

@@ -1,4 +1,4 @@
-"""What a sweep computes of a pair errs by no more than its bound, and the bound says something."""
+"""Bounds of sweeps: no pair errs by more than its bound, and the bound says something."""
 
 import pytest
 import torch
@@ -28,7 +28,7 @@ Errors = tuple[Tensor, Tensor, Tensor]
 
 
 def errors_of(engine, queries, table, score, widths=None, factor=None) -> Errors:
-    """What a sweep computes, the canonical distances, and the claimed bound."""
+    """Return the results of a sweep, the canonical distances, and the claimed bound."""
     if not engine.is_triton:
         isa, mask = (ISAS[0], TIERS[engine.name]) if engine.name in TIERS else (engine.name, 0)
         widths = widths or [get_score(score).num_features(table.shape[1])]
@@ -42,7 +42,7 @@ def errors_of(engine, queries, table, score, widths=None, factor=None) -> Errors
 
 
 def assert_within(errors: Errors) -> None:
-    """What is not finite goes to the exact path."""
+    """Check errors; pairs that are not finite go to the exact path."""
     found, exact, bounds = errors
     decided = found.isfinite() & bounds.isfinite()
     assert bool(((found - exact).abs() <= bounds)[decided].all())

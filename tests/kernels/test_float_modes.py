@@ -92,7 +92,7 @@ def test_counts_and_the_best_in_every_mode(engine, score, dtype):
 @needs_extension
 @pytest.mark.parametrize("score", ["rscf_rotate", "rscf_l1", "rscf_l2"])
 def test_factors_that_are_subnormal(score):
-    """How far they reach is found before the sweep."""
+    """The reach of factors is found before the sweep."""
     generator = torch.Generator().manual_seed(9)
     planes = 2 if score == "rscf_rotate" else 1
     table = table_of("subnormal", 300, 3 * planes, generator, torch.float32).float()

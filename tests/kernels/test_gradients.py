@@ -36,7 +36,7 @@ class Result(NamedTuple):
 def run(
     engine, problem: Sampled, grad: Tensor, index: Tensor | None, need=(True, True, True)
 ) -> Result:
-    """What an engine makes of a problem; rows of gradients are put where they belong."""
+    """Return the gradients of an engine; rows of gradients are put where they belong."""
     given = problem.queries, problem.table, *(() if index is None else (index,)), problem.score
     if index is None:
         scores = engine.pairwise_scores(*given, problem.bias, problem.factor, problem.dims)
@@ -58,7 +58,7 @@ def run(
 
 
 def oracle(problem: Sampled, grad: Tensor, index: Tensor | None, dtype: torch.dtype) -> Result:
-    """The same by torch, in float64 or float32."""
+    """Return the gradients by torch, in float64 or float32."""
     leaves = [
         None if it is None else it.detach().to(dtype, copy=True).requires_grad_()
         for it in (problem.queries, problem.table, problem.factor)
@@ -220,7 +220,7 @@ def test_a_gradient_is_the_same_alone(engine, score, is_indexed):
 
 @engines("reference", *ON_CPU, scores=SCORES)
 def test_gradients_of_a_span_of_rows_are_those_among_all(engine, score):
-    """Those of some queries, too: processes that train together sum a part each."""
+    """Compare gradients of some queries, too: processes that train together sum a part each."""
     problem, index, grad = given_of(score, 40, 50, 33, True)
     index[0, :50], backward = torch.arange(13), engine.flat.backend.backward
     operands = engine.flat.operands(problem.queries, problem.table, score)
@@ -376,7 +376,7 @@ def test_a_nan_reaches_its_own_scores_only(engine, score):
 @EITHER
 @pytest.mark.parametrize("has_factor", [True, False], ids=["factor", "no factor"])
 def test_the_gradient_at_a_distance_of_zero_is_zero(engine, score, is_indexed, has_factor):
-    """Of numbers whose products are exact, and of angles of 0; a modulus of 0 comes as 2**-62."""
+    """Products are exact, and angles are 0; a modulus of 0 comes as 2**-62."""
     facts, dim = get_score(score), 20
     row = torch.randint(-8, 8, (facts.planes * dim,)).float()
     queries, factor = row, None
@@ -435,7 +435,7 @@ def test_an_angle_that_only_a_tiny_factor_makes_small(engine):
 @EITHER
 @engines(*ON_CPU)
 def test_angles_that_need_whole_turns_change_no_bit_of_others(engine, is_indexed):
-    """Those near 0 take a shorter way, alone or between others."""
+    """Angles near 0 take a shorter way, alone or between others."""
     problem = operands("rscf_rotate", 5, 24, 150, angle=0.1)
     near = torch.arange(0, 24, 2)
     problem.factor[near] = 3 * (problem.factor[near] - 1)  # b - 1 is rounded

@@ -80,7 +80,7 @@ def test_what_is_not_finite_is_named_where_it_takes_part(engine):
 
 @engines("reference", ISAS[0])
 def test_long_lists_are_counted_in_parts(engine, monkeypatch):
-    """Of more pairs than are scored together, and of more than a task of the CPU's holds."""
+    """Lists have more pairs than are scored together, or than a task of the CPU's holds."""
     monkeypatch.setattr(lists, "PAIRS", 50)
     generator = torch.Generator().manual_seed(0)
     table = torch.randint(-2, 3, (3000, 4), generator=generator).float()

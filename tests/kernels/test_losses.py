@@ -240,7 +240,7 @@ def test_bits_do_not_depend_on_the_order_of_programs(engine, score):
 @SMALL
 @engines("triton", scores=FAST, quick=("dot",))
 def test_a_total_has_the_bits_of_its_parts(engine, score, monkeypatch):
-    """Where both sum all candidates as one chunk: a total keeps room, so its chunks are smaller."""
+    """Both sum all candidates as one chunk: a total keeps room, so its chunks are smaller."""
     from kgfast.kernels.triton import loss_tiles
 
     monkeypatch.setattr(loss_tiles, "CHUNK_BYTES", 4 * 17 * 70)

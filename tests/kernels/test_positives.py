@@ -40,7 +40,7 @@ def test_chunks_find_their_own():
 
 @pytest.mark.parametrize("by_candidate", [False, True])
 def test_sums_are_in_the_order_of_ids(by_candidate):
-    """Of numbers whose sum is another in any other order."""
+    """Add numbers whose sum is another in any other order."""
     positives = Positives.of_labels(LABELS, 5, by_candidate=by_candidate)
     values = torch.tensor([1e16, 1.0, 3.0, 1.0, -1e16], dtype=torch.float64)[positives.ids]
     expected = [values.new_zeros(()) for _ in ROWS]

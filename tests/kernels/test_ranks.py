@@ -197,7 +197,7 @@ def rows_that_lie_on_each_other(score):
 
 
 def a_bias_that_decides(score):
-    """Of rows that are alike."""
+    """Make rows that are alike, so that the bias decides."""
     table = torch.ones(40, 3 * get_score(score).planes)
     options = {"bias": torch.arange(40.0) * 2.0**-20}
     return Problem((torch.zeros_like(table[:2]), table, *known_ids(2, 40), score), options)

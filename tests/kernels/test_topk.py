@@ -51,7 +51,7 @@ PLAIN_SCORES = [score for score in SCORES if score != "rotate_interleaved"]  # i
 
 
 def arguments(problem: Problem) -> tuple:
-    """Of ``topk``, without k."""
+    """Return the arguments of ``topk``, without k."""
     queries, table, _, indptr, indices, score = problem.args
     return queries, table, indptr, indices, score
 

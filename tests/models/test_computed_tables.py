@@ -89,7 +89,7 @@ def encoder_of(width: int, seed: int) -> nn.Module:
 
 
 def made_of(name: str):
-    """What computes the tables of a model, a call that does, and the model of two tables."""
+    """Return the maker of a model's tables, a call of it, and the model of two tables."""
     entity, relation, make = MODELS[name]
     encoders = nn.ModuleList([encoder_of(entity, 0), encoder_of(relation, 1)])
     generator = torch.Generator().manual_seed(2)
@@ -101,7 +101,7 @@ def made_of(name: str):
 
 
 def is_served(name: str, loss: str) -> bool:
-    """Whether a loss takes a model; other tests hold what is raised where none does."""
+    """Return whether a loss takes a model; other tests hold the errors where none does."""
     inner = name.removeprefix("reciprocal ").removeprefix("rscf ").partition(" ")[0]
     if loss in ("n3", "dura"):
         fits = inner in ("distmult", "complex", "cp", "reciprocal") or name == "med split"

@@ -60,7 +60,7 @@ class Encoder(nn.Module):
 
 
 class Plain:
-    """The same as an object that holds a module."""
+    """Encoder as an object that holds a module."""
 
     score, num_entities, num_relations, dim = "dot", N, R, 37
 
@@ -245,7 +245,7 @@ def test_torch_has_its_threads_afterwards():
 
 
 class Chunked(Encoder):
-    """What a model says of its chunks is what it gets."""
+    """Encoder that names the size of its chunks, and gets chunks of that size."""
 
     query_chunk: object = 7
 

@@ -104,7 +104,7 @@ def test_all_crops_cost_as_much_as_the_widest(widths):
 
 
 def test_float32():
-    """Of the same numbers, rounded once."""
+    """Filters in float32 are those in float64 of the same numbers, rounded once."""
     rounded = operands(2, torch.float32)
     exact = [it.detach().double().requires_grad_() for it in rounded]
     weights = [torch.randn(ROWS, width) for width in WIDTHS]

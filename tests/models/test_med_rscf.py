@@ -36,7 +36,7 @@ def normalised(rows, p=2):
 
 
 def columns(planes, dim, crop):
-    """Of a row with so many planes of D, those of a crop."""
+    """Return the columns of a crop, in a row of ``planes`` planes of ``dim`` features."""
     if crop == "split":
         return torch.arange(planes * dim)
     return torch.cat([torch.arange(dim) + plane * D for plane in range(planes)])
@@ -142,7 +142,7 @@ def test_ranks_with_filters_equal_those_of_the_formula(kind):
 
 @pytest.mark.parametrize("crop", ["prefix", "split"])
 def test_each_crop_around_rscf_is_a_sweep(crop, monkeypatch):
-    """As docs/reports.md says; without RSCF one sweep serves all prefixes."""
+    """docs/reports.md says so; without RSCF one sweep serves all prefixes."""
     served, own = [], ranking._count
 
     def count(plan, crops, advance):

@@ -1,4 +1,4 @@
-"""What MED and RSCF refuse, and how they say it."""
+"""Errors of MED and RSCF."""
 
 import pytest
 import torch

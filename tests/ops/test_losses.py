@@ -363,7 +363,7 @@ def test_an_overflow_of_finite_numbers_is_a_loss_that_is_not_finite(loss, dense)
 
 
 def test_kept_scores_serve_one_backward_and_change_no_bit(monkeypatch):
-    """Of a graph that is retained, the second backward scores again; so do scores that are many."""
+    """A second backward through a retained graph scores again; so do many scores."""
     backend = get_backend("cpu")
     generator = torch.Generator().manual_seed(3)
     queries = torch.randn(9, 8, generator=generator).requires_grad_()

@@ -1,4 +1,4 @@
-"""How operators are registered: what torch knows of them, and that the compiler stays unloaded."""
+"""Registered operators: what torch knows of them; the compiler stays unloaded."""
 
 import importlib
 from types import SimpleNamespace

@@ -38,7 +38,7 @@ def an_index(rows: int = 23, batch: int = 5, width: int = 7) -> torch.Tensor:
 
 
 def dense(tensors, score, index=None, dims=None):
-    """The same scores from dense torch."""
+    """Return the scores by dense torch."""
     queries, *others = tensors
     rows, bias, *factor = others if index is None else (it[index] for it in others)
     options = {"bias": bias, "factor": (*factor, None)[0]}

@@ -1,1 +1,1 @@
-"""What tests share: oracles, problems, small models and runs, and where things lie."""
+"""Shared code of tests: oracles, problems, small models and runs, and paths."""

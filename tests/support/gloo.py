@@ -17,7 +17,7 @@ from support.forked import PROCESSES
 def run_together(
     world: int, work: Callable[..., Any], *args: Any, timeout: float = 60
 ) -> list[Any]:
-    """What ``work(rank, *args)`` returns, or raises, in each of so many processes.
+    """Return the result, or the error, of ``work(rank, *args)`` in each of so many processes.
 
     ``work`` is a function of ``support``, or a partial one. The store is held by this process, as
     torchrun's agent holds it. None for a process that ended without a word, or was killed for

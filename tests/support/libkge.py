@@ -24,7 +24,7 @@ _OF_SEARCHES = (
 
 
 def checkout() -> Path:
-    """Where it is, on ``sys.path``; skips the test if it is not said."""
+    """Find LibKGE and put it on ``sys.path``; skip the test if it is nowhere."""
     folder = os.environ.get("KGFAST_LIBKGE")
     if folder is None:
         pytest.skip("KGFAST_LIBKGE names no checkout of LibKGE")

@@ -1,4 +1,4 @@
-"""As much of LibKGE as its evaluation job rests on, for tests without it."""
+"""Stand-in for the part of LibKGE that its evaluation job rests on."""
 
 import types
 from collections.abc import Callable, Mapping

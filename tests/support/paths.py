@@ -1,4 +1,4 @@
-"""Where things lie that tests read and run."""
+"""Paths of the files that tests read and run."""
 
 from pathlib import Path
 

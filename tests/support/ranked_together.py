@@ -1,4 +1,4 @@
-"""What processes do that rank together; tests compare it with what one does."""
+"""Work of processes that rank together; tests compare it with that of one process."""
 
 import os
 import time
@@ -162,7 +162,7 @@ EARLY: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def early_failures(rank: int) -> list[tuple[Any, Any]]:
-    """What comes of calls that fail in process 1 alone, and of the call after each.
+    """Return the ends of calls that fail in process 1 alone, and of the call after each.
 
     The calls differ in nothing but the rows of the table, which no digest compares.
     """
@@ -197,7 +197,7 @@ def early_failures(rank: int) -> list[tuple[Any, Any]]:
 
 
 def planned(spans: list[tuple[int, int]], plan: list[dict[str, Any]], rank: int) -> list[Any]:
-    """What comes of calls one after the other, each of other rows, some of which fail here.
+    """Return the ends of calls one after the other, each of other rows; some fail here.
 
     A call of the plan says ``what`` is called, the ``seed`` of its rows, and why it ``fails`` in
     which processes.
@@ -319,7 +319,7 @@ def relations_too(names: list[str], spans: list[tuple[int, int]], rank: int) -> 
 def stopped_and_resumed(
     folder: str, spans: list[tuple[int, int]], rank: int
 ) -> tuple[list[str], list[Any], int]:
-    """What comes of calls with ``partial=`` that process 1 leaves after some ranges of its rows.
+    """Return the ends of calls with ``partial=`` that process 1 leaves after some ranges of rows.
 
     The errors of these, the results of the same calls made again, and how many rows are read when
     all is finished.

@@ -1,4 +1,4 @@
-"""What a sweep of the CPU backend computes of every pair, beside what it should."""
+"""Sweeps of the CPU backend: their value of every pair, beside the right one."""
 
 from collections.abc import Sequence
 

@@ -176,7 +176,7 @@ def losses_in(folder: Path) -> Tensor:
 
 
 def fitted(config: Config, folder: Path, *, ends_at: int | None = None) -> dict[str, Any]:
-    """What a process has when a run has ended, or has crashed before a step."""
+    """Return the state of a process when a run has ended, or has crashed before a step."""
     with crashing(ends_at):
         trainer = Trainer(config, folder, dataset=graph(), progress=False)
         result = trainer.fit(resume=True) if ends_at is None else crashed(trainer)
@@ -184,7 +184,7 @@ def fitted(config: Config, folder: Path, *, ends_at: int | None = None) -> dict[
 
 
 def crashed(trainer: Trainer) -> Exception:
-    """How a run ended that was to fail."""
+    """Return the error of a run that was to fail."""
     try:
         trainer.fit(resume=True)
     except Exception as error:
@@ -193,7 +193,7 @@ def crashed(trainer: Trainer) -> Exception:
 
 
 def fit_together(world: int, config: Config, folder: Path, **options: Any) -> list[dict[str, Any]]:
-    """What each of so many processes has."""
+    """Train in so many processes; return the state of each."""
     work = partial(_fitted, config.to_dict(), folder, options)
     return values(run_together(world, work, timeout=300))
 
@@ -241,7 +241,7 @@ def ended_by_time(folder: Path, rank: int) -> list[dict[str, Any]]:
 
 
 def wrong_starts(folder: Path, rank: int) -> dict[str, Exception]:
-    """How runs fail that are wrong from the start."""
+    """Return the errors of runs that are wrong from the start."""
     name = "distmult, logistic, pool, n3"
     config = config_of(name, 4, REPLICATED)
     mixed = config_of(name, 4, SHARDED if rank else REPLICATED)

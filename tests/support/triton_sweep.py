@@ -1,4 +1,4 @@
-"""What the sweep of the Triton backend computes of every pair, beside what it may err by."""
+"""Sweeps of the Triton backend: their value of every pair, beside the bound of its error."""
 
 import torch
 import triton

@@ -78,7 +78,7 @@ def count_waits(call: Callable[[], object]) -> int:
 
 
 class LiveMemory(PretendDevice):
-    """As :class:`PretendDevice`; ``peak`` is the most bytes that what was made took at a time."""
+    """Device like :class:`PretendDevice`; ``peak`` is the most bytes that were live at a time."""
 
     def __init__(self, value: int = 0) -> None:
         super().__init__(value)

@@ -30,7 +30,7 @@ class Copied:
 
 
 class Pretended:
-    """What copies are to a GPU: done at the last moment, or at the first."""
+    """Copies to a pretended GPU, which are done at the last moment, or at the first."""
 
     when = "late"
 

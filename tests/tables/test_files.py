@@ -406,7 +406,7 @@ def test_a_negated_tensor_is_no_table():
 
 
 def packed_again(path, *, order=slice(None), changed=None):
-    """The same records by another program, as zip -0 does, some of them changed."""
+    """Pack the records again as another program does (zip -0), some of them changed."""
     with zipfile.ZipFile(path) as old:
         records = {it.filename: old.read(it) for it in old.infolist()}
     with zipfile.ZipFile(path, "w") as new:
@@ -456,7 +456,7 @@ def without_end(path):
 
 
 def no_directory(path):
-    """What torch reads and Python's zipfile does not."""
+    """Write an archive that torch reads and Python's zipfile does not."""
     torch.save(made(), path)
     raw = path.read_bytes()
     entry = raw.index(b"PK\1\2")

@@ -146,7 +146,7 @@ class TestBrokenFiles:
 
 
 class TestDamage:
-    """What a disk or a copy does to a file: every flip of a bit is noticed, wherever it falls."""
+    """Damage by a disk or a copy: every flip of a bit is noticed, wherever it falls."""
 
     def test_every_bit_of_the_body_and_of_the_header(self, tmp_path):
         path = tmp_path / "a"

@@ -137,6 +137,23 @@ def test_a_table_that_the_kernel_does_not_take_is_updated_by_torch(table):
     torch.testing.assert_close(parameter[1].detach(), torch.full((3,), -0.5, dtype=table.dtype))
 
 
+@pytest.mark.parametrize("make", [RowAdam, RowAdagrad])
+@pytest.mark.parametrize("shape", [(5,), (5, 2, 3)], ids=["one axis", "three axes"])
+def test_rows_may_have_any_number_of_axes(make, shape, backend):
+    flat = torch.randn(5, 1 if len(shape) == 1 else 6, generator=torch.Generator().manual_seed(4))
+    tables = [nn.Parameter(flat.clone()), nn.Parameter(flat.view(shape).clone())]
+    optimizers = [make([table], lr=0.1) for table in tables]
+    for step in range(2):
+        ids, gradients = random_rows(flat, 2, step)
+        for table, optimizer in zip(tables, optimizers, strict=True):
+            rows = gradients.view(2, *table.shape[1:])
+            table.grad = torch.sparse_coo_tensor(
+                ids[None], rows, table.shape, is_coalesced=True, check_invariants=True
+            )
+            optimizer.step()
+    assert torch.equal(tables[0].view(shape), tables[1])
+
+
 def test_sums_of_sparse_gradients_are_coalesced():
     tables = [nn.Embedding(5, 2, sparse=True) for _ in range(2)]
     tables[1].load_state_dict(tables[0].state_dict())

@@ -114,7 +114,7 @@ def test_a_lock_that_says_nonsense(tmp_path, text):
 
 
 def test_a_lock_that_was_taken_just_now(tmp_path):
-    """Its text is still that of a process which was killed, until the new one signs."""
+    """The text of a killed process stands until the new holder signs."""
     ended = {"host": socket.gethostname(), "process": 10**30, "since": "2000-01-01 00:00:00"}
     path = tmp_path / ".lock"
     path.write_text(json.dumps(ended))

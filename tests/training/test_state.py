@@ -127,7 +127,7 @@ class TestOptimizerStates:
         assert same(optimizer.tensors(), before)
 
     def test_a_parameter_without_a_gradient_so_far(self, runs):
-        """Its state is written as it begins; torch makes it at the first gradient only."""
+        """A state is written with its first values; torch makes it at the first gradient only."""
         config = ring_trainer(runs[0], None, **DENSE).config
         model = build_model(config, 12, 2)
         optimizer = Optimizer(model, config.optim, lazy=False)

@@ -93,7 +93,7 @@ print(json.dumps([measure(name, dim) for name, dim in cases]))
 
 @pytest.fixture(scope="module")
 def found():
-    """What a process of its own measured, by case."""
+    """Return the measurements of a process of its own, by case."""
     if not sys.platform.startswith("linux"):
         pytest.skip("needs /proc")
     done = subprocess.run(

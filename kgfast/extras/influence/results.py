@@ -92,7 +92,7 @@ class Influences:
         return self.proponents.values
 
     def columns(self, vocabulary: Any = None) -> dict[str, Any]:
-        """A row for each test triple and example, as NumPy columns or lists.
+        """Return a row for each test triple and example, as NumPy columns or lists.
 
         Parameters
         ----------

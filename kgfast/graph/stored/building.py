@@ -30,6 +30,7 @@ from kgfast.text import reading
 
 # Which columns are anchor, other and id. Runs are read in the first order.
 _SIDES = {"tail": (0, 1, 2), "head": (2, 1, 0), "relation": (0, 2, 1)}
+_INDEX = "index"  # the folder of what is finished
 _ROW_BYTES = 56  # of memory while a row is sorted
 _RUN_BYTES, _SIDE_BYTES = 12, 16  # of disk, of a row whose ids fit 32 bits
 _SPARE = 1 << 20  # bytes of disk for all else
@@ -76,7 +77,7 @@ def build(files: Any, folder: str | os.PathLike[str], options: Options) -> None:
             raise OSError(
                 f"{work}: its disk is full; what was finished is kept: make room and call again"
             ) from None
-        os.replace(work / "index", path)
+        os.replace(work / _INDEX, path)
     shutil.rmtree(work)
 
 
@@ -84,7 +85,8 @@ def build(files: Any, folder: str | os.PathLike[str], options: Options) -> None:
 def _working(path: Path) -> Iterator[Path]:
     """Hold the lock of the folder beside, in which one process at a time builds."""
     work = path.with_name(f"{path.name}.building")
-    if work.is_dir() and any(work.iterdir()) and not (work / LOCK).exists():
+    is_ours = any((work / name).exists() for name in (LOCK, _INDEX, "file-0.json"))
+    if work.is_dir() and any(work.iterdir()) and not is_ours:
         raise ValueError(f"{work} holds other files: move them, or choose another folder")
     work.mkdir(parents=True, exist_ok=True)
     with locked(work, instead="choose another folder"):
@@ -98,7 +100,7 @@ class _Builder:
         self, work: Path, files: Sequence[IdFile], options: Options, advance: Advance
     ) -> None:
         self.work, self.files, self.options, self.advance = work, files, options, advance
-        self.index = work / "index"
+        self.index = work / _INDEX
         self.index.mkdir(exist_ok=True)
         for path in work.rglob(".*-*"):  # half-written, by a process that was killed
             path.unlink()

@@ -1,4 +1,4 @@
-"""What a head says of arguments that do not fit."""
+"""Errors of a head for arguments that do not fit."""
 
 import re
 

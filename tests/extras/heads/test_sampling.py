@@ -75,7 +75,7 @@ def test_the_check_can_fail():
 
 
 def test_one_block_is_gumbel_max(monkeypatch):
-    """As the definition has it, with the same noise."""
+    """A draw is that of the definition, with the same noise."""
     monkeypatch.setattr(sampling, "WIDTH", 64)
     head, hidden = make_head(bias=False), hidden_states(200)
     noise = gumbel(

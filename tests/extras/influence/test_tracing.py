@@ -1,4 +1,4 @@
-"""What is traced: checkpoints of runs, sums over them, restarts, and what is refused."""
+"""Checkpoints of runs, sums over them, restarts, and refused arguments of tracin."""
 
 import re
 

@@ -56,7 +56,7 @@ def test_those_that_end_in_a_node_stand_together(edges, backtracking):
 
 
 def test_a_range_is_made_without_those_before_it():
-    """Of 10^14 paths, the last ones and one in the middle."""
+    """Make the last of 10^14 paths, and one in the middle."""
     nodes = torch.arange(100)
     edges = torch.stack([nodes.repeat_interleave(100), nodes.repeat(100)])
     paths = Paths(edges, 100, order=6, backtracking=True)

@@ -140,7 +140,7 @@ class TestWhatAMessageClosesOver:
         torch.testing.assert_close(leaf.grad, 2 * gradient)
 
     def test_a_chain_of_sums(self):
-        """What one returns is what the next closes over."""
+        """A message may close over the sums of another."""
         states, edges = randn(NODES, WIDTH), graph(num_edges=12)
 
         def twice(sum_of):
@@ -226,7 +226,7 @@ class TestAutograd:
         assert states.grad is None
 
     def test_equal_calls_give_equal_bits(self, two_threads):
-        """Of ``take``; ``states[path]`` is large enough here that threads share its gradient."""
+        """``take`` has equal bits; threads would share the gradient of ``states[path]`` here."""
         states = torch.randn(20, 64, requires_grad=True)
         edges = torch.randint(20, (2, 200), generator=torch.Generator().manual_seed(0))
         runs = []

@@ -1,4 +1,4 @@
-"""What a ranking should take: sizes, rates, and that a call reads its file as the plan says."""
+"""Plans of rankings: sizes and rates; a call reads its file as its plan says."""
 
 import json
 import math

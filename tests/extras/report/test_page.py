@@ -31,7 +31,7 @@ SECTIONS += ["Best predictions", "Config"]
 
 
 class Reader(HTMLParser):
-    """What a page holds: tags, addresses, texts by tag."""
+    """Parser that collects tags, addresses, and texts by tag."""
 
     def __init__(self):
         super().__init__()
@@ -218,7 +218,7 @@ def test_what_is_missing_is_named(run, graph, monkeypatch, package):
 
 
 def test_the_worst_and_the_best_surprise(monkeypatch):
-    """Of equal ranks, the worst that are known best, and the best that are known least."""
+    """Among equal ranks, the worst have frequent targets, and the best have rare ones."""
     known = KnownTriples([(0, 0, 1), (0, 0, 2), (0, 0, 3), (1, 0, 2)])
     triples = torch.tensor([[0, 0, 1], [0, 0, 2], [0, 0, 3], [1, 0, 3]])
     greater = torch.tensor([[0], [7], [7], [0]])
@@ -250,7 +250,7 @@ def test_bins():
 
 
 def browse(tmp_path, address, *what):
-    """What a browser says of a page: its output, its errors, and what the page asks the network."""
+    """Open a page in a browser; return the output, the errors, and the requests of the page."""
     browser = shutil.which("chromium") or shutil.which("chromium-browser")
     if browser is None:
         pytest.skip("no chromium: apt-get install chromium")

@@ -1,4 +1,4 @@
-"""What ranges may say: every mistake is named with its key before anything is trained."""
+"""Ranges of a search: every mistake is named with its key before anything is trained."""
 
 import pytest
 

@@ -83,7 +83,7 @@ EXCLUDED = {
 
 
 class TestExclude:
-    """Of ``/topk``: what ``topk(exclude=)`` finds, for names as for ids."""
+    """``/topk`` with ``exclude`` finds the answers of ``topk(exclude=)``, by names and by ids."""
 
     @pytest.mark.parametrize("asked", ["heads", "tails"])
     @pytest.mark.parametrize("form", EXCLUDED)
@@ -292,7 +292,7 @@ class TestLimits:
 
 
 def test_requests_of_many_batches_have_the_answers_of_one(engine):
-    """Of each kind, whatever stands beside."""
+    """Requests of each kind do not depend on others beside them."""
     heads = list(range(30))
     bodies = {
         "/topk": {"heads": heads, "relations": 2, "k": 3},

@@ -29,7 +29,7 @@ def question(*ids, include_known=False):
 
 
 def asked(questions, most=1000):
-    """What the first question, and then all others at once, are answered with."""
+    """Ask a first question, and then all others at once; return the answers."""
     engine, metrics = Recorder(), Metrics()
 
     async def run():

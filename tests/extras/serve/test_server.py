@@ -73,7 +73,7 @@ class TestClientsThatHang:
         return connections
 
     def ended(self, connections):
-        """What the server says until it closes."""
+        """Return the bytes that the server sends until it closes."""
         for connection in connections:
             with connection, connection.makefile("rb") as file:
                 yield file.read()
@@ -224,7 +224,7 @@ def test_answers_to_requests_sent_ahead_come_in_their_order(port):
 
 
 class TestHttp:
-    """What HTTP/1.1 asks of a server besides."""
+    """Further rules of HTTP/1.1."""
 
     def said(self, port, request):
         """All that the server says until it closes, having been told that no more comes."""
@@ -300,7 +300,7 @@ class TestHttp:
                 assert answer(connection)[0] == 200
 
     def test_a_body_that_nobody_reads(self, port):
-        """What came of it is skipped; where more is to come, the connection is closed."""
+        """Received bytes are skipped; where more would come, the connection is closed."""
         with connect(port) as connection:
             for _ in range(2):
                 connection.sendall(head("/none", len(BODY)) + BODY)

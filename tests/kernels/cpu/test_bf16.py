@@ -100,7 +100,7 @@ def test_candidates_may_be_permuted(loss):
 @pytest.mark.parametrize("loss", ["bce_total", "cross_entropy"])
 @pytest.mark.parametrize(("batch", "rows", "dim"), [(256, 131_072, 2), (1024, 2000, 600)])
 def test_memory_stays_below_64_mib(loss, batch, rows, dim):
-    """Of many candidates, whose dense scores alone would take 128 MiB, and of many features."""
+    """Many candidates, whose dense scores alone would take 128 MiB, and many features."""
     targets = torch.arange(batch)
     run(loss, tensors_of(40, 90, 8), targets[:40]).backward()  # what a first call makes
     tensors = tensors_of(batch, rows, dim)

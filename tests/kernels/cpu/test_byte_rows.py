@@ -71,7 +71,7 @@ def test_the_best_are_the_same(kind, score):
 
 @pytest.mark.parametrize("score", SCORES)
 def test_neither_threads_nor_an_order_change_them(score):
-    """Of rows that come nearer and nearer each panel is left to float32, for a while."""
+    """Rows come nearer and nearer, so each panel is left to float32 for a while."""
     width = 60 * get_score(score).planes
     table = rows_of("normal", 1, width) * torch.linspace(9, 1, 3_000)[:, None]
     table[1_500:] += rows_of("normal", 1_500, width, seed=1)

@@ -22,7 +22,7 @@ some = settings(max_examples=60)
 
 
 def assert_same(problem):
-    """The same counts with the tier, forced, and without; returns what the tier swept."""
+    """Check that the forced tier changes no count; return the pairs that it swept."""
     return assert_same_counts(problem, FP16 | FORCED)[0]
 
 
@@ -112,7 +112,7 @@ def test_it_leaves_queries_that_it_cannot_decide():
 
 
 def test_some_queries_stay_with_the_float32_sweep():
-    """Those of which every pair is close; counts do not depend on threads."""
+    """Queries stay whose every pair is close; counts do not depend on threads."""
     generator = torch.Generator().manual_seed(2)
     table = torch.randn(5000, 256, generator=generator)
     queries = torch.randn(400, 256, generator=generator)

@@ -27,7 +27,7 @@ def best_of(*args, **kwargs):
 
 
 def assert_exact(call):
-    """The same with the tier, forced, and without; the pairs that it swept and left."""
+    """Check that the forced tier changes no result; return the pairs that it swept and left."""
     return assert_same(call, INT8 | FORCED)
 
 
@@ -112,7 +112,7 @@ def prepared(table: torch.Tensor) -> Iterator[None]:
 
 
 def assert_panels_change_nothing(table, mask, *calls):
-    """Of panels that are made once: what each call returns, and a call's pairs that were swept."""
+    """Check calls of panels that are made once; return the pairs that a call swept."""
     with serving(0):
         expected = [call() for call in calls]
     with prepared(table), serving(mask):

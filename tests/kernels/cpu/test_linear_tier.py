@@ -97,7 +97,7 @@ def test_targets_among_the_candidates_are_left_to_other_sweeps():
 
 
 def test_some_queries_are_served():
-    """Those of near targets; counts and pairs do not depend on threads."""
+    """Queries are served whose targets are near; counts and pairs do not depend on threads."""
     problem = large_problem("rotate", batch=400)
     queries, table, targets, *rest = problem.args
     far = targets.clone()
@@ -146,7 +146,7 @@ def test_rows_that_do_not_fit_stay_open():
 @pytest.mark.parametrize("score", SERVED)
 @pytest.mark.parametrize("forced", [0, FORCED])
 def test_it_goes_before_panels_that_are_made_once(score, forced):
-    """Of an index: what it leaves open is read from these, for few queries and for many."""
+    """Panels of an index serve the pairs that the tier leaves open, for few and many queries."""
     queries, table, targets, *_ = large_problem(score).args
     table[1000:1100] = table[targets]  # ties
     plain = Prepared(table, get_score(score), torch.linspace(-0.5, 0.5, 5000))

@@ -71,7 +71,7 @@ def test_what_is_not_packed_says_why(isa):
 @pytest.mark.parametrize("score", ["rotate", "l1", "l2", "dot"])
 @pytest.mark.parametrize("forced", [0, FORCED])
 def test_tiers_go_beside_panels(isa, score, forced):
-    """Those that pack panels of their own leave some queries, or pairs, to the float32 sweep."""
+    """Tiers that pack panels of their own leave some queries, or pairs, to the float32 sweep."""
     generator = torch.Generator().manual_seed(0)
     table = torch.randn(4200, 140, generator=generator)
     table[:2000] *= 1e-3

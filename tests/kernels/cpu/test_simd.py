@@ -20,7 +20,7 @@ NATIVE = {
 
 
 def differences(tmp_path, name, compiler, *, flags=(), emulator=()):
-    """What the check of an instruction set prints."""
+    """Return the lines that the check of an instruction set prints."""
     for program in (compiler, *emulator):
         if shutil.which(program) is None:
             pytest.skip(f"{program} is not installed")

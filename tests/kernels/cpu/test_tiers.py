@@ -46,7 +46,7 @@ def test_an_unknown_name_is_an_error(monkeypatch, value):
 
 @pytest.fixture(scope="module")
 def problems():
-    """Of as many rows and queries as tiers ask for, whose counts are those without tiers."""
+    """Yield problems of as many rows and queries as tiers ask for, with counts without tiers."""
     generator = torch.Generator().manual_seed(1)
     table, noise = (torch.randn(size, 512, generator=generator) for size in (5_000, 128))
     targets = torch.randint(5_000, (128,), generator=generator)
@@ -85,7 +85,7 @@ def test_narrower_instruction_sets_have_none(isa):
 
 
 def test_a_reason_to_skip_names_the_instructions(monkeypatch):
-    """Those that docs/tiers.md names."""
+    """A reason names the instructions of docs/tiers.md."""
     monkeypatch.setattr(tiers, "available", lambda isa: ())
     monkeypatch.setattr(support.bf16, "is_available", lambda: False)
     page = (ROOT / "docs" / "tiers.md").read_text()

@@ -64,7 +64,7 @@ def recorded(
 
 
 def recorded_in_float32(score: str, batch: int, **options):
-    """As :func:`recorded`, dot products by the float32 sweep, too."""
+    """Do what :func:`recorded` does, with dot products by the float32 sweep, too."""
     from kgfast.kernels.triton.host import configs
 
     with patch.object(configs, "splits", lambda *_: False):

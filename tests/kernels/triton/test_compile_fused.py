@@ -88,7 +88,7 @@ SLOTS = {"bce": (20, [(False, True, True)]), "cross entropy": (27, [(True, 1, 0)
 
 @pytest.mark.parametrize("name", ["bce", pytest.param("cross entropy", marks=slow)])
 def test_a_loss_of_rotate_with_its_gradients_in_slots_a_pair(name) -> None:
-    """Of 512 queries and 200 features: what is scored, once or twice, and what is pulled."""
+    """512 queries and 200 features: pairs are scored once or twice, and pulled."""
     most, losses = SLOTS[name]
     launches = all_recorded("rotate", 90, torch.float32, 512, 200)
     total = 0.0

@@ -1,4 +1,4 @@
-"""How often losses launch kernels and wait, counted without a GPU.
+"""Launches and waits of losses, counted without a GPU.
 
 What counts: every kernel of this backend, and every operator of torch that computes on the device
 (a sort as one, though it is several kernels). See docs/losses.md.
@@ -205,6 +205,6 @@ def test_lists_are_gathered_once_a_pass(launches, score) -> None:
 
 
 def launches_of_pieces(launches: Counter[str]) -> Counter[str]:
-    """Of lists that are cut, at most one for each side."""
+    """Return the launches for lists that are cut, at most one for each side."""
     assert launches["add_pieces"] <= 2
     return Counter({"add_pieces": launches["add_pieces"]}) if launches["add_pieces"] else Counter()

@@ -75,7 +75,7 @@ class Problem:
             return self._differentiated(positive, rows, leaves)
 
     def expected(self, dtype=torch.float64):
-        """The same by formulas of scores: the reference's, in float32 those of dense torch."""
+        """Return the results of formulas: of reference scores, in float32 of dense torch's."""
         queries, table, bias, factor, positive = leaves = self.leaves(dtype)
         options = {"bias": bias if self.ids is None else bias.detach(), "factor": factor}
         if dtype == torch.float32:

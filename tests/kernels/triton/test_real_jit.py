@@ -46,7 +46,7 @@ def oldest(tmp_path_factory) -> Path:
 
 
 def run_program(folder: Path, package: Path, arch: int, *arguments: str) -> dict:
-    """What the program writes, with a Triton of some folder."""
+    """Run a program with a Triton of some folder; return what it writes."""
     try:
         driver = build(folder, package)
     except FileNotFoundError as error:
@@ -63,7 +63,7 @@ def run_program(folder: Path, package: Path, arch: int, *arguments: str) -> dict
 
 
 def check(found: dict, version: str) -> None:
-    """That every call launched what it launches."""
+    """Check that every call launched its kernels."""
     assert found["triton"] == version
     assert found["failures"] == {}
     assert found["launches"] > found["calls"] >= 4

@@ -1,4 +1,4 @@
-"""How the Triton backend scores pairs and pulls their gradients: chunks, stripes, lists, orders.
+"""Scores of pairs, and pulls of their gradients, on Triton: chunks, stripes, lists, orders.
 
 Values and gradients of any problem: ``tests/kernels/test_gradients.py``.
 """
@@ -26,7 +26,7 @@ if CAN_RUN:
 
     @jit
     def store_plane_at(rows, p_out):
-        """Where the fifth plane begins."""
+        """Store the beginning of the fifth plane."""
         tl.store(p_out, plane_at(rows, 4))
 
 
@@ -152,7 +152,7 @@ def test_programs_in_any_order(engine, monkeypatch) -> None:
 @engines("triton")
 @pytest.mark.parametrize("plane", [1, 7, 2**29, 2**31 - 1])
 def test_planes_begin_beyond_32_bits(engine, plane) -> None:
-    """Of transposed queries of five planes, from D B = 2**29 on."""
+    """Transposed queries of five planes begin beyond 32 bits from D B = 2**29 on."""
     found = torch.zeros(1, dtype=torch.int64, device=DEVICE)
     store_plane_at[(1,)](RowView(found, 1, plane, 1), found)
     assert found.tolist() == [4 * plane]
@@ -186,7 +186,7 @@ def test_autocast_leaves_products_alone(engine) -> None:
 def test_lists_whose_number_the_host_does_not_know(
     engine, score, dtype, pieces, monkeypatch
 ) -> None:
-    """As many as pairs, of which those to spare write nothing; cut or whole."""
+    """Launch a program for each pair, of which spare ones write nothing; cut or whole."""
     from kgfast.kernels.triton import indexed
     from kgfast.kernels.triton.host import gradients
 

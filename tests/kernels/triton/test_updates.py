@@ -55,6 +55,23 @@ def test_adagrad_is_its_formula(ids):
     torch.testing.assert_close(tables[1], sums.float())
 
 
+@pytest.mark.parametrize("shape", [(3, 4), (3, 2, 2)])
+def test_a_gradient_may_have_strides(shape):
+    ids, numbers = torch.tensor([11, 0, 4]), torch.arange(12.0).view(shape)
+    strided = numbers.transpose(0, -1).contiguous().transpose(0, -1)
+    for call, count, options in (
+        (ops.row_adam, 3, {"step": 1, **ADAM}),
+        (ops.row_adagrad, 2, ADAGRAD),
+    ):
+        found = [torch.zeros(count, N, *shape[1:]).unbind() for _ in range(3)]
+        gradients = numbers, strided, torch.ones(1).expand(shape)
+        with ops.use_backend("triton"):
+            for tables, gradient in zip(found, gradients, strict=True):
+                call(tables, ids, gradient, **options)
+        assert all(map(torch.equal, found[0], found[1]))
+        assert all(len(it[ids].unique()) == 1 for it in found[2])
+
+
 def test_an_id_out_of_range_changes_nothing_where_none_is_checked():
     """The rows around the table are memory of the same tensor: a write out of bounds would show."""
     memory = torch.ones(3, N + 2, 4)

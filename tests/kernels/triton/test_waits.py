@@ -1,4 +1,4 @@
-"""How often the host waits for a GPU, counted without one: once a batch."""
+"""Waits of the host for a GPU, counted without one: once a batch."""
 
 import os
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""How much memory a call takes beside its operands and results, counted without a GPU."""
+"""Memory of a call beside its operands and results, counted without a GPU."""
 
 import os
 
