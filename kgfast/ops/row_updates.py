@@ -197,7 +197,9 @@ def _check_numbers(below: float = math.inf, /, **numbers: Any) -> None:
 
 def _check_step(step: int | Tensor, table: Tensor) -> None:
     if isinstance(step, Tensor) and step.ndim == 0 and step.device == table.device:
-        return  # its value is not waited for
+        if get_backend(common.chosen_backend(table)).defers_checks:
+            return  # its value is not waited for
+        step = int(step)
     if isinstance(step, bool) or not isinstance(step, int):
         raise TypeError(f"step must be an int or a 0-d tensor on {table.device}; got {step!r}")
     if step < 1:

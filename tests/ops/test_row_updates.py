@@ -116,6 +116,7 @@ BAD = {
         r"tables\[1\] must not share memory with tables\[0\]",
     ),
     "step 0": ({"step": 0}, ValueError, "step must be at least 1; got 0"),
+    "step of a tensor": ({"step": torch.zeros(())}, ValueError, "step must be at least 1; got 0"),
     "step": ({"step": 1.0}, TypeError, "step must be an int"),
     "step with an axis": ({"step": torch.ones(1)}, TypeError, "step must be an int"),
     "lr": ({"lr": float("nan")}, ValueError, "lr must be in .* got nan"),
