@@ -82,6 +82,7 @@ def train(path: Path, sizes: list[int], name: str, *of_config: Any) -> None:
     for _ in range(config.train.steps or 0):
         before, began = run.state.loss_sum, time.process_time()
         seconds.append(stopwatch.seconds(run.make_step))
+        run.read_losses()
         cpu.append(time.process_time() - began)
         losses.append(run.state.loss_sum - before)
         run.state.loss_sum = 0.0

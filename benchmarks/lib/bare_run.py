@@ -31,4 +31,5 @@ class TrainerSteps:
     def first_loss(self) -> float:
         """Make the first step and return its loss."""
         self.steps(1)
+        self.run.read_losses()
         return self.run.state.loss_sum

@@ -1,11 +1,11 @@
-"""Batches and negatives of a step, drawn from its number alone.
+"""Batches and negatives of a step, drawn from its number alone, on the CPU.
 
 Generators are seeded with the seed of the run and the number of the step, so samplers have no state
 and a resumed run draws what the uninterrupted one would have. No Python loop runs over triples.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -34,6 +34,10 @@ class Batch:
         int64 ``[B]``; None for KvsAll, whose queries have several targets.
     weights : Tensor, optional
         Subsampling weights, float32 ``[B]``.
+    negatives, mask : Tensor, optional
+        Result of :meth:`Negatives.draw`.
+    indptr, answers : Tensor, optional
+        All targets of each query, as of :meth:`kgfast.KnownTriples.exclude`.
     """
 
     number: int
@@ -42,6 +46,25 @@ class Batch:
     relations: Tensor
     targets: Tensor | None
     weights: Tensor | None
+    negatives: Tensor | None = None
+    mask: Tensor | None = None
+    indptr: Tensor | None = None
+    answers: Tensor | None = None
+
+    @property
+    def columns(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Anchors, relations and targets, int64 ``[B]`` each."""
+        assert self.targets is not None
+        return self.anchors, self.relations, self.targets
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """Tensors of the batch by the name of their attribute."""
+        return {name: it for name, it in vars(self).items() if isinstance(it, Tensor)}
+
+    def to(self, device: torch.device) -> "Batch":
+        """Return the batch on a device."""
+        return replace(self, **{name: it.to(device) for name, it in self.tensors.items()})
 
     @property
     def heads(self) -> Tensor:
@@ -113,7 +136,7 @@ class Batches:
             raise ValueError("there are no training triples")
         self._rows, self._weights = rows, weights
         self._batch_size, self._seed = batch_size, seed
-        self._generator = torch.Generator(rows["tail"].device)
+        self._generator = torch.Generator("cpu")
         self._orders: dict[Side, tuple[int, Tensor]] = {}
 
     @classmethod
@@ -184,7 +207,7 @@ class Batches:
             self._generator.manual_seed(mix(self._seed, epoch, _STREAM_OF[side]))
             rows = self._rows[side]
             order = torch.randperm(
-                len(rows), generator=self._generator, dtype=torch.int64, device=rows.device
+                len(rows), generator=self._generator, dtype=torch.int64, device="cpu"
             )
             held = self._orders[side] = epoch, order
         return held[1]
@@ -202,8 +225,6 @@ class Negatives:
     known : KnownTriples, optional
         Training triples, whose answers are no negatives. In rows they are drawn again, at most
         eight times; remaining ones, and all of them in a pool, are masked.
-    device
-        The device of the results.
     """
 
     def __init__(
@@ -214,12 +235,11 @@ class Negatives:
         *,
         shared: bool,
         known: KnownTriples | None = None,
-        device: torch.device | str = "cpu",
     ) -> None:
         self._num_entities, self._size, self._seed = num_entities, size, seed
         self.shared = shared
-        self._known = None if known is None else known.to(device)
-        self._generator = torch.Generator(device)
+        self._known = known
+        self._generator = torch.Generator("cpu")
 
     def draw(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
         """Draw the negatives of a batch.
@@ -244,7 +264,7 @@ class Negatives:
             shape,
             generator=self._generator,
             dtype=torch.int64,
-            device=self._generator.device,
+            device="cpu",
         )
 
     def _pool_mask(self, pool: Tensor, batch: Batch) -> Tensor | None:

@@ -4,30 +4,33 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from kgfast.datasets import Dataset
 from kgfast.eval.ranks import Ranks
+from kgfast.graph import as_triples_tensor
 from kgfast.kernels.cpu import threads
 from kgfast.kernels.scores import get_score
 from kgfast.models import MED, RESCAL, ConvE, Model
 from kgfast.models.base import SIDES
 from kgfast.models.dropout import Dropout
-from kgfast.ops import backend_for
+from kgfast.ops import backend_for, unchecked
+from kgfast.ops.dispatch import get_backend
 from kgfast.progress import RunBar
 from kgfast.rng import Stream, mix
+from kgfast.training.ahead import Ahead
 from kgfast.training.build import room_of
 from kgfast.training.checkpoint.run_folder import RunFolder
 from kgfast.training.checkpoint.run_graph import RunGraph
 from kgfast.training.checkpoint.shard_files import Kind
 from kgfast.training.checkpoint.state import Kept, State, Write
 from kgfast.training.config import Config
-from kgfast.training.data import asked_of
+from kgfast.training.data import Batch, asked_of
 from kgfast.training.divergence import describe, first_bad_row
 from kgfast.training.logs import Logs
 from kgfast.training.objective import MODES
@@ -36,9 +39,18 @@ from kgfast.training.processes.placement import ALONE, Placement
 from kgfast.training.schedule import QUERIES, Deadline, Interrupts, Patience, Schedule, gain
 
 _AMP = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_UNREAD = 1.0  # seconds of steps whose losses are unread, at most, where time is limited
 _WITH_LARGE_OPERATORS = (ConvE, RESCAL, MED)  # of torch, in queries or in the loss of sub-models
 
 Metrics = dict[str, float]
+
+
+class _Unread(NamedTuple):
+    """Losses of steps that are on the device."""
+
+    loss_sum: Tensor  # float64: that of the state, and of the steps since
+    first: int  # the first of these steps
+    seconds: float  # of training before that step
 
 
 class Run:
@@ -76,8 +88,16 @@ class Run:
     Raises
     ------
     ValueError
-        If there are no training triples; if the folder holds a run and ``resume`` is False, a run
-        of another config, or no checkpoint that fits.
+        If there are no training triples, or an id of them is out of range; if the folder holds a
+        run and ``resume`` is False, a run of another config, or no checkpoint that fits.
+
+    Notes
+    -----
+    Where kernels run beside the host, as on a GPU, a step waits for the device nowhere: ids are
+    checked here, once, and :class:`~kgfast.training.ahead.Ahead` makes batches. Losses are summed
+    on the device. :meth:`read_losses` reads them for each row of the log, and before the model is
+    evaluated or saved. Steps wait nonetheless for the norm of float16 gradients, which says whether
+    a step is made, and for other processes.
     """
 
     def __init__(
@@ -100,11 +120,15 @@ class Run:
         _check_sizes(model, dataset, placement)
         device = model.entity.device
         train, metric = config.train, config.train.save_best_metric
-        triples, sides = asked_of(
-            dataset.train.hrt.to(device), model.num_relations, model.has_inverses
-        )
-        self._generator = torch.Generator(device)
-        self._objective = MODES[train.mode](config, triples, dataset.num_entities, sides)
+        sizes = {"num_entities": dataset.num_entities, "num_relations": dataset.num_relations}
+        hrt = as_triples_tensor(dataset.train, **sizes).cpu()
+        triples, sides = asked_of(hrt, model.num_relations, model.has_inverses)
+        self._dropouts = [it for it in model.modules() if isinstance(it, Dropout)]
+        self._generator = torch.Generator(device) if self._dropouts else None
+        self._objective = MODES[train.mode](config, triples, dataset.num_entities, sides, device)
+        self._is_deferred = get_backend(backend_for(device)).defers_checks
+        self._ahead = Ahead(self._objective.batch, device) if self._is_deferred else None
+        self._unread: _Unread | None = None
         batches = (train.epochs or 0) * self._objective.batches.per_epoch
         self.steps = train.steps or math.ceil(batches / train.accumulate)
         self._optimizer = Optimizer(
@@ -164,7 +188,12 @@ class Run:
         state, train = self.state, self._config.train
         self._model.train()
         progress = RunBar(self.steps, state.step, enabled=self._shows_progress)
-        with Interrupts() as interrupts, self._logs() as logs, progress as bar:
+        with (
+            closing(self),
+            Interrupts() as interrupts,
+            self._logs() as logs,
+            progress as bar,
+        ):
             while not self.is_over():
                 if pauses is not None and pauses():
                     self._save()
@@ -197,6 +226,11 @@ class Run:
                     return False
         return True
 
+    def close(self) -> None:
+        """End the thread that makes batches, if there is one; later steps start another."""
+        if self._ahead is not None:
+            self._ahead.close()
+
     def is_over(self) -> bool:
         """Return whether the run has made all steps, stopped early or is out of time."""
         return self.state.step >= self.steps or self.state.stopped_early or self._is_out_of_time
@@ -223,6 +257,7 @@ class Run:
         for split in ("valid", config.dataset.test_on):
             count = min(most, len(self._dataset.split(split)))
             if count:
+                self.read_losses()
                 self._optimizer.spares.clear()
                 for _ in range(2):  # the first call also packs and compiles
                     start = time.perf_counter()
@@ -255,6 +290,7 @@ class Run:
         """Return the metrics of a split and of each sub-model; both are empty without triples."""
         if not len(self._dataset.split(split)):
             return {}, {}
+        self.read_losses()
         self._optimizer.spares.clear()  # for whatever an evaluation takes
         start = time.perf_counter()
         ranks = self._placement.ranks(self._model, self._dataset, split, self._config)
@@ -271,28 +307,68 @@ class Run:
         """Make the next step and time it."""
         start, state = time.perf_counter(), self.state
         cores = threads.alone() if self._leaves_cores_to_kernels else nullcontext()
-        with cores, self._optimizer.spares.in_use():
-            state.loss_sum += self._step(state.step)
+        checks = unchecked() if self._is_deferred else nullcontext()
+        with cores, checks, self._optimizer.spares.in_use():
+            self._add_loss(self._step(state.step))
         state.loss_count += 1
         state.step += 1
-        self._deadline.step = time.perf_counter() - start
-        state.seconds_training += self._deadline.step
+        seconds = time.perf_counter() - start
+        state.seconds_training += seconds
+        if self._unread is None:
+            self._deadline.step = seconds
+        elif self._deadline.is_set:
+            each, count = self._deadline.step, state.step - self._unread.first
+            if not each or count * each > _UNREAD:
+                self.read_losses()
 
-    def _step(self, step: int) -> float:
-        """Make one step of the optimizer; return its loss."""
-        count, total = self._config.train.accumulate, 0.0
+    def _add_loss(self, loss: float | Tensor) -> None:
+        """Add the loss of a step to those since the last row of the log."""
+        state = self.state
+        if not isinstance(loss, Tensor):
+            state.loss_sum += loss
+            return
+        if self._unread is None:
+            before = loss.new_full((), state.loss_sum, dtype=torch.float64)
+            self._unread = _Unread(before, state.step, state.seconds_training)
+        self._unread.loss_sum.add_(loss)
+
+    def read_losses(self) -> None:
+        """Wait for the losses that are still on the device; raise unless all are finite."""
+        if self._unread is None:
+            return
+        start, state = time.perf_counter(), self.state
+        unread, self._unread = self._unread, None
+        loss_sum = float(unread.loss_sum)
+        if not math.isfinite(loss_sum):
+            raise self._diverged(unread.first, f"is {loss_sum}")
+        state.loss_sum = loss_sum
+        state.seconds_training += time.perf_counter() - start
+        seconds = state.seconds_training - unread.seconds
+        self._deadline.step = seconds / (state.step - unread.first)
+
+    def _step(self, step: int) -> float | Tensor:
+        """Make one step of the optimizer; return its loss, a tensor where reading it waits."""
+        count, values = self._config.train.accumulate, []
         optimizer, placement = self._optimizer, self._placement
         for part in range(count):
-            batch = self._objective.batches.batch(step * count + part)
-            losses, value = self._objective(self._model, batch, placement), 0.0
+            batch = self._batch(step * count + part)
+            losses, value = self._objective(self._model, batch, placement), None
             with self._dropout_of(batch.number):
                 while (loss := self._next(losses, step)) is not None:
-                    value = self._checked(value + loss.detach(), step)
-                    (loss * (optimizer.scaler.scale / count)).backward()
+                    own = loss.detach()
+                    value = self._checked(own if value is None else value + own, step)
+                    scale = optimizer.scaler.scale / count
+                    (loss if scale == 1 else loss * scale).backward()
                     optimizer.collect(placement.read_gradients())
-            total += value
+            assert value is not None
+            values.append(value)
         optimizer.step(step, self._schedule.lr(step))
-        return total / count
+        return _mean(values)
+
+    def _batch(self, number: int) -> Batch:
+        if self._ahead is not None:
+            return self._ahead.take(number)
+        return self._objective.batch(number).to(self._model.entity.device)
 
     def _next(self, losses: Iterator[Tensor], step: int) -> Tensor | None:
         """Compute the next loss of a batch, if there is one."""
@@ -313,31 +389,38 @@ class Run:
     @contextmanager
     def _dropout_of(self, number: int) -> Iterator[None]:
         """Let dropout draw from the generator of the run, seeded with the number of the batch."""
-        self._generator.manual_seed(mix(self._config.seed, number, Stream.DROPOUT))
-        layers = [layer for layer in self._model.modules() if isinstance(layer, Dropout)]
-        for layer in layers:
+        if self._generator is not None:
+            self._generator.manual_seed(mix(self._config.seed, number, Stream.DROPOUT))
+        for layer in self._dropouts:
             layer.generator = self._generator
         try:
             yield
         finally:
-            for layer in layers:
+            for layer in self._dropouts:
                 layer.generator = None
 
-    def _checked(self, loss: Tensor, step: int) -> float:
+    def _checked(self, loss: Tensor, step: int) -> float | Tensor:
+        """Return a loss that was read and is finite, or as it is, where that waits for a device."""
+        if self._is_deferred:
+            return loss
         value = float(loss)
         if not math.isfinite(value):
             raise self._diverged(step, f"is {value}")
         return value
 
     def _diverged(self, step: int, what: str) -> FloatingPointError:
+        """Make the error of a loss of the newest step, or of an earlier one from ``step`` on."""
         wrong = describe(self._model, self._dataset, self._placement.entity_id)
-        message = f"the loss {what} at step {step:,}: {wrong}"
+        last = self.state.step - 1
+        where = f"at step {step:,}" if step >= last else f"at a step from {step:,} to {last:,}"
+        message = f"the loss {what} {where}: {wrong}"
         if self._folder is not None and self._folder.last.exists():
             message += f"; the last good state is {self._folder.last}"
         return FloatingPointError(message)
 
     def _log_loss(self, logs: Logs | None) -> float:
         """Write a row with the mean loss since the last row; return that loss."""
+        self.read_losses()
         state = self.state
         loss = state.loss_sum / state.loss_count
         state.loss_sum, state.loss_count = 0.0, 0
@@ -391,6 +474,7 @@ class Run:
     def _save_finite(self, kind: Kind, write: Write) -> float:
         """Write a checkpoint unless a table is not finite; return the seconds of writing."""
         assert self._folder is not None
+        self.read_losses()
         if first_bad_row(self._model) is not None:
             raise self._diverged(self.state.step, "will not be finite")
         start = time.perf_counter()
@@ -410,6 +494,13 @@ def _check_sizes(model: Model, dataset: Dataset, placement: Placement) -> None:
         expected = placement.num_held(others) if what == "entities" else others
         if own != expected:
             raise ValueError(f"the model has {own:,} {what}, dataset {dataset.name} {others:,}")
+
+
+def _mean(losses: list[float | Tensor]) -> float | Tensor:
+    """Return the mean of the losses of batches; of several it is computed in float64."""
+    if len(losses) == 1:
+        return losses[0]
+    return sum(it.double() if isinstance(it, Tensor) else it for it in losses) / len(losses)
 
 
 def _is_due(step: int, every: int, *, or_if: bool = False) -> bool:

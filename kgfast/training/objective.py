@@ -2,8 +2,10 @@
 
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from kgfast import losses
@@ -19,29 +21,38 @@ from kgfast.training.processes.placement import ALONE, Placement
 
 
 class Objective:
-    """Base of the modes: the losses of a batch.
+    """Base of the modes: the batches of a run, and the losses of a batch.
 
-    ``hrt`` are the training triples, int64 ``[T, 3]`` on the training device, and ``sides`` the
-    sides that are queried.
+    ``hrt`` are the training triples, int64 ``[T, 3]`` on the CPU, where batches are drawn.
+    ``sides`` are the sides that are queried, and ``device`` computes the losses.
     """
 
     lazy = False  # whether a step uses few rows of the entity table
 
     def __init__(
-        self, config: Config, hrt: Tensor, num_entities: int, sides: Sequence[Side] = SIDES
+        self,
+        config: Config,
+        hrt: Tensor,
+        num_entities: int,
+        sides: Sequence[Side] = SIDES,
+        device: torch.device | str = "cpu",
     ) -> None:
         self._loss, self._regularizer = config.loss, config.regularizer
         self._function = LOSSES[config.loss.name].function
         self._options = config.loss.hyperparameters() | {"sparse": True}
-        if config.loss.precision == "bf16" and not has_bf16_losses(hrt.device):
+        if config.loss.precision == "bf16" and not has_bf16_losses(torch.device(device)):
             warnings.warn(
-                f"loss.precision: no bf16 products for tensors on {hrt.device} here; training goes "
+                f"loss.precision: no bf16 products for tensors on {device} here; training goes "
                 f"on in float32",
                 stacklevel=2,
             )
             self._options["precision"] = "float32"
         weights = losses.subsampling_weights(hrt) if config.data.subsampling else None
         self.batches = Batches.of_triples(hrt, config.data.train_bs, config.seed, weights, sides)
+
+    def batch(self, number: int) -> Batch:
+        """Draw a batch of the run with all that its losses need; it follows from its number."""
+        return self.batches.batch(number)
 
     def __call__(
         self, model: Model, batch: Batch, placement: Placement = ALONE
@@ -89,9 +100,14 @@ class NegativeSampling(Objective):
     lazy = True
 
     def __init__(
-        self, config: Config, hrt: Tensor, num_entities: int, sides: Sequence[Side] = SIDES
+        self,
+        config: Config,
+        hrt: Tensor,
+        num_entities: int,
+        sides: Sequence[Side] = SIDES,
+        device: torch.device | str = "cpu",
     ) -> None:
-        super().__init__(config, hrt, num_entities, sides)
+        super().__init__(config, hrt, num_entities, sides, device)
         formula = LOSSES[config.loss.name].formula
         assert issubclass(formula, NegativesFormula)
         self._takes_weights, self._seed = formula.takes_weights, config.seed
@@ -102,22 +118,27 @@ class NegativeSampling(Objective):
             config.seed,
             shared=data.negatives == "shared",
             known=KnownTriples(hrt) if data.filter_negatives else None,
-            device=hrt.device,
         )
+
+    def batch(self, number: int) -> Batch:
+        batch = super().batch(number)
+        negatives, mask = self.negatives.draw(batch)
+        return replace(batch, negatives=negatives, mask=mask)
 
     def __call__(
         self, model: Model, batch: Batch, placement: Placement = ALONE
     ) -> Iterator[Tensor]:
-        negatives, mask = self.negatives.draw(batch)
-        model, batch, negatives = placement.read(model, batch, negatives)
-        given: dict[str, Any] = {"side": batch.side, "mask": mask}
+        model, batch = placement.read(model, batch)
+        assert batch.negatives is not None
+        sample = batch.columns, batch.negatives
+        given: dict[str, Any] = {"side": batch.side, "mask": batch.mask}
         if isinstance(model, MED):
             dims = model.draw(mix(self._seed, batch.number, Stream.SUBMODELS))
-            yield losses.med(model, batch.triples, negatives, dims=dims, sparse=True, **given)
+            yield losses.med(model, *sample, dims=dims, sparse=True, **given)
         else:
             if self._takes_weights:
                 given["weights"] = batch.weights
-            yield self._function(model, batch.triples, negatives, **given, **self._options)
+            yield self._function(model, *sample, **given, **self._options)
         yield from self._others(model, batch)
 
 
@@ -127,7 +148,7 @@ class OneVsAll(Objective):
     def __call__(
         self, model: Model, batch: Batch, placement: Placement = ALONE
     ) -> Iterator[Tensor]:
-        yield self._function(model, batch.triples, side=batch.side, **self._options)
+        yield self._function(model, batch.columns, side=batch.side, **self._options)
         yield from self._others(model, batch)
 
 
@@ -135,17 +156,26 @@ class KvsAll(Objective):
     """Loss of all targets of each distinct query against all entities."""
 
     def __init__(
-        self, config: Config, hrt: Tensor, num_entities: int, sides: Sequence[Side] = SIDES
+        self,
+        config: Config,
+        hrt: Tensor,
+        num_entities: int,
+        sides: Sequence[Side] = SIDES,
+        device: torch.device | str = "cpu",
     ) -> None:
-        super().__init__(config, hrt, num_entities, sides)
+        super().__init__(config, hrt, num_entities, sides, device)
         self.batches = Batches.of_queries(hrt, config.data.train_bs, config.seed, sides)
-        self._known = KnownTriples(hrt).to(hrt.device)
+        self._known = KnownTriples(hrt)
+
+    def batch(self, number: int) -> Batch:
+        batch = super().batch(number)
+        indptr, answers = self._known.exclude(batch.anchors, batch.relations, batch.side)
+        return replace(batch, indptr=indptr, answers=answers)
 
     def __call__(
         self, model: Model, batch: Batch, placement: Placement = ALONE
     ) -> Iterator[Tensor]:
-        queries = batch.anchors, batch.relations
-        positives = self._known.exclude(*queries, batch.side)
+        queries, positives = (batch.anchors, batch.relations), (batch.indptr, batch.answers)
         yield self._function(model, queries, positives, side=batch.side, **self._options)
         yield from self._others(model, batch)
 

@@ -176,12 +176,17 @@ class Optimizer:
         named = [it for it in self._named.values() if it.grad is not None]
         named.sort(key=lambda it: it.grad is not None and it.grad.is_sparse)
         gradients = [it.grad for it in named if it.grad is not None]
-        norm = self._placement.norm(gradients, [it is self._entity for it in named]) / scale
-        factor = min(1.0, clip / (norm + 1e-6)) / scale if clip else 1 / scale
-        if not self.scaler.accepts(norm):
+        norm = self._placement.norm(gradients, [it is self._entity for it in named])
+        numbers = [numbers_of(gradient) for gradient in gradients]
+        if clip and not self.scaler.enabled and norm.device.type != "cpu":
+            torch._foreach_mul_(numbers, (clip / (norm + 1e-6)).clamp_(max=1.0))
+            return True
+        unscaled = float(norm) / scale  # float16 waits here: whether it makes the step
+        factor = min(1.0, clip / (unscaled + 1e-6)) / scale if clip else 1 / scale
+        if not self.scaler.accepts(unscaled):
             return False
         if factor != 1 and gradients:
-            torch._foreach_mul_([numbers_of(gradient) for gradient in gradients], factor)
+            torch._foreach_mul_(numbers, factor)
         return True
 
     def tensors(self) -> dict[str, Tensor]:

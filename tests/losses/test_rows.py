@@ -61,8 +61,8 @@ def batches_of(negatives):
     config = trainer_of(data=sections).config
     objective = MODES["negative"](config, GRAPH.train.hrt, GRAPH.num_entities)
     for number in (0, 1):
-        batch = objective.batches.batch(number)
-        yield batch, *objective.negatives.draw(batch)
+        batch = objective.batch(number)
+        yield batch, batch.negatives, batch.mask
 
 
 def gradients_of(model, loss):

@@ -45,7 +45,7 @@ def plain_loss(objective, config, model, batch, hrt):
     own = torch.arange(len(batch.anchors))
     log_sigmoid = torch.nn.functional.logsigmoid
     if config.train.mode == "negative":
-        ids, mask = objective.negatives.draw(batch)
+        ids, mask = batch.negatives, batch.mask
         positive = plain_scores(model, batch, model.entity[batch.targets][:, None])[:, 0]
         negative = plain_scores(model, batch, model.entity[ids])
         mask = torch.ones_like(negative, dtype=torch.bool) if mask is None else mask
@@ -153,7 +153,7 @@ def test_loss_and_gradients_are_those_of_the_plain_formula(name):
     hrt, sides = asked_of(GRAPH.train.hrt, GRAPH.num_relations, model.has_inverses)
     objective = MODES[config.train.mode](config, hrt, GRAPH.num_entities, sides)
     for number in (0, 1):  # tail, head; or both of each
-        batch = objective.batches.batch(number)
+        batch = objective.batch(number)
         loss = sum(objective(model, batch))
         loss.backward()
         found, relation = model.entity.grad.to_dense(), model.relation.grad.to_dense()
@@ -174,7 +174,7 @@ def test_the_inverse_relations_of_conve_are_penalised():
     sections = LEARNERS["conve, kvsall"][0] | {"regularizer": {"name": "l2", "weight": 1e9}}
     trainer = trainer_of(**sections)
     objective = MODES["kvsall"](trainer.config, GRAPH.train.hrt, GRAPH.num_entities)
-    batches = [objective.batches.batch(number) for number in range(objective.batches.per_epoch)]
+    batches = [objective.batch(number) for number in range(objective.batches.per_epoch)]
     first = {batch.side: batch for batch in reversed(batches)}
     for side, half in (("tail", slice(0, 6)), ("head", slice(6, 12))):
         trainer.model.zero_grad(set_to_none=True)
@@ -207,7 +207,7 @@ def test_accumulated_batches_are_one_step_of_their_mean():
     objective = MODES["negative"](trainer.config, GRAPH.train.hrt, GRAPH.num_entities)
     gradient = torch.zeros_like(before)
     for number in (0, 1):
-        (sum(objective(trainer.model, objective.batches.batch(number))) / 2).backward()
+        (sum(objective(trainer.model, objective.batch(number))) / 2).backward()
         gradient += trainer.model.entity.grad.to_dense()
         trainer.model.entity.grad = None
     trainer.model.zero_grad(set_to_none=True)

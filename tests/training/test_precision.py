@@ -25,7 +25,7 @@ def first_loss(name: str, precision: str) -> torch.Tensor:
     with torch.no_grad():
         trainer.model.entity.mul_(5.0)  # away from losses that are all the same
     objective = MODES[trainer.config.train.mode](trainer.config, GRAPH.train.hrt, 300)
-    return sum(objective(trainer.model, objective.batches.batch(0))).detach()
+    return sum(objective(trainer.model, objective.batch(0))).detach()
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -54,10 +54,11 @@ class Replay:
         self._config, self._device = config, device
         self._num_entities, self._num_relations = len(graph.entities), len(graph.relations)
         self._has_inverses = config.model.has_inverses
-        self._hrt, sides = asked_of(
-            graph.splits["train"].to(device), self._num_relations, self._has_inverses
+        triples, sides = asked_of(
+            graph.splits["train"].cpu(), self._num_relations, self._has_inverses
         )
-        self._objective = NegativeSampling(config, self._hrt, self._num_entities, sides)
+        self._hrt = triples.to(device)
+        self._objective = NegativeSampling(config, triples, self._num_entities, sides)
 
     def training(self, queries: ExampleQueries, step: int) -> DrawnNegatives:
         """Return training triples with the negatives of the epoch in which ``step`` ended.
@@ -75,13 +76,13 @@ class Replay:
         factor = torch.ones(count, dtype=torch.float32, device=self._device)
         for number in range(epoch * batches.per_epoch, (epoch + 1) * batches.per_epoch):
             side, rows = batches.rows_of(number)
-            at = place[rows]
+            at = place[rows.to(self._device)]
             own = (at >= 0).nonzero()[:, 0]
             if side != its_side or not len(own):
                 continue
-            batch = batches.batch(number)
-            drawn, taking_part = self._objective.negatives.draw(batch)
-            drawn = drawn.expand(len(rows), -1)
+            batch = self._objective.batch(number).to(self._device)
+            assert batch.negatives is not None
+            drawn, taking_part = batch.negatives.expand(len(rows), -1), batch.mask
             negatives[at[own]] = drawn[own]
             if taking_part is not None:
                 mask[at[own]] = taking_part[own]
@@ -92,19 +93,19 @@ class Replay:
     def others(self, queries: ExampleQueries) -> DrawnNegatives:
         """Return any triples, each as its own batch, with negatives that no step had."""
         data, count = self._config.data, len(queries)
-        known = KnownTriples(self._hrt) if data.filter_negatives else None
+        known = KnownTriples(self._hrt.cpu()) if data.filter_negatives else None
         negatives = Negatives(
             self._num_entities,
             data.neg_size,
             mix(self._config.seed, Stream.INFLUENCE),
             shared=data.negatives == "shared",
             known=known,
-            device=self._device,
         )
         number, own = SIDES.index(queries.side), self._as_trained(queries)
-        batch = Batch(number, own.side, own.anchors, own.relations, None, None)
-        drawn, mask = negatives.draw(batch)
-        drawn = drawn.expand(count, -1)
+        batch = Batch(number, own.side, own.anchors.cpu(), own.relations.cpu(), None, None)
+        ids, taking_part = negatives.draw(batch)
+        drawn = ids.to(self._device).expand(count, -1)
+        mask = None if taking_part is None else taking_part.to(self._device)
         ones = torch.ones(count, dtype=torch.float32, device=self._device)
         pairs = ones * data.neg_size if mask is None else mask.sum(1).float()
         factor = ones / _formula(self._config.loss).divisor(1, pairs)

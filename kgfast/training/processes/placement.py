@@ -21,7 +21,6 @@ from kgfast.training.data import Batch
 
 Result = TypeVar("Result")
 RankResult = Ranks | dict[int, Ranks]
-Read = tuple[Model, Batch, Tensor]
 
 
 class Placement:
@@ -60,9 +59,9 @@ class Placement:
 
     # A step.
 
-    def read(self, model: Model, batch: Batch, negatives: Tensor) -> Read:
+    def read(self, model: Model, batch: Batch) -> tuple[Model, Batch]:
         """Return a model of the rows that sampled negatives need, and the batch by its rows."""
-        return model, batch, negatives
+        return model, batch
 
     def sharing(self, device: torch.device) -> AbstractContextManager[None]:
         """Divide the losses computed within, and their gradients, among all processes."""
@@ -79,12 +78,12 @@ class Placement:
     def align(self, gradients: Sequence[Tensor]) -> None:
         """Give all processes the bits of gradients that process 0 computed."""
 
-    def norm(self, gradients: Sequence[Tensor], of_table: Sequence[bool]) -> float:
-        """Return the norm of all gradients, dense or coalesced.
+    def norm(self, gradients: Sequence[Tensor], of_table: Sequence[bool]) -> Tensor:
+        """Return the norm of all gradients, dense or coalesced; nothing waits for a device.
 
         ``of_table`` says which of them are of the entity table.
         """
-        return float(nn.utils.get_total_norm([numbers_of(it) for it in gradients]))
+        return nn.utils.get_total_norm([numbers_of(it) for it in gradients])
 
     # Between steps.
 

@@ -26,7 +26,7 @@ from kgfast.training.checkpoint.shard_files import Kind, ShardFiles, names_of_ro
 from kgfast.training.config import Config
 from kgfast.training.data import Batch
 from kgfast.training.processes.crew import Crew
-from kgfast.training.processes.placement import RankResult, Read
+from kgfast.training.processes.placement import RankResult
 from kgfast.training.processes.replicated import Replicated
 
 
@@ -46,8 +46,10 @@ class Sharded(Replicated):
         super().check(config, dataset, device)
         self._total = dataset.num_entities
 
-    def read(self, model: Model, batch: Batch, negatives: Tensor) -> Read:
+    def read(self, model: Model, batch: Batch) -> tuple[Model, Batch]:
+        negatives = batch.negatives
         assert batch.targets is not None
+        assert negatives is not None
         ids, places = distinct_ids(batch.anchors, batch.targets, negatives)
         is_held = ids % self.size == self.rank
         is_read = torch.ones_like(is_held)
@@ -63,9 +65,9 @@ class Sharded(Replicated):
         self._held = ids[first] // self.size
         assert self._shared is not None
         self._shared.own = slice(0, len(first))
-        batch = replace(batch, anchors=anchors, targets=targets)
+        batch = replace(batch, anchors=anchors, targets=targets, negatives=negatives)
         self._fetched = nn.Parameter(self._fetch(model.entity.detach(), ids[order]))
-        return model.with_entity(self._fetched), batch, negatives
+        return model.with_entity(self._fetched), batch
 
     def _fetch(self, table: Tensor, ids: Tensor) -> Tensor:
         """Fetch the rows of distinct ids, and append one of zeros."""
@@ -85,14 +87,14 @@ class Sharded(Replicated):
         count = int((found.ids < len(self._held)).sum())
         return [RowGradients(self._held[found.ids[:count]], found.rows[:count])]
 
-    def norm(self, gradients: Sequence[Tensor], of_table: Sequence[bool]) -> float:
+    def norm(self, gradients: Sequence[Tensor], of_table: Sequence[bool]) -> Tensor:
         pairs = list(zip(gradients, of_table, strict=True))
         shared = [numbers_of(it) for it, is_held in pairs if not is_held]
         held = [it for it, is_held in pairs if is_held]
         shared += [self._whole_of(it) for it in held if it.is_sparse]
         own = nn.utils.get_total_norm([it for it in held if not it.is_sparse])
         squares = self._crew.gather(own.double().cpu().square().reshape(1)).sum()
-        return float((squares + nn.utils.get_total_norm(shared).double().cpu().square()).sqrt())
+        return (squares + nn.utils.get_total_norm(shared).double().cpu().square()).sqrt()
 
     def _whole_of(self, gradient: Tensor) -> Tensor:
         """Gather the rows of a sparse gradient of all processes, in the order of entities."""

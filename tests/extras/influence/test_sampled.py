@@ -206,7 +206,7 @@ def test_gradients_of_examples_add_up_to_those_of_their_batches(run):
     for number in numbers:
         side, ids = objective.batches.rows_of(number)
         model.zero_grad()
-        (sum(objective(model, objective.batches.batch(number))) * len(ids)).backward()
+        (sum(objective(model, objective.batch(number))) * len(ids)).backward()
         table = model.entity.grad.to_dense()
         expected = torch.cat([table.flatten(), model.relation.grad.flatten()]).double()
         rows = []

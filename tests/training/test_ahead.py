@@ -1,0 +1,191 @@
+"""Batches that a thread makes ahead, and runs whose losses are read now and then."""
+
+import threading
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from kgfast.training import loop
+from kgfast.training.ahead import Ahead
+from kgfast.training.data import Batch
+from kgfast.training.logs import read_rows
+from kgfast.training.loop import Run
+from support.small_runs import GRAPH, assert_same_tensors, crashing, trainer_of
+
+CPU = torch.device("cpu")
+SECTIONS = {
+    "pool": {"data": {"filter_negatives": True, "subsampling": True}},
+    "lists": {
+        "data": {"negatives": "per_row", "filter_negatives": True},
+        "optim": {"name": "row_adam", "grad_clip": 0.5},
+    },
+    "accumulated": {"train": {"accumulate": 2}, "loss": {"relation_weight": 0.3}},
+    "kvsall": {
+        "model": {"name": "complex", "gamma": 12.0},
+        "train": {"mode": "kvsall"},
+        "loss": {"name": "bce"},
+    },
+}
+TRAIN = {"steps": 12, "log_every": 5, "eval_every": 8, "save_every": 7}
+
+
+def batch_of(number):
+    ids = torch.arange(number, number + 3)
+    mask = ids[:, None] % torch.tensor([2, 3]) == 0
+    return Batch(number, "tail", ids, ids + 1, None, ids.float(), ids[:1], mask)
+
+
+def threads_of_batches():
+    return [it for it in threading.enumerate() if it.name.startswith("kgfast-batches")]
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch):
+    """Runs take the branches of a backend that runs beside the host."""
+    monkeypatch.setattr(loop, "get_backend", lambda name: SimpleNamespace(defers_checks=True))
+
+
+def trained(folder=None, **sections):
+    """The tables and the losses of a run."""
+    sections = sections | {"train": TRAIN | sections.get("train", {})}
+    trainer = trainer_of(folder, **sections)
+    trainer.fit()
+    rows = [] if folder is None else [row["loss"] for row in read_rows(folder) if "loss" in row]
+    return trainer.model.state_dict(), rows
+
+
+@pytest.mark.parametrize("numbers", [range(6), [4, 5, 2, 2, 9, 10]])
+def test_a_batch_follows_from_its_number(numbers):
+    ahead = Ahead(batch_of, CPU)
+    try:
+        for number in numbers:
+            found, expected = ahead.take(number), batch_of(number)
+            assert (found.number, found.side, found.targets) == (number, "tail", None)
+            assert_same_tensors(found.tensors, expected.tensors)
+            assert all(it.data_ptr() % 16 == 0 for it in found.tensors.values())
+    finally:
+        ahead.close()
+
+
+def test_batches_are_made_ahead_on_one_thread():
+    made = []
+
+    def make(number):
+        made.append((number, threading.get_ident()))
+        return batch_of(number)
+
+    ahead = Ahead(make, CPU)
+    ahead.take(0)
+    ahead.take(1)
+    ahead._begun[3].result()
+    ahead.close()
+    assert [number for number, _ in made] == [0, 1, 2, 3]
+    assert len({thread for _, thread in made} - {threading.get_ident()}) == 1
+    assert not threads_of_batches()
+
+
+def test_an_error_of_the_thread_is_raised_by_the_step_that_needs_the_batch(
+    as_on_a_gpu, monkeypatch
+):
+    trainer = trainer_of(train=TRAIN)
+    with trainer.opened() as run:
+        draw = run._objective.negatives.draw
+
+        def broken(batch):
+            if batch.number == 6:
+                raise MemoryError("none is left")
+            return draw(batch)
+
+        monkeypatch.setattr(run._objective.negatives, "draw", broken)
+        with pytest.raises(MemoryError, match="none is left"):
+            run.train()
+        assert run.state.step == 6
+    assert not threads_of_batches()
+
+
+@pytest.mark.parametrize("sections", SECTIONS.values(), ids=SECTIONS)
+def test_unread_losses_and_batches_made_ahead_change_no_bit(tmp_path, monkeypatch, sections):
+    tables, losses = trained(tmp_path / "read", **sections)
+    monkeypatch.setattr(loop, "get_backend", lambda name: SimpleNamespace(defers_checks=True))
+    found, unread = trained(tmp_path / "unread", **sections)
+    assert_same_tensors(found, tables)
+    assert unread == losses
+    assert len(losses) == 3
+    assert not threads_of_batches()
+
+
+@pytest.mark.parametrize("at", [9, 11])
+def test_a_run_with_unread_losses_resumes_bit_equal(tmp_path, as_on_a_gpu, at):
+    tables, losses = trained(tmp_path / "whole")
+    with crashing(at), pytest.raises(MemoryError):
+        trained(tmp_path / "parts")
+    assert not threads_of_batches()
+    trainer = trainer_of(tmp_path / "parts", train=TRAIN)
+    trainer.fit(resume=True)
+    assert_same_tensors(trainer.model.state_dict(), tables)
+    rows = [row["loss"] for row in read_rows(tmp_path / "parts") if "loss" in row]
+    assert rows == losses
+
+
+def test_losses_are_read_for_the_log_and_before_states_and_evaluations(as_on_a_gpu, monkeypatch):
+    read, at = Run.read_losses, []
+
+    def noted(self):
+        if self._unread is not None:
+            at.append(self.state.step)
+        read(self)
+
+    monkeypatch.setattr(Run, "read_losses", noted)
+    trained()
+    assert at == [5, 8, 10, 12]
+
+
+@pytest.mark.parametrize(("spoiled", "where"), [(6, "from 5 to 7"), (11, "from 10 to 11")])
+def test_a_loss_that_is_not_finite_names_the_steps_that_were_not_read(
+    tmp_path, as_on_a_gpu, monkeypatch, spoiled, where
+):
+    step = Run._step
+
+    def stepped(self, number):
+        loss = step(self, number)
+        return loss * torch.nan if number == spoiled else loss
+
+    monkeypatch.setattr(Run, "_step", stepped)
+    train = TRAIN | {"save_every": 8}
+    with pytest.raises(FloatingPointError, match=f"the loss is nan at a step {where}: all"):
+        trainer_of(tmp_path, train=train).fit()
+    assert not threads_of_batches()
+
+
+def test_a_loss_that_is_read_at_each_step_names_the_step(as_on_a_gpu, monkeypatch):
+    step = Run._step
+    monkeypatch.setattr(
+        Run, "_step", lambda self, at: step(self, at) * (torch.nan if at == 3 else 1)
+    )
+    with pytest.raises(FloatingPointError, match="the loss is nan at step 3: "):
+        trainer_of(train=TRAIN | {"log_every": 1}).fit()
+
+
+def test_losses_are_read_once_a_second_where_time_is_limited(as_on_a_gpu, monkeypatch):
+    monkeypatch.setattr(loop, "_UNREAD", 0.0)
+    with trainer_of(train=TRAIN | {"max_minutes": 60.0}).opened() as run:
+        for _ in range(3):
+            run.make_step()
+            assert run._unread is None
+        assert run._deadline.step > 0
+    monkeypatch.setattr(loop, "_UNREAD", 1e9)
+    with trainer_of(train=TRAIN | {"max_minutes": 60.0}).opened() as run:
+        for _ in range(3):
+            run.make_step()
+        assert run._unread.first == 1  # the first step is measured
+
+
+def test_ids_are_checked_before_the_first_step():
+    hrt = GRAPH.train.hrt.clone()
+    hrt[7, 2] = len(GRAPH.entities)
+    dataset = replace(GRAPH, train=SimpleNamespace(hrt=hrt, mapped_triples=hrt))
+    trainer = trainer_of(dataset=dataset)
+    with pytest.raises(ValueError, match=r"triples\[7\] .* tail 300 must be in 0\.\.299"):
+        Run(trainer.config, dataset, trainer.model)

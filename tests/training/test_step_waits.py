@@ -1,0 +1,82 @@
+"""A step of the trainer waits for a GPU nowhere, counted without one."""
+
+import os
+
+import pytest
+import torch
+
+from kgfast.ops import row_updates
+from kgfast.training.loop import Run
+from support.small_runs import GRAPH, trainer_of
+from support.waits import PretendDevice
+
+pytest.importorskip("triton")
+pytestmark = pytest.mark.skipif(
+    os.environ.get("TRITON_INTERPRET") == "1", reason="needs kernels that are not interpreted"
+)
+
+
+class Device(PretendDevice):
+    """A device whose distinct ids are as many as there are ids: that is a matter of losses."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.overloadpacket.__name__ == "_unique2":
+            ids = args[0].flatten()
+            return torch.empty_like(ids), torch.empty_like(args[0]), torch.empty_like(ids)
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+@pytest.fixture
+def device(monkeypatch):
+    """A device of Triton that computes nothing."""
+    from kgfast.kernels.triton.host import launch, status
+
+    monkeypatch.setenv("KGFAST_BACKEND", "triton")
+    monkeypatch.setattr(launch, "launch", lambda *_, **__: None)
+    monkeypatch.setattr(launch, "num_multiprocessors", lambda device: 132)
+    monkeypatch.setattr(launch, "architecture", lambda device: 90)
+    monkeypatch.setattr(status.Report, "raise_if_bad", lambda report: None)
+    monkeypatch.setattr(row_updates, "check_apart", lambda *_: None)  # none has memory
+    return Device(1)
+
+
+def run_on(device, **sections):
+    """A run whose model is on the device, after its first step."""
+    trainer = trainer_of(**sections)
+    with device:
+        run = Run(trainer.config, GRAPH, trainer.model.to("meta"))
+        run.make_step()
+        device.waits.clear()
+    return run
+
+
+STEPS = {
+    "pool": {"optim": {"name": "row_adam"}},
+    "filtered, weighted, clipped, accumulated": {
+        "data": {"filter_negatives": True, "subsampling": True},
+        "optim": {"name": "row_adagrad", "grad_clip": 1.0},
+        "train": {"accumulate": 2},
+    },
+    "one against all": {
+        "model": {"name": "complex", "gamma": 12.0},
+        "train": {"mode": "1vsall"},
+        "loss": {"name": "cross_entropy"},
+    },
+    "all targets, clipped": {
+        "model": {"name": "distmult", "gamma": 12.0},
+        "train": {"mode": "kvsall"},
+        "loss": {"name": "bce"},
+        "optim": {"grad_clip": 1.0},
+    },
+}
+
+
+@pytest.mark.parametrize("sections", STEPS.values(), ids=STEPS)
+def test_a_step_waits_nowhere(device, sections):
+    run = run_on(device, **sections)
+    with device:
+        run.make_step()
+    assert not device.waits
+    assert run._unread.first == 0
+    with device, pytest.raises(AssertionError, match="_local_scalar_dense waits"):
+        run.read_losses()
