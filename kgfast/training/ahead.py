@@ -7,6 +7,7 @@ its number, so steps have the batches that they would have without the thread.
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -60,7 +61,7 @@ def _sizes(batch: Batch) -> list[int]:
     return [-(-it.nbytes // _ALIGNED) * _ALIGNED for it in batch.tensors.values()]
 
 
-def _views(batch: Batch, packed: Tensor) -> dict[str, Tensor]:
+def _views(batch: Batch, packed: Tensor) -> dict[str, Any]:
     """Return the parts of packed bytes as tensors of the shapes and dtypes of a batch."""
     rooms = zip(batch.tensors.items(), packed.split(_sizes(batch)), strict=True)
     return {name: room[: it.nbytes].view(it.dtype).view(it.shape) for (name, it), room in rooms}

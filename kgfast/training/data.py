@@ -6,6 +6,7 @@ and a resumed run draws what the uninterrupted one would have. No Python loop ru
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -64,7 +65,8 @@ class Batch:
 
     def to(self, device: torch.device) -> "Batch":
         """Return the batch on a device."""
-        return replace(self, **{name: it.to(device) for name, it in self.tensors.items()})
+        moved: dict[str, Any] = {name: it.to(device) for name, it in self.tensors.items()}
+        return replace(self, **moved)
 
     @property
     def heads(self) -> Tensor:

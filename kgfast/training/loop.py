@@ -120,8 +120,9 @@ class Run:
         _check_sizes(model, dataset, placement)
         device = model.entity.device
         train, metric = config.train, config.train.save_best_metric
-        sizes = {"num_entities": dataset.num_entities, "num_relations": dataset.num_relations}
-        hrt = as_triples_tensor(dataset.train, **sizes).cpu()
+        hrt = as_triples_tensor(
+            dataset.train, num_entities=dataset.num_entities, num_relations=dataset.num_relations
+        ).cpu()
         triples, sides = asked_of(hrt, model.num_relations, model.has_inverses)
         self._dropouts = [it for it in model.modules() if isinstance(it, Dropout)]
         self._generator = torch.Generator(device) if self._dropouts else None
