@@ -274,7 +274,7 @@ def as_triples_tensor(
     *,
     num_entities: int | None = None,
     num_relations: int | None = None,
-    forces_ids: bool = False,
+    checks_ids: bool = True,
 ) -> Tensor:
     """Check triples and return them as one int64 tensor `[T, 3]`, on the device they are on.
 
@@ -286,8 +286,8 @@ def as_triples_tensor(
         `[0, 3]`.
     num_entities, num_relations
         Ids must lie below these, if given.
-    forces_ids
-        Force ids into their range instead, without waiting for the device.
+    checks_ids
+        Whether ids are looked at, for which the host waits for a GPU.
 
     Raises
     ------
@@ -310,9 +310,8 @@ def as_triples_tensor(
     if hrt.ndim != 2 or hrt.shape[1] != 3:
         raise ValueError(f"triples must have shape [T, 3] (h, r, t), got {list(hrt.shape)}")
     limits = num_entities, num_relations, num_entities
-    if forces_ids and 0 not in limits:
-        most = [INT64_MAX if limit is None else limit - 1 for limit in limits]
-        return torch.stack([ids.clamp(0, top) for ids, top in zip(hrt.T, most, strict=True)], 1)
+    if not checks_ids:
+        return hrt
     for column, limit in enumerate(limits):
         _check_ids(hrt, column, INT64_MAX if limit is None else limit)
     return hrt

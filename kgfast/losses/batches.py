@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from kgfast.graph import as_triples_tensor
-from kgfast.kernels.checks import checks_values
+from kgfast.kernels.checks import checks_values, inside_of
 from kgfast.losses.rows import count_of
 from kgfast.models import RankableModel
 from kgfast.models.base import SIDES, Side
@@ -38,13 +38,15 @@ def asked_triples(model: RankableModel, triples: Any, side: Side, table: Tensor)
     side = checked(side)
     if isinstance(triples, tuple) and any(isinstance(part, Tensor) for part in triples):
         return _of_tensors(model, triples, side, table)
+    sizes = model.num_entities, count_of(model, side)
+    checks_ids = checks_values() or 0 in sizes
     hrt = as_triples_tensor(
-        triples,
-        num_entities=model.num_entities,
-        num_relations=count_of(model, side),
-        forces_ids=not checks_values(),
-    )
-    heads, relations, tails = hrt.to(table.device).T
+        triples, num_entities=sizes[0], num_relations=sizes[1], checks_ids=checks_ids
+    ).to(table.device)
+    ends, relations = hrt[:, ::2], hrt[:, 1]
+    if not checks_ids:
+        ends, relations = inside_of(ends, sizes[0]), inside_of(relations, sizes[1])
+    heads, tails = ends.T
     if side == "tail":
         return AskedTriples(heads, relations, tails)
     return AskedTriples(tails, relations, heads)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from kgfast.losses.batches import AskedTriples, asked_triples
-from kgfast.losses.rows import Asked, of_distinct_anchors
+from kgfast.losses.rows import Asked, adds_in_place, of_distinct_anchors
 from kgfast.models import RankableModel
 from kgfast.models.base import Candidates, Side, candidates_at, check_model
 from kgfast.ops.checks import check_index
@@ -27,7 +27,8 @@ def queries_and_candidates(
     read = Asked(model, asked.anchors, asked.relations, side)
     if sparse:
         check_model(model, "with_entity")
-        read, candidates = of_distinct_anchors(read, candidates)
+    if sparse or adds_in_place(model, candidates):
+        read, candidates = of_distinct_anchors(read, candidates, sparse=sparse)
     return asked, read.queries(), candidates
 
 

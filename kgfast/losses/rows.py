@@ -6,8 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kgfast import ops
 from kgfast.models.base import Candidates, Side, candidates_at, queries_at
 from kgfast.models.wrapper import unwrapped
+from kgfast.ops.differentiable import has_gradients
 from kgfast.ops.row_gradients import read_rows
 
 
@@ -50,18 +52,38 @@ def of_wide_relations(asked: Asked) -> Asked:
     return replace(asked, model=inner.with_relation(rows), relations=places, side=side)
 
 
-def of_distinct_anchors(asked: Asked, candidates: Candidates) -> tuple[Asked, Candidates]:
-    """Read the rows of the anchors, each once, and of wide relations.
+def adds_in_place(model: Any, candidates: Candidates) -> bool:
+    """Return whether gradients of anchors are added to the candidates' in place, unless told.
 
+    So a GPU, which has little memory, makes no second gradient of the size of the table.
+    """
+    entity = getattr(model, "entity", None)
+    if not (isinstance(entity, Tensor) and hasattr(model, "with_entity")):
+        return False
+    if torch.compiler.is_compiling() or not has_gradients(entity):
+        return False
+    return ops.waits_for(entity.device) and _shares_memory(candidates.table, entity)
+
+
+def of_distinct_anchors(
+    asked: Asked, candidates: Candidates, *, sparse: bool
+) -> tuple[Asked, Candidates]:
+    """Read the rows of the anchors, each once, and if ``sparse`` those of wide relations.
+
+    A GPU reads a row as often as it is named: the host would wait for the number of distinct ones.
     Where candidates are rows or columns of the table itself, the gradients of anchors are added to
     the candidates' in place.
     """
     model = asked.model
-    distinct, places = asked.anchors.unique(return_inverse=True)
+    distinct, places = asked.anchors, None
+    if not ops.waits_for(distinct.device):
+        distinct, places = distinct.unique(return_inverse=True)
     table, rows = read_rows(model.entity, distinct)
     if _shares_memory(candidates.table, model.entity):
         candidates = candidates_at(model.with_entity(table), asked.side, None)
-    asked = of_wide_relations(asked)
+    asked = of_wide_relations(asked) if sparse else asked
+    if places is None:
+        return asked.of_rows(rows), candidates
     return replace(asked, model=asked.model.with_entity(rows), anchors=places), candidates
 
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from kgfast import ops
 from kgfast.models.tables import Table, gathered, held_table, is_computed
 from kgfast.tables import Rows, as_rows, is_table
 from kgfast.tables import Table as TableOfRows
@@ -403,7 +404,7 @@ def queries_at(
 ) -> Tensor:
     """Return the queries of a crop, of any model; one whose crops are prefixes may ignore crops.
 
-    The model gets copies of the ids, which it may change.
+    A model of somebody else gets copies of the ids, which it may change.
 
     Raises
     ------
@@ -412,7 +413,8 @@ def queries_at(
     ValueError
         If there is not one row per anchor.
     """
-    anchors, relations = anchors.clone(), relations.clone()
+    if not _keeps_ids(model):
+        anchors, relations = anchors.clone(), relations.clone()
     if _takes_dims(model.queries):
         queries = model.queries(anchors, relations, side, dims=dim)
     elif dim is None or (is_nested(model) and operator_width(model, dim) is not None):
@@ -428,6 +430,13 @@ def queries_at(
             f"{list(queries.shape)}"
         )
     return cast(Tensor, queries)
+
+
+def _keeps_ids(model: Any) -> bool:
+    """Return whether a model, and what it wraps, is one of this package, which write no ids."""
+    if not (isinstance(model, Model) and type(model).__module__.startswith("kgfast.models.")):
+        return False
+    return all(_keeps_ids(it) for it in model.children() if isinstance(it, Model))
 
 
 def _takes_dims(queries: Any) -> bool:
@@ -480,7 +489,7 @@ def query_numbers(rows: Tensor) -> Tensor:
 
 def distinct_relations(relations: Tensor) -> tuple[Tensor, Tensor | None]:
     """Return the relations to compute with, and the place of each among them, or None: all."""
-    if relations.device.type != "cpu" and not torch.is_grad_enabled():
+    if ops.waits_for(relations.device) and not torch.is_grad_enabled():
         return relations, None  # a GPU computes all sooner than the host waits for a count
     in_order = not torch.is_grad_enabled()  # ranking asks in the order of relations
     unique = torch.unique_consecutive if in_order else torch.unique

@@ -151,7 +151,7 @@ class RotatE(Model):
         if self.relation_format == "complex":
             return split(query_rows(self.relation, relations), self.layout)
         distinct, position = relations, None  # a GPU computes all sooner than the host waits
-        if relations.device.type == "cpu":
+        if not ops.waits_for(relations.device):
             distinct, position = distinct_relations(relations)
         phases = query_rows(self.relation, distinct)
         if self.relation_format == "raw":

@@ -16,7 +16,7 @@ from kgfast.ops.checks import (
 )
 from kgfast.ops.compose import compose, serves_composition
 from kgfast.ops.differentiable import no_autocast, result_dtype
-from kgfast.ops.dispatch import BACKENDS, backend_for, cores_for_kernels, use_backend
+from kgfast.ops.dispatch import BACKENDS, backend_for, cores_for_kernels, use_backend, waits_for
 from kgfast.ops.losses import bce, cross_entropy
 from kgfast.ops.rank import rank_counts
 from kgfast.ops.row_gradients import RowGradients
@@ -56,4 +56,5 @@ __all__ = [
     "topk",
     "unchecked",
     "use_backend",
+    "waits_for",
 ]

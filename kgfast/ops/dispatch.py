@@ -123,6 +123,11 @@ def backend_for(device: torch.device) -> str:
     return name
 
 
+def waits_for(device: torch.device) -> bool:
+    """Return whether the host waits for a device that has to tell it a number, such as a count."""
+    return device.type != "cpu" or get_backend(find_backend(device)[0]).defers_checks
+
+
 def is_copied(device: torch.device) -> bool:
     """Return whether tensors of a device are copied to the CPU; the first time, warn of it."""
     if device.type not in COPIED:

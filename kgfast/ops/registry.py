@@ -203,7 +203,7 @@ class _Gradient:
         kept, tensors = saved[:count], saved[count:]
         given = ctx.given | dict(zip(ctx.names, tensors, strict=True))
         own = [
-            torch.zeros(shape, dtype=dtype, device=device) if it is None else it
+            _zeros(shape, dtype, device) if it is None else it
             for it, (shape, dtype, device) in zip(slopes, ctx.results, strict=False)
         ]
         run = getattr(torch.ops.kgfast, f"{self.forward.name.removeprefix('kgfast::')}_backward")
@@ -215,6 +215,11 @@ class _Gradient:
                 rows = RowGradients(made[-1], gradients[place])
                 gradients[place] = rows.to_sparse(len(given[self.rows]))
         return gradients
+
+
+def _zeros(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
+    make = torch.zeros if shape.numel() else torch.empty  # which launches nothing
+    return make(shape, dtype=dtype, device=device)
 
 
 def _result(made: Sequence[Tensor]) -> Any:

@@ -1,6 +1,7 @@
 """Waits of the host for a GPU, counted without one: once a batch."""
 
 import os
+from collections import Counter
 from importlib import import_module
 
 import pytest
@@ -13,7 +14,7 @@ from kgfast.eval import counting, queries
 from kgfast.ops import rank as rank_operator
 from kgfast.ops.registry import Operator
 from kgfast.ops.topk import _topk
-from support.waits import PretendDevice
+from support.waits import LiveMemory, PretendDevice
 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.skipif(
@@ -254,3 +255,106 @@ def test_checks_are_what_a_step_waits_for() -> None:
         ops.pairwise_scores(
             torch.empty(2, 4, device="meta"), torch.empty(3, 4, device="meta"), "l1"
         )
+
+
+def trainable(make, count: int = 3000):
+    """A model whose tables train."""
+    entity = torch.nn.Parameter(torch.empty(count, 64, device="meta"))
+    columns = 32 if make is kgfast.RotatE else 64
+    return make(entity, torch.nn.Parameter(torch.empty(7, columns, device="meta")))
+
+
+def conve(count: int = 3000):
+    model = kgfast.ConvE.init(7, 7, dim=64, embedding_height=8, seed=0).to("meta")
+    model.bias = torch.nn.Parameter(torch.empty(count, device="meta"))
+    return model.with_entity(torch.nn.Parameter(torch.empty(count, 64, device="meta")))
+
+
+def sampled(*shape: int):
+    """``nssa`` of negatives of a shape."""
+
+    def run(model, triples, sparse):
+        negatives = torch.zeros(shape, dtype=torch.int64, device="meta")
+        return losses.nssa(model, triples, negatives, sparse=sparse)
+
+    return run
+
+
+def cross_entropy(model, triples, sparse):
+    return losses.cross_entropy(model, triples, label_smoothing=0.1, sparse=sparse)
+
+
+def bce(model, triples, sparse):
+    return losses.bce(model, triples, label_smoothing=0.1, sparse=sparse)
+
+
+class CountsStep(RunsBodies):
+    """``seen`` counts operators of torch, without those within operators of kgfast."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.seen, self._depth = Counter(), 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        before, is_own = self.operators.total(), func.namespace == "kgfast"
+        self._depth += is_own
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        self._depth -= is_own
+        if not (is_own or self._depth) and self.operators.total() > before:
+            self.seen[func.overloadpacket.__name__] += 1
+        return result
+
+
+# Kernels, and operators of torch, of a loss and its gradients: they may fall, not grow.
+STEPS = {
+    "nssa, a pool": (kgfast.RotatE, sampled(500), False, (12, 23)),
+    "nssa, lists": (kgfast.RotatE, sampled(100, 50), False, (8, 18)),
+    "cross entropy": (kgfast.ComplEx, cross_entropy, False, (9, 10)),
+    "cross entropy, sparse": (kgfast.ComplEx, cross_entropy, True, (9, 10)),
+    "bce": (kgfast.ComplEx, bce, False, (8, 11)),
+    "bce, sparse": (kgfast.ComplEx, bce, True, (8, 11)),
+    "bce, ConvE": (conve, bce, False, (6, 43)),
+    "bce, ConvE, sparse": (conve, bce, True, (6, 43)),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_step_has_no_more_kernels_and_operators_than_it_had(launches, name) -> None:
+    """Nor does it wait."""
+    make, loss, sparse, most = STEPS[name]
+    model = make() if make is conve else trainable(make)
+    with CountsStep() as device:
+        triples = torch.zeros(100, 3, dtype=torch.int64, device="meta")
+        with kgfast.unchecked():
+            value = loss(model, triples, sparse)
+            value.backward()
+    inputs = device.seen.pop("zeros")
+    assert inputs == 1 + name.startswith("nssa")
+    assert not device.waits
+    assert (launches.total(), device.seen.total()) <= most, (launches, device.seen)
+    assert device.seen.total() <= most[1], device.seen
+
+
+class LiveBodies(RunsBodies, LiveMemory):
+    """The memory that operators take, too, within which those of kgfast run."""
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("loss", [cross_entropy, bce])
+@pytest.mark.parametrize("name", ["complex", "rotate", "conve"])
+def test_a_loss_over_all_candidates_makes_one_gradient_of_the_table(
+    launches, name, loss, sparse
+) -> None:
+    """Queries, whose anchors are rows of the table, have none of their own."""
+    count = 1_000_000
+    if name == "conve":
+        model = conve(count)
+    else:
+        model = trainable({"complex": kgfast.ComplEx, "rotate": kgfast.RotatE}[name], count=count)
+    with LiveBodies(1) as memory:
+        triples = torch.zeros(20, 3, dtype=torch.int64, device="meta")
+        with kgfast.unchecked():
+            loss(model, triples, sparse).backward()
+    table = model.entity.numel() * 4
+    assert model.entity.grad.shape == model.entity.shape
+    assert table <= memory.peak < 1.9 * table
