@@ -1,4 +1,4 @@
-"""How a loss scores a chunk of candidates, and how slopes of scores become gradients.
+"""Chunks of candidates: scores that a loss reduces, and slopes that become gradients.
 
 Distances are packed and swept as by all_scores, and pulled as by pairwise.py, but that sums of
 queries wait for the last chunk; products are read in
@@ -45,6 +45,8 @@ PRODUCT_REGISTERS, GRAD_REGISTERS = 240, 168  # uncapped, ptxas spills scalars
 MASKED_REGISTERS = 255  # of negatives with masks, roots, factors: as many warps as with 168
 UNEVEN_REGISTERS = 200  # of a sum over rows that are not read in fours, before Hopper
 DEPTH = 32  # features, or rows of gradients, that are multiplied at a time
+BF16_MULTIPLE = 8  # features of a row that was rounded: 16 bytes are read at once
+BF16_DEPTH = 64  # likewise, of two factors in bfloat16: as many bytes
 GRAD_TILE = GradTile(64, 64)
 
 
@@ -86,7 +88,7 @@ class LossTiles(Protocol):
         ...
 
     def owed(self) -> Owed | None:
-        """What is still to be added, after all chunks, by whoever asks; None: nothing is."""
+        """Return what is still to be added after all chunks; None: nothing is."""
         ...
 
     def settle(self) -> None:
@@ -95,7 +97,7 @@ class LossTiles(Protocol):
 
 
 def tiles_of(operands: Operands, arch: int, need: LossNeed) -> LossTiles:
-    """How a loss goes over the candidates, whose gradients are needed."""
+    """Choose how a loss goes over the candidates, by the score."""
     return (Distances if operands.score.monotone else Products)(operands, arch, need)
 
 
@@ -214,35 +216,58 @@ class Distances:
 
 
 class Products:
-    """Products, on tensor cores where there are such."""
+    """Products, on tensor cores where there are such.
+
+    Operands of precision ``bf16`` are rounded first: the queries once, the table chunk by chunk.
+    """
 
     def __init__(self, operands: Operands, arch: int, need: LossNeed) -> None:
         self._operands, count = operands, operands.num_queries
         queries, table = operands.queries, operands.table
         self.of_table = table.new_empty(table.shape) if need.table else None
-        is_even = all(
+        dim, is_rounded = operands.num_features, operands.precision == "bf16"
+        is_even = is_rounded or all(
             it.stride(0) % 4 == 0 and it.stride(1) == 1 and it.data_ptr() % 16 == 0
             for it in (queries, table)
         )
-        multiple = 4 if is_even and operands.num_features % 4 == 0 else 1
-        self._product = Product(DEPTH, precision_of(table.dtype, arch), multiple)
+        self._grad_multiple = 4 if is_even and dim % 4 == 0 else 1
+        multiple = BF16_MULTIPLE if is_rounded else self._grad_multiple
+        precision = precision_of(operands, arch)
+        depth = BF16_DEPTH if precision == "bf16" else DEPTH
+        self._product = Product(depth, precision, multiple)
         self.tile: TileShape | SweepTile
         filled = len(table), arch, launcher.num_multiprocessors(table.device)
         self.tile, self._num_warps = product_tile(count, *filled, is_even=multiple > 1)
         self._has_cores, is_uneven = arch > 0, arch < 90 and multiple == 1
+        # One product of bf16 is short beside what becomes of its scores: two programs fit.
+        has_room = arch == 90 and precision == "bf16"
+        self._score_registers = LOSS_REGISTERS if has_room else PRODUCT_REGISTERS
         # On sm_120 either gradient would spill.
         self._table_registers = UNEVEN_REGISTERS if arch >= 120 else GRAD_REGISTERS
         self._query_registers = UNEVEN_REGISTERS if is_uneven else self._table_registers
-        width = CHUNK_BYTES // (4 * count) if any(need) else len(table)
+        self._queries, of_slope, of_row = queries, 4, 0
+        if is_rounded:
+            self._queries, of_slope = _room_for(count, queries), 2
+            self._queries[:, :dim].copy_(queries)
+            is_stored = table.dtype == torch.bfloat16 and table.is_contiguous()
+            is_stored &= dim % BF16_MULTIPLE == 0 and table.data_ptr() % 16 == 0
+            of_row = 0 if is_stored else 2 * self._queries.shape[1]
+        width = len(table)
+        if any(need):
+            width = CHUNK_BYTES // (of_slope * count + of_row)
+        elif of_row:
+            width = PANEL_BYTES // of_row
         self.width = _whole_tiles(width, self.tile.lanes)
+        self._room: Tensor | None = None
+        if of_row:
+            self._room = _room_for(min(self.width, len(table)), queries)
         self.of_queries: Tensor | None = None
         self._splits: Splits | None = None
         self._adds = False
         if need.queries:
-            dim = operands.num_features
             tiles = -(-count // GRAD_TILE.rows) * -(-dim // GRAD_TILE.lanes)
             room = PARTIAL_BYTES // (4 * count * dim)
-            steps = min(self.width, len(table)) // (4 * DEPTH)
+            steps = min(self.width, len(table)) // (4 * depth)
             splits = max(1, min(PRODUCT_PROGRAMS // tiles, room, steps))
             self.of_queries = queries.new_empty(count, dim, dtype=torch.float32)
             self._partial = self.of_queries[None]
@@ -253,38 +278,45 @@ class Products:
     def score(
         self, chunk: slice, labels: RowLabels | RowInputs, result: TileResults, loss: Loss
     ) -> None:
-        """Multiply, reading both in place."""
-        part = self._operands.of_rows(chunk)
+        """Multiply, reading both in place, or what was rounded."""
+        part, rows = self._operands.of_rows(chunk), self._rows(chunk)
         bias, count = part.candidates.whole_bias, len(part.table)
+        if self._room is not None:
+            rows[:, : part.num_features].copy_(part.table)
         launcher.launch(
             product_losses,
             (-(-part.num_queries // self.tile.rows), -(-count // self.tile.lanes)),
             {
                 "factors": Factors(
-                    plane_of(part.queries),
-                    plane_of(part.table),
+                    plane_of(self._queries),
+                    plane_of(rows),
                     None if bias is None else vector_of(bias),
                 ),
                 "labels": labels,
                 "result": result,
                 "num_queries": part.num_queries,
                 "num_candidates": count,
-                "num_features": part.num_features,
+                "num_features": self._queries.shape[1],
                 "VARIANT": Variant(form_of(part), self.tile, loss, self._product),
             },
             num_warps=self._num_warps,
-            **({"maxnreg": PRODUCT_REGISTERS} if self._has_cores else {}),
+            **({"maxnreg": self._score_registers} if self._has_cores else {}),
         )
 
     def pull(self, chunk: slice, slopes: Tensor) -> None:
-        """Two products: of the slopes with the table's rows, and with the queries."""
-        queries, table = self._operands.queries, self._operands.table[chunk]
+        """Multiply the slopes with the table's rows, and with the queries."""
         if self.of_queries is not None:
-            splits = len(self._partial)
-            self._multiply(slopes, table, self._partial[0], splits=splits, adds=self._adds)
+            rows, splits = self._rows(chunk), len(self._partial)
+            self._multiply(slopes, rows, self._partial[0], splits=splits, adds=self._adds)
             self._adds = True
         if self.of_table is not None:
-            self._multiply(slopes, queries, self.of_table[chunk], splits=0, adds=False)
+            self._multiply(slopes, self._queries, self.of_table[chunk], splits=0, adds=False)
+
+    def _rows(self, chunk: slice) -> Tensor:
+        """Rows of the chunk in place, or those that :meth:`score` rounded."""
+        if self._room is None:
+            return self._operands.table[chunk]
+        return self._room[: chunk.stop - chunk.start]
 
     def owed(self) -> Owed | None:
         """The splits of the sum over candidates."""
@@ -303,7 +335,7 @@ class Products:
     ) -> None:
         """``splits``: of the sum for queries; 0 for rows of the table."""
         product = self._product
-        if others.dtype == torch.float32 and product.precision in ("bf16", "tf32x2"):
+        if others.dtype == torch.float32 and product.precision in ("bf16x3", "tf32x2"):
             product = product._replace(precision="tf32x3")
         registers = self._query_registers if splits else self._table_registers
         tiles = -(-len(grad) // GRAD_TILE.rows), -(-grad.shape[1] // GRAD_TILE.lanes)
@@ -315,7 +347,9 @@ class Products:
                 "num_rows": len(grad),
                 "num_others": len(others),
                 "num_features": grad.shape[1],
-                "TILE": GRAD_TILE._replace(of_queries=splits > 0, adds=adds),
+                "TILE": GRAD_TILE._replace(
+                    of_queries=splits > 0, adds=adds, multiple=self._grad_multiple
+                ),
                 "PRODUCT": product,
             },
             num_warps=4,
@@ -344,18 +378,31 @@ def product_tile(
     return TileShape(64, 128), 8
 
 
+def _room_for(count: int, queries: Tensor) -> Tensor:
+    """Make room for rows as wide as queries in bfloat16, filled up with zeros."""
+    dim = queries.shape[1]
+    width = -(-dim // BF16_MULTIPLE) * BF16_MULTIPLE
+    room = queries.new_empty(count, width, dtype=torch.bfloat16)
+    if width > dim:
+        room[:, dim:].zero_()
+    return room
+
+
 def _whole_tiles(width: int, lanes: int) -> int:
     """The candidates of a chunk: whole tiles if one fits, as many as a launch may have."""
     width = max(1, min(width, configs.MAX_GRID * lanes))
     return width // lanes * lanes or width
 
 
-def precision_of(dtype: torch.dtype, arch: int) -> str:
-    """How products with a table of ``dtype`` are computed; see device/fused_losses.py."""
+def precision_of(operands: Operands, arch: int) -> str:
+    """Choose how products are computed; see device/fused_losses.py."""
+    dtype = operands.table.dtype
     if not arch:
         return "ieee"
-    if dtype == torch.bfloat16:
+    if operands.precision == "bf16":
         return "bf16"
+    if dtype == torch.bfloat16:
+        return "bf16x3"
     if torch.get_float32_matmul_precision() != "highest":
         return "tf32"
     return "tf32x2" if dtype == torch.float16 else "tf32x3"

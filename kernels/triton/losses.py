@@ -8,7 +8,8 @@ all tiles are added once, at the end. A forward alone writes nothing but row sum
 Labels are checked on the device with the keys that tiles find them by, sums where they are added:
 the host waits once, for one word a program.
 
-Memory: slopes of a chunk, and its panels where these do not stand in the table's gradient, 40 MiB;
+Memory: slopes of a chunk, and its panels where these do not stand in the table's gradient, 40 MiB,
+also with its rows in bfloat16, whose queries take 2 bytes a number;
 packed queries 2, row sums 4; partial gradients of a product's queries 8 MiB, of a distance's 14,
 and 2 of few rows; sums of a bias 1/16 of the slopes; O(B + nnz). In all at most 64 MiB.
 """
@@ -179,7 +180,7 @@ def _zeros(operands: Operands, dtype: torch.dtype) -> Tensor:
 
 
 def _no_gradients(operands: Operands, need: LossNeed) -> LossGradients:
-    """Those of no pairs."""
+    """Make the gradients of no pairs."""
     queries, table = operands.queries, operands.table
     return LossGradients(
         torch.zeros_like(queries) if need.queries else None,
@@ -196,7 +197,7 @@ def _read(words: Tensor, linear: Tensor, checks: LossChecks | None) -> None:
 
 
 class _Status(NamedTuple):
-    """What the device tells of labels and sums, and the keys of the labels."""
+    """Words that the device tells of labels and sums, and the keys of the labels."""
 
     words: Tensor  # [FACTS + programs] int64
     of_finish: Tensor  # those of the programs that finish
@@ -259,7 +260,8 @@ class _Sweep:
         count, tile = operands.num_queries, self.tiles.tile
         self.width = min(self.tiles.width, self._most_tiles() * tile.lanes)
         row = -(-min(self.width, len(table)) // 16) * 16
-        slopes = queries.new_empty(count, row, dtype=torch.float32) if loss.has_slopes else None
+        of_slopes = torch.bfloat16 if operands.precision == "bf16" else torch.float32
+        slopes = queries.new_empty(count, row, dtype=of_slopes) if loss.has_slopes else None
         sums = None
         if need.bias:
             sums = queries.new_empty(-(-count // tile.rows), row, dtype=torch.float32)

@@ -66,7 +66,7 @@ def bce(
         ``bf16``, of ``dot`` and float32 queries: what is multiplied is rounded to bfloat16 (to
         nearest, ties to even): queries and candidates in scores, and these and the gradient of
         the scores in gradients. Products are summed in float32, as everything else is computed.
-        Needs a CPU that has such products (``kgfast.info().precisions``), or the reference.
+        Needs a GPU, a CPU that has such products (``kgfast.info().precisions``), or the reference.
 
     Returns
     -------

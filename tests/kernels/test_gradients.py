@@ -87,9 +87,7 @@ def check(engine, problem: Sampled, index: Tensor | None = None) -> Result:
         assert (got is None) == (right is None)
         if got is not None:
             assert got.dtype == like.dtype
-            # Triton's interpreter truncates bfloat16.
-            is_cut = engine.is_triton and like.dtype == torch.bfloat16
-            assert_close(got, right, rel=8e-3 if is_cut else 1e-5)
+            assert_close(got, right)
     again = run(engine, problem, grad, index)
     assert_same(*([it for it in run if it is not None] for run in (again, found)), problem)
     return found

@@ -20,6 +20,7 @@ FILES = {  # and which of their cases, fast and slow ones, are there
     "test_ranks.py": ("not slow", "slow"),
     "test_topk.py": ("not slow", "slow"),
     "../eval/test_fronts.py": ("slow",),
+    "../ops/test_bf16.py": ("not slow", "slow"),
     "triton/test_compose.py": ("not slow",),
     "triton/test_in_place.py": ("not slow", "slow"),
     "triton/test_negatives.py": ("not slow", "slow"),

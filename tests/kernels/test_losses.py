@@ -89,8 +89,7 @@ def check_cross_entropy(engine: Engine, grad: Tensor, operands: tuple, *rest, ne
         assert (got is None) == (right is None)
         if right is not None:
             assert got.dtype == like.dtype
-            is_cut = engine.is_triton and like.dtype == torch.bfloat16  # the interpreter truncates
-            assert_close(got, right, rel=8e-3 if is_cut else 1e-5)
+            assert_close(got, right)
 
 
 @SMALL

@@ -1,6 +1,7 @@
 """Losses whose products are of bf16 numbers: they are those of operands that are rounded first."""
 
 import math
+from contextlib import ExitStack
 
 import pytest
 import torch
@@ -11,12 +12,35 @@ from kgfast import ops
 from kgfast.kernels import cpu
 from kgfast.kernels.operands import PRECISIONS
 from kgfast.ops.differentiable import has_bf16_losses
+from support.engines import INTERPRETED
 from support.problems import DTYPES, cast, strided
 from support.rounded import Asked, excess, expected
+from support.tensor_cores import tensor_cores
 from support.tiers import lacks
 
 CPU = torch.device("cpu")
 SHAPES = [(1, 1, 1), (1, 5, 3), (17, 15, 31), (33, 300, 64), (70, 1000, 100), (40, 140, 530)]
+
+
+ELSEWHERE = pytest.mark.skipif(not INTERPRETED, reason="runs in test_interpreted.py's processes")
+ON_CORES = pytest.param("triton on tensor cores", marks=ELSEWHERE)
+WITHOUT = pytest.param("triton", marks=[ELSEWHERE, pytest.mark.slow])
+
+
+@pytest.fixture(params=["reference", "cpu", ON_CORES, WITHOUT])
+def backend(request, monkeypatch):
+    """Each backend that serves tensors of the CPU, forced; Triton's is interpreted."""
+    name, *cores = request.param.split(" on ")
+    if name == "cpu" and not cpu.is_available():
+        pytest.skip("the extension is not built")
+    with ExitStack() as stack:
+        if cores:
+            precision_of = "kgfast.kernels.triton.loss_tiles.precision_of"
+            on_cores = {"bf16": "bf16", "float32": "ieee"}
+            monkeypatch.setattr(precision_of, lambda asked, _: on_cores[asked.precision])
+            stack.enter_context(tensor_cores())
+        stack.enter_context(ops.use_backend(name))
+        yield name
 
 
 @pytest.fixture(autouse=True)
@@ -145,6 +169,24 @@ def test_a_bias_of_minus_infinity_leaves_a_candidate_out(loss):
     others = torch.autograd.grad(only, rest, grad)
     torch.testing.assert_close(of_queries, others[0], rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(of_table[50:], others[1], rtol=1e-5, atol=1e-5)
+
+
+@EACH_LOSS
+@pytest.mark.usefixtures("backend")
+def test_what_is_left_out_may_score_high(loss):
+    """Also where it is the last: kernels read whole vectors, and nothing beside it counts."""
+    queries, table, bias, targets, grad = problem(20, 90, 40)
+    table[-1], bias[-1] = 1e3 * queries[0], -math.inf
+    targets = targets % 89
+    leaves = [queries.requires_grad_(), table.requires_grad_()]
+    rows = of_loss(loss, *leaves, bias, targets, 0.0)
+    found = torch.autograd.grad(rows, leaves, grad)
+    table = table.detach()[:-1].requires_grad_()
+    only = of_loss(loss, queries, table, bias[:-1], targets, 0.0)
+    of_queries, of_table = torch.autograd.grad(only, [queries, table], grad)
+    torch.testing.assert_close(found[0], of_queries, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found[1][:-1], of_table, rtol=1e-5, atol=1e-5)
+    assert not found[1][-1].any()
 
 
 @EACH_LOSS

@@ -49,9 +49,10 @@ SPLIT = "triton split"  # served where dot products are all that is asked for
 
 
 if INTERPRETED:
-    from support.interpreter import quicken
+    from support.interpreter import quicken, round_to_nearest
 
     quicken()
+    round_to_nearest()
 
 
 class Packed(flat.Flat):

@@ -1,4 +1,4 @@
-"""Triton's interpreter, made quicker for tests."""
+"""Triton's interpreter, made quicker for tests, and rounding as a GPU does."""
 
 import dataclasses
 import inspect
@@ -9,6 +9,8 @@ from functools import cache
 from random import Random
 from typing import Any
 
+import numpy as np
+import torch
 import triton.language as tl
 from triton.language import core, semantic
 from triton.runtime import interpreter
@@ -24,6 +26,19 @@ def quicken() -> None:
     if {"_get_np_dtype", "_validate_np_data_size"} <= vars(interpreter).keys():
         _keep_types()
         _compare_what_is_kept()
+
+
+def round_to_nearest() -> None:
+    """Round float32 to bfloat16 to nearest, ties to even, as GPUs do: the interpreter cuts it."""
+    convert = interpreter._convert_float
+
+    def rounded(values: Any, source: Any, target: Any, mode: Any) -> Any:
+        if (source, target) != (tl.float32, tl.bfloat16):
+            return convert(values, source, target, mode)
+        numbers = torch.from_numpy(np.array(values, np.float32))
+        return numbers.bfloat16().view(torch.uint16).numpy()
+
+    interpreter._convert_float = rounded
 
 
 def _patch_once_a_launch() -> None:

@@ -8,6 +8,7 @@ each call that has one.
 import json
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -30,6 +31,7 @@ FEW = (
     "pool of float32, nssa, masked",
     "lists of float32, nssa, masked",
     "bce total of float32",
+    "bf16 bce total of float32",
     "row adam",
     "row adagrad",
     "queries of rotate",
@@ -142,13 +144,21 @@ def negatives(p: Problem, name: str, formula: str, *, masked: bool) -> Iterator[
 
 def over_all(p: Problem, name: str) -> Iterator[tuple[str, Call]]:
     labels = Labels(*p.known, 0.9, 0.001)
-    losses, need = triton.backend.losses, LossNeed(True, True, True)
+    backend, need = triton.backend, LossNeed(True, True, True)
+    losses = backend.losses
     yield f"bce of {name}", lambda: losses.bce(p.operands(), labels)
     yield (
         f"bce gradients of {name}",
         lambda: losses.bce_gradients(p.operands(), labels, torch.randn(BATCH), need),
     )
     yield f"bce total of {name}", lambda: losses.bce_total(p.operands(), labels, 2.0, need)
+
+    if p.score == "dot":
+        rounded = replace(p.operands(), precision="bf16")
+        yield (
+            f"bf16 bce total of {name}",
+            lambda: backend.bf16_losses().bce_total(rounded, labels, 2.0, need),
+        )
 
     def cross_entropy() -> None:
         made = triton.cross_entropy(p.queries, p.table, p.options["bias"], p.targets, 0.1, p.score)

@@ -1,1 +1,1 @@
-"""What runs on a GPU: kernels and the functions they share. Imports nothing of the host's."""
+"""The GPU's side: kernels and the functions they share. Imports nothing of the host's."""

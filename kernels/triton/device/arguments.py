@@ -1,4 +1,4 @@
-"""What kernels are given: rows read in place, in any dtype, stride, complex layout and crop.
+"""Arguments of kernels: rows read in place, in any dtype, stride, complex layout and crop.
 
 Arguments travel as named tuples of pointers and strides; what is not given is None. What a kernel
 is compiled for, its :class:`Form` and its tile, travels as a constant.

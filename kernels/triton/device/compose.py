@@ -17,7 +17,7 @@ _ROTATE: tl.constexpr = tl.constexpr(ROTATE)
 
 
 class Composed(NamedTuple):
-    """What a composition is compiled for."""
+    """Constants that a composition is compiled for."""
 
     kind: int
     conjugates: bool  # the relation
@@ -31,7 +31,7 @@ class Pair(NamedTuple):
 
 
 class Extent(NamedTuple):
-    """How many rows there are, features of each, and radians of one unit of a phase."""
+    """The number of rows, features of each, and radians of one unit of a phase."""
 
     rows: int
     features: int

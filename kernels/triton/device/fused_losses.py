@@ -8,12 +8,14 @@ Float32 numbers are multiplied as three products of their tf32 parts (``tf32x3``
 about 2**-21 of ``|q| |c|``, as float32 does; as one where the caller allows it (``tf32``). Every
 float16 is a tf32, so that two such products, of the parts of the other factor, are as exact
 (``tf32x2``). A table of bfloat16 is multiplied as it is, with float32 numbers in three parts of
-bfloat16 each (``bf16``). Where there are no such units, ``ieee``. Tensor cores add in an order of
-their own, but always in the same one: two runs are bit-equal, and a library that chooses its
-algorithms at run time is not asked.
+bfloat16 each (``bf16x3``). Where the caller asks for it, queries, table and slopes were rounded to
+bfloat16 before, and are multiplied as they are stored (``bf16``). Where there are no such units,
+``ieee``. Tensor cores add in an order of their own, but always in the same one: two runs are
+bit-equal, and a library that chooses its algorithms at run time is not asked.
 
-Cost model (sm_90): a 64 x 128 tile by 8 warps, 64 x 64 by 4 of gradients; tf32x3 issues three
-tensor core instructions where tf32 issues one, tf32x2 two. No spills; 80 KiB of shared memory.
+Cost model (sm_90): a 128 x 64 tile by 8 warps, 64 x 64 by 4 of gradients; tf32x3 issues three
+tensor core instructions where tf32 issues one, tf32x2 two, bf16 half of one. No spills; 80 KiB of
+shared memory.
 """
 
 from typing import Any, NamedTuple
@@ -33,7 +35,7 @@ class Product(NamedTuple):
     """Way that products are computed; a constant."""
 
     depth: int  # numbers that are multiplied at a time
-    precision: str  # ieee, tf32, tf32x2, tf32x3, bf16
+    precision: str  # ieee, tf32, tf32x2, tf32x3, bf16x3, bf16
     multiple: int  # what strides and the number of features are multiples of
 
 
@@ -61,6 +63,7 @@ class GradTile(NamedTuple):
     lanes: int
     of_queries: bool = False  # the gradient of queries; else of the table
     adds: bool = False  # to what is there
+    multiple: int = 1  # what the gradient's stride and number of features are multiples of
 
 
 @triton.jit
@@ -98,9 +101,9 @@ def aligned(number, MULTIPLE: tl.constexpr):
 
 
 @triton.jit
-def load_factor(pointer, mask, PRECISION: tl.constexpr):
-    """Numbers of a table, as a product takes its second factor."""
-    if PRECISION == "bf16":
+def load_factor(pointer, mask, AS_STORED: tl.constexpr):
+    """Load numbers as they are stored, in bfloat16, or else as float32."""
+    if AS_STORED:
         values = tl.load(pointer, mask=mask, other=0.0)
     else:
         values = load_as(pointer, mask, tl.float32)
@@ -109,8 +112,10 @@ def load_factor(pointer, mask, PRECISION: tl.constexpr):
 
 @triton.jit
 def add_product(total, a, b, PRECISION: tl.constexpr):
-    """``total`` plus the product of float32 ``a`` and ``b``."""
+    """Add the product of ``a`` and ``b``, as :func:`load_factor` loads them, to ``total``."""
     if PRECISION == "bf16":
+        total = tl.dot(a, b, total)
+    elif PRECISION == "bf16x3":
         high = a.to(tl.bfloat16)
         rest = a - widen(high)
         middle = rest.to(tl.bfloat16)
@@ -143,6 +148,8 @@ def product_losses(
     # By names of their own: Triton 3.6 loses members of constants in a loop.
     DEPTH: tl.constexpr = PRODUCT.depth
     PRECISION: tl.constexpr = PRODUCT.precision
+    BOTH_STORED: tl.constexpr = PRECISION == "bf16"
+    TABLE_STORED: tl.constexpr = BOTH_STORED or PRECISION == "bf16x3"
     queries = factors.queries
     table = factors.table
     query = tl.program_id(0) * TILE.rows + tl.arange(0, TILE.rows)
@@ -157,8 +164,8 @@ def product_losses(
     total = tl.zeros(TILE, tl.float32)
     for feature in range(0, stop, DEPTH):
         k = feature + tl.arange(0, DEPTH)[None, :]
-        q = load_as(p_q + k * query_step, k < stop, tl.float32)
-        c = load_factor(p_c + k * table_step, k < stop, PRECISION)
+        q = load_factor(p_q + k * query_step, k < stop, BOTH_STORED)
+        c = load_factor(p_c + k * table_step, k < stop, TABLE_STORED)
         total = add_product(total, q, tl.trans(c), PRECISION)
     sizes = num_queries, num_candidates
     reduce_scores(total, factors.bias, labels, result, sizes, VARIANT)
@@ -179,12 +186,14 @@ def multiply_slopes(
     OF_QUERIES: tl.constexpr = TILE.of_queries
     DEPTH: tl.constexpr = PRODUCT.depth
     PRECISION: tl.constexpr = PRODUCT.precision
+    BOTH_STORED: tl.constexpr = PRECISION == "bf16"
+    OTHERS_STORED: tl.constexpr = BOTH_STORED or PRECISION == "bf16x3"
     others = weighted.others
     grad = weighted.grad
     row = tl.program_id(0) * TILE.rows + tl.arange(0, TILE.rows)
     m_row = row < num_rows
     feature = tl.program_id(1) * TILE.lanes + tl.arange(0, TILE.lanes)
-    m_feature = feature < aligned(num_features, PRODUCT.multiple)
+    m_padded = feature < tl.cdiv(num_features, PRODUCT.multiple) * PRODUCT.multiple
     slope_row = aligned(weighted.row, 16)
     if OF_QUERIES:
         p_slopes = weighted.slopes + row.to(tl.int64)[:, None] * slope_row
@@ -195,23 +204,27 @@ def multiply_slopes(
     steps = tl.cdiv(tl.cdiv(num_others, DEPTH), tl.num_programs(2))
     first = tl.program_id(2) * steps * DEPTH
     last = tl.minimum(first + steps * DEPTH, num_others)
+    padded = last if OF_QUERIES else num_rows
+    if BOTH_STORED:  # read 8 at once: what stands beside the candidates is multiplied by 0
+        padded = tl.cdiv(padded, 16) * 16
     total = tl.zeros((M, N), tl.float32)
     for other in range(first, last, DEPTH):
         o = other + tl.arange(0, DEPTH)
         m_other = o < last
         if OF_QUERIES:
-            mask = m_row[:, None] & m_other[None, :]
-            slopes = tl.load(p_slopes + o[None, :], mask=mask, other=0.0)
+            mask = m_row[:, None] & (o < padded)[None, :]
+            slopes = load_factor(p_slopes + o[None, :], mask, BOTH_STORED)
         else:
-            mask = m_other[:, None] & m_row[None, :]
+            mask = m_other[:, None] & (row < padded)[None, :]
             p_tile = p_slopes + o.to(tl.int64)[:, None] * slope_row
-            slopes = tl.trans(tl.load(p_tile, mask=mask, other=0.0))
+            slopes = tl.trans(load_factor(p_tile, mask, BOTH_STORED))
         p_tile = p_others + o.to(tl.int64)[:, None] * other_row
-        mask = m_other[:, None] & m_feature[None, :]
-        factor = load_factor(p_tile, mask, PRECISION)
+        mask = m_other[:, None] & m_padded[None, :]
+        factor = load_factor(p_tile, mask, OTHERS_STORED)
         total = add_product(total, slopes, factor, PRECISION)
     row = row.to(tl.int64) + tl.program_id(2).to(tl.int64) * num_rows
-    p_grad = grad.ptr + row[:, None] * aligned(grad.row, PRODUCT.multiple)
+    m_feature = feature < aligned(num_features, TILE.multiple)
+    p_grad = grad.ptr + row[:, None] * aligned(grad.row, TILE.multiple)
     p_grad += feature[None, :] * grad.step
     mask = m_row[:, None] & m_feature[None, :]
     if TILE.adds:

@@ -36,7 +36,7 @@ _MINUS_LOG2_E: tl.constexpr = tl.constexpr(-1.4426950408889634)
 
 
 class Loss(NamedTuple):
-    """What a kernel makes of scores; a constant."""
+    """Results that a kernel makes of scores; a constant."""
 
     is_softmax: bool
     has_sums: bool
@@ -72,7 +72,7 @@ class TileScores(NamedTuple):
 
 
 class RowLabels(NamedTuple):
-    """What a loss knows of rows. A label is ``every``, and ``positive`` more of positives."""
+    """Facts of rows that a loss reads. A label is ``every``, and ``positive`` more of positives."""
 
     keys: Any  # [positives] int64 ascending ``row N + id``; softmax: [B] the targets
     indptr: Any  # [B + 1] where the keys of each row begin; softmax: None
@@ -99,7 +99,7 @@ class TileResults(NamedTuple):
 
 @triton.constexpr_function
 def is_swept(tile):
-    """Whether scores lie as a sweep leaves its sums, ``[R, J, W, L]``; else ``[M, N]``.
+    """Tell if scores lie as a sweep leaves its sums, ``[R, J, W, L]``; else ``[M, N]``.
 
     What belongs to rows is ``[J, W]``, or ``[M]``; what belongs to lanes ``[R, L]``, or ``[N]``.
     """
@@ -199,7 +199,7 @@ def is_positive(p_keys, place, key, start, stop, TILE: tl.constexpr):
 
 @triton.jit
 def weights_of(labels, row, m_row):
-    """What slopes of rows are multiplied by; 0 of rows that are none."""
+    """Factors of the slopes of rows; 0 of rows that are none."""
     weight = tl.where(m_row, labels.weight, 0.0)
     if labels.grad is not None:
         p_grad = labels.grad + row.to(tl.int64) * labels.grad_step
@@ -263,7 +263,7 @@ def logistic_of(scores, labels, result, num_queries, TILE: tl.constexpr, LOSS: t
 
 @triton.jit
 def softmax_of(scores, labels, result, num_queries, TILE: tl.constexpr, LOSS: tl.constexpr):
-    """As :func:`logistic_of`, of the softmax: peaks, masses and sums, and scores of targets."""
+    """Do :func:`logistic_of` for the softmax: peaks, masses and sums, and scores of targets."""
     x = scores.x
     row = rows_of_tile(labels, TILE)
     m_row = row < num_queries
@@ -299,8 +299,9 @@ def reduce_tile(raw, bias, labels, result, sizes, VARIANT: tl.constexpr):
     """Store sums and slopes of a tile of scores ``raw`` before the bias.
 
     ``sizes``: queries, and candidates of the chunk. A slope by a score that is a root is divided by
-    it, which the pull of gradients wants. What stands beside the candidates of the chunk, up to the
-    end of a row of slopes, is void: so a thread stores all its lanes at once.
+    it, which the pull of gradients wants. Beside the candidates of the chunk, up to the end of a
+    row of slopes, stand those of the last one, without a label: so a thread stores all its lanes
+    at once, and a sum may read them, times 0.
     """
     FORM: tl.constexpr = VARIANT.form
     TILE: tl.constexpr = VARIANT.tile
@@ -313,8 +314,8 @@ def reduce_tile(raw, bias, labels, result, sizes, VARIANT: tl.constexpr):
     x = raw
     summed = raw
     if FORM.has_bias:
-        p_bias = bias.ptr + lane.to(tl.int64) * bias.step
-        own = load_as(p_bias, m_lane, tl.float32)
+        p_bias = bias.ptr + tl.minimum(lane, num_candidates - 1).to(tl.int64) * bias.step
+        own = load_as(p_bias, None, tl.float32)
         # A label that every candidate has makes -inf a mistake, which a sum must tell.
         summed += by_lane(tl.where(labels.every == 0.0, finite_or_bad(own), own), TILE)
         x += by_lane(own, TILE)

@@ -1,4 +1,4 @@
-"""How far a query moves, by ``a`` of the query and ``b`` of the factor: sines and cosines of a b.
+"""Moves of queries, by ``a`` of the query and ``b`` of the factor: sines and cosines of a b.
 
 Where terms are moduli the move is a phase, elsewhere a shift. It is taken in one of four ways:
 

@@ -116,7 +116,7 @@ def plus(a, b):
 
 @triton.jit
 def load_partial(p_partial, mask, FORM: tl.constexpr, FEATURES: tl.constexpr):
-    """What a program has of a query so far; 0 where masked."""
+    """Sums that a program has of a query so far; 0 where masked."""
     re = tl.load(p_partial, mask=mask, other=0.0)
     im = re
     w_re = re

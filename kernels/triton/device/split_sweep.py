@@ -171,7 +171,7 @@ def multiply_tile(split, num_steps, STAGES: tl.constexpr, TILE: tl.constexpr):
 
 @triton.jit
 def judge_tile(total, split, num_candidates, FORM: tl.constexpr, TILE: tl.constexpr):
-    """As sweep.judge, ``[M, N]``, with the norms of the parts."""
+    """Do what sweep.judge does, ``[M, N]``, with the norms of the parts."""
     M: tl.constexpr = TILE.rows
     N: tl.constexpr = TILE.lanes
     p_threshold = split.thresholds + tl.program_id(0) * (THRESHOLDS * M) + tl.arange(0, M)
@@ -214,7 +214,7 @@ def sweep_split(
     FORM: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """As sweep.sweep: count what beats its target for certain; append what is open to the band."""
+    """Count what beats its target for certain; append what is open to the band."""
     split = SplitPanels(split.queries, split.candidates, split.thresholds, split.rel)
     total = multiply_tile(split, num_steps, STAGES, TILE)
     beats, loses, valid = judge_tile(total, split, num_candidates, FORM, TILE)
@@ -234,7 +234,7 @@ def collect_split(
     FORM: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """As sweep.collect: append what is not certain to be worse than its query's limit."""
+    """Append what is not certain to be worse than its query's limit."""
     split = SplitPanels(split.queries, split.candidates, split.thresholds, split.rel)
     total = multiply_tile(split, num_steps, STAGES, TILE)
     _, loses, valid = judge_tile(total, split, num_candidates, FORM, TILE)

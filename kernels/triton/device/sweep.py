@@ -37,7 +37,7 @@ HUGE: tl.constexpr = tl.constexpr(3.4028234663852886e38)  # the largest finite f
 
 
 class SweepPanels(NamedTuple):
-    """What a sweep reads: rows, and what decides their pairs."""
+    """Operands of a sweep: rows, and what decides their pairs."""
 
     queries: Any  # [tiles][num_features][planes][rows of a tile]
     panels: Any  # [panels][num_features][planes][lanes of a tile]
@@ -47,7 +47,7 @@ class SweepPanels(NamedTuple):
 
 
 class Tally(NamedTuple):
-    """What is certain is counted, what is open becomes the band."""
+    """Counts of what is certain, and the band of what is open."""
 
     greater: Any  # [positions]; int32 of a sweep
     band: Any  # [capacity] position << 32 | lane
@@ -146,7 +146,7 @@ def add_packed(part, tile, first, stop, FORM: tl.constexpr, MOVE: tl.constexpr, 
 
 @triton.jit
 def add_swept(part, tile, first, stop, is_near, FORM: tl.constexpr, TILE: tl.constexpr):
-    """As ``add_packed``, of queries that are moved: the cheaper loop where every phase is near."""
+    """Do ``add_packed`` for queries that are moved: the cheaper loop where every phase is near."""
     if FORM.has_factor and FORM.planes == 2:
         if is_near:
             part = add_packed(part, tile, first, stop, FORM, NEAR, TILE)
@@ -221,7 +221,7 @@ def sweep_tile(tile, packed, num_features, largest, FORM: tl.constexpr, TILE: tl
 
 @triton.jit
 def classify(distance, tau, rel, absolute):
-    """Whether the bound proves that a pair beats its target, and whether it proves that it loses.
+    """Tell where the bound proves that a pair beats its target, and where that it loses.
 
     Only true comparisons of finite numbers decide.
     """
@@ -233,7 +233,7 @@ def classify(distance, tau, rel, absolute):
 
 @triton.jit
 def judge(total, packed, num_candidates, FORM: tl.constexpr, TILE: tl.constexpr):
-    """What is proven of the pairs of a tile: those that beat, those that lose, those that count."""
+    """Tell which pairs of a tile are proven to beat, which to lose, and which count."""
     M: tl.constexpr = TILE.rows
     N: tl.constexpr = TILE.lanes
     p_threshold = packed.thresholds + row_of_pair(TILE)

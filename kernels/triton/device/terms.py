@@ -52,7 +52,7 @@ class Candidate(NamedTuple):
 
 @triton.constexpr_function
 def stored_move(form):
-    """How queries move that are read as they are stored."""
+    """Move queries that are read as they are stored."""
     return PLAIN.value if form.has_factor else STILL.value
 
 
@@ -235,7 +235,7 @@ def weighted_direction(weight, x, y, FORM: tl.constexpr):
 
 @triton.jit
 def minus_slopes_of_rscf(weight, q, c, FORM: tl.constexpr, OF_QUERIES: tl.constexpr):
-    """As :func:`minus_slopes`, of a score that scales the candidate and may move the query."""
+    """Do :func:`minus_slopes` for a score that scales the candidate and may move the query."""
     re = q.re
     im = q.im
     is_phase: tl.constexpr = FORM.has_factor and FORM.planes == 2

@@ -1,1 +1,1 @@
-"""What starts the kernels: views of tensors, launches, scratch, plans, bounds."""
+"""The host's side: views of tensors, launches, scratch, plans, bounds."""

@@ -1,4 +1,4 @@
-"""What a batch of ranks or of best candidates starts from, and its known answers."""
+"""The start of a batch of ranks or of best candidates, and its known answers."""
 
 from dataclasses import dataclass
 

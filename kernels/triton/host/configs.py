@@ -44,7 +44,7 @@ class CropTile:
 
     @property
     def shape(self) -> arguments.SweepTile:
-        """As kernels take it."""
+        """The shape, for kernels."""
         return arguments.SweepTile(self.queries, self.candidates, self.bands, self.repeats)
 
 

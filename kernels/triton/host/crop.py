@@ -42,7 +42,7 @@ def _row_floats(batch: SharedOperands, dim: int, plan: configs.CropPlan) -> tupl
 
 
 class Scratch:
-    """What the crops of a batch use in turn: packed rows, a band of open pairs, the status.
+    """Room that the crops of a batch use in turn: packed rows, a band of open pairs, the status.
 
     Kernels of a stream run in order, so the crops need not wait for each other.
     """
@@ -121,7 +121,7 @@ class Crop:
         self.order = self.target_scores.sort(descending=True, stable=True).indices
 
     def _find_target_scores(self) -> None:
-        """Those of the rows that are targets; queries are checked on the way."""
+        """Score the rows that are targets; queries are checked on the way."""
         batch = self.batch
         self.target_scores = torch.empty_like(batch.targets, dtype=torch.float64)
         launcher.launch(
@@ -140,7 +140,7 @@ class Crop:
         )
 
     def _check_queries(self) -> None:
-        """What scoring the targets checks, where their scores are given."""
+        """Check what scoring the targets would, where their scores are given."""
         batch, operands = self.batch, self.batch.operands
         if batch.allows_nan:
             return

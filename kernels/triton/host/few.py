@@ -50,7 +50,7 @@ class FewCrop(Crop):
         """Nothing is packed."""
 
     def score_targets(self) -> None:
-        """As of any crop, in the order of the queries."""
+        """Score the targets, in the order of the queries."""
         super().score_targets()
         count = self.batch.num_queries
         self.order = torch.arange(count, dtype=torch.int64, device=self.batch.device)

@@ -87,7 +87,7 @@ class Described(NamedTuple):
 
     @property
     def facts(self) -> LaneFacts:
-        """As the kernel takes it."""
+        """Facts of the lanes, for kernels."""
         bias = None if self.bias is None else vector_of(self.bias)
         if self.widths is None:
             return LaneFacts(self.out, bias, None, 1, 0)

@@ -46,7 +46,7 @@ class Nest:
             crop.order = self.widest.order
 
     def count_pass(self, blocks: Sequence[PairBlock], cursors: Sequence[Tensor]) -> None:
-        """As ``Crop.count_pass``, of every crop; ``cursors`` lie evenly apart."""
+        """Do ``Crop.count_pass`` for every crop; ``cursors`` lie evenly apart."""
         greater = torch.stack([crop.positions(blocks[0]) for crop in self.crops])
         for block in blocks:
             tally = Tally(greater, self.bands, cursors[0], self.capacity, block.first_candidate)
@@ -96,7 +96,7 @@ def distance_between(cursors: Sequence[Tensor]) -> int:
 
 
 def nested_thresholds(of_crop: Tensor, rels: Sequence[float]) -> Tensor:
-    """What decides, ``[C, 6, b]``: each crop's own ``[C, 3, b]``, rel, and two for abandoning.
+    """Make what decides, ``[C, 6, b]``: each crop's own ``[C, 3, b]``, rel, and two for abandoning.
 
     ``limit + (1 + 2 rel) bias + 2 slope norm`` is at least ``tau + 2 err`` of every crop from this
     one on: of twice the error one half is left for rounding it.

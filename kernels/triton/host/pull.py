@@ -95,7 +95,7 @@ class QuerySums:
 
     @property
     def striped(self) -> Striped:
-        """How the sums lie, as kernels take it."""
+        """The layout of the sums, for kernels."""
         return Striped(self._operands.query_planes, self.tile.features)
 
     def stripes_of(self, grad: Tensor) -> Stripes:

@@ -12,7 +12,7 @@ from .layout import Described, Selection
 
 
 class SplitCrop(Crop):
-    """As :class:`Crop`, of dot products of rows that are split in two."""
+    """A :class:`Crop` of dot products of rows that are split in two."""
 
     def pack_queries(self, block: PairBlock, tile: configs.CropTile) -> bool:
         """Split the queries of a block and make their thresholds; False if they are."""

@@ -1,20 +1,20 @@
-"""The code of the kernels of scores, gradients and top-k, compiled ahead of time.
+"""The code of scores, losses and their gradients, compiled for what the launcher really passes.
 
-As in test_compile.py: launches are recorded, compiled for an architecture with what the
-launcher really passes, and their SASS is read. Needs no GPU.
+As in test_compile_sweeps.py: launches are recorded, compiled, and their SASS is read.
 """
 
 import math
 import os
 import re
+from dataclasses import replace
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from kgfast.kernels.labels import CrossEntropyBackward, Labels, LossNeed
 from kgfast.kernels.scores import get_score
-from support.flat import triton
-from support.triton_code import on_each_arch, only
+from support.flat import operands_of, triton
+from support.triton_code import ARCHS, on_each_arch, only
 
 pytest.importorskip("triton")
 import aot
@@ -23,8 +23,16 @@ pytestmark = pytest.mark.skipif(
     os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels cannot be compiled"
 )
 
+PULL = {"pull", "add_stripes"}
+OF_PAIRS = {"score_tiles", "gather_scores", "backward_lists", "add_pieces", "score_survivors"}
+OF_LOSSES = {"make_keys", "distance_losses", "product_losses", "multiply_slopes", "finish"}
+TENSOR_CORES = dict.fromkeys((80, 86, 89, 120), "HMMA") | {90: "HGMMA", 100: "UTCHMMA"}
+slow = pytest.mark.slow
 
-def recorded(score: str, batch: int, *, arch: int, dtype=torch.float32, options: bool = False):
+
+def pairs_recorded(
+    score: str, batch: int, *, arch: int, dtype=torch.float32, options: bool = False
+):
     """Launches of every operator; sizes that no tile divides."""
     width = 100 * get_score(score).planes
     queries, table = torch.empty(batch, width), torch.empty(2_041, width, dtype=dtype)
@@ -49,9 +57,7 @@ def loop_of(launch, arch: int, elements: int):
     return inner.total() / elements, roots / elements, inner
 
 
-PULL = {"pull", "add_stripes"}
-OWN = {"score_tiles", "gather_scores", "backward_lists", "add_pieces", "score_survivors"}
-CASES = {  # those that need most registers; other scores do less of the same
+PAIRS = {  # those that need most registers; other scores do less of the same
     "rotate": (100, torch.float32, True, {"collect"} | PULL),
     "many of rotate": (1000, torch.float32, False, {"collect"} | PULL),
     "one of rotate": (1, torch.float16, True, PULL),
@@ -87,18 +93,18 @@ def test_filtering_kernels_do_not_spill(arch, has_factor) -> None:
     ("arch", "case"),
     on_each_arch("rotate", "dot", slow=["many of rotate", "one of rotate", "l2"]),
 )
-def test_no_kernel_spills(case: str, arch: int) -> None:
-    batch, dtype, options, others = CASES[case]
+def test_no_kernel_of_pairs_spills(case: str, arch: int) -> None:
+    batch, dtype, options, others = PAIRS[case]
     names = set()
-    for launch in recorded(case.split()[-1], batch, arch=arch, dtype=dtype, options=options):
-        if launch.name not in OWN | PULL | {"collect"}:  # test_compile.py and _in_place.py
+    for launch in pairs_recorded(case.split()[-1], batch, arch=arch, dtype=dtype, options=options):
+        if launch.name not in OF_PAIRS | PULL | {"collect"}:  # test_compile_sweeps.py
             continue
         names.add(launch.name)
         code = aot.compile_for(launch, arch)
         assert code.stack == 0, launch.name
         assert code.registers <= (255 if launch.name == "pull" else 168), launch.name
         assert code.shared <= 16 << 10, launch.name
-    assert names == OWN | others
+    assert names == OF_PAIRS | others
 
 
 def pull_elements(launch) -> int:
@@ -118,7 +124,7 @@ def test_both_sides_are_pulled_at_once(score, arch) -> None:
     """18.4 slots of rotate where each side is pulled, 12 of l1, 5.8 of l2."""
     is_halved = arch >= 100 and get_score(score).planes == 2  # 16 rows a lane: of 32 some spill
     dtype = torch.bfloat16 if score == "rotate_interleaved" else torch.float32
-    launch = only(recorded(score, 1000, arch=arch, dtype=dtype), "pull")
+    launch = only(pairs_recorded(score, 1000, arch=arch, dtype=dtype), "pull")
     elements = pull_elements(launch)
     assert elements == (16 if is_halved else 32)
     slots, roots, inner = loop_of(launch, arch, elements)
@@ -130,40 +136,12 @@ def test_both_sides_are_pulled_at_once(score, arch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("batch", "score"), [(1, "rotate"), (512, "rotate"), (5000, "rotate"), (100, "rscf_rotate")]
-)
-def test_a_pull_stays_in_its_room(score, batch) -> None:
-    from kgfast.kernels.triton.host import pull
-
-    with aot.recorded(90) as launches:
-        for others in (5, 300, 30_000):
-            facts, has_factor = get_score(score), score.startswith("rscf")
-            planes = facts.query_planes(has_factor)
-            queries = torch.empty(1, 200 * planes).expand(batch, -1)
-            table = torch.empty(1, 200 * facts.planes).expand(others, -1)
-            factor = torch.empty(1, 200).expand(others, -1) if has_factor else None
-            grad = torch.empty(1, 1).expand(batch, others)
-            launches.clear()
-            triton.pairwise_backward(grad, queries, table, score, factor)
-            for launch in launches:
-                if launch.name == "pull":
-                    warps, rows = math.prod(launch.grid), launch.args["num_queries"]
-                    tile, partial = launch.tile, launch.args["pulled"].partial
-                    assert partial.numel() * 4 <= pull.PARTIAL_BYTES
-                    stripes = min(-(-others // tile.rows), 1056 * 4 // 200 // 2)
-                    columns = -(-200 // tile.features)
-                    assert warps >= columns * stripes
-                    assert warps <= pull.PROGRAMS + columns
-                    assert partial.numel() >= columns * tile.features * planes * rows
-
-
-@pytest.mark.parametrize(
     ("arch", "case"), on_each_arch((1000, False), slow=[(1, True), (100, True)])
 )
 def test_the_rotate_forward_is_limited_by_the_square_root(arch, case) -> None:
     batch, options = case
     for name in ("score_tiles", "collect") if batch > 1 else ("score_tiles",):
-        launch = only(recorded("rotate", batch, arch=arch, options=options), name)
+        launch = only(pairs_recorded("rotate", batch, arch=arch, options=options), name)
         threads = 32 * launch.options["num_warps"]
         elements = launch.tile.rows * launch.tile.lanes // threads
         slots, roots, _ = loop_of(launch, arch, elements)
@@ -173,7 +151,7 @@ def test_the_rotate_forward_is_limited_by_the_square_root(arch, case) -> None:
 
 def test_gathers_are_limited_by_memory() -> None:
     """A gathered element of rotate is 8 bytes: 13 slots at 8 bytes a clock and multiprocessor."""
-    launches = recorded("rotate", 100, arch=90)
+    launches = pairs_recorded("rotate", 100, arch=90)
     slots, roots, _ = loop_of(only(launches, "gather_scores"), 90, 16)
     assert slots <= 13
     assert roots == 1
@@ -186,54 +164,278 @@ def test_gathers_are_limited_by_memory() -> None:
 
 @pytest.mark.parametrize(("arch", "score"), on_each_arch("dot", "rotate"))
 def test_survivors_are_scored_without_fusion(arch, score) -> None:
-    launch = only(recorded(score, 100, arch=arch, options=True), "score_survivors")
+    launch = only(pairs_recorded(score, 100, arch=arch, options=True), "score_survivors")
     ptx = aot.compile_for(launch, arch).ptx
     assert not re.search(r"\b(fma|mad)\.\S*f64", ptx)
     assert "ftz" not in ptx
     assert ".approx" not in ptx
 
 
-def test_sizes_do_not_compile_a_kernel_anew() -> None:
-    def keys(batch: int):
-        return {
-            (launch.name, str(aot.specialisation(launch)))
-            for launch in recorded("rotate", batch, arch=90)
-        }
+def losses_recorded(
+    score: str,
+    arch: int,
+    dtype: torch.dtype = torch.float32,
+    batch: int = 512,
+    dim: int = 100,
+    precision: str = "float32",
+) -> list:
+    """Each of the losses' own kernels, once for each way it is compiled.
+
+    Those of a value with its gradients come first.
+    """
+    launches = launches_of_losses(score, arch, dtype, batch, dim, precision)
+    ways = {(it.name, str(aot.specialisation(it))): it for it in launches if it.name in OF_LOSSES}
+    return list(ways.values())
+
+
+def launches_of_losses(
+    score: str, arch: int, dtype: torch.dtype, batch: int, dim: int, precision: str = "float32"
+) -> list:
+    """Every launch of every operator of losses."""
+    facts = get_score(score)
+    queries = torch.empty(batch, dim * facts.query_planes(has_factor=False))
+    table = torch.empty(2041, dim * facts.planes, dtype=dtype)
+    indptr, indices = torch.zeros(batch + 1, dtype=torch.int64), torch.zeros(999).long()
+    lse, grad = torch.empty(batch, dtype=torch.float64), torch.empty(batch)
+    operands, need = operands_of(queries, table, score, torch.empty(2041)), LossNeed(1, 1, 1)
+    operands = replace(operands, precision=precision)
+    losses, labels = triton.backend.losses, Labels(indptr, indices, 0.9, 0.1)
+    if precision == "bf16":
+        losses = triton.backend.bf16_losses()
+    with aot.recorded(arch) as launches:
+        losses.bce_total(operands, labels, 3.0, need)
+        losses.bce(operands, labels)
+        losses.bce_gradients(operands, labels, grad, need)
+        losses.cross_entropy(operands, indptr[1:], 0.1)
+        made_of = CrossEntropyBackward(grad, lse, indptr[1:], 0.1)
+        losses.cross_entropy_gradients(operands, made_of, need)
+    return launches
+
+
+def first_of_each(launches: list) -> list:
+    """One of each kernel: fast tests compile these."""
+    return list({launch.name: launch for launch in reversed(launches)}.values())
+
+
+DISTANCES = [
+    ("rotate", torch.float32, 512, slow),
+    ("rotate", torch.float16, 1, slow),
+    ("rotate_interleaved", torch.float32, 100, slow),
+    ("l1", torch.float32, 512, slow),
+    ("l2", torch.bfloat16, 512, slow),
+    ("rscf_rotate", torch.float32, 512, slow),
+]
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize(
+    ("score", "dtype", "batch"),
+    [pytest.param(*case, marks=marks) for *case, marks in DISTANCES],
+)
+def test_a_pair_is_scored_once_and_its_loss_costs_little(score, dtype, batch, arch) -> None:
+    """Bce of rotate: 6.6 d slots a pair and 62, cross entropy 35 and 30 with each sweep."""
+    check_distances(losses_recorded(score, arch, dtype, batch), score, arch)
+
+
+def test_bce_of_rotate_with_its_gradients() -> None:
+    check_distances(first_of_each(losses_recorded("rotate", 90)), "rotate", 90)
+
+
+SLOTS = {"bce": (20, [(False, True, True)]), "cross entropy": (27, [(True, 1, 0), (True, 0, 1)])}
+
+
+@pytest.mark.parametrize("name", ["bce", pytest.param("cross entropy", marks=slow)])
+def test_a_loss_of_rotate_with_its_gradients_in_slots_a_pair(name) -> None:
+    """512 queries and 200 features: pairs are scored once or twice, and pulled."""
+    most, losses = SLOTS[name]
+    launches = launches_of_losses("rotate", 90, torch.float32, 512, 200)
+    total = 0.0
+    for loss in losses:
+        launch = next(it for it in launches if it.variant and it.variant.loss[:3] == loss)
+        total += aot.slots_of_pair(launch, aot.compile_for(launch, 90), 200)
+    pull = only(launches, "pull")
+    total += 200 * aot.slots_of_pull(pull, aot.compile_for(pull, 90), 512)
+    assert total <= most * 200, total
+
+
+def check_distances(launches: list, score: str, arch: int) -> None:
+    seen = set()
+    for launch in launches:
+        seen.add(launch.name)
+        code = aot.compile_for(launch, arch)
+        assert code.stack == 0, launch
+        assert code.registers <= 168, launch
+        if launch.name != "distance_losses":
+            continue
+        assert get_score(score).root or code.registers <= 128, launch  # 16 warps a multiprocessor
+        is_large = launch.tile.rows > 32
+        if get_score(score).planes == 1:
+            continue  # few slots, in loops that ptxas unrolls as it likes
+        pairs = math.prod(launch.tile[:2]) // (32 * launch.options["num_warps"])
+        inner = code.loop_of_roots(pairs)
+        slots = inner.total() / inner["MUFU.SQRT"]
+        assert slots <= (9 if score.startswith("rscf") else 6.7 if is_large else 7.5)
+        around = (code.operations.total() - inner.total()) / pairs
+        assert around <= (75 if is_large else 100), around
+    assert seen == {"make_keys", "distance_losses", "finish"}
+
+
+PRODUCTS = [
+    (torch.float32, 512, 200, slow),
+    (torch.bfloat16, 512, 200, slow),
+    (torch.float16, 512, 200, slow),
+    (torch.float32, 16, 200, slow),
+    (torch.float32, 512, 201, slow),
+]
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize(
+    ("dtype", "batch", "dim"), [pytest.param(*case, marks=marks) for *case, marks in PRODUCTS]
+)
+def test_products_are_made_on_tensor_cores(dtype, batch, dim, arch) -> None:
+    check_products(losses_recorded("dot", arch, dtype, batch, dim), arch, dtype)
+
+
+def test_a_product_with_its_gradients() -> None:
+    check_products(first_of_each(losses_recorded("dot", 90, dim=200)), 90, torch.float32)
+
+
+def check_products(launches: list, arch: int, dtype: torch.dtype) -> None:
+    seen = set()
+    for launch in launches:
+        seen.add(launch.name)
+        code = aot.compile_for(launch, arch)
+        assert code.stack == 0, launch
+        if launch.name in ("product_losses", "multiply_slopes"):
+            is_small = launch.tile.rows < 64
+            name = "HMMA" if is_small else TENSOR_CORES[arch]
+            assert code.operations[name] > 0, (launch.name, code.operations)
+            expected = {torch.bfloat16: "bf16x3", torch.float16: "tf32x2"}.get(dtype, "tf32x3")
+            precision = product_of(launch).precision
+            assert precision in (expected, "tf32x3")
+            assert code.shared <= 96 << 10
+        if launch.name == "product_losses" and arch == 90 and launch.tile.rows >= 64:
+            check_tensor_cores(launch, code)
+    assert seen == {"make_keys", "product_losses", "multiply_slopes", "finish"}
+
+
+def product_of(launch):
+    return launch.args["PRODUCT"] if launch.variant is None else launch.variant.product
+
+
+ROUNDED = [
+    (torch.float32, 512, 200),
+    (torch.float16, 16, 200),
+    (torch.float32, 64, 201),
+    (torch.bfloat16, 512, 200),
+]
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize(
+    ("dtype", "batch", "dim"),
+    [pytest.param(*case, marks=() if case == ROUNDED[0] else slow) for case in ROUNDED],
+)
+def test_products_of_bf16_numbers_are_one(dtype, batch, dim, arch) -> None:
+    """Any width is read in vectors, forward and backward; on sm_90 a multiprocessor holds two."""
+    for launch in losses_recorded("dot", arch, dtype, batch, dim, "bf16"):
+        code = aot.compile_for(launch, arch)
+        assert code.stack == 0, launch
+        assert code.shared <= 99 << 10, launch
+        if launch.name not in ("product_losses", "multiply_slopes"):
+            continue
+        is_scored = launch.name == "product_losses"
+        assert product_of(launch).precision == "bf16"
+        assert arch != 90 or not is_scored or code.registers <= 128
+        loop = code.busiest
+        if is_scored or arch in (90, 100):
+            check_tensor_cores(launch, code)
+            assert loop["LDG"] == 0, launch  # all by copies that wait for nothing
+        else:
+            assert loop["BAR"] <= 3
+
+
+def check_tensor_cores(launch, code) -> None:
+    """Assert that no product of a step is made twice, and that two barriers a step suffice."""
+    tile, product, loop = launch.tile, product_of(launch), code.busiest
+    parts = {"tf32x3": 3, "bf16x3": 3, "tf32x2": 2, "tf32": 1, "bf16": 1}[product.precision]
+    needed = parts * tile.rows * tile.lanes * product.depth
+    if not loop["UTCHMMA"]:  # which does not say how much it multiplies
+        assert loop.products.total() * launch.options["num_warps"] == needed
+    assert loop["BAR"] <= 2
+
+
+@pytest.mark.parametrize("batch", [64, pytest.param(33, marks=slow), pytest.param(128, marks=slow)])
+def test_products_of_few_queries_are_made_once(batch) -> None:
+    launches = losses_recorded("dot", 90, batch=batch, dim=200)
+    launch = next(it for it in launches if it.name == "product_losses")
+    check_tensor_cores(launch, aot.compile_for(launch, 90))
+
+
+@pytest.mark.parametrize(
+    ("score", "kernel"), [("rotate", "distance_losses"), ("dot", "product_losses")]
+)
+def test_small_pools_are_cut_into_more_tiles(score, kernel, monkeypatch) -> None:
+    from kgfast.kernels.triton.host import launch as launcher
+
+    programs = {}
+    for count in (1, 132):
+        monkeypatch.setattr(launcher, "num_multiprocessors", lambda device, count=count: count)
+        launch = next(
+            it for it in losses_recorded(score, 90, batch=256, dim=200) if it.name == kernel
+        )
+        programs[count] = math.prod(launch.grid)
+        assert aot.compile_for(launch, 90).stack == 0
+    assert programs[132] >= 2 * programs[1]
+
+
+def test_tf32_only_where_the_caller_allows_it() -> None:
+    """Either by torch's precision, which its other switch is the same as."""
+    from kgfast.kernels.triton.loss_tiles import precision_of
+
+    def chosen(dtype=torch.float32, arch=90, precision="float32"):
+        operands = operands_of(torch.empty(1, 4), torch.empty(1, 4, dtype=dtype), "dot")
+        return precision_of(replace(operands, precision=precision), arch)
+
+    before = torch.get_float32_matmul_precision()
+    try:
+        for name, wanted in (("highest", "tf32x3"), ("high", "tf32"), ("medium", "tf32")):
+            torch.set_float32_matmul_precision(name)
+            assert chosen() == wanted
+            assert chosen(torch.float16) == ("tf32x2" if name == "highest" else wanted)
+            assert chosen(torch.bfloat16) == "bf16x3"
+            assert chosen(precision="bf16") == chosen(torch.float16, precision="bf16") == "bf16"
+            assert chosen(arch=0) == chosen(arch=0, precision="bf16") == "ieee"
+        torch.set_float32_matmul_precision("highest")
+        torch.backends.cuda.matmul.allow_tf32 = True
+        assert chosen() == "tf32"
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = False
+        torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.parametrize("recorded", [pairs_recorded, losses_recorded])
+def test_sizes_do_not_compile_a_kernel_anew(recorded) -> None:
+    def keys(batch: int) -> set:
+        ways = recorded("rotate", arch=90, batch=batch)
+        return {(launch.name, str(aot.specialisation(launch))) for launch in ways}
 
     assert keys(1000) == keys(1024) == keys(999)
 
 
-@pytest.mark.slow
-def test_amd_code() -> None:
-    for launch in recorded("rotate", 1000, arch=0, options=True):
-        if launch.name in OWN:
-            try:
-                code = aot.compile_for(launch, "gfx942")
-            except RuntimeError as error:
-                pytest.skip(f"Triton does not compile for gfx942 here: {error}")
-            assert code.stack == 0, launch.name
-            assert code.registers <= 256, launch.name
-
-
-@pytest.mark.parametrize("score", ["dot", "l2", "rotate"])
-def test_the_host_never_waits_for_pairs(score) -> None:
-    width = 4 * get_score(score).planes
-    queries, table = torch.empty(5, width), torch.empty(300, width, dtype=torch.float16)
-    index = torch.zeros(5, 7, dtype=torch.int64)
-    with aot.recorded(90), _NoReading():
-        grad = triton.pairwise_scores(queries, table, score, table[:, 0], None, [3, 4])
-        triton.pairwise_backward(grad, queries, table, score, None, [3, 4])
-        grad = triton.indexed_scores(queries, table, index, score)
-        triton.indexed_backward(grad, queries, table, index, score, need=(True, False, False))
-
-
-class _NoReading(TorchDispatchMode):
-    """Fails at an operation that makes the host wait for the device."""
-
-    waits = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "equal")
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        name = func.overloadpacket.__name__
-        if name in self.waits:
-            raise AssertionError(f"{name} waits for the device")
-        return func(*args, **(kwargs or {}))
+@slow
+@pytest.mark.parametrize("name", ["pairs", "losses"])
+def test_amd_code(name) -> None:
+    launches = losses_recorded("rotate", 0) + losses_recorded("dot", 0)
+    if name == "pairs":
+        launches = pairs_recorded("rotate", 1000, arch=0, options=True)
+    for launch in launches:
+        if launch.name not in OF_PAIRS | OF_LOSSES:
+            continue
+        try:
+            code = aot.compile_for(launch, "gfx942")
+        except RuntimeError as error:
+            pytest.skip(f"Triton does not compile for gfx942 here: {error}")
+        assert code.stack == 0, launch.name
+        assert name == "losses" or code.registers <= 256, launch.name

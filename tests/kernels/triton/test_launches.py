@@ -42,7 +42,7 @@ def labels() -> list:
     return [indptr, indices, 0.9, 1e-5]
 
 
-def total_of(score: str, *, has_bias: bool = False) -> PretendDevice:
+def total_of(score: str, *, has_bias: bool = False, precision=PRECISION) -> PretendDevice:
     """A value and its gradients, as a step of training takes them, and its backward."""
     need = [True, True, has_bias]
     with PretendDevice(0) as device:
@@ -50,7 +50,7 @@ def total_of(score: str, *, has_bias: bool = False) -> PretendDevice:
             *given(score, has_bias=has_bias),
             *labels(),
             score,
-            PRECISION,
+            precision,
             7.0,
             BACKEND,
             need,
@@ -69,6 +69,15 @@ def test_a_product_and_its_gradients(launches) -> None:
     assert launches == {**once, "product_losses": 2, "multiply_slopes": 4}
     assert device.operators == {"sort": 1}
     assert sum(launches.values()) + sum(device.operators.values()) == 10
+    assert device.waits == {"device to host": 1}
+
+
+def test_rounding_is_an_operator_a_chunk(launches) -> None:
+    """And one of the queries; half the bytes of slopes make one chunk of two."""
+    device = total_of("dot", precision="bf16")
+    once = {"make_keys": 1, "finish": 1, "scale": 1}
+    assert launches == {**once, "product_losses": 2, "multiply_slopes": 4}
+    assert device.operators == {"sort": 1, "copy_": 3}
     assert device.waits == {"device to host": 1}
 
 

@@ -1,21 +1,19 @@
-"""The code of the Triton kernels, compiled ahead of time for what the launcher really passes.
+"""The code of the sweeps behind ranks and the best k, compiled for what the launcher really passes.
 
-Needs no GPU: launches are recorded, compiled for an architecture, and their SASS is read.
+Needs no GPU: launches are recorded, compiled for an architecture, and their SASS is read. Many
+queries are swept packed, few ones in place.
 """
 
 import dataclasses
 import itertools
-import math
 import os
 import re
 from unittest.mock import patch
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from kgfast.kernels.scores import SCORES, get_score
+from kgfast.kernels.scores import get_score
 from support.flat import triton
 from support.interpreted import others_are_slow
 from support.triton_code import ARCHS, BATCHES, on_each_arch, only
@@ -30,6 +28,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 SUM_BLOCK = 64
+STEP = 64  # features that a program takes at a time where it sweeps in place
 
 
 def recorded(
@@ -320,7 +319,7 @@ AMD_CASES = [
 
 
 @pytest.mark.parametrize(("score", "batch", "dtype"), AMD_CASES)
-def test_amd_code(score, batch, dtype) -> None:
+def test_amd_code_of_sweeps(score, batch, dtype) -> None:
     options = dtype == torch.float64  # with norms and bias, or without
     launches = recorded(score, batch, arch=0, dtype=dtype, options=options)
     codes = {launch.name: aot.compile_for(launch, "gfx942") for launch in launches}
@@ -355,83 +354,6 @@ def test_amd_code_of_crops_and_filters() -> None:
     assert len(re.findall(r"\bv_fma\w*_f64", asm["amdgcn"])) == 7  # of the root
 
 
-@given(
-    score=st.sampled_from(list(SCORES)),
-    num_queries=st.integers(1, 10**6),
-    num_candidates=st.integers(1, 10**8),
-    dim=st.one_of(st.integers(1, 2000), st.integers(1, 10**6)),
-    arch=st.sampled_from([0, 80, 90, 100]),
-    num_crops=st.integers(1, 5),
-    is_moved=st.booleans(),
-)
-@settings(max_examples=300, deadline=None)
-def test_scratch_is_bounded(
-    score, num_queries, num_candidates, dim, arch, num_crops, is_moved
-) -> None:
-    from kgfast.kernels.triton.host import configs, nest
-
-    facts = get_score(score)
-    has_factor = facts.is_rscf and is_moved
-    plan = configs.plan(facts, num_queries, num_candidates, dim, arch, num_crops, has_factor)
-    if plan is None:
-        assert dim >= 10_000
-        return
-    of_query, of_candidate = facts.query_planes(has_factor), facts.planes + has_factor
-    packed = plan.queries_per_pass * 4 * dim * of_query
-    packed += plan.candidates_per_chunk * (4 * dim * of_candidate + num_crops * configs.LANE_BYTES)
-    bands = configs.BAND_PAIRS + num_crops * nest.band_of_each(plan, num_crops)
-    assert packed + 8 * bands <= 53 << 20
-    assert nest.band_of_each(plan, num_crops) >= plan.tile.queries * plan.tile.candidates
-    assert plan.queries_per_pass % plan.tile.queries == 0
-    assert plan.candidates_per_chunk % plan.tile.candidates == 0
-    assert plan.candidates_per_chunk // plan.tile.candidates <= 65535
-    assert plan.tile.queries * plan.tile.candidates <= configs.BAND_PAIRS
-    if plan.is_split:
-        assert (plan.tile.candidates, plan.tile.num_warps) == (128, 8)
-        assert not facts.monotone
-        assert num_crops == 1
-    else:  # a warp's threads have their lanes beside each other, and bands of rows have all lanes
-        tile = plan.tile
-        assert tile.candidates == (32 if arch else 64) * tile.repeats
-        assert tile.bands == tile.num_warps
-        assert tile.repeats < max(2, tile.bands)  # else their loads go through shared memory
-
-
-def test_importing_the_backend_does_not_import_triton() -> None:
-    import subprocess
-    import sys
-
-    code = "import sys; from kgfast.kernels import triton as t; t.is_available()"
-    code += "; assert 'triton' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, stdin=subprocess.DEVNULL)
-
-
-def test_the_sums_are_as_short_as_the_bound_says() -> None:
-    from kgfast.kernels.triton.device import known, sweep
-    from kgfast.kernels.triton.host import bounds
-
-    assert sweep.SUM_BLOCK.value == bounds.SUM_BLOCK == known.KNOWN_FEATURES == SUM_BLOCK
-
-
-def test_the_bound_is_that_of_the_cpu_where_roots_are_exact() -> None:
-    """Same derivation: short sums of 64, one addition per 64, the score's own roundings."""
-    from kgfast.kernels.triton.host.bounds import SQRT_ERROR, UNIT, error_bound
-
-    bound = error_bound(get_score("rotate"), 512, rounded_inputs=False)
-    assert bound.rel == pytest.approx((64 + 8 + 4 + 8) * UNIT + SQRT_ERROR, rel=1e-4)
-    assert error_bound(get_score("l1"), 10**10, rounded_inputs=False).rel == math.inf
-
-
-@pytest.mark.parametrize("name", SCORES)
-def test_a_score_is_known_by_its_facts(name) -> None:
-    from kgfast.kernels.triton.host import bounds, views
-
-    facts, same = get_score(name), dataclasses.replace(get_score(name), name="mine", code=9)
-    assert views.term_of(facts) == views.term_of(same)
-    expected, actual = (bounds.error_bound(score, 100, False, (), True) for score in (facts, same))
-    assert actual == expected
-
-
 @pytest.mark.parametrize("name", ["sweep", "score_targets"])
 def test_a_term_that_nobody_wrote_does_not_compile(name) -> None:
     launch = only(recorded("l2", 100, arch=90), name)
@@ -443,3 +365,101 @@ def test_a_term_that_nobody_wrote_does_not_compile(name) -> None:
 
 def deepest(error: BaseException) -> BaseException:
     return error if error.__cause__ is None else deepest(error.__cause__)
+
+
+def in_place(score: str, batch: int, *, arch: int, dims=None, moves=False, **options):
+    """The launch of a small ``rank_counts`` of few queries; 14,541 candidates."""
+    rows, facts = 14_541, get_score(score)
+    dtype = options.get("dtype", torch.float32)
+    width = 100 * facts.query_planes(moves)
+    has_bias = options.get("has_bias", False)
+    with aot.recorded(arch) as launches:
+        triton.rank_counts(
+            torch.empty(batch, width, dtype=torch.promote_types(dtype, torch.float32)),
+            torch.empty(rows, 100 * facts.planes, dtype=dtype),
+            torch.zeros(batch, dtype=torch.int64),
+            torch.arange(batch + 1),
+            torch.zeros(batch, dtype=torch.int64),
+            score,
+            bias=torch.empty(rows) if has_bias else None,
+            factor=torch.empty(rows, 100) if moves else None,
+            dims=dims,
+        )
+    names = {launch.name for launch in launches}
+    assert not names & {"sweep", "sweep_crops", "collect"}
+    assert "pack" not in names or score == "dot" or dtype == torch.float64  # norms of the queries
+    return only(launches, "sweep_in_place")
+
+
+def elements_in_place(launch) -> int:
+    """Elements of a step that a thread has: features of each of its queries and candidates."""
+    rows, lanes = launch.tile
+    return int(rows) * int(lanes) * STEP // (32 * launch.options["num_warps"])
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize(("batch", "most", "words"), [(1, 14, 2.25), (16, 7.75, 0.375)])
+def test_the_rotate_loop_in_place(arch, batch, most, words) -> None:
+    """Bytes limit one query: 14 slots for each of 3.5 words a clock. Roots limit sixteen."""
+    launch = in_place("rotate", batch, arch=arch)
+    code = aot.compile_for(launch, arch)
+    elements = elements_in_place(launch)
+    inner = next(loop for loop in code.loops if loop["MUFU.SQRT"])
+    assert inner["MUFU.SQRT"] == elements
+    assert inner.total() / elements <= most
+    assert code.stack == 0
+    assert inner["LDG"] / elements <= words  # of the table, once for all queries, and of these
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", [80, 90, 100])
+@pytest.mark.parametrize(
+    "score", ["rotate", "dot", "l1", "l2", "rscf_rotate", "rscf_l1", "rscf_l2"]
+)
+def test_no_sweep_in_place_spills(arch, score) -> None:
+    moves = get_score(score).is_rscf
+    cases = itertools.product((1, 2, 4, 8, 16), ((torch.float32, None), (torch.float64, [50, 100])))
+    for batch, (dtype, dims) in cases:
+        options = {"dtype": dtype, "has_bias": dims is not None}
+        launch = in_place(score, batch, arch=arch, dims=dims, moves=moves, **options)
+        code = aot.compile_for(launch, arch)
+        assert code.stack == 0, (batch, dtype, code.stack)
+        assert code.shared <= 16 << 10
+
+
+def test_dot_in_place_with_all_options_does_not_spill() -> None:
+    launch = in_place("dot", 16, arch=90, dtype=torch.float16, has_bias=True)
+    code = aot.compile_for(launch, 90)
+    assert code.stack == 0
+    scalars = re.findall(r"tt\.load (%\w+) : !tt\.ptr<", code.asm["ttir"])
+    assert len(scalars) <= 2  # a crop's width and its bound: read only, so that warps agree
+
+
+@pytest.mark.parametrize("batch", [1, 16])
+def test_few_queries_fill_the_machine(batch) -> None:
+    """At least a program for each of 132 multiprocessors, of 4 warps."""
+    assert in_place("rotate", batch, arch=90).grid[1] >= 8 * 100
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("score", ["rotate", "dot", "rscf_rotate"])
+def test_amd_code_in_place(score) -> None:
+    for batch in (1, 4, 16):
+        code = aot.compile_for(in_place(score, batch, arch=0), "gfx942")
+        assert code.stack == 0, batch
+        assert code.registers <= 512, batch
+
+
+@pytest.mark.parametrize(("score", "batch"), [("rotate", 1), ("dot", 9)])
+def test_the_best_are_swept_in_place(score, batch) -> None:
+    facts = get_score(score)
+    with aot.recorded(90) as launches:
+        triton.topk(
+            torch.empty(batch, 100 * facts.planes),
+            torch.empty(14_541, 100 * facts.planes),
+            10,
+            score=score,
+        )
+    launch = only(launches, "sweep_in_place")
+    assert launch.args["tally"].greater is None
+    assert aot.compile_for(launch, 90).stack == 0

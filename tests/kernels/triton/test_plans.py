@@ -1,0 +1,151 @@
+"""What the host prepares, without a device: plans, rooms, bounds, and that it waits for nothing."""
+
+import dataclasses
+import math
+import subprocess
+import sys
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from kgfast.kernels.scores import SCORES, get_score
+from support.flat import triton
+
+pytest.importorskip("triton")
+import aot
+
+
+@given(
+    score=st.sampled_from(list(SCORES)),
+    num_queries=st.integers(1, 10**6),
+    num_candidates=st.integers(1, 10**8),
+    dim=st.one_of(st.integers(1, 2000), st.integers(1, 10**6)),
+    arch=st.sampled_from([0, 80, 90, 100]),
+    num_crops=st.integers(1, 5),
+    is_moved=st.booleans(),
+)
+@settings(max_examples=300, deadline=None)
+def test_scratch_is_bounded(
+    score, num_queries, num_candidates, dim, arch, num_crops, is_moved
+) -> None:
+    from kgfast.kernels.triton.host import configs, nest
+
+    facts = get_score(score)
+    has_factor = facts.is_rscf and is_moved
+    plan = configs.plan(facts, num_queries, num_candidates, dim, arch, num_crops, has_factor)
+    if plan is None:
+        assert dim >= 10_000
+        return
+    of_query, of_candidate = facts.query_planes(has_factor), facts.planes + has_factor
+    packed = plan.queries_per_pass * 4 * dim * of_query
+    packed += plan.candidates_per_chunk * (4 * dim * of_candidate + num_crops * configs.LANE_BYTES)
+    bands = configs.BAND_PAIRS + num_crops * nest.band_of_each(plan, num_crops)
+    assert packed + 8 * bands <= 53 << 20
+    assert nest.band_of_each(plan, num_crops) >= plan.tile.queries * plan.tile.candidates
+    assert plan.queries_per_pass % plan.tile.queries == 0
+    assert plan.candidates_per_chunk % plan.tile.candidates == 0
+    assert plan.candidates_per_chunk // plan.tile.candidates <= 65535
+    assert plan.tile.queries * plan.tile.candidates <= configs.BAND_PAIRS
+    if plan.is_split:
+        assert (plan.tile.candidates, plan.tile.num_warps) == (128, 8)
+        assert not facts.monotone
+        assert num_crops == 1
+    else:  # a warp's threads have their lanes beside each other, and bands of rows have all lanes
+        tile = plan.tile
+        assert tile.candidates == (32 if arch else 64) * tile.repeats
+        assert tile.bands == tile.num_warps
+        assert tile.repeats < max(2, tile.bands)  # else their loads go through shared memory
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_few_queries_of_a_million_rows_are_one_launch(batch) -> None:
+    from kgfast.kernels.triton.host import configs, few
+
+    assert configs.MAX_GRID * few.tile_for(get_score("rotate"), batch, 90).candidates > 10**6
+
+
+@pytest.mark.parametrize(
+    ("batch", "score"), [(1, "rotate"), (512, "rotate"), (5000, "rotate"), (100, "rscf_rotate")]
+)
+def test_a_pull_stays_in_its_room(score, batch) -> None:
+    from kgfast.kernels.triton.host import pull
+
+    with aot.recorded(90) as launches:
+        for others in (5, 300, 30_000):
+            facts, has_factor = get_score(score), score.startswith("rscf")
+            planes = facts.query_planes(has_factor)
+            queries = torch.empty(1, 200 * planes).expand(batch, -1)
+            table = torch.empty(1, 200 * facts.planes).expand(others, -1)
+            factor = torch.empty(1, 200).expand(others, -1) if has_factor else None
+            grad = torch.empty(1, 1).expand(batch, others)
+            launches.clear()
+            triton.pairwise_backward(grad, queries, table, score, factor)
+            for launch in launches:
+                if launch.name == "pull":
+                    warps, rows = math.prod(launch.grid), launch.args["num_queries"]
+                    tile, partial = launch.tile, launch.args["pulled"].partial
+                    assert partial.numel() * 4 <= pull.PARTIAL_BYTES
+                    stripes = min(-(-others // tile.rows), 1056 * 4 // 200 // 2)
+                    columns = -(-200 // tile.features)
+                    assert warps >= columns * stripes
+                    assert warps <= pull.PROGRAMS + columns
+                    assert partial.numel() >= columns * tile.features * planes * rows
+
+
+def test_importing_the_backend_does_not_import_triton() -> None:
+    code = "import sys; from kgfast.kernels import triton as t; t.is_available()"
+    code += "; assert 'triton' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, stdin=subprocess.DEVNULL)
+
+
+def test_the_sums_are_as_short_as_the_bound_says() -> None:
+    from kgfast.kernels.triton.device import known, sweep
+    from kgfast.kernels.triton.host import bounds
+
+    assert sweep.SUM_BLOCK.value == bounds.SUM_BLOCK == known.KNOWN_FEATURES == 64
+
+
+def test_the_bound_is_that_of_the_cpu_where_roots_are_exact() -> None:
+    """Same derivation: short sums of 64, one addition per 64, the score's own roundings."""
+    from kgfast.kernels.triton.host.bounds import SQRT_ERROR, UNIT, error_bound
+
+    bound = error_bound(get_score("rotate"), 512, rounded_inputs=False)
+    assert bound.rel == pytest.approx((64 + 8 + 4 + 8) * UNIT + SQRT_ERROR, rel=1e-4)
+    assert error_bound(get_score("l1"), 10**10, rounded_inputs=False).rel == math.inf
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_a_score_is_known_by_its_facts(name) -> None:
+    from kgfast.kernels.triton.host import bounds, views
+
+    facts, same = get_score(name), dataclasses.replace(get_score(name), name="mine", code=9)
+    assert views.term_of(facts) == views.term_of(same)
+    expected, actual = (bounds.error_bound(score, 100, False, (), True) for score in (facts, same))
+    assert actual == expected
+
+
+@pytest.mark.parametrize("score", ["dot", "l2", "rotate"])
+def test_the_host_never_waits_for_pairs(score) -> None:
+    width = 4 * get_score(score).planes
+    queries, table = torch.empty(5, width), torch.empty(300, width, dtype=torch.float16)
+    index = torch.zeros(5, 7, dtype=torch.int64)
+    with aot.recorded(90), _NoReading():
+        grad = triton.pairwise_scores(queries, table, score, table[:, 0], None, [3, 4])
+        triton.pairwise_backward(grad, queries, table, score, None, [3, 4])
+        grad = triton.indexed_scores(queries, table, index, score)
+        triton.indexed_backward(grad, queries, table, index, score, need=(True, False, False))
+
+
+class _NoReading(TorchDispatchMode):
+    """Fails at an operation that makes the host wait for the device."""
+
+    waits = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "equal")
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        if name in self.waits:
+            raise AssertionError(f"{name} waits for the device")
+        return func(*args, **(kwargs or {}))
