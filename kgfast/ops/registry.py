@@ -218,8 +218,9 @@ class _Gradient:
 
 
 def _zeros(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
-    make = torch.zeros if shape.numel() else torch.empty  # which launches nothing
-    return make(shape, dtype=dtype, device=device)
+    if shape.numel():
+        return torch.zeros(shape, dtype=dtype, device=device)
+    return torch.empty(shape, dtype=dtype, device=device)  # which launches nothing
 
 
 def _result(made: Sequence[Tensor]) -> Any:

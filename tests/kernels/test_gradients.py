@@ -414,7 +414,7 @@ def test_the_callers_floating_point_mode_survives(engine):
 
 
 @EITHER
-@engines(*ON_CPU, "triton")
+@engines(*ON_CPU)
 @pytest.mark.parametrize("angle", [30.0, 3e3, 1e5])
 def test_angles_of_many_turns(engine, is_indexed, angle):
     problem = operands("rscf_rotate", 5, 23, 40, angle=angle)
@@ -423,7 +423,7 @@ def test_angles_of_many_turns(engine, is_indexed, angle):
     check(engine, problem, an_index(problem) if is_indexed else None)
 
 
-@engines(*ON_CPU, "triton")
+@engines(*ON_CPU)
 def test_an_angle_that_only_a_tiny_factor_makes_small(engine):
     problem = operands("rscf_rotate", 5, 23, 40, angle=1e12)
     problem.factor *= 1e-7

@@ -264,7 +264,9 @@ def check_distances(launches: list, score: str, arch: int) -> None:
         seen.add(launch.name)
         code = aot.compile_for(launch, arch)
         assert code.stack == 0, launch
-        assert code.registers <= 168, launch
+        # One program of 8 warps fits a multiprocessor with 168 registers a thread, and with 255.
+        has_room = get_score(score).root and launch.options["num_warps"] == 8
+        assert code.registers <= (255 if has_room else 168), launch
         if launch.name != "distance_losses":
             continue
         assert get_score(score).root or code.registers <= 128, launch  # 16 warps a multiprocessor
@@ -274,7 +276,8 @@ def check_distances(launches: list, score: str, arch: int) -> None:
         pairs = math.prod(launch.tile[:2]) // (32 * launch.options["num_warps"])
         inner = code.loop_of_roots(pairs)
         slots = inner.total() / inner["MUFU.SQRT"]
-        assert slots <= (9 if score.startswith("rscf") else 6.7 if is_large else 7.5)
+        small = 7.6 if arch == 120 else 7.5  # what sm_120 takes more is in the loop's end
+        assert slots <= (9 if score.startswith("rscf") else 6.7 if is_large else small)
         around = (code.operations.total() - inner.total()) / pairs
         assert around <= (75 if is_large else 100), around
     assert seen == {"make_keys", "distance_losses", "finish"}
