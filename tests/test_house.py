@@ -88,14 +88,11 @@ def test_helpers_stand_in_support():
 
 
 def test_docstrings_begin_with_a_verb_or_a_noun():
-    """Kernels of Triton are not held to it yet."""
     wrong = re.compile(rf"(?:{'|'.join(OPENINGS)})\b")
     documented = ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef
     count, found = 0, []
     for room in ROOMS:
         for path in (ROOT / room).rglob("*.py"):
-            if path.is_relative_to(ROOT / "kernels" / "triton"):
-                continue
             for node in ast.walk(ast.parse(path.read_text())):
                 text = ast.get_docstring(node) if isinstance(node, documented) else None
                 count += text is not None

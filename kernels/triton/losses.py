@@ -58,7 +58,7 @@ class FusedLosses(Losses):
     def bce_gradients(
         self, operands: Operands, labels: Labels, grad_rows: Tensor, need: LossNeed
     ) -> LossGradients:
-        """Of labels that were checked: waits for nothing."""
+        """Make the gradients of labels that were checked, without a wait."""
         with launcher.serving(operands.table.device) as arch:
             if not _has_pairs(operands):
                 return _no_gradients(operands, need)
@@ -327,7 +327,7 @@ class _RowSums:
         self._used, self._has_earlier = 0, False
 
     def room(self, tiles: int) -> Tensor:
-        """Where the sums of so many further tiles go."""
+        """Return room for the sums of so many further tiles."""
         if self._used + tiles > self._capacity:
             self._add(is_last=False)
         self._used += tiles

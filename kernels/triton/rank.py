@@ -202,7 +202,7 @@ def _sweep_in_pieces(crop: Crop, block: PairBlock, cursor: Tensor) -> None:
 
 
 def _rescore_everything(crop: Crop, cursor: Tensor) -> None:
-    """Where not even one tile fits the scratch (tens of thousands of features)."""
+    """Decide every pair canonically: no tile fits the scratch (tens of thousands of features)."""
     pairs = crop.batch.num_queries * crop.batch.num_candidates
     for first in range(0, pairs, crop.capacity):
         crop.rescore_all(first, min(crop.capacity, pairs - first), cursor)

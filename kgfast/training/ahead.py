@@ -20,7 +20,7 @@ _ALIGNED = 64  # bytes; a kernel is compiled anew for pointers that are aligned 
 _Packed = tuple[Batch, Tensor]
 
 
-class Ahead:
+class BatchesAhead:
     """Batches of a run on a device; ``make`` makes one on the CPU by its number."""
 
     def __init__(self, make: Callable[[int], Batch], device: torch.device) -> None:

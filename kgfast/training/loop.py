@@ -23,7 +23,7 @@ from kgfast.ops import backend_for, unchecked
 from kgfast.ops.dispatch import get_backend
 from kgfast.progress import RunBar
 from kgfast.rng import Stream, mix
-from kgfast.training.ahead import Ahead
+from kgfast.training.ahead import BatchesAhead
 from kgfast.training.build import room_of
 from kgfast.training.checkpoint.run_folder import RunFolder
 from kgfast.training.checkpoint.run_graph import RunGraph
@@ -93,11 +93,11 @@ class Run:
 
     Notes
     -----
-    Where kernels run beside the host, as on a GPU, a step waits for the device nowhere: ids are
-    checked here, once, and :class:`~kgfast.training.ahead.Ahead` makes batches. Losses are summed
-    on the device. :meth:`read_losses` reads them for each row of the log, and before the model is
-    evaluated or saved. Steps wait nonetheless for the norm of float16 gradients, which says whether
-    a step is made, and for other processes.
+    Where kernels run beside the host, as on a GPU, this class does not wait for the device in a
+    step: ids are checked here, once, and :class:`~kgfast.training.ahead.BatchesAhead` makes
+    batches. Losses are summed on the device. :meth:`read_losses` reads them for each row of the
+    log, and before the model is evaluated or saved. Steps wait nonetheless for the norm of float16
+    gradients, which says whether a step is made, and for other processes.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Run:
         self._generator = torch.Generator(device) if self._dropouts else None
         self._objective = MODES[train.mode](config, triples, dataset.num_entities, sides, device)
         self._is_deferred = get_backend(backend_for(device)).defers_checks
-        self._ahead = Ahead(self._objective.batch, device) if self._is_deferred else None
+        self._ahead = BatchesAhead(self._objective.batch, device) if self._is_deferred else None
         self._unread: _Unread | None = None
         batches = (train.epochs or 0) * self._objective.batches.per_epoch
         self.steps = train.steps or math.ceil(batches / train.accumulate)

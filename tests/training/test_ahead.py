@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kgfast.training import loop
-from kgfast.training.ahead import Ahead
+from kgfast.training.ahead import BatchesAhead
 from kgfast.training.data import Batch
 from kgfast.training.logs import read_rows
 from kgfast.training.loop import Run
@@ -58,7 +58,7 @@ def trained(folder=None, **sections):
 
 @pytest.mark.parametrize("numbers", [range(6), [4, 5, 2, 2, 9, 10]])
 def test_a_batch_follows_from_its_number(numbers):
-    ahead = Ahead(batch_of, CPU)
+    ahead = BatchesAhead(batch_of, CPU)
     try:
         for number in numbers:
             found, expected = ahead.take(number), batch_of(number)
@@ -76,7 +76,7 @@ def test_batches_are_made_ahead_on_one_thread():
         made.append((number, threading.get_ident()))
         return batch_of(number)
 
-    ahead = Ahead(make, CPU)
+    ahead = BatchesAhead(make, CPU)
     ahead.take(0)
     ahead.take(1)
     ahead._begun[3].result()

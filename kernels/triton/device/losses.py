@@ -156,7 +156,7 @@ def rows_of_tile(labels, TILE: tl.constexpr):
 
 @triton.jit
 def first_positive(labels, row, first, num_queries, TILE: tl.constexpr):
-    """Of each row of a tile, whose first candidate is ``first``: where to look for positives.
+    """Return where to look for positives in each row of a tile from candidate ``first``.
 
     The place of the row's first key that is not before the tile, which is searched among the keys
     of the row; the key of the tile's first candidate, and the first key that is past the tile.

@@ -69,7 +69,7 @@ def pack_moved(
 
 @triton.jit
 def sizes_of(q, FORM: tl.constexpr):
-    """Of one feature of queries: the size of ``q``, of the move and of ``w``, and ``|a|``."""
+    """Return sizes of one feature of queries: of ``q``, of the move and of ``w``, and ``|a|``."""
     a = tl.abs(q.a)
     w = tl.abs(q.w_re)
     vanishes = (w > 0.0) & (w < LEAST_NORMAL)
@@ -101,7 +101,7 @@ def describe_moves(
     p_sizes,  # [4][count] float64
     FORM: tl.constexpr,
 ):
-    """Of each query: sizes of ``q``, of ``a`` and of ``w``, and the largest ``|a|``.
+    """Store for each query sizes of ``q``, of ``a`` and of ``w``, and the largest ``|a|``.
 
     Sizes are sums of magnitudes (of squares: Euclidean); that of ``a`` is of ``|q a|`` where the
     move is a phase. A ``w`` that float32 would flush makes its size infinite.

@@ -109,7 +109,7 @@ def _gamma(steps: float) -> float:
 
 
 def _rscf_bound(score: Score, d: float, gamma: float, has_factor: bool) -> ErrorBound:
-    """Of an rscf score, whether or not its operands are rounded before the sweep."""
+    """Bound an rscf score, also of operands that are rounded before the sweep."""
     canonical = (d + 24) * 2.0**-52
     if score.term is Term.MAGNITUDE:
         rel, absolute = gamma + canonical, d * 2.0**-120

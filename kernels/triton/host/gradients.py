@@ -25,7 +25,7 @@ ADD_COLUMNS = 128
 
 
 class Accumulators(NamedTuple):
-    """Of each operand; None where its gradient is not needed."""
+    """Sums of the gradient of each operand; None where it is not needed."""
 
     queries: Tensor | None  # float32, added to
     table: RowSums | None

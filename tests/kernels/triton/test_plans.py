@@ -1,4 +1,4 @@
-"""What the host prepares, without a device: plans, rooms, bounds, and that it waits for nothing."""
+"""Preparations of the host, without a device: plans, rooms and bounds; it waits for nothing."""
 
 import dataclasses
 import math
