@@ -1,6 +1,7 @@
 """The objective of a run: the losses of a batch, by public functions, in three modes."""
 
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,7 +21,7 @@ from kgfast.training.data import Batch, Batches, Negatives
 from kgfast.training.processes.placement import ALONE, Placement
 
 
-class Objective:
+class Objective(ABC):
     """Base of the modes: the batches of a run, and the losses of a batch.
 
     ``hrt`` are the training triples, int64 ``[T, 3]`` on the CPU, where batches are drawn.
@@ -47,13 +48,21 @@ class Objective:
                 stacklevel=2,
             )
             self._options["precision"] = "float32"
+        self.batches = self._batches_of(config, hrt, sides)
+        self._prepare(config, hrt, num_entities)
+
+    def _batches_of(self, config: Config, hrt: Tensor, sides: Sequence[Side]) -> Batches:
         weights = losses.subsampling_weights(hrt) if config.data.subsampling else None
-        self.batches = Batches.of_triples(hrt, config.data.train_bs, config.seed, weights, sides)
+        return Batches.of_triples(hrt, config.data.train_bs, config.seed, weights, sides)
+
+    def _prepare(self, config: Config, hrt: Tensor, num_entities: int) -> None:  # noqa: B027
+        """Make what a mode needs beside its batches; nothing, unless it overrides this."""
 
     def batch(self, number: int) -> Batch:
         """Draw a batch of the run with all that its losses need; it follows from its number."""
         return self.batches.batch(number)
 
+    @abstractmethod
     def __call__(
         self, model: Model, batch: Batch, placement: Placement = ALONE
     ) -> Iterator[Tensor]:
@@ -61,7 +70,7 @@ class Objective:
 
         ``placement`` reads the rows that sampled negatives name.
         """
-        raise NotImplementedError
+        ...
 
     def _others(self, model: Model, batch: Batch) -> Iterator[Tensor]:
         """Yield relation prediction and the regularizer, where the config has them."""
@@ -99,15 +108,7 @@ class NegativeSampling(Objective):
 
     lazy = True
 
-    def __init__(
-        self,
-        config: Config,
-        hrt: Tensor,
-        num_entities: int,
-        sides: Sequence[Side] = SIDES,
-        device: torch.device | str = "cpu",
-    ) -> None:
-        super().__init__(config, hrt, num_entities, sides, device)
+    def _prepare(self, config: Config, hrt: Tensor, num_entities: int) -> None:
         formula = LOSSES[config.loss.name].formula
         assert issubclass(formula, NegativesFormula)
         self._takes_weights, self._seed = formula.takes_weights, config.seed
@@ -155,16 +156,10 @@ class OneVsAll(Objective):
 class KvsAll(Objective):
     """Loss of all targets of each distinct query against all entities."""
 
-    def __init__(
-        self,
-        config: Config,
-        hrt: Tensor,
-        num_entities: int,
-        sides: Sequence[Side] = SIDES,
-        device: torch.device | str = "cpu",
-    ) -> None:
-        super().__init__(config, hrt, num_entities, sides, device)
-        self.batches = Batches.of_queries(hrt, config.data.train_bs, config.seed, sides)
+    def _batches_of(self, config: Config, hrt: Tensor, sides: Sequence[Side]) -> Batches:
+        return Batches.of_queries(hrt, config.data.train_bs, config.seed, sides)
+
+    def _prepare(self, config: Config, hrt: Tensor, num_entities: int) -> None:
         self._known = KnownTriples(hrt)
 
     def batch(self, number: int) -> Batch:

@@ -6,6 +6,7 @@ Cost model of a row: the table and each state are read and written once, the gra
 Rows are processed in blocks that fit the cache.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -25,7 +26,7 @@ Tables = list[Tensor]  # a parameter and its states
 Group = dict[str, Any]  # options of a group of parameters
 
 
-class RowOptimizer(torch.optim.Optimizer):
+class RowOptimizer(torch.optim.Optimizer, ABC):
     """Base: updates rows by a row-sparse gradient, and all by a dense one."""
 
     names: tuple[str, ...]  # of the tables of a parameter's state, each as large as the parameter
@@ -81,9 +82,10 @@ class RowOptimizer(torch.optim.Optimizer):
                 table.index_copy_(0, part, row)
         step += 1
 
+    @abstractmethod
     def _update(self, tables: Tables, gradient: Tensor, step: Tensor, group: Group) -> None:
         """Update a parameter and its states in place, and add 1 to the step."""
-        raise NotImplementedError
+        ...
 
 
 class RowAdam(RowOptimizer):

@@ -162,7 +162,7 @@ def a_sum_that_ties_before_its_end(score):
 
 
 def overflow_in_float32(score):
-    """It decides nothing."""
+    """Make scores that overflow float32, where the sweep decides nothing."""
     table = torch.full((40, 3 * get_score(score).planes), 1e20)
     table[5] = 1e25
     queries = torch.full_like(table[:1], -1.0 if score == "dot" else 0.0)
