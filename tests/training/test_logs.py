@@ -77,7 +77,8 @@ def test_resumed_logs_are_those_of_the_uninterrupted_run(tmp_path_factory, kille
     saved = min(saved, killed)
     write(whole, rows_until(30))
     write(resumed, rows_until(killed))
-    for path in resumed.iterdir():  # a kill cut the row after the last one short
+    (resumed / ".metrics-12.jsonl").write_text("of a process that was killed as it wrote")
+    for path in resumed.glob("metrics.*"):  # a kill cut the row after the last one short
         path.write_text(path.read_text() + '{"step": 31, "loss": 0.123456789, "epoch"'[:cut])
     write(resumed, [row for row in rows_until(30) if row["step"] > saved], resume_step=saved)
     assert files(resumed) == files(whole)
