@@ -82,6 +82,7 @@ def test_resumed_logs_are_those_of_the_uninterrupted_run(tmp_path_factory, kille
         path.write_text(path.read_text() + '{"step": 31, "loss": 0.123456789, "epoch"'[:cut])
     write(resumed, [row for row in rows_until(30) if row["step"] > saved], resume_step=saved)
     assert files(resumed) == files(whole)
+    assert not list(resumed.glob(".metrics-*"))
 
 
 def test_a_fresh_run_starts_fresh_files(tmp_path):
