@@ -5,6 +5,9 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
 SOURCES := pyproject.toml setup.py constraints.txt $(wildcard kernels/cpu/csrc/*/*)
 
+# The suite starts processes by the hundred: each would compile what it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: install demo test test-all wheel sdist docs arm64 fuzz sanitize lint bench bench-data bench-scale gpu clean
 
 install: $(VENV)/.complete

@@ -62,7 +62,9 @@ def test_each_front_goes_on_where_it_was_stopped(tmp_path, monkeypatch, kind, co
     model = MODELS["distmult"](N, R, D, 0).to(dtype)
     model.entity.data = model.entity.data[torch.arange(N) % 9].contiguous()  # ties
     stored, expected = in_file(model, tmp_path), ask(kind, model)
-    files = {"max_memory": SMALL, "partial": tmp_path / "kept"}
+    # 244 queries for facts, of which two are a pass
+    memory = 2 * SMALL if kind == "facts" else SMALL
+    files = {"max_memory": memory, "partial": tmp_path / "kept"}
     with monkeypatch.context() as patch:
         kept = stop_after(patch, count)
         with pytest.raises(KeyboardInterrupt):
@@ -496,6 +498,7 @@ from kgfast import locks
 from kgfast import whole_files as files
 from kgfast.eval import partial
 
+os.fsync = lambda descriptor: None  # a kill is no power cut
 torch.set_num_threads(1)
 folder, storage, stride = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 model = kgfast.DistMult.init(40, 2, 8, seed=0)
@@ -569,6 +572,7 @@ from pathlib import Path
 import numpy as np, torch, kgfast
 from kgfast.eval import partial
 
+os.fsync = lambda descriptor: None  # a kill is no power cut
 torch.set_num_threads(1)
 folder = Path(sys.argv[1])
 model = kgfast.DistMult.init(40, 2, 8, seed=0)
