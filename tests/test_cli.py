@@ -1,7 +1,7 @@
 """The command line: what it prints, where it stops, and with what exit code."""
 
+import io
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -15,7 +15,7 @@ import yaml
 from typer.testing import CliRunner
 
 import kgfast
-from kgfast.cli import app
+from kgfast.cli import app, main
 from kgfast.training import Config, RunFolder, Trainer, checkpoint
 from support.paths import ROOT
 from support.small_runs import write_ring
@@ -449,7 +449,20 @@ def test_python_m_kgfast():
     assert result.stderr.count("\n") == 1
 
 
-def test_an_output_that_has_not_all_characters(tmp_path):
+def printed(monkeypatch, encoding, *words):
+    """Return what a program prints to an output of another encoding."""
+    with monkeypatch.context() as patch, io.TextIOWrapper(io.BytesIO(), encoding) as output:
+        patch.setattr(sys, "stdout", output)
+        patch.setattr(sys, "stderr", io.StringIO())
+        patch.setattr(sys, "argv", ["kgfast", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert not ended.value.code, sys.stderr.getvalue()
+        output.flush()
+        return output.buffer.getvalue().decode(encoding)
+
+
+def test_an_output_that_has_not_all_characters(tmp_path, monkeypatch):
     """Names are escaped there; JSON stays JSON."""
     folder = tmp_path / "tables"
     folder.mkdir()
@@ -460,16 +473,12 @@ def test_an_output_that_has_not_all_characters(tmp_path):
     (folder / "entities.json").write_text(json.dumps(["Zürich", "東京", "x"]))
     (folder / "relations.json").write_text(json.dumps(["größer"]))
     words = ["predict", str(folder), "--head", "Zürich", "--relation", "größer", "--k", "3"]
-    command = [sys.executable, "-m", "kgfast", *words]
     for encoding in ("ascii", "latin-1"):
-        own = os.environ | {"PYTHONIOENCODING": encoding}
-        shown = subprocess.run(command, capture_output=True, env=own)
-        assert shown.returncode == 0, shown.stderr
-        said = shown.stdout.decode(encoding)
+        said = printed(monkeypatch, encoding, *words)
         assert r"\u6771\u4eac" in said
         assert (r"Z\xfcrich" if encoding == "ascii" else "Zürich") in said
-    lines = subprocess.run([*command, "--json"], capture_output=True, env=own, check=True)
-    found = [json.loads(line) for line in lines.stdout.decode(encoding).splitlines()]
+    lines = printed(monkeypatch, encoding, *words, "--json")
+    found = [json.loads(line) for line in lines.splitlines()]
     assert {it["tail"] for it in found} == {"Zürich", "東京", "x"}
     assert "東京" in run(*words).stdout  # in UTF-8
 
@@ -477,8 +486,6 @@ def test_an_output_that_has_not_all_characters(tmp_path):
 def test_the_entry_point():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["scripts"] == {"kgfast": "kgfast.cli:main"}
-    from kgfast.cli import main
-
     assert callable(main)
 
 
