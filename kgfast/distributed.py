@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kgfast.eval.answers import Asked, Search, answers
+from kgfast.eval.answers import AskedQueries, Search, answers
 from kgfast.eval.batches import check_rankable, evaluating
 from kgfast.eval.candidate_ids import Allowed, Given, ListedCandidates, checked_candidates
 from kgfast.eval.counting import (
@@ -213,7 +213,7 @@ def topk(
     """
     with Meeting("kgfast.distributed.topk", timeout) as meeting, ExitStack() as stack:
         reader = _reader_of(model)
-        asked = Asked(heads, relations, tails, vocabulary)
+        asked = AskedQueries(heads, relations, tails, vocabulary)
         allowed = Allowed(known, candidate_ids, exclude)
         search = Search(model, asked, k, allowed, dims, batch_size, pad)
         search.anchors, search.others = search.anchors.cpu(), search.others.cpu()

@@ -32,7 +32,7 @@ from kgfast.ops.topk import check_k
 from kgfast.storage import Fingerprint
 
 
-class Asked(NamedTuple):
+class AskedQueries(NamedTuple):
     """Queries as the arguments of :func:`kgfast.topk` say them: ids, or names of a vocabulary."""
 
     heads: Any
@@ -51,7 +51,7 @@ class Search:
     def __init__(
         self,
         model: Any,
-        asked: Asked,
+        asked: AskedQueries,
         k: int,
         allowed: Allowed,
         dims: int | None,
@@ -214,7 +214,7 @@ def _assembled(search: Search, parts: list[BestSoFar], exchange: Exchange) -> Fo
     return whole[0], whole[1]
 
 
-def _asked_for(model: Any, asked: Asked, names: Names) -> tuple[Side, str, Tensor, Tensor]:
+def _asked_for(model: Any, asked: AskedQueries, names: Names) -> tuple[Side, str, Tensor, Tensor]:
     """Return the predicted side, the name of anchors, and anchors and others, ``[B]`` each."""
     heads, relations, tails, _ = asked
     side = _predicted(heads, relations, tails)

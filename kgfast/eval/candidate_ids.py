@@ -27,7 +27,7 @@ _PAIRS = 1 << 19  # of a batch of lists: 4 MiB as int64
 
 
 class Allowed(NamedTuple):
-    """What may answer queries, as the arguments of :func:`kgfast.topk` say it."""
+    """Answers that queries may have, as the arguments of :func:`kgfast.topk` say it."""
 
     known: KnownTriples | None
     candidate_ids: Any

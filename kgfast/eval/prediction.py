@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from kgfast.eval.answers import Asked, Search, answers, answers_of_file
+from kgfast.eval.answers import AskedQueries, Search, answers, answers_of_file
 from kgfast.eval.batches import check_rankable, evaluating, host_model
 from kgfast.eval.candidate_ids import Allowed
 from kgfast.eval.counting import source_in_memory
@@ -106,7 +106,7 @@ def topk(
     check_rankable(model)
     check_index(index, model, dims)
     model = host_model(model)
-    asked = Asked(heads, relations, tails, vocabulary)
+    asked = AskedQueries(heads, relations, tails, vocabulary)
     allowed = Allowed(known, candidate_ids, exclude)
     search = Search(model, asked, k, allowed, dims, batch_size, pad)
     file = FileCall.of(model, max_memory, partial, (progress, "predicting"))

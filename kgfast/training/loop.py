@@ -45,7 +45,7 @@ _WITH_LARGE_OPERATORS = (ConvE, RESCAL, MED)  # of torch, in queries or in the l
 Metrics = dict[str, float]
 
 
-class Stored(NamedTuple):
+class InFolder(NamedTuple):
     """Folder of a run, the graph that it stores, and whether its newest checkpoint is resumed."""
 
     folder: RunFolder
@@ -73,7 +73,7 @@ class Run:
         How processes divide the run.
     deadline : Deadline
         The time left for steps.
-    stored : Stored, optional
+    stored : InFolder, optional
         The folder for logs and checkpoints; without one nothing is written.
     progress : bool
         Show a progress bar.
@@ -110,7 +110,7 @@ class Run:
         placement: Placement,
         deadline: Deadline,
         *,
-        stored: Stored | None = None,
+        stored: InFolder | None = None,
         progress: bool = False,
     ) -> None:
         self._config, self._dataset, self._model = config, dataset, model

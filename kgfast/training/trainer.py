@@ -21,7 +21,7 @@ from kgfast.training.checkpoint.run_folder import RunFolder
 from kgfast.training.checkpoint.run_graph import RunGraph
 from kgfast.training.config import Config
 from kgfast.training.divergence import first_bad_row
-from kgfast.training.loop import Run, Stored
+from kgfast.training.loop import InFolder, Run
 from kgfast.training.processes.choice import placed
 from kgfast.training.schedule import Deadline
 
@@ -239,7 +239,7 @@ class Trainer:
             stored = None
             if self.folder is not None:
                 graph = self._graph_of_the_run(self.folder, resume, trust_data)
-                stored = Stored(self.folder, graph, resume)
+                stored = InFolder(self.folder, graph, resume)
             at_the_end = ("valid", self.config.dataset.test_on) if tests else ("valid",)
             count = sum(len(self.dataset.split(split)) for split in at_the_end)
             yield Run(
