@@ -150,9 +150,8 @@ def _tables(folder: Path, as_table: bool) -> tuple[Any, Tensor]:
     if (folder / "model.safetensors").is_file():
         return _of_safetensors(folder / "model.safetensors", as_table)
     missing, path = ", and no model.safetensors beside it", folder / "entity.npy"
-    entity: Any = read_npy(path, missing)
-    relation = read_npy(folder / "relation.npy", missing)
-    return (tables.open(path) if as_table else entity), relation
+    entity = read_npy(path, missing, as_table=as_table)
+    return entity, read_npy(folder / "relation.npy", missing)
 
 
 def _of_safetensors(path: Path, as_table: bool) -> tuple[Any, Tensor]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kgfast.kernels.cpu import backward
-from kgfast.kernels.operands import Need
+from kgfast.kernels.operands import NamedRows, Need
 from kgfast.kernels.scores import get_score
 from support.engines import ISAS, NAMES, assert_same, engines, examples
 from support.problems import DTYPES, RSCF_SCORES, SCORES, strided
@@ -222,10 +222,10 @@ def test_gradients_of_a_span_of_rows_are_those_among_all(engine, score):
     problem, index, grad = given_of(score, 40, 50, 33, True)
     index[0, :50], backward = torch.arange(13), engine.flat.backend.backward
     operands = engine.flat.operands(problem.queries, problem.table, score)
-    whole = backward(operands, grad, index, need=Need(True, True), rows_only=True)
+    whole = backward(operands, grad, index, need=Need(True, True), rows=NamedRows())
     spans = [slice(0, 1), slice(1, 17), slice(17, 17), slice(17, 50)]
     parts = [
-        backward(operands, grad, index, need=Need(False, True), rows_only=True, within=span)
+        backward(operands, grad, index, need=Need(False, True), rows=NamedRows(within=span))
         for span in spans
     ]
     assert torch.equal(torch.cat([part.ids for part in parts]), whole.ids)
