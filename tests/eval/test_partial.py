@@ -4,10 +4,8 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import time
 import zipfile
 
 import numpy as np
@@ -18,7 +16,7 @@ import kgfast
 from kgfast import RotatE, tables
 from kgfast.eval import partial, rows
 from support.engines import assert_same
-from support.ranked_models import MODELS, random_triples
+from support.ranked_models import MODELS
 from support.streamed import KNOWN, SMALL, TRIPLES, D, N, R, in_file, rotate, same
 
 
@@ -438,54 +436,6 @@ def test_a_file_that_changes_in_a_pass_is_said_and_what_was_finished_is_kept(tmp
         kgfast.rank(again, TRIPLES, **options)
 
 
-SCRIPT = """
-import sys, torch, kgfast
-folder, out = sys.argv[1:]
-table = kgfast.tables.open(f"{folder}/e.npy")
-relation = torch.load(f"{folder}/relation.pt")
-triples = torch.load(f"{folder}/triples.pt")
-model = kgfast.RotatE(table, relation)
-ranks = kgfast.rank(model, triples, max_memory="3MiB", partial=f"{folder}/ranks")
-torch.save((ranks.greater, ranks.equal), out)
-"""
-
-
-@pytest.mark.slow
-def test_a_run_that_is_killed_five_times_is_bit_equal(tmp_path):
-    model = RotatE.init(60_000, R, 32, seed=0)
-    triples = random_triples(400, 60_000, R, seed=1)
-    np.save(tmp_path / "e.npy", model.entity.detach().numpy())
-    torch.save(model.relation.detach(), tmp_path / "relation.pt")
-    torch.save(triples, tmp_path / "triples.pt")
-    command = [sys.executable, "-c", SCRIPT, str(tmp_path), str(tmp_path / "out.pt")]
-    generator = np.random.default_rng(0)
-    killed = 0
-    while killed < 5:
-        process = subprocess.Popen(command)
-        kept = tmp_path / "ranks"
-        began = len(list(kept.glob("pass-*.npz"))), newest(kept)
-        while (
-            process.poll() is None and (len(list(kept.glob("pass-*.npz"))), newest(kept)) == began
-        ):
-            time.sleep(0.001)
-        assert process.poll() is None, "the run ended before it was killed: make it longer"
-        time.sleep(float(generator.uniform(0, 0.05)))
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        killed += 1
-    subprocess.run(command, check=True)
-    greater, equal = torch.load(tmp_path / "out.pt")
-    expected = kgfast.rank(model, triples)
-    assert torch.equal(greater, expected.greater)
-    assert torch.equal(equal, expected.equal)
-    left = {path.name for path in (tmp_path / "ranks").iterdir()}
-    assert left == {
-        ".lock",
-        "call.json",
-        *(f"pass-{number}.npz" for number in range(len(left) - 2)),
-    }
-
-
 # Ends a child before each line (or every n-th) of what writes a folder, and goes on in its place.
 KILLS = r"""
 import os, shutil, signal, sys
@@ -630,8 +580,3 @@ def test_several_processes_at_once_on_one_folder(tmp_path):
         text=True,
     )
     assert done.returncode == 0, done.stderr
-
-
-def newest(folder):
-    found = [path.stat().st_mtime_ns for path in folder.glob("pass-*.npz")]
-    return max(found, default=0)
