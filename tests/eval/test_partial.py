@@ -4,8 +4,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 import zipfile
 
 import numpy as np
@@ -16,6 +14,7 @@ import kgfast
 from kgfast import RotatE, tables
 from kgfast.eval import partial, rows
 from support.engines import assert_same
+from support.processes import finish, run_script
 from support.ranked_models import MODELS
 from support.streamed import KNOWN, SMALL, TRIPLES, D, N, R, in_file, rotate, same
 
@@ -223,19 +222,33 @@ def test_rows_in_memory_that_change_in_a_pass_are_named(tmp_path, monkeypatch, h
     assert torch.equal(call_of(kind, stored, tmp_path / "kept"), expected)
 
 
-def test_a_table_that_is_written_to_in_a_pass(tmp_path, monkeypatch):
-    model, _ = rotate(tmp_path)
-    table = tables.open(tmp_path / "e.npy", writable=True)
+@pytest.mark.parametrize("how", ["by the table", "by another"])
+def test_a_file_that_is_written_to_in_a_pass_is_named(tmp_path, monkeypatch, how):
+    model, stored = rotate(tmp_path)
+    table = tables.open(tmp_path / "e.npy", writable=True) if how == "by the table" else None
+    stored = stored if table is None else model.with_entity(table)
+    options = {"max_memory": SMALL, "partial": tmp_path / "ranks"}
     save = partial.Partial.save
 
-    def writing(self, *args):
+    def changing(self, *args):
         save(self, *args)
-        table.update(torch.tensor([60]), model.entity.detach()[:1])
+        if table is None:
+            os.utime(tmp_path / "e.npy", ns=(1, 1))
+        else:
+            table.update(torch.tensor([60]), model.entity.detach()[:1])
 
-    monkeypatch.setattr(partial.Partial, "save", writing)
-    options = {"max_memory": SMALL, "partial": tmp_path / "ranks"}
-    with pytest.raises(ValueError, match=r"FileTable\(e\.npy.*was written to while rows \d+ \.\. "):
-        kgfast.rank(model.with_entity(table), TRIPLES, **options)
+    said = {
+        "by the table": r"FileTable\(e\.npy.*was written to while rows \d+ \.\. ",
+        "by another": r"e\.npy changed while it was read: it was written",
+    }[how]
+    with monkeypatch.context() as patch:
+        patch.setattr(partial.Partial, "save", changing)
+        with pytest.raises(ValueError, match=said):
+            kgfast.rank(stored, TRIPLES, **options)
+    assert (tmp_path / "ranks" / "pass-0.npz").exists(), "what was finished before is kept"
+    again = stored.with_entity(tables.open(tmp_path / "e.npy"))
+    with pytest.raises(ValueError, match="is of another call"):
+        kgfast.rank(again, TRIPLES, **options)
 
 
 @pytest.mark.parametrize("what", ["queries", "bias"])
@@ -417,25 +430,6 @@ def test_a_full_disk_is_said_and_what_was_finished_is_kept(tmp_path, monkeypatch
     same(kgfast.rank(stored, TRIPLES, **options), kgfast.rank(model, TRIPLES))
 
 
-def test_a_file_that_changes_in_a_pass_is_said_and_what_was_finished_is_kept(tmp_path, monkeypatch):
-    _, stored = rotate(tmp_path)
-    options = {"max_memory": SMALL, "partial": tmp_path / "ranks"}
-    save = partial.Partial.save
-
-    def touched(self, *args):
-        save(self, *args)
-        os.utime(tmp_path / "e.npy", ns=(1, 1))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(partial.Partial, "save", touched)
-        with pytest.raises(ValueError, match=r"e\.npy changed while it was read: it was written"):
-            kgfast.rank(stored, TRIPLES, **options)
-    assert (tmp_path / "ranks" / "pass-0.npz").exists()
-    again = stored.with_entity(tables.open(tmp_path / "e.npy"))
-    with pytest.raises(ValueError, match="is of another call"):
-        kgfast.rank(again, TRIPLES, **options)
-
-
 # Ends a child before each line (or every n-th) of what writes a folder, and goes on in its place.
 KILLS = r"""
 import os, shutil, signal, sys
@@ -503,13 +497,8 @@ print(moment)
     ],
 )
 def test_a_kill_at_any_moment_resumes(tmp_path, storage, stride):
-    done = subprocess.run(
-        [sys.executable, "-c", KILLS, str(tmp_path), storage, str(stride)],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) > 150, "what writes a folder is not watched any more"
+    printed = finish(run_script(KILLS, arguments=(tmp_path, storage, stride)), timeout=600)
+    assert int(printed) > 150, "what writes a folder is not watched any more"
 
 
 # Several children that begin at once on one folder, round by round.
@@ -574,9 +563,4 @@ print("refused" if len(set(said.values())) > 1 else "")
 
 
 def test_several_processes_at_once_on_one_folder(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", TOGETHER, str(tmp_path)],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    finish(run_script(TOGETHER, arguments=[tmp_path]), timeout=600)
