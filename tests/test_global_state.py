@@ -214,16 +214,8 @@ def tables_of_all_dtypes() -> list[Tensor]:
 WORK = {
     it.__name__: it
     for it in (
-        *(
-            all_scores,
-            filtered_scores,
-            row_losses,
-            adversarial,
-            row_adam,
-            row_adagrad,
-            sampled_losses,
-        ),
-        *(rankings, heads, tables_of_all_dtypes),
+        *(all_scores, filtered_scores, row_losses, adversarial, row_adam, row_adagrad),
+        *(sampled_losses, rankings, heads, tables_of_all_dtypes),
     )
 }
 

@@ -226,12 +226,6 @@ class TestPlot:
         with pytest.raises(FileNotFoundError, match="is it a run folder"):
             plot(tmp_path)
 
-    def test_without_matplotlib(self, tmp_path, monkeypatch):
-        write(tmp_path, rows_until(2))
-        monkeypatch.setitem(sys.modules, "matplotlib", None)
-        with pytest.raises(ImportError, match="kgfast plot needs matplotlib: pip install"):
-            plot(tmp_path)
-
 
 def test_a_table_that_is_none_is_named(tmp_path):
     write(tmp_path, rows_until(2))
