@@ -248,7 +248,7 @@ def test_an_index_of_nothing(width, dims):
 
 @pytest.fixture
 def asked(monkeypatch):
-    """What the reference is asked to make gradients of."""
+    """Gradients that the reference is asked to make."""
     found = []
 
     def watch(owner, kernel):
