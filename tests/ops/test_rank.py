@@ -1,60 +1,76 @@
-"""The operator: its contract with torch, its dispatch, and its checks."""
+"""Ranks and the best k: their contract with torch, and the dispatch of operators."""
 
 import pytest
 import torch
 
 from kgfast import ops
 from kgfast.kernels import cpu
-from support.problems import make_problem, no_known
+from support.problems import make_problem
 
 
-def arguments(rows: int = 6, batch: int = 2, width: int = 4) -> dict:
+def arguments(rows: int = 9, batch: int = 2, width: int = 4) -> dict:
     generator = torch.Generator().manual_seed(0)
-    indptr, indices = no_known(batch)
     return {
         "queries": torch.randn(batch, width, generator=generator),
         "candidates": torch.randn(rows, width, generator=generator),
         "targets": torch.arange(batch),
-        "exclude_indptr": indptr,
-        "exclude_indices": indices,
+        "exclude_indptr": torch.tensor([0, 2, 3]),
+        "exclude_indices": torch.tensor([4, 1, 0]),
         "score": "rotate",
     }
 
 
-@pytest.mark.parametrize("dims", [None, [1, 2]])
-def test_opcheck(dims):
-    given = arguments()
-    positional = (*given.values(), None, None, dims, None, None, False)
-    torch.library.opcheck(torch.ops.kgfast.rank_counts, positional)
+def call(name, queries, candidates, targets, *rest, k=3, **options):
+    """Count ranks of targets, or find the best k, with the same arguments."""
+    if name == "topk":
+        return ops.topk(queries, candidates, k, *rest, pad=True, **options)
+    return ops.rank_counts(queries, candidates, targets, *rest, **options)
 
 
-def test_torch_compile_full_graph():
-    given = arguments()
-
-    def count(queries, candidates):
-        counts = ops.rank_counts(**{**given, "queries": queries * 2, "candidates": candidates})
-        return counts[0] + 1
-
-    compiled = torch.compile(count, fullgraph=True, backend="aot_eager")
-    expected = count(given["queries"], given["candidates"])
-    assert torch.equal(compiled(given["queries"], given["candidates"]), expected)
+EACH = pytest.mark.parametrize("name", ["rank_counts", "topk"])
 
 
-def test_two_runs_are_equal_and_inputs_are_untouched():
+@pytest.mark.parametrize("dims", [None, [1, 2]], ids=["whole", "crops"])
+@EACH
+def test_opcheck(backend, name, dims):
+    queries, candidates, targets, *rest = arguments().values()
+    options, ids = (None, None, dims), torch.arange(8).flip(0)
+    given, tail = (targets, *rest), (None, None, False)
+    if name == "topk":
+        given, tail = (3, *rest), (ids, None, False, True)
+    operator = getattr(torch.ops.kgfast, name)
+    torch.library.opcheck(operator, (queries, candidates, *given, *options, *tail))
+
+
+@EACH
+def test_torch_compile_full_graph(name):
+    queries, candidates, *rest = arguments().values()
+
+    def found(queries, candidates, k):
+        first, second, *_ = call(name, queries * 2, candidates, *rest, k=k)
+        return first + 1, second
+
+    compiled = torch.compile(found, fullgraph=True, backend="aot_eager")
+    for k in (1, 3, 4):
+        both = (it(queries, candidates, k) for it in (compiled, found))
+        assert all(map(torch.equal, *both))
+
+
+@EACH
+def test_two_runs_are_equal_and_inputs_are_untouched(name):
     problem = make_problem(7)
     before = [it.clone() if isinstance(it, torch.Tensor) else it for it in problem.args]
-    first = ops.rank_counts(*problem.args, **problem.kwargs)
-    second = ops.rank_counts(*problem.args, **problem.kwargs)
-    for a, b in zip(first, second, strict=True):
-        assert torch.equal(a, b)
+    runs = (call(name, *problem.args, **problem.kwargs) for _ in range(2))
+    assert all(map(torch.equal, *runs))
     for a, b in zip(before, problem.args, strict=True):
         assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
 
 
-def test_inputs_that_require_grad_are_served():
+@EACH
+def test_inputs_that_require_grad_are_served(name):
     given = arguments()
     given["candidates"].requires_grad_()
-    assert not ops.rank_counts(**given)[0].requires_grad
+    assert not any(it.requires_grad for it in call(name, *given.values()))
 
 
 def test_backend_follows_the_device_and_can_be_forced(monkeypatch):

@@ -1,71 +1,12 @@
-"""The top-k operator: its contract with torch, its results, its checks."""
+"""Results of the top-k operator; its contract with torch is in test_rank.py."""
 
 import pytest
 import torch
 
 from kgfast import ops
 from kgfast.kernels import cpu
-from support.problems import make_problem
 
 BACKENDS = ["reference", *(["cpu"] if cpu.is_available() else [])]
-
-
-def arguments(rows: int = 9, batch: int = 3, width: int = 4) -> dict:
-    generator = torch.Generator().manual_seed(0)
-    return {
-        "queries": torch.randn(batch, width, generator=generator),
-        "candidates": torch.randn(rows, width, generator=generator),
-        "k": 3,
-        "exclude_indptr": torch.tensor([0, 2, 2, 3]),
-        "exclude_indices": torch.tensor([4, 1, 0]),
-        "score": "rotate",
-    }
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("dims", [None, [1, 2]], ids=["whole", "crops"])
-def test_opcheck(backend, dims):
-    given = arguments()
-    positional = (*given.values(), None, None, dims, torch.arange(8).flip(0), None, False, True)
-    with ops.use_backend(backend):
-        torch.library.opcheck(torch.ops.kgfast.topk, positional)
-
-
-def test_torch_compile_full_graph():
-    given = arguments()
-
-    def best(queries, candidates, k):
-        scores, ids = ops.topk(queries * 2, candidates, k, score="l2")
-        return scores + 1, ids
-
-    compiled = torch.compile(best, fullgraph=True, backend="aot_eager")
-    for k in (1, 3, 4):
-        expected = best(given["queries"], given["candidates"], k)
-        found = compiled(given["queries"], given["candidates"], k)
-        assert torch.equal(found[0], expected[0])
-        assert torch.equal(found[1], expected[1])
-
-
-def test_two_runs_are_equal_and_inputs_are_untouched():
-    problem = make_problem(7)
-    queries, table, _, indptr, indices, score = problem.args
-    before = [it.clone() for it in (queries, table, indptr, indices)]
-    runs = [
-        ops.topk(queries, table, 3, indptr, indices, score, pad=True, **problem.kwargs)
-        for _ in range(2)
-    ]
-    assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
-    assert all(
-        torch.equal(a, b) for a, b in zip(before, problem.args[:2] + (indptr, indices), strict=True)
-    )
-
-
-def test_inputs_that_require_grad_are_served():
-    given = arguments()
-    given["candidates"].requires_grad_()
-    scores, ids = ops.topk(**given)
-    assert not scores.requires_grad
-    assert not ids.requires_grad
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
