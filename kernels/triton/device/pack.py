@@ -59,11 +59,14 @@ def rows_of(lanes, count):
 class LaneFacts(NamedTuple):
     """Biases and norms of lanes, ``[panels][2][lanes of a panel]``, of each crop."""
 
-    ptr: Any
+    ptr: Any  # None: none are asked for
     bias: Vector | None  # of rows
     widths: Any  # [number] int64, none below the one before; None: one crop, of all features
     number: int
     apart: int  # between the lanes of a crop and of the next
+
+
+NO_FACTS = LaneFacts(None, None, None, 1, 0)
 
 
 @triton.jit
@@ -102,7 +105,7 @@ def pack(
     count,
     num_features,
     p_out,  # [panels][num_features][planes][lanes of a panel]
-    facts,  # LaneFacts; None: none are asked for
+    facts,  # LaneFacts; Triton 3.6 cannot ask whether a tuple that has a None is None
     PANEL: tl.constexpr,
 ):
     """Pack ``ROWS`` rows; write their bias, rounded, and an upper bound on their norm."""
@@ -118,7 +121,7 @@ def pack(
     if NORM == NO_NORM:
         k = tl.program_id(1) * FEATURES + tl.arange(0, FEATURES)
         seen = pack_features(lanes, rows, k, num_features, (p_panel, o_lane), seen, PANEL)
-        if facts is not None:  # noqa: SIM102
+        if facts.ptr is not None:  # noqa: SIM102
             if tl.program_id(1) == 0:
                 write_bias(facts.ptr + i_panel * (2 * PANEL.lanes) + o_lane, facts, rows)
     else:

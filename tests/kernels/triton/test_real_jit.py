@@ -62,17 +62,18 @@ def run_program(folder: Path, package: Path, arch: int, *arguments: str) -> dict
     return json.loads(made.stdout.splitlines()[-1])
 
 
-# Of sine and cosine of large angles.
+# Bytes of stack: sine and cosine of large angles, and a spill of what 3.6 makes of lists of dot.
 STACKS = {"compose": 32, "compose_backward": 32}
+OLDEST_STACKS = STACKS | {"gather_negatives": 8}
 
 
-def check(found: dict, version: str) -> None:
+def check(found: dict, version: str, stacks: dict[str, int] = STACKS) -> None:
     """Check that every call launched its kernels, which spill nothing."""
     assert found["triton"] == version
     assert found["failures"] == {}
     assert found["launches"] + found["alike"] > found["calls"] >= 4
     assert found["launches"] > 10
-    assert found["stacks"].items() <= STACKS.items()
+    assert found["stacks"].items() <= stacks.items()
 
 
 def test_a_few_calls_launch(tmp_path) -> None:
@@ -102,7 +103,7 @@ def test_every_kernel_fits_other_architectures(tmp_path, arch) -> None:
 @slow
 @pytest.mark.parametrize("score", [*KINDS, "l2"])
 def test_every_call_launches_with_the_oldest_triton(tmp_path, oldest, score) -> None:
-    check(run_program(tmp_path, oldest, 90, score, "choices"), OLDEST)
+    check(run_program(tmp_path, oldest, 90, score, "choices"), OLDEST, OLDEST_STACKS)
 
 
 @pytest.mark.parametrize("found", [(3, 2), (3, 5), (2, 1)])
