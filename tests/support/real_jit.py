@@ -215,7 +215,7 @@ def calls_of(score: str) -> Iterator[tuple[str, Call]]:
 
 
 def every_choice(kernel: Any, args: dict[str, Any], options: dict[str, Any]) -> set[Hashable]:
-    """What a launch chooses: table types, and what the kernel is compiled for and left out.
+    """Return what a launch chooses: table types, and what the kernel is compiled for and left out.
 
     Each type is compiled with some formula and mask, each formula and mask with some type.
     """
@@ -229,7 +229,7 @@ def every_choice(kernel: Any, args: dict[str, Any], options: dict[str, Any]) -> 
 
 
 def settings(kernel: Any, args: dict[str, Any], options: dict[str, Any]) -> set[Hashable]:
-    """Warps and registers: what an architecture's limits are about."""
+    """Return warps and registers, which an architecture limits."""
     return {tuple(options.items())}
 
 

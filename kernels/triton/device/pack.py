@@ -111,6 +111,7 @@ def pack(
     """Pack ``ROWS`` rows; write their bias, rounded, and an upper bound on their norm."""
     # Made anew: Triton 3.6 loses the members of nested tuples that are arguments in a loop.
     lanes = Lanes(lanes.rows, lanes.ids, lanes.first, lanes.status)
+    facts = LaneFacts(facts.ptr, facts.bias, facts.widths, facts.number, facts.apart)
     NORM: tl.constexpr = PANEL.norm
     rows = rows_of(lanes, count)
     o_first = tl.program_id(0) * ROWS
