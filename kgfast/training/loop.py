@@ -35,7 +35,7 @@ from kgfast.training.divergence import describe, first_bad_row
 from kgfast.training.logs import Logs
 from kgfast.training.objective import MODES
 from kgfast.training.optimizer import Optimizer
-from kgfast.training.processes.placement import Placement
+from kgfast.training.processes.placement import ALONE, Placement
 from kgfast.training.schedule import QUERIES, Deadline, Interrupts, Patience, Schedule, gain
 
 _AMP = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -71,8 +71,8 @@ class Run:
     model : Model
     placement : Placement
         How processes divide the run.
-    deadline : Deadline
-        The time left for steps.
+    deadline : Deadline, optional
+        The time left for steps; by default what the config allows from now on.
     stored : InFolder, optional
         The folder for logs and checkpoints; without one nothing is written.
     progress : bool
@@ -107,14 +107,15 @@ class Run:
         config: Config,
         dataset: Dataset,
         model: Model,
-        placement: Placement,
-        deadline: Deadline,
+        placement: Placement = ALONE,
+        deadline: Deadline | None = None,
         *,
         stored: InFolder | None = None,
         progress: bool = False,
     ) -> None:
         self._config, self._dataset, self._model = config, dataset, model
-        self._placement, self._deadline = placement, deadline
+        self._placement = placement
+        self._deadline = deadline or Deadline(config.train, time.perf_counter(), triples=0)
         self._folder = folder = None if stored is None else stored.folder
         self.graph = None if stored is None else stored.graph
         self._shows_progress = progress and placement.leads

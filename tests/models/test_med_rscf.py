@@ -118,9 +118,9 @@ def test_each_crop_around_rscf_is_a_sweep(crop, monkeypatch):
     """docs/reports.md says so; without RSCF one sweep serves all prefixes."""
     served, own = [], ranking._count
 
-    def count(plan, crops, advance):
+    def count(plan, crops, *others):
         served.append(list(crops))
-        return own(plan, crops, advance)
+        return own(plan, crops, *others)
 
     monkeypatch.setattr(ranking, "_count", count)
     dims = [D // 2, D]

@@ -10,6 +10,7 @@ from kgfast.training import Run, RunFolder, RunGraph, checkpoint
 from kgfast.training.build import build_model
 from kgfast.training.checkpoint.format import check_like
 from kgfast.training.checkpoint.state import State
+from kgfast.training.loop import InFolder
 from kgfast.training.optimizer import Optimizer
 from support.small_runs import ring_trainer, write_ring
 
@@ -238,14 +239,14 @@ class TestMeta:
             with pytest.raises(ValueError, match="x"):
                 check_like("x", wrong, of)
 
-    def test_random_mutations_end_in_a_fallback(self, runs):
+    def test_random_mutations_end_in_a_fallback(self, runs, tmp_path):
         """Whatever stands in the place of a value: a ValueError, never another error."""
         (tensors, meta), _, _ = runs[1]["lazy"]
         trainer = ring_trainer(runs[0], None)
         pick, refused = random.Random(0), 0
         values = [None, True, -1, 10**30, 1e400, float("nan"), "x", [], {}, [[]], {"a": [1]}]
-        graph = RunGraph(trainer.dataset)
-        run = Run(trainer.config, trainer.dataset, trainer.model, graph=graph)
+        stored = InFolder(RunFolder(tmp_path), RunGraph(trainer.dataset), resume=False)
+        run = Run(trainer.config, trainer.dataset, trainer.model, stored=stored)
         run._kept.check((tensors, meta))
         for _ in range(400):
             try:
