@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from kgfast.training.loop import Run
     from kgfast.training.objective import NegativeSampling
     from kgfast.training.row_optimizer import RowAdagrad, RowAdam
+    from kgfast.training.saved import save
     from kgfast.training.trainer import Result, Trainer
 
 _HOMES = {
@@ -30,6 +31,7 @@ _HOMES = {
     "loop": ("Run",),
     "objective": ("NegativeSampling",),
     "row_optimizer": ("RowAdagrad", "RowAdam"),
+    "saved": ("save",),
     "trainer": ("Result", "Trainer"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -55,6 +57,7 @@ __all__ = [
     "load_run",
     "model_of",
     "read_rows",
+    "save",
 ]
 
 
