@@ -5,6 +5,9 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
 SOURCES := pyproject.toml setup.py constraints.txt $(wildcard kernels/cpu/csrc/*/*)
 
+# The suite starts processes by the hundred: each would compile what it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: install demo test test-all wheel sdist docs arm64 fuzz sanitize lint bench bench-data bench-scale gpu clean
 
 install: $(VENV)/.complete
@@ -21,6 +24,11 @@ $(VENV)/.complete: $(VENV)/.package
 	$(PIP) -r $(VENV)/extras.txt
 	@touch $@
 
+# The extension again, with the kernels of machines without AVX2.
+$(VENV)/.baseline: $(VENV)/.complete
+	KGFAST_BUILD_BASELINE=1 $(PY) setup.py --quiet build_ext --inplace --force
+	@touch $@
+
 demo: $(VENV)/.package
 	$(PY) benchmarks/eval_mem.py
 
@@ -28,8 +36,7 @@ test: $(VENV)/.complete
 	$(PY) -m pytest -n 2 --dist worksteal -m "not slow"
 
 # With what is long and rare, and with the kernels of machines without AVX2, which are built for it.
-test-all: $(VENV)/.complete
-	KGFAST_BUILD_BASELINE=1 $(PY) setup.py --quiet build_ext --inplace --force
+test-all: $(VENV)/.baseline
 	$(PY) -m pytest -n 2 --dist worksteal
 
 # What is published, into dist/; wheels of other platforms: .github/workflows/wheels.yml.

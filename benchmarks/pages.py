@@ -12,7 +12,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from lib.columns import FACTS
+from lib.columns import FACTS, STEP_COUNTS
 from lib.pages import Page, med, of_file, one_file, readme, runs, scale, systems
 from lib.results import RESULTS, ROOT
 
@@ -22,6 +22,7 @@ import config_page
 PAGES = {
     "readme": Page("README.md", readme.block),
     "config": Page("docs/config.md", lambda folder: config_page.page(), is_whole=True),
+    "gpu": Page("docs/gpu.md", of_file("static-step-counts.json", STEP_COUNTS)),
     "graphs": Page("docs/graphs.md", one_file.graphs),
     "influence": Page("docs/influence.md", systems.influence),
     "losses": Page("docs/losses.md", one_file.losses),

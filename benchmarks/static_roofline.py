@@ -2,6 +2,7 @@
 
     python benchmarks/static_roofline.py                  some minutes, needs no GPU
     python benchmarks/static_roofline.py --json FILE      instead of results/static-roofline.json
+    python benchmarks/static_roofline.py --steps          what a step of training launches: seconds
 
 Kernels are compiled for an architecture with the arguments that the launcher passes; what each unit
 of a multiprocessor has to do is counted in the SASS of their busiest loop (lib/roofline.py). Every
@@ -10,6 +11,9 @@ unit is always busy at the clock stated, that programs are spread evenly (whole 
 multiprocessor), and that what is packed or gathered moves at the bandwidth of the memory. Waits of
 tensor cores, barriers and loads are counted in the code of products and of the pull; how long each
 takes is assumed ("latencies" of the file). The time between launches is not modelled.
+
+With --steps the trainer's code runs on tensors without values, and results/static-step-counts.json
+says how many kernels and operators of torch a step has, and how often the host waits.
 """
 
 import argparse
@@ -28,14 +32,16 @@ from kgfast.kernels.scores import get_score
 from kgfast.kernels.triton import backend
 from kgfast.kernels.triton.negatives import NEGATIVES
 from kgfast.ops.run import operands_of
+from lib.columns import STEP_COUNTS
 from lib.machine import facts
-from lib.results import RESULTS, write_json
+from lib.results import RESULTS, ROOT, write_json
 from lib.roofline import GPUS, LATENCIES, WARP, clocks_of, limit_of, programs_resident
 from lib.roofline_times import SMALL_TABLE, SUM_BLOCK, launches, loss_launches, predictions
 from lib.tables import Columns, plain
 
-sys.path.append(str(Path(__file__).parents[1] / "tools"))
+sys.path += [str(ROOT / "tools"), str(ROOT / "tests")]
 import aot
+from support import steps
 
 DIM = 100
 BATCHES = {"large": 1000, "small": 100, "single": 1}
@@ -261,8 +267,12 @@ PREDICTED: Columns = (
 def main() -> None:
     """Compile, predict, print, write."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--json", type=Path, default=RESULTS / "static-roofline.json")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--steps", action="store_true", help="count what steps of training launch")
     arguments = parser.parse_args()
+    if arguments.steps:
+        count_steps(arguments.json or RESULTS / "static-step-counts.json")
+        return
     kernels = [row for arch in (90, 80, 100) for row in kernel_rows(arch, OF_ARCH[arch])]
     predicted = list(predictions())
     print(*plain("Compiled kernels (static; nothing was run)", KERNELS, kernels), sep="\n")
@@ -275,7 +285,15 @@ def main() -> None:
         "kernels": kernels,
         "predictions": predicted,
     }
-    write_json(arguments.json, found)
+    write_json(arguments.json or RESULTS / "static-roofline.json", found)
+
+
+def count_steps(path: Path) -> None:
+    """Count the steps of each mode, print, write."""
+    about = facts("cpu", "triton")
+    rows = [{**row, **about} for row in steps.rows()]
+    print(*plain("A step of training (static; nothing was run)", STEP_COUNTS, rows), sep="\n")
+    write_json(path, {"what": "counted on tensors without values, not on a GPU", "rows": rows})
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from .labels import (
     LossNeed,
 )
 from .negatives import NegativeLoss, NegativeRows, Sampled
-from .operands import Counts, Gradients, Known, Lists, Need, Operands, Prepared
+from .operands import Counts, Gradients, Known, Lists, NamedRows, Need, Operands, Prepared
 from .panels import Panels
 
 
@@ -333,16 +333,11 @@ class Backend(Protocol):
         index: Tensor | None = None,
         *,
         need: Need,
-        rows_only: bool = False,
-        within: slice | None = None,
-        besides: Tensor | None = None,
+        rows: NamedRows | None = None,
     ) -> Gradients:
         """Return the gradients that ``need`` names of :meth:`scores`; a bias does not matter.
 
-        ``rows_only``: with an index, give the rows of table and factor that it names, and their
-        ids. ``within``: only rows whose ids lie in this span, with the bits that they have among
-        all. ``besides``: int64 ``[*]``, more ids whose rows are given, zero where the index does
-        not name them.
+        ``rows``: with an index, give these rows of table and factor, and their ids; else all.
         """
         ...
 
@@ -368,9 +363,7 @@ class ChunkedBackend(Backend, Protocol):
         index: Tensor | None = None,
         *,
         need: Need,
-        rows_only: bool = False,
-        within: slice | None = None,
-        besides: Tensor | None = None,
+        rows: NamedRows | None = None,
         into: Into | None = None,
     ) -> Gradients:
         """Do :meth:`Backend.backward`; gradients of all pairs go where ``into`` says."""

@@ -222,6 +222,13 @@ class Need(NamedTuple):
     factor: bool = False
 
 
+class NamedRows(NamedTuple):
+    """Rows that gradients of an index hold: those that it names, and what changes this."""
+
+    besides: Tensor | None = None  # int64 [*]: more ids, whose rows are zero if it names them not
+    within: slice | None = None  # only ids in this span; their rows have the bits of all
+
+
 class Gradients(NamedTuple):
     """Gradients of scores, each in its operand's dtype; None where not asked for.
 
@@ -234,8 +241,11 @@ class Gradients(NamedTuple):
     factor: Tensor | None = None
     ids: Tensor | None = None
 
-    def within(self, span: slice | None) -> "Gradients":
-        """Return the gradients of the rows whose ids lie in a span."""
+    def of_rows(self, rows: NamedRows) -> "Gradients":
+        """Return the gradients of the rows that are asked for."""
+        return self._besides(rows.besides)._within(rows.within)
+
+    def _within(self, span: slice | None) -> "Gradients":
         if span is None or self.ids is None:
             return self
         begin, end = (self.ids < bound for bound in (span.start, span.stop))
@@ -243,7 +253,7 @@ class Gradients(NamedTuple):
         table, factor = (None if it is None else it[rows] for it in (self.table, self.factor))
         return Gradients(self.queries, table, factor, self.ids[rows])
 
-    def besides(self, ids: Tensor | None) -> "Gradients":
+    def _besides(self, ids: Tensor | None) -> "Gradients":
         """Add rows of zeros for the ids that are not there yet."""
         if ids is None or self.ids is None:
             return self

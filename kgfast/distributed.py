@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kgfast.eval.answers import Search, answers
+from kgfast.eval.answers import AskedQueries, Search, answers
 from kgfast.eval.batches import check_rankable, evaluating
-from kgfast.eval.candidate_ids import Given, ListedCandidates, checked_candidates
+from kgfast.eval.candidate_ids import Allowed, Given, ListedCandidates, checked_candidates
 from kgfast.eval.counting import (
     Ranking,
     count_relations,
@@ -133,8 +133,9 @@ def rank(
     """
     with Meeting("kgfast.distributed.rank", timeout) as meeting, ExitStack() as stack:
         reader = _reader_of(model)
-        asked = candidate_ids, batch_size, nan, vocabulary
-        plan = _plan(Ranking(model, triples, known, sides, *asked), reader, batch_size)
+        allowed = Allowed(known, candidate_ids)
+        plan = Ranking(model, triples, sides, allowed, batch_size, nan, vocabulary)
+        plan = _plan(plan, reader, batch_size)
         facts = facts_of(model, reader, dims) | _facts(plan, partial)
         team = Team.of(meeting, reader, facts)
         kept, reader = _kept(stack, partial, team, reader, [model, known, facts])
@@ -212,8 +213,9 @@ def topk(
     """
     with Meeting("kgfast.distributed.topk", timeout) as meeting, ExitStack() as stack:
         reader = _reader_of(model)
-        asked = (heads, relations, tails), k, known, candidate_ids, dims, vocabulary
-        search = Search(model, *asked, batch_size, pad, exclude)
+        asked = AskedQueries(heads, relations, tails, vocabulary)
+        allowed = Allowed(known, candidate_ids, exclude)
+        search = Search(model, asked, k, allowed, dims, batch_size, pad)
         search.anchors, search.others = search.anchors.cpu(), search.others.cpu()
         is_relation = search.side == "relation"
         rows = int(model.num_relations) if is_relation else reader.num_rows
@@ -361,8 +363,8 @@ def count_range(
         )
     if not set(sides) <= set(SIDES):
         raise ValueError(f"sides must be distinct, of 'head' and 'tail'; got {sides!r}")
-    ranking = Ranking(model, triples, known, sides, candidate_ids, batch_size, nan)
-    plan = _plan(ranking, whole, batch_size)
+    plan = Ranking(model, triples, sides, Allowed(known, candidate_ids), batch_size, nan)
+    plan = _plan(plan, whole, batch_size)
     reader, counts = RowReader.of_part(whole.entity, start, stop), plan.room(1)
     with evaluating(model), torch.no_grad():
         for column, side in enumerate(plan.sides):

@@ -3,6 +3,7 @@
 import csv
 import os
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
@@ -49,12 +50,12 @@ def write_parquet(frame: "DataFrame", path: str | os.PathLike[str], what: str) -
     return write_whole(path, lambda beside: frame.to_parquet(beside, engine="pyarrow"))
 
 
-class Written:
+class Written(ABC):
     """Result with columns, which it writes to files."""
 
+    @abstractmethod
     def columns(self, vocabulary: Any = None) -> Columns:
         """Return its columns, with the names of ``vocabulary`` or its own."""
-        raise NotImplementedError
 
     def to_csv(self, path: str | os.PathLike[str], *, safe_cells: bool = False) -> Path:
         """Write the columns of :meth:`to_frame` as CSV, or TSV by its suffix; needs no pandas.

@@ -1,6 +1,7 @@
 """Files that are written whole or not at all."""
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -29,6 +30,17 @@ def write_whole(
     if lasting and sys.platform != "win32":  # Windows cannot open folders
         sync(path.parent)
     return path
+
+
+def clear_beside(path: Path) -> None:
+    """Delete what processes that were killed in :func:`write_whole` left beside a file.
+
+    Nobody may be writing it.
+    """
+    name = re.compile(rf"\.{re.escape(path.stem)}-\d+{re.escape(path.suffix)}")
+    for other in path.parent.iterdir():
+        if name.fullmatch(other.name):
+            other.unlink()
 
 
 def write_durably(path: Path, write: Callable[[Path], object], what: str) -> None:

@@ -1,5 +1,6 @@
 """Fixtures that several files share."""
 
+import os
 import platform
 import signal
 from collections.abc import Iterator
@@ -21,6 +22,15 @@ def interruptible() -> None:
     """Interrupts raise, though a suite that runs in the background inherits that they do not."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def unsynced() -> Iterator[None]:
+    """Files are not forced to the disk, as no test cuts the power: a process that is killed keeps
+    what it wrote. Scripts in processes of their own do force them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -4,13 +4,12 @@ import json
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import kgfast
 from kgfast import environment
-from kgfast.cli import app
 from kgfast.kernels import cpu
 from kgfast.ops import dispatch
+from support.commands import run
 from support.paths import BENCHMARKS, ROOT
 
 RESULTS = BENCHMARKS / "results"
@@ -77,7 +76,7 @@ def test_how_much_slower_comes_from_a_file():
 
 
 def test_on_the_command_line():
-    shown = CliRunner().invoke(app, ["info"])
+    shown = run("info")
     assert shown.exit_code == 0
     assert shown.stdout.strip() == repr(kgfast.info())
-    assert CliRunner().invoke(app, ["--version"]).stdout == f"kgfast {kgfast.__version__}\n"
+    assert run("--version").stdout == f"kgfast {kgfast.__version__}\n"

@@ -5,23 +5,22 @@ import sys
 import pytest
 import torch
 
-from kgfast import TransE, Vocabulary, top_facts, topk
+from kgfast import TransE, Triples, Vocabulary, top_facts, topk
 from kgfast.eval.ranks import Ranks
 from kgfast.frames import needed
 
 TRIPLES = torch.tensor([[0, 0, 1], [1, 0, 0]])
-NAMES = Vocabulary(["Ä <b>", "b"]), Vocabulary(["r"])
+NAMED = Triples(TRIPLES, entities=Vocabulary(["Ä <b>", "b"]), relations=Vocabulary(["r"]))
 
 
-def ranks(**keywords):
+def ranks(triples=TRIPLES):
     counts = torch.tensor([[0, 1], [2, 0]])
-    sides = ("head", "tail")
-    return Ranks(counts, counts, counts + 5, sides, TRIPLES, **keywords)
+    return Ranks(counts, counts, counts + 5, ("head", "tail"), triples)
 
 
 def test_a_frame_has_a_row_for_each_triple_and_side():
     pytest.importorskip("pandas")
-    frame = ranks(vocabularies=NAMES).to_frame()
+    frame = ranks(NAMED).to_frame()
     assert frame.index.tolist() == [0, 0, 1, 1]
     assert frame["head"].tolist() == ["Ä <b>", "Ä <b>", "b", "b"]
     assert frame["side"].tolist() == ["head", "tail"] * 2
@@ -34,7 +33,7 @@ def test_parquet(tmp_path):
     pytest.importorskip("pyarrow")
     import pandas as pd
 
-    own = ranks(vocabularies=NAMES)
+    own = ranks(NAMED)
     path = own.to_parquet(tmp_path / "ranks.parquet")
     pd.testing.assert_frame_equal(pd.read_parquet(path), own.to_frame())
     assert [it.name for it in tmp_path.iterdir()] == ["ranks.parquet"]

@@ -12,7 +12,10 @@ from fuzz.worker import run_case
 
 SEED = 13
 QUICK = [name for name, kind in KINDS.items() if kind.group not in ("processes", "runs")]
-CASES = {"checkpoints: resumed": 3, "best facts": 6}
+CASES = {
+    **{"checkpoints: resumed": 3, "best facts": 6},
+    **{"files: data folders": 60, "files: configs": 60},
+}
 
 
 @pytest.fixture(autouse=True)

@@ -214,16 +214,8 @@ def tables_of_all_dtypes() -> list[Tensor]:
 WORK = {
     it.__name__: it
     for it in (
-        *(
-            all_scores,
-            filtered_scores,
-            row_losses,
-            adversarial,
-            row_adam,
-            row_adagrad,
-            sampled_losses,
-        ),
-        *(rankings, heads, tables_of_all_dtypes),
+        *(all_scores, filtered_scores, row_losses, adversarial, row_adam, row_adagrad),
+        *(sampled_losses, rankings, heads, tables_of_all_dtypes),
     )
 }
 
@@ -311,7 +303,7 @@ def test_the_state_of_the_process_is_put_back():
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="it is that run")
 def test_the_kernels_of_triton_interpreted():
-    run_interpreted(__file__)
+    run_interpreted("", __file__)
 
 
 def test_kernels_have_the_cores_within_a_block_alone():

@@ -45,6 +45,15 @@ FACTS: Columns = (
     ("CPU seconds:", "{cpu_seconds:,.0f}"),
     ("peak memory:", "{peak_mib:.0f} MiB"),
 )
+STEP_COUNTS: Columns = (
+    ("step", "{mode}"),
+    ("kernels:", "{kernels}"),
+    ("operators of torch:", "{operators}"),
+    ("together:", "{together}"),
+    ("goal:", "{goal:d}"),
+    ("operators within kgfast's:", "{within}"),
+    ("waits:", "{waits}"),
+)
 BUILDS: Columns = (
     ("files", "`.{format}`"),
     ("their size:", "{input_bytes:bytes}"),

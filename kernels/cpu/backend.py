@@ -24,7 +24,7 @@ from ..backend import (
     RowUpdates,
 )
 from ..losses import ChunkedLosses
-from ..operands import Gradients, Need, Operands
+from ..operands import Gradients, NamedRows, Need, Operands
 from . import bf16, updates
 from .backward import indexed_backward, pairwise_backward
 from .listed import list_counts, list_topk
@@ -83,16 +83,13 @@ def backward(
     index: Tensor | None = None,
     *,
     need: Need,
-    rows_only: bool = False,
-    within: slice | None = None,
-    besides: Tensor | None = None,
+    rows: NamedRows | None = None,
     into: Into | None = None,
 ) -> Gradients:
     """Return the gradients of all pairs, or of those of an index."""
     if index is None:
         return pairwise_backward(operands, grad, need, into)
-    given = operands, grad, index, need
-    return indexed_backward(*given, rows_only=rows_only, within=within, besides=besides)
+    return indexed_backward(operands, grad, index, need, rows)
 
 
 def loss_plan(operands: Operands) -> LossPlan:

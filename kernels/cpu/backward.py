@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..backend import Into
-from ..operands import Gradients, Need, Operands
+from ..operands import Gradients, NamedRows, Need, Operands
 from . import extension
 from .crops import Crops
 from .scores import scores
@@ -128,12 +128,9 @@ def indexed_backward(
     grad: Tensor,
     index: Tensor,
     need: Need,
-    *,
-    rows_only: bool,
-    within: slice | None,
-    besides: Tensor | None,
+    rows: NamedRows | None,
 ) -> Gradients:
-    """Return the gradients of the pairs that an index names.
+    """Return the gradients of the pairs that an index names, in some rows or in all.
 
     Those of the whole table are written where they belong: rows beside them would take as much
     memory again.
@@ -141,8 +138,8 @@ def indexed_backward(
     operands = operands.without_bias()
     crops, groups = Crops.of(operands), None
     if need.table or need.factor:
-        groups = _grouped(index, within, besides)
-    if groups is None or rows_only:
+        groups = _grouped(index, rows or NamedRows())
+    if groups is None or rows is not None:
         gradients = _room(operands, crops, need, None if groups is None else len(groups[0]))
     else:
         gradients = _zeros(operands, crops, need)
@@ -150,7 +147,7 @@ def indexed_backward(
     where = None
     if groups is not None:
         ids, order, first = (address(part) for part in groups)
-        where = (ids, order, first, len(groups[0]), not rows_only)
+        where = (ids, order, first, len(groups[0]), rows is None)
     extension.indexed_backward(
         machine(),
         pointers_of(operands, None),
@@ -160,17 +157,15 @@ def indexed_backward(
         (address(index), index.shape[1]),
         where,
     )
-    return gradients if groups is None or not rows_only else gradients._replace(ids=groups[0])
+    return gradients if groups is None or rows is None else gradients._replace(ids=groups[0])
 
 
-def _grouped(
-    index: Tensor, within: slice | None, besides: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
+def _grouped(index: Tensor, rows: NamedRows) -> tuple[Tensor, Tensor, Tensor]:
     """Return distinct ids, the positions of each in a fixed order, and where each id's begin.
 
-    Ids of ``besides`` that the index does not name have no positions.
+    Ids that the index does not name have no positions.
     """
-    named = index.flatten()
+    named, (besides, within) = index.flatten(), rows
     if within is None:
         ordered, order = named.sort(stable=True)
     else:

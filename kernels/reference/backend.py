@@ -19,7 +19,7 @@ from ..backend import (
     RowUpdates,
 )
 from ..losses import TORCH_PASSES, ChunkedLosses
-from ..operands import Gradients, Need, Operands
+from ..operands import Gradients, NamedRows, Need, Operands
 from .listed import list_counts, list_topk
 from .rank import rank_counts
 from .scores import all_gradients, all_scores, indexed_gradients, indexed_scores
@@ -74,18 +74,14 @@ def backward(
     index: Tensor | None = None,
     *,
     need: Need,
-    rows_only: bool = False,
-    within: slice | None = None,
-    besides: Tensor | None = None,
+    rows: NamedRows | None = None,
     into: Into | None = None,
 ) -> Gradients:
     """Return the gradients of all pairs, or of those of an index."""
     if index is None:
         return all_gradients(operands, grad, need, into)
     gradients = indexed_gradients(operands, grad, index, need)
-    if not rows_only:
-        return gradients.spread(operands, need)
-    return gradients.besides(besides).within(within)
+    return gradients.spread(operands, need) if rows is None else gradients.of_rows(rows)
 
 
 def loss_plan(operands: Operands) -> LossPlan:

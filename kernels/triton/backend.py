@@ -6,7 +6,7 @@ This module is what :class:`kgfast.kernels.backend.Backend` says.
 from torch import Tensor
 
 from ..backend import Adversarial, Compose, Losses, NegativeLosses, Packing, RowUpdates
-from ..operands import Gradients, Need, Operands
+from ..operands import Gradients, NamedRows, Need, Operands
 from . import compose as queries
 from . import pairwise, updates
 from .adversarial import ADVERSARIAL
@@ -61,12 +61,10 @@ def backward(
     index: Tensor | None = None,
     *,
     need: Need,
-    rows_only: bool = False,
-    within: slice | None = None,
-    besides: Tensor | None = None,
+    rows: NamedRows | None = None,
 ) -> Gradients:
     """Return gradients in float32 sums, each in its operand's dtype; two runs give equal bits."""
     if index is None:
         return pairwise.all_gradients(operands, grad, need)
-    gradients = indexed_gradients(operands, grad, index, need, rows_only=rows_only)
-    return gradients.besides(besides).within(within)
+    gradients = indexed_gradients(operands, grad, index, need, rows_only=rows is not None)
+    return gradients if rows is None else gradients.of_rows(rows)

@@ -55,7 +55,6 @@ class Owed(NamedTuple):
 
     parts: Splits | Stripes
     num_parts: int
-    numbers: int  # of the gradient; features, if it is striped
     programs: int
     striped: Striped | None = None
 
@@ -208,7 +207,7 @@ class Distances:
             return None
         programs = len(self.of_queries) * -(-sums.high // STRIPE_COLUMNS)
         parts = sums.stripes_of(self.of_queries)
-        return Owed(parts, sums.stripes, sums.high, programs, sums.striped)
+        return Owed(parts, sums.stripes, programs, sums.striped)
 
     def settle(self) -> None:
         """Add the sums of the pulls' programs."""
@@ -274,7 +273,7 @@ class Products:
             self._partial = self.of_queries[None]
             if splits > 1:
                 self._partial = queries.new_empty(splits, count, dim, dtype=torch.float32)
-                self._splits = Splits(self._partial, self.of_queries)
+                self._splits = Splits(self._partial, self.of_queries, dim)
 
     def score(
         self, chunk: slice, labels: RowLabels | RowInputs, result: TileResults, loss: Loss
@@ -324,7 +323,7 @@ class Products:
         if self._splits is None or self.of_queries is None:
             return None
         numbers = self.of_queries.numel()
-        return Owed(self._splits, len(self._partial), numbers, -(-numbers // SUMMED))
+        return Owed(self._splits, len(self._partial), -(-numbers // SUMMED))
 
     def settle(self) -> None:
         """Add the splits."""

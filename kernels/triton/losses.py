@@ -347,14 +347,17 @@ class _RowSums:
             (programs + (0 if owed is None else owed.programs),),
             {
                 "labels": self._sweep.labels,
-                "totals": self._totals._replace(sums=self._sums, picked=self._sweep.picked),
-                "bias": None if bias is None else vector_of(bias),
+                "totals": self._totals._replace(
+                    sums=self._sums,
+                    picked=self._sweep.picked,
+                    num_candidates=operands.candidates.num_rows,
+                    bias=bias,
+                    bias_step=0 if bias is None else bias.stride(0),
+                ),
                 "splits": None if owed is None else owed.parts,
                 "num_tiles": self._used,
                 "num_queries": operands.num_queries,
-                "num_candidates": operands.candidates.num_rows,
                 "num_splits": 0 if owed is None else owed.num_parts,
-                "num_numbers": 0 if owed is None else owed.numbers,
                 "FINISH": Finish(
                     self._sweep.loss.is_softmax,
                     self._has_earlier,

@@ -4,7 +4,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-from kgfast import tables
 from kgfast.adapters.foreign import (
     check_width,
     finite_option,
@@ -26,9 +25,9 @@ _MODELS = ("RotatE", *_NORMS, *_PRODUCTS)
 def load_dglke(folder: str | os.PathLike[str], *, as_table: bool = False) -> Any:
     """Load the tables that DGL-KE saved (``dglke_train``, its ``save_path``).
 
-    Tables are memory-mapped: rows that nobody reads are not loaded. Ids are those of
-    ``entities.tsv`` and ``relations.tsv`` (or the built-in ``.dict`` files) beside the data, which
-    :func:`kgfast.datasets.load` keeps.
+    Tables are memory-mapped: rows that nobody reads are not loaded, and what is written to them, as
+    by training, stays in this process. Ids are those of ``entities.tsv`` and ``relations.tsv`` (or
+    the built-in ``.dict`` files) beside the data, which :func:`kgfast.datasets.load` keeps.
 
     Parameters
     ----------
@@ -71,7 +70,9 @@ def _loaded(folder: Path, as_table: bool) -> Any:
     if Path(stem).name != stem or escaped(stem) != stem:
         raise ValueError(f"{path}: dataset must be a name; got {shown(dataset)}")
     paths = [folder / f"{stem}_{what}.npy" for what in ("entity", "relation")]
-    entity, relation = (read_npy(it, " (dataset and model_name of config.json)") for it in paths)
+    missing = " (dataset and model_name of config.json)"
+    entity = read_npy(paths[0], missing, as_table=as_table)
+    relation = read_npy(paths[1], missing)
     doubled = [bool(config.get(key)) for key in ("double_ent", "double_rel")]
     widths = [dim * (1 + it) for it in doubled]
     if name == "RESCAL":
@@ -80,15 +81,14 @@ def _loaded(folder: Path, as_table: bool) -> Any:
         paths, (entity, relation), doubled, widths, strict=True
     ):
         check_width(f"{file}:", table, dim, is_doubled, width)
-    rows: Any = tables.open(paths[0]) if as_table else entity
     if name in _PRODUCTS:
-        return _PRODUCTS[name](rows, relation)
+        return _PRODUCTS[name](entity, relation)
     gamma = finite_option(path, "gamma", config.get("gamma"))
     if name in _NORMS:
-        return TransE(rows, relation, norm=_NORMS[name], gamma=gamma)  # type: ignore[arg-type]
+        return TransE(entity, relation, norm=_NORMS[name], gamma=gamma)  # type: ignore[arg-type]
     if doubled != [True, False]:
         raise ValueError(
             f"{path}: RotatE has double_ent and not double_rel; got {entity.shape[1]} and "
             f"{relation.shape[1]} columns"
         )
-    return RotatE(rows, relation, gamma=gamma)
+    return RotatE(entity, relation, gamma=gamma)

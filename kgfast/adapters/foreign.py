@@ -1,5 +1,6 @@
 """Models of other programs: read from their files, scored by their own code, compared with it."""
 
+import errno
 import json
 import math
 import pickle
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from kgfast import tables
 from kgfast.graph import Names
 from kgfast.models import SIDES, BlockScorer, Side, from_array
 from kgfast.ops import indexed_scores
@@ -163,12 +165,25 @@ def check_width(where: str, table: Any, dim: int, is_doubled: bool, width: int) 
         )
 
 
-def read_npy(path: Path, missing: str) -> Tensor:
-    """Map an array of numpy; ``missing`` ends the error where there is no file."""
+def read_npy(path: Path, missing: str, *, as_table: bool = False) -> Any:
+    """Map an array of numpy, or open it as a table; ``missing`` ends the error of no file.
+
+    What is written to a mapped array stays in this process, and may fill its memory.
+    """
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file{missing}")
+    if as_table:
+        return tables.open(path)
     with reading(path, "not a NumPy table"):
-        return from_array(path.stem, np.load(path, mmap_mode="r", allow_pickle=False))
+        try:
+            mapped = np.load(path, mmap_mode="c", allow_pickle=False)
+        except OSError as error:
+            if error.errno != errno.ENOMEM:
+                raise
+            raise MemoryError(
+                f"{path}: larger than memory; as_table=True leaves entities in the file"
+            ) from None
+        return from_array(path.stem, mapped)
 
 
 def load_weights(path: Path, *, mapped: bool = False) -> Any:

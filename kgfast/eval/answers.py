@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,6 +10,7 @@ from torch import Tensor
 from kgfast.eval.accumulators import BestSoFar
 from kgfast.eval.batches import check_known, check_names, checked_batch_size
 from kgfast.eval.candidate_ids import (
+    Allowed,
     Given,
     ListedCandidates,
     candidates_of_sides,
@@ -23,7 +24,7 @@ from kgfast.eval.partial import Partial
 from kgfast.eval.predictions import Predictions
 from kgfast.eval.queries import CPU, Queries, mean_answers, moved, shared
 from kgfast.eval.sources import CandidateSource, Found, InRows, crops_of
-from kgfast.graph import KnownTriples, TypeConstraints, names_of
+from kgfast.graph import TypeConstraints, names_of
 from kgfast.graph.named import Names
 from kgfast.kernels.operands import Known
 from kgfast.models.base import Side
@@ -31,28 +32,35 @@ from kgfast.ops.topk import check_k
 from kgfast.storage import Fingerprint
 
 
+class AskedQueries(NamedTuple):
+    """Queries as the arguments of :func:`kgfast.topk` say them: ids, or names of a vocabulary."""
+
+    heads: Any
+    relations: Any
+    tails: Any
+    vocabulary: Any
+
+
 class Search:
     """The checked arguments of one prediction.
 
-    ``asked`` has heads, relations and tails, as :func:`kgfast.topk` takes them; ``anchors`` and
-    ``others`` are int64 ``[B]``, and ``name`` is the argument that anchors came from.
+    ``anchors`` and ``others`` are int64 ``[B]``, and ``name`` is the argument that anchors came
+    from.
     """
 
     def __init__(
         self,
         model: Any,
-        asked: tuple[Any, Any, Any],
+        asked: AskedQueries,
         k: int,
-        known: KnownTriples | None,
-        candidate_ids: Any,
+        allowed: Allowed,
         dims: int | None,
-        vocabulary: Any,
         batch_size: Any,
         pad: bool,
-        exclude: Any = None,
     ) -> None:
+        known, candidate_ids, exclude = allowed
         check_known(known)
-        names = names_of(vocabulary)
+        names = names_of(asked.vocabulary)
         check_names(names, model)
         self.model, self.k, self.known, self.pad, self.names = model, k, known, pad, names
         self.side, self.name, self.anchors, self.others = _asked_for(model, asked, names)
@@ -206,9 +214,9 @@ def _assembled(search: Search, parts: list[BestSoFar], exchange: Exchange) -> Fo
     return whole[0], whole[1]
 
 
-def _asked_for(model: Any, asked: Any, names: Names) -> tuple[Side, str, Tensor, Tensor]:
+def _asked_for(model: Any, asked: AskedQueries, names: Names) -> tuple[Side, str, Tensor, Tensor]:
     """Return the predicted side, the name of anchors, and anchors and others, ``[B]`` each."""
-    heads, relations, tails = asked
+    heads, relations, tails, _ = asked
     side = _predicted(heads, relations, tails)
     name = "tails" if heads is None else "heads"
     entities = checked_ids_of(name, tails if heads is None else heads, model.num_entities, names[0])

@@ -2,13 +2,20 @@
 
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from kgfast.graph import TypeConstraints, Vocabulary, as_integers, check_same_names, ids_or_names
+from kgfast.graph import (
+    KnownTriples,
+    TypeConstraints,
+    Vocabulary,
+    as_integers,
+    check_same_names,
+    ids_or_names,
+)
 from kgfast.graph.named import Names
 from kgfast.kernels.lists import contains
 from kgfast.kernels.operands import Known, Lists
@@ -17,6 +24,14 @@ from kgfast.ops.checks import check_ids, check_index, check_unique
 from kgfast.ops.lists import lists_of
 
 _PAIRS = 1 << 19  # of a batch of lists: 4 MiB as int64
+
+
+class Allowed(NamedTuple):
+    """Answers that queries may have, as the arguments of :func:`kgfast.topk` say it."""
+
+    known: KnownTriples | None
+    candidate_ids: Any
+    exclude: Any = None
 
 
 class ListedCandidates:

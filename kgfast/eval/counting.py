@@ -9,6 +9,7 @@ from torch import Tensor
 from kgfast.eval.accumulators import KINDS, CountsSoFar
 from kgfast.eval.batches import check_known, check_names, checked_batch_size
 from kgfast.eval.candidate_ids import (
+    Allowed,
     Given,
     ListedCandidates,
     candidates_of_sides,
@@ -30,7 +31,7 @@ from kgfast.eval.queries import (
 )
 from kgfast.eval.rows import local_model
 from kgfast.eval.sources import CandidateSource, Crops, InMemory, InRows
-from kgfast.graph import KnownTriples, as_triples_tensor, names_of, with_names
+from kgfast.graph import as_triples_tensor, names_of, with_names
 from kgfast.models.base import SIDES_AND_RELATIONS, Side
 from kgfast.models.relations import blocks_at
 from kgfast.storage import Fingerprint
@@ -48,19 +49,18 @@ class Ranking:
         self,
         model: Any,
         triples: Any,
-        known: KnownTriples | None,
         sides: Any,
-        candidate_ids: Any,
+        allowed: Allowed,
         batch_size: Any,
         nan: Any,
         vocabulary: Any = None,
-        index: Index | None = None,
     ) -> None:
+        known, candidate_ids, _ = allowed
         check_known(known)
         triples, self.names = with_names(triples, vocabulary)
         check_names(names_of(vocabulary), model)
         _check_choices(sides, nan)
-        self.model, self.known, self.index = model, known, index
+        self.model, self.known = model, known
         self.sides: tuple[Side, ...] = tuple(sides)
         self.allows_nan = nan == "worst"
         sizes = {"num_entities": model.num_entities, "num_relations": model.num_relations}

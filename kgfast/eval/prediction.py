@@ -4,8 +4,9 @@ from typing import Any
 
 import torch
 
-from kgfast.eval.answers import Search, answers, answers_of_file
+from kgfast.eval.answers import AskedQueries, Search, answers, answers_of_file
 from kgfast.eval.batches import check_rankable, evaluating, host_model
+from kgfast.eval.candidate_ids import Allowed
 from kgfast.eval.counting import source_in_memory
 from kgfast.eval.index import Index, check_index
 from kgfast.eval.one_pass import FileCall
@@ -105,8 +106,9 @@ def topk(
     check_rankable(model)
     check_index(index, model, dims)
     model = host_model(model)
-    asked, options = (heads, relations, tails), (candidate_ids, dims, vocabulary)
-    search = Search(model, asked, k, known, *options, batch_size, pad, exclude)
+    asked = AskedQueries(heads, relations, tails, vocabulary)
+    allowed = Allowed(known, candidate_ids, exclude)
+    search = Search(model, asked, k, allowed, dims, batch_size, pad)
     file = FileCall.of(model, max_memory, partial, (progress, "predicting"))
     if file is not None and search.side == "relation":
         entities = torch.cat([search.anchors, search.others]).cpu()

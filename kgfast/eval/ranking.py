@@ -7,12 +7,13 @@ import torch
 from torch import Tensor
 
 from kgfast.eval.batches import check_rankable, evaluating, host_model
+from kgfast.eval.candidate_ids import Allowed
 from kgfast.eval.counting import Ranking, count_file, count_side, source_in_memory
 from kgfast.eval.index import Index, check_index
 from kgfast.eval.one_pass import FileCall
 from kgfast.eval.ranks import GroupedRanks, Ranks
 from kgfast.eval.sources import Crops, crops_of
-from kgfast.graph import KnownTriples
+from kgfast.graph import KnownTriples, Triples
 from kgfast.graph.named import Names
 from kgfast.models import BlockScorer, RankableModel
 from kgfast.models.base import SIDES, Side, is_nested
@@ -153,15 +154,15 @@ def rank(
     if is_dataset:
         vocabulary = triples if vocabulary is None else vocabulary
         triples = triples.test
-    asked = candidate_ids, batch_size, nan, vocabulary
-    plan = Ranking(model, triples, known, sides, *asked, index)
+    allowed = Allowed(known, candidate_ids)
+    plan = Ranking(model, triples, sides, allowed, batch_size, nan, vocabulary)
     file = FileCall.of(model, max_memory, partial, (progress, "ranking"))
     crops = _crops(model, dims)
     with evaluating(model), torch.no_grad():
         if file is None:
             total = len(plan.hrt) * len(plan.sides) * sum(map(len, crops))
             with progress_bar(progress, "ranking", total) as advance:
-                results = [_count(plan, group, advance) for group in crops]
+                results = [_count(plan, group, index, advance) for group in crops]
         else:
             results = count_file(plan, file, crops)
     is_filtered = known is not None
@@ -175,14 +176,14 @@ def rank(
     return found[dims]
 
 
-def _count(plan: Ranking, crops: Crops, advance: Any) -> Tensor:
+def _count(plan: Ranking, crops: Crops, index: Index | None, advance: Any) -> Tensor:
     """Count all sides in memory at the crops of one sweep, ``[6, C, T, S]``."""
     counts = plan.room(len(crops))
     for column, side in enumerate(plan.sides):
         given = plan.candidates[side]
         ids = given if isinstance(given, Tensor) else None
-        options: dict[str, Any] = {"allows_nan": plan.allows_nan, "index": plan.index}
-        source = source_in_memory(plan.model, side, crops, ids, **options)
+        nan = plan.allows_nan
+        source = source_in_memory(plan.model, side, crops, ids, allows_nan=nan, index=index)
         count_side(plan, source, counts[..., column], advance)
         del source  # and the factor of its candidates, before the next is made
     return counts
@@ -198,19 +199,12 @@ def ranks_of(
     is_filtered: bool = True,
 ) -> Ranks:
     """Return the result of one crop, from its counts ``[6, T, S]``."""
-    raw = Ranks(counts[0], counts[1], counts[5], sides, hrt, vocabularies=names)
+    triples = Triples(hrt, entities=names[0], relations=names[1])
+    raw = Ranks(counts[0], counts[1], counts[5], sides, triples)
     if not is_filtered:
         return raw
-    return Ranks(
-        counts[0] - counts[2],
-        counts[1] - counts[3],
-        counts[5] - counts[4],
-        sides,
-        hrt,
-        raw=raw,
-        known=known,
-        vocabularies=names,
-    )
+    filtered = counts[0] - counts[2], counts[1] - counts[3], counts[5] - counts[4]
+    return Ranks(*filtered, sides, triples, raw=raw, known=known)
 
 
 def _crops(model: Any, dims: int | Sequence[int] | None) -> list[Crops]:

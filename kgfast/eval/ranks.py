@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kgfast.eval.metric_tables import html_of, table_of
 from kgfast.frames import needed, write_parquet
-from kgfast.graph import KnownTriples, Vocabulary, named_columns
+from kgfast.graph import KnownTriples, Names, Triples, named_columns
 from kgfast.text import shown
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Ranks:
         The columns. Metrics are those of the entities' sides, or of relations where there is no
         other: they are never pooled.
     triples : Tensor
-        int64 ``[T, 3]``.
+        int64 ``[T, 3]``; :class:`kgfast.Triples` bring their names.
 
     Examples
     --------
@@ -59,16 +59,19 @@ class Ranks:
         equal: Tensor,
         num_candidates: Tensor,
         sides: Sequence[Literal["head", "relation", "tail"]],
-        triples: Tensor,
+        triples: Tensor | Triples,
         *,
         raw: "Ranks | None" = None,
         known: KnownTriples | None = None,
-        vocabularies: tuple[Vocabulary | None, Vocabulary | None] = (None, None),
     ) -> None:
         self.greater, self.equal, self.num_candidates = greater, equal, num_candidates
-        self.sides, self.triples = tuple(sides), triples
+        self.sides, self._known = tuple(sides), known
+        self._vocabularies: Names = (None, None)
+        if isinstance(triples, Triples):
+            self._vocabularies = triples.entities, triples.relations
+            triples = triples.hrt
+        self.triples = triples
         self._raw = raw  # not itself: memory would wait for the collector of cycles
-        self._known, self._vocabularies = known, vocabularies
 
     def __len__(self) -> int:
         """Return the number of triples."""
@@ -333,16 +336,11 @@ class Ranks:
 
     def _of(self, some: Callable[[Tensor], Tensor], sides: Any, triples: Tensor) -> "Ranks":
         """Return the ranks that ``some`` picks of the counts, raw ones too."""
-        return Ranks(
-            some(self.greater),
-            some(self.equal),
-            some(self.num_candidates),
-            sides,
-            triples,
-            raw=None if self._raw is None else self._raw._of(some, sides, triples),
-            known=self._known,
-            vocabularies=self._vocabularies,
-        )
+        counts = some(self.greater), some(self.equal), some(self.num_candidates)
+        raw = None if self._raw is None else self._raw._of(some, sides, triples)
+        found = Ranks(*counts, sides, triples, raw=raw, known=self._known)
+        found._vocabularies = self._vocabularies
+        return found
 
     def to_frame(self) -> "DataFrame":
         """Return a pandas DataFrame with one row per triple and side.

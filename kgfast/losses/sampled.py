@@ -119,6 +119,7 @@ class _Sample:
     table: Tensor | None = None  # read in place of the candidates', with a row-sparse gradient
     besides: Tensor | None = None  # more rows that this gradient holds
     rows: tuple[Tensor, Tensor] | None = None  # targets [B, G] and pool [K, G], if read before
+    entities: Tensor | None = None  # int64 [M]: whose rows the model has, if not all
 
     @property
     def is_pool(self) -> bool:
@@ -157,7 +158,7 @@ def _read(
     model = model.with_entity(_embedded(table, distinct))
     own, anchors = anchors.unique(return_inverse=True)
     asked = Asked(model.with_entity(_embedded(model.entity, own)), anchors, relations, side)
-    return _Sample(asked, model, targets, negatives, side, dims)
+    return _Sample(asked, model, targets, negatives, side, dims, entities=distinct)
 
 
 def _with_safe_pool(sample: _Sample, table: Tensor) -> _Sample:
@@ -212,7 +213,16 @@ def _read_distinct(sample: _Sample, entity: Tensor | None) -> _Sample:
         model=sample.model.with_entity(rows),
         targets=targets,
         negatives=negatives.view(sample.negatives.shape),
+        entities=distinct,
     )
+
+
+def _with_own_bias(candidates: Candidates, sample: _Sample) -> Candidates:
+    """Leave of a bias of all entities what is of those whose rows the model has."""
+    bias, entities = candidates.bias, sample.entities
+    if bias is None or entities is None or len(bias) in (1, len(candidates.table)):
+        return candidates
+    return replace(candidates, bias=_embedded(bias[:, None], entities)[:, 0])
 
 
 def _embedded(table: Tensor, ids: Tensor) -> Tensor:
@@ -249,7 +259,7 @@ def _scores_of(sample: _Sample) -> Scores:
 
     def at(crop: int | None, widths: list[int] | None, candidates: Candidates) -> Scores:
         queries = sample.asked.queries(crop)
-        candidates = with_gamma(candidates, model, queries.dtype)
+        candidates = with_gamma(_with_own_bias(candidates, sample), model, queries.dtype)
         score = _pool_scores if sample.is_pool else _row_scores
         return score(queries, candidates, sample, widths)
 
@@ -272,7 +282,8 @@ def _scores_of(sample: _Sample) -> Scores:
 def _negatives_of(sample: _Sample, loss: NegativesFormula) -> NegativeTerms:
     """Return what the negatives of a sample without crops add to a loss."""
     queries, model, kernel = sample.asked.queries(None), sample.model, loss.fused()
-    candidates = with_gamma(candidates_at(model, sample.side, None), model, queries.dtype)
+    candidates = _with_own_bias(candidates_at(model, sample.side, None), sample)
+    candidates = with_gamma(candidates, model, queries.dtype)
     if kernel is None or not fuses_negatives(queries, candidates.bias, sample.negatives):
         score = _pool_scores if sample.is_pool else _row_scores
         return loss.terms(*score(queries, candidates, sample, None))

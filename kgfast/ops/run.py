@@ -31,6 +31,7 @@ from kgfast.kernels.operands import (
     Gradients,
     Known,
     Lists,
+    NamedRows,
     Need,
     Operands,
     Prepared,
@@ -209,20 +210,18 @@ def backward(
     index: Tensor | None = None,
     *,
     need: Need,
-    rows_only: bool = False,
-    besides: Tensor | None = None,
+    rows: NamedRows | None = None,
     backend: str | None = None,
 ) -> Gradients:
     """Return gradients of :func:`scores`; see :meth:`kgfast.kernels.backend.Backend.backward`."""
     if not grad.numel():
-        none = _no_gradients(operands, index, need, rows_only=rows_only)
-        return none.besides(besides)
+        none = _no_gradients(operands, index, need, rows_only=rows is not None)
+        return none if rows is None else none.of_rows(rows)
     if not any(need):
         return Gradients()
     with _serving(operands, backend) as chosen:
         grad = grad.resolve_neg().contiguous()
-        given = operands, grad, index
-        return chosen.backward(*given, need=need, rows_only=rows_only, besides=besides)
+        return chosen.backward(operands, grad, index, need=need, rows=rows)
 
 
 def _no_gradients(

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from kgfast.kernels.checks import inside_of
-from kgfast.kernels.operands import Gradients, Need, Operands
+from kgfast.kernels.operands import Gradients, NamedRows, Need, Operands
 from kgfast.ops import differentiable as common
 from kgfast.ops import run
 from kgfast.ops.checks import check_device, check_index, check_operands, check_tensor, safe_rows
@@ -246,10 +246,9 @@ def _indexed_backward(args: SimpleNamespace) -> tuple[Tensor | None, ...]:
     operands = run.operands_of(args.queries, args.table, args.score, None, args.factor, args.dims)
     # The forward may have been unchecked, which a backward cannot know: force the index again.
     index = inside_of(args.index, len(args.table)).contiguous()
-    need, options = Need(args.need[0], args.need[1], args.need[3]), {"backend": args.backend}
-    if args.sparse:
-        options |= {"rows_only": True, "besides": args.besides}
-    made = run.backward(operands, args.grad, index, need=need, **options)
+    need = Need(args.need[0], args.need[1], args.need[3])
+    rows = NamedRows(args.besides) if args.sparse else None
+    made = run.backward(operands, args.grad, index, need=need, rows=rows, backend=args.backend)
     of_bias = bias_gradient_of(args.grad, index, args.bias) if args.need[2] else None
     return (
         made.queries,

@@ -6,6 +6,7 @@ shrinks under a run is an error where a mapped one ends the process.
 
 import os
 import threading
+from abc import abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,9 +80,9 @@ class InFile(Rows):
         """Say where a row is."""
         return f"{self.path}: row {row}"
 
+    @abstractmethod
     def _fill(self, start: int, out: Tensor) -> None:
         """Read rows that are there."""
-        raise NotImplementedError
 
     def _stat(self) -> tuple[int, int]:
         found = os.stat(self.path)

@@ -1,5 +1,6 @@
 """Protocol of tables, whose rows are read by block or id, never all at once; tensors as tables."""
 
+from abc import ABC, abstractmethod
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import torch
@@ -50,7 +51,7 @@ class WritableTable(Table, Protocol):
         ...
 
 
-class Rows:
+class Rows(ABC):
     """Base of this package's tables, with the attributes of a tensor that models read.
 
     Attributes
@@ -75,19 +76,19 @@ class Rows:
         """Return the bytes of a row."""
         return self.shape[1] * self.dtype.itemsize
 
+    @abstractmethod
     def block(self, start: int, stop: int) -> Tensor:
         """Return rows as :meth:`Table.block` does."""
-        raise NotImplementedError
 
+    @abstractmethod
     def rows(self, ids: Tensor) -> Tensor:
         """Return rows as :meth:`Table.rows` does."""
-        raise NotImplementedError
 
     def read_into(self, start: int, out: Tensor) -> None:
         """Fill ``out [n, G]``, contiguous, with the rows from ``start`` on."""
         out.copy_(self.block(start, start + len(out)))
 
-    def give_back(self, start: int, stop: int) -> None:
+    def give_back(self, start: int, stop: int) -> None:  # noqa: B027
         """Let the system forget the pages of a range of rows, of a table that lies in files."""
 
     def where(self, row: int) -> str:

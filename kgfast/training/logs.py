@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self, TextIO
 
 from kgfast.text import reading, shown
-from kgfast.whole_files import write_whole
+from kgfast.whole_files import clear_beside, write_whole
 
 COLUMNS = ("step", "epoch", "time", "split", "dim", "loss", "lr")
 METRICS = ("mrr", "mr", "median_rank", "hits@1", "hits@3", "hits@10", "amr", "amri")
@@ -136,7 +136,8 @@ def _csv_line(values: list[Any]) -> str:
 
 
 def _rewritten(path: Path, text: str) -> TextIO:
-    """Write a file and open it for appending."""
+    """Write a file, which nobody else writes, and open it for appending."""
+    clear_beside(path)
     write_whole(path, lambda beside: beside.write_text(text, encoding="utf-8"))
     return path.open("a", encoding="utf-8", newline="")
 

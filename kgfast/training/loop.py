@@ -35,7 +35,7 @@ from kgfast.training.divergence import describe, first_bad_row
 from kgfast.training.logs import Logs
 from kgfast.training.objective import MODES
 from kgfast.training.optimizer import Optimizer
-from kgfast.training.processes.placement import ALONE, Placement
+from kgfast.training.processes.placement import Placement
 from kgfast.training.schedule import QUERIES, Deadline, Interrupts, Patience, Schedule, gain
 
 _AMP = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -43,6 +43,14 @@ _UNREAD = 1.0  # seconds of steps whose losses are unread, at most, where time i
 _WITH_LARGE_OPERATORS = (ConvE, RESCAL, MED)  # of torch, in queries or in the loss of sub-models
 
 Metrics = dict[str, float]
+
+
+class InFolder(NamedTuple):
+    """Folder of a run, the graph that it stores, and whether its newest checkpoint is resumed."""
+
+    folder: RunFolder
+    graph: RunGraph
+    resume: bool
 
 
 class _Unread(NamedTuple):
@@ -63,18 +71,12 @@ class Run:
     model : Model
     placement : Placement
         How processes divide the run.
-    folder : RunFolder, optional
+    deadline : Deadline
+        The time left for steps.
+    stored : InFolder, optional
         The folder for logs and checkpoints; without one nothing is written.
-    graph : RunGraph, optional
-        The graph that the folder stores.
     progress : bool
         Show a progress bar.
-    resume : bool
-        Resume from the newest checkpoint of the folder, if there is one.
-    began : float, optional
-        When this invocation began, by ``time.perf_counter()``; now by default.
-    tests : bool
-        Leave time to rank the test set at the end.
 
     Attributes
     ----------
@@ -105,17 +107,16 @@ class Run:
         config: Config,
         dataset: Dataset,
         model: Model,
-        placement: Placement = ALONE,
+        placement: Placement,
+        deadline: Deadline,
         *,
-        folder: RunFolder | None = None,
-        graph: RunGraph | None = None,
+        stored: InFolder | None = None,
         progress: bool = False,
-        resume: bool = False,
-        began: float | None = None,
-        tests: bool = True,
     ) -> None:
         self._config, self._dataset, self._model = config, dataset, model
-        self._placement, self._folder, self.graph = placement, folder, graph
+        self._placement, self._deadline = placement, deadline
+        self._folder = folder = None if stored is None else stored.folder
+        self.graph = None if stored is None else stored.graph
         self._shows_progress = progress and placement.leads
         _check_sizes(model, dataset, placement)
         device = model.entity.device
@@ -156,26 +157,27 @@ class Run:
             optimizer=self._optimizer,
             schedule=self._schedule,
             patience=self._patience,
-            graph=graph,
+            graph=self.graph,
             placement=placement,
         )
-        checkpoint = folder.load_last(self._kept.check) if folder is not None and resume else None
+        checkpoint = None
+        if stored is not None and stored.resume:
+            checkpoint = stored.folder.load_last(self._kept.check)
         self.resumed = checkpoint is not None
         self.state = State() if checkpoint is None else self._kept.load(checkpoint)
         placement.check_same({"the step that is resumed": self.state.step})
         if folder is not None and self.resumed and placement.leads:
             folder.finish_save({"step": self.state.step}, train.keep)
-        at_the_end = ("valid", config.dataset.test_on) if tests else ("valid",)
-        count = sum(len(dataset.split(split)) for split in at_the_end)
-        self._deadline = Deadline(train, time.perf_counter() if began is None else began, count)
         self._is_out_of_time = False
         if self.resumed and train.max_total_minutes is not None and not self.is_over():
             self._check_time(self._deadline.total_is_up)  # max_minutes leaves time for a step
-        if folder is not None and not self.resumed:
-            if folder.holds_a_run():
-                raise ValueError(f"{folder.path} holds a run: resume it, or use another folder")
-            if placement.leads:
-                folder.write_config(config)
+        if folder is not None and not self.resumed and folder.holds_a_run():
+            raise ValueError(f"{folder.path} holds a run: resume it, or use another folder")
+        if stored is not None and placement.leads:
+            if not self.resumed:
+                stored.folder.write_config(config)
+            if not (self.resumed and stored.folder.graph.exists()):
+                stored.folder.write_graph(stored.graph)
 
     def train(self, pauses: Callable[[], bool] | None = None) -> bool:
         """Make the steps that are left; return False if the run was interrupted.

@@ -21,8 +21,9 @@ from kgfast.training.checkpoint.run_folder import RunFolder
 from kgfast.training.checkpoint.run_graph import RunGraph
 from kgfast.training.config import Config
 from kgfast.training.divergence import first_bad_row
-from kgfast.training.loop import Run
+from kgfast.training.loop import InFolder, Run
 from kgfast.training.processes.choice import placed
+from kgfast.training.schedule import Deadline
 
 
 @dataclass(frozen=True, repr=False)
@@ -234,25 +235,22 @@ class Trainer:
         ``tests`` says that the caller ranks the test set at the end.
         """
         began = time.perf_counter() - self._seconds_preparing
-        leads = self.placement.leads
         with self.placement.telling(), self._locked(), _threads(self.config.threads):
-            graph = self._graph_of_the_run(resume, trust_data)
-            run = Run(
+            stored = None
+            if self.folder is not None:
+                graph = self._graph_of_the_run(self.folder, resume, trust_data)
+                stored = InFolder(self.folder, graph, resume)
+            at_the_end = ("valid", self.config.dataset.test_on) if tests else ("valid",)
+            count = sum(len(self.dataset.split(split)) for split in at_the_end)
+            yield Run(
                 self.config,
                 self.dataset,
                 self.model,
                 self.placement,
-                folder=self.folder,
-                graph=graph,
+                Deadline(self.config.train, began, count),
+                stored=stored,
                 progress=self.progress,
-                resume=resume,
-                began=began,
-                tests=tests,
             )
-            folder = self.folder
-            if folder and graph and leads and not (run.resumed and folder.graph.exists()):
-                folder.write_graph(graph)
-            yield run
 
     def _locked(self) -> AbstractContextManager[None]:
         """Lock the folder, in the process that writes it."""
@@ -260,18 +258,16 @@ class Trainer:
             return nullcontext()
         return self.folder.locked()
 
-    def _graph_of_the_run(self, resume: bool, trust_data: bool) -> RunGraph | None:
+    def _graph_of_the_run(self, folder: RunFolder, resume: bool, trust_data: bool) -> RunGraph:
         """Return the graph of the run folder, after reading the dataset through it."""
-        if self.folder is None:
-            return None
-        if not (resume and self.folder.holds_a_run()):
+        if not (resume and folder.holds_a_run()):
             return RunGraph(self.dataset)
-        graph = self.folder.load_graph()
+        graph = folder.load_graph()
         if graph is not None:
             self.dataset = graph.read(self.dataset, f"dataset {self.dataset.name}")
         elif not trust_data:
             raise ValueError(
-                f"{self.folder.path} does not say which graph it began with ({self.folder.graph} "
+                f"{folder.path} does not say which graph it began with ({folder.graph} "
                 f"is missing, as in runs of an earlier kgfast): if {self.dataset.name} is as it "
                 "was then, go on with --trust-data (trust_data=True)"
             )

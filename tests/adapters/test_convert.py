@@ -5,15 +5,14 @@ import json
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import kgfast
 from kgfast.adapters.convert import convert
 from kgfast.adapters.dglke import load_dglke
 from kgfast.adapters.libkge_checkpoints import load_libkge, read_libkge
 from kgfast.adapters.official_runs import load_official
-from kgfast.cli import app
 from support import libkge_files
+from support.commands import error_of, run
 
 ENTITIES, RELATIONS, DIM = 20, 3, 4
 NAMES = ([f"e{i}" for i in range(ENTITIES)], [f"r{i}" for i in range(RELATIONS)])
@@ -96,24 +95,20 @@ def test_models_with_inverse_relations(tmp_path):
 def test_the_commands(tmp_path):
     source, out = official(tmp_path / "theirs"), tmp_path / "ours"
     folder = data(tmp_path / "graph")
-    run = CliRunner().invoke(
-        app, ["convert", str(source), "--out", str(out), "--data", str(folder)]
-    )
-    assert run.exit_code == 0, run.output
+    done = run("convert", source, "--out", out, "--data", folder)
+    assert done.exit_code == 0, done.output
     assert json.loads((out / "entities.json").read_text()) == NAMES[0]
-    run = CliRunner().invoke(app, ["evaluate", str(out), "--data", str(folder)])
-    assert run.exit_code == 0, run.output
+    done = run("evaluate", out, "--data", folder)
+    assert done.exit_code == 0, done.output
     dataset = kgfast.datasets.load(folder)
     ranks = kgfast.rank(kgfast.load_run(out).model, dataset.test, known=dataset.known())
-    assert f"{ranks.mrr:.4f}" in run.output
-    assert "numbered" not in run.output
+    assert f"{ranks.mrr:.4f}" in done.output
+    assert "numbered" not in done.output
     convert(source, tmp_path / "unnamed")
-    run = CliRunner().invoke(app, ["evaluate", str(tmp_path / "unnamed"), "--data", str(folder)])
-    assert "unnamed does not name its entities and relations: rows are taken" in run.output
-    assert f"numbered as in {folder}" in run.output
-    run = CliRunner().invoke(app, ["convert", str(source), "--out", str(out)])
-    assert run.exit_code == 2
-    assert "is there already" in run.output
+    said = run("evaluate", tmp_path / "unnamed", "--data", folder).output
+    assert "unnamed does not name its entities and relations: rows are taken" in said
+    assert f"numbered as in {folder}" in said
+    assert "is there already" in error_of("convert", source, "--out", out)
 
 
 def test_names_of_packages(tmp_path):

@@ -1,5 +1,6 @@
 """Tables as DGL-KE saves them, scored by its equations."""
 
+import errno
 import json
 import math
 from pathlib import Path
@@ -10,6 +11,7 @@ import torch
 
 import kgfast
 from kgfast.adapters.dglke import load_dglke
+from support.processes import finish, run_script
 
 ENTITIES, RELATIONS, DIM, GAMMA = 30, 3, 4, 7.0
 WIDTHS = {
@@ -104,6 +106,35 @@ def test_tables_are_mapped_not_read(tmp_path):
     ]
     assert str(tmp_path / "graph_TransE_entity.npy") in mapped
     assert model.gamma == GAMMA
+
+
+def test_writing_to_a_mapped_table_leaves_the_file(tmp_path):
+    """Write in a process of its own: to memory that only reads, this ends it."""
+    write(tmp_path, "TransE")
+    script = f"""
+        import torch
+        from kgfast.adapters.dglke import load_dglke
+
+        model = load_dglke({str(tmp_path)!r})
+        for table in (model.entity.detach(), model.relation.detach()):
+            before = table.clone()
+            assert torch.equal(table.add_(1.0), before + 1.0)
+        print("written")
+    """
+    assert finish(run_script(script)) == "written\n"
+    model = load_dglke(tmp_path)
+    for loaded, table in zip((model.entity, model.relation), tables("TransE"), strict=True):
+        assert torch.equal(loaded.detach(), torch.from_numpy(table))
+
+
+def test_a_file_larger_than_memory_may_be_read_in_blocks(tmp_path, monkeypatch):
+    def load(path, **options):
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    write(tmp_path, "TransE")
+    monkeypatch.setattr(np, "load", load)
+    with pytest.raises(MemoryError, match=r"entity.npy: larger than memory; as_table=True"):
+        load_dglke(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["RotatE", "TransE_l1"])

@@ -63,19 +63,6 @@ def test_every_entry_of_the_trace(name, ties, graph, tmp_path):
             assert as_text(own) == as_text(expected)
 
 
-def test_a_class_of_ties_that_there_is_none_of(graph, tmp_path):
-    from kge.job import EvaluationJob
-
-    import kgfast.adapters.libkge  # noqa: F401
-
-    config = made("complex", graph, tmp_path).config
-    config.set("modules", ["kge.job", "kgfast.adapters.libkge"])
-    config.set("entity_ranking.class_name", "KgfastEntityRankingJob")
-    config.set("user.kgfast_ties", "loose", create=True)
-    with pytest.raises(ValueError, match=r"user.kgfast_ties must be exact or fuzzy; got 'loose'"):
-        EvaluationJob.create(config, graph, model=None)
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_checkpoints(name, graph, tmp_path):
     from kge.util import package  # noqa: F401

@@ -2,7 +2,6 @@
 
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +9,7 @@ import torch
 
 import kgfast
 from kgfast.adapters.official_runs import load_official
+from support.libkge_files import Bomb
 
 ENTITIES, RELATIONS, DIM, GAMMA = 7, 3, 4, 6.0
 WIDTHS = {"RotatE": (2, 1), "TransE": (1, 1), "DistMult": (1, 1), "ComplEx": (2, 2)}
@@ -150,16 +150,6 @@ def test_what_cannot_stay_in_the_file(tmp_path):
 
 def test_it_is_public():
     assert kgfast.load_official is load_official
-
-
-class Bomb:
-    """Touches a file when it is unpickled."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return Path.touch, (self.path,)
 
 
 def test_a_checkpoint_runs_nothing(tmp_path):

@@ -9,8 +9,18 @@ from support.paths import BENCHMARKS, ROOT
 
 RESULTS = BENCHMARKS / "results"
 NAMES = (
-    *("readme", "config", "graphs", "influence", "losses", "med_rscf", "options", "path_star"),
-    *("paths", "predictions", "pykeen", "reliability", "results", "scale", "search", "tiers"),
+    *("readme", "config", "gpu", "graphs", "influence", "losses", "med_rscf", "options"),
+    *(
+        "path_star",
+        "paths",
+        "predictions",
+        "pykeen",
+        "reliability",
+        "results",
+        "scale",
+        "search",
+        "tiers",
+    ),
 )
 ABOUT = {
     "machine": {"device": "cpu", "name": "a machine", "threads": 3, "cores": 2},

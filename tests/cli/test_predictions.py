@@ -283,9 +283,7 @@ def test_tables_that_score_no_relations(trained, root, tmp_path, monkeypatch):
     out = tmp_path / "official"
     run("export", trained, "--to", "official", "--out", out)
     scorer = kgfast.BlockScorer(print, 12, 2, sides=("head", "tail"))
-    monkeypatch.setattr(
-        "kgfast.adapters.official_runs.load_official", lambda _, as_table: scorer
-    )
+    monkeypatch.setattr("kgfast.adapters.official_runs.load_official", lambda _, as_table: scorer)
     result = run("evaluate", out, "--data", root / "ring", "--side", "relation")
     line = result.stderr.splitlines()[-1]
     assert line == "error: print of this BlockScorer scores head, tail, not relation"

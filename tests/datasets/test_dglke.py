@@ -33,12 +33,6 @@ def test_suffixes(tmp_path: Path, suffix: str) -> None:
     check(write_dglke(tmp_path, suffix=suffix))
 
 
-def test_a_table_of_dglke_belongs_to_its_names(tmp_path: Path) -> None:
-    """Read as plain TSV, ids were sorted names: row 0 was ann's."""
-    dataset = load(write_dglke(tmp_path))
-    assert [dataset.entities["zoe"], dataset.entities["ann"]] == [0, 1]
-
-
 def test_gzip_crlf_and_spaces_at_the_ends(tmp_path: Path) -> None:
     """DGL-KE strips lines, and opens files with universal line ends."""
     write_dglke(tmp_path)

@@ -1,8 +1,6 @@
 """Data files that lie: one line with file and line, cut to a screen; bounded memory and time."""
 
 import gzip
-import random
-import re
 import time
 import tracemalloc
 from pathlib import Path
@@ -13,15 +11,12 @@ from kgfast.datasets import load
 from kgfast.datasets.data_files import DataFile
 from kgfast.datasets.lines import _integers, _walked
 from support.data_folders import (
-    LAYOUTS,
     Layout,
     libkge,
-    mutated,
     official,
     openke,
     plain,
     write,
-    write_dglke,
 )
 
 SCREEN = 600  # characters that fit a message
@@ -171,44 +166,3 @@ def test_the_limit_can_be_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setenv("KGFAST_MAX_BYTES", said)
         with pytest.raises(ValueError, match=r"KGFAST_MAX_BYTES must be a number of bytes"):
             load(tmp_path)
-
-
-def check_mutations(root: Path, seeds: range) -> None:
-    """A mutated folder is read, or refused in a line or two: no other error, never a long one."""
-    folders: list[Path] = []
-    for i, layout in enumerate(LAYOUTS.values()):
-        folders.append(root / str(i))
-        folders[-1].mkdir()
-        write(folders[-1], layout())
-    folders.append(root / "dglke")
-    folders[-1].mkdir()
-    write_dglke(folders[-1], "thr", ";")
-    for seed in seeds:
-        rng = random.Random(seed)
-        folder = rng.choice(folders)
-        path = rng.choice(sorted(folder.iterdir()))
-        raw = path.read_bytes()
-        damaged = raw
-        for _ in range(rng.randint(1, 3)):
-            damaged = mutated(damaged, rng)
-        path.write_bytes(damaged)
-        try:
-            dataset = load(folder)
-        except (ValueError, FileNotFoundError) as error:
-            message = str(error)
-            assert len(message) <= SCREEN + 400, (seed, message)
-            assert "\n" not in message, (seed, message)
-            assert re.match(rf"{re.escape(str(path.parent))}[/:]", message), (seed, message)
-        else:
-            assert all(len(it.hrt.shape) == 2 for it in (dataset.train, dataset.valid)), seed
-        finally:
-            path.write_bytes(raw)
-
-
-def test_mutated_folders(tmp_path: Path) -> None:
-    check_mutations(tmp_path, range(300))
-
-
-@pytest.mark.slow
-def test_many_mutated_folders(tmp_path: Path) -> None:
-    check_mutations(tmp_path, range(300, 20_000))

@@ -148,9 +148,7 @@ class TestWhereTheyAreShown:
 
     def test_results_in_a_notebook(self, labelled):
         loaded = kgfast.load_run(labelled)
-        top = kgfast.topk(
-            loaded.model, heads=[3], relations=0, k=12, vocabulary=loaded.vocabulary
-        )
+        top = kgfast.topk(loaded.model, heads=[3], relations=0, k=12, vocabulary=loaded.vocabulary)
         assert "(e3 (the 3th), next (comes after), ?)" in repr(top)
         assert "e3 (the 3th)" in top._repr_html_()
         assert {name for name, _ in top[0]} == {f"e{i}" for i in range(RING)}

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from kgfast.datasets import Dataset, load
-from kgfast.graph import Triples, Vocabulary
 from support.data_folders import (
     ENTITIES,
     LAYOUTS,
@@ -237,14 +236,3 @@ def test_benchmarks(folder: str, sizes: tuple[int, ...], entities_in_train: int)
     indptr, indices = dataset.known().exclude(test.head_ids, test.relation_ids, "tail")
     for i, (h, r, _) in enumerate(test):
         assert indices[indptr[i] : indptr[i + 1]].tolist() == sorted(tails[h, r])
-
-
-def test_benchmark_names(tmp_path: Path) -> None:
-    if not (DATA / "wn18rr").is_dir():
-        pytest.skip(f"the benchmark data is not in {DATA}")
-    dataset = load(DATA / "wn18rr")
-    first = (DATA / "wn18rr" / "train.txt").read_text().split("\n", 1)[0].split("\t")
-    assert isinstance(dataset.entities, Vocabulary)
-    assert isinstance(dataset.train, Triples)
-    h, r, t = dataset.train[0]
-    assert [dataset.entities.name(h), dataset.relations.name(r), dataset.entities.name(t)] == first

@@ -225,16 +225,6 @@ BAD = {
     "sides": (lambda: make(sides=("tails",)), ValueError, "sides must be some of"),
     "crop": (lambda: rank(make(), [(0, 0, 1)], dims=1), ValueError, "BlockScorer has no crops"),
     "triple": (lambda: rank(make(), [(0, 0, 6)]), ValueError, "triples"),
-    "subset": (
-        lambda: rank(make(), [(0, 0, 1)], candidate_ids=[1, 1]),
-        ValueError,
-        "must not repeat",
-    ),
-    "subset id": (
-        lambda: rank(make(), [(0, 0, 1)], candidate_ids=[7]),
-        ValueError,
-        r"candidate_ids\[0\] must be in 0 .. 5",
-    ),
     "a side": (
         lambda: rank(make(sides=("tail",)), [(0, 0, 1)]),
         NotImplementedError,

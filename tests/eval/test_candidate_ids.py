@@ -128,9 +128,11 @@ def test_answers_come_from_the_lists(backend, dtype):
 
 def test_relations_are_ranked_among_all_and_answered_from_lists():
     ids = torch.tensor([[0, 2]]).repeat(T, 1)
-    sides = ("head", "relation", "tail")
-    ranks = rank(model(), triples(), sides=sides, candidate_ids=ids)
-    assert (ranks.side("relation").num_candidates == R).all()
+    alone = rank(model(), triples(), sides=("relation",))
+    for given in (ids, [0, 2]):
+        ranks = rank(model(), triples(), sides=("head", "relation", "tail"), candidate_ids=given)
+        assert torch.equal(ranks.side("relation").greater, alone.greater)
+        assert (ranks.side("relation").num_candidates == R).all()
     found = topk(model(), heads=triples()[:, 0], tails=triples()[:, 2], k=2, candidate_ids=ids)
     assert found.ids.sort(1).values.tolist() == ids.tolist()
     allowed = TypeConstraints.from_mapping({})

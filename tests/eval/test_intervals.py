@@ -97,7 +97,7 @@ def test_memory_of_a_million_triples():
         ranks = Ranks(greater, none, candidates, ("head", "tail"), triples)
         ranks._part(slice(50)).intervals(samples=5)  # libraries that it loads
         with PeakMemory("cpu") as peak:
-            ranks.intervals(samples=12)
+            ranks.intervals(samples=6)
         print(peak.bytes)
     """
     large = int(finish(run_script(script), timeout=300))
@@ -118,11 +118,11 @@ def test_memory_does_not_grow_with_the_samples():
         triples = torch.zeros(100_000, 3, dtype=torch.int64)
         a, b = (Ranks(it, none, candidates, ("head", "tail"), triples) for it in (greater, none))
         for call in (a.intervals, lambda samples: kgfast.compare(a, b, samples=samples)):
-            call(samples=40)
+            call(samples=10)
             with PeakMemory("cpu") as few:
-                call(samples=40)
+                call(samples=10)
             with PeakMemory("cpu") as many:
-                call(samples=400)
+                call(samples=100)
             print(few.bytes, many.bytes)
     """
     for line in finish(run_script(script), timeout=300).splitlines():

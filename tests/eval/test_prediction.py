@@ -1,7 +1,5 @@
 """topk(): golden answers, the properties of any prediction, every argument, the result object."""
 
-import sys
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -165,12 +163,6 @@ def test_a_dataset_is_a_vocabulary():
     top = topk(model, heads=graph.test.head_ids, relations=graph.test.relation_ids, k=3)
     assert top.named(graph)[0][0][0].startswith("entity_")
     assert top.to_frame(graph.test)["relation"].iloc[0] in graph.relations
-
-
-def test_to_frame_without_pandas(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ImportError, match="pandas"):
-        topk(line(), heads=0, relations=0, k=1).to_frame()
 
 
 def test_indexing_and_moving():

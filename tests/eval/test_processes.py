@@ -67,20 +67,25 @@ def test_two_teams_share_queries_that_are_one_batch():
     assert_like_one("RotatE", [(0, 97), (0, 97)])
 
 
+SPANS = [
+    [(0, 97)],
+    [(0, 97), (0, 97)],
+    [(96, 97), (0, 96)],
+    [(0, 97), (0, 97), (0, 97)],
+    [(0, 30), (30, 97), (0, 0)],
+    [(0, 50), (50, 97), (0, 50), (50, 97)],
+    [(0, 1), (1, 40), (40, 41), (41, 97)],
+    [(0, 0), (0, 97), (0, 97), (97, 97)],
+]
+OTHERS = ["TransE", "DistMult", "ComplEx", "Reciprocal"]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["RotatE", "TransE", "DistMult", "ComplEx", "Reciprocal"])
 @pytest.mark.parametrize(
-    "spans",
-    [
-        [(0, 97)],
-        [(0, 97), (0, 97)],
-        [(96, 97), (0, 96)],
-        [(0, 97), (0, 97), (0, 97)],
-        [(0, 30), (30, 97), (0, 0)],
-        [(0, 50), (50, 97), (0, 50), (50, 97)],
-        [(0, 1), (1, 40), (40, 41), (41, 97)],
-        [(0, 0), (0, 97), (0, 97), (97, 97)],
-    ],
+    ("name", "spans"),
+    [("RotatE", it) for it in SPANS]
+    # shards in another order, and teams of shards
+    + [(name, it) for name in OTHERS for it in (SPANS[2], SPANS[5])],
     ids=str,
 )
 def test_any_number_of_processes(name, spans):

@@ -1,7 +1,6 @@
 """Counts of ranges against rank(): whoever counts them, in whatever order."""
 
 import copy
-import pickle
 
 import pytest
 import torch
@@ -14,24 +13,6 @@ from kgfast.tables import Shard
 from support.shared_out import FileTable, assert_same, example, model_of
 
 SPANS = [(0, 13), (13, 13), (13, 90), (90, 97)]
-
-
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("RotatE", {"dims": 2}),
-        ("DistMult", {"sides": ("tail", "head")}),
-        ("ConvE", {"batch_size": 3}),
-        ("Reciprocal", {"sides": ("head",)}),
-    ],
-)
-def test_merged_ranges_are_the_ranks(name, options, backend):
-    """Other models and candidates: tests/eval/test_sources.py."""
-    graph, model = example(), model_of(name)
-    options = options | {"known": graph.known}
-    expected = kgfast.rank(model, graph.hrt, **options)
-    parts = [count_range(model, graph.hrt, *span, **options) for span in reversed(SPANS)]
-    assert_same(merge(pickle.loads(pickle.dumps(parts)), known=graph.known), expected)
 
 
 def test_only_known_answers_of_the_range_are_asked_for(monkeypatch):

@@ -135,16 +135,6 @@ def test_metrics_never_pool_relations_with_entities():
     assert set(ranks.to_frame()["side"]) == set(SIDES)
 
 
-def test_restricting_entities_leaves_relations_alone():
-    model, triples = MODELS["rotate"](N, R, 4, 0), random_triples(10, N, R)
-    ranks = rank(model, triples, sides=SIDES, candidate_ids=[0, 1, 2])
-    assert torch.equal(
-        ranks.side("relation").greater, rank(model, triples, sides=("relation",)).greater
-    )
-    assert ranks.num_candidates[:, 1].tolist() == [R] * 10
-    assert int(ranks.num_candidates[:, 0].max()) <= 4
-
-
 def test_known_relations_of_a_pair():
     known = KnownTriples([(0, 2, 1), (0, 0, 1), (1, 1, 0), (0, 0, 1)])
     indptr, indices = known.exclude(torch.tensor([0, 1, 9]), torch.tensor([1, 0, 0]), "relation")

@@ -74,8 +74,11 @@ def check(
     grad = grad_of(tuple(wanted.shape))
     precise = own[0] is not None and own[0].dtype == torch.float64
     largest = formula.largest(*double) if isinstance(formula, OfScores) else 0.0
-    # A loss is a difference of numbers as large as a score, which is taken in float64.
-    close(name, found, wanted, plain, precise, largest, remains=CANCELLING * 2.0**-53 * largest)
+    # A loss is a difference of numbers as large as a score, which is taken in float64; a total is
+    # the sum of a query's each.
+    terms = 1 if wanted.ndim or double[0] is None else len(double[0])
+    remains = CANCELLING * 2.0**-53 * largest * terms
+    close(name, found, wanted, plain, precise, largest, remains)
     if not any(needs):
         return
     expect(found.requires_grad, f"{name} does not require a gradient")

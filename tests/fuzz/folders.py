@@ -38,7 +38,8 @@ def dataset(case: Case) -> None:
         _write(case, folder, layout)
         for _ in range(case.pick.randint(0, 3)):
             mutate(case, case.choice(sorted(folder.iterdir())), _TEXTS)
-        found = _bounded(lambda: datasets.load(folder), folder)
+        named = f"{folder}/", f"{folder}:"
+        found = _bounded(lambda: datasets.load(folder), folder, named)
         if found is None:
             return
         for split in (found.train, found.valid, found.test):
@@ -62,14 +63,18 @@ def config(case: Case) -> None:
             mutate(case, path, _YAMLS)
         overrides = [case.choice(_SETS) for _ in range(case.pick.randint(0, 2))]
         case.note(set=overrides)
-        found = _bounded(lambda: Config.from_yaml(path, overrides), folder, lines=40)
+        named = f"{path}:", "--set"
+        found = _bounded(lambda: Config.from_yaml(path, overrides), folder, named, lines=40)
         if not mutations and overrides and set(overrides) <= _LENGTHS:
             both = {it.partition("=")[0] for it in overrides} == {"train.epochs", "train.steps"}
             expect((found is None) == both, "one of steps and epochs is set, or not refused")
 
 
-def _bounded(call: Callable[[], Any], folder: Path, lines: int = 1) -> Any:
-    """Return the result, or None where it was refused as it should be: a line for each mistake."""
+def _bounded(call: Callable[[], Any], folder: Path, named: tuple[str, ...], lines: int = 1) -> Any:
+    """Return the result, or None where it was refused as it should be: a line for each mistake.
+
+    A line of a ValueError begins with the file, as one of ``named``.
+    """
     tracemalloc.start()
     try:
         result = call()
@@ -80,6 +85,8 @@ def _bounded(call: Callable[[], Any], folder: Path, lines: int = 1) -> Any:
         expect(len(found) <= lines, f"{len(found)} lines: {message[:300]!r}")
         expect(all(map(str.strip, found)), f"an empty line: {message[:300]!r}")
         expect(max(map(len, found)) <= 1500, f"{len(message)} characters: {message[:150]!r}")
+        if isinstance(error, ValueError):
+            expect(all(it.startswith(named) for it in found), f"names no file: {message[:300]!r}")
         expect("root:" not in message, f"quotes a file outside of the folder: {message[:300]!r}")
     finally:
         peak = tracemalloc.get_traced_memory()[1]
@@ -129,6 +136,8 @@ _BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
 _COMMON = [
     b"", b"\0", b"\xff\xfe", b"\xef\xbb\xbf", b"\r\n", b"\n\n\n", b"\t\t\t", b"1" * 5000, b"-1",
     b"9" * 30, b"1e400", b"nan", b"x" * 1_000_000, "\u202e\u2028\x1b[2J".encode(), b"#", b"'", b'"',
+    b"\t", b"\n", b"\r", b" ", b"0", b"+1", b"1.5", b"[", b"{", b": ", b"*a", b"&a ", b"!!int ",
+    b"\xff", b"\x85", b"\x0b", b"\xe2\x80\xa8",
 ]  # fmt: skip
 _TEXTS = [
     *_COMMON,

@@ -13,11 +13,9 @@ from torch import Tensor
 
 from kgfast import ops
 from kgfast.kernels import cpu
-from kgfast.kernels.negatives import NegativeLoss
 from kgfast.kernels.scores import get_score
-from kgfast.ops.negatives import fuses_negatives, list_rows, pool_rows
-from support.engines import INTERPRETED, assert_same, host
-from support.flat import operands_of, reference
+from support.engines import assert_same, host
+from support.flat import reference
 from support.problems import DTYPES, RSCF_SCORES, SCORES, no_known
 from support.tensor_cores import adversarial_rows
 from support.waits import count_waits
@@ -160,61 +158,6 @@ def test_autocast_computes_in_float32(device, dtype):
         expected = results_of(name, *args, "rotate")
         with torch.autocast(device, dtype):
             assert_same(results_of(name, *args, "rotate"), expected)
-
-
-@pytest.mark.parametrize("formula", ["nssa", "margin", "logistic"])
-@pytest.mark.parametrize("kind", ["pool", "lists"])
-@pytest.mark.parametrize("score", ["rotate", "l2", "dot"])
-def test_fused_losses_of_negatives(device, score, kind, formula):
-    """More negatives than a tile or a stripe has, some of them masked; two calls are bit-equal."""
-    if device == "cpu" and not INTERPRETED:
-        pytest.skip("the CPU fuses no such loss")
-    rows = sizes(device)[0] // 10
-    queries, table, _ = problem(score, rows, 40, 24)
-    generator = torch.Generator().manual_seed(2)
-    positive, weights = torch.randn(40, generator=generator), torch.rand(40, generator=generator)
-    ids = torch.randint(rows, (40, 200), generator=generator)
-    mask = torch.rand(40, rows if kind == "pool" else 199, generator=generator) < 0.8
-
-    def results(place):
-        loss = NegativeLoss(formula, 0.5, mask.to(place))
-        leaves = [it.to(place, copy=True).requires_grad_() for it in (queries, table)]
-        operands = operands_of(*leaves, score)
-        with ops.use_backend("triton"):
-            assert fuses_negatives(leaves[0], None, ids)
-            if kind == "pool":
-                made, *_ = pool_rows(operands, positive.to(place), loss)
-            else:
-                own = ids.to(place)
-                _, made, _ = list_rows(operands, own[:, 0], own[:, 1:], loss)
-            grads = torch.autograd.grad(made, leaves, weights.to(place))
-        return host([made.detach(), *grads])
-
-    def expected():
-        leaves = [it.double().requires_grad_() for it in (queries, table)]
-        if kind == "pool":
-            scores, own = ops.pairwise_scores(*leaves, score), positive.double()
-        else:
-            scores = ops.indexed_scores(*leaves, ids, score)
-            own, scores = scores[:, 0], scores[:, 1:]
-        made = formula_of(formula, own[:, None], scores, mask)
-        return [made.detach(), *torch.autograd.grad(made, leaves, weights.double())]
-
-    found = results(device)
-    assert_same(found, results(device))
-    for a, b in zip(found, expected(), strict=True):
-        close(a, b, 1e-4)
-
-
-def formula_of(formula, positive, scores, mask):
-    """Return the sum that negatives add to a row, dense, in plain torch."""
-    if formula == "margin":
-        return torch.where(mask, (0.5 - positive + scores).relu(), 0.0).sum(1)
-    terms = torch.nn.functional.softplus(scores)
-    if formula == "logistic":
-        return torch.where(mask, terms, 0.0).sum(1)
-    weights = (0.5 * scores).masked_fill(~mask, -torch.inf).softmax(1).detach()
-    return (weights * terms).sum(1)
 
 
 # What only a GPU has.

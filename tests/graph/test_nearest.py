@@ -7,7 +7,6 @@ import time
 import pytest
 
 from kgfast.graph import Vocabulary, nearest_names
-from kgfast.text import shown
 
 
 @pytest.mark.parametrize(
@@ -19,6 +18,7 @@ from kgfast.text import shown
         ("tihs", "this"),
         ("hypernim", "hypernym"),
         ("Zürch", "Zürich"),
+        ("ZÜRICH", "Zürich"),
         ("a" * 2000, "a" * 1000),
     ],
 )
@@ -49,14 +49,3 @@ def test_among_tens_of_thousands_it_is_found_soon():
     with pytest.raises(ValueError, match=f"did you mean '{names[9]}'"):
         Vocabulary(names)[wanted]
     assert time.process_time() - start < 5
-
-
-def test_a_message_shows_no_more_of_a_name_than_fits():
-    long = "x" * 10**6
-    assert len(shown(long)) < 100
-    assert shown(long).endswith("(1,000,000 characters)")
-    assert shown("ann") == "'ann'"
-    with pytest.raises(ValueError, match="unknown name") as caught:
-        Vocabulary([long, "y"])[long[1:]]
-    assert len(str(caught.value)) < 300
-    assert len(repr(Vocabulary([long]))) < 200

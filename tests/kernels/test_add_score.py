@@ -19,7 +19,7 @@ RUN = (
     "tests/kernels/test_gradients.py",
     "tests/kernels/test_ranks.py",
     "tests/kernels/test_topk.py",
-    "tests/ops/test_bce_total.py",
+    "tests/ops/test_totals.py",
 )
 
 # File by file what stands in it and what is written after that: - sum_d (q_d - c_d)^4.

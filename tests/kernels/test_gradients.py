@@ -1,6 +1,6 @@
 """Scores of pairs, and of rows that an index names, and their gradients, on every engine."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kgfast.kernels.cpu import backward
-from kgfast.kernels.operands import Need
+from kgfast.kernels.operands import NamedRows, Need
 from kgfast.kernels.scores import get_score
 from support.engines import ISAS, NAMES, assert_same, engines, examples
+from support.gradients import check, run
 from support.problems import DTYPES, RSCF_SCORES, SCORES, strided
-from support.sampled import Sampled, assert_close, dense, make_moved, make_sampled, threads
+from support.sampled import Sampled, assert_close, make_moved, make_sampled, threads
 
 ENGINES = ("reference", *ISAS, "baseline", "triton")
 ON_CPU = (*ISAS, "baseline")
@@ -22,75 +23,6 @@ FAST = ("rotate", "dot")  # where kernels are interpreted
 SEEDS = st.integers(0, 2**31 - 1)
 EITHER = pytest.mark.parametrize("is_indexed", [False, True], ids=["pairwise", "indexed"])
 assert set(ENGINES) <= {*NAMES, "reference"}
-
-
-class Result(NamedTuple):
-    """Scores, and gradients of the queries, of the whole table and of the factor."""
-
-    scores: Tensor
-    queries: Tensor | None
-    table: Tensor | None
-    factor: Tensor | None
-
-
-def run(
-    engine, problem: Sampled, grad: Tensor, index: Tensor | None, need=(True, True, True)
-) -> Result:
-    """Return the gradients of an engine; rows of gradients are put where they belong."""
-    given = problem.queries, problem.table, *(() if index is None else (index,)), problem.score
-    if index is None:
-        scores = engine.pairwise_scores(*given, problem.bias, problem.factor, problem.dims)
-        made = engine.pairwise_backward(grad, *given, problem.factor, problem.dims, need)
-        return Result(scores, *made)
-    if not engine.is_triton:  # which reads any strides; for others the operator lays it out
-        given = (*given[:2], index.contiguous(), problem.score)
-    scores = engine.indexed_scores(*given, problem.bias, problem.factor, problem.dims)
-    of_queries, rows, of_factor = engine.indexed_backward(
-        grad, *given, problem.factor, problem.dims, need
-    )
-    ids, of_table = rows or (index.unique(), None)
-    assert torch.equal(ids, index.unique())
-    whole = [
-        None if it is None else it.new_zeros(len(problem.table), it.shape[1]).index_copy(0, ids, it)
-        for it in (of_table, of_factor)
-    ]
-    return Result(scores, of_queries, *whole)
-
-
-def oracle(problem: Sampled, grad: Tensor, index: Tensor | None, dtype: torch.dtype) -> Result:
-    """Return the gradients by torch, in float64 or float32."""
-    leaves = [
-        None if it is None else it.detach().to(dtype, copy=True).requires_grad_()
-        for it in (problem.queries, problem.table, problem.factor)
-    ]
-    queries, table, factor = leaves
-    bias = None if problem.bias is None else problem.bias.to(dtype).expand(len(table))
-    if index is not None:
-        table, factor, bias = (None if it is None else it[index] for it in (table, factor, bias))
-    scores = dense(problem, queries[:, None], table, bias, factor)
-    found = torch.autograd.grad(scores, [it for it in leaves if it is not None], grad.to(dtype))
-    return Result(scores.detach(), *found, *([None] * (3 - len(found))))
-
-
-def check(engine, problem: Sampled, index: Tensor | None = None) -> Result:
-    """Values and gradients against float64; two runs are bit-equal."""
-    shape = (len(problem.queries), len(problem.table) if index is None else index.shape[1])
-    shape = shape if problem.dims is None else (len(problem.dims), *shape)
-    grad = torch.randn(shape, generator=torch.Generator().manual_seed(2))
-    found, exact = run(engine, problem, grad, index), oracle(problem, grad, index, torch.float64)
-    float32 = oracle(problem, grad, index, torch.float32)
-    assert found.scores.dtype == torch.float32
-    # a moved query is turned and scaled in float32 by torch, too: its error is that of the product
-    assert_close(found.scores, exact.scores, float32.scores)
-    likes = problem.queries, problem.table, problem.factor
-    for got, right, like in zip(found[1:], exact[1:], likes, strict=True):
-        assert (got is None) == (right is None)
-        if got is not None:
-            assert got.dtype == like.dtype
-            assert_close(got, right)
-    again = run(engine, problem, grad, index)
-    assert_same(*([it for it in run if it is not None] for run in (again, found)), problem)
-    return found
 
 
 def index_of(problem: Sampled, seed: int) -> Tensor:
@@ -222,10 +154,10 @@ def test_gradients_of_a_span_of_rows_are_those_among_all(engine, score):
     problem, index, grad = given_of(score, 40, 50, 33, True)
     index[0, :50], backward = torch.arange(13), engine.flat.backend.backward
     operands = engine.flat.operands(problem.queries, problem.table, score)
-    whole = backward(operands, grad, index, need=Need(True, True), rows_only=True)
+    whole = backward(operands, grad, index, need=Need(True, True), rows=NamedRows())
     spans = [slice(0, 1), slice(1, 17), slice(17, 17), slice(17, 50)]
     parts = [
-        backward(operands, grad, index, need=Need(False, True), rows_only=True, within=span)
+        backward(operands, grad, index, need=Need(False, True), rows=NamedRows(within=span))
         for span in spans
     ]
     assert torch.equal(torch.cat([part.ids for part in parts]), whole.ids)

@@ -9,38 +9,41 @@ from support.engines import CAN_RUN
 from support.interpreted import run_interpreted
 from support.paths import TESTS
 
-slow = pytest.mark.slow
-FILES = {  # and which of their cases, fast and slow ones, are there
-    "test_adversarial.py": ("not slow",),
-    "test_bounds.py": ("not slow", "slow"),
-    "test_gradients.py": ("not slow", "slow"),
-    "test_float_modes.py": ("slow",),
-    "test_lists.py": ("not slow", "slow"),
-    "test_losses.py": ("not slow", "slow"),
-    "test_ranks.py": ("not slow", "slow"),
-    "test_topk.py": ("not slow", "slow"),
-    "../eval/test_fronts.py": ("slow",),
-    "../ops/test_bf16.py": ("not slow", "slow"),
-    "triton/test_compose.py": ("not slow",),
-    "triton/test_in_place.py": ("not slow", "slow"),
-    "triton/test_negatives.py": ("not slow", "slow"),
-    "triton/test_rscf.py": ("slow",),
-    "triton/test_scores.py": ("not slow", "slow"),
-    "triton/test_scratch.py": ("slow",),
-    "triton/test_split.py": ("not slow",),
-    "triton/test_updates.py": ("not slow",),
-}
+# Files that run together in one process: half of such a process is its start.
+FAST = (
+    ("../ops/test_bf16.py", "test_losses.py", "test_gradients.py", "test_adversarial.py"),
+    ("test_topk.py", "test_ranks.py", "test_lists.py", "test_bounds.py"),
+    (
+        "triton/test_compose.py",
+        "triton/test_in_place.py",
+        "triton/test_negatives.py",
+        "triton/test_scores.py",
+        "triton/test_split.py",
+        "triton/test_updates.py",
+    ),
+)
+SLOW = (
+    ("test_bounds.py", "test_float_modes.py", "../eval/test_fronts.py", "../ops/test_bf16.py"),
+    ("test_gradients.py",),
+    ("test_lists.py",),
+    ("test_losses.py",),
+    ("test_ranks.py",),
+    ("test_topk.py",),
+    ("triton/test_in_place.py", "triton/test_negatives.py", "triton/test_rscf.py"),
+    ("triton/test_scores.py", "triton/test_scratch.py"),
+)
 
 
 @pytest.mark.skipif(CAN_RUN, reason="Triton runs in this process")
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    ("name", "marks"),
-    [
-        pytest.param(name, marks, marks=[slow] if marks == "slow" else [])
-        for name, of_file in FILES.items()
-        for marks in of_file
-    ],
-)
-def test_in_the_interpreter(name: str, marks: str) -> None:
-    run_interpreted(str(TESTS / "kernels" / name), "triton", marks)
+@pytest.mark.parametrize("names", FAST, ids=", ".join)
+def test_in_the_interpreter(names: tuple[str, ...]) -> None:
+    run_interpreted("not slow", *(TESTS / "kernels" / name for name in names))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CAN_RUN, reason="Triton runs in this process")
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("names", SLOW, ids=", ".join)
+def test_slow_ones_in_the_interpreter(names: tuple[str, ...]) -> None:
+    run_interpreted("slow", *(TESTS / "kernels" / name for name in names))

@@ -61,7 +61,7 @@ def run(function, problem: Problem, k: int) -> tuple[torch.Tensor, torch.Tensor]
     return function(queries, table, k, indptr, indices, score, **problem.kwargs)
 
 
-@given(problem=problems(), k=st.sampled_from(COUNTS), tile=st.sampled_from([64, 4096, 1 << 19]))
+@given(problem=problems(), k=st.sampled_from(COUNTS), tile=st.sampled_from([512, 4096, 1 << 19]))
 @settings(max_examples=60)
 def test_the_specification_equals_the_oracle(problem, k, tile):
     check_against_oracle(problem, k, tile)

@@ -16,6 +16,7 @@ from support.loss_models import (
     some_negatives,
     some_triples,
 )
+from support.mistakes import each_of
 
 
 def bce_of(**change):
@@ -41,153 +42,84 @@ def broken():
 
 
 BAD = {
-    "side": (lambda: bce_of(side="both"), ValueError, "side must be 'head' or 'tail'"),
-    "reduction": (lambda: bce_of(reduction="max"), ValueError, "reduction must be one of mean"),
-    "smoothing": (lambda: bce_of(label_smoothing=1.0), ValueError, r"must be in \[0, 1\); got 1.0"),
-    "negative smoothing": (lambda: bce_of(label_smoothing=-0.1), ValueError, r"in \[0, 1\)"),
-    "style": (lambda: bce_of(smoothing_style="keras"), ValueError, "smoothing_style must be one"),
-    "anchors": (
-        lambda: bce_of(anchors=torch.arange(B) + 6),
-        ValueError,
-        r"anchors\[5\] .* 0 .. 10",
-    ),
-    "relations": (
-        lambda: bce_of(relations=torch.full((B,), R)),
-        ValueError,
-        r"relations\[0\] must be in 0 .. 2; got 3",
-    ),
-    "float anchors": (lambda: bce_of(anchors=torch.zeros(B)), TypeError, "anchors must be int64"),
-    "fewer relations": (
-        lambda: bce_of(relations=torch.zeros(2).long()),
-        ValueError,
-        r"relations must have shape \[6\]",
-    ),
-    "fewer positives": (
-        lambda: bce_of(positives=torch.arange(2)),
-        ValueError,
-        r"positives must have shape \[6\]",
-    ),
-    "list of positives": (lambda: bce_of(positives=[1]), TypeError, "positives must be a tensor"),
-    "no positives": (
-        lambda: bce_of(positives=an_empty_row()),
-        ValueError,
-        "row 2 has no positives",
-    ),
-    "positive id": (
-        lambda: bce_of(positives=torch.arange(B) + 6),
-        ValueError,
-        r"positive_indices\[5\] must be in 0 .. 10; got 11",
-    ),
-    "NaN": (
-        lambda: losses.bce(broken(), [(0, 0, 0)]),
-        ValueError,
-        "candidates: row 4 holds a NaN",
-    ),
-    "NaN in cross entropy": (
-        lambda: losses.cross_entropy(broken(), [(0, 0, 0)]),
-        ValueError,
-        "candidates: row 4 holds a NaN",
-    ),
-    "triples": (lambda: nssa_of(triples=torch.full((B, 3), 5)), ValueError, r"triples\[0\]"),
-    "negatives": (
-        lambda: nssa_of(negatives=[1, 2]),
-        TypeError,
-        "negatives must be a tensor; got list",
-    ),
-    "float negatives": (lambda: nssa_of(negatives=torch.zeros(B, K)), TypeError, "must be int64"),
-    "rows of negatives": (
-        lambda: nssa_of(negatives=torch.zeros(2, K).long()),
-        ValueError,
-        r"negatives must have shape \[6, K\], a row per triple, or \[K\]",
-    ),
-    "negatives elsewhere": (
-        lambda: nssa_of(negatives=some_negatives().to("meta")),
-        ValueError,
-        "negatives must be on cpu",
-    ),
-    "negative id": (lambda: nssa_of(negatives=torch.full((B, K), N)), ValueError, "got 11"),
-    "id in the pool": (
-        lambda: nssa_of(negatives=torch.tensor([0, -3])),
-        ValueError,
-        r"negatives\[1\] must be in 0 .. 10; got -3",
-    ),
-    "alpha": (lambda: nssa_of(alpha=-1.0), ValueError, "alpha must be finite and at least 0"),
-    "weights": (lambda: nssa_of(weights=torch.ones(2)), ValueError, r"weights must have shape \[6"),
-    "mask": (lambda: nssa_of(mask=torch.ones(B, K)), ValueError, r"mask must be bool \[6, 4\]"),
-    "margin": (
-        lambda: losses.MarginFormula(margin=float("nan")),
-        ValueError,
-        "margin must be finite",
-    ),
-    "scores": (
-        lambda: losses.LogisticFormula().of_scores(torch.zeros(2), torch.zeros(3, 4)),
-        ValueError,
-        r"positive must be \[..., B\] and negative \[..., B, K\]; got shapes \[2\] and \[3, 4\]",
-    ),
-    "dims": (
-        lambda: losses.sampled_scores(
+    ValueError: {
+        "side must be 'head' or 'tail'": lambda: bce_of(side="both"),
+        "reduction must be one of mean": lambda: bce_of(reduction="max"),
+        r"must be in \[0, 1\); got 1.0": lambda: bce_of(label_smoothing=1.0),
+        r"in \[0, 1\)": lambda: bce_of(label_smoothing=-0.1),
+        r"must be in \[0, 1\); got 2.0": lambda: losses.BCELoss(label_smoothing=2.0),
+        "smoothing_style must be one": lambda: bce_of(smoothing_style="keras"),
+        r"anchors\[5\] .* 0 .. 10": lambda: bce_of(anchors=torch.arange(B) + 6),
+        r"relations\[0\] must be in 0 .. 2; got 3": lambda: bce_of(relations=torch.full((B,), R)),
+        r"relations must have shape \[6\]": lambda: bce_of(relations=torch.zeros(2).long()),
+        r"positives must have shape \[6\]": lambda: bce_of(positives=torch.arange(2)),
+        "row 2 has no positives": lambda: bce_of(positives=an_empty_row()),
+        r"positive_indices\[5\] must be in 0 .. 10; got 11": lambda: bce_of(
+            positives=torch.arange(B) + 6
+        ),
+        "candidates: row 4 holds a NaN": lambda: losses.bce(broken(), [(0, 0, 0)]),
+        "candidates: row 4 holds a NaN or": lambda: losses.cross_entropy(broken(), [(0, 0, 0)]),
+        r"triples\[0\]": lambda: nssa_of(triples=torch.full((B, 3), 5)),
+        r"negatives must have shape \[6, K\], a row per triple, or \[K\]": lambda: nssa_of(
+            negatives=torch.zeros(2, K).long()
+        ),
+        "negatives must be on cpu": lambda: nssa_of(negatives=some_negatives().to("meta")),
+        "got 11": lambda: nssa_of(negatives=torch.full((B, K), N)),
+        r"negatives\[1\] must be in 0 .. 10; got -3": lambda: nssa_of(
+            negatives=torch.tensor([0, -3])
+        ),
+        "alpha must be finite and at least 0": lambda: nssa_of(alpha=-1.0),
+        r"weights must have shape \[6": lambda: nssa_of(weights=torch.ones(2)),
+        r"mask must be bool \[6, 4\]": lambda: nssa_of(mask=torch.ones(B, K)),
+        "margin must be finite": lambda: losses.MarginFormula(margin=float("nan")),
+        r"must be \[..., B\] and negative \[..., B, K\]; got shapes \[2\] and \[3, 4\]": lambda: (
+            losses.LogisticFormula().of_scores(torch.zeros(2), torch.zeros(3, 4))
+        ),
+        "dims must be in 1 .. 6; got 7": lambda: losses.sampled_scores(
             MODELS["rotate"](), some_triples(), some_negatives(), dims=[7]
         ),
-        ValueError,
-        "dims must be in 1 .. 6; got 7",
-    ),
-    "shares": (lambda: losses.smoothed_labels(0.1, "pykeen", 1), ValueError, "more than 1 cand"),
-    "module": (lambda: losses.BCELoss(label_smoothing=2.0), ValueError, r"in \[0, 1\)"),
-    "module alpha": (lambda: losses.NSSALoss(alpha=-1.0), ValueError, "alpha must be finite"),
-    "module margin": (lambda: losses.MarginLoss(margin="x"), TypeError, "margin must be a number"),
-    "module precision": (
-        lambda: losses.CrossEntropyLoss(precision="fp8"),
-        ValueError,
-        "precision must be one of",
-    ),
-    "module style": (lambda: losses.BCELoss(smoothing_style="x"), ValueError, "smoothing_style mu"),
-    "queries without positives": (
-        lambda: bce_of(positives=None),
-        ValueError,
-        r"positives: \(anchors, relations\) have none; give them, or triples \[B, 3\]",
-    ),
-    "queries without targets": (
-        lambda: losses.cross_entropy(MODELS["rotate"](), query_of(some_triples(), "tail")[:2]),
-        ValueError,
-        "targets: .* have none",
-    ),
-    "queries and negatives": (
-        lambda: nssa_of(triples=tuple(some_triples().T[:2])),
-        ValueError,
-        r"triples must have targets, \[B, 3\] or \(anchors, relations, targets\); got",
-    ),
-    "four columns": (
-        lambda: nssa_of(triples=(torch.zeros(B).long(),) * 4),
-        ValueError,
-        r"triples must be \[B, 3\], .*; got a tuple of 4",
-    ),
-    "a list among columns": (
-        lambda: nssa_of(triples=(*some_triples().T[:2], [1] * B)),
-        TypeError,
-        "targets must be a tensor; got list",
-    ),
-    "fewer targets": (
-        lambda: nssa_of(triples=(*some_triples().T[:2], torch.arange(2))),
-        ValueError,
-        r"targets must have shape \[6\]",
-    ),
-    "target id": (
-        lambda: nssa_of(triples=(*some_triples().T[:2], torch.arange(B) + 6)),
-        ValueError,
-        r"targets\[5\] must be in 0 .. 10; got 11",
-    ),
-    "weights of a margin": (
-        lambda: losses.MarginFormula().of_scores(torch.ones(B), torch.ones(B, K), torch.ones(B)),
-        ValueError,
-        "MarginFormula takes no weights",
-    ),
-    "module reduction": (lambda: losses.NSSALoss(reduction="max"), ValueError, "reduction must"),
+        "more than 1 cand": lambda: losses.smoothed_labels(0.1, "pykeen", 1),
+        "alpha must be finite": lambda: losses.NSSALoss(alpha=-1.0),
+        "precision must be one of": lambda: losses.CrossEntropyLoss(precision="fp8"),
+        "smoothing_style mu": lambda: losses.BCELoss(smoothing_style="x"),
+        r"positives: \(anchors, relations\) have none; give them, or triples \[B, 3\]": lambda: (
+            bce_of(positives=None)
+        ),
+        "targets: .* have none": lambda: losses.cross_entropy(
+            MODELS["rotate"](), query_of(some_triples(), "tail")[:2]
+        ),
+        r"triples must have targets, \[B, 3\] or \(anchors, relations, targets\); got": lambda: (
+            nssa_of(triples=tuple(some_triples().T[:2]))
+        ),
+        r"triples must be \[B, 3\], .*; got a tuple of 4": lambda: nssa_of(
+            triples=(torch.zeros(B).long(),) * 4
+        ),
+        r"targets must have shape \[6\]": lambda: nssa_of(
+            triples=(*some_triples().T[:2], torch.arange(2))
+        ),
+        r"targets\[5\] must be in 0 .. 10; got 11": lambda: nssa_of(
+            triples=(*some_triples().T[:2], torch.arange(B) + 6)
+        ),
+        "MarginFormula takes no weights": lambda: losses.MarginFormula().of_scores(
+            torch.ones(B), torch.ones(B, K), torch.ones(B)
+        ),
+        "reduction must": lambda: losses.NSSALoss(reduction="max"),
+    },
+    TypeError: {
+        "anchors must be int64": lambda: bce_of(anchors=torch.zeros(B)),
+        "positives must be a tensor": lambda: bce_of(positives=[1]),
+        "negatives must be a tensor; got list": lambda: nssa_of(negatives=[1, 2]),
+        "must be int64": lambda: nssa_of(negatives=torch.zeros(B, K)),
+        "margin must be a number": lambda: losses.MarginLoss(margin="x"),
+        "targets must be a tensor; got list": lambda: nssa_of(
+            triples=(*some_triples().T[:2], [1] * B)
+        ),
+    },
 }
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_named(name):
-    call, error, message = BAD[name]
+@each_of(BAD)
+def test_bad_input_is_named(error, message, call):
     with pytest.raises(error, match=message):
         call()
 

@@ -18,6 +18,7 @@ from kgfast import (
     losses,
 )
 from kgfast.losses import regularizers, relation_task
+from support.mistakes import each_of
 
 N, R, D = 9, 3, 4
 HRT = torch.tensor([[0, 1, 2], [3, 0, 3], [0, 1, 5], [8, 2, 0]])
@@ -160,37 +161,26 @@ def test_models_that_a_penalty_does_not_fit_are_refused(name):
 
 
 BAD = {
-    "relation": (lambda m: regularizers.n3(m, [(0, R, 1)]), ValueError, "relation 3"),
-    "side": (lambda m: regularizers.l2(m, HRT, side="tails"), ValueError, "side must be"),
-    "reduction": (lambda m: regularizers.l2(m, HRT, reduction="max"), ValueError, "reduction"),
-    "weight": (
-        lambda m: regularizers.dura(m, HRT, product_weight=-1),
-        ValueError,
-        "product_weight must be finite and at least 0; got -1",
-    ),
-    "heads": (
-        lambda m: losses.relation_logits(m, torch.tensor([N]), torch.tensor([0])),
-        ValueError,
-        "heads",
-    ),
-    "tails": (
-        lambda m: losses.relation_logits(m, torch.tensor([0, 1]), torch.tensor([0])),
-        ValueError,
-        "tails",
-    ),
-    "network": (
-        lambda m: losses.relation_logits(
+    ValueError: {
+        "relation 3": lambda m: regularizers.n3(m, [(0, R, 1)]),
+        "side must be": lambda m: regularizers.l2(m, HRT, side="tails"),
+        "reduction": lambda m: regularizers.l2(m, HRT, reduction="max"),
+        "product_weight must be finite and at least 0; got -1": lambda m: regularizers.dura(
+            m, HRT, product_weight=-1
+        ),
+        "heads": lambda m: losses.relation_logits(m, torch.tensor([N]), torch.tensor([0])),
+        "tails": lambda m: losses.relation_logits(m, torch.tensor([0, 1]), torch.tensor([0])),
+    },
+    TypeError: {
+        "ConvE would run its network for every relation": lambda m: losses.relation_logits(
             ConvE.init(N, R, 8, embedding_height=2, seed=0), torch.tensor([0]), torch.tensor([0])
         ),
-        TypeError,
-        "ConvE would run its network for every relation",
-    ),
+    },
 }
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_named(name):
-    call, error, message = BAD[name]
+@each_of(BAD)
+def test_bad_input_is_named(error, message, call):
     with pytest.raises(error, match=message):
         call(MODELS["distmult"](R))
 

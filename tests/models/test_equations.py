@@ -9,6 +9,7 @@ import torch
 
 from kgfast import CP, RESCAL, ComplEx, ConvE, DistMult, RotatE, TransE, losses, rank, topk
 from support.flat import canonical_scores
+from support.mistakes import each_of
 
 N, R, D = 7, 3, 5
 
@@ -29,18 +30,19 @@ def complex_row(row: torch.Tensor, layout: str = "halves") -> list[complex]:
     return [complex(a, b) for a, b in zip(values[:half], values[half:], strict=True)]
 
 
-def assert_scores(model, score_of) -> None:
-    """Both sides of every triple score what the equation says, up to float64 rounding."""
+def assert_scores(model, score_of, rel=1e-12) -> None:
+    """Check every triple from both sides: ``score_of(side, h, r, t)`` is the equation."""
     for r in range(R):
         for side in ("tail", "head"):
             anchors = torch.arange(N)
             queries = model.queries(anchors, torch.full((N,), r), side)
             candidates = model.candidates(side)
-            scores = canonical_scores(queries[:, None], candidates.table, model.score)
+            given = queries[:, None], candidates.table, model.score, candidates.bias
+            scores = canonical_scores(*given)
             for a in range(N):
                 for n in range(N):
                     h, t = (a, n) if side == "tail" else (n, a)
-                    assert scores[a, n].item() == pytest.approx(score_of(h, r, t), rel=1e-12)
+                    assert scores[a, n].item() == pytest.approx(score_of(side, h, r, t), rel=rel)
 
 
 @pytest.mark.parametrize("layout", ["halves", "interleaved"])
@@ -52,7 +54,7 @@ def test_rotate(layout, norm, relation_format):
         entity, relation, gamma=6.0, relation_format=relation_format, norm=norm, layout=layout
     )
 
-    def score(h, r, t):
+    def score(side, h, r, t):
         if relation_format == "complex":
             turn = complex_row(relation[r], layout)
             turn_back = [z.conjugate() for z in turn]
@@ -61,7 +63,7 @@ def test_rotate(layout, norm, relation_format):
             turn = [cmath.exp(1j * p * unit) for p in relation[r].tolist()]
             turn_back = [z.conjugate() for z in turn]
         head, tail = complex_row(entity[h], layout), complex_row(entity[t], layout)
-        if score.side == "tail":
+        if side == "tail":
             differences = [abs(a * z - b) for a, z, b in zip(head, turn, tail, strict=True)]
         else:
             differences = [abs(b * z - a) for a, z, b in zip(head, turn_back, tail, strict=True)]
@@ -69,15 +71,7 @@ def test_rotate(layout, norm, relation_format):
             return -sum(differences)
         return -math.sqrt(sum(x * x for x in differences))
 
-    for side in ("tail", "head"):
-        score.side = side
-        for r in range(R):
-            queries = model.queries(torch.arange(N), torch.full((N,), r), side)
-            scores = canonical_scores(queries[:, None], model.candidates(side).table, model.score)
-            for a in range(N):
-                for n in range(N):
-                    h, t = (a, n) if side == "tail" else (n, a)
-                    assert scores[a, n].item() == pytest.approx(score(h, r, t), rel=1e-12)
+    assert_scores(model, score)
 
 
 @pytest.mark.parametrize("norm", ["l1", "l2"])
@@ -85,7 +79,7 @@ def test_transe(norm):
     entity, relation = tables(D, D)
     power = 1 if norm == "l1" else 2
 
-    def score(h, r, t):
+    def score(_, h, r, t):
         difference = (entity[h] + relation[r] - entity[t]).tolist()
         return -(sum(abs(x) ** power for x in difference) ** (1 / power))
 
@@ -96,7 +90,7 @@ def test_distmult():
     entity, relation = tables(D, D)
     assert_scores(
         DistMult(entity, relation),
-        lambda h, r, t: math.fsum((entity[h] * relation[r] * entity[t]).tolist()),
+        lambda _, h, r, t: math.fsum((entity[h] * relation[r] * entity[t]).tolist()),
     )
 
 
@@ -104,7 +98,7 @@ def test_distmult():
 def test_complex(layout):
     entity, relation = tables(2 * D, 2 * D)
 
-    def score(h, r, t):
+    def score(_, h, r, t):
         parts = zip(
             complex_row(entity[h], layout),
             complex_row(relation[r], layout),
@@ -121,7 +115,7 @@ def test_cp():
     heads, tails = entity.split(D, 1)
     assert_scores(
         CP(entity, relation),
-        lambda h, r, t: math.fsum((heads[h] * relation[r] * tails[t]).tolist()),
+        lambda _, h, r, t: math.fsum((heads[h] * relation[r] * tails[t]).tolist()),
     )
 
 
@@ -129,20 +123,24 @@ def test_rescal():
     entity, relation = tables(D, D * D)
     assert_scores(
         RESCAL(entity, relation),
-        lambda h, r, t: math.fsum(
+        lambda _, h, r, t: math.fsum(
             (entity[h][:, None] * relation[r].view(D, D) * entity[t]).flatten().tolist()
         ),
     )
 
 
-@pytest.mark.parametrize("model", [CP, RESCAL])
-def test_queries_of_few_and_of_many_are_the_same(model):
-    model = model.init(50, 7, 24, seed=1)
-    anchors, relations = torch.arange(50), torch.arange(50) % 7
-    with torch.no_grad():
+@pytest.mark.parametrize(
+    ("model", "dim", "trains"),
+    [(RotatE, 600, True), (RotatE, 600, False), (CP, 24, False), (RESCAL, 24, False)],
+)
+@pytest.mark.parametrize("size", [3, 37])
+def test_queries_of_few_and_of_many_are_the_same(model, dim, trains, size):
+    model = model.init(300, 7, dim, seed=1)
+    anchors, relations = torch.arange(300), torch.arange(300) % 7
+    with torch.set_grad_enabled(trains):
         for side in ("tail", "head"):
             whole = model.queries(anchors, relations, side)
-            parts = zip(anchors.split(3), relations.split(3), strict=True)
+            parts = zip(anchors.split(size), relations.split(size), strict=True)
             assert torch.equal(whole, torch.cat([model.queries(*it, side) for it in parts]))
 
 
@@ -164,39 +162,6 @@ def test_the_head_query_is_the_tail_query_of_the_inverse_relation():
     assert torch.equal(
         model.queries(anchors, relations, "head"), inverse.queries(anchors, relations, "tail")
     )
-
-
-@pytest.mark.parametrize("model", [RotatE, TransE, DistMult, ComplEx, CP, RESCAL])
-@pytest.mark.parametrize("side", ["head", "tail"])
-def test_gradients_of_queries_reach_both_tables(model, side):
-    model = model.init(300, 7, 40 if model is RESCAL else 600, seed=1)
-    anchors, relations = torch.arange(300), torch.arange(300) % 5
-    queries = model.queries(anchors, relations, side)
-    with torch.no_grad():
-        torch.testing.assert_close(model.queries(anchors, relations, side), queries)
-    weight = torch.randn(queries.shape, generator=torch.Generator().manual_seed(0))
-    gradients = torch.autograd.grad((queries * weight).sum(), [model.entity, model.relation])
-    step = 1e-4 * torch.sign(gradients[0])
-    with torch.no_grad():
-        model.entity += step
-        moved = (model.queries(anchors, relations, side) * weight).double().sum()
-        model.entity -= 2 * step
-        moved -= (model.queries(anchors, relations, side) * weight).double().sum()
-    assert moved.item() == pytest.approx((2 * step * gradients[0]).double().sum().item(), rel=1e-2)
-    used = gradients[1].abs().sum(1) > 0
-    assert used.tolist() == [True] * 5 + [False] * 2
-
-
-def test_queries_do_not_depend_on_the_batch():
-    model = RotatE.init(300, 7, 600, seed=1)
-    anchors, relations = torch.arange(300), torch.arange(300) % 7
-    whole = model.queries(anchors, relations, "tail")
-    parts = [
-        model.queries(a, r, "tail")
-        for a, r in zip(anchors.split(37), relations.split(37), strict=True)
-    ]
-    assert torch.equal(whole, torch.cat(parts))
-    assert whole.dtype == torch.float32
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
@@ -256,20 +221,12 @@ def conve_query(model: ConvE, anchor: int, relation: int) -> torch.Tensor:
 def test_conve():
     model = conve().eval()
 
-    def score(h, r, t):
-        if score.side == "tail":
+    def score(side, h, r, t):
+        if side == "tail":
             return (conve_query(model, h, r) @ model.entity[t] + model.bias[t]).item()
         return (conve_query(model, t, R + r) @ model.entity[h] + model.bias[h]).item()
 
-    for score.side in ("tail", "head"):
-        candidates = model.candidates(score.side)
-        for r in range(R):
-            queries = model.queries(torch.arange(N), torch.full((N,), r), score.side)
-            scores = queries @ candidates.table.T + candidates.bias
-            for a in range(N):
-                for n in range(N):
-                    h, t = (a, n) if score.side == "tail" else (n, a)
-                    assert scores[a, n].item() == pytest.approx(score(h, r, t), rel=1e-9)
+    assert_scores(model, score, rel=1e-9)
 
 
 @pytest.mark.parametrize("cast", ["double", "half", "bfloat16", "float"])
@@ -378,30 +335,19 @@ def test_a_model_on_other_rows_shares_the_rest():
     assert model.entity.grad is None
 
 
-@pytest.mark.parametrize("seed", [None, 4])
-def test_conve_init_is_seeded(seed):
-    torch.manual_seed(9)
-    state = torch.get_rng_state()
-    first = ConvE.init(5, 2, 8, embedding_height=2, seed=seed)
-    assert torch.equal(torch.get_rng_state(), state) == (seed is not None)
-    torch.manual_seed(10)
-    second = ConvE.init(5, 2, 8, embedding_height=2, seed=seed)
-    for ours, theirs in zip(first.state_dict().values(), second.state_dict().values(), strict=True):
-        if ours.ndim > 1:
-            assert torch.equal(ours, theirs) == (seed is not None)
-    assert all(parameter.requires_grad for parameter in first.parameters())
-
-
-@pytest.mark.parametrize("model", [RotatE, TransE, DistMult, ComplEx, CP, RESCAL])
+@pytest.mark.parametrize("model", [RotatE, TransE, DistMult, ComplEx, CP, RESCAL, ConvE])
 def test_init_is_seeded_trainable_and_leaves_the_global_generator_alone(model):
-    state = torch.get_rng_state()
-    first, second = model.init(9, 2, 4, seed=5), model.init(9, 2, 4, seed=5)
+    options = {"embedding_height": 2} if model is ConvE else {}
+    dim, state = 8, torch.get_rng_state()
+    first, second, other = (model.init(9, 2, dim, seed=seed, **options) for seed in (5, 5, 6))
     assert torch.equal(torch.get_rng_state(), state)
-    assert torch.equal(first.entity, second.entity)
-    assert not torch.equal(first.entity, model.init(9, 2, 4, seed=6).entity)
-    assert first.entity.requires_grad
-    assert first.relation.requires_grad
-    assert (first.num_entities, first.num_relations, first.dim) == (9, 2, 4)
+    for name, value in first.state_dict().items():
+        assert torch.equal(value, second.state_dict()[name])
+        assert value.ndim < 2 or not torch.equal(value, other.state_dict()[name])
+    assert all(parameter.requires_grad for parameter in first.parameters())
+    assert (first.num_entities, first.num_relations, first.dim) == (9, 2, dim)
+    model.init(9, 2, dim, **options)  # without a seed the global generator draws
+    assert not torch.equal(torch.get_rng_state(), state)
 
 
 def test_rotate_init_range():
@@ -411,93 +357,54 @@ def test_rotate_init_range():
 
 
 BAD = {
-    "odd": (lambda: RotatE(torch.zeros(2, 3), torch.zeros(1, 1)), ValueError, "even number"),
-    "relation width": (
-        lambda: RotatE(torch.zeros(2, 4), torch.zeros(1, 3)),
-        ValueError,
-        "relation must have 2 columns",
-    ),
-    "format": (
-        lambda: RotatE(torch.zeros(2, 4), torch.zeros(1, 2), relation_format="degrees"),
-        ValueError,
-        "relation_format must be one of raw, phase, complex",
-    ),
-    "norm": (lambda: TransE(torch.zeros(2, 4), torch.zeros(1, 4), norm="l3"), ValueError, "norm"),
-    "layout": (
-        lambda: ComplEx(torch.zeros(2, 4), torch.zeros(1, 4), layout="planes"),
-        ValueError,
-        "layout must be one of halves, interleaved",
-    ),
-    "gamma": (
-        lambda: RotatE(torch.zeros(2, 4), torch.zeros(1, 2), gamma=float("nan")),
-        ValueError,
-        "gamma must be finite",
-    ),
-    "axes": (lambda: DistMult(torch.zeros(4), torch.zeros(1, 4)), ValueError, "two axes"),
-    "integers": (
-        lambda: DistMult(torch.zeros(2, 4).long(), torch.zeros(1, 4)),
-        TypeError,
-        "entity must be floating point",
-    ),
-    "array": (lambda: DistMult([[1.0]], torch.zeros(1, 1)), TypeError, "entity must be a tensor"),
-    "devices": (
-        lambda: DistMult(torch.zeros(2, 4), torch.zeros(1, 4, device="meta")),
-        ValueError,
-        "entity is on cpu but relation on meta",
-    ),
-    "halves": (lambda: CP(torch.zeros(2, 3), torch.zeros(1, 1)), ValueError, "even number"),
-    "half as wide": (
-        lambda: CP(torch.zeros(2, 4), torch.zeros(1, 4)),
-        ValueError,
-        "relation must have 2 columns",
-    ),
-    "no matrices": (
-        lambda: RESCAL(torch.zeros(2, 4), torch.zeros(1, 4)),
-        ValueError,
-        "relation must have 16 columns",
-    ),
-    "crops of matrices": (
-        lambda: rank(RESCAL.init(3, 1, 4, seed=0), [(0, 0, 1)], dims=2),
-        ValueError,
-        "dims: RESCAL cannot be cropped",
-    ),
-    "columns of halves": (
-        lambda: CP.init(3, 1, 4, seed=0).first_columns(2),
-        ValueError,
-        "crop: split crops cut complex rows",
-    ),
-    "image": (
-        lambda: ConvE.init(3, 1, 12, embedding_height=5),
-        ValueError,
-        "images of height 5",
-    ),
-    "kernel": (
-        lambda: ConvE.init(3, 1, 12, embedding_height=6, kernel_size=3),
-        ValueError,
-        "a kernel of 3 fits",
-    ),
-    "initial bias": (
-        lambda: ConvE.init(3, 1, 12, embedding_height=2, kernel_size=1, initial_bias=math.nan),
-        ValueError,
-        "initial_bias must be finite; got nan",
-    ),
-    "inverse relations": (
-        lambda: ConvE(torch.zeros(2, 12), torch.zeros(3, 12), embedding_height=2),
-        ValueError,
-        r"relation must have shape \[2R, 12\]",
-    ),
-    "side": (
-        lambda: DistMult(torch.zeros(2, 4), torch.zeros(1, 4)).queries(
+    ValueError: {
+        "even number": lambda: RotatE(torch.zeros(2, 3), torch.zeros(1, 1)),
+        r"number of columns \(as a head": lambda: CP(torch.zeros(2, 3), torch.zeros(1, 1)),
+        "relation must have 2 columns": lambda: RotatE(torch.zeros(2, 4), torch.zeros(1, 3)),
+        r"relation must have 2 columns \(half as many as entities\)": lambda: CP(
+            torch.zeros(2, 4), torch.zeros(1, 4)
+        ),
+        "relation_format must be one of raw, phase, complex": lambda: RotatE(
+            torch.zeros(2, 4), torch.zeros(1, 2), relation_format="degrees"
+        ),
+        "norm": lambda: TransE(torch.zeros(2, 4), torch.zeros(1, 4), norm="l3"),
+        "layout must be one of halves, interleaved": lambda: ComplEx(
+            torch.zeros(2, 4), torch.zeros(1, 4), layout="planes"
+        ),
+        "gamma must be finite": lambda: RotatE(
+            torch.zeros(2, 4), torch.zeros(1, 2), gamma=float("nan")
+        ),
+        "two axes": lambda: DistMult(torch.zeros(4), torch.zeros(1, 4)),
+        "entity is on cpu but relation on meta": lambda: DistMult(
+            torch.zeros(2, 4), torch.zeros(1, 4, device="meta")
+        ),
+        "relation must have 16 columns": lambda: RESCAL(torch.zeros(2, 4), torch.zeros(1, 4)),
+        "dims: RESCAL cannot be cropped": lambda: rank(
+            RESCAL.init(3, 1, 4, seed=0), [(0, 0, 1)], dims=2
+        ),
+        "crop: split crops cut complex rows": lambda: CP.init(3, 1, 4, seed=0).first_columns(2),
+        "images of height 5": lambda: ConvE.init(3, 1, 12, embedding_height=5),
+        "a kernel of 3 fits": lambda: ConvE.init(3, 1, 12, embedding_height=6, kernel_size=3),
+        "initial_bias must be finite; got nan": lambda: ConvE.init(
+            3, 1, 12, embedding_height=2, kernel_size=1, initial_bias=math.nan
+        ),
+        r"relation must have shape \[2R, 12\]": lambda: ConvE(
+            torch.zeros(2, 12), torch.zeros(3, 12), embedding_height=2
+        ),
+        "side must be": lambda: DistMult(torch.zeros(2, 4), torch.zeros(1, 4)).queries(
             torch.tensor([0]), torch.tensor([0]), "middle"
         ),
-        ValueError,
-        "side must be",
-    ),
+    },
+    TypeError: {
+        "entity must be floating point": lambda: DistMult(
+            torch.zeros(2, 4).long(), torch.zeros(1, 4)
+        ),
+        "entity must be a tensor": lambda: DistMult([[1.0]], torch.zeros(1, 1)),
+    },
 }
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_named(name):
-    make, error, message = BAD[name]
+@each_of(BAD)
+def test_bad_input_is_named(error, message, call):
     with pytest.raises(error, match=message):
-        make()
+        call()

@@ -6,13 +6,12 @@ import weakref
 import pytest
 import torch
 
+from fuzz.models import Drawn, score_of
 from kgfast import (
     MED,
     RSCF,
-    DistMult,
     KnownTriples,
     RotatE,
-    TransE,
     losses,
     rank,
     topk,
@@ -31,43 +30,17 @@ def reference():
         yield
 
 
-def normalised(rows, p=2):
-    return rows / torch.linalg.vector_norm(rows, p, dim=-1, keepdim=True).clamp_min(1e-12)
-
-
-def columns(planes, dim, crop):
-    """Return the columns of a crop, in a row of ``planes`` planes of ``dim`` features."""
-    if crop == "split":
-        return torch.arange(planes * dim)
-    return torch.cat([torch.arange(dim) + plane * D for plane in range(planes)])
-
-
 def dense(model, rscf, dim, crop="prefix"):
     """Scores ``[T, N]`` of every tail of TRIPLES and of every head, without gamma."""
-    e_planes, r_planes = model.entity.shape[1] // D, model.relation.shape[1] // D
-    e_columns, r_columns = columns(e_planes, dim, crop), columns(r_planes, dim, crop)
-    entity, relation = model.entity[:, e_columns], model.relation[:, r_columns]
-
-    def score(h, r, t):
-        if rscf is not None:
-            scale = normalised(r @ rscf.A1[r_columns][:, e_columns]) + 1
-            if rscf.relation_transform:
-                a2, a3 = (it[e_columns][:, r_columns] for it in (rscf.A2, rscf.A3))
-                r = (normalised(h @ a2) + 1) * (normalised(t @ a3) + 1) * r
-            h, t = scale * h, scale * t
-        if isinstance(model, RotatE):
-            turn = torch.polar(torch.ones_like(r), r * math.pi / ((model.gamma + 2) / D))
-            h, t = (torch.complex(*it.chunk(2, -1)) for it in (h, t))
-            return -(h * turn - t).abs().sum(-1)
-        if isinstance(model, TransE):
-            return -torch.linalg.vector_norm(h + r - t, 1 if model.score == "l1" else 2, dim=-1)
-        if isinstance(model, DistMult):
-            return (h * r * t).sum(-1)
-        h, r, t = (torch.complex(*it.chunk(2, -1)) for it in (h, r, t))
-        return (h * r * t.conj()).real.sum(-1)
-
-    h, r, t = (table[TRIPLES[:, i], None] for i, table in enumerate((entity, relation, entity)))
-    return {"tail": score(h, r, entity[None]), "head": score(entity[None], r, t)}
+    outer, name = model if rscf is None else rscf, type(model).__name__.lower()
+    drawn = Drawn(outer, name, rscf=rscf is not None, split=crop == "split")
+    tables = {name.rpartition(".")[2]: it for name, it in outer.named_parameters()}
+    found, gamma = {}, getattr(model, "gamma", 0.0)
+    for side, place in (("tail", 2), ("head", 0)):
+        triples = TRIPLES[:, None].repeat(1, N, 1)
+        triples[..., place] = torch.arange(N)
+        found[side] = score_of(drawn, tables, triples, side, dim) - gamma
+    return found
 
 
 KINDS = ["rotate", "transe l1", "transe l2", "distmult", "complex"]

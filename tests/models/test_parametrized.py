@@ -104,3 +104,17 @@ def test_a_copy_is_a_model_of_its_own():
     assert local.entity is rows
     assert parametrize.is_parametrized(model, "entity")
     assert model.with_relation(rows[:, :DIM]).entity.requires_grad
+
+
+@pytest.mark.parametrize("negatives", [NEGATIVES, NEGATIVES[0]], ids=["lists", "pool"])
+def test_rows_that_are_computed_keep_their_biases(negatives):
+    _, make = MODELS["conve"]
+    own, other = make(parametrized, "entity"), make(plain, "entity")
+    for one in (own, other):
+        with torch.no_grad():
+            one.bias.copy_(torch.arange(float(N)))
+        losses.nssa(one, TRIPLES, negatives, sparse=True).backward()
+    assert other.bias.grad.any()
+    torch.testing.assert_close(own.bias.grad, other.bias.grad)
+    of_rows = own.parametrizations["entity"].original.grad.to_dense()
+    torch.testing.assert_close(of_rows, SCALE * other.entity.grad.to_dense())

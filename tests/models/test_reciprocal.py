@@ -5,6 +5,7 @@ import torch
 
 import kgfast
 from kgfast import KnownTriples, Reciprocal, rank, topk
+from support.mistakes import each_of
 from support.ranked_models import MODELS, random_triples
 from support.scorers import as_blocks
 
@@ -98,45 +99,34 @@ class Nothing:
 
 
 BAD = {
-    "odd": (
-        lambda: Reciprocal(MODELS["transe"](N, 3, 4, 0)),
-        ValueError,
-        "as many inverse relations as relations: TransE has 3 relations",
-    ),
-    "order": (
-        lambda: Reciprocal(MODELS["transe"](N, 2, 4, 0), "last"),
-        ValueError,
-        "order must be one of interleaved, appended; got 'last'",
-    ),
-    "inverses": (
-        lambda: Reciprocal(kgfast.ConvE.init(N, 2, 8, embedding_height=2, seed=0)),
-        ValueError,
-        "ConvE knows its inverse relations already",
-    ),
-    "twice": (
-        lambda: Reciprocal(Reciprocal(MODELS["transe"](N, 4, 4, 0))),
-        ValueError,
-        "Reciprocal knows its inverse relations already",
-    ),
-    "no model": (lambda: Reciprocal(Nothing()), TypeError, "model must have score"),
-    "a relation": (
-        lambda: rank(Reciprocal(MODELS["transe"](N, 4, 4, 0)), [(0, 2, 1)]),
-        ValueError,
-        "relation 2 must be in 0..1",
-    ),
-    "a side": (
-        lambda: Reciprocal(MODELS["transe"](N, 4, 4, 0)).queries(
-            torch.tensor([0]), torch.tensor([0]), "tails"
+    ValueError: {
+        "as many inverse relations as relations: TransE has 3 relations": lambda: Reciprocal(
+            MODELS["transe"](N, 3, 4, 0)
         ),
-        ValueError,
-        "side must be 'head' or 'tail'; got 'tails'",
-    ),
+        "order must be one of interleaved, appended; got 'last'": lambda: Reciprocal(
+            MODELS["transe"](N, 2, 4, 0), "last"
+        ),
+        "ConvE knows its inverse relations already": lambda: Reciprocal(
+            kgfast.ConvE.init(N, 2, 8, embedding_height=2, seed=0)
+        ),
+        "Reciprocal knows its inverse relations already": lambda: Reciprocal(
+            Reciprocal(MODELS["transe"](N, 4, 4, 0))
+        ),
+        "relation 2 must be in 0..1": lambda: rank(
+            Reciprocal(MODELS["transe"](N, 4, 4, 0)), [(0, 2, 1)]
+        ),
+        "side must be 'head' or 'tail'; got 'tails'": lambda: Reciprocal(
+            MODELS["transe"](N, 4, 4, 0)
+        ).queries(torch.tensor([0]), torch.tensor([0]), "tails"),
+    },
+    TypeError: {
+        "model must have score": lambda: Reciprocal(Nothing()),
+    },
 }
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_named(name):
-    call, error, message = BAD[name]
+@each_of(BAD)
+def test_bad_input_is_named(error, message, call):
     with pytest.raises(error, match=message):
         call()
     assert not hasattr(Reciprocal(MODELS["transe"](N, 4, 4, 0)), "weight")

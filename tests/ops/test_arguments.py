@@ -7,21 +7,30 @@ import torch
 
 from kgfast import ops
 
-N, G = 7, 8
+N, G, B = 6, 4, 2
+RANKS = ("rank_counts", "topk")
+SCORED = ("pairwise_scores", "indexed_scores")
+BCE, CROSS_ENTROPY = ("bce", "bce_total"), ("cross_entropy", "cross_entropy_total")
+TOTALS = "bce_total", "cross_entropy_total"
+SWEEPS = (*RANKS, *SCORED, *BCE, *CROSS_ENTROPY)
+
+
+def ids(*values):
+    return torch.tensor(values, dtype=torch.int64)
 
 
 def given(name):
     """A valid call of an operator."""
-    rows = {"queries": torch.ones(2, G), "candidates": torch.ones(N, G), "score": "dot"}
-    csr = torch.tensor([0, 1, 2]), torch.tensor([0, 3])
-    positives = {"positive_indptr": csr[0], "positive_indices": csr[1]}
+    rows = {"queries": torch.zeros(B, G), "candidates": torch.zeros(N, G), "score": "rotate"}
+    excluded = {"exclude_indptr": ids(0, 1, 2), "exclude_indices": ids(0, 3)}
+    positives = {"positive_indptr": ids(0, 1, 2), "positive_indices": ids(3, 5)}
     labels = {"bias": torch.ones(N), "label_a": 1.0, "label_c": 0.0}
-    table = {"table": rows["candidates"], "index": torch.tensor([[1], [0]])}
-    targets = {"targets": torch.tensor([0, 6])}
-    scores = {"queries": rows["queries"], "bias": torch.ones(N), "score": "dot"}
+    table = {"table": rows["candidates"], "index": torch.zeros(B, 3, dtype=torch.int64)}
+    targets = {"targets": ids(0, 5)}
+    scores = {"queries": rows["queries"], "bias": torch.ones(N), "score": "rotate"}
     return {
-        "rank_counts": rows | targets | {"exclude_indptr": csr[0], "exclude_indices": csr[1]},
-        "topk": rows | {"k": 2},
+        "rank_counts": rows | targets | excluded,
+        "topk": rows | {"k": 2} | excluded,
         "pairwise_scores": rows,
         "indexed_scores": scores | table,
         "bce": rows | positives | labels,
@@ -33,15 +42,117 @@ def given(name):
 
 
 def refused(name, error, message, **change):
+    if name == "indexed_scores" and "candidates" in change:
+        change["table"] = change.pop("candidates")
+        message = message.replace("candidates", "table")
     with pytest.raises(error, match=message) as caught:
         getattr(ops, name)(**given(name) | change)
     assert "\n" not in str(caught.value)
 
 
-SWEEPS = ("rank_counts", "topk", "pairwise_scores", "indexed_scores", "bce", "bce_total")
+VALUES = [  # of operators, a change, what is said
+    (SWEEPS, {"score": "cosine"}, "score must be one of dot, l1"),
+    (SWEEPS, {"queries": torch.zeros(G)}, "queries must have two axes"),
+    (SWEEPS, {"queries": torch.zeros(B, 6)}, "queries must have 4 columns"),
+    (SWEEPS, {"queries": torch.zeros(B, G, device="meta")}, "queries must be on cpu"),
+    (
+        SWEEPS,
+        {"queries": torch.zeros(B, 3), "candidates": torch.zeros(N, 3)},
+        "needs rows of pairs re, im; got 3 columns",
+    ),
+    (SWEEPS, {"bias": torch.zeros(5)}, r"bias must have shape \[6\]"),
+    (SWEEPS, {"bias": torch.tensor([math.nan, 0, 0, 0, 0, 0])}, "bias: row 0 holds a NaN"),
+    ((*RANKS, *SCORED), {"factor": torch.zeros(N, 2)}, "factor: score rotate takes none"),
+    ((*RANKS, *SCORED), {"dims": []}, "dims must name at least one"),
+    ((*RANKS, *SCORED), {"dims": [1, 3]}, r"dims\[1\] must be in 1 .. 2; got 3"),
+    ((*RANKS, *SCORED), {"dims": [0]}, r"dims\[0\] must be in 1 .. 2; got 0"),
+    (RANKS, {"exclude_indptr": ids(0, 1, 1), "exclude_indices": ids(9)},
+     r"exclude_indices\[0\] must be in 0 .. 5; got 9"),
+    (RANKS, {"exclude_indptr": ids(0, 2, 1)}, "exclude_indptr must rise from 0"),
+    (RANKS, {"exclude_indptr": ids(0, 0)}, r"exclude_indptr must have shape \[3\]"),
+    (RANKS, {"candidate_ids": ids(4, 1, 4)},
+     r"candidate_ids\[2\] must not repeat an earlier id; got 4 again"),
+    (RANKS, {"candidate_ids": ids(4, -2)}, r"candidate_ids\[1\] must be in 0 .. 5; got -2"),
+    (("topk",), {"exclude_indptr": None}, "given together"),
+    (("topk",), {"k": 0}, "k must be at least 1; got 0"),
+    (("rank_counts", *CROSS_ENTROPY), {"targets": ids(0, 1, 2)}, r"targets must have shape \[2\]"),
+    (("rank_counts", *CROSS_ENTROPY), {"targets": ids(0, 6)},
+     r"targets\[1\] must be in 0 .. 5; got 6"),
+    (("rank_counts", *CROSS_ENTROPY), {"targets": ids(-1, 0)},
+     r"targets\[0\] must be in 0 .. 5; got -1"),
+    (("indexed_scores",), {"index": ids(0, 1)}, r"index must have shape \[2, K\]"),
+    (("indexed_scores",), {"index": ids(0, 1, 2)[None]}, r"shape \[2, K\]"),
+    (("indexed_scores",), {"index": torch.zeros(B, 3, device="meta").long()},
+     "index must be on cpu"),
+    (("indexed_scores",), {"index": ids(0, 5, 1, 2, 6, 9).view(B, 3)},
+     r"index\[1, 1\] must be in 0 .. 5; got 6"),
+    (("indexed_scores",), {"index": ids(0, -1, 1, 2, 6, 9).view(B, 3)},
+     r"index\[0, 1\] must be in 0 .. 5; got -1"),
+    (BCE, {"positive_indptr": ids(0, 0)}, r"positive_indptr must have shape \[3\]"),
+    (BCE, {"positive_indptr": ids(0, 3, 2)}, "positive_indptr must rise from 0 to len"),
+    (BCE, {"positive_indptr": ids(0, 2, 2)}, "positive_indptr: row 1 has no positives"),
+    (BCE, {"positive_indices": ids(0, 6)}, r"positive_indices\[1\] must be in 0 .. 5; got 6"),
+    (BCE, {"positive_indices": ids(-1, 6)}, r"positive_indices\[0\] must be in 0 .. 5; got -1"),
+    (BCE, {"label_c": math.nan}, "label_c must be finite; got nan"),
+    (CROSS_ENTROPY, {"label_smoothing": 1.0}, r"label_smoothing must be in \[0, 1\)"),
+    (CROSS_ENTROPY, {"label_smoothing": -0.1}, r"in \[0, 1\); got -0.1"),
+    (CROSS_ENTROPY, {"label_smoothing": math.nan}, r"in \[0, 1\); got nan"),
+    (TOTALS, {"divisor": 0.0}, r"^divisor must be positive; got 0.0"),
+    (TOTALS, {"divisor": -1}, r"^divisor must be "),
+    (TOTALS, {"divisor": math.nan}, "divisor must be finite; got nan"),
+]  # fmt: skip
+TYPES = [
+    (SWEEPS, {"queries": torch.zeros(B, G).long()}, "queries must be float32"),
+    (("rank_counts",), {"queries": torch.zeros(B, G).half()}, "queries must be float32"),
+    (SWEEPS, {"candidates": torch.zeros(N, G).long()},
+     "candidates must be float32, float16, bfloat16, float64"),
+    (SWEEPS, {"bias": torch.zeros(N).long()}, "bias must be a floating-point"),
+    ((*RANKS, *SCORED), {"dims": [1.5]}, r"dims\[0\] must be an int"),
+    (RANKS, {"exclude_indices": torch.ones(2)}, "exclude_indices must be int64"),
+    (("topk",), {"k": 2.0}, "k must be an int"),
+    (("topk",), {"k": True}, "k must be an int"),
+    (("rank_counts", *CROSS_ENTROPY), {"targets": ids(0, 1).int()}, "targets must be int64"),
+    (("indexed_scores",), {"index": [[0]]}, "index must be a tensor"),
+    (("indexed_scores",), {"index": ids(0, 1)[:, None].int()}, "index must be int64"),
+    (BCE, {"positive_indices": ids(0, 1).int()}, "positive_indices must be int64"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [*SWEEPS, "cross_entropy", "cross_entropy_total"])
+@pytest.mark.parametrize(
+    ("names", "error", "change", "message"),
+    [(names, error, *case) for error, table in ((ValueError, VALUES), (TypeError, TYPES))
+     for names, *case in table],
+    ids=str,
+)  # fmt: skip
+def test_what_is_wrong_is_named(names, error, change, message):
+    for name in names:
+        refused(name, error, message, **change)
+
+
+MOVED = [
+    ({"queries": torch.zeros(B, 8)}, "queries must have 10 columns, query,"),
+    ({"factor": None}, "queries must have 8 columns, query"),
+    ({"factor": torch.zeros(5, 2)}, r"shape \[6, 2\]; got \[5"),
+    ({"factor": torch.zeros(N, 1)}, r"must have shape \[6, 2\]"),
+    ({"factor": torch.zeros(N, 4)}, r"must have shape \[6, 2\]"),
+    ({"factor": torch.zeros(12)}, r"must have shape \[6, 2\]"),
+    ({"candidates": torch.zeros(N, 3)}, "needs rows of pairs re, im"),
+    ({"factor": torch.full((N, 2), 2.0**12)}, r"angles up to 1.68e\+07 radians; at most 2\^20"),
+    ({"score": "rotate"}, "score rotate takes none"),
+]
+
+
+@pytest.mark.parametrize("name", SCORED)
+def test_what_is_wrong_with_moved_queries_is_named(name):
+    rows = {"queries": torch.full((B, 10), 2.0**12), "factor": torch.zeros(N, 2)}
+    rows["score"] = "rscf_rotate"
+    for change, message in MOVED:
+        refused(name, ValueError, message, **rows | change)
+    integers = torch.zeros(N, 2).int()
+    refused(name, TypeError, "factor must be a floating", **rows | {"factor": integers})
+
+
+@pytest.mark.parametrize("name", SWEEPS)
 def test_rows_must_be_dense_tensors(name):
     table = "table" if name == "indexed_scores" else "candidates"
     for argument in ("queries", table):
@@ -58,13 +169,13 @@ def test_rows_must_be_dense_tensors(name):
 
 
 def test_factors_and_indices_must_be_dense():
-    rows = {"queries": torch.ones(2, 3 * G), "score": "rscf_l1"}
+    rows = {"queries": torch.ones(B, 3 * G), "score": "rscf_l1"}
     for name in ("pairwise_scores", "indexed_scores", "rank_counts", "topk"):
         sparse = torch.ones(N, G).to_sparse()
         refused(name, TypeError, "^factor must be dense", factor=sparse, **rows)
         for dims, message in ((3, "^dims must be a sequence"), (["a"], r"^dims\[0\] must be an")):
             refused(name, TypeError, message, dims=dims, factor=torch.ones(N, G), **rows)
-    sparse = torch.tensor([0, 6]).to_sparse()
+    sparse = ids(0, 5).to_sparse()
     refused("rank_counts", TypeError, "^targets must be dense", targets=sparse)
     sparse = torch.ones(2, 1).long().to_sparse()
     refused("indexed_scores", TypeError, "^index must be dense", index=sparse)

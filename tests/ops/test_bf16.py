@@ -19,7 +19,9 @@ from support.tensor_cores import tensor_cores
 from support.tiers import lacks
 
 CPU = torch.device("cpu")
-SHAPES = [(1, 1, 1), (1, 5, 3), (17, 15, 31), (33, 300, 64), (70, 1000, 100), (40, 140, 530)]
+RARE = [pytest.mark.slow] if INTERPRETED else []  # as many tiles as (33, 300, 64) shows, and more
+SHAPES = [(1, 1, 1), (1, 5, 3), (17, 15, 31), (33, 300, 64), (40, 140, 530)]
+SHAPES += [pytest.param((70, 1000, 100), marks=RARE)]
 
 
 ELSEWHERE = pytest.mark.skipif(not INTERPRETED, reason="runs in test_interpreted.py's processes")

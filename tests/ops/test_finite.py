@@ -252,4 +252,4 @@ def test_filters_name_the_row():
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="it is that run")
 def test_the_kernels_of_triton_interpreted():
-    run_interpreted(__file__)
+    run_interpreted("", __file__)

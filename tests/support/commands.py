@@ -21,6 +21,6 @@ def lines_of(*words):
 def error_of(*words):
     """The one line of a command that fails."""
     result = run(*words)
-    assert result.exit_code == 2, result.output
+    assert (result.exit_code, result.stdout) == (2, ""), result.output
     (line,) = result.stderr.splitlines()
     return line

@@ -3,7 +3,6 @@
 `number_as_dglke` is what DGL-KE does (awslabs/dgl-ke, KGDatasetUDDRaw.load_entity_relation).
 """
 
-import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -122,22 +121,3 @@ def write_dglke(
         (root / f"{split}.{suffix}").write_text(text)
     number_as_dglke(root, delimiter, triples)
     return root
-
-
-JUNK = [b"", b"\t", b"\n", b"\r", b" ", b"\0", b"\xff", b"-1", b"9" * 5000, b"1.5", b"\xe2\x80\xa8"]
-JUNK += [b"#", b'"', b"[", b"{", b": ", b"*a", b"&a ", b"!!int ", b"0", b"+1", b"\x85", b"\x0b"]
-
-
-def mutated(raw: bytes, rng: random.Random) -> bytes:
-    """Change a file as an accident or an enemy does."""
-    at, end = sorted(rng.randrange(len(raw) + 1) for _ in range(2))
-    junk = rng.choice(JUNK)
-    return rng.choice(
-        [
-            raw[:at] + junk + raw[at:],
-            raw[:at] + junk + raw[end:],
-            raw[:at] + raw[at:end] * 3 + raw[end:],
-            raw[end:] + raw[:at],
-            raw[:at] + bytes([rng.randrange(256)]) + raw[at + 1 :],
-        ]
-    )

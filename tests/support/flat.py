@@ -8,7 +8,7 @@ from torch import Tensor
 from kgfast.kernels.backend import Backend
 from kgfast.kernels.checks import Checks
 from kgfast.kernels.labels import CrossEntropyBackward, Labels, LossNeed
-from kgfast.kernels.operands import Known, Need, Operands, Prepared
+from kgfast.kernels.operands import Known, NamedRows, Need, Operands, Prepared
 from kgfast.kernels.reference.canonical import canonical_scores as canonical
 from kgfast.kernels.scores import get_score
 from kgfast.ops.dispatch import get_backend
@@ -103,7 +103,7 @@ class Flat:
     ) -> tuple[Any, ...]:
         """Return the gradient of the queries, ids and rows of the table's, rows of the factor's."""
         operands = self.operands(queries, table, score, None, factor, dims)
-        found = self.backend.backward(operands, grad, index, need=Need(*need), rows_only=True)
+        found = self.backend.backward(operands, grad, index, need=Need(*need), rows=NamedRows())
         rows = None if found.table is None else (found.ids, found.table)
         return found.queries, rows, found.factor
 

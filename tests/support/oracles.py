@@ -203,7 +203,7 @@ def _moved(
         a, b = q[..., 2 * planes, :], factor[..., :dim]
         if planes == 2:
             turned = torch.complex(x[..., 0, :], x[..., 1, :]) * torch.exp(1j * a * b)
-            x = torch.view_as_real(turned).transpose(-1, -2)
+            x = torch.stack([turned.real, turned.imag], -2)
         else:
             x = x + (a * b)[..., None, :]
     return x - w * c, {"rscf_rotate": "rotate", "rscf_l1": "l1", "rscf_l2": "l2"}[score]

@@ -3,15 +3,19 @@
 import subprocess
 import sys
 import textwrap
+from collections.abc import Sequence
 from typing import Any
 
 from .paths import TESTS
 
 
-def run_script(script: str, *prelude: str, **kwargs: Any) -> subprocess.Popen[str]:
+def run_script(
+    script: str, *prelude: str, arguments: Sequence[Any] = (), **kwargs: Any
+) -> subprocess.Popen[str]:
     """Start ``script``, indented as one likes, after the ``prelude``; it may import `support`."""
+    text = "\n".join(textwrap.dedent(part) for part in (*prelude, script))
     return subprocess.Popen(
-        [sys.executable, "-c", "\n".join(textwrap.dedent(part) for part in (*prelude, script))],
+        [sys.executable, "-c", text, *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -240,11 +240,11 @@ def late(rank: int) -> list[Any]:
     """Call in process 1 when process 0 has given up, then once more in both."""
     graph, found = example(), []
     span = ((0, 50), (50, 97))[rank]
-    for seconds in (4 * rank, 0):
+    for seconds in (2.5 * rank, 0):
         time.sleep(seconds)
         try:
             model = model_of("DistMult", span)
-            found.append(distributed.rank(model, graph.hrt, timeout=30 if seconds or found else 2))
+            found.append(distributed.rank(model, graph.hrt, timeout=30 if seconds or found else 1))
         except RuntimeError as error:
             found.append(error)
     return found
@@ -287,7 +287,7 @@ def among_candidates(kinds: list[str], spans: list[tuple[int, int]], rank: int) 
     heads, relations, _ = graph.hrt.T
     for kind in kinds:
         options: dict[str, Any] = {"known": graph.known, "candidate_ids": given_of(kind)}
-        options |= {"batch_size": 7, "timeout": 30}
+        options |= {"batch_size": 16, "timeout": 30}
         found.append(distributed.rank(model, graph.hrt, **options))
         asked = {"heads": heads, "relations": relations, "k": 6, "pad": True}
         found.append(distributed.topk(model, **asked, **options))
@@ -311,7 +311,7 @@ def relations_too(names: list[str], spans: list[tuple[int, int]], rank: int) -> 
     for name in names:
         model, options = model_of(name, spans[rank]), {"known": graph.known, "timeout": 30}
         sides = "head", "relation", "tail"
-        found.append(distributed.rank(model, graph.hrt, sides=sides, batch_size=7, **options))
+        found.append(distributed.rank(model, graph.hrt, sides=sides, batch_size=16, **options))
         found.append(distributed.topk(model, heads=heads, tails=tails, k=2, pad=True, **options))
     return found
 

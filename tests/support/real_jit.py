@@ -1,24 +1,28 @@
 """Runs operators over Triton's own launcher and writes what fails: a program of test_real_jit.py.
 
-``python real_jit.py ARCH SCORE [few]``, in the environment of :func:`support.stub_driver.build`;
-``few``: those of :data:`FEW`. Writes JSON: the version of Triton, the launches, and the error of
-each call that has one.
+``python real_jit.py ARCH SCORES WHICH``, in the environment of :func:`support.stub_driver.build`;
+scores with commas between. WHICH is a key of :data:`WHICH`. Writes JSON: the version of Triton, the
+launches, those that were like an earlier one, the stack of each kernel that has one, and the error
+of each call that has one.
 """
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from kgfast.kernels.backend import AdagradStep, AdamStep, Composition
 from kgfast.kernels.labels import Labels, LossNeed
 from kgfast.kernels.negatives import NegativeLoss, Sampled
 from kgfast.kernels.operands import Lists, Need
 from kgfast.kernels.scores import get_score
-from kgfast.kernels.triton.host import status
+from kgfast.kernels.triton.host import launch, status
 from support.flat import operands_of, triton
 from support.stub_driver import StubDriver
 
@@ -202,25 +206,96 @@ def queries() -> Iterator[tuple[str, Call]]:
         yield f"queries of {kind}", partial(both, Composition(kind, True, unit=0.5), relations)
 
 
-def main(arch: int, score: str, *, few: bool) -> None:
+def calls_of(score: str) -> Iterator[tuple[str, Call]]:
+    """Yield every call of a score; with ``dot`` those that have none."""
+    yield from ranking(score)
+    yield from differentiable(score)
+    if score == "dot":
+        yield from (*adversarial(), *row_updates(), *queries())
+
+
+def every_choice(kernel: Any, args: dict[str, Any], options: dict[str, Any]) -> set[Hashable]:
+    """Return what a launch chooses: table types, and what the kernel is compiled for and left out.
+
+    Each type is compiled with some formula and mask, each formula and mask with some type.
+    """
+    free = [args[it.name] for it in kernel.params if not it.is_constexpr]
+    leaves = tree_leaves(free, is_leaf=lambda leaf: leaf is None)
+    tensors = (leaf for leaf in leaves if torch.is_tensor(leaf))
+    types = frozenset(leaf.dtype for leaf in tensors if leaf.is_floating_point())
+    constants = [args[it.name] for it in kernel.params if it.is_constexpr]
+    missing = (leaf is None for leaf in leaves)
+    return {("types", types), (*options.items(), *constants, *missing)}
+
+
+def settings(kernel: Any, args: dict[str, Any], options: dict[str, Any]) -> set[Hashable]:
+    """Return warps and registers, which an architecture limits."""
+    return {tuple(options.items())}
+
+
+# The choices of which a launch must have a new one, else it is not made.
+WHICH = {"few": every_choice, "choices": every_choice, "settings": settings}
+
+
+class Distinct:
+    """Launches that show something new; ``alike`` counts those that were not made."""
+
+    def __init__(self, choices: Callable[..., set[Hashable]], real: Callable[..., None]) -> None:
+        self.alike, self._choices, self._real = 0, choices, real
+        self._seen: set[Hashable] = set()
+
+    def __call__(self, kernel: Any, grid: tuple[int, ...], args: dict, **options: object) -> None:
+        found = {(kernel.__name__, it) for it in self._choices(kernel, args, options)}
+        if all(grid) and found <= self._seen:
+            self.alike += 1
+            return
+        self._real(kernel, grid, args, **options)
+        if all(grid):
+            self._seen |= found
+
+
+def stacks_of(utils: Any) -> dict[str, int]:
+    """Return a dictionary that will hold the bytes of stack of each kernel that has some."""
+    from tools.aot import NvidiaCode
+
+    stacks: dict[str, int] = {}
+    load = utils.load_binary
+
+    def load_binary(name: str, cubin: bytes, *others: object) -> object:
+        if stack := NvidiaCode({"cubin": cubin}, 0).stack:
+            stacks[name] = max(stack, stacks.get(name, 0))
+        return load(name, cubin, *others)
+
+    utils.load_binary = load_binary
+    return stacks
+
+
+def main(arch: int, scores: list[str], which: str) -> None:
     """Make every call, and write what failed."""
     import triton as compiler
 
     driver = StubDriver(arch)
+    stacks = stacks_of(compiler.runtime.driver.active.utils)
     status.Report.raise_if_bad = lambda report: None  # no kernel said which rows are bad
     failures: dict[str, str] = {}
-    calls = *ranking(score), *differentiable(score), *adversarial(), *row_updates(), *queries()
-    calls = tuple(it for it in calls if not few or it[0] in FEW)
-    for name, call in calls:
-        try:
-            call()
-        except Exception as error:
-            while error.__cause__ is not None:
-                error = error.__cause__
-            failures[name] = f"{type(error).__name__}: {error}"[-600:]
-    found = {"triton": compiler.__version__, "calls": len(calls), "launches": driver.launches}
-    print(json.dumps(found | {"failures": failures}))
+    real, calls, alike = launch.launch, 0, 0
+    for score in scores:
+        launch.launch = distinct = Distinct(WHICH[which], real)
+        for name, call in calls_of(score):
+            if which == "few" and name not in FEW:
+                continue
+            calls += 1
+            try:
+                call()
+            except Exception as error:
+                while error.__cause__ is not None:
+                    error = error.__cause__
+                failures[f"{score}: {name}"] = f"{type(error).__name__}: {error}"[-600:]
+        alike += distinct.alike
+    found = {"triton": compiler.__version__, "calls": calls, "launches": driver.launches}
+    print(json.dumps(found | {"alike": alike, "stacks": stacks, "failures": failures}))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2], few="few" in sys.argv[3:])
+    sys.path.append(str(Path(__file__).parents[2]))  # of tools
+    main(int(sys.argv[1]), sys.argv[2].split(","), sys.argv[3])

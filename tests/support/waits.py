@@ -1,9 +1,14 @@
-"""Counting how often the host waits for a GPU: without one, and on one."""
+"""Counting how often the host waits for a GPU, and what it launches: without one, and on one."""
 
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -33,7 +38,7 @@ class PretendDevice(TorchDispatchMode):
         name = func.overloadpacket.__name__
         if name == "_pin_memory":
             return args[0]
-        if name == "_to_copy" and kwargs.get("device") is not None:
+        if name in ("_to_copy", "to") and kwargs.get("device") is not None:
             is_there, to_there = args[0].is_meta, torch.device(kwargs["device"]).type == "meta"
             if is_there and not to_there:
                 self.waits["device to host"] += 1
@@ -64,6 +69,62 @@ def _is_view(func: Any) -> bool:
     return any(info is not None and not info.is_write for info in infos)
 
 
+@contextmanager
+def pretended_triton() -> Iterator[Counter[str]]:
+    """Within, Triton serves every call and launches nothing; give the kernels of an sm_90."""
+    from kgfast.kernels.triton.host import launch, status
+
+    names: Counter[str] = Counter()
+    with (
+        patch.dict("os.environ", KGFAST_BACKEND="triton"),
+        patch.object(launch, "launch", lambda kernel, *_, **__: names.update([kernel.__name__])),
+        patch.object(launch, "num_multiprocessors", lambda device: 132),
+        patch.object(launch, "architecture", lambda device: 90),
+        patch.object(status.Report, "raise_if_bad", lambda report: None),
+    ):
+        yield names
+
+
+class RunsBodies(PretendDevice):
+    """Operators run what they compute, which torch leaves out for tensors without values."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace != "kgfast":
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        with self:
+            return _bodies()[func._schema.name](*args, **(kwargs or {}))
+
+
+class CountsStep(RunsBodies):
+    """Device that counts operators of torch: ``seen``, and ``within`` operators of kgfast."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.seen: Counter[str] = Counter()
+        self.within: Counter[str] = Counter()
+        self._depth = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        before, is_own = self.operators.total(), func.namespace == "kgfast"
+        self._depth += is_own
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        self._depth -= is_own
+        if not is_own and self.operators.total() > before:
+            (self.within if self._depth else self.seen)[func.overloadpacket.__name__] += 1
+        return result
+
+
+@cache
+def _bodies() -> dict[str, Callable[..., Any]]:
+    """Return the computation of each operator of kgfast, by its name."""
+    from kgfast import ops
+    from kgfast.ops.registry import Operator
+
+    modules = [import_module(f"{ops.__name__}.{it.name}") for it in iter_modules(ops.__path__)]
+    own = (it for module in modules for it in vars(module).values() if isinstance(it, Operator))
+    return {operator.name: operator.body for operator in own}
+
+
 def count_waits(call: Callable[[], object]) -> int:
     """Count how often the host waits for the real device within a call."""
     torch.cuda.synchronize()
@@ -87,18 +148,33 @@ class LiveMemory(PretendDevice):
         self._bytes: dict[int, int] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = {_key(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
+        given = {key_of(leaf) for leaf in tree_leaves((args, kwargs)) if has_storage(leaf)}
         result = super().__torch_dispatch__(func, types, args, kwargs)
         for leaf in tree_leaves(result):
-            if isinstance(leaf, Tensor) and leaf.is_meta and _key(leaf) not in given:
+            if has_storage(leaf) and leaf.is_meta and key_of(leaf) not in given:
                 storage = leaf.untyped_storage()
-                self._live[_key(leaf)] = StorageWeakRef(storage)
-                self._bytes[_key(leaf)] = storage.nbytes()
-        for key in [key for key, storage in self._live.items() if storage.expired()]:
-            del self._live[key], self._bytes[key]
-        self.peak = max(self.peak, sum(self._bytes.values()))
+                self._live[key_of(leaf)] = StorageWeakRef(storage)
+                self._bytes[key_of(leaf)] = storage.nbytes()
+        self.peak = max(self.peak, self.live())
         return result
 
+    def live(self) -> int:
+        """Bytes that are live now."""
+        self.alive()
+        return sum(self._bytes.values())
 
-def _key(tensor: Tensor) -> int:
+    def alive(self) -> set[int]:
+        """Keys of what is live now."""
+        for key in [key for key, storage in self._live.items() if storage.expired()]:
+            del self._live[key], self._bytes[key]
+        return set(self._live)
+
+
+def key_of(tensor: Tensor) -> int:
+    """Return what tensors share that share memory."""
     return int(tensor.untyped_storage()._cdata)
+
+
+def has_storage(leaf: object) -> bool:
+    """Tell whether this is a tensor with memory of its own; a sparse one consists of such."""
+    return isinstance(leaf, Tensor) and not leaf.is_sparse

@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 from kgfast import RowAdagrad, RowAdam, RowGradients, ops
-from kgfast.kernels import cpu
 from support.sampled import threads
 
 
@@ -37,14 +36,6 @@ def adam_by_hand(table, steps, lr, betas, eps, decay):
             variance = second[row] / (1 - betas[1] ** step)
             table[row] -= lr * moment / (variance.sqrt() + eps)
     return table
-
-
-@pytest.fixture(params=["reference", "cpu"])
-def backend(request):
-    if request.param == "cpu" and not cpu.is_available():
-        pytest.skip("the extension is not built")
-    with ops.use_backend(request.param):
-        yield request.param
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])

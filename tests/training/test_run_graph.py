@@ -6,14 +6,13 @@ import shutil
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import kgfast
-from kgfast.cli import app
 from kgfast.datasets import Dataset, synthetic
 from kgfast.graph import Triples, Vocabulary
 from kgfast.training import RunFolder, checkpoint
 from kgfast.training.checkpoint.run_graph import RunGraph
+from support.commands import run as cli
 from support.small_runs import (
     RING,
     assert_same_tensors,
@@ -24,10 +23,6 @@ from support.small_runs import (
 
 NAMES = [f"e{i}" for i in range(RING)]
 SHUFFLED = random.Random(1).sample(NAMES, RING)
-
-
-def cli(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 def named(dataset, split):

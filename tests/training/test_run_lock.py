@@ -10,14 +10,13 @@ import sys
 import threading
 
 import pytest
-from typer.testing import CliRunner
 
 from kgfast import locks
-from kgfast.cli import app
 from kgfast.locks import locked
 from kgfast.training import RunFolder
 from kgfast.training.logs import read_rows
 from kgfast.training.loop import Run
+from support.commands import run
 from support.paths import TESTS
 from support.small_runs import ring_trainer, write_ring
 
@@ -70,7 +69,7 @@ def test_a_second_writer_is_told_who_writes(writer):
 def test_a_run_that_goes_on_can_be_evaluated(writer):
     _, root = writer
     for which in ("best", "last"):
-        found = CliRunner().invoke(app, ["evaluate", str(root / "run"), "--checkpoint", which])
+        found = run("evaluate", root / "run", "--checkpoint", which)
         assert (found.exit_code, found.stderr) == (0, "")
 
 

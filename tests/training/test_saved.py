@@ -1,4 +1,4 @@
-"""Models saved as folders: they come back with the same integers, or an error says what is wrong."""
+"""Models saved as folders: they come back with the same integers, or an error says why."""
 
 import json
 import os

@@ -1,10 +1,11 @@
 """Evaluating again and again takes no more memory, and a step makes no big temporaries."""
 
 import json
-import subprocess
 import sys
 
 import pytest
+
+from support.processes import finish, run_script
 
 EVALUATIONS = 20
 CASES = [*(("rotate", dim) for dim in (128, 256, 512)), ("complex", 512), ("med + rscf", 512)]
@@ -96,14 +97,9 @@ def found():
     """Return the measurements of a process of its own, by case."""
     if not sys.platform.startswith("linux"):
         pytest.skip("needs /proc")
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD, json.dumps([CASES, EVALUATIONS])],
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
-    assert done.returncode == 0, done.stderr
-    return dict(zip(CASES, json.loads(done.stdout), strict=True))
+    given = json.dumps([CASES, EVALUATIONS])
+    printed = finish(run_script(CHILD, arguments=[given]), timeout=280)
+    return dict(zip(CASES, json.loads(printed), strict=True))
 
 
 @pytest.mark.slow

@@ -22,14 +22,19 @@ _TILES: tl.constexpr = tl.constexpr(32)  # whose sums are added at once
 
 
 class Splits(NamedTuple):
-    """A gradient in parts ``[splits][numbers]``, and where their sum goes."""
+    """A gradient in parts ``[splits][B][features]``, and where their sum goes."""
 
     partial: Any
     grad: Any
+    num_features: int
 
 
 class Totals(NamedTuple):
-    """Row sums of earlier tiles, and where those of all go."""
+    """Row sums of earlier tiles, and where those of all go.
+
+    Sizes that change within a run are no members: kernels are compiled anew where an int of a tuple
+    begins or ceases to be a multiple of 16.
+    """
 
     carried: Any  # [2, or 3 of a softmax][B] float64
     rows: Any  # [B] the losses
@@ -41,6 +46,9 @@ class Totals(NamedTuple):
     finished: Any = None  # [1] int64: programs that have finished, 0 before
     sums: Any = None  # [tiles][2, or 3 of a softmax][B] row sums
     picked: Any = None  # [B] scores of the targets of a softmax
+    num_candidates: int = 0
+    bias: Any = None  # [N], of a softmax. No Vector, as in losses.RowLabels
+    bias_step: int = 0
 
 
 class Finish(NamedTuple):
@@ -98,12 +106,8 @@ def add_rows(totals, part, num_programs):
 
 
 @triton.jit
-def finish_rows(labels, totals, bias, sizes, FINISH: tl.constexpr):
-    """Add the tiles' sums to those carried; of the last ones make the rows' losses.
-
-    ``sizes``: tiles, queries, candidates.
-    """
-    num_tiles, num_queries, num_candidates = sizes
+def finish_rows(labels, totals, num_tiles, num_queries, FINISH: tl.constexpr):
+    """Add the tiles' sums to those carried; of the last ones make the rows' losses."""
     ROWS: tl.constexpr = FINISH.rows
     IS_SOFTMAX: tl.constexpr = FINISH.is_softmax
     HAS_EARLIER: tl.constexpr = FINISH.has_earlier
@@ -133,10 +137,10 @@ def finish_rows(labels, totals, bias, sizes, FINISH: tl.constexpr):
         if IS_SOFTMAX:
             tl.store(totals.logsumexp + row, loss, mask=m_row)
             target = tl.load(labels.keys + row, mask=m_row, other=0)
-            safe = tl.minimum(tl.maximum(target, 0), num_candidates - 1)
+            safe = tl.minimum(tl.maximum(target, 0), totals.num_candidates - 1)
             is_bad |= target != safe
-            if bias is not None:
-                value = load_as(bias.ptr + safe * bias.step, m_row, tl.float32)
+            if totals.bias is not None:
+                value = load_as(totals.bias + safe * totals.bias_step, m_row, tl.float32)
                 is_bad |= value == float("-inf")
             inside = m_row & (target == safe)
             picked = tl.load(totals.picked + row, mask=inside, other=0.0).to(tl.float64)
@@ -169,35 +173,30 @@ def add_splits(splits, i_program, num_splits, num_numbers, BLOCK: tl.constexpr):
     tl.store(splits.grad + o, total, mask=mask)
 
 
-NO_SIZES = ["num_tiles", "num_queries", "num_candidates", "num_splits", "num_numbers"]
-
-
-@triton.jit(do_not_specialize=NO_SIZES)
+@triton.jit(do_not_specialize=["num_tiles", "num_queries", "num_splits"])
 def finish(
     labels,
     totals,
-    bias,
-    splits,  # Splits of ``num_numbers``; Stripes of so many features; None
+    splits,  # Splits, or Stripes; None
     num_tiles,
     num_queries,
-    num_candidates,
     num_splits,
-    num_numbers,
     FINISH: tl.constexpr,
 ):
     """Finish the rows, and beside them a gradient that lies in splits or in stripes."""
     STRIPED: tl.constexpr = FINISH.striped
     num_programs = tl.cdiv(num_queries, FINISH.rows)
     if tl.program_id(0) < num_programs:
-        finish_rows(labels, totals, bias, (num_tiles, num_queries, num_candidates), FINISH)
+        finish_rows(labels, totals, num_tiles, num_queries, FINISH)
     elif splits is not None:
         i_program = tl.program_id(0) - num_programs
         if STRIPED is None:
+            num_numbers = num_queries * splits.num_features
             add_splits(splits, i_program, num_splits, num_numbers, _SUMMED)
         else:
-            per_query = tl.cdiv(num_numbers, _STRIPE_COLUMNS)
+            per_query = tl.cdiv(splits.num_features, _STRIPE_COLUMNS)
             place = i_program // per_query, i_program % per_query
-            sizes = num_queries, num_splits, num_numbers
+            sizes = num_queries, num_splits, splits.num_features
             add_stripes_of(splits, place, sizes, 0, STRIPED, _STRIPE_COLUMNS, ADDS=False)
 
 

@@ -59,11 +59,14 @@ def rows_of(lanes, count):
 class LaneFacts(NamedTuple):
     """Biases and norms of lanes, ``[panels][2][lanes of a panel]``, of each crop."""
 
-    ptr: Any
+    ptr: Any  # None: none are asked for
     bias: Vector | None  # of rows
     widths: Any  # [number] int64, none below the one before; None: one crop, of all features
     number: int
     apart: int  # between the lanes of a crop and of the next
+
+
+NO_FACTS = LaneFacts(None, None, None, 1, 0)
 
 
 @triton.jit
@@ -102,12 +105,13 @@ def pack(
     count,
     num_features,
     p_out,  # [panels][num_features][planes][lanes of a panel]
-    facts,  # LaneFacts; None: none are asked for
+    facts,  # LaneFacts; Triton 3.6 cannot ask whether a tuple that has a None is None
     PANEL: tl.constexpr,
 ):
     """Pack ``ROWS`` rows; write their bias, rounded, and an upper bound on their norm."""
     # Made anew: Triton 3.6 loses the members of nested tuples that are arguments in a loop.
     lanes = Lanes(lanes.rows, lanes.ids, lanes.first, lanes.status)
+    facts = LaneFacts(facts.ptr, facts.bias, facts.widths, facts.number, facts.apart)
     NORM: tl.constexpr = PANEL.norm
     rows = rows_of(lanes, count)
     o_first = tl.program_id(0) * ROWS
@@ -118,7 +122,7 @@ def pack(
     if NORM == NO_NORM:
         k = tl.program_id(1) * FEATURES + tl.arange(0, FEATURES)
         seen = pack_features(lanes, rows, k, num_features, (p_panel, o_lane), seen, PANEL)
-        if facts is not None:  # noqa: SIM102
+        if facts.ptr is not None:  # noqa: SIM102
             if tl.program_id(1) == 0:
                 write_bias(facts.ptr + i_panel * (2 * PANEL.lanes) + o_lane, facts, rows)
     else:

@@ -250,6 +250,7 @@ class Stripes(NamedTuple):
     """The sums of programs, and where their gradient of queries goes."""
 
     partial: Any  # as of Pulled
+    num_features: int  # before ``grad``: Triton 3.6 loses what follows a tuple within a tuple
     grad: RowView  # float32
 
 
@@ -306,17 +307,16 @@ def add_stripes_of(
         tl.store(p_plane, -total, mask=mask)
 
 
-@triton.jit(do_not_specialize=["num_stripes", "first_feature", "num_features"])
+@triton.jit(do_not_specialize=["num_stripes", "first_feature"])
 def add_stripes(
     stripes,
     num_stripes,
     first_feature,
-    num_features,
     STRIPED: tl.constexpr,
     COLUMNS: tl.constexpr,
     ADDS: tl.constexpr,
 ):
     """Add the stripes of every query."""
     place = tl.program_id(0), tl.program_id(1)
-    sizes = tl.num_programs(0), num_stripes, num_features
+    sizes = tl.num_programs(0), num_stripes, stripes.num_features
     add_stripes_of(stripes, place, sizes, first_feature, STRIPED, COLUMNS, ADDS)

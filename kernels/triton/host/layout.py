@@ -9,7 +9,7 @@ from ...operands import Operands
 from ...reference.trig import LARGEST_PHASE
 from ..device.arguments import Lanes, Norm, RowView
 from ..device.moved_queries import describe_moves, pack_moved
-from ..device.pack import PACK_FEATURES, PACK_ROWS, LaneFacts, Panel, pack
+from ..device.pack import NO_FACTS, PACK_FEATURES, PACK_ROWS, LaneFacts, Panel, pack
 from . import launch as launcher
 from .views import form_of, packed_planes, plane_of, queries_of, rows_of, vector_of
 
@@ -198,7 +198,7 @@ def _pack(
             "count": selection.size,
             "num_features": features,
             "p_out": out,
-            "facts": None if described is None else described.facts,
+            "facts": NO_FACTS if described is None else described.facts,
             "PANEL": panel._replace(norm=norm.value),
         },
         num_warps=4,

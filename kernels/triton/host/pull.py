@@ -100,7 +100,8 @@ class QuerySums:
 
     def stripes_of(self, grad: Tensor) -> Stripes:
         """The sums, and ``grad [B, F]`` which they will be brought into, as kernels take them."""
-        return Stripes(self.partial, queries_of(self._operands, grad))
+        into = queries_of(self._operands, grad)
+        return Stripes(self.partial, self.high - self.low, into)
 
     def finish(self, grad: Tensor, *, adds: bool = True) -> None:
         """Bring the sums into ``grad [B, F]``, float32, which holds a part if it ``adds``."""
@@ -112,7 +113,6 @@ class QuerySums:
                     "stripes": self.stripes_of(grad),
                     "num_stripes": self.stripes,
                     "first_feature": self.low,
-                    "num_features": self.high - self.low,
                     "STRIPED": self.striped,
                     "COLUMNS": ADD_COLUMNS,
                     "ADDS": adds,

@@ -14,7 +14,7 @@ from kgfast.datasets import Dataset
 from kgfast.datasets.dataset import SPLITS
 from kgfast.eval.meeting import announced
 from kgfast.eval.ranks import Ranks
-from kgfast.graph import KnownTriples
+from kgfast.graph import KnownTriples, Triples
 from kgfast.losses.sampled import distinct_ids, scored_table
 from kgfast.models import Model
 from kgfast.models.fresh import Fresh
@@ -143,17 +143,10 @@ class Sharded(Replicated):
 
 def _renamed(ranks: Ranks, hrt: Tensor, dataset: Dataset) -> Ranks:
     """Return the counts of ranks with triples by their own ids."""
+    triples = Triples(hrt.cpu(), entities=dataset.entities, relations=dataset.relations)
 
     def counts(of: Ranks, raw: Ranks | None) -> Ranks:
-        return Ranks(
-            of.greater,
-            of.equal,
-            of.num_candidates,
-            of.sides,
-            hrt.cpu(),
-            raw=raw,
-            known=dataset.known(),
-            vocabularies=(dataset.entities, dataset.relations),
-        )
+        counted = of.greater, of.equal, of.num_candidates
+        return Ranks(*counted, of.sides, triples, raw=raw, known=dataset.known())
 
     return counts(ranks, counts(ranks.raw, None))

@@ -24,7 +24,7 @@ from kgfast.kernels.labels import (
     LossGradients,
     LossNeed,
 )
-from kgfast.kernels.operands import Gradients, Need, Operands
+from kgfast.kernels.operands import Gradients, NamedRows, Need, Operands
 from kgfast.ops.differentiable import result_dtype
 from kgfast.training.processes.crew import Crew
 
@@ -81,20 +81,18 @@ class SharedBackend:
         index: Tensor | None = None,
         *,
         need: Need,
-        rows_only: bool = False,
-        within: slice | None = None,
-        besides: Tensor | None = None,
+        rows: NamedRows | None = None,
     ) -> Gradients:
-        """Compute gradients; ``within`` is not used: ``own`` takes its place."""
-        if index is not None and index.shape[1] == 1 and not rows_only:
+        """Compute gradients; of ``rows``, ``within`` is not used: ``own`` takes its place."""
+        if index is not None and index.shape[1] == 1 and rows is None:
             return self._backend.backward(operands, grad, index, need=need)
         of_queries = self._of_queries(operands, grad, index) if need.queries else None
         need = need._replace(queries=False)
         if not (need.table or need.factor):
             return Gradients(of_queries)
-        if rows_only:
+        if rows is not None:
             assert index is not None
-            found = self._of_named_rows(operands, grad, index, need, besides)
+            found = self._of_named_rows(operands, grad, index, need, rows)
         else:
             found = self._of_rows(operands, grad, index, need)
         return found._replace(queries=of_queries)
@@ -115,13 +113,13 @@ class SharedBackend:
         return crew.join(found, count)
 
     def _of_named_rows(
-        self, operands: Operands, grad: Tensor, index: Tensor, need: Need, besides: Tensor | None
+        self, operands: Operands, grad: Tensor, index: Tensor, need: Need, rows: NamedRows
     ) -> Gradients:
         """Return the gradients of indexed rows: of ``own`` rows, or of all by the spans of all."""
         crew = self._crew
         within = crew.span(operands.candidates.num_rows) if self.own is None else self.own
-        options: dict[str, Any] = {"rows_only": True, "within": within, "besides": besides}
-        own = self._backend.backward(operands, grad, index, need=need, **options)
+        rows = rows._replace(within=within)
+        own = self._backend.backward(operands, grad, index, need=need, rows=rows)
         if self.own is not None:
             return own
         assert own.ids is not None
@@ -142,9 +140,8 @@ class SharedBackend:
         if index is not None and self.own is not None:  # each process numbers rows its own way
             return self._backend.backward(operands, grad, index, need=need)
         if index is not None:
-            own = self._backend.backward(
-                operands, grad, index, need=need, rows_only=True, within=span
-            )
+            rows = NamedRows(within=span)
+            own = self._backend.backward(operands, grad, index, need=need, rows=rows)
             whole = own.spread(operands, need)
             found = [None if it is None else it[span] for it in (whole.table, whole.factor)]
         elif are_summed_alone(operands, grad, of_queries=False):

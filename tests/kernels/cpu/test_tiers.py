@@ -120,7 +120,7 @@ def test_the_line_says_what_ran_and_what_did_not(monkeypatch, has, line):
 
 @pytest.mark.parametrize(
     "workers",
-    [pytest.param([], marks=pytest.mark.slow), ["-n", "1"]],
+    [[], pytest.param(["-n", "1"], marks=pytest.mark.slow)],
     ids=["one process", "xdist"],
 )
 def test_the_line_stands_before_the_last_one(workers):

@@ -19,7 +19,7 @@ from support.sampled import assert_close
 
 pytest.importorskip("triton")
 import aot
-from support.engines import DEVICE, INTERPRETED, examples, on_triton
+from support.engines import DEVICE, INTERPRETED, ON_GPU, examples, on_triton
 from support.interpreter import shuffled_programs
 from support.triton_code import ARCHS
 
@@ -131,6 +131,16 @@ class TestNegatives:
     def test_rows_and_gradients(self, score, formula, pool, has_mask) -> None:
         problem = Problem(score, formula, pool=pool, has_mask=has_mask, batch=4, width=17)
         check(problem)
+
+    @pytest.mark.skipif(not ON_GPU, reason="takes the interpreter minutes")
+    @pytest.mark.parametrize("formula", FORMULAS)
+    @pytest.mark.parametrize("pool", [True, False], ids=["pool", "lists"])
+    @pytest.mark.parametrize("score", ["rotate", "l2", "dot"])
+    def test_more_negatives_than_a_tile_or_a_stripe_has(self, score, formula, pool) -> None:
+        sizes = {"batch": 40, "width": 1454 if pool else 199, "dim": 24}
+        problem = Problem(score, formula, pool=pool, has_mask=True, **sizes)
+        check(problem)
+        assert all(map(torch.equal, problem.made(), problem.made()))
 
     def test_parts_of_numbers_add_up(self, monkeypatch) -> None:
         """Products of the interpreter are exact enough to show that parts are the number."""

@@ -3,6 +3,8 @@
 Values and gradients of any problem: ``tests/kernels/test_gradients.py``.
 """
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -10,10 +12,11 @@ from torch import Tensor
 from kgfast.kernels.operands import Need, Operands, Prepared
 from kgfast.kernels.scores import get_score
 from support.engines import CAN_RUN, DEVICE, INTERPRETED, engines
-from support.flat import reference, triton
+from support.flat import triton
+from support.gradients import check
 from support.interpreter import shuffled_programs
 from support.problems import SCORES
-from support.triton_scores import assert_close, exact, narrow_bits, operands, rows
+from support.sampled import Sampled, assert_close
 
 pytest.importorskip("triton")
 
@@ -34,43 +37,22 @@ LAYOUTS = [score for score in SCORES if score != "rotate_interleaved"]  # one of
 DISTANCES = [score for score in LAYOUTS if score != "dot"]
 
 
-def check_pairwise(queries, candidates, score, bias=None, dims=None, runs=2) -> None:
-    scores = triton.pairwise_scores(queries, candidates, score, bias, None, dims)
-    assert scores.dtype == torch.float32
-    operands = exact(queries), exact(candidates), score
-    assert_close(scores, reference.pairwise_scores(*operands, exact(bias), None, dims))
-    grad = torch.randn(scores.shape, generator=torch.Generator().manual_seed(2)).to(DEVICE)
-    actual = triton.pairwise_backward(grad, queries, candidates, score, None, dims)
-    expected = reference.pairwise_backward(exact(grad), *operands, None, dims)
-    assert actual[0].dtype == queries.dtype
-    assert actual[1].dtype == candidates.dtype
-    assert_close(actual[0], expected[0])
-    assert_close(actual[1], expected[1], narrow_bits(candidates.dtype))
-    for _ in range(1, runs):
-        again = triton.pairwise_backward(grad, queries, candidates, score, None, dims)
-        assert all(torch.equal(a, b) for a, b in zip(actual[:2], again[:2], strict=True))
-        assert actual[2] is again[2] is None  # no factor
+def rows(score: str, count: int, dim: int, seed: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    rng = torch.Generator().manual_seed(seed)
+    return torch.randn(count, dim * get_score(score).planes, generator=rng).to(dtype)
 
 
-def check_indexed(queries, table, index, score, bias=None, dims=None) -> None:
-    scores = triton.indexed_scores(queries, table, index, score, bias, None, dims)
-    operands = exact(queries), exact(table), index.cpu(), score
-    assert_close(scores, reference.indexed_scores(*operands, exact(bias), None, dims))
-    grad = torch.randn(scores.shape, generator=torch.Generator().manual_seed(2)).to(DEVICE)
-    actual = triton.indexed_backward(grad, queries, table, index, score, None, dims)
-    expected = reference.indexed_backward(exact(grad), *operands, None, dims)
-    assert actual[1][1].dtype == table.dtype
-    assert torch.equal(actual[1][0].cpu(), expected[1][0])
-    assert_close(actual[0], expected[0])
-    assert_close(actual[1][1], expected[1][1], narrow_bits(table.dtype))
-    again = triton.indexed_backward(grad, queries, table, index, score, None, dims)
-    assert torch.equal(actual[0], again[0])
-    assert torch.equal(actual[1][1], again[1][1])
+def operands(
+    score: str, queries: int, others: int, dim: int, dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor]:
+    """Draw queries and a table, of which one row equals a query."""
+    q, c = rows(score, queries, dim, 0), rows(score, others, dim, 1, dtype)
+    q[0] = c[-1].float()
+    return q, c
 
 
-def random_index(queries: int, count: int, num_entities: int) -> Tensor:
-    rng = torch.Generator().manual_seed(5)
-    return torch.randint(num_entities, (queries, count), generator=rng).to(DEVICE)
+def problem_of(score: str, *sizes: Any, dims: list[int] | None = None) -> Sampled:
+    return Sampled(*operands(score, *sizes), score, None, dims, "")
 
 
 @engines("triton", scores=LAYOUTS)
@@ -86,7 +68,7 @@ def test_many_blocks(engine, score, monkeypatch) -> None:
     monkeypatch.setattr(pairwise, "QUERY_BYTES", 32 * row_bytes)
     monkeypatch.setattr(pairwise, "CANDIDATE_BYTES", 64 * row_bytes)
     monkeypatch.setattr(gradients, "MATMUL_BYTES", 20 * row_bytes)
-    check_pairwise(*operands(score, 34, 70, 2, torch.float16), score, runs=1)
+    check(engine, problem_of(score, 34, 70, 2, torch.float16))
 
 
 @pytest.mark.parametrize("programs", [1, 3, 1056])
@@ -98,7 +80,7 @@ def test_stripes_of_tiles_and_splits_of_queries(engine, score, programs, monkeyp
     monkeypatch.setattr(pull, "PROGRAMS", programs)
     monkeypatch.setattr(pull, "_LEAST_SPLIT", 2)
     monkeypatch.setattr(pull, "ROWS", 2)  # tiles of 16 rows, or 32
-    check_pairwise(*operands(score, 5, 50, 3, torch.float16), score, runs=1)
+    check(engine, problem_of(score, 5, 50, 3, torch.float16))
 
 
 @engines("triton")
@@ -106,8 +88,8 @@ def test_sums_of_queries_wait_for_the_last_chunk(engine) -> None:
     from kgfast.kernels.triton.host.launch import architecture
     from kgfast.kernels.triton.host.pull import QuerySums, RowSums, SlopeFactors, pull
 
-    q, c = operands("rotate", 3, 70, 4)
-    grad, arch = rows("l1", 3, 70, 2), architecture(q.device)
+    q, c = engine.there(operands("rotate", 3, 70, 4))
+    grad, arch = rows("l1", 3, 70, 2).to(DEVICE), architecture(q.device)
     of_queries, of_table, _ = triton.pairwise_backward(grad, q, c, "rotate")
     problem = Operands(q, Prepared(c, get_score("rotate")))
     sums = None
@@ -134,8 +116,8 @@ def test_sums_of_queries_wait_for_the_last_chunk(engine) -> None:
 @pytest.mark.skipif(not INTERPRETED, reason="a GPU orders programs as it likes")
 def test_programs_in_any_order(engine, monkeypatch) -> None:
     """Gradients have the same bits; the interpreter is asked whether the order was another."""
-    q, c = operands("rotate", 17, 40, 2)
-    grad = rows("l1", 17, 40, 2)
+    q, c = engine.there(operands("rotate", 17, 40, 2))
+    grad = rows("l1", 17, 40, 2).to(DEVICE)
     builder, places = interpreter.interpreter_builder, []
     set_index = builder.set_grid_idx
     monkeypatch.setattr(builder, "set_grid_idx", lambda *at: (places.append(at), set_index(*at)))
@@ -163,12 +145,12 @@ def test_rows_too_long_for_the_scratch(engine, monkeypatch) -> None:
     from kgfast.kernels.triton import pairwise
 
     monkeypatch.setattr(pairwise, "QUERY_BYTES", 64)
-    check_pairwise(*operands("rotate", 3, 20, 4), "rotate", None, [2, 4])
+    check(engine, problem_of("rotate", 3, 20, 4, dims=[2, 4]))
 
 
 @engines("triton")
 def test_autocast_leaves_products_alone(engine) -> None:
-    q, c = operands("dot", 3, 20, 8)
+    q, c = engine.there(operands("dot", 3, 20, 8))
     expected = triton.pairwise_scores(q, c, "dot")
     with torch.autocast(DEVICE, torch.bfloat16):
         assert torch.equal(triton.pairwise_scores(q, c, "dot"), expected)
@@ -193,12 +175,12 @@ def test_lists_whose_number_the_host_does_not_know(
     monkeypatch.setattr(gradients, "PIECE_PAIRS", pieces)
     facts = get_score(score)
     has_factor = facts.is_rscf
-    c = rows("l1", 9, 3 * facts.planes, 1, dtype)
-    factor = rows("l1", 9, 3, 3) if has_factor else None
-    q = rows("l1", 4, 3 * facts.query_planes(has_factor), 2)
+    c = rows("l1", 9, 3 * facts.planes, 1, dtype).to(DEVICE)
+    factor = rows("l1", 9, 3, 3).to(DEVICE) if has_factor else None
+    q = rows("l1", 4, 3 * facts.query_planes(has_factor), 2).to(DEVICE)
     index = torch.tensor([[0, 8, 8], [8, 8, 3], [3, 8, 2], [8, 0, 2]], device=DEVICE)
     problem = Operands(q, Prepared(c, facts, None, factor))
-    grad, need = rows("l1", 4, 3, 2), Need(True, True, has_factor)
+    grad, need = rows("l1", 4, 3, 2).to(DEVICE), Need(True, True, has_factor)
     spare = triton.backend.backward(problem, grad, index, need=need)
     monkeypatch.setattr(indexed, "SPARE_BYTES", 0)
     counted = triton.backend.backward(problem, grad, index, need=need)
@@ -214,11 +196,12 @@ def test_long_lists_are_cut(engine, dtype, monkeypatch) -> None:
     from kgfast.kernels.triton.host import gradients
 
     monkeypatch.setattr(gradients, "PIECE_PAIRS", 4)
-    q, table = operands("rotate", 3, 9, 5, dtype)
-    index = random_index(3, 11, 9)
+    problem = problem_of("rotate", 3, 9, 5, dtype, dims=[5, 2])
+    index = torch.randint(9, (3, 11), generator=torch.Generator().manual_seed(5))
     index[:, 2:9] = 7  # a hot id
-    check_indexed(q, table, index, "rotate", None, [5, 2])
-    check_indexed(q, table, torch.full_like(index, 8), "l1")
+    check(engine, problem, index)
+    problem.score, problem.dims = "l1", None
+    check(engine, problem, torch.full_like(index, 8))
 
 
 @engines("triton")

@@ -1,0 +1,411 @@
+"""Differentiable operators: values, gradients, and their contract with torch."""
+
+import pytest
+import torch
+
+from kgfast import ops
+from kgfast.kernels import cpu, losses
+from kgfast.ops.dispatch import get_backend
+from kgfast.ops.run import operands_of
+from support import oracles
+from support.memory import PeakMemory
+from support.operators import (
+    INDEX,
+    LABELS,
+    LOSSES,
+    NAMES,
+    POSITIVES,
+    SCORED,
+    TARGETS,
+    TOTALS,
+    B,
+    N,
+    csr,
+    dense,
+    doubles,
+    gradients,
+    operands,
+    served,
+)
+from support.problems import DTYPES, RSCF_SCORES, SCORES, cast, strided
+from support.sampled import threads
+
+EACH = pytest.mark.parametrize("name", NAMES)
+EACH_SCORED = pytest.mark.parametrize("name", SCORED)
+EACH_LOSS = pytest.mark.parametrize("name", LOSSES)
+CROPS = pytest.mark.parametrize("dims", [None, [3, 17, 8, 3]], ids=["full", "crops"])
+CASES = [
+    *((name, score, dims) for name in SCORED for score in (*SCORES, *RSCF_SCORES)
+      for dims in (None, [3, 17, 8, 3])),
+    *((name, score, None) for name in (*LOSSES, *TOTALS) for score in (*SCORES, *RSCF_SCORES)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "score", "dims"), CASES, ids=str)
+@pytest.mark.usefixtures("backend")
+def test_values_and_gradients_are_those_of_float64(name, score, dims):
+    whole = operands(name, score)
+    without_bias = [] if len(whole) == 4 else [whole[:2]]
+    for tensors in (whole, *without_bias):
+        exact, twin = doubles(tensors), [it.detach().requires_grad_() for it in tensors]
+        results = [
+            make(name, them, score, dims)
+            for make, them in ((served, tensors), (dense, exact), (dense, twin))
+        ]
+        assert results[0].dtype == torch.float32
+        oracles.assert_accurate(*(it.detach() for it in results))
+        made = map(gradients, results, (tensors, exact, twin))
+        for got, expected, float32 in zip(*made, strict=True):
+            assert got.dtype == torch.float32
+            oracles.assert_accurate(got, expected, float32)
+
+
+@EACH
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.usefixtures("backend")
+def test_tables_of_any_dtype_and_stride(name, dtype):
+    for score in ("dot", "rotate"):
+        for layout in ("plain", "rows", "columns"):
+            queries, table, bias = (it.detach() for it in operands(name, score))
+            table = strided(cast(table.double(), dtype), layout).requires_grad_()
+            queries = strided(queries, "columns").requires_grad_()
+            given = [queries, table, bias.requires_grad_()]
+            exact = doubles(given)
+            result, expected = served(name, given, score), dense(name, exact, score)
+            oracles.assert_accurate(result.detach(), expected.detach())
+            made = gradients(result, given), gradients(expected, exact)
+            for tensor, gradient, right in zip(given, *made, strict=True):
+                assert gradient.dtype == tensor.dtype
+                allowed = max(torch.finfo(dtype).eps, 1e-5) * right.abs().max()
+                assert (gradient.double() - right).abs().max() <= allowed
+
+
+@EACH
+@pytest.mark.usefixtures("backend")
+def test_a_bias_for_all_gets_the_sum(name):
+    queries, table, _ = operands(name)
+    one = torch.tensor([2.5], requires_grad=True)
+    many = one.detach().expand(N).clone().requires_grad_()
+    results = [served(name, (queries, table, it)) for it in (one, many)]
+    assert torch.equal(*results)
+    total, each = (gradients(*it)[0] for it in zip(results, (one, many), strict=True))
+    assert total.shape == (1,)
+    torch.testing.assert_close(total, each.sum(0, keepdim=True), rtol=1e-5, atol=1e-6)
+
+
+@EACH
+@pytest.mark.parametrize("score", ["dot", "rotate"])
+@pytest.mark.usefixtures("backend")
+def test_two_runs_are_bit_equal_for_any_number_of_threads(name, score):
+    tensors, runs = operands(name, score, dim=70), []
+    for count in (1, 2, 2, 3):
+        with threads(count):
+            result = served(name, tensors, score)
+            runs.append([result, *gradients(result, tensors)])
+    for run in runs[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(run, runs[0], strict=True))
+
+
+@EACH
+@pytest.mark.usefixtures("backend")
+def test_an_empty_batch(name):
+    tensors = operands(name)
+    tensors[0] = tensors[0].detach()[:0].requires_grad_()
+    result = served(name, tensors)
+    assert result.shape == (() if name in TOTALS else (0, *dense(name, operands(name)).shape[1:]))
+    assert not result.any()
+    for gradient, tensor in zip(gradients(result, tensors), tensors, strict=True):
+        assert torch.equal(gradient, torch.zeros_like(tensor))
+
+
+@EACH
+@pytest.mark.parametrize("score", [*SCORES, *RSCF_SCORES])
+def test_gradcheck(name, score):
+    tensors = doubles(operands(name, score, dim=3))
+    tensors[1].data[-1] += 0.1  # a distance has no derivative where both are equal
+    dims = [3, 1] if name in SCORED else None
+    with ops.use_backend("reference"):
+        assert torch.autograd.gradcheck(
+            lambda *them: served(name, them, score, dims), tensors, fast_mode=True
+        )
+
+
+@EACH
+@pytest.mark.usefixtures("backend")
+def test_float64_queries_are_served_in_float64_whatever_the_backend(name):
+    tensors, exact = doubles(operands(name)), doubles(operands(name))
+    result, expected = served(name, tensors), dense(name, exact)
+    torch.testing.assert_close(result, expected, rtol=1e-13, atol=0)
+    torch.testing.assert_close(gradients(result, tensors), gradients(expected, exact))
+
+
+@EACH
+def test_the_backward_runs_on_the_backend_of_its_forward(name, monkeypatch):
+    asked = []
+
+    def record(name):
+        asked.append(name)
+        return get_backend("reference")
+
+    monkeypatch.setattr(ops.run, "get_backend", record)
+    tensors = operands(name)
+    with ops.use_backend("cpu"):
+        result = served(name, tensors)
+    with ops.use_backend("reference"):
+        result.sum().backward()
+    assert set(asked) == {"cpu"}
+
+
+@EACH
+@pytest.mark.usefixtures("backend")
+def test_there_is_no_second_derivative(name):
+    tensors = operands(name)
+    first = torch.autograd.grad(served(name, tensors).sum(), tensors[:2], create_graph=True)
+    kind = name.removeprefix("pairwise").removeprefix("indexed")
+    with pytest.raises(RuntimeError, match=f"{kind}.* can be differentiated once"):
+        sum(it.sum() for it in first).backward()
+
+
+@EACH
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.usefixtures("backend")
+def test_autocast_computes_in_float32(name, dtype):
+    queries, table, bias = operands(name, "dot")
+    half = queries.detach().to(dtype).requires_grad_()
+    expected = served(name, (half.float(), table, bias), "dot")
+    with torch.autocast("cpu", dtype=dtype):
+        result = served(name, (half, table, bias), "dot")
+        found = torch.autograd.grad(result.sum(), (half, table))
+    assert result.dtype == torch.float32
+    assert torch.equal(result, expected)
+    assert [it.dtype for it in found] == [dtype, torch.float32]
+    assert torch.equal(found[1], torch.autograd.grad(expected.sum(), table)[0])
+
+
+@pytest.mark.parametrize("names", [SCORED, LOSSES, TOTALS], ids=str)
+@pytest.mark.usefixtures("backend")
+def test_torch_compile_full_graph(names):
+    tensors = operands("bce")
+
+    def loss(queries, table, bias):
+        first, second = names
+        doubled = served(first, (queries * 2, table, bias)).sum()
+        return doubled + served(second, (queries, table, bias), "l1").square().sum()
+
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    results = [it(*tensors) for it in (loss, compiled)]
+    torch.testing.assert_close(*results)
+    torch.testing.assert_close(*(torch.autograd.grad(it, tensors) for it in results))
+
+
+@pytest.mark.parametrize("score", [*SCORES, *RSCF_SCORES])
+@pytest.mark.usefixtures("backend")
+def test_a_sparse_gradient_holds_the_rows_of_the_index(score):
+    tensors = operands("indexed_scores", score)
+    grads = []
+    for sparse in (False, True):
+        scores = served("indexed_scores", tensors, score, sparse=sparse)
+        grads.append(torch.autograd.grad(scores.square().sum(), tensors))
+    assert grads[1][1].is_coalesced()
+    assert grads[1][1].indices().tolist() == [INDEX.unique().tolist()]
+    for one, other in zip(*grads, strict=True):
+        assert torch.equal(one, other.to_dense())
+    served("indexed_scores", tensors, score, sparse=True).sum().backward()
+    optimizer = torch.optim.SparseAdam([tensors[1]])
+    before = tensors[1].detach().clone()
+    optimizer.step()
+    moved = (tensors[1] != before).any(1).nonzero()[:, 0]
+    assert set(moved.tolist()) <= set(INDEX.unique().tolist())
+
+
+def test_a_sparse_gradient_is_eager_only():
+    tensors = operands("indexed_scores", "l1")
+
+    def scores():
+        return served("indexed_scores", tensors, "l1", sparse=True)
+
+    with pytest.raises(RuntimeError, match="eager only"):
+        torch.compile(scores, backend="aot_eager", fullgraph=True)()
+    assert torch.equal(torch.compile(scores, backend="aot_eager")(), scores())  # a graph break
+
+
+@pytest.mark.usefixtures("backend")
+@pytest.mark.parametrize("width", [0, 3])
+@pytest.mark.parametrize("dims", [None, [1, 2]])
+def test_an_index_of_nothing(width, dims):
+    """Neither of no queries nor of no columns has scores, and its gradients are zeros."""
+    batch = 0 if width else 3
+    tensors = operands("indexed_scores", rows=6, dim=2)
+    tensors[0] = tensors[0].detach()[:batch].requires_grad_()
+    index = torch.empty(batch, width, dtype=torch.int64)
+    for sparse in (False, True):
+        options = {"bias": tensors[2], "dims": dims, "sparse": sparse}
+        scores = ops.indexed_scores(*tensors[:2], index, "rotate", **options)
+        assert scores.shape == (*(() if dims is None else (2,)), batch, width)
+        for gradient, tensor in zip(gradients(scores, tensors), tensors, strict=True):
+            assert torch.equal(gradient.to_dense(), torch.zeros_like(tensor))
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Gradients that the reference is asked to make."""
+    found = []
+
+    def watch(owner, kernel):
+        inner = getattr(owner, kernel)
+
+        def record(*args, **options):
+            found.append(tuple(options.get("need", args[-1])))
+            return inner(*args, **options)
+
+        monkeypatch.setattr(owner, kernel, record)
+
+    for name in LOSSES:
+        watch(losses.ChunkedLosses, f"{name}_gradients")
+    watch(get_backend("reference"), "backward")
+    with ops.use_backend("reference"):
+        yield found
+
+
+@pytest.mark.parametrize("name", [*SCORED, *LOSSES])
+@pytest.mark.parametrize("wanted", [0, 1, 2])
+def test_only_gradients_that_are_needed_are_computed(name, wanted, asked):
+    tensors = [it.detach() for it in operands(name, "l2")]
+    tensors[wanted].requires_grad_()
+    served(name, tensors, "l2").sum().backward()
+    needed = tuple(place == wanted for place in range(3))
+    if name in LOSSES:
+        assert asked[0] == needed
+    elif wanted == 2:  # which is a sum of the gradient that comes in
+        assert not asked
+    else:
+        assert asked == [(*needed[:2], False)]
+    assert [it.grad is not None for it in tensors] == list(needed)
+
+
+@pytest.mark.usefixtures("backend")
+def test_order_and_repetition_of_positives_do_not_matter():
+    tensors = operands("bce")
+    sets = [sorted(set(ids), reverse=True) for ids in POSITIVES]
+    indptr = torch.tensor([0, *map(len, sets)]).cumsum(0)
+    ids = torch.tensor([id for own in sets for id in own])
+    rows, again = served("bce", tensors), ops.bce(*tensors, indptr, ids, *LABELS, "rotate")
+    assert torch.equal(rows, again)
+    made = gradients(rows, tensors), gradients(again, tensors)
+    assert all(map(torch.equal, *made))
+
+
+@EACH_LOSS
+@pytest.mark.usefixtures("backend")
+def test_an_overflow_of_finite_numbers_is_a_loss_that_is_not_finite(name):
+    queries, table, bias = (it.detach() for it in operands(name, "dot"))
+    assert not served(name, [queries * 1e30, table * 1e30, bias], "dot").isfinite().all()
+
+
+@CROPS
+@pytest.mark.parametrize("has_bias", [False, True], ids=["no bias", "bias"])
+def test_opcheck(dims, has_bias, backend):
+    queries, table, bias = operands("bce")
+    given, kgfast = (queries, table, bias if has_bias else None), torch.ops.kgfast
+    check, tail = torch.library.opcheck, ("rotate", "float32", backend)
+    check(kgfast.pairwise_scores, (*given[:2], "rotate", given[2], None, dims, backend))
+    args = (*given[:2], INDEX, "rotate", given[2], None, dims, False, None, backend)
+    check(kgfast.indexed_scores, args)
+    if dims is None:
+        check(kgfast.bce, (*given, *csr(), *LABELS, *tail))
+        check(kgfast.cross_entropy, (*given, TARGETS, 0.1, *tail))
+
+
+@CROPS
+@pytest.mark.parametrize("need", [[True, True, True], [False, True, False]], ids=str)
+def test_opcheck_of_the_backward(dims, need, backend):
+    given = queries, table, bias = [it.detach() for it in operands("bce")]
+    head, tail = ("rotate", bias, None, dims), (backend, [*need, False])
+    check, kgfast = torch.library.opcheck, torch.ops.kgfast
+    grad = torch.ones(*(() if dims is None else (len(dims),)), B, N)
+    check(kgfast.pairwise_scores_backward, (grad, queries, table, *head, *tail))
+    grad = grad[..., : INDEX.shape[1]].clone()
+    for rows in ((False, None), (True, None), (True, torch.tensor([1, 0]))):
+        check(kgfast.indexed_scores_backward, (grad, queries, table, INDEX, *head, *rows, *tail))
+    if dims is None:
+        grad, logsumexp = torch.ones(B), torch.ones(B, dtype=torch.float64)
+        tail = "rotate", "float32", backend, need
+        check(kgfast.bce_backward, (grad, *given, *csr(), *LABELS, *tail))
+        check(kgfast.cross_entropy_backward, (grad, logsumexp, *given, TARGETS, 0.1, *tail))
+
+
+@EACH_SCORED
+@pytest.mark.parametrize("score", ["rotate", "rscf_rotate"])
+def test_memory_of_scores_stays_below_64_mib(name, backend, score):
+    """A broadcast would hold 512 MiB of differences (pool), or gather 256 MiB (own rows)."""
+    batch, rows, dim = (256, 2048, 128) if backend == "cpu" else (64, 1024, 64)
+    tensors = operands(name, score, batch=batch, rows=rows, dim=dim)
+    columns, index = rows, []
+    if name == "indexed_scores":
+        columns = 1024 if backend == "cpu" else 128
+        index = [torch.randint(rows, (batch, columns))]
+    queries, table, bias, *factor = tensors
+    options = {"bias": bias, "factor": (*factor, None)[0]}
+    with PeakMemory("cpu") as peak:
+        getattr(ops, name)(queries, table, *index, score, **options).sum().backward()
+    own = 2 * 4 * batch * columns + sum(4 * it.numel() for it in tensors)  # results, gradients
+    assert peak.bytes < own + (64 << 20)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize(("backend", "score"), [("reference", "l1"), ("cpu", "dot"), ("cpu", "l2")])
+def test_memory_of_losses_stays_below_64_mib(loss, score, backend):
+    """Dense scores alone would take 128 MiB (reference: 32), and as much again for gradients."""
+    if backend == "cpu" and not cpu.is_available():
+        pytest.skip("the extension is not built")
+    if backend == "cpu":
+        batch, rows, dim, limit = 256, 131_072, 2, 64 << 20
+    else:  # slow: a quarter of it, and float64
+        batch, rows, dim, limit = 64, 65_536, 1, 24 << 20
+    tensors, targets = operands(loss, score, batch=batch, rows=rows, dim=dim), torch.arange(batch)
+
+    def run(queries, table, bias):
+        if loss == "bce":
+            indptr = torch.arange(batch + 1)
+            result = ops.bce(queries, table, bias, indptr, targets, 0.9, 0.1, score)
+        else:
+            result = ops.cross_entropy(queries, table, bias, targets, 0.1, score)
+        result.sum().backward()
+
+    with ops.use_backend(backend):
+        run(
+            *operands(loss, score, batch=batch, rows=batch, dim=dim)
+        )  # what a first call imports is not counted
+        with PeakMemory("cpu") as peak:
+            run(*tensors)
+    assert peak.bytes < sum(4 * it.numel() for it in tensors) + limit
+
+
+def test_kept_scores_serve_one_backward_and_change_no_bit(monkeypatch):
+    """A second backward through a retained graph scores again; so do many scores."""
+    backend = get_backend("cpu")
+    generator = torch.Generator().manual_seed(3)
+    queries = torch.randn(9, 8, generator=generator).requires_grad_()
+    table = torch.randn(300, 8, generator=generator).requires_grad_()
+    targets = torch.randint(300, (9,), generator=generator)
+    scored: list[int] = []
+    scores = backend.scores
+
+    def counting(operands, *args, **kwargs):
+        scored.append(operands.num_queries * operands.candidates.num_rows)
+        return scores(operands, *args, **kwargs)
+
+    monkeypatch.setattr(backend, "scores", counting)
+    total = ops.cross_entropy(queries, table, None, targets, 0.1, "dot").sum()
+    first = torch.autograd.grad(total, (queries, table), retain_graph=True)
+    assert sum(scored) == 9 * 300
+    second = torch.autograd.grad(total, (queries, table))
+    assert sum(scored) == 2 * 9 * 300
+    plan = backend.loss_plan(operands_of(queries, table, "dot"))
+    monkeypatch.setattr(backend, "loss_plan", lambda _: plan._replace(kept=9 * 300 - 1))
+    total = ops.cross_entropy(queries, table, None, targets, 0.1, "dot").sum()
+    third = torch.autograd.grad(total, (queries, table))
+    assert sum(scored) == 4 * 9 * 300
+    for a, b, c in zip(first, second, third, strict=True):
+        assert torch.equal(a, b)
+        assert torch.equal(a, c)

@@ -1,0 +1,282 @@
+"""Totals of losses, whose gradients are made with them: the bits of their rows, from one sweep."""
+
+import pytest
+import torch
+
+from kgfast import ops
+from kgfast.kernels import cpu, losses
+from kgfast.kernels.cpu import backend as cpu_backend
+from support.memory import PeakMemory
+from support.operators import LABELS, TARGETS, TOTALS, B, N, csr, dense, doubles, operands, served
+from support.problems import SCORES
+from support.sampled import threads
+
+EACH = pytest.mark.parametrize("name", TOTALS)
+BIASES = pytest.mark.parametrize("bias", [slice(None), slice(1), None], ids=["own", "one", "none"])
+
+
+def some(name, score="dot", bias=slice(None), dtype=torch.float32):
+    """Queries, a table and a bias of each candidate, of all or none; they require gradients."""
+    made = [it.detach().to(dtype).requires_grad_() for it in operands(name, score)]
+    return [*made[:2], None if bias is None else made[2].detach()[bias].requires_grad_()]
+
+
+def total_of(name, tensors, score="dot", divisor=1.0):
+    return served(name, tensors, score, divisor=divisor)
+
+
+def rows_of(name, tensors, score="dot"):
+    return served(name.removesuffix("_total"), tensors, score)
+
+
+def gradients(value, tensors, **options):
+    return torch.autograd.grad(value, [it for it in tensors if it is not None], **options)
+
+
+def all_equal(found, expected):
+    return all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
+
+
+@pytest.fixture
+def blocks(monkeypatch):
+    """Let cross entropy take two queries at once, the last block of one."""
+    monkeypatch.setattr(losses, "_LEAST_QUERIES", 2)
+    monkeypatch.setattr(cpu_backend, "_LOSS_KEPT", 2 * N)
+
+
+@EACH
+@pytest.mark.parametrize("score", SCORES)
+@BIASES
+@pytest.mark.parametrize("divisor", [1.0, 7.0, B * N])
+@pytest.mark.usefixtures("backend")
+def test_bits_are_those_of_two_sweeps(name, score, bias, divisor):
+    """Gradients of cross entropy are the same up to roundings."""
+    tensors = some(name, score, bias)
+    once, twice = total_of(name, tensors, score, divisor), rows_of(name, tensors, score).sum()
+    twice = twice / divisor
+    assert torch.equal(once, twice)
+    made = gradients(once, tensors), gradients(twice, tensors)
+    if name == "bce_total":
+        assert all_equal(*made)
+    torch.testing.assert_close(*made)
+
+
+@EACH
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.usefixtures("backend")
+def test_other_dtypes_have_the_bits_of_rows(name, dtype):
+    tensors = some(name, dtype=dtype)
+    if dtype == torch.bfloat16:
+        tensors[0] = tensors[0].detach().float().requires_grad_()
+    once, twice = total_of(name, tensors, divisor=B), rows_of(name, tensors).sum() / B
+    assert once.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    assert torch.equal(once, twice)
+    assert all_equal(gradients(once, tensors), gradients(twice, tensors))
+
+
+@pytest.mark.usefixtures("blocks")
+def test_blocks_of_queries_add_up():
+    name = "cross_entropy_total"
+    tensors, exact = some(name), doubles(some(name))
+    found, right = total_of(name, tensors, divisor=7.0), dense(name, exact, "dot")
+    torch.testing.assert_close(found.double(), right, rtol=1e-5, atol=0)
+    for one, other in zip(gradients(found, tensors), gradients(right, exact), strict=True):
+        assert (one - other).abs().max() <= 1e-5 * other.abs().max()
+
+
+@pytest.mark.usefixtures("blocks")
+def test_threads_change_no_bit():
+    tensors, found = some("cross_entropy_total"), []
+    for count in (1, 3):
+        with threads(count):
+            total = total_of("cross_entropy_total", tensors)
+            found.append([total, *gradients(total, tensors)])
+    assert all_equal(*found)
+
+
+@pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
+@pytest.mark.usefixtures("blocks")
+def test_scores_are_made_once(monkeypatch):
+    made, scores = [], cpu_backend.scores
+
+    def recording(operands, *given, **options):
+        made.append(operands.num_queries)
+        return scores(operands, *given, **options)
+
+    monkeypatch.setattr(cpu_backend, "scores", recording)
+    tensors = some("cross_entropy_total")
+    gradients(total_of("cross_entropy_total", tensors), tensors)
+    assert made == [2, 2, 1]
+    monkeypatch.setattr(losses, "_LEAST_QUERIES", 3)  # than which two are fewer
+    gradients(total_of("cross_entropy_total", tensors), tensors)
+    assert made[3:] == [B, B]
+
+
+@EACH
+@pytest.mark.parametrize("factor", [4.0, 0.3])
+@pytest.mark.usefixtures("backend")
+def test_a_gradient_of_the_total_scales_its_own(name, factor):
+    tensors = some(name)
+    once = gradients(factor * total_of(name, tensors), tensors)
+    torch.testing.assert_close(once, gradients(factor * rows_of(name, tensors).sum(), tensors))
+    plain = gradients(total_of(name, tensors), tensors)
+    assert factor != 4.0 or all_equal(once, [4 * it for it in plain])
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The kernels that were asked for, and with which ``need``."""
+    names = []
+    for name in ("bce", "bce_gradients", "bce_total"):
+        inner = getattr(losses.ChunkedLosses, name)
+
+        def watched(*args, inner=inner, name=name):
+            names.append((name, tuple(args[4]) if len(args) > 4 else None))
+            return inner(*args)
+
+        monkeypatch.setattr(losses.ChunkedLosses, name, watched)
+    with ops.use_backend("reference"):
+        yield names
+
+
+@pytest.mark.parametrize("wanted", [0, 1, 2])
+def test_one_sweep_makes_what_is_needed(asked, wanted):
+    tensors = [it.detach() for it in some("bce_total", "l2")]
+    tensors[wanted].requires_grad_()
+    total_of("bce_total", tensors, "l2").backward()
+    assert asked == [("bce_total", tuple(i == wanted for i in range(3)))]
+    assert [it.grad is not None for it in tensors] == [i == wanted for i in range(3)]
+
+
+def test_without_a_gradient_there_is_none(asked):
+    total_of("bce_total", [it.detach() for it in some("bce_total")])
+    with torch.no_grad():
+        total_of("bce_total", some("bce_total"))
+    assert asked == [("bce", None)] * 2
+
+
+@EACH
+@pytest.mark.parametrize("place", [1, 2], ids=["table", "bias"])
+def test_half_precision_is_scaled_before_it_is_rounded(name, asked, place):
+    tensors = some(name)
+    tensors[place] = tensors[place].detach().half().requires_grad_()
+    total = total_of(name, tensors, divisor=2.0**24)  # such gradients vanish in float16 ...
+    scaled = gradients(2.0**20 * total, tensors)  # ... but these do not
+    assert bool(scaled[place].any())
+    made = ["bce", "bce_gradients"] if name == "bce_total" else []
+    assert [kernel for kernel, _ in asked] == made
+
+
+@EACH
+@pytest.mark.parametrize("factors", [(1.0, 1.0), (0.3, 1.0), (1.0, 0.3), (0.3, 4.0)])
+@pytest.mark.usefixtures("backend")
+def test_a_graph_that_is_retained_gives_the_same_gradients_again(name, factors):
+    tensors = some(name, "rotate")
+    total = total_of(name, tensors, "rotate")
+    results = []
+    for factor in factors:
+        results.append(gradients(factor * total, tensors, retain_graph=True))
+        expected = gradients(factor * total_of(name, tensors, "rotate"), tensors)
+        assert all_equal(results[-1], expected)
+    kept = [it.clone() for it in results[0]]
+    for one in results[1]:
+        one.zero_()  # it shares nothing with what the first one gave
+    assert all_equal(results[0], kept)
+
+
+@EACH
+@pytest.mark.usefixtures("backend")
+def test_part_of_the_gradients_and_then_the_rest(name):
+    tensors = some(name, "rotate")
+    total = total_of(name, tensors, "rotate")
+    first = gradients(total, tensors[1:2], retain_graph=True)
+    rest = gradients(total, tensors[::2])
+    expected = gradients(total_of(name, tensors, "rotate"), tensors)
+    assert all_equal((rest[0], *first, rest[1]), expected)
+    for place, whole in enumerate(expected):  # and each of them alone
+        given = [it.detach().requires_grad_(at == place) for at, it in enumerate(tensors)]
+        assert torch.equal(*gradients(total_of(name, given, "rotate"), [given[place]]), whole)
+
+
+@EACH
+@pytest.mark.usefixtures("backend")
+def test_two_losses_of_one_table_add_up(name):
+    tensors = some(name, "rotate")
+    (total_of(name, tensors, "rotate") + total_of(name, tensors, "rotate", 3.0)).backward()
+    alone = gradients(total_of(name, tensors, "rotate"), tensors)
+    third = gradients(total_of(name, tensors, "rotate", 3.0), tensors)
+    for tensor, one, other in zip(tensors, alone, third, strict=True):
+        assert torch.equal(tensor.grad, one + other)
+
+
+@EACH
+def test_a_graph_that_is_freed_or_changed_has_no_gradient(name):
+    tensors = some(name)
+    total = total_of(name, tensors)
+    total.backward()
+    with pytest.raises(RuntimeError, match="a second time"):
+        total.backward()
+    total = total_of(name, tensors)
+    with torch.no_grad():
+        tensors[1].zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        total.backward()
+
+
+@pytest.mark.usefixtures("backend")
+def test_the_gradient_of_the_table_is_held_once():
+    """A table of 64 MiB has a gradient of 64 MiB, and there is no second one."""
+    generator = torch.Generator().manual_seed(0)
+    rows, width = 1 << 18, 64
+    table = torch.randn(rows, width, generator=generator).requires_grad_()
+    queries = torch.randn(4, width, generator=generator).requires_grad_()
+    labels = (torch.arange(5), torch.arange(4), 1.0, 0.0, "dot")
+    ops.bce_total(queries, table[:8], None, *labels).backward()
+    table.grad = None
+    with PeakMemory("cpu") as peak:
+        ops.bce_total(queries, table, None, *labels, float(rows)).backward()
+    assert peak.bytes < 1.8 * table.nbytes
+    assert table.grad is not None
+
+
+@BIASES
+def test_opcheck(backend, bias):
+    for need in ([True, True, bias is not None], [False, True, False]):
+        tensors = some("bce_total", "rotate", bias)
+        leaves = [
+            it if it is None or needed else it.detach()
+            for it, needed in zip(tensors, need, strict=True)
+        ]
+        tail = "float32", 92.0, backend, need
+        args = (*leaves, *csr(), *LABELS, "rotate", *tail)
+        torch.library.opcheck(torch.ops.kgfast.bce_total, args)
+        args = (*leaves, TARGETS, 0.1, "rotate", *tail)
+        torch.library.opcheck(torch.ops.kgfast.cross_entropy_total, args)
+    shapes = (4, 3), (5, 3), (0,)
+    args = (torch.tensor(0.5), *map(torch.ones, shapes), *map(torch.ones, shapes[:2]), None)
+    torch.library.opcheck(torch.ops.kgfast.total_backward, args)
+
+
+@pytest.mark.usefixtures("backend")
+def test_a_compiler_sees_how_gradients_are_scaled():
+    """So that it may do it in place."""
+    from torch._dynamo.backends.common import aot_autograd  # which take two CPU seconds
+    from torch._functorch.aot_autograd import make_boxed_func
+
+    tensors, products = some("bce_total", "rotate"), []
+
+    def loss(queries, table, bias):
+        return 2 * total_of("bce_total", (queries * 2, table, bias), "rotate", 7.0)
+
+    def seen(graph, _):
+        products.append([node.name for node in graph.graph.nodes if node.op == "call_function"])
+        return make_boxed_func(graph.forward)
+
+    backend = aot_autograd(
+        fw_compiler=lambda graph, _: make_boxed_func(graph.forward), bw_compiler=seen
+    )
+    compiled = torch.compile(loss, fullgraph=True, backend=backend)
+    results = [it(*tensors) for it in (loss, compiled)]
+    torch.testing.assert_close(*results)
+    torch.testing.assert_close(*(gradients(it, tensors) for it in results))
+    assert all(name.startswith("mul") for name in products[0])

@@ -1,0 +1,119 @@
+"""Counting what a step of the trainer launches and waits for, without a GPU."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import torch
+
+from kgfast.training.loop import Run
+from support.small_runs import GRAPH, trainer_of
+from support.waits import CountsStep, LiveMemory, pretended_triton
+
+_SHARED = {"optim": {"name": "row_adam"}}
+_CROPS = {"dims": [4, 8, 16], "submodels_per_step": 3}
+# Sections of a config, and the most kernels and operators that a step should have.
+MODES: dict[str, tuple[dict[str, Any], int | None]] = {
+    "RotatE, nssa, shared negatives": (_SHARED, 30),
+    "RotatE, nssa, negatives of each row": (
+        {"data": {"negatives": "per_row"}, **_SHARED},
+        35,
+    ),
+    "ComplEx, cross entropy, 1-vs-all": (
+        {
+            "model": {"name": "complex", "gamma": 12.0},
+            "train": {"mode": "1vsall"},
+            "loss": {"name": "cross_entropy"},
+        },
+        30,
+    ),
+    "ComplEx, bce, KvsAll": (
+        {
+            "model": {"name": "complex", "gamma": 12.0},
+            "train": {"mode": "kvsall"},
+            "loss": {"name": "bce"},
+        },
+        30,
+    ),
+    "ConvE, bce, KvsAll": (
+        {
+            "model": {"name": "conve", "base_dim": 64, "embedding_height": 8, "gamma": 12.0},
+            "train": {"mode": "kvsall"},
+            "loss": {"name": "bce"},
+        },
+        None,
+    ),
+    "MED and RSCF, nssa, shared negatives": (
+        {"model": {"name": "rotate", "use_rscf": True}, "med": _CROPS, **_SHARED},
+        150,
+    ),
+}
+
+
+class CountsWaits(CountsStep, LiveMemory):
+    """Device that counts waits for values, too: each is 1, distinct ids as many as there are."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        if name not in ("_unique2", "_local_scalar_dense") or not args[0].is_meta:
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        self.waits[name] += 1
+        if name == "_local_scalar_dense":
+            return torch.ones((), dtype=args[0].dtype, device="cpu").item()
+        (self.within if self._depth else self.seen)[name] += 1
+        ids = args[0].flatten()
+        return torch.empty_like(ids), torch.empty_like(args[0]), torch.empty_like(ids)
+
+
+class _HostGenerator(torch.Generator):
+    """Generator that a device without values has none of."""
+
+    def __new__(cls, device: object = None) -> "_HostGenerator":
+        return super().__new__(cls)
+
+
+class Counted(NamedTuple):
+    """Requests of a step to a GPU; operators are those of torch that launch something."""
+
+    kernels: Counter[str]
+    operators: Counter[str]
+    within: Counter[str]  # operators within those of kgfast
+    waits: Counter[str]
+    kept: int  # bytes that outlive the step, beyond those that were there
+
+    @property
+    def together(self) -> int:
+        """Number that a goal is about."""
+        return self.kernels.total() + self.operators.total()
+
+
+def count(sections: Mapping[str, Any]) -> Counted:
+    """Count the second step of a run whose model is on a device that computes nothing."""
+    from kgfast.ops import row_updates
+
+    trainer = trainer_of(**sections)
+    with (
+        pretended_triton() as kernels,
+        patch.object(row_updates, "check_apart", lambda *_: None),  # none has memory
+        patch.object(torch, "Generator", _HostGenerator),
+        CountsWaits() as device,
+    ):
+        run = Run(trainer.config, GRAPH, trainer.model.to("meta"))
+        run.make_step()
+        counters = kernels, device.seen, device.within, device.waits
+        for counter in counters:
+            counter.clear()
+        before = device.live()
+        run.make_step()
+        found = Counted(*map(Counter, counters), device.live() - before)
+        run.close()
+    return found
+
+
+def rows() -> Iterator[dict[str, Any]]:
+    """Yield the row of each mode in static-step-counts.json."""
+    for mode, (sections, goal) in MODES.items():
+        found = count(sections)
+        numbers = {name: it.total() for name, it in found._asdict().items() if name != "kept"}
+        yield {"mode": mode, **numbers, "together": found.together, "goal": goal}
