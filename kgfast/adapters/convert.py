@@ -18,7 +18,7 @@ from kgfast.frames import needed
 from kgfast.graph import Names, Vocabulary
 from kgfast.models import Reciprocal
 from kgfast.text import reading
-from kgfast.training.saved import is_saved, write_tables
+from kgfast.training import is_saved, write_tables
 from kgfast.whole_files import new_folder
 
 __all__ = ["FORMATS", "convert"]

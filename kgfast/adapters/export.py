@@ -41,8 +41,7 @@ from kgfast.models import (
     in_layout,
 )
 from kgfast.text import shown
-from kgfast.training import LoadedRun
-from kgfast.training.saved import write_json, write_names, write_tables
+from kgfast.training import LoadedRun, write_json, write_names, write_tables
 from kgfast.whole_files import new_folder
 
 PLAIN = (RotatE, TransE, DistMult, ComplEx, CP, RESCAL)  # models of two tables and no more

@@ -2,7 +2,7 @@
 
 from kgfast.datasets.dataset import Dataset
 from kgfast.datasets.downloads import download
-from kgfast.datasets.labels import with_labels
+from kgfast.datasets.labelled import with_labels
 from kgfast.datasets.readers import load
 from kgfast.datasets.synthetic import SyntheticDataset, synthetic
 

@@ -10,7 +10,7 @@
 | Parquet          | `train.parquet` | its names, or `entities.parquet`            | names or ids |
 | N-Triples        | `train.nt`      | addresses of all splits, sorted             | names, h r t |
 
-``labels.tsv`` may stand beside any of them: see :mod:`kgfast.datasets.labels`.
+``labels.tsv`` may stand beside any of them: see :mod:`kgfast.datasets.labelled`.
 Every file may be gzipped, have CRLF line ends, a byte order mark and blank lines; it and the folder
 may be links.
 """
@@ -23,7 +23,7 @@ from typing import Any
 from kgfast.datasets.data_files import KNOWN_LAYOUTS, Folder, checked_limit
 from kgfast.datasets.dataset import Dataset
 from kgfast.datasets.dglke import read_raw_udd
-from kgfast.datasets.labels import with_labels
+from kgfast.datasets.labelled import with_labels
 from kgfast.datasets.lines import (
     Parts,
     id_name,

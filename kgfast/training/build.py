@@ -163,6 +163,8 @@ def ranks_of(
     all splits, ``options`` are those of :func:`kgfast.rank`.
     """
     triples = dataset.split(split)[:most]
+    if config is not None:
+        options.setdefault("batch_size", config.data.test_bs)
     if index is not None and not index.is_current:
         index.refresh()
     return rank(
@@ -170,7 +172,6 @@ def ranks_of(
         triples,
         known=dataset.known() if known is None else known,
         sides=sides,
-        batch_size=None if config is None else config.data.test_bs,
         dims=model.dims if isinstance(model, MED) else None,
         index=index,
         **options,

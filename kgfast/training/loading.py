@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -241,7 +241,7 @@ def loaded_tables(
             )
     if device is not None and model.entity.device != torch.device(device):
         model.to(device)
-    vocabulary = Vocabularies(*names) if any(names) else None
+    vocabulary = Vocabularies(*cast("Any", names)) if any(names) else None
     return LoadedRun(model, vocabulary, dataset, None, None, known)
 
 
@@ -249,12 +249,13 @@ def names_of_run(
     run: RunFolder, config: Config, named: RunGraph | Dataset, dataset: Dataset | None = None
 ) -> Vocabularies:
     """Return the names of a run with the labels of its folder, else of its data."""
-    names: Names = named.entities, named.relations
+    names = named.entities, named.relations
     own = with_labels(run.path, names)
     if own is names and dataset is not None:
-        own = tuple(
-            it.labelled(its.labels)
-            for it, its in zip(names, (dataset.entities, dataset.relations), strict=True)
+        entities, relations = names
+        own = (
+            entities.labelled(dataset.entities.labels),
+            relations.labelled(dataset.relations.labels),
         )
     elif own is names:
         own = with_labels(Path(config.dataset.root, config.dataset.name), names)

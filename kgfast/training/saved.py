@@ -57,7 +57,7 @@ _OF_WRAPPERS: dict[str, tuple[str, ...]] = {
     "Reciprocal": ("order",),
 }
 _SIZES = ("score", "dim", "num_entities", "num_relations")
-_CLASSES = {
+_CLASSES: dict[str, Any] = {
     it.__name__: it
     for it in (RotatE, TransE, DistMult, ComplEx, CP, RESCAL, ConvE, MED, RSCF, Reciprocal)
 }
@@ -109,6 +109,7 @@ def save(
     Examples
     --------
     >>> import tempfile
+    >>> import kgfast
     >>> model = TransE(torch.tensor([[0.0], [1.0], [3.0]]), torch.tensor([[1.0]]))
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     save(model, f"{folder}/people", entities=["ann", "bob", "eve"], relations=["knows"])
@@ -135,7 +136,7 @@ def _checked_names(argument: str, names: Any, row: str, count: int) -> Vocabular
             f"{argument} must be a list of names; got {shown(os.fspath(names))}: of a file pass "
             f'Path({os.fspath(names)!r}).read_text(encoding="utf-8").splitlines()'
         )
-    listed, places = list(names), {}
+    listed, places = list(names), dict[str, int]()
     for place, name in enumerate(listed):
         where = f"{argument}[{place}] = {shown(name)}"
         if not isinstance(name, str):
@@ -159,7 +160,10 @@ def _checked_names(argument: str, names: Any, row: str, count: int) -> Vocabular
 
 def _checked_known(known: Any, names: Names, model: Model) -> KnownTriples:
     """Return known triples whose ids are rows of the model."""
-    sizes = {"num_entities": model.num_entities, "num_relations": model.num_relations}
+    sizes: dict[str, Any] = {
+        "num_entities": model.num_entities,
+        "num_relations": model.num_relations,
+    }
     if not isinstance(known, KnownTriples):
         try:
             parts = [with_names(part, names)[0] for part in sets_of((known,))]
@@ -374,7 +378,7 @@ def _built(folder: Path, facts: Mapping[str, Any], as_table: bool) -> Model:
         weight = state[f"{prefix}convolution.weight"]
         options |= {"channels": len(weight), "kernel_size": weight.shape[-1]}
         options["generator"] = torch.Generator()
-    model: Any = _CLASSES[names[0]](entity, state.pop(f"{prefix}relation"), **options)
+    model = _CLASSES[names[0]](entity, state.pop(f"{prefix}relation"), **options)
     for layer in reversed(layers):
         options = {key: value for key, value in layer.items() if key != "class"}
         fresh = {"seed": 0} if layer["class"] == "RSCF" else {}
@@ -386,7 +390,8 @@ def _built(folder: Path, facts: Mapping[str, Any], as_table: bool) -> Model:
     with torch.no_grad():
         for name, tensor in state.items():
             held[name].copy_(tensor)
-    return model.eval().requires_grad_(False)
+    built: Model = model.eval().requires_grad_(False)
+    return built
 
 
 def _others(path: Path, prefix: str) -> dict[str, Tensor]:
@@ -448,7 +453,7 @@ def with_data(
     result lists this.
     """
     own = dataset.entities, dataset.relations
-    unnamed, maps, both = [], [], []
+    unnamed, maps, named = [], [], []
     for what, theirs, its in zip(("entities", "relations"), own, names, strict=True):
         rows = getattr(model, f"num_{what}")
         if its is None and len(theirs) != rows:
@@ -460,9 +465,10 @@ def with_data(
             unnamed.append(what)
         with reading(folder, f"dataset {dataset.name} does not fit its {what}"):
             maps.append((its or theirs).ids(theirs))
-        both.append(its if its is not None else theirs)
+        named.append(its if its is not None else theirs)
     entity, relation = maps
-    splits = (
+    both = named[0], named[1]
+    train, valid, test = (
         Triples(
             torch.stack([entity[hrt[:, 0]], relation[hrt[:, 1]], entity[hrt[:, 2]]], 1),
             entities=both[0],
@@ -470,4 +476,4 @@ def with_data(
         )
         for hrt in (dataset.split(it).hrt.cpu() for it in SPLITS)
     )
-    return (both[0], both[1]), Dataset(dataset.name, *splits, both[0], both[1]), unnamed
+    return both, Dataset(dataset.name, train, valid, test, *both), unnamed

@@ -33,7 +33,9 @@ def test_the_commands(walked):
     found = lines_of(*words)
     tails = [(it["tail"], it["tail_label"]) for it in found]
     assert tails == [("Q142", "France"), ("Q90", "Paris")]
-    assert "Q183" not in {it["tail"] for it in lines_of(*words[:2], "--all", "--head", "Q64")}
+    facts = lines_of(*words[:2], "--all", "--head", "Q64", "--k", 12)
+    assert len(facts) == 11
+    assert ("P1376", "Q183") not in {(it["relation"], it["tail"]) for it in facts}
     for limits in ((), ("--max-memory", "4GiB", "--partial", "ranks")):
         result = run("evaluate", "capitals", "--data", "DIR", *limits)
         assert result.exit_code == 0, result.output

@@ -136,7 +136,9 @@ class TestWhereTheyAreShown:
             rows = list(csv.DictReader(file))
         assert {it["tail"]: it["tail_label"] for it in rows}["e5"] == ""
         assert "e3 (the 3th)" in run("predict", labelled, "--all", "--k", 50).stdout
-        assert "label" in error_of("predict", labelled, "--head", "the 3th", "--relation", "next")
+        assert "unknown name" in error_of(
+            "predict", labelled, "--head", "the 3th", "--relation", "next"
+        )
 
     def test_explain(self, root, labelled):
         asked = ("--head", "e3", "--relation", "next", "--tail", "e4", "--top", 3)
@@ -166,9 +168,10 @@ class TestWhereTheyAreShown:
         pytest.importorskip("matplotlib")
         from kgfast.extras.report import write_report
 
+        (labelled / "labels.tsv").write_text(LINES + "previous\tcomes before\n")
         text = write_report(labelled, tmp_path / "a.html", samples=10).read_text()
         assert "(the " in text
-        assert "next (comes after)" in text
+        assert "previous (comes before)" in text
         kgfast.save(TRANSE, tmp_path / "it", entities=[f"e{i}" for i in range(RING)],
                     relations=["next", "previous"])  # fmt: skip
         with pytest.raises(ValueError, match="holds no data to rank"):

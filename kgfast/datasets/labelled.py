@@ -5,6 +5,7 @@ read, and lines of other names neither, so that one file serves many graphs.
 """
 
 from pathlib import Path
+from typing import overload
 
 from kgfast.datasets.data_files import Folder, numbered_lines
 from kgfast.graph import Names, Vocabulary
@@ -13,6 +14,12 @@ from kgfast.text import shown
 FILE = "labels.tsv"
 
 
+@overload
+def with_labels(
+    folder: Folder | Path, names: tuple[Vocabulary, Vocabulary]
+) -> tuple[Vocabulary, Vocabulary]: ...
+@overload
+def with_labels(folder: Folder | Path, names: Names, num_entities: int = 0) -> Names: ...
 def with_labels(folder: Folder | Path, names: Names, num_entities: int = 0) -> Names:
     """Return names with the labels that the file of a folder has for them, if there is one.
 
