@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         TransE,
     )
     from kgfast.ops import RowGradients, cores_for_kernels, unchecked, use_backend
-    from kgfast.training import RowAdagrad, RowAdam, load_run
+    from kgfast.training import RowAdagrad, RowAdam, load_run, save
 
 __version__ = "0.1.0"
 
@@ -70,6 +70,7 @@ __all__ = [
     "load_run",
     "losses",
     "rank",
+    "save",
     "tables",
     "top_facts",
     "topk",
@@ -87,7 +88,7 @@ _HOMES = {
         *("DistMult", "Model", "Reciprocal", "RotatE", "TransE"),
     ),
     "ops": ("RowGradients", "cores_for_kernels", "unchecked", "use_backend"),
-    "training": ("RowAdagrad", "RowAdam", "load_run"),
+    "training": ("RowAdagrad", "RowAdam", "load_run", "save"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -4,7 +4,8 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
@@ -68,6 +69,24 @@ def write_durably(path: Path, write: Callable[[Path], object], what: str) -> Non
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     sync(path.parent)
+
+
+@contextmanager
+def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a folder that becomes ``path``, empty or new until then, if nothing is raised."""
+    path = Path(path)
+    if os.path.lexists(path) and not (path.is_dir() and not any(path.iterdir())):
+        raise ValueError(f"{path} is there already: name another folder")
+    place = Path(os.path.abspath(path))
+    scratch = place.with_name(f".{place.name}-{os.getpid()}")
+    try:
+        scratch.mkdir(parents=True)
+        yield scratch
+        for file in [it for it in scratch.rglob("*") if it.is_file()]:
+            sync(file)
+        os.replace(scratch, place)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def set_aside(path: Path) -> Path:

@@ -398,7 +398,8 @@ def test_an_output_that_has_not_all_characters(tmp_path, monkeypatch):
     folder.mkdir()
     for name, count in (("entity", 3), ("relation", 1)):
         np.save(folder / name, np.arange(2.0 * count, dtype=np.float32).reshape(count, 2))
-    config = {"model": "TransE", "score": "l1", "dim": 2, "num_entities": 3, "num_relations": 1}
+    config = {"format": 1, "model": "TransE", "score": "l1", "dim": 2}
+    config |= {"num_entities": 3, "num_relations": 1}
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "entities.json").write_text(json.dumps(["Zürich", "東京", "x"]))
     (folder / "relations.json").write_text(json.dumps(["größer"]))

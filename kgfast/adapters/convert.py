@@ -9,22 +9,17 @@ from typing import Any
 import torch
 
 from kgfast.adapters.dglke import load_dglke
+from kgfast.adapters.export import PLAIN
 from kgfast.adapters.foreign import NamedModel, read_options
 from kgfast.adapters.libkge_checkpoints import read_libkge
 from kgfast.adapters.official_runs import load_official
-from kgfast.adapters.table_folders import (
-    PLAIN,
-    described,
-    new_folder,
-    write_json,
-    write_names,
-    write_state,
-)
 from kgfast.datasets import load as load_data
 from kgfast.frames import needed
 from kgfast.graph import Names, Vocabulary
 from kgfast.models import Reciprocal
 from kgfast.text import reading
+from kgfast.training import is_saved, write_tables
+from kgfast.whole_files import new_folder
 
 __all__ = ["FORMATS", "convert"]
 
@@ -39,10 +34,9 @@ def convert(
     data: str | os.PathLike[str] | None = None,
     trust: bool = False,
 ) -> list[Path]:
-    """Write what another library trained as ``model.safetensors``, ``config.json`` and names.
+    """Write what another library trained as the folder that :func:`kgfast.save` writes.
 
-    ``kgfast evaluate OUT --data DIR`` reads the folder, and so does
-    :func:`kgfast.adapters.table_folders.load_tables`.
+    :func:`kgfast.load_run` reads the folder, and so does ``kgfast evaluate OUT --data DIR``.
 
     Parameters
     ----------
@@ -86,9 +80,7 @@ def convert(
         )
     names = _checked_names(source, model, names, data)
     with new_folder(out) as scratch:
-        write_state(scratch, inner)
-        write_json(scratch / "config.json", described(model, inner) | {"converted_from": chosen})
-        write_names(scratch, names)
+        write_tables(scratch, model, names, about={"converted_from": chosen})
     return sorted(Path(out).iterdir())
 
 
@@ -105,7 +97,7 @@ def _format_of(source: Path) -> str:
             f"is there; of LibKGE name the checkpoint file"
         )
     config = read_options(path, "")
-    if "score" in config:
+    if is_saved(source):
         raise ValueError(f"{source} is a folder of tables already: kgfast evaluate reads it")
     return "dglke" if "model_name" in config else "official"
 

@@ -3,8 +3,8 @@
 ============  ====================================================================================
 target        files
 ============  ====================================================================================
-npy           ``entity.npy``, ``relation.npy``, ``config.json`` (how to score with them)
-safetensors   ``model.safetensors``, the whole state dict, and ``config.json``: any model
+npy           what :func:`kgfast.save` writes, but the tables as ``entity.npy`` and ``relation.npy``
+safetensors   what :func:`kgfast.save` writes: any model
 official      what ``save_model`` of the official RotatE code writes: ``checkpoint``, the tables as
               ``.npy`` and ``config.json``; with ``entities.dict`` and ``relations.dict``
 pykeen        ``model.safetensors``, a state dict for PyKEEN's model, and ``config.json`` with its
@@ -25,14 +25,6 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from kgfast.adapters.table_folders import (
-    PLAIN,
-    described,
-    new_folder,
-    write_json,
-    write_names,
-    write_state,
-)
 from kgfast.graph import Vocabulary
 from kgfast.models import (
     CP,
@@ -49,9 +41,12 @@ from kgfast.models import (
     in_layout,
 )
 from kgfast.text import shown
-from kgfast.training import LoadedRun
+from kgfast.training import LoadedRun, write_json, write_names, write_tables
+from kgfast.whole_files import new_folder
 
+PLAIN = (RotatE, TransE, DistMult, ComplEx, CP, RESCAL)  # models of two tables and no more
 _DEFAULT_GAMMA = 12.0  # where a score has no margin; the official code wants a number
+_RATE = 1e-4  # of the official code, for models that were not trained here
 
 
 def export_run(run: LoadedRun, to: str, out: str | os.PathLike[str]) -> list[Path]:
@@ -69,18 +64,20 @@ def export_run(run: LoadedRun, to: str, out: str | os.PathLike[str]) -> list[Pat
 
 
 def _to_npy(run: LoadedRun, out: Path) -> None:
-    model = _plain(run.model, "a pair of .npy tables")
-    for name, table in (("entity", model.entity), ("relation", model.relation)):
-        rows = table.detach().cpu()
-        rows = rows.float() if rows.dtype == torch.bfloat16 else rows  # NumPy has none; exact
-        np.save(out / f"{name}.npy", rows.contiguous().numpy())
-    _write_described(run, model, out)
+    _plain(run.model, "a pair of .npy tables")
+    model = run.model.model if isinstance(run.model, MED) else run.model
+    _write(run, model, out, as_npy=True)
 
 
 def _to_safetensors(run: LoadedRun, out: Path) -> None:
-    model = _without_inverses(run.model)
-    write_state(out, model)
-    _write_described(run, model, out)
+    _write(run, run.model, out)
+
+
+def _write(run: LoadedRun, model: Model, out: Path, *, as_npy: bool = False) -> None:
+    """Write the folder that :func:`kgfast.load_run` reads."""
+    about = {} if run.config is None else {"config": run.config.to_dict()}
+    names = run.vocabulary or (None, None)
+    write_tables(out, model, names, known=run.saved_known, about=about, as_npy=as_npy)
 
 
 def _to_official(run: LoadedRun, out: Path) -> None:
@@ -116,10 +113,11 @@ def _to_official(run: LoadedRun, out: Path) -> None:
         "entity_embedding": entity,
         "relation_embedding": relation,
     }
-    optimizer = torch.optim.Adam([entity, relation], lr=run.config.optim.lr)
+    rate = _RATE if run.config is None else run.config.optim.lr
+    optimizer = torch.optim.Adam([entity, relation], lr=rate)
     content = {
         "step": 0,
-        "current_learning_rate": run.config.optim.lr,
+        "current_learning_rate": rate,
         "warm_up_steps": 0,
         "model_state_dict": state,
         "optimizer_state_dict": optimizer.state_dict(),  # without moments: a fresh one
@@ -134,6 +132,7 @@ def _to_official(run: LoadedRun, out: Path) -> None:
 
 def _official_config(run: LoadedRun, model: Model, gamma: float) -> dict[str, Any]:
     """Return the arguments that the official ``override_config`` and test read."""
+    data = None if run.config is None else run.config.dataset
     return {
         "model": type(model).__name__,
         "hidden_dim": model.dim,
@@ -142,7 +141,7 @@ def _official_config(run: LoadedRun, model: Model, gamma: float) -> dict[str, An
         "double_relation_embedding": isinstance(model, ComplEx),
         "nentity": model.num_entities,
         "nrelation": model.num_relations,
-        "data_path": str(Path(run.config.dataset.root, run.config.dataset.name)),
+        "data_path": "" if data is None else str(Path(data.root, data.name)),
         "countries": False,
         "test_batch_size": 16,
     }
@@ -187,7 +186,7 @@ def _to_pykeen(run: LoadedRun, out: Path) -> None:
             "model.load_state_dict(safetensors.torch.load_file('model.safetensors'))",
         },
     )
-    _write_names(run, out)
+    write_names(out, run.vocabulary or (None, None))
 
 
 TARGETS: dict[str, Callable[[LoadedRun, Path], None]] = {
@@ -247,18 +246,6 @@ def _single(table: Tensor, model: Model, target: str) -> Tensor:
             f"{type(model).__name__} with float64 tables does not fit {target}: it has float32"
         )
     return table.detach().cpu().float().contiguous().clone()
-
-
-def _write_described(run: LoadedRun, stored: Model, out: Path) -> None:
-    """Write how to score with the tables, and the names of their rows."""
-    config = described(run.model, stored) | {"config": run.config.to_dict()}
-    write_json(out / "config.json", config)
-    _write_names(run, out)
-
-
-def _write_names(run: LoadedRun, out: Path) -> None:
-    if run.vocabulary is not None:
-        write_names(out, run.vocabulary)
 
 
 def _write_dict(path: Path, names: Vocabulary, target: str) -> None:

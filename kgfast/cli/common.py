@@ -9,7 +9,6 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -118,6 +117,16 @@ def say_that_no_data_were_found() -> None:
     )
 
 
+def with_labels_beside(columns: dict[str, Any]) -> dict[str, Any]:
+    """Return columns for people: labels stand in brackets after the names that have one."""
+    found = {name: values for name, values in columns.items() if not name.endswith("_label")}
+    for name in set(columns) - set(found):
+        own = name.removesuffix("_label")
+        both = zip(columns[own], columns[name], strict=True)
+        found[own] = [it if label is None else f"{it} ({label})" for it, label in both]
+    return found
+
+
 def print_table(table: Any, **options: Any) -> None:
     """Print a table of rich, 116 columns wide where the output is no terminal."""
     from rich.console import Console
@@ -170,25 +179,6 @@ def _said_by(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-@dataclass(frozen=True)
-class LoadedTables:
-    """The model in a folder of tables, with the data that name its rows."""
-
-    model: Any
-    vocabulary: Any  # pair of Vocabulary, or None
-    dataset: Any
-
-    def probabilities(self, scores: Any) -> None:
-        """Return None: tables do not say what they were trained for."""
-
-
-def holds_tables(folder: Path) -> bool:
-    """Return whether a folder holds tables and not a run."""
-    from kgfast.training import RunFolder
-
-    return not RunFolder(folder).holds_a_run() and (folder / "config.json").is_file()
-
-
 def check_limits(folder: Path, limits: dict[str, Any]) -> None:
     """Refuse options of tables where the folder holds a run."""
     from kgfast.training import RunFolder
@@ -201,46 +191,31 @@ def check_limits(folder: Path, limits: dict[str, Any]) -> None:
         )
 
 
-def load_folder(folder: Path, data: Path | None, *, as_table: bool) -> LoadedTables:
-    """Load a folder of tables; the names of the data must be those of its rows."""
-    from kgfast.adapters.table_folders import load_tables
-    from kgfast.datasets import load as load_data
-    from kgfast.graph.named import check_same_names
-
-    model, names = load_tables(folder, as_table=as_table)
-    if data is None:
-        return LoadedTables(model, names if any(names) else None, None)
-    dataset = load_data(data)
-    own = dataset.entities, dataset.relations
-    check_same_names(own, names, f"{folder} (its rows are in another order)")
-    unnamed = [
-        what
-        for what, its, theirs in zip(("entities", "relations"), names, own, strict=True)
-        if its is None and theirs is not None
-    ]
-    if unnamed:
-        say(
-            f"{folder} does not name its {' and '.join(unnamed)}: rows are taken to be numbered "
-            f"as in {data}",
-            err=True,
-        )
-    return LoadedTables(model, own, dataset)
-
-
-def load(run: Path, checkpoint: Which, data: Path | Literal[False] | None, set: Set) -> Any:
-    """Load a run on the device of its config."""
-    from kgfast.training import load_run
-
-    return load_run(run, data, checkpoint=checkpoint.value, device=None, overrides=set)
-
-
-def load_any(
-    folder: Path, checkpoint: Which, data: Path | None, set: Set, *, as_table: bool = False
+def load(
+    folder: Path,
+    checkpoint: Which,
+    data: Path | Literal[False] | None,
+    set: Set,
+    *,
+    as_table: bool = False,
 ) -> Any:
-    """Load a run, or a folder of tables."""
-    if holds_tables(folder):
-        return load_folder(folder, data, as_table=as_table)
-    return load(folder, checkpoint, data, set)
+    """Load a run on the device of its config, or a folder of tables, of the official code too."""
+    from kgfast.training.loading import load_run, loaded_tables
+    from kgfast.training.saved import holds_tables, is_saved
+
+    if holds_tables(folder) and not is_saved(folder):
+        from kgfast.adapters.official_runs import load_official
+
+        model = load_official(folder, as_table=as_table)
+        return loaded_tables(folder, model, (None, None), None, data)
+    return load_run(
+        folder,
+        data,
+        checkpoint=checkpoint.value,
+        device=None,
+        overrides=set,
+        as_table=as_table,
+    )
 
 
 class Chosen(NamedTuple):

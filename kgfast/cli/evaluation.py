@@ -19,9 +19,7 @@ from kgfast.cli.common import (
     app,
     check_limits,
     errors_in_a_line,
-    holds_tables,
     load,
-    load_folder,
     say,
 )
 
@@ -64,17 +62,19 @@ def evaluate(
 ) -> None:
     """Rank a split with a trained model, or with the tables in a folder."""
     with errors_in_a_line(debug):
+        from kgfast.graph import KnownTriples
         from kgfast.models.base import SIDES
 
         sides = tuple(dict.fromkeys(it.value for it in side)) if side else SIDES
-        limits = {"max_memory": max_memory, "partial": partial}
-        if holds_tables(run):
-            own = {"known": known, **limits}
-            which, results = "tables of the folder", _of_tables(run, data, split, sides, own)
-        else:
-            check_limits(run, {"known": known, **limits})
-            loaded = load(run, checkpoint, data, set)
-            which, results = _which(run, checkpoint, loaded), loaded.ranks(split.value, sides)
+        given: dict[str, Any] = {"known": known, "max_memory": max_memory, "partial": partial}
+        check_limits(run, given)
+        in_blocks = max_memory is not None or partial is not None
+        loaded = load(run, checkpoint, data, set, as_table=in_blocks)
+        if known is not None:
+            given["known"] = KnownTriples.open(known)
+        if in_blocks:
+            given["progress"] = sys.stdout.isatty()
+        which, results = _which(run, checkpoint, loaded), _ranks(run, loaded, split, sides, given)
         say(f"{split.value} triples by the {which}")
         for dim, ranks in results.items() if isinstance(results, dict) else [(None, results)]:
             say("" if dim is None else f"dim {dim}", nl=dim is not None)
@@ -86,30 +86,18 @@ def _which(run: Path, checkpoint: Which, loaded: Any) -> str:
     """Name the checkpoint that was loaded: where there is no best one, the last."""
     from kgfast.training import RunFolder
 
+    if loaded.config is None:
+        return "tables of the folder"
     name = checkpoint.value if RunFolder(run).best.exists() else Which.last.value
     step = "" if loaded.step is None else f" (step {loaded.step:,})"
     return f"{name} checkpoint{step}"
 
 
-def _of_tables(
-    folder: Path, data: Path | None, split: Split, sides: Any, given: dict[str, Any]
-) -> Any:
-    """Rank with a folder of tables, whose rows have the names of the data."""
-    from kgfast.eval.ranking import rank
-    from kgfast.graph import KnownTriples
-
-    if data is None:
-        raise ValueError(f"{folder} holds tables, not a run: say with --data what to rank")
-    stored, limits = given["known"], {it: given[it] for it in ("max_memory", "partial")}
-    in_blocks = any(value is not None for value in limits.values())
-    loaded = load_folder(folder, data, as_table=in_blocks)
-    dataset = loaded.dataset
-    triples = getattr(dataset, split.value)
-    known = dataset.known() if stored is None else KnownTriples.open(stored)
-    options = {"known": known, "sides": sides, "vocabulary": dataset}
-    if in_blocks:
-        options |= limits | {"progress": sys.stdout.isatty()}
+def _ranks(run: Path, loaded: Any, split: Split, sides: Any, given: dict[str, Any]) -> Any:
+    """Rank a split."""
+    if loaded.config is None and loaded.dataset is None:
+        raise ValueError(f"{run} holds tables, not a run: say with --data what to rank")
     try:
-        return rank(loaded.model, triples, **options)
+        return loaded.ranks(split.value, sides, **given)
     except NotImplementedError as error:  # tables that score no relations, not a bug
         raise ValueError(str(error)) from error

@@ -18,6 +18,7 @@ from kgfast.cli.common import (
     json_line,
     print_table,
     say,
+    with_labels_beside,
 )
 from kgfast.text import escaped
 
@@ -64,18 +65,21 @@ def explain(
         from kgfast.frames import write_columns
         from kgfast.training import RunFolder
         from kgfast.training.build import device_of
+        from kgfast.training.loading import names_of_run
 
         check_out(out, safe_cells=safe_cells)
         folder = RunFolder(run)
-        device = device_of(folder.read_config())
+        config = folder.read_config()
+        device = device_of(config)
         graph = folder.load_graph()
         if graph is None:
             raise ValueError(f"{run} has no names: {folder.graph.name} is missing")
+        entities, relations = own = names_of_run(folder, config, graph)
         triple = []
         for option, name, names in (
-            ("--head", head, graph.entities),
-            ("--relation", relation, graph.relations),
-            ("--tail", tail, graph.entities),
+            ("--head", head, entities),
+            ("--relation", relation, relations),
+            ("--tail", tail, entities),
         ):
             try:
                 triple.append(int(names.ids([name])))
@@ -90,7 +94,7 @@ def explain(
             device=device,
             progress=sys.stdout.isatty() and not as_json,
         )
-        columns = found.columns((graph.entities, graph.relations))
+        columns = found.columns(own)
         del columns["test"]
         if out is not None:
             say(str(write_columns(columns, out, safe_cells=safe_cells)))
@@ -100,6 +104,7 @@ def explain(
 
 def _print(columns: dict[str, Any], as_json: bool) -> None:
     """Print a table of two parts, or lines of JSON."""
+    columns = columns if as_json else with_labels_beside(columns)
     rows = list(zip(*columns.values(), strict=True))
     if as_json:
         for row in rows:

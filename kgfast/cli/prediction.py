@@ -25,10 +25,11 @@ from kgfast.cli.common import (
     check_out,
     errors_in_a_line,
     json_line,
-    load_any,
+    load,
     print_table,
     say,
     say_that_no_data_were_found,
+    with_labels_beside,
 )
 from kgfast.text import escaped
 
@@ -97,13 +98,13 @@ def predict(
         limits = {"max_memory": max_memory, "partial": partial}
         check_limits(run, limits)
         in_blocks = any(value is not None for value in limits.values())
-        loaded = load_any(run, checkpoint, data, set, as_table=in_blocks)
+        loaded = load(run, checkpoint, data, set, as_table=in_blocks)
         entities, relations = loaded.vocabulary or (None, None)
         given: dict[str, Any] = {
             "heads": _ids("--head", head, entities) if head else None,
             "relations": _ids("--relation", relation, relations) if relation else None,
             "tails": _ids("--tail", tail, entities) if tail else None,
-            "known": None if include_known or loaded.dataset is None else loaded.dataset.known(),
+            "known": None if include_known else loaded.known(),
             **limits,
         }
         if every:
@@ -119,7 +120,7 @@ def predict(
             elif exclude_anchor:
                 given["exclude"] = "anchor"
             columns = _answers(loaded, given, k, dim)
-        if loaded.dataset is None and not include_known:
+        if given["known"] is None and not include_known:
             say_that_no_data_were_found()
         if out is not None:
             say(str(write_columns(columns, out, safe_cells=safe_cells)))
@@ -183,6 +184,7 @@ def _ids(option: str, names: Sequence[str], vocabulary: Any) -> Any:
 
 def _print(columns: dict[str, Any], as_json: bool) -> None:
     """Print a table with a part for each query, or lines of JSON."""
+    columns = columns if as_json else with_labels_beside(columns)
     names = [name for name in columns if name not in ("query", "rank")]
     values = [_plain(columns[name]) for name in names]
     if as_json:

@@ -16,7 +16,7 @@ from kgfast.cli.common import (
     Which,
     app,
     errors_in_a_line,
-    load_any,
+    load,
     say,
     say_that_no_data_were_found,
 )
@@ -93,10 +93,9 @@ def _engine(run: Path, checkpoint: Which, data: Path | None, set: Set, dim: int 
     from kgfast.extras.serve.engine import Engine
     from kgfast.models.base import operator_width
 
-    loaded = load_any(run, checkpoint, data, set)
-    model, dataset, names = loaded.model, loaded.dataset, loaded.vocabulary or (None, None)
+    loaded = load(run, checkpoint, data, set)
+    model, names = loaded.model, loaded.vocabulary or (None, None)
     check_names(tuple(names), model)
     if dim is not None:
         operator_width(model, dim)  # says which there are
-    known = None if dataset is None else dataset.known()
-    return Engine(model, tuple(names), known, dim, loaded.probabilities)
+    return Engine(model, tuple(names), loaded.known(), dim, loaded.probabilities)

@@ -2,7 +2,8 @@
 
 from kgfast.datasets.dataset import Dataset
 from kgfast.datasets.downloads import download
+from kgfast.datasets.labelled import with_labels
 from kgfast.datasets.readers import load
 from kgfast.datasets.synthetic import SyntheticDataset, synthetic
 
-__all__ = ["Dataset", "SyntheticDataset", "download", "load", "synthetic"]
+__all__ = ["Dataset", "SyntheticDataset", "download", "load", "synthetic", "with_labels"]

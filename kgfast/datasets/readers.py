@@ -10,6 +10,7 @@
 | Parquet          | `train.parquet` | its names, or `entities.parquet`            | names or ids |
 | N-Triples        | `train.nt`      | addresses of all splits, sorted             | names, h r t |
 
+``labels.tsv`` may stand beside any of them: see :mod:`kgfast.datasets.labelled`.
 Every file may be gzipped, have CRLF line ends, a byte order mark and blank lines; it and the folder
 may be links.
 """
@@ -22,6 +23,7 @@ from typing import Any
 from kgfast.datasets.data_files import KNOWN_LAYOUTS, Folder, checked_limit
 from kgfast.datasets.dataset import Dataset
 from kgfast.datasets.dglke import read_raw_udd
+from kgfast.datasets.labelled import with_labels
 from kgfast.datasets.lines import (
     Parts,
     id_name,
@@ -99,7 +101,8 @@ def load(
         )
     if columns is not None and read is not read_raw_udd:
         raise ValueError(f"columns: {root} is not a raw_udd folder of DGL-KE; leave it out")
-    entities, relations, splits = read(folder, columns)
+    *names, splits = read(folder, columns)
+    entities, relations = with_labels(folder, (names[0], names[1]))
     train, valid, test = (Triples(hrt, entities=entities, relations=relations) for hrt in splits)
     name = root.resolve().name if name is None else name
     return Dataset(name, train, valid, test, entities, relations)

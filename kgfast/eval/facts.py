@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from kgfast.eval.metric_tables import labels
+from kgfast.eval.metric_tables import texts
 from kgfast.frames import Written, needed
-from kgfast.graph import names_of
-from kgfast.text import html_table, shortened
+from kgfast.graph import named_columns, names_of
+from kgfast.text import html_table
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -73,28 +73,32 @@ class Facts(Written):
         return frame
 
     def columns(self, vocabulary: Any = None) -> dict[str, Any]:
-        """Return ``head``, ``relation``, ``tail``, by name where there are names, and ``score``."""
+        """Return ``head``, ``relation``, ``tail``, by name where there are names, and ``score``.
+
+        Where names have labels there are ``head_label``, ``relation_label`` and ``tail_label``.
+        """
         names = self._vocabularies if vocabulary is None else names_of(vocabulary)
-        of_columns = names[0], names[1], names[0]
-        triples: dict[str, Any] = {
-            column: labels(ids, own)
-            for column, own, ids in zip(
-                ("head", "relation", "tail"), of_columns, self.triples.unbind(1), strict=True
-            )
-        }
-        return {**triples, "score": self.scores.numpy()}
+        columns = zip(("head", "relation", "tail"), self.triples.unbind(1), strict=True)
+        triples, labels = named_columns(dict(columns), names)
+        return {**triples, "score": self.scores.numpy(), **labels}
 
     def _title(self) -> str:
         return f"{len(self):,} fact" + ("" if len(self) == 1 else "s")
 
     def _rows(self, most: int, width: int | None = None) -> list[tuple[str, str]]:
         """Return the first facts as text, and their scores."""
-        part = Facts(self.triples[:most], self.scores[:most], vocabulary=self._vocabularies)
-        rows = []
-        for *triple, score in zip(*part.columns().values(), strict=True):
-            texts = [str(name) if width is None else shortened(str(name), width) for name in triple]
-            rows.append((f"({', '.join(texts)})", f"{score + 0.0:.4g}"))
-        return rows
+        entities, relations = self._vocabularies
+        columns = [
+            texts(ids, names, width)
+            for ids, names in zip(
+                self.triples[:most].unbind(1), (entities, relations, entities), strict=True
+            )
+        ]
+        scores = self.scores[:most].tolist()
+        return [
+            (f"({', '.join(triple)})", f"{score + 0.0:.4g}")
+            for *triple, score in zip(*columns, scores, strict=True)
+        ]
 
     def __repr__(self) -> str:
         lines = [f"{triple}  {score}" for triple, score in self._rows(_SHOWN, _NAME)]

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from kgfast.graph import Vocabulary
-from kgfast.text import html_table, text_table
+from kgfast.text import html_table, shortened, text_table
 
 _Rows = Mapping[Any, Mapping[str, float]]
 
@@ -38,6 +38,14 @@ def cell(metric: str, value: float) -> str:
     return f"{value:,.1f}" if metric in ("mr", "median_rank") else f"{value:.4f}"
 
 
-def labels(ids: Tensor, names: Vocabulary | None) -> list[Any]:
-    """Return the names of ids, or the ids where there are no names."""
-    return ids.tolist() if names is None else names.names_of(ids)
+def texts(ids: Tensor, names: Vocabulary | None, width: int | None = None) -> list[str]:
+    """Return names with their labels, or the ids where there are no names.
+
+    A text without a label has at most ``width`` columns; with a label, of which people read more
+    than of an identifier, twice as many.
+    """
+    found = ids.tolist() if names is None else [names.text(id) for id in ids.tolist()]
+    if width is None:
+        return [str(it) for it in found]
+    room = 2 * width if names is not None and names.labels else width
+    return [shortened(str(it), room) for it in found]

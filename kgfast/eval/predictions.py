@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
-from kgfast.eval.metric_tables import labels
+from kgfast.eval.metric_tables import texts
 from kgfast.frames import Written, needed
-from kgfast.graph import names_of
-from kgfast.text import WIDTH, html_table, shortened
+from kgfast.graph import Vocabulary, named_columns, names_of
+from kgfast.text import WIDTH, html_table
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -89,7 +89,10 @@ class Predictions(Written):
     def __getitem__(self, index: Any) -> Any:
         """Return the (entity, score) pairs of one query, or the predictions of some."""
         if isinstance(index, int):
-            return self._answers(index, self.k)
+            ids, scores = self.ids[index], self.scores[index]
+            names, found = self._names_of_answers, ids[ids >= 0]
+            listed = found.tolist() if names is None else names.names_of(found)
+            return list(zip(listed, scores[ids >= 0].tolist(), strict=True))
         return self._of(lambda values: values[index])
 
     def to(self, device: torch.device | str) -> "Predictions":
@@ -134,26 +137,24 @@ class Predictions(Written):
         return frame
 
     def columns(self, vocabulary: Any = None) -> dict[str, Any]:
-        """Return columns of all answers: query, triple, place from 1 on, and score."""
+        """Return columns of all answers: query, triple, place from 1 on, score, and labels."""
         names = self._vocabularies if vocabulary is None else names_of(vocabulary)
         is_answer = self.ids >= 0
         query, place = is_answer.nonzero(as_tuple=True)
-        triples = {
-            name: labels(
-                self.ids[is_answer] if given is None else given[query],
-                names[1 if name == "relation" else 0],
-            )
-            for name, given in (
-                ("head", self.heads),
-                ("relation", self.relations),
-                ("tail", self.tails),
-            )
-        }
+        queries = {"head": self.heads, "relation": self.relations, "tail": self.tails}
+        triples, labels = named_columns(
+            {
+                name: self.ids[is_answer] if given is None else given[query]
+                for name, given in queries.items()
+            },
+            names,
+        )
         return {
             "query": query.tolist(),
             **triples,
             "rank": (place + 1).tolist(),
             "score": self.scores[is_answer].cpu().numpy(),
+            **labels,
         }
 
     def _title(self) -> str:
@@ -168,7 +169,7 @@ class Predictions(Written):
     def _line(self, row: int) -> str:
         """Return a query and as many answers as fit beside it, at least one."""
         question = self._question(row, _NAME)
-        answers = self._shown(row, _SHOWN)
+        answers = self._shown(row, _SHOWN, _NAME)
         room = WIDTH - len(question) - 2
         for count in range(len(answers), 0, -1):
             dots = ", ..." if count < self.k and count < self._num_answers(row) else ""
@@ -188,22 +189,21 @@ class Predictions(Written):
         return html_table(self._title(), names, rows, note)
 
     def _padded(self, row: int, columns: int) -> list[str]:
-        answers = [_answer(*pair) for pair in self._answers(row, columns)]
+        answers = self._shown(row, columns)
         return answers + [""] * (columns - len(answers))
 
-    def _shown(self, row: int, most: int) -> list[str]:
-        """Return answers as text, long names cut."""
-        pairs = self._answers(row, most)
-        return [_answer(shortened(str(entity), _NAME), score) for entity, score in pairs]
+    def _shown(self, row: int, most: int, width: int | None = None) -> list[str]:
+        """Return answers as text, names longer than ``width`` cut."""
+        ids, scores = self.ids[row, :most], self.scores[row, :most]
+        found = texts(ids[ids >= 0], self._names_of_answers, width)
+        return [_answer(*it) for it in zip(found, scores[ids >= 0].tolist(), strict=True)]
+
+    @property
+    def _names_of_answers(self) -> Vocabulary | None:
+        return self._vocabularies[1 if self.side == "relation" else 0]
 
     def _num_answers(self, row: int) -> int:
         return int((self.ids[row] >= 0).sum())
-
-    def _answers(self, row: int, most: int) -> list[tuple[Any, float]]:
-        is_answer = self.ids[row, :most] >= 0
-        vocabulary = self._vocabularies[1 if self.side == "relation" else 0]
-        names = labels(self.ids[row, :most][is_answer], vocabulary)
-        return list(zip(names, self.scores[row, :most][is_answer].tolist(), strict=True))
 
     def _question(self, row: int, width: int | None = None) -> str:
         parts = []
@@ -212,10 +212,9 @@ class Predictions(Written):
             (self.relations, self._vocabularies[1]),
             (self.tails, self._vocabularies[0]),
         ):
-            (name,) = ("?",) if given is None else labels(given[row : row + 1], names)
-            parts.append(str(name) if width is None else shortened(str(name), width))
+            parts += ["?"] if given is None else texts(given[row : row + 1], names, width)
         return f"({', '.join(parts)})"
 
 
-def _answer(entity: Any, score: float) -> str:
+def _answer(entity: str, score: float) -> str:
     return f"{entity} {score + 0.0:.4g}"  # without the sign of a zero

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kgfast.eval.metric_tables import html_of, labels, table_of
+from kgfast.eval.metric_tables import html_of, table_of
 from kgfast.frames import needed, write_parquet
-from kgfast.graph import KnownTriples, Names, Triples
+from kgfast.graph import KnownTriples, Names, Triples, named_columns
 from kgfast.text import shown
 
 if TYPE_CHECKING:
@@ -351,18 +351,18 @@ class Ranks:
             If pandas is not installed.
         """
         pd = needed("pandas", "Ranks.to_frame()")
-        entities, relations = self._vocabularies
+        columns = zip(("head", "relation", "tail"), self.triples.unbind(1), strict=True)
+        triples, labels = named_columns(dict(columns), self._vocabularies)
         frames = []
         for column, side in enumerate(self.sides):
             values: dict[str, Any] = {
-                "head": labels(self.triples[:, 0], entities),
-                "relation": labels(self.triples[:, 1], relations),
-                "tail": labels(self.triples[:, 2], entities),
+                **triples,
                 "side": side,
                 **{name: getattr(self, name)[:, column].numpy() for name in RANK_TYPES},
                 "width": self.width[:, column].numpy(),
                 "num_candidates": self.num_candidates[:, column].numpy(),
                 "raw_realistic": self.raw.realistic[:, column].numpy(),
+                **labels,
             }
             frames.append(pd.DataFrame(values, index=pd.RangeIndex(len(self), name="triple")))
         frame: DataFrame = pd.concat(frames).sort_index(kind="stable")

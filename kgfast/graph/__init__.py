@@ -3,7 +3,14 @@
 from kgfast.graph.constraints import TypeConstraints
 from kgfast.graph.ids import as_columns, as_integers
 from kgfast.graph.known import Cardinality, KnownTriples, Side
-from kgfast.graph.named import Names, check_same_names, ids_or_names, names_of, with_names
+from kgfast.graph.named import (
+    Names,
+    check_same_names,
+    ids_or_names,
+    named_columns,
+    names_of,
+    with_names,
+)
 from kgfast.graph.nearest import did_you_mean, nearest_names
 from kgfast.graph.stored.inputs import TRIPLE_COLUMNS
 from kgfast.graph.triples import Triples, Vocabulary, as_triples_tensor
@@ -23,6 +30,7 @@ __all__ = [
     "check_same_names",
     "did_you_mean",
     "ids_or_names",
+    "named_columns",
     "names_of",
     "nearest_names",
     "with_names",

@@ -13,10 +13,11 @@ from torch import Tensor
 from kgfast.graph.named import check_same_names, names_of, with_names
 from kgfast.graph.pair_index import PairIndex, build_index, check_sizes, lower_bound
 from kgfast.graph.stored import building
-from kgfast.graph.stored.folder import checksum_of, open_folder
+from kgfast.graph.stored.folder import checksum_of, open_folder, write_folder
 from kgfast.graph.stored.inputs import ReadOptions
 from kgfast.graph.triples import Triples, as_triples_tensor, one_past_max
 from kgfast.storage import memory_limit
+from kgfast.whole_files import new_folder
 
 Side = Literal["head", "relation", "tail"]
 Cardinality = Literal["1-1", "1-N", "N-1", "N-N"]
@@ -58,7 +59,7 @@ class KnownTriples:
 
     def __init__(self, *triples: Any, vocabulary: Any = None) -> None:
         tensors, names = [], names_of(vocabulary)
-        for part in _sets(triples):
+        for part in sets_of(triples):
             ids, own = with_names(part, vocabulary)
             check_same_names(own, names, "the parts before")
             names = names[0] or own[0], names[1] or own[1]
@@ -164,6 +165,33 @@ class KnownTriples:
         known = cls.__new__(cls)
         known._open(folder, verify=verify)
         return known
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the index as a new folder that :meth:`open` reads, whole or not at all.
+
+        Raises
+        ------
+        ValueError
+            If the folder is there already.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     KnownTriples([(0, 0, 1)]).save(f"{folder}/known")
+        ...     KnownTriples.open(f"{folder}/known")
+        KnownTriples(1 triples, 1 (h, r) pairs, 1 (r, t) pairs)
+        """
+        indices = {"tail": self._tails, "head": self._heads}
+        if self._folder is None or self._relations is not None:
+            indices["relation"] = self._of_pairs()
+        with new_folder(folder) as scratch:
+            write_folder(scratch, self.sizes, indices)
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Return one past the largest entity and one past the largest relation."""
+        return self._num_entities, self._tails.num_others
 
     def _open(self, folder: str | os.PathLike[str], *, verify: bool = False) -> None:
         stored = open_folder(folder, verify=verify)
@@ -403,13 +431,13 @@ class KnownTriples:
         return self._relations
 
 
-def _sets(triples: tuple[Any, ...]) -> Iterator[Any]:
+def sets_of(triples: tuple[Any, ...]) -> Iterator[Any]:
     """Yield the sets of triples: the elements of a list of things with two axes."""
     for part in triples:
         if isinstance(part, set | frozenset):
             yield list(part)
         elif isinstance(part, list | tuple) and any(_is_set(element) for element in part):
-            yield from _sets(tuple(part))
+            yield from sets_of(tuple(part))
         else:
             yield part
 

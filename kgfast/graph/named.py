@@ -148,6 +148,27 @@ def ids_or_names(name: str, values: Any, names: Vocabulary | None) -> Tensor:
     return names.ids(values)
 
 
+def named_columns(
+    columns: Mapping[str, Tensor | list[int]], names: Names
+) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
+    """Return columns ``head``, ``relation``, ``tail`` by name, and columns of their labels.
+
+    Ids without a vocabulary stay as they are, -1 is ``?``. The label of a name without one is None;
+    where a vocabulary has no labels at all there is no such column.
+    """
+    found: dict[str, list[Any]] = {}
+    labels: dict[str, list[Any]] = {}
+    for column, ids in columns.items():
+        own = names[1 if column == "relation" else 0]
+        listed = ids.tolist() if isinstance(ids, Tensor) else ids
+        if own is not None:
+            listed = [own.name(id) if id >= 0 else "?" for id in listed]
+            if own.labels:
+                labels[f"{column}_label"] = list(map(own.labels.get, listed))
+        found[column] = listed
+    return found, labels
+
+
 def holds_names(rows: Any) -> bool:
     """Return whether rows of three hold text."""
     if isinstance(rows, np.ndarray):

@@ -1,6 +1,6 @@
 """Names, and triples as integers in (h, r, t) order."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
 import torch
@@ -21,6 +21,11 @@ class Vocabulary:
     names
         The names, in id order.
 
+    Attributes
+    ----------
+    labels : Mapping of str to str
+        Labels of names, as of ``labels.tsv``: shown beside the names, and nothing else.
+
     Raises
     ------
     TypeError
@@ -35,12 +40,13 @@ class Vocabulary:
     (1, 'cat', 2, False)
     """
 
-    __slots__ = ("_ids", "_names")
+    __slots__ = ("_ids", "_names", "labels")
 
     def __init__(self, names: Iterable[str]) -> None:
         if isinstance(names, str):
             raise TypeError("names must be a sequence of strings, got one string")
         self._names = tuple(names)
+        self.labels: Mapping[str, str] = {}
         for i, name in enumerate(self._names):
             if not isinstance(name, str):
                 raise TypeError(f"names must be strings, got names[{i}] = {shown(name)}")
@@ -53,6 +59,24 @@ class Vocabulary:
                         f"names[{i}] = {shown(name)} is a duplicate of an earlier name"
                     )
                 seen.add(name)
+
+    def labelled(self, labels: Mapping[str, str]) -> "Vocabulary":
+        """Return the same names with labels; names that ``labels`` lacks have none.
+
+        Examples
+        --------
+        >>> Vocabulary(["Q146", "Q144"]).labelled({"Q146": "cat"}).text(0)
+        'Q146 (cat)'
+        """
+        other = Vocabulary.__new__(Vocabulary)
+        other._names, other._ids, other.labels = self._names, self._ids, labels
+        return other
+
+    def text(self, id: int) -> str:
+        """Return the name of an id and, where it has one, its label in brackets."""
+        name = self.name(id)
+        label = self.labels.get(name)
+        return name if label is None else f"{name} ({label})"
 
     @property
     def names(self) -> tuple[str, ...]:

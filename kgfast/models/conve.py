@@ -85,6 +85,7 @@ class ConvE(Model):
         super().__init__(entity, relation)
         entity, relation = self.entity, self.relation
         self.dim = entity.shape[1]
+        self.embedding_height = embedding_height
         self._image = _image_of(self.dim, embedding_height, kernel_size)
         if len(relation) % 2 or relation.shape[1] != self.dim:
             raise ValueError(

@@ -45,7 +45,7 @@ class TransE(Model):
             raise ValueError(f"norm must be 'l1' or 'l2'; got {norm!r}")
         self.dim = self.entity.shape[1]
         check_width("relation", self.relation, [self.dim], "as entities")
-        self.gamma, self.score = gamma, norm
+        self.gamma, self.norm, self.score = gamma, norm, norm
 
     @classmethod
     def init(

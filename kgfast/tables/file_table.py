@@ -10,6 +10,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -135,6 +136,15 @@ class FileTable(InFile):
             first = self.place.offset + start * self.row_bytes
             count = (stop - start) * self.row_bytes
             os.posix_fadvise(self._file.fileno(), first, count, os.POSIX_FADV_DONTNEED)
+
+    def mapped(self) -> Tensor:
+        """Return all rows as a tensor on the pages of the file, which must not change."""
+        if not self.shape[0]:
+            return self.block(0, 0)
+        size = self.shape[0] * self.row_bytes
+        # Private: torch warns of memory that cannot be written to.
+        pages = np.memmap(self.path, np.uint8, "c", self.place.offset, (size,))
+        return torch.from_numpy(pages).view(self.dtype).view(self.shape)
 
     def close(self) -> None:
         """Close the file; the table reads nothing afterwards."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from kgfast.training.loop import Run
     from kgfast.training.objective import NegativeSampling
     from kgfast.training.row_optimizer import RowAdagrad, RowAdam
+    from kgfast.training.saved import is_saved, save, write_json, write_names, write_tables
     from kgfast.training.trainer import Result, Trainer
 
 _HOMES = {
@@ -30,6 +31,7 @@ _HOMES = {
     "loop": ("Run",),
     "objective": ("NegativeSampling",),
     "row_optimizer": ("RowAdagrad", "RowAdam"),
+    "saved": ("is_saved", "save", "write_json", "write_names", "write_tables"),
     "trainer": ("Result", "Trainer"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -51,10 +53,15 @@ __all__ = [
     "asked_of",
     "checkpoint",
     "first_bad_row",
+    "is_saved",
     "load_dataset",
     "load_run",
     "model_of",
     "read_rows",
+    "save",
+    "write_json",
+    "write_names",
+    "write_tables",
 ]
 
 

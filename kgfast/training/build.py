@@ -9,6 +9,7 @@ import torch
 from kgfast import datasets
 from kgfast.datasets import Dataset
 from kgfast.eval import Index, Ranks, rank
+from kgfast.graph import KnownTriples
 from kgfast.models import (
     CP,
     MED,
@@ -149,24 +150,29 @@ def ranks_of(
     model: Model,
     dataset: Dataset,
     split: str,
-    config: Config,
+    config: Config | None,
     sides: Sequence[Side] = SIDES,
     index: Index | None = None,
     most: int | None = None,
+    known: KnownTriples | None = None,
+    **options: Any,
 ) -> Ranks | dict[int, Ranks]:
     """Rank the first ``most`` triples of a split, by each sub-model of croppable embeddings.
 
-    An index is packed again if the model has changed since.
+    An index is packed again if the model has changed since. ``known`` defaults to the triples of
+    all splits, ``options`` are those of :func:`kgfast.rank`.
     """
     triples = dataset.split(split)[:most]
+    if config is not None:
+        options.setdefault("batch_size", config.data.test_bs)
     if index is not None and not index.is_current:
         index.refresh()
     return rank(
         model,
         triples,
-        known=dataset.known(),
+        known=dataset.known() if known is None else known,
         sides=sides,
-        batch_size=config.data.test_bs,
         dims=model.dims if isinstance(model, MED) else None,
         index=index,
+        **options,
     )

@@ -4,14 +4,16 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from kgfast.datasets import Dataset
+from kgfast.datasets import Dataset, with_labels
+from kgfast.datasets import load as load_data
 from kgfast.eval import Ranks
-from kgfast.graph import Vocabulary
+from kgfast.graph import KnownTriples, Names, Vocabulary
 from kgfast.losses import LOSSES, EntitiesFormula
 from kgfast.models import SIDES, Model, Side
 from kgfast.text import escaped
@@ -20,10 +22,14 @@ from kgfast.training.checkpoint.format import check_tensors, of_part
 from kgfast.training.checkpoint.run_folder import RunFolder
 from kgfast.training.checkpoint.run_graph import RunGraph
 from kgfast.training.config import Config
+from kgfast.training.saved import check_is_run, holds_tables, load_tables, with_data
 
 
 class Vocabularies(NamedTuple):
-    """Names of entities and relations, in the order of the rows of tables."""
+    """Names of entities and relations, in the order of the rows of tables.
+
+    Each may be None in a folder that :func:`kgfast.save` wrote without them.
+    """
 
     entities: Vocabulary
     relations: Vocabulary
@@ -31,26 +37,34 @@ class Vocabularies(NamedTuple):
 
 @dataclass(frozen=True)
 class LoadedRun:
-    """A run, loaded to rank and predict.
+    """A run, or a model that :func:`kgfast.save` saved, loaded to rank and predict.
 
     Attributes
     ----------
     model : Model
         The model, in eval mode, without gradients.
     vocabulary : Vocabularies, optional
-        The pair ``entities, relations``; None for a run of an earlier kgfast without its data.
+        The pair ``entities, relations``; None where neither has names.
     dataset : Dataset, optional
         The data with the ids of the run; None if they were not found.
-    config : Config
+    config : Config, optional
+        None for a model that was not trained here.
     step : int, optional
         The step of the checkpoint, if it is known.
+    saved_known : KnownTriples, optional
+        The known triples that were saved with a model.
     """
 
     model: Model
     vocabulary: Vocabularies | None
     dataset: Dataset | None
-    config: Config
+    config: Config | None
     step: int | None = None
+    saved_known: KnownTriples | None = None
+
+    def known(self) -> KnownTriples | None:
+        """Return the triples of all splits, else those that were saved with the model, or None."""
+        return self.saved_known if self.dataset is None else self.dataset.known()
 
     def probabilities(self, scores: Tensor) -> Tensor | None:
         """Turn scores into probabilities, for a run trained with binary cross entropy.
@@ -66,8 +80,11 @@ class LoadedRun:
         Returns
         -------
         Tensor, optional
-            float64 of the shape of ``scores``, NaN where a score is NaN; None for other losses.
+            float64 of the shape of ``scores``, NaN where a score is NaN; None for other losses, and
+            for models that were not trained here.
         """
+        if self.config is None:
+            return None
         loss = self.config.loss
         formula = LOSSES[loss.name].formula(**loss.hyperparameters())
         if not isinstance(formula, EntitiesFormula) or formula.is_softmax:
@@ -76,8 +93,17 @@ class LoadedRun:
         margin = float(getattr(self.model, "gamma", 0.0))
         return (((scores.double() + margin).sigmoid() - shift) / scale).clamp(0.0, 1.0)
 
-    def ranks(self, split: str = "test", sides: Sequence[Side] = SIDES) -> Ranks | dict[int, Ranks]:
+    def ranks(
+        self, split: str = "test", sides: Sequence[Side] = SIDES, **options: Any
+    ) -> Ranks | dict[int, Ranks]:
         """Return the filtered ranks of a split; for croppable embeddings, of each sub-model.
+
+        Parameters
+        ----------
+        split : {"train", "valid", "test"}
+        sides : sequence of {"head", "relation", "tail"}
+        options
+            Further arguments of :func:`kgfast.rank`; ``known`` replaces the triples of all splits.
 
         Raises
         ------
@@ -87,9 +113,11 @@ class LoadedRun:
             If the run was loaded without its data.
         """
         if self.dataset is None:
+            if self.config is None:
+                raise ValueError("a saved model holds no data to rank: name a dataset by data=")
             load_dataset(self.config)  # raises an error that names the folder
             raise ValueError("the run was loaded without its data")
-        return ranks_of(self.model, self.dataset, split, self.config, sides)
+        return ranks_of(self.model, self.dataset, split, self.config, sides, **options)
 
     def __repr__(self) -> str:
         data = (
@@ -105,24 +133,29 @@ def load_run(
     checkpoint: Literal["best", "last"] = "best",
     device: torch.device | str | None = "cpu",
     overrides: Sequence[str] | None = None,
+    as_table: bool = False,
 ) -> LoadedRun:
-    """Load the model of a run, its names and, if they are found, its data.
+    """Load the model of a run, or one that was saved, its names and, if they are found, its data.
 
     Nothing is written: the folder may have been moved, and the run may still be training.
 
     Parameters
     ----------
     folder
-        The run folder.
+        The folder of a run; or of a model that :func:`kgfast.save`, ``kgfast export`` or ``kgfast
+        convert`` wrote, whose entities are mapped from the file.
     data : path, Dataset or False, optional
         The folder of the dataset, or of datasets; by default the folder that the config names, if
-        it is there. False loads no data.
+        it is there. False loads no data. With a saved model, the folder of its dataset.
     checkpoint : {"best", "last"}
         The best state by the config's metric on valid, or the newest.
     device
         The device of the model; None for the device of the config.
     overrides : sequence of str
         Keys of the config to change, such as ``"dataset.root=DIR"``: see ``kgfast train --set``.
+    as_table : bool
+        Leave the entities of a saved model in the file as a :class:`kgfast.tables.Table`, which
+        :func:`kgfast.rank` reads in blocks within ``max_memory``.
 
     Returns
     -------
@@ -134,7 +167,8 @@ def load_run(
         If the folder is not that of a run, holds no checkpoint, or ``data`` does not exist.
     ValueError
         If a file is damaged, the checkpoint does not fit the config or the names, or the data are
-        another graph than the run began with: lists the first five differences.
+        another graph than the run began with: lists the first five differences. If a saved model is
+        of another format, the data name what it does not, or the folder holds ``.npy`` files alone.
 
     Examples
     --------
@@ -155,8 +189,16 @@ def load_run(
     >>> run.vocabulary.entities == graph.entities
     True
     """
+    if holds_tables(folder):
+        if overrides:
+            raise ValueError(f"overrides: {folder} holds tables, not a run, and has no config.yaml")
+        found = load_tables(Path(folder), as_table=as_table)
+        return loaded_tables(folder, *found, data, device)
+    check_is_run(Path(folder))
     run = RunFolder(folder)
     config = run.read_config(overrides)
+    if as_table:
+        raise ValueError(f"as_table: {folder} is a run, not a folder of tables")
     if checkpoint not in ("best", "last"):
         raise ValueError(f"checkpoint must be 'best' or 'last'; got {checkpoint!r}")
     state = run.load_best() if checkpoint == "best" else run.load_last()
@@ -171,10 +213,53 @@ def load_run(
         )
     dataset = _data(run, config, data, graph)
     named = graph or dataset
-    vocabulary = None if named is None else Vocabularies(named.entities, named.relations)
+    vocabulary = None if named is None else names_of_run(run, config, named, dataset)
     model = model_of(run, config, tensors, vocabulary)
     model.to(device_of(config) if device is None else device)
     return LoadedRun(model, vocabulary, dataset, config, meta.get("step"))
+
+
+def loaded_tables(
+    folder: str | os.PathLike[str],
+    model: Any,
+    names: Names,
+    known: KnownTriples | None,
+    data: str | os.PathLike[str] | Dataset | Literal[False] | None,
+    device: torch.device | str | None = None,
+) -> LoadedRun:
+    """Return the model of a folder of tables with its names and data."""
+    dataset = None
+    if data is not None and data is not False:
+        given = data if isinstance(data, Dataset) else load_data(data)
+        names, dataset, unnamed = with_data(Path(folder), model, names, given)
+        if unnamed:
+            where = given.name if isinstance(data, Dataset) else data
+            warnings.warn(
+                f"{folder} does not name its {' and '.join(unnamed)}: rows are taken to be "
+                f"numbered as in {where}",
+                stacklevel=3,
+            )
+    if device is not None and model.entity.device != torch.device(device):
+        model.to(device)
+    vocabulary = Vocabularies(*cast("Any", names)) if any(names) else None
+    return LoadedRun(model, vocabulary, dataset, None, None, known)
+
+
+def names_of_run(
+    run: RunFolder, config: Config, named: RunGraph | Dataset, dataset: Dataset | None = None
+) -> Vocabularies:
+    """Return the names of a run with the labels of its folder, else of its data."""
+    names = named.entities, named.relations
+    own = with_labels(run.path, names)
+    if own is names and dataset is not None:
+        entities, relations = names
+        own = (
+            entities.labelled(dataset.entities.labels),
+            relations.labelled(dataset.relations.labels),
+        )
+    elif own is names:
+        own = with_labels(Path(config.dataset.root, config.dataset.name), names)
+    return Vocabularies(*own)
 
 
 def _data(

@@ -11,7 +11,6 @@ from kgfast.adapters.convert import convert
 from kgfast.adapters.dglke import load_dglke
 from kgfast.adapters.libkge_checkpoints import load_libkge, read_libkge
 from kgfast.adapters.official_runs import load_official
-from kgfast.adapters.table_folders import load_tables
 from support import libkge_files
 from support.commands import error_of, run
 
@@ -74,22 +73,23 @@ def test_a_folder_ranks_as_the_model(name, tmp_path):
     assert {"config.json", "model.safetensors"} <= {path.name for path in files}
     widths = (DIM, DIM) if name == "dglke" else (2 * DIM, DIM)
     model = expected(*(torch.from_numpy(table) for table in arrays(*widths)))
-    found = kgfast.rank(load_tables(tmp_path / "ours").model, TRIPLES)
+    found = kgfast.rank(kgfast.load_run(tmp_path / "ours").model, TRIPLES)
     assert torch.equal(found.greater, kgfast.rank(model, TRIPLES).greater)
 
 
 def test_models_with_inverse_relations(tmp_path):
     path = libkge(tmp_path, "complex", reciprocal=True)
     convert(path, tmp_path / "ours")
-    tables = load_tables(tmp_path / "ours")
+    tables = kgfast.load_run(tmp_path / "ours")
     assert type(tables.model) is kgfast.Reciprocal
     assert (tables.model.num_relations, len(tables.vocabulary[1])) == (RELATIONS, RELATIONS)
     expected = kgfast.rank(load_libkge(path), TRIPLES)
     assert torch.equal(kgfast.rank(tables.model, TRIPLES).greater, expected.greater)
     config = json.loads((tmp_path / "ours" / "config.json").read_text())
-    (tmp_path / "ours" / "config.json").write_text(json.dumps(config | {"reciprocal": "odd"}))
-    with pytest.raises(ValueError, match=r"config.json: reciprocal: order must be one of"):
-        load_tables(tmp_path / "ours")
+    odd = [{"class": "Reciprocal", "order": "odd"}]
+    (tmp_path / "ours" / "config.json").write_text(json.dumps(config | {"wrappers": odd}))
+    with pytest.raises(ValueError, match=r"ours: its config.json .*: order must be one of"):
+        kgfast.load_run(tmp_path / "ours")
 
 
 def test_the_commands(tmp_path):
@@ -101,7 +101,7 @@ def test_the_commands(tmp_path):
     done = run("evaluate", out, "--data", folder)
     assert done.exit_code == 0, done.output
     dataset = kgfast.datasets.load(folder)
-    ranks = kgfast.rank(load_tables(out).model, dataset.test, known=dataset.known())
+    ranks = kgfast.rank(kgfast.load_run(out).model, dataset.test, known=dataset.known())
     assert f"{ranks.mrr:.4f}" in done.output
     assert "numbered" not in done.output
     convert(source, tmp_path / "unnamed")
@@ -236,7 +236,7 @@ def test_tables_of_another_kind_are_named(tmp_path):
         config = json.loads((ours / "config.json").read_text())
         (ours / "config.json").write_text(json.dumps(config | changes))
         with pytest.raises(ValueError, match=str(ours)):
-            load_tables(ours)
+            kgfast.load_run(ours)
         (ours / "config.json").write_text(json.dumps(config))
 
 

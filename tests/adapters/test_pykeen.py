@@ -400,7 +400,6 @@ def test_nan_is_an_error_unless_it_is_asked_to_be_the_worst():
 
 def test_a_saved_pipeline_is_converted_with_its_names(tmp_path):
     from kgfast.adapters.convert import convert
-    from kgfast.adapters.table_folders import load_tables
 
     model, data = trained("rotate", inverse=True), graph("Nations", inverse=True)
     torch.save(model, tmp_path / "trained_model.pkl")
@@ -408,7 +407,7 @@ def test_a_saved_pipeline_is_converted_with_its_names(tmp_path):
     with pytest.raises(ValueError, match="say that you trust it"):
         convert(tmp_path, tmp_path / "out")
     convert(tmp_path, tmp_path / "out", trust=True)
-    tables = load_tables(tmp_path / "out")
+    tables = kgfast.load_run(tmp_path / "out")
     assert tables.vocabulary[0].names[0] == data.training.entity_id_to_label[0]
     test = data.testing.mapped_triples
     expected = kgfast.rank(from_pykeen(model), test)

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import kgfast
-from kgfast.adapters.table_folders import load_tables
 from support.commands import error_of, lines_of, run
 from support.small_runs import ring_trainer, ring_triples, write_ring
 
@@ -170,7 +169,7 @@ def test_cells_that_a_spreadsheet_would_compute(called, tmp_path):
         assert [row["score"] for row in before] == [row["score"] for row in after]
         assert '"h;=i"' in safe.read_text()
         loaded = kgfast.datasets.load(ring)
-        model, _ = load_tables(tables)
+        model = kgfast.load_run(tables).model
         top = kgfast.topk(model, tails="k", relations="next", k=12, vocabulary=loaded)
         assert top.to_csv(tmp_path / f"own.{suffix}", safe_cells=True).read_text() == (
             safe.read_text()
@@ -263,7 +262,7 @@ def test_known_triples_of_a_folder(trained, root, tmp_path):
     """They take the place of all splits: here every tail of a test query is known."""
     out, data = tmp_path / "npy", ("--data", root / "ring")
     run("export", trained, "--to", "npy", "--out", out)
-    model, _ = load_tables(out)
+    model = kgfast.load_run(out).model
     test = kgfast.datasets.load(root / "ring").test
     rows = test.hrt.repeat_interleave(model.num_entities, 0)
     rows[:, 2] = torch.arange(model.num_entities).repeat(len(test.hrt))
@@ -281,24 +280,25 @@ def test_known_triples_of_a_folder(trained, root, tmp_path):
 
 
 def test_tables_that_score_no_relations(trained, root, tmp_path, monkeypatch):
-    out = tmp_path / "npy"
-    run("export", trained, "--to", "npy", "--out", out)
+    out = tmp_path / "official"
+    run("export", trained, "--to", "official", "--out", out)
     scorer = kgfast.BlockScorer(print, 12, 2, sides=("head", "tail"))
-    ring = kgfast.datasets.load(root / "ring")
-    names = ring.entities, ring.relations
-    monkeypatch.setattr(
-        "kgfast.adapters.table_folders.load_tables", lambda _, as_table: (scorer, names)
-    )
-    line = error_of("evaluate", out, "--data", root / "ring", "--side", "relation")
+    monkeypatch.setattr("kgfast.adapters.official_runs.load_official", lambda _, as_table: scorer)
+    result = run("evaluate", out, "--data", root / "ring", "--side", "relation")
+    line = result.stderr.splitlines()[-1]
     assert line == "error: print of this BlockScorer scores head, tail, not relation"
 
 
-def test_tables_whose_rows_have_other_names(trained, tmp_path):
+def test_data_are_read_by_the_names_of_tables(trained, tmp_path):
     out = tmp_path / "npy"
     run("export", trained, "--to", "npy", "--out", out)
     write_ring(tmp_path / "ring", entities=[f"e{i}" for i in reversed(range(12))])
-    line = error_of("evaluate", out, "--data", tmp_path / "ring")
-    assert "entity 0 is 'e11' in the triples, but 'e0' in" in line
+    result = run("evaluate", out, "--data", tmp_path / "ring")
+    assert table_of(result) == table_of(run("evaluate", trained))
+    other = write_ring(tmp_path / "o", entities=[f"x{i}" for i in range(12)], splits={})
+    (other / "train.txt").write_text("x0\tnext\tx1\n")
+    line = error_of("evaluate", out, "--data", other)
+    assert "npy: dataset o does not fit its entities: unknown name 'x0'" in line
 
 
 def edited(folder, **changes):
@@ -309,31 +309,33 @@ def edited(folder, **changes):
 def test_tables_that_are_none(trained, tmp_path):
     out = tmp_path / "npy"
     run("export", trained, "--to", "npy", "--out", out)
-    assert load_tables(out).model.gamma == 6.0
+    assert kgfast.load_run(out).model.gamma == 6.0
     for changes, message in (
         ({"dim": 9}, "config.json: dim is 9, of the tables 4"),
-        ({"wrappers": ["MED"]}, "tables of 'rotate' within|tables of 'RotatE' within"),
-        ({"model": "BoxE"}, "tables of 'BoxE' are no model by themselves"),
+        ({"wrappers": [{"class": "GCN"}]}, "tables of 'GCN' are unknown here; known: MED, RSCF"),
+        ({"wrappers": ["MED"]}, "npy: its config.json does not fit its tables: TypeError"),
+        ({"model": "BoxE"}, "tables of 'BoxE' are unknown here; known: RotatE, TransE"),
+        ({"model": None}, "tables of None are unknown here"),
     ):
         before = (out / "config.json").read_text()
         edited(out, **changes)
         with pytest.raises(ValueError, match=message):
-            load_tables(out)
+            kgfast.load_run(out)
         (out / "config.json").write_text(before)
     (out / "entity.npy").write_bytes(b"broken")
-    with pytest.raises(ValueError, match=r"entity.npy: not a NumPy table"):
-        load_tables(out)
+    with pytest.raises(ValueError, match=r"entity.npy: not an array of numpy"):
+        kgfast.load_run(out)
     (out / "entity.npy").unlink()
     with pytest.raises(FileNotFoundError, match=r"entity.npy: no such file, and no model.safe"):
-        load_tables(out)
+        kgfast.load_run(out)
     (out / "model.safetensors").write_bytes(b"broken")
-    with pytest.raises(ValueError, match=r"model.safetensors: cannot be read"):
-        load_tables(out)
+    with pytest.raises(ValueError, match=r"model.safetensors: truncated or damaged"):
+        kgfast.load_run(out)
     (out / "config.json").write_text("{")
     with pytest.raises(ValueError, match=r"config.json: not a JSON object"):
-        load_tables(out)
-    with pytest.raises(FileNotFoundError, match="is neither a run nor a folder of tables"):
-        load_tables(tmp_path)
+        kgfast.load_run(out)
+    with pytest.raises(FileNotFoundError, match=r"no config\.yaml; nor .* saved model: it has no"):
+        kgfast.load_run(tmp_path)
 
 
 @pytest.mark.parametrize(

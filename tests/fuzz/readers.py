@@ -28,7 +28,6 @@ from kgfast.adapters.convert import convert
 from kgfast.adapters.dglke import load_dglke
 from kgfast.adapters.libkge_checkpoints import read_libkge
 from kgfast.adapters.official_runs import load_official
-from kgfast.adapters.table_folders import load_tables
 from kgfast.extras.planning.rates import Rates
 from kgfast.graph import Vocabulary
 from kgfast.plots import plot
@@ -280,7 +279,8 @@ def _exported(case: Case, folder: Path) -> None:
     """Write a folder of tables, as ``kgfast export`` does."""
     entity, relation = _rows(case), _rows(case, 2, WIDTH)
     model = kgfast.TransE(entity, relation)
-    facts = {"model": "TransE", "wrappers": [], "score": "l1", "gamma": 6.0, "dim": WIDTH}
+    facts = {"format": 1, "model": "TransE", "wrappers": [], "score": "l1", "norm": "l1"}
+    facts |= {"gamma": 6.0, "dim": WIDTH}
     facts |= {"num_entities": model.num_entities, "num_relations": model.num_relations}
     (folder / "config.json").write_text(json.dumps(facts))
     (folder / "entities.json").write_text(json.dumps([f"e{it}" for it in range(ROWS)]))
@@ -443,8 +443,8 @@ _READERS: dict[str, Reader] = {
     "known, verified": Reader(_known, _verify_known),
     "ids in text": Reader(_ids_text, _build),
     "ids in .npy": Reader(_ids_npy, _build),
-    "tables of kgfast": Reader(_exported, load_tables),
-    "tables of kgfast in files": Reader(_exported, lambda it: load_tables(it, as_table=True)),
+    "tables of kgfast": Reader(_exported, kgfast.load_run),
+    "tables of kgfast in files": Reader(_exported, lambda it: kgfast.load_run(it, as_table=True)),
     "official": Reader(_official, load_official),
     "official in files": Reader(_official, lambda it: load_official(it, as_table=True)),
     "dglke": Reader(_dglke, load_dglke),

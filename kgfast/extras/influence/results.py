@@ -8,7 +8,7 @@ from torch import Tensor
 
 from kgfast.extras.influence.training_examples import Examples
 from kgfast.frames import needed
-from kgfast.graph import names_of
+from kgfast.graph import named_columns, names_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -104,7 +104,8 @@ class Influences:
         dict
             ``test`` (row of the test triple), ``kind``, ``influence``, ``head``, ``relation``,
             ``tail`` of the example, and the side that it ``predicts``. Where an example is a query
-            with all its answers, that entity is ``?`` (-1 without names).
+            with all its answers, that entity is ``?`` (-1 without names). Where names have labels,
+            ``head_label``, ``relation_label`` and ``tail_label``.
         """
         parts = [
             self._columns_of(kind, found)
@@ -113,11 +114,9 @@ class Influences:
         joined = {name: [it for part in parts for it in part[name]] for name in parts[0]}
         order = sorted(range(len(joined["test"])), key=lambda row: joined["test"][row])
         columns = {name: [values[row] for row in order] for name, values in joined.items()}
-        entities, relations = names_of(vocabulary)
-        for name, names in (("head", entities), ("relation", relations), ("tail", entities)):
-            if names is not None:
-                columns[name] = [names.name(id) if id >= 0 else "?" for id in columns[name]]
-        return columns
+        triples = {name: columns[name] for name in ("head", "relation", "tail")}
+        found, labels = named_columns(triples, names_of(vocabulary))
+        return columns | found | labels
 
     def _columns_of(self, kind: str, found: Strongest) -> dict[str, list[Any]]:
         rows, k = found.ids.shape

@@ -84,7 +84,7 @@ def _example(
         top = topk(
             model, **anchor, relations=relation, k=_ANSWERS, known=known, dims=dims, pad=True
         )
-        instead = [_name(names[0], entity) for entity, _ in top[0]]
+        instead = [_name(names[0], entity) for entity in top.ids[0].tolist() if entity >= 0]
     return Example(
         _name(names[0], head),
         _name(names[1], relation),
@@ -98,4 +98,4 @@ def _example(
 
 
 def _name(names: Vocabulary | None, number: int) -> str:
-    return str(number) if names is None else names.name(number)
+    return str(number) if names is None else names.text(number)

@@ -51,7 +51,7 @@ def write_report(
     Parameters
     ----------
     run
-        The folder of the run.
+        The folder of the run, or of a model that :func:`kgfast.save` saved (with ``data``).
     out
         Where to write; ``<run>/report.html`` by default.
     split : {"test", "valid"}
@@ -83,7 +83,8 @@ def write_report(
     widths = {} if isinstance(results, Ranks) else results
     if not len(ranks):
         raise ValueError(f"{folder.path}: the {split} split holds no triples to report on")
-    parts = _figures(folder.path, ranks, samples) | _examples(loaded, ranks, dim)
+    parts = _figures(loaded, folder.path, ranks, samples) | _examples(loaded, ranks, dim)
+    config = folder.config if loaded.config is not None else folder.path / "config.json"
     script = _resource("sort.js")
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, finalize=_without_controls
@@ -94,7 +95,8 @@ def write_report(
         metrics=_SHOWN,
         cards=[(name, parts["intervals"][ranks_name(ranks)][name]) for name in _CARDS],
         widths=[(width, it.metrics()) for width, it in widths.items()],
-        config=folder.config.read_text(encoding="utf-8"),
+        config=config.read_text(encoding="utf-8"),
+        config_name=config.name,
         samples=samples,
         style=_resource("page.css"),
         script=script,
@@ -111,7 +113,7 @@ def ranks_name(ranks: Ranks) -> str:
     return "both" if len(ranks.sides) > 1 else ranks.sides[0]
 
 
-def _figures(run: Path, ranks: Ranks, samples: int) -> dict[str, Any]:
+def _figures(loaded: LoadedRun, run: Path, ranks: Ranks, samples: int) -> dict[str, Any]:
     """Return figures as SVG, and the numbers of the tables."""
     sides = {side: ranks.side(side) for side in ranks.sides} | {ranks_name(ranks): ranks}
     cardinality, frequency = ranks.by("cardinality"), ranks.by("frequency")
@@ -121,7 +123,7 @@ def _figures(run: Path, ranks: Ranks, samples: int) -> dict[str, Any]:
     }
     of_frequency = {name: {"target": _mrr(part, samples)} for name, part in frequency.items()}
     pictures = {
-        "curves": figures.curves(run),
+        "curves": "" if loaded.config is None else figures.curves(run),
         "histogram": figures.rank_histogram(ranks),
         "cardinalities": figures.mrr_of_groups(
             "cardinality", "MRR by cardinality of the relation", of_cardinality
@@ -132,6 +134,8 @@ def _figures(run: Path, ranks: Ranks, samples: int) -> dict[str, Any]:
     }
     relations = ranks.by("relation")
     shown = sorted(relations, key=lambda name: -len(relations[name]))[:RELATIONS]
+    names = None if loaded.vocabulary is None else loaded.vocabulary.relations
+    titles = {name: name if names is None else names.text(names[str(name)]) for name in shown}
     return {
         **pictures,
         "intervals": {side: part.intervals(samples=samples) for side, part in sides.items()},
@@ -142,7 +146,7 @@ def _figures(run: Path, ranks: Ranks, samples: int) -> dict[str, Any]:
             ("Known triples of the target", frequency.metrics(), 0),
             (
                 "Relation",
-                GroupedRanks("relation", {name: relations[name] for name in shown}).metrics(),
+                GroupedRanks("relation", {titles[it]: relations[it] for it in shown}).metrics(),
                 len(relations) - len(shown),
             ),
         ],
@@ -173,13 +177,17 @@ def _facts(
     except FileNotFoundError:  # it still runs
         result = {}
     seconds = result.get("seconds_training")
+    steps = f"{result['steps']:,}" if "steps" in result else "still training"
+    training = [
+        ("Checkpoint", checkpoint + ("" if loaded.step is None else f", step {loaded.step:,}")),
+        ("Steps", steps),
+        ("Training", str(timedelta(seconds=round(seconds))) if seconds is not None else "-"),
+    ]
     return [
         ("Model", f"{type(model).__name__}, {model.dim} features"),
         ("Dataset", f"{dataset.name}: {model.num_entities:,} entities"),
         ("Ranked", f"{len(ranks):,} triples of {split}, filtered, realistic"),
-        ("Checkpoint", checkpoint + ("" if loaded.step is None else f", step {loaded.step:,}")),
-        ("Steps", f"{result['steps']:,}" if "steps" in result else "still training"),
-        ("Training", str(timedelta(seconds=round(seconds))) if seconds is not None else "-"),
+        *(training if loaded.config is not None else []),
         ("kgfast", __version__),
     ]
 

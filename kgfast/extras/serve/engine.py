@@ -84,6 +84,8 @@ class Engine:
         columns: dict[str, list[Any]] = {"id": ids[:count].tolist()}
         if names is not None:
             columns["name"] = names.names_of(columns["id"])
+            if names.labels:
+                columns["label"] = list(map(names.labels.get, columns["name"]))
         columns["score"] = (scores[:count] + 0.0).tolist()  # a zero without its sign
         if (found := self._meaning(scores[:count])) is not None:
             columns["probability"] = found.tolist()

@@ -83,6 +83,20 @@ def write_json(path: Path, facts: Mapping[str, Any], indent: int | None = None) 
     write_whole(path, lambda beside: beside.write_text(text), lasting=True)
 
 
+def write_folder(folder: Path, sizes: tuple[int, int], indices: Mapping[str, PairIndex]) -> None:
+    """Write indices that are at hand; ``sizes`` are the numbers of entities and relations."""
+    sides: dict[str, Any] = {}
+    for side, index in indices.items():
+        sides[side] = {}
+        for name in PARTS:
+            values = getattr(index, name).cpu().numpy()
+            array = GrowingArray(folder / f"{side}.{name}.npy", values.dtype.type)
+            array.append(values)
+            sides[side][name] = array.finish()
+    facts = {"num_entities": sizes[0], "num_relations": sizes[1], "sides": sides}
+    write_manifest(folder, facts)
+
+
 def checksum_of(tails: PairIndex) -> str:
     """Return the checksum that a folder of the same triples has, from their tails in memory."""
     arrays = {}

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -229,7 +230,7 @@ def test_the_worst_and_the_best_surprise(monkeypatch):
 
     def answers(*args, **keywords):
         found.append(keywords)
-        return [[(4, 1.0), (5, 0.5)]]
+        return SimpleNamespace(ids=torch.tensor([[4, 5, -1]]))
 
     monkeypatch.setattr("kgfast.extras.report.examples.topk", answers)
     worst, best = examples(None, ranks, known, (None, None), 3)

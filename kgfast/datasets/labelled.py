@@ -1,0 +1,56 @@
+"""Labels of entities and relations: ``labels.tsv``, which people read beside the names.
+
+A line holds a name and its label, between tabs: ``Q42<TAB>Douglas Adams``. Further columns are not
+read, and lines of other names neither, so that one file serves many graphs.
+"""
+
+from pathlib import Path
+from typing import overload
+
+from kgfast.datasets.data_files import Folder, numbered_lines
+from kgfast.graph import Names, Vocabulary
+from kgfast.text import shown
+
+FILE = "labels.tsv"
+
+
+@overload
+def with_labels(
+    folder: Folder | Path, names: tuple[Vocabulary, Vocabulary]
+) -> tuple[Vocabulary, Vocabulary]: ...
+@overload
+def with_labels(folder: Folder | Path, names: Names, num_entities: int = 0) -> Names: ...
+def with_labels(folder: Folder | Path, names: Names, num_entities: int = 0) -> Names:
+    """Return names with the labels that the file of a folder has for them, if there is one.
+
+    Entities without names have their numbers, ``0 .. num_entities - 1``, for names then. A
+    ValueError begins with file and line where a line holds no label, or another one than before; it
+    names the file where no line has a name of the graph.
+    """
+    file = (folder if isinstance(folder, Folder) else Folder(folder)).find(FILE)
+    if file is None:
+        return names
+    entities = names[0] or Vocabulary(map(str, range(num_entities)))
+    relations = names[1] or Vocabulary(())
+    labels: dict[str, str] = {}
+    others: list[str] = []
+    for number, line in numbered_lines(file.text()):
+        name, *columns = line.split("\t")
+        if not name or not columns or not columns[0].strip():
+            raise file.bad_line(number, "expected a name, a tab and its label", line)
+        label = columns[0].strip()
+        if name not in entities and name not in relations:
+            others = others or [name]
+        elif labels.setdefault(name, label) != label:
+            problem = f"{shown(name)} was labelled {shown(labels[name])} before"
+            raise file.bad_line(number, problem, line)
+    if others and not labels:
+        raise ValueError(
+            f"{file.path}: none of its lines has a name of this graph: its first is "
+            f"{shown(others[0])}, entities are called as {shown(list(entities.names[:3]))}"
+        )
+    of_entities, of_relations = (
+        own.labelled({it: label for it, label in labels.items() if it in own})
+        for own in (entities, relations)
+    )
+    return of_entities, of_relations if names[1] else None

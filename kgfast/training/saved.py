@@ -1,0 +1,479 @@
+"""Folders of tables: a model of kgfast in files, with the names of its rows and known triples.
+
+:func:`save`, ``kgfast export`` and ``kgfast convert`` write them, :func:`kgfast.load_run` reads
+them; docs/own_tables.md describes each file.
+"""
+
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from kgfast import __version__, tables
+from kgfast.datasets import Dataset, with_labels
+from kgfast.datasets.dataset import SPLITS
+from kgfast.graph import KnownTriples, Names, Triples, Vocabulary, as_triples_tensor, with_names
+from kgfast.graph.known import sets_of
+from kgfast.models import (
+    CP,
+    MED,
+    RESCAL,
+    RSCF,
+    ComplEx,
+    ConvE,
+    DistMult,
+    Model,
+    Reciprocal,
+    RotatE,
+    TransE,
+    Wrapper,
+)
+from kgfast.text import reading, shown
+from kgfast.training.checkpoint.format import check_tensors
+from kgfast.whole_files import new_folder
+
+FORMAT = 1
+CONFIG, TENSORS, KNOWN = "config.json", "model.safetensors", "known"
+# Options of each class, as its constructor takes them and as the model has them.
+_OPTIONS: dict[str, tuple[str, ...]] = {
+    "RotatE": ("gamma", "layout", "relation_format", "norm"),
+    "TransE": ("gamma", "norm"),
+    "DistMult": (),
+    "ComplEx": ("layout",),
+    "CP": (),
+    "RESCAL": (),
+    "ConvE": ("embedding_height",),
+}
+_OF_WRAPPERS: dict[str, tuple[str, ...]] = {
+    "MED": ("dims", "submodels_per_step", "crop", "loss_weight", "positive_weight"),
+    "RSCF": ("relation_transform", "p"),
+    "Reciprocal": ("order",),
+}
+_SIZES = ("score", "dim", "num_entities", "num_relations")
+_CLASSES: dict[str, Any] = {
+    it.__name__: it
+    for it in (RotatE, TransE, DistMult, ComplEx, CP, RESCAL, ConvE, MED, RSCF, Reciprocal)
+}
+_KINDS = {
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float32: "F32",
+    torch.float64: "F64",
+    torch.int64: "I64",
+    torch.bool: "BOOL",
+}
+_BLOCK = 1 << 24  # bytes that are written at once
+
+
+def save(
+    model: Model,
+    folder: str | os.PathLike[str],
+    *,
+    entities: Iterable[str] | None = None,
+    relations: Iterable[str] | None = None,
+    known: Any = None,
+) -> None:
+    """Save a model as a folder that :func:`kgfast.load_run` and every command read.
+
+    ``kgfast evaluate``, ``predict``, ``serve`` and ``report`` take the folder where they take a
+    run. It is written whole or not at all, within little memory, however large the tables are.
+
+    Parameters
+    ----------
+    model : Model
+        RotatE, TransE, DistMult, ComplEx, CP, RESCAL or ConvE, and MED, RSCF or Reciprocal around
+        one of them. Entities may be a :class:`kgfast.tables.Table`.
+    folder
+        A folder that is empty or not there yet.
+    entities, relations : Vocabulary or iterable of str, optional
+        Names in the order of the rows of the tables; inverse relations have none.
+    known : KnownTriples, Triples, Tensor, array, sequence or a list of them, optional
+        Triples that predictions leave out, of ids or of names.
+
+    Raises
+    ------
+    TypeError
+        If the model is of another class, or a name is no text.
+    ValueError
+        If the folder is not empty; for another number of names than rows, a repeated or empty name
+        or one that holds a tab or a line break, and triples out of range: the message names the
+        argument and the row.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import kgfast
+    >>> model = TransE(torch.tensor([[0.0], [1.0], [3.0]]), torch.tensor([[1.0]]))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(model, f"{folder}/people", entities=["ann", "bob", "eve"], relations=["knows"])
+    ...     run = kgfast.load_run(f"{folder}/people")
+    >>> run.model, run.vocabulary.entities.names
+    (TransE(num_entities=3, num_relations=1, dim=1), ('ann', 'bob', 'eve'))
+    """
+    describe(model)
+    names = (
+        _checked_names("entities", entities, "entity", model.num_entities),
+        _checked_names("relations", relations, "relation", model.num_relations),
+    )
+    triples = None if known is None else _checked_known(known, names, model)
+    with new_folder(folder) as scratch:
+        write_tables(scratch, model, names, known=triples)
+
+
+def _checked_names(argument: str, names: Any, row: str, count: int) -> Vocabulary | None:
+    """Return names, one for each row."""
+    if names is None:
+        return None
+    if isinstance(names, str | os.PathLike):
+        raise TypeError(
+            f"{argument} must be a list of names; got {shown(os.fspath(names))}: of a file pass "
+            f'Path({os.fspath(names)!r}).read_text(encoding="utf-8").splitlines()'
+        )
+    listed, places = list(names), dict[str, int]()
+    for place, name in enumerate(listed):
+        where = f"{argument}[{place}] = {shown(name)}"
+        if not isinstance(name, str):
+            raise TypeError(f"{where} must be text: a name for each row of the {row} table")
+        if not name or any(mark in name for mark in "\t\n\r"):
+            raise ValueError(
+                f"{where} must have a character, no tab and no line break: lines of names and "
+                f"labels are split there"
+            )
+        if places.setdefault(name, place) != place:
+            raise ValueError(
+                f"{where} is the name of row {places[name]} already: each row needs its own"
+            )
+    if len(listed) != count:
+        raise ValueError(
+            f"{argument} must be {count:,} names, one for each row of the {row} table; got "
+            f"{len(listed):,}"
+        )
+    return names if isinstance(names, Vocabulary) else Vocabulary(map(str, listed))
+
+
+def _checked_known(known: Any, names: Names, model: Model) -> KnownTriples:
+    """Return known triples whose ids are rows of the model."""
+    sizes: dict[str, Any] = {
+        "num_entities": model.num_entities,
+        "num_relations": model.num_relations,
+    }
+    if not isinstance(known, KnownTriples):
+        try:
+            parts = [with_names(part, names)[0] for part in sets_of((known,))]
+            return KnownTriples([as_triples_tensor(part, **sizes) for part in parts])
+        except (TypeError, ValueError) as error:
+            hint = ""
+            if isinstance(error, TypeError) and "vocabulary=" in str(error):
+                hint = "; here entities= and relations= are that vocabulary"
+            raise type(error)(f"known: {error}{hint}") from None
+    for what, own, most in zip(("entity", "relation"), known.sizes, sizes.values(), strict=True):
+        if own > most:
+            raise ValueError(f"known: {what} {own - 1} must be in 0..{most - 1}")
+    return known
+
+
+def write_tables(
+    folder: Path,
+    model: Model,
+    names: Names = (None, None),
+    *,
+    known: KnownTriples | None = None,
+    about: Mapping[str, Any] | None = None,
+    as_npy: bool = False,
+) -> None:
+    """Write the files of a folder; ``about`` is what config.json says besides.
+
+    With ``as_npy`` a model of two tables is written as ``entity.npy`` and ``relation.npy``.
+    """
+    facts = describe(model)
+    if as_npy:
+        for name in ("entity", "relation"):
+            _write_npy(folder / f"{name}.npy", getattr(model, name))
+    else:
+        _write_tensors(folder / TENSORS, _state(model))
+    write_json(folder / CONFIG, facts | dict(about or {}))
+    write_names(folder, names)
+    if known is not None:
+        known.save(folder / KNOWN)
+
+
+def describe(model: Model) -> dict[str, Any]:
+    """Return the facts by which the tensors of a model score.
+
+    Raises
+    ------
+    TypeError
+        If a class is not one whose facts are known.
+    """
+    wrappers, inner = [], model
+    while type(inner).__name__ in _OF_WRAPPERS and isinstance(inner, Wrapper):
+        name = type(inner).__name__
+        options = {key: getattr(inner, key) for key in _OF_WRAPPERS[name]}
+        wrappers.append({"class": name, **options})
+        inner = inner.model
+    name = type(inner).__name__
+    if _CLASSES.get(name) is not type(inner) or name not in _OPTIONS:
+        raise TypeError(
+            f"model must be {', '.join(_OPTIONS)}, or {', '.join(_OF_WRAPPERS)} around one; got "
+            f"{name}"
+        )
+    own = {key: getattr(inner, key) for key in _OPTIONS[name]}
+    if isinstance(inner, RotatE):
+        own["embedding_range"] = inner.embedding_range  # for readers of raw relations
+    sizes = {key: getattr(model, key) for key in _SIZES}
+    return {
+        "format": FORMAT,
+        "written_by": f"kgfast {__version__}",
+        "model": name,
+        **own,
+        "wrappers": wrappers,
+        **sizes,
+    }
+
+
+def write_names(folder: Path, names: Names) -> None:
+    """Write the names of entities and relations in the order of rows, and their labels."""
+    labels: dict[str, str] = {}
+    for what, vocabulary in zip(("entities", "relations"), names, strict=True):
+        if vocabulary is not None:
+            write_json(folder / f"{what}.json", list(vocabulary))
+            labels |= vocabulary.labels
+    if labels:
+        lines = (f"{name}\t{label}\n" for name, label in labels.items())
+        (folder / "labels.tsv").write_text("".join(lines), encoding="utf-8")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a value as text that people can read."""
+    path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+
+
+def _state(model: Model) -> dict[str, Any]:
+    """Return the tensors of a model by the names of its state dict; entities may be a table."""
+    entity = "model." * len(describe(model)["wrappers"]) + "entity"
+    held = dict(model.named_parameters()) | dict(model.named_buffers())
+    return held | {entity: model.entity}
+
+
+def _blocks(rows: Any) -> Iterator[Tensor]:
+    """Yield the rows of a tensor or a table, on the CPU, some at a time."""
+    if isinstance(rows, Tensor) and rows.ndim < 2:
+        yield rows.detach().cpu()
+        return
+    size = max(1, math.prod(rows.shape[1:]) * rows.dtype.itemsize)
+    step = max(1, _BLOCK // size)
+    for start in range(0, rows.shape[0], step):
+        stop = min(start + step, rows.shape[0])
+        block = rows[start:stop] if isinstance(rows, Tensor) else rows.block(start, stop)
+        yield block.detach().cpu().contiguous()
+
+
+def _write_tensors(path: Path, tensors: Mapping[str, Any]) -> None:
+    """Write a file of safetensors without holding it in memory."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    names = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
+    end = 0
+    for name in names:
+        it, start = tensors[name], end
+        end += math.prod(it.shape) * it.dtype.itemsize
+        kind, shape = _KINDS[it.dtype], list(it.shape)
+        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name in names:
+            for block in _blocks(tensors[name]):
+                file.write(block.reshape(-1).view(torch.uint8).numpy().data)
+
+
+def _write_npy(path: Path, rows: Any) -> None:
+    """Write an array of numpy without holding it in memory; numpy has no bfloat16."""
+    dtype = torch.float32 if rows.dtype == torch.bfloat16 else rows.dtype
+    facts = {"shape": tuple(rows.shape), "fortran_order": False}
+    facts["descr"] = np.lib.format.dtype_to_descr(torch.empty(0, dtype=dtype).numpy().dtype)
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, facts)
+        for block in _blocks(rows):
+            file.write(block.to(dtype).numpy().data)
+
+
+def holds_tables(folder: str | os.PathLike[str]) -> bool:
+    """Return whether a folder holds tables, of kgfast or the official code, and no run."""
+    path = Path(folder)
+    return not (path / "config.yaml").is_file() and (path / CONFIG).is_file()
+
+
+def is_saved(folder: str | os.PathLike[str]) -> bool:
+    """Return whether the config.json of a folder is one of kgfast."""
+    return not {"format", "score"}.isdisjoint(_facts(Path(folder)))
+
+
+def _facts(folder: Path) -> dict[str, Any]:
+    path = folder / CONFIG
+    with reading(path, "not a JSON object"):
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(facts, dict):
+            raise ValueError(f"{path}: not a JSON object")
+    return facts
+
+
+def load_tables(folder: Path, *, as_table: bool) -> tuple[Model, Names, KnownTriples | None]:
+    """Load a folder of tables; with ``as_table``, entities stay in the file and are not mapped.
+
+    A ValueError names the file that cannot be read or does not fit.
+    """
+    path = folder / CONFIG
+    facts = _facts(folder)
+    number = facts.get("format")
+    if type(number) is not int:
+        raise ValueError(
+            f"{path}: format must be {FORMAT}; got {shown(number)}: the file is not kgfast's "
+            f"(kgfast.load_official reads folders of the official code), or of an earlier one: "
+            f"export, convert or save the model again"
+        )
+    if number != FORMAT:
+        raise ValueError(f"{path}: format {number}; this kgfast reads {FORMAT}: update kgfast")
+    with reading(folder, "its config.json does not fit its tables"):
+        model = _built(folder, facts, as_table)
+        for key in _SIZES:
+            if getattr(model, key) != facts.get(key):
+                raise ValueError(
+                    f"{path}: {key} is {shown(facts.get(key))}, of the tables {getattr(model, key)}"
+                )
+    names = _names(folder, "entities", model), _names(folder, "relations", model)
+    known = KnownTriples.open(folder / KNOWN) if (folder / KNOWN).is_dir() else None
+    return model, with_labels(folder, names, model.num_entities), known
+
+
+def _built(folder: Path, facts: Mapping[str, Any], as_table: bool) -> Model:
+    """Make the model that config.json describes of the tensors in the files."""
+    layers = facts.get("wrappers", [])
+    names = [facts.get("model"), *(it["class"] for it in layers)]
+    for name, known in zip(names, [_OPTIONS, *[_OF_WRAPPERS] * len(layers)], strict=True):
+        if name not in known:
+            raise ValueError(
+                f"{folder / CONFIG}: tables of {shown(name)} are unknown here; known: "
+                f"{', '.join(known)}"
+            )
+    prefix = "model." * len(layers)
+    path = folder / TENSORS
+    if path.is_file():
+        state = _others(path, prefix)
+        entity: Any = tables.open(f"{path}:{prefix}entity")
+    else:
+        entity, state = _opened(folder / "entity.npy"), {}
+        relation = _opened(folder / "relation.npy")
+        state[f"{prefix}relation"] = relation.block(0, len(relation))
+    entity = entity if as_table else entity.mapped()
+    options = {key: facts[key] for key in _OPTIONS[names[0]] if key in facts}
+    if names[0] == "ConvE":
+        weight = state[f"{prefix}convolution.weight"]
+        options |= {"channels": len(weight), "kernel_size": weight.shape[-1]}
+        options["generator"] = torch.Generator()
+    model = _CLASSES[names[0]](entity, state.pop(f"{prefix}relation"), **options)
+    for layer in reversed(layers):
+        options = {key: value for key, value in layer.items() if key != "class"}
+        fresh = {"seed": 0} if layer["class"] == "RSCF" else {}
+        model = _CLASSES[layer["class"]](model, **options, **fresh)
+    held = dict(model.named_parameters()) | dict(model.named_buffers())
+    for name in ("entity", "relation"):
+        held.pop(prefix + name, None)
+    check_tensors("model", state, held)
+    with torch.no_grad():
+        for name, tensor in state.items():
+            held[name].copy_(tensor)
+    built: Model = model.eval().requires_grad_(False)
+    return built
+
+
+def _others(path: Path, prefix: str) -> dict[str, Tensor]:
+    """Read all tensors of a file but the entities."""
+    with reading(path, "truncated or damaged"), safe_open(path, "pt") as file:
+        names = set(file.keys())
+        for name in (f"{prefix}entity", f"{prefix}relation"):
+            if name not in names:
+                raise ValueError(f"{path}: must hold {name}; it has {shown(sorted(names))}")
+        return {name: file.get_tensor(name) for name in names - {f"{prefix}entity"}}
+
+
+def _opened(path: Path) -> Any:
+    """Open an array of numpy as a table."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file, and no {TENSORS} beside it")
+    return tables.open(path)
+
+
+def _names(folder: Path, what: str, model: Model) -> Vocabulary | None:
+    path = folder / f"{what}.json"
+    if not path.is_file():
+        return None
+    with reading(path, "not a list of names"):
+        names, rows = Vocabulary(json.loads(path.read_text("utf-8"))), getattr(model, f"num_{what}")
+        if len(names) != rows:
+            raise ValueError(f"{len(names):,} names; the tables have {rows:,} rows")
+    return names
+
+
+def check_is_run(folder: Path) -> None:
+    """Raise an error for what is no run either; of arrays alone it says the line that saves them.
+
+    A folder that is not there is left to its reader.
+    """
+    files = [folder] if folder.is_file() else sorted(folder.glob("*.npy"))
+    files = sorted((it for it in files if it.suffix == ".npy"), key=lambda it: -it.stat().st_size)
+    if (folder / "config.yaml").is_file() or not folder.exists():
+        return
+    if files:
+        entity, relation = files[0], files[1] if len(files) > 1 else "relation.npy"
+        raise ValueError(
+            f"{folder} holds arrays, but nothing says how to score with them: save them with "
+            f"their model, and load that. For TransE: kgfast.save(kgfast.TransE("
+            f'np.load("{entity}", mmap_mode="r"), np.load("{relation}")), "my_model")'
+        )
+    raise FileNotFoundError(
+        f"{folder}: not the folder of a run: it has no config.yaml; nor that of a saved model: it "
+        f"has no {CONFIG}"
+    )
+
+
+def with_data(
+    folder: Path, model: Any, names: Names, dataset: Dataset
+) -> tuple[Names, Dataset, list[str]]:
+    """Return names, and a dataset with the ids of the tables: triples are read by name.
+
+    What the folder does not name is named as the dataset does, in the order of its rows; the last
+    result lists this.
+    """
+    own = dataset.entities, dataset.relations
+    unnamed, maps, named = [], [], []
+    for what, theirs, its in zip(("entities", "relations"), own, names, strict=True):
+        rows = getattr(model, f"num_{what}")
+        if its is None and len(theirs) != rows:
+            raise ValueError(
+                f"{folder} has {rows:,} rows of {what} without names, dataset {dataset.name} "
+                f"{len(theirs):,} names: they are not those of its rows"
+            )
+        if its is None:
+            unnamed.append(what)
+        with reading(folder, f"dataset {dataset.name} does not fit its {what}"):
+            maps.append((its or theirs).ids(theirs))
+        named.append(its if its is not None else theirs)
+    entity, relation = maps
+    both = named[0], named[1]
+    train, valid, test = (
+        Triples(
+            torch.stack([entity[hrt[:, 0]], relation[hrt[:, 1]], entity[hrt[:, 2]]], 1),
+            entities=both[0],
+            relations=both[1],
+        )
+        for hrt in (dataset.split(it).hrt.cpu() for it in SPLITS)
+    )
+    return both, Dataset(dataset.name, train, valid, test, *both), unnamed
