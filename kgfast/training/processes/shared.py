@@ -129,7 +129,7 @@ class SharedBackend:
         ]
         assert ids is not None
         table, factor = (None if it is None else it[1] for it in found)
-        return Gradients(None, table, factor, ids[0])
+        return own._replace(table=table, factor=factor, ids=ids[0])
 
     def _of_rows(
         self, operands: Operands, grad: Tensor, index: Tensor | None, need: Need
