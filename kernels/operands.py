@@ -293,4 +293,5 @@ class Gradients(NamedTuple):
                 add = spread.index_add_ if self.repeats else spread.index_copy_
                 add(0, ids, rows)  # zeros of repeats: no order matters
             whole.append(spread)
-        return Gradients(self.queries, *whole)
+        table, factor = whole
+        return Gradients(self.queries, table, factor)

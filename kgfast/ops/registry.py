@@ -195,7 +195,7 @@ class _Gradient:
         if not _repeats(args.backend):
             return torch.library.get_ctx().new_dynamic_size()
         besides = getattr(args, "besides", None)
-        count = min(getattr(args, self.named).numel(), len(table))
+        count: int = min(getattr(args, self.named).numel(), len(table))
         return count if besides is None else count + len(besides)
 
     def save(self, ctx: Any, args: SimpleNamespace, output: Any) -> None:

@@ -214,7 +214,7 @@ class RowAdagrad(RowOptimizer):
         if not ops.serves_rows(parameter):
             return super()._step_rows(tables, found, step, group)
         step += 1
-        given = {"repeats": found.repeats, **_numbers(group)}
+        given: Group = {"repeats": found.repeats, **_numbers(group)}
         ops.row_adagrad([parameter.detach(), total], found.ids, found.rows, **given)
 
     def _update(self, tables: Tables, gradient: Tensor, step: Tensor, group: Group) -> None:
@@ -237,5 +237,5 @@ class RowAdagrad(RowOptimizer):
         )
 
 
-def _numbers(group: Group) -> dict[str, float]:
+def _numbers(group: Group) -> Group:
     return {name: group[name] for name in ("lr", "eps", "weight_decay")}

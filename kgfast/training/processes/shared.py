@@ -155,7 +155,8 @@ class SharedBackend:
                 ]
         else:
             return self._backend.backward(operands, grad, need=need)
-        return Gradients(None, *(None if it is None else crew.join(it, count) for it in found))
+        table, factor = (None if it is None else crew.join(it, count) for it in found)
+        return Gradients(None, table, factor)
 
 
 def are_summed_alone(operands: Operands, grad: Tensor, *, of_queries: bool) -> bool:
