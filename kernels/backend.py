@@ -92,6 +92,18 @@ class RowUpdates(Protocol):
         ...
 
 
+class RowSums(Protocol):
+    """Sums of rows that have an id, on a device that the host does not wait for."""
+
+    def __call__(self, ids: Tensor, order: Tensor, rows: Tensor) -> Tensor:
+        """Return a sum for the first of equal ids, and zeros for the others, ``[T, G]``.
+
+        ``ids``, int64 ``[T]``, ascend; ``order``, int64 ``[T]``, are the rows of each. They are
+        summed in their order, in float32, of float64 in float64.
+        """
+        ...
+
+
 class LossPlan(NamedTuple):
     """Sizes in which a backend cuts losses over all candidates."""
 
@@ -279,6 +291,7 @@ class Backend(Protocol):
     adversarial: Adversarial | None
     negatives: NegativeLosses | None
     row_updates: RowUpdates | None
+    row_sums: RowSums | None
     compose: Compose | None
     packing: Packing | None
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from .panels import Panels
 from .scores import Score
@@ -233,13 +234,15 @@ class Gradients(NamedTuple):
     """Gradients of scores, each in its operand's dtype; None where not asked for.
 
     With ``ids`` (int64 ``[U]``, ascending, distinct) those of table and factor hold only these
-    rows.
+    rows. If ``repeats``, ids may repeat: the first of equal ones has the gradient, the others have
+    zeros.
     """
 
     queries: Tensor | None = None
     table: Tensor | None = None
     factor: Tensor | None = None
     ids: Tensor | None = None
+    repeats: bool = False
 
     def of_rows(self, rows: NamedRows) -> "Gradients":
         """Return the gradients of the rows that are asked for."""
@@ -251,12 +254,19 @@ class Gradients(NamedTuple):
         begin, end = (self.ids < bound for bound in (span.start, span.stop))
         rows = slice(int(begin.sum()), int(end.sum()))
         table, factor = (None if it is None else it[rows] for it in (self.table, self.factor))
-        return Gradients(self.queries, table, factor, self.ids[rows])
+        return self._replace(table=table, factor=factor, ids=self.ids[rows])
 
     def _besides(self, ids: Tensor | None) -> "Gradients":
         """Add rows of zeros for the ids that are not there yet."""
         if ids is None or self.ids is None:
             return self
+        if self.repeats:
+            together, order = torch.cat([self.ids, ids]).sort(stable=True)
+            table, factor = (
+                None if it is None else functional.pad(it, (0, 0, 0, len(ids)))[order]
+                for it in (self.table, self.factor)
+            )
+            return self._replace(table=table, factor=factor, ids=together)
         together = torch.cat([self.ids, ids]).unique()
         if len(together) == len(self.ids):
             return self
@@ -280,6 +290,8 @@ class Gradients(NamedTuple):
             spread = None
             if needed and like is not None and rows is not None and ids is not None:
                 spread = torch.zeros(like.shape, dtype=like.dtype, device=like.device)
-                spread.index_copy_(0, ids, rows)
+                add = spread.index_add_ if self.repeats else spread.index_copy_
+                add(0, ids, rows)  # zeros of repeats: no order matters
             whole.append(spread)
-        return Gradients(self.queries, *whole)
+        table, factor = whole
+        return Gradients(self.queries, table, factor)

@@ -21,6 +21,7 @@ from ..backend import (
     NegativeLosses,
     Packing,
     Passes,
+    RowSums,
     RowUpdates,
 )
 from ..losses import ChunkedLosses
@@ -49,6 +50,7 @@ __all__ = [
     "packing",
     "passes",
     "rank_counts",
+    "row_sums",
     "row_updates",
     "scores",
     "topk",
@@ -68,6 +70,7 @@ adversarial: Adversarial | None = ADVERSARIAL
 negatives: NegativeLosses | None = None
 compose: Compose | None = None
 row_updates: RowUpdates | None = updates
+row_sums: RowSums | None = None
 packing: Packing | None = PACKING
 _BF16_LOSSES = bf16.Bf16Losses(_THIS)
 

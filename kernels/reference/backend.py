@@ -16,6 +16,7 @@ from ..backend import (
     NegativeLosses,
     Packing,
     Passes,
+    RowSums,
     RowUpdates,
 )
 from ..losses import TORCH_PASSES, ChunkedLosses
@@ -40,6 +41,7 @@ __all__ = [
     "packing",
     "passes",
     "rank_counts",
+    "row_sums",
     "row_updates",
     "scores",
     "topk",
@@ -55,6 +57,7 @@ adversarial: Adversarial | None = None
 negatives: NegativeLosses | None = None
 compose: Compose | None = None
 row_updates: RowUpdates | None = None
+row_sums: RowSums | None = None
 packing: Packing | None = None
 
 

@@ -5,7 +5,7 @@ This module is what :class:`kgfast.kernels.backend.Backend` says.
 
 from torch import Tensor
 
-from ..backend import Adversarial, Compose, Losses, NegativeLosses, Packing, RowUpdates
+from ..backend import Adversarial, Compose, Losses, NegativeLosses, Packing, RowSums, RowUpdates
 from ..operands import Gradients, NamedRows, Need, Operands
 from . import compose as queries
 from . import pairwise, updates
@@ -30,6 +30,7 @@ __all__ = [
     "negatives",
     "packing",
     "rank_counts",
+    "row_sums",
     "row_updates",
     "scores",
     "topk",
@@ -42,6 +43,7 @@ adversarial: Adversarial | None = ADVERSARIAL
 negatives: NegativeLosses | None = NEGATIVES
 compose: Compose | None = queries
 row_updates: RowUpdates | None = updates
+row_sums: RowSums | None = updates.sum_rows
 packing: Packing | None = None
 
 

@@ -1,8 +1,7 @@
 """Scores of each query with its own candidates on a GPU, and their gradients.
 
-Memory: 8 MiB of extra rows for lists that are cut, and O(index) words. The host waits once, in the
-backward for the table, for the number of its distinct rows, unless all rows that the index names,
-repeated ones too, fit another 8 MiB and their ids are not asked for.
+Memory: 8 MiB of extra rows for lists that are cut, O(index) words, and in the backward for the
+table a row for each pair of the index, but no more than the table has. The host waits for nothing.
 """
 
 import torch
@@ -19,7 +18,6 @@ from .host.views import form_of, plane_of, views_of
 from .host.widths import crop_order, over_norms, segments
 
 GATHER_PAIRS, GATHER_FEATURES = 16, 64
-SPARE_BYTES = 8 << 20
 
 
 def indexed_scores(operands: Operands, index: Tensor) -> Tensor:
@@ -80,9 +78,7 @@ def indexed_gradients(
         if need.queries:
             by_query = ListGradients(operands, index, (True, False), of_queries=True)
         if need.table or need.factor:
-            waits = rows_only or not _fits(operands, index)
-            needs = need.table, need.factor
-            by_row = ListGradients(operands, index, needs, of_queries=False, waits=waits)
+            by_row = ListGradients(operands, index, (need.table, need.factor), of_queries=False)
         both = [lists for lists in (by_query, by_row) if lists is not None]
         for low, high, coefficient in segments(grad, operands.crops):
             slopes = SlopeFactors(low, high, coefficient.contiguous())
@@ -94,25 +90,8 @@ def indexed_gradients(
     if by_row is None:
         return gradients
     ids = by_row.lists.ids
-    if by_row.lists.has_spare:
-        return Gradients(
-            gradients.queries,
-            _spread(by_row.grad, ids, operands.table),
-            _spread(by_row.grad_factor, ids, operands.factor),
-        )
-    gradients = Gradients(gradients.queries, by_row.grad, by_row.grad_factor, ids)
+    table, factor = (
+        None if it is None else it[: len(ids)] for it in (by_row.grad, by_row.grad_factor)
+    )
+    gradients = Gradients(gradients.queries, table, factor, ids, repeats=True)
     return gradients if rows_only else gradients.spread(operands, need)
-
-
-def _fits(operands: Operands, index: Tensor) -> bool:
-    """Tell whether a row for each pair takes little memory."""
-    width = operands.table.shape[1] + operands.num_features * operands.has_factor
-    return 4 * index.numel() * width <= SPARE_BYTES
-
-
-def _spread(rows: Tensor | None, ids: Tensor, like: Tensor | None) -> Tensor | None:
-    """Rows of a gradient in their places; spare ones are zeros, so that no order matters."""
-    if rows is None or like is None:
-        return None
-    whole = torch.zeros(like.shape, dtype=like.dtype, device=like.device)
-    return whole.index_add_(0, ids, rows[: len(ids)])

@@ -87,7 +87,7 @@ class FusedNegatives:
         bias: bool = False,
         rows_only: bool = False,
     ) -> tuple[Gradients, Tensor | None]:
-        """Waits for nothing, but where indexed scores do."""
+        """Waits for nothing."""
         with launcher.serving(operands.table.device) as arch:
             slopes, of_bias = _slopes(operands, loss, made, grads, bias=bias)
             if made.ids.numel():

@@ -1,4 +1,4 @@
-"""Steps of optimizers on rows of a table, on a GPU; the host never waits.
+"""Steps of optimizers on rows of a table, and sums of such rows, on a GPU; the host never waits.
 
 Ids out of range change nothing: kernels mask them.
 """
@@ -13,9 +13,11 @@ from torch import Tensor
 from ..backend import AdagradStep, AdamStep
 from .device.arguments import TileShape
 from .device.updates import AdamNumbers, GradientRows, update_adagrad, update_adam
+from .device.updates import sum_rows as sum_kernel
 from .host import launch as launcher
 
 TILE_NUMBERS = 1024  # of a program
+SUMMED_ROWS, SUMMED_NUMBERS = 8, 256  # that a program reads at a time, of rows of one id
 
 
 def adam(tables: Sequence[Tensor], ids: Tensor, gradients: Tensor, step: AdamStep) -> None:
@@ -36,6 +38,30 @@ def adagrad(
 ) -> None:
     """Update a table and its sums of squares."""
     _launch(update_adagrad, tables, ids, gradients, {"numbers": tuple(step)})
+
+
+def sum_rows(ids: Tensor, order: Tensor, rows: Tensor) -> Tensor:
+    """Sum rows of equal ids; see :class:`kgfast.kernels.backend.RowSums`."""
+    rows = rows.contiguous()
+    total = torch.empty_like(rows)
+    width = rows.shape[1:].numel()
+    columns = min(SUMMED_NUMBERS, 1 << (max(width, 1) - 1).bit_length())
+    with launcher.serving(rows.device):
+        launcher.launch(
+            sum_kernel,
+            (len(ids), -(-width // columns)),
+            {
+                "p_ids": ids,
+                "p_order": order,
+                "p_rows": rows,
+                "p_total": total,
+                "count": len(ids),
+                "width": width,
+                "TILE": TileShape(SUMMED_ROWS, columns),
+            },
+            num_warps=2,
+        )
+    return total
 
 
 def _launch(

@@ -143,6 +143,7 @@ def _(args: SimpleNamespace) -> tuple[Tensor, ...]:
     kept=("own", "masses", "peaks", "raw", "ids"),
     unsaved=("targets", "negatives"),
     rows="table",
+    named="ids",
 )
 def _negative_backward(args: SimpleNamespace) -> tuple[Tensor | None, ...]:
     operands = run.operands_of(args.queries, args.table, args.score, args.bias, args.factor)

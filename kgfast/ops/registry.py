@@ -73,6 +73,7 @@ class Operator:
         kept: Sequence[str] = (),
         unsaved: Sequence[str] = (),
         rows: str | None = None,
+        named: str = "",
     ) -> Callable[[Body], "Operator"]:
         """Make ``function(args)`` the operator ``<name>_backward``, the gradient of this one.
 
@@ -89,11 +90,13 @@ class Operator:
             Arguments that are None in ``args``.
         rows : str, optional
             Parameter whose gradient holds only some of its rows if ``args.sparse``; the function
-            returns their int64 ids, too, as the last result.
+            returns their int64 ids, too, as the last result. The operator has a ``backend``.
+        named : str
+            Argument or kept result whose ids these are.
         """
 
         def register(function: Body) -> Operator:
-            made = _Gradient(self, function, wrt, grads, kept, unsaved, rows)
+            made = _Gradient(self, function, wrt, grads, kept, unsaved, rows, named)
             self.differentiate(made.differentiate, made.save, wrt)
             name = f"{self.name.removeprefix('kgfast::')}_backward"
             found = Operator(name, made.body(), waits=self._waits)
@@ -149,6 +152,7 @@ class _Gradient:
     kept: Sequence[str]
     unsaved: Sequence[str]
     rows: str | None
+    named: str
 
     def body(self) -> Body:
         """Make the body, whose signature has the gradients, kept results and arguments."""
@@ -180,11 +184,19 @@ class _Gradient:
         if self.rows is not None:
             count: int | torch.SymInt = 0
             place = self.wrt.index(self.rows)
-            if args.sparse and args.need[place]:  # as many rows as ids, which nobody knows
-                count = torch.library.get_ctx().new_dynamic_size()
+            if args.sparse and args.need[place]:
+                count = self._num_rows(args, tensors[place])
                 made[place] = tensors[place].new_empty(count, tensors[place].shape[1])
             made.append(torch.empty(count, dtype=torch.int64, device=tensors[0].device))
         return _result(made)
+
+    def _num_rows(self, args: SimpleNamespace, table: Tensor) -> int | torch.SymInt:
+        """Return how many rows a gradient holds: of distinct ids, which nobody knows, or of all."""
+        if not _repeats(args.backend):
+            return torch.library.get_ctx().new_dynamic_size()
+        besides = getattr(args, "besides", None)
+        count: int = min(getattr(args, self.named).numel(), len(table))
+        return count if besides is None else count + len(besides)
 
     def save(self, ctx: Any, args: SimpleNamespace, output: Any) -> None:
         results = output if isinstance(output, tuple) else (output,)
@@ -212,9 +224,14 @@ class _Gradient:
         if self.rows is not None:
             place = self.wrt.index(self.rows)
             if given["sparse"] and need[place]:
-                rows = RowGradients(made[-1], gradients[place])
+                rows = RowGradients(made[-1], gradients[place], _repeats(given["backend"]))
                 gradients[place] = rows.to_sparse(len(given[self.rows]))
         return gradients
+
+
+def _repeats(backend: str) -> bool:
+    """Return whether ids of a gradient of rows may repeat."""
+    return dispatch.get_backend(backend).row_sums is not None
 
 
 def _zeros(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:

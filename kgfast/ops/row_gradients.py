@@ -1,7 +1,9 @@
 """Gradients of a table by rows: one form for losses, which leave it, and optimizers, which take it.
 
-Autograd carries tensors only. So the form is a coalesced ``torch.sparse_coo`` gradient: its ids
-ascend, and none occurs twice. It is made without sorting or checking again.
+Autograd carries tensors only. So the form is a ``torch.sparse_coo`` gradient. On the CPU it is
+coalesced: its ids ascend, and none occurs twice. It is made without sorting or checking again. On a
+GPU the host would wait for the number of distinct ids. There the gradient has as many rows as were
+read, in any order; whoever takes it sums those of an id (:meth:`RowGradients.of`).
 """
 
 from collections.abc import Sequence
@@ -12,6 +14,11 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
+
+from kgfast.kernels.backend import RowSums
+from kgfast.ops.dispatch import find_backend, get_backend
+
+_KEPT = "_kgfast_row_gradients"  # attribute of a sparse gradient whose ids ascend and may repeat
 
 
 @dataclass(frozen=True)
@@ -24,6 +31,9 @@ class RowGradients:
         int64 ``[U]``, ascending and distinct.
     rows : Tensor
         ``[U, G]``.
+    repeats : bool
+        Whether ids may repeat, as on a GPU: then the first of equal ones has the gradient, and the
+        others have zeros.
 
     Examples
     --------
@@ -36,6 +46,7 @@ class RowGradients:
 
     ids: Tensor
     rows: Tensor
+    repeats: bool = False
 
     @classmethod
     def of(cls, gradient: Tensor) -> "RowGradients":
@@ -45,7 +56,8 @@ class RowGradients:
         ----------
         gradient : Tensor
             ``torch.sparse_coo [N, G]`` with one sparse axis. Where its ids ascend, its tensors are
-            shared; another one, as the sum of several gradients is, is coalesced first.
+            shared; another one, as the sum of several gradients is, is coalesced first. On a GPU
+            rows of an id are summed, in their order, and the host does not wait.
 
         Raises
         ------
@@ -58,22 +70,42 @@ class RowGradients:
         if gradient.sparse_dim() != 1:
             raise ValueError(f"gradient must have one sparse axis; got {gradient.sparse_dim()}")
         ids, rows = gradient._indices()[0], gradient._values().detach()
-        if gradient.is_coalesced() or bool((ids[1:] > ids[:-1]).all()):
+        if gradient.is_coalesced():
+            return cls(ids, rows)
+        kept = getattr(gradient, _KEPT, None)
+        if kept is not None and kept._is_in(gradient):
+            return cls(ids, rows, kept.repeats)
+        sums = _sums_for(rows)
+        if sums is not None:
+            return _summed_by(sums, [(ids, rows)])
+        if bool((ids[1:] > ids[:-1]).all()):
             return cls(ids, rows)  # where torch puts a gradient into a leaf, it may drop the mark
         gradient = gradient.detach().coalesce()
         return cls(gradient.indices()[0], gradient.values())
 
     def to_sparse(self, num_rows: int) -> Tensor:
-        """Return the coalesced sparse gradient ``[num_rows, G]``, which shares these tensors."""
-        return torch.sparse_coo_tensor(
-            self.ids[None],
-            self.rows,
-            (num_rows, *self.rows.shape[1:]),
-            dtype=self.rows.dtype,
-            device=self.rows.device,
-            check_invariants=False,
-            is_coalesced=True,
-        )
+        """Return the sparse gradient ``[num_rows, G]``, which shares these tensors.
+
+        It is coalesced, unless ids may repeat.
+        """
+        gradient = _sparse(self.ids, self.rows, num_rows, is_coalesced=not self.repeats)
+        if self.repeats:
+            setattr(gradient, _KEPT, self)
+        return gradient
+
+    def _is_in(self, gradient: Tensor) -> bool:
+        """Return whether a gradient still has these ids: adding to it makes new ones."""
+        ids = gradient._indices()
+        return ids.shape[1] == len(self.ids) and ids.data_ptr() == self.ids.data_ptr()
+
+    def distinct(self) -> "RowGradients":
+        """Return the same gradients without repeats: the host waits for their number."""
+        if not self.repeats:
+            return self
+        is_first = torch.ones_like(self.ids, dtype=torch.bool)
+        torch.ne(self.ids[1:], self.ids[:-1], out=is_first[1:])
+        first = is_first.nonzero()[:, 0]
+        return RowGradients(self.ids.index_select(0, first), self.rows.index_select(0, first))
 
 
 Part = tuple[Tensor, Tensor]  # ids that may repeat, and their rows
@@ -83,8 +115,13 @@ def merge(first: RowGradients | None, others: Sequence[Part]) -> RowGradients:
     """Add gradients of rows ``(ids [*], rows [*, G])`` to others, in a fixed order.
 
     ``first`` takes in what the others have of its rows, in place; it is returned if it has all
-    rows, else the result has new tensors. Without ``first`` there is at least one other.
+    rows, else the result has new tensors. Without ``first`` there is at least one other. On a GPU
+    all is summed anew, so that ids of ``first`` may be in any order, too.
     """
+    parts = [*others] if first is None else [(first.ids, first.rows), *others]
+    sums = _sums_for(parts[0][1])
+    if sums is not None:
+        return _summed_by(sums, parts)
     if first is None:
         return _summed(others)
     outside = [part for part in (_without(part, first) for part in others) if len(part[0])]
@@ -100,10 +137,18 @@ def merge(first: RowGradients | None, others: Sequence[Part]) -> RowGradients:
     return RowGradients(ids, rows)
 
 
-def add_to(table: Tensor, parts: Sequence[RowGradients]) -> None:
+def add_to(table: Tensor, parts: Sequence[Part]) -> None:
     """Add gradients of rows to those of a whole table ``[N, G]``."""
-    for part in parts:
-        _add_rows(table, part.ids, part.rows)
+    for ids, rows in parts:
+        _add_rows(table, ids, rows)
+
+
+def part_of(gradient: Tensor) -> Part:
+    """Return ids and rows of a gradient: as :meth:`RowGradients.of`, or on a GPU unsummed."""
+    if gradient.sparse_dim() == 1 and _sums_for(gradient._values()) is not None:
+        return gradient._indices()[0], gradient._values().detach()
+    found = RowGradients.of(gradient)
+    return found.ids, found.rows
 
 
 def numbers_of(gradient: Tensor) -> Tensor:
@@ -115,9 +160,9 @@ def read_rows(table: Tensor, *ids: Tensor) -> tuple[Tensor, ...]:
     """Read rows of a table, whose gradients reach the table as one gradient of rows.
 
     Returns the table ``[N, G]``, for an operator of kgfast, and rows ``[*, G]`` for each of the
-    int64 ``ids``. All their gradients become one of the table: coalesced and sparse, unless the
-    operator's is dense. The operator's stays where it is and takes in the others': nobody else may
-    hold it.
+    int64 ``ids``. All their gradients become one of the table: sparse, in the form of this module,
+    unless the operator's is dense. On the CPU, and if it is dense, the operator's stays where it is
+    and takes in the others': nobody else may hold it.
     """
     found: tuple[Tensor, ...] = _ReadRows.apply(table, *ids)  # type: ignore[no-untyped-call]
     return found
@@ -143,8 +188,44 @@ class _ReadRows(Function):
             for ids, part in others:
                 _add_rows(whole, ids, part)
             return whole, *unused
+        if _sums_for(others[0][1] if whole is None else whole._values()) is not None:
+            if whole is not None:
+                others = [(whole._indices()[0], whole._values()), *others]
+            together = _joined(others)
+            return _sparse(*together, ctx.num_rows, is_coalesced=False), *unused
         first = None if whole is None else RowGradients.of(whole)
         return merge(first, others).to_sparse(ctx.num_rows), *unused
+
+
+def _sparse(ids: Tensor, rows: Tensor, num_rows: int, *, is_coalesced: bool) -> Tensor:
+    return torch.sparse_coo_tensor(
+        ids[None],
+        rows,
+        (num_rows, *rows.shape[1:]),
+        dtype=rows.dtype,
+        device=rows.device,
+        check_invariants=False,
+        is_coalesced=is_coalesced,
+    )
+
+
+def _sums_for(rows: Tensor) -> RowSums | None:
+    """Return what sums rows on a device that the host does not wait for, if it is one."""
+    if not rows.is_floating_point():
+        return None
+    return get_backend(find_backend(rows.device)[0]).row_sums
+
+
+def _joined(parts: Sequence[Part]) -> Part:
+    if len(parts) == 1:
+        return parts[0]
+    return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
+
+
+def _summed_by(sums: RowSums, parts: Sequence[Part]) -> RowGradients:
+    ids, rows = _joined(parts)
+    ids, order = ids.sort(stable=True)
+    return RowGradients(ids, sums(ids, order, rows), repeats=True)
 
 
 def _summed(parts: Sequence[Part]) -> RowGradients:

@@ -37,6 +37,7 @@ def row_adam(
     eps: float,
     weight_decay: float,
     step: int | Tensor,
+    repeats: bool = False,
 ) -> None:
     """Update rows of a table and of its moments (Kingma & Ba 2015, algorithm 1).
 
@@ -54,6 +55,9 @@ def row_adam(
     step : int or Tensor
         Number of the step, from 1, for the bias correction. A tensor without axes on the tables'
         device spares a GPU the wait for its value.
+    repeats : bool
+        On a GPU: whether ids ascend and may repeat, as those of :class:`kgfast.RowGradients`. The
+        first of equal ones has the gradient of the row, others are passed over.
 
     Raises
     ------
@@ -65,7 +69,8 @@ def row_adam(
     Notes
     -----
     Within :func:`kgfast.unchecked` a GPU does not check ids: those out of range change nothing,
-    and a row that is named twice is updated once, by one of its gradients. The CPU always checks.
+    and a row that is named twice is updated once, by one of its gradients. The CPU always checks,
+    and takes no repeats.
 
     Examples
     --------
@@ -75,7 +80,7 @@ def row_adam(
     >>> tables[0].tolist()
     [[0.0], [-0.5]]
     """
-    update = _checked(_ADAM, tables, ids, gradients)
+    update = _checked(_ADAM, tables, ids, gradients, repeats=repeats)
     if not hasattr(betas, "__len__") or len(betas) != 2:
         raise ValueError(f"betas must be two numbers; got {betas!r}")
     _check_numbers(lr=lr, eps=eps, weight_decay=weight_decay)
@@ -95,6 +100,7 @@ def row_adagrad(
     lr: float,
     eps: float,
     weight_decay: float,
+    repeats: bool = False,
 ) -> None:
     """Update rows of a table and of its sums of squared gradients (Duchi et al. 2011).
 
@@ -111,6 +117,8 @@ def row_adagrad(
         float32 ``[U, *]``, any strides.
     lr, eps, weight_decay
         As of :class:`torch.optim.Adagrad`.
+    repeats
+        As of :func:`row_adam`.
 
     Raises
     ------
@@ -125,7 +133,7 @@ def row_adagrad(
     >>> tables[0].tolist(), tables[1].tolist()
     ([[-0.5, 0.5]], [[16.0, 1.0]])
     """
-    update = _checked(_ADAGRAD, tables, ids, gradients)
+    update = _checked(_ADAGRAD, tables, ids, gradients, repeats=repeats)
     _check_numbers(lr=lr, eps=eps, weight_decay=weight_decay)
     if gradients.numel():
         ids = None if ids is None else ids.contiguous()
@@ -134,7 +142,12 @@ def row_adagrad(
 
 
 def _checked(
-    names: Sequence[str], tables: Sequence[Tensor], ids: Tensor | None, gradients: Tensor
+    names: Sequence[str],
+    tables: Sequence[Tensor],
+    ids: Tensor | None,
+    gradients: Tensor,
+    *,
+    repeats: bool,
 ) -> RowUpdates:
     """Check tensors, and return the kernels that update them."""
     _check_tables(names, tables)
@@ -146,7 +159,11 @@ def _checked(
     backend = get_backend(common.chosen_backend(table))
     if ids is not None and (checks_values() or not backend.defers_checks):
         check_ids("ids", ids, len(table))
-        check_unique("ids", ids)
+        if not (repeats and backend.defers_checks):
+            check_unique("ids", ids)
+        elif bool((ids[1:] < ids[:-1]).any()):
+            row = 1 + int((ids[1:] < ids[:-1]).nonzero()[0])
+            raise ValueError(f"ids[{row}] must be at least ids[{row - 1}]; got {int(ids[row])}")
     assert backend.row_updates is not None
     return backend.row_updates
 

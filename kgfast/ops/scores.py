@@ -115,8 +115,8 @@ def indexed_scores(
         ``[N]`` or ``[1]`` floating point, added to scores last.
     sparse : bool
         Give the table a ``torch.sparse_coo`` gradient that holds only the rows named by the index
-        (coalesced: each once, ascending), instead of a dense one; see
-        :class:`kgfast.RowGradients`. Not under ``torch.compile``.
+        (coalesced: each once, ascending; on a GPU ids may repeat, with rows of zeros), instead of a
+        dense one; see :class:`kgfast.RowGradients`. Not under ``torch.compile``.
     besides : Tensor, optional
         int64 ``[*]``: with ``sparse``, more rows that the gradient holds. Other gradients of these
         rows can then be added to it in place.
@@ -240,7 +240,14 @@ def _pairwise_backward(args: SimpleNamespace) -> tuple[Tensor | None, ...]:
 
 
 @_indexed_scores.gradient(
-    "queries", "table", "bias", "factor", of="indexed_scores", grads=("grad",), rows="table"
+    "queries",
+    "table",
+    "bias",
+    "factor",
+    of="indexed_scores",
+    grads=("grad",),
+    rows="table",
+    named="index",
 )
 def _indexed_backward(args: SimpleNamespace) -> tuple[Tensor | None, ...]:
     operands = run.operands_of(args.queries, args.table, args.score, None, args.factor, args.dims)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from kgfast import ops
 from kgfast.kernels.spares import Spares
-from kgfast.ops.row_gradients import RowGradients, add_to, merge, numbers_of
+from kgfast.ops.row_gradients import Part, RowGradients, add_to, merge, numbers_of, part_of
 from kgfast.training.checkpoint.format import Room, check_tensors
 from kgfast.training.config.sections import OptimConfig
 from kgfast.training.processes.placement import ALONE, Placement
@@ -85,7 +85,7 @@ class Optimizer:
         named = self._named.values()
         self._whole = [each for each in named if self._rows is None or each is not self._entity]
         self._dense = self._dense_optimizer(kind, self._whole)
-        self._parts: dict[Tensor, list[RowGradients]] = {}
+        self._parts: dict[Tensor, list[Part]] = {}
         self.scaler = LossScaler(scaled)
         self.spares = Spares()  # the memory of the last gradient of the table
 
@@ -119,11 +119,10 @@ class Optimizer:
         If they stayed, torch would copy them to add those of the next backward.
         """
         for gradients in of_entities:
-            self._parts.setdefault(self._entity, []).append(gradients)
+            self._parts.setdefault(self._entity, []).append((gradients.ids, gradients.rows))
         for parameter in self._named.values():
             if parameter.grad is not None and parameter.grad.is_sparse:
-                found = RowGradients.of(parameter.grad)
-                self._parts.setdefault(parameter, []).append(found)
+                self._parts.setdefault(parameter, []).append(part_of(parameter.grad))
                 parameter.grad = None
 
     @torch.no_grad()
@@ -155,8 +154,7 @@ class Optimizer:
         for parameter, found in parts.items():
             if parameter.grad is None and self._takes_rows(parameter):
                 first, *others = found
-                joined = merge(first, [(part.ids, part.rows) for part in others])
-                parameter.grad = joined.to_sparse(len(parameter))
+                parameter.grad = merge(RowGradients(*first), others).to_sparse(len(parameter))
                 continue
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)

@@ -71,6 +71,7 @@ class RowOptimizer(torch.optim.Optimizer, ABC):
 
     def _step_rows(self, tables: Tables, found: RowGradients, step: Tensor, group: Group) -> None:
         """Update the rows that have a gradient; count the step."""
+        found = found.distinct()
         ids, rows = found.ids, found.rows.contiguous()  # fused updates take no strides
         block = _BLOCK.get(rows.device.type, _BLOCK_ELSEWHERE)
         count = max(1, block // max(1, tables[0][:1].numel()))
@@ -145,6 +146,7 @@ class RowAdam(RowOptimizer):
             found.rows,
             betas=group["betas"],
             step=step,
+            repeats=found.repeats,
             **_numbers(group),
         )
 
@@ -212,7 +214,8 @@ class RowAdagrad(RowOptimizer):
         if not ops.serves_rows(parameter):
             return super()._step_rows(tables, found, step, group)
         step += 1
-        ops.row_adagrad([parameter.detach(), total], found.ids, found.rows, **_numbers(group))
+        given: Group = {"repeats": found.repeats, **_numbers(group)}
+        ops.row_adagrad([parameter.detach(), total], found.ids, found.rows, **given)
 
     def _update(self, tables: Tables, gradient: Tensor, step: Tensor, group: Group) -> None:
         parameter, total = tables
@@ -234,5 +237,5 @@ class RowAdagrad(RowOptimizer):
         )
 
 
-def _numbers(group: Group) -> dict[str, float]:
+def _numbers(group: Group) -> Group:
     return {name: group[name] for name in ("lr", "eps", "weight_decay")}

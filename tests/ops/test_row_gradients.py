@@ -60,7 +60,7 @@ def test_merged_gradients_are_the_sum_with_each_row_once(seed, with_first):
     merged = merge(first, parts)
     assert merged.ids.tolist() == sorted(named)
     total = torch.zeros(entities, 3)
-    add_to(total, [merged])
+    add_to(total, [(merged.ids, merged.rows)])
     assert torch.equal(total, expected)
 
 

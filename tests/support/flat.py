@@ -3,17 +3,31 @@
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from kgfast.kernels.backend import Backend
 from kgfast.kernels.checks import Checks
 from kgfast.kernels.labels import CrossEntropyBackward, Labels, LossNeed
-from kgfast.kernels.operands import Known, NamedRows, Need, Operands, Prepared
+from kgfast.kernels.operands import Gradients, Known, NamedRows, Need, Operands, Prepared
 from kgfast.kernels.reference.canonical import canonical_scores as canonical
 from kgfast.kernels.scores import get_score
 from kgfast.ops.dispatch import get_backend
 
 ALL = True, True, True
+
+
+def without_repeats(gradients: Gradients) -> Gradients:
+    """Drop rows whose id has a row before, which are to be zeros."""
+    if gradients.ids is None or not gradients.repeats:
+        return gradients
+    ids, is_first = gradients.ids, torch.ones_like(gradients.ids, dtype=torch.bool)
+    is_first[1:] = ids[1:] != ids[:-1]
+    assert bool((ids[1:] >= ids[:-1]).all())
+    rows = gradients.table, gradients.factor
+    assert all(it is None or not it[~is_first].any() for it in rows)
+    table, factor = (None if it is None else it[is_first] for it in rows)
+    return Gradients(gradients.queries, table, factor, ids[is_first])
 
 
 def operands_of(
@@ -104,6 +118,7 @@ class Flat:
         """Return the gradient of the queries, ids and rows of the table's, rows of the factor's."""
         operands = self.operands(queries, table, score, None, factor, dims)
         found = self.backend.backward(operands, grad, index, need=Need(*need), rows=NamedRows())
+        found = without_repeats(found)
         rows = None if found.table is None else (found.ids, found.table)
         return found.queries, rows, found.factor
 

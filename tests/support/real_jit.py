@@ -191,6 +191,9 @@ def row_updates() -> Iterator[tuple[str, Call]]:
     adam = AdamStep(0.1, (0.9, 0.999), 1e-8, 0.0, torch.ones(()))
     yield "row adam", lambda: kernel.adam(tables, ids, rows, adam)
     yield "row adagrad", lambda: kernel.adagrad(tables[:2], ids, rows, AdagradStep(0.1, 1e-10, 0.0))
+    for dtype in (torch.float32, torch.float64, torch.float16):
+        given = ids, ids, rows.to(dtype)
+        yield f"row sums {dtype}", lambda given=given: triton.backend.row_sums(*given)
 
 
 def queries() -> Iterator[tuple[str, Call]]:

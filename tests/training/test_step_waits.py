@@ -4,7 +4,6 @@ import json
 import os
 
 import pytest
-import torch
 
 from kgfast.ops import row_updates
 from kgfast.training.loop import Run
@@ -19,16 +18,6 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-class Device(PretendDevice):
-    """A device whose distinct ids are as many as there are ids: that is a matter of losses."""
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func.overloadpacket.__name__ == "_unique2":
-            ids = args[0].flatten()
-            return torch.empty_like(ids), torch.empty_like(args[0]), torch.empty_like(ids)
-        return super().__torch_dispatch__(func, types, args, kwargs)
-
-
 @pytest.fixture
 def device(monkeypatch):
     """A device of Triton that computes nothing."""
@@ -40,7 +29,7 @@ def device(monkeypatch):
     monkeypatch.setattr(launch, "architecture", lambda device: 90)
     monkeypatch.setattr(status.Report, "raise_if_bad", lambda report: None)
     monkeypatch.setattr(row_updates, "check_apart", lambda *_: None)  # none has memory
-    return Device(1)
+    return PretendDevice(1)
 
 
 def run_on(device, **sections):
@@ -55,6 +44,7 @@ def run_on(device, **sections):
 
 STEPS = {
     "pool": {"optim": {"name": "row_adam"}},
+    "lists": {"data": {"negatives": "per_row"}, "optim": {"name": "row_adam"}},
     "filtered, weighted, clipped, accumulated": {
         "data": {"filter_negatives": True, "subsampling": True},
         "optim": {"name": "row_adagrad", "grad_clip": 1.0},

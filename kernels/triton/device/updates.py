@@ -1,8 +1,8 @@
-"""Steps of optimizers on rows of a table, in place.
+"""Steps of optimizers on rows of a table, in place, and sums of rows that have one id.
 
 Cost model: memory alone. Per number of Adam 28 bytes: the row and both moments are read and written
 once, the gradient is read once. Of Adagrad 20 bytes. Nothing is added up, so bits depend on nothing
-but the numbers of the row.
+but the numbers of the row. A sum reads each row once and writes as many, in a fixed order.
 """
 
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ class GradientRows(NamedTuple):
     """Gradients of some rows of a table."""
 
     ptr: Any  # [count][width] float32
-    ids: Any  # [count] int64, distinct; None: 0, 1, ...
+    ids: Any  # [count] int64, distinct, or the first of equal neighbours counts; None: 0, 1, ...
     width: int
 
 
@@ -31,18 +31,48 @@ class AdamNumbers(NamedTuple):
 
 @triton.jit
 def places_of(gradients, count, num_rows, TILE: tl.constexpr):
-    """Return offsets in the gradient and in the table; ids out of range are masked."""
+    """Return offsets in the gradient and in the table; mask ids out of range, and repeats."""
     ROWS: tl.constexpr = TILE.rows
     COLUMNS: tl.constexpr = TILE.lanes
     width = gradients.width
     place = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     k = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     row = place
+    is_inside = place < count
     if gradients.ids is not None:
         row = tl.load(gradients.ids + place, mask=place < count, other=0)
-    is_inside = (place < count) & (row >= 0) & (row < num_rows)
+        is_inside &= row != tl.load(
+            gradients.ids + place - 1, mask=is_inside & (place > 0), other=-1
+        )
+    is_inside &= (row >= 0) & (row < num_rows)
     mask = is_inside[:, None] & (k < width)[None, :]
     return place[:, None] * width + k[None, :], row[:, None] * width + k[None, :], mask
+
+
+@triton.jit(do_not_specialize=["count", "width"])
+def sum_rows(p_ids, p_order, p_rows, p_total, count, width, TILE: tl.constexpr):
+    """Sum the rows of a run of equal ids, for its first; write zeros for the others."""
+    ROWS: tl.constexpr = TILE.rows
+    COLUMNS: tl.constexpr = TILE.lanes
+    SUM: tl.constexpr = tl.float64 if p_rows.dtype.element_ty == tl.float64 else tl.float32
+    place = tl.program_id(0).to(tl.int64)
+    k = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    m_column = k < width
+    id = tl.load(p_ids + place)
+    total = tl.zeros((COLUMNS,), SUM)
+    first = place
+    goes_on = (place == 0) | (tl.load(p_ids + tl.maximum(place - 1, 0)) != id)
+    while goes_on:
+        here = first + tl.arange(0, ROWS)
+        own = (here < count) & (tl.load(p_ids + here, mask=here < count, other=-1) == id)
+        row = tl.load(p_order + here, mask=own, other=0)
+        mask = own[:, None] & m_column[None, :]
+        values = tl.load(p_rows + row[:, None] * width + k[None, :], mask=mask, other=0.0)
+        total += tl.sum(values.to(SUM), 0)
+        first += ROWS
+        goes_on = tl.sum(own.to(tl.int32), 0) == ROWS
+    p_own = p_total + place * width + k
+    tl.store(p_own, total.to(p_total.dtype.element_ty), mask=m_column)
 
 
 @triton.jit(do_not_specialize=["count", "num_rows"])

@@ -114,7 +114,6 @@ class ListGradients:
         need: Sequence[bool],
         *,
         of_queries: bool,
-        waits: bool = False,
     ) -> None:
         """``need``: of the rows, and of the factor."""
         self.operands, self.of_queries = operands, of_queries
@@ -124,8 +123,8 @@ class ListGradients:
         if of_queries:
             self.lists = lists_of_queries(index, length)
         else:
-            self.lists = lists_of_ids(index, length, waits=waits)
-        count = len(self.lists.ids) + self.lists.has_spare
+            self.lists = lists_of_ids(index, length, len(operands.table))
+        count = len(self.lists.ids) + (not of_queries)  # the row of spare pieces
         self.grad = rows.new_zeros(count, rows.shape[1]) if need[0] else None
         self.grad_factor = None
         if need[1] and operands.factor is not None:

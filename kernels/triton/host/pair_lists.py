@@ -18,7 +18,6 @@ class PairLists:
     first_extra: Tensor  # [lists + 1]
     ids: Tensor  # [lists] row of each list
     is_cut: bool  # whether one may have several pieces
-    has_spare: bool = False  # lists and pieces without pairs after the last, of row ``len(ids)``
 
 
 def lists_of_queries(index: Tensor, length: int) -> PairLists:
@@ -34,11 +33,12 @@ def lists_of_queries(index: Tensor, length: int) -> PairLists:
     return PairLists(None, others, starts, query[:-1], target, ids * pieces, ids[:-1], pieces > 1)
 
 
-def lists_of_ids(index: Tensor, length: int, *, waits: bool = True) -> PairLists:
+def lists_of_ids(index: Tensor, length: int, num_rows: int) -> PairLists:
     """A list per distinct id: its pairs in the order of the index, in pieces of ``length``.
 
-    Unless the host ``waits`` for their number, there are as many lists and pieces as pairs: the
-    spare ones have no pairs, stand after the others, and have any id.
+    The host does not wait for their number: there are as many lists as there can be, and pieces.
+    The spare ones have no pairs, stand after the others, and have the last id; spare pieces are of
+    list ``len(ids)``.
     """
     ids, order = index.flatten().sort(stable=True)
     if not len(ids):
@@ -49,9 +49,9 @@ def lists_of_ids(index: Tensor, length: int, *, waits: bool = True) -> PairLists
     first = torch.where(is_new, place, 0).cummax(0).values
     list_of = is_new.cumsum(0) - 1
     piece_of = ((place - first) % length == 0).cumsum(0) - 1
-    num_lists = num_pieces = pairs = len(ids)
-    if waits:
-        num_lists, num_pieces = (torch.stack([list_of[-1], piece_of[-1]]) + 1).tolist()
+    pairs = len(ids)
+    num_lists = min(pairs, num_rows)
+    num_pieces = min(pairs, num_lists + pairs // length)
     starts = torch.searchsorted(piece_of, _places(num_pieces + 1, ids))
     first_pair = starts[:-1].clamp(max=pairs - 1)
     list_of = torch.where(starts[:-1] < pairs, list_of[first_pair], num_lists)  # of each piece
@@ -65,12 +65,8 @@ def lists_of_ids(index: Tensor, length: int, *, waits: bool = True) -> PairLists
     owners = ids[first_pair]
     distinct = owners[first_piece[:-2].clamp(max=num_pieces - 1)]
     others = order.div(index.shape[1], rounding_mode="floor")
-    is_cut = num_pieces > num_lists if waits else pairs > length
-    first_extra = first_extra[:-1]
-    has_spare = not waits
-    return PairLists(
-        order, others, starts, owners, target, first_extra, distinct, is_cut, has_spare
-    )
+    is_cut = pairs > length
+    return PairLists(order, others, starts, owners, target, first_extra[:-1], distinct, is_cut)
 
 
 def _places(count: int, like: Tensor) -> Tensor:

@@ -85,7 +85,7 @@ class Sharded(Replicated):
         found = RowGradients.of(self._fetched.grad)
         self._fetched.grad = None
         count = int((found.ids < len(self._held)).sum())
-        return [RowGradients(self._held[found.ids[:count]], found.rows[:count])]
+        return [replace(found, ids=self._held[found.ids[:count]], rows=found.rows[:count])]
 
     def norm(self, gradients: Sequence[Tensor], of_table: Sequence[bool]) -> Tensor:
         pairs = list(zip(gradients, of_table, strict=True))

@@ -129,7 +129,7 @@ class SharedBackend:
         ]
         assert ids is not None
         table, factor = (None if it is None else it[1] for it in found)
-        return Gradients(None, table, factor, ids[0])
+        return own._replace(table=table, factor=factor, ids=ids[0])
 
     def _of_rows(
         self, operands: Operands, grad: Tensor, index: Tensor | None, need: Need
@@ -155,7 +155,8 @@ class SharedBackend:
                 ]
         else:
             return self._backend.backward(operands, grad, need=need)
-        return Gradients(None, *(None if it is None else crew.join(it, count) for it in found))
+        table, factor = (None if it is None else crew.join(it, count) for it in found)
+        return Gradients(None, table, factor)
 
 
 def are_summed_alone(operands: Operands, grad: Tensor, *, of_queries: bool) -> bool:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kgfast.kernels.operands import Need, Operands, Prepared
+from kgfast.kernels.operands import NamedRows, Need, Operands, Prepared
 from kgfast.kernels.scores import get_score
 from support.engines import CAN_RUN, DEVICE, INTERPRETED, engines
 from support.flat import triton
@@ -169,7 +169,6 @@ def test_lists_whose_number_the_host_does_not_know(
     engine, score, dtype, pieces, monkeypatch
 ) -> None:
     """Launch a program for each pair, of which spare ones write nothing; cut or whole."""
-    from kgfast.kernels.triton import indexed
     from kgfast.kernels.triton.host import gradients
 
     monkeypatch.setattr(gradients, "PIECE_PAIRS", pieces)
@@ -181,13 +180,18 @@ def test_lists_whose_number_the_host_does_not_know(
     index = torch.tensor([[0, 8, 8], [8, 8, 3], [3, 8, 2], [8, 0, 2]], device=DEVICE)
     problem = Operands(q, Prepared(c, facts, None, factor))
     grad, need = rows("l1", 4, 3, 2).to(DEVICE), Need(True, True, has_factor)
-    spare = triton.backend.backward(problem, grad, index, need=need)
-    monkeypatch.setattr(indexed, "SPARE_BYTES", 0)
-    counted = triton.backend.backward(problem, grad, index, need=need)
-    for found, expected in zip(spare, counted, strict=True):
+    whole = triton.backend.backward(problem, grad, index, need=need)
+    some = triton.backend.backward(problem, grad, index, need=need, rows=NamedRows())
+    assert some.ids.tolist() == [0, 2, 3, *[8] * 6]  # as many as the table has rows
+    assert not some.table[4:].any()
+    assert bool(some.table[:4].any(1).all())
+    spread = some.spread(problem, need)
+    for found, expected in zip(spread[:3], whole[:3], strict=True):
         assert found is expected is None or torch.equal(found, expected)
-    assert bool(spare.table[[0, 2, 3, 8]].any(1).all())
-    assert not spare.table[[1, 4, 5, 6, 7]].any()
+    more = some.of_rows(NamedRows(torch.tensor([7, 2, 1], device=DEVICE)))
+    assert more.ids.tolist() == [0, 1, 2, 2, 3, 7, *[8] * 6]
+    for found, expected in zip(more.spread(problem, need)[1:3], whole[1:3], strict=True):
+        assert found is expected is None or torch.equal(found, expected)
 
 
 @engines("triton")
@@ -209,12 +213,12 @@ def test_the_lists_of_an_index(engine) -> None:
     from kgfast.kernels.triton.host.pair_lists import lists_of_ids
 
     index = torch.tensor([[5, 2, 5, 5], [5, 9, 2, 5]], device=DEVICE)
-    lists = lists_of_ids(index, 2)
+    lists = lists_of_ids(index, 2, 3)
     assert lists.order.tolist() == [1, 6, 0, 2, 3, 4, 7, 5]
     assert lists.others.tolist() == [0, 1, 0, 0, 0, 1, 1, 1]
-    assert lists.starts.tolist() == [0, 2, 4, 6, 7, 8]
-    assert lists.owners.tolist() == [2, 5, 5, 5, 9]
-    assert lists.target.tolist() == [0, -1, -2, -3, 2]
+    assert lists.starts.tolist() == [0, 2, 4, 6, 7, 8, 8, 8]  # the last two pieces are spare
+    assert lists.owners.tolist() == [2, 5, 5, 5, 9, 9, 9]
+    assert lists.target.tolist() == [0, -1, -2, -3, 2, 3, 3]
     assert lists.first_extra.tolist() == [0, 0, 3, 3]
     assert lists.ids.tolist() == [2, 5, 9]
     assert lists.is_cut

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import kgfast
-from kgfast import ops
+from kgfast import RowGradients, losses, ops
+from kgfast.ops.row_gradients import merge
 from support.engines import INTERPRETED
 
 pytestmark = pytest.mark.skipif(not INTERPRETED, reason="runs in test_interpreted.py's processes")
@@ -81,3 +82,90 @@ def test_an_id_out_of_range_changes_nothing_where_none_is_checked():
     changed = (memory != 1).any(2).nonzero()
     assert {tuple(it) for it in changed.tolist()} <= {(part, 3) for part in range(3)}
     assert bool((memory[0, 3] != 1).all())
+
+
+@pytest.mark.parametrize("width", [1, 3, 300])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+def test_rows_of_an_id_are_summed_for_the_first(width, dtype):
+    """Runs are shorter and longer than what a program reads at a time."""
+    ids = torch.tensor([7, 2, *[5] * 19, 2, 12, 0, *[7] * 8])
+    rows = torch.randn(len(ids), width, generator=torch.Generator().manual_seed(3)).to(dtype)
+    gradient = torch.sparse_coo_tensor(ids[None], rows, (N, width), check_invariants=True)
+    exact = torch.zeros(N, width, dtype=torch.float64).index_add_(0, ids, rows.double())
+    with ops.use_backend("triton"):
+        found = RowGradients.of(gradient)
+        again = RowGradients.of(found.to_sparse(N))
+    assert found.repeats
+    assert torch.equal(found.ids, ids.sort().values)
+    is_first = torch.ones(len(ids), dtype=torch.bool)
+    is_first[1:] = found.ids[1:] != found.ids[:-1]
+    torch.testing.assert_close(found.rows[is_first], exact[[0, 2, 5, 7, 12]].to(dtype))
+    assert not found.rows[~is_first].any()
+    assert again.rows.data_ptr() == found.rows.data_ptr()  # what was summed is known
+    one_each = found.distinct()
+    assert one_each.ids.tolist() == [0, 2, 5, 7, 12]
+    assert torch.equal(one_each.rows, found.rows[is_first])
+    assert torch.equal(found.to_sparse(N).to_dense()[one_each.ids], one_each.rows)
+
+
+def test_a_sum_with_another_gradient_is_summed_anew():
+    found = RowGradients(torch.tensor([1, 4, 4]), torch.ones(3, 2), repeats=True)
+    gradient = found.to_sparse(N)
+    gradient.add_(RowGradients(torch.tensor([4]), torch.ones(1, 2)).to_sparse(N))
+    with ops.use_backend("triton"):
+        assert RowGradients.of(gradient).to_sparse(N).to_dense()[:, 0].tolist() == (
+            [0.0, 1.0, 0.0, 0.0, 3.0, *[0.0] * 8]
+        )
+        merged = merge(found, [(torch.tensor([4, 0]), torch.ones(2, 2))])
+    assert merged.ids.tolist() == [0, 1, 4, 4, 4]
+    assert merged.rows[:, 0].tolist() == [1.0, 1.0, 3.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("make", [kgfast.RowAdam, kgfast.RowAdagrad])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_row_with_repeats_is_updated_once(make, dtype):
+    """Of float64 tables, which have no kernel, too."""
+    ids, rows = torch.tensor([3, 5, 5, 5, 9]), torch.arange(1.0, 6.0, dtype=dtype)[:, None]
+    start = torch.ones(N, 1, dtype=dtype)
+    tables = []
+    for repeats in (False, True):
+        table = torch.nn.Parameter(start.clone())
+        given = RowGradients(ids, rows * torch.tensor([1, 1, 0, 0, 1])[:, None], repeats=True)
+        table.grad = (given if repeats else given.distinct()).to_sparse(N)
+        with ops.use_backend("triton"):
+            make([table], lr=0.1).step()
+        tables.append(table.detach())
+    assert torch.equal(*tables)
+    assert (tables[0] != 1).flatten().nonzero().flatten().tolist() == [3, 5, 9]
+
+
+def test_ids_that_do_not_ascend_are_named():
+    tables = torch.zeros(3, N, 1).unbind()
+    ids, rows = torch.tensor([3, 3, 2]), torch.ones(3, 1)
+    with ops.use_backend("triton"):
+        with pytest.raises(ValueError, match=r"ids\[2\] must be at least ids\[1\]; got 2"):
+            ops.row_adam(tables, ids, rows, step=1, repeats=True, **ADAM)
+        with pytest.raises(ValueError, match=r"ids\[1\] must not repeat"):
+            ops.row_adam(tables, ids, rows, step=1, **ADAM)
+    with ops.use_backend("cpu"), pytest.raises(ValueError, match=r"ids\[1\] must not repeat"):
+        ops.row_adam(tables, ids, rows, step=1, repeats=True, **ADAM)
+
+
+@pytest.mark.parametrize("shape", [(5,), (6, 5)], ids=["pool", "lists"])
+@pytest.mark.parametrize("uses", [1, 2])
+def test_a_loss_by_rows_leaves_the_gradient_of_the_whole_table(shape, uses):
+    """A loss that is used twice adds gradients of rows, whose ids then do not ascend."""
+    generator = torch.Generator().manual_seed(4)
+    triples = torch.stack([torch.randint(n, (6,), generator=generator) for n in (N, 2, N)], 1)
+    negatives = torch.randint(N, shape, generator=generator)
+    found = []
+    for sparse in (False, True):
+        model = kgfast.RotatE.init(N, 2, 4, seed=1)
+        with ops.use_backend("triton"):
+            for _ in range(uses):
+                losses.nssa(model, triples, negatives, sparse=sparse).backward()
+            gradient = model.entity.grad
+            if sparse:
+                gradient = RowGradients.of(gradient).distinct().to_sparse(N).to_dense()
+        found.append(gradient)
+    torch.testing.assert_close(*found)
