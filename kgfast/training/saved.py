@@ -298,7 +298,8 @@ def _write_npy(path: Path, rows: Any) -> None:
     """Write an array of numpy without holding it in memory; numpy has no bfloat16."""
     dtype = torch.float32 if rows.dtype == torch.bfloat16 else rows.dtype
     facts = {"shape": tuple(rows.shape), "fortran_order": False}
-    facts["descr"] = np.lib.format.dtype_to_descr(torch.empty(0, dtype=dtype).numpy().dtype)
+    nothing = torch.empty(0, dtype=dtype, device="cpu").numpy()
+    facts["descr"] = np.lib.format.dtype_to_descr(nothing.dtype)
     with path.open("wb") as file:
         np.lib.format.write_array_header_1_0(file, facts)
         for block in _blocks(rows):
