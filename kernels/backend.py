@@ -76,6 +76,59 @@ class Compose(Protocol):
         ...
 
 
+class Filters(Protocol):
+    """Filters of RSCF of all crops, and their gradients; arguments are float32."""
+
+    def filters(
+        self, rows: Tensor, matrix: Tensor, widths: Sequence[int], features: int
+    ) -> tuple[Tensor, Tensor]:
+        """Make filters, and norms ``[C, M]``; the contract of :func:`kgfast.ops.filters`."""
+        ...
+
+    def filters_backward(
+        self,
+        grad: Tensor,
+        made: tuple[Tensor, Tensor],
+        rows: Tensor,
+        matrix: Tensor,
+        widths: Sequence[int],
+        features: int,
+        need: Sequence[bool],
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Make the gradients of rows and matrix that are needed, of what :meth:`filters` made."""
+        ...
+
+
+class NestedLoss(Protocol):
+    """Loss of nested sub-models of float32 scores; the contract of :func:`kgfast.ops.med_loss`."""
+
+    SUMS: int  # that slopes need of each sub-model, of positives and of negatives
+
+    def med_loss(
+        self,
+        positive: Tensor,
+        negative: Tensor,
+        scales: Tensor,
+        mask: Tensor | None,
+        fractions: Sequence[float],
+        is_exp: bool,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Make the loss, the gradient of the scales ``[3]``, and sums ``[2, C, SUMS]``."""
+        ...
+
+    def med_slopes(
+        self,
+        grad: Tensor,
+        sums: Tensor,
+        positive: Tensor,
+        negative: Tensor,
+        scales: Tensor,
+        mask: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Make the gradients of positives ``[C, B]`` and negatives ``[C, B, K]``."""
+        ...
+
+
 class RowUpdates(Protocol):
     """Steps of optimizers that change rows of tables in place, each row in one pass."""
 
@@ -293,6 +346,8 @@ class Backend(Protocol):
     row_updates: RowUpdates | None
     row_sums: RowSums | None
     compose: Compose | None
+    filters: Filters | None
+    med: NestedLoss | None
     packing: Packing | None
 
     def bf16_losses(self) -> Losses | None:

@@ -166,6 +166,7 @@ MEANINGS = {
     "checks": "checks of what a caller gave",
     "compose": "queries of training",
     "dglke": "files that DGL-KE writes",
+    "filters": "filters of RSCF",
     "known": "known triples",
     "listed": "candidates that each query names",
     "lists": "candidates that each query names, for operators without a kernel",

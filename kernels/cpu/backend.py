@@ -15,10 +15,12 @@ from ..backend import (
     Adversarial,
     ChunkedBackend,
     Compose,
+    Filters,
     Into,
     Losses,
     LossPlan,
     NegativeLosses,
+    NestedLoss,
     Packing,
     Passes,
     RowSums,
@@ -41,10 +43,12 @@ __all__ = [
     "bf16_losses",
     "compose",
     "defers_checks",
+    "filters",
     "list_counts",
     "list_topk",
     "loss_plan",
     "losses",
+    "med",
     "name",
     "negatives",
     "packing",
@@ -69,6 +73,8 @@ passes: Passes = PASSES
 adversarial: Adversarial | None = ADVERSARIAL
 negatives: NegativeLosses | None = None
 compose: Compose | None = None
+filters: Filters | None = None
+med: NestedLoss | None = None
 row_updates: RowUpdates | None = updates
 row_sums: RowSums | None = None
 packing: Packing | None = PACKING

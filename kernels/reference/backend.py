@@ -10,10 +10,12 @@ from ..backend import (
     Adversarial,
     ChunkedBackend,
     Compose,
+    Filters,
     Into,
     Losses,
     LossPlan,
     NegativeLosses,
+    NestedLoss,
     Packing,
     Passes,
     RowSums,
@@ -32,10 +34,12 @@ __all__ = [
     "bf16_losses",
     "compose",
     "defers_checks",
+    "filters",
     "list_counts",
     "list_topk",
     "loss_plan",
     "losses",
+    "med",
     "name",
     "negatives",
     "packing",
@@ -56,6 +60,8 @@ passes: Passes = TORCH_PASSES
 adversarial: Adversarial | None = None
 negatives: NegativeLosses | None = None
 compose: Compose | None = None
+filters: Filters | None = None
+med: NestedLoss | None = None
 row_updates: RowUpdates | None = None
 row_sums: RowSums | None = None
 packing: Packing | None = None

@@ -5,9 +5,21 @@ This module is what :class:`kgfast.kernels.backend.Backend` says.
 
 from torch import Tensor
 
-from ..backend import Adversarial, Compose, Losses, NegativeLosses, Packing, RowSums, RowUpdates
+from ..backend import (
+    Adversarial,
+    Compose,
+    Filters,
+    Losses,
+    NegativeLosses,
+    NestedLoss,
+    Packing,
+    RowSums,
+    RowUpdates,
+)
 from ..operands import Gradients, NamedRows, Need, Operands
 from . import compose as queries
+from . import filters as rscf
+from . import med as nested
 from . import pairwise, updates
 from .adversarial import ADVERSARIAL
 from .indexed import indexed_gradients, indexed_scores
@@ -23,9 +35,11 @@ __all__ = [
     "bf16_losses",
     "compose",
     "defers_checks",
+    "filters",
     "list_counts",
     "list_topk",
     "losses",
+    "med",
     "name",
     "negatives",
     "packing",
@@ -42,6 +56,8 @@ losses: Losses = FusedLosses()
 adversarial: Adversarial | None = ADVERSARIAL
 negatives: NegativeLosses | None = NEGATIVES
 compose: Compose | None = queries
+filters: Filters | None = rscf
+med: NestedLoss | None = nested
 row_updates: RowUpdates | None = updates
 row_sums: RowSums | None = updates.sum_rows
 packing: Packing | None = None

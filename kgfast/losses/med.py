@@ -1,7 +1,8 @@
 """Loss of croppable embeddings: MED (Zhu et al. 2025, ACL long.579, section 3).
 
 Mutual learning, evolutionary improvement and dynamic weights of nested sub-models: the equation is
-that of :func:`med_of_scores`. No backend fuses it; the sub-models' scores come from one pass.
+that of :func:`med_of_scores`, which kernels make on a GPU. The sub-models' scores come from one
+pass, but where operands depend on the crop.
 """
 
 import math
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from kgfast import ops
 from kgfast.losses.formula import LossFormula, check_taking_part
 from kgfast.losses.module import LossModule
 from kgfast.losses.sampled import sampled_scores
@@ -137,6 +139,9 @@ def med_of_scores(
     tensor(1.3863)
     """
     _check(positive, negative, fractions, mask, loss_weight, positive_weight)
+    if positive_weight == "softmax" and ops.serves_med(positive, negative):
+        is_exp = loss_weight == "exp"
+        return ops.med_loss(positive, negative, scales, mask, fractions, is_exp=is_exp)
     w1, w2, w3 = (scale.to(positive.dtype) for scale in scales)
     total = positive.new_zeros(())
     pairs = _with_smaller(positive, negative)

@@ -1,5 +1,6 @@
 """Queries that are made of the rows that they read, so that gradients are those of rows."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -7,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kgfast import ops
-from kgfast.models.base import Candidates, Side, candidates_at, queries_at
+from kgfast.models.base import Candidates, Side, candidates_at, queries_at, queries_of
 from kgfast.models.wrapper import unwrapped
 from kgfast.ops.differentiable import has_gradients
 from kgfast.ops.row_gradients import read_rows
@@ -25,6 +26,10 @@ class Asked:
     def queries(self, dim: int | None = None) -> Tensor:
         """Return the queries ``[B, F]``, of a crop."""
         return queries_at(self.model, self.anchors, self.relations, self.side, dim)
+
+    def queries_of(self, dims: Sequence[int]) -> list[Tensor]:
+        """Return the queries of several crops."""
+        return queries_of(self.model, self.anchors, self.relations, self.side, dims)
 
     def of_rows(self, rows: Tensor) -> "Asked":
         """Return the same queries, made of the rows ``[B, G]`` of their anchors."""

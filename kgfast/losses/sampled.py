@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from kgfast import ops
 from kgfast.kernels.checks import NonFiniteError
@@ -154,10 +155,14 @@ def _read(
         return _with_safe_pool(sample, table)
     check_model(model, "with_entity")  # candidates are made of rows: each distinct one once
     negatives = safe_ids("negatives", negatives.flatten(), len(table)).view(negatives.shape)
-    distinct, (anchors, targets, negatives) = distinct_ids(anchors, targets, negatives)
-    model = model.with_entity(_embedded(table, distinct))
-    own, anchors = anchors.unique(return_inverse=True)
-    asked = Asked(model.with_entity(_embedded(model.entity, own)), anchors, relations, side)
+    distinct, (anchors, targets, negatives) = distinct_ids(
+        anchors, targets, negatives, of=len(table)
+    )
+    own = model = model.with_entity(_embedded(table, distinct))
+    if not ops.waits_for(table.device):
+        several, anchors = anchors.unique(return_inverse=True)
+        own = model.with_entity(_embedded(model.entity, several))
+    asked = Asked(own, anchors, relations, side)
     return _Sample(asked, model, targets, negatives, side, dims, entities=distinct)
 
 
@@ -205,7 +210,7 @@ def _read_distinct(sample: _Sample, entity: Tensor | None) -> _Sample:
     check_model(sample.model, "with_entity")
     assert entity is not None
     negatives = safe_ids("negatives", sample.negatives.flatten(), len(entity))
-    distinct, (targets, negatives) = distinct_ids(sample.targets, negatives)
+    distinct, (targets, negatives) = distinct_ids(sample.targets, negatives, of=len(entity))
     _, rows, anchors = read_rows(entity, distinct, sample.asked.anchors)
     return replace(
         sample,
@@ -246,32 +251,48 @@ def widths_of_one_pass(model: Any, dims: Sequence[int]) -> list[int] | None:
     return widths if is_nested(model) and len(widths) == len(crops) else None
 
 
-def distinct_ids(*ids: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """Return the distinct ids of several tensors, ascending, and each tensor as places there."""
-    distinct, places = torch.cat([part.flatten() for part in ids]).unique(return_inverse=True)
+def distinct_ids(*ids: Tensor, of: int | None = None) -> tuple[Tensor, list[Tensor]]:
+    """Return the distinct ids of several tensors, ascending, and each tensor as places there.
+
+    Where the host would wait for their number and ``of`` says how many ids there are, the last one
+    is repeated, up to as many as there can be: no place is one of the repeated.
+    """
+    flat = torch.cat([part.flatten() for part in ids])
+    if of is not None and len(flat) and ops.waits_for(flat.device):
+        distinct, places = _distinct_without_wait(flat, min(len(flat), of))
+    else:
+        distinct, places = flat.unique(return_inverse=True)
     parts = places.split([part.numel() for part in ids])
     return distinct, [place.view(part.shape) for place, part in zip(parts, ids, strict=True)]
+
+
+def _distinct_without_wait(ids: Tensor, room: int) -> tuple[Tensor, Tensor]:
+    """Return the distinct of ids, the last one repeated in what is left of room, and places."""
+    rising, order = ids.sort()
+    number = functional.pad((rising[1:] != rising[:-1]).cumsum(0), (1, 0))
+    distinct = rising[-1:].repeat(room).scatter_(0, number, rising)
+    return distinct, torch.empty_like(order).scatter_(0, order, number)
 
 
 def _scores_of(sample: _Sample) -> Scores:
     """Return the scores of a sample, gamma included, as :func:`sampled_scores` does."""
     side, dims, model = sample.side, sample.dims, sample.model
 
-    def at(crop: int | None, widths: list[int] | None, candidates: Candidates) -> Scores:
-        queries = sample.asked.queries(crop)
+    def at(queries: Tensor, widths: list[int] | None, candidates: Candidates) -> Scores:
         candidates = with_gamma(_with_own_bias(candidates, sample), model, queries.dtype)
         score = _pool_scores if sample.is_pool else _row_scores
         return score(queries, candidates, sample, widths)
 
     if dims is None:
-        return at(None, None, candidates_at(model, side, None))
+        return at(sample.asked.queries(), None, candidates_at(model, side, None))
     widths = widths_of_one_pass(model, dims)
     if widths is not None:
-        return at(None, widths, candidates_at(model, side, None))
+        return at(sample.asked.queries(), widths, candidates_at(model, side, None))
     parts = []
-    for dim, candidates in zip(dims, candidates_of(model, side, dims), strict=True):
+    operands = sample.asked.queries_of(dims), candidates_of(model, side, dims)
+    for dim, queries, candidates in zip(dims, *operands, strict=True):
         width = operator_width(model, dim)
-        parts.append(at(dim, None if width is None else [width], candidates))
+        parts.append(at(queries, None if width is None else [width], candidates))
     positives, negatives = zip(*parts, strict=True)
     return (
         torch.cat([part.reshape(1, -1) for part in positives]),

@@ -432,6 +432,15 @@ def queries_at(
     return cast(Tensor, queries)
 
 
+def queries_of(
+    model: Any, anchors: Tensor, relations: Tensor, side: Side, dims: Sequence[int]
+) -> list[Tensor]:
+    """Return the queries of several crops, of any model."""
+    if hasattr(model, "queries_of"):
+        return cast(list[Tensor], model.queries_of(anchors, relations, side, dims))
+    return [queries_at(model, anchors, relations, side, dim) for dim in dims]
+
+
 def _keeps_ids(model: Any) -> bool:
     """Return whether a model, and what it wraps, is one of this package, which write no ids."""
     if not (isinstance(model, Model) and type(model).__module__.startswith("kgfast.models.")):
@@ -489,7 +498,7 @@ def query_numbers(rows: Tensor) -> Tensor:
 
 def distinct_relations(relations: Tensor) -> tuple[Tensor, Tensor | None]:
     """Return the relations to compute with, and the place of each among them, or None: all."""
-    if ops.waits_for(relations.device) and not torch.is_grad_enabled():
+    if ops.waits_for(relations.device):
         return relations, None  # a GPU computes all sooner than the host waits for a count
     in_order = not torch.is_grad_enabled()  # ranking asks in the order of relations
     unique = torch.unique_consecutive if in_order else torch.unique

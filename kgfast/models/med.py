@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from kgfast.models.base import Candidates, Model, Side, check_dim
+from kgfast.models.base import Candidates, Model, Side, check_dim, queries_of
 from kgfast.models.conve import ConvE
 from kgfast.models.rescal import RESCAL
 from kgfast.models.wrapper import Wrapper
@@ -162,6 +162,14 @@ class MED(Wrapper):
         if self.crop == "split":
             return super().candidates_of(side, dims)
         return self.model.candidates_of(side, dims)
+
+    def queries_of(
+        self, anchors: Tensor, relations: Tensor, side: Side, dims: Sequence[int]
+    ) -> list[Tensor]:
+        """Return the queries of several crops; a ``split`` crop has rows of its own width."""
+        if self.crop == "split":
+            return [self.queries(anchors, relations, side, dim) for dim in dims]
+        return queries_of(self.model, anchors, relations, side, dims)
 
     def crop_width(self, dim: int) -> int | None:
         """Return :meth:`Model.crop_width`; None for ``split``, whose operands are cut."""

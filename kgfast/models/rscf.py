@@ -7,6 +7,7 @@ from typing import Any, Self, cast
 import torch
 from torch import Tensor, nn
 
+from kgfast import ops
 from kgfast.models.base import (
     SIDES,
     Candidates,
@@ -119,11 +120,44 @@ class RSCF(Wrapper):
         if side not in SIDES:
             raise ValueError(f"side must be 'head' or 'tail'; got {side!r}")
         with no_autocast(self.entity.device):
+            if self._has_kernel:
+                return self._trained_queries(anchors, relations, side, [self._checked(dims)])[0]
             filters = _Filters(self, side, self._checked(dims))
             if torch.is_grad_enabled():
                 return filters.queries(anchors, relations)
             size = query_chunk(self.entity.device)
             return in_chunks(filters.queries, anchors, relations, size, parallel=True)
+
+    def queries_of(
+        self, anchors: Tensor, relations: Tensor, side: Side, dims: Sequence[int]
+    ) -> list[Tensor]:
+        """Return the queries of several crops; where kernels make filters, all at once."""
+        if not self._has_kernel:
+            return [self.queries(anchors, relations, side, dim) for dim in dims]
+        widths = [self._checked(dim) for dim in dims]
+        rising = sorted(set(widths))
+        with no_autocast(self.entity.device):
+            made = self._trained_queries(anchors, relations, side, rising)
+        queries = dict(zip(rising, made.unbind(), strict=True))
+        return [queries[width] for width in widths]
+
+    @property
+    def _has_kernel(self) -> bool:
+        """Return whether kernels make the filters of anchors and relations."""
+        if not self.relation_transform or self.p != 2:
+            return False
+        return ops.serves_filters(self.entity, self.relation, self.A1, self.A2, self.A3)
+
+    def _trained_queries(
+        self, anchors: Tensor, relations: Tensor, side: Side, widths: Sequence[int]
+    ) -> Tensor:
+        """Return the queries of rising crops, ``[C, B, F]``."""
+        relation, anchor = query_rows(self.relation, relations), query_rows(self.entity, anchors)
+        matrix = getattr(self, _factor_matrix(_other(side)))
+        scale = ops.filters(relation, self.A1, widths, self.dim)
+        own = ops.filters(anchor, matrix, widths, self.dim)
+        unit = _unit(self.model) if side == "tail" else -_unit(self.model)
+        return torch.cat([scale * anchor, scale, own * (unit * relation)], -1)
 
     def candidates(self, side: Side, dims: int | None = None) -> Candidates:
         """Return the entity table and, where relations are filtered, the factor ``[N, dims]``."""
@@ -224,7 +258,8 @@ class _Filters:
         table, name = self._model.entity, _factor_matrix(self._side)
         if self._rscf._factor_trains:
             if self._rscf.p == 2:
-                return _factors(self._rscf, self._side, [self._dim])[0]
+                made = _factors(self._rscf, self._side, [self._dim])[0]
+                return made if self._is_whole else made[:, : self._dim]
             return self._normalised(_trained(table), name) + 1.0
         result = torch.empty(len(table), self._dim, dtype=self.dtype, device=table.device)
         step = _CHUNK.get(table.device.type, _CHUNK_ELSEWHERE)
@@ -279,15 +314,21 @@ class _Filters:
 
 
 def _factors(rscf: RSCF, side: Side, widths: Sequence[int]) -> list[Tensor]:
-    """Return ``N(t A3) + 1`` (head side: ``N(h A2) + 1``) with gradients, of several crops."""
+    """Return ``N(t A3) + 1`` (head side: ``N(h A2) + 1``) with gradients, of several crops.
+
+    Where kernels make them, all are as wide as the model.
+    """
     rows, matrix = _trained(rscf.entity), getattr(rscf, _factor_matrix(side))
     planes = range(rows.shape[1] // rscf.dim)
     spans = [
         [slice(plane * rscf.dim + below, plane * rscf.dim + width) for plane in planes]
         for below, width in itertools.pairwise([0, *widths])
     ]
+    matrix = matrix.to(rows.dtype)
+    if ops.serves_filters(rows, matrix):
+        return list(ops.filters(rows, matrix, widths, rscf.dim).unbind())
     columns = rscf.relation.shape[1] // rscf.dim
-    return filters_of(rows, matrix.to(rows.dtype), spans, [columns * width for width in widths])
+    return filters_of(rows, matrix, spans, [columns * width for width in widths])
 
 
 def _factor_matrix(side: Side) -> str:

@@ -17,7 +17,9 @@ from kgfast.ops.checks import (
 from kgfast.ops.compose import compose, serves_composition
 from kgfast.ops.differentiable import no_autocast, result_dtype
 from kgfast.ops.dispatch import BACKENDS, backend_for, cores_for_kernels, use_backend, waits_for
+from kgfast.ops.filters import filters, serves_filters
 from kgfast.ops.losses import bce, cross_entropy
+from kgfast.ops.med import med_loss, serves_med
 from kgfast.ops.rank import rank_counts
 from kgfast.ops.row_gradients import RowGradients
 from kgfast.ops.row_updates import row_adagrad, row_adam, serves_rows
@@ -43,7 +45,9 @@ __all__ = [
     "cores_for_kernels",
     "cross_entropy",
     "cross_entropy_total",
+    "filters",
     "indexed_scores",
+    "med_loss",
     "no_autocast",
     "pairwise_scores",
     "rank_counts",
@@ -52,6 +56,8 @@ __all__ = [
     "row_adam",
     "serves_adversarial",
     "serves_composition",
+    "serves_filters",
+    "serves_med",
     "serves_rows",
     "topk",
     "unchecked",

@@ -24,6 +24,7 @@ _BLOCK_ELSEWHERE = 1 << 26
 EPS = {"adam": 1e-8, "adagrad": 1e-10}
 Tables = list[Tensor]  # a parameter and its states
 Group = dict[str, Any]  # options of a group of parameters
+_Dense = tuple[Tables, Tensor, Tensor]  # a parameter and its states, its gradient, and its step
 
 
 class RowOptimizer(torch.optim.Optimizer, ABC):
@@ -45,6 +46,7 @@ class RowOptimizer(torch.optim.Optimizer, ABC):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
+            dense: list[_Dense] = []
             for parameter in group["params"]:
                 if parameter.grad is None:
                     continue
@@ -54,7 +56,9 @@ class RowOptimizer(torch.optim.Optimizer, ABC):
                     found = RowGradients.of(parameter.grad)
                     self._step_rows(tables, found, state["step"], group)
                 else:
-                    self._update(tables, parameter.grad, state["step"], group)
+                    dense.append((tables, parameter.grad, state["step"]))
+            if dense:
+                self._update(dense, group)
         return loss
 
     def state_of(
@@ -78,14 +82,14 @@ class RowOptimizer(torch.optim.Optimizer, ABC):
         for i in range(0, len(ids), count):
             part, gradient = ids[i : i + count], rows[i : i + count]
             parts = [table.index_select(0, part) for table in tables]
-            self._update(parts, gradient, step.clone(), group)
+            self._update([(parts, gradient, step.clone())], group)
             for table, row in zip(tables, parts, strict=True):
                 table.index_copy_(0, part, row)
         step += 1
 
     @abstractmethod
-    def _update(self, tables: Tables, gradient: Tensor, step: Tensor, group: Group) -> None:
-        """Update a parameter and its states in place, and add 1 to the step."""
+    def _update(self, dense: Sequence[_Dense], group: Group) -> None:
+        """Update parameters and their states in place, and add 1 to their steps."""
         ...
 
 
@@ -150,15 +154,16 @@ class RowAdam(RowOptimizer):
             **_numbers(group),
         )
 
-    def _update(self, tables: Tables, gradient: Tensor, step: Tensor, group: Group) -> None:
-        parameter, exp_avg, exp_avg_sq = tables
+    def _update(self, dense: Sequence[_Dense], group: Group) -> None:
+        tables, gradients, steps = (list(it) for it in zip(*dense, strict=True))
+        parameters, exp_avgs, exp_avg_sqs = (list(it) for it in zip(*tables, strict=True))
         adam(
-            [parameter],
-            [gradient],
-            [exp_avg],
-            [exp_avg_sq],
+            parameters,
+            gradients,
+            exp_avgs,
+            exp_avg_sqs,
             [],
-            [step],
+            steps,
             fused=True,  # makes no temporaries
             lr=group["lr"],
             beta1=group["betas"][0],
@@ -217,24 +222,24 @@ class RowAdagrad(RowOptimizer):
         given: Group = {"repeats": found.repeats, **_numbers(group)}
         ops.row_adagrad([parameter.detach(), total], found.ids, found.rows, **given)
 
-    def _update(self, tables: Tables, gradient: Tensor, step: Tensor, group: Group) -> None:
-        parameter, total = tables
-        if ops.serves_rows(parameter):
-            step += 1
-            ops.row_adagrad([parameter.detach(), total], None, gradient, **_numbers(group))
-            return
-        adagrad(
-            [parameter],
-            [gradient],
-            [total],
-            [step],
-            fused=parameter.device.type == "cpu",
-            lr=group["lr"],
-            eps=group["eps"],
-            weight_decay=group["weight_decay"],
-            lr_decay=0.0,
-            maximize=False,
-        )
+    def _update(self, dense: Sequence[_Dense], group: Group) -> None:
+        for (parameter, total), gradient, step in dense:
+            if ops.serves_rows(parameter):
+                step += 1
+                ops.row_adagrad([parameter.detach(), total], None, gradient, **_numbers(group))
+                continue
+            adagrad(
+                [parameter],
+                [gradient],
+                [total],
+                [step],
+                fused=parameter.device.type == "cpu",
+                lr=group["lr"],
+                eps=group["eps"],
+                weight_decay=group["weight_decay"],
+                lr_decay=0.0,
+                maximize=False,
+            )
 
 
 def _numbers(group: Group) -> Group:

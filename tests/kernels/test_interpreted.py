@@ -16,6 +16,7 @@ FAST = (
     (
         "triton/test_compose.py",
         "triton/test_in_place.py",
+        "triton/test_med.py",
         "triton/test_negatives.py",
         "triton/test_scores.py",
         "triton/test_split.py",

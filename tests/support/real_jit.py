@@ -38,6 +38,8 @@ FEW = (
     "bf16 bce total of float32",
     "row adam",
     "row adagrad",
+    "filters",
+    "loss of crops, masked",
     "queries of rotate",
     "queries of multiply",
     "queries of multiply_complex",
@@ -209,12 +211,34 @@ def queries() -> Iterator[tuple[str, Call]]:
         yield f"queries of {kind}", partial(both, Composition(kind, True, unit=0.5), relations)
 
 
+def croppable() -> Iterator[tuple[str, Call]]:
+    """Filters of RSCF of two crops, the loss of MED, and gradients."""
+    kernel, matrix = triton.backend.filters, torch.ones(2 * DIM, DIM)
+    nested, positive, negative = triton.backend.med, torch.ones(2, BATCH), torch.ones(2, BATCH, 50)
+
+    def both() -> None:
+        rows, widths = torch.ones(BATCH, 2 * DIM), [DIM // 2, DIM]
+        made = kernel.filters(rows, matrix, widths, DIM)
+        kernel.filters_backward(made[0], made, rows, matrix, widths, DIM, (True, True))
+
+    yield "filters", both
+
+    def loss(mask: torch.Tensor | None) -> None:
+        scales = torch.ones(3)
+        for is_exp in (True, False):
+            made = nested.med_loss(positive, negative, scales, mask, [0.5, 1.0], is_exp)
+            nested.med_slopes(made[0], made[2], positive, negative, scales, mask)
+
+    yield "loss of crops", partial(loss, None)
+    yield "loss of crops, masked", partial(loss, torch.ones(BATCH, 50, dtype=torch.bool))
+
+
 def calls_of(score: str) -> Iterator[tuple[str, Call]]:
     """Yield every call of a score; with ``dot`` those that have none."""
     yield from ranking(score)
     yield from differentiable(score)
     if score == "dot":
-        yield from (*adversarial(), *row_updates(), *queries())
+        yield from (*adversarial(), *row_updates(), *queries(), *croppable())
 
 
 def every_choice(kernel: Any, args: dict[str, Any], options: dict[str, Any]) -> set[Hashable]:
