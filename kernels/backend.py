@@ -145,7 +145,7 @@ class RowUpdates(Protocol):
         ...
 
 
-class RowSums(Protocol):
+class SumRows(Protocol):
     """Sums of rows that have an id, on a device that the host does not wait for."""
 
     def __call__(self, ids: Tensor, order: Tensor, rows: Tensor) -> Tensor:
@@ -344,7 +344,7 @@ class Backend(Protocol):
     adversarial: Adversarial | None
     negatives: NegativeLosses | None
     row_updates: RowUpdates | None
-    row_sums: RowSums | None
+    row_sums: SumRows | None
     compose: Compose | None
     filters: Filters | None
     med: NestedLoss | None

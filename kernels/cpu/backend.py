@@ -23,8 +23,8 @@ from ..backend import (
     NestedLoss,
     Packing,
     Passes,
-    RowSums,
     RowUpdates,
+    SumRows,
 )
 from ..losses import ChunkedLosses
 from ..operands import Gradients, NamedRows, Need, Operands
@@ -76,7 +76,7 @@ compose: Compose | None = None
 filters: Filters | None = None
 med: NestedLoss | None = None
 row_updates: RowUpdates | None = updates
-row_sums: RowSums | None = None
+row_sums: SumRows | None = None
 packing: Packing | None = PACKING
 _BF16_LOSSES = bf16.Bf16Losses(_THIS)
 

@@ -18,8 +18,8 @@ from ..backend import (
     NestedLoss,
     Packing,
     Passes,
-    RowSums,
     RowUpdates,
+    SumRows,
 )
 from ..losses import TORCH_PASSES, ChunkedLosses
 from ..operands import Gradients, NamedRows, Need, Operands
@@ -63,7 +63,7 @@ compose: Compose | None = None
 filters: Filters | None = None
 med: NestedLoss | None = None
 row_updates: RowUpdates | None = None
-row_sums: RowSums | None = None
+row_sums: SumRows | None = None
 packing: Packing | None = None
 
 

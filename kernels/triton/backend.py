@@ -13,8 +13,8 @@ from ..backend import (
     NegativeLosses,
     NestedLoss,
     Packing,
-    RowSums,
     RowUpdates,
+    SumRows,
 )
 from ..operands import Gradients, NamedRows, Need, Operands
 from . import compose as queries
@@ -59,7 +59,7 @@ compose: Compose | None = queries
 filters: Filters | None = rscf
 med: NestedLoss | None = nested
 row_updates: RowUpdates | None = updates
-row_sums: RowSums | None = updates.sum_rows
+row_sums: SumRows | None = updates.sum_rows
 packing: Packing | None = None
 
 

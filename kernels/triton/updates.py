@@ -41,7 +41,7 @@ def adagrad(
 
 
 def sum_rows(ids: Tensor, order: Tensor, rows: Tensor) -> Tensor:
-    """Sum rows of equal ids; see :class:`kgfast.kernels.backend.RowSums`."""
+    """Sum rows of equal ids; see :class:`kgfast.kernels.backend.SumRows`."""
     rows = rows.contiguous()
     total = torch.empty_like(rows)
     width = rows.shape[1:].numel()

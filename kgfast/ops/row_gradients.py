@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from kgfast.kernels.backend import RowSums
+from kgfast.kernels.backend import SumRows
 from kgfast.ops.dispatch import find_backend, get_backend
 
 _KEPT = "_kgfast_row_gradients"  # attribute of a sparse gradient whose ids ascend and may repeat
@@ -209,7 +209,7 @@ def _sparse(ids: Tensor, rows: Tensor, num_rows: int, *, is_coalesced: bool) -> 
     )
 
 
-def _sums_for(rows: Tensor) -> RowSums | None:
+def _sums_for(rows: Tensor) -> SumRows | None:
     """Return what sums rows on a device that the host does not wait for, if it is one."""
     if not rows.is_floating_point():
         return None
@@ -222,7 +222,7 @@ def _joined(parts: Sequence[Part]) -> Part:
     return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
 
 
-def _summed_by(sums: RowSums, parts: Sequence[Part]) -> RowGradients:
+def _summed_by(sums: SumRows, parts: Sequence[Part]) -> RowGradients:
     ids, rows = _joined(parts)
     ids, order = ids.sort(stable=True)
     return RowGradients(ids, sums(ids, order, rows), repeats=True)

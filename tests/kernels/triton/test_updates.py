@@ -124,7 +124,7 @@ def test_a_sum_with_another_gradient_is_summed_anew():
 @pytest.mark.parametrize("make", [kgfast.RowAdam, kgfast.RowAdagrad])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_row_with_repeats_is_updated_once(make, dtype):
-    """Of float64 tables, which have no kernel, too."""
+    """Compare tables of float64, which have no kernel, too."""
     ids, rows = torch.tensor([3, 5, 5, 5, 9]), torch.arange(1.0, 6.0, dtype=dtype)[:, None]
     start = torch.ones(N, 1, dtype=dtype)
     tables = []
