@@ -255,11 +255,13 @@ def distinct_ids(*ids: Tensor, of: int | None = None) -> tuple[Tensor, list[Tens
     """Return the distinct ids of several tensors, ascending, and each tensor as places there.
 
     Where the host would wait for their number and ``of`` says how many ids there are, the last one
-    is repeated, up to as many as there can be: no place is one of the repeated.
+    is repeated, up to as many as there can be: no place is one of the repeated. There are never
+    exactly ``of`` of them then, so that a bias of all ids is told from one of these rows.
     """
     flat = torch.cat([part.flatten() for part in ids])
     if of is not None and len(flat) and ops.waits_for(flat.device):
-        distinct, places = _distinct_without_wait(flat, min(len(flat), of))
+        room = len(flat) if len(flat) < of else of + 1
+        distinct, places = _distinct_without_wait(flat, room)
     else:
         distinct, places = flat.unique(return_inverse=True)
     parts = places.split([part.numel() for part in ids])

@@ -106,8 +106,11 @@ def test_a_copy_is_a_model_of_its_own():
     assert model.with_relation(rows[:, :DIM]).entity.requires_grad
 
 
+@pytest.mark.parametrize("waits", [False, True])
 @pytest.mark.parametrize("negatives", [NEGATIVES, NEGATIVES[0]], ids=["lists", "pool"])
-def test_rows_that_are_computed_keep_their_biases(negatives):
+def test_rows_that_are_computed_keep_their_biases(monkeypatch, negatives, waits):
+    """Also where the host would wait for the number of distinct rows."""
+    monkeypatch.setattr("kgfast.losses.sampled.ops.waits_for", lambda device: waits)
     _, make = MODELS["conve"]
     own, other = make(parametrized, "entity"), make(plain, "entity")
     for one in (own, other):
