@@ -1,20 +1,26 @@
-"""Hooks of the site of docs/: links to files of the tree outside it become their names."""
+"""Hooks of the site of docs/: links out of it become names, drawings stand inline."""
 
 import re
+from pathlib import Path
 from typing import Any
 
+_DOCS = Path(__file__).resolve().parents[1] / "docs"
+_DRAWING = re.compile(r"!\[[^\]]*\]\((\w+\.svg)\)")
 _OUTSIDE = re.compile(r"\[([^\]]+)\]\((\.\./[^)\s]+)\)")
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Pages are read in the tree, too, where such links lead somewhere; the site holds docs/ alone.
+    """Turn links out of docs/, which the site does not hold, into names, and draw SVG inline.
+
+    A drawing that is an image has no links.
 
     Examples
     --------
     >>> on_page_markdown("see [SECURITY.md](../SECURITY.md) and [results](results.md)")
     'see SECURITY.md (`SECURITY.md`) and [results](results.md)'
     """
-    return _OUTSIDE.sub(_named, markdown)
+    drawn = _DRAWING.sub(lambda it: (_DOCS / it[1]).read_text(encoding="utf-8"), markdown)
+    return _OUTSIDE.sub(_named, drawn)
 
 
 def _named(link: re.Match[str]) -> str:
