@@ -89,10 +89,12 @@ def test_a_package_that_lacks_something_itself_is_not_said_to_be_missing(monkeyp
         needed("half_installed", "Ranks.to_frame()")
 
 
-IRI, ODD = (
-    "http://example.org/ü?a=b#c",
-    ("a b", "<x>", "http://x/a b", "é%/", "CHEBI:1", "", "\ud800"),
-)
+IRI = "http://example.org/ü?a=b#c"
+ODD = {
+    **{"a b": "a%20b", "é%/": "%C3%A9%25%2F", "CHEBI:1": "CHEBI%3A1", "": ""},
+    **{f"urn:{it}": f"urn%3A%{ord(it):02X}" for it in '\0\n <>"{}|^`\\'},
+    "urn:\ud800": "urn%3A%ED%A0%80",
+}
 
 
 def odd_facts():
