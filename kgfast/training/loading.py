@@ -1,5 +1,6 @@
 """Loading a run folder as a model with names."""
 
+import json
 import os
 import warnings
 from collections.abc import Mapping, Sequence
@@ -13,10 +14,12 @@ from torch import Tensor
 from kgfast.datasets import Dataset, with_labels
 from kgfast.datasets import load as load_data
 from kgfast.eval import Ranks
-from kgfast.graph import KnownTriples, Names, Vocabulary
+from kgfast.eval.candidate_ids import check_constraints
+from kgfast.graph import KnownTriples, Names, TypeConstraints, Vocabulary
+from kgfast.graph.ids import read_id
 from kgfast.losses import LOSSES, EntitiesFormula
 from kgfast.models import SIDES, Model, Side
-from kgfast.text import escaped
+from kgfast.text import escaped, reading, shown
 from kgfast.training.build import build_model, device_of, load_dataset, ranks_of
 from kgfast.training.checkpoint.format import check_tensors, of_part
 from kgfast.training.checkpoint.run_folder import RunFolder
@@ -119,11 +122,59 @@ class LoadedRun:
             raise ValueError("the run was loaded without its data")
         return ranks_of(self.model, self.dataset, split, self.config, sides, **options)
 
+    def type_constraints(
+        self, source: str | os.PathLike[str] | Literal["train"] = "train"
+    ) -> TypeConstraints:
+        """Return the entities that each relation may have on either side, by the ids of the run.
+
+        Parameters
+        ----------
+        source : "train" or path
+            The heads and tails that each relation has in the training triples; or a file:
+            ``.json``, an object of relations, each with ``{"head": [...], "tail": [...]}`` of
+            names, or of ids where the run has no names; ``.txt``, OpenKE's ``type_constrain.txt``;
+            ``.safetensors``, of :meth:`kgfast.TypeConstraints.save`.
+
+        Raises
+        ------
+        FileNotFoundError
+            If there is no such file.
+        ValueError
+            If the run has no data for "train"; if a file is damaged, or of more entities or
+            relations, or of other names, than the run: the message begins with the file.
+        """
+        if source == "train":
+            if self.dataset is None:
+                raise ValueError("types: 'train' needs the data of the run, which were not found")
+            return TypeConstraints.from_triples(self.dataset.train)
+        path, names = Path(source), self.vocabulary or (None, None)
+        if not path.is_file():
+            raise FileNotFoundError(f"types: {path}: no such file; 'train' takes those of training")
+        with reading(path, "not the types of this model"):
+            if path.suffix == ".json":
+                found = _constraints_of_json(path, names)
+            elif path.suffix == ".txt":
+                found = TypeConstraints.from_openke(path, vocabulary=names)
+            else:
+                found = TypeConstraints.load(path)
+            check_constraints(found, self.model, names)
+        return found
+
     def __repr__(self) -> str:
         data = (
             "without data" if self.dataset is None else f"with dataset {escaped(self.dataset.name)}"
         )
         return f"LoadedRun of {self.model!r}, {data}"
+
+
+def _constraints_of_json(path: Path, names: Names) -> TypeConstraints:
+    """Read relations and their heads and tails; keys are ids where relations have no names."""
+    found = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(found, dict):
+        raise ValueError(f"{path}: must hold an object of relations; got {shown(found)}")
+    if names[1] is None:
+        found = {read_id(key): sides for key, sides in found.items()}
+    return TypeConstraints.from_mapping(found, vocabulary=names)
 
 
 def load_run(
