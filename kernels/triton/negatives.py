@@ -96,7 +96,7 @@ class FusedNegatives:
     ) -> NegativeGradients:
         """Waits for nothing."""
         with launcher.serving(operands.table.device) as arch:
-            slopes, *others = _slopes(operands, loss, made, grad, bias=bias)
+            slopes, of_bias, of_positive = _slopes(operands, loss, made, grad, bias=bias)
             if made.ids.numel():
                 given = operands, slopes, made.ids, need
                 pulled = indexed_gradients(*given, rows_only=rows_only, over_roots=True)
@@ -108,7 +108,7 @@ class FusedNegatives:
                     tiles.pull(chunk, slopes[:, chunk])
                 tiles.settle()
                 pulled = Gradients(tiles.of_queries, tiles.of_table)
-        return NegativeGradients(pulled, *others)
+        return NegativeGradients(pulled, of_bias, of_positive)
 
 
 def _room(operands: Operands, sampled: Sampled, loss: NegativeLoss, *, keeps: bool) -> NegativeRows:

@@ -39,7 +39,7 @@ class LossFormula:
 
 
 class Reducing(NamedTuple):
-    """What becomes of the losses of rows, and their weights ``[B]``."""
+    """Reduction of the losses of rows, and their weights ``[B]``."""
 
     reduction: Reduction = "mean"
     weights: Tensor | None = None

@@ -10,7 +10,7 @@ them, over the roots that scores are, as a pull of gradients wants them.
 
 Cost model (sm_90): the loops of score_tiles.py, fused_losses.py and gather.py, of rotate with 70
 issue slots a pair for all code around them; 4 bytes a pair are written forward, and 4 read and 4
-written by the slopes, which take 51 slots a pair of nssa.
+written by the slopes, which take 61 slots a pair of nssa.
 """
 
 from typing import Any, NamedTuple
