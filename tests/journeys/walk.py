@@ -125,7 +125,9 @@ def _call(command: str, limit: float) -> None:
         env=_environment(),
         timeout=limit,
     )
-    assert done.returncode == 0, f"`{command.strip()}` ended with {done.returncode}: {done.stderr[-800:]}"
+    assert done.returncode == 0, (
+        f"`{command.strip()}` ended with {done.returncode}: {done.stderr[-800:]}"
+    )
 
 
 def _environment() -> dict[str, str]:
