@@ -152,7 +152,7 @@ def test_types(trained, asked, tmp_path):
 
 
 def test_known_triples_of_another_folder(trained, root, tmp_path):
-    """Of a folder of `kgfast known`, and of a graph in another order: instead of all splits."""
+    """A folder of `kgfast known` or a graph takes the place of all splits."""
     np.save(tmp_path / "rows.npy", np.array([(1, 0, 5)]))
     kgfast.KnownTriples.build(tmp_path / "rows.npy", tmp_path / "known")
     (tmp_path / "graph").mkdir()
