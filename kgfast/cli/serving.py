@@ -1,7 +1,6 @@
 """``kgfast serve``."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer

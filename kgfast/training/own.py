@@ -69,7 +69,7 @@ def loss_of(name: str) -> Callable[..., Tensor]:
     """Return the function of a loss of a config, as those of :mod:`kgfast.losses`."""
     if not is_own(name):
         return LOSSES[name].function
-    formula = own_class("loss", name)
+    formula: type[NegativesFormula] = own_class("loss", name)
 
     def loss(model: Any, triples: Any, negatives: Tensor, **given: Any) -> Tensor:
         side, sparse, weights = (given.pop(key, None) for key in ("side", "sparse", "weights"))
@@ -106,7 +106,7 @@ def _imported(key: str, path: str, base: type, base_name: str) -> type[Any]:
             f"{key}.name: {path}: there is no module {error.name}, neither in {os.getcwd()} nor "
             "where Python looks (PYTHONPATH)"
         ) from None
-    cls = getattr(module, name, None)
+    cls: Any = getattr(module, name, None)
     if cls is None:
         held = [own for own, it in vars(module).items() if isinstance(it, type)]
         raise ValueError(

@@ -76,25 +76,26 @@ def test_the_page_can_be_walked(here):
     assert "person150" in said["predict"]
 
 
-class TestTrust:
-    DOORS = {
-        "load_run": lambda path, **given: load_run(path, data=False, **given),
-        "tracin": lambda path, **given: tracin(path, test=[(0, 0, 1)], **given),
-        "self_influence": lambda path, **given: self_influence(path, [(0, 0, 1)], **given),
-    }
+DOORS = {
+    "load_run": lambda path, **given: load_run(path, data=False, **given),
+    "tracin": lambda path, **given: tracin(path, test=[(0, 0, 1)], **given),
+    "self_influence": lambda path, **given: self_influence(path, [(0, 0, 1)], **given),
+}
 
+
+class TestTrust:
     @pytest.mark.parametrize("door", DOORS)
     def test_code_is_run_only_where_it_is_trusted(self, run, door):
         with pytest.raises(
             ValueError, match=r"model\.name: my_research:Gated.*--trust \(in Python"
         ):
-            self.DOORS[door](run)
+            DOORS[door](run)
         assert "my_research" not in sys.modules
         if door != "self_influence":
-            self.DOORS[door](run, trust=True)
+            DOORS[door](run, trust=True)
             assert "my_research" in sys.modules
         with pytest.raises(ValueError, match="--trust"):  # each time anew
-            self.DOORS[door](run)
+            DOORS[door](run)
 
     def test_a_report_asks_before_it_loads(self, run):
         with pytest.raises(ValueError, match="--trust"):
@@ -103,7 +104,7 @@ class TestTrust:
 
     def test_an_override_is_not_trusted_either(self, here):
         trainer_of("plain", train={"steps": 1}).fit()
-        with pytest.raises(ValueError, match="loss.name: my_research:Contrastive.*--trust"):
+        with pytest.raises(ValueError, match=r"loss\.name: my_research:Contrastive.*--trust"):
             load_run("plain", data=False, overrides=["loss.name=my_research:Contrastive"])
         assert "my_research" not in sys.modules
 
@@ -131,7 +132,9 @@ def test_a_resumed_run_has_the_bits_of_an_uninterrupted_one(here, dropout):
     if dropout:
         text = Path("my_research.py").read_text()
         Path("my_research.py").write_text(
-            text.replace("* self.gate\n", "* nn.functional.dropout(self.gate, training=self.training)\n")
+            text.replace(
+                "* self.gate\n", "* nn.functional.dropout(self.gate, training=self.training)\n"
+            )
         )
     train = {"steps": 10, "save_every": 2}
     trainer_of("whole", **OWN, train=train).fit()
@@ -182,7 +185,7 @@ MISTAKES = {
     "model.name: my_research:Contrastive must be a class that": {"name": "my_research:Contrastive"},
     "model.name: kgfast:Model must implement _queries": {"name": "kgfast:Model"},
     f"model.name: {__name__}:Abstract needs a classmethod init": {"name": f"{__name__}:Abstract"},
-    "model.options: my_research:Gated does not take them: got an unexpected keyword argument 'sdt'": {
+    "model.options: my_research:Gated does not take them: got an unexpected .* 'sdt'": {
         "name": "my_research:Gated",
         "options": {"sdt": 1},
     },
@@ -242,7 +245,7 @@ def test_a_missing_module_of_the_users_module_is_named(here):
         ("loss.options: only a loss of your own", {"loss": {"options": {"a": 1}}}),
         ("model.gamma: give a:B its own", {"model": {"name": "a:B", "gamma": 5.0}}),
         ("loss.alpha: only nssa has it; loss.name is a:B", {"loss": {"name": "a:B", "alpha": 2.0}}),
-        ("loss.name: a:B goes with train.mode negative", {"loss": {"name": "a:B"}, "train": {"mode": "1vsall"}}),
+        ("loss.name: a:B goes with", {"loss": {"name": "a:B"}, "train": {"mode": "1vsall"}}),
         ("model.use_rscf: goes with rotate, transe", {"model": {"name": "a:B", "use_rscf": True}}),
     ],
 )  # fmt: skip
