@@ -153,7 +153,7 @@ class TestNegatives:
         ],
     )
     def test_rows_become_one_loss(self, formula, pool, has_mask, reduction, has_weights) -> None:
-        """Of more rows than a program finishes."""
+        """More rows than a program finishes are added in order."""
         problem = Problem("l1", formula, pool=pool, has_mask=has_mask, batch=37, width=5, dim=3)
         check(problem.reduced(reduction, has_weights=has_weights))
 
