@@ -55,6 +55,12 @@ Data = Annotated[
     typer.Option(help="The folder of the dataset, or one that holds it; dataset.root."),
 ]
 Checkpoint = Annotated[Which, typer.Option(help="Which state of the model.")]
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust", help="Run the code of the model and the loss of its own that it names."
+    ),
+]
 Names = list[str] | None
 SafeCells = Annotated[
     bool,
@@ -198,6 +204,7 @@ def load(
     set: Set,
     *,
     as_table: bool = False,
+    trust: bool = False,
 ) -> Any:
     """Load a run on the device of its config, or a folder of tables, of the official code too."""
     from kgfast.training.loading import load_run, loaded_tables
@@ -215,6 +222,7 @@ def load(
         device=None,
         overrides=set,
         as_table=as_table,
+        trust=trust,
     )
 
 

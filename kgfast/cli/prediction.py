@@ -19,6 +19,7 @@ from kgfast.cli.common import (
     Partial,
     SafeCells,
     Set,
+    Trust,
     Which,
     app,
     check_limits,
@@ -76,6 +77,7 @@ def predict(
     max_memory: Memory = None,
     partial: Partial = None,
     set: Set = None,
+    trust: Trust = False,
     debug: Debug = False,
 ) -> None:
     """Predict the best tails of (head, relation, ?), or heads, or relations, or facts of all."""
@@ -98,7 +100,7 @@ def predict(
         limits = {"max_memory": max_memory, "partial": partial}
         check_limits(run, limits)
         in_blocks = any(value is not None for value in limits.values())
-        loaded = load(run, checkpoint, data, set, as_table=in_blocks)
+        loaded = load(run, checkpoint, data, set, as_table=in_blocks, trust=trust)
         entities, relations = loaded.vocabulary or (None, None)
         given: dict[str, Any] = {
             "heads": _ids("--head", head, entities) if head else None,

@@ -56,14 +56,14 @@ class NegativesFormula(LossFormula, ABC):
     mask : Tensor, optional
         bool ``[B, K]``, of a batch: False where a negative takes no part.
     mean_over : {"rows", "pairs", "scores"}
-        What a mean is divided by: the positives; the pairs of a positive and one of its negatives;
-        or the positives and the negatives together.
+        What a mean is divided by: the positives (default); the pairs of a positive and one of its
+        negatives; or the positives and the negatives together.
     takes_weights : bool
         Whether positives have weights.
     """
 
     over = "negatives"
-    mean_over: ClassVar[Literal["rows", "pairs", "scores"]]
+    mean_over: ClassVar[Literal["rows", "pairs", "scores"]] = "rows"
     takes_weights: ClassVar[bool] = False
     mask: Tensor | None = None
 

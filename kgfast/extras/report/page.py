@@ -42,6 +42,7 @@ def write_report(
     device: torch.device | str | None = "cpu",
     overrides: Sequence[str] | None = None,
     samples: int = 1000,
+    trust: bool = False,
 ) -> Path:
     """Rank a split with a trained model and write a report of one page.
 
@@ -57,7 +58,7 @@ def write_report(
         Where to write; ``<run>/report.html`` by default.
     split : {"test", "valid"}
         The split to rank.
-    data, checkpoint, device, overrides
+    data, checkpoint, device, overrides, trust
         See :func:`kgfast.load_run`. The data must exist.
     samples : int
         Samples of the bootstrap that makes the intervals.
@@ -78,7 +79,9 @@ def write_report(
     jinja2 = needed("jinja2", "kgfast report")
     needed("matplotlib", "kgfast report")
     folder = RunFolder(run)
-    loaded = load_run(run, data, checkpoint=checkpoint, device=device, overrides=overrides)
+    loaded = load_run(
+        run, data, checkpoint=checkpoint, device=device, overrides=overrides, trust=trust
+    )
     results = loaded.ranks(split)
     dim, ranks = (None, results) if isinstance(results, Ranks) else max(results.items())
     widths = {} if isinstance(results, Ranks) else results
