@@ -1,4 +1,4 @@
-"""How a browser shows the page of a run, wide and narrow, light and dark."""
+"""The page of a run in a browser: wide and narrow, light and dark."""
 
 import itertools
 
@@ -110,7 +110,10 @@ def test_many_bins_and_groups_have_room(browser, tmp_path):
         ),
     ]
     style = page._resource("page.css")
-    sheets = "".join(f'<div class="sheet" style="width: 26rem">{it}</div>' for it in drawn)
+    sheets = "".join(
+        f'<div class="sheet" style="width: {width}rem">{it}</div>'
+        for it, width in zip(drawn, (44, 22), strict=True)
+    )
     path = tmp_path / "figures.html"
     path.write_text(f"<!doctype html><style>{style}</style>{sheets}")
     shown = browser.open(path.as_uri())
