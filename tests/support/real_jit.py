@@ -134,7 +134,8 @@ def negatives(p: Problem, name: str, formula: str, *, masked: bool) -> Iterator[
     for kind in ("pool", "lists"):
         width = ROWS if kind == "pool" else 9
         mask = torch.ones(BATCH, width, dtype=torch.bool) if masked else None
-        loss = NegativeLoss(formula, 0.5, mask)
+        weights = torch.ones(BATCH) if formula == "nssa" and masked else None
+        loss = NegativeLoss(formula, 0.5, mask, "mean", weights)
         ids = torch.arange(BATCH * 9, dtype=torch.int64).view(BATCH, 9) % ROWS
         pool = Sampled(torch.randn(BATCH), None, None)
         sampled = pool if kind == "pool" else Sampled(None, p.targets, ids)
@@ -142,8 +143,7 @@ def negatives(p: Problem, name: str, formula: str, *, masked: bool) -> Iterator[
         def both(sampled: Sampled = sampled, loss: NegativeLoss = loss) -> None:
             made = kernels.rows(p.operands(), sampled, loss, keeps=True, check=lambda: None)
             made = made._replace(ids=torch.zeros_like(made.ids))  # nobody wrote them
-            grads = torch.randn(BATCH), torch.randn(BATCH)
-            kernels.gradients(p.operands(), loss, made, grads, Need(True, True))
+            kernels.gradients(p.operands(), loss, made, torch.ones(()), Need(True, True))
 
         yield f"{kind} of {name}{', masked' if masked else ''}", both
 
