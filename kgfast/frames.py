@@ -1,17 +1,20 @@
-"""Tables for other programs: the packages they need, and columns written as CSV, TSV, Parquet."""
+"""Tables for other programs: the packages they need, and columns written to files."""
 
 import csv
+import json
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import numpy as np
 
+from kgfast.text import shown
 from kgfast.whole_files import write_whole
 
 if TYPE_CHECKING:
@@ -19,9 +22,11 @@ if TYPE_CHECKING:
 
 Columns = Mapping[str, Sequence[Any] | np.ndarray]
 EXTRA = '"kgfast[data]"'  # what pip installs for all formats of data
-_SUFFIXES = ".csv", ".tsv", ".parquet"
+_SUFFIXES = ".csv", ".tsv", ".jsonl", ".parquet"
 # Spreadsheets compute what begins so, wide signs too, after whatever they do not show.
 _FORMULA = re.compile(r"[\s\0-\x1f]*[=+@\uff1d\uff0b\uff20\uff0d-]")
+# Of characters that N-Triples has between < and >. A scheme alone, as in CHEBI:15377, is a prefix.
+_IRI = re.compile(r"(?:[a-z][a-z0-9+.-]*://|urn:)[^\0- <>\"{}|^`\\\ud800-\udfff]+", re.IGNORECASE)
 
 
 def needed(package: str, what: str, install: str = "") -> Any:
@@ -81,12 +86,65 @@ class Written(ABC):
         return write_columns(self.columns(), path)
 
 
+class WrittenTriples(Written):
+    """Result with columns ``head``, ``relation`` and ``tail``."""
+
+    def to_ntriples(self, path: str | os.PathLike[str], *, base: str | None = None) -> Path:
+        """Write the triples as N-Triples, in their order, without scores; whole or not at all.
+
+        Parameters
+        ----------
+        path
+        base : str, optional
+            Put before names that are no IRIs, such as ``"http://example.org/"``; these names are
+            percent-encoded. Names that begin with ``scheme://`` or ``urn:``, and have no character
+            that an IRI must not have, are written as they are.
+
+        Raises
+        ------
+        ValueError
+            For triples without names, a ``base`` that is no IRI, and a name that needs one.
+        """
+        if base is not None and (not isinstance(base, str) or not _IRI.fullmatch(base)):
+            raise ValueError(f"base must be an IRI, as http://example.org/ is; got {shown(base)}")
+        columns = self.columns()
+        rows = list(zip(*(columns[it] for it in ("head", "relation", "tail")), strict=True))
+        iris: dict[str, str] = {}
+        for row, triple in enumerate(rows):
+            for name in triple:
+                if name not in iris:
+                    iris[name] = _iri(name, base, row)
+        lines = (" ".join(f"<{iris[name]}>" for name in triple) + " .\n" for triple in rows)
+        return write_whole(path, lambda beside: _write_lines(lines, beside))
+
+
+def _iri(name: Any, base: str | None, row: int) -> str:
+    if not isinstance(name, str):
+        raise ValueError(
+            "N-Triples need names of entities and of relations: .named(vocabulary) gives them"
+        )
+    if _IRI.fullmatch(name):
+        return name
+    if base is None:
+        raise ValueError(
+            f"row {row}: {shown(name)} is no IRI (scheme://... or urn:...); base= goes before such "
+            f'names, as base="http://example.org/" does'
+        )
+    return base + quote(name, safe="", errors="surrogatepass")
+
+
+def _write_lines(lines: Iterable[str], path: Path) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        file.writelines(lines)
+
+
 def write_columns(
     columns: Columns, path: str | os.PathLike[str], *, safe_cells: bool = False
 ) -> Path:
-    """Write columns of one length as ``.csv``, ``.tsv`` or ``.parquet``.
+    """Write columns of one length as ``.csv``, ``.tsv``, ``.jsonl`` or ``.parquet``.
 
-    Names with a tab are quoted in ``.tsv``. ``safe_cells``: see :meth:`Written.to_csv`.
+    Names with a tab are quoted in ``.tsv``; ``.jsonl`` holds an object a line. ``safe_cells``: see
+    :meth:`Written.to_csv`.
 
     Examples
     --------
@@ -109,9 +167,12 @@ def _writer(path: Path, safe_cells: bool) -> Callable[[Columns, Path], None]:
     suffix = path.suffix.lower()
     if suffix not in _SUFFIXES:
         raise ValueError(f"{path}: must end in {', '.join(_SUFFIXES)}; got {suffix or 'no suffix'}")
-    if suffix == ".parquet":
+    if suffix in (".jsonl", ".parquet"):
         if safe_cells:
-            raise ValueError(f"{path}: safe cells are of .csv and .tsv; Parquet holds no formulas")
+            holds = "JSON holds" if suffix == ".jsonl" else "Parquet holds"
+            raise ValueError(f"{path}: safe cells are of .csv and .tsv; {holds} no formulas")
+        if suffix == ".jsonl":
+            return _write_json
         needed("pyarrow", f"{path} (unlike .csv and .tsv)")
         return _write_parquet
     return partial(_write_text, "," if suffix == ".csv" else "\t", safe_cells)
@@ -131,6 +192,22 @@ def _write_text(delimiter: str, safe_cells: bool, columns: Columns, path: Path) 
 def _safe(row: Sequence[Any]) -> list[Any]:
     """Mark text that a spreadsheet would compute as text."""
     return [f"'{it}" if isinstance(it, str) and _FORMULA.match(it) else it for it in row]
+
+
+def _write_json(columns: Columns, path: Path) -> None:
+    _write_lines((json.dumps(row, ensure_ascii=False) + "\n" for row in rows_of(columns)), path)
+
+
+def rows_of(columns: Columns) -> Iterator[dict[str, Any]]:
+    """Yield the rows of columns as objects for JSON.
+
+    Examples
+    --------
+    >>> list(rows_of({"head": ["ann"], "score": np.float32([0.5])}))
+    [{'head': 'ann', 'score': 0.5}]
+    """
+    values = [it.tolist() if isinstance(it, np.ndarray) else it for it in columns.values()]
+    return (dict(zip(columns, row, strict=True)) for row in zip(*values, strict=True))
 
 
 def _write_parquet(columns: Columns, path: Path) -> None:

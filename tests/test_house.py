@@ -12,7 +12,7 @@ from support.paths import ROOT, TESTS
 ROOMS = ("kernels", "kgfast", "benchmarks", "tests", "tools")
 SOURCES = (".py", ".h", ".cpp")
 # Folders of tests/ that mirror none: what they hold is said in the map.
-OF_THEIR_OWN = {"support", "fuzz", "gpu"}
+OF_THEIR_OWN = {"support", "fuzz", "gpu", "journeys"}
 # A docstring begins with a verb or a noun, never with one of these.
 OPENINGS = (
     *("What", "Those", "Whether", "That", "As", "Of", "How", "Where", "Who", "Whose", "Its"),
@@ -81,9 +81,9 @@ def test_tests_mirror_the_tree():
 
 
 def test_helpers_stand_in_support():
-    """Elsewhere in tests/ there are only tests, fixtures, and the attack."""
+    """Elsewhere in tests/ there are only tests, fixtures, the attack and the walks."""
     for path in TESTS.rglob("*.py"):
-        if path.relative_to(TESTS).parts[0] not in ("support", "fuzz"):
+        if path.relative_to(TESTS).parts[0] not in ("support", "fuzz", "journeys"):
             assert path.name == "conftest.py" or path.name.startswith("test_"), path
 
 

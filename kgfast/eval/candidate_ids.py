@@ -77,7 +77,7 @@ def candidates_of_sides(
     if isinstance(given, TypeConstraints):
         if "relation" in sides:
             raise ValueError("candidate_ids: type constraints are of entities, not of relations")
-        _check_constraints(given, model, names)
+        check_constraints(given, model, names)
         return dict.fromkeys(sides, given)
     if not isinstance(given, Mapping):
         return {
@@ -171,7 +171,8 @@ def _integers(name: str, ids: Any) -> Any:
     return ids
 
 
-def _check_constraints(given: TypeConstraints, model: Any, names: Names) -> None:
+def check_constraints(given: TypeConstraints, model: Any, names: Names) -> None:
+    """Check that type constraints have the names of a model, and no more ids than its rows."""
     check_same_names(names, given.names, "the type constraints")
     for what in ("entities", "relations"):
         own, size = getattr(given, f"num_{what}"), getattr(model, f"num_{what}")

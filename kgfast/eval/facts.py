@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from kgfast.eval.metric_tables import texts
-from kgfast.frames import Written, needed
+from kgfast.frames import WrittenTriples, needed
 from kgfast.graph import named_columns, names_of
 from kgfast.text import html_table
 
@@ -16,7 +16,7 @@ _SHOWN, _SHOWN_IN_HTML = 10, 20
 _NAME = 20  # columns of a name in a repr
 
 
-class Facts(Written):
+class Facts(WrittenTriples):
     """Triples and their scores, from best to worst.
 
     Attributes

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from kgfast.eval.metric_tables import texts
-from kgfast.frames import Written, needed
+from kgfast.frames import WrittenTriples, needed
 from kgfast.graph import Vocabulary, named_columns, names_of
 from kgfast.text import WIDTH, html_table
 
@@ -18,7 +18,7 @@ _SHOWN, _SHOWN_IN_HTML = 5, 10  # queries, and answers of each, in a repr
 _NAME = 17  # columns of a name in a repr: so a query and an answer fit a line
 
 
-class Predictions(Written):
+class Predictions(WrittenTriples):
     """The best ``k`` answers to each of B queries.
 
     Attributes

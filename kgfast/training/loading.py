@@ -1,5 +1,6 @@
 """Loading a run folder as a model with names."""
 
+import json
 import os
 import warnings
 from collections.abc import Mapping, Sequence
@@ -13,15 +14,18 @@ from torch import Tensor
 from kgfast.datasets import Dataset, with_labels
 from kgfast.datasets import load as load_data
 from kgfast.eval import Ranks
-from kgfast.graph import KnownTriples, Names, Vocabulary
-from kgfast.losses import LOSSES, EntitiesFormula
+from kgfast.eval.candidate_ids import check_constraints
+from kgfast.graph import KnownTriples, Names, TypeConstraints, Vocabulary
+from kgfast.graph.ids import read_id
+from kgfast.losses import EntitiesFormula
 from kgfast.models import SIDES, Model, Side
-from kgfast.text import escaped
+from kgfast.text import escaped, reading, shown
 from kgfast.training.build import build_model, device_of, load_dataset, ranks_of
 from kgfast.training.checkpoint.format import check_tensors, of_part
 from kgfast.training.checkpoint.run_folder import RunFolder
 from kgfast.training.checkpoint.run_graph import RunGraph
 from kgfast.training.config import Config
+from kgfast.training.own import follow, formula_of
 from kgfast.training.saved import check_is_run, holds_tables, load_tables, with_data
 
 
@@ -86,7 +90,7 @@ class LoadedRun:
         if self.config is None:
             return None
         loss = self.config.loss
-        formula = LOSSES[loss.name].formula(**loss.hyperparameters())
+        formula = formula_of(loss.name)(**loss.hyperparameters())
         if not isinstance(formula, EntitiesFormula) or formula.is_softmax:
             return None
         scale, shift = formula.labels(self.model.num_entities)
@@ -119,11 +123,59 @@ class LoadedRun:
             raise ValueError("the run was loaded without its data")
         return ranks_of(self.model, self.dataset, split, self.config, sides, **options)
 
+    def type_constraints(
+        self, source: str | os.PathLike[str] | Literal["train"] = "train"
+    ) -> TypeConstraints:
+        """Return the entities that each relation may have on either side, by the ids of the run.
+
+        Parameters
+        ----------
+        source : "train" or path
+            The heads and tails that each relation has in the training triples; or a file:
+            ``.json``, an object of relations, each with ``{"head": [...], "tail": [...]}`` of
+            names, or of ids where the run has no names; ``.txt``, OpenKE's ``type_constrain.txt``;
+            ``.safetensors``, of :meth:`kgfast.TypeConstraints.save`.
+
+        Raises
+        ------
+        FileNotFoundError
+            If there is no such file.
+        ValueError
+            If the run has no data for "train"; if a file is damaged, or of more entities or
+            relations, or of other names, than the run: the message begins with the file.
+        """
+        if source == "train":
+            if self.dataset is None:
+                raise ValueError("types: 'train' needs the data of the run, which were not found")
+            return TypeConstraints.from_triples(self.dataset.train)
+        path, names = Path(source), self.vocabulary or (None, None)
+        if not path.is_file():
+            raise FileNotFoundError(f"types: {path}: no such file; 'train' takes those of training")
+        with reading(path, "not the types of this model"):
+            if path.suffix == ".json":
+                found = _constraints_of_json(path, names)
+            elif path.suffix == ".txt":
+                found = TypeConstraints.from_openke(path, vocabulary=names)
+            else:
+                found = TypeConstraints.load(path)
+            check_constraints(found, self.model, names)
+        return found
+
     def __repr__(self) -> str:
         data = (
             "without data" if self.dataset is None else f"with dataset {escaped(self.dataset.name)}"
         )
         return f"LoadedRun of {self.model!r}, {data}"
+
+
+def _constraints_of_json(path: Path, names: Names) -> TypeConstraints:
+    """Read relations and their heads and tails; keys are ids where relations have no names."""
+    found = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(found, dict):
+        raise ValueError(f"{path}: must hold an object of relations; got {shown(found)}")
+    if names[1] is None:
+        found = {read_id(key): sides for key, sides in found.items()}
+    return TypeConstraints.from_mapping(found, vocabulary=names)
 
 
 def load_run(
@@ -134,6 +186,7 @@ def load_run(
     device: torch.device | str | None = "cpu",
     overrides: Sequence[str] | None = None,
     as_table: bool = False,
+    trust: bool = False,
 ) -> LoadedRun:
     """Load the model of a run, or one that was saved, its names and, if they are found, its data.
 
@@ -156,6 +209,9 @@ def load_run(
     as_table : bool
         Leave the entities of a saved model in the file as a :class:`kgfast.tables.Table`, which
         :func:`kgfast.rank` reads in blocks within ``max_memory``.
+    trust : bool
+        Import the model and the loss of the user's own that the config of a run names, which runs
+        their code.
 
     Returns
     -------
@@ -167,7 +223,8 @@ def load_run(
         If the folder is not that of a run, holds no checkpoint, or ``data`` does not exist.
     ValueError
         If a file is damaged, the checkpoint does not fit the config or the names, or the data are
-        another graph than the run began with: lists the first five differences. If a saved model is
+        another graph than the run began with: lists the first five differences. If the config names
+        code of the user's own and ``trust`` is False. If a saved model is
         of another format, the data name what it does not, or the folder holds ``.npy`` files alone.
 
     Examples
@@ -201,6 +258,7 @@ def load_run(
         raise ValueError(f"as_table: {folder} is a run, not a folder of tables")
     if checkpoint not in ("best", "last"):
         raise ValueError(f"checkpoint must be 'best' or 'last'; got {checkpoint!r}")
+    follow(config, trust=trust)
     state = run.load_best() if checkpoint == "best" else run.load_last()
     if state is None:
         raise FileNotFoundError(f"{run.path} holds no checkpoint")

@@ -60,6 +60,17 @@ def _run(path: Path, snippet: Snippet, names: dict[str, Any]) -> None:
         raise AssertionError(f"{path}:{snippet.line}: {type(error).__name__}: {error}") from error
 
 
+def steps(text: str) -> list[Snippet]:
+    """List all that a reader of a page types, in order: Python, and lines of a shell."""
+    fences = list(snippets(text))
+    blanked = _FENCE.sub(lambda fence: "\n" * fence[0].count("\n"), text)
+    typed = [it for it in fences if it.language in ("python", "py", *_SHELLS[1:])]
+    for found in _COMMAND.finditer(blanked):
+        line = blanked.count("\n", 0, found.start()) + 1
+        typed.append(Snippet(line, "sh", found[1], None))
+    return sorted(typed, key=lambda it: it.line)
+
+
 def commands(text: str) -> list[str]:
     """List lines that call kgfast: of indented blocks, and of fenced ones that are a shell's."""
     fenced = [it.code for it in snippets(text) if it.language in _SHELLS]

@@ -1,11 +1,13 @@
 """After training: a run folder as a model with names, wherever it was moved to."""
 
+import json
 import shutil
 
 import pytest
 import torch
 
 import kgfast
+from kgfast.models import TransE
 from kgfast.training import LoadedRun, RunFolder, checkpoint
 from kgfast.training.checkpoint.run_graph import RunGraph
 from support.small_runs import RING, assert_same_tensors, ring_trainer, write_ring
@@ -165,3 +167,61 @@ def test_nothing_is_written(root, moved):
     kgfast.load_run(moved, root)
     after = {it.name: (it.stat().st_mtime_ns, it.stat().st_ino) for it in moved.iterdir()}
     assert after == before
+
+
+class TestTypes:
+    """Candidates of each relation, from training or a file."""
+
+    def test_those_of_training(self, root):
+        run = kgfast.load_run(root / "run")
+        assert run.type_constraints() == kgfast.TypeConstraints.from_triples(run.dataset.train)
+
+    def test_every_kind_of_file(self, root, tmp_path):
+        run = kgfast.load_run(root / "run", data=False)
+        named = {"previous": {"head": ["e3"], "tail": ["e1", "e2"]}}
+        expected = kgfast.TypeConstraints.from_mapping(named, vocabulary=run.vocabulary)
+        (tmp_path / "types.json").write_text(json.dumps(named))
+        (tmp_path / "type_constrain.txt").write_text("2\n0 0\n0 0\n1 1 3\n1 2 1 2\n")
+        expected.save(tmp_path / "types.safetensors")
+        for name in ("types.json", "type_constrain.txt", "types.safetensors"):
+            assert run.type_constraints(tmp_path / name) == expected
+
+    def test_ids_of_a_model_without_names(self, tmp_path):
+        kgfast.save(TransE.init(4, 2, 8, seed=0), tmp_path / "it")
+        run = kgfast.load_run(tmp_path / "it")
+        (tmp_path / "types.json").write_text('{"1": [[3], [0, 2]]}')
+        assert run.type_constraints(tmp_path / "types.json").candidates(1, "tail").tolist() == [
+            0,
+            2,
+        ]
+        (tmp_path / "types.json").write_text('{"1": [[4], [0, 2]]}')
+        with pytest.raises(ValueError, match=r"types.json: .*are of 5 entities, .* model has 4"):
+            run.type_constraints(tmp_path / "types.json")
+        with pytest.raises(ValueError, match="'train' needs the data"):
+            run.type_constraints()
+
+    @pytest.mark.parametrize(
+        ("name", "text", "message"),
+        [
+            ("a.json", '{"nexd": [[], []]}', "a.json: .*unknown name 'nexd'.*'next'"),
+            ("a.json", '{"next": [["e33"], []]}', "a.json: .*unknown name 'e33'.*'e3'"),
+            ("a.json", "[1]", "a.json: must hold an object of relations; got .1."),
+            ("a.json", "{", "a.json: not the types of this model"),
+            ("a.txt", "3\n", "a.txt:1: expected the number of relations"),
+            ("a.safetensors", "no", "a.safetensors: no file of TypeConstraints.save"),
+        ],
+    )
+    def test_bad_files_are_named(self, root, tmp_path, name, text, message):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(ValueError, match=message):
+            kgfast.load_run(root / "run", data=False).type_constraints(tmp_path / name)
+
+    def test_names_of_another_graph(self, root, tmp_path):
+        others = [f"f{i}" for i in range(RING)], ["next", "previous"]
+        path = tmp_path / "types.safetensors"
+        kgfast.TypeConstraints.from_mapping({}, vocabulary=others).save(path)
+        run = kgfast.load_run(root / "run", data=False)
+        with pytest.raises(ValueError, match=r"types.safetensors: .*entity 0 is 'e0'.* but 'f0'"):
+            run.type_constraints(path)
+        with pytest.raises(FileNotFoundError, match="none: no such file; 'train' takes those"):
+            run.type_constraints(tmp_path / "none")

@@ -1,0 +1,58 @@
+"""The four walks of new users, and the files that they bring along."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from journeys.walk import Page, Walk
+from support.paths import DATA
+
+_CAPITALS = ("Q64", "Q90", "Q220", "Q183", "Q142", "Q38")
+_WN18RR = DATA / "wn18rr"
+_ROWS, _FEATURES = 1_000_000, 64
+
+
+def _triples_of_capitals() -> Mapping[str, str]:
+    _write_splits(Path("data"), "Q90\tP1376\tQ142\nQ220\tP1376\tQ38\n")
+    return {"DIR": "data"}
+
+
+def _million() -> Mapping[str, str]:
+    """Write a table of a million rows under the names that the page reads."""
+    random = np.random.default_rng(0)
+    np.save("entity.npy", random.standard_normal((_ROWS, _FEATURES), dtype=np.float32))
+    np.save("relation.npy", random.standard_normal((2, _FEATURES), dtype=np.float32))
+    names = [*_CAPITALS, *(f"E{row}" for row in range(len(_CAPITALS), _ROWS))]
+    Path("entities.txt").write_text("\n".join(names) + "\n")
+    return _triples_of_capitals()
+
+
+def _small_graph() -> Mapping[str, str]:
+    """Write triples for commands that name a graph of the reader's own."""
+    lines = [f"e{i}\tr{i % 3}\te{(7 * i + i // 20) % 40}\n" for i in range(400)]
+    _write_splits(Path("data"), "".join(lines[:360]), "".join(lines[360:380]), "".join(lines[380:]))
+    return {"DIR": "data"}
+
+
+def _wn18rr() -> Mapping[str, str]:
+    return {"DIR": str(_WN18RR)}
+
+
+def _write_splits(folder: Path, train: str, valid: str = "", test: str = "") -> None:
+    folder.mkdir()
+    for split, text in {"train": train, "valid": valid or train, "test": test or train}.items():
+        (folder / f"{split}.txt").write_text(text)
+
+
+WALKS = (
+    Walk("from PyKEEN", (Page("docs/pykeen.md"),), needs=("pykeen",)),
+    Walk("own vectors", (Page("docs/own_tables.md"),), _triples_of_capitals, ("starlette", "h11")),
+    Walk(
+        "a million vectors",
+        (Page("docs/own_tables.md", ("", "Larger than memory"), skipped=1),),
+        _million,
+        ("starlette", "h11"),
+    ),
+    Walk("an own model", (Page("docs/any_scorer.md"), Page("docs/losses.md")), _small_graph),
+)
