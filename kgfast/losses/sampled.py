@@ -14,6 +14,7 @@ from kgfast.kernels.checks import NonFiniteError
 from kgfast.kernels.negatives import NegativeLoss
 from kgfast.kernels.operands import Operands, Prepared
 from kgfast.kernels.scores import get_score
+from kgfast.kernels.spares import constant
 from kgfast.losses.batches import asked_triples, checked
 from kgfast.losses.formula import NegativesFormula, Reducing, check_taking_part, check_weights
 from kgfast.losses.rows import Asked, of_wide_relations
@@ -421,4 +422,4 @@ def with_gamma(candidates: Candidates, model: RankableModel, dtype: torch.dtype)
         return candidates
     if candidates.bias is not None:
         return replace(candidates, bias=candidates.bias + gamma)
-    return replace(candidates, bias=candidates.table.new_full((1,), gamma, dtype=dtype))
+    return replace(candidates, bias=constant(float(gamma), (1,), dtype, candidates.table.device))
