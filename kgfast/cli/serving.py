@@ -1,7 +1,6 @@
 """``kgfast serve``."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,6 +12,7 @@ from kgfast.cli.common import (
     Folder,
     Names,
     Set,
+    Trust,
     Which,
     app,
     errors_in_a_line,
@@ -53,6 +53,7 @@ def serve(
     checkpoint: Checkpoint = Which.best,
     data: Data = None,
     set: Set = None,
+    trust: Trust = False,
     debug: Debug = False,
 ) -> None:
     """Answer queries over HTTP: POST /topk, /rank, /score; GET /health, /metrics."""
@@ -63,7 +64,7 @@ def serve(
         from kgfast.extras.serve.running import serve as serve_until_told
 
         limits = Limits(k=max_k, queries=max_queries, body=max_body, requests=max_requests)
-        engine = _engine(run, checkpoint, data, set, dim)
+        engine = _engine(load(run, checkpoint, data, set, trust=trust), dim)
         devices = {parameter.device.type for parameter in engine.model.parameters()}
         if index and devices <= {"cpu"}:
             engine = replace(engine, index=Index(engine.model, croppable=dim is not None))
@@ -87,13 +88,12 @@ def _check_installed() -> None:
         )
 
 
-def _engine(run: Path, checkpoint: Which, data: Path | None, set: Set, dim: int | None) -> Any:
-    """Load the model of a run or of tables, with its names and known triples."""
+def _engine(loaded: Any, dim: int | None) -> Any:
+    """Return the engine of a loaded model, with its names and known triples."""
     from kgfast.eval.batches import check_names
     from kgfast.extras.serve.engine import Engine
     from kgfast.models.base import operator_width
 
-    loaded = load(run, checkpoint, data, set)
     model, names = loaded.model, loaded.vocabulary or (None, None)
     check_names(tuple(names), model)
     if dim is not None:
