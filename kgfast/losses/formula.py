@@ -71,7 +71,11 @@ class NegativesFormula(LossFormula, ABC):
     over = "negatives"
     mean_over: ClassVar[Literal["rows", "pairs", "scores"]] = "rows"
     takes_weights: ClassVar[bool] = False
+    defines_fused: ClassVar[bool] = False  # itself, not by a base
     mask: Tensor | None = None
+
+    def __init_subclass__(cls) -> None:
+        cls.defines_fused = "fused" in vars(cls)
 
     @abstractmethod
     def of_negatives(self, positive: Tensor, negative: Tensor) -> Tensor:
@@ -82,7 +86,10 @@ class NegativesFormula(LossFormula, ABC):
         """Return the loss of each positive, ``[..., B]``, given what its negatives add."""
 
     def fused(self) -> NegativeLoss | None:
-        """Return the form that backends fuse; None where there is none."""
+        """Return the form that backends fuse; None where there is none.
+
+        A subclass has none unless it defines this itself: its equation may be another one.
+        """
         return None
 
     def of_scores(
@@ -128,7 +135,13 @@ class NegativesFormula(LossFormula, ABC):
         count: Tensor | int = negative.shape[-2] * negative.shape[-1]
         if self.mask is not None:
             count = self.mask.sum()
-        return NegativeTerms(positive, self.of_negatives(positive, negative), count)
+        rows = self.of_negatives(positive, negative)
+        if rows.shape != positive.shape:
+            raise ValueError(
+                f"of_negatives() of {type(self).__module__}:{type(self).__name__} must return "
+                f"{list(positive.shape)}, a number for each positive; got {list(rows.shape)}"
+            )
+        return NegativeTerms(positive, rows, count)
 
     def reduced(self, made: NegativeTerms, how: Reducing) -> Tensor:
         """Return the loss of a batch, of which it is known what negatives add."""

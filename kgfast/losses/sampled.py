@@ -14,6 +14,7 @@ from kgfast.kernels.checks import NonFiniteError
 from kgfast.kernels.negatives import NegativeLoss
 from kgfast.kernels.operands import Operands, Prepared
 from kgfast.kernels.scores import get_score
+from kgfast.kernels.spares import constant
 from kgfast.losses.batches import asked_triples, checked
 from kgfast.losses.formula import NegativesFormula, Reducing, check_taking_part, check_weights
 from kgfast.losses.rows import Asked, of_wide_relations
@@ -308,7 +309,8 @@ def _scores_of(sample: _Sample) -> Scores:
 
 def _loss_of(sample: _Sample, loss: NegativesFormula, how: Reducing) -> Tensor:
     """Return the loss of a sample without crops."""
-    queries, model, kernel = sample.asked.queries(None), sample.model, loss.fused()
+    queries, model = sample.asked.queries(None), sample.model
+    kernel = loss.fused() if loss.defines_fused else None
     candidates = _with_own_bias(candidates_at(model, sample.side, None), sample)
     candidates = with_gamma(candidates, model, queries.dtype)
     given = queries, candidates.bias, sample.negatives, how.weights
@@ -420,4 +422,4 @@ def with_gamma(candidates: Candidates, model: RankableModel, dtype: torch.dtype)
         return candidates
     if candidates.bias is not None:
         return replace(candidates, bias=candidates.bias + gamma)
-    return replace(candidates, bias=candidates.table.new_full((1,), gamma, dtype=dtype))
+    return replace(candidates, bias=constant(float(gamma), (1,), dtype, candidates.table.device))

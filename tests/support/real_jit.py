@@ -36,7 +36,8 @@ FEW = (
     "lists of float32, nssa, masked",
     "bce total of float32",
     "bf16 bce total of float32",
-    "row adam",
+    "row adam counted",
+    "row adam read",
     "row adagrad",
     "filters",
     "loss of crops, masked",
@@ -190,8 +191,9 @@ def row_updates() -> Iterator[tuple[str, Call]]:
     """Steps of optimizers on some rows of a table."""
     kernel, tables = triton.backend.row_updates, torch.zeros(3, ROWS, DIM).unbind()
     ids, rows = torch.arange(5, dtype=torch.int64), torch.ones(5, DIM)
-    adam = AdamStep(0.1, (0.9, 0.999), 1e-8, 0.0, torch.ones(()))
-    yield "row adam", lambda: kernel.adam(tables, ids, rows, adam)
+    counted, read = (AdamStep(0.1, (0.9, 0.999), 1e-8, 0.0, it) for it in (1, torch.ones(())))
+    for name, step in (("counted", counted), ("read", read)):
+        yield f"row adam {name}", lambda step=step: kernel.adam(tables, ids, rows, step)
     yield "row adagrad", lambda: kernel.adagrad(tables[:2], ids, rows, AdagradStep(0.1, 1e-10, 0.0))
     for dtype in (torch.float32, torch.float64, torch.float16):
         given = ids, ids, rows.to(dtype)
