@@ -14,12 +14,13 @@ from torch import Tensor
 from kgfast.datasets import Dataset
 from kgfast.eval.ranks import Ranks
 from kgfast.graph import as_triples_tensor
+from kgfast.kernels.checks import Values, without_values
 from kgfast.kernels.cpu import threads
 from kgfast.kernels.scores import get_score
 from kgfast.models import MED, RESCAL, ConvE, Model
 from kgfast.models.base import SIDES
 from kgfast.models.dropout import Dropout
-from kgfast.ops import backend_for, unchecked
+from kgfast.ops import backend_for
 from kgfast.ops.dispatch import get_backend
 from kgfast.progress import RunBar
 from kgfast.rng import Stream, mix
@@ -320,7 +321,7 @@ class Run:
         """Make the next step and time it."""
         start, state = time.perf_counter(), self.state
         cores = threads.alone() if self._leaves_cores_to_kernels else nullcontext()
-        checks = unchecked() if self._is_deferred else nullcontext()
+        checks = without_values(Values.TRUSTED) if self._is_deferred else nullcontext()
         with cores, checks, self._optimizer.spares.in_use():
             self._add_loss(self._step(state.step))
         state.loss_count += 1
@@ -371,7 +372,7 @@ class Run:
                     own = loss.detach()
                     value = self._checked(own if value is None else value + own, step)
                     scale = optimizer.scaler.scale / count
-                    (loss if scale == 1 else loss * scale).backward()
+                    loss.backward(optimizer.spares.constant(scale, (), own.dtype, own.device))
                     optimizer.collect(placement.read_gradients())
             assert value is not None
             values.append(value)
