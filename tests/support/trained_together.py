@@ -295,7 +295,7 @@ def tensors_of(folder: Path) -> dict[str, Tensor]:
 
 
 class Heard(Callback):
-    """What a callback is called with; ``failing`` names the row or the end that raises."""
+    """Callback that notes its calls; ``failing`` names the row or the end that raises."""
 
     def __init__(self, failing: Any = None) -> None:
         self.calls: list[tuple[str, Any]] = []
