@@ -1,7 +1,6 @@
 """``kgfast serve``."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -50,12 +49,19 @@ def serve(
         ),
     ] = True,
     dim: Annotated[int | None, typer.Option(help="The sub-model of croppable embeddings.")] = None,
+    types: Annotated[
+        str | None,
+        typer.Option(
+            help='Candidates of each relation, for requests with "candidates": "types": train, or '
+            "a file."
+        ),
+    ] = None,
     checkpoint: Checkpoint = Which.best,
     data: Data = None,
     set: Set = None,
     debug: Debug = False,
 ) -> None:
-    """Answer queries over HTTP: POST /topk, /rank, /score; GET /health, /metrics."""
+    """Answer queries over HTTP: POST /topk, /rank, /score; GET /health, /metrics, /openapi.json."""
     with errors_in_a_line(debug):
         _check_installed()
         from kgfast.eval.index import Index
@@ -63,7 +69,10 @@ def serve(
         from kgfast.extras.serve.running import serve as serve_until_told
 
         limits = Limits(k=max_k, queries=max_queries, body=max_body, requests=max_requests)
-        engine = _engine(run, checkpoint, data, set, dim)
+        loaded = load(run, checkpoint, data, set)
+        engine = _engine(loaded, dim)
+        if types is not None:
+            engine = replace(engine, types=loaded.type_constraints(types))
         devices = {parameter.device.type for parameter in engine.model.parameters()}
         if index and devices <= {"cpu"}:
             engine = replace(engine, index=Index(engine.model, croppable=dim is not None))
@@ -87,13 +96,12 @@ def _check_installed() -> None:
         )
 
 
-def _engine(run: Path, checkpoint: Which, data: Path | None, set: Set, dim: int | None) -> Any:
-    """Load the model of a run or of tables, with its names and known triples."""
+def _engine(loaded: Any, dim: int | None) -> Any:
+    """Return the engine of the model of a run or of tables, with its names and known triples."""
     from kgfast.eval.batches import check_names
     from kgfast.extras.serve.engine import Engine
     from kgfast.models.base import operator_width
 
-    loaded = load(run, checkpoint, data, set)
     model, names = loaded.model, loaded.vocabulary or (None, None)
     check_names(tuple(names), model)
     if dim is not None:
