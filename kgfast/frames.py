@@ -1,10 +1,11 @@
-"""Tables for other programs: their packages; columns as CSV, TSV, Parquet; triples as N-Triples."""
+"""Tables for other programs: the packages they need, and columns written to files."""
 
 import csv
+import json
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 Columns = Mapping[str, Sequence[Any] | np.ndarray]
 EXTRA = '"kgfast[data]"'  # what pip installs for all formats of data
-_SUFFIXES = ".csv", ".tsv", ".parquet"
+_SUFFIXES = ".csv", ".tsv", ".jsonl", ".parquet"
 # Spreadsheets compute what begins so, wide signs too, after whatever they do not show.
 _FORMULA = re.compile(r"[\s\0-\x1f]*[=+@\uff1d\uff0b\uff20\uff0d-]")
 # Of characters that N-Triples has between < and >. A scheme alone, as in CHEBI:15377, is a prefix.
@@ -140,9 +141,10 @@ def _write_lines(lines: Iterable[str], path: Path) -> None:
 def write_columns(
     columns: Columns, path: str | os.PathLike[str], *, safe_cells: bool = False
 ) -> Path:
-    """Write columns of one length as ``.csv``, ``.tsv`` or ``.parquet``.
+    """Write columns of one length as ``.csv``, ``.tsv``, ``.jsonl`` or ``.parquet``.
 
-    Names with a tab are quoted in ``.tsv``. ``safe_cells``: see :meth:`Written.to_csv`.
+    Names with a tab are quoted in ``.tsv``; ``.jsonl`` holds an object a line. ``safe_cells``: see
+    :meth:`Written.to_csv`.
 
     Examples
     --------
@@ -165,9 +167,12 @@ def _writer(path: Path, safe_cells: bool) -> Callable[[Columns, Path], None]:
     suffix = path.suffix.lower()
     if suffix not in _SUFFIXES:
         raise ValueError(f"{path}: must end in {', '.join(_SUFFIXES)}; got {suffix or 'no suffix'}")
-    if suffix == ".parquet":
+    if suffix in (".jsonl", ".parquet"):
         if safe_cells:
-            raise ValueError(f"{path}: safe cells are of .csv and .tsv; Parquet holds no formulas")
+            holds = "JSON holds" if suffix == ".jsonl" else "Parquet holds"
+            raise ValueError(f"{path}: safe cells are of .csv and .tsv; {holds} no formulas")
+        if suffix == ".jsonl":
+            return _write_json
         needed("pyarrow", f"{path} (unlike .csv and .tsv)")
         return _write_parquet
     return partial(_write_text, "," if suffix == ".csv" else "\t", safe_cells)
@@ -187,6 +192,22 @@ def _write_text(delimiter: str, safe_cells: bool, columns: Columns, path: Path) 
 def _safe(row: Sequence[Any]) -> list[Any]:
     """Mark text that a spreadsheet would compute as text."""
     return [f"'{it}" if isinstance(it, str) and _FORMULA.match(it) else it for it in row]
+
+
+def _write_json(columns: Columns, path: Path) -> None:
+    _write_lines((json.dumps(row, ensure_ascii=False) + "\n" for row in rows_of(columns)), path)
+
+
+def rows_of(columns: Columns) -> Iterator[dict[str, Any]]:
+    """Yield the rows of columns as objects for JSON.
+
+    Examples
+    --------
+    >>> list(rows_of({"head": ["ann"], "score": np.float32([0.5])}))
+    [{'head': 'ann', 'score': 0.5}]
+    """
+    values = [it.tolist() if isinstance(it, np.ndarray) else it for it in columns.values()]
+    return (dict(zip(columns, row, strict=True)) for row in zip(*values, strict=True))
 
 
 def _write_parquet(columns: Columns, path: Path) -> None:

@@ -275,9 +275,6 @@ class TestPredict:
         found = self.answers(*words, "--include-known")[0]
         assert len(found) == 12
         assert "e4" in [it["tail"] for it in found]
-        old = run("predict", *words, "--known")
-        assert old.exit_code == 2
-        assert "--include-known" in old.stderr
 
     def test_heads_and_several_queries(self, trained):
         words = ["--tail", "e1", "--tail", "e2", "--relation", "next", "--relation", "previous"]

@@ -99,6 +99,8 @@ def takes(annotation: Any, metadata: Sequence[Any] = ()) -> str:
         return " or ".join(takes(it) for it in get_args(annotation))
     if get_origin(annotation) is Literal:
         return ", ".join(f"`{it}`" for it in get_args(annotation))
+    if get_origin(annotation) is dict:
+        return "keys and values"
     limits = list(_limits(metadata))
     if get_origin(annotation) is list:
         count = " and ".join(limits)

@@ -31,6 +31,7 @@ COLUMNS: Mapping[str, Mapping[str, Pages]] = {
         "a scoring function or a network": {
             "any_scorer": "any scorer",
             "encoders": "an encoder",
+            "own_model": "train a model of mine",
         },
         "triples, and no model yet": {
             "data": "data sets",

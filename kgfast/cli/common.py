@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import typer
 
 from kgfast import __version__
-from kgfast.text import escaped
+from kgfast.text import escaped, reading
 
 # The expected failures: bad input, files, missing packages, a loss that is not a number.
 _EXPECTED = (ValueError, TypeError, OSError, ImportError, ArithmeticError, RuntimeError)
@@ -55,6 +55,12 @@ Data = Annotated[
     typer.Option(help="The folder of the dataset, or one that holds it; dataset.root."),
 ]
 Checkpoint = Annotated[Which, typer.Option(help="Which state of the model.")]
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust", help="Run the code of the model and the loss of its own that it names."
+    ),
+]
 Names = list[str] | None
 SafeCells = Annotated[
     bool,
@@ -77,7 +83,9 @@ Partial = Annotated[
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="An object a line instead of a table.")]
-Out = Annotated[Path | None, typer.Option(help="Write a file instead: .csv, .tsv or .parquet.")]
+Out = Annotated[
+    Path | None, typer.Option(help="Write a file instead: .csv, .tsv, .jsonl or .parquet.")
+]
 
 
 def _show_version(is_set: bool) -> None:
@@ -198,6 +206,7 @@ def load(
     set: Set,
     *,
     as_table: bool = False,
+    trust: bool = False,
 ) -> Any:
     """Load a run on the device of its config, or a folder of tables, of the official code too."""
     from kgfast.training.loading import load_run, loaded_tables
@@ -215,7 +224,22 @@ def load(
         device=None,
         overrides=set,
         as_table=as_table,
+        trust=trust,
     )
+
+
+def load_known(folder: Path, loaded: Any) -> Any:
+    """Open the known triples of a folder of ``kgfast known``, or read those of a graph by name."""
+    from kgfast.datasets import load as load_data
+    from kgfast.graph import KnownTriples
+    from kgfast.graph.stored.folder import MANIFEST
+    from kgfast.training.saved import with_data
+
+    if (folder / MANIFEST).exists():
+        return KnownTriples.open(folder)
+    names = loaded.vocabulary or (None, None)
+    with reading(folder, "--known"):
+        return with_data(folder, loaded.model, names, load_data(folder))[1].known()
 
 
 class Chosen(NamedTuple):

@@ -15,6 +15,7 @@ from kgfast.cli.common import (
     Memory,
     Partial,
     Set,
+    Trust,
     Which,
     app,
     check_limits,
@@ -58,6 +59,7 @@ def evaluate(
     max_memory: Memory = None,
     partial: Partial = None,
     set: Set = None,
+    trust: Trust = False,
     debug: Debug = False,
 ) -> None:
     """Rank a split with a trained model, or with the tables in a folder."""
@@ -69,7 +71,7 @@ def evaluate(
         given: dict[str, Any] = {"known": known, "max_memory": max_memory, "partial": partial}
         check_limits(run, given)
         in_blocks = max_memory is not None or partial is not None
-        loaded = load(run, checkpoint, data, set, as_table=in_blocks)
+        loaded = load(run, checkpoint, data, set, as_table=in_blocks, trust=trust)
         if known is not None:
             given["known"] = KnownTriples.open(known)
         if in_blocks:

@@ -12,6 +12,7 @@ from kgfast.cli.common import (
     Out,
     Run,
     SafeCells,
+    Trust,
     app,
     check_out,
     errors_in_a_line,
@@ -57,6 +58,7 @@ def explain(
     as_json: AsJson = False,
     out: Out = None,
     safe_cells: SafeCells = False,
+    trust: Trust = False,
     debug: Debug = False,
 ) -> None:
     """Show the training triples that speak most for a triple and against it (TracIn)."""
@@ -92,6 +94,7 @@ def explain(
             side=side.value,
             k=top,
             device=device,
+            trust=trust,
             progress=sys.stdout.isatty() and not as_json,
         )
         columns = found.columns(own)

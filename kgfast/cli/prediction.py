@@ -19,6 +19,7 @@ from kgfast.cli.common import (
     Partial,
     SafeCells,
     Set,
+    Trust,
     Which,
     app,
     check_limits,
@@ -26,6 +27,7 @@ from kgfast.cli.common import (
     errors_in_a_line,
     json_line,
     load,
+    load_known,
     print_table,
     say,
     say_that_no_data_were_found,
@@ -50,6 +52,13 @@ def predict(
             "--all", help="The best of all triples; of the heads, relations, tails that are given."
         ),
     ] = False,
+    queries: Annotated[
+        Path | None,
+        typer.Option(
+            help="Instead: a file of queries, .parquet or columns between tabs: head and relation, "
+            "or those that its first line names; of head, relation and tail one is predicted."
+        ),
+    ] = None,
     k: Annotated[int, typer.Option(min=1, help="How many answers.")] = 10,
     dim: Annotated[int | None, typer.Option(help="The sub-model of croppable embeddings.")] = None,
     checkpoint: Checkpoint = Which.best,
@@ -63,7 +72,23 @@ def predict(
         bool,
         typer.Option("--exclude-anchor", help="The head, or tail, of a query is no answer to it."),
     ] = False,
-    known: Annotated[bool, typer.Option("--known", hidden=True)] = False,
+    known: Annotated[
+        Path | None,
+        typer.Option(
+            help="Leave out the known triples of a folder of `kgfast known`, or of a graph, not "
+            "those of all splits."
+        ),
+    ] = None,
+    candidates: Annotated[
+        Path | None, typer.Option(help="Only these are answers: a file of names, one a line.")
+    ] = None,
+    types: Annotated[
+        str | None,
+        typer.Option(
+            metavar="train|FILE",
+            help="Only entities that a relation has in training, or by a file, are its answers.",
+        ),
+    ] = None,
     as_json: AsJson = False,
     out: Out = None,
     safe_cells: SafeCells = False,
@@ -76,51 +101,62 @@ def predict(
     max_memory: Memory = None,
     partial: Partial = None,
     set: Set = None,
+    trust: Trust = False,
     debug: Debug = False,
 ) -> None:
     """Predict the best tails of (head, relation, ?), or heads, or relations, or facts of all."""
     with errors_in_a_line(debug):
         from kgfast.frames import write_columns
 
-        if known:
-            raise ValueError("--known is called --include-known: known triples are answers too")
         check_out(out, safe_cells=safe_cells)
-        if not every:
+        if known and include_known:
+            raise ValueError("give --known or --include-known, not both")
+        if every:
+            _check_no_options(
+                {
+                    "--dim": dim is not None,
+                    "--index": index,
+                    "--queries": queries,
+                    "--exclude": exclude,
+                    "--exclude-anchor": exclude_anchor,
+                    "--candidates": candidates,
+                    "--types": types,
+                }
+            )
+        elif queries is None:
             _check_queries(head, relation, tail)
-            if exclude and exclude_anchor:
-                raise ValueError("give --exclude or --exclude-anchor, not both")
-        elif dim is not None:
-            raise ValueError("--dim goes with queries, not with --all")
-        elif index is not None:
-            raise ValueError("--index goes with queries, not with --all")
-        elif exclude or exclude_anchor:
-            raise ValueError("--exclude and --exclude-anchor go with queries, not with --all")
+        elif head or relation or tail:
+            raise ValueError("give --queries, or --head, --relation, --tail, not both")
+        if exclude and exclude_anchor:
+            raise ValueError("give --exclude or --exclude-anchor, not both")
+        if candidates and types:
+            raise ValueError("give --candidates or --types, not both")
         limits = {"max_memory": max_memory, "partial": partial}
         check_limits(run, limits)
         in_blocks = any(value is not None for value in limits.values())
-        loaded = load(run, checkpoint, data, set, as_table=in_blocks)
+        loaded = load(run, checkpoint, data, set, as_table=in_blocks, trust=trust)
         entities, relations = loaded.vocabulary or (None, None)
+        named = {"heads": head, "relations": relation, "tails": tail}
         given: dict[str, Any] = {
-            "heads": _ids("--head", head, entities) if head else None,
-            "relations": _ids("--relation", relation, relations) if relation else None,
-            "tails": _ids("--tail", tail, entities) if tail else None,
-            "known": None if include_known else loaded.known(),
-            **limits,
+            role: _ids(f"--{role[:-1]}", own, relations if role == "relations" else entities)
+            for role, own in named.items()
+            if own
         }
+        options: dict[str, Any] = {**limits, "known": None}
+        if not include_known:
+            options["known"] = loaded.known() if known is None else load_known(known, loaded)
         if every:
             from kgfast.eval.fact_search import top_facts
 
-            facts = top_facts(loaded.model, **given, k=k, progress=sys.stdout.isatty())
+            facts = top_facts(loaded.model, **given, **options, k=k, progress=sys.stdout.isatty())
             columns = _with_probabilities(loaded, facts.columns(loaded.vocabulary))
         else:
-            given["index"] = None if index is None else _index_at(index, loaded.model)
-            if exclude:
-                answers = entities if relation else relations
-                given["exclude"] = _ids("--exclude", exclude, answers)
-            elif exclude_anchor:
-                given["exclude"] = "anchor"
-            columns = _answers(loaded, given, k, dim)
-        if given["known"] is None and not include_known:
+            options["index"] = None if index is None else _index_at(index, loaded.model)
+            options |= {"k": k, "dims": dim, "exclude": "anchor" if exclude_anchor else exclude}
+            options["candidate_ids"] = loaded.type_constraints(types) if types else candidates
+            options["progress"] = queries is not None and sys.stdout.isatty()
+            columns = _answers(loaded, _asked(loaded, given, queries), options)
+        if options["known"] is None and not include_known:
             say_that_no_data_were_found()
         if out is not None:
             say(str(write_columns(columns, out, safe_cells=safe_cells)))
@@ -141,14 +177,64 @@ def _check_queries(head: Names, relation: Names, tail: Names) -> None:
         raise ValueError("give --relation, one for all or one for each")
 
 
-def _answers(loaded: Any, given: dict[str, Any], k: int, dim: int | None) -> dict[str, Any]:
-    """Return the columns of the answers to queries."""
+def _check_no_options(given: dict[str, Any]) -> None:
+    """Check that none of the options of queries is given."""
+    for name, value in given.items():
+        if value:
+            raise ValueError(f"{name} goes with queries, not with --all")
+
+
+def _asked(loaded: Any, given: dict[str, Any], queries: Path | None) -> Any:
+    """Return the queries of each predicted side: their places, None of all, and ids by role."""
+    if queries is None:
+        (side,) = {"head", "relation", "tail"} - {role[:-1] for role in given}
+        return {side: (None, given)}
+    from kgfast.datasets.query_files import read_queries
+
+    return read_queries(queries, *_spaces(loaded))
+
+
+def _spaces(loaded: Any) -> tuple[Any, tuple[int, int]]:
+    """Return the names of entities and relations, and their numbers."""
+    model = loaded.model
+    return loaded.vocabulary or (None, None), (model.num_entities, model.num_relations)
+
+
+def _answers(loaded: Any, asked: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the columns of the answers to queries, each side's by one pass."""
+    import numpy as np
+
+    parts = []
+    for side, (places, given) in asked.items():
+        columns = _answers_of(loaded, side, given, dict(options), len(asked))
+        if places is not None:
+            columns["query"] = places[columns["query"]].tolist()
+        parts.append(columns)
+    if len(parts) > 1:  # in the order of the file
+        whole = {name: [it for part in parts for it in part[name]] for name in parts[0]}
+        order = np.argsort(whole["query"], kind="stable").tolist()
+        parts = [{name: [own[row] for row in order] for name, own in whole.items()}]
+        parts[0]["score"] = np.array(parts[0]["score"])
+    return _with_probabilities(loaded, parts[0])
+
+
+def _answers_of(
+    loaded: Any, side: Any, given: dict[str, Any], options: dict[str, Any], sides: int
+) -> dict[str, Any]:
+    """Return the columns of the answers to the queries of a side."""
+    from kgfast.datasets.query_files import read_candidates
     from kgfast.eval.prediction import topk
 
-    model = loaded.model
-    most = model.num_relations if given["relations"] is None else model.num_entities
-    found = topk(model, **given, k=min(k, most), dims=dim, pad=True)
-    return _with_probabilities(loaded, found.columns(loaded.vocabulary))
+    (names, sizes), place = _spaces(loaded), int(side == "relation")
+    if isinstance(options["exclude"], list):
+        options["exclude"] = _ids("--exclude", options["exclude"], names[place])
+    if isinstance(options["candidate_ids"], Path):
+        options["candidate_ids"] = read_candidates(options["candidate_ids"], side, names, sizes)
+    if options["partial"] is not None and sides > 1:
+        options["partial"] = options["partial"] / side
+    options["k"] = min(options["k"], sizes[place])
+    found = topk(loaded.model, **given, **options, pad=True)
+    return dict(found.columns(loaded.vocabulary))
 
 
 def _index_at(path: Path, model: Any) -> Any:
@@ -184,13 +270,15 @@ def _ids(option: str, names: Sequence[str], vocabulary: Any) -> Any:
 
 def _print(columns: dict[str, Any], as_json: bool) -> None:
     """Print a table with a part for each query, or lines of JSON."""
-    columns = columns if as_json else with_labels_beside(columns)
-    names = [name for name in columns if name not in ("query", "rank")]
-    values = [_plain(columns[name]) for name in names]
+    from kgfast.frames import rows_of
+
+    shown = {name: it for name, it in columns.items() if name not in ("query", "rank")}
     if as_json:
-        for row in zip(*values, strict=True):
-            say(json_line(dict(zip(names, row, strict=True))))
+        for row in rows_of(shown):
+            say(json_line(row))
         return
+    shown = with_labels_beside(shown)
+    names, values = list(shown), [list(column) for column in shown.values()]
     from rich.table import Table
     from rich.text import Text
 
@@ -204,9 +292,3 @@ def _print(columns: dict[str, Any], as_json: bool) -> None:
         cells += [Text(f"{column[place]:.4f}") for column in values[4:]]
         table.add_row(*cells, end_section=queries[place] != queries[place + 1])
     print_table(table)
-
-
-def _plain(column: Any) -> list[Any]:
-    """Return a column as Python values."""
-    values: list[Any] = column.tolist() if hasattr(column, "tolist") else list(column)
-    return values

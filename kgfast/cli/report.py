@@ -5,7 +5,18 @@ from typing import Annotated
 
 import typer
 
-from kgfast.cli.common import Checkpoint, Data, Debug, Run, Set, Which, app, errors_in_a_line, say
+from kgfast.cli.common import (
+    Checkpoint,
+    Data,
+    Debug,
+    Run,
+    Set,
+    Trust,
+    Which,
+    app,
+    errors_in_a_line,
+    say,
+)
 from kgfast.cli.evaluation import Split
 
 
@@ -17,6 +28,7 @@ def report(
     checkpoint: Checkpoint = Which.best,
     data: Data = None,
     set: Set = None,
+    trust: Trust = False,
     debug: Debug = False,
 ) -> None:
     """Write what came of a run on one page of HTML that needs no other file."""
@@ -31,5 +43,6 @@ def report(
             checkpoint=checkpoint.value,
             device=None,
             overrides=set,
+            trust=trust,
         )
         say(str(path))

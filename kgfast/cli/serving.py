@@ -12,6 +12,7 @@ from kgfast.cli.common import (
     Folder,
     Names,
     Set,
+    Trust,
     Which,
     app,
     errors_in_a_line,
@@ -59,6 +60,7 @@ def serve(
     checkpoint: Checkpoint = Which.best,
     data: Data = None,
     set: Set = None,
+    trust: Trust = False,
     debug: Debug = False,
 ) -> None:
     """Answer queries over HTTP: POST /topk, /rank, /score; GET /health, /metrics, /openapi.json."""
@@ -69,7 +71,7 @@ def serve(
         from kgfast.extras.serve.running import serve as serve_until_told
 
         limits = Limits(k=max_k, queries=max_queries, body=max_body, requests=max_requests)
-        loaded = load(run, checkpoint, data, set)
+        loaded = load(run, checkpoint, data, set, trust=trust)
         engine = _engine(loaded, dim)
         if types is not None:
             engine = replace(engine, types=loaded.type_constraints(types))
@@ -97,7 +99,7 @@ def _check_installed() -> None:
 
 
 def _engine(loaded: Any, dim: int | None) -> Any:
-    """Return the engine of the model of a run or of tables, with its names and known triples."""
+    """Return the engine of a loaded model, with its names and known triples."""
     from kgfast.eval.batches import check_names
     from kgfast.extras.serve.engine import Engine
     from kgfast.models.base import operator_width

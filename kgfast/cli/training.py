@@ -15,6 +15,7 @@ from kgfast.cli.common import (
     Quiet,
     Run,
     Set,
+    Trust,
     Which,
     app,
     choose,
@@ -75,13 +76,14 @@ def export(
     ] = None,
     checkpoint: Checkpoint = Which.best,
     set: Set = None,
+    trust: Trust = False,
     debug: Debug = False,
 ) -> None:
     """Write a trained model for another program."""
     with errors_in_a_line(debug):
         from kgfast.adapters.export import export_run
 
-        loaded = load(run, checkpoint, False, set)
+        loaded = load(run, checkpoint, False, set, trust=trust)
         for path in export_run(loaded, to.value, out or run / f"export-{to.value}"):
             say(str(path))
 

@@ -40,7 +40,7 @@ def read_parquet(folder: Folder, _: str | None) -> Parts:
     return entities, relations, rows
 
 
-def _table(file: DataFile) -> Any:
+def read_table(file: DataFile) -> Any:
     """Read a file as a table of pyarrow."""
     parquet = needed("pyarrow.parquet", f"{file.path}: reading Parquet", EXTRA)
     if file.path.suffix == ".gz":
@@ -64,7 +64,7 @@ def _column(file: DataFile, table: Any, name: str) -> Any:
 
 
 def _triples(file: DataFile) -> _Triple:
-    table = _table(file)
+    table = read_table(file)
     names = triple_columns(file.path, table.column_names)
     head, relation, tail = (_column(file, table, name) for name in names)
     return head, relation, tail
@@ -88,7 +88,7 @@ def _vocabulary(columns: list[Any], folder: Folder, what: str) -> Vocabulary:
 
 def _named(file: DataFile) -> Vocabulary:
     """Read a file of ids and names."""
-    table = _table(file)
+    table = read_table(file)
     if not {"id", "name"} <= set(table.column_names):
         raise ValueError(
             f"{file.path}: expected columns id and name; got {shown(table.column_names)}"

@@ -28,8 +28,9 @@ from kgfast.models import (
 from kgfast.models.fresh import ALL_ROWS, Fill, Fresh, normal, uniform
 from kgfast.rng import Stream, mix
 from kgfast.tables.mapped import MappedRoom
-from kgfast.training.config import Config
+from kgfast.training.config import Config, is_own
 from kgfast.training.config.sections import OPTIONS
+from kgfast.training.own import own_class
 
 _MODELS: dict[str, Any] = {
     "rotate": RotatE,
@@ -77,13 +78,18 @@ def build_model(
         options["fresh"] = fresh
     if section.norm is not None:
         options["norm"] = section.norm
-    model: Model = _MODELS[section.name].init(
+    own = is_own(section.name)
+    make = (own_class("model", section.name) if own else _MODELS[section.name]).init
+    model: Model = make(
         num_entities,
         2 * num_relations if section.reciprocal else num_relations,
         section.base_dim,
         seed=mix(config.seed, Stream.MODEL),
         **options,
+        **section.options,
     )
+    if own and not (isinstance(model, Model) and model.entity.requires_grad):
+        raise ValueError(f"model.name: init() of {section.name} must return a trainable model")
     draw = _start_of(config)
     if draw is not None:
         with torch.no_grad():

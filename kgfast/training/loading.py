@@ -17,7 +17,7 @@ from kgfast.eval import Ranks
 from kgfast.eval.candidate_ids import check_constraints
 from kgfast.graph import KnownTriples, Names, TypeConstraints, Vocabulary
 from kgfast.graph.ids import read_id
-from kgfast.losses import LOSSES, EntitiesFormula
+from kgfast.losses import EntitiesFormula
 from kgfast.models import SIDES, Model, Side
 from kgfast.text import escaped, reading, shown
 from kgfast.training.build import build_model, device_of, load_dataset, ranks_of
@@ -25,6 +25,7 @@ from kgfast.training.checkpoint.format import check_tensors, of_part
 from kgfast.training.checkpoint.run_folder import RunFolder
 from kgfast.training.checkpoint.run_graph import RunGraph
 from kgfast.training.config import Config
+from kgfast.training.own import follow, formula_of
 from kgfast.training.saved import check_is_run, holds_tables, load_tables, with_data
 
 
@@ -89,7 +90,7 @@ class LoadedRun:
         if self.config is None:
             return None
         loss = self.config.loss
-        formula = LOSSES[loss.name].formula(**loss.hyperparameters())
+        formula = formula_of(loss.name)(**loss.hyperparameters())
         if not isinstance(formula, EntitiesFormula) or formula.is_softmax:
             return None
         scale, shift = formula.labels(self.model.num_entities)
@@ -185,6 +186,7 @@ def load_run(
     device: torch.device | str | None = "cpu",
     overrides: Sequence[str] | None = None,
     as_table: bool = False,
+    trust: bool = False,
 ) -> LoadedRun:
     """Load the model of a run, or one that was saved, its names and, if they are found, its data.
 
@@ -207,6 +209,9 @@ def load_run(
     as_table : bool
         Leave the entities of a saved model in the file as a :class:`kgfast.tables.Table`, which
         :func:`kgfast.rank` reads in blocks within ``max_memory``.
+    trust : bool
+        Import the model and the loss of the user's own that the config of a run names, which runs
+        their code.
 
     Returns
     -------
@@ -218,7 +223,8 @@ def load_run(
         If the folder is not that of a run, holds no checkpoint, or ``data`` does not exist.
     ValueError
         If a file is damaged, the checkpoint does not fit the config or the names, or the data are
-        another graph than the run began with: lists the first five differences. If a saved model is
+        another graph than the run began with: lists the first five differences. If the config names
+        code of the user's own and ``trust`` is False. If a saved model is
         of another format, the data name what it does not, or the folder holds ``.npy`` files alone.
 
     Examples
@@ -252,6 +258,7 @@ def load_run(
         raise ValueError(f"as_table: {folder} is a run, not a folder of tables")
     if checkpoint not in ("best", "last"):
         raise ValueError(f"checkpoint must be 'best' or 'last'; got {checkpoint!r}")
+    follow(config, trust=trust)
     state = run.load_best() if checkpoint == "best" else run.load_last()
     if state is None:
         raise FileNotFoundError(f"{run.path} holds no checkpoint")

@@ -14,12 +14,13 @@ from torch import Tensor
 from kgfast.datasets import Dataset
 from kgfast.eval.ranks import Ranks
 from kgfast.graph import as_triples_tensor
+from kgfast.kernels.checks import Values, without_values
 from kgfast.kernels.cpu import threads
 from kgfast.kernels.scores import get_score
 from kgfast.models import MED, RESCAL, ConvE, Model
 from kgfast.models.base import SIDES
 from kgfast.models.dropout import Dropout
-from kgfast.ops import backend_for, unchecked
+from kgfast.ops import backend_for
 from kgfast.ops.dispatch import get_backend
 from kgfast.progress import RunBar
 from kgfast.rng import Stream, mix
@@ -29,7 +30,7 @@ from kgfast.training.checkpoint.run_folder import RunFolder
 from kgfast.training.checkpoint.run_graph import RunGraph
 from kgfast.training.checkpoint.shard_files import Kind
 from kgfast.training.checkpoint.state import Kept, State, Write
-from kgfast.training.config import Config
+from kgfast.training.config import Config, is_own
 from kgfast.training.data import Batch, asked_of
 from kgfast.training.divergence import describe, first_bad_row
 from kgfast.training.logs import Logs
@@ -128,6 +129,7 @@ class Run:
         triples, sides = asked_of(hrt, model.num_relations, model.has_inverses)
         self._dropouts = [it for it in model.modules() if isinstance(it, Dropout)]
         self._generator = torch.Generator(device) if self._dropouts else None
+        self._runs_own_code = is_own(config.model.name) or is_own(config.loss.name)
         self._objective = MODES[train.mode](config, triples, dataset.num_entities, sides, device)
         self._is_deferred = get_backend(backend_for(device)).defers_checks
         self._ahead = BatchesAhead(self._objective.batch, device) if self._is_deferred else None
@@ -147,6 +149,7 @@ class Run:
             backend_for(device) == "cpu"
             and self._optimizer.runs_on_kernels
             and not get_score(model.score).is_rscf
+            and not is_own(config.model.name)
             and not any(isinstance(it, _WITH_LARGE_OPERATORS) for it in model.modules())
         )
         self._schedule = Schedule(config.sched, config.optim.lr, self.steps, metric)
@@ -311,7 +314,7 @@ class Run:
         """Make the next step and time it."""
         start, state = time.perf_counter(), self.state
         cores = threads.alone() if self._leaves_cores_to_kernels else nullcontext()
-        checks = unchecked() if self._is_deferred else nullcontext()
+        checks = without_values(Values.TRUSTED) if self._is_deferred else nullcontext()
         with cores, checks, self._optimizer.spares.in_use():
             self._add_loss(self._step(state.step))
         state.loss_count += 1
@@ -362,7 +365,7 @@ class Run:
                     own = loss.detach()
                     value = self._checked(own if value is None else value + own, step)
                     scale = optimizer.scaler.scale / count
-                    (loss if scale == 1 else loss * scale).backward()
+                    loss.backward(optimizer.spares.constant(scale, (), own.dtype, own.device))
                     optimizer.collect(placement.read_gradients())
             assert value is not None
             values.append(value)
@@ -392,13 +395,23 @@ class Run:
 
     @contextmanager
     def _dropout_of(self, number: int) -> Iterator[None]:
-        """Let dropout draw from the generator of the run, seeded with the number of the batch."""
+        """Let dropout draw from the generator of the run, seeded with the number of the batch.
+
+        Code of the user's own draws from torch's generators, which have their state back after it.
+        """
+        seed = mix(self._config.seed, number, Stream.DROPOUT)
         if self._generator is not None:
-            self._generator.manual_seed(mix(self._config.seed, number, Stream.DROPOUT))
+            self._generator.manual_seed(seed)
         for layer in self._dropouts:
             layer.generator = self._generator
+        device = self._model.entity.device
         try:
-            yield
+            with torch.random.fork_rng(
+                [device] if device.type == "cuda" else [], enabled=self._runs_own_code
+            ):
+                if self._runs_own_code:
+                    torch.manual_seed(seed)
+                yield
         finally:
             for layer in self._dropouts:
                 layer.generator = None

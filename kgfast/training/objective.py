@@ -11,13 +11,14 @@ from torch import Tensor
 
 from kgfast import losses
 from kgfast.graph import KnownTriples
-from kgfast.losses import LOSSES, NegativesFormula
+from kgfast.losses import NegativesFormula
 from kgfast.models import MED
 from kgfast.models.base import SIDES, Model, Side
 from kgfast.ops.differentiable import has_bf16_losses
 from kgfast.rng import Stream, mix
 from kgfast.training.config import Config
 from kgfast.training.data import Batch, Batches, Negatives
+from kgfast.training.own import formula_of, loss_of
 from kgfast.training.processes.placement import ALONE, Placement
 
 
@@ -39,7 +40,7 @@ class Objective(ABC):
         device: torch.device | str = "cpu",
     ) -> None:
         self._loss, self._regularizer = config.loss, config.regularizer
-        self._function = LOSSES[config.loss.name].function
+        self._function = loss_of(config.loss.name)
         self._options = config.loss.hyperparameters() | {"sparse": True}
         if config.loss.precision == "bf16" and not has_bf16_losses(torch.device(device)):
             warnings.warn(
@@ -109,7 +110,7 @@ class NegativeSampling(Objective):
     lazy = True
 
     def _prepare(self, config: Config, hrt: Tensor, num_entities: int) -> None:
-        formula = LOSSES[config.loss.name].formula
+        formula = formula_of(config.loss.name)
         assert issubclass(formula, NegativesFormula)
         self._takes_weights, self._seed = formula.takes_weights, config.seed
         data = config.data

@@ -22,6 +22,7 @@ from kgfast.training.checkpoint.run_graph import RunGraph
 from kgfast.training.config import Config
 from kgfast.training.divergence import first_bad_row
 from kgfast.training.loop import InFolder, Run
+from kgfast.training.own import follow
 from kgfast.training.processes.choice import placed
 from kgfast.training.schedule import Deadline
 
@@ -131,7 +132,8 @@ class Trainer:
     Raises
     ------
     ValueError, FileNotFoundError
-        If the dataset is missing, a file of it malformed, or the device does not exist.
+        If the dataset is missing, a file of it malformed, or the device does not exist; if a model
+        or loss of the user's own cannot be imported or does not take its options.
 
     Examples
     --------
@@ -174,6 +176,7 @@ class Trainer:
                     f"train.table_folder: files are mapped into the memory of the CPU; device is "
                     f"{self.device}"
                 )
+            follow(config, trust=True)
             self.dataset = load_dataset(config) if dataset is None else dataset
             placement.check(config, self.dataset, self.device)
             sizes = self.dataset.num_entities, self.dataset.num_relations

@@ -84,7 +84,7 @@ def test_the_best_of_all_facts(trained):
     assert len(lines_of("predict", trained, "--all", "--include-known", "--k", 999)) == 12 * 2 * 12
 
 
-@pytest.mark.parametrize("suffix", ["csv", "tsv", "parquet"])
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl", "parquet"])
 @pytest.mark.parametrize("words", [["--all"], ["--tail", "e1", "--relation", "next"]], ids=len)
 def test_files(trained, tmp_path, suffix, words):
     path = tmp_path / f"facts.{suffix}"
@@ -93,6 +93,10 @@ def test_files(trained, tmp_path, suffix, words):
     assert (result.exit_code, result.stdout.strip()) == (0, str(path))
     if suffix == "parquet":
         rows = pytest.importorskip("pyarrow.parquet").read_table(path).to_pylist()
+    elif suffix == "jsonl":
+        rows = list(map(json.loads, path.read_text().splitlines()))
+        own = [{key: it for key, it in row.items() if key not in ("query", "rank")} for row in rows]
+        assert own == found
     else:
         with path.open(newline="") as file:
             rows = list(csv.DictReader(file, delimiter="," if suffix == "csv" else "\t"))
@@ -342,15 +346,26 @@ def test_tables_that_are_none(trained, tmp_path):
     ("words", "message"),
     [
         (["--all", "--dim", 2], "--dim goes with queries, not with --all"),
-        (["--all", "--exclude", "e1"], "--exclude and --exclude-anchor go with queries"),
-        (["--all", "--exclude-anchor"], "--exclude and --exclude-anchor go with queries"),
+        (["--all", "--exclude", "e1"], "--exclude goes with queries, not with --all"),
+        (["--all", "--exclude-anchor"], "--exclude-anchor goes with queries, not with --all"),
+        (["--all", "--dim", 0], "--dim goes with queries, not with --all"),
+        (["--all", "--queries", "a"], "--queries goes with queries, not with --all"),
+        (["--all", "--types", "train"], "--types goes with queries, not with --all"),
+        (["--all", "--candidates", "a"], "--candidates goes with queries, not with --all"),
+        (["--queries", "a", "--head", "e1"], "give --queries, or --head, --relation, --tail"),
+        (["--all", "--known", "a", "--include-known"], "give --known or --include-known"),
+        (["--queries", "a", "--types", "a", "--candidates", "b"], "--candidates or --types"),
+        (["--queries", "none.tsv"], "none.tsv: no such file"),
+        (["--queries", "none.parquet"], "none.parquet: no such file"),
+        (["--all", "--known", "none"], "none"),
+        (["--all", "--out", "a.jsonl", "--safe-cells"], "JSON holds no formulas"),
         (
             ["--head", "e1", "--relation", "next", "--exclude", "e1", "--exclude-anchor"],
             "give --exclude or --exclude-anchor, not both",
         ),
         (["--head", "e1", "--relation", "next", "--exclude", "e99"], "--exclude: unknown name"),
         (["--all", "--index", "a"], "--index goes with queries, not with --all"),
-        (["--all", "--out", "facts.xlsx"], "facts.xlsx: must end in .csv, .tsv, .parquet"),
+        (["--all", "--out", "facts.xlsx"], "facts.xlsx: must end in .csv, .tsv, .jsonl, .parquet"),
         (["--all", "--out", "facts"], "got no suffix"),
         (["--head", "e1", "--tail", "e2", "--relation", "next"], "--all the best facts"),
         (["--all", "--head", "e99"], "--head: unknown name 'e99'"),

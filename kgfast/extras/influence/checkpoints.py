@@ -14,7 +14,7 @@ from torch import Tensor
 from kgfast.extras.influence.training_examples import Mode
 from kgfast.models import Model, check_model
 from kgfast.text import shown
-from kgfast.training import Config, RunFolder, RunGraph, Vocabularies, model_of, read_rows
+from kgfast.training import Config, RunFolder, RunGraph, Vocabularies, follow, model_of, read_rows
 from kgfast.training.config import LossConfig, losses_of
 
 _LOSSES = {mode: losses_of(mode) for mode in ("negative", "1vsall", "kvsall")}
@@ -62,9 +62,10 @@ def stages_of(
     mode: Mode | None,
     rates: Sequence[float] | None,
     device: torch.device | str,
+    trust: bool,
 ) -> Stages:
     """Read the checkpoints of :func:`tracin` and check them against each other."""
-    found = list(_each(checkpoints, device))
+    found = list(_each(checkpoints, device, trust))
     if not found:
         raise ValueError("checkpoints: there are none")
     for other in found[1:]:
@@ -73,17 +74,17 @@ def stages_of(
     return Stages(found, _rates_of(found, rates), chosen, of_mode)
 
 
-def _each(checkpoints: Any, device: torch.device | str) -> Iterable[Checkpoint]:
+def _each(checkpoints: Any, device: torch.device | str, trust: bool) -> Iterable[Checkpoint]:
     if isinstance(checkpoints, str | os.PathLike):
         path = Path(checkpoints)
         if not path.is_dir():
-            yield _of_file(path, device)
+            yield _of_file(path, device, trust)
             return
         for file in _files_of(RunFolder(path)):
-            yield _of_file(file, device)
+            yield _of_file(file, device, trust)
     elif isinstance(checkpoints, list | tuple):
         for one in checkpoints:
-            yield from _each(one, device)
+            yield from _each(one, device, trust)
     else:
         check_model(checkpoints, "dim")
         sizes = int(checkpoints.num_entities), int(checkpoints.num_relations)
@@ -103,7 +104,7 @@ def _files_of(folder: RunFolder) -> list[Path]:
     raise FileNotFoundError(f"{folder.path} holds no checkpoint")
 
 
-def _of_file(path: Path, device: torch.device | str) -> Checkpoint:
+def _of_file(path: Path, device: torch.device | str, trust: bool) -> Checkpoint:
     folder = RunFolder(path.parent)
     tensors, meta = folder.load(path)
     graph = folder.load_graph()
@@ -115,6 +116,7 @@ def _of_file(path: Path, device: torch.device | str) -> Checkpoint:
     if meta.get("graph", graph.rows) != graph.rows:
         raise ValueError(f"{path}: its rows belong to other names than those of {folder.graph}")
     config, step = Config.from_dict(meta["config"]), int(meta["step"])
+    follow(config, trust=trust)
     names = Vocabularies(graph.entities, graph.relations)
     state = {name: it for name, it in tensors.items() if name.startswith("model.")}
 

@@ -20,11 +20,11 @@ from kgfast.extras.influence.checkpoints import Origin
 from kgfast.extras.influence.query_side import Asker
 from kgfast.extras.influence.training_examples import ExampleQueries
 from kgfast.graph import KnownTriples
-from kgfast.losses import LOSSES, NegativesFormula, with_gamma
+from kgfast.losses import NegativesFormula, with_gamma
 from kgfast.models import MED, SIDES, Candidates, Side, candidates_at, queries_at
 from kgfast.rng import Stream, mix
 from kgfast.text import shown
-from kgfast.training import Batch, Negatives, NegativeSampling, asked_of
+from kgfast.training import Batch, Negatives, NegativeSampling, asked_of, formula_of
 from kgfast.training.config import LossConfig
 
 _NUMBERS = 1 << 21  # numbers in gradients of rows that are in memory at once
@@ -148,7 +148,7 @@ class Replay:
 
 
 def _formula(loss: LossConfig, mask: Tensor | None = None) -> NegativesFormula:
-    formula = LOSSES[loss.name].formula
+    formula = formula_of(loss.name)
     assert issubclass(formula, NegativesFormula)
     return formula(mask=mask, **loss.hyperparameters())
 

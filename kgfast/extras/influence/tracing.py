@@ -58,6 +58,7 @@ def tracin(
     restart: Path_ | None = None,
     device: torch.device | str = "cpu",
     progress: bool = False,
+    trust: bool = False,
 ) -> Influences:
     """Compute influences of training examples on test triples, and the strongest of each.
 
@@ -98,6 +99,8 @@ def tracin(
         Device of models that are read from files.
     progress : bool
         Show a progress bar.
+    trust : bool
+        As of :func:`kgfast.load_run`.
 
     Returns
     -------
@@ -120,7 +123,7 @@ def tracin(
     >>> found.ids.tolist()  # itself
     [[0]]
     """
-    stages = stages_of(checkpoints, loss, mode, rates, device)
+    stages = stages_of(checkpoints, loss, mode, rates, device, trust)
     if isinstance(k, bool) or not isinstance(k, int) or k < 1:
         raise ValueError(f"k must be a whole number of at least 1; got {shown(k)}")
     if side not in SIDES:
@@ -172,6 +175,7 @@ def self_influence(
     parameters: Literal["entity", "all"] = "entity",
     device: torch.device | str = "cpu",
     progress: bool = False,
+    trust: bool = False,
 ) -> Tensor:
     """Compute the influence of each training example on itself.
 
@@ -179,7 +183,7 @@ def self_influence(
 
     Parameters
     ----------
-    checkpoints, train, loss, mode, rates, parameters, device, progress
+    checkpoints, train, loss, mode, rates, parameters, device, progress, trust
         See :func:`tracin`.
 
     Returns
@@ -199,7 +203,7 @@ def self_influence(
     >>> self_influence(model, torch.tensor([[0, 0, 1]]), loss="bce", rates=[0.1]).shape
     torch.Size([2])
     """
-    stages = stages_of(checkpoints, loss, mode, rates, device)
+    stages = stages_of(checkpoints, loss, mode, rates, device, trust)
     sources = _Checkpoints(stages, parameters)
     examples = Examples.of(sources.triples("train", train), stages.mode)
     total = torch.zeros(len(examples), dtype=sources.dtype, device=sources.device)

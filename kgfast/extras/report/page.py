@@ -7,6 +7,7 @@ network address.
 import base64
 import hashlib
 import os
+import re
 from collections.abc import Sequence
 from datetime import timedelta
 from importlib.resources import files
@@ -41,6 +42,7 @@ def write_report(
     device: torch.device | str | None = "cpu",
     overrides: Sequence[str] | None = None,
     samples: int = 1000,
+    trust: bool = False,
 ) -> Path:
     """Rank a split with a trained model and write a report of one page.
 
@@ -56,7 +58,7 @@ def write_report(
         Where to write; ``<run>/report.html`` by default.
     split : {"test", "valid"}
         The split to rank.
-    data, checkpoint, device, overrides
+    data, checkpoint, device, overrides, trust
         See :func:`kgfast.load_run`. The data must exist.
     samples : int
         Samples of the bootstrap that makes the intervals.
@@ -77,7 +79,9 @@ def write_report(
     jinja2 = needed("jinja2", "kgfast report")
     needed("matplotlib", "kgfast report")
     folder = RunFolder(run)
-    loaded = load_run(run, data, checkpoint=checkpoint, device=device, overrides=overrides)
+    loaded = load_run(
+        run, data, checkpoint=checkpoint, device=device, overrides=overrides, trust=trust
+    )
     results = loaded.ranks(split)
     dim, ranks = (None, results) if isinstance(results, Ranks) else max(results.items())
     widths = {} if isinstance(results, Ranks) else results
@@ -89,6 +93,7 @@ def write_report(
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, finalize=_without_controls
     )
+    environment.filters["breakable"] = lambda text: _breakable(jinja2.filters.escape(escaped(text)))
     page: str = environment.from_string(_resource("page.html.jinja")).render(
         title=folder.path.resolve().name,
         facts=_facts(folder, loaded, ranks, split, checkpoint),
@@ -201,6 +206,11 @@ def _number(metric: str, value: float) -> str:
 def _without_controls(value: Any) -> Any:
     """Escape control characters of text; Markup is escaped already."""
     return escaped(value) if type(value) is str else value
+
+
+def _breakable(markup: Any) -> Any:
+    """Allow lines to break after the signs that join the words of a name."""
+    return type(markup)(re.sub(r"(?<=[^\W_]{2})([_/.]+)(?=\w\w)", r"\1<wbr>", str(markup)))
 
 
 def _resource(name: str) -> str:

@@ -4,7 +4,7 @@
 the contradictions, :mod:`schema` the whole, :mod:`files` and :mod:`errors` files and messages.
 """
 
-from kgfast.training.config.fields import losses_of
+from kgfast.training.config.fields import is_own, losses_of
 from kgfast.training.config.files import IGNORED, assigned
 from kgfast.training.config.schema import Config, may_change
 from kgfast.training.config.search import RangeConfig, SearchConfig
@@ -17,6 +17,7 @@ __all__ = [
     "RangeConfig",
     "SearchConfig",
     "assigned",
+    "is_own",
     "losses_of",
     "may_change",
 ]

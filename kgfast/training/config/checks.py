@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from kgfast.losses import LOSSES
-from kgfast.training.config.fields import losses_of
+from kgfast.training.config.fields import is_own, losses_of
 from kgfast.training.config.sections import OPTIONS, Sections
 
 _FITTING = {  # models by penalty
@@ -32,7 +32,7 @@ def _of_rscf(config: Sections) -> Iterator[str]:
         if model.rscf_relation_transform is not None:
             yield "model.rscf_relation_transform: needs model.use_rscf"
         return
-    if model.name in ("conve", "cp", "rescal"):
+    if model.name not in ("rotate", "transe", "distmult", "complex"):
         yield f"model.use_rscf: goes with rotate, transe, distmult and complex; got {model.name}"
     elif model.name in ("distmult", "complex"):
         if model.rscf_relation_transform:
@@ -85,6 +85,11 @@ def _of_the_model(config: Sections) -> Iterator[str]:
     if model.norm is not None and model.norm not in allowed:
         what = f"must be one of {', '.join(allowed)}" if allowed else "does not exist"
         yield f"model.norm: {what} for {model.name}; got {model.norm}"
+    if is_own(model.name):
+        for key in _changed(model, ("gamma",)):
+            yield f"model.{key}: give {model.name} its own by model.options"
+    elif model.options:
+        yield f"model.options: only a model of your own has them; model.name is {model.name}"
     if model.init_range is not None and model.init_std is not None:
         yield "model.init_std: model.init_range says how entries start already; leave one out"
     if model.name == "conve" and model.reciprocal:
@@ -135,7 +140,10 @@ def _of_the_mode(config: Sections) -> Iterator[str]:
         keys = ("neg_size", "negatives", "filter_negatives", "subsampling")
         for key in _changed(config.data, keys):
             yield f"data.{key}: train.mode {mode} draws no negatives; leave it out"
-    if config.loss.name not in losses_of(mode):
+    if is_own(config.loss.name):
+        if mode != "negative":
+            yield f"loss.name: {config.loss.name} goes with train.mode negative; got {mode}"
+    elif config.loss.name not in losses_of(mode):
         allowed = ", ".join(losses_of(mode))
         yield f"loss.name: must be one of {allowed} with train.mode {mode}; got {config.loss.name}"
     if config.model.name == "conve" and mode == "negative":
@@ -149,6 +157,8 @@ def _of_the_loss(config: Sections) -> Iterator[str]:
         if owners and loss.name not in owners:
             has = "has" if len(owners) == 1 else "have"
             yield f"loss.{key}: only {' and '.join(owners)} {has} it; loss.name is {loss.name}"
+    if loss.options and not is_own(loss.name):
+        yield f"loss.options: only a loss of your own has them; loss.name is {loss.name}"
     if loss.precision != "float32" and config.model.name in _NORMS:
         model = config.model.name
         yield (

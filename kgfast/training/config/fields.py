@@ -1,12 +1,15 @@
 """Types of the values of a config: numbers that YAML reads as text, names in any case."""
 
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, JsonValue, PlainSerializer, WrapValidator
+from pydantic_core import PydanticCustomError
 
 from kgfast.losses import LOSSES, EntitiesFormula
 
+_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 _NUMBER = re.compile(r"[+-]?(\d[\d_]*\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
@@ -25,6 +28,27 @@ def _lower(value: Any) -> Any:
     return value.lower() if isinstance(value, str) else value
 
 
+def _path_or(value: Any, among: Callable[[Any], Any]) -> Any:
+    """Return an import path as it is, and another name if it is among those of kgfast."""
+    if not isinstance(value, str) or not (is_own(value) or "." in value):
+        return among(value)
+    if _PATH.fullmatch(value):
+        return value
+    raise PydanticCustomError("import_path", "must be an import path such as my.module:MyClass")
+
+
+def is_own(name: str) -> bool:
+    """Return whether a model or a loss is the user's own, named by its import path."""
+    return ":" in name
+
+
+def _scientific(value: Any) -> Any:
+    """Turn options such as ``1e-3`` into numbers."""
+    if not isinstance(value, dict):
+        return value
+    return {key: _number(it) if "e" in str(it).lower() else it for key, it in value.items()}
+
+
 def _off(value: Any) -> Any:
     return 0.0 if value is None else value
 
@@ -38,16 +62,18 @@ TwoOrMore = Annotated[int, BeforeValidator(_whole), Field(ge=2)]
 CountOrZero = Annotated[int, BeforeValidator(_whole), Field(ge=0)]
 NonNegativeOrOff = Annotated[NonNegative, BeforeValidator(_off)]
 Word = BeforeValidator(_lower)
+_Own = (WrapValidator(_path_or), PlainSerializer(str))  # or an import path
+Options = Annotated[dict[str, JsonValue], BeforeValidator(_scientific)]
 
 ModelName = Annotated[
-    Literal["rotate", "transe", "distmult", "complex", "conve", "cp", "rescal"], Word
+    Literal["rotate", "transe", "distmult", "complex", "conve", "cp", "rescal"], Word, *_Own
 ]
 Mode = Annotated[Literal["negative", "1vsall", "kvsall"], Word]
 _NAMES = tuple(name for name, loss in LOSSES.items() if loss.formula.over != "crops")
 if TYPE_CHECKING:
     LossName = str
 else:
-    LossName = Annotated[Literal[_NAMES], Word]
+    LossName = Annotated[Literal[_NAMES], Word, *_Own]
 OptimName = Annotated[Literal["row_adam", "adam", "row_adagrad", "adagrad", "sgd"], Word]
 SchedName = Annotated[Literal["constant", "step", "linear", "cosine", "plateau"], Word]
 Metric = Annotated[Literal["mrr", "mr", "hits@1", "hits@3", "hits@10", "amr", "amri"], Word]

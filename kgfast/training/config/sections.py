@@ -19,9 +19,11 @@ from kgfast.training.config.fields import (
     NonNegativeOrOff,
     Number,
     OptimName,
+    Options,
     Positive,
     SchedName,
     Word,
+    is_own,
 )
 
 
@@ -91,7 +93,7 @@ class ModelConfig(Section):
     Attributes
     ----------
     name : {"rotate", "transe", "distmult", "complex", "conve", "cp", "rescal"}
-        The model.
+        The model; or the import path ``my.module:MyModel`` of your own (docs/own_model.md).
     base_dim : int
         ``dim`` of the model: complex dimensions for rotate and complex, of each half for cp.
     gamma : float
@@ -114,6 +116,8 @@ class ModelConfig(Section):
         For conve: rows are reshaped to ``embedding_height x (base_dim / embedding_height)``.
     channels, kernel_size, input_dropout, feature_dropout, hidden_dropout, initial_bias
         For conve: the options of :class:`kgfast.ConvE`.
+    options : mapping
+        For a model of your own: the keyword arguments of its ``init`` beside ``seed``.
     """
 
     name: ModelName
@@ -132,6 +136,7 @@ class ModelConfig(Section):
     feature_dropout: Fraction = 0.2
     hidden_dropout: Fraction = 0.3
     initial_bias: Number = 0.0
+    options: Options = {}
 
     @property
     def has_inverses(self) -> bool:
@@ -283,7 +288,8 @@ class LossConfig(Section):
     ----------
     name : {"nssa", "margin", "logistic", "bce", "cross_entropy"}
         The first three for ``train.mode: negative``; bce for 1vsall and kvsall, cross_entropy for
-        1vsall.
+        1vsall. Or the import path ``my.module:MyLoss`` of your own for ``train.mode: negative``
+        (docs/own_model.md).
     alpha : float
         For nssa: the adversarial temperature.
     margin : float
@@ -299,6 +305,8 @@ class LossConfig(Section):
     relation_weight : float
         Weight of relation prediction beside the loss (Chen et al. 2021), for every model but conve:
         the cross entropy of the relation of a triple, given its head and tail. 0: off.
+    options : mapping
+        For a loss of your own: its hyperparameters.
     """
 
     name: LossName = "nssa"
@@ -308,9 +316,12 @@ class LossConfig(Section):
     smoothing_style: Annotated[Literal["torch", "conve", "pykeen"], Word] = "torch"
     precision: Annotated[Literal["float32", "bf16"], Word] = "float32"
     relation_weight: NonNegative = 0.0
+    options: Options = {}
 
     def hyperparameters(self) -> dict[str, Any]:
         """Return the hyperparameters of the formula of the loss."""
+        if is_own(self.name):
+            return dict(self.options)
         return {key: getattr(self, key) for key in LOSSES[self.name].formula.hyperparameters()}
 
 

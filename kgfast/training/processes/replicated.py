@@ -17,7 +17,7 @@ from kgfast.models import MED, Model
 from kgfast.ops.dispatch import backend_for, get_backend, serving
 from kgfast.storage import digest
 from kgfast.training.checkpoint.run_graph import RunGraph
-from kgfast.training.config import Config
+from kgfast.training.config import Config, is_own
 from kgfast.training.processes.crew import Crew
 from kgfast.training.processes.placement import Placement, RankResult
 from kgfast.training.processes.shared import SharedBackend
@@ -109,6 +109,11 @@ def _check_trainable(config: Config) -> None:
     if config.model.name == "cp":
         raise ValueError(
             "model.name: cp is ranked by halves of its rows, which shards do not hand out; use "
+            "distributed.tables=replicated"
+        )
+    if is_own(config.model.name):
+        raise ValueError(
+            "model.name: shards hand out rows for kgfast's own models alone; use "
             "distributed.tables=replicated"
         )
     if config.med is not None and config.med.crop == "split":

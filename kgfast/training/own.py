@@ -1,0 +1,122 @@
+"""Models and losses of the user's own, which a config names by import path: ``module:Name``.
+
+Importing a module runs its code, so :func:`follow` alone imports, for a caller who says that the
+config is trusted; all others take the classes that it followed.
+"""
+
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from torch import Tensor
+
+from kgfast.graph import did_you_mean
+from kgfast.losses import LOSSES, NegativesFormula
+from kgfast.losses.formula import LossFormula, Reducing
+from kgfast.losses.sampled import sampled_loss
+from kgfast.models import Model
+from kgfast.training.config import Config, is_own
+
+_FOLLOWED: dict[str, Any] = {}
+
+
+def follow(config: Config, *, trust: bool) -> None:
+    """Import the model and the loss that a config names by import path.
+
+    Raises
+    ------
+    ValueError
+        If there is one and ``trust`` is False; if there is no such module or name, the name is not
+        a class of the right kind, or its options do not fit.
+    """
+    model, loss = config.model, config.loss
+    named = [(key, it.name) for key, it in (("model", model), ("loss", loss)) if is_own(it.name)]
+    for key, name in named:
+        if not trust:
+            raise ValueError(_refused(key, name))
+    for key, name in named:
+        if key == "model":
+            cls = _imported(key, name, Model, "kgfast.Model")
+            if not callable(getattr(cls, "init", None)):
+                raise ValueError(
+                    f"model.name: {name} needs a classmethod init(num_entities, num_relations, "
+                    "dim, *, seed, **options) that makes a fresh model"
+                )
+            _fit(key, name, inspect.signature(cls.init).bind, 1, 1, 1, seed=0, **model.options)
+        else:
+            cls = _imported(key, name, NegativesFormula, "kgfast.losses.NegativesFormula")
+            _fit(key, name, cls, **loss.options)
+        _FOLLOWED[name] = cls
+
+
+def own_class(key: str, name: str) -> Any:
+    """Return a class that was followed; raise a ValueError for another one."""
+    if name not in _FOLLOWED:
+        raise ValueError(_refused(key, name))
+    return _FOLLOWED[name]
+
+
+def formula_of(name: str) -> type[LossFormula]:
+    """Return the formula of a loss of a config."""
+    formula: type[LossFormula] = own_class("loss", name) if is_own(name) else LOSSES[name].formula
+    return formula
+
+
+def loss_of(name: str) -> Callable[..., Tensor]:
+    """Return the function of a loss of a config, as those of :mod:`kgfast.losses`."""
+    if not is_own(name):
+        return LOSSES[name].function
+    formula: type[NegativesFormula] = own_class("loss", name)
+
+    def loss(model: Any, triples: Any, negatives: Tensor, **given: Any) -> Tensor:
+        side, sparse, weights = (given.pop(key, None) for key in ("side", "sparse", "weights"))
+        own = formula(**given)
+        how = Reducing("mean", weights)
+        return sampled_loss(model, triples, negatives, side, own, how, sparse=sparse)
+
+    return loss
+
+
+def _refused(key: str, name: str) -> str:
+    return (
+        f"{key}.name: {name} is code of its own, which only training runs unasked; if you trust "
+        "who wrote it, say so with --trust (in Python trust=True)"
+    )
+
+
+def _imported(key: str, path: str, base: type, base_name: str) -> type[Any]:
+    """Import a class; modules are looked for in the current folder, too."""
+    module_name, _, name = path.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = import_module(module_name)
+    except ModuleNotFoundError as error:
+        if not f"{module_name}.".startswith(f"{error.name}."):
+            raise  # of another module, which this one imports
+        raise ValueError(
+            f"{key}.name: {path}: there is no module {error.name}, neither in {os.getcwd()} nor "
+            "where Python looks (PYTHONPATH)"
+        ) from None
+    cls: Any = getattr(module, name, None)
+    if cls is None:
+        held = [own for own, it in vars(module).items() if isinstance(it, type)]
+        raise ValueError(
+            f"{key}.name: module {module_name} has no {name}{did_you_mean(name, held)}"
+        )
+    if not (isinstance(cls, type) and issubclass(cls, base)):
+        raise ValueError(f"{key}.name: {path} must be a class that extends {base_name}")
+    if inspect.isabstract(cls):
+        missing = ", ".join(sorted(cls.__abstractmethods__))
+        raise ValueError(f"{key}.name: {path} must implement {missing}")
+    return cls
+
+
+def _fit(key: str, name: str, make: Callable[..., Any], *given: Any, **options: Any) -> None:
+    try:
+        make(*given, **options)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{key}.options: {name} does not take them: {error}") from None

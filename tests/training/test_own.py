@@ -1,0 +1,264 @@
+"""Models and losses of the user's own: docs/own_model.md as its reader walks it, trust, errors."""
+
+import json
+import runpy
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from kgfast import load_run
+from kgfast.cli import app
+from kgfast.extras.influence import self_influence, tracin
+from kgfast.extras.report import write_report
+from kgfast.losses import NegativesFormula
+from kgfast.models import TransE
+from kgfast.training import Config, RunFolder, Trainer, own
+from support.paths import ROOT
+from support.small_runs import assert_same_tensors, config_of, crashing, trainer_of
+from support.snippets import commands, snippets
+
+PAGE = (ROOT / "docs" / "own_model.md").read_text()
+OWN = {
+    "model": {"name": "my_research:Gated", "gamma": 12.0, "options": {"std": 0.2}},
+    "loss": {"name": "my_research:Contrastive", "options": {"temperature": 0.5}},
+}
+
+
+def write_files(folder):
+    """Write each block of the page that begins with the name of its file."""
+    for snippet in snippets(PAGE):
+        name = snippet.code.partition("\n")[0].removeprefix("# ")
+        (folder / name).write_text(snippet.code)
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder with the files of the page, whose module nobody has imported yet."""
+    write_files(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [it for it in sys.path if it])
+    monkeypatch.setattr(own, "_FOLLOWED", {})
+    monkeypatch.delitem(sys.modules, "my_research", raising=False)
+    yield tmp_path
+    sys.modules.pop("my_research", None)
+
+
+@pytest.fixture
+def run(here):
+    """The folder of a run, as someone else finds it who has imported nothing."""
+    trainer_of("run", **OWN, train={"steps": 8, "keep_every": 4}).fit()
+    del sys.modules["my_research"]
+    own._FOLLOWED.clear()
+    return here / "run"
+
+
+def test_the_page_can_be_walked(here):
+    runpy.run_path("make_people.py")
+    said = {}
+    for line in commands(PAGE):
+        sys.modules.pop("my_research", None)
+        words = shlex.split(line)[1:]
+        done = CliRunner().invoke(app, [*words, "--debug"])
+        assert done.exit_code == 0, f"{line}\n{done.output}"
+        said[words[0]] = done.stdout
+        if "--trust" in words:
+            own._FOLLOWED.clear()
+            refused = CliRunner().invoke(app, [it for it in words if it != "--trust"])
+            assert (refused.exit_code, refused.stdout) == (2, "")
+            assert "say so with --trust" in refused.stderr
+    assert list(said) == ["train", "evaluate", "predict", "explain"]
+    mrr = json.loads(Path("runs/own/result.json").read_text())["test"]["mrr"]
+    assert mrr > 0.1
+    assert "person150" in said["predict"]
+
+
+DOORS = {
+    "load_run": lambda path, **given: load_run(path, data=False, **given),
+    "tracin": lambda path, **given: tracin(path, test=[(0, 0, 1)], **given),
+    "self_influence": lambda path, **given: self_influence(path, [(0, 0, 1)], **given),
+}
+
+
+class TestTrust:
+    @pytest.mark.parametrize("door", DOORS)
+    def test_code_is_run_only_where_it_is_trusted(self, run, door):
+        with pytest.raises(
+            ValueError, match=r"model\.name: my_research:Gated.*--trust \(in Python"
+        ):
+            DOORS[door](run)
+        assert "my_research" not in sys.modules
+        if door != "self_influence":
+            DOORS[door](run, trust=True)
+            assert "my_research" in sys.modules
+        with pytest.raises(ValueError, match="--trust"):  # each time anew
+            DOORS[door](run)
+
+    def test_a_report_asks_before_it_loads(self, run):
+        with pytest.raises(ValueError, match="--trust"):
+            write_report(run)
+        assert "my_research" not in sys.modules
+
+    def test_an_override_is_not_trusted_either(self, here):
+        trainer_of("plain", train={"steps": 1}).fit()
+        with pytest.raises(ValueError, match=r"loss\.name: my_research:Contrastive.*--trust"):
+            load_run("plain", data=False, overrides=["loss.name=my_research:Contrastive"])
+        assert "my_research" not in sys.modules
+
+    def test_nothing_imports_but_follow(self, here):
+        config = config_of(**OWN)
+        with pytest.raises(ValueError, match="--trust"):
+            own.loss_of(config.loss.name)
+        with pytest.raises(ValueError, match="--trust"):
+            own.own_class("model", config.model.name)
+        assert "my_research" not in sys.modules
+
+
+def test_a_loaded_run_has_the_model_and_its_numbers(run):
+    loaded = load_run(run, data=False, trust=True)
+    assert type(loaded.model).__name__ == "Gated"
+    state = {f"model.{name}": it for name, it in loaded.model.state_dict().items()}
+    saved, _ = RunFolder(run).load_best()
+    assert_same_tensors(state, {name: saved[name] for name in state})
+    assert "model.gate" in state
+    assert loaded.probabilities(torch.zeros(2)) is None
+
+
+@pytest.mark.parametrize("dropout", [False, True])
+def test_a_resumed_run_has_the_bits_of_an_uninterrupted_one(here, dropout):
+    if dropout:
+        text = Path("my_research.py").read_text()
+        Path("my_research.py").write_text(
+            text.replace(
+                "* self.gate\n", "* nn.functional.dropout(self.gate, training=self.training)\n"
+            )
+        )
+    train = {"steps": 10, "save_every": 2}
+    trainer_of("whole", **OWN, train=train).fit()
+    torch.manual_seed(1)
+    with pytest.raises(MemoryError), crashing(5):
+        trainer_of("cut", **OWN, train=train).fit()
+    torch.rand(3)
+    before = torch.get_rng_state()
+    trainer_of("cut", **OWN, train=train).fit(resume=True)
+    assert torch.equal(torch.get_rng_state(), before)
+    one, two = (RunFolder(name).load_last()[0] for name in ("whole", "cut"))
+    assert_same_tensors(two, one)
+
+
+def test_a_loss_is_the_one_that_it_says(here):
+    """One whose formula is that of margin trains to the same bits."""
+    Path("mine.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from kgfast.losses import MarginFormula\n"
+        "@dataclass(frozen=True, kw_only=True)\n"
+        "class Mine(MarginFormula):\n    def fused(self):\n        return None\n"
+    )
+    of = {}
+    for name, options in (("margin", {"margin": 0.5}), ("mine:Mine", {"options": {"margin": 0.5}})):
+        trainer = trainer_of(loss={"name": name, **options}, train={"steps": 5})
+        trainer.fit()
+        of[name] = trainer.model.entity.detach()
+    torch.testing.assert_close(of["mine:Mine"], of["margin"])
+
+
+def function(): ...
+
+
+class Abstract(TransE):
+    """A model without ``init``."""
+
+    init = None
+
+
+class NotThere(NegativesFormula):
+    """A formula without equations."""
+
+
+MISTAKES = {
+    "model.name: no_such:M: there is no module no_such, neither in": {"name": "no_such:M"},
+    "model.name: module my_research has no Gatde; did you mean": {"name": "my_research:Gatde"},
+    "model.name: os:getcwd must be a class that extends kgfast.Model": {"name": "os:getcwd"},
+    "model.name: my_research:Contrastive must be a class that": {"name": "my_research:Contrastive"},
+    "model.name: kgfast:Model must implement _queries": {"name": "kgfast:Model"},
+    f"model.name: {__name__}:Abstract needs a classmethod init": {"name": f"{__name__}:Abstract"},
+    "model.options: my_research:Gated does not take them: got an unexpected .* 'sdt'": {
+        "name": "my_research:Gated",
+        "options": {"sdt": 1},
+    },
+}
+LOSS_MISTAKES = {
+    "loss.name: my_research:Gated must be a class that extends kgfast.losses": {
+        "name": "my_research:Gated"
+    },
+    f"loss.name: {__name__}:NotThere must implement of_negatives, of_rows": {
+        "name": f"{__name__}:NotThere"
+    },
+    "loss.options: my_research:Contrastive does not take them: .*'temprature'": {
+        "name": "my_research:Contrastive",
+        "options": {"temprature": 1},
+    },
+}
+
+
+@pytest.mark.parametrize(("message", "section"), MISTAKES.items(), ids=range(len(MISTAKES)))
+def test_mistakes_of_models(here, message, section):
+    config = config_of(model={**section, "gamma": 12.0})
+    with pytest.raises(ValueError, match=message):
+        Trainer(config, "run")
+    assert not Path("run").exists()
+
+
+@pytest.mark.parametrize(
+    ("message", "section"), LOSS_MISTAKES.items(), ids=range(len(LOSS_MISTAKES))
+)
+def test_mistakes_of_losses(here, message, section):
+    with pytest.raises(ValueError, match=message):
+        Trainer(config_of(loss=section), "run")
+    assert not Path("run").exists()
+
+
+def test_a_loss_of_the_wrong_shape_is_an_error(here):
+    text = Path("my_research.py").read_text().replace("logits.logsumexp(-1)", "logits")
+    Path("my_research.py").write_text(text)
+    with pytest.raises(
+        ValueError, match=r"of_negatives\(\) of my_research:Contrastive must return"
+    ):
+        trainer_of(loss=OWN["loss"]).fit()
+
+
+def test_a_missing_module_of_the_users_module_is_named(here):
+    Path("my_research.py").write_text("import no_such_thing\n")
+    with pytest.raises(ModuleNotFoundError, match="no_such_thing"):
+        trainer_of(**OWN)
+
+
+@pytest.mark.parametrize(
+    ("message", "sections"),
+    [
+        ("model.name must be an import path", {"model": {"name": "my.research"}}),
+        ("loss.name must be an import path", {"loss": {"name": "a:b:c"}}),
+        ("model.options: only a model of your own", {"model": {"options": {"a": 1}}}),
+        ("loss.options: only a loss of your own", {"loss": {"options": {"a": 1}}}),
+        ("model.gamma: give a:B its own", {"model": {"name": "a:B", "gamma": 5.0}}),
+        ("loss.alpha: only nssa has it; loss.name is a:B", {"loss": {"name": "a:B", "alpha": 2.0}}),
+        ("loss.name: a:B goes with", {"loss": {"name": "a:B"}, "train": {"mode": "1vsall"}}),
+        ("model.use_rscf: goes with rotate, transe", {"model": {"name": "a:B", "use_rscf": True}}),
+    ],
+)  # fmt: skip
+def test_configs(message, sections):
+    with pytest.raises(ValueError, match=message):
+        config_of(**sections)
+
+
+def test_options_are_kept_and_numbers_read(tmp_path):
+    config = config_of(model={"name": "a.b:C", "gamma": 12.0, "options": {"lr": "1e-3", "of": [1]}})
+    config.to_yaml(tmp_path / "c.yaml")
+    again = Config.from_yaml(tmp_path / "c.yaml")
+    assert again == config
+    assert again.model.options == {"lr": 1e-3, "of": [1]}
+    other = config_of(model={"name": "a.b:C", "gamma": 12.0, "options": {"lr": 0.1, "of": [1]}})
+    assert config.training_differences(other) == {"model.options.lr": (1e-3, 0.1)}
