@@ -39,6 +39,13 @@ class Spares:
             self._constants[key] = torch.full(shape, value, dtype=dtype, device=device)
         return self._constants[key]
 
+    def numbers(self, count: int, device: torch.device) -> Tensor:
+        """Return ``0 .. count - 1``, int64, always the same tensor: nobody writes to it."""
+        key = "numbers", count, device
+        if key not in self._constants:
+            self._constants[key] = torch.arange(count, dtype=torch.int64, device=device)
+        return self._constants[key]
+
     def clear(self) -> None:
         """Free the tensors whose values nobody needs."""
         self._held.clear()
@@ -71,6 +78,14 @@ def constant(
     if spares is None:
         return torch.full(shape, value, dtype=dtype, device=device)
     return spares.constant(value, shape, dtype, device)
+
+
+def numbers(count: int, device: torch.device) -> Tensor:
+    """Return ``0 .. count - 1``, int64, only to be read; a CPU keeps none, as its counts differ."""
+    spares = _in_use.get()
+    if spares is None or device.type == "cpu":
+        return torch.arange(count, dtype=torch.int64, device=device)
+    return spares.numbers(count, device)
 
 
 def _kind(tensor: Tensor) -> object:

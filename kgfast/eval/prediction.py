@@ -12,6 +12,7 @@ from kgfast.eval.index import Index, check_index
 from kgfast.eval.one_pass import FileCall
 from kgfast.eval.predictions import Predictions
 from kgfast.eval.rows import local_model
+from kgfast.eval.sources import Found
 from kgfast.graph import KnownTriples
 from kgfast.models import BlockScorer, RankableModel
 from kgfast.ops.unchecked import refuse_unchecked
@@ -110,16 +111,21 @@ def topk(
     allowed = Allowed(known, candidate_ids, exclude)
     search = Search(model, asked, k, allowed, dims, batch_size, pad)
     file = FileCall.of(model, max_memory, partial, (progress, "predicting"))
+    return search.predictions(*found_by(search, file, index, progress))
+
+
+def found_by(
+    search: Search, file: FileCall | None, index: Index | None = None, progress: bool = False
+) -> Found:
+    """Return scores and ids of the best answers; ``file``: of entities that are read in blocks."""
+    model = search.model
     if file is not None and search.side == "relation":
         entities = torch.cat([search.anchors, search.others]).cpu()
         model, file = local_model(model, file.table, entities), None
     with evaluating(model), torch.no_grad():
-        if file is None:
-            source = source_in_memory(model, search.side, search.crop, search.ids, index=index)
-            with progress_bar(progress, "predicting", len(search)) as advance:
-                size = search.size(search.batch_size)
-                scores, best = answers(search, source, size, done=advance)
-        else:
+        if file is not None:
             search.anchors, search.others = search.anchors.cpu(), search.others.cpu()
-            scores, best = answers_of_file(search, file)
-    return search.predictions(scores, best)
+            return answers_of_file(search, file)
+        source = source_in_memory(model, search.side, search.crop, search.ids, index=index)
+        with progress_bar(progress, "predicting", len(search)) as advance:
+            return answers(search, source, search.size(search.batch_size), done=advance)

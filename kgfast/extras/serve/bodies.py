@@ -26,8 +26,8 @@ from kgfast.models import SIDES
 from kgfast.text import shown
 
 ROLES = ("heads", "relations", "tails")
-_GIVEN = {"not": {"type": "null"}}
-_NOT_GIVEN = {"type": "null"}
+_GIVEN: Any = {"not": {"type": "null"}}
+_NOT_GIVEN: Any = {"type": "null"}
 
 
 def _wrong(message: str) -> PydanticCustomError:
