@@ -176,7 +176,8 @@ class _RowsAsModel:
     nested, num_relations = True, 1
 
     def __init__(self, entity: Tensor | Rows, score: str) -> None:
-        self.entity, self.score = entity, score
+        self.entity: Any = entity
+        self.score = score
         self.num_entities, self.dim = len(entity), int(entity.shape[1])
 
     def with_entity(self, entity: Tensor) -> "_RowsAsModel":
