@@ -324,6 +324,15 @@ class TestNegatives:
             assert not fuses_negatives(queries, None, pool, bias.detach().double())
 
 
+def test_an_equation_of_its_own_is_not_fused_as_that_of_its_base() -> None:
+    class Own(losses.NSSAFormula):
+        def of_rows(self, positive, of_negatives):
+            return of_negatives
+
+    assert losses.NSSAFormula.defines_fused
+    assert not Own.defines_fused
+
+
 def recorded(arch, problem: Problem, dim: int = 100) -> list:
     """This project's own kernels, of a value and its gradients, as they are compiled."""
     from kgfast.kernels.negatives import Sampled
