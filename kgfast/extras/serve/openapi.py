@@ -9,7 +9,7 @@ from kgfast import __version__
 from kgfast.extras.serve.bodies import RankBody, ScoreBody, TopkBody
 from kgfast.extras.serve.limits import Limits
 
-_QUESTIONS = {
+_QUESTIONS: dict[str, tuple[type[BaseModel], str]] = {
     "/topk": (TopkBody, "Predict tails, heads or relations, best first"),
     "/rank": (RankBody, "Rank triples among all candidates"),
     "/score": (ScoreBody, "Score triples"),
