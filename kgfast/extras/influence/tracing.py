@@ -150,10 +150,10 @@ def tracin(
     seen, is_over = 0, False
     with progress_bar(progress, "Influences", len(examples) * len(stages.checkpoints)) as advance:
         for number, (ids, queries) in enumerate(examples.chunks(size)):
-            if is_over:
-                matrix.write(ids, torch.full((len(others), len(ids)), torch.nan))
-                continue
             total = torch.zeros(len(others), len(queries), dtype=dtype, device=hrt.device)
+            if is_over:
+                matrix.write(ids, total.fill_(torch.nan))
+                continue
             for place, rate in enumerate(stages.rates):
                 advance(len(queries))
                 step = number * len(stages.rates) + place + 1

@@ -128,7 +128,8 @@ def _ranks_in_time(loaded: LoadedRun, split: str, limit: TimeLimit) -> Ranks | d
     if dataset is None:
         return loaded.ranks(split)  # raises an error that names the data
     triples, known = dataset.split(split), dataset.known()
-    shuffled = torch.randperm(len(triples), generator=torch.Generator().manual_seed(0))
+    draw = torch.Generator().manual_seed(0)
+    shuffled = torch.randperm(len(triples), generator=draw, dtype=torch.int64, device="cpu")
     parts: list[Any] = []
     done, size = 0, _FIRST_PART
     while not parts or (done < len(triples) and size > 0):
