@@ -74,8 +74,11 @@ def explain(
         from kgfast.training import RunFolder
         from kgfast.training.build import device_of
         from kgfast.training.loading import names_of_run
+        from kgfast.training.saved import holds_tables
 
         check_out(out, safe_cells=safe_cells)
+        if holds_tables(run):
+            raise ValueError(f"{run} holds tables, not a run: nobody knows how it was trained")
         folder = RunFolder(run)
         config = folder.read_config()
         device = device_of(config)

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+import kgfast
 from kgfast.cli import explanation
 from kgfast.datasets import synthetic
 from kgfast.extras.influence import tracin
@@ -114,6 +115,20 @@ def test_mistakes_take_a_line(trained, words, names, message):
     (line,) = result.stderr.splitlines()
     assert line.startswith("error: ")
     assert message in line
+
+
+@pytest.mark.parametrize("entities", [None, ["ann", "bob", "eve"]])
+def test_a_saved_model_was_not_trained_here(tmp_path, entities):
+    """With names of entities or without: no triples and no loss are known of it."""
+    model = kgfast.TransE.init(3, 2, dim=4, seed=0)
+    kgfast.save(model, tmp_path / "saved", entities=entities)
+    held = kgfast.load_run(tmp_path / "saved").vocabulary
+    assert held == (None if entities is None else (kgfast.Vocabulary(entities), None))
+    result = explained(tmp_path / "saved", names=("ann", 0, "bob"))
+    assert result.exit_code == 2, result.output
+    (line,) = result.stderr.splitlines()
+    assert "saved holds tables, not a run" in line
+    assert "nobody knows how it was trained" in line
 
 
 def test_a_folder_without_a_run(tmp_path):
