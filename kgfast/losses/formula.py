@@ -8,7 +8,8 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from kgfast.kernels.negatives import NegativeLoss, Reduction
+from kgfast.kernels.negatives import NegativeLoss
+from kgfast.kernels.negatives import Reduction as Reduction
 from kgfast.ops.checks import check_device, check_precision, check_tensor
 from kgfast.ops.losses import check_smoothing
 

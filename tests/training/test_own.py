@@ -17,6 +17,7 @@ from kgfast.extras.influence import self_influence, tracin
 from kgfast.extras.serve import running
 from kgfast.losses import NegativesFormula
 from kgfast.models import TransE
+from kgfast.ops.checks import safe_ids
 from kgfast.training import Config, RunFolder, Trainer, own
 from support.paths import ROOT
 from support.small_runs import (
@@ -185,6 +186,23 @@ def test_a_resumed_run_has_the_bits_of_an_uninterrupted_one(here, dropout):
     assert torch.equal(torch.get_rng_state(), before)
     one, two = (RunFolder(name).load_last()[0] for name in ("whole", "cut"))
     assert_same_tensors(two, one)
+
+
+def test_ids_of_own_code_are_forced_where_nothing_is_waited_for(here, monkeypatch):
+    """kgfast checked those of the batch alone, and a GPU would read whatever stands there."""
+    trainer, seen = trainer_of(**OWN), []
+    formula = sys.modules["my_research"].Contrastive
+    of_negatives = formula.of_negatives
+
+    def noted(self, *scores):
+        seen.append(safe_ids("ids", torch.tensor([0, 9]), 2).tolist())
+        return of_negatives(self, *scores)
+
+    monkeypatch.setattr(formula, "of_negatives", noted)
+    with trainer.opened() as run:
+        run._is_deferred = True
+        run.make_step()
+    assert seen == [[0, 1]]
 
 
 def test_a_loss_is_the_one_that_it_says(here):

@@ -229,8 +229,9 @@ class TestNegatives:
         problem = Problem("l1", "logistic", pool=pool, width=9)
         problem.bias[problem.rows - 1] = -torch.inf
         monkeypatch.setattr("kgfast.ops.run.name_not_finite", lambda *_: pytest.fail("looked"))
-        for found in problem.made():
-            assert bool((found.isfinite() | (found == -torch.inf)).all())
+        for reduction in ("none", "mean"):
+            for found in problem.reduced(reduction).made():
+                assert bool((found.isfinite() | (found == -torch.inf)).all())
 
     @pytest.mark.parametrize(
         ("score", "pool"),
