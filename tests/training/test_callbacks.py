@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from kgfast import load_run
-from kgfast.training import Callback, RunFolder
+from kgfast.training import Callback, RunFolder, Trainer
 from kgfast.training.logs import read_rows
 from kgfast.training.loop import Run
 from support.gloo import run_together, values
 from support.paths import ROOT
-from support.small_runs import assert_same_tensors, crashing, trainer_of
+from support.small_runs import GRAPH, assert_same_tensors, config_of, crashing, trainer_of
 from support.snippets import snippets
 from support.trained_together import Heard, heard_together
 
@@ -38,6 +38,12 @@ def test_callbacks_hear_what_the_log_has_and_the_result(tmp_path, med):
     assert {name for name, row in rows if "loss" in row} == {"step"}
     assert (last, ended) == ("end", result)
     assert [name for name, _ in heard.calls].count("end") == 1
+
+
+def test_callbacks_may_come_from_an_iterator():
+    heard = Heard()
+    Trainer(config_of(train=TRAIN), dataset=GRAPH, progress=False, callbacks=iter([heard])).fit()
+    assert heard.calls
 
 
 def test_callbacks_hear_without_a_folder():
@@ -91,6 +97,13 @@ def test_a_run_whose_callback_raised_goes_on_where_it_was(tmp_path, failing):
     assert_same_tensors(*states)
 
 
+def test_an_exception_is_raised_where_a_run_pauses(tmp_path):
+    made = trainer(tmp_path)
+    with made.opened() as run, pytest.raises(ConnectionError, match="the tracker is away"):
+        run.train(lambda: run.state.step == 2, [Heard(("step", 2))])
+    assert RunFolder(tmp_path).load_last()[1]["step"] == 2
+
+
 def test_a_resumed_run_calls_on(tmp_path):
     with pytest.raises(MemoryError), crashing(7):
         trainer(tmp_path, save_every=3).fit()
@@ -109,9 +122,6 @@ def test_an_end_that_raised_is_called_again(tmp_path):
 
 
 def test_what_is_no_callback_is_an_error():
-    from kgfast.training import Trainer
-    from support.small_runs import GRAPH, config_of
-
     with pytest.raises(TypeError, match=r"must be kgfast\.training\.Callback; got function"):
         Trainer(config_of(), dataset=GRAPH, callbacks=[lambda row: None])
 

@@ -1,15 +1,15 @@
 """The document ``/openapi.json``: the endpoints, and the models that check their requests."""
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel
-from pydantic.json_schema import JsonSchemaMode, models_json_schema
+from pydantic.json_schema import models_json_schema
 
 from kgfast import __version__
 from kgfast.extras.serve.bodies import RankBody, ScoreBody, TopkBody
 from kgfast.extras.serve.limits import Limits
 
-_QUESTIONS = {
+_QUESTIONS: dict[str, tuple[type[BaseModel], str]] = {
     "/topk": (TopkBody, "Predict tails, heads or relations, best first"),
     "/rank": (RankBody, "Rank triples among all candidates"),
     "/score": (ScoreBody, "Score triples"),
@@ -32,7 +32,7 @@ _REFUSED = {
 
 def openapi(limits: Limits) -> dict[str, Any]:
     """Return the description of the server by OpenAPI 3.1."""
-    models: list[tuple[type[BaseModel], JsonSchemaMode]] = [
+    models: list[tuple[type[BaseModel], Literal["validation"]]] = [
         (model, "validation") for model, _ in _QUESTIONS.values()
     ]
     _, found = models_json_schema(models, ref_template="#/components/schemas/{model}")
