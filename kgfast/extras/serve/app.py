@@ -26,9 +26,9 @@ from kgfast.extras.serve.hosts import OwnHosts, names_of
 from kgfast.extras.serve.latency import Metrics
 from kgfast.extras.serve.limits import Limits
 from kgfast.extras.serve.openapi import openapi
-from kgfast.extras.serve.page import page
 from kgfast.extras.serve.questions import Question, Reader
 from kgfast.extras.serve.refusals import Refused, UnknownName
+from kgfast.extras.serve.start_page import page
 from kgfast.text import escaped
 
 logger = logging.getLogger("kgfast.extras.serve")

@@ -8,7 +8,7 @@ from importlib.resources import files
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-_PAGE = files("kgfast.extras.serve").joinpath("page.html").read_text(encoding="utf-8")
+_PAGE = files("kgfast.extras.serve").joinpath("start_page.html").read_text(encoding="utf-8")
 
 
 def _hash(tag: str) -> str:
