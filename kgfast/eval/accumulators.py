@@ -81,9 +81,13 @@ class BestSoFar(Accumulator):
     def __init__(self, queries: Queries, source: CandidateSource, k: int) -> None:
         self.queries, self.source, self.k = queries, source, k
         self.dtype = torch.float32
-        if source.is_whole:
-            return
         shape = (len(queries), k)
+        if source.is_whole:  # the block's answers replace these, which take no memory
+            self.scores = torch.full((1, 1), -torch.inf, dtype=torch.float32, device=CPU).expand(
+                shape
+            )
+            self.ids = torch.full((1, 1), -1, dtype=torch.int32, device=CPU).expand(shape)
+            return
         self.scores = torch.full(shape, -torch.inf, dtype=torch.float64, device=source.home)
         self.ids = torch.full(shape, -1, dtype=torch.int64, device=source.home)
 
@@ -91,12 +95,19 @@ class BestSoFar(Accumulator):
     def state(self) -> list[Tensor]:
         """Scores, ids, and a flag for float64 queries."""
         is_double = self.dtype == torch.float64
-        return [self.scores, self.ids, torch.tensor([is_double], dtype=torch.int64, device=CPU)]
+        flag = torch.tensor([is_double], dtype=torch.int64, device=CPU)
+        if self.source.is_whole:
+            own = self.scores.to(CPU, torch.float64, copy=True)
+            return [own.contiguous(), self.ids.to(CPU, torch.int64, copy=True).contiguous(), flag]
+        return [self.scores, self.ids, flag]
 
     def restore(self, state: list[Tensor]) -> None:
         """Continue from answers."""
         self.scores, self.ids = state[0], state[1]
         self.dtype = torch.float64 if int(state[2]) else torch.float32
+        if self.source.is_whole:
+            home = self.source.home
+            self.scores, self.ids = self.scores.to(home, self.dtype), self.ids.to(home)
 
     def begin(self) -> None:
         """Make queries float64 where blocks are merged, so that the sweep rounds no score."""

@@ -17,7 +17,7 @@ from kgfast.eval.best_facts import FactSearch, Grid, search_file
 from kgfast.eval.candidate_ids import checked_ids_of
 from kgfast.eval.counting import source_in_memory
 from kgfast.eval.facts import Facts
-from kgfast.eval.one_pass import FileCall
+from kgfast.eval.one_pass import FileCall, kept_in_memory
 from kgfast.graph import KnownTriples, names_of
 from kgfast.models import BlockScorer, RankableModel
 from kgfast.ops.checks import check_unique
@@ -64,8 +64,8 @@ def top_facts(
         Of models whose entities are a :class:`kgfast.tables.Table`, as :func:`kgfast.rank` takes
         it: the file is read once for as many queries (h, r) as find room, so ask for a slice.
     partial : path, optional
-        A folder that keeps what was found after each range of such a table, as :func:`kgfast.rank`
-        takes it.
+        A folder that keeps what was found so far: the same call goes on from there when it was
+        killed, with the same bits. Not of a :class:`kgfast.BlockScorer`.
     progress : bool
         Show a progress bar.
 
@@ -103,8 +103,18 @@ def top_facts(
         if file is None:
             source = source_in_memory(model, "tail", {None: None}, ids)
             search = FactSearch(source, grid, known, k)
-            with progress_bar(progress, "searching", len(grid)) as done:
-                search.run(done=done)
+            cut = max(1, sum(1 for _ in grid.batches())), grid.batch_size
+            checksum = None if known is None else known.checksum
+            asks = ("facts", grid.heads, grid.relations, source.sorted_ids, k, checksum)
+            with (
+                kept_in_memory(partial, source, cut, asks) as kept,
+                progress_bar(progress, "searching", len(grid)) as done,
+            ):
+                if kept is not None and kept.per_pass != grid.batch_size:
+                    raise ValueError(
+                        f"partial: {partial} is of another call: batch_size was {kept.per_pass}"
+                    )
+                search.run(done=done, kept=kept)
         else:
             search = search_file(file, grid, known, k, ids)
     return Facts(*search.found, vocabulary=names)

@@ -4,12 +4,12 @@ from typing import Any
 
 import torch
 
-from kgfast.eval.answers import AskedQueries, Search, answers, answers_of_file
+from kgfast.eval.answers import AskedQueries, Search, answers, answers_of_file, asked_in_memory
 from kgfast.eval.batches import check_rankable, evaluating, host_model
 from kgfast.eval.candidate_ids import Allowed
 from kgfast.eval.counting import source_in_memory
 from kgfast.eval.index import Index, check_index
-from kgfast.eval.one_pass import FileCall
+from kgfast.eval.one_pass import FileCall, kept_in_memory
 from kgfast.eval.predictions import Predictions
 from kgfast.eval.rows import local_model
 from kgfast.graph import KnownTriples
@@ -72,9 +72,13 @@ def topk(
     batch_size : int, optional
         Queries a batch. The default keeps a batch of queries within 8 MiB; results do not depend
         on it.
-    max_memory, partial : optional
+    max_memory : int or str, optional
         Of models whose entities are a :class:`kgfast.tables.Table`, as :func:`kgfast.rank` takes
-        them.
+        it.
+    partial : path, optional
+        A folder that keeps the answers so far: the same call goes on from there when it was killed,
+        with the same bits. The call of another model or other queries is an error. Not of a
+        :class:`kgfast.BlockScorer`.
     index : Index, optional
         The model's tables, packed before: the same answers sooner, where queries are few.
     progress : bool
@@ -116,9 +120,13 @@ def topk(
     with evaluating(model), torch.no_grad():
         if file is None:
             source = source_in_memory(model, search.side, search.crop, search.ids, index=index)
-            with progress_bar(progress, "predicting", len(search)) as advance:
-                size = search.size(search.batch_size)
-                scores, best = answers(search, source, size, done=advance)
+            size, asks = search.size(search.batch_size), asked_in_memory(search, source)
+            with (
+                kept_in_memory(partial, source, (1, size), asks) as kept,
+                progress_bar(progress, "predicting", len(search)) as advance,
+            ):
+                size = size if kept is None else kept.per_pass
+                scores, best = answers(search, source, size, kept=kept, done=advance)
         else:
             search.anchors, search.others = search.anchors.cpu(), search.others.cpu()
             scores, best = answers_of_file(search, file)

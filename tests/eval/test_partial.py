@@ -568,3 +568,23 @@ print("refused" if len(set(said.values())) > 1 else "")
 
 def test_several_processes_at_once_on_one_folder(tmp_path):
     finish(run_script(TOGETHER, arguments=[tmp_path]), timeout=600)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+@pytest.mark.parametrize("kind", ["topk", "facts"])
+def test_tables_in_memory_go_on_where_they_were_stopped(tmp_path, monkeypatch, kind, count):
+    model, options = MODELS["distmult"](N, R, D, 0), {"batch_size": 5}
+    expected = ask(kind, model, **options)
+    options["partial"] = tmp_path / "kept"
+    with monkeypatch.context() as patch:
+        stop_after(patch, count)
+        with pytest.raises(KeyboardInterrupt):
+            ask(kind, model, **options)
+    for _ in range(2):
+        assert_same(ask(kind, model, **options), expected)
+    for change in ({"known": None}, {"k": 5}):
+        with pytest.raises(ValueError, match="is of another call"):
+            ask(kind, model, **options | change)
+    model.entity.data[0, 0] += 1
+    with pytest.raises(ValueError, match="is of another call"):
+        ask(kind, model, **options)
