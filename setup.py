@@ -50,6 +50,7 @@ X86_FLAGS = {
 }
 X86_FLAGS["isa_avx512fp16.cpp"] = [*X86_FLAGS["isa_avx512.cpp"], "-mavx512fp16"]
 X86_FLAGS["isa_avx512vnni.cpp"] = [*X86_FLAGS["isa_avx512.cpp"], "-mavx512vnni"]
+X86_FLAGS["isa_avx512bf16.cpp"] = [*X86_FLAGS["isa_avx512.cpp"], "-mavx512bf16"]
 X86_FLAGS["isa_amx.cpp"] = [
     *X86_FLAGS["isa_avx512.cpp"],
     *("-mavx512vbmi", "-mamx-tile", "-mamx-int8"),
@@ -63,6 +64,7 @@ X86_FLAGS["isa_amx_bf16.cpp"] = [
 X86_PROBES = {
     "isa_avx512fp16.cpp": "__m512h f(__m512h x) { return _mm512_rsqrt_ph(x); }",
     "isa_avx512vnni.cpp": "__m512i f(__m512i x) { return _mm512_dpbusd_epi32(x, x, x); }",
+    "isa_avx512bf16.cpp": "__m512 f(__m512 s, __m512bh x) { return _mm512_dpbf16_ps(s, x, x); }",
     "isa_amx.cpp": "void f() { _tile_dpbssd(0, 1, 2); }",
     "isa_amx_bf16.cpp": "void f() { _tile_dpbf16ps(0, 1, 2); }",
 }
@@ -73,6 +75,7 @@ if SANITIZER_FLAGS:  # the widest instruction set and plain C++, so that it buil
 FIRST = [
     *("isa_avx512.cpp", "isa_baseline.cpp", "isa_avx2.cpp", "isa_neon.cpp", "bindings.cpp"),
     *("isa_avx512fp16.cpp", "isa_amx.cpp", "isa_avx512vnni.cpp", "isa_amx_bf16.cpp"),
+    "isa_avx512bf16.cpp",
 ]
 
 

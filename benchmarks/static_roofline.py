@@ -124,11 +124,11 @@ def negatives(score: str) -> Callable[[int], Launches]:
     """``nssa`` of 512 queries and a pool of 1,024 negatives, and its gradients."""
     width = DIM * get_score(score).planes
     operands = operands_of(torch.zeros(512, width), torch.zeros(1024, width), score)
-    loss, ones = NegativeLoss("nssa", 0.5), torch.ones(512)
+    loss, sampled = NegativeLoss("nssa", 0.5, reduction="mean"), Sampled(torch.ones(512))
 
     def call() -> None:
-        made = NEGATIVES.rows(operands, Sampled(), loss, keeps=True, check=None)
-        NEGATIVES.gradients(operands, loss, made, (ones, ones), Need(True, True))
+        made = NEGATIVES.rows(operands, sampled, loss, keeps=True, check=None)
+        NEGATIVES.gradients(operands, loss, made, torch.ones(()), Need(True, True))
 
     return recorded(call)
 

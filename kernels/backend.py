@@ -18,7 +18,7 @@ from .labels import (
     LossGradients,
     LossNeed,
 )
-from .negatives import NegativeLoss, NegativeRows, Sampled
+from .negatives import NegativeGradients, NegativeLoss, NegativeRows, Sampled
 from .operands import Counts, Gradients, Known, Lists, NamedRows, Need, Operands, Prepared
 from .panels import Panels
 
@@ -231,7 +231,7 @@ class NegativeLosses(Protocol):
         keeps: bool,
         check: Callable[[], None] | None,
     ) -> NegativeRows:
-        """Return what the negatives of every row add to its loss.
+        """Return the loss of every row, or their sum or mean.
 
         Operands are neither empty nor cropped; of a pool their rows are the negatives. Ids may be
         out of range: reads are forced into the table. ``keeps``: a backward will follow. ``check``
@@ -245,16 +245,15 @@ class NegativeLosses(Protocol):
         operands: Operands,
         loss: NegativeLoss,
         made: NegativeRows,
-        grads: tuple[Tensor, Tensor],
+        grad: Tensor,
         need: Need,
         *,
         bias: bool = False,
         rows_only: bool = False,
-    ) -> tuple[Gradients, Tensor | None]:
-        """Return the gradients of :meth:`rows` and, if ``bias``, of a pool's biases ``[K]``.
+    ) -> NegativeGradients:
+        """Return the gradients of :meth:`rows`, given that of the loss.
 
-        ``grads`` are those of the rows and, of lists, of the positives, ``[B]`` each. The positives
-        of a pool are not differentiated here.
+        ``bias``: whether that of a pool's biases is asked for.
         """
         ...
 

@@ -7,26 +7,36 @@ is seen only where they are read.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from enum import Enum
 
 import torch
 from torch import Tensor
 
-_LOOKS_AT_VALUES: ContextVar[bool] = ContextVar("kgfast_looks_at_values", default=True)
+
+class Values(Enum):
+    """Treatment of the values of a call."""
+
+    CHECKED = "checked"
+    FORCED = "ids are forced to be rows; nothing else is looked at"
+    TRUSTED = "ids were checked where they entered; nothing is looked at"
+
+
+_VALUES: ContextVar[Values] = ContextVar("kgfast_values", default=Values.CHECKED)
 
 
 def checks_values() -> bool:
     """Return whether values are checked here: not within :func:`without_values`."""
-    return _LOOKS_AT_VALUES.get()
+    return _VALUES.get() is Values.CHECKED
 
 
 @contextmanager
-def without_values() -> Iterator[None]:
+def without_values(values: Values = Values.FORCED) -> Iterator[None]:
     """Skip checks of values, in this thread and context; see ``kgfast.unchecked``."""
-    token = _LOOKS_AT_VALUES.set(False)
+    token = _VALUES.set(values)
     try:
         yield
     finally:
-        _LOOKS_AT_VALUES.reset(token)
+        _VALUES.reset(token)
 
 
 class NonFiniteError(ValueError):
@@ -56,8 +66,8 @@ def check_finite(name: str, values: Tensor, rows: Tensor | None = None) -> None:
 
 
 def inside_of(ids: Tensor, count: int) -> Tensor:
-    """Force ids to be rows of a table of ``count``."""
-    return ids.clamp(0, max(0, count - 1))
+    """Force ids to be rows of a table of ``count``, unless they are trusted to be."""
+    return ids if _VALUES.get() is Values.TRUSTED else ids.clamp(0, max(0, count - 1))
 
 
 def rising_of(indptr: Tensor, nnz: int) -> tuple[Tensor, Tensor]:

@@ -1,21 +1,24 @@
-"""Memory of the size of a table, which one step of training leaves to the next.
+"""Memory that one step of training leaves to the next: of the size of a table, or of constants.
 
 The C library gives a block of more than 32 MiB back to the system when it is freed; each page of
-the next is a fault then, and is zeroed, which takes longer than what a step writes there.
+the next is a fault then, and is zeroed, which takes longer than what a step writes there. A
+constant on a GPU costs the launch of a kernel.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+import torch
 from torch import Tensor
 
 
 class Spares:
-    """Tensors on the CPU whose values nobody needs, for those made inside :meth:`in_use`."""
+    """Tensors on the CPU whose values nobody needs, and constants, for use in :meth:`in_use`."""
 
     def __init__(self) -> None:
         self._held: dict[object, Tensor] = {}  # one of a kind
+        self._constants: dict[object, Tensor] = {}
 
     def give(self, tensor: Tensor) -> None:
         """Keep the memory of a tensor that is read no more, unless it is a part of a larger one."""
@@ -27,13 +30,29 @@ class Spares:
         """Hand over a tensor of the shape and dtype of another, if there is one."""
         return self._held.pop(_kind(like), None)
 
+    def constant(
+        self, value: float, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+    ) -> Tensor:
+        """Return a tensor filled with ``value``, always the same one: nobody writes to it."""
+        key = value, shape, dtype, device
+        if key not in self._constants:
+            self._constants[key] = torch.full(shape, value, dtype=dtype, device=device)
+        return self._constants[key]
+
+    def numbers(self, count: int, device: torch.device) -> Tensor:
+        """Return ``0 .. count - 1``, int64, always the same tensor: nobody writes to it."""
+        key = "numbers", count, device
+        if key not in self._constants:
+            self._constants[key] = torch.arange(count, dtype=torch.int64, device=device)
+        return self._constants[key]
+
     def clear(self) -> None:
-        """Free all tensors."""
+        """Free the tensors whose values nobody needs."""
         self._held.clear()
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Let :func:`empty_like` take from these inside."""
+        """Let :func:`empty_like` and :func:`constant` take from these inside."""
         token = _in_use.set(self)
         try:
             yield
@@ -49,6 +68,24 @@ def empty_like(table: Tensor) -> Tensor:
     spares = _in_use.get()
     spare = None if spares is None else spares.take(table)
     return table.new_empty(table.shape) if spare is None else spare
+
+
+def constant(
+    value: float, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """Return a tensor filled with ``value``, which is only to be read."""
+    spares = _in_use.get()
+    if spares is None:
+        return torch.full(shape, value, dtype=dtype, device=device)
+    return spares.constant(value, shape, dtype, device)
+
+
+def numbers(count: int, device: torch.device) -> Tensor:
+    """Return ``0 .. count - 1``, int64, only to be read; a CPU keeps none, as its counts differ."""
+    spares = _in_use.get()
+    if spares is None or device.type == "cpu":
+        return torch.arange(count, dtype=torch.int64, device=device)
+    return spares.numbers(count, device)
 
 
 def _kind(tensor: Tensor) -> object:

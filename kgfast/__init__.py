@@ -14,7 +14,18 @@ if TYPE_CHECKING:
     from kgfast import datasets, distributed, losses, tables
     from kgfast.adapters.official_runs import load_official
     from kgfast.environment import info
-    from kgfast.eval import Facts, Index, Predictions, Ranks, compare, rank, top_facts, topk
+    from kgfast.eval import (
+        Facts,
+        Index,
+        Neighbours,
+        Predictions,
+        Ranks,
+        compare,
+        neighbours,
+        rank,
+        top_facts,
+        topk,
+    )
     from kgfast.graph import KnownTriples, Triples, TypeConstraints, Vocabulary
     from kgfast.models import (
         CP,
@@ -50,6 +61,7 @@ __all__ = [
     "Index",
     "KnownTriples",
     "Model",
+    "Neighbours",
     "Predictions",
     "Ranks",
     "Reciprocal",
@@ -69,6 +81,7 @@ __all__ = [
     "load_official",
     "load_run",
     "losses",
+    "neighbours",
     "rank",
     "save",
     "tables",
@@ -81,7 +94,10 @@ __all__ = [
 _HOMES = {
     "adapters.official_runs": ("load_official",),
     "environment": ("info",),
-    "eval": ("Facts", "Index", "Predictions", "Ranks", "compare", "rank", "top_facts", "topk"),
+    "eval": (
+        *("Facts", "Index", "Neighbours", "Predictions", "Ranks"),
+        *("compare", "neighbours", "rank", "top_facts", "topk"),
+    ),
     "graph": ("KnownTriples", "Triples", "TypeConstraints", "Vocabulary"),
     "models": (
         *("CP", "MED", "RESCAL", "RSCF", "BlockScorer", "Candidates", "ComplEx", "ConvE"),

@@ -103,6 +103,7 @@ def answers(b: int) -> dict[str, Callable[[Any], Any]]:
         "topk": lambda model: kgfast.topk(
             model, heads=range(b), relations=[1] * b, k=10, known=known
         ),
+        "neighbours": lambda model: kgfast.neighbours(model, range(b)),
         "top_facts": lambda model: kgfast.top_facts(model, k=9, heads=range(b), relations=[1]),
     }
 
@@ -172,6 +173,8 @@ def watched(b: int, call: Callable[[], Any]) -> None:
 @pytest.mark.parametrize("call", answers(1))
 @pytest.mark.parametrize("model", MODELS)
 def test_ranks_and_predictions(b, model, call) -> None:
+    if (model, call) == ("a function", "neighbours"):
+        return  # it has no rows
     of = MODELS[model]()
     watched(b, lambda: answers(b)[call](of))
 

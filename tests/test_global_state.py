@@ -177,6 +177,9 @@ def rankings() -> list[Tensor]:
         found += kgfast.rank(model, TRIPLES, known=known, dims=[2, 4])[2].greater
         top = kgfast.topk(model, heads=[0, 1], relations=[2, 3], k=3, known=known, pad=True)
         found += [top.ids, top.scores]
+        for metric in ("cosine", "l2"):
+            near = kgfast.neighbours(model, [0, 3], 4, metric=metric)
+            found += [near.ids, near.scores]
         index = kgfast.Index(model)
         found += kgfast.rank(model, TRIPLES, known=known, index=index).greater
     many = torch.full((1, 1), 40_001, dtype=torch.int64, device="cpu")

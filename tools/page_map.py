@@ -39,6 +39,7 @@ COLUMNS: Mapping[str, Mapping[str, Pages]] = {
             "losses": "losses",
             "med_rscf": "MED and RSCF",
             "search": "search for a config",
+            "callbacks": "callbacks: W&B, MLflow",
         },
     },
     "I want": {

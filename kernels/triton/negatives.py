@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..backend import NegativeLosses
 from ..labels import LossNeed
-from ..negatives import NegativeLoss, NegativeRows, Sampled
+from ..negatives import NegativeGradients, NegativeLoss, NegativeRows, Sampled
 from ..operands import Gradients, Need, Operands
 from .device import negatives as device
 from .device.arguments import TileShape
@@ -51,22 +51,29 @@ class FusedNegatives:
         """Waits once, if there is a check."""
         count = operands.num_queries
         with launcher.serving(operands.table.device) as arch:
-            made = _room(operands, sampled, keeps=keeps)
-            given = _given(loss, made)
+            made = _room(operands, sampled, loss, keeps=keeps)
+            given, reduced = _given(loss, made), loss.reduction != "none"
             if sampled.negatives is None:
                 sums = _sweep_pool(operands, given, loss, made.raw if keeps else None, arch)
             else:
                 sums = _gather_lists(operands, sampled, given, loss, made)
-            words = made.masses.new_empty(-(-count // FINISHED_ROWS), dtype=torch.int64)
+            programs = -(-count // FINISHED_ROWS)
+            words = made.masses.new_zeros(1 + programs, dtype=torch.int64)
+            parts = made.masses.new_empty(2, programs, dtype=torch.float64) if reduced else None
+            lists = sampled.negatives
+            width = len(operands.table) if lists is None else lists.shape[1]
+            base, counts = _divisor(loss, made, width)
             launcher.launch(
                 device.finish_negatives,
-                (len(words),),
+                (programs,),
                 {
-                    "kept": _kept(made)._replace(sums=sums, status=words),
+                    "kept": _kept(made, loss)._replace(sums=sums, status=words[1:]),
+                    "ends": device.Ends(made.loss, parts, words, base),
                     "alpha": float(loss.parameter),
                     "num_tiles": len(sums),
                     "num_queries": count,
                     "HAS_MASK": loss.mask is not None,
+                    "COUNTS": counts,
                     "FORMULA": loss.formula,
                     "ROWS": FINISHED_ROWS,
                 },
@@ -81,39 +88,53 @@ class FusedNegatives:
         operands: Operands,
         loss: NegativeLoss,
         made: NegativeRows,
-        grads: tuple[Tensor, Tensor],
+        grad: Tensor,
         need: Need,
         *,
         bias: bool = False,
         rows_only: bool = False,
-    ) -> tuple[Gradients, Tensor | None]:
+    ) -> NegativeGradients:
         """Waits for nothing."""
         with launcher.serving(operands.table.device) as arch:
-            slopes, of_bias = _slopes(operands, loss, made, grads, bias=bias)
+            slopes, of_bias, of_positive = _slopes(operands, loss, made, grad, bias=bias)
             if made.ids.numel():
                 given = operands, slopes, made.ids, need
-                return indexed_gradients(*given, rows_only=rows_only, over_roots=True), of_bias
-            if operands.score.monotone:
-                return all_gradients(operands, slopes, need, over_roots=True), of_bias
-            tiles = Products(operands, arch, LossNeed(need.queries, need.table, bias=False))
-            for chunk in _chunks(operands, tiles):
-                tiles.pull(chunk, slopes[:, chunk])
-            tiles.settle()
-        return Gradients(tiles.of_queries, tiles.of_table), of_bias
+                pulled = indexed_gradients(*given, rows_only=rows_only, over_roots=True)
+            elif operands.score.monotone:
+                pulled = all_gradients(operands, slopes, need, over_roots=True)
+            else:
+                tiles = Products(operands, arch, LossNeed(need.queries, need.table, bias=False))
+                for chunk in _chunks(operands, tiles):
+                    tiles.pull(chunk, slopes[:, chunk])
+                tiles.settle()
+                pulled = Gradients(tiles.of_queries, tiles.of_table)
+        return NegativeGradients(pulled, of_bias, of_positive)
 
 
-def _room(operands: Operands, sampled: Sampled, *, keeps: bool) -> NegativeRows:
+def _room(operands: Operands, sampled: Sampled, loss: NegativeLoss, *, keeps: bool) -> NegativeRows:
     queries, count, width = operands.queries, operands.num_queries, len(operands.table)
     index = torch.empty(0, dtype=torch.int64, device=queries.device)
     if sampled.negatives is not None:
         width = 1 + sampled.negatives.shape[1]
         index = index.new_empty(count, width)
-    rows, masses, peaks = (queries.new_empty(count, dtype=torch.float32) for _ in range(3))
-    positive = rows.new_empty(count if sampled.negatives is not None else 0)
-    if sampled.positive is not None:
-        positive = sampled.positive.contiguous()
-    raw = rows.new_empty(count if keeps else 0, width)
-    return NegativeRows(rows, positive, masses, peaks, raw, index)
+    masses, peaks = (queries.new_empty(count, dtype=torch.float32) for _ in range(2))
+    reduced = loss.reduction != "none"
+    value, scale = masses.new_empty(() if reduced else count), masses.new_empty(int(reduced))
+    own = sampled.positive
+    positive = masses.new_empty(count) if own is None else own.contiguous()
+    raw = masses.new_empty(count if keeps else 0, width)
+    return NegativeRows(value, positive, masses, peaks, scale, raw, index)
+
+
+def _divisor(loss: NegativeLoss, made: NegativeRows, num_negatives: int) -> tuple[float, bool]:
+    """Return the divisor of the sum of the rows, and whether what is counted is to be added."""
+    count = len(made.masses)
+    if loss.reduction != "mean":
+        return 1.0, False
+    if loss.formula == "nssa":
+        return (float(count), False) if loss.weights is None else (0.0, True)
+    own = float(count if loss.formula == "logistic" else 0)
+    return (own + count * num_negatives, False) if loss.mask is None else (own, True)
 
 
 def _given(loss: NegativeLoss, made: NegativeRows) -> RowInputs:
@@ -125,15 +146,15 @@ def _given(loss: NegativeLoss, made: NegativeRows) -> RowInputs:
     return RowInputs(positive, mask, row, step, float(loss.parameter), first=0, row=0)
 
 
-def _kept(made: NegativeRows) -> ForwardState:
-    has_raw, has_positive = made.raw.numel(), made.positive.numel()
+def _kept(made: NegativeRows, loss: NegativeLoss) -> ForwardState:
     return ForwardState(
-        made.raw if has_raw else None,
+        made.raw if made.raw.numel() else None,
         made.raw.shape[1],
-        made.positive if has_positive else None,
+        made.positive,
         made.peaks,
         made.masses,
-        made.rows,
+        made.scale if made.scale.numel() else None,
+        None if loss.weights is None else loss.weights.contiguous(),
     )
 
 
@@ -174,7 +195,7 @@ def _gather_lists(
     count, width = sampled.negatives.shape
     pairs = STRIPE_PAIRS * -(-width // (STRIPE_PAIRS * configs.MAX_GRID))
     stripes = -(-width // pairs)
-    sums = made.rows.new_empty(stripes, PARTS, count)
+    sums = made.masses.new_empty(stripes, PARTS, count)
     launcher.launch(
         device.gather_negatives,
         (count, stripes),
@@ -188,7 +209,7 @@ def _gather_lists(
                 pairs,
             ),
             "given": given._replace(positive=None),
-            "kept": _kept(made)._replace(sums=sums),
+            "kept": _kept(made, loss)._replace(sums=sums),
             "num_negatives": width,
             "num_features": operands.num_features,
             "VARIANT": Variant(
@@ -204,29 +225,30 @@ def _slopes(
     operands: Operands,
     loss: NegativeLoss,
     made: NegativeRows,
-    grads: tuple[Tensor, Tensor],
+    grad: Tensor,
     *,
     bias: bool,
-) -> tuple[Tensor, Tensor | None]:
-    """The gradient of scores, over the roots that they are, and that of the biases of a pool."""
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """The gradient of scores, over the roots that they are; of a pool of biases and positives."""
     count, width = made.raw.shape
     is_listed, whole_bias = bool(made.ids.numel()), operands.candidates.whole_bias
     row = width if is_listed else -(-width // 16) * 16
     slopes = made.raw.new_empty(count, row)
     blocks = -(-count // SLOPE_TILE.rows)
     sums = made.raw.new_empty(blocks, width) if bias else None
+    of_positive = made.raw.new_empty(0 if is_listed else count)
     launcher.launch(
         device.negative_slopes,
         (-(-width // SLOPE_TILE.lanes), blocks),
         {
-            "kept": _kept(made),
+            "kept": _kept(made, loss),
             "given": _given(loss, made),
             "slopes": device.ScoreGradients(
                 slopes,
                 row,
                 sums,
-                vector_of(grads[0]),
-                vector_of(grads[1]) if is_listed else None,
+                vector_of(grad.expand(count)),
+                None if is_listed else of_positive,
                 None if whole_bias is None else vector_of(whole_bias),
                 made.ids if is_listed else None,
             ),
@@ -236,7 +258,7 @@ def _slopes(
         },
         num_warps=4,
     )
-    return slopes[:, :width], None if sums is None else sums.sum(0)
+    return slopes[:, :width], None if sums is None else sums.sum(0), of_positive
 
 
 NEGATIVES: NegativeLosses = FusedNegatives()

@@ -22,15 +22,18 @@ SUMMED_ROWS, SUMMED_NUMBERS = 8, 256  # that a program reads at a time, of rows 
 
 def adam(tables: Sequence[Tensor], ids: Tensor, gradients: Tensor, step: AdamStep) -> None:
     """Update a table and two moments."""
+    number: Any = step.number
+    is_there = isinstance(number, Tensor)  # where a kernel reads it, and the host waits for nothing
     numbers = AdamNumbers(
         step.lr,
         tuple(1.0 - beta for beta in step.betas),
         tuple(math.log(beta) if beta else -math.inf for beta in step.betas),
         step.eps,
         step.weight_decay,
+        0.0 if is_there else float(number),
     )
-    number = torch.as_tensor(step.number, dtype=torch.float32, device=gradients.device)
-    _launch(update_adam, tables, ids, gradients, {"numbers": numbers, "p_step": number})
+    given = {"numbers": numbers, "p_step": number.float() if is_there else None}
+    _launch(update_adam, tables, ids, gradients, given)
 
 
 def adagrad(

@@ -77,7 +77,8 @@ Memory = Annotated[
 Partial = Annotated[
     Path | None,
     typer.Option(
-        help="Of a folder of tables: keep what is found here, and go on from it when killed."
+        help="Keep what is found in this folder, and go on from there when killed: of predictions, "
+        "and of ranks of a folder of tables."
     ),
 ]
 

@@ -2,6 +2,7 @@
 
 import sys
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -22,6 +23,11 @@ from kgfast.cli.common import (
     with_labels_beside,
 )
 from kgfast.text import escaped
+
+_MEANING = (
+    "Influence: rate x product of the gradients of two losses, summed over checkpoints. Above 0: a "
+    "step on the training triple lowers the loss of the triple in question; below 0: raises it."
+)
 
 
 class Predicted(StrEnum):
@@ -97,12 +103,17 @@ def explain(
             trust=trust,
             progress=sys.stdout.isatty() and not as_json,
         )
-        columns = found.columns(own)
+        columns = found.triples(own)
         del columns["test"]
         if out is not None:
             say(str(write_columns(columns, out, safe_cells=safe_cells)))
             return
         _print(columns, as_json)
+        if not as_json:
+            stages = zip(found.checkpoints, found.rates, strict=True)
+            said = ", ".join(f"{Path(name).name} (rate {rate:.3g})" for name, rate in stages)
+            say(f"Checkpoints: {said}")
+            say(_MEANING)
 
 
 def _print(columns: dict[str, Any], as_json: bool) -> None:
@@ -118,11 +129,12 @@ def _print(columns: dict[str, Any], as_json: bool) -> None:
 
     table = Table()
     for name in columns:
-        is_number = name == "influence"
+        is_number = name in ("of_query", "influence")
         table.add_column(name, justify="right" if is_number else "left", overflow="fold")
-    for place, (kind, influence, *names) in enumerate(rows):
+    for place, (kind, of_query, influence, *names) in enumerate(rows):
         cells = [
             Text(kind),
+            Text(f"{of_query:.3e}"),
             Text(f"{influence:.3e}"),
             *(Text(escaped(str(name))) for name in names),
         ]

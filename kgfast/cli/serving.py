@@ -50,13 +50,20 @@ def serve(
         ),
     ] = True,
     dim: Annotated[int | None, typer.Option(help="The sub-model of croppable embeddings.")] = None,
+    types: Annotated[
+        str | None,
+        typer.Option(
+            help='Candidates of each relation, for requests with "candidates": "types": train, or '
+            "a file."
+        ),
+    ] = None,
     checkpoint: Checkpoint = Which.best,
     data: Data = None,
     set: Set = None,
     trust: Trust = False,
     debug: Debug = False,
 ) -> None:
-    """Answer queries over HTTP: POST /topk, /rank, /score; GET /health, /metrics."""
+    """Answer queries over HTTP: POST /topk, /rank, /score; GET /health, /metrics, /openapi.json."""
     with errors_in_a_line(debug):
         _check_installed()
         from kgfast.eval.index import Index
@@ -64,7 +71,10 @@ def serve(
         from kgfast.extras.serve.running import serve as serve_until_told
 
         limits = Limits(k=max_k, queries=max_queries, body=max_body, requests=max_requests)
-        engine = _engine(load(run, checkpoint, data, set, trust=trust), dim)
+        loaded = load(run, checkpoint, data, set, trust=trust)
+        engine = _engine(loaded, dim)
+        if types is not None:
+            engine = replace(engine, types=loaded.type_constraints(types))
         devices = {parameter.device.type for parameter in engine.model.parameters()}
         if index and devices <= {"cpu"}:
             engine = replace(engine, index=Index(engine.model, croppable=dim is not None))

@@ -1,4 +1,4 @@
-"""Ranking and prediction: ``rank()``, ``topk()`` and ``top_facts()``, and what they return."""
+"""Ranking, prediction and neighbours: ``rank()``, ``topk()``, ...; and what they return."""
 
 from kgfast.eval.batches import check_rankable, evaluating
 from kgfast.eval.comparison import compare
@@ -6,6 +6,7 @@ from kgfast.eval.fact_search import top_facts
 from kgfast.eval.facts import Facts
 from kgfast.eval.index import Index
 from kgfast.eval.intervals import Interval
+from kgfast.eval.neighbour_search import Neighbours, neighbours
 from kgfast.eval.prediction import topk
 from kgfast.eval.predictions import Predictions
 from kgfast.eval.ranking import rank
@@ -17,12 +18,14 @@ __all__ = [
     "GroupedRanks",
     "Index",
     "Interval",
+    "Neighbours",
     "Predictions",
     "RankType",
     "Ranks",
     "check_rankable",
     "compare",
     "evaluating",
+    "neighbours",
     "rank",
     "top_facts",
     "topk",

@@ -31,7 +31,7 @@ from kgfast.models.base import Side
 from kgfast.ops.topk import check_k
 from kgfast.storage import Fingerprint
 
-_SAMPLE = 64  # queries of a fingerprint that are made, where candidates are in memory
+_SAMPLE = 64  # queries that a fingerprint makes, or more, where candidates are in memory
 
 
 class AskedQueries(NamedTuple):
@@ -151,15 +151,15 @@ def answers(
 
 
 def asked_in_memory(search: Search, source: CandidateSource) -> Iterator[Any]:
-    """Yield all that the answers depend on besides the model, for the fingerprint of a call."""
+    """Yield what the answers depend on besides the tensors of the model, for a fingerprint."""
     yield from ("topk", search.side, search.k, search.crop, search.anchors, search.others)
     yield None if search.known is None else search.known.checksum
     yield from () if search.excluded is None else (search.excluded.ids, search.excluded.indptr)
     queries = search.ordered(source.home)
-    few = queries.part(slice(0, _SAMPLE), None)
+    few = queries[:: max(1, len(search) // _SAMPLE)]
     source.prepare(few)
     yield few.vectors
-    for batch in queries.batches(search.size(search.batch_size)):
+    for batch in queries.batches(max(1, search.size(len(search)))):
         for _, own in shared(batch, search.given, source):
             yield from (own.rows, source.ids_of(own), *(own.lists or ()))
 

@@ -26,6 +26,7 @@ from kgfast.storage import Fingerprint
 from kgfast.tables.prefetch import RowBlock
 
 _HASHED = 1 << 12  # queries of a fingerprint that are made at once, whatever memory there is
+_FEW = 64  # queries that a fingerprint makes where candidates are in memory
 _SEEDS = 512  # queries that set the first threshold: the most promising
 _SAMPLE = 1 << 16  # of so many
 _ANSWERS = 1 << 20  # that are held at once: 16 MiB
@@ -281,6 +282,16 @@ class _Class:
     def bounds(self, norms: Tensor) -> Tensor:
         """Return upper bounds of the scores of queries with these norms, ``[B]``."""
         return norms * (self.reach * _ROUNDED) + self.bias
+
+
+def facts_in_memory(search: FactSearch) -> Iterator[Any]:
+    """Yield what the facts depend on besides the tensors of the model, for a fingerprint."""
+    grid, source = search.grid, search.source
+    yield from ("facts", grid.heads, grid.relations, source.sorted_ids, search.best.k)
+    yield None if search.known is None else search.known.checksum
+    few = search.asked(grid.sample(_FEW))
+    source.prepare(few)
+    yield few.vectors
 
 
 def search_file(

@@ -13,7 +13,7 @@ from kgfast.eval.batches import (
     evaluating,
     host_model,
 )
-from kgfast.eval.best_facts import FactSearch, Grid, search_file
+from kgfast.eval.best_facts import FactSearch, Grid, facts_in_memory, search_file
 from kgfast.eval.candidate_ids import checked_ids_of
 from kgfast.eval.counting import source_in_memory
 from kgfast.eval.facts import Facts
@@ -104,16 +104,10 @@ def top_facts(
             source = source_in_memory(model, "tail", {None: None}, ids)
             search = FactSearch(source, grid, known, k)
             cut = max(1, sum(1 for _ in grid.batches())), grid.batch_size
-            checksum = None if known is None else known.checksum
-            asks = ("facts", grid.heads, grid.relations, source.sorted_ids, k, checksum)
             with (
-                kept_in_memory(partial, source, cut, asks) as kept,
+                kept_in_memory(partial, source, cut, facts_in_memory(search)) as kept,
                 progress_bar(progress, "searching", len(grid)) as done,
             ):
-                if kept is not None and kept.per_pass != grid.batch_size:
-                    raise ValueError(
-                        f"partial: {partial} is of another call: batch_size was {kept.per_pass}"
-                    )
                 search.run(done=done, kept=kept)
         else:
             search = search_file(file, grid, known, k, ids)

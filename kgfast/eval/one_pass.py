@@ -26,7 +26,7 @@ from kgfast.tables import Rows
 from kgfast.tables.prefetch import BUFFERS, RowBlock
 from kgfast.tables.protocol import TensorTable
 
-_SAMPLE = 64  # rows of a table whose files are known by size and time of change
+_SAMPLE = 64  # rows of a fingerprint, of a table whose files or tensors are known otherwise
 _PAIR_BYTES = 128  # of a candidate that one query names, while it is looked for
 _PART = 1 << 12  # queries of a fingerprint that are made at once
 
@@ -194,8 +194,8 @@ def fingerprint_of(model: Any, reader: RowReader, *facts: Any) -> Fingerprint:
     return found
 
 
-class _Passes(TensorTable):
-    """Rows that stand for the parts of a call whose candidates are in memory."""
+class _Parts(TensorTable):
+    """Rows that stand for the parts of a pass where candidates are in memory; none is read."""
 
     facts = ("in memory",)
 
@@ -206,8 +206,8 @@ def kept_in_memory(
 ) -> Iterator[Partial | None]:
     """Open the folder of ``partial=`` of a call whose candidates are in memory.
 
-    ``cut``: parts of a pass, and queries of each; ``asked`` is all that the results depend on
-    besides the model.
+    ``cut``: parts of a pass, and queries of each; ``asked`` yields what the results depend on
+    besides the tensors of the model.
     """
     if folder is None:
         yield None
@@ -219,10 +219,12 @@ def kept_in_memory(
         )
     count, per_pass = cut
     found, model = Fingerprint(), source.model
-    found.add("in memory", type(model).__name__, model.score, count)
+    found.add("in memory", type(model).__name__, model.score, *cut)
+    table = source.prepared.table
+    found.add(table[:: max(1, len(table) // _SAMPLE)])
     found.add_each(state_of(model))
     found.add_each(asked)
-    rows = _Passes(torch.zeros((count, 1), dtype=torch.float32, device=CPU))
+    rows = _Parts(torch.zeros((count, 1), dtype=torch.float32, device=CPU))
     with using(folder) as path:
         yield Partial(path, RowReader(rows, 0, count, 1), found.text(), per_pass)
 

@@ -159,8 +159,8 @@ def rank(
     file = FileCall.of(model, max_memory, partial, (progress, "ranking"))
     if file is None and partial is not None:
         raise ValueError(
-            "partial is of models whose entities are a kgfast.tables.Table, where rank() is "
-            "asked: tensors are read in place, within 64 MiB"
+            "partial: rank() takes it for models whose entities are a kgfast.tables.Table: tensors "
+            "are read in place, within 64 MiB"
         )
     crops = _crops(model, dims)
     with evaluating(model), torch.no_grad():

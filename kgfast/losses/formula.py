@@ -8,11 +8,10 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from kgfast.kernels.negatives import NegativeLoss
+from kgfast.kernels.negatives import NegativeLoss, Reduction
 from kgfast.ops.checks import check_device, check_precision, check_tensor
 from kgfast.ops.losses import check_smoothing
 
-Reduction = Literal["mean", "sum", "none"]
 Precision = Literal["float32", "bf16"]
 
 _REDUCTIONS = ("mean", "sum", "none")
@@ -37,6 +36,13 @@ class LossFormula:
     def hyperparameters(cls) -> tuple[str, ...]:
         """Return the names of the hyperparameters."""
         return tuple(it.name for it in fields(cls) if it.name not in _OF_A_BATCH)
+
+
+class Reducing(NamedTuple):
+    """Reduction of the losses of rows, and their weights ``[B]``."""
+
+    reduction: Reduction = "mean"
+    weights: Tensor | None = None
 
 
 class NegativeTerms(NamedTuple):
@@ -115,18 +121,24 @@ class NegativesFormula(LossFormula, ABC):
             if not self.takes_weights:
                 raise ValueError(f"{type(self).__name__} takes no weights")
             check_weights(weights, positive)
-        return self.reduced(self.terms(positive, negative), weights, reduction)
+        return self.reduced(self.terms(positive, negative), Reducing(reduction, weights))
 
     def terms(self, positive: Tensor, negative: Tensor) -> NegativeTerms:
         """Return what negatives ``[..., B, K]`` add, by operators of torch."""
         count: Tensor | int = negative.shape[-2] * negative.shape[-1]
         if self.mask is not None:
             count = self.mask.sum()
-        return NegativeTerms(positive, self.of_negatives(positive, negative), count)
+        rows = self.of_negatives(positive, negative)
+        if rows.shape != positive.shape:
+            raise ValueError(
+                f"of_negatives() of {type(self).__module__}:{type(self).__name__} must return "
+                f"{list(positive.shape)}, a number for each positive; got {list(rows.shape)}"
+            )
+        return NegativeTerms(positive, rows, count)
 
-    def reduced(self, made: NegativeTerms, weights: Tensor | None, reduction: Reduction) -> Tensor:
+    def reduced(self, made: NegativeTerms, how: Reducing) -> Tensor:
         """Return the loss of a batch, of which it is known what negatives add."""
-        rows = self.of_rows(made.positive, made.rows)
+        rows, (reduction, weights) = self.of_rows(made.positive, made.rows), how
         if weights is not None:
             return reduced(rows * weights, weights.sum(), reduction)
         return reduced(rows, self.divisor(rows.shape[-1], made.num_negatives), reduction)

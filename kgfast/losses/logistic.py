@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from kgfast.kernels.negatives import NegativeLoss
-from kgfast.losses.formula import NegativesFormula, Reduction, check_reduction
+from kgfast.losses.formula import NegativesFormula, Reducing, Reduction, check_reduction
 from kgfast.losses.module import LossModule
-from kgfast.losses.sampled import sampled_negatives
+from kgfast.losses.sampled import sampled_loss
 from kgfast.models import RankableModel
 from kgfast.models.base import Side
 
@@ -87,8 +87,8 @@ def logistic(
     """
     check_reduction(reduction)
     loss = LogisticFormula(mask=mask)
-    made = sampled_negatives(model, triples, negatives, side, loss, sparse=sparse)
-    return loss.reduced(made, None, reduction)
+    how = Reducing(reduction)
+    return sampled_loss(model, triples, negatives, side, loss, how, sparse=sparse)
 
 
 class LogisticLoss(LossModule, function=logistic, formula=LogisticFormula):

@@ -14,9 +14,9 @@ from typing import Any
 from torch import Tensor
 
 from kgfast.kernels.negatives import NegativeLoss
-from kgfast.losses.formula import NegativesFormula, Reduction, check_reduction
+from kgfast.losses.formula import NegativesFormula, Reducing, Reduction, check_reduction
 from kgfast.losses.module import LossModule
-from kgfast.losses.sampled import sampled_negatives
+from kgfast.losses.sampled import sampled_loss
 from kgfast.models import RankableModel
 from kgfast.models.base import Side
 from kgfast.ops.checks import check_bounded
@@ -100,8 +100,8 @@ def margin(
     """
     check_reduction(reduction)
     loss = MarginFormula(margin=margin, mask=mask)
-    made = sampled_negatives(model, triples, negatives, side, loss, sparse=sparse)
-    return loss.reduced(made, None, reduction)
+    how = Reducing(reduction)
+    return sampled_loss(model, triples, negatives, side, loss, how, sparse=sparse)
 
 
 class MarginLoss(LossModule, function=margin, formula=MarginFormula):

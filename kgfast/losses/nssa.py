@@ -19,9 +19,9 @@ from torch.nn.functional import logsigmoid
 from kgfast import ops
 from kgfast.graph import as_triples_tensor
 from kgfast.kernels.negatives import NegativeLoss
-from kgfast.losses.formula import NegativesFormula, Reduction, check_reduction, check_weights
+from kgfast.losses.formula import NegativesFormula, Reducing, Reduction, check_reduction
 from kgfast.losses.module import LossModule
-from kgfast.losses.sampled import sampled_negatives
+from kgfast.losses.sampled import sampled_loss
 from kgfast.models import RankableModel
 from kgfast.models.base import Side
 from kgfast.ops.checks import check_bounded
@@ -118,10 +118,8 @@ def nssa(
     """
     check_reduction(reduction)
     loss = NSSAFormula(alpha=alpha, mask=mask)
-    made = sampled_negatives(model, triples, negatives, side, loss, sparse=sparse)
-    if weights is not None:
-        check_weights(weights, made.positive)
-    return loss.reduced(made, weights, reduction)
+    how = Reducing(reduction, weights)
+    return sampled_loss(model, triples, negatives, side, loss, how, sparse=sparse)
 
 
 class NSSALoss(LossModule, function=nssa, formula=NSSAFormula):

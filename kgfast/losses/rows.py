@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from kgfast import ops
+from kgfast.kernels.spares import numbers
 from kgfast.models.base import Candidates, Side, candidates_at, queries_at, queries_of
 from kgfast.models.wrapper import unwrapped
 from kgfast.ops.differentiable import has_gradients
@@ -33,8 +34,8 @@ class Asked:
 
     def of_rows(self, rows: Tensor) -> "Asked":
         """Return the same queries, made of the rows ``[B, G]`` of their anchors."""
-        numbers = torch.arange(len(rows), dtype=torch.int64, device=rows.device)
-        return replace(self, model=self.model.with_entity(rows), anchors=numbers)
+        anchors = numbers(len(rows), rows.device)
+        return replace(self, model=self.model.with_entity(rows), anchors=anchors)
 
 
 def count_of(model: Any, side: Side) -> int:

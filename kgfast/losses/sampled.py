@@ -14,8 +14,9 @@ from kgfast.kernels.checks import NonFiniteError
 from kgfast.kernels.negatives import NegativeLoss
 from kgfast.kernels.operands import Operands, Prepared
 from kgfast.kernels.scores import get_score
+from kgfast.kernels.spares import constant
 from kgfast.losses.batches import asked_triples, checked
-from kgfast.losses.formula import NegativesFormula, NegativeTerms, check_taking_part
+from kgfast.losses.formula import NegativesFormula, Reducing, check_taking_part, check_weights
 from kgfast.losses.rows import Asked, of_wide_relations
 from kgfast.models import RankableModel
 from kgfast.models.base import (
@@ -29,7 +30,7 @@ from kgfast.models.base import (
 )
 from kgfast.ops.checks import check_device, check_tensor, safe_ids
 from kgfast.ops.finite import check_rows
-from kgfast.ops.negatives import ListRows, fuses_negatives, list_rows, pool_rows
+from kgfast.ops.negatives import fuses_negatives, list_loss, pool_loss
 from kgfast.ops.row_gradients import read_rows
 
 Scores = tuple[Tensor, Tensor]
@@ -90,21 +91,25 @@ def sampled_scores(
     return _scores_of(_read(model, triples, negatives, side, dims, sparse=sparse))
 
 
-def sampled_negatives(
+def sampled_loss(
     model: RankableModel,
     triples: Any,
     negatives: Tensor,
     side: Side,
     loss: NegativesFormula,
+    how: Reducing,
     *,
     sparse: bool = False,
-) -> NegativeTerms:
-    """Return scores of triples, and what negatives add to a loss, whose scores need not exist.
+) -> Tensor:
+    """Return the loss of triples and their negatives, whose scores need not exist.
 
-    Arguments and errors as of :func:`sampled_scores`; also raises for a mask that does not fit.
+    Arguments and errors as of :func:`sampled_scores`; also raises for a mask or weights that do not
+    fit.
     """
     sample = _read(model, triples, negatives, side, None, sparse=sparse, mask=loss.mask)
-    return _negatives_of(sample, loss)
+    if how.weights is not None:
+        check_weights(how.weights, sample.targets)
+    return _loss_of(sample, loss, how)
 
 
 @dataclass(frozen=True)
@@ -302,40 +307,37 @@ def _scores_of(sample: _Sample) -> Scores:
     )
 
 
-def _negatives_of(sample: _Sample, loss: NegativesFormula) -> NegativeTerms:
-    """Return what the negatives of a sample without crops add to a loss."""
+def _loss_of(sample: _Sample, loss: NegativesFormula, how: Reducing) -> Tensor:
+    """Return the loss of a sample without crops."""
     queries, model, kernel = sample.asked.queries(None), sample.model, loss.fused()
     candidates = _with_own_bias(candidates_at(model, sample.side, None), sample)
     candidates = with_gamma(candidates, model, queries.dtype)
-    if kernel is None or not fuses_negatives(queries, candidates.bias, sample.negatives):
+    given = queries, candidates.bias, sample.negatives, how.weights
+    if kernel is None or not fuses_negatives(*given):
         score = _pool_scores if sample.is_pool else _row_scores
-        return loss.terms(*score(queries, candidates, sample, None))
-    fused = _pool_negatives if sample.is_pool else _row_negatives
-    positive, rows, masses = fused(queries, candidates, sample, kernel)
-    count: Tensor | int = len(queries) * sample.negatives.shape[-1]
-    if loss.mask is not None and loss.mean_over != "rows":
-        count = masses.sum()
-    return NegativeTerms(positive, rows, count)
+        return loss.reduced(loss.terms(*score(queries, candidates, sample, None)), how)
+    fused = _pool_loss if sample.is_pool else _row_loss
+    kernel = kernel._replace(reduction=how.reduction, weights=how.weights)
+    return fused(queries, candidates, sample, kernel)
 
 
-def _row_negatives(
+def _row_loss(
     queries: Tensor, candidates: Candidates, sample: _Sample, loss: NegativeLoss
-) -> ListRows:
+) -> Tensor:
     if sample.table is not None:
         candidates = replace(candidates, table=sample.table)
     operands = _operands_of(queries, candidates, sample.model.score)
     ids = sample.targets, sample.negatives
-    return list_rows(operands, *ids, loss, sparse=sample.table is not None)
+    return list_loss(operands, *ids, loss, sparse=sample.table is not None)
 
 
-def _pool_negatives(
+def _pool_loss(
     queries: Tensor, candidates: Candidates, sample: _Sample, loss: NegativeLoss
-) -> ListRows:
-    """Return the scores of the targets, what the pool adds to the loss, and masses."""
+) -> Tensor:
     positive, pool = _read_pool(queries, candidates, sample, None)
     with _named_by_id("candidates", candidates, sample.negatives):
         operands = _operands_of(queries, pool, sample.model.score)
-        return positive.squeeze(-1), *pool_rows(operands, positive.squeeze(-1), loss)
+        return pool_loss(operands, positive.squeeze(-1), loss)
 
 
 def _operands_of(queries: Tensor, candidates: Candidates, score: str) -> Operands:
@@ -419,4 +421,4 @@ def with_gamma(candidates: Candidates, model: RankableModel, dtype: torch.dtype)
         return candidates
     if candidates.bias is not None:
         return replace(candidates, bias=candidates.bias + gamma)
-    return replace(candidates, bias=candidates.table.new_full((1,), gamma, dtype=dtype))
+    return replace(candidates, bias=constant(float(gamma), (1,), dtype, candidates.table.device))

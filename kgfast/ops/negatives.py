@@ -17,65 +17,67 @@ from kgfast.ops.checks import check_operands
 from kgfast.ops.registry import operator
 from kgfast.ops.scores import check_row_index, whole_factor
 
-PoolRows = tuple[Tensor, Tensor]
-ListRows = tuple[Tensor, Tensor, Tensor]
 
+def fuses_negatives(
+    queries: Tensor, bias: Tensor | None, negatives: Tensor, weights: Tensor | None = None
+) -> bool:
+    """Return whether :func:`pool_loss` or :func:`list_loss` takes these operands.
 
-def fuses_negatives(queries: Tensor, bias: Tensor | None, negatives: Tensor) -> bool:
-    """Return whether :func:`pool_rows` or :func:`list_rows` takes these operands.
-
-    They take float32 where the backend fuses such losses; lists take no bias that has a gradient.
+    They take float32 where the backend fuses such losses; lists take no bias that has a gradient,
+    and neither takes weights that have one.
     """
     if queries.dtype == torch.float64 or not (len(queries) and negatives.numel()):
+        return False
+    if weights is not None and (weights.dtype == torch.float64 or weights.requires_grad):
         return False
     if negatives.ndim == 2 and bias is not None and bias.requires_grad:
         return False
     return common.offers(queries.device, "negatives")
 
 
-def pool_rows(operands: Operands, positive: Tensor, loss: NegativeLoss) -> PoolRows:
-    """Return what a pool of negatives, the rows of the operands, adds to each query's loss.
+def pool_loss(operands: Operands, positive: Tensor, loss: NegativeLoss) -> Tensor:
+    """Return the loss of queries and a pool of negatives, the rows of the operands.
 
-    ``positive [B]`` are the scores of the positives. The result is ``rows`` and ``masses``, float32
-    ``[B]``; of ``margin`` and ``logistic`` masses count the negatives that take part.
-    Differentiable in all; raises as :func:`kgfast.ops.pairwise_scores`.
+    ``positive [B]`` are the scores of the positives. The result is a scalar, or ``[B]`` if it is
+    not reduced, float32. Differentiable in all but the weights; raises as
+    :func:`kgfast.ops.pairwise_scores`.
     """
-    queries, table, bias, factor = _checked(operands, "pool_rows")
-    rows: tuple[Tensor, ...] = torch.ops.kgfast.negative_rows(
-        *(queries, table, bias, factor, positive if loss.formula == "margin" else None, None, None),
+    queries, table, bias, factor = _checked(operands, "pool_loss")
+    made: tuple[Tensor, ...] = torch.ops.kgfast.negative_loss(
+        *(queries, table, bias, factor, positive, None, None),
         *(operands.score.name, *_flat(loss), _keeps(queries, table, bias, factor, positive)),
         common.chosen_backend(queries),
         False,
     )
-    return rows[0], rows[2]
+    return made[0]
 
 
-def list_rows(
+def list_loss(
     operands: Operands,
     targets: Tensor,
     negatives: Tensor,
     loss: NegativeLoss,
     *,
     sparse: bool = False,
-) -> ListRows:
-    """Return the scores of positives, what each query's own negatives add, and masses.
+) -> Tensor:
+    """Return the loss of queries, each with a positive and negatives of its own.
 
-    ``targets [B]`` and ``negatives [B, K]`` are int64 rows of the operands' table. The result is
-    float32 ``[B]`` each, differentiable in all but the bias; ``sparse`` and errors as of
+    ``targets [B]`` and ``negatives [B, K]`` are int64 rows of the operands' table. The result is as
+    of :func:`pool_loss`, differentiable in queries, table and factor; ``sparse`` and errors as of
     :func:`kgfast.ops.indexed_scores`.
     """
-    queries, table, bias, factor = _checked(operands, "list_rows", "table")
+    queries, table, bias, factor = _checked(operands, "list_loss", "table")
     check_row_index(negatives, queries, table)
     if sparse and torch.compiler.is_compiling():
         raise RuntimeError("sparse=True is eager only; use sparse=False under torch.compile")
-    rows: tuple[Tensor, ...] = torch.ops.kgfast.negative_rows(
+    made: tuple[Tensor, ...] = torch.ops.kgfast.negative_loss(
         *(queries, table, bias, factor, None, targets, negatives),
         *(operands.score.name, *_flat(loss)),
         _keeps(queries, table, factor),
         common.chosen_backend(queries),
         sparse,
     )
-    return rows[1], rows[0], rows[2]
+    return made[0]
 
 
 def _checked(operands: Operands, name: str, table_name: str = "candidates") -> tuple[Any, ...]:
@@ -88,8 +90,9 @@ def _checked(operands: Operands, name: str, table_name: str = "candidates") -> t
     return tensors
 
 
-def _flat(loss: NegativeLoss) -> tuple[str, float, Tensor | None]:
-    return loss.formula, float(loss.parameter), loss.mask
+def _flat(loss: NegativeLoss) -> tuple[str, float, Tensor | None, str, Tensor | None]:
+    weights = None if loss.weights is None else loss.weights.float()
+    return loss.formula, float(loss.parameter), loss.mask, loss.reduction, weights
 
 
 def _keeps(*tensors: Tensor | None) -> bool:
@@ -97,8 +100,8 @@ def _keeps(*tensors: Tensor | None) -> bool:
     return torch.is_grad_enabled() and any(it is not None and it.requires_grad for it in tensors)
 
 
-@operator("negative_rows", waits=True)
-def _negative_rows(
+@operator("negative_loss", waits=True)
+def _negative_loss(
     queries: Tensor,
     table: Tensor,
     bias: Tensor | None,
@@ -110,37 +113,42 @@ def _negative_rows(
     formula: str,
     parameter: float,
     mask: Tensor | None,
+    reduction: str,
+    weights: Tensor | None,
     keeps: bool,
     backend: str,
     sparse: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return :class:`~kgfast.kernels.negatives.NegativeRows`, but no positives of a pool."""
     operands = run.operands_of(queries, table, score, bias, factor)
-    loss, sampled = _loss(formula, parameter, mask), Sampled(positive, targets, negatives)
+    loss = _loss(formula, parameter, mask, reduction, weights)
+    sampled = Sampled(positive, targets, negatives)
     made = run.negative_rows(operands, sampled, loss, keeps=keeps, backend=backend)
     if negatives is None:
-        made = made._replace(positive=made.rows.new_empty(0))
-    return made.rows, made.positive, made.masses, made.peaks, made.raw, made.ids
+        made = made._replace(positive=made.masses.new_empty(0))
+    return tuple(made)  # type: ignore[return-value]
 
 
-@_negative_rows.fake
+@_negative_loss.fake
 def _(args: SimpleNamespace) -> tuple[Tensor, ...]:
     count, is_listed = len(args.queries), args.negatives is not None
     width = 1 + args.negatives.shape[1] if is_listed else len(args.table)
     new = args.queries.new_empty
     index = new(count, width) if is_listed else new(0)
+    reduced = args.reduction != "none"
     return (
-        *(new(count), new(count if is_listed else 0), new(count), new(count)),
+        *(new(() if reduced else count), new(count if is_listed else 0), new(count), new(count)),
+        new(int(reduced)),
         new(count if args.keeps else 0, width),
         torch.empty(index.shape, dtype=torch.int64, device=index.device),
     )
 
 
-@_negative_rows.gradient(
+@_negative_loss.gradient(
     *("queries", "table", "bias", "factor", "positive"),
     of="losses of negatives",
-    grads=("grad_rows", "grad_positive"),
-    kept=("own", "masses", "peaks", "raw", "ids"),
+    grads=("grad",),
+    kept=("own", "masses", "peaks", "scale", "raw", "ids"),
     unsaved=("targets", "negatives"),
     rows="table",
     named="ids",
@@ -148,13 +156,13 @@ def _(args: SimpleNamespace) -> tuple[Tensor, ...]:
 def _negative_backward(args: SimpleNamespace) -> tuple[Tensor | None, ...]:
     operands = run.operands_of(args.queries, args.table, args.score, args.bias, args.factor)
     positive = args.own if args.positive is None else args.positive
-    kept = NegativeRows(args.grad_rows, positive, args.masses, args.peaks, args.raw, args.ids)
+    kept = args.masses, args.peaks, args.scale, args.raw, args.ids
     need = args.need
-    made, of_bias = run.negative_gradients(
+    made, of_bias, of_positive = run.negative_gradients(
         operands,
-        _loss(args.formula, args.parameter, args.mask),
-        kept,
-        (args.grad_rows, args.grad_positive),
+        _loss(args.formula, args.parameter, args.mask, args.reduction, args.weights),
+        NegativeRows(args.grad, positive, *kept),
+        args.grad,
         Need(need[0], need[1], need[3]),
         bias=need[2] and not args.sparse,
         rows_only=args.sparse,
@@ -162,10 +170,10 @@ def _negative_backward(args: SimpleNamespace) -> tuple[Tensor | None, ...]:
     )
     if args.bias is not None and of_bias is not None:
         of_bias = common.bias_gradient(of_bias, args.bias)
-    # A margin's positive takes off the negatives that are over it.
-    of_positive = -args.grad_rows * args.peaks if need[4] else None
     return made.queries, made.table, of_bias, whole_factor(made, operands), of_positive, made.ids
 
 
-def _loss(formula: str, parameter: float, mask: Tensor | None) -> NegativeLoss:
-    return NegativeLoss(formula, parameter, mask)  # type: ignore[arg-type]
+def _loss(
+    formula: Any, parameter: float, mask: Tensor | None, reduction: Any, weights: Tensor | None
+) -> NegativeLoss:
+    return NegativeLoss(formula, parameter, mask, reduction, weights)

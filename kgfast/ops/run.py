@@ -25,7 +25,7 @@ from kgfast.kernels.labels import (
     LossNeed,
 )
 from kgfast.kernels.losses import TORCH_PASSES
-from kgfast.kernels.negatives import NegativeLoss, NegativeRows, Sampled
+from kgfast.kernels.negatives import NegativeGradients, NegativeLoss, NegativeRows, Sampled
 from kgfast.kernels.operands import (
     Counts,
     Gradients,
@@ -271,19 +271,19 @@ def negative_gradients(
     operands: Operands,
     loss: NegativeLoss,
     made: NegativeRows,
-    grads: tuple[Tensor, Tensor],
+    grad: Tensor,
     need: Need,
     *,
     bias: bool = False,
     rows_only: bool = False,
     backend: str | None = None,
-) -> tuple[Gradients, Tensor | None]:
+) -> NegativeGradients:
     """Return the gradients of :func:`negative_rows`, whose arguments were checked."""
     with _serving(operands, backend) as chosen:
         assert chosen.negatives is not None
         options = {"bias": bias, "rows_only": rows_only}
-        grads = (grads[0].resolve_neg(), grads[1].resolve_neg())
-        return chosen.negatives.gradients(operands, loss, made, grads, need, **options)
+        grad = grad.resolve_neg()
+        return chosen.negatives.gradients(operands, loss, made, grad, need, **options)
 
 
 def bce(operands: Operands, labels: Labels, *, backend: str | None = None) -> BceRows:

@@ -108,16 +108,19 @@ def prefetched(
     for _ in range(min(BUFFERS, len(ranges))):
         free.put(way.buffer((longest, table.shape[1])))
 
+    inference = torch.is_inference_mode_enabled()  # else tensors made in it cannot be written to
+
     def read() -> None:
         try:
-            for start, stop in ranges:
-                buffer = free.get()
-                if buffer is None:
-                    return
-                way.fill(buffer, start, stop)
-                if gives_back:
-                    table.give_back(start, stop)
-                full.put((buffer, start, stop))
+            with torch.inference_mode(inference):
+                for start, stop in ranges:
+                    buffer = free.get()
+                    if buffer is None:
+                        return
+                    way.fill(buffer, start, stop)
+                    if gives_back:
+                        table.give_back(start, stop)
+                    full.put((buffer, start, stop))
             full.put(None)
         except BaseException as error:
             full.put(error)

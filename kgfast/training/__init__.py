@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kgfast.training import checkpoint
     from kgfast.training.build import load_dataset
+    from kgfast.training.callbacks import Callback
     from kgfast.training.checkpoint.run_folder import RunFolder
     from kgfast.training.checkpoint.run_graph import RunGraph
     from kgfast.training.config import Config
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "build": ("load_dataset",),
+    "callbacks": ("Callback",),
     "checkpoint.run_folder": ("RunFolder",),
     "checkpoint.run_graph": ("RunGraph",),
     "config": ("Config",),
@@ -40,6 +42,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Batch",
+    "Callback",
     "Config",
     "LoadedRun",
     "NegativeSampling",

@@ -3,7 +3,7 @@
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
@@ -14,17 +14,19 @@ from torch import Tensor
 from kgfast.datasets import Dataset
 from kgfast.eval.ranks import Ranks
 from kgfast.graph import as_triples_tensor
+from kgfast.kernels.checks import Values, without_values
 from kgfast.kernels.cpu import threads
 from kgfast.kernels.scores import get_score
 from kgfast.models import MED, RESCAL, ConvE, Model
 from kgfast.models.base import SIDES
 from kgfast.models.dropout import Dropout
-from kgfast.ops import backend_for, unchecked
+from kgfast.ops import backend_for
 from kgfast.ops.dispatch import get_backend
 from kgfast.progress import RunBar
 from kgfast.rng import Stream, mix
 from kgfast.training.ahead import BatchesAhead
 from kgfast.training.build import room_of
+from kgfast.training.callbacks import Callback, Listeners
 from kgfast.training.checkpoint.run_folder import RunFolder
 from kgfast.training.checkpoint.run_graph import RunGraph
 from kgfast.training.checkpoint.shard_files import Kind
@@ -182,7 +184,9 @@ class Run:
             if not (self.resumed and stored.folder.graph.exists()):
                 stored.folder.write_graph(stored.graph)
 
-    def train(self, pauses: Callable[[], bool] | None = None) -> bool:
+    def train(
+        self, pauses: Callable[[], bool] | None = None, callbacks: Sequence[Callback] = ()
+    ) -> bool:
         """Make the steps that are left; return False if the run was interrupted.
 
         Parameters
@@ -190,6 +194,8 @@ class Run:
         pauses : callable, optional
             Called before each step; True saves the run and returns. A later call continues it, with
             the steps, evaluations and logs of a run that never paused.
+        callbacks : sequence of Callback
+            Called by process 0. An exception of theirs is raised when the state is saved.
         """
         state, train = self.state, self._config.train
         self._model.train()
@@ -200,25 +206,26 @@ class Run:
             self._logs() as logs,
             progress as bar,
         ):
+            listeners = Listeners(logs, callbacks if self._placement.leads else ())
             while not self.is_over():
                 if pauses is not None and pauses():
                     self._save()
                     return not interrupts.requested
                 self.make_step()
                 is_interrupted, state.seconds_training = self._placement.agreed(
-                    interrupts.requested, state.seconds_training
+                    interrupts.requested or listeners.error is not None, state.seconds_training
                 )
                 self._check_time(self._deadline.is_up)
                 is_last = state.step == self.steps or self._is_out_of_time
                 keeps = _is_due(state.step, train.keep_every)
                 if is_last or keeps or state.step % train.log_every == 0:
-                    bar.update(state.step, self._log_loss(logs))
+                    bar.update(state.step, self._log_loss(listeners))
                 else:
                     bar.update(state.step)
                 evaluates = is_last or _is_due(state.step, train.eval_every)
                 if evaluates and len(self._dataset.valid):
                     due = state.step == self.steps or _is_due(state.step, train.eval_every)
-                    self._validate(logs, bar, due=due)
+                    self._validate(listeners, bar, due=due)
                     self._check_time(self._deadline.is_up)  # it may have taken what was left
                 ends = self.is_over()
                 if keeps and self._folder is not None:
@@ -229,8 +236,9 @@ class Run:
                 if is_interrupted and not ends:
                     # Where one process ends, torchrun ends the others: the state is written first.
                     self._placement.together(lambda: None)
-                    return False
-        return True
+                    break
+            listeners.raise_error()
+        return self.is_over()
 
     def close(self) -> None:
         """End the thread that makes batches, if there is one; later steps start another."""
@@ -313,7 +321,7 @@ class Run:
         """Make the next step and time it."""
         start, state = time.perf_counter(), self.state
         cores = threads.alone() if self._leaves_cores_to_kernels else nullcontext()
-        checks = unchecked() if self._is_deferred else nullcontext()
+        checks = without_values(Values.TRUSTED) if self._is_deferred else nullcontext()
         with cores, checks, self._optimizer.spares.in_use():
             self._add_loss(self._step(state.step))
         state.loss_count += 1
@@ -364,7 +372,7 @@ class Run:
                     own = loss.detach()
                     value = self._checked(own if value is None else value + own, step)
                     scale = optimizer.scaler.scale / count
-                    (loss if scale == 1 else loss * scale).backward()
+                    loss.backward(optimizer.spares.constant(scale, (), own.dtype, own.device))
                     optimizer.collect(placement.read_gradients())
             assert value is not None
             values.append(value)
@@ -434,7 +442,7 @@ class Run:
             message += f"; the last good state is {self._folder.last}"
         return FloatingPointError(message)
 
-    def _log_loss(self, logs: Logs | None) -> float:
+    def _log_loss(self, listeners: Listeners) -> float:
         """Write a row with the mean loss since the last row; return that loss."""
         self.read_losses()
         state = self.state
@@ -443,12 +451,10 @@ class Run:
         row = {"loss": loss, "lr": self._schedule.lr(state.step - 1)}
         if isinstance(self._model, MED):  # a learnable w3 can drift
             row |= {name: float(getattr(self._model, name).detach()) for name in ("w1", "w2", "w3")}
-        self._write(logs, row)
+        self._write(listeners, row)
         return loss
 
-    def _write(self, logs: Logs | None, row: dict[str, Any]) -> None:
-        if logs is None:
-            return
+    def _write(self, listeners: Listeners, row: dict[str, Any]) -> None:
         state, batches = self.state, self._objective.batches
         made = state.step * self._config.train.accumulate
         where = {
@@ -456,9 +462,9 @@ class Run:
             "epoch": round(made / batches.per_epoch, 4),
             "time": round(state.seconds_training + state.seconds_evaluating, 3),
         }
-        logs.write(where | row)
+        listeners.write(where | row)
 
-    def _validate(self, logs: Logs | None, bar: RunBar, *, due: bool) -> None:
+    def _validate(self, listeners: Listeners, bar: RunBar, *, due: bool) -> None:
         """Evaluate on valid, log the metrics, save the best state, update schedule and patience.
 
         An evaluation that is not ``due``, made because time is up, changes neither of the two: the
@@ -467,7 +473,7 @@ class Run:
         (metrics, submodels), state = self.evaluated("valid"), self.state
         for dim, row in submodels.items() or [(None, metrics)]:
             of_dim = {} if dim is None else {"dim": int(dim)}
-            self._write(logs, {"split": "valid", **of_dim, **row})
+            self._write(listeners, {"split": "valid", **of_dim, **row})
         bar.evaluated(state.step, metrics, submodels)
         value = metrics[self._config.train.save_best_metric]
         if gain(self._config.train.save_best_metric, value, state.best) > 0:

@@ -137,7 +137,7 @@ class Optimizer:
                 for group in optimizer.param_groups:
                     group["lr"] = lr
             if self._rows is not None:  # steps that are skipped count, too
-                self._rows.state_of(self._entity)["step"].fill_(step)
+                self._rows.steps_before = step
             for optimizer in optimizers:
                 optimizer.step()
         gradient = self._entity.grad

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from kgfast.graph import did_you_mean
 from kgfast.losses import LOSSES, NegativesFormula
-from kgfast.losses.formula import LossFormula
-from kgfast.losses.sampled import sampled_negatives
+from kgfast.losses.formula import LossFormula, Reducing
+from kgfast.losses.sampled import sampled_loss
 from kgfast.models import Model
 from kgfast.training.config import Config, is_own
 
@@ -74,13 +74,8 @@ def loss_of(name: str) -> Callable[..., Tensor]:
     def loss(model: Any, triples: Any, negatives: Tensor, **given: Any) -> Tensor:
         side, sparse, weights = (given.pop(key, None) for key in ("side", "sparse", "weights"))
         own = formula(**given)
-        made = sampled_negatives(model, triples, negatives, side, own, sparse=sparse)
-        if made.rows.shape != made.positive.shape:
-            raise ValueError(
-                f"loss.name: of_negatives() of {name} must return {list(made.positive.shape)}, a "
-                f"number for each positive; got {list(made.rows.shape)}"
-            )
-        return own.reduced(made, weights, "mean")
+        how = Reducing("mean", weights)
+        return sampled_loss(model, triples, negatives, side, own, how, sparse=sparse)
 
     return loss
 

@@ -31,6 +31,7 @@ class RowOptimizer(torch.optim.Optimizer, ABC):
     """Base: updates rows by a row-sparse gradient, and all by a dense one."""
 
     names: tuple[str, ...]  # of the tables of a parameter's state, each as large as the parameter
+    steps_before: int | None = None  # of a run that counts its steps; None: states count them
 
     def __init__(self, params: Iterable[Any], **numbers: Any) -> None:
         for name in ("lr", "eps", "weight_decay"):
@@ -56,7 +57,7 @@ class RowOptimizer(torch.optim.Optimizer, ABC):
                     found = RowGradients.of(parameter.grad)
                     self._step_rows(tables, found, state["step"], group)
                 else:
-                    dense.append((tables, parameter.grad, state["step"]))
+                    dense.append((tables, parameter.grad, self._counted(state["step"])))
             if dense:
                 self._update(dense, group)
         return loss
@@ -75,7 +76,7 @@ class RowOptimizer(torch.optim.Optimizer, ABC):
 
     def _step_rows(self, tables: Tables, found: RowGradients, step: Tensor, group: Group) -> None:
         """Update the rows that have a gradient; count the step."""
-        found = found.distinct()
+        found, step = found.distinct(), self._counted(step)
         ids, rows = found.ids, found.rows.contiguous()  # fused updates take no strides
         block = _BLOCK.get(rows.device.type, _BLOCK_ELSEWHERE)
         count = max(1, block // max(1, tables[0][:1].numel()))
@@ -86,6 +87,17 @@ class RowOptimizer(torch.optim.Optimizer, ABC):
             for table, row in zip(tables, parts, strict=True):
                 table.index_copy_(0, part, row)
         step += 1
+
+    def _counted(self, step: Tensor) -> Tensor:
+        """Return the number of steps that were made, in the tensor of a state."""
+        return step if self.steps_before is None else step.fill_(self.steps_before)
+
+    def _next(self, step: Tensor) -> int | Tensor:
+        """Return the number of this step, for a kernel; count the step where the state does."""
+        if self.steps_before is not None:
+            return self.steps_before + 1  # nothing is launched to count
+        step += 1
+        return step
 
     @abstractmethod
     def _update(self, dense: Sequence[_Dense], group: Group) -> None:
@@ -143,13 +155,12 @@ class RowAdam(RowOptimizer):
         parameter, *moments = tables
         if not ops.serves_rows(parameter):
             return super()._step_rows(tables, found, step, group)
-        step += 1
         ops.row_adam(
             [parameter.detach(), *moments],
             found.ids,
             found.rows,
             betas=group["betas"],
-            step=step,
+            step=self._next(step),
             repeats=found.repeats,
             **_numbers(group),
         )
@@ -218,7 +229,7 @@ class RowAdagrad(RowOptimizer):
         parameter, total = tables
         if not ops.serves_rows(parameter):
             return super()._step_rows(tables, found, step, group)
-        step += 1
+        self._next(step)
         given: Group = {"repeats": found.repeats, **_numbers(group)}
         ops.row_adagrad([parameter.detach(), total], found.ids, found.rows, **given)
 

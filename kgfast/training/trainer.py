@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,6 +17,7 @@ from kgfast.eval.index import Index
 from kgfast.eval.metric_tables import table_of
 from kgfast.eval.ranks import Ranks
 from kgfast.training.build import build_model, load_dataset, ranks_of, room_of
+from kgfast.training.callbacks import Callback
 from kgfast.training.checkpoint.run_folder import RunFolder
 from kgfast.training.checkpoint.run_graph import RunGraph
 from kgfast.training.config import Config
@@ -117,6 +118,8 @@ class Trainer:
         The dataset of the config by default.
     progress : bool
         Show progress on the error stream.
+    callbacks : sequence of Callback
+        Called by :meth:`fit` along the run.
 
     Attributes
     ----------
@@ -158,8 +161,15 @@ class Trainer:
         *,
         dataset: Dataset | None = None,
         progress: bool = True,
+        callbacks: Sequence[Callback] = (),
     ) -> None:
         start = time.perf_counter()
+        for it in callbacks:
+            if not isinstance(it, Callback):
+                raise TypeError(
+                    f"callbacks must be kgfast.training.Callback; got {type(it).__name__}"
+                )
+        self.callbacks = callbacks
         self.config = config
         self.device, self.placement = placed(config)
         placement = self.placement
@@ -211,6 +221,8 @@ class Trainer:
             If a checkpoint cannot be written; the one before is intact.
         KeyboardInterrupt
             On Ctrl-C, after the current step is finished and saved.
+        Exception
+            Whatever a callback raised, after the state is saved.
         """
         with self.opened(resume, trust_data=trust_data) as run:
             folder = self.folder
@@ -221,12 +233,17 @@ class Trainer:
                     if self.progress and self.placement.leads:
                         note = f"{folder.path} was finished already: it stays as it is"
                         print(note, file=sys.stderr)
-                    return before
-            if not run.train():
+                    return self._ended(before)
+            if not run.train(callbacks=self.callbacks):
                 if self.placement.leads:
                     print(run.interruption(), file=sys.stderr)
                 raise KeyboardInterrupt
-            return self._finish(run)
+            return self._ended(self._finish(run))
+
+    def _ended(self, result: Result) -> Result:
+        for it in self.callbacks if self.placement.leads else ():
+            it.on_end(result)
+        return result
 
     @contextmanager
     def opened(

@@ -42,7 +42,7 @@ def test_the_names_and_values_are_those_of_tracin(trained):
     assert result.exit_code == 0, result.stderr
     rows = [json.loads(line) for line in result.stdout.splitlines()]
     found = tracin(trained, test=TRIPLE[None], k=3, side="head", parameters="all")
-    columns = found.columns((GRAPH.entities, GRAPH.relations))
+    columns = found.triples((GRAPH.entities, GRAPH.relations))
     del columns["test"]
     assert rows == [
         dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
@@ -54,6 +54,8 @@ def test_a_table_and_a_file(trained, tmp_path):
     shown = explained(trained, "--top", 2)
     assert shown.exit_code == 0, shown.stderr
     assert shown.stdout.count("proponent") == shown.stdout.count("opponent") == 2
+    assert "model_5.safetensors (rate 0.02)" in shown.stdout
+    assert "Above 0: a step" in shown.stdout
     words = "--out", tmp_path / "a.csv", "--checkpoint", "best.safetensors"
     written = explained(trained, "--top", 2, *words)
     assert written.exit_code == 0, written.stderr
@@ -61,12 +63,36 @@ def test_a_table_and_a_file(trained, tmp_path):
         rows = list(csv.DictReader(file))
     best = tracin(trained / "best.safetensors", test=TRIPLE[None], k=2)
     assert [float(row["influence"]) for row in rows[:2]] == best.values[0].tolist()
-    assert list(rows[0]) == ["kind", "influence", "head", "relation", "tail", "predicts"]
+    front = ["kind", "of_query", "influence"]
+    assert list(rows[0]) == [*front, "head", "relation", "tail", "predicts"]
+
+
+def test_queries_are_shown_to_the_triple(tmp_path):
+    sections = {"loss": {"name": "bce"}, "train": {"steps": 6, "mode": "kvsall"}}
+    trainer_of(tmp_path, GRAPH, model={"name": "distmult", "gamma": 12.0}, **sections).fit()
+    result = explained(tmp_path, "--top", 40, "--json")
+    assert result.exit_code == 0, result.stderr
+    shares = {}
+    for row in map(json.loads, result.stdout.splitlines()):
+        assert "?" not in (row["head"], row["tail"])
+        anchor = row["head"] if row["predicts"] == "tail" else row["tail"]
+        query = row["kind"], row["predicts"], anchor, row["relation"], row["of_query"]
+        shares.setdefault(query, []).append(row["influence"])
+    assert len(shares) == 80
+    assert any(len(it) > 1 for it in shares.values())
+    for query, own in shares.items():
+        assert sum(own) == pytest.approx(query[-1])
 
 
 @pytest.mark.parametrize("as_json", [False, True])
 def test_names_do_nothing_to_a_terminal(capsys, as_json):
-    columns = {"kind": ["proponent"], "influence": [0.5], "head": ["a\x1b[2J"], "tail": ["b\x9b"]}
+    columns = {
+        "kind": ["proponent"],
+        "of_query": [1.0],
+        "influence": [0.5],
+        "head": ["a\x1b[2J"],
+        "tail": ["b\x9b"],
+    }
     explanation._print(columns, as_json)
     shown = capsys.readouterr().out
     assert "a\\u001b[2J" in shown

@@ -57,6 +57,8 @@ def test_a_run(served, trained):
     found = kgfast.topk(engine.model, **heads, index=engine.index)
     assert torch.equal(found.ids, kgfast.topk(loaded.model, **heads).ids)
     assert served(trained, "--no-index")[0].index is None
+    types = served(trained, "--types", "train")[0].types
+    assert types.num_relations == loaded.model.num_relations
     words = "--allowed-host", "kg.example", "--allowed-host", "*"
     assert served(trained, *words)[4] == ["kg.example", "*"]
 
@@ -94,6 +96,9 @@ class TestErrors:
 
     def test_a_width_that_the_model_lacks(self, trained):
         assert "dim" in self.error_of(trained, "--dim", 99)
+
+    def test_types_that_are_no_file(self, trained):
+        assert "nowhere.json: no such file" in self.error_of(trained, "--types", "nowhere.json")
 
     def test_limits(self, trained):
         assert "--max-k" in self.error_of(trained, "--max-k", 0)

@@ -51,3 +51,14 @@ def test_windows(opened, scheme, color, tmp_path):
     assert page.width() == 390
     assert page.screenshot(tmp_path / "page.png").read_bytes()[:4] == b"\x89PNG"
     assert opened('<p style="width: 600px">wide</p>', width=390).width() > 390
+
+
+def test_mouse_and_keys(opened):
+    page = opened(
+        '<div style="height: 3000px"></div><input id="name">'
+        "<button onclick=\"this.textContent = document.querySelector('#name').value\">go</button>"
+    )
+    page.write("#name", "Anna & Bob")
+    page.click("button")
+    page.wait_for("document.querySelector('button').textContent !== 'go'", seconds=10)
+    assert page.evaluate("document.querySelector('button').textContent") == "Anna & Bob"

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import kgfast
 from fuzz import models
-from fuzz.case import Case, expect
+from fuzz.case import Case, expect, refused
 from fuzz.models import Drawn
 from fuzz.operands import csr
 from fuzz.surroundings import anywhere
@@ -187,6 +187,37 @@ def topk(case: Case) -> None:
     shown = found.named([_any_names(case, count) for count in counts])
     for text in (repr(shown), shown._repr_html_()):
         expect(all(it.isprintable() or ord(it) > 159 for it in text.replace("\n", "")), text)
+
+
+def neighbours(case: Case) -> None:
+    """Attack ``kgfast.neighbours`` with every metric; rows may tie, be equal, or be of zeros."""
+    drawn = models.draw(case)
+    entity, count = drawn.base.entity.detach(), drawn.base.num_entities
+    metric = case.choice(("cosine", "dot", "l1", "l2"))
+    ids, k = case.ids(count, case.choice((0, 1, 2, 7, 40))), case.pick.randint(1, count - 1)
+    asked = case.choice((ids, ids.tolist(), ids.int()))
+    case.note(metric=metric, queries=len(ids), k=k)
+    given: dict[str, Any] = {"metric": metric}
+    if metric != "cosine" and case.chance(0.4):
+        case.note(indexed=True)
+        given["index"] = kgfast.Index(kgfast.Candidates(entity), score=metric)
+    zero = [] if metric != "cosine" else (entity == 0).all(1).nonzero()[:, 0].tolist()
+    with anywhere(case):
+        if zero and len(ids):
+            call = lambda: kgfast.neighbours(drawn.model, asked, k, **given)  # noqa: E731
+            said = refused(call, errors=(ValueError,))
+            expect(any(f"row {it} is zero" in said for it in zero), said)
+            return
+        found = kgfast.neighbours(drawn.model, asked, k, **given)
+    table = entity
+    if metric == "cosine":
+        table, metric = torch.from_numpy(oracles.unit_rows(entity)), "dot"
+    scores = oracles.canonical_scores(table[ids], table, metric)
+    best, values = oracles.best(scores, k, [[it] for it in ids.tolist()])
+    for row, got in enumerate(found.ids.tolist()):
+        expect(got == best[row], f"entity {ids[row]}: ids {got!r:.300}, not {best[row]!r:.300}")
+    wanted = torch.from_numpy(values).to(found.scores.dtype)
+    expect(torch.equal(found.scores, wanted), "scores are not those of the definition, rounded")
 
 
 def _any_names(case: Case, count: int) -> kgfast.Vocabulary:

@@ -41,6 +41,7 @@ KINDS: dict[str, Kind] = {
         Kind("output layers", heads.head, "valid", 20),
         Kind("rank", evaluations.rank, "valid", 70),
         Kind("topk", evaluations.topk, "valid", 40),
+        Kind("neighbours", evaluations.neighbours, "valid", 20),
         Kind("indices and writes", indices.writes, "valid", 20),
         Kind("queries of models", evaluations.queries, "valid", 20),
         Kind("batches of queries", changed_models.batches, "valid", 10),

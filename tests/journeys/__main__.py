@@ -11,7 +11,7 @@ from pathlib import Path
 
 from journeys.walk import follow
 from journeys.walks import WALKS
-from lib.machine import machine, versions
+from lib.machine import facts
 from lib.results import RESULTS, read_rows, write_json
 
 FILE = RESULTS / "cpu-journeys.json"
@@ -35,7 +35,8 @@ def main() -> None:
             shutil.rmtree(folder)
         total = sum(row["seconds"] for row in found)
         print(f"{walk.name}: {len(found)} steps, {total:.1f} s", file=sys.stderr)
-        rows += [row | {"machine": machine("cpu"), "versions": versions()} for row in found]
+        command = {"command": f"python -m journeys '{walk.name}'"}
+        rows += [row | facts("cpu") | command for row in found]
     order = [it.name for it in WALKS]
     rows.sort(key=lambda row: (order.index(row["walk"]), row["page"], row["line"]))
     write_json(FILE, {"benchmark": "journeys", "rows": rows})

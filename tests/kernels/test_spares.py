@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kgfast.kernels.spares import Spares, empty_like
+from kgfast.kernels.spares import Spares, constant, empty_like, numbers
 
 
 def ones(*shape, dtype=torch.float32):
@@ -51,3 +51,23 @@ def test_nothing_is_taken_outside_and_after_it_was_cleared():
     assert empty_like(ones(4, 3)).data_ptr() != old.data_ptr()
     spares.clear()
     assert spares.take(ones(4, 3)) is None
+
+
+def test_a_constant_is_made_once_within_and_anew_outside():
+    spares, given = Spares(), (torch.float32, torch.device("cpu"))
+    with spares.in_use():
+        first, again = constant(2.0, (1,), *given), constant(2.0, (1,), *given)
+        others = constant(3.0, (1,), *given), constant(2.0, (2,), *given)
+    assert first is again
+    assert first.tolist() == constant(2.0, (1,), *given).tolist() == [2.0]
+    assert [it.tolist() for it in others] == [[3.0], [2.0, 2.0]]
+    assert constant(2.0, (1,), *given) is not first
+
+
+def test_numbers_are_kept_on_a_device_alone():
+    spares, there, here = Spares(), torch.device("meta"), torch.device("cpu")
+    with spares.in_use():
+        assert numbers(3, there) is numbers(3, there)
+        assert len(numbers(2, there)) == 2
+        assert numbers(3, here) is not numbers(3, here)
+        assert numbers(3, here).tolist() == [0, 1, 2]

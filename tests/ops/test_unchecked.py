@@ -7,7 +7,8 @@ import torch
 
 import kgfast
 from kgfast import losses, ops
-from kgfast.kernels.checks import Checks, checks_values
+from kgfast.kernels.checks import Checks, Values, checks_values, without_values
+from kgfast.ops.checks import safe_ids
 
 N, D, B = 7, 4, 3
 PAST = torch.tensor([[0, 6, 10**15], [1, -(10**15), 2], [3, 7, -1]])  # ids of rows, and others
@@ -151,6 +152,17 @@ def test_blocks_nest_and_end_with_an_error() -> None:
     with pytest.raises(KeyError), kgfast.unchecked():
         raise KeyError
     assert checks_values()
+
+
+def test_trusted_ids_are_taken_as_they_are() -> None:
+    ids = torch.tensor([0, 9])
+    with without_values(Values.TRUSTED):
+        assert not checks_values()
+        assert safe_ids("ids", ids, 2) is ids
+        with kgfast.unchecked():
+            assert safe_ids("ids", ids, 2).tolist() == [0, 1]
+    with pytest.raises(ValueError, match=r"ids\[1\] must be in 0 .. 1; got 9"):
+        safe_ids("ids", ids, 2)
 
 
 def test_a_block_holds_in_its_own_thread() -> None:

@@ -102,6 +102,25 @@ class Page:
             assert time.monotonic() < until, f"never true: {script}"
             time.sleep(0.05)
 
+    def click(self, selector: str) -> None:
+        """Click on the middle of an element, with the mouse."""
+        x, y = self.evaluate(
+            f"""(() => {{
+              const found = document.querySelector({json.dumps(selector)});
+              found.scrollIntoView({{block: "center", inline: "center"}});
+              const box = found.getBoundingClientRect();
+              return [(box.left + box.right) / 2, (box.top + box.bottom) / 2];
+            }})()"""
+        )
+        mouse = {"x": x, "y": y, "button": "left", "clickCount": 1}
+        for kind in ("mousePressed", "mouseReleased"):
+            self.send("Input.dispatchMouseEvent", type=kind, **mouse)
+
+    def write(self, selector: str, text: str) -> None:
+        """Put text into a field, at the end of what it holds."""
+        self.click(selector)
+        self.send("Input.insertText", text=text)
+
     def words(self) -> list[Word]:
         """Return the boxes of all visible words."""
         return [Word(*word) for word in self.evaluate(_WORDS)]

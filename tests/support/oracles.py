@@ -88,6 +88,19 @@ def canonical_scores(
         return total if bias is None else total + numbers(bias.expand(len(table)))[None]
 
 
+def unit_rows(table: Tensor) -> Floats:
+    """Divide rows by their lengths, whose squares are added by halves."""
+    found = numbers(table)
+    for row in found:
+        row /= np.abs(row).max()
+        squares = row * row
+        while len(squares) > 1:
+            half = -(-len(squares) // 2)
+            squares = squares[:half] + np.append(squares[half:], np.zeros(len(squares) % 2))
+        row /= np.sqrt(squares[0])
+    return found
+
+
 def _term(score: str, q: list[Floats], c: list[Floats], b: Floats | None) -> Floats:
     if score == "dot":
         return q[0] * c[0]

@@ -36,7 +36,8 @@ FEW = (
     "lists of float32, nssa, masked",
     "bce total of float32",
     "bf16 bce total of float32",
-    "row adam",
+    "row adam counted",
+    "row adam read",
     "row adagrad",
     "filters",
     "loss of crops, masked",
@@ -134,7 +135,8 @@ def negatives(p: Problem, name: str, formula: str, *, masked: bool) -> Iterator[
     for kind in ("pool", "lists"):
         width = ROWS if kind == "pool" else 9
         mask = torch.ones(BATCH, width, dtype=torch.bool) if masked else None
-        loss = NegativeLoss(formula, 0.5, mask)
+        weights = torch.ones(BATCH) if formula == "nssa" and masked else None
+        loss = NegativeLoss(formula, 0.5, mask, "mean", weights)
         ids = torch.arange(BATCH * 9, dtype=torch.int64).view(BATCH, 9) % ROWS
         pool = Sampled(torch.randn(BATCH), None, None)
         sampled = pool if kind == "pool" else Sampled(None, p.targets, ids)
@@ -142,8 +144,7 @@ def negatives(p: Problem, name: str, formula: str, *, masked: bool) -> Iterator[
         def both(sampled: Sampled = sampled, loss: NegativeLoss = loss) -> None:
             made = kernels.rows(p.operands(), sampled, loss, keeps=True, check=lambda: None)
             made = made._replace(ids=torch.zeros_like(made.ids))  # nobody wrote them
-            grads = torch.randn(BATCH), torch.randn(BATCH)
-            kernels.gradients(p.operands(), loss, made, grads, Need(True, True))
+            kernels.gradients(p.operands(), loss, made, torch.ones(()), Need(True, True))
 
         yield f"{kind} of {name}{', masked' if masked else ''}", both
 
@@ -190,8 +191,9 @@ def row_updates() -> Iterator[tuple[str, Call]]:
     """Steps of optimizers on some rows of a table."""
     kernel, tables = triton.backend.row_updates, torch.zeros(3, ROWS, DIM).unbind()
     ids, rows = torch.arange(5, dtype=torch.int64), torch.ones(5, DIM)
-    adam = AdamStep(0.1, (0.9, 0.999), 1e-8, 0.0, torch.ones(()))
-    yield "row adam", lambda: kernel.adam(tables, ids, rows, adam)
+    counted, read = (AdamStep(0.1, (0.9, 0.999), 1e-8, 0.0, it) for it in (1, torch.ones(())))
+    for name, step in (("counted", counted), ("read", read)):
+        yield f"row adam {name}", lambda step=step: kernel.adam(tables, ids, rows, step)
     yield "row adagrad", lambda: kernel.adagrad(tables[:2], ids, rows, AdagradStep(0.1, 1e-10, 0.0))
     for dtype in (torch.float32, torch.float64, torch.float16):
         given = ids, ids, rows.to(dtype)

@@ -33,6 +33,7 @@ class Slow:
     def __init__(self, engine: Any) -> None:
         self.engine, self.calls = engine, list[int]()
         self.model, self.names, self.known = engine.model, engine.names, engine.known
+        self.types = engine.types
         self.through = threading.Semaphore(0)
 
     def answers(self, questions: Any) -> Any:

@@ -17,7 +17,12 @@ FP16, BF16, INT8, LINEAR = (1 << bit for bit in range(len(tiers.TIERS)))
 Results = Sequence[Tensor]
 FORCED = 256  # csrc/host/tiers.h: serve whatever it costs
 # The instructions that a tier is made of, as docs/tiers.md calls them; those of losses in bf16 too.
-NEEDS = {"linear": "AVX512-VNNI", "fp16": "AVX512-FP16", "int8": "AMX", "bf16 losses": "AMX-BF16"}
+NEEDS = {
+    "linear": "AVX512-VNNI",
+    "fp16": "AVX512-FP16",
+    "int8": "AMX",
+    "bf16 losses": "AMX-BF16 or AVX512-BF16",
+}
 
 
 def lacks(*names: str) -> str:

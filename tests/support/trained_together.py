@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kgfast.datasets import Dataset, synthetic
-from kgfast.training import Config, RunFolder, Trainer
+from kgfast.training import Callback, Config, RunFolder, Trainer
 from kgfast.training.logs import read_rows
 from kgfast.training.loop import Run
 from kgfast.training.schedule import Deadline
@@ -292,3 +292,37 @@ def tensors_of(folder: Path) -> dict[str, Tensor]:
     state = RunFolder(folder).load_last()
     assert state is not None
     return state[0]
+
+
+class Heard(Callback):
+    """Callback that notes its calls; ``failing`` names the row or the end that raises."""
+
+    def __init__(self, failing: Any = None) -> None:
+        self.calls: list[tuple[str, Any]] = []
+        self.failing = failing
+
+    def _hear(self, name: str, what: Any, at: Any) -> None:
+        self.calls.append((name, what))
+        if (name, at) == self.failing:
+            raise ConnectionError("the tracker is away")
+
+    def on_step(self, row: dict[str, Any]) -> None:
+        self._hear("step", row, row["step"])
+
+    def on_evaluation(self, row: dict[str, Any]) -> None:
+        self._hear("evaluation", row, row["step"])
+
+    def on_end(self, result: Any) -> None:
+        self._hear("end", result, None)
+
+
+def heard_together(folder: Path, failing: Any, rank: int) -> tuple[list[Any], str]:
+    """Return what the callbacks of a process hear, and how its fit ends."""
+    heard = Heard(failing)
+    config = config_of("rotate, nssa, rows", 8, REPLICATED, eval_every=4)
+    try:
+        Trainer(config, folder, dataset=graph(), progress=False, callbacks=[heard]).fit(resume=True)
+        end = "fitted"
+    except BaseException as error:
+        end = repr(error)
+    return [name for name, _ in heard.calls], end

@@ -50,8 +50,11 @@ class PretendDevice(TorchDispatchMode):
             raise AssertionError("copy_ between devices waits")
         leaves = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         assert not (name in _WAIT and any(leaf.is_meta for leaf in leaves)), f"{name} waits"
+        if name == "clone" and args[0].is_sparse:
+            return _same_parts(args[0])
         result = func(*args, **kwargs)
-        made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor) and leaf.is_meta]
+        changed = args if name.startswith(_IN_PLACE_OF_LISTS) and result is None else result
+        made = [leaf for leaf in tree_leaves(changed) if isinstance(leaf, Tensor) and leaf.is_meta]
         if made and not (_is_view(func) or name in _NO_LAUNCH):
             self.operators[name] += 1
         return result
@@ -61,7 +64,28 @@ _WAIT = {
     *("_local_scalar_dense", "is_nonzero", "nonzero", "masked_select", "equal", "bincount"),
     *("_unique2", "unique_dim", "unique_consecutive", "isin"),
 }
-_NO_LAUNCH = {"empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "detach"}
+_NO_LAUNCH = {
+    *("empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "detach"),
+    "_sparse_coo_tensor_with_dims_and_tensors",  # shares the ids and rows that it is made of
+}
+_IN_PLACE_OF_LISTS = ("_foreach_", "_fused_")  # operators that may return nothing
+
+
+def _same_parts(sparse: Tensor) -> Tensor:
+    """Return a sparse gradient of the same ids and rows.
+
+    Torch puts such a gradient into a leaf without a copy, except within a mode, which holds its
+    parts; and the copy of one without values has no rows.
+    """
+    return torch.sparse_coo_tensor(
+        sparse._indices(),
+        sparse._values(),
+        sparse.shape,
+        dtype=sparse.dtype,
+        device=sparse.device,
+        check_invariants=False,
+        is_coalesced=sparse.is_coalesced(),
+    )
 
 
 def _is_view(func: Any) -> bool:

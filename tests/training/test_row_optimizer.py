@@ -50,6 +50,19 @@ def test_row_adam_is_adam_on_the_rows_of_a_step(decay, backend):
     torch.testing.assert_close(parameter.double(), expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_steps_that_a_run_counts_are_those_of_its_states(dtype, backend):
+    table = torch.randn(11, 5, generator=torch.Generator().manual_seed(1)).to(dtype)
+    parameters = [nn.Parameter(table.clone()), nn.Parameter(table.clone())]
+    counting, counted = (RowAdam([it], 0.05) for it in parameters)
+    for step in range(3):
+        ids, gradients = random_rows(table, 4, step)
+        counted.steps_before = step
+        for optimizer, parameter in zip((counting, counted), parameters, strict=True):
+            stepped(optimizer, parameter, ids, gradients)
+    assert torch.equal(*parameters)
+
+
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 def test_row_optimizers_are_the_dense_ones_where_every_row_is_used(decay, backend):
     for lazy, dense in (

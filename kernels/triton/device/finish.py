@@ -90,19 +90,33 @@ def mass_over_tiles(p_sums, num_tiles, num_queries, row, peak, mass):
 
 
 @triton.jit
+def is_last(p_finished, num_programs):
+    """Tell the program that is the last to come here, which sees what all have stored."""
+    tl.debug_barrier()
+    one = tl.full((), 1, tl.int64)
+    last = tl.atomic_add(p_finished, one, sem="acq_rel") == num_programs - 1
+    tl.debug_barrier()
+    return last
+
+
+@triton.jit
+def sum_of_programs(p_parts, num_programs):
+    """The sum of what programs stored, in a fixed order."""
+    total = tl.zeros((_TILES,), tl.float64)
+    for first in range(0, num_programs, _TILES):
+        program = first + tl.arange(0, _TILES)
+        p_part = p_parts + program
+        total += tl.load(p_part, mask=program < num_programs, other=0.0, volatile=True)
+    return tl.sum(total, 0)
+
+
+@triton.jit
 def add_rows(totals, part, num_programs):
     """Store this program's part of the total; the program that is the last to do so adds all."""
     tl.store(totals.parts + tl.program_id(0), part)
-    tl.debug_barrier()
-    one = tl.full((), 1, tl.int64)
-    if tl.atomic_add(totals.finished, one, sem="acq_rel") == num_programs - 1:
-        tl.debug_barrier()
-        total = tl.zeros((_TILES,), tl.float64)
-        for first in range(0, num_programs, _TILES):
-            program = first + tl.arange(0, _TILES)
-            p_parts = totals.parts + program
-            total += tl.load(p_parts, mask=program < num_programs, other=0.0, volatile=True)
-        tl.store(totals.total, tl.sum(total, 0).to(tl.float32))
+    if is_last(totals.finished, num_programs):
+        total = sum_of_programs(totals.parts, num_programs)
+        tl.store(totals.total, total.to(tl.float32))
 
 
 @triton.jit

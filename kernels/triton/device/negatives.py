@@ -3,13 +3,14 @@
 A pool that all queries share is scored in tiles (fused_losses.py); negatives of each row are
 gathered here. What a formula adds up of a row is kept in registers: of weights that are a
 softmax, the highest score, the sum of weights relative to it, and that of weights times terms.
-Tiles, or stripes of a row, leave four numbers a row, which one launch adds up in their order. Where
+Tiles, or stripes of a row, leave four numbers a row, which one launch adds up in their order, to
+losses of rows; its program that finishes last makes one number of them, if that is asked for. Where
 gradients will be asked for, scores before the bias are written, once; one launch makes slopes of
 them, over the roots that scores are, as a pull of gradients wants them.
 
 Cost model (sm_90): the loops of score_tiles.py, fused_losses.py and gather.py, of rotate with 70
 issue slots a pair for all code around them; 4 bytes a pair are written forward, and 4 read and 4
-written by the slopes, which take 51 slots a pair of nssa.
+written by the slopes, which take 61 slots a pair of nssa.
 """
 
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ import triton.language as tl
 
 from .adversarial import LOWEST, softplus_of, weight_of
 from .arguments import RowView, Vector, Views, load_as
+from .finish import is_last, sum_of_programs
 from .gather import as_row
 from .losses import (
     by_lane,
@@ -65,12 +67,22 @@ class ForwardState(NamedTuple):
 
     raw: Any  # [B][row] scores before the bias
     row: int
-    positive: Any  # [B] scores of the positives; None: the formula asks for none
+    positive: Any  # [B] scores of the positives
     peaks: Any  # [B] each
     masses: Any
-    rows: Any  # [B] losses
+    scale: Any  # [1] factor of the sum of the rows; None: they are not reduced
+    weights: Any  # [B] factors of the rows; None: all are 1
     sums: Any = None  # [tiles][PARTS][B], of a forward
     status: Any = None  # [programs] int64, of a forward: 1 where one met what is not finite
+
+
+class Ends(NamedTuple):
+    """The loss, and what it is made of beside rows."""
+
+    loss: Any  # of each row, or one
+    parts: Any  # [2][programs] float64: of the sum, and of what is counted; None: not reduced
+    finished: Any  # [1] int64: programs that have finished, 0 before
+    base: float  # of the divisor
 
 
 class ScoreGradients(NamedTuple):
@@ -79,8 +91,8 @@ class ScoreGradients(NamedTuple):
     ptr: Any  # [B][row]
     row: int
     bias_sums: Any  # [tiles of rows][K]; None: not asked for
-    grad: Vector  # of the rows
-    grad_positive: Vector | None  # of lists, whose first column the positives are
+    grad: Vector  # of the losses of rows, or of one
+    grad_positive: Any  # [B], of a pool; None: lists, whose first column the positives are
     bias: Vector | None  # of the pool, or of the table
     index: Any  # [B, 1 + K] of lists; None
 
@@ -298,14 +310,16 @@ def gather_negatives(
 @triton.jit(do_not_specialize=["num_tiles", "num_queries"])
 def finish_negatives(
     kept,
+    ends,
     alpha,
     num_tiles,
     num_queries,
     HAS_MASK: tl.constexpr,
+    COUNTS: tl.constexpr,  # the divisor has the weights, or else the negatives that take part
     FORMULA: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    """Add what tiles left of rows, in the order of the tiles, and make the rows' losses."""
+    """Add what tiles left of rows, in the order of the tiles, and make the loss of them."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     m_row = row < num_queries
     wide = num_queries.to(tl.int64)
@@ -346,10 +360,35 @@ def finish_negatives(
     else:
         loss = total
     is_bad = m_row & ((tl.abs(linear) < float("inf")) == 0)
-    tl.store(kept.rows + row, loss, mask=m_row)
     tl.store(kept.peaks + row, peak, mask=m_row)
     tl.store(kept.masses + row, mass, mask=m_row)
     tl.store(kept.status + tl.program_id(0), tl.max(is_bad.to(tl.int64), 0))
+    if FORMULA != "margin":
+        loss += softplus_of(-tl.load(kept.positive + row, mask=m_row, other=0.0))
+    if FORMULA == "nssa":
+        loss *= 0.5
+    counted = mass
+    if kept.weights is not None:
+        counted = tl.load(kept.weights + row, mask=m_row, other=0.0)
+        loss *= counted
+    if ends.parts is None:
+        tl.store(ends.loss + row, loss, mask=m_row)
+    else:
+        num_programs = tl.num_programs(0)
+        p_part = ends.parts + tl.program_id(0)
+        tl.store(p_part, tl.sum(tl.where(m_row, loss, 0.0).to(tl.float64), 0))
+        if COUNTS:
+            tl.store(p_part + num_programs, tl.sum(tl.where(m_row, counted, 0.0).to(tl.float64), 0))
+        if is_last(ends.finished, num_programs):
+            divisor = tl.zeros((), tl.float64) + ends.base
+            if COUNTS:
+                divisor += sum_of_programs(ends.parts + num_programs, num_programs)
+                if kept.weights is None:  # the mean over no pair at all is 0, not 0 / 0
+                    divisor = tl.where(divisor < 1.0, 1.0, divisor)
+            scale = 1.0 / divisor
+            mean = scale * sum_of_programs(ends.parts, num_programs)
+            tl.store(ends.loss, mean.to(tl.float32))
+            tl.store(kept.scale, scale.to(tl.float32))
 
 
 @triton.jit(do_not_specialize=["num_queries", "num_columns"])
@@ -393,24 +432,31 @@ def negative_slopes(
         p_mask = given.mask + wide * given.mask_row + place * given.mask_step
         part &= tl.load(p_mask, mask=part, other=0) != 0
     grad = load_as(slopes.grad.ptr + row.to(tl.int64) * slopes.grad.step, m_row, tl.float32)
+    if kept.weights is not None:
+        grad *= tl.load(kept.weights + row, mask=m_row, other=0.0)
+    if kept.scale is not None:
+        grad *= tl.load(kept.scale)
+    positive = tl.load(kept.positive + row, mask=m_row, other=0.0)
     if FORMULA == "nssa":
+        grad *= 0.5
         peak = tl.load(kept.peaks + row, mask=m_row, other=0.0)
         scale = grad / tl.load(kept.masses + row, mask=m_row, other=1.0)
         weight = weight_of(x, peak[:, None], given.parameter)
         slope = scale[:, None] * weight / (1.0 + tl.exp(-x))
     elif FORMULA == "margin":
-        positive = tl.load(kept.positive + row, mask=m_row, other=0.0)
         is_over = given.parameter - positive[:, None] + x > 0.0
         slope = tl.where(is_over, grad[:, None], 0.0)
     else:
         slope = grad[:, None] / (1.0 + tl.exp(-x))
     slope = tl.where(part, slope, 0.0)
-    if p_index is not None:
-        p_grad = slopes.grad_positive.ptr + row.to(tl.int64) * slopes.grad_positive.step
-        own = load_as(p_grad, m_row, tl.float32)
-        if FORMULA == "margin":
-            own -= grad * tl.load(kept.peaks + row, mask=m_row, other=0.0)
+    if FORMULA == "margin":
+        own = -grad * tl.load(kept.peaks + row, mask=m_row, other=0.0)
+    else:
+        own = -grad / (1.0 + tl.exp(positive))
+    if slopes.grad_positive is None:
         slope = tl.where(lane == 0, own[:, None], slope)
+    elif tl.program_id(0) == 0:
+        tl.store(slopes.grad_positive + row, own, mask=m_row)
     if slopes.bias_sums is not None:
         p_sums = slopes.bias_sums + tl.program_id(1).to(tl.int64) * num_columns + column
         tl.store(p_sums, tl.sum(tl.where(valid, slope, 0.0), 0), mask=m_column)

@@ -27,6 +27,7 @@ class AdamNumbers(NamedTuple):
     logs: Any  # natural logarithms of the betas
     eps: float
     weight_decay: float
+    step: float  # unless it is read
 
 
 @triton.jit
@@ -88,9 +89,10 @@ def update_adam(tables, gradients, numbers, p_step, count, num_rows, TILE: tl.co
     g = tl.load(gradients.ptr + o_gradient, mask=mask, other=0.0) + numbers.weight_decay * x
     m += first_share * (g - m)
     v += second_share * (g * g - v)
-    # The step is read here, not by the host. Bias corrections: 1 - beta ** step.
-    step = tl.load(p_step).to(tl.float64)
-    first = (1.0 - tl.exp(step * first_log)).to(tl.float32)
+    step = tl.full((), numbers.step, tl.float64)
+    if p_step is not None:
+        step = tl.load(p_step).to(tl.float64)
+    first = (1.0 - tl.exp(step * first_log)).to(tl.float32)  # bias corrections: 1 - beta ** step
     second = (1.0 - tl.exp(step * second_log)).to(tl.float32)
     tl.store(p_first + o_table, m, mask=mask)
     tl.store(p_second + o_table, v, mask=mask)

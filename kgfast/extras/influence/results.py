@@ -1,17 +1,22 @@
 """Results: the strongest examples of each test triple."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from kgfast.extras.influence.training_examples import Examples
+from kgfast.extras.influence.training_examples import ExampleQueries, Examples
 from kgfast.frames import needed
 from kgfast.graph import named_columns, names_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+
+# Influences of examples on one test triple each, by the row of that triple.
+Products = Callable[[list[tuple[int, ExampleQueries]]], list[Tensor]]
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,7 @@ class Influences:
     checkpoints: list[str]
     rates: list[float]
     matrix: Tensor | None = None
+    _products: Products | None = None  # None: examples are triples already
 
     @property
     def ids(self) -> Tensor:
@@ -117,6 +123,60 @@ class Influences:
         triples = {name: columns[name] for name in ("head", "relation", "tail")}
         found, labels = named_columns(triples, names_of(vocabulary))
         return columns | found | labels
+
+    def triples(self, vocabulary: Any = None) -> dict[str, Any]:
+        """Return a row for each training triple of the strongest examples, as :meth:`columns` does.
+
+        The loss of a query with all its answers is linear in its labels: the loss without answers,
+        and a term for each answer. The share of a triple is the influence of its own term and of an
+        equal part of the loss without answers, so that the shares of a query add up to its
+        influence. A call computes gradients of these triples at each checkpoint again.
+
+        Parameters
+        ----------
+        vocabulary : pair of Vocabulary or lists of names, Dataset or Triples, optional
+            See :meth:`columns`.
+
+        Returns
+        -------
+        dict
+            The columns of :meth:`columns`, and before ``influence``, which is that of the triple,
+            ``of_query``: the influence of the whole query. Where examples are triples, both are
+            equal. Triples of a query are sorted by their influence, as queries are.
+        """
+        if self._products is None:
+            columns = self.columns(vocabulary)
+            front = {name: columns.pop(name) for name in ("test", "kind")}
+            return front | {"of_query": columns["influence"]} | columns
+        pairs = [
+            (test, kind, place, int(found.ids[test, place]), float(found.values[test, place]))
+            for test in range(len(self.test))
+            for kind, found in (("proponent", self.proponents), ("opponent", self.opponents))
+            for place in range(found.ids.shape[1])
+        ]
+        parts = [self.examples.by_answer(pair[3]) for pair in pairs]
+        products = self._products(
+            [(pair[0], part) for pair, part in zip(pairs, parts, strict=True)]
+        )
+        rows = []
+        for (test, kind, _, _, whole), part, own in zip(pairs, parts, products, strict=True):
+            shares = own.double()
+            shares += (whole - shares.sum()) / len(part)
+            order = shares.argsort(stable=True, descending=kind == "proponent")
+            assert part.targets is not None
+            sorted_ = part.part(order)
+            both = sorted_.anchors, sorted_.targets
+            heads, tails = both if part.side == "tail" else both[::-1]
+            assert heads is not None
+            assert tails is not None
+            cells = (shares[order], heads, sorted_.relations, tails)
+            for cell in zip(*(it.tolist() for it in cells), strict=True):
+                rows.append((test, kind, whole, *cell, part.side))
+        names = ("test", "kind", "of_query", "influence", "head", "relation", "tail", "predicts")
+        columns = {name: [row[place] for row in rows] for place, name in enumerate(names)}
+        triples = {name: columns[name] for name in ("head", "relation", "tail")}
+        found_names, labels = named_columns(triples, names_of(vocabulary))
+        return columns | found_names | labels
 
     def _columns_of(self, kind: str, found: Strongest) -> dict[str, list[Any]]:
         rows, k = found.ids.shape

@@ -162,7 +162,19 @@ def tracin(
                 state.keep(step, total, best)
     state.delete()
     names = [checkpoint.name for checkpoint in stages.checkpoints]
-    return Influences(best[0], best[1], examples, hrt, names, stages.rates, matrix.mapped())
+
+    def products(asked_of: list[tuple[int, ExampleQueries]]) -> list[Tensor]:
+        totals = [torch.zeros(len(part), dtype=dtype, device=hrt.device) for _, part in asked_of]
+        for place, rate in enumerate(stages.rates):
+            with sources.at(place) as influence:
+                for total, (row, part) in zip(totals, asked_of, strict=True):
+                    total += rate * influence.products(part, others.part(slice(row, row + 1)))[0]
+        return totals
+
+    by_answer = products if stages.mode == "kvsall" else None
+    return Influences(
+        best[0], best[1], examples, hrt, names, stages.rates, matrix.mapped(), by_answer
+    )
 
 
 def self_influence(

@@ -112,6 +112,15 @@ class Examples:
         }
         return {name: column.view(ids.shape).cpu() for name, column in found.items()}
 
+    def by_answer(self, example: int) -> ExampleQueries:
+        """Return an example for each answer of a query with all its answers."""
+        is_head = example >= len(self.tails)
+        queries, row = (self.heads, example - len(self.tails)) if is_head else (self.tails, example)
+        query = queries.part(slice(row, row + 1))
+        answers = query.positives()[1]
+        each = torch.zeros_like(answers)
+        return replace(query.part(each), targets=answers, known=None)
+
     @staticmethod
     def _column(queries: ExampleQueries, name: str) -> Tensor:
         found: Any = getattr(queries, name)

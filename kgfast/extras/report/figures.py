@@ -1,6 +1,7 @@
 """Figures of a report: SVG that takes its colours from the page, so that it can be dark."""
 
 import itertools
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
@@ -19,6 +20,7 @@ INK, LINE, ACCENT, OTHER = "#010203", "#040506", "#070809", "#0a0b0c"
 _VARIABLES = {INK: "--ink", LINE: "--line", ACCENT: "--accent", OTHER: "--other"}
 _SIDES = {"tail": ACCENT, "head": OTHER, "relation": INK}
 _EDGES = (1, 2, 3, 4, 6, 11, 21, 51)  # the first ranks of the bins; then 101, 201, 501, 1001, ...
+_TICKS = 18  # labels of the histogram that have room side by side
 _STYLE = {
     "svg.fonttype": "none",
     "font.family": "sans-serif",
@@ -61,9 +63,10 @@ def rank_histogram(ranks: Ranks) -> str:
                 _bars(axes, place, ranks.sides, shares[place]), shares[place], labels, strict=True
             ):
                 titles[gid] = f"{side}s ranked {label}: {share:.1%}"
-        axes.set_xticks(range(len(labels)), labels)
+        places = range(len(labels))[:: -math.ceil(len(labels) / _TICKS)]
+        axes.set_xticks(places, [_short(edges[place + 1] - 1) for place in places])
         axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
-        axes.set_xlabel("rank")
+        axes.set_xlabel("rank, up to")
         axes.set_ylabel("share of ranks")
         _plain(axes)
         return titles
@@ -85,8 +88,9 @@ def mrr_of_groups(name: str, title: str, groups: Parts) -> str:
                 center = index + _offset(place, len(sides))
                 axes.vlines(center, it.low, it.high, color=INK, linewidth=1)
                 titles[gid] = f"{group}, {side}: MRR {it}"
-        axes.set_xticks(range(len(groups)), [str(group) for group in groups])
-        axes.tick_params(axis="x", labelrotation=30 if len(groups) > 4 else 0)
+        lines = ("", "\n" if len(groups) > 4 else "")  # many stand in two lines by turns
+        names = [f"{lines[place % 2]}{group}" for place, group in enumerate(groups)]
+        axes.set_xticks(range(len(groups)), names, size=8 if len(groups) > 5 else 10)
         axes.set_ylabel("MRR")
         axes.set_ylim(bottom=0)
         _plain(axes)
@@ -127,10 +131,15 @@ def _bins(most: int) -> list[int]:
 
 
 def _bin_name(first: int, past: int) -> str:
-    def short(number: int) -> str:
-        return f"{number / 1000:g}k" if number >= 1000 and number % 100 == 0 else str(number)
+    return str(first) if past == first + 1 else f"{first:,}-{past - 1:,}"
 
-    return str(first) if past == first + 1 else f"{first}-{short(past - 1)}"
+
+def _short(number: int) -> str:
+    """Return a number of up to three digits and k or M."""
+    for factor, unit in ((1e6, "M"), (1e3, "k")):
+        if number >= 0.9995 * factor:
+            return f"{number / factor:.3g}{unit}"
+    return str(number)
 
 
 def _shares(ranks: Tensor, edges: Sequence[int]) -> list[float]:
@@ -159,17 +168,17 @@ def _svg(
         titles = paint(figure)
         text = StringIO()
         figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
-    return _inline(text.getvalue(), name, title, titles or {})
+    return _inline(text.getvalue(), name, title, titles or {}, "wide" if size[0] > 5 else "")
 
 
-def _inline(svg: str, name: str, title: str, titles: Titles) -> str:
+def _inline(svg: str, name: str, title: str, titles: Titles, of_class: str) -> str:
     """Turn an SVG file into a part of a page: own ids, colours of the page, no metadata."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     opening = svg[: svg.index(">")]
     view = re.search(r'viewBox="[^"]*"', opening)
     assert view is not None
-    start = f'<svg {view[0]} role="img" aria-label="{escape(title)}" class="figure"'
+    start = f'<svg {view[0]} role="img" aria-label="{escape(title)}" class="figure {of_class}"'
     svg = start + svg[len(opening) :]
     svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", svg)
     svg = re.sub(r"xlink:href", "href", svg)

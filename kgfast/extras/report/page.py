@@ -7,6 +7,7 @@ network address.
 import base64
 import hashlib
 import os
+import re
 from collections.abc import Sequence
 from datetime import timedelta
 from importlib.resources import files
@@ -92,6 +93,7 @@ def write_report(
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, finalize=_without_controls
     )
+    environment.filters["breakable"] = lambda text: _breakable(jinja2.filters.escape(escaped(text)))
     page: str = environment.from_string(_resource("page.html.jinja")).render(
         title=folder.path.resolve().name,
         facts=_facts(folder, loaded, ranks, split, checkpoint),
@@ -204,6 +206,11 @@ def _number(metric: str, value: float) -> str:
 def _without_controls(value: Any) -> Any:
     """Escape control characters of text; Markup is escaped already."""
     return escaped(value) if type(value) is str else value
+
+
+def _breakable(markup: Any) -> Any:
+    """Allow lines to break after the signs that join the words of a name."""
+    return type(markup)(re.sub(r"(?<=[^\W_]{2})([_/.]+)(?=\w\w)", r"\1<wbr>", str(markup)))
 
 
 def _resource(name: str) -> str:

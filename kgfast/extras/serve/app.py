@@ -1,4 +1,4 @@
-"""The endpoints: ``POST /topk``, ``/rank``, ``/score``; ``GET /health``, ``/metrics``.
+"""The endpoints: POST /topk, /rank, /score; GET /health, /metrics, /openapi.json.
 
 None writes. Errors are JSON: ``{"error": ..., "field": ...}``.
 """
@@ -25,7 +25,9 @@ from kgfast.extras.serve.engine import Answer, Engine
 from kgfast.extras.serve.hosts import OwnHosts, names_of
 from kgfast.extras.serve.latency import Metrics
 from kgfast.extras.serve.limits import Limits
-from kgfast.extras.serve.questions import Question, Reader, Refused, UnknownName
+from kgfast.extras.serve.openapi import openapi
+from kgfast.extras.serve.questions import Question, Reader
+from kgfast.extras.serve.refusals import Refused, UnknownName
 from kgfast.text import escaped
 
 logger = logging.getLogger("kgfast.extras.serve")
@@ -51,13 +53,22 @@ class _Service:
         self.metrics, self.running = Metrics(), 0
         self.batcher = Batcher(engine, limits.batch, self.metrics)
         model = engine.model
-        reader = Reader((model.num_entities, model.num_relations), engine.names, limits)
+        reader = Reader(
+            (model.num_entities, model.num_relations),
+            engine.names,
+            limits,
+            engine.types is not None,
+        )
         questions = {"topk": reader.topk, "rank": reader.rank, "score": reader.score}
         routes = [
             Route(f"/{name}", self._endpoint(name, read), methods=["POST"])
             for name, read in questions.items()
         ]
-        routes += [Route("/health", self._health), Route("/metrics", self._metrics)]
+        routes += [
+            Route("/health", self._health),
+            Route("/metrics", self._metrics),
+            Route("/openapi.json", self._openapi),
+        ]
         self.app = Starlette(
             routes=routes,
             lifespan=self._lifespan,
@@ -158,6 +169,9 @@ class _Service:
 
     async def _metrics(self, _: Request) -> Response:
         return PlainTextResponse(self.metrics.text(self.running))
+
+    async def _openapi(self, _: Request) -> Response:
+        return _Json(openapi(self.limits))
 
 
 class _Json(JSONResponse):

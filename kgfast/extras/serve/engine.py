@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 
 from kgfast.eval import Index, rank, topk
 from kgfast.extras.serve.questions import Question
-from kgfast.graph import KnownTriples, Names
+from kgfast.graph import KnownTriples, Names, TypeConstraints
 
 Answer = dict[str, Any]  # as JSON
 _VECTORS = 64  # numbers; no vector of torch holds more
@@ -27,6 +27,7 @@ class Engine:
     dim: int | None = None  # the sub-model of croppable embeddings
     probabilities: Callable[[Tensor], Tensor | None] | None = None  # of scores, in their shape
     index: Index | None = None  # croppable, with a dim
+    types: TypeConstraints | None = None  # candidates of questions that ask for them
 
     def answers(self, questions: Sequence[Question]) -> list[Answer]:
         """Answer questions of one key by one call."""
@@ -40,7 +41,7 @@ class Engine:
         if first.kind == "topk":
             return self._topk(questions, columns, parts)
         if first.kind == "rank":
-            return self._rank(first, torch.stack(columns, 1), parts)
+            return self._rank(questions, torch.stack(columns, 1), parts)
         return self._score(columns, parts)
 
     def _topk(
@@ -58,6 +59,7 @@ class Engine:
             k=max(question.k for question in questions),
             known=filtering,
             exclude=_excluded(questions),
+            candidate_ids=self._candidates(questions),
             dims=self.dim,
             pad=True,
             index=self.index,
@@ -91,13 +93,25 @@ class Engine:
             columns["probability"] = found.tolist()
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
-    def _rank(self, question: Question, triples: Tensor, parts: list[slice]) -> list[Answer]:
+    def _candidates(self, questions: Sequence[Question]) -> Any:
+        """Return the candidates of all queries, as `topk` and `rank` take them."""
+        if questions[0].types:
+            return self.types
+        if questions[0].candidates is None:
+            return None
+        return _csr([ids for it in questions for ids in it.candidates or []])
+
+    def _rank(
+        self, questions: Sequence[Question], triples: Tensor, parts: list[slice]
+    ) -> list[Answer]:
+        question = questions[0]
         filtering = None if question.include_known else self.known
         ranks = rank(
             self.model,
             triples,
             known=filtering,
             sides=question.sides,
+            candidate_ids=self._candidates(questions),
             dims=self.dim,
             index=self.index,
         )
@@ -142,7 +156,10 @@ def _excluded(questions: Sequence[Question]) -> tuple[Tensor, Tensor] | None:
     """Return the ids that each query leaves out, as CSR; None where no query does."""
     if not any(question.exclude for question in questions):
         return None
-    lists = [ids for it in questions for ids in it.exclude or [[]] * len(it)]
+    return _csr([ids for it in questions for ids in it.exclude or [[]] * len(it)])
+
+
+def _csr(lists: list[list[int]]) -> tuple[Tensor, Tensor]:
     indptr = torch.tensor([0, *map(len, lists)], dtype=torch.int64, device="cpu").cumsum(0)
     every = [id for ids in lists for id in ids]
     return indptr, torch.tensor(every, dtype=torch.int64, device="cpu")

@@ -7,7 +7,7 @@ from kgfast import CP, RESCAL, ComplEx, ConvE, DistMult, Reciprocal, RotatE
 from kgfast.extras.influence import dense as module
 from kgfast.extras.influence import self_influence, tracin
 from kgfast.training.config.sections import LossConfig
-from support.influences import assert_close, dense_influences
+from support.influences import assert_close, dense_gradient, dense_influences
 
 ENTITIES, RELATIONS, TRIPLES = 23, 3, 30
 
@@ -86,6 +86,43 @@ def test_queries_with_all_their_answers(tmp_path, name):
     expected = dense_influences(model, TRAIN, TEST, loss, "all", "kvsall", side="head")
     options = {"mode": "kvsall", "side": "head", "parameters": "all"}
     assert_close(whole(model, tmp_path, loss=loss, **options), expected)
+
+
+@pytest.mark.parametrize("parameters", ["entity", "all"])
+def test_shares_of_triples(parameters):
+    """A triple's share is the product of the gradient of its own part of the loss of its query."""
+    model = conve(torch.float64)
+    chosen = LossConfig(name="bce", label_smoothing=0.2)
+    options = {"loss": chosen, "mode": "kvsall", "parameters": parameters, "rates": [2.0]}
+    found = tracin(model, TRAIN, TEST[:2], k=9, **options)
+    columns = found.triples()
+    none = torch.empty(0, dtype=torch.int64)
+    rows, queries, several = list(zip(*columns.values(), strict=True)), {}, 0
+    for test, kind, whole, share, head, relation, tail, predicts in rows:
+        anchor, target = (head, tail) if predicts == "tail" else (tail, head)
+        own = TRAIN[:, [0, 1, 2] if predicts == "tail" else [2, 1, 0]]
+        is_answer = (own[:, 0] == anchor) & (own[:, 1] == relation)
+        count = len(own[is_answer, 2].unique())
+        several += count > 1
+        tested = TEST[test]
+        asked = (predicts, torch.tensor(anchor), torch.tensor(relation))
+        with_own, without, other = (
+            dense_gradient(model, *of, chosen, parameters)
+            for of in (
+                (*asked, torch.tensor([target])),
+                (*asked, none),
+                ("tail", tested[0], tested[1], tested[2:]),
+            )
+        )
+        expected = 2 * float((with_own - (1 - 1 / count) * without) @ other)
+        assert share == pytest.approx(expected, rel=1e-6, abs=1e-12)
+        queries.setdefault((test, kind, anchor, relation, predicts), [whole]).append(share)
+    assert several > 4
+    assert len(queries) == 2 * 2 * 9
+    for whole, *shares in queries.values():
+        assert sum(shares) == pytest.approx(whole, rel=1e-9)
+        assert shares == sorted(shares, reverse=shares[0] >= shares[-1])
+    model.requires_grad_(False)
 
 
 @pytest.mark.parametrize("parameters", ["entity", "all"])

@@ -1,4 +1,4 @@
-"""The page of a run: what it says, that nothing of it is code, and how a browser shows it."""
+"""The page of a run: what it says, and that nothing of it is code."""
 
 import base64
 import hashlib
@@ -83,7 +83,7 @@ def text(run, graph):
 @pytest.fixture(scope="module")
 def reader(text):
     reader = Reader()
-    reader.feed(text)
+    reader.feed(text.replace("<wbr>", ""))
     return reader
 
 
@@ -243,24 +243,8 @@ def test_bins():
     assert figures._bins(5) == [1, 2, 3, 4, 6]
     assert figures._bins(14541)[-4:] == [2001, 5001, 10001, 14542]
     assert figures._bin_name(1, 2) == "1"
-    assert figures._bin_name(1001, 2001) == "1001-2k"
+    assert figures._bin_name(1001, 2001) == "1,001-2,000"
+    short = {1: "1", 999: "999", 1000: "1k", 14541: "14.5k", 999_999: "1M", 4_600_000: "4.6M"}
+    assert {number: figures._short(number) for number in short} == short
     ranks = torch.tensor([1.0, 1.5, 2.0, 5.0, 5.5])
     assert figures._shares(ranks, [1, 2, 3, 6]) == pytest.approx([0.4, 0.2, 0.4])
-
-
-@pytest.mark.slow
-def test_in_a_browser(run, text, tmp_path, browser):
-    address = (run / "report.html").as_uri()
-    page = browser.open(address)
-    assert page.errors == []
-    assert page.requests == [address]
-    assert page.evaluate("document.querySelectorAll('button').length") > 20, "no script ran"
-    picture = page.screenshot(tmp_path / "page.png")
-    assert len(_colors(picture)) > 50, "the page is empty"
-
-
-def _colors(picture):
-    from matplotlib.image import imread
-
-    pixels = torch.from_numpy(imread(picture))[::3, ::3, :3].reshape(-1, 3)
-    return (pixels * 31).int().unique(dim=0)

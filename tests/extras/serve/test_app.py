@@ -5,6 +5,7 @@ import json
 import re
 import threading
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ import kgfast
 from kgfast.extras.serve.app import make_app
 from kgfast.extras.serve.engine import Engine
 from kgfast.extras.serve.limits import Limits
-from support.serving import Slow, engine_of, wait_for
+from support.serving import Slow, engine_of, graph, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +119,64 @@ class TestExclude:
         assert together == [post(client, "/topk", **body) for body in bodies]
 
 
+class TestCandidates:
+    """Restrictions of ``/topk`` and ``/rank`` find what ``candidate_ids`` finds."""
+
+    FORMS: ClassVar = {
+        "names": (["entity_018", 74, 18, 5, 7], [18, 74, 5, 7]),
+        "lists": ([[18, 5], []], (torch.tensor([0, 2, 2]), torch.tensor([18, 5]))),
+        "none": ([], (torch.tensor([0, 0, 0]), torch.tensor([], dtype=torch.int64))),
+    }
+
+    @pytest.mark.parametrize("asked", ["heads", "tails"])
+    @pytest.mark.parametrize("form", [*FORMS, "types"])
+    def test_answers_are_those_of_topk(self, typed, engine, asked, form):
+        given, ids = self.FORMS.get(form, ("types", typed[1]))
+        options = {asked: [3, 7], "relations": [2, 1], "k": 6}
+        found = post(typed[0], "/topk", **options, candidates=given)["answers"]
+        top = kgfast.topk(engine.model, **options, known=engine.known, candidate_ids=ids, pad=True)
+        expected = [[id for id in row if id >= 0] for row in top.ids.tolist()]
+        assert [[it["id"] for it in row] for row in found] == expected
+
+    @pytest.mark.parametrize("form", [*FORMS, "types"])
+    def test_ranks_are_those_of_rank(self, typed, engine, form):
+        given, ids = self.FORMS.get(form, ("types", typed[1]))
+        asked = {"heads": [3, 7], "relations": [2, 1], "tails": [9, 8]}
+        found = post(typed[0], "/rank", **asked, candidates=given)["ranks"]
+        triples = list(zip(*asked.values(), strict=True))
+        ranks = kgfast.rank(engine.model, triples, known=engine.known, candidate_ids=ids)
+        assert [[row[side]["realistic"] for side in row] for row in found] == (
+            ranks.realistic.tolist()
+        )
+
+    def test_relations(self, client):
+        found = post(client, "/topk", heads=3, tails=[5, 6], candidates=[1, 4])["answers"]
+        assert all({it["id"] for it in row} == {1, 4} for row in found)
+
+    def test_types_are_of_entities(self, typed):
+        response = typed[0].post("/topk", json={"heads": 3, "tails": 4, "candidates": "types"})
+        assert response.status_code == 422
+        assert "relations are predicted" in response.json()["error"]
+
+    def test_requests_of_a_sweep_have_their_own(self, engine):
+        from kgfast.extras.serve.questions import Reader
+
+        reader = Reader((300, 6), engine.names, Limits(), has_types=True)
+        asked = {"heads": [3, 4], "relations": 2}
+        read = [reader.topk(json.dumps({**asked, "candidates": it}).encode())
+                for it in ([1, 2], [[5], [6, 7]], "types", None)]  # fmt: skip
+        assert len({question.key for question in read}) == 3
+        assert read[1].part(1, 2).candidates == [[6, 7]]
+        assert engine.answers(read[:2]) == [engine.answers([it])[0] for it in read[:2]]
+
+
+@pytest.fixture(scope="module")
+def typed(engine):
+    types = kgfast.TypeConstraints.from_triples(graph().train)
+    with TestClient(make_app(replace(engine, types=types))) as found:
+        yield found, types
+
+
 def test_ranks_are_those_of_rank(client, engine):
     triples = [(3, 2, 7), (3, 2, 8), (9, 2, 8)]
     heads, relations, tails = (list(column) for column in zip(*triples, strict=True))
@@ -213,6 +272,11 @@ MISTAKES = [
     ("/topk", {**QUERY, "exclude": [[1, -1]]}, "exclude[0][1]", "must be in 0 .. 299; got -1"),
     ("/topk", {"heads": 3, "tails": 4, "exclude": "anchor"}, "exclude", "relations are predicted"),
     ("/topk", {"heads": 3, "tails": 4, "exclude": [6]}, "exclude[0]", "must be in 0 .. 5; got 6"),
+    ("/topk", {**QUERY, "candidates": "anchor"}, "candidates", 'must be "types", a list'),
+    ("/topk", {**QUERY, "candidates": "types"}, "candidates", "kgfast serve --types"),
+    ("/topk", {**QUERY, "candidates": [0, 300]}, "candidates[1]", "must be in 0 .. 299; got 300"),
+    ("/topk", {**QUERY, "candidates": [[1], [2]]}, "candidates", "for each of 1 queries; got 2"),
+    ("/rank", {**TRIPLE, "candidates": [1], "sides": ["relation"]}, "candidates", "relations are"),
     ("/rank", {**TRIPLE, "exclude": [1]}, "exclude", "unknown field"),
     ("/topk", {**QUERY, "include_known": 1}, "include_known", "boolean"),
     ("/topk", {**QUERY, "known": True}, "known", "its name is 'include_known'"),
@@ -430,6 +494,7 @@ class TestFailures:
     def test_what_is_our_fault_is_not_told(self, engine, caplog):
         class Broken:
             model, names, known = engine.model, engine.names, engine.known
+            types = None
 
             def answers(self, questions):
                 raise RuntimeError("a secret")

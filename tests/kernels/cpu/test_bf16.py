@@ -3,16 +3,27 @@
 That their numbers are right is in tests/ops/test_bf16.py.
 """
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
 
 from kgfast import ops
+from kgfast.kernels.cpu import bf16
+from kgfast.kernels.cpu.passes import LossPass
+from kgfast.kernels.positives import Positives
+from support.flat import operands_of
 from support.memory import PeakMemory
 from support.tiers import needs_tier
 
 pytestmark = needs_tier("bf16 losses")
 EACH_LOSS = pytest.mark.parametrize("loss", ["bce", "bce_total", "cross_entropy"])
+
+
+def _has_amx() -> bool:
+    flags = Path("/proc/cpuinfo")
+    return flags.exists() and "amx_bf16" in flags.read_text()
 
 
 def tensors_of(batch: int, rows: int, dim: int) -> list[Tensor]:
@@ -107,3 +118,21 @@ def test_memory_stays_below_64_mib(loss, batch, rows, dim):
     with PeakMemory("cpu") as peak:
         run(loss, tensors, targets).backward()
     assert peak.bytes < sum(4 * it.numel() for it in tensors) + (64 << 20)
+
+
+@pytest.mark.skipif(_has_amx(), reason="AMX sums in another order")
+@pytest.mark.parametrize("dim", [1, 32, 77])
+def test_sums_of_a_score_are_in_their_order(dim):
+    """`engine/bf16_vector.h`: of each two terms the second is added first, each rounded once."""
+    queries, table, _ = (it.detach() for it in tensors_of(33, 40, dim))
+    targets = torch.arange(33) * 3 % 40
+    operands = operands_of(queries, table, "dot")
+    found = bf16._sweep(LossPass.SOFTPLUS_SUMS, operands, Positives.of_targets(targets)).picked
+    width = dim + dim % 2
+    pairs = torch.zeros(33, width, dtype=torch.float64)
+    pairs[:, :dim] = queries.bfloat16().double() * table[targets].bfloat16().double()
+    sums = torch.zeros(33, dtype=torch.float32)
+    for first in range(0, width, 2):
+        for term in (first + 1, first):
+            sums = (sums.double() + pairs[:, term]).float()
+    assert torch.equal(found, sums)

@@ -24,8 +24,9 @@ def formula(tables, ids, gradients, step):
     table[ids] -= ADAM["lr"] * first[ids] / (1 - 0.9**step) / root
 
 
+@pytest.mark.parametrize("number", [int, lambda step: torch.tensor(float(step))])
 @pytest.mark.parametrize("width", [1, 3, 64, 1500])
-def test_adam_is_its_formula(width):
+def test_adam_is_its_formula(width, number):
     generator = torch.Generator().manual_seed(width)
     tables = [torch.randn(N, width, generator=generator), *torch.zeros(2, N, width)]
     exact = [it.double() for it in tables]
@@ -33,7 +34,7 @@ def test_adam_is_its_formula(width):
         for step in range(1, 6):
             ids = torch.randperm(N, generator=generator)[: 2 * step]
             gradients = torch.randn(len(ids), width, generator=generator)
-            ops.row_adam(tables, ids, gradients, step=torch.tensor(float(step)), **ADAM)
+            ops.row_adam(tables, ids, gradients, step=number(step), **ADAM)
             formula(exact, ids, gradients, step)
     for got, right in zip(tables, exact, strict=True):
         torch.testing.assert_close(got, right.float(), rtol=2e-5, atol=1e-6)

@@ -1,18 +1,17 @@
 // Blocks of candidates with all queries: scores, the rows' loss and its slopes, and both gradients,
-// as products of bf16 numbers by AMX.
+// as products of bf16 numbers: those of the header that was included before, bf16_amx.h or
+// bf16_vector.h.
 //
-// Cost model: that of bf16_tiles.h for scores and for each gradient, whose sums are loaded and
+// Cost model: that of the products for scores and for each gradient, whose sums are loaded and
 // stored once for a block, and that of bf16_walk.h. Scores are not kept: they are made again in
-// less time than 8 bytes of each take to memory and back. What a tile of scores still asks for is
-// done between the products of the next. Measured at 500 queries, 14,541 candidates and 256
-// features: 4 ms for sums, 13 for slopes and both gradients, where their products alone, from the
-// second cache, take 2 and 6.
+// less time than 8 bytes of each take to memory and back. Where a machine has tiles, what a tile of
+// scores still asks for is done between the products of the next. Measured by AMX at 500 queries,
+// 14,541 candidates and 256 features: 4 ms for sums, 13 for slopes and both gradients, where their
+// products alone, from the second cache, take 2 and 6.
 #pragma once
 #include <cfloat>
 
-#include "engine/bf16_tiles.h"
 #include "engine/bf16_walk.h"
-#include "engine/tiles.h"
 
 namespace kgfast {
 namespace {
@@ -92,7 +91,7 @@ class Bf16Stripe {
       float* scores = room_.scores + n % 2 * 4 * kTileSums;
       const SumTiles sums{scores, kTileSums, 2 * kTileSums};
       if (n == 0) {
-        multiply(n, sums, [](int64_t) {});
+        multiply(n, sums, [] {});
         continue;
       }
       const int64_t last = n - 1;
@@ -103,7 +102,7 @@ class Bf16Stripe {
                           sums_ + 2 * shape_.queries + pair.query);
       int64_t done = 0, due = 0;
       if (n < count)
-        multiply(n, sums, [&](int64_t) {  // evenly: after each of `depth_` products
+        multiply(n, sums, [&] {  // evenly: after each of `depth_` products
           for (due += kTilePair; due >= depth_ * kWalkRows; due -= depth_ * kWalkRows)
             walk.rows(done, slopes), done += kWalkRows;
         });
@@ -119,12 +118,7 @@ class Bf16Stripe {
     const uint16_t* left = room_.left + tile * depth_ * kTileNumbers;
     const uint16_t* right = job_.queries_right + query * depth_ * kTileNumbers;
     const int64_t step = depth_ * kTileNumbers;
-    SumTiles::clear();
-    for (int64_t k = 0; k < depth_; ++k) {
-      add_tiles(TilesOf{left, left + step}.at(k), TilesOf{right, right + step}.at(k));
-      between(k);
-    }
-    sums.store();
+    make_product({left, left + step}, {right, right + step}, depth_, sums, between);
   }
 
   ScorePair pair_of(int64_t n) const {
@@ -225,7 +219,7 @@ class Bf16Stripe {
 template <LossPass pass>
 void run_bf16_stripe(const Bf16LossJob& job, int64_t stripe, float* scratch) {
   const FloatMode mode(FloatMode::kFlush);
-  const Tiles tiles;
+  [[maybe_unused]] const Products products;
   Bf16Stripe<pass>(job, stripe, scratch).run();
 }
 

@@ -1,9 +1,5 @@
-// Products of 2 x 2 tiles of bf16 numbers by AMX, and the tiles that a worker holds.
-//
-// Cost model: 32 x 32 sums of 32 terms are 4 tile products of 16 cycles and 4 tile loads. Sums of
-// more terms than are held at a time are loaded and stored once for each part of them.
-//
-// Errors: those of float32 sums.
+// Where 2 x 2 tiles of bf16 numbers and of their sums stand, and all tiles that a worker holds.
+// bf16_amx.h and bf16_vector.h multiply them.
 #pragma once
 #include "host/bf16_loss.h"
 #include "scores/common.h"
@@ -17,49 +13,12 @@ struct TilesOf {
   TilesOf at(int64_t k) const { return {first + k * kTileNumbers, second + k * kTileNumbers}; }
 };
 
-inline void add_tiles(TilesOf left, TilesOf right) {
-  _tile_loadd(4, left.first, 64);
-  _tile_loadd(6, right.first, 64);
-  _tile_dpbf16ps(0, 4, 6);
-  _tile_loadd(7, right.second, 64);
-  _tile_dpbf16ps(1, 4, 7);
-  _tile_loadd(5, left.second, 64);
-  _tile_dpbf16ps(2, 5, 6);
-  _tile_dpbf16ps(3, 5, 7);
-}
-
 // Where 2 x 2 tiles of sums stand: so many floats from one on the left to the next, and likewise on
 // the right.
 struct SumTiles {
   float* sums;
   int64_t left, right;
-
-  static void clear() {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-  }
-  void load() const {
-    _tile_loadd(0, sums, 64);
-    _tile_loadd(1, sums + right, 64);
-    _tile_loadd(2, sums + left, 64);
-    _tile_loadd(3, sums + left + right, 64);
-  }
-  void store() const {
-    _tile_stored(0, sums, 64);
-    _tile_stored(1, sums + right, 64);
-    _tile_stored(2, sums + left, 64);
-    _tile_stored(3, sums + left + right, 64);
-  }
 };
-
-inline void add_product(TilesOf left, TilesOf right, int64_t depth, const SumTiles& sums,
-                        bool is_first) {
-  is_first ? SumTiles::clear() : sums.load();
-  for (int64_t k = 0; k < depth; ++k) add_tiles(left.at(k), right.at(k));
-  sums.store();
-}
 
 // What a worker holds.
 struct Bf16Room {

@@ -6,6 +6,7 @@
 #if defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AVX512BF16__)
 #include "simd/avx512.h"
 
+#include "engine/bf16_amx.h"
 #include "engine/bf16_loss.h"
 
 namespace kgfast {

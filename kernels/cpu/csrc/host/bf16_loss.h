@@ -63,8 +63,12 @@ struct Bf16Kernels {
 
 // nullptr where this build lacks it.
 const Bf16Kernels* amx_bf16_kernels();
+const Bf16Kernels* avx512bf16_kernels();
 
-// True if it was interrupted. Only where find_precisions says so.
+// Those of this machine, or nullptr. Their sums differ in their order, so in their last bits.
+const Bf16Kernels* find_bf16_kernels();
+
+// True if it was interrupted. Only where has_bf16_losses says so.
 bool bf16_loss(const Execution& execution, Bf16LossJob& job);
 
 }  // namespace kgfast

@@ -26,7 +26,7 @@ namespace {
 // own way, __builtin_cpu_supports, needs a library that Windows' linker does not know.
 struct X86 {
   // With what their kernels are compiled for.
-  bool avx2, avx512, avx512fp16, avx512vnni, amx, amx_bf16;
+  bool avx2, avx512, avx512fp16, avx512vnni, avx512bf16, amx, amx_bf16;
 };
 
 // Intel SDM, volume 1, 14.3 and 15.2 to 15.4: the operating system keeps the wide registers (XCR0),
@@ -51,9 +51,11 @@ X86 probe_x86() {
                is_wide,
                is_wide && has(d, avx512fp16),
                is_wide && has(c, avx512vnni),
+               is_wide,
                has_tiles && has(d, int8) && has(c, vbmi),
                has_tiles && has(d, bf16)};
-  if (!__get_cpuid_count(7, 1, &a, &b, &c, &d) || !has(a, avx512bf16)) found.amx_bf16 = false;
+  if (!__get_cpuid_count(7, 1, &a, &b, &c, &d) || !has(a, avx512bf16))
+    found.avx512bf16 = found.amx_bf16 = false;
   return found;
 }
 #endif
@@ -101,14 +103,18 @@ unsigned find_tiers(const Isa& isa) {
   return tiers;
 }
 
-bool has_bf16_losses(const Isa& isa) {
+const Bf16Kernels* find_bf16_kernels() {
 #if defined(__x86_64__)
-  static const bool has = probe_x86().amx_bf16 && amx_bf16_kernels() && may_use_tiles();
-  return has && &isa == avx512_isa();  // what their scores ask for is of this width
-#else
-  (void)isa;
-  return false;
+  static const X86 has = probe_x86();
+  static const bool has_tiles = has.amx_bf16 && amx_bf16_kernels() && may_use_tiles();
+  if (has_tiles) return amx_bf16_kernels();
+  if (has.avx512bf16) return avx512bf16_kernels();
 #endif
+  return nullptr;
+}
+
+bool has_bf16_losses(const Isa& isa) {
+  return &isa == avx512_isa() && find_bf16_kernels();  // what their scores ask for is of this width
 }
 
 double roof(const Isa& isa, ScoreId score, int64_t features, double seconds) {

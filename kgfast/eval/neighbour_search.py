@@ -1,0 +1,213 @@
+"""neighbours(): the entities whose rows are closest to those of some entities."""
+
+from collections.abc import Callable
+from typing import Any, Literal, Self, get_args
+
+import torch
+from torch import Tensor
+
+from kgfast.eval.answers import AskedQueries, Search
+from kgfast.eval.batches import check_names, check_rankable, evaluating, host_model
+from kgfast.eval.best_answers import BestAnswers
+from kgfast.eval.candidate_ids import Allowed, checked_ids_of
+from kgfast.eval.index import Index, check_index
+from kgfast.eval.metric_tables import texts
+from kgfast.eval.one_pass import FileCall
+from kgfast.eval.prediction import found_by
+from kgfast.eval.queries import Queries
+from kgfast.eval.rows import entity_table
+from kgfast.graph import names_of
+from kgfast.models import Candidates, RankableModel
+from kgfast.models.base import Side, candidates_at
+from kgfast.models.relations import is_in_blocks
+from kgfast.models.tables import gathered, held_table
+from kgfast.ops.differentiable import full_precision
+from kgfast.ops.topk import check_k
+from kgfast.ops.unchecked import refuse_unchecked
+from kgfast.tables import Rows
+from kgfast.tables.protocol import TensorTable
+from kgfast.tables.views import UnitRows
+from kgfast.text import shown
+
+Metric = Literal["cosine", "dot", "l1", "l2"]
+
+
+def neighbours(
+    model: RankableModel,
+    ids: Any,
+    k: int = 10,
+    *,
+    metric: Metric = "cosine",
+    index: Index | None = None,
+    vocabulary: Any = None,
+) -> "Neighbours":
+    """Find the ``k`` entities whose rows are closest to those of some entities, exactly.
+
+    A row holds real numbers: a complex row of D numbers is one of 2D. Scores of all entities are
+    never stored. Equal scores are ordered by the lowest id; only the entity itself is left out, so
+    that another entity with an equal row is the first neighbour.
+
+    Parameters
+    ----------
+    model : Model
+        As :func:`kgfast.topk` takes it, with a table of entities: in memory, in files, or in the
+        shards of one process. Without an attribute ``entity``, the candidates for tails are read.
+    ids : int, sequence of int or Tensor, or names
+        ``[Q]``, or one.
+    k : int
+        How many neighbours, at most the number of other entities.
+    metric : {"cosine", "dot", "l1", "l2"}
+        Higher is closer: the cosine, the dot product, minus the sum of absolute differences, or
+        minus the Euclidean distance. For cosines, rows are divided by their lengths in float64.
+    index : Index, optional
+        Of this table and the score ``metric``, as ``Index(Candidates(model.entity), score="l2")``:
+        the same neighbours sooner. There is none for cosines, nor of tables in files.
+    vocabulary : pair of Vocabulary or lists of names, Dataset or Triples, optional
+        The names of the model's rows: for entities by name, and for neighbours that show them.
+
+    Returns
+    -------
+    Neighbours
+        On the device of the table.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For arguments that do not fit the model or each other, a model without a table, a NaN or an
+        infinity in the table and, for cosines, a row of zeros; the message names the first row.
+
+    Examples
+    --------
+    >>> from kgfast import TransE
+    >>> model = TransE(torch.tensor([[1.0, 0.0], [3.0, 4.0], [2.0, 0.0]]), torch.zeros(1, 2))
+    >>> neighbours(model, [0, 1], k=2)
+    Neighbours of 2 entities by cosine, k = 2
+    0  2 1, 1 0.6
+    1  0 0.6, 2 0.6
+    """
+    refuse_unchecked("neighbours()")
+    if metric not in get_args(Metric):
+        raise ValueError(
+            f"metric must be one of {', '.join(get_args(Metric))}; got {shown(metric)}"
+        )
+    check_rankable(model)
+    if index is not None and metric == "cosine":
+        raise ValueError(
+            "index: cosines are of rows that are divided by their lengths, which no index holds; "
+            'metric="dot" of a table of such rows takes one'
+        )
+    names = names_of(vocabulary)
+    check_names(names, model)
+    asked = checked_ids_of("ids", ids, model.num_entities, names[0]).reshape(-1)
+    check_k(k, None)
+    if k >= model.num_entities:
+        raise ValueError(
+            f"k must be at most the number of other entities, {model.num_entities - 1}; got {k}"
+        )
+    table = _entity_table(host_model(model))
+    rows = _RowsAsModel(table, metric)
+    if metric == "cosine":
+        unit = UnitRows(TensorTable(table.resolve_neg()) if isinstance(table, Tensor) else table)
+        rows = _RowsAsModel(unit, "dot")
+    check_index(index, rows, None)
+    search = _Search(rows, AskedQueries(asked, 0, None, None), k, _OTHERS, None, None, False)
+    scores, best = found_by(search, FileCall.of(rows, None, None, (False, "")), index)
+    scores = scores.to(torch.float64 if table.dtype == torch.float64 else torch.float32)
+    return Neighbours(scores, best, search.anchors, metric, vocabulary=names).to(table.device)
+
+
+class Neighbours(BestAnswers):
+    """The ``k`` nearest entities of each of Q entities.
+
+    Attributes
+    ----------
+    scores : Tensor
+        ``[Q, k]``, from closest to farthest; float32, float64 for float64 tables.
+    ids : Tensor
+        int64 ``[Q, k]``, the entities of these scores.
+    entities : Tensor
+        int64 ``[Q]``, whose neighbours these are.
+    metric : {"cosine", "dot", "l1", "l2"}
+        What scores are; higher is closer.
+
+    Examples
+    --------
+    >>> near = Neighbours(torch.tensor([[0.5]]), torch.tensor([[1]]), torch.tensor([0]), "cosine")
+    >>> near[0]
+    [(1, 0.5)]
+    >>> near.named((["cat", "mouse"], None))
+    Neighbours of 1 entity by cosine, k = 1
+    cat  mouse 0.5
+    """
+
+    def __init__(
+        self,
+        scores: Tensor,
+        ids: Tensor,
+        entities: Tensor,
+        metric: Metric,
+        *,
+        vocabulary: Any = None,
+    ) -> None:
+        self.scores, self.ids, self.entities, self.metric = scores, ids, entities, metric
+        self._vocabularies = names_of(vocabulary)
+
+    def _of(self, some: Callable[[Tensor], Tensor]) -> Self:
+        scores, ids, entities = some(self.scores), some(self.ids), some(self.entities)
+        return type(self)(scores, ids, entities, self.metric, vocabulary=self._vocabularies)
+
+    def _ids_of(self, is_answer: Tensor, query: Tensor) -> dict[str, Tensor]:
+        return {"entity": self.entities[query], "neighbour": self.ids[is_answer]}
+
+    def _title(self) -> str:
+        entities = "entity" if len(self) == 1 else "entities"
+        return f"Neighbours of {len(self):,} {entities} by {self.metric}, k = {self.k:,}"
+
+    def _question(self, row: int, width: int | None = None) -> str:
+        return texts(self.entities[row : row + 1], self._vocabularies[0], width)[0]
+
+
+_OTHERS = Allowed(None, None, "anchor")
+
+
+class _RowsAsModel:
+    """A model whose queries and candidates are the rows of one table."""
+
+    nested, num_relations = True, 1
+
+    def __init__(self, entity: Tensor | Rows, score: str) -> None:
+        self.entity: Any = entity
+        self.score = score
+        self.num_entities, self.dim = len(entity), int(entity.shape[1])
+
+    def with_entity(self, entity: Tensor) -> "_RowsAsModel":
+        return _RowsAsModel(entity, self.score)
+
+    def queries(self, anchors: Tensor, relations: Tensor, side: Side) -> Tensor:
+        return full_precision(gathered(self.entity, anchors))
+
+    def candidates(self, side: Side) -> Any:
+        return Candidates(self.entity)
+
+
+class _Search(Search):
+    """A prediction that asks for neighbours."""
+
+    def words(self, queries: Queries, place: int) -> str:
+        row = int(queries.rows[place])
+        return f"ids[{row}] = {int(self.anchors[row])}: its row holds a NaN or an infinity"
+
+
+def _entity_table(model: Any) -> Tensor | Rows:
+    """Return the table of entities, as real numbers."""
+    table = entity_table(model)
+    if table is not None:
+        return table
+    held = getattr(model, "entity", None)
+    if not isinstance(held, Tensor):
+        if is_in_blocks(model):
+            raise TypeError("model must have a table of entities: a function that scores has none")
+        with evaluating(model), torch.no_grad():
+            held = candidates_at(model, "tail", None).table
+    found: Tensor = held_table("entity", held, takes_complex=True)
+    return found.detach()

@@ -1,0 +1,66 @@
+"""Views: tables whose rows are computed from those of another table as they are read."""
+
+import torch
+from torch import Tensor
+
+from kgfast.kernels.reference.canonical import rounded_sqrt
+from kgfast.tables.protocol import Rows
+
+_PIECE = {"cpu": 1 << 14}  # numbers divided at once: on a CPU too few for several threads
+_PIECE_ELSEWHERE = 1 << 22
+
+
+class UnitRows(Rows):
+    """Rows of a table divided by their Euclidean lengths, in float64.
+
+    The bits of a row do not depend on the rows that it is read with.
+    """
+
+    def __init__(self, table: Rows) -> None:
+        self.table, self.device = table, table.device
+        self.shape, self.dtype = table.shape, torch.float64
+
+    def block(self, start: int, stop: int) -> Tensor:
+        """Return rows ``start .. stop - 1``; a ValueError names a row of zeros."""
+        out = torch.empty((stop - start, self.shape[1]), dtype=self.dtype, device=self.device)
+        self.read_into(start, out)
+        return out
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """Return the rows of ids ``[B]``; a ValueError names a row of zeros."""
+        return self._divided(self.table.rows(ids), ids)
+
+    def read_into(self, start: int, out: Tensor) -> None:
+        """Fill ``out [n, G]``, a piece at a time."""
+        step = max(1, _PIECE.get(self.device.type, _PIECE_ELSEWHERE) // max(1, self.shape[1]))
+        for first in range(start, start + len(out), step):
+            last = min(first + step, start + len(out))
+            rows = self._divided(self.table.block(first, last), range(first, last))
+            out[first - start : last - start] = rows
+
+    def give_back(self, start: int, stop: int) -> None:
+        """Let the system forget the pages of a range of rows."""
+        self.table.give_back(start, stop)
+
+    def where(self, row: int) -> str:
+        """Say where a row is."""
+        return self.table.where(row)
+
+    def _divided(self, rows: Tensor, ids: Tensor | range) -> Tensor:
+        rows = rows.double()
+        largest = torch.maximum(rows.amax(1, keepdim=True), -rows.amin(1, keepdim=True))
+        zero = (largest[:, 0] == 0).nonzero()
+        if len(zero):
+            where = self.where(int(ids[int(zero[0])]))
+            raise ValueError(f"{where} is zero: it has no direction, and so no cosine")
+        rows = rows / largest  # no square overflows or vanishes
+        return rows.div_(rounded_sqrt(_sums(rows.square())))
+
+
+def _sums(values: Tensor) -> Tensor:
+    """Return sums of rows, ``[n, 1]``, by halves: torch's own depend on the number of rows."""
+    while (width := values.shape[1]) > 1:
+        half = -(-width // 2)
+        values[:, : width - half] += values[:, half:]
+        values = values[:, :half]
+    return values

@@ -1,0 +1,72 @@
+"""Callbacks of a run: what a program of the user's hears of it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from kgfast.training.logs import Logs, Row
+
+
+class Callback:
+    """Base of callbacks, for a subclass that overrides the methods it needs.
+
+    :class:`kgfast.training.Trainer` takes them; of several processes the first one calls. After an
+    exception of :meth:`on_step` or :meth:`on_evaluation` the run makes its current step, saves its
+    state and raises the exception; it can be resumed. A run that is resumed after a kill calls
+    again for the rows since its last checkpoint, with the same steps.
+    """
+
+    def on_step(self, row: Row) -> None:
+        """Take a row of the log of training: every ``train.log_every`` steps.
+
+        Parameters
+        ----------
+        row : dict
+            ``step``, ``epoch``, ``time`` in seconds, the mean ``loss`` since the last row, ``lr``;
+            for croppable embeddings also their weights.
+        """
+
+    def on_evaluation(self, row: Row) -> None:
+        """Take the metrics of an evaluation on valid.
+
+        Parameters
+        ----------
+        row : dict
+            ``step``, ``epoch``, ``time``, ``split`` and filtered metrics such as ``mrr``. For
+            croppable embeddings a row for each sub-model, with its width ``dim``.
+        """
+
+    def on_end(self, result: Any) -> None:
+        """Take the result of :meth:`kgfast.training.Trainer.fit`, once, before it is returned.
+
+        The run folder holds the best checkpoint and ``result.json`` then. A call of ``fit`` for a
+        run that was finished before calls this again; a run that was cut short does not.
+
+        Parameters
+        ----------
+        result : kgfast.training.Result
+        """
+
+
+class Listeners:
+    """The log of a run and its callbacks, which are called until one of them raises."""
+
+    def __init__(self, logs: Logs | None, callbacks: Sequence[Callback]) -> None:
+        self._logs, self._callbacks = logs, callbacks
+        self.error: Exception | None = None
+
+    def write(self, row: Row) -> None:
+        """Write a row, and call with a copy of it."""
+        if self._logs is not None:
+            self._logs.write(row)
+        if self.error is not None:
+            return
+        try:
+            for it in self._callbacks:
+                (it.on_evaluation if "split" in row else it.on_step)(dict(row))
+        except Exception as error:  # raised when the state is saved
+            self.error = error
+
+    def raise_error(self) -> None:
+        """Raise the exception of a callback, if there is one."""
+        if self.error is not None:
+            raise self.error
