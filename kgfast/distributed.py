@@ -372,7 +372,7 @@ def count_range(
             count_side(plan, source, counts[..., column], lambda count: None)
     found = fingerprint_of(model, whole, "range")
     found.add(_digest_of(plan.candidates), dims, nan)
-    asked = plan.hrt, plan.sides, found.text()
+    asked = plan.hrt.clone(), plan.sides, found.text()  # a view is pickled with all that it views
     return RangeCounts(start, stop, whole.num_rows, counts[:, 0], *asked)
 
 

@@ -152,7 +152,7 @@ class Benchmark:
                 for row in self.sections[name](options):
                     rows.append({"benchmark": self.name} | about | row)
                     self._write(options, rows)  # a run that is stopped keeps what there is
-            except RuntimeError:  # also of a process of its own; other sections go on
+            except Exception:  # of memory, a compiler, a process of its own: other sections go on
                 traceback.print_exc()
                 failed = True
             self._show(rows[first:])

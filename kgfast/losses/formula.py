@@ -8,7 +8,8 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from kgfast.kernels.negatives import NegativeLoss, Reduction
+from kgfast.kernels.negatives import NegativeLoss
+from kgfast.kernels.negatives import Reduction as Reduction
 from kgfast.ops.checks import check_device, check_precision, check_tensor
 from kgfast.ops.losses import check_smoothing
 
@@ -71,7 +72,11 @@ class NegativesFormula(LossFormula, ABC):
     over = "negatives"
     mean_over: ClassVar[Literal["rows", "pairs", "scores"]] = "rows"
     takes_weights: ClassVar[bool] = False
+    defines_fused: ClassVar[bool] = False  # itself, not by a base
     mask: Tensor | None = None
+
+    def __init_subclass__(cls) -> None:
+        cls.defines_fused = "fused" in vars(cls)
 
     @abstractmethod
     def of_negatives(self, positive: Tensor, negative: Tensor) -> Tensor:
@@ -82,7 +87,10 @@ class NegativesFormula(LossFormula, ABC):
         """Return the loss of each positive, ``[..., B]``, given what its negatives add."""
 
     def fused(self) -> NegativeLoss | None:
-        """Return the form that backends fuse; None where there is none."""
+        """Return the form that backends fuse; None where there is none.
+
+        A subclass has none unless it defines this itself: its equation may be another one.
+        """
         return None
 
     def of_scores(

@@ -309,7 +309,8 @@ def _scores_of(sample: _Sample) -> Scores:
 
 def _loss_of(sample: _Sample, loss: NegativesFormula, how: Reducing) -> Tensor:
     """Return the loss of a sample without crops."""
-    queries, model, kernel = sample.asked.queries(None), sample.model, loss.fused()
+    queries, model = sample.asked.queries(None), sample.model
+    kernel = loss.fused() if loss.defines_fused else None
     candidates = _with_own_bias(candidates_at(model, sample.side, None), sample)
     candidates = with_gamma(candidates, model, queries.dtype)
     given = queries, candidates.bias, sample.negatives, how.weights

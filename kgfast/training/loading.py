@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,11 +32,11 @@ from kgfast.training.saved import check_is_run, holds_tables, load_tables, with_
 class Vocabularies(NamedTuple):
     """Names of entities and relations, in the order of the rows of tables.
 
-    Each may be None in a folder that :func:`kgfast.save` wrote without them.
+    One of them may be None, in a folder that :func:`kgfast.save` wrote without it.
     """
 
-    entities: Vocabulary
-    relations: Vocabulary
+    entities: Vocabulary | None
+    relations: Vocabulary | None
 
 
 @dataclass(frozen=True)
@@ -271,9 +271,10 @@ def load_run(
         )
     dataset = _data(run, config, data, graph)
     named = graph or dataset
-    vocabulary = None if named is None else names_of_run(run, config, named, dataset)
-    model = model_of(run, config, tensors, vocabulary)
+    names = None if named is None else names_of_run(run, config, named, dataset)
+    model = model_of(run, config, tensors, names)
     model.to(device_of(config) if device is None else device)
+    vocabulary = None if names is None else Vocabularies(*names)
     return LoadedRun(model, vocabulary, dataset, config, meta.get("step"))
 
 
@@ -299,13 +300,13 @@ def loaded_tables(
             )
     if device is not None and model.entity.device != torch.device(device):
         model.to(device)
-    vocabulary = Vocabularies(*cast("Any", names)) if any(names) else None
+    vocabulary = Vocabularies(*names) if any(names) else None
     return LoadedRun(model, vocabulary, dataset, None, None, known)
 
 
 def names_of_run(
     run: RunFolder, config: Config, named: RunGraph | Dataset, dataset: Dataset | None = None
-) -> Vocabularies:
+) -> tuple[Vocabulary, Vocabulary]:
     """Return the names of a run with the labels of its folder, else of its data."""
     names = named.entities, named.relations
     own = with_labels(run.path, names)
@@ -317,7 +318,7 @@ def names_of_run(
         )
     elif own is names:
         own = with_labels(Path(config.dataset.root, config.dataset.name), names)
-    return Vocabularies(*own)
+    return own
 
 
 def _data(
@@ -350,7 +351,10 @@ def _data(
 
 
 def model_of(
-    run: RunFolder, config: Config, tensors: Mapping[str, Tensor], names: Vocabularies | None
+    run: RunFolder,
+    config: Config,
+    tensors: Mapping[str, Tensor],
+    names: tuple[Vocabulary, Vocabulary] | None,
 ) -> Model:
     """Make the model of a config with the tensors of a checkpoint, in eval mode.
 
@@ -360,10 +364,7 @@ def model_of(
         If the tensors do not fit the config or the names.
     """
     state = of_part("model", tensors)
-    if names is None:
-        sizes = _sizes(run, config, state)
-    else:
-        sizes = len(names.entities), len(names.relations)
+    sizes = _sizes(run, config, state) if names is None else (len(names[0]), len(names[1]))
     model = build_model(config, *sizes)
     try:
         check_tensors("model", state, model.state_dict())

@@ -79,13 +79,13 @@ def test_the_headline_tensor_takes_21_gigabytes(load):
 ROWS = [{"section": "one", "equal": True, "count": count} for count in (1, 2)]
 
 
-def driven(load, **options):
+def driven(load, error=RuntimeError, **options):
     """Make a benchmark of two sections, of which the second fails."""
     driver = load("lib.benchmark")
 
     def fails(_):
         yield {"section": "two", "count": 3}
-        raise RuntimeError("no memory")
+        raise error("no memory")
 
     sections = {"one": lambda _: iter(ROWS), "two": fails}
     tables = {"one": ("First of {section}", (("count:", "{count}"),))}
@@ -95,12 +95,16 @@ def driven(load, **options):
     )
 
 
-def test_a_section_that_fails_leaves_the_others(load, monkeypatch, capsys, tmp_path):
+# A compiler of kernels, a library or a GPU raises what it likes.
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError, OSError, AssertionError])
+def test_a_section_that_fails_leaves_the_others(load, error, monkeypatch, capsys, tmp_path):
     path = tmp_path / "found.json"
     monkeypatch.setattr("sys.argv", ["driven.py", "--quick", "--json", str(path)])
-    assert driven(load).main() == 1
+    made = driven(load, error)
+    made.sections["three"] = lambda _: iter([{"section": "three", "count": 4}])
+    assert made.main() == 1
     rows = json.loads(path.read_text())["rows"]
-    assert [row["count"] for row in rows] == [1, 2, 3]
+    assert [row["count"] for row in rows] == [1, 2, 3, 4]
     for row in rows:
         assert row["benchmark"] == "driven"
         assert {"command", "machine", "versions", "date"} <= row.keys()

@@ -5,9 +5,10 @@ import json
 
 import pytest
 
+import kgfast
 from kgfast.cli import explanation
 from kgfast.datasets import synthetic
-from kgfast.extras.influence import tracin
+from kgfast.extras.influence import tracin, tracing
 from support.commands import run
 from support.small_runs import trainer_of
 
@@ -84,6 +85,16 @@ def test_queries_are_shown_to_the_triple(tmp_path):
         assert sum(own) == pytest.approx(query[-1])
 
 
+@pytest.mark.parametrize(("words", "stream"), [([], "stdout"), (["--json"], "stderr")])
+def test_what_was_not_seen_in_time_is_said(trained, monkeypatch, words, stream):
+    monkeypatch.setattr(tracing, "_EXAMPLES", 50)
+    result = explained(trained, "--minutes", 1e-6, *words)
+    assert result.exit_code == 0, result.stderr
+    said = "50 of 180 training examples were seen: the 1e-06 minutes were over"
+    assert said in getattr(result, stream)
+    assert "were seen" not in explained(trained, "--minutes", 60).output
+
+
 @pytest.mark.parametrize("as_json", [False, True])
 def test_names_do_nothing_to_a_terminal(capsys, as_json):
     columns = {
@@ -104,6 +115,7 @@ def test_names_do_nothing_to_a_terminal(capsys, as_json):
     [
         ([], ("nobody", *NAMES[1:]), "--head: "),
         ([], (NAMES[0], "nothing", NAMES[2]), "--relation: "),
+        (["--minutes", "0"], NAMES, "minutes must be a number above 0; got 0.0"),
         (["--checkpoint", "none.safetensors"], NAMES, "no such checkpoint"),
         (["--out", "table.txt"], NAMES, ".csv"),
     ],
@@ -114,6 +126,20 @@ def test_mistakes_take_a_line(trained, words, names, message):
     (line,) = result.stderr.splitlines()
     assert line.startswith("error: ")
     assert message in line
+
+
+@pytest.mark.parametrize("entities", [None, ["ann", "bob", "eve"]])
+def test_a_saved_model_was_not_trained_here(tmp_path, entities):
+    """With names of entities or without: no triples and no loss are known of it."""
+    model = kgfast.TransE.init(3, 2, dim=4, seed=0)
+    kgfast.save(model, tmp_path / "saved", entities=entities)
+    held = kgfast.load_run(tmp_path / "saved").vocabulary
+    assert held == (None if entities is None else (kgfast.Vocabulary(entities), None))
+    result = explained(tmp_path / "saved", names=("ann", 0, "bob"))
+    assert result.exit_code == 2, result.output
+    (line,) = result.stderr.splitlines()
+    assert "saved holds tables, not a run" in line
+    assert "nobody knows how it was trained" in line
 
 
 def test_a_folder_without_a_run(tmp_path):

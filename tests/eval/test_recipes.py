@@ -1,15 +1,21 @@
 """The programs of docs/scale.md run as they stand."""
 
 import os
+import pickle
 import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import kgfast
+from kgfast.distributed import count_range
 from support.paths import ROOT
 from support.shared_out import example, model_of, tables_of
 
@@ -17,44 +23,112 @@ PAGE = (ROOT / "docs" / "scale.md").read_text()
 PROGRAMS = dict(re.findall(r'```py title="(\w+\.py)"\n(.*?)```', PAGE, re.DOTALL))
 
 
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+PARTS = 8
+
+
 def test_programs_are_found_and_compile():
-    assert sorted(PROGRAMS) == ["graph.py", "ranking.py", "ranking_by_dask.py"]
+    assert sorted(PROGRAMS) == [
+        *("count_one.py", "graph.py", "merge_all.py", "ranking.py"),
+        *("ranking_by_dask.py", "ranking_by_ray.py", "ranking_by_spark.py"),
+    ]
     for name, text in PROGRAMS.items():
         compile(text, name, "exec")
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize("name", ["ranking.py", "ranking_by_dask.py"])
-def test_a_program_prints_the_ranks(name: str, tmp_path: Path) -> None:
-    command = [sys.executable]
-    if name == "ranking.py":
-        command += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    else:
-        pytest.importorskip("dask.distributed")
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[..., str]:
+    """Run a program of the page in a folder with its arrays; return what the program prints."""
     graph, (entity, relation) = example(), tables_of("RotatE")
-    known = graph.known._tails.triples()
     for stem, values in (
         ("entity", entity.numpy()),
         ("relation", relation.numpy()),
         ("triples", graph.hrt.numpy()),
-        ("known", known),
+        ("known", graph.known._tails.triples()),
     ):
         np.save(tmp_path / f"{stem}.npy", np.asarray(values))
-    (tmp_path / name).write_text(PROGRAMS[name])
-    environment = os.environ | ({"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {})
-    done = subprocess.run(
-        [*command, name],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    expected = kgfast.rank(model_of("RotatE"), graph.hrt, known=graph.known)
-    assert repr(expected) in done.stdout
+
+    def run(*words: str, **environment: str) -> str:
+        (name,) = (word for word in words if word in PROGRAMS)
+        (tmp_path / name).write_text(PROGRAMS[name])
+        done = subprocess.run(
+            [sys.executable, *words],
+            cwd=tmp_path,
+            env=os.environ | environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        return done.stdout
+
+    return run
+
+
+def assert_prints_the_ranks(printed: str) -> None:
+    graph = example()
+    assert repr(kgfast.rank(model_of("RotatE"), graph.hrt, known=graph.known)) in printed
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(340)
+def test_torchrun_prints_the_ranks(run: Callable[..., str]) -> None:
+    interface = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
+    assert_prints_the_ranks(run(*TORCHRUN, "ranking.py", **interface))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(340)
+@pytest.mark.parametrize("package", ["dask.distributed", "ray", "pyspark"])
+def test_a_scheduler_prints_the_ranks(package: str, run: Callable[..., str]) -> None:
+    pytest.importorskip(package, reason=f"{package} is not installed")
+    scheduler = package.removeprefix("py").split(".")[0]
+    if scheduler == "spark" and shutil.which("java") is None:
+        pytest.skip("Spark needs Java")
+    on_this_machine = {
+        **{"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
+    assert_prints_the_ranks(run(f"ranking_by_{scheduler}.py", **on_this_machine))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(340)
+def test_an_array_of_tasks_prints_the_ranks(run: Callable[..., str], tmp_path: Path) -> None:
+    """Run each task as a process, and what merges them; without a part, the error names it."""
+    (lines,) = re.findall(r"((?:^    .*sbatch .*\n)+)", PAGE, re.MULTILINE)
+    assert f"--array=0-{PARTS - 1} --wrap 'python count_one.py {PARTS}'" in lines
+    with ThreadPoolExecutor(2) as pool:
+        tasks = [{"SLURM_ARRAY_TASK_ID": str(part)} for part in range(PARTS)]
+        list(pool.map(lambda task: run("count_one.py", str(PARTS), **task), tasks))
+    assert_prints_the_ranks(run("merge_all.py"))
+    (tmp_path / "counts" / "3.pt").unlink()
+    with pytest.raises(AssertionError, match=r"ValueError: parts.*36"):
+        run("merge_all.py")
+
+
+def test_what_is_sent_is_what_the_page_says() -> None:
+    """Counts cost the same of any range; known triples at most as much as the page says."""
+    counts, triples, around = re.search(
+        r"(\d+) bytes for each query, and (\d+) for its triple.*?under ([\d,]+) bytes",
+        PAGE,
+        re.DOTALL,
+    ).groups()
+    a_triple = 2 * int(counts) + int(triples)
+    assert f"That is {a_triple} bytes a triple" in PAGE
+    assert f"8 parts of 20,000 triples send {8 * 20_000 * a_triple / 1e6:.0f} MB" in PAGE
+    hrt = example().hrt.repeat(50, 1)
+    for part in ((0, 1), (10, 90)):
+        sizes = [
+            len(pickle.dumps(count_range(model_of("RotatE"), hrt[:rows], *part)))
+            for rows in (1000, 2000)
+        ]
+        assert sizes[1] - sizes[0] == 1000 * a_triple
+        assert sizes[0] - 1000 * a_triple < int(around.replace(",", ""))
+    (limit,) = re.findall(r"`known` \(under (\d+) bytes a triple\)", PAGE)
+    one_each = torch.arange(5000)[:, None] * torch.tensor([1, 0, 1])  # no two share a query
+    assert len(pickle.dumps(kgfast.KnownTriples(one_each))) < 5000 * int(limit)
 
 
 @pytest.mark.slow

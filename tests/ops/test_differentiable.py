@@ -1,5 +1,7 @@
 """Differentiable operators: values, gradients, and their contract with torch."""
 
+from contextlib import contextmanager
+
 import pytest
 import torch
 
@@ -169,13 +171,29 @@ def test_there_is_no_second_derivative(name):
 @EACH
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.usefixtures("backend")
-def test_autocast_computes_in_float32(name, dtype):
+def test_autocast_computes_in_float32(name, dtype, monkeypatch):
+    """No kernel of a CPU obeys autocast, but those of other devices may: it is off around all."""
     queries, table, bias = operands(name, "dot")
     half = queries.detach().to(dtype).requires_grad_()
     expected = served(name, (half.float(), table, bias), "dot")
+    states = []
+
+    serving = ops.run._serving
+
+    @contextmanager
+    def recorded(operands, backend):
+        with serving(operands, backend) as chosen:
+            states.append(torch.is_autocast_enabled("cpu"))
+            yield chosen
+
+    monkeypatch.setattr(ops.run, "_serving", recorded)
     with torch.autocast("cpu", dtype=dtype):
         result = served(name, (half, table, bias), "dot")
+        forward = len(states)
         found = torch.autograd.grad(result.sum(), (half, table))
+    assert forward > 0
+    assert (forward < len(states)) == (name not in TOTALS)  # whose forward makes gradients
+    assert not any(states)
     assert result.dtype == torch.float32
     assert torch.equal(result, expected)
     assert [it.dtype for it in found] == [dtype, torch.float32]

@@ -14,7 +14,7 @@ from torch import Tensor
 from kgfast.extras.influence.training_examples import Mode
 from kgfast.models import Model, check_model
 from kgfast.text import shown
-from kgfast.training import Config, RunFolder, RunGraph, Vocabularies, follow, model_of, read_rows
+from kgfast.training import Config, RunFolder, RunGraph, follow, model_of, read_rows
 from kgfast.training.config import LossConfig, losses_of
 
 _LOSSES = {mode: losses_of(mode) for mode in ("negative", "1vsall", "kvsall")}
@@ -117,14 +117,14 @@ def _of_file(path: Path, device: torch.device | str, trust: bool) -> Checkpoint:
         raise ValueError(f"{path}: its rows belong to other names than those of {folder.graph}")
     config, step = Config.from_dict(meta["config"]), int(meta["step"])
     follow(config, trust=trust)
-    names = Vocabularies(graph.entities, graph.relations)
+    names = graph.entities, graph.relations
     state = {name: it for name, it in tensors.items() if name.startswith("model.")}
 
     def opened() -> Model:
         return model_of(folder, config, folder.load(path)[0], names).to(device)
 
     model_of(folder, config, state, names)  # whether it fits
-    sizes = len(names.entities), len(names.relations)
+    sizes = len(graph.entities), len(graph.relations)
     rate = _logged_rate(path.parent, step)
     return Checkpoint(str(path), opened, _digest(state), sizes, rate, Origin(config, graph, step))
 

@@ -18,7 +18,7 @@ class GpuFacts:
 
     name: str  # as in the roofline
     memory: int  # bytes, by the data sheet
-    bytes_per_second: float
+    bytes_per_second: float  # peak by the data sheet
     elements: dict[str, float]  # score -> elements a second
 
 

@@ -1,19 +1,21 @@
 """The document ``/openapi.json``: the endpoints, and the models that check their requests."""
 
-from typing import Any
+from typing import Any, Literal
 
+from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from kgfast import __version__
 from kgfast.extras.serve.bodies import RankBody, ScoreBody, TopkBody
 from kgfast.extras.serve.limits import Limits
 
-_QUESTIONS = {
+_QUESTIONS: dict[str, tuple[type[BaseModel], str]] = {
     "/topk": (TopkBody, "Predict tails, heads or relations, best first"),
     "/rank": (RankBody, "Rank triples among all candidates"),
     "/score": (ScoreBody, "Score triples"),
 }
 _OTHERS = {
+    "/": ("A page that asks the server", "text/html"),
     "/health": ("What is served, and latencies", "application/json"),
     "/metrics": ("Counts and latencies for Prometheus", "text/plain"),
     "/openapi.json": ("This document", "application/json"),
@@ -30,7 +32,9 @@ _REFUSED = {
 
 def openapi(limits: Limits) -> dict[str, Any]:
     """Return the description of the server by OpenAPI 3.1."""
-    models = [(model, "validation") for model, _ in _QUESTIONS.values()]
+    models: list[tuple[type[BaseModel], Literal["validation"]]] = [
+        (model, "validation") for model, _ in _QUESTIONS.values()
+    ]
     _, found = models_json_schema(models, ref_template="#/components/schemas/{model}")
     error = {
         "type": "object",
@@ -56,17 +60,20 @@ def openapi(limits: Limits) -> dict[str, Any]:
 
 
 def _limited(schema: Any, limits: Limits) -> Any:
-    """Return a schema in which the names of limits are their numbers."""
+    """Return a schema in which limits are numbers, and no default is above its maximum."""
     if isinstance(schema, list):
         return [_limited(it, limits) for it in schema]
     if not isinstance(schema, dict):
         return schema
-    return {
+    found = {
         key: getattr(limits, it)
         if key in ("maxItems", "maximum") and isinstance(it, str)
         else _limited(it, limits)
         for key, it in schema.items()
     }
+    if {"default", "maximum"} <= found.keys():
+        found["default"] = min(found["default"], found["maximum"])
+    return found
 
 
 def _told(text: str, kind: str = "application/json", schema: str | None = None) -> dict[str, Any]:

@@ -229,8 +229,9 @@ class TestNegatives:
         problem = Problem("l1", "logistic", pool=pool, width=9)
         problem.bias[problem.rows - 1] = -torch.inf
         monkeypatch.setattr("kgfast.ops.run.name_not_finite", lambda *_: pytest.fail("looked"))
-        for found in problem.made():
-            assert bool((found.isfinite() | (found == -torch.inf)).all())
+        for reduction in ("none", "mean"):
+            for found in problem.reduced(reduction).made():
+                assert bool((found.isfinite() | (found == -torch.inf)).all())
 
     @pytest.mark.parametrize(
         ("score", "pool"),
@@ -322,6 +323,15 @@ class TestNegatives:
             assert fuses_negatives(queries, None, pool, bias.detach().half())
             assert not fuses_negatives(queries, None, pool, bias)
             assert not fuses_negatives(queries, None, pool, bias.detach().double())
+
+
+def test_an_equation_of_its_own_is_not_fused_as_that_of_its_base() -> None:
+    class Own(losses.NSSAFormula):
+        def of_rows(self, positive, of_negatives):
+            return of_negatives
+
+    assert losses.NSSAFormula.defines_fused
+    assert not Own.defines_fused
 
 
 def recorded(arch, problem: Problem, dim: int = 100) -> list:
