@@ -2,6 +2,7 @@
 
 import sys
 from enum import StrEnum
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -118,7 +119,7 @@ def explain(
         if out is not None:
             say(str(write_columns(columns, out, safe_cells=safe_cells)))
             return
-        _print(columns, as_json)
+        _print(columns, as_json, top)
         if not as_json:
             stages = zip(found.checkpoints, found.rates, strict=True)
             said = ", ".join(f"{Path(name).name} (rate {rate:.3g})" for name, rate in stages)
@@ -126,8 +127,8 @@ def explain(
             say(_MEANING)
 
 
-def _print(columns: dict[str, Any], as_json: bool) -> None:
-    """Print a table of two parts, or lines of JSON."""
+def _print(columns: dict[str, Any], as_json: bool, most: int) -> None:
+    """Print lines of JSON; or a table of two parts, with ``most`` triples of a query at most."""
     columns = columns if as_json else with_labels_beside(columns)
     rows = list(zip(*columns.values(), strict=True))
     if as_json:
@@ -137,6 +138,8 @@ def _print(columns: dict[str, Any], as_json: bool) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    queries = groupby(rows, lambda row: row[:2])  # kind and of_query
+    of_all, rows = len(rows), [row for _, of in queries for row in islice(of, most)]
     table = Table()
     for name in columns:
         is_number = name in ("of_query", "influence")
@@ -151,3 +154,5 @@ def _print(columns: dict[str, Any], as_json: bool) -> None:
         is_last = place + 1 == len(rows) or rows[place + 1][0] != kind
         table.add_row(*cells, end_section=is_last)
     print_table(table)
+    if len(rows) < of_all:
+        say(f"{of_all - len(rows):,} more triples of these queries: --json or --out FILE")

@@ -95,6 +95,18 @@ def test_what_was_not_seen_in_time_is_said(trained, monkeypatch, words, stream):
     assert "were seen" not in explained(trained, "--minutes", 60).output
 
 
+def test_a_table_cuts_the_triples_of_a_query(capsys):
+    rows = [("proponent", 2.0)] * 3 + [("proponent", 1.0)] + [("opponent", 1.0)] * 2
+    columns = {"kind": [it[0] for it in rows], "of_query": [it[1] for it in rows]}
+    columns |= {"influence": [0.5] * 6, "head": list("abcdef")}
+    explanation._print(columns, False, 2)
+    shown = capsys.readouterr().out
+    assert [name for name in "abcdef" if f" {name} " in shown] == list("abdef")
+    assert "1 more triples of these queries: --json or --out FILE" in shown
+    explanation._print(columns, False, 3)
+    assert "more triples" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("as_json", [False, True])
 def test_names_do_nothing_to_a_terminal(capsys, as_json):
     columns = {
@@ -104,7 +116,7 @@ def test_names_do_nothing_to_a_terminal(capsys, as_json):
         "head": ["a\x1b[2J"],
         "tail": ["b\x9b"],
     }
-    explanation._print(columns, as_json)
+    explanation._print(columns, as_json, 9)
     shown = capsys.readouterr().out
     assert "a\\u001b[2J" in shown
     assert "b\\u009b" in shown
