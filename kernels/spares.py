@@ -5,7 +5,7 @@ the next is a fault then, and is zeroed, which takes longer than what a step wri
 constant on a GPU costs the launch of a kernel.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -33,18 +33,20 @@ class Spares:
     def constant(
         self, value: float, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
     ) -> Tensor:
-        """Return a tensor filled with ``value``, always the same one: nobody writes to it."""
+        """Return a tensor filled with ``value``, the same one until someone writes to it."""
         key = value, shape, dtype, device
-        if key not in self._constants:
-            self._constants[key] = torch.full(shape, value, dtype=dtype, device=device)
-        return self._constants[key]
+        return self._kept(key, lambda: torch.full(shape, value, dtype=dtype, device=device))
 
     def numbers(self, count: int, device: torch.device) -> Tensor:
-        """Return ``0 .. count - 1``, int64, always the same tensor: nobody writes to it."""
+        """Return ``0 .. count - 1``, int64, the same tensor until someone writes to it."""
         key = "numbers", count, device
-        if key not in self._constants:
-            self._constants[key] = torch.arange(count, dtype=torch.int64, device=device)
-        return self._constants[key]
+        return self._kept(key, lambda: torch.arange(count, dtype=torch.int64, device=device))
+
+    def _kept(self, key: object, make: Callable[[], Tensor]) -> Tensor:
+        kept = self._constants.get(key)
+        if kept is None or kept._version:  # code of the user's own, which is given ids, wrote to it
+            kept = self._constants[key] = make()
+        return kept
 
     def clear(self) -> None:
         """Free the tensors whose values nobody needs."""

@@ -32,6 +32,7 @@ from kgfast.models import (
     MED,
     RESCAL,
     ComplEx,
+    ConvE,
     DistMult,
     Model,
     Reciprocal,
@@ -212,8 +213,10 @@ def _without_inverses(model: Model) -> Model:
 def _plain(model: Model, target: str) -> Model:
     """Return the model whose score is that of two tables; of croppable embeddings the widest."""
     inner = _without_inverses(model.model if isinstance(model, MED) else model)
-    if not isinstance(inner, PLAIN):
+    if type(inner) not in PLAIN:  # nor a subclass, whose score may be another one
         name = type(inner).__name__
+        if not isinstance(inner, Wrapper | ConvE):
+            raise ValueError(f"{name} does not fit {target}: its own code alone says how it scores")
         if isinstance(inner, Wrapper):
             name += f" around {type(inner.model).__name__}"
         raise ValueError(

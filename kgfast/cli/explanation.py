@@ -61,6 +61,9 @@ def explain(
         list[str] | None,
         typer.Option(help="A file of the run, instead of the models that it kept; repeatable."),
     ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="Stop in that time, and say what was seen until then.")
+    ] = None,
     as_json: AsJson = False,
     out: Out = None,
     safe_cells: SafeCells = False,
@@ -102,10 +105,14 @@ def explain(
             parameters=parameters.value,
             side=side.value,
             k=top,
+            minutes=minutes,
             device=device,
             trust=trust,
             progress=sys.stdout.isatty() and not as_json,
         )
+        if found.num_seen < (of := len(found.examples)):
+            seen = f"{found.num_seen:,} of {of:,} training examples were seen"
+            say(f"{seen}: the {minutes:g} minutes were over", err=as_json or out is not None)
         columns = found.triples(own)
         del columns["test"]
         if out is not None:

@@ -25,6 +25,10 @@ def report(
     run: Run,
     out: Annotated[Path | None, typer.Option(help="The page; RUN/report.html.")] = None,
     split: Annotated[Split, typer.Option(help="What to rank.")] = Split.test,
+    minutes: Annotated[
+        float | None,
+        typer.Option(help="Rank no longer than that: a random part of the split."),
+    ] = None,
     checkpoint: Checkpoint = Which.best,
     data: Data = None,
     set: Set = None,
@@ -39,6 +43,7 @@ def report(
             run,
             out,
             split=split.value,
+            minutes=minutes,
             data=data,
             checkpoint=checkpoint.value,
             device=None,

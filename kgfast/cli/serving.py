@@ -63,7 +63,7 @@ def serve(
     trust: Trust = False,
     debug: Debug = False,
 ) -> None:
-    """Answer queries over HTTP: POST /topk, /rank, /score; GET /health, /metrics, /openapi.json."""
+    """Answer queries over HTTP: GET / is a page to ask; POST /topk, /rank, /score."""
     with errors_in_a_line(debug):
         _check_installed()
         from kgfast.eval.index import Index

@@ -210,6 +210,7 @@ class Run:
             while not self.is_over():
                 if pauses is not None and pauses():
                     self._save()
+                    listeners.raise_error()
                     return not interrupts.requested
                 self.make_step()
                 is_interrupted, state.seconds_training = self._placement.agreed(
@@ -321,7 +322,9 @@ class Run:
         """Make the next step and time it."""
         start, state = time.perf_counter(), self.state
         cores = threads.alone() if self._leaves_cores_to_kernels else nullcontext()
-        checks = without_values(Values.TRUSTED) if self._is_deferred else nullcontext()
+        # Code of the user's own may make ids that nobody has checked.
+        values = Values.FORCED if self._runs_own_code else Values.TRUSTED
+        checks = without_values(values) if self._is_deferred else nullcontext()
         with cores, checks, self._optimizer.spares.in_use():
             self._add_loss(self._step(state.step))
         state.loss_count += 1

@@ -7,7 +7,8 @@ config is trusted; all others take the classes that it followed.
 import inspect
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -21,6 +22,7 @@ from kgfast.models import Model
 from kgfast.training.config import Config, is_own
 
 _FOLLOWED: dict[str, Any] = {}
+_OF_A_STEP = ("side", "mask", "weights", "sparse")  # arguments of a loss, no options
 
 
 def follow(config: Config, *, trust: bool) -> None:
@@ -45,10 +47,11 @@ def follow(config: Config, *, trust: bool) -> None:
                     f"model.name: {name} needs a classmethod init(num_entities, num_relations, "
                     "dim, *, seed, **options) that makes a fresh model"
                 )
-            _fit(key, name, inspect.signature(cls.init).bind, 1, 1, 1, seed=0, **model.options)
+            make = partial(inspect.signature(cls.init).bind, 1, 1, 1, seed=0)
+            _fit(key, name, make, model.options, ("seed",))
         else:
             cls = _imported(key, name, NegativesFormula, "kgfast.losses.NegativesFormula")
-            _fit(key, name, cls, **loss.options)
+            _fit(key, name, cls, loss.options, _OF_A_STEP)
         _FOLLOWED[name] = cls
 
 
@@ -115,8 +118,21 @@ def _imported(key: str, path: str, base: type, base_name: str) -> type[Any]:
     return cls
 
 
-def _fit(key: str, name: str, make: Callable[..., Any], *given: Any, **options: Any) -> None:
+def _fit(
+    key: str,
+    name: str,
+    make: Callable[..., Any],
+    options: Mapping[str, Any],
+    given: Sequence[str],
+) -> None:
+    """Check options, none of which may be one that training gives."""
+    for option in given:
+        if option in options:
+            raise ValueError(
+                f"{key}.options: {option} is an argument that training gives; {name} must call "
+                "its own by another name"
+            )
     try:
-        make(*given, **options)
+        make(**options)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{key}.options: {name} does not take them: {error}") from None

@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -118,7 +118,7 @@ class Trainer:
         The dataset of the config by default.
     progress : bool
         Show progress on the error stream.
-    callbacks : sequence of Callback
+    callbacks : iterable of Callback
         Called by :meth:`fit` along the run.
 
     Attributes
@@ -161,15 +161,15 @@ class Trainer:
         *,
         dataset: Dataset | None = None,
         progress: bool = True,
-        callbacks: Sequence[Callback] = (),
+        callbacks: Iterable[Callback] = (),
     ) -> None:
         start = time.perf_counter()
-        for it in callbacks:
+        self.callbacks = list(callbacks)
+        for it in self.callbacks:
             if not isinstance(it, Callback):
                 raise TypeError(
                     f"callbacks must be kgfast.training.Callback; got {type(it).__name__}"
                 )
-        self.callbacks = callbacks
         self.config = config
         self.device, self.placement = placed(config)
         placement = self.placement

@@ -206,6 +206,13 @@ class TestTables:
         assert same_ranks(model, kgfast.load_run(tmp_path / "out").model)
 
 
+class Moved(TransE):
+    """A model of the user's own, with a score of its own."""
+
+    def _queries(self, *given):
+        return super()._queries(*given) + 1.0
+
+
 CONVE = ConvE.init(N, R, DIM, embedding_height=2, kernel_size=2)
 PHASES = RotatE(torch.randn(N, 2 * DIM), torch.randn(R, DIM), relation_format="phase")
 INVERSES = Reciprocal(DistMult.init(N, 2 * R, DIM), "appended")
@@ -223,13 +230,17 @@ REFUSED = [
     ("pykeen", RSCF(TransE.init(N, R, DIM)), "RSCF around TransE does not fit PyKEEN"),
     ("pykeen", CP.init(N, R, DIM), "CP does not fit PyKEEN: export it with --to npy or safet"),
     ("pykeen", CONVE, "ConvE does not fit PyKEEN"),
+    ("official", Moved.init(N, R, DIM), "Moved does not fit .*: its own code alone says how"),
+    ("pykeen", Moved.init(N, R, DIM), "Moved does not fit PyKEEN: its own code"),
+    ("npy", MED(Moved.init(N, R, DIM), [DIM]), "Moved does not fit a pair .*: its own code"),
+    ("safetensors", Moved.init(N, R, DIM), "model must be RotatE, .*; got Moved"),
     ("npy", RSCF(RotatE.init(N, R, DIM)), r"RSCF around RotatE does not fit a pair of \.npy"),
 ]
 
 
 @pytest.mark.parametrize(("to", "model", "why"), REFUSED, ids=range(len(REFUSED)))
 def test_what_a_target_lacks_is_refused(tmp_path, config, to, model, why):
-    with pytest.raises(ValueError, match=why):
+    with pytest.raises((ValueError, TypeError), match=why):
         export_run(run_of(model, config), to, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 

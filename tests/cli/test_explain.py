@@ -8,7 +8,7 @@ import pytest
 import kgfast
 from kgfast.cli import explanation
 from kgfast.datasets import synthetic
-from kgfast.extras.influence import tracin
+from kgfast.extras.influence import tracin, tracing
 from support.commands import run
 from support.small_runs import trainer_of
 
@@ -85,6 +85,16 @@ def test_queries_are_shown_to_the_triple(tmp_path):
         assert sum(own) == pytest.approx(query[-1])
 
 
+@pytest.mark.parametrize(("words", "stream"), [([], "stdout"), (["--json"], "stderr")])
+def test_what_was_not_seen_in_time_is_said(trained, monkeypatch, words, stream):
+    monkeypatch.setattr(tracing, "_EXAMPLES", 50)
+    result = explained(trained, "--minutes", 1e-6, *words)
+    assert result.exit_code == 0, result.stderr
+    said = "50 of 180 training examples were seen: the 1e-06 minutes were over"
+    assert said in getattr(result, stream)
+    assert "were seen" not in explained(trained, "--minutes", 60).output
+
+
 @pytest.mark.parametrize("as_json", [False, True])
 def test_names_do_nothing_to_a_terminal(capsys, as_json):
     columns = {
@@ -105,6 +115,7 @@ def test_names_do_nothing_to_a_terminal(capsys, as_json):
     [
         ([], ("nobody", *NAMES[1:]), "--head: "),
         ([], (NAMES[0], "nothing", NAMES[2]), "--relation: "),
+        (["--minutes", "0"], NAMES, "minutes must be a number above 0; got 0.0"),
         (["--checkpoint", "none.safetensors"], NAMES, "no such checkpoint"),
         (["--out", "table.txt"], NAMES, ".csv"),
     ],

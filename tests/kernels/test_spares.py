@@ -64,6 +64,15 @@ def test_a_constant_is_made_once_within_and_anew_outside():
     assert constant(2.0, (1,), *given) is not first
 
 
+def test_a_constant_that_someone_wrote_to_is_made_anew():
+    spares, given = Spares(), (torch.float32, torch.device("cpu"))
+    spares.constant(2.0, (1,), *given).add_(1)
+    spares.numbers(3, given[1])[1:] += 5
+    assert spares.constant(2.0, (1,), *given).tolist() == [2.0]
+    assert spares.numbers(3, given[1]).tolist() == [0, 1, 2]
+    assert spares.numbers(3, given[1]) is spares.numbers(3, given[1])
+
+
 def test_numbers_are_kept_on_a_device_alone():
     spares, there, here = Spares(), torch.device("meta"), torch.device("cpu")
     with spares.in_use():

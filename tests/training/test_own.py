@@ -1,6 +1,7 @@
 """Models and losses of the user's own: docs/own_model.md as its reader walks it, trust, errors."""
 
 import json
+import re
 import runpy
 import shlex
 import sys
@@ -13,12 +14,21 @@ from typer.testing import CliRunner
 from kgfast import load_run
 from kgfast.cli import app
 from kgfast.extras.influence import self_influence, tracin
-from kgfast.extras.report import write_report
+from kgfast.extras.serve import running
 from kgfast.losses import NegativesFormula
 from kgfast.models import TransE
+from kgfast.ops.checks import safe_ids
 from kgfast.training import Config, RunFolder, Trainer, own
 from support.paths import ROOT
-from support.small_runs import assert_same_tensors, config_of, crashing, trainer_of
+from support.small_runs import (
+    NO_GAMMA,
+    assert_same_tensors,
+    config_of,
+    crashing,
+    ring_trainer,
+    trainer_of,
+    write_ring,
+)
 from support.snippets import commands, snippets
 
 PAGE = (ROOT / "docs" / "own_model.md").read_text()
@@ -83,6 +93,21 @@ DOORS = {
 }
 
 
+# What each prints with --trust.
+COMMANDS = {
+    "evaluate run": "test triples by the best checkpoint (step 4)",
+    "predict run --head e0 --relation next --k 3": "next",
+    "predict run --all --k 3": "score",
+    "serve run": "Gated(num_entities=12",
+    "report run": "report.html",
+    "explain run --head e0 --relation next --tail e1": "Checkpoints: ",
+    "export run --to npy": "entity.npy",
+    "export run --to safetensors": "config.json",
+    "export run --to official": "checkpoint",
+}
+LOSS_ALONE = [line for line in COMMANDS if line.startswith("export")]  # of a model of kgfast
+
+
 class TestTrust:
     @pytest.mark.parametrize("door", DOORS)
     def test_code_is_run_only_where_it_is_trusted(self, run, door):
@@ -97,10 +122,24 @@ class TestTrust:
         with pytest.raises(ValueError, match="--trust"):  # each time anew
             DOORS[door](run)
 
-    def test_a_report_asks_before_it_loads(self, run):
-        with pytest.raises(ValueError, match="--trust"):
-            write_report(run)
+    @pytest.mark.parametrize("line", COMMANDS)
+    def test_commands_run_code_only_with_trust(self, here, monkeypatch, line):
+        monkeypatch.setattr(running, "serve", lambda engine, *_: print(engine.model))
+        write_ring(here / "ring")
+        sections = {"loss": OWN["loss"]} if line in LOSS_ALONE else OWN
+        ring_trainer(here, "run", **sections, train={"steps": 4, "keep_every": 2}).fit()
+        del sys.modules["my_research"]
+        own._FOLLOWED.clear()
+        before = sorted(here.rglob("*"))
+        refused = CliRunner().invoke(app, line.split())
+        assert (refused.exit_code, refused.stdout) == (2, "")
+        assert re.match(r"error: (model|loss)\.name: my_research:.*--trust", refused.stderr)
         assert "my_research" not in sys.modules
+        assert sorted(here.rglob("*")) == before
+        done = CliRunner().invoke(app, [*line.split(), "--trust", "--debug"])
+        assert done.exit_code == 0, done.output
+        assert COMMANDS[line] in done.stdout
+        assert "my_research" in sys.modules
 
     def test_an_override_is_not_trusted_either(self, here):
         trainer_of("plain", train={"steps": 1}).fit()
@@ -149,6 +188,23 @@ def test_a_resumed_run_has_the_bits_of_an_uninterrupted_one(here, dropout):
     assert_same_tensors(two, one)
 
 
+def test_ids_of_own_code_are_forced_where_nothing_is_waited_for(here, monkeypatch):
+    """kgfast checked those of the batch alone, and a GPU would read whatever stands there."""
+    trainer, seen = trainer_of(**OWN), []
+    formula = sys.modules["my_research"].Contrastive
+    of_negatives = formula.of_negatives
+
+    def noted(self, *scores):
+        seen.append(safe_ids("ids", torch.tensor([0, 9]), 2).tolist())
+        return of_negatives(self, *scores)
+
+    monkeypatch.setattr(formula, "of_negatives", noted)
+    with trainer.opened() as run:
+        run._is_deferred = True
+        run.make_step()
+    assert seen == [[0, 1]]
+
+
 def test_a_loss_is_the_one_that_it_says(here):
     """One whose formula is that of margin trains to the same bits."""
     Path("mine.py").write_text(
@@ -185,6 +241,14 @@ MISTAKES = {
     "model.name: my_research:Contrastive must be a class that": {"name": "my_research:Contrastive"},
     "model.name: kgfast:Model must implement _queries": {"name": "kgfast:Model"},
     f"model.name: {__name__}:Abstract needs a classmethod init": {"name": f"{__name__}:Abstract"},
+    "model.options: seed is an argument that training gives; my_research:Gated must": {
+        "name": "my_research:Gated",
+        "options": {"seed": 1},
+    },
+    "model.options: my_research:Gated does not take them: got an unexpected .* 'key'": {
+        "name": "my_research:Gated",
+        "options": {"key": 1},
+    },
     "model.options: my_research:Gated does not take them: got an unexpected .* 'sdt'": {
         "name": "my_research:Gated",
         "options": {"sdt": 1},
@@ -196,6 +260,14 @@ LOSS_MISTAKES = {
     },
     f"loss.name: {__name__}:NotThere must implement of_negatives, of_rows": {
         "name": f"{__name__}:NotThere"
+    },
+    "loss.options: mask is an argument that training gives; my_research:Contrastive must": {
+        "name": "my_research:Contrastive",
+        "options": {"mask": 1},
+    },
+    "loss.options: my_research:Contrastive does not take them: .*'name'": {
+        "name": "my_research:Contrastive",
+        "options": {"name": 1},
     },
     "loss.options: my_research:Contrastive does not take them: .*'temprature'": {
         "name": "my_research:Contrastive",
@@ -246,6 +318,10 @@ def test_a_missing_module_of_the_users_module_is_named(here):
         ("model.gamma: give a:B its own", {"model": {"name": "a:B", "gamma": 5.0}}),
         ("loss.alpha: only nssa has it; loss.name is a:B", {"loss": {"name": "a:B", "alpha": 2.0}}),
         ("loss.name: a:B goes with", {"loss": {"name": "a:B"}, "train": {"mode": "1vsall"}}),
+        (
+            "train.table_folder: files hold tables of kgfast's own models alone",
+            {"model": {"name": "a:B", **NO_GAMMA}, "train": {"table_folder": "t"}},
+        ),
         ("model.use_rscf: goes with rotate, transe", {"model": {"name": "a:B", "use_rscf": True}}),
     ],
 )  # fmt: skip

@@ -74,6 +74,8 @@ class Influences:
         int64 ``[M, 3]``.
     checkpoints : list of str
     rates : list of float
+    num_seen : int
+        Examples that the influences are of: all, unless ``minutes`` were over.
     matrix : Tensor or None
         ``[M, T]``, mapped from the file ``out``.
     """
@@ -84,6 +86,7 @@ class Influences:
     test: Tensor
     checkpoints: list[str]
     rates: list[float]
+    num_seen: int
     matrix: Tensor | None = None
     _products: Products | None = None  # None: examples are triples already
 
@@ -198,8 +201,9 @@ class Influences:
 
     def __repr__(self) -> str:
         tests, k = self.ids.shape
+        of = "" if self.num_seen == len(self.examples) else f"{self.num_seen:,} of "
         return (
-            f"Influences of {len(self.examples):,} training examples on {tests:,} test triples at "
-            f"{len(self.checkpoints)} checkpoint{'' if len(self.checkpoints) == 1 else 's'}, "
+            f"Influences of {of}{len(self.examples):,} training examples on {tests:,} test triples "
+            f"at {len(self.checkpoints)} checkpoint{'' if len(self.checkpoints) == 1 else 's'}, "
             f"{k} proponents and opponents each"
         )

@@ -32,6 +32,7 @@ from kgfast.models import CP, SIDES, Reciprocal, Side
 from kgfast.ops import no_autocast
 from kgfast.progress import progress_bar
 from kgfast.text import shown
+from kgfast.time_limit import TimeLimit
 from kgfast.training import checkpoint as files
 from kgfast.training.config import LossConfig
 
@@ -56,6 +57,7 @@ def tracin(
     k: int = 10,
     out: Path_ | None = None,
     restart: Path_ | None = None,
+    minutes: float | None = None,
     device: torch.device | str = "cpu",
     progress: bool = False,
     trust: bool = False,
@@ -95,6 +97,10 @@ def tracin(
     restart : path, optional
         A file with the state after each checkpoint of each chunk. A repeated call continues there
         after a kill. The file is deleted at the end.
+    minutes : float, optional
+        Stop before the block of examples that would end later than that; at least one block is
+        seen. ``num_seen`` of the result counts the examples seen, and the columns of the others in
+        ``out`` are NaN. The file ``restart`` is kept then, and a repeated call continues there.
     device
         Device of models that are read from files.
     progress : bool
@@ -110,7 +116,8 @@ def tracin(
     ------
     ValueError, TypeError
         For checkpoints of different graphs or losses, a checkpoint without a learning rate, triples
-        out of range, a model that is not served, or influences that are not finite.
+        out of range, a model that is not served, influences that are not finite, or ``minutes``
+        that are not above 0.
     FileNotFoundError
         If there is no checkpoint.
 
@@ -123,6 +130,7 @@ def tracin(
     >>> found.ids.tolist()  # itself
     [[0]]
     """
+    limit = TimeLimit(minutes)
     stages = stages_of(checkpoints, loss, mode, rates, device, trust)
     if isinstance(k, bool) or not isinstance(k, int) or k < 1:
         raise ValueError(f"k must be a whole number of at least 1; got {shown(k)}")
@@ -139,9 +147,13 @@ def tracin(
     matrix = _Matrix(out, len(others), len(examples), resumes=state.done > 0)
     dtype = sources.dtype
     best = [Strongest.none(len(others), dtype, hrt.device) for _ in range(2)]
+    seen, is_over = 0, False
     with progress_bar(progress, "Influences", len(examples) * len(stages.checkpoints)) as advance:
         for number, (ids, queries) in enumerate(examples.chunks(size)):
             total = torch.zeros(len(others), len(queries), dtype=dtype, device=hrt.device)
+            if is_over:
+                matrix.write(ids, total.fill_(torch.nan))
+                continue
             for place, rate in enumerate(stages.rates):
                 advance(len(queries))
                 step = number * len(stages.rates) + place + 1
@@ -160,7 +172,11 @@ def tracin(
                         for found, descending in zip(best, (True, False), strict=True)
                     ]
                 state.keep(step, total, best)
-    state.delete()
+            seen += len(queries)
+            if step > state.done:  # not read from the file
+                is_over = limit.parts_left() < 1
+    if seen == len(examples):
+        state.delete()
     names = [checkpoint.name for checkpoint in stages.checkpoints]
 
     def products(asked_of: list[tuple[int, ExampleQueries]]) -> list[Tensor]:
@@ -173,7 +189,7 @@ def tracin(
 
     by_answer = products if stages.mode == "kvsall" else None
     return Influences(
-        best[0], best[1], examples, hrt, names, stages.rates, matrix.mapped(), by_answer
+        best[0], best[1], examples, hrt, names, stages.rates, seen, matrix.mapped(), by_answer
     )
 
 

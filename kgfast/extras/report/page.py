@@ -9,6 +9,7 @@ import hashlib
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from importlib.resources import files
 from pathlib import Path
@@ -22,12 +23,15 @@ from kgfast.eval import GroupedRanks, Interval, Ranks
 from kgfast.extras.report import figures
 from kgfast.extras.report.examples import examples
 from kgfast.frames import needed
+from kgfast.graph import Triples
 from kgfast.text import escaped
+from kgfast.time_limit import TimeLimit
 from kgfast.training import LoadedRun, RunFolder, load_run
 from kgfast.whole_files import write_whole
 
 RELATIONS = 500  # rows of the table of relations
 EXAMPLES = 10
+_FIRST_PART = 64  # triples that are ranked whatever the limit of time
 _SHOWN = ("mrr", "mr", "median_rank", "hits@1", "hits@3", "hits@10", "amri")
 _CARDS = ("mrr", "hits@1", "hits@10", "amri")
 
@@ -37,6 +41,7 @@ def write_report(
     out: str | os.PathLike[str] | None = None,
     *,
     split: Literal["test", "valid"] = "test",
+    minutes: float | None = None,
     data: str | os.PathLike[str] | Dataset | None = None,
     checkpoint: Literal["best", "last"] = "best",
     device: torch.device | str | None = "cpu",
@@ -58,6 +63,9 @@ def write_report(
         Where to write; ``<run>/report.html`` by default.
     split : {"test", "valid"}
         The split to rank.
+    minutes : float, optional
+        Rank no longer than that: a random part of the split, the same one for the same number of
+        triples. The page says how many triples of how many were ranked.
     data, checkpoint, device, overrides, trust
         See :func:`kgfast.load_run`. The data must exist.
     samples : int
@@ -72,17 +80,18 @@ def write_report(
     ------
     FileNotFoundError, ValueError
         If the folder is not that of a run, or its data are not found: as :func:`kgfast.load_run`.
-        If the split is empty.
+        If the split is empty, or ``minutes`` are not above 0.
     ImportError
         If matplotlib or jinja2 is not installed.
     """
     jinja2 = needed("jinja2", "kgfast report")
     needed("matplotlib", "kgfast report")
+    limit = TimeLimit(minutes)
     folder = RunFolder(run)
     loaded = load_run(
         run, data, checkpoint=checkpoint, device=device, overrides=overrides, trust=trust
     )
-    results = loaded.ranks(split)
+    results = loaded.ranks(split) if minutes is None else _ranks_in_time(loaded, split, limit)
     dim, ranks = (None, results) if isinstance(results, Ranks) else max(results.items())
     widths = {} if isinstance(results, Ranks) else results
     if not len(ranks):
@@ -111,6 +120,35 @@ def write_report(
     )
     path = folder.path / "report.html" if out is None else Path(out)
     return write_whole(path, lambda beside: beside.write_text(page, encoding="utf-8"))
+
+
+def _ranks_in_time(loaded: LoadedRun, split: str, limit: TimeLimit) -> Ranks | dict[int, Ranks]:
+    """Rank growing parts of a split in random order, as many as there is time for."""
+    dataset = loaded.dataset
+    if dataset is None:
+        return loaded.ranks(split)  # raises an error that names the data
+    triples, known = dataset.split(split), dataset.known()
+    draw = torch.Generator().manual_seed(0)
+    shuffled = torch.randperm(len(triples), generator=draw, dtype=torch.int64, device="cpu")
+    parts: list[Any] = []
+    done, size = 0, _FIRST_PART
+    while not parts or (done < len(triples) and size > 0):
+        some: dict[str, Any] = {split: triples[shuffled[done : done + size]]}
+        parts.append(replace(loaded, dataset=replace(dataset, **some)).ranks(split, known=known))
+        done += size
+        size = int(size * min(2.0, limit.parts_left()))
+    order = shuffled[:done].argsort()
+
+    def joined(of: list[Ranks]) -> Ranks:
+        fields = ("triples", "greater", "equal", "num_candidates")
+        columns = [torch.cat([getattr(it, name) for it in of]) for name in fields]
+        rows, *counts = (it[order.to(it.device)] for it in columns)
+        hrt = Triples(rows, entities=triples.entities, relations=triples.relations)
+        return Ranks(counts[0], counts[1], counts[2], of[0].sides, hrt, known=known)
+
+    if isinstance(parts[0], Ranks):
+        return joined(parts)
+    return {dim: joined([part[dim] for part in parts]) for dim in parts[0]}
 
 
 def ranks_name(ranks: Ranks) -> str:
@@ -188,10 +226,12 @@ def _facts(
         ("Steps", steps),
         ("Training", str(timedelta(seconds=round(seconds))) if seconds is not None else "-"),
     ]
+    of = len(dataset.split(split))
+    ranked = f"{of:,}" if len(ranks) == of else f"a random {len(ranks):,} of {of:,}"
     return [
         ("Model", f"{type(model).__name__}, {model.dim} features"),
         ("Dataset", f"{dataset.name}: {model.num_entities:,} entities"),
-        ("Ranked", f"{len(ranks):,} triples of {split}, filtered, realistic"),
+        ("Ranked", f"{ranked} triples of {split}, filtered, realistic"),
         *(training if loaded.config is not None else []),
         ("kgfast", __version__),
     ]

@@ -1,4 +1,4 @@
-"""The endpoints: POST /topk, /rank, /score; GET /health, /metrics, /openapi.json.
+"""The endpoints: POST /topk, /rank, /score; GET /, /health, /metrics, /openapi.json.
 
 None writes. Errors are JSON: ``{"error": ..., "field": ...}``.
 """
@@ -28,6 +28,7 @@ from kgfast.extras.serve.limits import Limits
 from kgfast.extras.serve.openapi import openapi
 from kgfast.extras.serve.questions import Question, Reader
 from kgfast.extras.serve.refusals import Refused, UnknownName
+from kgfast.extras.serve.start_page import page
 from kgfast.text import escaped
 
 logger = logging.getLogger("kgfast.extras.serve")
@@ -65,6 +66,7 @@ class _Service:
             for name, read in questions.items()
         ]
         routes += [
+            Route("/", page),
             Route("/health", self._health),
             Route("/metrics", self._metrics),
             Route("/openapi.json", self._openapi),
@@ -154,7 +156,7 @@ class _Service:
             raise await loop.run_in_executor(self.suggesting, error.refused) from None
 
     async def _health(self, _: Request) -> Response:
-        model, known = self.engine.model, self.engine.known
+        model, known, names = self.engine.model, self.engine.known, self.engine.names
         content: dict[str, Any] = {
             "status": "ok",
             "version": __version__,
@@ -162,6 +164,9 @@ class _Service:
             "entities": model.num_entities,
             "relations": model.num_relations,
             "known_triples": None if known is None else len(known),
+            "names": None not in names,
+            "labels": any(it is not None and bool(it.labels) for it in names),
+            "types": self.engine.types is not None,
             "requests_now": self.running,
             "latency": self.metrics.summary(),
         }

@@ -15,6 +15,7 @@ _QUESTIONS: dict[str, tuple[type[BaseModel], str]] = {
     "/score": (ScoreBody, "Score triples"),
 }
 _OTHERS = {
+    "/": ("A page that asks the server", "text/html"),
     "/health": ("What is served, and latencies", "application/json"),
     "/metrics": ("Counts and latencies for Prometheus", "text/plain"),
     "/openapi.json": ("This document", "application/json"),
@@ -59,17 +60,20 @@ def openapi(limits: Limits) -> dict[str, Any]:
 
 
 def _limited(schema: Any, limits: Limits) -> Any:
-    """Return a schema in which the names of limits are their numbers."""
+    """Return a schema in which limits are numbers, and no default is above its maximum."""
     if isinstance(schema, list):
         return [_limited(it, limits) for it in schema]
     if not isinstance(schema, dict):
         return schema
-    return {
+    found = {
         key: getattr(limits, it)
         if key in ("maxItems", "maximum") and isinstance(it, str)
         else _limited(it, limits)
         for key, it in schema.items()
     }
+    if {"default", "maximum"} <= found.keys():
+        found["default"] = min(found["default"], found["maximum"])
+    return found
 
 
 def _told(text: str, kind: str = "application/json", schema: str | None = None) -> dict[str, Any]:

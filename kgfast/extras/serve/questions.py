@@ -60,10 +60,11 @@ class Reader:
         if side == "head":  # anchors are the tails
             columns = columns[::-1]
         most = min(self.limits.k, self.limits.answers // len(columns[0]))
-        if asked.k > most:
+        k = asked.k if "k" in asked.model_fields_set else min(asked.k, self.limits.k)
+        if k > most:
             queries = len(columns[0])
             raise Refused(
-                422, f"must be in 1 .. {most} for {queries:,} queries; got {shown(asked.k)}", "k"
+                422, f"must be in 1 .. {most} for {queries:,} queries; got {shown(k)}", "k"
             )
         there = self.sizes[1 if side == "relation" else 0]
         return Question(
@@ -71,7 +72,7 @@ class Reader:
             columns,
             (side,),
             asked.include_known,
-            min(asked.k, there),
+            min(k, there),
             self._excluded(asked.exclude, columns[0], side),
             **self._restricted(asked.candidates, len(columns[0]), (side,)),
         )

@@ -125,7 +125,9 @@ def _of_the_run(config: Sections) -> Iterator[str]:
     if train.keep and not train.save_every:
         yield "train.keep: needs train.save_every"
     if train.table_folder is not None:
-        if train.mode != "negative":
+        if is_own(config.model.name):
+            yield "train.table_folder: files hold tables of kgfast's own models alone; leave it out"
+        elif train.mode != "negative":
             yield f"train.table_folder: needs train.mode negative; {train.mode} uses every row"
         elif not config.optim.name.startswith("row_"):
             yield (

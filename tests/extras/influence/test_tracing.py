@@ -169,6 +169,46 @@ def test_a_call_that_was_killed_goes_on(run, tmp_path, monkeypatch, at):
     assert torch.equal(found.matrix, whole.matrix)
 
 
+def test_a_call_ends_in_time_and_goes_on(run, tmp_path, monkeypatch):
+    test, now = GRAPH.test.hrt[:3], [0.0]
+
+    def later():
+        now[0] += 10.0
+        return now[0]
+
+    monkeypatch.setattr(tracing, "_EXAMPLES", 25)
+    monkeypatch.setattr("time.monotonic", later)
+    whole = tracin(run, test=test, k=4, out=tmp_path / "whole.npy")
+    products = tracing.DenseInfluence.products
+
+    def slow(self, *arguments):
+        now[0] += 30.0  # more than a minute a block, of two checkpoints
+        return products(self, *arguments)
+
+    monkeypatch.setattr(tracing.DenseInfluence, "products", slow)
+    options = {"k": 4, "out": tmp_path / "all.npy", "restart": tmp_path / "state"}
+    found = tracin(run, test=test, minutes=2.5, **options)
+    assert (found.num_seen, whole.num_seen) == (50, 120)
+    assert repr(found).startswith("Influences of 50 of 120 training examples on 3 test triples")
+    seen = found.matrix.isfinite().all(0)
+    assert int(seen.sum()) == 50
+    assert torch.equal(found.matrix[:, seen], whole.matrix[:, seen])
+    assert found.matrix[:, ~seen].isnan().all()
+    assert torch.equal(found.values, found.matrix[:, seen].topk(4).values)
+    assert tracin(run, test=test, minutes=0.1, **options).num_seen == 50 + 10  # one block at least
+    found = tracin(run, test=test, **options)
+    assert found.num_seen == 120
+    assert not (tmp_path / "state").exists()
+    assert torch.equal(found.matrix, whole.matrix)
+    assert torch.equal(found.ids, whole.ids)
+
+
+@pytest.mark.parametrize("minutes", [0, -1.5, float("nan"), True, "2"])
+def test_minutes_are_above_0(run, minutes):
+    with pytest.raises(ValueError, match="minutes must be a number above 0; got"):
+        tracin(run, test=TEST, minutes=minutes)
+
+
 def test_the_state_of_another_call_is_refused(run, tmp_path, monkeypatch):
     def killed(*_):
         raise Killed

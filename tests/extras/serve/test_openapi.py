@@ -22,7 +22,7 @@ FIELDS = {
     "heads": ENTITIES,
     "relations": ENTRIES,
     "tails": ENTITIES,
-    "k": [1, 12, 13, 0, -1, "3", 2.5, True, None],
+    "k": [1, 7, 8, 0, -1, "3", 2.5, True, None],
     "include_known": [True, False, 0, None, "true"],
     "exclude": ["anchor", "types", *LISTS],
     "candidates": ["anchor", *LISTS],
@@ -34,7 +34,7 @@ BODIES = {"/topk": "TopkBody", "/rank": "RankBody", "/score": "ScoreBody"}
 
 @pytest.fixture(scope="module")
 def client(engine):
-    with TestClient(make_app(engine, Limits(queries=3, k=12))) as found:
+    with TestClient(make_app(engine, Limits(queries=3, k=7))) as found:
         yield found
 
 
@@ -52,7 +52,7 @@ def test_the_document_is_valid(document):
 
 def test_limits_are_those_of_the_server(document):
     fields = document["components"]["schemas"]["TopkBody"]["properties"]
-    assert fields["k"]["maximum"] == 12
+    assert (fields["k"]["maximum"], fields["k"]["default"]) == (7, 7)
     assert fields["heads"]["anyOf"][0]["oneOf"][1]["maxItems"] == 3
 
 
