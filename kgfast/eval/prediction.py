@@ -122,7 +122,7 @@ def found_by(
     search: Search,
     file: FileCall | None,
     index: Index | None = None,
-    partial: Any = None,
+    partial: str | os.PathLike[str] | None = None,
     progress: bool = False,
 ) -> Found:
     """Return scores and ids of the best answers; ``file``: of entities that are read in blocks.
