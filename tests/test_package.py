@@ -41,6 +41,7 @@ ROOMS = [
     "openmp",
     "storage",
     "progress",
+    "time_limit",
     "rng",
     "kernels",
     "ops",
