@@ -646,3 +646,25 @@ def test_functions_that_score_are_not_kept(tmp_path):
         with pytest.raises(ValueError, match="partial: scores come from a function"):
             ask(kind, scorer, partial=tmp_path / "kept")
     assert not (tmp_path / "kept").exists()
+
+
+class Stretched(kgfast.DistMult):
+    """A model whose candidates are made of more than tensors."""
+
+    by = 1.0
+
+    def candidates(self, side, dims=None):
+        return kgfast.Candidates(self.entity * self.by)
+
+
+def test_all_tensors_and_some_candidates_are_compared_in_memory(tmp_path):
+    model, options = Stretched.init(1000, R, D, seed=0), {"known": None, "partial": tmp_path / "k"}
+    expected = ask("topk", model, **options)
+    model.by = 2.0
+    with pytest.raises(ValueError, match="is of another call"):
+        ask("topk", model, **options)
+    model.by = 1.0
+    assert_same(ask("topk", model, **options), expected)
+    model.entity.data[107] += 1  # no anchor, and no row of a sample
+    with pytest.raises(ValueError, match="is of another call"):
+        ask("topk", model, **options)
