@@ -1,12 +1,9 @@
 """Callbacks of a run: what a program of the user's hears of it."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 from kgfast.training.logs import Logs, Row
-
-if TYPE_CHECKING:
-    from kgfast.training.trainer import Result
 
 
 class Callback:
@@ -38,7 +35,7 @@ class Callback:
             croppable embeddings a row for each sub-model, with its width ``dim``.
         """
 
-    def on_end(self, result: "Result") -> None:
+    def on_end(self, result: Any) -> None:
         """Take the result of :meth:`kgfast.training.Trainer.fit`, once, before it is returned.
 
         The run folder holds the best checkpoint and ``result.json`` then. A call of ``fit`` for a
