@@ -77,7 +77,8 @@ Memory = Annotated[
 Partial = Annotated[
     Path | None,
     typer.Option(
-        help="Of a folder of tables: keep what is found here, and go on from it when killed."
+        help="Keep what is found in this folder, and go on from there when killed: of predictions, "
+        "and of ranks of a folder of tables."
     ),
 ]
 
@@ -189,14 +190,19 @@ def _said_by(error: Exception) -> str:
 
 def check_limits(folder: Path, limits: dict[str, Any]) -> None:
     """Refuse options of tables where the folder holds a run."""
-    from kgfast.training import RunFolder
-
     given = [name for name, value in limits.items() if value is not None]
-    if given and RunFolder(folder).holds_a_run():
+    if given and is_run(folder):
         raise ValueError(
             f"--{given[0].replace('_', '-')} is of folders of tables, and {folder} is a run, "
             f"whose tables fit in memory: kgfast export {folder} --to npy makes such a folder"
         )
+
+
+def is_run(folder: Path) -> bool:
+    """Return whether a folder holds a run, and no tables."""
+    from kgfast.training import RunFolder
+
+    return RunFolder(folder).holds_a_run()
 
 
 def load(

@@ -25,6 +25,7 @@ from kgfast.cli.common import (
     check_limits,
     check_out,
     errors_in_a_line,
+    is_run,
     json_line,
     load,
     load_known,
@@ -132,8 +133,8 @@ def predict(
         if candidates and types:
             raise ValueError("give --candidates or --types, not both")
         limits = {"max_memory": max_memory, "partial": partial}
-        check_limits(run, limits)
-        in_blocks = any(value is not None for value in limits.values())
+        check_limits(run, {"max_memory": max_memory})
+        in_blocks = any(value is not None for value in limits.values()) and not is_run(run)
         loaded = load(run, checkpoint, data, set, as_table=in_blocks, trust=trust)
         entities, relations = loaded.vocabulary or (None, None)
         named = {"heads": head, "relations": relation, "tails": tail}

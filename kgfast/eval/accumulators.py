@@ -81,21 +81,23 @@ class BestSoFar(Accumulator):
     def __init__(self, queries: Queries, source: CandidateSource, k: int) -> None:
         self.queries, self.source, self.k = queries, source, k
         self.dtype = torch.float32
-        if source.is_whole:
-            return
-        shape = (len(queries), k)
-        self.scores = torch.full(shape, -torch.inf, dtype=torch.float64, device=source.home)
-        self.ids = torch.full(shape, -1, dtype=torch.int64, device=source.home)
+        shape = len(queries), k
+        home, room = source.home, shape
+        if source.is_whole:  # the answers of the one block replace these
+            home, room = CPU, (1, 1)
+        self.scores = torch.full(room, -torch.inf, dtype=torch.float64, device=home).expand(shape)
+        self.ids = torch.full(room, -1, dtype=torch.int64, device=home).expand(shape)
 
     @property
     def state(self) -> list[Tensor]:
         """Scores, ids, and a flag for float64 queries."""
         is_double = self.dtype == torch.float64
-        return [self.scores, self.ids, torch.tensor([is_double], dtype=torch.int64, device=CPU)]
+        flag = torch.tensor([is_double], dtype=torch.int64, device=CPU)
+        return [self.scores.cpu().double().contiguous(), self.ids.cpu().contiguous(), flag]
 
     def restore(self, state: list[Tensor]) -> None:
         """Continue from answers."""
-        self.scores, self.ids = state[0], state[1]
+        self.scores, self.ids = state[0].to(self.source.home), state[1].to(self.source.home)
         self.dtype = torch.float64 if int(state[2]) else torch.float32
 
     def begin(self) -> None:

@@ -1,6 +1,6 @@
 """The passes of topk(): queries that are answered together, and all their answers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -30,6 +30,8 @@ from kgfast.kernels.operands import Known
 from kgfast.models.base import Side
 from kgfast.ops.topk import check_k
 from kgfast.storage import Fingerprint
+
+_SAMPLE = 64  # queries that a fingerprint makes, or more, where candidates are in memory
 
 
 class AskedQueries(NamedTuple):
@@ -146,6 +148,20 @@ def answers(
         _check_full(ids, search.in_words)
     is_double = any(part.dtype == torch.float64 for part in found)
     return scores.to(torch.float64 if is_double else torch.float32), ids
+
+
+def asked_in_memory(search: Search, source: CandidateSource) -> Iterator[Any]:
+    """Yield what the answers depend on besides the tensors of the model, for a fingerprint."""
+    yield from ("topk", search.side, search.k, search.crop, search.anchors, search.others)
+    yield None if search.known is None else search.known.checksum
+    yield from () if search.excluded is None else (search.excluded.ids, search.excluded.indptr)
+    queries = search.ordered(source.home)
+    few = queries[:: max(1, len(search) // _SAMPLE)]
+    source.prepare(few)
+    yield few.vectors
+    for batch in queries.batches(max(1, search.size(len(search)))):
+        for _, own in shared(batch, search.given, source):
+            yield from (own.rows, source.ids_of(own), *(own.lists or ()))
 
 
 def answers_of_file(search: Search, call: FileCall) -> Found:

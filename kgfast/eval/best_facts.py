@@ -23,8 +23,10 @@ from kgfast.graph import KnownTriples
 from kgfast.kernels.operands import Prepared
 from kgfast.ops.differentiable import full_precision
 from kgfast.storage import Fingerprint
+from kgfast.tables.prefetch import RowBlock
 
 _HASHED = 1 << 12  # queries of a fingerprint that are made at once, whatever memory there is
+_FEW = 64  # queries that a fingerprint makes where candidates are in memory
 _SEEDS = 512  # queries that set the first threshold: the most promising
 _SAMPLE = 1 << 16  # of so many
 _ANSWERS = 1 << 20  # that are held at once: 16 MiB
@@ -134,13 +136,20 @@ class FactSearch:
     def _go_through(
         self, done: Callable[[int], None], advance: Advance | None, kept: Partial | None
     ) -> None:
-        for batch in self.grid.batches():
+        whole = kept if self.source.is_whole else None  # in memory a pass is the whole grid
+        first = 0 if whole is None else whole.load([FactsSoFar(self.grid.sample(1), self)])
+        for number, batch in enumerate(self.grid.batches()):
+            if number < first:
+                done(len(batch))
+                continue
             if self.best.is_full:
                 self.lost = self.best.worst
             for queries in batch.batches(self.source.batch_size):
                 part = FactsSoFar(self.asked(queries), self)
-                run_pass([part], kept=kept, advance=advance)
+                run_pass([part], kept=None if whole else kept, advance=advance)
             done(len(batch))
+            if whole is not None and whole.is_end(RowBlock(batch.rows, number, number + 1)):
+                whole.save([part], number + 1)
 
     def asked(self, queries: Queries) -> Queries:
         """Return queries on the device of the source, with their known answers."""
@@ -273,6 +282,16 @@ class _Class:
     def bounds(self, norms: Tensor) -> Tensor:
         """Return upper bounds of the scores of queries with these norms, ``[B]``."""
         return norms * (self.reach * _ROUNDED) + self.bias
+
+
+def facts_in_memory(search: FactSearch) -> Iterator[Any]:
+    """Yield what the facts depend on besides the tensors of the model, for a fingerprint."""
+    grid, source = search.grid, search.source
+    yield from ("facts", grid.heads, grid.relations, source.sorted_ids, search.best.k)
+    yield None if search.known is None else search.known.checksum
+    few = search.asked(grid.sample(_FEW))
+    source.prepare(few)
+    yield few.vectors
 
 
 def search_file(

@@ -13,11 +13,11 @@ from kgfast.eval.batches import (
     evaluating,
     host_model,
 )
-from kgfast.eval.best_facts import FactSearch, Grid, search_file
+from kgfast.eval.best_facts import FactSearch, Grid, facts_in_memory, search_file
 from kgfast.eval.candidate_ids import checked_ids_of
 from kgfast.eval.counting import source_in_memory
 from kgfast.eval.facts import Facts
-from kgfast.eval.one_pass import FileCall
+from kgfast.eval.one_pass import FileCall, kept_in_memory
 from kgfast.graph import KnownTriples, names_of
 from kgfast.models import BlockScorer, RankableModel
 from kgfast.ops.checks import check_unique
@@ -64,8 +64,8 @@ def top_facts(
         Of models whose entities are a :class:`kgfast.tables.Table`, as :func:`kgfast.rank` takes
         it: the file is read once for as many queries (h, r) as find room, so ask for a slice.
     partial : path, optional
-        A folder that keeps what was found after each range of such a table, as :func:`kgfast.rank`
-        takes it.
+        A folder that keeps what was found so far: the same call goes on from there when it was
+        killed, with the same bits. Not of a :class:`kgfast.BlockScorer`.
     progress : bool
         Show a progress bar.
 
@@ -103,8 +103,12 @@ def top_facts(
         if file is None:
             source = source_in_memory(model, "tail", {None: None}, ids)
             search = FactSearch(source, grid, known, k)
-            with progress_bar(progress, "searching", len(grid)) as done:
-                search.run(done=done)
+            cut = max(1, sum(1 for _ in grid.batches())), grid.batch_size
+            with (
+                kept_in_memory(partial, source, cut, facts_in_memory(search)) as kept,
+                progress_bar(progress, "searching", len(grid)) as done,
+            ):
+                search.run(done=done, kept=kept)
         else:
             search = search_file(file, grid, known, k, ids)
     return Facts(*search.found, vocabulary=names)

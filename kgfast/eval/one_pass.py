@@ -6,7 +6,7 @@ A plan says which queries a pass serves: one batch where candidates are in memor
 into memory where a file is read.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,13 +19,14 @@ from kgfast.eval.exchange import NOBODY, Exchange
 from kgfast.eval.partial import BLOCK_BYTES, Partial, using
 from kgfast.eval.queries import CPU
 from kgfast.eval.rows import RowReader, entity_table, state_of
-from kgfast.eval.sources import InRows
+from kgfast.eval.sources import CandidateSource, InMemory, InRows
 from kgfast.progress import sweep_bar
 from kgfast.storage import Fingerprint, memory_limit
 from kgfast.tables import Rows
 from kgfast.tables.prefetch import BUFFERS, RowBlock
+from kgfast.tables.protocol import TensorTable
 
-_SAMPLE = 64  # rows of a table whose files are known by size and time of change
+_SAMPLE = 64  # rows of a fingerprint, of a table whose files or tensors are known otherwise
 _PAIR_BYTES = 128  # of a candidate that one query names, while it is looked for
 _PART = 1 << 12  # queries of a fingerprint that are made at once
 
@@ -54,7 +55,10 @@ def run_pass(
         exchange.prepare(parts)
         for part in parts:
             part.begin()
-        exchange.together(lambda: _read(parts, done, kept, advance))
+        is_whole = parts[0].source.is_whole
+        exchange.together(lambda: _read(parts, done, None if is_whole else kept, advance))
+        if is_whole and kept is not None:
+            kept.save(parts, kept.reader.stop)
     for part in parts:
         exchange.join(part)
 
@@ -150,12 +154,11 @@ class FileCall:
             sizes = table.shape[1], table.row_bytes
             limit = memory_limit(max_memory)
             return cls(model, table, limit, partial, lambda rows: sweep_bar(*bar, rows, *sizes))
-        for name, value in (("max_memory", max_memory), ("partial", partial)):
-            if value is not None:
-                raise ValueError(
-                    f"{name} is of models whose entities are a kgfast.tables.Table: tensors are "
-                    f"read in place, within 64 MiB"
-                )
+        if max_memory is not None:
+            raise ValueError(
+                "max_memory is of models whose entities are a kgfast.tables.Table: tensors are "
+                "read in place, within 64 MiB"
+            )
         return None
 
     @contextmanager
@@ -189,6 +192,41 @@ def fingerprint_of(model: Any, reader: RowReader, *facts: Any) -> Fingerprint:
     found.add(reader.entity[ids.to(reader.device)] if rows is None else rows)
     found.add_each(it for it in state_of(model) if it is not entity)
     return found
+
+
+class _Parts(TensorTable):
+    """Rows that stand for the parts of a pass where candidates are in memory; none is read."""
+
+    facts = ("in memory",)
+
+
+@contextmanager
+def kept_in_memory(
+    folder: Any, source: CandidateSource, cut: tuple[int, int], asked: Iterable[Any]
+) -> Iterator[Partial | None]:
+    """Open the folder of ``partial=`` of a call whose candidates are in memory.
+
+    ``cut``: parts of a pass, and queries of each; ``asked`` yields what the results depend on
+    besides the tensors of the model.
+    """
+    if folder is None:
+        yield None
+        return
+    if not isinstance(source, InMemory):
+        raise ValueError(
+            "partial: scores come from a function, which cannot be compared with that of an "
+            "earlier call"
+        )
+    count, per_pass = cut
+    found, model = Fingerprint(), source.model
+    found.add("in memory", type(model).__name__, model.score, *cut)
+    table = source.prepared.table
+    found.add(table[:: max(1, len(table) // _SAMPLE)])
+    found.add_each(state_of(model))
+    found.add_each(asked)
+    rows = _Parts(torch.zeros((count, 1), dtype=torch.float32, device=CPU))
+    with using(folder) as path:
+        yield Partial(path, RowReader(rows, 0, count, 1), found.text(), per_pass)
 
 
 def add_queries(found: Fingerprint, source: InRows, anchors: Tensor, others: Tensor) -> None:

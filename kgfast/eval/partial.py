@@ -178,7 +178,7 @@ class Partial:
                 return
         raise ValueError(
             f"partial: {self.folder} is of another call: its table, triples, known triples, sides, "
-            f"dims, candidates or model differ; choose another folder, or delete it"
+            f"dims, candidates, model or batch_size differ; choose another folder, or delete it"
         )
 
     def _checksums(self) -> list[str]:

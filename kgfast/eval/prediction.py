@@ -4,12 +4,12 @@ from typing import Any
 
 import torch
 
-from kgfast.eval.answers import AskedQueries, Search, answers, answers_of_file
+from kgfast.eval.answers import AskedQueries, Search, answers, answers_of_file, asked_in_memory
 from kgfast.eval.batches import check_rankable, evaluating, host_model
 from kgfast.eval.candidate_ids import Allowed
 from kgfast.eval.counting import source_in_memory
 from kgfast.eval.index import Index, check_index
-from kgfast.eval.one_pass import FileCall
+from kgfast.eval.one_pass import FileCall, kept_in_memory
 from kgfast.eval.predictions import Predictions
 from kgfast.eval.rows import local_model
 from kgfast.eval.sources import Found
@@ -73,9 +73,13 @@ def topk(
     batch_size : int, optional
         Queries a batch. The default keeps a batch of queries within 8 MiB; results do not depend
         on it.
-    max_memory, partial : optional
+    max_memory : int or str, optional
         Of models whose entities are a :class:`kgfast.tables.Table`, as :func:`kgfast.rank` takes
-        them.
+        it.
+    partial : path, optional
+        A folder that keeps the answers so far: the same call goes on from there when it was killed,
+        with the same bits. The call of another model or other queries is an error. Answers that
+        are relations are not kept, and a :class:`kgfast.BlockScorer` is refused.
     index : Index, optional
         The model's tables, packed before: the same answers sooner, where queries are few.
     progress : bool
@@ -111,21 +115,34 @@ def topk(
     allowed = Allowed(known, candidate_ids, exclude)
     search = Search(model, asked, k, allowed, dims, batch_size, pad)
     file = FileCall.of(model, max_memory, partial, (progress, "predicting"))
-    return search.predictions(*found_by(search, file, index, progress))
+    return search.predictions(*found_by(search, file, index, partial, progress))
 
 
 def found_by(
-    search: Search, file: FileCall | None, index: Index | None = None, progress: bool = False
+    search: Search,
+    file: FileCall | None,
+    index: Index | None = None,
+    partial: Any = None,
+    progress: bool = False,
 ) -> Found:
-    """Return scores and ids of the best answers; ``file``: of entities that are read in blocks."""
+    """Return scores and ids of the best answers; ``file``: of entities that are read in blocks.
+
+    ``partial`` is the folder of a call whose candidates are in memory.
+    """
     model = search.model
-    if file is not None and search.side == "relation":
-        entities = torch.cat([search.anchors, search.others]).cpu()
-        model, file = local_model(model, file.table, entities), None
+    if search.side == "relation":  # few rows are read, and nothing is kept
+        partial = None
+        if file is not None:
+            entities = torch.cat([search.anchors, search.others]).cpu()
+            model, file = local_model(model, file.table, entities), None
     with evaluating(model), torch.no_grad():
         if file is not None:
             search.anchors, search.others = search.anchors.cpu(), search.others.cpu()
             return answers_of_file(search, file)
         source = source_in_memory(model, search.side, search.crop, search.ids, index=index)
-        with progress_bar(progress, "predicting", len(search)) as advance:
-            return answers(search, source, search.size(search.batch_size), done=advance)
+        size, asked = search.size(search.batch_size), asked_in_memory(search, source)
+        with (
+            kept_in_memory(partial, source, (1, size), asked) as kept,
+            progress_bar(progress, "predicting", len(search)) as advance,
+        ):
+            return answers(search, source, size, kept=kept, done=advance)

@@ -157,6 +157,11 @@ def rank(
     allowed = Allowed(known, candidate_ids)
     plan = Ranking(model, triples, sides, allowed, batch_size, nan, vocabulary)
     file = FileCall.of(model, max_memory, partial, (progress, "ranking"))
+    if file is None and partial is not None:
+        raise ValueError(
+            "partial: rank() takes it for models whose entities are a kgfast.tables.Table: tensors "
+            "are read in place, within 64 MiB"
+        )
     crops = _crops(model, dims)
     with evaluating(model), torch.no_grad():
         if file is None:

@@ -568,3 +568,103 @@ print("refused" if len(set(said.values())) > 1 else "")
 
 def test_several_processes_at_once_on_one_folder(tmp_path):
     finish(run_script(TOGETHER, arguments=[tmp_path]), timeout=600)
+
+
+class Doubled(kgfast.DistMult):
+    """A model that holds more than tensors."""
+
+    by = 2.0
+
+    def _queries(self, *asked):
+        return super()._queries(*asked) * self.by
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("count", [0, 1, 3])
+@pytest.mark.parametrize("kind", ["topk", "facts"])
+def test_tables_in_memory_go_on_where_they_were_stopped(tmp_path, monkeypatch, kind, count, dtype):
+    model = MODELS["distmult"](N, R, D, 0).to(dtype)
+    model.entity.data = model.entity.data[torch.arange(N) % 9].contiguous()  # ties
+    expected, options = ask(kind, model), {"batch_size": 5, "partial": tmp_path / "kept"}
+    saves = {"topk": 8, "facts": 61}[kind]  # of 40 queries; of 61 heads with all relations
+    for last, left in ((count, saves), (saves, saves - count), (0, 0)):  # the third call only reads
+        with monkeypatch.context() as patch:
+            kept = stop_after(patch, last)
+            if last < left:
+                with pytest.raises(KeyboardInterrupt):
+                    ask(kind, model, **options)
+            else:
+                assert_same(ask(kind, model, **options), expected)
+        assert len(kept) == min(last, left)
+
+
+@pytest.mark.parametrize("kind", ["topk", "facts"])
+def test_another_call_or_model_in_memory_is_refused(tmp_path, kind):
+    model = Doubled.init(N, R, D, seed=0)
+    options = {"partial": tmp_path / "kept"}
+    expected = ask(kind, model, **options)
+    some = torch.arange(30)
+    own = {
+        "topk": [{"heads": 1}, {"candidate_ids": some}, {"exclude": [0]}, {"dims": 3}],
+        "facts": [{"heads": some}, {"relations": [0]}, {"tails": some}],
+    }[kind]
+    for change in ({"known": None}, {"k": 3}, {"batch_size": 5}, *own):
+        with pytest.raises(ValueError, match="is of another call"):
+            ask(kind, model, **options | change)
+    for tensor in (model.entity.data, model.relation.data):
+        before, tensor[-1, -1] = tensor[-1, -1].clone(), 7
+        with pytest.raises(ValueError, match="is of another call"):
+            ask(kind, model, **options)
+        tensor[-1, -1] = before
+    model.by = 3.0
+    with pytest.raises(ValueError, match="is of another call"):
+        ask(kind, model, **options)
+    model.by = 2.0
+    assert_same(ask(kind, model, **options), expected)
+
+
+def test_ids_and_lists_of_each_query_in_memory(tmp_path):
+    """Answers restricted by relation or by query are kept in the order of the call."""
+    model, types = MODELS["rotate"](N, R, D, 0), kgfast.TypeConstraints.from_triples(TRIPLES)
+    lists = torch.arange(0, 200).reshape(40, 5) % N
+    for number, given in enumerate((types, lists)):
+        options = {"candidate_ids": given, "pad": True, "batch_size": 7}
+        expected, folder = ask("topk", model, **options), tmp_path / str(number)
+        for _ in range(2):
+            assert_same(ask("topk", model, **options, partial=folder), expected)
+        for other in (None, lists.flip(0)):
+            with pytest.raises(ValueError, match="is of another call"):
+                ask("topk", model, **options | {"candidate_ids": other}, partial=folder)
+
+
+def test_functions_that_score_are_not_kept(tmp_path):
+    def scores(heads, relations, tails):
+        return (heads + relations - tails).float()
+
+    scorer = kgfast.BlockScorer(scores, N, R)
+    for kind in ("topk", "facts"):
+        with pytest.raises(ValueError, match="partial: scores come from a function"):
+            ask(kind, scorer, partial=tmp_path / "kept")
+    assert not (tmp_path / "kept").exists()
+
+
+class Stretched(kgfast.DistMult):
+    """A model whose candidates are made of more than tensors."""
+
+    by = 1.0
+
+    def candidates(self, side, dims=None):
+        return kgfast.Candidates(self.entity * self.by)
+
+
+def test_all_tensors_and_some_candidates_are_compared_in_memory(tmp_path):
+    model, options = Stretched.init(1000, R, D, seed=0), {"known": None, "partial": tmp_path / "k"}
+    expected = ask("topk", model, **options)
+    model.by = 2.0
+    with pytest.raises(ValueError, match="is of another call"):
+        ask("topk", model, **options)
+    model.by = 1.0
+    assert_same(ask("topk", model, **options), expected)
+    model.entity.data[107] += 1  # no anchor, and no row of a sample
+    with pytest.raises(ValueError, match="is of another call"):
+        ask("topk", model, **options)

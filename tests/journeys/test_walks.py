@@ -54,6 +54,15 @@ class TestAWalk:
         with pytest.raises(AssertionError, match=r"page.md:12: .*ended with 1"):
             follow(Walk("a", (page,)), tmp_path)
 
+    def test_blocks_that_name_a_file_are_saved(self, monkeypatch, tmp_path):
+        blocks = "```python\n# mine.py\nx = 1\n```\n\n```yaml\n# own.yaml\na: 1\n```\n"
+        shell = "```sh\ntest -f PROJECT/page.md\npython -c 'import mine'\ntest -f own.yaml\n```\n"
+        page = self.page(monkeypatch, tmp_path, text=blocks + shell)
+        empty = tmp_path / "empty"
+        empty.mkdir()
+        assert len(follow(Walk("a", (page,)), empty)) == 3
+        assert (empty / "own.yaml").read_text() == "# own.yaml\na: 1\n"
+
     def test_a_step_that_fails_is_named(self, monkeypatch, tmp_path):
         page = self.page(monkeypatch, tmp_path, text="\n```python\nx = 1\n1 / 0\n```\n")
         with pytest.raises(AssertionError, match=r"page.md:3: ZeroDivisionError"):

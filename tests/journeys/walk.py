@@ -15,7 +15,8 @@ from support.paths import ROOT
 from support.snippets import Snippet, steps
 
 _SERVING = re.compile(r"^kgfast serve\b")
-_PLACEHOLDER = re.compile(r"\b(?:DIR|RUN|FOLDER)\b")
+_PLACEHOLDER = re.compile(r"\b(?:DIR|RUN|FOLDER|PROJECT)\b")
+_FILE = re.compile(r"# (\w+\.(?:py|yaml))\n")  # the first line of a block that is a file
 _SERVER_STARTS = 120.0  # seconds
 Row = dict[str, Any]
 
@@ -83,7 +84,11 @@ class Walker:
     def _type(self, page: Page, step: Snippet, names: dict[str, Any]) -> None:
         where = f"{page.name}:{step.line}"
         code = _PLACEHOLDER.sub(lambda it: self.places.get(it[0], it[0]), step.code)
+        if file := _FILE.match(code):
+            Path(file[1]).write_text(code)
         try:
+            if step.language == "yaml":
+                return
             if step.language in ("python", "py"):
                 exec(compile("\n" * (step.line - 1) + code, str(ROOT / page.name), "exec"), names)
             elif _SERVING.match(code):
@@ -114,7 +119,7 @@ class Walker:
 def follow(walk: Walk, folder: Path) -> list[Row]:
     """Follow the pages of a walk in an empty folder; return a row for each step."""
     with chdir(folder):
-        return list(Walker(walk, walk.prepare()).follow())
+        return list(Walker(walk, {"PROJECT": str(ROOT)} | dict(walk.prepare())).follow())
 
 
 def _call(command: str, limit: float) -> None:

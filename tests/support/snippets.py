@@ -61,10 +61,10 @@ def _run(path: Path, snippet: Snippet, names: dict[str, Any]) -> None:
 
 
 def steps(text: str) -> list[Snippet]:
-    """List all that a reader of a page types, in order: Python, and lines of a shell."""
+    """List all that a reader of a page types, in order: Python, YAML, and lines of a shell."""
     fences = list(snippets(text))
     blanked = _FENCE.sub(lambda fence: "\n" * fence[0].count("\n"), text)
-    typed = [it for it in fences if it.language in ("python", "py", *_SHELLS[1:])]
+    typed = [it for it in fences if it.language in ("python", "py", "yaml", *_SHELLS[1:])]
     for found in _COMMAND.finditer(blanked):
         line = blanked.count("\n", 0, found.start()) + 1
         typed.append(Snippet(line, "sh", found[1], None))

@@ -1,8 +1,11 @@
 """Callbacks of a run: what they hear, their exceptions, the recipes of docs/callbacks.md."""
 
 import json
+import sys
 from functools import partial
 from pathlib import Path
+from types import ModuleType
+from unittest.mock import Mock, call
 
 import pytest
 import torch
@@ -143,7 +146,6 @@ def test_the_exception_of_a_callback_ends_all_processes(tmp_path):
 
 def recipe(package):
     """Run the block of the page that imports a package; return its names."""
-    pytest.importorskip(package, reason=f"the recipe for {package} needs it")
     page = (ROOT / "docs" / "callbacks.md").read_text()
     (code,) = [it.code for it in snippets(page) if f"import {package}\n" in it.code]
     names = {}
@@ -151,55 +153,88 @@ def recipe(package):
     return names
 
 
+def named(row):
+    """Return a row under the names that the recipes give to its columns."""
+    of = f"valid/{row['dim']}" if "dim" in row else row.get("split", "train")
+    return {f"{of}/{key}": it for key, it in row.items()}
+
+
+@pytest.mark.parametrize("med", [{}, {"med": {"dims": [4, 16]}}])
+def test_the_recipe_of_wandb_sends_each_row_and_the_result(tmp_path, monkeypatch, med):
+    monkeypatch.setitem(sys.modules, "wandb", ModuleType("wandb"))
+    run = Mock()
+    made = trainer_of(tmp_path, train=TRAIN, **med)
+    made.callbacks = [recipe("wandb")["ToWandb"](run)]
+    result = made.fit()
+    rows = read_rows(tmp_path)
+    assert run.mock_calls == [
+        *(call.log(named(row), step=row["step"]) for row in rows),
+        call.summary.update({f"test/{key}": it for key, it in result.test.items()}),
+        call.finish(),
+    ]
+    sent = [name for it in run.log.call_args_list for name in it.args[0]]
+    widths = ["/4", "/16"] if med else [""]
+    assert [name for name in sent if name.endswith("/mrr")] == [
+        f"valid{it}/mrr" for it in widths
+    ] * 3
+
+
 def test_the_recipe_of_wandb_offline(tmp_path, monkeypatch):
+    wandb = pytest.importorskip("wandb", reason="the recipe for wandb needs it")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
-    names = recipe("wandb")
     made = trainer("run")
-    to = names["ToWandb"](made.config, "a-run")
-    made.callbacks = [to]
-    made.fit()
+    run = wandb.init(project="kgfast", id="a-run", resume="allow", config=made.config.flat())
+    monkeypatch.setattr(run, "log", Mock(wraps=run.log))
+    update = Mock(wraps=run.summary.update)  # an attribute of the summary would be sent
+    monkeypatch.setattr(type(run.summary), "update", lambda summary, values: update(values))
+    made.callbacks = [recipe("wandb")["ToWandb"](run)]
+    result = made.fit()
+    rows = read_rows("run")
+    assert run.log.mock_calls == [call(named(row), step=row["step"]) for row in rows]
+    update.assert_called_once_with({f"test/{key}": it for key, it in result.test.items()})
     (written,) = Path("wandb").glob("offline-run-*-a-run/*.wandb")
-    assert written.stat().st_size > 1000
+    for name in ("train/loss", "valid/mrr", "test/mrr"):
+        assert name.encode() in written.read_bytes()
 
 
 def test_the_recipe_of_mlflow_in_files(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+    mlflow = pytest.importorskip("mlflow", reason="the recipe for mlflow needs it")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # newer releases ask for it
-    names = recipe("mlflow")
-    mlflow = names["mlflow"]
     mlflow.set_tracking_uri(f"file:{tmp_path / 'mlflow'}")
-    made = trainer("run")
-    to = names["ToMLflow"](made.config)
-    made.callbacks = [to]
-    result = made.fit()
-    client = mlflow.MlflowClient()
-    losses = client.get_metric_history(to.run, "train/loss")
-    rows = [row for row in read_rows("run") if "loss" in row]
-    assert [(it.step, it.value) for it in losses] == [(row["step"], row["loss"]) for row in rows]
-    data = client.get_run(to.run).data
+    made = trainer(tmp_path / "run", recipe("mlflow")["ToMLflow"]())
+    with mlflow.start_run() as run:
+        mlflow.log_params(made.config.flat())
+        result = made.fit()
+    client, rows = mlflow.MlflowClient(), read_rows(tmp_path / "run")
+    for name, key in (("train/loss", "loss"), ("valid/hits_at_10", "hits@10")):
+        sent = client.get_metric_history(run.info.run_id, name)
+        of = [(row["step"], row[key]) for row in rows if key in row]
+        assert [(it.step, it.value) for it in sent] == of
+    data = client.get_run(run.info.run_id).data
     assert data.metrics["test/hits_at_10"] == result.test["hits@10"]
     assert data.params["model.name"] == "rotate"
 
 
 def test_the_recipe_of_the_hub_without_a_network(tmp_path, monkeypatch):
-    names = recipe("huggingface_hub")
-    hub, sent = names["huggingface_hub"], {}
+    hub = pytest.importorskip("huggingface_hub", reason="the recipe for the Hub needs it")
+    sent = {}
 
     def upload(folder_path, repo_id):
-        sent.update(files=sorted(it.name for it in folder_path.iterdir()), repo=repo_id)
-        sent["card"] = hub.ModelCard.load(folder_path / "README.md")
+        sent.update(files={it.name for it in Path(folder_path).iterdir()}, repo=repo_id)
+        sent["card"] = hub.ModelCard.load(Path(folder_path, "README.md"))
         sent["run"] = load_run(folder_path)
         sent["entity"] = sent["run"].model.entity.clone()
 
     monkeypatch.setattr(hub, "create_repo", lambda repo, exist_ok: None)
     monkeypatch.setattr(hub, "upload_folder", upload)
-    made = trainer(tmp_path / "run", names["ToHub"](tmp_path / "run", "you/a-model"))
+    made = trainer(tmp_path / "run", recipe("huggingface_hub")["ToHub"](tmp_path / "run", "you/it"))
     made.fit()
-    assert sent["repo"] == "you/a-model"
-    assert {"README.md", "config.json"} <= set(sent["files"])
+    assert sent["repo"] == "you/it"
+    assert {"README.md", "config.json"} <= sent["files"]
     assert sent["card"].data.library_name == "kgfast"
+    assert sent["card"].data.tags == ["knowledge-graph"]
     assert "test triples, filtered" in sent["card"].text
     assert torch.equal(sent["entity"], made.model.entity)
     assert sent["run"].vocabulary.entities == made.dataset.entities

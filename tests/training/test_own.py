@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from kgfast import load_run
 from kgfast.cli import app
 from kgfast.extras.influence import self_influence, tracin
+from kgfast.extras.search import search
 from kgfast.extras.serve import running
 from kgfast.losses import NegativesFormula
 from kgfast.models import TransE
@@ -21,6 +22,7 @@ from kgfast.ops.checks import safe_ids
 from kgfast.training import Config, RunFolder, Trainer, own
 from support.paths import ROOT
 from support.small_runs import (
+    GRAPH,
     NO_GAMMA,
     assert_same_tensors,
     config_of,
@@ -203,6 +205,30 @@ def test_ids_of_own_code_are_forced_where_nothing_is_waited_for(here, monkeypatc
         run._is_deferred = True
         run.make_step()
     assert seen == [[0, 1]]
+
+
+def test_options_reach_the_model(here):
+    def entity(std):
+        model = {"name": "my_research:Gated", "gamma": 12.0, "options": {"std": std}}
+        return trainer_of(model=model).model.entity
+
+    assert torch.equal(entity(0.5), 2 * entity(0.25))
+
+
+def test_a_search_draws_options(here):
+    ranges = {
+        "model.options.std": {"low": 0.1, "high": 0.5},
+        "loss.options.temperature": {"choices": [0.5, 1]},
+    }
+    config = config_of(**OWN, train={"steps": 4}, search={"ranges": ranges, "trials": 2})
+    found = search(config, "search", dataset=GRAPH, progress=False)
+    values = [it.values for it in found.all]
+    assert len({it["model.options.std"] for it in values}) == 2
+    assert all(0.1 <= it["model.options.std"] <= 0.5 for it in values)
+    options = [
+        Config.from_yaml(f"search/trials/{it.number}/config.yaml").model.options for it in found.all
+    ]
+    assert options == [{"std": it["model.options.std"]} for it in values]
 
 
 def test_a_loss_is_the_one_that_it_says(here):

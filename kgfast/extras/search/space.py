@@ -99,7 +99,7 @@ def _ends(it: RangeConfig) -> Sequence[Any]:
 def _at(config: Config, key: str) -> Any:
     value: Any = config
     for part in key.split("."):
-        value = getattr(value, part)
+        value = value[part] if isinstance(value, dict) else getattr(value, part)  # of options
     return value
 
 
