@@ -1,5 +1,6 @@
 """Ranking and prediction by several processes: torch.distributed, or any scheduler of ranges."""
 
+import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -12,7 +13,14 @@ from torch import Tensor
 
 from kgfast.eval.answers import AskedQueries, Search, answers
 from kgfast.eval.batches import check_rankable, evaluating
-from kgfast.eval.candidate_ids import Allowed, Given, ListedCandidates, checked_candidates
+from kgfast.eval.candidate_ids import (
+    Allowed,
+    CandidateIds,
+    ExcludedIds,
+    Given,
+    ListedCandidates,
+    checked_candidates,
+)
 from kgfast.eval.counting import (
     Ranking,
     count_relations,
@@ -28,7 +36,7 @@ from kgfast.eval.ranks import Ranks
 from kgfast.eval.rows import RowReader
 from kgfast.eval.sources import Crops, InRows, crops_of
 from kgfast.eval.team import Team, check_cover, facts_of, names_digest
-from kgfast.graph import KnownTriples, TypeConstraints
+from kgfast.graph import IdsLike, KnownTriples, TriplesLike, TypeConstraints, VocabularyLike
 from kgfast.models import BlockScorer, RankableModel
 from kgfast.models.base import SIDES, Side
 from kgfast.models.relations import is_in_blocks
@@ -54,16 +62,16 @@ _FILE_BATCHES = 8  # batches that a table in a file is read for at once
 @announced
 def rank(
     model: RankableModel | BlockScorer,
-    triples: Any,
+    triples: TriplesLike,
     *,
     known: KnownTriples | None = None,
     sides: Sequence[Side] = SIDES,
-    candidate_ids: Any = None,
+    candidate_ids: CandidateIds | None = None,
     dims: int | None = None,
     batch_size: int | None = None,
     nan: Literal["error", "worst"] = "error",
-    vocabulary: Any = None,
-    partial: Any = None,
+    vocabulary: VocabularyLike | None = None,
+    partial: str | os.PathLike[str] | None = None,
     timeout: float = 1800.0,
     progress: bool = False,
 ) -> Ranks:
@@ -160,18 +168,18 @@ def rank(
 def topk(
     model: RankableModel | BlockScorer,
     *,
-    heads: Any = None,
-    tails: Any = None,
-    relations: Any = None,
+    heads: IdsLike | None = None,
+    tails: IdsLike | None = None,
+    relations: IdsLike | None = None,
     k: int,
     known: KnownTriples | None = None,
-    exclude: Any = None,
-    candidate_ids: Any = None,
+    exclude: ExcludedIds | None = None,
+    candidate_ids: CandidateIds | None = None,
     dims: int | None = None,
     pad: bool = False,
-    vocabulary: Any = None,
+    vocabulary: VocabularyLike | None = None,
     batch_size: int | None = None,
-    partial: Any = None,
+    partial: str | os.PathLike[str] | None = None,
     timeout: float = 1800.0,
     progress: bool = False,
 ) -> Predictions:
@@ -300,13 +308,13 @@ class RangeCounts:
 
 def count_range(
     model: RankableModel | BlockScorer,
-    triples: Any,
+    triples: TriplesLike,
     start: int,
     stop: int,
     *,
     known: KnownTriples | None = None,
     sides: Sequence[Side] = SIDES,
-    candidate_ids: Any = None,
+    candidate_ids: CandidateIds | None = None,
     dims: int | None = None,
     batch_size: int | None = None,
     nan: Literal["error", "worst"] = "error",

@@ -24,7 +24,7 @@ from kgfast.eval.partial import Partial
 from kgfast.eval.predictions import Predictions
 from kgfast.eval.queries import CPU, Queries, mean_answers, moved, shared
 from kgfast.eval.sources import CandidateSource, Found, InRows, crops_of
-from kgfast.graph import TypeConstraints, names_of
+from kgfast.graph import IdsLike, TypeConstraints, VocabularyLike, names_of
 from kgfast.graph.named import Names
 from kgfast.kernels.operands import Known
 from kgfast.models.base import Side
@@ -37,10 +37,10 @@ _SAMPLE = 64  # queries that a fingerprint makes, or more, where candidates are 
 class AskedQueries(NamedTuple):
     """Queries as the arguments of :func:`kgfast.topk` say them: ids, or names of a vocabulary."""
 
-    heads: Any
-    relations: Any
-    tails: Any
-    vocabulary: Any
+    heads: IdsLike | None
+    relations: IdsLike | None
+    tails: IdsLike | None
+    vocabulary: VocabularyLike | None
 
 
 class Search:

@@ -15,6 +15,7 @@ from kgfast.kernels.ieee import ieee_arithmetic
 from kgfast.kernels.operands import Prepared
 from kgfast.kernels.panels import Panels
 from kgfast.kernels.scores import SCORES, get_score
+from kgfast.models import BlockScorer, RankableModel
 from kgfast.models.base import Candidates, check_model
 from kgfast.models.reciprocal import holder_of
 from kgfast.models.relations import is_in_blocks
@@ -27,7 +28,7 @@ AnyModel = TypeVar("AnyModel")
 _QUERY_BYTES = 8 << 20  # of one batch of queries
 
 
-def check_rankable(model: Any) -> None:
+def check_rankable(model: object) -> None:
     """Check that a model has what rank() and topk() read of it."""
     if not is_in_blocks(model):
         check_model(model, "dim")
@@ -93,7 +94,7 @@ def check_names(names: Names, model: Any) -> None:
 
 
 @contextmanager
-def evaluating(model: Any) -> Iterator[None]:
+def evaluating(model: RankableModel | BlockScorer) -> Iterator[None]:
     """Set modules of the model to eval mode and arithmetic to IEEE 754; restore both afterwards.
 
     A model that is no module may hold some, or have methods ``eval`` and ``train``.
@@ -103,27 +104,27 @@ def evaluating(model: Any) -> Iterator[None]:
     TypeError
         If the model says that it is training and has no such methods.
     """
-    model = holder_of(model)
-    modules = modules_of(model)
+    holder = holder_of(model)
+    modules = modules_of(holder)
     training = [module.training for module in modules]
-    own = bool(getattr(model, "training", False)) and not isinstance(model, nn.Module)
+    own = bool(getattr(holder, "training", False)) and not isinstance(holder, nn.Module)
     if own and not (
-        callable(getattr(model, "eval", None)) and callable(getattr(model, "train", None))
+        callable(getattr(holder, "eval", None)) and callable(getattr(holder, "train", None))
     ):
         raise TypeError(
-            f"model.training is True, and {type(model).__name__} has no eval() and train() to "
+            f"model.training is True, and {type(holder).__name__} has no eval() and train() to "
             f"change it: its queries may be random"
         )
     for module in modules:
         module.training = False
     if own:
-        model.eval()
+        holder.eval()
     try:
-        with ieee_arithmetic(2 * int(model.num_entities) * int(model.dim)):
+        with ieee_arithmetic(2 * int(holder.num_entities) * int(holder.dim)):
             yield
     finally:
         if own:
-            model.train()
+            holder.train()
         for module, mode in zip(modules, training, strict=True):
             module.training = mode
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kgfast.eval.metric_tables import texts
 from kgfast.frames import Written, needed
-from kgfast.graph import Vocabulary, named_columns, names_of
+from kgfast.graph import Vocabulary, VocabularyLike, named_columns, names_of
 from kgfast.graph.named import Names
 from kgfast.text import WIDTH, html_table
 
@@ -68,7 +68,7 @@ class BestAnswers(Written):
         """Return the answers on a device."""
         return self._of(lambda values: values.to(device))
 
-    def named(self, vocabulary: Any) -> Self:
+    def named(self, vocabulary: VocabularyLike | None) -> Self:
         """Return the answers, shown with names.
 
         Parameters
@@ -80,7 +80,7 @@ class BestAnswers(Written):
         found._vocabularies = names_of(vocabulary)
         return found
 
-    def to_frame(self, vocabulary: Any = None) -> "DataFrame":
+    def to_frame(self, vocabulary: VocabularyLike | None = None) -> "DataFrame":
         """Return one row per query and answer, best first, as a pandas DataFrame.
 
         Parameters
@@ -100,7 +100,7 @@ class BestAnswers(Written):
         frame: DataFrame = pd.DataFrame(columns, index=index)
         return frame
 
-    def columns(self, vocabulary: Any = None) -> dict[str, Any]:
+    def columns(self, vocabulary: VocabularyLike | None = None) -> dict[str, Any]:
         """Return columns of all answers: query, ids or names, place from 1 on, score, labels."""
         names = self._vocabularies if vocabulary is None else names_of(vocabulary)
         is_answer = self.ids >= 0

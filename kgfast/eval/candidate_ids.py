@@ -5,10 +5,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from kgfast.graph import (
+    IdsLike,
     KnownTriples,
     TypeConstraints,
     Vocabulary,
@@ -26,12 +28,18 @@ from kgfast.ops.lists import lists_of
 _PAIRS = 1 << 19  # of a batch of lists: 4 MiB as int64
 
 
+_OneSide = IdsLike | tuple[Tensor | npt.NDArray[Any], Tensor | npt.NDArray[Any]]
+# What callers may pass as ``candidate_ids`` and as ``exclude``.
+CandidateIds = _OneSide | TypeConstraints | Mapping[Any, _OneSide | None]
+ExcludedIds = _OneSide
+
+
 class Allowed(NamedTuple):
     """Answers that queries may have, as the arguments of :func:`kgfast.topk` say it."""
 
     known: KnownTriples | None
-    candidate_ids: Any
-    exclude: Any = None
+    candidate_ids: CandidateIds | None
+    exclude: ExcludedIds | None = None
 
 
 class ListedCandidates:

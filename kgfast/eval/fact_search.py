@@ -1,5 +1,6 @@
 """top_facts(): the best new facts among all triples, or a slice of them."""
 
+import os
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from kgfast.eval.candidate_ids import checked_ids_of
 from kgfast.eval.counting import source_in_memory
 from kgfast.eval.facts import Facts
 from kgfast.eval.one_pass import FileCall, kept_in_memory
-from kgfast.graph import KnownTriples, names_of
+from kgfast.graph import IdsLike, KnownTriples, VocabularyLike, names_of
 from kgfast.models import BlockScorer, RankableModel
 from kgfast.ops.checks import check_unique
 from kgfast.ops.topk import check_k
@@ -30,13 +31,13 @@ def top_facts(
     *,
     k: int = 100,
     known: KnownTriples | None = None,
-    relations: Any = None,
-    heads: Any = None,
-    tails: Any = None,
-    vocabulary: Any = None,
+    relations: IdsLike | None = None,
+    heads: IdsLike | None = None,
+    tails: IdsLike | None = None,
+    vocabulary: VocabularyLike | None = None,
     batch_size: int | None = None,
     max_memory: int | str | None = None,
-    partial: Any = None,
+    partial: str | os.PathLike[str] | None = None,
     progress: bool = False,
 ) -> Facts:
     """Find the ``k`` best new facts among all triples (h, r, t), exactly.

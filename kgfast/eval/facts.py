@@ -6,7 +6,7 @@ from torch import Tensor
 
 from kgfast.eval.metric_tables import texts
 from kgfast.frames import WrittenTriples, needed
-from kgfast.graph import named_columns, names_of
+from kgfast.graph import VocabularyLike, named_columns, names_of
 from kgfast.text import html_table
 
 if TYPE_CHECKING:
@@ -37,7 +37,9 @@ class Facts(WrittenTriples):
     (cat, eats, mouse)  -0.5
     """
 
-    def __init__(self, triples: Tensor, scores: Tensor, *, vocabulary: Any = None) -> None:
+    def __init__(
+        self, triples: Tensor, scores: Tensor, *, vocabulary: VocabularyLike | None = None
+    ) -> None:
         self.triples, self.scores = triples, scores
         self._vocabularies = names_of(vocabulary)
 
@@ -45,7 +47,7 @@ class Facts(WrittenTriples):
         """Return the number of facts."""
         return len(self.triples)
 
-    def named(self, vocabulary: Any) -> "Facts":
+    def named(self, vocabulary: VocabularyLike | None) -> "Facts":
         """Return the facts, shown with names.
 
         Parameters
@@ -55,7 +57,7 @@ class Facts(WrittenTriples):
         """
         return Facts(self.triples, self.scores, vocabulary=vocabulary)
 
-    def to_frame(self, vocabulary: Any = None) -> "DataFrame":
+    def to_frame(self, vocabulary: VocabularyLike | None = None) -> "DataFrame":
         """Return one row per fact, best first, as a pandas DataFrame.
 
         Parameters
@@ -72,7 +74,7 @@ class Facts(WrittenTriples):
         frame: DataFrame = pd.DataFrame(self.columns(vocabulary))
         return frame
 
-    def columns(self, vocabulary: Any = None) -> dict[str, Any]:
+    def columns(self, vocabulary: VocabularyLike | None = None) -> dict[str, Any]:
         """Return ``head``, ``relation``, ``tail``, by name where there are names, and ``score``.
 
         Where names have labels there are ``head_label``, ``relation_label`` and ``tail_label``.

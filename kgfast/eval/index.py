@@ -17,6 +17,7 @@ from kgfast.kernels.backend import Packing
 from kgfast.kernels.operands import Prepared
 from kgfast.kernels.panels import Panels
 from kgfast.kernels.scores import get_score
+from kgfast.models import BlockScorer, RankableModel
 from kgfast.models.base import SIDES, Candidates, Side, candidates_at, is_nested
 from kgfast.models.relations import blocks_at, is_in_blocks
 from kgfast.ops.dispatch import backend_for, get_backend
@@ -73,7 +74,13 @@ class Index:
     [[1], [1]]
     """
 
-    def __init__(self, of: Any, *, score: str | None = None, croppable: bool = False) -> None:
+    def __init__(
+        self,
+        of: RankableModel | BlockScorer | Candidates,
+        *,
+        score: str | None = None,
+        croppable: bool = False,
+    ) -> None:
         self._of, self.croppable = of, croppable
         self.score = _score_of(of, score)
         self._held: tuple[_Held, ...] = ()
@@ -147,7 +154,13 @@ class Index:
         write_index(path, (self.score, self.croppable), tables, panels)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], of: Any, *, score: str | None = None) -> Self:
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        of: RankableModel | BlockScorer | Candidates,
+        *,
+        score: str | None = None,
+    ) -> Self:
         """Map what :meth:`save` wrote into memory, for the model that it was made of.
 
         Parameters

@@ -16,7 +16,7 @@ from kgfast.eval.one_pass import FileCall
 from kgfast.eval.prediction import found_by
 from kgfast.eval.queries import Queries
 from kgfast.eval.rows import entity_table
-from kgfast.graph import names_of
+from kgfast.graph import IdsLike, VocabularyLike, names_of
 from kgfast.models import Candidates, RankableModel
 from kgfast.models.base import Side, candidates_at
 from kgfast.models.relations import is_in_blocks
@@ -34,12 +34,12 @@ Metric = Literal["cosine", "dot", "l1", "l2"]
 
 def neighbours(
     model: RankableModel,
-    ids: Any,
+    ids: IdsLike,
     k: int = 10,
     *,
     metric: Metric = "cosine",
     index: Index | None = None,
-    vocabulary: Any = None,
+    vocabulary: VocabularyLike | None = None,
 ) -> "Neighbours":
     """Find the ``k`` entities whose rows are closest to those of some entities, exactly.
 
@@ -147,7 +147,7 @@ class Neighbours(BestAnswers):
         entities: Tensor,
         metric: Metric,
         *,
-        vocabulary: Any = None,
+        vocabulary: VocabularyLike | None = None,
     ) -> None:
         self.scores, self.ids, self.entities, self.metric = scores, ids, entities, metric
         self._vocabularies = names_of(vocabulary)

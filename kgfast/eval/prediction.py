@@ -1,19 +1,19 @@
 """topk(): the best answers to queries."""
 
-from typing import Any
+import os
 
 import torch
 
 from kgfast.eval.answers import AskedQueries, Search, answers, answers_of_file, asked_in_memory
 from kgfast.eval.batches import check_rankable, evaluating, host_model
-from kgfast.eval.candidate_ids import Allowed
+from kgfast.eval.candidate_ids import Allowed, CandidateIds, ExcludedIds
 from kgfast.eval.counting import source_in_memory
 from kgfast.eval.index import Index, check_index
 from kgfast.eval.one_pass import FileCall, kept_in_memory
 from kgfast.eval.predictions import Predictions
 from kgfast.eval.rows import local_model
 from kgfast.eval.sources import Found
-from kgfast.graph import KnownTriples
+from kgfast.graph import IdsLike, KnownTriples, VocabularyLike
 from kgfast.models import BlockScorer, RankableModel
 from kgfast.ops.unchecked import refuse_unchecked
 from kgfast.progress import progress_bar
@@ -22,19 +22,19 @@ from kgfast.progress import progress_bar
 def topk(
     model: RankableModel | BlockScorer,
     *,
-    heads: Any = None,
-    tails: Any = None,
-    relations: Any = None,
+    heads: IdsLike | None = None,
+    tails: IdsLike | None = None,
+    relations: IdsLike | None = None,
     k: int,
     known: KnownTriples | None = None,
-    exclude: Any = None,
-    candidate_ids: Any = None,
+    exclude: ExcludedIds | None = None,
+    candidate_ids: CandidateIds | None = None,
     dims: int | None = None,
     pad: bool = False,
-    vocabulary: Any = None,
+    vocabulary: VocabularyLike | None = None,
     batch_size: int | None = None,
     max_memory: int | str | None = None,
-    partial: Any = None,
+    partial: str | os.PathLike[str] | None = None,
     index: Index | None = None,
     progress: bool = False,
 ) -> Predictions:
@@ -122,7 +122,7 @@ def found_by(
     search: Search,
     file: FileCall | None,
     index: Index | None = None,
-    partial: Any = None,
+    partial: str | os.PathLike[str] | None = None,
     progress: bool = False,
 ) -> Found:
     """Return scores and ids of the best answers; ``file``: of entities that are read in blocks.

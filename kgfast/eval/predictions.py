@@ -1,14 +1,14 @@
 """The result of a prediction: the best answers to each query, and their scores."""
 
 from collections.abc import Callable
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from torch import Tensor
 
 from kgfast.eval.best_answers import BestAnswers
 from kgfast.eval.metric_tables import texts
 from kgfast.frames import WrittenTriples
-from kgfast.graph import Vocabulary, names_of
+from kgfast.graph import Vocabulary, VocabularyLike, names_of
 
 
 class Predictions(BestAnswers, WrittenTriples):
@@ -50,7 +50,7 @@ class Predictions(BestAnswers, WrittenTriples):
         others: Tensor,
         side: Literal["head", "relation", "tail"],
         *,
-        vocabulary: Any = None,
+        vocabulary: VocabularyLike | None = None,
     ) -> None:
         self.scores, self.ids, self.side = scores, ids, side
         self.anchors, self._others = anchors, others

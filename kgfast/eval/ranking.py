@@ -1,19 +1,21 @@
 """rank(): filtered and raw ranks of test triples, and the result object that keeps them."""
 
+import os
 from collections.abc import Sequence
 from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
 
+from kgfast.datasets import Dataset
 from kgfast.eval.batches import check_rankable, evaluating, host_model
-from kgfast.eval.candidate_ids import Allowed
+from kgfast.eval.candidate_ids import Allowed, CandidateIds
 from kgfast.eval.counting import Ranking, count_file, count_side, source_in_memory
 from kgfast.eval.index import Index, check_index
 from kgfast.eval.one_pass import FileCall
 from kgfast.eval.ranks import GroupedRanks, Ranks
 from kgfast.eval.sources import Crops, crops_of
-from kgfast.graph import KnownTriples, Triples
+from kgfast.graph import KnownTriples, Triples, TriplesLike, VocabularyLike
 from kgfast.graph.named import Names
 from kgfast.models import BlockScorer, RankableModel
 from kgfast.models.base import SIDES, Side, is_nested
@@ -24,50 +26,50 @@ from kgfast.progress import progress_bar
 @overload
 def rank(
     model: RankableModel | BlockScorer,
-    triples: Any,
+    triples: TriplesLike | Dataset,
     *,
     known: KnownTriples | Literal["dataset"] | None = ...,
     sides: Sequence[Side] = ...,
-    candidate_ids: Any = ...,
+    candidate_ids: CandidateIds | None = ...,
     dims: int | None = ...,
     batch_size: int | None = ...,
     nan: Literal["error", "worst"] = ...,
-    vocabulary: Any = ...,
+    vocabulary: VocabularyLike | None = ...,
     max_memory: int | str | None = ...,
-    partial: Any = ...,
+    partial: str | os.PathLike[str] | None = ...,
     index: Index | None = ...,
     progress: bool = ...,
 ) -> Ranks: ...
 @overload
 def rank(
     model: RankableModel | BlockScorer,
-    triples: Any,
+    triples: TriplesLike | Dataset,
     *,
     known: KnownTriples | Literal["dataset"] | None = ...,
     sides: Sequence[Side] = ...,
-    candidate_ids: Any = ...,
+    candidate_ids: CandidateIds | None = ...,
     dims: Sequence[int],
     batch_size: int | None = ...,
     nan: Literal["error", "worst"] = ...,
-    vocabulary: Any = ...,
+    vocabulary: VocabularyLike | None = ...,
     max_memory: int | str | None = ...,
-    partial: Any = ...,
+    partial: str | os.PathLike[str] | None = ...,
     index: Index | None = ...,
     progress: bool = ...,
 ) -> GroupedRanks: ...
 def rank(
     model: RankableModel | BlockScorer,
-    triples: Any,
+    triples: TriplesLike | Dataset,
     *,
     known: KnownTriples | Literal["dataset"] | None = "dataset",
     sides: Sequence[Side] = SIDES,
-    candidate_ids: Any = None,
+    candidate_ids: CandidateIds | None = None,
     dims: int | Sequence[int] | None = None,
     batch_size: int | None = None,
     nan: Literal["error", "worst"] = "error",
-    vocabulary: Any = None,
+    vocabulary: VocabularyLike | None = None,
     max_memory: int | str | None = None,
-    partial: Any = None,
+    partial: str | os.PathLike[str] | None = None,
     index: Index | None = None,
     progress: bool = False,
 ) -> Ranks | GroupedRanks:
@@ -148,10 +150,9 @@ def rank(
     check_rankable(model)
     check_index(index, model, dims)
     model = host_model(model)
-    is_dataset = hasattr(triples, "test") and callable(getattr(triples, "known", None))
     if known == "dataset":
-        known = triples.known() if is_dataset else None
-    if is_dataset:
+        known = triples.known() if isinstance(triples, Dataset) else None
+    if isinstance(triples, Dataset):
         vocabulary = triples if vocabulary is None else vocabulary
         triples = triples.test
     allowed = Allowed(known, candidate_ids)

@@ -1,10 +1,11 @@
 """Knowledge graphs: vocabularies, triples, and the index of known triples for filtering."""
 
 from kgfast.graph.constraints import TypeConstraints
-from kgfast.graph.ids import as_columns, as_integers
+from kgfast.graph.ids import IdsLike, as_columns, as_integers
 from kgfast.graph.known import Cardinality, KnownTriples, Side
 from kgfast.graph.named import (
     Names,
+    VocabularyLike,
     check_same_names,
     ids_or_names,
     named_columns,
@@ -13,17 +14,20 @@ from kgfast.graph.named import (
 )
 from kgfast.graph.nearest import did_you_mean, nearest_names
 from kgfast.graph.stored.inputs import TRIPLE_COLUMNS
-from kgfast.graph.triples import Triples, Vocabulary, as_triples_tensor
+from kgfast.graph.triples import Triples, TriplesLike, Vocabulary, as_triples_tensor
 
 __all__ = [
     "TRIPLE_COLUMNS",
     "Cardinality",
+    "IdsLike",
     "KnownTriples",
     "Names",
     "Side",
     "Triples",
+    "TriplesLike",
     "TypeConstraints",
     "Vocabulary",
+    "VocabularyLike",
     "as_columns",
     "as_integers",
     "as_triples_tensor",

@@ -11,8 +11,15 @@ from torch import Tensor
 
 from kgfast.graph.ids import as_integers
 from kgfast.graph.known import Side
-from kgfast.graph.named import Names, check_same_names, ids_or_names, names_of, with_names
-from kgfast.graph.triples import Vocabulary, as_triples_tensor
+from kgfast.graph.named import (
+    Names,
+    VocabularyLike,
+    check_same_names,
+    ids_or_names,
+    names_of,
+    with_names,
+)
+from kgfast.graph.triples import TriplesLike, Vocabulary, as_triples_tensor
 from kgfast.text import reading, shown
 from kgfast.whole_files import write_whole
 
@@ -51,7 +58,11 @@ class TypeConstraints:
     """
 
     def __init__(
-        self, heads: tuple[Any, Any], tails: tuple[Any, Any], *, vocabulary: Any = None
+        self,
+        heads: tuple[Any, Any],
+        tails: tuple[Any, Any],
+        *,
+        vocabulary: VocabularyLike | None = None,
     ) -> None:
         self.names: Names = names_of(vocabulary)
         parts = [
@@ -103,7 +114,9 @@ class TypeConstraints:
         return ids[int(indptr[relation]) : int(indptr[relation + 1])]
 
     @classmethod
-    def from_triples(cls, *triples: Any, vocabulary: Any = None) -> "TypeConstraints":
+    def from_triples(
+        cls, *triples: TriplesLike, vocabulary: VocabularyLike | None = None
+    ) -> "TypeConstraints":
         """Return the heads and the tails that each relation has in triples, usually train.
 
         Parameters
@@ -133,7 +146,7 @@ class TypeConstraints:
 
     @classmethod
     def from_openke(
-        cls, path: str | os.PathLike[str], *, vocabulary: Any = None
+        cls, path: str | os.PathLike[str], *, vocabulary: VocabularyLike | None = None
     ) -> "TypeConstraints":
         """Read OpenKE's `type_constrain.txt`.
 
@@ -194,7 +207,7 @@ class TypeConstraints:
 
     @classmethod
     def from_mapping(
-        cls, mapping: Mapping[Any, Any], *, vocabulary: Any = None
+        cls, mapping: Mapping[Any, Any], *, vocabulary: VocabularyLike | None = None
     ) -> "TypeConstraints":
         """Return the constraints of a mapping.
 
@@ -283,7 +296,7 @@ class TypeConstraints:
                 raise ValueError(f"{path}: no file of TypeConstraints.save, but of something else")
             names = [_from_bytes(tensors.get(what)) for what in ("entities", "relations")]
             pairs = [(tensors[f"{side}_indptr"], tensors[f"{side}_ids"]) for side in _SIDES]
-            return cls(pairs[0], pairs[1], vocabulary=names)
+            return cls(pairs[0], pairs[1], vocabulary=(names[0], names[1]))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, TypeConstraints):

@@ -1,19 +1,22 @@
 """Ids from any container, as int64 tensors."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from kgfast.text import shown
 
 INT64_MAX = 2**63 - 1
+# What callers may pass as ids, of one axis or none: names, too, where there is a vocabulary.
+IdsLike = int | str | Tensor | npt.NDArray[Any] | Sequence[int] | Sequence[str]
 _MOST_DIGITS = 19  # the digits of the largest id that fits 64 bits
 
 
-def as_integers(name: str, values: Any) -> Tensor:
+def as_integers(name: str, values: object) -> Tensor:
     """Return integers of any dtype and container as int64, on the device they are on.
 
     Parameters

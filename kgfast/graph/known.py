@@ -1,7 +1,7 @@
 """The index of known triples, which filtered ranking reads for each query."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,12 +10,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from kgfast.graph.named import check_same_names, names_of, with_names
+from kgfast.graph.named import VocabularyLike, check_same_names, names_of, with_names
 from kgfast.graph.pair_index import PairIndex, build_index, check_sizes, lower_bound
 from kgfast.graph.stored import building
 from kgfast.graph.stored.folder import checksum_of, open_folder, write_folder
 from kgfast.graph.stored.inputs import ReadOptions
-from kgfast.graph.triples import Triples, as_triples_tensor, one_past_max
+from kgfast.graph.triples import Triples, TriplesLike, as_triples_tensor, one_past_max
 from kgfast.storage import memory_limit
 from kgfast.whole_files import new_folder
 
@@ -57,7 +57,11 @@ class KnownTriples:
     (tensor([0, 1, 3]), tensor([1, 1, 2]))
     """
 
-    def __init__(self, *triples: Any, vocabulary: Any = None) -> None:
+    def __init__(
+        self,
+        *triples: TriplesLike | Iterable[TriplesLike],
+        vocabulary: VocabularyLike | None = None,
+    ) -> None:
         tensors, names = [], names_of(vocabulary)
         for part in sets_of(triples):
             ids, own = with_names(part, vocabulary)
@@ -79,7 +83,7 @@ class KnownTriples:
     @classmethod
     def build(
         cls,
-        files: Any,
+        files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
         folder: str | os.PathLike[str],
         *,
         num_entities: int | None = None,
@@ -301,7 +305,7 @@ class KnownTriples:
         starts, ends = self._index(side).slices(anchors, relations)
         return (ends - starts).to(anchors.device)
 
-    def contains(self, triples: Any) -> Tensor:
+    def contains(self, triples: TriplesLike) -> Tensor:
         """Return whether each triple is known, bool `[T]`, on the triples' device.
 
         Raises

@@ -1,20 +1,39 @@
 """Triples and names with labels, as text, or as objects of other libraries."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypeGuard
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from kgfast.graph.ids import as_integers
-from kgfast.graph.triples import Triples, Vocabulary
+from kgfast.graph.triples import Triples, TriplesLike, Vocabulary
 from kgfast.text import shown
 
 Names = tuple[Vocabulary | None, Vocabulary | None]  # of entities and of relations
+_NamesLike = Vocabulary | Sequence[str] | npt.NDArray[Any] | None
 
 
-def names_of(vocabulary: Any) -> Names:
+class HasNames(Protocol):
+    """A dataset, triples, or the vocabulary of a run."""
+
+    @property
+    def entities(self) -> Vocabulary | None:
+        """Names of entities."""
+        ...
+
+    @property
+    def relations(self) -> Vocabulary | None:
+        """Names of relations."""
+        ...
+
+
+VocabularyLike = HasNames | tuple[_NamesLike, _NamesLike]  # what callers may pass
+
+
+def names_of(vocabulary: VocabularyLike | None) -> Names:
     """Return the names of entities and relations, of a pair or of anything that has both.
 
     Parameters
@@ -36,11 +55,12 @@ def names_of(vocabulary: Any) -> Names:
     """
     if vocabulary is None:
         return None, None
-    if hasattr(vocabulary, "entities") and hasattr(vocabulary, "relations"):
-        vocabulary = (vocabulary.entities, vocabulary.relations)
-    if not isinstance(vocabulary, tuple | list) or len(vocabulary) != 2:
+    pair: Any = vocabulary
+    if hasattr(pair, "entities") and hasattr(pair, "relations"):
+        pair = pair.entities, pair.relations
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise TypeError("vocabulary must be a pair: names of entities and of relations")
-    return _names("entities", vocabulary[0]), _names("relations", vocabulary[1])
+    return _names("entities", pair[0]), _names("relations", pair[1])
 
 
 def _names(what: str, names: Any) -> Vocabulary | None:
@@ -56,7 +76,7 @@ def _names(what: str, names: Any) -> Vocabulary | None:
         raise type(error)(f"vocabulary: {what}: {error}") from None
 
 
-def with_names(triples: Any, vocabulary: Any = None) -> tuple[Any, Names]:
+def with_names(triples: TriplesLike, vocabulary: VocabularyLike | None = None) -> tuple[Any, Names]:
     """Return triples as ids, and the names of their ids.
 
     Parameters
@@ -126,7 +146,7 @@ def check_same_names(own: Names, theirs: Names, whose: str = "vocabulary") -> No
         )
 
 
-def ids_or_names(name: str, values: Any, names: Vocabulary | None) -> Tensor:
+def ids_or_names(name: str, values: object, names: Vocabulary | None) -> Tensor:
     """Return ids, of one axis or none, given as such or by their names.
 
     Raises
@@ -169,14 +189,14 @@ def named_columns(
     return found, labels
 
 
-def holds_names(rows: Any) -> bool:
+def holds_names(rows: object) -> TypeGuard[Sequence[Sequence[str]]]:
     """Return whether rows of three hold text."""
     if isinstance(rows, np.ndarray):
         return rows.size > 0 and _is_text(rows.reshape(-1))
     return isinstance(rows, list | tuple) and len(rows) > 0 and _is_text(rows[0])
 
 
-def _is_text(values: Any) -> bool:
+def _is_text(values: object) -> TypeGuard[str | Sequence[str]]:
     """Return whether a value is text, or a sequence that holds some."""
     if isinstance(values, str):
         return True

@@ -1,8 +1,9 @@
 """Names, and triples as integers in (h, r, t) order."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, overload
+from typing import Any, Protocol, overload
 
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -200,7 +201,7 @@ class Triples:
 
     def __init__(
         self,
-        hrt: Any,
+        hrt: "TriplesLike",
         *,
         num_entities: int | None = None,
         num_relations: int | None = None,
@@ -293,8 +294,29 @@ class Triples:
         )
 
 
+class HasTriples(Protocol):
+    """Triples of another library, as PyKEEN's triples factories."""
+
+    @property
+    def mapped_triples(self) -> Tensor:
+        """Rows of ids ``[T, 3]``."""
+        ...
+
+
+# What callers may pass as triples: rows of ids, or of names where there is a vocabulary.
+TriplesLike = (
+    Triples
+    | HasTriples
+    | Tensor
+    | npt.NDArray[Any]
+    | Sequence[Sequence[int]]
+    | Sequence[Sequence[str]]
+    | Sequence[Tensor]
+)
+
+
 def as_triples_tensor(
-    triples: Any,
+    triples: TriplesLike,
     *,
     num_entities: int | None = None,
     num_relations: int | None = None,

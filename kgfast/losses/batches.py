@@ -4,12 +4,15 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from kgfast.graph import as_triples_tensor
+from kgfast.graph import TriplesLike, as_triples_tensor
 from kgfast.kernels.checks import checks_values, inside_of
 from kgfast.losses.rows import count_of
 from kgfast.models import RankableModel
 from kgfast.models.base import SIDES, Side
 from kgfast.ops.checks import check_index, safe_ids
+
+# What losses take: triples, or columns of anchors, relations and, it may be, targets.
+Batch = TriplesLike | tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]
 
 
 class AskedTriples(NamedTuple):
@@ -29,7 +32,7 @@ class AskedTriples(NamedTuple):
         return self.anchors, self.relations, self.targets
 
 
-def asked_triples(model: RankableModel, triples: Any, side: Side, table: Tensor) -> AskedTriples:
+def asked_triples(model: RankableModel, triples: Batch, side: Side, table: Tensor) -> AskedTriples:
     """Return the checked queries of a batch, on the device of the candidates' ``table``.
 
     ``triples`` are as of :func:`kgfast.losses.sampled_scores`; targets may be missing. A ValueError

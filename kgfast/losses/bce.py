@@ -9,11 +9,12 @@ Backends fuse it: :func:`kgfast.ops.bce`, :func:`kgfast.ops.bce_total`. On dense
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from torch import Tensor
 
 from kgfast import ops
+from kgfast.losses.batches import Batch
 from kgfast.losses.entities import (
     Positives,
     csr,
@@ -57,7 +58,7 @@ class BCEFormula(EntitiesFormula):
 
 def bce(
     model: RankableModel,
-    triples: Any,
+    triples: Batch,
     positives: Positives | None = None,
     *,
     side: Side = "tail",

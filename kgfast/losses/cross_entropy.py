@@ -9,11 +9,11 @@ Backends fuse it: :func:`kgfast.ops.cross_entropy`. On dense scores it is
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
 from kgfast import ops
+from kgfast.losses.batches import Batch
 from kgfast.losses.entities import given_or_own, operands_of_all, queries_and_candidates
 from kgfast.losses.formula import (
     EntitiesFormula,
@@ -41,7 +41,7 @@ class CrossEntropyFormula(EntitiesFormula):
 
 def cross_entropy(
     model: RankableModel,
-    triples: Any,
+    triples: Batch,
     targets: Tensor | None = None,
     *,
     side: Side = "tail",

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kgfast.losses.batches import AskedTriples, asked_triples
+from kgfast.losses.batches import AskedTriples, Batch, asked_triples
 from kgfast.losses.rows import Asked, adds_in_place, of_distinct_anchors
 from kgfast.models import RankableModel
 from kgfast.models.base import Candidates, Side, candidates_at, check_model
@@ -15,7 +15,7 @@ Positives = Tensor | tuple[Tensor, Tensor]
 
 
 def queries_and_candidates(
-    model: RankableModel, triples: Any, side: Side, *, sparse: bool = False
+    model: RankableModel, triples: Batch, side: Side, *, sparse: bool = False
 ) -> tuple[AskedTriples, Tensor, Candidates]:
     """Return a checked batch, the queries that a model makes of it, and all its candidates.
 

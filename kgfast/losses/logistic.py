@@ -9,12 +9,12 @@ The mean is over positives and negatives together. Backends fuse it with the sco
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from kgfast.kernels.negatives import NegativeLoss
+from kgfast.losses.batches import Batch
 from kgfast.losses.formula import NegativesFormula, Reducing, Reduction, check_reduction
 from kgfast.losses.module import LossModule
 from kgfast.losses.sampled import sampled_loss
@@ -51,7 +51,7 @@ class LogisticFormula(NegativesFormula):
 
 def logistic(
     model: RankableModel,
-    triples: Any,
+    triples: Batch,
     negatives: Tensor,
     *,
     side: Side = "tail",

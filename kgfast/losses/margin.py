@@ -9,11 +9,11 @@ scores of negatives (:mod:`kgfast.ops.negatives`).
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
 from kgfast.kernels.negatives import NegativeLoss
+from kgfast.losses.batches import Batch
 from kgfast.losses.formula import NegativesFormula, Reducing, Reduction, check_reduction
 from kgfast.losses.module import LossModule
 from kgfast.losses.sampled import sampled_loss
@@ -61,7 +61,7 @@ class MarginFormula(NegativesFormula):
 
 def margin(
     model: RankableModel,
-    triples: Any,
+    triples: Batch,
     negatives: Tensor,
     *,
     side: Side = "tail",

@@ -8,13 +8,13 @@ pass, but where operands depend on the crop.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from kgfast import ops
+from kgfast.losses.batches import Batch
 from kgfast.losses.formula import LossFormula, check_taking_part
 from kgfast.losses.module import LossModule
 from kgfast.losses.sampled import sampled_scores
@@ -42,7 +42,7 @@ class MEDFormula(LossFormula):
 
 def med(
     model: MED,
-    triples: Any,
+    triples: Batch,
     negatives: Tensor,
     *,
     side: Side = "tail",

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from kgfast.losses.formula import LossFormula, check_reduction
+from kgfast.models import RankableModel
 
 _OF_A_BATCH = ("side", "weights", "mask", "dims")  # keywords of a call, not of a module
 
@@ -69,7 +70,7 @@ class LossModule(nn.Module):
     def _hyperparameters(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.defaults}
 
-    def forward(self, model: Any, *batch: Any, **of_batch: Any) -> Tensor:
+    def forward(self, model: RankableModel, *batch: Any, **of_batch: Any) -> Tensor:
         """Return the loss of a batch, whose arguments are those of the function."""
         return self.function(model, *batch, **of_batch, **self._hyperparameters())
 

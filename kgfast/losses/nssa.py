@@ -10,15 +10,15 @@ scores (:mod:`kgfast.ops.negatives`), or of scores that are there (:mod:`kgfast.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from kgfast import ops
-from kgfast.graph import as_triples_tensor
+from kgfast.graph import TriplesLike, as_triples_tensor
 from kgfast.kernels.negatives import NegativeLoss
+from kgfast.losses.batches import Batch
 from kgfast.losses.formula import NegativesFormula, Reducing, Reduction, check_reduction
 from kgfast.losses.module import LossModule
 from kgfast.losses.sampled import sampled_loss
@@ -76,7 +76,7 @@ class NSSAFormula(NegativesFormula):
 
 def nssa(
     model: RankableModel,
-    triples: Any,
+    triples: Batch,
     negatives: Tensor,
     *,
     side: Side = "tail",
@@ -132,7 +132,7 @@ class NSSALoss(LossModule, function=nssa, formula=NSSAFormula):
     """
 
 
-def subsampling_weights(triples: Any) -> Tensor:
+def subsampling_weights(triples: TriplesLike) -> Tensor:
     """Return weights of triples by how rare their pairs are (Sun et al. 2019, official code).
 
     ``sqrt(1 / (count(h, r) + count(r, t)))``, counts over the given triples that begin at 4 with

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional
 
-from kgfast.graph import as_triples_tensor
+from kgfast.graph import TriplesLike, as_triples_tensor
 from kgfast.losses.batches import checked
 from kgfast.losses.formula import Reduction, check_reduction
 from kgfast.losses.rows import count_of
@@ -31,7 +31,7 @@ _OF_PRODUCTS = (*_OF_FACTORS, RESCAL)  # bilinear ones
 
 def n3(
     model: Model,
-    triples: Any,
+    triples: TriplesLike,
     *,
     side: Side = "tail",
     weighted: bool = True,
@@ -81,7 +81,7 @@ def n3(
 
 def l2(
     model: Model,
-    triples: Any,
+    triples: TriplesLike,
     *,
     side: Side = "tail",
     weighted: bool = True,
@@ -122,7 +122,7 @@ def l2(
 
 def dura(
     model: Model,
-    triples: Any,
+    triples: TriplesLike,
     *,
     side: Side = "tail",
     product_weight: float = 1.0,
@@ -244,7 +244,7 @@ def _dura(uses: Uses, product_weight: float) -> Tensor:
     return _squares(anchors) + _squares(targets) + product_weight * products
 
 
-def _uses(model: Model, triples: Any, side: Side, *, weighted: bool, sparse: bool) -> Uses:
+def _uses(model: Model, triples: TriplesLike, side: Side, *, weighted: bool, sparse: bool) -> Uses:
     """Check ids, and read the rows of entities that they name."""
     if isinstance(triples, tuple) and len(triples) == 2 and isinstance(triples[0], Tensor):
         anchors, relations = triples

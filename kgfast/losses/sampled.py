@@ -15,7 +15,7 @@ from kgfast.kernels.negatives import NegativeLoss
 from kgfast.kernels.operands import Operands, Prepared
 from kgfast.kernels.scores import get_score
 from kgfast.kernels.spares import constant
-from kgfast.losses.batches import asked_triples, checked
+from kgfast.losses.batches import Batch, asked_triples, checked
 from kgfast.losses.formula import NegativesFormula, Reducing, check_taking_part, check_weights
 from kgfast.losses.rows import Asked, of_wide_relations
 from kgfast.models import RankableModel
@@ -38,7 +38,7 @@ Scores = tuple[Tensor, Tensor]
 
 def sampled_scores(
     model: RankableModel,
-    triples: Any,
+    triples: Batch,
     negatives: Tensor,
     side: Side = "tail",
     dims: Sequence[int] | None = None,
@@ -93,7 +93,7 @@ def sampled_scores(
 
 def sampled_loss(
     model: RankableModel,
-    triples: Any,
+    triples: Batch,
     negatives: Tensor,
     side: Side,
     loss: NegativesFormula,
@@ -135,7 +135,7 @@ class _Sample:
 
 def _read(
     model: Any,
-    triples: Any,
+    triples: Batch,
     negatives: Tensor,
     side: Side,
     dims: Sequence[int] | None,

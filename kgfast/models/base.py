@@ -83,11 +83,11 @@ class RankableModel(Protocol):
         """Count the relations that queries may name."""
         ...
 
-    def queries(self, anchors: Tensor, relations: Tensor, side: Any, /) -> Tensor:
+    def queries(self, anchors: Tensor, relations: Tensor, side: Side, /) -> Tensor:
         """Return the queries ``[B, F]`` of int64 anchors and relations ``[B]``."""
         ...
 
-    def candidates(self, side: Any, /) -> Any:
+    def candidates(self, side: Side, /) -> Candidates | Tensor:
         """Return the candidates of a side: :class:`Candidates`, or a table ``[N, G]``."""
         ...
 
@@ -344,7 +344,7 @@ def shared_copy(model: _AnyModel) -> _AnyModel:
     return local
 
 
-def check_model(model: Any, *needed: str) -> None:
+def check_model(model: object, *needed: str) -> None:
     """Check that a model has the names that every consumer reads, and those ``needed`` here."""
     names = ("score", "num_entities", "num_relations", "queries", "candidates", *needed)
     missing = [name for name in names if not hasattr(model, name)]
@@ -357,7 +357,7 @@ def is_nested(model: Any) -> bool:
     return bool(getattr(model, "nested", True))
 
 
-def candidates_at(model: Any, side: Side, dim: int | None) -> Candidates:
+def candidates_at(model: RankableModel, side: Side, dim: int | None) -> Candidates:
     """Return the candidates of a crop: the whole model's, unless the crop has its own.
 
     A model may return a bare table.
@@ -400,7 +400,7 @@ def _one_each(candidates: Any, model: Any, side: Side) -> Candidates:
 
 
 def queries_at(
-    model: Any, anchors: Tensor, relations: Tensor, side: Side, dim: int | None
+    model: RankableModel, anchors: Tensor, relations: Tensor, side: Side, dim: int | None
 ) -> Tensor:
     """Return the queries of a crop, of any model; one whose crops are prefixes may ignore crops.
 
@@ -415,10 +415,11 @@ def queries_at(
     """
     if not _keeps_ids(model):
         anchors, relations = anchors.clone(), relations.clone()
-    if _takes_dims(model.queries):
-        queries = model.queries(anchors, relations, side, dims=dim)
+    make: Any = model.queries
+    if _takes_dims(make):
+        queries = make(anchors, relations, side, dims=dim)
     elif dim is None or (is_nested(model) and operator_width(model, dim) is not None):
-        queries = model.queries(anchors, relations, side)
+        queries = make(anchors, relations, side)
     else:
         raise TypeError(
             f"{type(model).__name__}.queries takes no dims, but its crops are made of queries of "

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from kgfast.kernels.cpu import threads
 from kgfast.kernels.ieee import ieee_arithmetic
-from kgfast.models.base import Side, queries_at
+from kgfast.models.base import RankableModel, Side, queries_at
 from kgfast.models.wrapper import Wrapper
 from kgfast.text import shown
 
@@ -36,7 +36,7 @@ os.register_at_fork(after_in_child=_pools.clear)  # a child has none of the thre
 
 
 def evaluated_queries(
-    model: Any, anchors: Tensor, relations: Tensor, side: Side, dim: int | None
+    model: RankableModel, anchors: Tensor, relations: Tensor, side: Side, dim: int | None
 ) -> Tensor:
     """Make queries as :func:`queries_at` does, so that no query depends on the others.
 

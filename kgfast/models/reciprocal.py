@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from kgfast.models.base import (
     SIDES,
     Candidates,
+    RankableModel,
     Side,
     candidates_at,
     candidates_of,
@@ -69,7 +70,9 @@ class Reciprocal(Wrapper):
     model: Any  # or no module
 
     def __init__(
-        self, model: Any, order: Literal["interleaved", "appended"] = "interleaved"
+        self,
+        model: RankableModel | BlockScorer,
+        order: Literal["interleaved", "appended"] = "interleaved",
     ) -> None:
         nn.Module.__init__(self)  # a model of another class needs only what is ranked
         if order not in _ORDERS:

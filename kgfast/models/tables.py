@@ -47,7 +47,7 @@ def is_computed(table: Any) -> bool:
     return isinstance(table, Tensor) and table.requires_grad and not isinstance(table, nn.Parameter)
 
 
-def from_array(name: str, table: Any) -> Tensor:
+def from_array(name: str, table: object) -> Tensor:
     """Return a tensor as it is, or one on the memory of an array."""
     if isinstance(table, Tensor):
         return table

@@ -3,18 +3,18 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from kgfast.tables.device import OnDevice
 from kgfast.tables.formats import TABLE_DTYPES, open_file, open_raw
-from kgfast.tables.protocol import Rows, TensorTable, as_rows, is_table
+from kgfast.tables.protocol import Rows, Table, TensorTable, as_rows, is_table
 from kgfast.tables.shards import Shards
 from kgfast.text import shown
 
-Source = Any  # a path, a tensor, a table, or a list of them
+_One = str | os.PathLike[str] | Tensor | Table
+Source = _One | Sequence[_One]
 
 
 def open_table(
@@ -82,7 +82,7 @@ def open_table(
 
 
 def _opened(
-    source: Source,
+    source: object,
     raw: tuple[int | None, torch.dtype | None, int],
     writable: bool,
     trust: bool,

@@ -187,7 +187,7 @@ def as_rows(table: Table) -> Rows:
     return table if isinstance(table, Rows) else Given(table)
 
 
-def is_table(value: Any) -> TypeGuard[Table]:
+def is_table(value: object) -> TypeGuard[Table]:
     """Return whether a value is a :class:`Table` and no tensor."""
     return not isinstance(value, Tensor) and isinstance(value, Table)
 

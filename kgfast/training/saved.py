@@ -19,7 +19,15 @@ from torch import Tensor
 from kgfast import __version__, tables
 from kgfast.datasets import Dataset, with_labels
 from kgfast.datasets.dataset import SPLITS
-from kgfast.graph import KnownTriples, Names, Triples, Vocabulary, as_triples_tensor, with_names
+from kgfast.graph import (
+    KnownTriples,
+    Names,
+    Triples,
+    TriplesLike,
+    Vocabulary,
+    as_triples_tensor,
+    with_names,
+)
 from kgfast.graph.known import sets_of
 from kgfast.models import (
     CP,
@@ -78,7 +86,7 @@ def save(
     *,
     entities: Iterable[str] | None = None,
     relations: Iterable[str] | None = None,
-    known: Any = None,
+    known: KnownTriples | TriplesLike | Iterable[TriplesLike] | None = None,
 ) -> None:
     """Save a model as a folder that :func:`kgfast.load_run` and every command read.
 
@@ -250,7 +258,7 @@ def write_names(folder: Path, names: Names) -> None:
         (folder / "labels.tsv").write_text("".join(lines), encoding="utf-8")
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: object) -> None:
     """Write a value as text that people can read."""
     path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
 

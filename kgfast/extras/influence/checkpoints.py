@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from kgfast.extras.influence.training_examples import Mode
-from kgfast.models import Model, check_model
+from kgfast.models import Model, RankableModel, check_model
 from kgfast.text import shown
 from kgfast.training import Config, RunFolder, RunGraph, follow, model_of, read_rows
 from kgfast.training.config import LossConfig, losses_of
@@ -56,8 +56,13 @@ class Stages:
         return self.checkpoints[0].origin
 
 
+# What callers may pass.
+_One = str | os.PathLike[str] | RankableModel
+Checkpoints = _One | Sequence[_One]
+
+
 def stages_of(
-    checkpoints: Any,
+    checkpoints: Checkpoints,
     loss: str | LossConfig | None,
     mode: Mode | None,
     rates: Sequence[float] | None,

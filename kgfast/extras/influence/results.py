@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kgfast.extras.influence.training_examples import ExampleQueries, Examples
 from kgfast.frames import needed
-from kgfast.graph import named_columns, names_of
+from kgfast.graph import VocabularyLike, named_columns, names_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -100,7 +100,7 @@ class Influences:
         """Influences of the proponents, ``[M, k]``, the strongest first."""
         return self.proponents.values
 
-    def columns(self, vocabulary: Any = None) -> dict[str, Any]:
+    def columns(self, vocabulary: VocabularyLike | None = None) -> dict[str, Any]:
         """Return a row for each test triple and example, as NumPy columns or lists.
 
         Parameters
@@ -127,7 +127,7 @@ class Influences:
         found, labels = named_columns(triples, names_of(vocabulary))
         return columns | found | labels
 
-    def triples(self, vocabulary: Any = None) -> dict[str, Any]:
+    def triples(self, vocabulary: VocabularyLike | None = None) -> dict[str, Any]:
         """Return a row for each training triple of the strongest examples, as :meth:`columns` does.
 
         The loss of a query with all its answers is linear in its labels: the loss without answers,
@@ -192,7 +192,7 @@ class Influences:
             "predicts": ["head" if it else "tail" for it in of["predicts_head"].flatten().tolist()],
         }
 
-    def to_frame(self, vocabulary: Any = None) -> "DataFrame":
+    def to_frame(self, vocabulary: VocabularyLike | None = None) -> "DataFrame":
         """Return :meth:`columns` as a pandas DataFrame."""
         frame: DataFrame = needed("pandas", "Influences.to_frame()").DataFrame(
             self.columns(vocabulary)

@@ -22,12 +22,12 @@ import torch
 from torch import Tensor
 
 from kgfast.eval import evaluating
-from kgfast.extras.influence.checkpoints import Checkpoint, Stages, stages_of
+from kgfast.extras.influence.checkpoints import Checkpoint, Checkpoints, Stages, stages_of
 from kgfast.extras.influence.dense import BLOCK, DenseInfluence
 from kgfast.extras.influence.results import Influences, Strongest
 from kgfast.extras.influence.sampled import SampledInfluence
 from kgfast.extras.influence.training_examples import ExampleQueries, Examples, Mode, asked
-from kgfast.graph import as_triples_tensor
+from kgfast.graph import TriplesLike, as_triples_tensor
 from kgfast.models import CP, SIDES, Reciprocal, Side
 from kgfast.ops import no_autocast
 from kgfast.progress import progress_bar
@@ -45,9 +45,9 @@ Path_ = str | os.PathLike[str]
 
 
 def tracin(
-    checkpoints: Any,
-    train: Any = None,
-    test: Any = None,
+    checkpoints: Checkpoints,
+    train: TriplesLike | None = None,
+    test: TriplesLike | None = None,
     *,
     loss: str | LossConfig | None = None,
     mode: Mode | None = None,
@@ -194,8 +194,8 @@ def tracin(
 
 
 def self_influence(
-    checkpoints: Any,
-    train: Any = None,
+    checkpoints: Checkpoints,
+    train: TriplesLike | None = None,
     *,
     loss: str | LossConfig | None = None,
     mode: Mode | None = None,
@@ -259,7 +259,7 @@ class _Checkpoints:
         self.device: torch.device = table.device
         self.dtype = torch.float64 if table.dtype == torch.float64 else torch.float32
 
-    def triples(self, name: str, given: Any) -> Tensor:
+    def triples(self, name: str, given: TriplesLike | None) -> Tensor:
         """Check triples and move them to the models' device; the run's are the default."""
         first = self._stages.checkpoints[0]
         if given is None:

@@ -1,0 +1,144 @@
+"""The container of a server: what it holds, its command, and an image where one can be built."""
+
+import asyncio
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+
+import pytest
+
+import kgfast
+from support.commands import run
+from support.paths import ROOT
+
+pytest.importorskip("h11", reason="the extra serve is not installed")
+pytest.importorskip("starlette", reason="the extra serve is not installed")
+
+from kgfast.extras.serve import running
+from kgfast.extras.serve.app import make_app
+
+# Lines of one instruction each, without comments.
+LINES = re.sub(r"^#.*\n", "", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE)
+LINES = LINES.replace("\\\n", " ").splitlines()
+IGNORED = (ROOT / ".dockerignore").read_text().splitlines()
+
+
+def said(instruction):
+    """Return what follows an instruction, wherever it stands."""
+    return [line.partition(" ")[2] for line in LINES if line.startswith(f"{instruction} ")]
+
+
+def copied():
+    """Return the paths that are copied of the tree."""
+    words = [line.split()[:-1] for line in said("COPY") if not line.startswith("--from")]
+    return [path for line in words for path in line]
+
+
+def program():
+    """Return the tool that builds and runs images here."""
+    for name in ("docker", "podman"):
+        if (
+            shutil.which(name)
+            and subprocess.run([name, "info"], capture_output=True).returncode == 0
+        ):
+            return name
+    pytest.skip("neither docker nor podman works here")
+
+
+def test_what_is_copied_exists_and_is_not_ignored():
+    assert copied()
+    for path in copied():
+        assert (ROOT / path).exists(), path
+    assert "*" in IGNORED
+    assert {it[1:] for it in IGNORED if it.startswith("!")} == set(copied())
+
+
+def test_what_is_copied_is_enough_for_a_build(tmp_path):
+    """The package of what is copied, without the extension, has the files of the tree's."""
+    files = {}
+    source, ignore = tmp_path / "source", shutil.ignore_patterns("*.so", "__pycache__")
+    source.mkdir()
+    for path in copied():
+        if (ROOT / path).is_dir():
+            shutil.copytree(ROOT / path, source / path, ignore=ignore)
+        else:
+            shutil.copy(ROOT / path, source / path)
+    for place in (source, ROOT):
+        out = tmp_path / f"out-{place.name}"
+        command = [sys.executable, "setup.py", "--quiet", "egg_info", "-e", str(tmp_path)]
+        command += ["build_py", "--build-lib", str(out)]
+        subprocess.run(command, cwd=place, check=True, capture_output=True)
+        files[place] = {
+            it.relative_to(out) for it in out.rglob("*") if "__pycache__" not in it.parts
+        }
+    assert files[source] == files[ROOT]
+
+
+def test_its_command_serves_the_mounted_model(monkeypatch, trained):
+    """By the names of the published port, which are not the container's; others get 421."""
+    (entrypoint,) = map(json.loads, said("ENTRYPOINT"))
+    assert entrypoint[:3] == ["/venv/bin/kgfast", "serve", "/model"]
+    found = []
+
+    def keep(engine, host, port, limits, ready, hosts):
+        found.append((make_app(engine, limits, hosts=(host, *hosts)), host, port))
+
+    monkeypatch.setattr(running, "serve", keep)
+    result = run("serve", trained, *entrypoint[3:], "--allowed-host", "kg.example.org")
+    assert result.exit_code == 0, result.output
+    ((app, host, port),) = found
+    assert (host, [str(port)]) == ("0.0.0.0", said("EXPOSE"))
+    names = ("localhost:8000", "127.0.0.1:8000", "[::1]:8000", "172.17.0.2", "kg.example.org")
+    assert [_status(app, it) for it in names] == [200] * 5
+    assert _status(app, "evil.example") == 421
+
+
+def test_its_check_asks_the_server():
+    (check,) = said("HEALTHCHECK")
+    command = json.loads(check.partition("CMD ")[2])
+    compile(command[2], "HEALTHCHECK", "exec")
+    assert f"http://localhost:{said('EXPOSE')[0]}/health" in command[2]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_the_image_is_built_and_answers(trained):
+    tool = program()
+    subprocess.run([tool, "build", "-t", "kgfast-test", str(ROOT)], check=True)
+    trained.chmod(0o755)
+    command = [tool, "run", "--rm", "-d", "-p", "127.0.0.1:0:8000", "-v", f"{trained}:/model:ro"]
+    made = subprocess.run([*command, "kgfast-test"], check=True, capture_output=True, text=True)
+    name = made.stdout.strip()
+    try:
+        port = subprocess.run(
+            [tool, "port", name, "8000"], check=True, capture_output=True, text=True
+        ).stdout.split()[0]
+        for _ in range(120):
+            try:
+                with urllib.request.urlopen(f"http://{port}/health", timeout=10) as answer:
+                    found = json.load(answer)
+                break
+            except OSError:
+                time.sleep(1)
+        assert found["entities"] == kgfast.load_run(trained).model.num_entities
+        done = subprocess.run([tool, "stop", name], capture_output=True)
+        assert done.returncode == 0
+    finally:
+        subprocess.run([tool, "rm", "-f", name], capture_output=True)
+
+
+def _status(app, host):
+    """Return the status that a request to the container's address gets."""
+    scope = {"type": "http", "method": "GET", "path": "/health", "query_string": b""}
+    scope |= {"headers": [(b"host", host.encode())], "server": ("172.17.0.2", 8000)}
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    asyncio.run(app(scope, None, send))
+    return sent[0]["status"]
