@@ -8,7 +8,7 @@ SOURCES := pyproject.toml setup.py constraints.txt $(wildcard kernels/cpu/csrc/*
 # The suite starts processes by the hundred: each would compile what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install demo test test-all wheel sdist docs arm64 fuzz sanitize lint bench bench-data bench-scale gpu clean
+.PHONY: install demo test test-all wheel sdist docs arm64 fuzz sanitize journeys lint bench bench-data bench-scale gpu clean
 
 install: $(VENV)/.complete
 
@@ -71,6 +71,10 @@ sanitize: $(VENV)/.complete
 	    $(if $(CASE)$(KINDS),,--json benchmarks/results/fuzz-sanitize-address.json)
 	$(FUZZ) --sanitize thread --cases $(or $(CASES),50000) \
 	    $(if $(CASE)$(KINDS),,--json benchmarks/results/fuzz-sanitize-thread.json)
+
+# The walks of new users (tests/journeys), timed: ten minutes.
+journeys: $(VENV)/.complete
+	PYTHONPATH=tests:benchmarks $(PY) -m journeys
 
 # mypy checks the package as it is installed, where kernels/ is kgfast.kernels.
 lint: $(VENV)/.complete

@@ -1,6 +1,6 @@
 """``python -m journeys [WALK ...]``: follow the pages, and write the times into a results file.
 
-PYTHONPATH=tests:benchmarks python -m journeys
+`make journeys` calls it.
 """
 
 import argparse

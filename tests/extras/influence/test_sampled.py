@@ -100,7 +100,7 @@ class _Split:
 
 def by_autograd(run, train, test, parameters, side):
     """``[M, T]`` over the checkpoints of a run, and the examples with themselves."""
-    stages = stages_of(run, None, None, None, "cpu")
+    stages = stages_of(run, None, None, None, "cpu", False)
     total, squares = 0.0, 0.0
     examples = Examples.of(train, "negative")
     for checkpoint, rate in zip(stages.checkpoints, stages.rates, strict=True):
@@ -145,7 +145,7 @@ def test_filtered_candidates_have_their_factor_s_gradient_too(name, tmp_path):
     sections["model"] = sections.get("model", {"base_dim": 4}) | {"use_rscf": True}
     sections["data"] |= {"train_bs": 32}
     trainer_of(tmp_path, GRAPH, train={"steps": 4, "keep_every": 4}, **sections).fit()
-    stages = stages_of(tmp_path, None, None, None, "cpu")
+    stages = stages_of(tmp_path, None, None, None, "cpu", False)
     model, origin = stages.checkpoints[0].open(), stages.checkpoints[0].origin
     replay, train, test = Replay(origin, torch.device("cpu")), GRAPH.train.hrt[:6], GRAPH.test.hrt
     drawn = replay.training(Examples.of(train, "negative").tails, origin.step)
@@ -188,7 +188,7 @@ def test_croppable_models_are_refused(tmp_path):
 
 def test_gradients_of_examples_add_up_to_those_of_their_batches(run):
     """So negatives, masks and weights are those that the run drew."""
-    stages = stages_of(run, None, None, None, "cpu")
+    stages = stages_of(run, None, None, None, "cpu", False)
     checkpoint = stages.checkpoints[0]
     origin = checkpoint.origin
     model = checkpoint.open().requires_grad_(True)
