@@ -274,7 +274,7 @@ class _Sweep:
         for chunk in self._chunks():
             room = None
             if sums is not None:
-                room = sums.room(-(-(chunk.stop - chunk.start) // self.tiles.tile.lanes))
+                room = sums.room(self._tiles_of(chunk))
             labels = self.labels._replace(first=chunk.start)
             self.tiles.score(chunk, labels, self.result._replace(sums=room), self.loss)
             self._pull(chunk)
@@ -290,6 +290,9 @@ class _Sweep:
         count = self.operands.candidates.num_rows
         for first in range(0, count, self.width):
             yield slice(first, min(first + self.width, count))
+
+    def _tiles_of(self, chunk: slice) -> int:
+        return -(-(chunk.stop - chunk.start) // self.tiles.tile.lanes)
 
     def _most_tiles(self) -> int:
         """Tiles of candidates whose row sums fit their room; at least one."""
@@ -311,7 +314,7 @@ class _RowSums:
     def __init__(self, sweep: _Sweep) -> None:
         self._sweep, operands = sweep, sweep.operands
         self._parts = 3 if sweep.loss.is_softmax else 2
-        tiles = -(-operands.candidates.num_rows // sweep.tiles.tile.lanes)
+        tiles = sum(map(sweep._tiles_of, sweep._chunks()))  # a chunk may be less than a tile
         self._capacity = min(tiles, sweep._most_tiles())
         shape = self._capacity, self._parts, operands.num_queries
         self._sums = operands.queries.new_empty(shape, dtype=torch.float32)
