@@ -292,7 +292,8 @@ class _Sweep:
             yield slice(first, min(first + self.width, count))
 
     def _tiles_of(self, chunk: slice) -> int:
-        return -(-(chunk.stop - chunk.start) // self.tiles.tile.lanes)
+        lanes: int = self.tiles.tile.lanes
+        return -(-(chunk.stop - chunk.start) // lanes)
 
     def _most_tiles(self) -> int:
         """Tiles of candidates whose row sums fit their room; at least one."""
