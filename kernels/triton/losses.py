@@ -292,8 +292,7 @@ class _Sweep:
             yield slice(first, min(first + self.width, count))
 
     def _tiles_of(self, chunk: slice) -> int:
-        lanes: int = self.tiles.tile.lanes
-        return -(-(chunk.stop - chunk.start) // lanes)
+        return len(range(chunk.start, chunk.stop, self.tiles.tile.lanes))
 
     def _most_tiles(self) -> int:
         """Tiles of candidates whose row sums fit their room; at least one."""
