@@ -47,6 +47,7 @@ def test_scores_and_gradients(engine, is_indexed, seed):
 @EITHER
 @engines(*ENGINES)
 @given(seed=SEEDS)
+@example(seed=11776)  # a near candidate: 1.2e-5
 @examples(25, 3)
 def test_scores_and_gradients_of_moved_queries(engine, is_indexed, seed):
     problem = make_moved(seed, rows=30)

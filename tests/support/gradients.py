@@ -72,12 +72,14 @@ def check(engine: Engine, problem: Sampled, index: Tensor | None = None) -> Resu
     assert found.scores.dtype == torch.float32
     # a moved query is turned and scaled in float32 by torch, too: its error is that of the product
     assert_close(found.scores, exact.scores, float32.scores)
+    # where a candidate is near, the direction of their small difference has more of that error
+    rel = 1e-5 if problem.factor is None else 2e-5
     likes = problem.queries, problem.table, problem.factor
     for got, right, like in zip(found[1:], exact[1:], likes, strict=True):
         assert (got is None) == (right is None)
         if got is not None:
             assert got.dtype == like.dtype
-            assert_close(got, right)
+            assert_close(got, right, rel=rel)
     again = run(engine, problem, grad, index)
     assert_same(*([it for it in run if it is not None] for run in (again, found)), problem)
     return found
