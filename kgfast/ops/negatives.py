@@ -126,7 +126,7 @@ def _negative_loss(
     made = run.negative_rows(operands, sampled, loss, keeps=keeps, backend=backend)
     if negatives is None:
         made = made._replace(positive=made.masses.new_empty(0))
-    return tuple(made)  # type: ignore[return-value]
+    return (*made,)
 
 
 @_negative_loss.fake

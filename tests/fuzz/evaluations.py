@@ -5,6 +5,7 @@ That they are right is checked against the dense equations.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -203,12 +204,12 @@ def neighbours(case: Case) -> None:
         given["index"] = kgfast.Index(kgfast.Candidates(entity), score=metric)
     zero = [] if metric != "cosine" else (entity == 0).all(1).nonzero()[:, 0].tolist()
     with anywhere(case):
+        call = partial(kgfast.neighbours, drawn.model, asked, k, **given)
         if zero and len(ids):
-            call = lambda: kgfast.neighbours(drawn.model, asked, k, **given)  # noqa: E731
             said = refused(call, errors=(ValueError,))
             expect(any(f"row {it} is zero" in said for it in zero), said)
             return
-        found = kgfast.neighbours(drawn.model, asked, k, **given)
+        found = call()
     table = entity
     if metric == "cosine":
         table, metric = torch.from_numpy(oracles.unit_rows(entity)), "dot"
