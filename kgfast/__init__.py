@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from kgfast.adapters.official_runs import load_official
     from kgfast.environment import info
     from kgfast.eval import (
+        Classification,
         Facts,
         Index,
         Neighbours,
         Predictions,
         Ranks,
+        classify,
         compare,
         neighbours,
         rank,
@@ -54,6 +56,7 @@ __all__ = [
     "RSCF",
     "BlockScorer",
     "Candidates",
+    "Classification",
     "ComplEx",
     "ConvE",
     "DistMult",
@@ -73,6 +76,7 @@ __all__ = [
     "Triples",
     "TypeConstraints",
     "Vocabulary",
+    "classify",
     "compare",
     "cores_for_kernels",
     "datasets",
@@ -95,8 +99,8 @@ _HOMES = {
     "adapters.official_runs": ("load_official",),
     "environment": ("info",),
     "eval": (
-        *("Facts", "Index", "Neighbours", "Predictions", "Ranks"),
-        *("compare", "neighbours", "rank", "top_facts", "topk"),
+        *("Classification", "Facts", "Index", "Neighbours", "Predictions", "Ranks"),
+        *("classify", "compare", "neighbours", "rank", "top_facts", "topk"),
     ),
     "graph": ("KnownTriples", "Triples", "TypeConstraints", "Vocabulary"),
     "models": (

@@ -198,6 +198,13 @@ def check_limits(folder: Path, limits: dict[str, Any]) -> None:
         )
 
 
+def check_no_options(why: str, given: dict[str, Any]) -> None:
+    """Check that none of some options is given."""
+    for name, value in given.items():
+        if value:
+            raise ValueError(f"{name} {why}")
+
+
 def is_run(folder: Path) -> bool:
     """Return whether a folder holds a run, and no tables."""
     from kgfast.training import RunFolder

@@ -19,6 +19,7 @@ from kgfast.cli.common import (
     Which,
     app,
     check_limits,
+    check_no_options,
     errors_in_a_line,
     load,
     say,
@@ -56,14 +57,47 @@ def evaluate(
             help="Filter by the known triples of a folder of `kgfast known`, not by all splits.",
         ),
     ] = None,
+    types: Annotated[
+        str | None,
+        typer.Option(
+            metavar="train|FILE",
+            help="Rank among the entities that a relation has in training, or by a file of types.",
+        ),
+    ] = None,
+    classify: Annotated[
+        bool,
+        typer.Option(
+            "--classify",
+            help="Classify the triples of test and of test_negatives.txt in the data, by "
+            "thresholds that are chosen on valid.",
+        ),
+    ] = False,
     max_memory: Memory = None,
     partial: Partial = None,
     set: Set = None,
     trust: Trust = False,
     debug: Debug = False,
 ) -> None:
-    """Rank a split with a trained model, or with the tables in a folder."""
+    """Rank a split, or classify triples, with a trained model or with the tables in a folder."""
     with errors_in_a_line(debug):
+        if classify:
+            check_no_options(
+                "ranks, which --classify does not",
+                {
+                    "--split": split != Split.test,
+                    "--side": side,
+                    "--raw": raw,
+                    "--known": known,
+                    "--types": types,
+                    "--max-memory": max_memory,
+                    "--partial": partial,
+                },
+            )
+            loaded = load(run, checkpoint, data, set, trust=trust)
+            found = loaded.classify(_folder_of(loaded, data))
+            say(f"by the {_which(run, checkpoint, loaded)}")
+            say(repr(found.by_relation() if per_relation else found))
+            return
         from kgfast.graph import KnownTriples
         from kgfast.models.base import SIDES
 
@@ -74,6 +108,8 @@ def evaluate(
         loaded = load(run, checkpoint, data, set, as_table=in_blocks, trust=trust)
         if known is not None:
             given["known"] = KnownTriples.open(known)
+        if types is not None:
+            given["candidate_ids"] = loaded.type_constraints(types)
         if in_blocks:
             given["progress"] = sys.stdout.isatty()
         which, results = _which(run, checkpoint, loaded), _ranks(run, loaded, split, sides, given)
@@ -82,6 +118,13 @@ def evaluate(
             say("" if dim is None else f"dim {dim}", nl=dim is not None)
             shown = ranks.raw if raw else ranks
             say(repr(shown.by("relation") if per_relation else shown))
+
+
+def _folder_of(loaded: Any, data: Path | None) -> Path | None:
+    """Return the folder of the dataset that ``--data`` names."""
+    from kgfast.training.build import dataset_folder
+
+    return data if data is None or loaded.config is None else dataset_folder(loaded.config, data)
 
 
 def _which(run: Path, checkpoint: Which, loaded: Any) -> str:

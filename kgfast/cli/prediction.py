@@ -23,6 +23,7 @@ from kgfast.cli.common import (
     Which,
     app,
     check_limits,
+    check_no_options,
     check_out,
     errors_in_a_line,
     is_run,
@@ -113,7 +114,8 @@ def predict(
         if known and include_known:
             raise ValueError("give --known or --include-known, not both")
         if every:
-            _check_no_options(
+            check_no_options(
+                "goes with queries, not with --all",
                 {
                     "--dim": dim is not None,
                     "--index": index,
@@ -122,7 +124,7 @@ def predict(
                     "--exclude-anchor": exclude_anchor,
                     "--candidates": candidates,
                     "--types": types,
-                }
+                },
             )
         elif queries is None:
             _check_queries(head, relation, tail)
@@ -176,13 +178,6 @@ def _check_queries(head: Names, relation: Names, tail: Names) -> None:
         )
     if not relation:
         raise ValueError("give --relation, one for all or one for each")
-
-
-def _check_no_options(given: dict[str, Any]) -> None:
-    """Check that none of the options of queries is given."""
-    for name, value in given.items():
-        if value:
-            raise ValueError(f"{name} goes with queries, not with --all")
 
 
 def _asked(loaded: Any, given: dict[str, Any], queries: Path | None) -> Any:

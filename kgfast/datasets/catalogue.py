@@ -12,9 +12,9 @@ _OFFICIAL = (
     "2e440e0f9c687314d5ff67ead68ce985dc446e3a/data"
 )
 _CODEX = (
-    "https://raw.githubusercontent.com/tsafavi/codex/"
-    "3132e426c2a6b643b70bad679905a3a6270be440/data/triples"
+    "https://raw.githubusercontent.com/tsafavi/codex/3132e426c2a6b643b70bad679905a3a6270be440/data"
 )
+_CODEX_TYPES = {"entity2types.json": f"{_CODEX}/types/entity2types.json"}
 _WIKIDATA5M = (
     "https://huggingface.co/datasets/intfloat/wikidata5m/resolve/"
     "6b2b09672129e280c0c9da97ab58154e9d535e6b"
@@ -29,6 +29,12 @@ class Source:
     files: dict[str, str]  # names and checksums
     # Names in an archive, and in the folder.
     members: dict[str, str] = field(default_factory=dict)
+    # Addresses of the files that do not lie under `base`.
+    elsewhere: dict[str, str] = field(default_factory=dict)
+
+    def address(self, file: str) -> str:
+        """Return the address of a file."""
+        return self.elsewhere.get(file, f"{self.base}/{file}")
 
 
 SOURCES = {
@@ -83,28 +89,46 @@ SOURCES = {
         },
     ),
     "codex-s": Source(
-        f"{_CODEX}/codex-s",
+        f"{_CODEX}/triples/codex-s",
         {
             "train.txt": "64f93b7f314f3936a6f65739721429db3f6a7c8f5a1e1104ec3bb544f7434f59",
             "valid.txt": "3831c0e57daef03c3a18cdd1a72e370b496f696c5218883d35c7d2ab8a6a772c",
             "test.txt": "27127fcb34688c4778e88a39ef3c9b540807da846021e9d9685660ac1838aca1",
+            "valid_negatives.txt": (
+                "c1d84860d6ee786419f1f118d0e9479c6614283b3e267afc158734389036901f"
+            ),
+            "test_negatives.txt": (
+                "d3fb32c41f3be26d09484ace571965806f1ade0ca712551b0de684c283cdbb22"
+            ),
+            "entity2types.json": "9c3797961498fc312a6d62c798b250c3ad501578a8ac07c0829a2862c627a878",
         },
+        elsewhere=_CODEX_TYPES,
     ),
     "codex-m": Source(
-        f"{_CODEX}/codex-m",
+        f"{_CODEX}/triples/codex-m",
         {
             "train.txt": "d99c3437ab51690391a26d96976adf6e5494dba7ef6902e77000551bfa566556",
             "valid.txt": "11c323096367354940846b9ed940c5dabddc1d20a70474222babe7e7fd28b28d",
             "test.txt": "0575ce05e4ce915e395bb4f708e8df9547989dd4c8c71407cbfd78c19daffcf7",
+            "valid_negatives.txt": (
+                "454a4f66ae85495e6e7df0a9f591ed3b8b6efbbcca515414cb641a28625cbcb2"
+            ),
+            "test_negatives.txt": (
+                "7caaf71f7a85fbd915dce8199f5b1e1744ead58e0675549fcb01c60599944648"
+            ),
+            "entity2types.json": "9c3797961498fc312a6d62c798b250c3ad501578a8ac07c0829a2862c627a878",
         },
+        elsewhere=_CODEX_TYPES,
     ),
     "codex-l": Source(
-        f"{_CODEX}/codex-l",
+        f"{_CODEX}/triples/codex-l",
         {
             "train.txt": "be8735738ba4728430922c630f25bf01bcc9eaac",
             "valid.txt": "f0119a22dc663e8df4a942cde7404927935b0c42e5a8980f5fb48ac6886e416f",
             "test.txt": "2d8188d6f199fc548c8e5fb97336a7ffd079240fc84c0425ed9c29d39bfdab8d",
+            "entity2types.json": "9c3797961498fc312a6d62c798b250c3ad501578a8ac07c0829a2862c627a878",
         },
+        elsewhere=_CODEX_TYPES,
     ),
     "wikidata5m": Source(
         _WIKIDATA5M,

@@ -102,7 +102,7 @@ def _download(source: Source, folder: Path, progress: bool) -> None:
     try:
         for file, checksum in source.files.items():
             places = [f"{mirror}/{folder.name}/{file}" for mirror in mirrors]
-            _fetch([*places, f"{source.base}/{file}"], scratch / file, checksum, progress)
+            _fetch([*places, source.address(file)], scratch / file, checksum, progress)
             if source.members:
                 _unpack(scratch / file, source.members)
         files = sorted(path.name for path in scratch.iterdir())

@@ -27,14 +27,16 @@ from kgfast.datasets.labelled import with_labels
 from kgfast.datasets.lines import (
     Parts,
     id_name,
+    ids_of_names,
     name_id,
     numbered_names,
     read_ids,
+    read_names,
     read_vocabulary,
 )
 from kgfast.datasets.ntriples import read_ntriples
 from kgfast.datasets.parquet import read_parquet
-from kgfast.graph import Triples
+from kgfast.graph import Triples, VocabularyLike, names_of
 from kgfast.graph.stored.inputs import ORDERS
 from kgfast.text import shown
 
@@ -106,6 +108,60 @@ def load(
     train, valid, test = (Triples(hrt, entities=entities, relations=relations) for hrt in splits)
     name = root.resolve().name if name is None else name
     return Dataset(name, train, valid, test, entities, relations)
+
+
+def load_negatives(
+    root: str | os.PathLike[str], vocabulary: VocabularyLike
+) -> tuple[Triples, Triples]:
+    r"""Read the false triples of a dataset folder: ``valid_negatives.txt``, ``test_negatives.txt``.
+
+    CoDEx has such hard negatives (Safavi and Koutra 2020): plausible triples that people judged to
+    be false, for :func:`kgfast.classify`. A line is ``head<TAB>relation<TAB>tail``, of names.
+
+    Parameters
+    ----------
+    root
+        The folder; each file may be gzipped.
+    vocabulary : pair of Vocabulary, Dataset or Triples
+        The ids of the names.
+
+    Returns
+    -------
+    valid, test : Triples
+        With the labels of ``vocabulary``.
+
+    Raises
+    ------
+    FileNotFoundError
+        If one of the files is missing.
+    ValueError
+        If a line is malformed or has an unknown name: the message begins with `file:line`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from kgfast import Vocabulary
+    >>> people = Vocabulary(["ann", "bob"]), Vocabulary(["knows"])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for split in ("valid", "test"):
+    ...         _ = Path(folder, f"{split}_negatives.txt").write_text("bob\tknows\tbob\n")
+    ...     valid, test = load_negatives(folder, people)
+    >>> valid.hrt.tolist()
+    [[1, 0, 1]]
+    """
+    entities, relations = names_of(vocabulary)
+    if entities is None or relations is None:
+        raise TypeError("vocabulary must have names of entities and of relations")
+    folder, found = Folder(Path(root), checked_limit(None)), []
+    for split in ("valid", "test"):
+        file = folder.find(f"{split}_negatives.txt")
+        if file is None:
+            raise FileNotFoundError(
+                f"{root}: no {split}_negatives.txt[.gz], with false triples of the {split} split"
+            )
+        ids = ids_of_names(file, read_names(file), entities, relations)
+        found.append(Triples(ids, entities=entities, relations=relations))
+    return found[0], found[1]
 
 
 def _read_official(folder: Folder, _: str | None) -> Parts:

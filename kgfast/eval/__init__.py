@@ -1,6 +1,7 @@
 """Ranking, prediction and neighbours: ``rank()``, ``topk()``, ...; and what they return."""
 
 from kgfast.eval.batches import check_rankable, evaluating
+from kgfast.eval.classification import Classification, ClassMetrics, classify
 from kgfast.eval.comparison import compare
 from kgfast.eval.fact_search import top_facts
 from kgfast.eval.facts import Facts
@@ -14,6 +15,8 @@ from kgfast.eval.ranks import RANK_TYPES, GroupedRanks, Ranks, RankType
 
 __all__ = [
     "RANK_TYPES",
+    "ClassMetrics",
+    "Classification",
     "Facts",
     "GroupedRanks",
     "Index",
@@ -23,6 +26,7 @@ __all__ = [
     "RankType",
     "Ranks",
     "check_rankable",
+    "classify",
     "compare",
     "evaluating",
     "neighbours",

@@ -145,6 +145,77 @@ class TypeConstraints:
         return cls(sides[0], sides[1], vocabulary=names)
 
     @classmethod
+    def from_types(
+        cls,
+        triples: TriplesLike,
+        types: Iterable[tuple[Any, Any]],
+        *,
+        vocabulary: VocabularyLike | None = None,
+    ) -> "TypeConstraints":
+        """Return the entities of the types that each relation has in triples, usually train.
+
+        An entity is allowed on a side of a relation if the triples have it there, or have there
+        an entity with a type of its own.
+
+        Parameters
+        ----------
+        triples
+            As for :meth:`from_triples`.
+        types
+            Pairs (entity, type): an id or name, and any value that can be hashed, as a text. An
+            entity may have many types. Names that the vocabulary lacks are left out, so that one
+            list serves many graphs.
+        vocabulary
+            For names.
+
+        Raises
+        ------
+        TypeError
+            For names without a vocabulary.
+        ValueError
+            If no pair is of an entity of this graph.
+
+        Examples
+        --------
+        >>> types = [(0, "person"), (1, "person"), (2, "city"), (3, "city")]
+        >>> allowed = TypeConstraints.from_types([(0, 0, 2)], types)
+        >>> allowed.candidates(0, "head"), allowed.candidates(0, "tail")
+        (tensor([0, 1]), tensor([2, 3]))
+        """
+        seen = cls.from_triples(triples, vocabulary=vocabulary)
+        kinds: dict[Any, int] = {}
+        rows, columns, first = [], [], None
+        for entity, kind in types:
+            first = entity if first is None else first
+            if isinstance(entity, str):
+                if seen.names[0] is None:
+                    raise TypeError(f"types: {shown(entity)} is a name, which needs vocabulary=")
+                if entity not in seen.names[0]:
+                    continue
+                entity = seen.names[0][entity]
+            rows.append(entity)
+            columns.append(kinds.setdefault(kind, len(kinds)))
+        if not rows and first is not None:
+            raise ValueError(
+                f"types: none of them is of an entity of this graph: the first is {shown(first)}"
+            )
+        entities, of = (as_integers("types", it).cpu() for it in (rows, columns))
+        count = max(seen.num_entities, int(entities.max()) + 1 if len(entities) else 0)
+        sides = []
+        for side in _SIDES:
+            lists = []
+            for relation in range(seen.num_relations):
+                own = torch.zeros(count, dtype=torch.bool, device="cpu")
+                own[seen.candidates(relation, side)] = True
+                wanted = torch.zeros(len(kinds), dtype=torch.bool, device="cpu")
+                wanted[of[own[entities]]] = True
+                own[entities[wanted[of]]] = True
+                lists.append(own.nonzero()[:, 0])
+            none = torch.empty(0, dtype=torch.int64, device="cpu")
+            sides.append((np.cumsum([0, *map(len, lists)]), torch.cat([none, *lists])))
+        return cls(sides[0], sides[1], vocabulary=seen.names)
+
+    @classmethod
     def from_openke(
         cls, path: str | os.PathLike[str], *, vocabulary: VocabularyLike | None = None
     ) -> "TypeConstraints":

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -58,9 +59,15 @@ def load_dataset(config: Config, data: str | os.PathLike[str] | None = None) -> 
         If there is no dataset, or a file of it is malformed.
     """
     source = config.dataset
+    return datasets.load(dataset_folder(config, data), source.name, columns=source.columns)
+
+
+def dataset_folder(config: Config, data: str | os.PathLike[str] | None = None) -> Path:
+    """Return the folder of the dataset of a config, which lies in ``data`` or is ``data``."""
+    source = config.dataset
     if data is not None:
         source = source.model_copy(update={"root": os.fspath(data)})
-    return datasets.load(source.folder(), source.name, columns=source.columns)
+    return source.folder()
 
 
 def build_model(

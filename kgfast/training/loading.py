@@ -11,16 +11,17 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from kgfast.datasets import Dataset, with_labels
+from kgfast.datasets import Dataset, load_negatives, with_labels
 from kgfast.datasets import load as load_data
-from kgfast.eval import Ranks
+from kgfast.datasets.data_files import DataFile, numbered_lines
+from kgfast.eval import Classification, Ranks, classify
 from kgfast.eval.candidate_ids import check_constraints
-from kgfast.graph import KnownTriples, Names, TypeConstraints, Vocabulary
+from kgfast.graph import KnownTriples, Names, Triples, TypeConstraints, Vocabulary
 from kgfast.graph.ids import read_id
 from kgfast.losses import EntitiesFormula
 from kgfast.models import SIDES, Model, Side
 from kgfast.text import escaped, reading, shown
-from kgfast.training.build import build_model, device_of, load_dataset, ranks_of
+from kgfast.training.build import build_model, dataset_folder, device_of, load_dataset, ranks_of
 from kgfast.training.checkpoint.format import check_tensors, of_part
 from kgfast.training.checkpoint.run_folder import RunFolder
 from kgfast.training.checkpoint.run_graph import RunGraph
@@ -132,34 +133,86 @@ class LoadedRun:
         ----------
         source : "train" or path
             The heads and tails that each relation has in the training triples; or a file:
-            ``.json``, an object of relations, each with ``{"head": [...], "tail": [...]}`` of
-            names, or of ids where the run has no names; ``.txt``, OpenKE's ``type_constrain.txt``;
-            ``.safetensors``, of :meth:`kgfast.TypeConstraints.save`.
+
+            - ``.json``: an object of relations, each with ``{"head": [...], "tail": [...]}`` of
+              names, or of ids where the run has no names;
+            - ``.json``: an object of entities, each with a list of its types; ``.tsv``: lines
+              ``entity<TAB>type``. Both need the training triples
+              (:meth:`kgfast.TypeConstraints.from_types`);
+            - ``.txt``: OpenKE's ``type_constrain.txt``;
+            - ``.safetensors``: a file of :meth:`kgfast.TypeConstraints.save`.
 
         Raises
         ------
         FileNotFoundError
             If there is no such file.
         ValueError
-            If the run has no data for "train"; if a file is damaged, or of more entities or
+            If "train" or types of entities need the data of the run, which were not found; if a
+            file is damaged, or of more entities or
             relations, or of other names, than the run: the message begins with the file.
         """
         if source == "train":
-            if self.dataset is None:
-                raise ValueError("types: 'train' needs the data of the run, which were not found")
-            return TypeConstraints.from_triples(self.dataset.train)
+            return TypeConstraints.from_triples(self._train_for("'train'"))
         path, names = Path(source), self.vocabulary or (None, None)
         if not path.is_file():
             raise FileNotFoundError(f"types: {path}: no such file; 'train' takes those of training")
         with reading(path, "not the types of this model"):
             if path.suffix == ".json":
-                found = _constraints_of_json(path, names)
+                found = self._constraints_of_json(path, names)
+            elif path.suffix == ".tsv":
+                train = self._train_for(path)
+                found = TypeConstraints.from_types(train, _types_of_lines(path))
             elif path.suffix == ".txt":
                 found = TypeConstraints.from_openke(path, vocabulary=names)
             else:
                 found = TypeConstraints.load(path)
             check_constraints(found, self.model, names)
         return found
+
+    def _train_for(self, source: str | Path) -> Triples:
+        if self.dataset is None:
+            raise ValueError(f"types: {source} needs the data of the run, which were not found")
+        return self.dataset.train
+
+    def _constraints_of_json(self, path: Path, names: Names) -> TypeConstraints:
+        """Read relations with their heads and tails, or entities with their types."""
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(found, dict):
+            raise ValueError(f"{path}: must hold an object of relations; got {shown(found)}")
+        lists = [it for it in found.values() if isinstance(it, list)]
+        if lists and all(isinstance(kind, str) for kinds in lists for kind in kinds):
+            pairs = [(name, kind) for name, kinds in found.items() for kind in kinds]
+            return TypeConstraints.from_types(self._train_for(path), pairs)
+        if names[1] is None:  # keys are ids
+            found = {read_id(key): sides for key, sides in found.items()}
+        return TypeConstraints.from_mapping(found, vocabulary=names)
+
+    def classify(self, folder: str | os.PathLike[str] | None = None) -> Classification:
+        """Classify the test triples and as many false ones (:func:`kgfast.classify`).
+
+        Parameters
+        ----------
+        folder
+            The folder of ``valid_negatives.txt`` and ``test_negatives.txt``
+            (:func:`kgfast.datasets.load_negatives`); by default that of the dataset.
+
+        Raises
+        ------
+        FileNotFoundError
+            If a file of negatives is missing.
+        ValueError
+            If the run was loaded without its data, or a file is malformed.
+        """
+        if self.dataset is None:
+            raise ValueError("classify: needs the data of the run, which were not found")
+        if folder is None:
+            if self.config is None:
+                raise ValueError("classify: name the folder of the false triples")
+            folder = dataset_folder(self.config)
+        valid, test = load_negatives(folder, self.dataset)
+        return classify(
+            self.model, valid=(self.dataset.valid, valid), test=(self.dataset.test, test)
+        )
 
     def __repr__(self) -> str:
         data = (
@@ -168,14 +221,15 @@ class LoadedRun:
         return f"LoadedRun of {self.model!r}, {data}"
 
 
-def _constraints_of_json(path: Path, names: Names) -> TypeConstraints:
-    """Read relations and their heads and tails; keys are ids where relations have no names."""
-    found = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(found, dict):
-        raise ValueError(f"{path}: must hold an object of relations; got {shown(found)}")
-    if names[1] is None:
-        found = {read_id(key): sides for key, sides in found.items()}
-    return TypeConstraints.from_mapping(found, vocabulary=names)
+def _types_of_lines(path: Path) -> list[tuple[str, str]]:
+    """Read lines ``entity<TAB>type``."""
+    file, found = DataFile(path), []
+    for number, line in numbered_lines(file.text()):
+        entity, *kind = line.split("\t")
+        if not entity or len(kind) != 1 or not kind[0]:
+            raise file.bad_line(number, "expected an entity, a tab and its type", line)
+        found.append((entity, kind[0]))
+    return found
 
 
 def load_run(

@@ -156,3 +156,26 @@ def test_lists_that_are_refused():
         TypeConstraints(good, good, vocabulary=(None, Vocabulary(["r", "s"])))
     with pytest.raises(ValueError, match="side must be"):
         TypeConstraints(good, good).lists("relation")
+
+
+def test_types_of_entities():
+    names = Vocabulary(list("abcde")), Vocabulary(["r", "s"])
+    train = Triples([(0, 0, 2), (3, 1, 4)], entities=names[0], relations=names[1])
+    types = [("a", "person"), ("b", "person"), ("b", "city"), ("c", "city"), ("other", "city")]
+    allowed = TypeConstraints.from_types(train, types)
+    # d and e have no type: they are allowed where the triples have them.
+    assert listed(allowed) == [([0, 1], [1, 2]), ([3], [4])]
+    assert allowed.names == names
+    by_id = [(0, 1), (1, 1), (1, 2), (2, 2)]
+    assert listed(TypeConstraints.from_types(train.hrt, by_id)) == listed(allowed)
+    nothing = TypeConstraints.from_types(train, [])
+    assert nothing == TypeConstraints.from_triples(train)
+
+
+def test_types_of_no_entity_of_the_graph():
+    names = Vocabulary(["a", "b"]), Vocabulary(["r"])
+    train = Triples([(0, 0, 1)], entities=names[0], relations=names[1])
+    with pytest.raises(ValueError, match=r"none of them is of an entity.*'Q5'"):
+        TypeConstraints.from_types(train, [("Q5", "person")])
+    with pytest.raises(TypeError, match="'a' is a name, which needs vocabulary="):
+        TypeConstraints.from_types([(0, 0, 1)], [("a", "person")])

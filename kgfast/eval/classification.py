@@ -1,0 +1,255 @@
+"""classify(): triple classification, by thresholds that are chosen on validation triples."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from kgfast.eval.batches import check_names
+from kgfast.eval.prediction import topk
+from kgfast.graph import TriplesLike, Vocabulary, VocabularyLike
+from kgfast.graph.named import with_names
+from kgfast.graph.triples import as_triples_tensor
+from kgfast.models import BlockScorer, RankableModel
+from kgfast.text import html_table, text_table
+
+Examples = tuple[TriplesLike, TriplesLike]
+
+
+class ClassMetrics(NamedTuple):
+    """Quality of the classes of some triples.
+
+    Attributes
+    ----------
+    triples : int
+        True and false triples together.
+    accuracy : float
+        Share of triples whose class is right; NaN without triples.
+    precision, recall, f1 : float
+        Of the class of true triples; 0 where no triple is predicted to be true.
+    """
+
+    triples: int
+    accuracy: float
+    precision: float
+    recall: float
+    f1: float
+
+
+class ClassTable(dict[str | int, ClassMetrics]):
+    """Qualities by a name or an id; prints as a table."""
+
+    def _cells(self) -> tuple[list[str], list[tuple[str, list[str]]]]:
+        return list(ClassMetrics._fields), [
+            (str(name), [f"{row.triples:,}", *(f"{value:.4f}" for value in row[1:])])
+            for name, row in self.items()
+        ]
+
+    def __repr__(self) -> str:
+        return text_table(*self._cells()) if self else "No test triples"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Classification:
+    """Classes of test triples, with the thresholds that decided them; prints as a table.
+
+    Attributes
+    ----------
+    thresholds : Tensor
+        float64 ``[R]``: a triple of relation r is predicted to be true from this score on. NaN for
+        relations without validation triples, which ``shared_threshold`` decides.
+    shared_threshold : float
+        The threshold of all validation triples together.
+    valid, test : ClassMetrics
+        Quality on the validation and on the test triples.
+    relations : Tensor
+        int64 ``[T]``, the relations of the test triples: true ones first, then false ones.
+    scores : Tensor
+        ``[T]``, their scores.
+    is_true, predicted : Tensor
+        bool ``[T]``, their classes and the predicted ones.
+    relation_names : Vocabulary, optional
+        The names of relations.
+    """
+
+    thresholds: Tensor
+    shared_threshold: float
+    valid: ClassMetrics
+    test: ClassMetrics
+    relations: Tensor
+    scores: Tensor
+    is_true: Tensor
+    predicted: Tensor
+    relation_names: Vocabulary | None = None
+
+    def by_relation(self) -> ClassTable:
+        """Return the quality of each relation that has test triples, by its name or id."""
+        names, found = self.relation_names, ClassTable()
+        for relation in self.relations.unique().tolist():
+            own = self.relations == relation
+            name = relation if names is None else names.name(relation)
+            found[name] = _metrics(self.is_true[own], self.predicted[own])
+        return found
+
+    def _table(self) -> ClassTable:
+        return ClassTable(valid=self.valid, test=self.test)
+
+    def _title(self) -> str:
+        own = int((~self.thresholds.isnan()).sum())
+        return f"Classification by a threshold for each of {own:,} relations"
+
+    def __repr__(self) -> str:
+        return f"{self._title()}\n{self._table()!r}"
+
+    def _repr_html_(self) -> str:
+        return html_table(self._title(), *self._table()._cells())
+
+
+def classify(
+    model: RankableModel | BlockScorer,
+    *,
+    valid: Examples,
+    test: Examples,
+    dims: int | None = None,
+    vocabulary: VocabularyLike | None = None,
+) -> Classification:
+    """Classify test triples as true or false, by thresholds that are chosen on validation triples.
+
+    A triple is predicted to be true if its score is at least the threshold of its relation. The
+    threshold is the score of a validation triple: the one with the highest accuracy on the
+    validation triples of the relation, and the lowest of equally good ones (Socher et al. 2013;
+    Safavi and Koutra 2020). One threshold of all validation triples decides relations that have
+    none. Scores are those of tails, as :func:`kgfast.topk` returns
+    them.
+
+    Parameters
+    ----------
+    model : Model
+        As :func:`kgfast.rank` takes it.
+    valid, test : pair
+        True triples and false ones, each as :func:`kgfast.rank` takes triples.
+    dims : int, optional
+        Crop width, for croppable embeddings.
+    vocabulary : pair of Vocabulary, Dataset or Triples, optional
+        The ids of names in rows.
+
+    Returns
+    -------
+    Classification
+
+    Raises
+    ------
+    TypeError
+        If ``valid`` or ``test`` is no pair, or holds names without ``vocabulary``.
+    ValueError
+        If ``valid`` lacks true or false triples; for ids out of range: names argument and row.
+
+    Examples
+    --------
+    >>> from kgfast import TransE
+    >>> model = TransE(torch.tensor([[0.0], [1.0], [3.0]]), torch.tensor([[1.0]]))
+    >>> found = classify(
+    ...     model, valid=([(0, 0, 1)], [(0, 0, 2)]), test=([(0, 0, 1)], [(1, 0, 2), (2, 0, 0)]))
+    >>> found.test.accuracy, found.predicted.tolist()
+    (1.0, [True, False, False])
+    """
+    names, columns = None, {}
+    for argument, pair in (("valid", valid), ("test", test)):
+        parts, own = _checked(model, argument, pair, vocabulary)
+        names = own or names
+        columns[argument] = _scored(model, parts, dims)
+    thresholds, shared = _thresholds(*columns["valid"], model.num_relations)
+    chosen = thresholds.nan_to_num(nan=shared)
+    metrics, predicted = {}, {}
+    for argument, (relations, scores, is_true) in columns.items():
+        predicted[argument] = scores.double() >= chosen[relations]
+        metrics[argument] = _metrics(is_true, predicted[argument])
+    return Classification(
+        thresholds,
+        shared,
+        metrics["valid"],
+        metrics["test"],
+        *columns["test"],
+        predicted["test"],
+        names,
+    )
+
+
+def _checked(
+    model: RankableModel | BlockScorer,
+    argument: str,
+    pair: Examples,
+    vocabulary: VocabularyLike | None,
+) -> tuple[list[Tensor], Vocabulary | None]:
+    """Return true and false triples, int64 ``[T, 3]`` each, and the names of relations."""
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise TypeError(
+            f"{argument} must be a pair, of true triples and of false ones; got "
+            f"{type(pair).__name__}"
+        )
+    parts, names = [], None
+    for kind, triples in zip(("true", "false"), pair, strict=True):
+        try:
+            ids, own = with_names(triples, vocabulary)
+            check_names(own, model)
+            parts.append(
+                as_triples_tensor(
+                    ids, num_entities=model.num_entities, num_relations=model.num_relations
+                )
+            )
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{argument}, {kind} triples: {error}") from None
+        names = own[1] or names
+        if argument == "valid" and not len(parts[-1]):
+            raise ValueError(f"valid: there are no {kind} triples to choose thresholds on")
+    return parts, names
+
+
+def _scored(
+    model: RankableModel | BlockScorer, parts: list[Tensor], dims: int | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return relations, scores and classes of true and false triples, on the CPU."""
+    hrt = torch.cat(parts)
+    is_true = torch.arange(len(hrt), dtype=torch.int64, device="cpu") < len(parts[0])
+    if not len(hrt):
+        return hrt[:, 1].cpu(), torch.empty(0, dtype=torch.float32, device="cpu"), is_true
+    heads, relations, tails = hrt.T
+    found = topk(
+        model, heads=heads, relations=relations, k=1, candidate_ids=tails[:, None], dims=dims
+    )
+    return relations.cpu(), found.scores[:, 0].cpu(), is_true
+
+
+def _thresholds(
+    relations: Tensor, scores: Tensor, is_true: Tensor, num_relations: int
+) -> tuple[Tensor, float]:
+    """Return the best threshold of each relation, NaN without triples; and that of all."""
+    thresholds = torch.full((num_relations,), torch.nan, dtype=torch.float64, device="cpu")
+    for relation in relations.unique().tolist():
+        own = relations == relation
+        thresholds[relation] = _best_threshold(scores[own], is_true[own])
+    return thresholds, _best_threshold(scores, is_true)
+
+
+def _best_threshold(scores: Tensor, is_true: Tensor) -> float:
+    """Return the score that separates best: the lowest one of the highest accuracy."""
+    values, places = scores.double().unique(return_inverse=True)  # ascending
+    right = torch.zeros(len(values), dtype=torch.int64, device="cpu")
+    # What a triple adds to the number of right classes while the threshold is at most its score.
+    right.index_add_(0, places, torch.where(is_true, 1, -1))
+    counts = right.flip(0).cumsum(0).flip(0)
+    return float(values[counts == counts.max()][0])
+
+
+def _metrics(is_true: Tensor, predicted: Tensor) -> ClassMetrics:
+    count = len(is_true)
+    hits = int((is_true & predicted).sum())
+    found, wanted = int(predicted.sum()), int(is_true.sum())
+    return ClassMetrics(
+        count,
+        float((is_true == predicted).double().mean()),
+        hits / found if found else 0.0,
+        hits / wanted if wanted else 0.0,
+        2 * hits / (found + wanted) if found + wanted else 0.0,
+    )

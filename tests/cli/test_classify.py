@@ -1,0 +1,78 @@
+"""``kgfast evaluate --classify`` and ``--types``, on a small run."""
+
+import json
+
+import pytest
+
+import kgfast
+from support.commands import error_of, run
+from support.small_runs import write_ring
+
+NEGATIVES = [("e0", "next", "e5"), ("e3", "previous", "e9"), ("e4", "next", "e2")]
+
+
+@pytest.fixture
+def data(tmp_path):
+    folder = write_ring(tmp_path / "ring")
+    text = "".join("\t".join(row) + "\r\n" for row in NEGATIVES)
+    for split in ("valid", "test"):
+        (folder / f"{split}_negatives.txt").write_text(text)
+    return folder
+
+
+def test_as_in_python(trained, data):
+    loaded = kgfast.load_run(trained, data)
+    found = loaded.classify(data)
+    assert found.test.triples == len(loaded.dataset.test) + len(NEGATIVES)
+    for folder in (data, data.parent):  # the dataset, or the folder that holds it
+        result = run("evaluate", trained, "--classify", "--data", folder)
+        assert result.exit_code == 0, result.stderr
+        assert result.stdout.partition("\n")[2].strip() == repr(found)
+    result = run("evaluate", trained, "--classify", "--data", data, "--per-relation")
+    assert result.stdout.partition("\n")[2].rstrip() == repr(found.by_relation())
+
+
+def test_the_data_of_the_config(trained, root, data):
+    """Without ``--data``, negatives are looked for where the config has its data."""
+    assert "no valid_negatives.txt" in error_of("evaluate", trained, "--classify")
+    result = run("evaluate", trained, "--classify", "--set", f"dataset.root={data.parent}")
+    assert result.exit_code == 0, result.stderr
+
+
+def test_what_does_not_go_together(trained, data):
+    line = error_of("evaluate", trained, "--classify", "--data", data, "--raw")
+    assert "--raw ranks, which --classify does not" in line
+
+
+def test_a_bad_line_is_named(trained, data):
+    (data / "test_negatives.txt").write_text("e0\tnext\te5\ne0\tnext\tnobody\n")
+    line = error_of("evaluate", trained, "--classify", "--data", data)
+    assert "test_negatives.txt:2: " in line
+    assert "'nobody'" in line
+
+
+@pytest.mark.parametrize("suffix", [".tsv", ".json"])
+def test_ranks_among_entities_of_a_type(trained, tmp_path, suffix):
+    types = {f"e{i}": ["even" if i % 2 == 0 else "odd"] for i in range(5)} | {"stranger": ["odd"]}
+    path = tmp_path / f"types{suffix}"
+    path.write_text(
+        json.dumps(types)
+        if suffix == ".json"
+        else "".join(f"{name}\t{kind}\n" for name, (kind,) in types.items())
+    )
+    loaded = kgfast.load_run(trained)
+    allowed = loaded.type_constraints(path)
+    rows = [(name, kind) for name, (kind,) in types.items()]
+    assert allowed == kgfast.TypeConstraints.from_types(loaded.dataset.train, rows)
+    expected = loaded.ranks(candidate_ids=allowed)
+    result = run("evaluate", trained, "--types", path)
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.partition("\n")[2].strip() == repr(expected)
+
+
+def test_types_without_a_tab(trained, tmp_path):
+    path = tmp_path / "types.tsv"
+    path.write_text("e0\teven\ne1 odd\n")
+    assert "types.tsv:2: expected an entity, a tab and its type" in error_of(
+        "evaluate", trained, "--types", path
+    )
