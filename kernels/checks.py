@@ -8,9 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from enum import Enum
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Values(Enum):
@@ -24,6 +27,16 @@ class Values(Enum):
 _VALUES: ContextVar[Values] = ContextVar("kgfast_values", default=Values.CHECKED)
 
 
+def decided_once(function: F) -> F:
+    """Let ``torch.compile`` call a function as it traces, and keep what the function returned.
+
+    This is ``torch.compiler.assume_constant_result``, which imports the compiler to say so.
+    """
+    function.__dict__["_dynamo_marked_constant"] = True
+    return function
+
+
+@decided_once
 def checks_values() -> bool:
     """Return whether values are checked here: not within :func:`without_values`."""
     return _VALUES.get() is Values.CHECKED
@@ -67,7 +80,12 @@ def check_finite(name: str, values: Tensor, rows: Tensor | None = None) -> None:
 
 def inside_of(ids: Tensor, count: int) -> Tensor:
     """Force ids to be rows of a table of ``count``, unless they are trusted to be."""
-    return ids if _VALUES.get() is Values.TRUSTED else ids.clamp(0, max(0, count - 1))
+    return ids if _trusts_ids() else ids.clamp(0, max(0, count - 1))
+
+
+@decided_once
+def _trusts_ids() -> bool:
+    return _VALUES.get() is Values.TRUSTED
 
 
 def rising_of(indptr: Tensor, nnz: int) -> tuple[Tensor, Tensor]:

@@ -76,7 +76,7 @@ def constant(
     value: float, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
 ) -> Tensor:
     """Return a tensor filled with ``value``, which is only to be read."""
-    spares = _in_use.get()
+    spares = None if torch.compiler.is_compiling() else _in_use.get()
     if spares is None:
         return torch.full(shape, value, dtype=dtype, device=device)
     return spares.constant(value, shape, dtype, device)

@@ -4,17 +4,14 @@ import csv
 import json
 import os
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 import numpy as np
 
-from kgfast.text import shown
 from kgfast.whole_files import write_whole
 
 if TYPE_CHECKING:
@@ -25,8 +22,6 @@ EXTRA = '"kgfast[data]"'  # what pip installs for all formats of data
 _SUFFIXES = ".csv", ".tsv", ".jsonl", ".parquet"
 # Spreadsheets compute what begins so, wide signs too, after whatever they do not show.
 _FORMULA = re.compile(r"[\s\0-\x1f]*[=+@\uff1d\uff0b\uff20\uff0d-]")
-# Of characters that N-Triples has between < and >. A scheme alone, as in CHEBI:15377, is a prefix.
-_IRI = re.compile(r"(?:[a-z][a-z0-9+.-]*://|urn:)[^\0- <>\"{}|^`\\\ud800-\udfff]+", re.IGNORECASE)
 
 
 def needed(package: str, what: str, install: str = "") -> Any:
@@ -55,85 +50,8 @@ def write_parquet(frame: "DataFrame", path: str | os.PathLike[str], what: str) -
     return write_whole(path, lambda beside: frame.to_parquet(beside, engine="pyarrow"))
 
 
-class Written(ABC):
-    """Result with columns, which it writes to files."""
-
-    @abstractmethod
-    def columns(self, vocabulary: Any = None) -> Columns:
-        """Return its columns, with the names of ``vocabulary`` or its own."""
-
-    def to_csv(self, path: str | os.PathLike[str], *, safe_cells: bool = False) -> Path:
-        """Write the columns of :meth:`to_frame` as CSV, or TSV by its suffix; needs no pandas.
-
-        Parameters
-        ----------
-        path
-        safe_cells : bool
-            For spreadsheets, which compute cells that begin with ``=``, ``+``, ``-`` or ``@``: a
-            ``'`` goes before such names, and all text is quoted. Programs that read the file want
-            names as they are.
-        """
-        return write_columns(self.columns(), path, safe_cells=safe_cells)
-
-    def to_parquet(self, path: str | os.PathLike[str]) -> Path:
-        """Write the columns of :meth:`to_frame` as Parquet.
-
-        Raises
-        ------
-        ImportError
-            If pyarrow is not installed.
-        """
-        return write_columns(self.columns(), path)
-
-
-class WrittenTriples(Written):
-    """Result with columns ``head``, ``relation`` and ``tail``."""
-
-    def to_ntriples(self, path: str | os.PathLike[str], *, base: str | None = None) -> Path:
-        """Write the triples as N-Triples, in their order, without scores; whole or not at all.
-
-        Parameters
-        ----------
-        path
-        base : str, optional
-            Put before names that are no IRIs, such as ``"http://example.org/"``; these names are
-            percent-encoded. Names that begin with ``scheme://`` or ``urn:``, and have no character
-            that an IRI must not have, are written as they are.
-
-        Raises
-        ------
-        ValueError
-            For triples without names, a ``base`` that is no IRI, and a name that needs one.
-        """
-        if base is not None and (not isinstance(base, str) or not _IRI.fullmatch(base)):
-            raise ValueError(f"base must be an IRI, as http://example.org/ is; got {shown(base)}")
-        columns = self.columns()
-        rows = list(zip(*(columns[it] for it in ("head", "relation", "tail")), strict=True))
-        iris: dict[str, str] = {}
-        for row, triple in enumerate(rows):
-            for name in triple:
-                if name not in iris:
-                    iris[name] = _iri(name, base, row)
-        lines = (" ".join(f"<{iris[name]}>" for name in triple) + " .\n" for triple in rows)
-        return write_whole(path, lambda beside: _write_lines(lines, beside))
-
-
-def _iri(name: Any, base: str | None, row: int) -> str:
-    if not isinstance(name, str):
-        raise ValueError(
-            "N-Triples need names of entities and of relations: .named(vocabulary) gives them"
-        )
-    if _IRI.fullmatch(name):
-        return name
-    if base is None:
-        raise ValueError(
-            f"row {row}: {shown(name)} is no IRI (scheme://... or urn:...); base= goes before such "
-            f'names, as base="http://example.org/" does'
-        )
-    return base + quote(name, safe="", errors="surrogatepass")
-
-
-def _write_lines(lines: Iterable[str], path: Path) -> None:
+def write_lines(lines: Iterable[str], path: Path) -> None:
+    """Write lines as UTF-8, whatever the encoding of the machine."""
     with path.open("w", newline="", encoding="utf-8") as file:
         file.writelines(lines)
 
@@ -144,7 +62,7 @@ def write_columns(
     """Write columns of one length as ``.csv``, ``.tsv``, ``.jsonl`` or ``.parquet``.
 
     Names with a tab are quoted in ``.tsv``; ``.jsonl`` holds an object a line. ``safe_cells``: see
-    :meth:`Written.to_csv`.
+    :meth:`kgfast.Facts.to_csv`.
 
     Examples
     --------
@@ -195,7 +113,7 @@ def _safe(row: Sequence[Any]) -> list[Any]:
 
 
 def _write_json(columns: Columns, path: Path) -> None:
-    _write_lines((json.dumps(row, ensure_ascii=False) + "\n" for row in rows_of(columns)), path)
+    write_lines((json.dumps(row, ensure_ascii=False) + "\n" for row in rows_of(columns)), path)
 
 
 def rows_of(columns: Columns) -> Iterator[dict[str, Any]]:

@@ -1,5 +1,8 @@
 """Tables for other programs: what they need and say, and files that are whole or not there."""
 
+import csv
+import io
+import json
 import sys
 
 import pytest
@@ -80,6 +83,27 @@ def test_what_answers_lack_is_named(monkeypatch, name):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ImportError, match=rf"{name}.to_frame\(\) needs pandas: pip install pandas"):
         found.to_frame()
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl", "parquet"])
+def test_names_beyond_ascii_are_written_as_they_are(tmp_path, suffix):
+    """In UTF-8 and without escapes, whatever the encoding of this machine."""
+    model, names = TransE(torch.zeros(2, 2), torch.zeros(1, 2)), ("Łódź \U0001f409", "日本\u2028")
+    found = topk(model, heads=0, relations=0, k=2).named((names, ["está en"]))
+    pd = pytest.importorskip("pandas")
+    path = (found.to_parquet if suffix == "parquet" else found.to_csv)(tmp_path / f"a.{suffix}")
+    raw = path.read_bytes()
+    if suffix == "jsonl":
+        rows = [json.loads(line) for line in raw.splitlines()]
+        assert b"\\u" not in raw
+    elif suffix == "parquet":
+        rows = pd.read_parquet(path).to_dict("records")
+    else:
+        text = io.StringIO(raw.decode("utf-8"), newline="")
+        rows = list(csv.DictReader(text, delimiter="," if suffix == "csv" else "\t"))
+    assert [(row["head"], row["relation"], row["tail"]) for row in rows] == [
+        (names[0], "está en", name) for name in names
+    ]
 
 
 def test_a_package_that_lacks_something_itself_is_not_said_to_be_missing(monkeypatch, tmp_path):

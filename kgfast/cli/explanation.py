@@ -65,6 +65,10 @@ def explain(
     minutes: Annotated[
         float | None, typer.Option(help="Stop in that time, and say what was seen until then.")
     ] = None,
+    restart: Annotated[
+        Path | None,
+        typer.Option(help="A file with the state, where the same command goes on after a stop."),
+    ] = None,
     as_json: AsJson = False,
     out: Out = None,
     safe_cells: SafeCells = False,
@@ -107,6 +111,7 @@ def explain(
             side=side.value,
             k=top,
             minutes=minutes,
+            restart=restart,
             device=device,
             trust=trust,
             progress=sys.stdout.isatty() and not as_json,

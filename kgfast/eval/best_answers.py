@@ -2,19 +2,16 @@
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from kgfast.eval.metric_tables import texts
-from kgfast.frames import Written, needed
+from kgfast.eval.written import Written
 from kgfast.graph import Vocabulary, VocabularyLike, named_columns, names_of
 from kgfast.graph.named import Names
 from kgfast.text import WIDTH, html_table
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 _SHOWN, _SHOWN_IN_HTML = 5, 10  # queries, and answers of each, in a repr
 _NAME = 17  # columns of a name in a repr: so a query and an answer fit a line
@@ -79,26 +76,6 @@ class BestAnswers(Written):
         found = self._of(lambda values: values)
         found._vocabularies = names_of(vocabulary)
         return found
-
-    def to_frame(self, vocabulary: VocabularyLike | None = None) -> "DataFrame":
-        """Return one row per query and answer, best first, as a pandas DataFrame.
-
-        Parameters
-        ----------
-        vocabulary : pair of Vocabulary or lists of names, Dataset or Triples, optional
-            Names of entities and relations, instead of ids; those of :meth:`named` by default.
-
-        Raises
-        ------
-        ImportError
-            If pandas is not installed.
-        """
-        pd = needed("pandas", f"{type(self).__name__}.to_frame()")
-        columns = self.columns(vocabulary)
-        query = columns.pop("query")
-        index = pd.Index(query, name="query", dtype="int64")
-        frame: DataFrame = pd.DataFrame(columns, index=index)
-        return frame
 
     def columns(self, vocabulary: VocabularyLike | None = None) -> dict[str, Any]:
         """Return columns of all answers: query, ids or names, place from 1 on, score, labels."""

@@ -1,16 +1,13 @@
 """The result of top_facts(): the best new facts, and their scores."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
 from kgfast.eval.metric_tables import texts
-from kgfast.frames import WrittenTriples, needed
+from kgfast.eval.written import WrittenTriples
 from kgfast.graph import VocabularyLike, named_columns, names_of
 from kgfast.text import html_table
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 _SHOWN, _SHOWN_IN_HTML = 10, 20
 _NAME = 20  # columns of a name in a repr
@@ -56,23 +53,6 @@ class Facts(WrittenTriples):
             Names of entities and relations; each may be None.
         """
         return Facts(self.triples, self.scores, vocabulary=vocabulary)
-
-    def to_frame(self, vocabulary: VocabularyLike | None = None) -> "DataFrame":
-        """Return one row per fact, best first, as a pandas DataFrame.
-
-        Parameters
-        ----------
-        vocabulary : pair of Vocabulary or lists of names, Dataset or Triples, optional
-            Names of entities and relations, instead of ids; those of :meth:`named` by default.
-
-        Raises
-        ------
-        ImportError
-            If pandas is not installed.
-        """
-        pd = needed("pandas", "Facts.to_frame()")
-        frame: DataFrame = pd.DataFrame(self.columns(vocabulary))
-        return frame
 
     def columns(self, vocabulary: VocabularyLike | None = None) -> dict[str, Any]:
         """Return ``head``, ``relation``, ``tail``, by name where there are names, and ``score``.

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from kgfast.eval.best_answers import BestAnswers
 from kgfast.eval.metric_tables import texts
-from kgfast.frames import WrittenTriples
+from kgfast.eval.written import WrittenTriples
 from kgfast.graph import Vocabulary, VocabularyLike, names_of
 
 

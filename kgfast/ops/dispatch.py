@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kgfast.kernels.backend import Backend
+from kgfast.kernels.checks import decided_once
 from kgfast.kernels.cpu import threads
 
 if TYPE_CHECKING:  # each module is held to the protocol
@@ -123,6 +124,7 @@ def backend_for(device: torch.device) -> str:
     return name
 
 
+@decided_once
 def waits_for(device: torch.device) -> bool:
     """Return whether the host waits for a device that has to tell it a number, such as a count."""
     return device.type != "cpu" or get_backend(find_backend(device)[0]).defers_checks

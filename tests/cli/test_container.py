@@ -110,7 +110,7 @@ def test_the_image_is_built_and_answers(trained):
     tool = program()
     subprocess.run([tool, "build", "-t", "kgfast-test", str(ROOT)], check=True)
     trained.chmod(0o755)
-    command = [tool, "run", "--rm", "-d", "-p", "127.0.0.1:0:8000", "-v", f"{trained}:/model:ro"]
+    command = [tool, "run", "--rm", "-d", "-p", "127.0.0.1::8000", "-v", f"{trained}:/model:ro"]
     made = subprocess.run([*command, "kgfast-test"], check=True, capture_output=True, text=True)
     name = made.stdout.strip()
     try:

@@ -95,6 +95,21 @@ def test_what_was_not_seen_in_time_is_said(trained, monkeypatch, words, stream):
     assert "were seen" not in explained(trained, "--minutes", 60).output
 
 
+def test_a_command_that_ran_out_of_time_goes_on(trained, monkeypatch, tmp_path):
+    monkeypatch.setattr(tracing, "_EXAMPLES", 50)
+    state, expected = tmp_path / "state", explained(trained, "--json").stdout
+    seen = []
+    while not seen or state.exists():
+        result = explained(trained, "--json", "--minutes", 1e-6, "--restart", state)
+        assert result.exit_code == 0, result.stderr
+        seen.append(result.stderr.partition(" of ")[0])
+    assert seen == ["50", "90", "140", ""]
+    assert result.stdout == expected
+    explained(trained, "--minutes", 1e-6, "--restart", state)
+    other = explained(trained, "--top", 3, "--restart", state)
+    assert (other.exit_code, "is the state of another call" in other.stderr) == (2, True)
+
+
 def test_a_table_cuts_the_triples_of_a_query(capsys):
     rows = [("proponent", 2.0)] * 3 + [("proponent", 1.0)] + [("opponent", 1.0)] * 2
     columns = {"kind": [it[0] for it in rows], "of_query": [it[1] for it in rows]}

@@ -13,6 +13,8 @@ from kgfast.ops.checks import safe_ids
 N, D, B = 7, 4, 3
 PAST = torch.tensor([[0, 6, 10**15], [1, -(10**15), 2], [3, 7, -1]])  # ids of rows, and others
 FORCED = PAST.clamp(0, N - 1)
+TRIPLES = torch.tensor([[0, 0, 1], [3, 1, 6], [2, 0, 2]])
+NEGATIVES = torch.tensor([[4, 5], [0, 1], [6, 3]])
 
 
 @pytest.fixture
@@ -197,3 +199,28 @@ def test_a_compiled_function_obeys_the_block_that_it_is_called_in(rows) -> None:
         assert torch.equal(compiled(*rows, PAST), compiled(*rows, FORCED))
     with pytest.raises(ValueError, match=r"index\[0, 2\] must be in"):
         compiled(*rows, PAST)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("loss", "given"),
+    [
+        (losses.nssa, (TRIPLES, NEGATIVES)),
+        (losses.nssa, (TRIPLES, NEGATIVES[0])),
+        (losses.margin, (TRIPLES, NEGATIVES)),
+        (losses.bce, (TRIPLES,)),
+        (losses.cross_entropy, (TRIPLES,)),
+    ],
+    ids=["nssa", "nssa of a pool", "margin", "bce", "cross entropy"],
+)
+@pytest.mark.parametrize("model", [kgfast.RotatE, kgfast.ComplEx])
+def test_the_loss_of_a_model_is_one_graph(model, loss, given) -> None:
+    own = model.init(N, 2, D, seed=0)
+    torch.compiler.reset()
+    compiled = torch.compile(lambda *given: loss(own, *given), backend="aot_eager", fullgraph=True)
+    with kgfast.unchecked():
+        found, expected = (
+            [result.detach(), *torch.autograd.grad(result, own.parameters())]
+            for result in (compiled(*given), loss(own, *given))
+        )
+    same(found, expected)
