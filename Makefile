@@ -8,7 +8,7 @@ SOURCES := pyproject.toml setup.py constraints.txt $(wildcard kernels/cpu/csrc/*
 # The suite starts processes by the hundred: each would compile what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install demo test test-all wheel sdist docs arm64 fuzz sanitize journeys lint bench bench-data bench-scale gpu clean
+.PHONY: install demo test test-all wheel check-wheel sdist docs arm64 fuzz sanitize journeys lint bench bench-data bench-scale gpu clean
 
 install: $(VENV)/.complete
 
@@ -42,6 +42,10 @@ test-all: $(VENV)/.baseline
 # What is published, into dist/; wheels of other platforms: .github/workflows/wheels.yml.
 wheel: $(VENV)/.complete
 	KGFAST_REQUIRE_EXTENSION=1 $(PY) -m build --wheel --no-isolation
+
+# The wheel in a new environment beside torch, and what that took; needs the network.
+check-wheel: wheel
+	$(PY) tools/check_wheel.py --fresh benchmarks/results/wheel.json $$(ls -t dist/kgfast-*.whl | head -1)
 
 sdist: $(VENV)/.complete
 	$(PY) -m build --sdist --no-isolation

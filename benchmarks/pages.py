@@ -24,6 +24,7 @@ PAGES = {
     "config": Page("docs/config.md", lambda folder: config_page.page(), is_whole=True),
     "gpu": Page("docs/gpu.md", of_file("static-step-counts.json", STEP_COUNTS)),
     "graphs": Page("docs/graphs.md", one_file.graphs),
+    "index": Page("docs/index.md", one_file.wheel),
     "influence": Page("docs/influence.md", systems.influence),
     "losses": Page("docs/losses.md", one_file.losses),
     "med_rscf": Page("docs/med_rscf.md", med.block),
@@ -36,6 +37,7 @@ PAGES = {
     "results": Page("docs/results.md", runs.block),
     "scale": Page("docs/scale.md", scale.block),
     "search": Page("docs/search.md", one_file.search),
+    "serve": Page("docs/serve.md", one_file.serve),
     "tiers": Page("docs/tiers.md", one_file.tiers),
 }
 

@@ -22,6 +22,7 @@ import kgfast
 from kgfast import ops
 from lib.bench import built
 from lib.benchmark import THREADS, Benchmark, Option, Options
+from lib.columns import SERVE_DELAY, SERVE_LOAD, SERVE_SEARCH
 from lib.http_load import (
     Served,
     ask,
@@ -36,8 +37,7 @@ from lib.indexed import Indexed
 from lib.measure import Stopwatch
 from lib.peers.nearest import brute_force, faiss_flat, usearch_exact
 from lib.peers.topk import Search, eager
-from lib.results import Row
-from lib.tables import human_bytes, human_seconds, median
+from lib.tables import human_bytes
 
 K = 10
 CLIENTS = (1, 2, 4, 8, 16, 32, 64)
@@ -175,18 +175,6 @@ def growth(held: list[int]) -> dict[str, Any]:
     return {"resident_bytes": held, "growth_bytes": held[-1] - held[0]}
 
 
-def _latencies(row: Row) -> str:
-    if "after" in row:
-        return f"{human_seconds(max(row['seconds']))} until an answer, {row['after']} hung up"
-    return " / ".join(human_seconds(it) for it in row["latency_seconds"].values())
-
-
-NAMES = {
-    "table": "kgfast, no index",
-    "brute": "torch, all at once",
-    "faiss": "faiss IndexFlat",
-    "usearch": "usearch, exact",
-}
 BENCHMARK = Benchmark(
     "serve_speed",
     __doc__,
@@ -204,22 +192,11 @@ BENCHMARK = Benchmark(
     tables={
         "load": (
             "Requests for the best 10",
-            (
-                ("clients:", "{clients}"),
-                ("p50 / p90 / p99:", _latencies),
-                ("requests/s:", "{requests_per_s:.0f}"),
-                ("queries of a call:", "{queries_per_call:.1f}"),
-                ("errors:", "{errors}"),
-            ),
+            SERVE_LOAD,
         ),
         "delay": (
             "Small requests beside large ones",
-            (
-                ("batch:", "{batch}"),
-                ("asked", "{asked}"),
-                ("large beside:", "{beside}"),
-                ("p50 / p90 / p99:", _latencies),
-            ),
+            SERVE_DELAY,
         ),
         "memory": (
             "Memory of the server",
@@ -232,14 +209,7 @@ BENCHMARK = Benchmark(
         ),
         "search": (
             "The best 10 rows",
-            (
-                ("score", "{score}"),
-                ("queries:", "{batch}"),
-                ("contender", lambda row: NAMES.get(row["contender"], row["contender"])),
-                ("median:", median),
-                ("x kgfast:", "{times_kgfast:.2f}"),
-                ("other ids:", "{differing_queries}"),
-            ),
+            SERVE_SEARCH,
         ),
     },
     section_of=lambda row: "memory" if row["section"] == "ahead" else row["section"],

@@ -1,14 +1,21 @@
 """Holds an installed kgfast to what a wheel promises: ``python -P tools/check_wheel.py [WHEEL]``.
 
 It imports the package in time, its kernels are there, and its ranks are those of the reference.
+With ``--fresh FILE`` the wheel is installed into a new environment beside torch and checked there;
+FILE gets what was found, and the seconds of that install (``make check-wheel``).
 """
 
+import argparse
 import json
 import platform
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+import time
+import venv
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 MEGABYTES = 5.0
 OF_TORCH = 0.25  # of the CPU time that importing torch takes in the same process
@@ -16,15 +23,52 @@ TIME = "import time; a = time.process_time(); import torch; b = time.process_tim
 TIME += "import kgfast, kgfast.eval.ranking; print(b - a, time.process_time() - b)"
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Check, and print what was found as JSON."""
+CHECKOUT = Path(__file__).resolve().parents[1]
+
+
+def main() -> int:
+    """Check the package of this environment, or a wheel in a new one."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("wheel", nargs="?", type=Path)
+    parser.add_argument(
+        "--fresh", type=Path, metavar="FILE", help="install it; write what is found"
+    )
+    options = parser.parse_args()
+    if options.fresh is None:
+        return check(options.wheel)
+    if options.wheel is None or not options.wheel.is_file():
+        parser.error(f"--fresh needs a wheel; got {options.wheel}")
+    found = in_a_fresh_environment(options.wheel)
+    options.fresh.write_text(json.dumps(found, indent=1) + "\n")
+    return 0
+
+
+def in_a_fresh_environment(wheel: Path) -> dict[str, Any]:
+    """Install torch, then the wheel, time the second, and check the package there."""
+    with tempfile.TemporaryDirectory() as folder:
+        venv.create(folder, with_pip=True)
+        scripts = Path(folder) / ("Scripts" if sys.platform == "win32" else "bin")
+        python = scripts / "python"
+        install = [python, "-m", "pip", "install", "--quiet", "-c", CHECKOUT / "constraints.txt"]
+        subprocess.run([*install, "torch"], check=True)
+        began = time.perf_counter()
+        subprocess.run([*install, wheel.resolve()], check=True)
+        seconds = time.perf_counter() - began
+        command = [python, "-P", __file__, wheel.resolve()]
+        said = subprocess.run(command, cwd=folder, check=True, stdout=subprocess.PIPE).stdout
+    found: dict[str, Any] = json.loads(said)
+    found |= {"command": "make check-wheel", "install_beyond_torch_s": round(seconds, 1)}
+    return found | {"date": datetime.now(UTC).isoformat(timespec="seconds")}
+
+
+def check(wheel: Path | None) -> int:
+    """Check the package of this environment, and print what was found as JSON."""
     import torch
 
     import kgfast
 
-    checkout = Path(__file__).resolve().parents[1]
     home = Path(kgfast.__file__).resolve()
-    if checkout in home.parents and "site-packages" not in home.parts:
+    if CHECKOUT in home.parents and "site-packages" not in home.parts:
         raise SystemExit(f"this is the checkout and no wheel: {home}")
     info = kgfast.info()
     if info.backend != "cpu":
@@ -39,9 +83,8 @@ def main(arguments: Sequence[str]) -> int:
     if not all(same):
         raise SystemExit("ranks differ from those of the reference")
     of_torch, own = min((_import_times() for _ in range(5)), key=lambda times: times[1] / times[0])
-    names = [Path(it).name for it in arguments]
     found = {
-        "command": " ".join(["python -P tools/check_wheel.py", *names]),
+        "command": " ".join(["python -P tools/check_wheel.py", *([wheel.name] if wheel else [])]),
         "machine": platform.machine(),
         "versions": {
             "kgfast": kgfast.__version__,
@@ -52,8 +95,8 @@ def main(arguments: Sequence[str]) -> int:
         "import_torch_cpu_s": round(of_torch, 3),
         "import_beyond_torch_cpu_s": round(own, 3),
     }
-    if arguments:
-        found["wheel_mb"] = round(Path(arguments[0]).stat().st_size / 1e6, 2)
+    if wheel:
+        found["wheel_mb"] = round(wheel.stat().st_size / 1e6, 2)
         if found["wheel_mb"] > MEGABYTES:
             raise SystemExit(f"the wheel has {found['wheel_mb']} MB, of {MEGABYTES} allowed")
     print(json.dumps(found))
@@ -70,4 +113,4 @@ def _import_times() -> tuple[float, float]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

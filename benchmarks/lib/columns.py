@@ -3,7 +3,7 @@
 from typing import Any
 
 from lib.results import Row
-from lib.tables import LABELS, Columns, cell_of, median
+from lib.tables import LABELS, Columns, cell_of, human_seconds, median
 
 NAMES = LABELS | {
     "counts": "kgfast.rank_counts, the same queries",
@@ -304,4 +304,39 @@ LOSSES: Columns = (
         "peak memory:",
         lambda row: cell_of(row, "({bytes:bytes})" if row.get("extrapolated") else "{bytes:bytes}"),
     ),
+)
+
+
+def _latencies(row: Row) -> str:
+    if "after" in row:
+        return f"{human_seconds(max(row['seconds']))} until an answer, {row['after']} hung up"
+    return " / ".join(human_seconds(it) for it in row["latency_seconds"].values())
+
+
+SEARCHERS = {
+    "table": "kgfast, no index",
+    "brute": "torch, all at once",
+    "faiss": "faiss IndexFlat",
+    "usearch": "usearch, exact",
+}
+SERVE_LOAD: Columns = (
+    ("clients:", "{clients}"),
+    ("p50 / p90 / p99:", _latencies),
+    ("requests/s:", "{requests_per_s:.0f}"),
+    ("queries of a call:", "{queries_per_call:.1f}"),
+    ("errors:", "{errors}"),
+)
+SERVE_DELAY: Columns = (
+    ("batch:", "{batch}"),
+    ("asked", "{asked}"),
+    ("large beside:", "{beside}"),
+    ("p50 / p90 / p99:", _latencies),
+)
+SERVE_SEARCH: Columns = (
+    ("score", "{score}"),
+    ("queries:", "{batch}"),
+    ("contender", lambda row: SEARCHERS.get(row["contender"], row["contender"])),
+    ("median:", median),
+    ("x kgfast:", "{times_kgfast:.2f}"),
+    ("other ids:", "{differing_queries}"),
 )

@@ -119,7 +119,9 @@ class LoadedRun:
         """
         if self.dataset is None:
             if self.config is None:
-                raise ValueError("a saved model holds no data to rank: name a dataset by data=")
+                raise ValueError(
+                    "a saved model holds no data to rank: name a dataset, data= or --data"
+                )
             load_dataset(self.config)  # raises an error that names the folder
             raise ValueError("the run was loaded without its data")
         return ranks_of(self.model, self.dataset, split, self.config, sides, **options)

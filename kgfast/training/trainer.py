@@ -164,11 +164,13 @@ class Trainer:
         callbacks: Iterable[Callback] = (),
     ) -> None:
         start = time.perf_counter()
+        if not isinstance(callbacks, Iterable):
+            raise TypeError(f"callbacks must be a list; got {type(callbacks).__name__}")
         self.callbacks = list(callbacks)
-        for it in self.callbacks:
+        for row, it in enumerate(self.callbacks):
             if not isinstance(it, Callback):
                 raise TypeError(
-                    f"callbacks must be kgfast.training.Callback; got {type(it).__name__}"
+                    f"callbacks[{row}] must be a kgfast.training.Callback; got {type(it).__name__}"
                 )
         self.config = config
         self.device, self.placement = placed(config)

@@ -9,7 +9,7 @@ from support.paths import BENCHMARKS, ROOT
 
 RESULTS = BENCHMARKS / "results"
 NAMES = (
-    *("readme", "config", "gpu", "graphs", "influence", "losses", "med_rscf", "options"),
+    *("readme", "config", "gpu", "graphs", "index", "influence", "losses", "med_rscf", "options"),
     *(
         "path_star",
         "paths",
@@ -19,6 +19,7 @@ NAMES = (
         "results",
         "scale",
         "search",
+        "serve",
         "tiers",
     ),
 )

@@ -97,9 +97,14 @@ def test_its_command_serves_the_mounted_model(monkeypatch, trained):
     assert _status(app, "evil.example") == 421
 
 
-def test_its_check_asks_the_server():
+def health_check():
+    """Return the command by which a container asks itself."""
     (check,) = said("HEALTHCHECK")
-    command = json.loads(check.partition("CMD ")[2])
+    return json.loads(check.partition("CMD ")[2])
+
+
+def test_its_check_asks_the_server():
+    command = health_check()
     compile(command[2], "HEALTHCHECK", "exec")
     assert f"http://localhost:{said('EXPOSE')[0]}/health" in command[2]
 
@@ -125,6 +130,7 @@ def test_the_image_is_built_and_answers(trained):
             except OSError:
                 time.sleep(1)
         assert found["entities"] == kgfast.load_run(trained).model.num_entities
+        assert subprocess.run([tool, "exec", name, *health_check()]).returncode == 0
         done = subprocess.run([tool, "stop", name], capture_output=True)
         assert done.returncode == 0
     finally:

@@ -125,8 +125,10 @@ def test_an_end_that_raised_is_called_again(tmp_path):
 
 
 def test_what_is_no_callback_is_an_error():
-    with pytest.raises(TypeError, match=r"must be kgfast\.training\.Callback; got function"):
+    with pytest.raises(TypeError, match=r"callbacks\[0\] must be a kgfast.* got function"):
         Trainer(config_of(), dataset=GRAPH, callbacks=[lambda row: None])
+    with pytest.raises(TypeError, match="callbacks must be a list; got Heard"):
+        Trainer(config_of(), dataset=GRAPH, callbacks=Heard())
 
 
 def test_of_several_processes_the_first_calls(tmp_path):

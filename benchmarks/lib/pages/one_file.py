@@ -11,6 +11,9 @@ from lib.columns import (
     LOSSES,
     PYKEEN,
     SEARCHES,
+    SERVE_DELAY,
+    SERVE_LOAD,
+    SERVE_SEARCH,
     TIERS,
     best_first,
     reached,
@@ -22,12 +25,13 @@ from lib.tables import Columns, cell_of, markdown
 # docs/losses.md
 LOSS_TITLES = {
     "loss_mem": "Losses and sampled scores, forward and backward",
+    "loss_1_vs_all": "Steps of 1-vs-all",
     "topk_speed": "Top-k",
 }
 
 
 def losses(folder: Path) -> str:
-    """Write every row of loss_mem.py and topk_speed.py, a table for each machine and benchmark."""
+    """Write every row of loss_mem.py and topk_speed.py, a table for each file."""
     parts, tables = [], []
     columns = [*LOSSES[:2], ("contender", _bold), *LOSSES[3:]]
     for benchmark, title in LOSS_TITLES.items():
@@ -43,7 +47,10 @@ def losses(folder: Path) -> str:
 
 
 def _bold(row: Row) -> str:
-    return "**kgfast**" if row["contender"] == "kgfast" else cell_of(row, LOSSES[2][1])
+    name = cell_of(row, LOSSES[2][1])
+    if "instructions" in row:
+        name += f" ({row['instructions']})"
+    return "**kgfast**" if row["contender"] == "kgfast" else name
 
 
 def graphs(folder: Path) -> str:
@@ -133,6 +140,32 @@ def _values(trial: Row) -> dict[str, str]:
         key.replace(".", "_"): f"{value:.3g}" if isinstance(value, float) else str(value)
         for key, value in trial["values"].items()
     }
+
+
+def serve(folder: Path) -> str:
+    """Write the rows of serve_speed.py: load, delays beside large requests, searches."""
+    rows = read_rows(folder / "cpu-serve-speed.json")
+    parts = []
+    for section, columns in (
+        ("load", SERVE_LOAD),
+        ("delay", SERVE_DELAY),
+        ("search", SERVE_SEARCH),
+    ):
+        of = [row for row in rows if row["section"] == section]
+        parts += [*markdown(columns, of), ""]
+    return "\n".join([*parts, *sources([rows])])
+
+
+def wheel(folder: Path) -> str:
+    """Write the size of the wheel, and what its install and its import take."""
+    found = json.loads((folder / "wheel.json").read_text())
+    return cell_of(
+        found,
+        "The wheel of Linux {machine} has {wheel_mb:.2f} MB; pip installs it in "
+        "{install_beyond_torch_s:.1f} s beside torch, and importing it takes "
+        "{import_beyond_torch_cpu_s:.2f} CPU s beyond torch ({command}, python {versions[python]}, "
+        "torch {versions[torch]}).",
+    )
 
 
 # docs/reliability.md
