@@ -7,6 +7,7 @@ FILE gets what was found, and the seconds of that install (``make check-wheel``)
 
 import argparse
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -51,13 +52,15 @@ def in_a_fresh_environment(wheel: Path) -> dict[str, Any]:
         python = scripts / "python"
         install = [python, "-m", "pip", "install", "--quiet", "-c", CHECKOUT / "constraints.txt"]
         subprocess.run([*install, "torch"], check=True)
-        began = time.perf_counter()
+        began, before = time.perf_counter(), os.times()
         subprocess.run([*install, wheel.resolve()], check=True)
-        seconds = time.perf_counter() - began
+        seconds, after = time.perf_counter() - began, os.times()
         command = [python, "-P", __file__, wheel.resolve()]
         said = subprocess.run(command, cwd=folder, check=True, stdout=subprocess.PIPE).stdout
     found: dict[str, Any] = json.loads(said)
+    cpu = sum(after[2:4]) - sum(before[2:4])  # of child processes, user and system
     found |= {"command": "make check-wheel", "install_beyond_torch_s": round(seconds, 1)}
+    found |= {"install_beyond_torch_cpu_s": round(cpu, 1)}
     return found | {"date": datetime.now(UTC).isoformat(timespec="seconds")}
 
 

@@ -162,9 +162,9 @@ def wheel(folder: Path) -> str:
     return cell_of(
         found,
         "The wheel of Linux {machine} has {wheel_mb:.2f} MB; pip installs it in "
-        "{install_beyond_torch_s:.1f} s beside torch, and importing it takes "
-        "{import_beyond_torch_cpu_s:.2f} CPU s beyond torch ({command}, python {versions[python]}, "
-        "torch {versions[torch]}).",
+        "{install_beyond_torch_s:.1f} s ({install_beyond_torch_cpu_s:.1f} CPU s) beside torch, and "
+        "importing it takes {import_beyond_torch_cpu_s:.2f} CPU s beyond torch (`{command}`, "
+        "{date:.10}, python {versions[python]}, torch {versions[torch]}).",
     )
 
 
