@@ -65,6 +65,15 @@ def test_a_wheel_in_a_fresh_environment(tmp_path):
     assert found["import_beyond_torch_cpu_s"] <= 0.25 * found["import_torch_cpu_s"]
 
 
+@pytest.mark.parametrize("words", [[], ["none.whl"]])
+def test_a_fresh_install_needs_a_wheel(tmp_path, words):
+    command = [sys.executable, ROOT / "tools/check_wheel.py", "--fresh", "found.json", *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert f"--fresh needs a wheel; got {words[0] if words else None}" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.slow
 def test_a_wheel_without_a_compiler_is_refused(tmp_path):
     pytest.importorskip("pybind11")

@@ -161,10 +161,11 @@ def wheel(folder: Path) -> str:
     found = json.loads((folder / "wheel.json").read_text())
     return cell_of(
         found,
-        "The wheel of Linux {machine} has {wheel_mb:.2f} MB; pip installs it in "
-        "{install_beyond_torch_s:.1f} s ({install_beyond_torch_cpu_s:.1f} CPU s) beside torch, and "
-        "importing it takes {import_beyond_torch_cpu_s:.2f} CPU s beyond torch (`{command}`, "
-        "{date:.10}, python {versions[python]}, torch {versions[torch]}).",
+        "The wheel of Linux {machine} has {wheel_mb:.2f} MB. Beside torch pip installs it in "
+        "{install_beyond_torch_cpu_s:.1f} CPU s ({install_beyond_torch_s:.0f} s where other work "
+        "had the cores), and importing it takes {import_beyond_torch_cpu_s:.2f} CPU s beyond "
+        "torch's {import_torch_cpu_s:.2f} (`{command}`, {date:.10}, python {versions[python]}, "
+        "torch {versions[torch]}).",
     )
 
 
