@@ -22,11 +22,14 @@ COLUMNS: Mapping[str, Mapping[str, Pages]] = {
             "pyg": "PyG",
             "dglke": "DGL-KE",
             "ogb": "OGB",
+            "recbole": "RecBole",
             "options": "options of each library",
         },
         "embeddings of my own": {
             "own_tables": "from arrays to a service",
             "tables": "tables larger than memory",
+            "retrieval": "retrieval: mteb, beir",
+            "alignment": "entity alignment",
         },
         "a scoring function or a network": {
             "any_scorer": "any scorer",

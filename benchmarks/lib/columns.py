@@ -36,6 +36,27 @@ CROPS = {
 }
 MODELS = {"rotate": "RotatE", "rotate + rscf": "RotatE + RSCF"}
 
+SEARCHERS = {"mteb": "mteb, its default", "faiss": "mteb, its faiss index"}
+RETRIEVAL: Columns = (
+    ("documents:", "{documents:,}"),
+    ("contender", lambda row: SEARCHERS.get(row["contender"], row["contender"])),
+    ("search:", "{seconds[median]:time}"),
+    ("times kgfast:", "{times_kgfast:.2f}x"),
+    ("peak memory:", "{search_peak_bytes:bytes}"),
+    ("adding:", lambda row: f"{row['add_seconds']:.2f} s" if "add_seconds" in row else "-"),
+    ("queries with other ids:", "{differing_queries} of {queries}"),
+)
+ALIGNMENT: Columns = (
+    ("entities:", "{entities:,}"),
+    ("d:", "{dim}"),
+    ("contender", "{contender}"),
+    ("CPU seconds:", "{cpu_seconds:,.1f}"),
+    ("peak memory:", "{peak_bytes:bytes}"),
+    ("one matrix, by formula:", "{matrix_bytes:bytes}"),
+    ("MRR by cosine:", "{mrr[cosine]:.4f}"),
+    ("MRR by CSLS:", "{mrr[csls]:.4f}"),
+    ("other ranks:", lambda row: f"{sum(row['other_ranks'].values()):,}"),
+)
 FACTS: Columns = (
     ("model", "{model}, d = {dim}"),
     ("tables", "{table}"),

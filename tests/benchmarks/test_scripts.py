@@ -119,6 +119,21 @@ def test_an_index_gives_the_same_answers(measured, load):
     assert all(row["equal"] and row["index_bytes"] >= row["table_bytes"] for row in rows)
 
 
+def test_searches_of_documents_are_those_of_brute_force(measured, load, tmp_path):
+    rows = measured("retrieval.py", file="cpu-retrieval.json")
+    sections = [row["section"] for row in rows if row["contender"] == "kgfast"]
+    assert sections == ["scifact", "million", "alignment"]
+    for row in rows:
+        if row["section"] == "alignment":
+            assert row["mrr"]["csls"] > 0
+            assert sum(row["other_ranks"].values()) <= 2
+        elif row["contender"] == "kgfast":
+            assert row["equal"]
+            assert row["differing_queries"] == 0
+    for page, word in (("retrieval", "kgfast"), ("alignment", "matrices")):
+        assert f"| {word} |" in load("pages").PAGES[page].make(tmp_path)
+
+
 @pytest.mark.slow
 def test_influences_are_those_of_captum(measured, tmp_path):
     pytest.importorskip("captum", reason="captum is not installed")

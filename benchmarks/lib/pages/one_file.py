@@ -5,11 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lib.columns import (
+    ALIGNMENT,
     BUILDS,
     CONVERSIONS,
     DOT_TIERS,
     LOSSES,
     PYKEEN,
+    RETRIEVAL,
     SEARCHES,
     SERVE_DELAY,
     SERVE_LOAD,
@@ -18,9 +20,22 @@ from lib.columns import (
     best_first,
     reached,
 )
-from lib.pages import goals_of, machine_of, sources
-from lib.results import Row, read_rows
+from lib.pages import goals_of, machine_of, sources, with_sources
+from lib.results import Row, of_section, read_rows
 from lib.tables import Columns, cell_of, markdown
+
+
+def retrieval(folder: Path) -> str:
+    """Write the searches of documents."""
+    rows = read_rows(folder / "cpu-retrieval.json")
+    return with_sources([it for it in rows if it["section"] != "alignment"], RETRIEVAL)
+
+
+def alignment(folder: Path) -> str:
+    """Write the ranks of aligned entities."""
+    rows = read_rows(folder / "cpu-retrieval.json")
+    return with_sources(of_section(rows, "alignment"), ALIGNMENT)
+
 
 # docs/losses.md
 LOSS_TITLES = {

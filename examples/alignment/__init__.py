@@ -1,0 +1,1 @@
+"""Entity alignment by cosine and by CSLS, streamed."""
