@@ -119,10 +119,11 @@ class VectorSearch:
                 table.rows(ids),
                 k,
                 score=self.score,
-                candidate_ids=places,
-                candidate_indptr=ends,
+                candidate_ids=places.to(asked.device),
+                candidate_indptr=ends.to(asked.device),
                 pad=True,
             )
+            found = found.cpu()
             rows = torch.where(found < 0, found, ids[found.clamp(min=0)]).tolist()
             for values, best in zip(scores.to(self._rounded).tolist(), rows, strict=True):
                 yield [pair for pair in zip(values, best, strict=True) if pair[1] >= 0]

@@ -56,7 +56,7 @@ class Interaction(SimpleNamespace):
 
 
 def trainer(model, needs=("rec.items", "rec.topk", "rec.meanrank")):
-    """What the adapter sees of a trainer: RecBole's own steps, in few lines."""
+    """Stand-in for a trainer: the steps of RecBole that the adapter replaces."""
 
     def own_scores(batch):
         interaction, history, users, items = batch
