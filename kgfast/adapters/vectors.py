@@ -98,9 +98,10 @@ class VectorSearch:
         step = max(1, self.limit // table.row_bytes) if self._path else len(self)
         best = asked.new_empty((len(asked), 0)), asked.new_empty((len(asked), 0), dtype=torch.int64)
         for start in range(0, len(self), step):
-            block = table.block(start, min(start + step, len(self)))
-            most = k if isinstance(k, bool) or k < 1 else min(k, len(block))  # topk refuses these
-            scores, ids = ops.topk(asked, block, most, score=self.score)
+            stop = min(start + step, len(self))
+            most = k if isinstance(k, bool) or k < 1 else min(k, stop - start)  # topk refuses these
+            # No name holds a block while the next one is read.
+            scores, ids = ops.topk(asked, table.block(start, stop), most, score=self.score)
             best = torch.cat([best[0], scores], 1), torch.cat([best[1], ids + start], 1)
             # Equal scores keep their order, which is that of the rows.
             scores, order = best[0].sort(dim=1, descending=True, stable=True)
