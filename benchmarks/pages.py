@@ -20,8 +20,8 @@ sys.path.append(str(ROOT / "tools"))
 import config_page
 
 PAGES = {
-    "alignment": Page("docs/alignment.md", one_file.alignment),
     "readme": Page("README.md", readme.block),
+    "alignment": Page("docs/alignment.md", one_file.alignment),
     "config": Page("docs/config.md", lambda folder: config_page.page(), is_whole=True),
     "gpu": Page("docs/gpu.md", of_file("static-step-counts.json", STEP_COUNTS)),
     "graphs": Page("docs/graphs.md", one_file.graphs),
@@ -35,8 +35,8 @@ PAGES = {
     "predictions": Page("docs/predictions.md", of_file("cpu-facts-speed.json", FACTS)),
     "pykeen": Page("docs/pykeen.md", one_file.pykeen),
     "reliability": Page("docs/reliability.md", one_file.reliability),
-    "retrieval": Page("docs/retrieval.md", one_file.retrieval),
     "results": Page("docs/results.md", runs.block),
+    "retrieval": Page("docs/retrieval.md", one_file.retrieval),
     "scale": Page("docs/scale.md", scale.block),
     "search": Page("docs/search.md", one_file.search),
     "serve": Page("docs/serve.md", one_file.serve),

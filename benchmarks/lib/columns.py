@@ -36,10 +36,10 @@ CROPS = {
 }
 MODELS = {"rotate": "RotatE", "rotate + rscf": "RotatE + RSCF"}
 
-SEARCHERS = {"mteb": "mteb, its default", "faiss": "mteb, its faiss index"}
+RETRIEVERS = {"mteb": "mteb, its default", "faiss": "mteb, its faiss index"}
 RETRIEVAL: Columns = (
     ("documents:", "{documents:,}"),
-    ("contender", lambda row: SEARCHERS.get(row["contender"], row["contender"])),
+    ("contender", lambda row: RETRIEVERS.get(row["contender"], row["contender"])),
     ("search:", "{seconds[median]:time}"),
     ("times kgfast:", "{times_kgfast:.2f}x"),
     ("peak memory:", "{search_peak_bytes:bytes}"),

@@ -9,7 +9,8 @@ from support.paths import BENCHMARKS, ROOT
 
 RESULTS = BENCHMARKS / "results"
 NAMES = (
-    *("readme", "config", "gpu", "graphs", "index", "influence", "losses", "med_rscf", "options"),
+    *("readme", "alignment", "config", "gpu", "graphs", "index", "influence", "losses"),
+    *("med_rscf", "options"),
     *(
         "path_star",
         "paths",
@@ -17,6 +18,7 @@ NAMES = (
         "pykeen",
         "reliability",
         "results",
+        "retrieval",
         "scale",
         "search",
         "serve",
