@@ -58,10 +58,10 @@ def rank_row(entities: int, dim: int, batch: int, table: str, rounds: int) -> di
     def counts() -> Result:
         return ops.rank_counts(queries, rows, targets, *no_known, "dot")
 
-    before = torch.tensor(cpu.extension.tier_pairs())
-    found = race(counts, rounds, {})
-    shares = (torch.tensor(cpu.extension.tier_pairs()) - before) / (rounds * batch * entities)
-    pairs = dict(zip(("swept", "float32", "canonical"), shares.tolist(), strict=True))
+    with tiers.counted_pairs() as pairs:
+        found = race(counts, rounds, {})
+    swept, _, *left = (pairs[1:].sum(0) / (rounds * batch * entities)).tolist()
+    pairs = dict(zip(("swept", "float32", "canonical"), (swept, *left), strict=True))
     return found | {"pairs": pairs}
 
 

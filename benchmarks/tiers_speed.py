@@ -80,11 +80,11 @@ def sets_of(score: str) -> list[str]:
     return list(dict.fromkeys([*each, ",".join(each)])) if each else []
 
 
-def pairs_so_far() -> Tensor:
-    """Count pairs: decided by linear, swept by fp16, gathered by either, canonical."""
-    _, decided, near, canonical = cpu.extension.linear_pairs()
-    swept, gathered, more = cpu.extension.tier_pairs()
-    return torch.tensor([decided, swept, near + gathered, canonical + more], dtype=torch.float64)
+def shares_of(pairs: Tensor) -> list[float]:
+    """Return shares of all pairs: decided by linear, swept by fp16, gathered by any, canonical."""
+    rows = dict(zip(("all", *tiers.TIERS), pairs.double() / pairs[0, 0], strict=True))
+    *_, gathered, canonical = (rows["fp16"] + rows["linear"]).tolist()
+    return [float(rows["linear"][1]), float(rows["fp16"][0]), gathered, canonical]
 
 
 def rows_of(options: Options) -> Iterator[dict[str, Any]]:
@@ -102,10 +102,9 @@ def measured(work: Work, score: str, rounds: int) -> Iterator[dict[str, Any]]:
 
     def with_tiers(value: str) -> Callable[[], None]:
         def count() -> None:
-            with patch.dict(os.environ, KGFAST_TIERS=value):
-                before = pairs_so_far()
+            chosen = patch.dict(os.environ, KGFAST_TIERS=value)
+            with chosen, tiers.counted_pairs() as pairs[value]:
                 counts[value] = kgfast_counts(work, score)
-                pairs[value] = pairs_so_far() - before
 
         return count
 
@@ -113,12 +112,11 @@ def measured(work: Work, score: str, rounds: int) -> Iterator[dict[str, Any]]:
         {value: with_tiers(value) for value in ("none", *sets)}, rounds + 1, thread_seconds
     )
     seconds = {value: turns[1:] for value, turns in found.items()}  # the first warms up
-    distinct = len(work.queries.unique(dim=0)) * len(work.table)
     for value in sets:
         ratios = [a / b for a, b in zip(seconds["none"], seconds[value], strict=True)]
         few = slice(REFERENCE_QUERIES)
         part = Work(work.queries[few], work.table, work.targets[few])
-        shares = (pairs[value] / distinct).tolist()
+        shares = shares_of(pairs[value])
         yield {
             "tiers": value,
             "queries": len(work.queries),

@@ -37,6 +37,7 @@ from kgfast.eval.rows import RowReader
 from kgfast.eval.sources import Crops, InRows, crops_of
 from kgfast.eval.team import Team, check_cover, facts_of, names_digest
 from kgfast.graph import IdsLike, KnownTriples, TriplesLike, TypeConstraints, VocabularyLike
+from kgfast.kernels.cpu.tiers import counted_pairs
 from kgfast.models import BlockScorer, RankableModel
 from kgfast.models.base import SIDES, Side
 from kgfast.models.relations import is_in_blocks
@@ -149,7 +150,12 @@ def rank(
         kept, reader = _kept(stack, partial, team, reader, [model, known, facts])
         total = len(plan.hrt) * len(plan.sides) // team.num_shares
         shows = progress and meeting.rank == 0
-        with evaluating(model), torch.no_grad(), progress_bar(shows, "ranking", total) as advance:
+        with (
+            evaluating(model),
+            torch.no_grad(),
+            counted_pairs() as pairs,
+            progress_bar(shows, "ranking", total) as advance,
+        ):
             counts, crops = plan.room(1), crops_of(model, [dims])
             for column, side in enumerate(plan.sides):
                 room = counts[..., column]
@@ -161,7 +167,8 @@ def rank(
                     source = _source(plan, side, crops, reader)
                     count_side(plan, source, room, advance, team, kept)
             team.add(counts)
-        return ranks_of(counts[:, 0], plan.hrt, plan.sides, plan.known, plan.names)
+            meeting.sum(pairs, team.everyone)
+        return ranks_of(counts[:, 0], plan.hrt, plan.sides, plan.known, plan.names, pairs=pairs)
 
 
 @announced
@@ -288,6 +295,8 @@ class RangeCounts:
     asked : str
         A digest of the model (its parameters and 64 rows of its table), ``candidate_ids``, ``dims``
         and ``nan``.
+    pairs : Tensor
+        int64 ``[5, 4]``: pairs that tiers decided, which :class:`kgfast.eval.TierPairs` reads.
     """
 
     start: int
@@ -297,6 +306,7 @@ class RangeCounts:
     triples: Tensor
     sides: tuple[Side, ...]
     asked: str
+    pairs: Tensor
 
     def __repr__(self) -> str:
         triples, sides = self.counts.shape[1:]
@@ -374,14 +384,14 @@ def count_range(
     plan = Ranking(model, triples, sides, Allowed(known, candidate_ids), batch_size, nan)
     plan = _plan(plan, whole, batch_size)
     reader, counts = RowReader.of_part(whole.entity, start, stop), plan.room(1)
-    with evaluating(model), torch.no_grad():
+    with evaluating(model), torch.no_grad(), counted_pairs() as pairs:
         for column, side in enumerate(plan.sides):
             source = _source(plan, side, crops_of(model, [dims]), reader)
             count_side(plan, source, counts[..., column], lambda count: None)
     found = fingerprint_of(model, whole, "range")
     found.add(_digest_of(plan.candidates), dims, nan)
     asked = plan.hrt.clone(), plan.sides, found.text()  # a view is pickled with all that it views
-    return RangeCounts(start, stop, whole.num_rows, counts[:, 0], *asked)
+    return RangeCounts(start, stop, whole.num_rows, counts[:, 0], *asked, pairs)
 
 
 def merge(parts: Sequence[RangeCounts], *, known: KnownTriples | None = None) -> Ranks:
@@ -415,7 +425,8 @@ def merge(parts: Sequence[RangeCounts], *, known: KnownTriples | None = None) ->
     check_cover([(part.start, part.stop) for part in parts], first.num_entities, "parts")
     counts = torch.stack([part.counts for part in parts]).sum(0)
     counts[5] = first.counts[5]  # the candidates of the whole table, which every part knows
-    return ranks_of(counts, first.triples, first.sides, known, (None, None))
+    pairs = torch.stack([part.pairs for part in parts]).sum(0)
+    return ranks_of(counts, first.triples, first.sides, known, (None, None), pairs=pairs)
 
 
 def _reader_of(model: Any) -> RowReader:

@@ -44,7 +44,10 @@ class Info:
     isas : tuple of str
         Instruction sets of this machine and build, best first.
     tiers : tuple of str
-        Cheaper sweeps that rankings use beside it (``KGFAST_TIERS``).
+        Cheaper sweeps that rankings use beside it (docs/tiers.md).
+    other_tiers : dict of str to str
+        Tiers that do not serve, and what keeps them: the machine, the build, ``KGFAST_CPU_ISA`` or
+        ``KGFAST_TIERS``.
     precisions : tuple of str
         Dtypes to which losses on the CPU may round operands of products
         (:func:`kgfast.losses.bce`).
@@ -66,6 +69,7 @@ class Info:
     isa: str | None
     isas: tuple[str, ...]
     tiers: tuple[str, ...]
+    other_tiers: dict[str, str]
     precisions: tuple[str, ...]
     threads: int
     cores: int
@@ -84,6 +88,7 @@ class Info:
             ("backend", self.backend + (f", {self.isa}" if self.isa else "")),
             *([("", f"(also {', '.join(also)})")] if also else []),
             *([("tiers", ", ".join(self.tiers) or "none")] if self.isa else []),
+            *(("", f"(not {name}: {why})") for name, why in self.other_tiers.items()),
             *([("precisions", ", ".join(self.precisions))] if self.isa else []),
             ("threads", f"{self.threads} on {counted_cores(self.cores)}"),
             ("torch", self.torch),
@@ -113,6 +118,7 @@ def info() -> Info:
     remarks = []
     isa: str | None = None
     used: tuple[str, ...] = ()
+    others: dict[str, str] = {}
     precisions: tuple[str, ...] = PRECISIONS[:1]
     try:
         backend, missing = dispatch.find_backend(torch.device("cpu"))
@@ -120,7 +126,7 @@ def info() -> Info:
         if cpu.is_available():
             isa = cpu.isa()
             used = tuple(name for name in tiers.wanted() if name in tiers.available(isa))
-            remarks += _lacking(isa)
+            others = tiers.what_is_missing()
         if dispatch.get_backend(backend).bf16_losses() is not None:
             precisions = PRECISIONS
     except ValueError as error:  # of a variable of the environment
@@ -137,6 +143,7 @@ def info() -> Info:
         isa=isa,
         isas=tuple(cpu.available_isas()),
         tiers=used,
+        other_tiers=others,
         precisions=precisions,
         threads=torch.get_num_threads(),
         cores=cores(),
@@ -160,11 +167,6 @@ def provenance(device: torch.device) -> dict[str, Any]:
         | {name: found for name, found in versions.items() if found is not None},
         "command": shlex.join([name, *sys.argv[1:]]),
     }
-
-
-def _lacking(isa: str) -> list[str]:
-    names = ", ".join(tiers.lacking(isa))
-    return [f"KGFAST_TIERS names {names}, which this machine or build lacks"] if names else []
 
 
 def _devices() -> list[str]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..checks import Checks
 from ..operands import Counts, Known, Operands
-from . import extension
+from . import extension, tiers
 from .crops import Crops
 from .views import address, machine, pointers_of, raise_nonfinite
 
@@ -29,6 +29,7 @@ def rank_counts(
     counts = targets.new_empty((len(crops.distinct), 4, len(targets)), dtype=torch.int64)
     targets, indptr, indices = (ids.contiguous() for ids in (targets, *known))
     scores = None if target_scores is None else target_scores[crops.slots]  # a copy
+    pairs = tiers.no_pairs()
     raise_nonfinite(
         extension.rank_counts(
             machine(),
@@ -37,7 +38,8 @@ def rank_counts(
             (address(targets), address(scores), address(candidates.sorted_ids)),
             (address(indptr), address(indices)),
             checks.allows_nan,
-            address(counts),
+            (address(counts), address(pairs)),
         )
     )
+    tiers.note_pairs(pairs)
     return Counts(*crops.arrange(counts))

@@ -5,15 +5,42 @@ with commas between them. Ranks are the same integers whatever it says.
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import NamedTuple
 
-from . import extension
+import torch
+from torch import Tensor
 
-__all__ = ["TIERS", "available", "lacking", "mask", "wanted"]
+from . import extension, isa
+
+__all__ = [
+    "COLUMNS",
+    "TIERS",
+    "TierEngine",
+    "available",
+    "counted_pairs",
+    "engines",
+    "mask",
+    "no_pairs",
+    "note_pairs",
+    "wanted",
+    "what_is_missing",
+]
 
 TIERS = ("fp16", "bf16", "int8", "linear")
 """Their names; bit ``i`` of a mask is ``TIERS[i]``, as in csrc/host/tiers.h."""
 
+COLUMNS = ("swept", "decided", "gathered", "canonical")
+"""Columns of counts of pairs; their rows are all pairs, then those of each of :data:`TIERS`.
+
+A tier decides pairs that it swept, or gathers them for float32; the other pairs that it swept are
+in tiles of queries that it leaves to the next sweep. The last column counts canonical scores.
+"""
+
 _ALL = (1 << len(TIERS)) - 1
+_PAIRS: ContextVar[Tensor | None] = ContextVar("kgfast_pairs", default=None)
 
 
 def wanted() -> tuple[str, ...]:
@@ -45,10 +72,68 @@ def available(isa: str) -> tuple[str, ...]:
     return _named(extension.find_tiers(isa))
 
 
-def lacking(isa: str) -> tuple[str, ...]:
-    """Return the tiers that ``KGFAST_TIERS`` names and this machine or build lacks."""
-    named = os.environ.get("KGFAST_TIERS", "").strip() not in ("", "all")
-    return tuple(name for name in wanted() if named and name not in available(isa))
+class TierEngine(NamedTuple):
+    """Kernels of a tier: what they need, and whether this machine and this build have that."""
+
+    tier: str
+    isa: str  # beside which they serve
+    needs: str  # the instructions, in docs/tiers.md's words
+    has: bool
+    is_built: bool
+
+
+def engines() -> list[TierEngine]:
+    """List the kernels of all tiers, whatever this machine has."""
+    return [
+        TierEngine(TIERS[bit.bit_length() - 1], *facts) for bit, *facts in extension.tier_engines()
+    ]
+
+
+def what_is_missing() -> dict[str, str]:
+    """Say, for each tier that does not serve, what keeps it from serving."""
+    own, allowed, found = isa(), wanted(), engines()
+    reasons = {
+        name: _reason(own, name in allowed, [engine for engine in found if engine.tier == name])
+        for name in dict.fromkeys(engine.tier for engine in found)
+    }
+    return {name: reason for name, reason in reasons.items() if reason}
+
+
+def _reason(own: str, is_allowed: bool, engines: list[TierEngine]) -> str:
+    """Say why none of a tier's engines serves; nothing if one does."""
+    here = [engine.isa for engine in engines if engine.has and engine.is_built]
+    if own in here:
+        return "" if is_allowed else "KGFAST_TIERS leaves it out"
+    if here:
+        return f"KGFAST_CPU_ISA={own}: it serves with {' or '.join(dict.fromkeys(here))}"
+    unbuilt = [engine.needs for engine in engines if engine.has]
+    if unbuilt:
+        return f"this build lacks it: the compiler did not know {' or '.join(unbuilt)}"
+    return f"this machine lacks {' or '.join(engine.needs for engine in engines)}"
+
+
+@contextmanager
+def counted_pairs() -> Iterator[Tensor]:
+    """Count the pairs of all rankings within, by this thread: int64 ``[1 + TIERS, COLUMNS]``."""
+    pairs = no_pairs()
+    token = _PAIRS.set(pairs)
+    try:
+        yield pairs
+    finally:
+        _PAIRS.reset(token)
+        note_pairs(pairs)
+
+
+def no_pairs() -> Tensor:
+    """Return zeros in the shape of :func:`counted_pairs`."""
+    return torch.zeros(1 + len(TIERS), len(COLUMNS), dtype=torch.int64, device="cpu")
+
+
+def note_pairs(pairs: Tensor) -> None:
+    """Add the counts of a ranking to those of :func:`counted_pairs` around it."""
+    sums = _PAIRS.get()
+    if sums is not None:
+        sums += pairs
 
 
 def _named(bits: int) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from kgfast.eval.prediction import topk
 from kgfast.eval.predictions import Predictions
 from kgfast.eval.ranking import rank
 from kgfast.eval.ranks import RANK_TYPES, GroupedRanks, Ranks, RankType
+from kgfast.eval.tier_pairs import TierPairs
 
 __all__ = [
     "RANK_TYPES",
@@ -25,6 +26,7 @@ __all__ = [
     "Predictions",
     "RankType",
     "Ranks",
+    "TierPairs",
     "check_rankable",
     "classify",
     "compare",

@@ -15,8 +15,10 @@ from kgfast.eval.index import Index, check_index
 from kgfast.eval.one_pass import FileCall
 from kgfast.eval.ranks import GroupedRanks, Ranks
 from kgfast.eval.sources import Crops, crops_of
+from kgfast.eval.tier_pairs import TierPairs
 from kgfast.graph import KnownTriples, Triples, TriplesLike, VocabularyLike
 from kgfast.graph.named import Names
+from kgfast.kernels.cpu.tiers import counted_pairs
 from kgfast.models import BlockScorer, RankableModel
 from kgfast.models.base import SIDES, Side, is_nested
 from kgfast.ops.unchecked import refuse_unchecked
@@ -164,16 +166,16 @@ def rank(
             "are read in place, within 64 MiB"
         )
     crops = _crops(model, dims)
-    with evaluating(model), torch.no_grad():
+    with evaluating(model), torch.no_grad(), counted_pairs() as pairs:
         if file is None:
             total = len(plan.hrt) * len(plan.sides) * sum(map(len, crops))
             with progress_bar(progress, "ranking", total) as advance:
                 results = [_count(plan, group, index, advance) for group in crops]
         else:
             results = count_file(plan, file, crops)
-    is_filtered = known is not None
+    options = {"is_filtered": known is not None, "pairs": pairs}
     found = {
-        dim: ranks_of(counts, plan.hrt, plan.sides, known, plan.names, is_filtered=is_filtered)
+        dim: ranks_of(counts, plan.hrt, plan.sides, known, plan.names, **options)
         for group, result in zip(crops, results, strict=True)
         for dim, counts in zip(group, result.unbind(1), strict=True)
     }
@@ -202,15 +204,17 @@ def ranks_of(
     known: KnownTriples | None,
     names: Names,
     *,
+    pairs: Tensor,
     is_filtered: bool = True,
 ) -> Ranks:
-    """Return the result of one crop, from its counts ``[6, T, S]``."""
+    """Return the result of one crop, from its counts ``[6, T, S]`` and those of pairs."""
     triples = Triples(hrt, entities=names[0], relations=names[1])
-    raw = Ranks(counts[0], counts[1], counts[5], sides, triples)
+    tiers = TierPairs.of(pairs)
+    raw = Ranks(counts[0], counts[1], counts[5], sides, triples, tiers=tiers)
     if not is_filtered:
         return raw
     filtered = counts[0] - counts[2], counts[1] - counts[3], counts[5] - counts[4]
-    return Ranks(*filtered, sides, triples, raw=raw, known=known)
+    return Ranks(*filtered, sides, triples, raw=raw, known=known, tiers=tiers)
 
 
 def _crops(model: Any, dims: int | Sequence[int] | None) -> list[Crops]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from kgfast.eval.metric_tables import html_of, table_of
+from kgfast.eval.tier_pairs import TierPairs
 from kgfast.frames import needed, write_parquet
 from kgfast.graph import KnownTriples, Names, Triples, named_columns
 from kgfast.text import shown
@@ -43,6 +44,11 @@ class Ranks:
         other: they are never pooled.
     triples : Tensor
         int64 ``[T, 3]``; :class:`kgfast.Triples` bring their names.
+    tiers : TierPairs, optional
+        Pairs that the call of :func:`kgfast.rank` swept on the CPU, by what decided them; see
+        :class:`kgfast.eval.TierPairs`. None where nothing was counted: GPUs, the reference,
+        functions that score, and parts of a result. A call that goes on from ``partial=`` counts
+        its own sweeps.
 
     Examples
     --------
@@ -63,7 +69,9 @@ class Ranks:
         *,
         raw: "Ranks | None" = None,
         known: KnownTriples | None = None,
+        tiers: TierPairs | None = None,
     ) -> None:
+        self.tiers = tiers
         self.greater, self.equal, self.num_candidates = greater, equal, num_candidates
         self.sides, self._known = tuple(sides), known
         self._vocabularies: Names = (None, None)

@@ -1,5 +1,6 @@
 """The CPU backend with tiers that a test names, held against what it computes without."""
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -16,20 +17,22 @@ from .problems import Problem
 FP16, BF16, INT8, LINEAR = (1 << bit for bit in range(len(tiers.TIERS)))
 Results = Sequence[Tensor]
 FORCED = 256  # csrc/host/tiers.h: serve whatever it costs
-# The instructions that a tier is made of, as docs/tiers.md calls them; those of losses in bf16 too.
-NEEDS = {
-    "linear": "AVX512-VNNI",
-    "fp16": "AVX512-FP16",
-    "int8": "AMX",
-    "bf16 losses": "AMX-BF16 or AVX512-BF16",
-}
+
+
+def needs() -> dict[str, str]:
+    """Map tiers, and losses in bf16, to the instructions that they are made of."""
+    found: dict[str, list[str]] = {}
+    for engine in _engines():
+        found.setdefault(engine.tier, []).append(engine.needs)
+    return {name: " or ".join(needed) for name, needed in found.items()}
 
 
 def lacks(*names: str) -> str:
     """Say that this machine or build has none of some tiers; nothing where it has one."""
     if any(name in _found() for name in names):
         return ""
-    needed = " or ".join(f"{name} ({NEEDS[name]})" for name in names)
+    instructions = needs()
+    needed = " or ".join(f"{name} ({instructions.get(name, 'unbuilt')})" for name in names)
     return f"this machine or build has no {needed}"
 
 
@@ -40,18 +43,29 @@ def needs_tier(name: str) -> pytest.MarkDecorator:
 
 def in_a_line() -> str:
     """Say which tiers tests have run here, and which only another machine or build can run."""
-    found = _found()
-    here = ", ".join(name for name in NEEDS if name in found) or "none"
-    absent = ", ".join(f"{name} ({needs})" for name, needs in NEEDS.items() if name not in found)
-    return f"kgfast: tiers here: {here}" + (f"; not run here: {absent}" if absent else "")
-
-
-def _found() -> tuple[str, ...]:
-    """List the keys of ``NEEDS`` that this machine and build have."""
     if not cpu.is_available():
-        return ()
-    losses = ("bf16 losses",) if bf16.is_available() else ()
-    return (*tiers.available(cpu.isa()), *losses)
+        return "kgfast: tiers here: none: the extension is not built"
+    chosen = os.environ.get("KGFAST_CPU_ISA", "")
+    rows: dict[bool, list[str]] = {True: [], False: []}
+    for engine in _engines():
+        runs = engine.has and engine.is_built and chosen in ("", engine.isa)
+        rows[runs].append(f"{engine.tier} ({engine.needs})")
+    here, absent = (", ".join(rows[runs]) for runs in (True, False))
+    return f"kgfast: tiers here: {here or 'none'}" + (f"; not run here: {absent}" if absent else "")
+
+
+def _found() -> set[str]:
+    """Return the tiers that this machine and build have, and losses in bf16."""
+    own = cpu.isa() if cpu.is_available() else ""
+    return {it.tier for it in _engines() if it.has and it.is_built and it.isa == own}
+
+
+def _engines() -> list[tiers.TierEngine]:
+    """List the kernels of tiers, and of losses in bf16; none where the extension is not built."""
+    if not cpu.is_available():
+        return []
+    losses = "bf16 losses", cpu.isa(), "AMX-BF16 or AVX512-BF16", bf16.is_available(), True
+    return [*tiers.engines(), tiers.TierEngine(*losses)]
 
 
 @contextmanager
@@ -63,11 +77,17 @@ def serving(mask: int) -> Iterator[None]:
 
 
 def pairs_of(call: Callable[[], Results], counter: str = "tier_pairs") -> tuple[list[int], Results]:
-    """Return what a call adds to the extension's counts of pairs, and its result."""
-    count = getattr(cpu.extension, counter)
-    before = count()
-    result = call()
-    return [b - a for a, b in zip(before, count(), strict=True)], result
+    """Return what became of the pairs of a call, and its result.
+
+    ``linear_pairs``: those that the linear tier swept, decided and gathered, and those of them that
+    got canonical scores. ``tier_pairs``: those that other tiers swept and gathered, and likewise.
+    """
+    with tiers.counted_pairs() as pairs:
+        result = call()
+    rows = dict(zip(("all", *tiers.TIERS), pairs, strict=True))
+    if counter == "linear_pairs":
+        return rows["linear"].tolist(), result
+    return (rows["fp16"] + rows["int8"])[[0, 2, 3]].tolist(), result
 
 
 def assert_same(call: Callable[[], Results], *masks: int, counter: str = "tier_pairs") -> list[int]:

@@ -23,6 +23,7 @@ from support.problems import no_known
 from support.tiers import lacks, pairs_of
 
 SUBSETS = [*chain(*(combinations(tiers.TIERS, count) for count in range(len(tiers.TIERS) + 1)))]
+needs_extension = pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
 WHO = {"near": "linear", "far": "fp16", "products": "int8"}  # what decides most pairs of a problem
 
 
@@ -64,7 +65,7 @@ def problems():
         return {name: (it, flat.cpu.rank_counts(*it)) for name, it in arguments.items()}
 
 
-@pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
+@needs_extension
 @pytest.mark.parametrize("names", SUBSETS, ids=lambda names: ",".join(names) or "none")
 def test_those_that_are_named_serve_and_no_others(monkeypatch, isa, problems, names):
     """On every instruction set, with what it has of them: the same integers."""
@@ -77,19 +78,30 @@ def test_those_that_are_named_serve_and_no_others(monkeypatch, isa, problems, na
         assert (swept > 0) == (WHO[name] in served)
 
 
-@pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
+@needs_extension
 def test_narrower_instruction_sets_have_none(isa):
     """Panels of tiers are as wide as AVX-512: so it is on a machine without it."""
     if isa != "avx512":
         assert tiers.available(isa) == ()
 
 
+def machine_with(monkeypatch, has, is_built=True):
+    """Let this machine have the instructions of some tiers."""
+    engines = [
+        engine._replace(has=engine.tier in has, is_built=is_built) for engine in tiers.engines()
+    ]
+    monkeypatch.setattr(tiers, "engines", lambda: engines)
+    monkeypatch.setattr(support.bf16, "is_available", lambda: "bf16 losses" in has)
+    monkeypatch.delenv("KGFAST_CPU_ISA", raising=False)
+
+
+@needs_extension
 def test_a_reason_to_skip_names_the_instructions(monkeypatch):
     """A reason names the instructions of docs/tiers.md."""
-    monkeypatch.setattr(tiers, "available", lambda isa: ())
-    monkeypatch.setattr(support.bf16, "is_available", lambda: False)
+    machine_with(monkeypatch, has=())
     page = (ROOT / "docs" / "tiers.md").read_text()
-    for name, needed in support.NEEDS.items():
+    assert set(support.needs()) == {"linear", "fp16", "int8", "bf16 losses"}
+    for name, needed in support.needs().items():
         assert lacks(name) == f"this machine or build has no {name} ({needed})"
         mark = support.needs_tier(name).mark
         assert mark.args == (True,)
@@ -99,23 +111,31 @@ def test_a_reason_to_skip_names_the_instructions(monkeypatch):
     assert lacks("linear", "fp16").endswith("no linear (AVX512-VNNI) or fp16 (AVX512-FP16)")
 
 
+@needs_extension
 @pytest.mark.parametrize(
     ("has", "line"),
     [
         ((), "none; not run here: linear (AVX512-VNNI), fp16 (AVX512-FP16), int8 (AMX), bf16 loss"),
-        (("linear",), "linear; not run here: fp16 (AVX512-FP16), int8 (AMX), bf16 losses (AMX-BF1"),
-        (("fp16", "int8", "linear"), "linear, fp16, int8, bf16 losses"),
+        (("linear",), "linear (AVX512-VNNI); not run here: fp16 (AVX512-FP16), int8 (AMX), bf16 l"),
+        (
+            ("fp16", "int8", "linear", "bf16 losses"),
+            "linear (AVX512-VNNI), fp16 (AVX512-FP16), int8 (AMX), bf16 losses (AMX-BF16 or AVX",
+        ),
     ],
 )
 def test_the_line_says_what_ran_and_what_did_not(monkeypatch, has, line):
-    monkeypatch.setattr(cpu, "is_available", lambda: True)
-    monkeypatch.setattr(cpu, "isa", lambda: "avx512")
-    monkeypatch.setattr(tiers, "available", lambda isa: has)
-    monkeypatch.setattr(support.bf16, "is_available", lambda: "int8" in has)
+    machine_with(monkeypatch, has)
     assert support.in_a_line().startswith(f"kgfast: tiers here: {line}")
-    assert ("not run here" in support.in_a_line()) == (len(has) < 3)
+    assert ("not run here" in support.in_a_line()) == (len(has) < 4)
+    monkeypatch.setenv("KGFAST_CPU_ISA", cpu.available_isas()[-1])  # tiers of others cannot run
+    own = {engine.tier for engine in tiers.engines() if engine.isa == cpu.isa()}
+    absent = support.in_a_line().partition("not run here: ")[2]
+    for name in set(has) - {"bf16 losses"}:
+        assert (f"{name} (" in absent) == (name not in own)
+    machine_with(monkeypatch, has, is_built=False)
+    assert "tiers here: linear" not in support.in_a_line()
     monkeypatch.setattr(cpu, "is_available", lambda: False)
-    assert support.in_a_line().startswith("kgfast: tiers here: none; not run here: linear (AVX")
+    assert support.in_a_line() == "kgfast: tiers here: none: the extension is not built"
 
 
 @pytest.mark.parametrize(
@@ -141,9 +161,8 @@ def test_the_line_stands_before_the_last_one(workers):
     assert re.fullmatch(r"1 passed in [\d.]+s.*", last)
 
 
+@needs_extension
 def test_info_says_which_serve(monkeypatch):
-    if not cpu.is_available():
-        pytest.skip("the extension is not built")
     have = tiers.available(cpu.isa())
     monkeypatch.setenv("KGFAST_TIERS", "all")
     assert kgfast.info().tiers == have
@@ -152,7 +171,38 @@ def test_info_says_which_serve(monkeypatch):
     assert kgfast.info().tiers == ()
     monkeypatch.setenv("KGFAST_TIERS", ",".join(tiers.TIERS))
     assert kgfast.info().tiers == have
-    lacks = set(tiers.TIERS) - set(have)
-    assert any("KGFAST_TIERS names" in line for line in kgfast.info().remarks) == bool(lacks)
     monkeypatch.setenv("KGFAST_TIERS", "fp17")
     assert "KGFAST_TIERS must be" in kgfast.info().remarks[0]
+    assert kgfast.info().other_tiers == {}
+
+
+@needs_extension
+def test_info_says_why_the_others_do_not_serve(monkeypatch):
+    """One reason for each tier that does not serve: the machine, the build, or a variable."""
+    monkeypatch.delenv("KGFAST_CPU_ISA", raising=False)
+    monkeypatch.delenv("KGFAST_TIERS", raising=False)
+    info = kgfast.info()
+    assert set(info.tiers) | set(info.other_tiers) == {"linear", "fp16", "int8"}
+    assert not set(info.tiers) & set(info.other_tiers)
+    for name, why in info.other_tiers.items():
+        assert f"(not {name}: {why})" in repr(info)
+    assert info.as_dict()["other_tiers"] == info.other_tiers
+    lacked = support.needs()
+    machine_with(monkeypatch, has=())
+    assert kgfast.info().other_tiers == {
+        name: f"this machine lacks {lacked[name]}" for name in ("linear", "fp16", "int8")
+    }
+    machine_with(monkeypatch, has=("linear",), is_built=False)
+    why = kgfast.info().other_tiers["linear"]
+    assert why == f"this build lacks it: the compiler did not know {lacked['linear']}"
+    narrow = cpu.available_isas()[-1]
+    beside = [engine.isa for engine in tiers.engines() if engine.tier == "linear"]
+    machine_with(monkeypatch, has=("linear",))
+    monkeypatch.setenv("KGFAST_CPU_ISA", narrow)
+    if narrow not in beside:
+        why = f"KGFAST_CPU_ISA={narrow}: it serves with {' or '.join(beside)}"
+        assert kgfast.info().other_tiers["linear"] == why
+    monkeypatch.setenv("KGFAST_CPU_ISA", beside[0] if beside[0] in cpu.available_isas() else narrow)
+    monkeypatch.setenv("KGFAST_TIERS", "none")
+    if cpu.isa() in beside:
+        assert kgfast.info().other_tiers["linear"] == "KGFAST_TIERS leaves it out"

@@ -32,6 +32,15 @@ bool has_bf16(const std::string& isa) { return has_bf16_losses(isa_named(isa)); 
 
 unsigned py_find_tiers(const std::string& isa) { return find_tiers(isa_named(isa)); }
 
+// (bit of the tier, instruction set, what it needs, whether this machine has that, and this build)
+py::list py_tier_engines() {
+  py::list found;
+  for (const TierEngine& engine : tier_engines())
+    found.append(py::make_tuple(static_cast<unsigned>(engine.tier), engine.isa, engine.needs,
+                                engine.has, engine.is_built));
+  return found;
+}
+
 }  // namespace
 }  // namespace kgfast
 
@@ -46,5 +55,6 @@ PYBIND11_MODULE(_cpu, module) {
   module.def("has_score", &kgfast::has_score);
   module.def("find_isa", &kgfast::py_find_isa);
   module.def("find_tiers", &kgfast::py_find_tiers);
+  module.def("tier_engines", &kgfast::py_tier_engines);
   module.def("has_bf16", &kgfast::has_bf16);
 }

@@ -11,10 +11,12 @@
 namespace kgfast {
 namespace {
 
-// `targets`: their ids, their scores or 0, and the candidates' ids in order, or 0.
+// `targets`: their ids, their scores or 0, and the candidates' ids in order, or 0. `counts`: those of
+// the targets, and of pairs.
 py::tuple py_rank_counts(const Machine& machine, const py::tuple& operands, const Widths& widths,
                          const std::tuple<uintptr_t, uintptr_t, uintptr_t>& targets,
-                         const MaybeTuple& known, bool nan_worst, uintptr_t counts) {
+                         const MaybeTuple& known, bool nan_worst,
+                         const std::pair<uintptr_t, uintptr_t>& counts) {
   RankRequest request{};
   request.operands = as_operands(operands);
   request.widths = widths;
@@ -23,7 +25,8 @@ py::tuple py_rank_counts(const Machine& machine, const py::tuple& operands, cons
   request.sorted_candidate_ids = pointer<const int64_t>(std::get<2>(targets));
   request.known = as_known(known);
   request.nan_worst = nan_worst;
-  request.counts = pointer<int64_t>(counts);
+  request.counts = pointer<int64_t>(counts.first);
+  request.pairs = pointer<PairCounts>(counts.second);
   return bad_rows(compute(machine, [&](const Execution& execution) {
     return rank_counts(execution, request);
   }));
@@ -38,19 +41,6 @@ void py_sweep_errors(const Machine& machine, const py::tuple& operands, const Wi
   compute(machine, [&](const Execution& execution) {
     sweep_errors(execution, request, pointer<float>(values), pointer<double>(bounds));
   });
-}
-
-// (swept by a tier, gathered to float32, decided by canonical scores) since the process began.
-std::tuple<int64_t, int64_t, int64_t> py_tier_pairs() {
-  const TierPairs pairs = rank_tier_pairs();
-  return {pairs.swept, pairs.gathered, pairs.canonical};
-}
-
-// (pairs whose product the linear tier took, decided by it, gathered to float32, decided by canonical
-// scores) since the process began.
-std::tuple<int64_t, int64_t, int64_t, int64_t> py_linear_pairs() {
-  const LinearPairs pairs = rank_linear_pairs();
-  return {pairs.swept, pairs.decided, pairs.gathered, pairs.canonical};
 }
 
 void py_linear_bounds(const Machine& machine, const py::tuple& operands, const Widths& widths,
@@ -162,8 +152,6 @@ py::tuple py_list_topk(const Machine& machine, const py::tuple& operands, int64_
 void bind_rank(py::module_& module) {
   module.def("rank_counts", &py_rank_counts);
   module.def("sweep_errors", &py_sweep_errors);
-  module.def("tier_pairs", &py_tier_pairs);
-  module.def("linear_pairs", &py_linear_pairs);
   module.def("linear_bounds", &py_linear_bounds);
   module.def("int8_bytes", &py_int8_bytes);
   module.def("pack_int8", &py_pack_int8);

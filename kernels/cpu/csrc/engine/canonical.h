@@ -84,6 +84,7 @@ __attribute__((noinline)) void rescore_band(const SweepJob& job, Worker& worker)
       if (chosen && worker.band[p].candidate != job.targets[row])
         pairs[count++] = {row, worker.band[p].candidate};
       if (count < kPairBlock && (p + 1 < worker.band_size || !count)) continue;
+      worker.canonical += count;
       double scores[kPairBlock];
       canonical_scores(job, job.crops[crop].end, pairs, count, worker.scratch, scores);
       for (int64_t i = 0; i < count; ++i) {

@@ -135,6 +135,7 @@ struct Worker {
   int64_t* equal;    // [C][B], by slot
   int64_t bad_candidate;  // lowest row seen with a number that is not finite, or INT64_MAX
   int64_t bad_factor;     // likewise
+  int64_t canonical;      // pairs of the band that got canonical scores
   TierPairs pairs;        // of tiers
   BytesPause bytes_pause;  // likewise
 };

@@ -21,7 +21,6 @@
 namespace kgfast {
 namespace {
 
-#if defined(__x86_64__)
 // What an x86 machine and its operating system have, asked of the machine itself: the compiler's
 // own way, __builtin_cpu_supports, needs a library that Windows' linker does not know.
 struct X86 {
@@ -29,6 +28,7 @@ struct X86 {
   bool avx2, avx512, avx512fp16, avx512vnni, avx512bf16, amx, amx_bf16;
 };
 
+#if defined(__x86_64__)
 // Intel SDM, volume 1, 14.3 and 15.2 to 15.4: the operating system keeps the wide registers (XCR0),
 // and the machine has the instructions.
 X86 probe_x86() {
@@ -58,6 +58,8 @@ X86 probe_x86() {
     found.avx512bf16 = found.amx_bf16 = false;
   return found;
 }
+#else
+X86 probe_x86() { return {}; }
 #endif
 
 // Asks the operating system for AMX's tiles, of this process; where it knows them it gives them to
@@ -88,18 +90,21 @@ const Isa* find_isa(const char* name) {
   return any || !std::strcmp(name, "baseline") ? baseline_isa() : nullptr;
 }
 
+const std::vector<TierEngine>& tier_engines() {
+  static const X86 has = probe_x86();
+  static const std::vector<TierEngine> engines = {  // their panels are those of the instruction set
+      {Tier::linear, "avx512", "AVX512-VNNI", has.avx512vnni, avx512vnni_tier() != nullptr},
+      {Tier::fp16, "avx512", "AVX512-FP16", has.avx512fp16, avx512fp16_tier() != nullptr},
+      {Tier::int8, "avx512", "AMX", has.amx && may_use_tiles(), amx_tier() != nullptr},
+  };
+  return engines;
+}
+
 unsigned find_tiers(const Isa& isa) {
   unsigned tiers = 0;
-#if defined(__x86_64__)
-  static const X86 has = probe_x86();
-  const bool is_widest = &isa == avx512_isa();  // whose panels they share
-  if (is_widest && has.avx512fp16 && avx512fp16_tier()) tiers |= static_cast<unsigned>(Tier::fp16);
-  if (is_widest && has.avx512vnni && avx512vnni_tier())
-    tiers |= static_cast<unsigned>(Tier::linear);
-  static const bool has_tiles = has.amx && amx_tier() && may_use_tiles();
-  if (is_widest && has_tiles) tiers |= static_cast<unsigned>(Tier::int8);
-#endif
-  (void)isa;
+  for (const TierEngine& engine : tier_engines())
+    if (engine.has && engine.is_built && !std::strcmp(isa.name, engine.isa))
+      tiers |= static_cast<unsigned>(engine.tier);
   return tiers;
 }
 

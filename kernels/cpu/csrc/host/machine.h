@@ -1,6 +1,9 @@
 // What this machine has, and how fast its bare register loop runs.
 #pragma once
+#include <vector>
+
 #include "host/job.h"
+#include "host/tiers.h"
 
 namespace kgfast {
 
@@ -9,6 +12,15 @@ double roof(const Isa& isa, ScoreId score, int64_t features, double seconds);
 
 // The best instruction set of this machine, or the named one; nullptr if it is not to be had.
 const Isa* find_isa(const char* name);
+
+// Instructions that a tier is made of, beside an instruction set, whether this machine has them, and
+// whether this build has the tier's kernels.
+struct TierEngine {
+  Tier tier;
+  const char *isa, *needs;
+  bool has, is_built;
+};
+const std::vector<TierEngine>& tier_engines();
 
 // The tiers that this build and machine have beside an instruction set: a mask.
 unsigned find_tiers(const Isa& isa);

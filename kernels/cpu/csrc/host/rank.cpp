@@ -46,6 +46,7 @@ class Ranking {
       sweep(first, std::min<size_t>(plan_.queries, swept_.size() - first));
     if (is_ok(status)) exclude();
     if (is_ok(status)) collect();
+    tiers_->count_pairs(*request_.pairs);
     return status;
   }
 

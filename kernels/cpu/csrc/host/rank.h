@@ -16,6 +16,7 @@ struct RankRequest {
   Known known;
   bool nan_worst;
   int64_t* counts;  // [C][4][B]: greater, equal, greater excluded, equal excluded
+  PairCounts* pairs;
 };
 
 SweepStatus rank_counts(const Execution& execution, const RankRequest& request);
@@ -25,13 +26,6 @@ SweepStatus rank_counts(const Execution& execution, const RankRequest& request);
 // bound.
 void sweep_errors(const Execution& execution, const RankRequest& request, float* values,
                   double* bounds);
-
-// What became of pairs that a tier swept, since the process began: swept by it, gathered to float32
-// as it left them open, and of those decided by canonical scores.
-TierPairs rank_tier_pairs();
-
-// What became of pairs of the linear tier, likewise.
-LinearPairs rank_linear_pairs();
 
 // What the linear tier proves: no distance is below, [B][M]. For tests.
 void linear_bounds(const Execution& execution, const RankRequest& request, double* bounds);

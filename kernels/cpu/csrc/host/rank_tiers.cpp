@@ -1,7 +1,6 @@
 #include "host/rank_tiers.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 
 #include "host/rank.h"
@@ -9,27 +8,17 @@
 namespace kgfast {
 namespace {
 
-// Pairs since the process began.
-struct TierCounters {
-  std::atomic<int64_t> swept, gathered, canonical;
-};
-struct LinearCounters {
-  std::atomic<int64_t> swept, decided, gathered, canonical;
-};
-TierCounters tier_pairs;
-LinearCounters linear_pairs;
-
-void note(const TierPairs& pairs) {
-  tier_pairs.swept += pairs.swept;
-  tier_pairs.gathered += pairs.gathered;
-  tier_pairs.canonical += pairs.canonical;
+void write(Tier tier, const LinearPairs& pairs, PairCounts& counts) {
+  int row = 1;
+  while (static_cast<unsigned>(tier) >> row) ++row;
+  const int64_t values[] = {pairs.swept, pairs.decided, pairs.gathered, pairs.canonical};
+  std::copy_n(values, 4, counts[row]);
 }
 
-void note(const LinearPairs& pairs) {
-  linear_pairs.swept += pairs.swept;
-  linear_pairs.decided += pairs.decided;
-  linear_pairs.gathered += pairs.gathered;
-  linear_pairs.canonical += pairs.canonical;
+// Of a tier that gathers all pairs that it does not decide.
+void write(Tier tier, const TierPairs& pairs, PairCounts& counts) {
+  const int64_t decided = pairs.swept - pairs.gathered;
+  write(tier, LinearPairs{pairs.swept, decided, pairs.gathered, pairs.canonical}, counts);
 }
 
 }  // namespace
@@ -46,18 +35,31 @@ RankTiers::RankTiers(RankWorkers& workers, const SweepJob& job, PassPlan& plan)
     linear_ = std::make_unique<LinearPass>(execution_, job, plan);
 }
 
-RankTiers::~RankTiers() {
-  if (half_) note(half_->pairs());
-  if (linear_) note(linear_->pairs());
-  for (const auto& owned : workers_.all) note(owned->worker.pairs);
-}
-
 void RankTiers::sweep(const double* target_scores, double magnitude) {
-  if (int8_.serves(job_.num_queries))
+  const bool is_int8 = int8_.serves(job_.num_queries);
+  const int64_t rows = job_.num_crops * job_.num_queries;
+  pairs_ += (is_int8 ? job_.first_threshold[rows] : rows) * job_.num_candidates;
+  if (is_int8)
     sweep_int8(target_scores, magnitude);
   else
     sweep_distances();
   for (const auto& owned : workers_.all) isa_.rescore_band(job_, owned->worker);
+}
+
+void RankTiers::count_pairs(PairCounts& counts) const {
+  TierPairs bytes{};
+  int64_t canonical = 0;
+  for (const auto& owned : workers_.all) {
+    bytes.swept += owned->worker.pairs.swept;
+    bytes.gathered += owned->worker.pairs.gathered;
+    bytes.canonical += owned->worker.pairs.canonical;
+    canonical += owned->worker.canonical;
+  }
+  const int64_t all[] = {pairs_, pairs_, 0, canonical};
+  std::copy_n(all, 4, counts[0]);
+  write(Tier::int8, bytes, counts);
+  if (half_) write(Tier::fp16, half_->pairs(), counts);
+  if (linear_) write(Tier::linear, linear_->pairs(), counts);
 }
 
 void RankTiers::errors(float* values, double* bounds) {
@@ -196,15 +198,6 @@ void RankTiers::int8_errors(float* values, double* bounds) {
   OwnedWorker& owned = *workers_.all[0];
   for (int64_t group = 0; group < int8_.groups(all); ++group)
     int8_.sweep_group(job_, group, owned.int8.data, owned.worker, keep);
-}
-
-LinearPairs rank_linear_pairs() {
-  return {linear_pairs.swept, linear_pairs.decided, linear_pairs.gathered,
-          linear_pairs.canonical};
-}
-
-TierPairs rank_tier_pairs() {
-  return {tier_pairs.swept, tier_pairs.gathered, tier_pairs.canonical};
 }
 
 }  // namespace kgfast

@@ -56,7 +56,6 @@ class RankTiers {
  public:
   // Makes the workers, too.
   RankTiers(RankWorkers& workers, const SweepJob& job, PassPlan& plan);
-  ~RankTiers();
 
   // By how much more than its distance from the targets a query's place in the order of a sweep is
   // earlier: a tier that decides most pairs of some queries and none of others has those together.
@@ -64,6 +63,9 @@ class RankTiers {
 
   // Sweeps the queries of the job, whose targets have these scores, with biases up to `magnitude`.
   void sweep(const double* target_scores, double magnitude);
+
+  // Writes what became of the pairs of all sweeps.
+  void count_pairs(PairCounts& counts) const;
 
   // See sweep_errors of rank.h; of all queries, which the job has.
   void errors(float* values, double* bounds);
@@ -97,6 +99,7 @@ class RankTiers {
   Int8Pass int8_;
   std::unique_ptr<HalfPasses> half_;
   std::unique_ptr<LinearPass> linear_;
+  int64_t pairs_ = 0;  // of queries, or of targets where int8 serves, and candidates
 };
 
 }  // namespace kgfast
