@@ -173,9 +173,11 @@ def rank(
                 results = [_count(plan, group, index, advance) for group in crops]
         else:
             results = count_file(plan, file, crops)
-    options = {"is_filtered": known is not None, "pairs": pairs}
+    is_filtered = known is not None
     found = {
-        dim: ranks_of(counts, plan.hrt, plan.sides, known, plan.names, **options)
+        dim: ranks_of(
+            counts, plan.hrt, plan.sides, known, plan.names, pairs=pairs, is_filtered=is_filtered
+        )
         for group, result in zip(crops, results, strict=True)
         for dim, counts in zip(group, result.unbind(1), strict=True)
     }
