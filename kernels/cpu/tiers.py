@@ -85,7 +85,8 @@ class TierEngine(NamedTuple):
 def engines() -> list[TierEngine]:
     """List the kernels of all tiers, whatever this machine has."""
     return [
-        TierEngine(TIERS[bit.bit_length() - 1], *facts) for bit, *facts in extension.tier_engines()
+        TierEngine(TIERS[bit.bit_length() - 1], beside, needs, has, is_built)
+        for bit, beside, needs, has, is_built in extension.tier_engines()
     ]
 
 
