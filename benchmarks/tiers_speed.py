@@ -82,7 +82,7 @@ def sets_of(score: str) -> list[str]:
 
 def shares_of(pairs: Tensor) -> list[float]:
     """Return shares of all pairs: decided by linear, swept by fp16, gathered by any, canonical."""
-    rows = dict(zip(("all", *tiers.TIERS), pairs.double() / pairs[0, 0], strict=True))
+    rows = dict(zip(("all", *tiers.TIERS), pairs.double() / pairs[0, 0], strict=False))
     *_, gathered, canonical = (rows["fp16"] + rows["linear"]).tolist()
     return [float(rows["linear"][1]), float(rows["fp16"][0]), gathered, canonical]
 

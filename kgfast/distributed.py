@@ -296,7 +296,7 @@ class RangeCounts:
         A digest of the model (its parameters and 64 rows of its table), ``candidate_ids``, ``dims``
         and ``nan``.
     pairs : Tensor
-        int64 ``[5, 4]``: pairs that tiers decided, which :class:`kgfast.eval.TierPairs` reads.
+        int64 ``[9, 4]``: pairs that tiers decided, which :class:`kgfast.eval.TierPairs` reads.
     """
 
     start: int

@@ -33,13 +33,14 @@ TIERS = ("fp16", "bf16", "int8", "linear")
 """Their names; bit ``i`` of a mask is ``TIERS[i]``, as in csrc/host/tiers.h."""
 
 COLUMNS = ("swept", "decided", "gathered", "canonical")
-"""Columns of counts of pairs; their rows are all pairs, then those of each of :data:`TIERS`.
+"""Columns of counts of pairs; their rows are all pairs, then those of the tier of each bit.
 
 A tier decides pairs that it swept, or gathers them for float32; the other pairs that it swept are
 in tiles of queries that it leaves to the next sweep. The last column counts canonical scores.
 """
 
 _ALL = (1 << len(TIERS)) - 1
+_MOST = 8  # tiers that counts of pairs have rows for, as in csrc/host/tiers.h
 _PAIRS: ContextVar[Tensor | None] = ContextVar("kgfast_pairs", default=None)
 
 
@@ -115,7 +116,7 @@ def _reason(own: str, is_allowed: bool, engines: list[TierEngine]) -> str:
 
 @contextmanager
 def counted_pairs() -> Iterator[Tensor]:
-    """Count the pairs of all rankings within, by this thread: int64 ``[1 + TIERS, COLUMNS]``."""
+    """Count the pairs of all rankings within, by this thread: int64 ``[9, len(COLUMNS)]``."""
     pairs = no_pairs()
     token = _PAIRS.set(pairs)
     try:
@@ -127,7 +128,7 @@ def counted_pairs() -> Iterator[Tensor]:
 
 def no_pairs() -> Tensor:
     """Return zeros in the shape of :func:`counted_pairs`."""
-    return torch.zeros(1 + len(TIERS), len(COLUMNS), dtype=torch.int64, device="cpu")
+    return torch.zeros(1 + _MOST, len(COLUMNS), dtype=torch.int64, device="cpu")
 
 
 def note_pairs(pairs: Tensor) -> None:

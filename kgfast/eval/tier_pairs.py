@@ -49,7 +49,7 @@ class TierPairs:
     @classmethod
     def of(cls, pairs: Tensor) -> "TierPairs | None":
         """Read counts of :func:`kgfast.kernels.cpu.tiers.counted_pairs`; None if there are none."""
-        columns = [dict(zip(("all", *tiers.TIERS), it, strict=True)) for it in pairs.T.tolist()]
+        columns = [dict(zip(("all", *tiers.TIERS), it, strict=False)) for it in pairs.T.tolist()]
         swept, decided, _, canonical = columns
         total = swept["all"]
         if not total:

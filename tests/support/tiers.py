@@ -84,7 +84,7 @@ def pairs_of(call: Callable[[], Results], counter: str = "tier_pairs") -> tuple[
     """
     with tiers.counted_pairs() as pairs:
         result = call()
-    rows = dict(zip(("all", *tiers.TIERS), pairs, strict=True))
+    rows = dict(zip(("all", *tiers.TIERS), pairs, strict=False))
     if counter == "linear_pairs":
         return rows["linear"].tolist(), result
     return (rows["fp16"] + rows["int8"])[[0, 2, 3]].tolist(), result

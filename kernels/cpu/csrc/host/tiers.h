@@ -15,9 +15,9 @@ struct TierPairs {
 };
 
 // What became of all pairs of a ranking, in the rows and columns that kernels/cpu/tiers.py names:
-// all of them, then those of each tier.
-constexpr int kTiers = 4;
-using PairCounts = int64_t[1 + kTiers][4];
+// all of them, then those of the tier of each bit of a mask.
+constexpr int kMostTiers = 8;
+using PairCounts = int64_t[1 + kMostTiers][4];
 
 // When a worker tries fewer bytes of a panel first, again: after so many others, of a pause that
 // doubles while they leave much of a panel open.
