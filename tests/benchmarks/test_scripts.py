@@ -70,6 +70,17 @@ def test_tiers_of_distances_count_the_same(measured):
     assert all(row["same_counts"] and row["equals_reference"] for row in rows)
 
 
+def test_leading_features_find_the_best(measured):
+    (row,) = measured("energy_order.py")
+    read = row["read"]
+    assert 0.25 < read["bytes"] < 1
+    assert 0 < read["ordered_bytes"] < read["ordered_floats"] < 1
+    assert row["energy"]["eighth"] < row["energy"]["quarter"] < 1
+    if "seconds" in row:  # the loops compile where there is AVX512-VNNI
+        assert row["equal"]
+        assert row["right"].keys() == row["seconds"].keys() >= {"bytes", "leading 16"}
+
+
 def test_eval_speed_compares_the_same_integers(measured, tmp_path):
     rows = measured("eval_speed.py")
     assert {row["section"] for row in rows} >= {"rotate", "single", "dot", "whole"}
