@@ -117,6 +117,19 @@ def _faiss_times(name: str) -> Columns:
     return times
 
 
+def _faiss_ratio(row: Row, name: str) -> str:
+    """Write how many times as long faiss takes as a flat scan of bytes."""
+    if name not in row.get("seconds", {}):
+        return ""
+    return f"{1 / row['times_faster_than_bytes'][name]:.1f}x"
+
+
+def _faiss_best(row: Row) -> str:
+    ways = [name for name in row.get("seconds", {}) if name.startswith("faiss flat")]
+    ratios = row.get("times_faster_than_bytes", {})
+    return _faiss_ratio(row, max(ways, key=ratios.__getitem__)) if ways else ""
+
+
 TIERS: Columns = (
     ("score", "{score}"),
     ("features:", "{dim}"),
@@ -143,6 +156,23 @@ DOT_TIERS: Columns = (
     ("canonical:", "{pairs[canonical]:.3%}"),
     ("faiss:", _faiss_times("int8")),
     ("faiss, to an index:", _faiss_times("index")),
+)
+ENERGY_TABLES = {
+    False: lambda row: cell_of(row, "`{run}`, MRR {mrr:.2f}" if "run" in row else "{table}"),
+    True: lambda row: cell_of(row, "normal numbers with the covariance of `{run}`"),
+}
+ENERGY: Columns = (
+    ("table", lambda row: ENERGY_TABLES[row["extrapolated"]](row)),
+    ("side", "{side}"),
+    ("entities x features:", "{entities:,} x {features}"),
+    ("leading eighth / quarter:", "{energy[eighth]:.0%} / {energy[quarter]:.0%}"),
+    ("bytes:", "{read[bytes]:.1%}"),
+    ("ordered float32:", "{read[ordered_floats]:.1%}"),
+    ("ordered bytes:", "{read[ordered_bytes]:.1%}"),
+    ("bytes, time:", "{seconds[bytes]:time}"),
+    ("ordered bytes, times faster:", lambda row: cell_of(row, "{speedup:.2f} (p = {fastest})")),
+    ("faiss flat:", _faiss_best),
+    ("faiss Panorama:", lambda row: _faiss_ratio(row, "faiss Panorama")),
 )
 STEPS: Columns = (  # of MED
     (" ", lambda row: MODELS[row["model"]]),

@@ -9,6 +9,7 @@ from lib.columns import (
     BUILDS,
     CONVERSIONS,
     DOT_TIERS,
+    ENERGY,
     LOSSES,
     PYKEEN,
     RETRIEVAL,
@@ -120,10 +121,12 @@ def pykeen(folder: Path) -> str:
 
 
 def tiers(folder: Path) -> str:
-    """Write a row of each table and side, and of each work of dot."""
+    """Write a row of each table and side, of each work of dot, and of leading features."""
     rows, dot = (read_rows(folder / f"cpu-{name}-speed.json") for name in ("tiers", "dot-tiers"))
+    leading = read_rows(folder / "cpu-energy-order.json")
     tables = [*markdown(TIERS, rows), "", "Dot products:", "", *markdown(DOT_TIERS, dot), ""]
-    return "\n".join([*tables, *sources([rows, dot])])
+    tables += ["Leading features first, which no index does:", "", *markdown(ENERGY, leading), ""]
+    return "\n".join([*tables, *sources([rows, dot, leading])])
 
 
 TRIALS_SHOWN = 5  # of each search
