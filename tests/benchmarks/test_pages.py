@@ -182,7 +182,16 @@ def test_tiers_are_a_row_each(write, made):
     ranks = dot | {"work": "ranks", "pairs": {"float32": 0.0021, "canonical": 0.00003}}
     ranks["seconds"] = {"none": 2.0, "int8": 1.0}
     write("cpu-dot-tiers-speed.json", ranks, dot)
+    leading = {"table": "decaying", "side": "tail", "entities": 5000, "features": 7}
+    leading |= {"energy": {"eighth": 0.5, "quarter": 0.75}, "extrapolated": False}
+    leading |= {"read": {"bytes": 0.26, "ordered_floats": 0.2, "ordered_bytes": 0.05}}
+    ratios = {"bytes": 1.0, "faiss flat, threshold 1": 0.1, "faiss flat, threshold 20": 0.2}
+    timed = {"speedup": 1.25, "fastest": 64, "times_faster_than_bytes": ratios}
+    write("cpu-energy-order.json", leading, leading | timed | {"seconds": dict(ratios)})
     found = made("tiers")
+    shares = "| decaying | tail | 5,000 x 7 | 50% / 75% | 26.0% | 20.0% | 5.0% |"
+    assert f"{shares}  |  |  |  |" in found
+    assert f"{shares} 1.0 s | 1.25 (p = 64) | 5.0x |  |" in found
     assert (
         "| l2 | 7 | normal | tail | linear,fp16 | 1.50 (1.40 .. 1.60) | 25% | 50% | 2.1% | 0.03% |"
         in found
