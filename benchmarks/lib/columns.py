@@ -144,6 +144,18 @@ DOT_TIERS: Columns = (
     ("faiss:", _faiss_times("int8")),
     ("faiss, to an index:", _faiss_times("index")),
 )
+SIGLIP: Columns = (
+    (" ", "{section}"),
+    ("pairs x features", "{batch:,} x {dim}"),
+    ("contender", "{contender}"),
+    ("images a chunk:", "{chunk:,}"),
+    ("CPU time:", "{cpu_seconds:time}"),
+    ("kgfast's time over it:", "{ratio:.2f}x"),
+    ("peak memory:", "{bytes:bytes}"),
+    ("logits by formula:", "{logits_bytes:bytes}"),
+    ("scale, bias:", "{scale:g}, {bias:g}"),
+    ("error:", "{error:.1e}"),
+)
 STEPS: Columns = (  # of MED
     (" ", lambda row: MODELS[row["model"]]),
     ("batch x negatives", "{batch} x {negatives_per_triple}, {negatives:words}"),
