@@ -59,6 +59,7 @@ COLUMNS: Mapping[str, Mapping[str, Pages]] = {
         "to know why": {"influence": "influential triples"},
         "another large sum": {
             "heads": "output layers",
+            "siglip": "image-text pairs",
             "paths": "sums over paths",
             "reports": "five users' reports",
         },

@@ -89,17 +89,16 @@ def of_process(
     """Return loss and gradients of one process of a ring."""
     image, text = shares(world, count, width)[rank]
     weight = 1.0 if weights is None else weights[rank]
-    if how == "module":
-
-        def loss(*them: Tensor) -> Tensor:
-            return weight * losses.SigLIPLoss()(*them, output_dict=True)["contrastive_loss"]
-    else:
-
-        def loss(*them: Tensor) -> Tensor:
-            return weight * losses.siglip(*them)
-
-    found = graded(loss, image, text, SCALE, BIAS)
+    loss = by_module if how == "module" else losses.siglip
+    found = graded(lambda *them: weight * loss(*them), image, text, SCALE, BIAS)
     return [found[0] / weight, *found[1:]]
+
+
+def by_module(*given: Tensor) -> Tensor:
+    """Return the loss as training loops of open_clip call it."""
+    names = "image_features", "text_features", "logit_scale", "logit_bias"
+    made = losses.SigLIPLoss()(**dict(zip(names, given, strict=True)), output_dict=True)
+    return made["contrastive_loss"]
 
 
 def twice(rank: int, world: int) -> list[Tensor]:
