@@ -126,8 +126,8 @@ def loss_of_ring(
     try:
         pairs = check()
         if checks_values():
-            for name, rows in zip(("image", "text"), pairs, strict=False):
-                check_rows(name, rows)
+            check_rows("image", pairs[0])
+            check_rows("text", pairs[1])
     except (TypeError, ValueError) as wrong:
         error = wrong
     need = [False] * 4

@@ -156,7 +156,7 @@ class SigLIPLoss(LossModule, function=siglip, formula=SigLIPFormula):
             Return a dict, as training loops of open_clip ask for it.
         """
         given = image_features, text_features, logit_scale, logit_bias
-        loss = siglip(*given, precision=self.precision, group=self.group)
+        loss = siglip(*given, **self._hyperparameters())
         return {"contrastive_loss": loss} if output_dict else loss
 
 
@@ -227,9 +227,9 @@ def _of_pairs(
     count = len(image)
     own = torch.arange(count + 1, dtype=torch.int64, device=image.device)
     labels = own, own[:-1], float(are_pairs), 0.0, "dot", count
-    options = {"scale": scale, "precision": precision}
+    given = image, text, None if bias is None else bias[None], *labels
     try:
-        return ops.bce_total(image, text, None if bias is None else bias[None], *labels, **options)
+        return ops.bce_total(*given, scale=scale, precision=precision)
     except NonFiniteError:
         check_values(image, text, scale, bias)
         raise

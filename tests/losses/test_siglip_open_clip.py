@@ -24,7 +24,7 @@ WEIGHTS = [1.0, 0.5, 2.0, 3.0]  # gradients of the losses of processes
 
 @pytest.fixture(scope="module")
 def theirs(tmp_path_factory):
-    """What open_clip finds, by the number of processes and the way that texts go round."""
+    """Results of open_clip, by the number of processes and the way that texts go round."""
     python = os.environ.get("KGFAST_OPEN_CLIP", sys.executable)
     imported = subprocess.run([python, "-c", "import open_clip"], capture_output=True, text=True)
     if imported.returncode:
