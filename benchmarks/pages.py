@@ -12,7 +12,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from lib.columns import FACTS, STEP_COUNTS
+from lib.columns import FACTS, SIGLIP, STEP_COUNTS
 from lib.pages import Page, med, of_file, one_file, readme, runs, scale, systems
 from lib.results import RESULTS, ROOT
 
@@ -40,6 +40,7 @@ PAGES = {
     "scale": Page("docs/scale.md", scale.block),
     "search": Page("docs/search.md", one_file.search),
     "serve": Page("docs/serve.md", one_file.serve),
+    "siglip": Page("docs/siglip.md", of_file("cpu-siglip.json", SIGLIP)),
     "tiers": Page("docs/tiers.md", one_file.tiers),
 }
 

@@ -83,7 +83,7 @@ class ChunkedLosses(Losses):
         """Serve :meth:`Losses.bce_total`."""
         labels = _safe_labels(operands, labels, checks)
         queries = operands.queries
-        grad_rows = queries.new_full((len(queries),), 1 / divisor)
+        grad_rows = queries.new_full((len(queries),), 1 / divisor) if any(need) else None
         rows, gradients = self._bce(operands, labels, grad_rows, need)
         if checks is not None:
             checks.scores(rows.linear)
@@ -236,8 +236,14 @@ def _safe_labels(operands: Operands, labels: Labels, checks: LossChecks | None) 
 def _bce_block(
     sweep: Sweep, labels: Labels, grad_rows: Tensor | None, totals: tuple[Tensor, Tensor] | None
 ) -> None:
-    """Fill a block's rows of ``totals``, carry its gradients back, or both."""
-    passes = sweep.backend.passes
+    """Fill a block's rows of ``totals``, carry its gradients back, or both.
+
+    Scores of positives whose label is above 1/2 are negated first: ``softplus(x) - x`` loses the
+    digits that ``softplus(-x)`` has. ``rest`` times the score of a positive is what is still to be
+    added to the loss.
+    """
+    passes, is_negated = sweep.backend.passes, labels.a + labels.c > 0.5
+    rest = 1.0 - labels.a - 2.0 * labels.c if is_negated else -labels.a
     width = sweep.operands.candidates.num_rows
     positives = Positives.of_labels(labels, width, by_candidate=True)
     total, linear = _row_sums(sweep.operands), _row_sums(sweep.operands)
@@ -245,8 +251,11 @@ def _bce_block(
     for chunk, part in zip(sweep.chunks, positives.in_chunks(sweep.chunks), strict=True):
         scores = sweep.scores(chunk)
         places = positives.queries[part], positives.ids[part] - chunk.start
+        own = scores[places]
+        if is_negated:
+            scores[places] = -own
         if totals is not None:
-            picked[part] = scores[places].double()
+            picked[part] = own.double()
         if grad_rows is None:
             sums = passes.bce_sums(scores, labels.c)
         else:
@@ -255,13 +264,14 @@ def _bce_block(
                 passes.bce_slopes(scores, labels.c, scale)
             else:
                 sums = passes.bce_both(scores, labels.c, scale)
-            scores[places] -= labels.a * scale[places[0]]
+            slopes = -scores[places] if is_negated else scores[places]
+            scores[places] = slopes + rest * scale[places[0]]
             sweep.backward(scores, chunk)
         if totals is not None:
             total += sums[0]
             linear += sums[1]
     if totals is not None:
-        totals[0][sweep.rows] = total - labels.a * positives.sum_by_query(picked)
+        totals[0][sweep.rows] = total + rest * positives.sum_by_query(picked)
         totals[1][sweep.rows] = linear
 
 

@@ -124,9 +124,11 @@ class Operands:
     # "bf16": losses over all candidates round queries, table and the gradient of scores to bfloat16
     # where they are multiplied.
     precision: str = "float32"
+    # Number [] that losses over all candidates multiply queries by, a block of queries at a time.
+    scale: Tensor | None = None
 
     def __post_init__(self) -> None:
-        _resolve(self, "queries")
+        _resolve(self, "queries", "scale")
 
     @property
     def table(self) -> Tensor:
@@ -174,8 +176,14 @@ class Operands:
         return self.score.query_planes(self.has_factor)
 
     def of_queries(self, rows: slice) -> "Operands":
-        """Return operands of some of the queries."""
-        return replace(self, queries=self.queries[rows])
+        """Return operands of some of the queries, multiplied by the scale."""
+        return replace(self, queries=self.queries[rows]).scaled()
+
+    def scaled(self) -> "Operands":
+        """Multiply all queries by the scale, in a copy, if there is one."""
+        if self.scale is None:
+            return self
+        return replace(self, queries=self.queries * self.scale, scale=None)
 
     def of_rows(self, rows: slice) -> "Operands":
         """Return operands of some of the rows of the table."""

@@ -68,6 +68,7 @@ def sweeps(
             width = operands.candidates.num_rows
             sweep.keep_in(kept[rows.start * width : rows.stop * width])
         yield sweep
+        sweep.release()
 
 
 def chunks(num_queries: int, num_candidates: int, scratch: int) -> list[slice]:
@@ -101,6 +102,11 @@ class Sweep:
         """Use ``scores``, flat, as the scratch: all candidates are one chunk."""
         self.chunks = [slice(0, self.operands.candidates.num_rows)]
         self._scratch = scores
+
+    def release(self) -> None:
+        """Free the scratch and scaled queries, before the next block has its own."""
+        self._scratch = None
+        del self.operands
 
     def room(self, chunk: slice) -> Tensor:
         """Return the room of a chunk's scores, ``[B, n]``."""

@@ -118,6 +118,8 @@ def row_losses() -> list[Tensor]:
 
         for operator in (bce, total, entropy, mean):
             found += graded(operator, make(B, WIDTH), table, bias)
+    numbers = torch.tensor([2.0], dtype=torch.float32, device="cpu"), make(1, seed=6)
+    found += graded(losses.siglip, make(B, WIDTH), make(B, WIDTH, seed=4), *numbers)
     return found
 
 

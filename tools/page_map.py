@@ -49,6 +49,7 @@ COLUMNS: Mapping[str, Mapping[str, Pages]] = {
         "numbers to publish": {
             "ranks": "ranks and metrics",
             "relations": "ranks of relations",
+            "classify": "classes, typed candidates",
             "results": "results of the configs",
         },
         "answers and new facts": {
@@ -59,6 +60,7 @@ COLUMNS: Mapping[str, Mapping[str, Pages]] = {
         "to know why": {"influence": "influential triples"},
         "another large sum": {
             "heads": "output layers",
+            "siglip": "image-text pairs",
             "paths": "sums over paths",
             "reports": "five users' reports",
         },

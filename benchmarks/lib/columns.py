@@ -174,6 +174,18 @@ ENERGY: Columns = (
     ("faiss flat:", _faiss_best),
     ("faiss Panorama:", lambda row: _faiss_ratio(row, "faiss Panorama")),
 )
+SIGLIP: Columns = (
+    (" ", "{section}"),
+    ("pairs x features", "{batch:,} x {dim}"),
+    ("contender", "{contender}"),
+    ("images a chunk:", "{chunk:,}"),
+    ("CPU time:", "{cpu_seconds:time}"),
+    ("kgfast's time over it:", "{ratio:.2f}x"),
+    ("peak memory:", "{bytes:bytes}"),
+    ("logits by formula:", "{logits_bytes:bytes}"),
+    ("scale, bias:", "{scale:g}, {bias:g}"),
+    ("error:", "{error:.1e}"),
+)
 STEPS: Columns = (  # of MED
     (" ", lambda row: MODELS[row["model"]]),
     ("batch x negatives", "{batch} x {negatives_per_triple}, {negatives:words}"),

@@ -1,10 +1,10 @@
 """Gradients of scores on the CPU.
 
 Cost model: engine/pairwise_backward.h, of products engine/product.h; with an index
-engine/indexed_backward.h. Memory beyond operands and results: 24 MiB of feature blocks and 16 MiB
-of the stripes' partial gradients, for roots 8 MiB of lengths, once more; with an index three rows a
-thread, for the gradient of the table the order of the index, two words a pair, and of
-``rscf_rotate`` at most 24 MiB of turned queries.
+engine/indexed_backward.h. Memory beyond operands and results: 24 MiB of feature blocks, of products
+12 MiB of packed rows, and 16 MiB of the stripes' partial gradients, for roots 8 MiB of lengths,
+once more; with an index three rows a thread, for the gradient of the table the order of the index,
+two words a pair, and of ``rscf_rotate`` at most 24 MiB of turned queries.
 """
 
 from collections.abc import Iterator

@@ -252,6 +252,7 @@ class _Sweep:
         told: Totals | None = None,
     ) -> None:
         """``told``: where programs that finish tell what they met, and the total if asked for."""
+        operands = operands.scaled()
         self.operands, self.labels, self.need = operands, labels, need
         self.loss = loss._replace(has_bias_sums=need.bias)
         self.tiles, self.told = tiles_of(operands, arch, need), told

@@ -2,7 +2,8 @@
 
 A loss is one file: its equation and source, its formula of scores (``NSSAFormula``), its function
 of a model (``nssa``), and the module that holds its hyperparameters (``NSSALoss``). :data:`LOSSES`
-lists them, and :mod:`regularizers` has penalties.
+lists those of a model, and :mod:`regularizers` has penalties. :func:`siglip` is of two batches of
+rows.
 """
 
 from kgfast.losses import regularizers
@@ -16,6 +17,7 @@ from kgfast.losses.module import LossModule
 from kgfast.losses.nssa import NSSAFormula, NSSALoss, nssa, subsampling_weights
 from kgfast.losses.relation_task import relation_logits, relation_prediction
 from kgfast.losses.sampled import sampled_scores, with_gamma
+from kgfast.losses.siglip import SigLIPLoss, siglip
 
 LOSSES: dict[str, type[LossModule]] = {
     "nssa": NSSALoss,
@@ -41,6 +43,7 @@ __all__ = [
     "NSSAFormula",
     "NSSALoss",
     "NegativesFormula",
+    "SigLIPLoss",
     "bce",
     "cross_entropy",
     "logistic",
@@ -53,6 +56,7 @@ __all__ = [
     "relation_logits",
     "relation_prediction",
     "sampled_scores",
+    "siglip",
     "smoothed_labels",
     "subsampling_weights",
     "with_gamma",

@@ -24,8 +24,8 @@ class LossFormula:
     """Hyperparameters of a loss, which are checked when they are given."""
 
     # A target is compared with all entities, with negatives that were sampled, or with both of them
-    # by the sub-models of croppable embeddings.
-    over: ClassVar[Literal["entities", "negatives", "crops"]]
+    # by the sub-models of croppable embeddings. Pairs are those of two batches of rows.
+    over: ClassVar[Literal["entities", "negatives", "crops", "pairs"]]
 
     def __post_init__(self) -> None:
         self.check()

@@ -57,6 +57,18 @@ def check_precision(precision: str) -> None:
         raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}; got {precision!r}")
 
 
+def check_scale(scale: Tensor, queries: Tensor, score: str) -> None:
+    """Check that queries of dot products can be multiplied by a scale."""
+    check_tensor("scale", scale)
+    if scale.ndim:
+        raise ValueError(f"scale must be one number, of no axes; got shape {list(scale.shape)}")
+    if scale.dtype not in TABLE_DTYPES:
+        raise TypeError(f"scale must be of floating point; got {scale.dtype}")
+    if score != "dot":
+        raise ValueError(f"scale: it is of dot products; got score {score!r}")
+    check_device("scale", scale, queries, "queries")
+
+
 def check_operands(
     queries: Tensor,
     candidates: Tensor,

@@ -71,11 +71,14 @@ def refuse_forward_mode(name: str, *tensors: Tensor | None) -> None:
 
 def has_gradients(*tensors: Tensor | None) -> bool:
     """Return whether a backward may follow, and no transform of torch makes it."""
-    if not torch.is_grad_enabled():
-        return False
-    if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+    if not torch.is_grad_enabled() or is_transformed():
         return False
     return any(it is not None and it.requires_grad for it in tensors)
+
+
+def is_transformed() -> bool:
+    """Return whether a transform of torch runs, as those of ``torch.func``."""
+    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
 
 
 def empty_scores(queries: Tensor, shape: Sequence[int], dims: Sequence[int] | None) -> Tensor:

@@ -54,6 +54,8 @@ def name_not_finite(
     check_rows(table_name, operands.table, ids, lambda rows: crop(rows, score, width))
     if factor is not None:
         check_rows("factor", factor, ids, lambda rows: rows[:, :width])
+    if operands.scale is not None and not bool(operands.scale.isfinite()):
+        raise NonFiniteError(f"scale must be finite; got {operands.scale.item()}")
     if bias is not None:
         each = ids if len(bias) > 1 else None
         check_rows("bias", bias[:, None], each, lambda rows: rows.clamp(min=0.0))

@@ -117,10 +117,11 @@ def operands_of(
     factor: Tensor | None = None,
     dims: Sequence[int] | None = None,
     precision: str = "float32",
+    scale: Tensor | None = None,
 ) -> Operands:
     """Make operands of the flat arguments of an operator."""
     prepared = Prepared(table, get_score(score), bias, factor)
-    return Operands(queries, prepared, None if dims is None else tuple(dims), precision)
+    return Operands(queries, prepared, None if dims is None else tuple(dims), precision, scale)
 
 
 def passes_of(queries: Tensor) -> Passes:

@@ -12,7 +12,7 @@ from kgfast.kernels.labels import LossGradients, LossNeed
 from kgfast.kernels.operands import Operands
 from kgfast.ops import differentiable as common
 from kgfast.ops import run
-from kgfast.ops.checks import check_bounded, check_index
+from kgfast.ops.checks import check_bounded, check_index, check_scale
 from kgfast.ops.dispatch import get_backend
 from kgfast.ops.losses import (
     as_gradients,
@@ -27,6 +27,8 @@ from kgfast.ops.registry import operator
 
 _FULL = (torch.float32, torch.float64)
 _BACKEND = -2  # of the options of an operator
+_BLOCK = 1 << 20  # numbers of a product that are held at once
+_MOST_ROWS = 1 << 14  # whose sums one thread adds up, so in an order that no thread count changes
 
 
 def bce_total(
@@ -40,6 +42,7 @@ def bce_total(
     score: str,
     divisor: float = 1.0,
     *,
+    scale: Tensor | None = None,
     precision: str = "float32",
 ) -> Tensor:
     """Return the sum of the rows of :func:`kgfast.ops.bce`, divided.
@@ -55,6 +58,9 @@ def bce_total(
         As of :func:`kgfast.ops.bce`.
     divisor : float
         Positive; ``B N`` makes a mean over all labels.
+    scale : Tensor, optional
+        ``[]`` floating point, of ``dot``: queries are multiplied by this number, so that scores are
+        ``scale q . t + bias``. Differentiable; no second tensor of the size of queries is made.
     precision : {"float32", "bf16"}
         As of :func:`kgfast.ops.bce`.
 
@@ -78,10 +84,11 @@ def bce_total(
     check_divisor(divisor)
     queries = checked_queries("bce_total", queries, candidates, bias, score, precision)
     check_labels(queries, candidates, positive_indptr, positive_indices, label_a, label_c)
-    tensors = queries, candidates, bias
+    _check_scale("bce_total", scale, queries, score)
+    tensors = queries, candidates, bias, scale
     labels = positive_indptr, positive_indices, float(label_a), float(label_c), score
-    if not _makes_gradients(*tensors):
-        rows = bce(queries, candidates, bias, *labels, precision=precision)
+    if not _is_one_sweep(*tensors):
+        rows = bce(_scaled(queries, scale), candidates, bias, *labels, precision=precision)
         return rows.sum() / divisor
     return _total("bce_total", tensors, (*labels, precision, float(divisor)))
 
@@ -95,6 +102,7 @@ def cross_entropy_total(
     score: str,
     divisor: float = 1.0,
     *,
+    scale: Tensor | None = None,
     precision: str = "float32",
 ) -> Tensor:
     """Return the sum of the rows of :func:`kgfast.ops.cross_entropy`, divided.
@@ -107,6 +115,8 @@ def cross_entropy_total(
         As of :func:`kgfast.ops.cross_entropy`.
     divisor : float
         Positive; ``B`` makes a mean.
+    scale : Tensor, optional
+        As of :func:`bce_total`.
 
     Returns
     -------
@@ -128,9 +138,11 @@ def cross_entropy_total(
     queries = checked_queries("cross_entropy_total", queries, candidates, bias, score, precision)
     check_index("targets", targets, (len(queries),), candidates)
     check_smoothing(label_smoothing)
-    tensors, labels = (queries, candidates, bias), (targets, float(label_smoothing), score)
-    if not _makes_gradients(*tensors):
-        rows = cross_entropy(queries, candidates, bias, *labels, precision=precision)
+    _check_scale("cross_entropy_total", scale, queries, score)
+    tensors, labels = (queries, candidates, bias, scale), (targets, float(label_smoothing), score)
+    if not _is_one_sweep(*tensors):
+        given = candidates, bias, *labels
+        rows = cross_entropy(_scaled(queries, scale), *given, precision=precision)
         return rows.sum() / divisor
     return _total("cross_entropy_total", tensors, (*labels, precision, float(divisor)))
 
@@ -142,17 +154,37 @@ def check_divisor(divisor: float) -> None:
         raise ValueError(f"divisor must be positive; got {divisor}")
 
 
-def _makes_gradients(queries: Tensor, candidates: Tensor, bias: Tensor | None) -> bool:
-    """Return whether gradients are made with a value: not those that are rounded, or unasked."""
-    is_half = any(it is not None and it.dtype not in _FULL for it in (candidates, bias))
-    return not is_half and len(queries) > 0 and common.has_gradients(queries, candidates, bias)
+def _check_scale(name: str, scale: Tensor | None, queries: Tensor, score: str) -> None:
+    if scale is not None:
+        common.refuse_forward_mode(name, scale)
+        check_scale(scale, queries, score)
+
+
+def _scaled(queries: Tensor, scale: Tensor | None) -> Tensor:
+    return queries if scale is None else queries * scale
+
+
+def _is_one_sweep(
+    queries: Tensor, candidates: Tensor, bias: Tensor | None, scale: Tensor | None
+) -> bool:
+    """Return whether one sweep makes the value and its gradients.
+
+    Gradients that would be rounded are not, nor is what a transform of torch differentiates. A
+    value alone is, where queries are scaled, block by block.
+    """
+    tensors = queries, candidates, bias, scale
+    is_half = any(it is not None and it.dtype not in _FULL for it in tensors[1:])
+    if is_half or not len(queries):
+        return False
+    return common.has_gradients(*tensors) or (scale is not None and not common.is_transformed())
 
 
 def _total(name: str, tensors: Sequence[Tensor | None], options: tuple[Any, ...]) -> Tensor:
     """Call an operator ``kgfast::<name>`` so that its gradients are handed on without a copy."""
     queries = tensors[0]
     assert queries is not None
-    need = [it is not None and it.requires_grad for it in tensors]
+    needs = torch.is_grad_enabled()
+    need = [needs and it is not None and it.requires_grad for it in tensors]
     options = *options, common.chosen_backend(queries), need
     if torch.compiler.is_compiling():
         result: tuple[Tensor, ...] = getattr(torch.ops.kgfast, name)(*tensors, *options)
@@ -173,20 +205,22 @@ class _Total(Function):
         queries: Tensor,
         candidates: Tensor,
         bias: Tensor | None,
+        scale: Tensor | None,
         name: str,
         options: tuple[Any, ...],
     ) -> Tensor:
         ctx.operator = getattr(torch.ops.kgfast, name)
+        tensors = queries, candidates, bias, scale
         total: Tensor
-        total, *gradients = ctx.operator(queries, candidates, bias, *options)
+        total, *gradients = ctx.operator(*tensors, *options)
         labels = [it for it in options if isinstance(it, Tensor)]
-        ctx.save_for_backward(queries, candidates, bias, *labels)
+        ctx.save_for_backward(*tensors, *labels)
         ctx.options, ctx.gradients = options, gradients
         return total
 
     @staticmethod
     def backward(ctx: Any, grad_total: Tensor) -> tuple[Tensor | None, ...]:
-        tensors = ctx.saved_tensors[:3]  # raises where one was changed meanwhile
+        tensors = ctx.saved_tensors[:4]  # raises where one was changed meanwhile
         gradients, ctx.gradients = ctx.gradients, None
         if gradients is None:
             with torch.no_grad():
@@ -194,7 +228,9 @@ class _Total(Function):
         if torch.is_grad_enabled():  # create_graph: this operator refuses a second derivative
             gradients = torch.ops.kgfast.total_backward(grad_total, *gradients, *tensors)
         elif type(grad_total) is Tensor:
-            get_backend(ctx.options[_BACKEND]).losses.scale(gradients, grad_total.resolve_neg())
+            grad_total = grad_total.resolve_neg()
+            get_backend(ctx.options[_BACKEND]).losses.scale(gradients[:3], grad_total)
+            gradients[3] = gradients[3] * grad_total
         else:  # of a transform of torch
             for gradient in gradients:
                 gradient.mul_(grad_total)
@@ -207,6 +243,7 @@ def _bce_total(
     queries: Tensor,
     candidates: Tensor,
     bias: Tensor | None,
+    scale: Tensor | None,
     positive_indptr: Tensor,
     positive_indices: Tensor,
     label_a: float,
@@ -216,12 +253,12 @@ def _bce_total(
     divisor: float,
     backend: str,
     need: Sequence[bool],
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return the total and its gradients; those that are not needed are empty."""
-    operands = run.operands_of(queries, candidates, score, bias, precision=precision)
+    operands = run.operands_of(queries, candidates, score, bias, precision=precision, scale=scale)
     labels = labels_of(positive_indptr, positive_indices, label_a, label_c)
-    made = run.bce_total(operands, labels, divisor, LossNeed(*need), backend=backend)
-    return _with_gradients(made.total, made.gradients, operands)
+    made = run.bce_total(operands, labels, divisor, _of_sweep(need), backend=backend)
+    return _with_gradients(made.total, made.gradients, operands, need)
 
 
 @operator("cross_entropy_total", waits=True)
@@ -229,6 +266,7 @@ def _cross_entropy_total(
     queries: Tensor,
     candidates: Tensor,
     bias: Tensor | None,
+    scale: Tensor | None,
     targets: Tensor,
     label_smoothing: float,
     score: str,
@@ -236,22 +274,44 @@ def _cross_entropy_total(
     divisor: float,
     backend: str,
     need: Sequence[bool],
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return the total and its gradients; those that are not needed are empty."""
-    operands = run.operands_of(queries, candidates, score, bias, precision=precision)
+    operands = run.operands_of(queries, candidates, score, bias, precision=precision, scale=scale)
     labels = targets.contiguous(), label_smoothing
     total, gradients = run.cross_entropy_total(
-        operands, *labels, divisor, LossNeed(*need), backend=backend
+        operands, *labels, divisor, _of_sweep(need), backend=backend
     )
-    return _with_gradients(total, gradients, operands)
+    return _with_gradients(total, gradients, operands, need)
+
+
+def _of_sweep(need: Sequence[bool]) -> LossNeed:
+    """Return the gradients that a sweep makes: that of a scale is made of the queries'."""
+    of_queries, of_table, of_bias, of_scale = need
+    return LossNeed(of_queries or of_scale, of_table, of_bias)
 
 
 def _with_gradients(
-    total: Tensor, made: LossGradients, operands: Operands
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    gradients = as_gradients(made, operands.bias)
-    queries, table, bias = (common.or_empty(it, operands.queries) for it in gradients)
-    return total, queries, table, bias
+    total: Tensor, made: LossGradients, operands: Operands, need: Sequence[bool]
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    of_queries, of_table, of_bias = as_gradients(made, operands.bias)
+    of_scale = None
+    if operands.scale is not None and of_queries is not None:
+        if need[3]:
+            of_scale = _sum_of_products(of_queries, operands.queries).to(operands.scale.dtype)
+        of_queries = of_queries.mul_(operands.scale) if need[0] else None
+    queries, table, bias, scale = (
+        common.or_empty(it, operands.queries) for it in (of_queries, of_table, of_bias, of_scale)
+    )
+    return total, queries, table, bias, scale
+
+
+def _sum_of_products(one: Tensor, other: Tensor) -> Tensor:
+    """Sum the products of all numbers ``[B, F]``, in float64, in a fixed order."""
+    total = torch.zeros((), dtype=torch.float64, device=one.device)
+    step = max(1, min(_MOST_ROWS, _BLOCK // max(1, one.shape[1])))
+    for part, its in zip(one.split(step), other.split(step), strict=True):
+        total += (part * its).sum(1).double().sum()
+    return total
 
 
 @operator("total_backward")
@@ -260,33 +320,36 @@ def _total_backward(
     grad_queries: Tensor,
     grad_candidates: Tensor,
     grad_bias: Tensor,
+    grad_scale: Tensor,
     queries: Tensor,
     candidates: Tensor,
     bias: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor]:
+    scale: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Multiply the gradients of a total by the total's own.
 
     The operands let a second derivative be refused.
     """
-    return grad_queries * grad_total, grad_candidates * grad_total, grad_bias * grad_total
+    gradients = grad_queries, grad_candidates, grad_bias, grad_scale
+    queries, candidates, bias, scale = (it * grad_total for it in gradients)
+    return queries, candidates, bias, scale
 
 
 @_total_backward.fake
-def _(args: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor]:
-    empty = torch.empty_like
-    return empty(args.grad_queries), empty(args.grad_candidates), empty(args.grad_bias)
+def _(args: SimpleNamespace) -> tuple[Tensor, ...]:
+    gradients = args.grad_queries, args.grad_candidates, args.grad_bias, args.grad_scale
+    return tuple(torch.empty_like(it) for it in gradients)
 
 
-def _fake(args: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    queries, table, bias = common.zero_gradients(
-        (args.queries, args.candidates, args.bias), args.need
-    )
-    return common.empty_scores(args.queries, (), None), queries, table, bias
+def _fake(args: SimpleNamespace) -> tuple[Tensor, ...]:
+    tensors = args.queries, args.candidates, args.bias, args.scale
+    total = common.empty_scores(args.queries, (), None)
+    return total, *common.zero_gradients(tensors, args.need)
 
 
 def _save(ctx: Any, args: SimpleNamespace, output: tuple[Tensor, ...]) -> None:
     ctx.mark_non_differentiable(*output[1:])
-    ctx.save_for_backward(*output[1:], args.queries, args.candidates, args.bias)
+    ctx.save_for_backward(*output[1:], args.queries, args.candidates, args.bias, args.scale)
 
 
 def _differentiate(
@@ -295,12 +358,12 @@ def _differentiate(
     if torch.compiler.is_compiling():
         # The compiler writes a product that it sees in the place of what was saved, which only this
         # graph has; a compiled graph has no second derivative.
-        return tuple(gradient * grad_total for gradient in ctx.saved_tensors[:3])
+        return tuple(gradient * grad_total for gradient in ctx.saved_tensors[:4])
     gradients: tuple[Tensor, ...] = torch.ops.kgfast.total_backward(grad_total, *ctx.saved_tensors)
     return gradients
 
 
 for _operator in (_bce_total, _cross_entropy_total):
     _operator.fake(_fake)
-    _operator.differentiate(_differentiate, _save, wrt=("queries", "candidates", "bias"))
+    _operator.differentiate(_differentiate, _save, wrt=("queries", "candidates", "bias", "scale"))
 _total_backward.refuse_second_derivative("bce_total and cross_entropy_total")

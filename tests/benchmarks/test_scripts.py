@@ -223,3 +223,13 @@ def test_a_search_is_run_and_put_into_the_page(measured, call, tmp_path):
     assert call("pages.py", *arguments).returncode == 0
     assert call("pages.py", *arguments, "--check").returncode == 0
     assert "| synthetic, 500 entities | 0." in page.read_text()
+
+
+def test_the_sigmoid_loss_of_pairs_is_that_of_chunks(measured):
+    rows = measured("siglip_speed.py", "--rounds", 1)
+    times = {row["contender"]: row for row in rows if row["section"] == "times"}
+    assert times.keys() >= {"kgfast", "checkpointed chunks", "three products a chunk"}
+    losses = [it["loss"] for name, it in times.items() if name != "kgfast, bf16"]
+    assert max(losses) - min(losses) < 1e-5 * max(losses)
+    assert all(row["error"] < 1e-2 for row in rows if row["section"] == "errors")
+    assert [row["batch"] for row in rows if row["section"] == "memory"] == [32]

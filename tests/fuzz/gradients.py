@@ -9,6 +9,7 @@ from fuzz import dense
 from fuzz.case import Case, expect
 from fuzz.operands import SPREAD, Operands, csr, draw
 from fuzz.surroundings import anywhere
+from kgfast import losses as losses_of
 from kgfast import ops
 from support import oracles
 from support.states import STATES, state
@@ -47,6 +48,32 @@ def losses(case: Case) -> None:
     with anywhere(case):
         call, formula = _loss(case, operands, name)
         dense.check(name, call, formula, *_grads(case, operands, factor=False))
+
+
+def pairs(case: Case) -> None:
+    """Attack ``kgfast.losses.siglip``, with any of the gradients."""
+    count, dim = case.choice((1, 2, 7, 64, 130, 257)), case.choice((1, 3, 16, 33, 100))
+    image, text = (case.normal(count, dim).float() / dim**0.5 for _ in range(2))
+    numbers = [
+        torch.tensor(case.pick.uniform(*bounds), dtype=torch.float32, device="cpu")
+        for bounds in ((-3.0, 30.0), (-20.0, 5.0))
+    ]
+    has_bias = case.chance(0.8)
+    tensors = image, text, numbers[0], numbers[1] if has_bias else None
+    needs = [it is not None and case.chance(0.7) for it in tensors]
+    case.note(shape=[count, dim], numbers=[it.item() for it in numbers], bias=has_bias, needs=needs)
+
+    def scores(image: Tensor, text: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
+        return scale * image @ text.T + (0.0 if bias is None else bias)
+
+    def mean(found: Tensor) -> Tensor:
+        signs = 1 - 2 * torch.eye(count, dtype=found.dtype, device=found.device)
+        return oracles.softplus(signs * found).sum() / count
+
+    with anywhere(case):
+        formula = dense.OfScores(scores, mean)
+        given = formula, tensors, needs, lambda shape: case.normal(*shape)
+        dense.check("siglip", losses_of.siglip, *given)
 
 
 def adversarial(case: Case) -> None:

@@ -33,6 +33,7 @@ KINDS: dict[str, Kind] = {
         Kind("ops.pairwise_scores", gradients.pairwise, "valid", 50),
         Kind("ops.indexed_scores", gradients.indexed, "valid", 50),
         Kind("ops losses", gradients.losses, "valid", 50),
+        Kind("pairs of two batches", gradients.pairs, "valid", 20),
         Kind("ops losses in bf16", bf16_losses.losses, "valid", 25, lacks=bf16_losses.lacks),
         Kind("ops.adversarial_rows", gradients.adversarial, "valid", 15),
         Kind("ops.row_adam", gradients.row_adam, "valid", 15),

@@ -100,6 +100,10 @@ VALUES = [  # of operators, a change, what is said
     (TOTALS, {"divisor": 0.0}, r"^divisor must be positive; got 0.0"),
     (TOTALS, {"divisor": -1}, r"^divisor must be "),
     (TOTALS, {"divisor": math.nan}, "divisor must be finite; got nan"),
+    (TOTALS, {"scale": torch.ones(1)}, r"scale must be one number, of no axes; got shape \[1\]"),
+    (TOTALS, {"scale": torch.tensor(1.0)}, "scale: it is of dot products; got score 'rotate'"),
+    (TOTALS, {"score": "dot", "scale": torch.tensor(1.0, device="meta")}, "scale must be on cpu"),
+    (TOTALS, {"score": "dot", "scale": torch.tensor(math.nan)}, "scale must be finite; got nan"),
 ]  # fmt: skip
 TYPES = [
     (SWEEPS, {"queries": torch.zeros(B, G).long()}, "queries must be float32"),
@@ -115,6 +119,8 @@ TYPES = [
     (("indexed_scores",), {"index": [[0]]}, "index must be a tensor"),
     (("indexed_scores",), {"index": ids(0, 1)[:, None].int()}, "index must be int64"),
     (BCE, {"positive_indices": ids(0, 1).int()}, "positive_indices must be int64"),
+    (TOTALS, {"scale": 2.0}, "scale must be a tensor; got float"),
+    (TOTALS, {"scale": torch.tensor(2)}, "scale must be of floating point; got torch.int64"),
 ]  # fmt: skip
 
 

@@ -21,8 +21,8 @@ def some(name, score="dot", bias=slice(None), dtype=torch.float32):
     return [*made[:2], None if bias is None else made[2].detach()[bias].requires_grad_()]
 
 
-def total_of(name, tensors, score="dot", divisor=1.0):
-    return served(name, tensors, score, divisor=divisor)
+def total_of(name, tensors, score="dot", divisor=1.0, **options):
+    return served(name, tensors, score, divisor=divisor, **options)
 
 
 def rows_of(name, tensors, score="dot"):
@@ -247,14 +247,42 @@ def test_opcheck(backend, bias):
             it if it is None or needed else it.detach()
             for it, needed in zip(tensors, need, strict=True)
         ]
-        tail = "float32", 92.0, backend, need
-        args = (*leaves, *csr(), *LABELS, "rotate", *tail)
-        torch.library.opcheck(torch.ops.kgfast.bce_total, args)
-        args = (*leaves, TARGETS, 0.1, "rotate", *tail)
-        torch.library.opcheck(torch.ops.kgfast.cross_entropy_total, args)
-    shapes = (4, 3), (5, 3), (0,)
-    args = (torch.tensor(0.5), *map(torch.ones, shapes), *map(torch.ones, shapes[:2]), None)
+        for score, scale in (("rotate", None), ("dot", torch.tensor(2.0, requires_grad=need[0]))):
+            tail = score, "float32", 92.0, backend, [*need, need[0] and scale is not None]
+            args = (*leaves, scale, *csr(), *LABELS, *tail)
+            torch.library.opcheck(torch.ops.kgfast.bce_total, args)
+            args = (*leaves, scale, TARGETS, 0.1, *tail)
+            torch.library.opcheck(torch.ops.kgfast.cross_entropy_total, args)
+    shapes = (4, 3), (5, 3), (0,), ()
+    args = (torch.tensor(0.5), *map(torch.ones, shapes), *map(torch.ones, shapes[:2]), None, None)
     torch.library.opcheck(torch.ops.kgfast.total_backward, args)
+
+
+@EACH
+@BIASES
+@pytest.mark.parametrize("kept", ["all", "few", "half"])
+@pytest.mark.usefixtures("backend")
+def test_a_scale_multiplies_queries(name, bias, kept, request):
+    """Also where few queries are swept together, and where a table in half precision is."""
+    if kept == "few":
+        request.getfixturevalue("blocks")
+    tensors = some(name, bias=bias)
+    if kept == "half":
+        tensors[1] = tensors[1].detach().half().requires_grad_()
+    scale = torch.tensor(-1.7, requires_grad=True)
+    found = total_of(name, tensors, divisor=7.0, scale=scale)
+    queries = tensors[0] * scale
+    plain = total_of(name, [queries, *tensors[1:]], divisor=7.0)
+    assert torch.equal(found, plain)
+    both = [*tensors, scale]
+    torch.testing.assert_close(gradients(found, both), gradients(plain, both))
+    with torch.no_grad():
+        assert torch.equal(total_of(name, tensors, divisor=7.0, scale=scale), plain)
+    leaf = torch.tensor(-1.7, requires_grad=True)
+    given = [None if it is None else it.detach() for it in tensors]
+    alone = gradients(total_of(name, given, divisor=7.0, scale=leaf), [leaf])
+    whole = total_of(name, tensors, divisor=7.0, scale=scale)
+    torch.testing.assert_close(alone, gradients(whole, [scale]))
 
 
 @pytest.mark.usefixtures("backend")

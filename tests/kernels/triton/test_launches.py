@@ -44,10 +44,11 @@ def labels() -> list:
 
 def total_of(score: str, *, has_bias: bool = False, precision=PRECISION) -> PretendDevice:
     """A value and its gradients, as a step of training takes them, and its backward."""
-    need = [True, True, has_bias]
+    need = [True, True, has_bias, False]
     with PretendDevice(0) as device:
         arguments = (
             *given(score, has_bias=has_bias),
+            None,
             *labels(),
             score,
             precision,
@@ -56,9 +57,9 @@ def total_of(score: str, *, has_bias: bool = False, precision=PRECISION) -> Pret
             need,
         )
         total, *gradients = _bce_total.body(*arguments)
-        get_backend(BACKEND).losses.scale(gradients, total)
+        get_backend(BACKEND).losses.scale(gradients[:3], total)
     assert total.shape == ()
-    assert [len(it) for it in gradients] == [B, N, N if has_bias else 0]
+    assert [len(it) for it in gradients] == [B, N, N if has_bias else 0, 0]
     return device
 
 

@@ -182,7 +182,8 @@ inline Isa make_isa(const char* name) {
   isa.scores = scores_kernels();
   isa.backward = backward_kernels();
   static const ProductKernels product = {product_shape,        block_floats,
-                                         product_part,         add_product_stripes,
+                                         pack_others,          product_part,
+                                         add_product_stripes,
                                          product_scores_shape, pack_query_strip,
                                          score_rows};
   isa.product = &product;

@@ -11,7 +11,8 @@ namespace {
 constexpr int64_t kPartBytes = 16 << 20;  // of the stripes' sums
 constexpr int64_t kTasks = 24;            // enough to keep many threads busy to the end
 constexpr int64_t kLeastStripe = 1024;
-constexpr int64_t kPackedBytes = 12 << 20;  // of the queries of one pass
+// Of the queries of one pass over scores, and of the other side of a gradient.
+constexpr int64_t kPackedBytes = 12 << 20;
 
 // Strips of runs, which no strip leaves: of nearly as many vectors each, as one that is short costs
 // more a number.
@@ -54,9 +55,19 @@ bool run(const Execution& execution, ProductJob& job) {
   const int64_t sums = kernels.block_floats(job);
   Buffer<float> parts(partial ? job.num_stripes * job.num_blocks * sums : 0);
   job.parts = parts.data;
+  const ProductShape shape = kernels.shape();
+  const int64_t count = divide_up(job.other.count, shape.depth) * job.num_strips;
+  const bool packs = job.num_blocks > 1 &&
+                     count * shape.part * static_cast<int64_t>(sizeof(float)) <= kPackedBytes;
+  Buffer<float> packed(packs ? count * shape.part : 0);
+  job.packed = packs ? packed.data : nullptr;
+  if (packs && parallel(execution.threads, count, execution.interrupted, [&](int, int64_t part) {
+        kernels.pack_others(job, part, packed.data + part * shape.part);
+      }))
+    return true;
   const bool stopped = parallel_with_scratch(
       execution, job.num_blocks * job.num_stripes,
-      kernels.shape().scratch + (partial ? 0 : sums), [&](int64_t task, float* scratch) {
+      shape.scratch + (partial ? 0 : sums), [&](int64_t task, float* scratch) {
         kernels.part(job, task / job.num_stripes, task % job.num_stripes, scratch);
       });
   if (stopped || !partial) return stopped;

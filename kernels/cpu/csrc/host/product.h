@@ -15,6 +15,7 @@ struct ProductJob {
   int64_t block, num_blocks;    // rows of `out` per task
   int64_t stripe, num_stripes;  // rows of `other` per task
   float* parts;                 // [stripes][blocks][block_floats], where there are several stripes
+  const float* packed;          // all strips of `other` as blocks read them, or nullptr
 };
 
 struct ProductShape {
@@ -23,6 +24,7 @@ struct ProductShape {
   int64_t rows;     // of a block, at most
   int64_t depth;    // rows of the other side that are summed in registers
   int64_t scratch;  // floats that a task needs beside the sums of its block
+  int64_t part;     // floats of a strip of `depth` rows of the other side
 };
 
 // Scores of queries with blocks of rows. Rows are the coefficients, queries the lanes: a strip holds
@@ -41,6 +43,8 @@ struct ProductScoresShape {
 struct ProductKernels {
   ProductShape (*shape)();
   int64_t (*block_floats)(const ProductJob&);  // of the sums of a block
+  // A strip of `depth` rows of the other side; `part` counts strips first.
+  void (*pack_others)(const ProductJob&, int64_t part, float* out);
   // One block of rows, of one stripe. `scratch`: shape().scratch floats, then those of a block.
   void (*part)(const ProductJob&, int64_t block, int64_t stripe, float* scratch);
   // Adds the stripes' parts of a block, in their order.

@@ -1,0 +1,314 @@
+"""kgfast.losses.siglip: the dense formula in float64, in one process and in a ring of several."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+
+from kgfast import info, losses, ops
+from kgfast.kernels import cpu
+from support import siglip
+from support.gloo import run_together, values
+from support.memory import PeakMemory
+from support.sampled import threads
+from support.siglip import BIAS, SCALE, dense, graded, pairs, worst_error
+
+NAN, INF = float("nan"), float("inf")
+SIZES = [(1, 1), (2, 3), (17, 5), (130, 33), (300, 768)]
+
+
+@pytest.mark.parametrize(("count", "width"), SIZES)
+@pytest.mark.parametrize(
+    ("scale", "bias"), [(SCALE, BIAS), (100.0, -16.0), (0.7, 0.0), (-3.0, 2.0)]
+)
+@pytest.mark.usefixtures("backend")
+def test_value_and_gradients_are_within_1e5_of_float64(count, width, scale, bias):
+    given = *pairs(count, width), scale, bias
+    exact = graded(dense, *given, dtype=torch.float64)
+    assert worst_error(graded(losses.siglip, *given), exact) < 1e-5
+
+
+def test_512_pairs_of_768_features():
+    given = *pairs(512, 768), SCALE, -10.0
+    exact = graded(dense, *given, dtype=torch.float64)
+    assert worst_error(graded(losses.siglip, *given), exact) < 1e-5
+
+
+@pytest.mark.usefixtures("backend")
+def test_more_queries_than_a_block_has():
+    given = *pairs(4200, 8), SCALE, BIAS
+    exact = graded(dense, *given, dtype=torch.float64)
+    assert worst_error(graded(losses.siglip, *given), exact) < 1e-5
+
+
+def test_float64_is_computed_in_float64():
+    given = *pairs(9, 4), SCALE, BIAS
+    found = graded(losses.siglip, *given, dtype=torch.float64)
+    assert worst_error(found, graded(dense, *given, dtype=torch.float64)) < 1e-13
+
+
+@pytest.mark.parametrize("wanted", range(4))
+@pytest.mark.usefixtures("backend")
+def test_each_gradient_alone(wanted):
+    given = *pairs(6, 4), torch.tensor(SCALE), torch.tensor(BIAS)
+    whole = graded(losses.siglip, *given)
+    leaves = [it.clone().requires_grad_(place == wanted) for place, it in enumerate(given)]
+    loss = losses.siglip(*leaves)
+    assert torch.equal(loss.detach(), whole[0])
+    (found,) = torch.autograd.grad(loss, [leaves[wanted]])
+    assert torch.equal(found, whole[1 + wanted])
+
+
+@pytest.mark.usefixtures("backend")
+def test_no_gradient_is_asked_for():
+    image, text = pairs(6, 4)
+    plain = losses.siglip(image, text, SCALE, BIAS)
+    assert not plain.requires_grad
+    with torch.no_grad():
+        scale = torch.tensor(SCALE, requires_grad=True)
+        assert torch.equal(losses.siglip(image, text, scale, BIAS), plain)
+    assert torch.equal(plain, graded(losses.siglip, image, text, SCALE, BIAS)[0])
+
+
+def test_numbers_tensors_and_no_bias():
+    image, text = pairs(6, 4)
+    assert torch.equal(
+        losses.siglip(image, text, 3, 0.5),
+        losses.siglip(image, text, torch.tensor([3.0], dtype=torch.float64), torch.tensor(0.5)),
+    )
+    bare = losses.siglip(image, text, 3)
+    torch.testing.assert_close(bare, dense(image, text, 3, None))
+    ones = [torch.tensor([it], requires_grad=True) for it in (3.0, 0.5)]
+    losses.siglip(image, text, *ones).backward()
+    assert [it.grad.shape for it in ones] == [(1,), (1,)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_as_autocast_makes_it(dtype):
+    image, text = (it.requires_grad_() for it in pairs(40, 8, dtype=dtype))
+    scale, bias = (torch.tensor(it, requires_grad=True) for it in (SCALE, BIAS))
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = losses.siglip(image, text, scale, bias)
+    assert loss.dtype == torch.float32
+    leaves = [image, text, scale, bias]
+    found = [loss.detach(), *torch.autograd.grad(loss, leaves)]
+    assert [it.dtype for it in found[1:]] == [dtype, dtype, torch.float32, torch.float32]
+    exact = graded(dense, *(it.detach() for it in leaves), dtype=torch.float64)
+    assert worst_error(found, exact) < (1e-3 if dtype == torch.float16 else 5e-3)
+
+
+def test_gradients_of_the_loss_scale_its_own():
+    given = *pairs(6, 4), SCALE, BIAS
+    plain = graded(losses.siglip, *given)
+    scaled = graded(lambda *them: 4.0 * losses.siglip(*them), *given)
+    assert all(torch.equal(4 * one, other) for one, other in zip(plain, scaled, strict=True))
+
+
+def test_threads_change_no_bit():
+    given, found = (*pairs(200, 40), SCALE, BIAS), []
+    for count in (1, 3):
+        with threads(count):
+            found.append(graded(losses.siglip, *given))
+    assert all(torch.equal(*both) for both in zip(*found, strict=True))
+
+
+def test_there_is_no_second_derivative():
+    image, text = pairs(6, 4)
+    image.requires_grad_()
+    (slope,) = torch.autograd.grad(
+        losses.siglip(image, text, SCALE, BIAS), image, create_graph=True
+    )
+    with pytest.raises(RuntimeError, match="can be differentiated once"):
+        slope.sum().backward()
+
+
+def test_products_of_bf16_numbers():
+    if "bf16" not in info().precisions:
+        pytest.skip("no bf16 products here")
+    image, text = pairs(300, 768)
+    given = image, text, torch.tensor(SCALE), torch.tensor(BIAS)
+    exact = graded(dense, *given, dtype=torch.float64)
+    found = graded(lambda *them: losses.siglip(*them, precision="bf16"), *given)
+    assert 1e-5 < worst_error(found, exact) < 1e-2
+
+
+@pytest.mark.usefixtures("backend")
+def test_under_the_compiler():
+    given = *pairs(6, 4), SCALE, BIAS
+    compiled = torch.compile(losses.siglip, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(graded(compiled, *given), graded(losses.siglip, *given))
+
+
+@pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
+def test_memory_is_that_of_gradients_and_64_mib():
+    """Logits of these pairs would take 256 MiB."""
+    image, text = pairs(8192, 32)
+    leaves = [it.requires_grad_() for it in (image, text, torch.tensor(SCALE), torch.tensor(BIAS))]
+    losses.siglip(image[:64], text[:64], *leaves[2:]).backward()
+    image.grad = text.grad = None
+    with PeakMemory("cpu") as peak:
+        losses.siglip(*leaves).backward()
+    assert peak.bytes < image.nbytes + text.nbytes + (64 << 20)
+
+
+class TestModule:
+    def test_calls_as_open_clip_makes_them(self):
+        image, text = pairs(6, 4)
+        loss = losses.SigLIPLoss()
+        plain = losses.siglip(image, text, SCALE, BIAS)
+        assert torch.equal(loss(image, text, SCALE, BIAS), plain)
+        given = {"image_features": image, "text_features": text, "logit_scale": SCALE}
+        assert loss(**given, logit_bias=BIAS, output_dict=True) == {"contrastive_loss": plain}
+
+    def test_it_holds_hyperparameters(self):
+        loss = losses.SigLIPLoss(precision="bf16")
+        assert repr(loss) == "SigLIPLoss(precision='bf16', group=None)"
+        for other in (copy.deepcopy(loss), pickle.loads(pickle.dumps(loss))):
+            assert other.precision == "bf16"
+        with pytest.raises(TypeError, match="SigLIPLoss has no rank; it has precision, group"):
+            losses.SigLIPLoss(rank=0)
+        with pytest.raises(ValueError, match="precision must be one of float32, bf16; got 'int8'"):
+            losses.SigLIPLoss(precision="int8")
+
+
+def with_nan(rows, row):
+    rows = rows.clone()
+    rows[row, 1] = NAN
+    return rows
+
+
+IMAGE, TEXT = pairs(6, 4)
+WRONG = {
+    "no tensor": ({"image": [[1.0]]}, TypeError, "image must be a tensor; got list"),
+    "ints": ({"text": TEXT.long()}, TypeError, "text must be of floating point; got torch.int64"),
+    "one axis": ({"image": IMAGE[0]}, ValueError, r"image must have shape \[B, D\].*got \[4\]"),
+    "no pairs": (
+        {"image": IMAGE[:0], "text": TEXT[:0]},
+        ValueError,
+        r"image must have shape \[B, D\], of at least 1 row and 1 column; got \[0, 4\]",
+    ),
+    "fewer texts": (
+        {"text": TEXT[:5]},
+        ValueError,
+        r"text must have shape \[6, 4\], a row for each image; got \[5, 4\]",
+    ),
+    "dtypes": ({"text": TEXT.double()}, TypeError, "text must be torch.float32, as image is"),
+    "devices": ({"text": TEXT.to("meta")}, ValueError, "text must be on cpu, as images are"),
+    "a NaN image": ({"image": with_nan(IMAGE, 3)}, ValueError, "image: row 3 holds a NaN"),
+    "a NaN text": ({"text": with_nan(TEXT, 5)}, ValueError, "text: row 5 holds a NaN"),
+    "two scales": (
+        {"scale": torch.ones(2)},
+        ValueError,
+        r"scale must be one number; got shape \[2\]",
+    ),
+    "a word": ({"scale": "10"}, TypeError, "scale must be a number; got str"),
+    "an int scale": (
+        {"scale": torch.tensor(3)},
+        TypeError,
+        "scale must be of floating point; got torch.int64",
+    ),
+    "a NaN scale": ({"scale": NAN}, ValueError, "scale must be finite; got nan"),
+    "a NaN scale tensor": (
+        {"scale": torch.tensor(NAN)},
+        ValueError,
+        "scale must be finite; got nan",
+    ),
+    "an infinite bias": ({"bias": torch.tensor(INF)}, ValueError, "bias must be finite; got inf"),
+    "a masking bias": ({"bias": torch.tensor(-INF)}, ValueError, "bias"),
+    "precision": ({"precision": "fp8"}, ValueError, "precision must be one of float32, bf16"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+@pytest.mark.usefixtures("backend")
+def test_wrong_arguments_are_named(case):
+    change, kind, message = WRONG[case]
+    given = {"image": IMAGE, "text": TEXT, "scale": SCALE, "bias": BIAS} | change
+    with pytest.raises(kind, match=message) as caught:
+        losses.siglip(**given)
+    assert "\n" not in str(caught.value)
+
+
+def test_forward_mode_is_refused():
+    from torch.autograd import forward_ad
+
+    with forward_ad.dual_level():
+        scale = forward_ad.make_dual(torch.tensor(SCALE), torch.tensor(1.0))
+        with pytest.raises(NotImplementedError, match="no forward-mode derivative"):
+            losses.siglip(IMAGE, TEXT, scale, BIAS)
+
+
+def test_queries_are_scaled_block_by_block():
+    """Queries of 64 MiB have a gradient of 64 MiB, and no scaled copy."""
+    generator = torch.Generator().manual_seed(0)
+    queries = torch.randn(1 << 18, 64, generator=generator).requires_grad_()
+    table = torch.randn(4, 64, generator=generator)
+    own, scale = torch.arange(len(queries) + 1), torch.tensor(2.0, requires_grad=True)
+    labels = own, own[:-1] % 4, 1.0, 0.0, "dot"
+    with PeakMemory("cpu") as peak:
+        ops.bce_total(queries, table, None, *labels, scale=scale).backward()
+    assert peak.bytes < 1.8 * queries.nbytes
+    queries.grad = None
+    with torch.no_grad(), PeakMemory("cpu") as peak:
+        ops.bce_total(queries, table, None, *labels, scale=scale)
+    assert peak.bytes < 0.8 * queries.nbytes
+
+
+WORLDS = pytest.mark.parametrize("world", [2, 4])
+
+
+@WORLDS
+@pytest.mark.parametrize("weights", [None, 0.25, "several"], ids=str)
+@pytest.mark.parametrize("how", ["function", "module"])
+def test_a_ring_is_one_process(world, weights, how):
+    if weights is not None:
+        weights = [weights if weights == 0.25 else 1.0 + rank for rank in range(world)]
+    found = values(run_together(world, siglip.of_process, world, 7, 5, weights, how))
+    for one, exact in zip(found, siglip.expected(world, 7, 5, weights), strict=True):
+        assert worst_error(one, exact) < 1e-5
+
+
+def test_a_ring_of_three_with_more_queries_than_a_block_has():
+    found = values(run_together(3, siglip.of_process, 3, 1500, 4, None, "function"))
+    for one, exact in zip(found, siglip.expected(3, 1500, 4), strict=True):
+        assert worst_error(one, exact) < 1e-5
+
+
+def test_a_graph_of_a_ring_that_is_retained():
+    for found in values(run_together(2, siglip.twice, 2)):
+        torch.testing.assert_close(found[:2], found[2:])
+
+
+def test_a_ring_without_gradients():
+    found = values(run_together(2, siglip.without_gradients, 2))
+    for one, exact in zip(found, siglip.expected(2, 3, 5), strict=True):
+        assert worst_error([one], exact[:1]) < 1e-5
+
+
+def test_a_group_is_a_ring_of_its_own():
+    one = values(run_together(2, siglip.alone, 2))
+    for found, (image, text) in zip(one, siglip.shares(2, 3, 5), strict=True):
+        assert torch.equal(found, losses.siglip(image, text, SCALE, BIAS))
+    halves = values(run_together(4, siglip.in_halves, 4))
+    everyone = [it[0] for it in siglip.expected(4, 3, 5)]
+    assert all(found < exact for found, exact in zip(halves, everyone, strict=True))
+    (image, text), (_, other) = siglip.shares(4, 3, 5)[2:]
+    exact = dense(image, torch.cat([text, other]), SCALE, BIAS)
+    torch.testing.assert_close(halves[2], exact)
+
+
+@pytest.mark.parametrize(
+    ("change", "own", "others"),
+    [
+        ("nan", "text: row 2 holds a NaN", "process 1 of 2: its arguments"),
+        ("shape", r"text must have shape \[3, 5\]", "process 1 of 2: its arguments"),
+        ("batch", "differ in the batch size: 2 and 3", "differ in the batch size: 3 and 2"),
+        ("need", "asked for: text and none", "asked for: none and text"),
+    ],
+)
+def test_all_processes_learn_of_wrong_arguments(change, own, others):
+    first, second = run_together(2, siglip.wrong_in_one, 2, change)
+    for error, message in ((first, others), (second, own)):
+        with pytest.raises((ValueError, RuntimeError), match=message):
+            raise error
