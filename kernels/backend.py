@@ -6,6 +6,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from .above import Above
 from .checks import Checks
 from .labels import (
     Ahead,
@@ -372,6 +373,15 @@ class Backend(Protocol):
         self, operands: Operands, k: int, known: Known | None, checks: Checks
     ) -> tuple[Tensor, Tensor]:
         """Return the best; the contract of :func:`kgfast.ops.topk` with ``pad=True``."""
+        ...
+
+    def above(
+        self, operands: Operands, lowest: Tensor, known: Known | None, checks: Checks, most: int
+    ) -> Above | int:
+        """Return all candidates of one crop whose canonical scores reach ``lowest``, float64 [B].
+
+        Where they are more than ``most``, return their number.
+        """
         ...
 
     def list_counts(

@@ -173,7 +173,7 @@ class Operands:
         """Count the stored reals per feature of a query."""
         return self.score.query_planes(self.has_factor)
 
-    def of_queries(self, rows: slice) -> "Operands":
+    def of_queries(self, rows: slice | Tensor) -> "Operands":
         """Return operands of some of the queries."""
         return replace(self, queries=self.queries[rows])
 

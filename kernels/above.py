@@ -1,0 +1,144 @@
+"""Candidates whose scores reach a threshold: its smallest canonical score, and results as CSR.
+
+Backends without a kernel of their own share :func:`above`. Cost: the sweep of ranks, and the best k
+of each query for its own number of results. Memory: some 16 bytes a result of ``RESULTS`` results,
+or of one query's where it has more.
+"""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .checks import Checks
+from .ieee import ieee_arithmetic
+from .operands import Known, Lists, Operands
+
+if TYPE_CHECKING:
+    from .backend import Backend
+
+RESULTS = 1 << 20  # found together
+_OVERFLOW = 2.0**128  # in place of a float32 infinity, where spacings are those below it
+
+
+class Above(NamedTuple):
+    """Candidates of each query whose scores reach its threshold, as CSR."""
+
+    indptr: Tensor  # int64 [B + 1]
+    ids: Tensor  # int64 [nnz], ascending in each row
+    scores: Tensor  # [nnz], canonical scores rounded to the dtype of the queries
+
+    @classmethod
+    def of(cls, rows: Tensor, ids: Tensor, scores: Tensor, num_queries: int) -> "Above":
+        """Make results of ascending queries ``rows [nnz]`` with ids that ascend in each."""
+        counts = rows.bincount(minlength=num_queries)
+        return cls(torch.nn.functional.pad(counts.cumsum(0), (1, 0)), ids, scores)
+
+
+def lowest_scores(thresholds: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the smallest float64 numbers that round to the thresholds or more, ``[B]``.
+
+    ``thresholds`` are float64; ``dtype`` is that of rounded scores, float32 or float64. Between two
+    neighbours in float32 the middle rounds to the even one.
+    """
+    if dtype == torch.float64:
+        return thresholds
+    with ieee_arithmetic(len(thresholds)):
+        near = thresholds.float()
+        up = torch.full_like(near, torch.inf)
+        near = torch.where(near.double() < thresholds, near.nextafter(up), near)
+        below = near.nextafter(-up).double().clamp(min=-_OVERFLOW)
+        middle = (near.double().clamp(max=_OVERFLOW) + below) / 2
+        is_even = near.view(torch.int32) & 1 == 0
+        return torch.where(is_even, middle, middle.nextafter(up.double()))
+
+
+def counts_above(
+    backend: "Backend", operands: Operands, lowest: Tensor, known: Known | None, checks: Checks
+) -> Tensor:
+    """Count the candidates whose canonical scores reach ``lowest [B]``, int64 ``[B]``."""
+    none = torch.full_like(lowest, -1, dtype=torch.int64)
+    if known is None:
+        known = Known(none.new_zeros(len(none) + 1), none[:0])
+    found = backend.rank_counts(operands, none, known, checks, lowest[None])
+    counts = found.greater + found.equal - found.greater_excluded - found.equal_excluded
+    return counts.reshape(len(none))
+
+
+def above(
+    backend: "Backend",
+    operands: Operands,
+    lowest: Tensor,
+    known: Known | None,
+    checks: Checks,
+    most: int,
+) -> Above | int:
+    """Find them; the contract of :meth:`kgfast.kernels.backend.Backend.above`."""
+    counts = counts_above(backend, operands, lowest, known, checks)
+    indptr = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
+    total = int(indptr[-1])
+    if total > most:
+        return total
+    queries = operands.queries
+    ids = torch.empty(total, dtype=torch.int64, device=queries.device)
+    scores = torch.empty(total, dtype=queries.dtype, device=queries.device)
+    order = counts.argsort(descending=True)  # queries of like counts are asked together
+    sizes: list[int] = counts[order].tolist()
+    first = 0
+    while first < len(sizes) and sizes[first]:
+        k = sizes[first]
+        last = min(len(sizes), first + max(1, RESULTS // k))
+        rows, first = order[first:last], last
+        part, own = operands.of_queries(rows), _known_of(known, rows)
+        shape = len(rows), k
+        values, best = (it.reshape(shape) for it in backend.topk(part, k, own, checks))
+        place = torch.arange(k, dtype=torch.int64, device=rows.device)
+        row, best, values = _by_id(values, best, place < counts[rows, None])
+        at = indptr[rows][row] + torch.arange(len(row), dtype=torch.int64, device=rows.device)
+        at -= torch.searchsorted(row, row)  # places within a query
+        ids[at], scores[at] = best, values
+    return Above(indptr, ids, scores)
+
+
+def list_above(
+    backend: "Backend",
+    operands: Operands,
+    lists: Lists,
+    thresholds: Tensor,
+    known: Known | None,
+    checks: Checks,
+) -> Above:
+    """Find those of a list of each query, whose scores reach float64 ``thresholds [B]``."""
+    count = len(thresholds)
+    k = max(1, int(lists.indptr.diff().max())) if count else 1
+    none = thresholds.new_empty(0, dtype=torch.int64)
+    parts = [(none, none, operands.queries.new_empty(0))]
+    for rows in torch.arange(count, dtype=torch.int64, device=none.device).split(
+        max(1, RESULTS // k)
+    ):
+        own = Lists(*_known_of(Known(*lists), rows))
+        part = operands.of_queries(rows), own, k, _known_of(known, rows), checks
+        values, best = (it.reshape(len(rows), k) for it in backend.list_topk(*part))
+        reaches = (best >= 0) & (values.double() >= thresholds[rows, None])
+        row, best, values = _by_id(values, best, reaches)
+        parts.append((rows[row], best, values))
+    row, best, values = (torch.cat(column) for column in zip(*parts, strict=True))
+    return Above.of(row, best, values, count)
+
+
+def _by_id(scores: Tensor, ids: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return row, id and score of the chosen places ``[B, k]``, by row and then by id."""
+    ids, order = torch.where(chosen, ids, torch.iinfo(torch.int64).max).sort(dim=1)
+    chosen = chosen.gather(1, order)
+    return chosen.nonzero()[:, 0], ids[chosen], scores.gather(1, order)[chosen]
+
+
+def _known_of(known: Known | None, rows: Tensor) -> Known | None:
+    """Return the known answers of some queries."""
+    if known is None:
+        return None
+    counts = known.indptr.diff()[rows]
+    indptr = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
+    starts = torch.repeat_interleave(known.indptr[rows] - indptr[:-1], counts)
+    places = torch.arange(len(starts), dtype=torch.int64, device=rows.device)
+    return Known(indptr, known.indices[starts + places])

@@ -1,0 +1,23 @@
+"""Candidates whose scores reach a threshold, on a GPU: counted, and the best of each as many.
+
+Cost model: the sweeps of ranks and of the best k (rank.py, topk.py). Memory: theirs, and results of
+:data:`kgfast.kernels.above.RESULTS`. The host waits for the counts, and for each part of results.
+"""
+
+import sys
+from typing import cast
+
+from torch import Tensor
+
+from .. import above as shared
+from ..backend import Backend
+from ..checks import Checks
+from ..operands import Known, Operands
+
+
+def above(
+    operands: Operands, lowest: Tensor, known: Known | None, checks: Checks, most: int
+) -> shared.Above | int:
+    """Find them; the contract of :meth:`kgfast.kernels.backend.Backend.above`."""
+    backend = cast(Backend, sys.modules[__package__ + ".backend"])
+    return shared.above(backend, operands, lowest, known, checks, most)
