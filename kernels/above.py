@@ -35,6 +35,31 @@ class Above(NamedTuple):
         return cls(torch.nn.functional.pad(counts.cumsum(0), (1, 0)), ids, scores)
 
 
+def merged(pieces: list[tuple[Tensor, Above]], num_queries: int, like: Tensor) -> Above:
+    """Join results of queries ``rows``, distinct in a piece; of one query, pieces ascend by id.
+
+    Pieces are taken off the list, so that their memory is free once they are copied. ``like`` says
+    dtype and device of scores.
+    """
+    counts = torch.zeros(num_queries, dtype=torch.int64, device=like.device)
+    for rows, piece in pieces:
+        counts[rows] += piece.indptr.diff()
+    indptr = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
+    total, after = int(indptr[-1]), indptr[:-1].clone()
+    ids, scores = indptr.new_empty(total), like.new_empty(total)
+    pieces.reverse()
+    while pieces:
+        rows, piece = pieces.pop()
+        shift = after[rows] - piece.indptr[:-1]
+        for first in range(0, len(piece.ids), RESULTS):
+            some = slice(first, min(first + RESULTS, len(piece.ids)))
+            places = torch.arange(some.start, some.stop, dtype=torch.int64, device=ids.device)
+            places += shift[torch.searchsorted(piece.indptr, places, right=True) - 1]
+            ids[places], scores[places] = piece.ids[some], piece.scores[some]
+        after[rows] += piece.indptr.diff()
+    return Above(indptr, ids, scores)
+
+
 def lowest_scores(thresholds: Tensor, dtype: torch.dtype) -> Tensor:
     """Return the smallest float64 numbers that round to the thresholds or more, ``[B]``.
 
