@@ -262,6 +262,14 @@ def test_facts_and_builds_are_right():
     assert all(row["equal"] and row["peak_mib"] <= 64 for row in facts)
 
 
+def test_answers_above_a_threshold_cost_what_is_promised():
+    for row in rows_of("cpu-above-speed.json"):
+        assert row["equal"]
+        assert row["equals_reference"]
+        assert row["times_ranks"]["median"] <= 1.3
+        assert row["peak_mib"] <= 64
+
+
 def test_the_picture_of_three_systems_is_drawn(load, monkeypatch, tmp_path):
     pytest.importorskip("matplotlib")
     for name in ("influence-speed", "paths-speed", "path-star"):
