@@ -64,7 +64,7 @@ def row_of(model: Any, hrt: Tensor, data: str, rounds: int) -> dict[str, Any]:
     result = sum(it.nbytes for it in (found.indptr, found.ids, found.scores))
     ratios = [a / b for a, b in zip(seconds["above"], seconds["ranks"], strict=True)]
     return {
-        "model": type(model).__name__,
+        "model": type(getattr(model, "model", model)).__name__,  # within Reciprocal
         "data": data,
         "dim": model.dim,
         "isa": cpu.isa(),

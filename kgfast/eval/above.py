@@ -110,7 +110,7 @@ def above(
     asked = AskedQueries(heads, relations, tails, vocabulary)
     allowed = Allowed(known, candidate_ids, exclude)
     search = AboveSearch(model, asked, threshold, max_results, allowed, dims, batch_size)
-    file = FileCall.of(model, max_memory, None, (progress, "searching"))
+    file = FileCall.of(model, max_memory, None, (progress, "predicting"))
     return search.predictions(*found_by(search, file, index, progress=progress))
 
 
