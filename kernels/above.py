@@ -5,34 +5,16 @@ of each query for its own number of results. Memory: some 16 bytes a result of `
 or of one query's where it has more.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
-
 import torch
 from torch import Tensor
 
+from .backend import Backend
 from .checks import Checks
 from .ieee import ieee_arithmetic
-from .operands import Known, Lists, Operands
-
-if TYPE_CHECKING:
-    from .backend import Backend
+from .operands import Above, Known, Lists, Operands
 
 RESULTS = 1 << 20  # found together
 _OVERFLOW = 2.0**128  # in place of a float32 infinity, where spacings are those below it
-
-
-class Above(NamedTuple):
-    """Candidates of each query whose scores reach its threshold, as CSR."""
-
-    indptr: Tensor  # int64 [B + 1]
-    ids: Tensor  # int64 [nnz], ascending in each row
-    scores: Tensor  # [nnz], canonical scores rounded to the dtype of the queries
-
-    @classmethod
-    def of(cls, rows: Tensor, ids: Tensor, scores: Tensor, num_queries: int) -> "Above":
-        """Make results of ascending queries ``rows [nnz]`` with ids that ascend in each."""
-        counts = rows.bincount(minlength=num_queries)
-        return cls(torch.nn.functional.pad(counts.cumsum(0), (1, 0)), ids, scores)
 
 
 def merged(pieces: list[tuple[Tensor, Above]], num_queries: int, like: Tensor) -> Above:
@@ -79,7 +61,7 @@ def lowest_scores(thresholds: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def counts_above(
-    backend: "Backend", operands: Operands, lowest: Tensor, known: Known | None, checks: Checks
+    backend: Backend, operands: Operands, lowest: Tensor, known: Known | None, checks: Checks
 ) -> Tensor:
     """Count the candidates whose canonical scores reach ``lowest [B]``, int64 ``[B]``."""
     none = torch.full_like(lowest, -1, dtype=torch.int64)
@@ -91,7 +73,7 @@ def counts_above(
 
 
 def above(
-    backend: "Backend",
+    backend: Backend,
     operands: Operands,
     lowest: Tensor,
     known: Known | None,
@@ -114,7 +96,7 @@ def above(
         k = sizes[first]
         last = min(len(sizes), first + max(1, RESULTS // k))
         rows, first = order[first:last], last
-        part, own = operands.of_queries(rows), _known_of(known, rows)
+        part, own = operands.of_queries(rows), _of(known, rows)
         shape = len(rows), k
         values, best = (it.reshape(shape) for it in backend.topk(part, k, own, checks))
         place = torch.arange(k, dtype=torch.int64, device=rows.device)
@@ -126,7 +108,7 @@ def above(
 
 
 def list_above(
-    backend: "Backend",
+    backend: Backend,
     operands: Operands,
     lists: Lists,
     thresholds: Tensor,
@@ -141,9 +123,9 @@ def list_above(
     for rows in torch.arange(count, dtype=torch.int64, device=none.device).split(
         max(1, RESULTS // k)
     ):
-        own = Lists(*_known_of(Known(*lists), rows))
-        part = operands.of_queries(rows), own, k, _known_of(known, rows), checks
-        values, best = (it.reshape(len(rows), k) for it in backend.list_topk(*part))
+        part, own = operands.of_queries(rows), Lists(*_part(Known(*lists), rows))
+        values, best = backend.list_topk(part, own, k, _of(known, rows), checks)
+        values, best = values.reshape(len(rows), k), best.reshape(len(rows), k)
         reaches = (best >= 0) & (values.double() >= thresholds[rows, None])
         row, best, values = _by_id(values, best, reaches)
         parts.append((rows[row], best, values))
@@ -158,10 +140,12 @@ def _by_id(scores: Tensor, ids: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor,
     return chosen.nonzero()[:, 0], ids[chosen], scores.gather(1, order)[chosen]
 
 
-def _known_of(known: Known | None, rows: Tensor) -> Known | None:
+def _of(known: Known | None, rows: Tensor) -> Known | None:
     """Return the known answers of some queries."""
-    if known is None:
-        return None
+    return None if known is None else _part(known, rows)
+
+
+def _part(known: Known, rows: Tensor) -> Known:
     counts = known.indptr.diff()[rows]
     indptr = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
     starts = torch.repeat_interleave(known.indptr[rows] - indptr[:-1], counts)

@@ -6,7 +6,6 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from .above import Above
 from .checks import Checks
 from .labels import (
     Ahead,
@@ -20,7 +19,7 @@ from .labels import (
     LossNeed,
 )
 from .negatives import NegativeGradients, NegativeLoss, NegativeRows, Sampled
-from .operands import Counts, Gradients, Known, Lists, NamedRows, Need, Operands, Prepared
+from .operands import Above, Counts, Gradients, Known, Lists, NamedRows, Need, Operands, Prepared
 from .panels import Panels
 
 

@@ -215,6 +215,20 @@ class Counts(NamedTuple):
     equal_excluded: Tensor
 
 
+class Above(NamedTuple):
+    """Candidates of each query whose scores reach its threshold, as CSR."""
+
+    indptr: Tensor  # int64 [B + 1]
+    ids: Tensor  # int64 [nnz], ascending in each row
+    scores: Tensor  # [nnz], canonical scores rounded to the dtype of the queries
+
+    @classmethod
+    def of(cls, rows: Tensor, ids: Tensor, scores: Tensor, num_queries: int) -> "Above":
+        """Make results of ascending queries ``rows [nnz]`` with ids that ascend in each."""
+        counts = rows.bincount(minlength=num_queries)
+        return cls(functional.pad(counts.cumsum(0), (1, 0)), ids, scores)
+
+
 class Need(NamedTuple):
     """Gradients of scores that are asked for; the bias's is not a backend's business."""
 

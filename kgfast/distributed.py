@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kgfast.eval.above import AboveSearch
+from kgfast.eval.above_search import AboveSearch
 from kgfast.eval.answers import AskedQueries, Search, answers
 from kgfast.eval.batches import check_rankable, evaluating
 from kgfast.eval.candidate_ids import (
@@ -235,7 +235,8 @@ def topk(
     def search() -> Search:
         return Search(model, asked, k, allowed, dims, batch_size, pad)
 
-    return _answered("topk", search, (model, known, dims), partial, timeout, progress)
+    found: Predictions = _answered("topk", search, (model, known, dims), partial, timeout, progress)
+    return found
 
 
 @announced
@@ -292,7 +293,8 @@ def above(
     def search() -> Search:
         return AboveSearch(model, asked, threshold, max_results, allowed, dims, batch_size)
 
-    return _answered("above", search, (model, known, dims), None, timeout, progress)
+    found: AnswersAbove = _answered("above", search, (model, known, dims), None, timeout, progress)
+    return found
 
 
 def _answered(

@@ -12,10 +12,10 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from ..above import Above, counts_above
+from ..above import counts_above
 from ..backend import Backend
 from ..checks import Checks
-from ..operands import Known, Operands
+from ..operands import Above, Known, Operands
 from . import extension
 from .views import address, machine, pointers_of, raise_nonfinite
 

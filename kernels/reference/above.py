@@ -6,10 +6,9 @@ Cost model: that of :mod:`.rank`. Memory: a few ``[b, n]`` tiles, and the result
 import torch
 from torch import Tensor
 
-from ..above import Above
 from ..checks import Checks
 from ..ieee import ieee_arithmetic
-from ..operands import Known, Operands
+from ..operands import Above, Known, Operands
 from .tiles import TILE, Tiles
 from .topk import excluded_pairs, removed
 

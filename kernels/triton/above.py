@@ -12,12 +12,12 @@ from torch import Tensor
 from .. import above as shared
 from ..backend import Backend
 from ..checks import Checks
-from ..operands import Known, Operands
+from ..operands import Above, Known, Operands
 
 
 def above(
     operands: Operands, lowest: Tensor, known: Known | None, checks: Checks, most: int
-) -> shared.Above | int:
+) -> Above | int:
     """Find them; the contract of :meth:`kgfast.kernels.backend.Backend.above`."""
     backend = cast(Backend, sys.modules[__package__ + ".backend"])
     return shared.above(backend, operands, lowest, known, checks, most)

@@ -229,7 +229,7 @@ def _answers_of(
 ) -> dict[str, Any]:
     """Return the columns of the answers to the queries of a side."""
     from kgfast.datasets.query_files import read_candidates
-    from kgfast.eval.above import above
+    from kgfast.eval.above_search import above
     from kgfast.eval.prediction import topk
 
     (names, sizes), place = _spaces(loaded), int(side == "relation")

@@ -1,6 +1,6 @@
 """Ranking, prediction and neighbours: ``rank()``, ``topk()``, ...; and what they return."""
 
-from kgfast.eval.above import above
+from kgfast.eval.above_search import above
 from kgfast.eval.batches import check_rankable, evaluating
 from kgfast.eval.classification import Classification, ClassMetrics, classify
 from kgfast.eval.comparison import compare

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from kgfast.eval.queries import CPU, Queries
 from kgfast.eval.sources import CandidateSource
-from kgfast.kernels.above import Above, merged
+from kgfast.kernels.above import merged
+from kgfast.kernels.operands import Above
 from kgfast.ops.differentiable import full_precision
 
 KINDS = 6  # of counts: greater, equal, both of the excluded; known answers, and all candidates

@@ -74,7 +74,7 @@ class Search:
 
     @property
     def facts(self) -> dict[str, str]:
-        """What is asked of the queries, in words."""
+        """Number of answers, and whether missing ones are filled in, in words."""
         return {"k": str(self.k), "pad": str(bool(self.pad))}
 
     @property
@@ -112,8 +112,9 @@ class Search:
             anchors, others = (ids[rows.to(ids.device)] for ids in (anchors, others))
         return Queries(self.side, rows, moved(anchors, home), moved(others, home), self.words)
 
-    def predictions(self, scores: Tensor, ids: Tensor) -> Predictions:
-        """Return the result on the device of the answers."""
+    def predictions(self, *found: Tensor) -> Any:
+        """Return the result, :class:`Predictions`, on the device of the scores and ids."""
+        scores, ids = found
         anchors, others = self.anchors.to(ids.device), self.others.to(ids.device)
         return Predictions(scores, ids, anchors, others, self.side, vocabulary=self.names)
 

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from kgfast.eval.accumulators import Accumulator
-from kgfast.kernels.above import Above
+from kgfast.kernels.operands import Above
 
 Result = TypeVar("Result")
 

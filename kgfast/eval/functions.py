@@ -13,8 +13,7 @@ from torch import Tensor
 from kgfast.eval.candidate_ids import checked_candidates
 from kgfast.eval.queries import Queries
 from kgfast.eval.sources import CandidateSource, Found, Part
-from kgfast.kernels.above import Above
-from kgfast.kernels.operands import Counts
+from kgfast.kernels.operands import Above, Counts
 from kgfast.models.base import Side
 from kgfast.models.blocks import Block, BlockScorer
 from kgfast.ops.differentiable import full_precision

@@ -115,7 +115,8 @@ def topk(
     allowed = Allowed(known, candidate_ids, exclude)
     search = Search(model, asked, k, allowed, dims, batch_size, pad)
     file = FileCall.of(model, max_memory, partial, (progress, "predicting"))
-    return search.predictions(*found_by(search, file, index, partial, progress))
+    found: Predictions = search.predictions(*found_by(search, file, index, partial, progress))
+    return found
 
 
 def found_by(

@@ -19,9 +19,8 @@ from kgfast.eval.index import Index, panels_of
 from kgfast.eval.queries import CPU, Queries, among, among_rows, between, within
 from kgfast.eval.rows import RowReader, local_model
 from kgfast.graph.ids import INT64_MAX
-from kgfast.kernels.above import Above
 from kgfast.kernels.checks import Checks, NonFiniteError, nonfinite_error
-from kgfast.kernels.operands import Counts, Known, Lists, Operands, Prepared
+from kgfast.kernels.operands import Above, Counts, Known, Lists, Operands, Prepared
 from kgfast.kernels.scores import get_score
 from kgfast.models.base import Candidates, Side, candidates_at, is_nested, operator_width
 from kgfast.models.evaluated import evaluated_queries

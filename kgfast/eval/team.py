@@ -16,7 +16,7 @@ from kgfast.eval.queries import CPU, Queries
 from kgfast.eval.rows import LocalModel, RowReader
 from kgfast.eval.sources import InRows
 from kgfast.graph.named import Names
-from kgfast.kernels.above import Above
+from kgfast.kernels.operands import Above
 from kgfast.storage import digest
 
 Spans = list[tuple[int, int]]

@@ -2,6 +2,7 @@
 
 from numbers import Real
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -108,10 +109,10 @@ def above(
 def thresholds_of(threshold: Tensor | float, count: int, device: torch.device) -> Tensor:
     """Return thresholds of checked type and shape, float64 ``[count]``, on a device."""
     if not isinstance(threshold, Tensor):
-        if isinstance(threshold, bool) or not isinstance(threshold, Real):
+        given: Any = threshold
+        if isinstance(given, bool) or not isinstance(given, Real):
             raise TypeError(
-                f"threshold must be a number, or a tensor of one for each query; got "
-                f"{shown(threshold)}"
+                f"threshold must be a number, or a tensor of one for each query; got {shown(given)}"
             )
         return torch.full((count,), float(threshold), dtype=torch.float64, device=device)
     if not threshold.is_floating_point():

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from kgfast.kernels.above import Above, counts_above, list_above, lowest_scores
+from kgfast.kernels.above import counts_above, list_above, lowest_scores
 from kgfast.kernels.backend import Backend, Losses, Passes
 from kgfast.kernels.checks import Checks, checks_values
 from kgfast.kernels.labels import (
@@ -28,6 +28,7 @@ from kgfast.kernels.labels import (
 from kgfast.kernels.losses import TORCH_PASSES
 from kgfast.kernels.negatives import NegativeGradients, NegativeLoss, NegativeRows, Sampled
 from kgfast.kernels.operands import (
+    Above,
     Counts,
     Gradients,
     Known,

@@ -134,7 +134,7 @@ def test_a_file_that_is_missing_is_named(call, page, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nothing"], "no page is called nothing; pages are readme, "),
+        (["nothing"], "no page is called nothing; pages are above, "),
         (["--page", "x.md"], "--page needs the name of one page"),
     ],
 )

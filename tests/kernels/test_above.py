@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from kgfast.kernels import above as shared
 from kgfast.kernels import cpu
 from kgfast.kernels.above import lowest_scores
+from kgfast.kernels.operands import Known
 from kgfast.kernels.reference import above as specification
 from kgfast.kernels.reference import tiles
 from support import oracles
@@ -192,7 +193,7 @@ def test_results_that_are_found_in_parts(monkeypatch):
             **{**options, "dims": options.get("dims") and [options["dims"]]},
         )
         lowest = lowest_scores(thresholds, queries.dtype)
-        given = operands, lowest, shared.Known(*known), tiles.Checks(deferred=False), 10**7
+        given = operands, lowest, Known(*known), tiles.Checks(deferred=False), 10**7
         assert_same(shared.above(reference.backend, *given), reference.above(*args, **options))
 
 

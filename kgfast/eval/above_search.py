@@ -17,7 +17,8 @@ from kgfast.eval.predictions import AnswersAbove
 from kgfast.eval.queries import CPU, Queries
 from kgfast.eval.sources import CandidateSource
 from kgfast.graph import IdsLike, KnownTriples, VocabularyLike
-from kgfast.kernels.above import Above, merged
+from kgfast.kernels.above import merged
+from kgfast.kernels.operands import Above
 from kgfast.models import BlockScorer, RankableModel
 from kgfast.ops.above import (
     MAX_RESULTS,
@@ -137,7 +138,7 @@ class AboveSearch(Search):
 
     @property
     def facts(self) -> dict[str, str]:
-        """What is asked of the queries, in words."""
+        """Thresholds and the most results, in words."""
         return {"threshold": digest(self.thresholds), "max_results": str(self.room.most)}
 
     def accumulator(self, queries: Queries, source: CandidateSource) -> AboveSoFar:
@@ -167,5 +168,6 @@ class AboveSearch(Search):
 
     def predictions(self, *found: Tensor) -> AnswersAbove:
         """Return the result on the device of the answers."""
-        anchors, others = (it.to(found[0].device) for it in (self.anchors, self.others))
-        return AnswersAbove(*found, anchors, others, self.side, vocabulary=self.names)
+        indptr, ids, scores = found
+        asked = self.anchors.to(ids.device), self.others.to(ids.device), self.side
+        return AnswersAbove(indptr, ids, scores, *asked, vocabulary=self.names)
