@@ -9,6 +9,7 @@ from support.paths import BENCHMARKS, ROOT
 
 RESULTS = BENCHMARKS / "results"
 NAMES = (
+    "above",
     *("readme", "alignment", "config", "gpu", "graphs", "index", "influence", "losses"),
     *("med_rscf", "options"),
     *(
