@@ -87,7 +87,8 @@ class Above : TopkPasses {
  private:
   void begin_workers() override {
     const int64_t pair_bytes = sizeof(Pair) + sizeof(double);
-    const int64_t capacity = kPairBytes / pair_bytes / static_cast<int64_t>(workers_.size());
+    const int64_t fit = kPairBytes / pair_bytes / static_cast<int64_t>(workers_.size());
+    const int64_t capacity = std::min(fit, num_queries_ * job_.num_candidates);
     for (const auto& owned : workers_) {
       lists_.push_back(std::make_unique<AboveList>(request_, capacity, total_));
       owned->worker.above = lists_.back().get();

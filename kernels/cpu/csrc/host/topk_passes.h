@@ -114,10 +114,11 @@ class TopkPasses {
   // Panels go to a worker in runs, as it asks for the next one while it sweeps.
   void sweep_bytes() {
     constexpr int64_t most = 16;
-    const int64_t run = std::clamp<int64_t>(plan_.panels / (8 * plan_.threads), 1, most);
+    const int64_t panels = divide_up(job_.num_candidates, kByteCandidates);
+    const int64_t run = std::clamp<int64_t>(panels / (8 * plan_.threads), 1, most);
     bytes_->pack(job_, base_.data());
-    parallel(divide_up(plan_.panels, run), [&](OwnedTopkWorker& owned, int64_t task) {
-      for (int64_t panel = task * run; panel < std::min((task + 1) * run, plan_.panels); ++panel)
+    parallel(divide_up(panels, run), [&](OwnedTopkWorker& owned, int64_t task) {
+      for (int64_t panel = task * run; panel < std::min((task + 1) * run, panels); ++panel)
         bytes_->tier().keep_panel(bytes_->job(), job_, panel, owned.worker);
     });
   }
