@@ -5,13 +5,14 @@ of each query for its own number of results. Memory: some 16 bytes a result of `
 or of one query's where it has more.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
-from .backend import Backend
 from .checks import Checks
 from .ieee import ieee_arithmetic
-from .operands import Above, Known, Lists, Operands
+from .operands import Above, Counts, Known, Lists, Operands
 
 RESULTS = 1 << 20  # found together
 _OVERFLOW = 2.0**128  # in place of a float32 infinity, where spacings are those below it
@@ -61,27 +62,38 @@ def lowest_scores(thresholds: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def counts_above(
-    backend: Backend, operands: Operands, lowest: Tensor, known: Known | None, checks: Checks
+    rank_counts: Callable[..., Counts],
+    operands: Operands,
+    lowest: Tensor,
+    known: Known | None,
+    checks: Checks,
 ) -> Tensor:
-    """Count the candidates whose canonical scores reach ``lowest [B]``, int64 ``[B]``."""
+    """Count the candidates whose canonical scores reach ``lowest [B]``, int64 ``[B]``.
+
+    ``rank_counts``: that of a backend.
+    """
     none = torch.full_like(lowest, -1, dtype=torch.int64)
     if known is None:
         known = Known(none.new_zeros(len(none) + 1), none[:0])
-    found = backend.rank_counts(operands, none, known, checks, lowest[None])
+    found = rank_counts(operands, none, known, checks, lowest[None])
     counts = found.greater + found.equal - found.greater_excluded - found.equal_excluded
     return counts.reshape(len(none))
 
 
 def above(
-    backend: Backend,
+    rank_counts: Callable[..., Counts],
+    topk: Callable[..., tuple[Tensor, Tensor]],
     operands: Operands,
     lowest: Tensor,
     known: Known | None,
     checks: Checks,
     most: int,
 ) -> Above | int:
-    """Find them; the contract of :meth:`kgfast.kernels.backend.Backend.above`."""
-    counts = counts_above(backend, operands, lowest, known, checks)
+    """Find them; the contract of :meth:`kgfast.kernels.backend.Backend.above`.
+
+    ``rank_counts`` and ``topk``: those of a backend.
+    """
+    counts = counts_above(rank_counts, operands, lowest, known, checks)
     indptr = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
     total = int(indptr[-1])
     if total > most:
@@ -98,7 +110,7 @@ def above(
         rows, first = order[first:last], last
         part, own = operands.of_queries(rows), _of(known, rows)
         shape = len(rows), k
-        values, best = (it.reshape(shape) for it in backend.topk(part, k, own, checks))
+        values, best = (it.reshape(shape) for it in topk(part, k, own, checks))
         place = torch.arange(k, dtype=torch.int64, device=rows.device)
         row, best, values = _by_id(values, best, place < counts[rows, None])
         at = indptr[rows][row] + torch.arange(len(row), dtype=torch.int64, device=rows.device)
@@ -108,14 +120,17 @@ def above(
 
 
 def list_above(
-    backend: Backend,
+    list_topk: Callable[..., tuple[Tensor, Tensor]],
     operands: Operands,
     lists: Lists,
     thresholds: Tensor,
     known: Known | None,
     checks: Checks,
 ) -> Above:
-    """Find those of a list of each query, whose scores reach float64 ``thresholds [B]``."""
+    """Find candidates of each query's list whose scores reach float64 ``thresholds [B]``.
+
+    ``list_topk``: that of a backend.
+    """
     count = len(thresholds)
     k = max(1, int(lists.indptr.diff().max())) if count else 1
     none = thresholds.new_empty(0, dtype=torch.int64)
@@ -124,7 +139,7 @@ def list_above(
         max(1, RESULTS // k)
     ):
         part, own = operands.of_queries(rows), Lists(*_part(Known(*lists), rows))
-        values, best = backend.list_topk(part, own, k, _of(known, rows), checks)
+        values, best = list_topk(part, own, k, _of(known, rows), checks)
         values, best = values.reshape(len(rows), k), best.reshape(len(rows), k)
         reaches = (best >= 0) & (values.double() >= thresholds[rows, None])
         row, best, values = _by_id(values, best, reaches)

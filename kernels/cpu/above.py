@@ -3,20 +3,17 @@
 A pair is left unless the sweep proves that its score is below the threshold; canonical scores
 decide what is left (host/above.h). Cost model: the sweep (engine/sweep.h), and a canonical score a
 result. Memory: panels and packed queries as for ranks, 24 MiB of pairs over all threads, and the
-results twice for a moment, but for their pages that the copy has not reached yet.
+results in pieces, each of which is freed once it is copied.
 """
-
-import sys
-from typing import cast
 
 import torch
 from torch import Tensor
 
 from ..above import counts_above
-from ..backend import Backend
 from ..checks import Checks
 from ..operands import Above, Known, Operands
 from . import extension
+from .rank import rank_counts
 from .views import address, machine, pointers_of, raise_nonfinite
 
 
@@ -34,8 +31,7 @@ def above(
     bad_rows, found = extension.above(machine(), *asked)
     raise_nonfinite(bad_rows)
     if found.count > most:
-        backend = cast(Backend, sys.modules[__package__ + ".backend"])
-        return int(counts_above(backend, operands, lowest, known, checks).sum())
+        return int(counts_above(rank_counts, operands, lowest, known, checks).sum())
     indptr = lowest.new_empty(len(queries) + 1, dtype=torch.int64)
     ids, scores = indptr.new_empty(found.count), queries.new_empty(found.count)
     found.write(machine(), (address(indptr), address(ids), address(scores)))

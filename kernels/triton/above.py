@@ -4,20 +4,17 @@ Cost model: the sweeps of ranks and of the best k (rank.py, topk.py). Memory: th
 :data:`kgfast.kernels.above.RESULTS`. The host waits for the counts, and for each part of results.
 """
 
-import sys
-from typing import cast
-
 from torch import Tensor
 
 from .. import above as shared
-from ..backend import Backend
 from ..checks import Checks
 from ..operands import Above, Known, Operands
+from .rank import rank_counts
+from .topk import topk
 
 
 def above(
     operands: Operands, lowest: Tensor, known: Known | None, checks: Checks, most: int
 ) -> Above | int:
     """Find them; the contract of :meth:`kgfast.kernels.backend.Backend.above`."""
-    backend = cast(Backend, sys.modules[__package__ + ".backend"])
-    return shared.above(backend, operands, lowest, known, checks, most)
+    return shared.above(rank_counts, topk, operands, lowest, known, checks, most)

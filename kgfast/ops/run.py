@@ -199,11 +199,11 @@ def above(
     known = _checked_known(operands, known, checks)
     with _serving(operands, backend_for(operands.table.device)) as chosen:
         if lists is not None:
-            found = list_above(chosen, operands, lists, thresholds, known, checks)
+            found = list_above(chosen.list_topk, operands, lists, thresholds, known, checks)
             return found if len(found.ids) <= most else len(found.ids)
         lowest = lowest_scores(thresholds, operands.queries.dtype)
         if most < 0:
-            return int(counts_above(chosen, operands, lowest, known, checks).sum())
+            return int(counts_above(chosen.rank_counts, operands, lowest, known, checks).sum())
         return chosen.above(operands, lowest, known, checks, most)
 
 
