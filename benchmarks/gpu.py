@@ -41,7 +41,10 @@ WORKERS = min(16, os.cpu_count() or 1)  # compiling on the host is most of the w
 SCORES = ("dot", "rotate", "l1", "l2", "rscf_rotate", "rotate_interleaved", "rscf_l1", "rscf_l2")
 BENCHMARKS = ("loss_mem", "eval_speed", "topk_speed", "eval_mem")
 SANITIZERS = ("memcheck", "racecheck", "synccheck")  # tools of compute-sanitizer
-TESTED = [f"tests/kernels/test_{it}.py" for it in ("bounds", "gradients", "lists", "ranks", "topk")]
+TESTED = [
+    f"tests/kernels/test_{it}.py"
+    for it in ("above", "bounds", "gradients", "lists", "ranks", "topk")
+]
 OTHERS = ("losses", "adversarial", "float_modes")
 OF_TRITON = ("scratch", "negatives", "scores", "rscf")
 ON_DEVICE = ["tests/gpu", *TESTED, *(f"tests/kernels/test_{it}.py" for it in OTHERS)]

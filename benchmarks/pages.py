@@ -12,7 +12,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from lib.columns import FACTS, SIGLIP, STEP_COUNTS
+from lib.columns import ABOVE, FACTS, SIGLIP, STEP_COUNTS
 from lib.pages import Page, med, of_file, one_file, readme, runs, scale, systems
 from lib.results import RESULTS, ROOT
 
@@ -20,6 +20,7 @@ sys.path.append(str(ROOT / "tools"))
 import config_page
 
 PAGES = {
+    "above": Page("docs/above.md", of_file("cpu-above-speed.json", ABOVE)),
     "readme": Page("README.md", readme.block),
     "alignment": Page("docs/alignment.md", one_file.alignment),
     "config": Page("docs/config.md", lambda folder: config_page.page(), is_whole=True),

@@ -49,6 +49,19 @@ def topk(
     nan_worst: bool,
     best: tuple[int, int],
 ) -> tuple[int, int, int]: ...
+
+class AboveResult:
+    count: int
+    def write(self, machine: Machine, out: tuple[int, int, int]) -> None: ...
+
+def above(
+    machine: Machine,
+    operands: Pointers,
+    width: int,
+    lowest: int,
+    known: tuple[int, int] | None,
+    most: int,
+) -> tuple[tuple[int, int, int], AboveResult]: ...
 def panel_shape(isa: str, score: int) -> tuple[int, int]: ...
 def pack_panels(
     machine: Machine, operands: Pointers, width: int, panels: int, norms: int

@@ -19,7 +19,7 @@ from .labels import (
     LossNeed,
 )
 from .negatives import NegativeGradients, NegativeLoss, NegativeRows, Sampled
-from .operands import Counts, Gradients, Known, Lists, NamedRows, Need, Operands, Prepared
+from .operands import Above, Counts, Gradients, Known, Lists, NamedRows, Need, Operands, Prepared
 from .panels import Panels
 
 
@@ -372,6 +372,15 @@ class Backend(Protocol):
         self, operands: Operands, k: int, known: Known | None, checks: Checks
     ) -> tuple[Tensor, Tensor]:
         """Return the best; the contract of :func:`kgfast.ops.topk` with ``pad=True``."""
+        ...
+
+    def above(
+        self, operands: Operands, lowest: Tensor, known: Known | None, checks: Checks, most: int
+    ) -> Above | int:
+        """Return all candidates of one crop whose canonical scores reach ``lowest``, float64 [B].
+
+        Where they are more than ``most``, return their number.
+        """
         ...
 
     def list_counts(

@@ -175,7 +175,7 @@ class Operands:
         """Count the stored reals per feature of a query."""
         return self.score.query_planes(self.has_factor)
 
-    def of_queries(self, rows: slice) -> "Operands":
+    def of_queries(self, rows: slice | Tensor) -> "Operands":
         """Return operands of some of the queries, multiplied by the scale."""
         return replace(self, queries=self.queries[rows]).scaled()
 
@@ -221,6 +221,20 @@ class Counts(NamedTuple):
     equal: Tensor
     greater_excluded: Tensor
     equal_excluded: Tensor
+
+
+class Above(NamedTuple):
+    """Candidates of each query whose scores reach its threshold, as CSR."""
+
+    indptr: Tensor  # int64 [B + 1]
+    ids: Tensor  # int64 [nnz], ascending in each row
+    scores: Tensor  # [nnz], canonical scores rounded to the dtype of the queries
+
+    @classmethod
+    def of(cls, rows: Tensor, ids: Tensor, scores: Tensor, num_queries: int) -> "Above":
+        """Make results of ascending queries ``rows [nnz]`` with ids that ascend in each."""
+        counts = rows.bincount(minlength=num_queries)
+        return cls(functional.pad(counts.cumsum(0), (1, 0)), ids, scores)
 
 
 class Need(NamedTuple):

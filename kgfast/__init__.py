@@ -15,12 +15,14 @@ if TYPE_CHECKING:
     from kgfast.adapters.official_runs import load_official
     from kgfast.environment import info
     from kgfast.eval import (
+        AnswersAbove,
         Classification,
         Facts,
         Index,
         Neighbours,
         Predictions,
         Ranks,
+        above,
         classify,
         compare,
         neighbours,
@@ -54,6 +56,7 @@ __all__ = [
     "MED",
     "RESCAL",
     "RSCF",
+    "AnswersAbove",
     "BlockScorer",
     "Candidates",
     "Classification",
@@ -76,6 +79,7 @@ __all__ = [
     "Triples",
     "TypeConstraints",
     "Vocabulary",
+    "above",
     "classify",
     "compare",
     "cores_for_kernels",
@@ -99,8 +103,8 @@ _HOMES = {
     "adapters.official_runs": ("load_official",),
     "environment": ("info",),
     "eval": (
-        *("Classification", "Facts", "Index", "Neighbours", "Predictions", "Ranks"),
-        *("classify", "compare", "neighbours", "rank", "top_facts", "topk"),
+        *("AnswersAbove", "Classification", "Facts", "Index", "Neighbours", "Predictions"),
+        *("Ranks", "above", "classify", "compare", "neighbours", "rank", "top_facts", "topk"),
     ),
     "graph": ("KnownTriples", "Triples", "TypeConstraints", "Vocabulary"),
     "models": (

@@ -1,7 +1,7 @@
 """Ranking and prediction by several processes: torch.distributed, or any scheduler of ranges."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kgfast.eval.above_search import AboveSearch
 from kgfast.eval.answers import AskedQueries, Search, answers
 from kgfast.eval.batches import check_rankable, evaluating
 from kgfast.eval.candidate_ids import (
@@ -30,7 +31,7 @@ from kgfast.eval.counting import (
 from kgfast.eval.meeting import LostProcessError, Meeting, OtherProcessError, announced
 from kgfast.eval.one_pass import fingerprint_of
 from kgfast.eval.partial import BLOCK_BYTES, Partial, using
-from kgfast.eval.predictions import Predictions
+from kgfast.eval.predictions import AnswersAbove, Predictions
 from kgfast.eval.ranking import ranks_of
 from kgfast.eval.ranks import Ranks
 from kgfast.eval.rows import RowReader
@@ -41,6 +42,7 @@ from kgfast.kernels.cpu.tiers import counted_pairs
 from kgfast.models import BlockScorer, RankableModel
 from kgfast.models.base import SIDES, Side
 from kgfast.models.relations import is_in_blocks
+from kgfast.ops.above import MAX_RESULTS
 from kgfast.ops.topk import check_k
 from kgfast.progress import progress_bar
 from kgfast.storage import digest
@@ -51,6 +53,7 @@ __all__ = [
     "LostProcessError",
     "OtherProcessError",
     "RangeCounts",
+    "above",
     "count_range",
     "merge",
     "rank",
@@ -226,18 +229,94 @@ def topk(
     LostProcessError
         If a process ended or hangs; its ``ranks`` says which.
     """
-    with Meeting("kgfast.distributed.topk", timeout) as meeting, ExitStack() as stack:
+    asked = AskedQueries(heads, relations, tails, vocabulary)
+    allowed = Allowed(known, candidate_ids, exclude)
+
+    def search() -> Search:
+        return Search(model, asked, k, allowed, dims, batch_size, pad)
+
+    found: Predictions = _answered("topk", search, (model, known, dims), partial, timeout, progress)
+    return found
+
+
+@announced
+def above(
+    model: RankableModel | BlockScorer,
+    threshold: Tensor | float,
+    *,
+    heads: IdsLike | None = None,
+    tails: IdsLike | None = None,
+    relations: IdsLike | None = None,
+    known: KnownTriples | None = None,
+    exclude: ExcludedIds | None = None,
+    candidate_ids: CandidateIds | None = None,
+    dims: int | None = None,
+    max_results: int = MAX_RESULTS,
+    vocabulary: VocabularyLike | None = None,
+    batch_size: int | None = None,
+    timeout: float = 1800.0,
+    progress: bool = False,
+) -> AnswersAbove:
+    """Find all answers above a threshold as :func:`kgfast.above` does, by all processes together.
+
+    Every process makes the same call with the rows that it holds, as for
+    :func:`kgfast.distributed.topk`, and gets the same answers, those of one process. A query costs
+    its width, and the answers of a batch go to every process.
+
+    Parameters
+    ----------
+    model : Model
+    threshold, max_results
+        As :func:`kgfast.above` takes them; the same in all processes.
+    heads, relations, tails, known, exclude, candidate_ids, dims, vocabulary, batch_size
+        As :func:`kgfast.distributed.topk` takes them.
+    timeout : float
+        Seconds to wait for the slowest process at each batch.
+    progress : bool
+        Show a progress bar, in process 0.
+
+    Returns
+    -------
+    AnswersAbove
+        On the device of the model.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As :func:`kgfast.above`.
+    OtherProcessError, LostProcessError
+        As :func:`kgfast.distributed.topk`.
+    """
+    asked = AskedQueries(heads, relations, tails, vocabulary)
+    allowed = Allowed(known, candidate_ids, exclude)
+
+    def search() -> Search:
+        return AboveSearch(model, asked, threshold, max_results, allowed, dims, batch_size)
+
+    found: AnswersAbove = _answered("above", search, (model, known, dims), None, timeout, progress)
+    return found
+
+
+def _answered(
+    name: str,
+    make: Callable[[], Search],
+    call: tuple[Any, KnownTriples | None, int | None],
+    partial: Any,
+    timeout: float,
+    progress: bool,
+) -> Any:
+    """Return what all processes find; ``make`` checks the arguments, once they have met."""
+    model, known, dims = call
+    with Meeting(f"kgfast.distributed.{name}", timeout) as meeting, ExitStack() as stack:
         reader = _reader_of(model)
-        asked = AskedQueries(heads, relations, tails, vocabulary)
-        allowed = Allowed(known, candidate_ids, exclude)
-        search = Search(model, asked, k, allowed, dims, batch_size, pad)
+        search = make()
         search.anchors, search.others = search.anchors.cpu(), search.others.cpu()
         is_relation = search.side == "relation"
         rows = int(model.num_relations) if is_relation else reader.num_rows
         ids = search.given = _ascending(search.given, rows)
         most = len(ids) if isinstance(ids, Tensor) else rows
         is_shared = ids is None or isinstance(ids, Tensor)
-        check_k(k, most if len(search) and not pad and is_shared else None)
+        check_k(search.k, most if len(search) and not search.pad and is_shared else None)
         facts = facts_of(model, reader, dims) | _facts(search, partial)
         team = Team.of(meeting, reader, facts)
         size = search.size(search.batch_size)
@@ -251,8 +330,8 @@ def topk(
             folder = None if isinstance(search.given, ListedCandidates) else partial
             kept, reader = _kept(stack, folder, team, reader, [model, known, facts])
             source = InRows(model, search.side, search.crop, reader, search.ids)
-            scores, best = answers(search, source, size, team, kept=kept, done=show)
-        return search.predictions(scores.to(reader.device), best.to(reader.device))
+            found = answers(search, source, size, team, kept=kept, done=show)
+        return search.predictions(*(it.to(reader.device) for it in found))
 
 
 def _kept(
@@ -490,10 +569,9 @@ def _facts(asked: Ranking | Search, partial: Any) -> dict[str, str]:
     left_out = asked.excluded
     return shared | {
         "queries": f"{len(asked):,} {digest(asked.side, asked.anchors, asked.others)}",
-        "k": str(asked.k),
         "candidate_ids": _digest_of({asked.side: asked.given}),
         "exclude": "none" if left_out is None else digest(left_out.ids, left_out.indptr),
-        "pad": str(bool(asked.pad)),
+        **asked.facts,
     }
 
 

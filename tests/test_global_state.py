@@ -64,6 +64,8 @@ def all_scores() -> list[Tensor]:
             found += ops.rank_counts(queries, table, TARGETS, *known, score, **given)
             found += ops.topk(queries, table, 3, *known, score, **given)
             found += ops.topk(queries, table, 3, score=score, candidate_ids=INDICES.unique())
+            one = {"bias": bias, "dims": dims and dims[0]}
+            found += ops.above(queries, table, -1.0, *known, score, **one)
             own = {"candidate_ids": INDEX.sort(1).values.clone()}
             own["candidate_ids"][:, 1:][own["candidate_ids"].diff() == 0] = -1
             found += ops.rank_counts(queries, table, TARGETS, *known, score, **given, **own)
@@ -179,6 +181,8 @@ def rankings() -> list[Tensor]:
         found += kgfast.rank(model, TRIPLES, known=known, dims=[2, 4])[2].greater
         top = kgfast.topk(model, heads=[0, 1], relations=[2, 3], k=3, known=known, pad=True)
         found += [top.ids, top.scores]
+        above = kgfast.above(model, top.scores[:, 1], heads=[0, 1], relations=[2, 3], known=known)
+        found += [above.indptr, above.ids, above.scores]
         for metric in ("cosine", "l2"):
             near = kgfast.neighbours(model, [0, 3], 4, metric=metric)
             found += [near.ids, near.scores]

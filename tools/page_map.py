@@ -54,6 +54,7 @@ COLUMNS: Mapping[str, Mapping[str, Pages]] = {
         },
         "answers and new facts": {
             "predictions": "predictions",
+            "above": "all above a threshold",
             "prepared": "few queries at a time",
             "serve": "a model behind HTTP",
         },

@@ -66,6 +66,15 @@ FACTS: Columns = (
     ("CPU seconds:", "{cpu_seconds:,.0f}"),
     ("peak memory:", "{peak_mib:.0f} MiB"),
 )
+ABOVE: Columns = (
+    ("model", "{model}, d = {dim}, {data}"),
+    ("queries:", "{queries:,}"),
+    ("answers:", "{results:,}"),
+    ("CPU seconds:", "{cpu_seconds[above][median]:.2f}"),
+    ("of ranks:", "{cpu_seconds[ranks][median]:.2f}"),
+    ("times ranks':", "{times_ranks[median]:.2f}x"),
+    ("memory beyond the result:", "{peak_mib:.0f} MiB"),
+)
 STEP_COUNTS: Columns = (
     ("step", "{mode}"),
     ("kernels:", "{kernels}"),

@@ -29,6 +29,7 @@ from ..backend import (
 from ..losses import ChunkedLosses
 from ..operands import Gradients, NamedRows, Need, Operands
 from . import bf16, updates
+from .above import above
 from .backward import indexed_backward, pairwise_backward
 from .listed import list_counts, list_topk
 from .panels import PACKING
@@ -38,6 +39,7 @@ from .scores import scores
 from .topk import topk
 
 __all__ = [
+    "above",
     "adversarial",
     "backward",
     "bf16_losses",

@@ -23,12 +23,14 @@ from ..backend import (
 )
 from ..losses import TORCH_PASSES, ChunkedLosses
 from ..operands import Gradients, NamedRows, Need, Operands
+from .above import above
 from .listed import list_counts, list_topk
 from .rank import rank_counts
 from .scores import all_gradients, all_scores, indexed_gradients, indexed_scores
 from .topk import topk
 
 __all__ = [
+    "above",
     "adversarial",
     "backward",
     "bf16_losses",

@@ -23,7 +23,7 @@ def topk(operands: Operands, k: int, known: Known | None, checks: Checks) -> tup
     table, ids = operands.table, operands.candidates.sorted_ids
     if ids is None:
         ids = torch.arange(len(table), dtype=torch.int64, device=table.device)
-    excluded = _excluded_pairs(known, ids)
+    excluded = excluded_pairs(known, ids)
     with ieee_arithmetic(operands.num_queries * table.numel()):
         results = [
             _topk_crop(Tiles(operands, dim, checks), k, ids, excluded) for dim in operands.crops
@@ -46,9 +46,10 @@ def _topk_crop(
         values, kept = scores[block].double(), best[block]
         for j in range(0, len(ids), columns):
             part = ids[j : j + columns]
-            removed = _removed(excluded, block, j, values.new_empty(len(values), len(part)).bool())
+            blank = values.new_empty(len(values), len(part)).bool()
+            known_here = removed(excluded, block, j, blank)
             values = torch.cat([values, tiles.tile(block, part)], 1)
-            kept = torch.cat([kept, torch.where(removed, -1, part)], 1)
+            kept = torch.cat([kept, torch.where(known_here, -1, part)], 1)
             order = _order(values, kept)[:, :k]
             values, kept = values.gather(1, order), kept.gather(1, order)
         scores[block] = torch.where(kept < 0, -torch.inf, values)  # rounds once
@@ -65,7 +66,7 @@ def _order(scores: Tensor, ids: Tensor) -> Tensor:
     return by_score.gather(1, kind.gather(1, by_score).argsort(dim=1, stable=True))
 
 
-def _excluded_pairs(known: Known | None, ids: Tensor) -> tuple[Tensor, Tensor]:
+def excluded_pairs(known: Known | None, ids: Tensor) -> tuple[Tensor, Tensor]:
     """Return queries and columns (places in ``ids``) of known answers that are candidates."""
     if known is None or not len(ids):
         return ids[:0], ids[:0]
@@ -75,7 +76,7 @@ def _excluded_pairs(known: Known | None, ids: Tensor) -> tuple[Tensor, Tensor]:
     return rows[is_candidate], columns[is_candidate]
 
 
-def _removed(excluded: tuple[Tensor, Tensor], rows: slice, first: int, blank: Tensor) -> Tensor:
+def removed(excluded: tuple[Tensor, Tensor], rows: slice, first: int, blank: Tensor) -> Tensor:
     """Return a mask of the known answers in a tile of scores."""
     mask = torch.zeros_like(blank)
     row, column = excluded[0] - rows.start, excluded[1] - first

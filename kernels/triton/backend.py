@@ -21,6 +21,7 @@ from . import compose as queries
 from . import filters as rscf
 from . import med as nested
 from . import pairwise, updates
+from .above import above
 from .adversarial import ADVERSARIAL
 from .indexed import indexed_gradients, indexed_scores
 from .listed import list_counts, list_topk
@@ -30,6 +31,7 @@ from .rank import rank_counts
 from .topk import topk
 
 __all__ = [
+    "above",
     "adversarial",
     "backward",
     "bf16_losses",

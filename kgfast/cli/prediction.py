@@ -62,6 +62,12 @@ def predict(
         ),
     ] = None,
     k: Annotated[int, typer.Option(min=1, help="How many answers.")] = 10,
+    above: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SCORE", help="Instead of the best: all answers of this score or a higher one."
+        ),
+    ] = None,
     dim: Annotated[int | None, typer.Option(help="The sub-model of croppable embeddings.")] = None,
     checkpoint: Checkpoint = Which.best,
     data: Data = None,
@@ -117,6 +123,7 @@ def predict(
             check_no_options(
                 "goes with queries, not with --all",
                 {
+                    "--above": above is not None,
                     "--dim": dim is not None,
                     "--index": index,
                     "--queries": queries,
@@ -132,6 +139,8 @@ def predict(
             raise ValueError("give --queries, or --head, --relation, --tail, not both")
         if exclude and exclude_anchor:
             raise ValueError("give --exclude or --exclude-anchor, not both")
+        if above is not None and partial is not None:
+            raise ValueError("--partial keeps the best answers; give it without --above")
         if candidates and types:
             raise ValueError("give --candidates or --types, not both")
         limits = {"max_memory": max_memory, "partial": partial}
@@ -155,7 +164,8 @@ def predict(
             columns = _with_probabilities(loaded, facts.columns(loaded.vocabulary))
         else:
             options["index"] = None if index is None else _index_at(index, loaded.model)
-            options |= {"k": k, "dims": dim, "exclude": "anchor" if exclude_anchor else exclude}
+            options |= {"k": k, "above": above, "dims": dim}
+            options |= {"exclude": "anchor" if exclude_anchor else exclude}
             options["candidate_ids"] = loaded.type_constraints(types) if types else candidates
             options["progress"] = queries is not None and sys.stdout.isatty()
             columns = _answers(loaded, _asked(loaded, given, queries), options)
@@ -219,6 +229,7 @@ def _answers_of(
 ) -> dict[str, Any]:
     """Return the columns of the answers to the queries of a side."""
     from kgfast.datasets.query_files import read_candidates
+    from kgfast.eval.above_search import above
     from kgfast.eval.prediction import topk
 
     (names, sizes), place = _spaces(loaded), int(side == "relation")
@@ -228,8 +239,12 @@ def _answers_of(
         options["candidate_ids"] = read_candidates(options["candidate_ids"], side, names, sizes)
     if options["partial"] is not None and sides > 1:
         options["partial"] = options["partial"] / side
-    options["k"] = min(options["k"], sizes[place])
-    found = topk(loaded.model, **given, **options, pad=True)
+    k, threshold = min(options.pop("k"), sizes[place]), options.pop("above")
+    if threshold is not None:
+        del options["partial"]
+        found: Any = above(loaded.model, threshold, **given, **options)
+    else:
+        found = topk(loaded.model, **given, **options, k=k, pad=True)
     return dict(found.columns(loaded.vocabulary))
 
 

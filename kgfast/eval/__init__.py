@@ -1,5 +1,6 @@
 """Ranking, prediction and neighbours: ``rank()``, ``topk()``, ...; and what they return."""
 
+from kgfast.eval.above_search import above
 from kgfast.eval.batches import check_rankable, evaluating
 from kgfast.eval.classification import Classification, ClassMetrics, classify
 from kgfast.eval.comparison import compare
@@ -9,13 +10,14 @@ from kgfast.eval.index import Index
 from kgfast.eval.intervals import Interval
 from kgfast.eval.neighbour_search import Neighbours, neighbours
 from kgfast.eval.prediction import topk
-from kgfast.eval.predictions import Predictions
+from kgfast.eval.predictions import AnswersAbove, Predictions
 from kgfast.eval.ranking import rank
 from kgfast.eval.ranks import RANK_TYPES, GroupedRanks, Ranks, RankType
 from kgfast.eval.tier_pairs import TierPairs
 
 __all__ = [
     "RANK_TYPES",
+    "AnswersAbove",
     "ClassMetrics",
     "Classification",
     "Facts",
@@ -27,6 +29,7 @@ __all__ = [
     "RankType",
     "Ranks",
     "TierPairs",
+    "above",
     "check_rankable",
     "classify",
     "compare",

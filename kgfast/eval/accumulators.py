@@ -8,6 +8,8 @@ from torch import Tensor
 
 from kgfast.eval.queries import CPU, Queries
 from kgfast.eval.sources import CandidateSource
+from kgfast.kernels.above import merged
+from kgfast.kernels.operands import Above
 from kgfast.ops.differentiable import full_precision
 
 KINDS = 6  # of counts: greater, equal, both of the excluded; known answers, and all candidates
@@ -130,6 +132,67 @@ class BestSoFar(Accumulator):
         self.scores.copy_(scores.gather(1, order))
         self.ids.copy_(ids.gather(1, order))
         self.scores.masked_fill_(self.ids < 0, -torch.inf)
+
+
+class Room:
+    """The number of results of a call so far, and the most that it may return."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.count, self.is_over = most, 0, False
+
+    @property
+    def left(self) -> int:
+        """Results that still find room; -1 where results are only counted."""
+        return -1 if self.is_over else self.most - self.count
+
+
+class AboveSoFar(Accumulator):
+    """Answers that reach float64 ``thresholds [B]``; their number where they find no room."""
+
+    def __init__(
+        self, queries: Queries, source: CandidateSource, thresholds: Tensor, room: Room
+    ) -> None:
+        self.queries, self.source, self.thresholds, self.room = queries, source, thresholds, room
+        self.dtype = torch.float32
+        self.pieces: list[Above] = []  # by ascending ids
+
+    @property
+    def state(self) -> list[Tensor]:
+        """Nothing: no call saves these answers."""
+        return []
+
+    def restore(self, state: list[Tensor]) -> None:
+        """Continue from nothing."""
+
+    def begin(self) -> None:
+        """Widen queries in half precision, which is exact."""
+        if self.queries.vectors is not None:
+            self.queries.vectors = full_precision(self.queries.vectors)
+            self.dtype = self.queries.vectors.dtype
+
+    def take(self, block: Any) -> None:
+        """Add the answers of a block."""
+        room = self.room
+        found = self.source.above(self.queries, block, self.thresholds, room.left)
+        if isinstance(found, Above):
+            room.count += len(found.ids)
+            self.dtype = found.scores.dtype
+            self.pieces.append(Above(*(it.to(self.source.home) for it in found)))
+        elif found is not None:
+            room.count += found
+            room.is_over |= room.count > room.most
+        if room.is_over:
+            self.pieces.clear()
+
+    def whole(self) -> Above:
+        """Join the pieces, which are taken away."""
+        if len(self.pieces) == 1:
+            return self.pieces.pop()
+        count = len(self.queries)
+        rows = torch.arange(count, dtype=torch.int64, device=self.source.home)
+        like = torch.empty(0, dtype=self.dtype, device=rows.device)
+        pieces, self.pieces = [(rows, it) for it in self.pieces], []
+        return merged(pieces, count, like)
 
 
 def best_first(scores: Tensor, ids: Tensor) -> Tensor:

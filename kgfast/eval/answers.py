@@ -73,6 +73,16 @@ class Search:
         self.crop = crops_of(model, [dims])
 
     @property
+    def facts(self) -> dict[str, str]:
+        """Number of answers, and whether missing ones are filled in, in words."""
+        return {"k": str(self.k), "pad": str(bool(self.pad))}
+
+    @property
+    def answer_bytes(self) -> int:
+        """Memory of the answers to a query while a file is read."""
+        return 6 * 16 * self.k
+
+    @property
     def ids(self) -> Tensor | None:
         """The candidates that all queries share; None where these are all, or lists."""
         return self.given if isinstance(self.given, Tensor) else None
@@ -102,10 +112,29 @@ class Search:
             anchors, others = (ids[rows.to(ids.device)] for ids in (anchors, others))
         return Queries(self.side, rows, moved(anchors, home), moved(others, home), self.words)
 
-    def predictions(self, scores: Tensor, ids: Tensor) -> Predictions:
-        """Return the result on the device of the answers."""
+    def predictions(self, *found: Tensor) -> Any:
+        """Return the result, :class:`Predictions`, on the device of the scores and ids."""
+        scores, ids = found
         anchors, others = self.anchors.to(ids.device), self.others.to(ids.device)
         return Predictions(scores, ids, anchors, others, self.side, vocabulary=self.names)
+
+    def check_size(self, source: CandidateSource) -> None:
+        """Check k, where the number of candidates bounds it."""
+        is_shared = not isinstance(self.given, ListedCandidates | TypeConstraints)
+        has_bound = len(self) and not self.pad and is_shared
+        check_k(self.k, source.num_candidates if has_bound else None)
+
+    def accumulator(self, queries: Queries, source: CandidateSource) -> Any:
+        """Return where the answers to some queries are collected."""
+        return BestSoFar(queries, source, self.k)
+
+    def collected(self, parts: list[Any], source: CandidateSource, exchange: Exchange) -> Any:
+        """Return scores and ids of all queries, ``[B, k]``."""
+        scores, ids = _assembled(self, parts, exchange)
+        if not self.pad and (not source.is_whole or any(map(_may_lack, parts))):
+            _check_full(ids, self.in_words)
+        is_double = any(part.dtype == torch.float64 for part in parts)
+        return scores.to(torch.float64 if is_double else torch.float32), ids
 
     def size(self, most: int, pairs: int | None = None) -> int:
         """Return the number of queries of a pass, ``most`` at most."""
@@ -123,31 +152,25 @@ def answers(
     kept: Partial | None = None,
     advance: Advance | None = None,
     done: Callable[[int], None] = lambda count: None,
-) -> Found:
-    """Return scores and ids of the best answers to all queries, ``[B, k]``.
+) -> Any:
+    """Return the answers to all queries, as the search collects them.
 
     ``size``: queries of a pass. ``advance`` hears of rows and queries, ``done`` of queries.
     """
-    is_shared = not isinstance(search.given, ListedCandidates | TypeConstraints)
-    has_bound = len(search) and not search.pad and is_shared
-    check_k(search.k, source.num_candidates if has_bound else None)
+    search.check_size(source)
     queries = search.ordered(source.home)
     size = max(1, min(size, -(-len(search) // exchange.num_shares)))
-    found: list[BestSoFar] = []
-    may_lack = not source.is_whole
+    found: list[Any] = []
     for batch in exchange.share_of(queries.batches(size)):
         batch.known = _known_of(search, batch, source)
-        parts = [BestSoFar(own, source, search.k) for _, own in shared(batch, search.given, source)]
+        parts = [search.accumulator(own, source) for _, own in shared(batch, search.given, source)]
         for some in source.passes(parts):
             run_pass(some, exchange, kept, advance)
+        for part in parts:
+            part.queries.vectors = None  # nothing reads them any more
         found += parts
-        may_lack = may_lack or any(map(_may_lack, parts))
         done(len(batch))
-    scores, ids = _assembled(search, found, exchange)
-    if may_lack and not search.pad:
-        _check_full(ids, search.in_words)
-    is_double = any(part.dtype == torch.float64 for part in found)
-    return scores.to(torch.float64 if is_double else torch.float32), ids
+    return search.collected(found, source, exchange)
 
 
 def asked_in_memory(search: Search, source: CandidateSource) -> Iterator[Any]:
@@ -164,7 +187,7 @@ def asked_in_memory(search: Search, source: CandidateSource) -> Iterator[Any]:
             yield from (own.rows, source.ids_of(own), *(own.lists or ()))
 
 
-def answers_of_file(search: Search, call: FileCall) -> Found:
+def answers_of_file(search: Search, call: FileCall) -> Any:
     """Return the answers of a model of a table in files."""
     count = len(call.table)
     ids = None if search.ids is None else checked_candidates(search.ids, count)
@@ -187,7 +210,7 @@ def answers_of_file(search: Search, call: FileCall) -> Found:
     if isinstance(search.given, ListedCandidates):  # few rows are read
         call = replace(call, folder=None)
     mean = mean_answers(search.known, (search.anchors, search.others), search.side)
-    query_bytes = 4 * 8 * call.table.shape[1] + 6 * 16 * search.k + 32 * (mean + 1)
+    query_bytes = 4 * 8 * call.table.shape[1] + search.answer_bytes + 32 * (mean + 1)
     with call.opened(query_bytes, fingerprint) as (cut, kept):
         size = search.size(cut.per_pass, cut.pairs)
         with call.bar(-(-len(search) // size) * count) as advance:

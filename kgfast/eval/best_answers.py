@@ -1,4 +1,4 @@
-"""Base of predictions and neighbours: the best answers to each query, as text and tables."""
+"""Base of results: the answers to each query, the best ones or all above a threshold, as text."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -17,20 +17,36 @@ _SHOWN, _SHOWN_IN_HTML = 5, 10  # queries, and answers of each, in a repr
 _NAME = 17  # columns of a name in a repr: so a query and an answer fit a line
 
 
-class BestAnswers(Written):
-    """The best ``k`` answers to each of B queries: ``scores`` and ``ids [B, k]``, -1 for none."""
+class Answers(Written):
+    """The answers to each of B queries."""
 
     scores: Tensor
     ids: Tensor
     _vocabularies: Names
 
     @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of queries."""
+
+    @abstractmethod
     def _of(self, some: Callable[[Tensor], Tensor]) -> Self:
         """Return the answers after a change of every tensor."""
 
     @abstractmethod
-    def _ids_of(self, is_answer: Tensor, query: Tensor) -> dict[str, Tensor]:
-        """Return the columns of ids of all answers, a mask ``[B, k]``, and their queries."""
+    def _row(self, row: int) -> tuple[Tensor, Tensor]:
+        """Return ids and scores of the answers to a query."""
+
+    @abstractmethod
+    def _longest(self) -> int:
+        """Return the most answers that a query has."""
+
+    @abstractmethod
+    def columns(self, vocabulary: VocabularyLike | None = None) -> dict[str, Any]:
+        """Return columns of all answers: query, ids or names, score, labels."""
+
+    @abstractmethod
+    def _ids_of(self, ids: Tensor, query: Tensor) -> dict[str, Tensor]:
+        """Return the columns of all answers, ``ids`` and their queries."""
 
     @abstractmethod
     def _title(self) -> str: ...
@@ -42,24 +58,6 @@ class BestAnswers(Written):
     @property
     def _names_of_answers(self) -> Vocabulary | None:
         return self._vocabularies[0]
-
-    @property
-    def k(self) -> int:
-        """Answers to each query."""
-        return self.ids.shape[1]
-
-    def __len__(self) -> int:
-        """Return the number of queries."""
-        return len(self.ids)
-
-    def __getitem__(self, index: Any) -> Any:
-        """Return the (answer, score) pairs of one query, or the answers to some queries."""
-        if isinstance(index, int):
-            ids, scores = self.ids[index], self.scores[index]
-            names, found = self._names_of_answers, ids[ids >= 0]
-            listed = found.tolist() if names is None else names.names_of(found)
-            return list(zip(listed, scores[ids >= 0].tolist(), strict=True))
-        return self._of(lambda values: values[index])
 
     def to(self, device: torch.device | str) -> Self:
         """Return the answers on a device."""
@@ -77,19 +75,13 @@ class BestAnswers(Written):
         found._vocabularies = names_of(vocabulary)
         return found
 
-    def columns(self, vocabulary: VocabularyLike | None = None) -> dict[str, Any]:
-        """Return columns of all answers: query, ids or names, place from 1 on, score, labels."""
+    def _columns(
+        self, vocabulary: VocabularyLike | None, query: Tensor, ids: Tensor, own: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Return the columns of answers ``ids`` to queries, with ``own`` columns before labels."""
         names = self._vocabularies if vocabulary is None else names_of(vocabulary)
-        is_answer = self.ids >= 0
-        query, place = is_answer.nonzero(as_tuple=True)
-        named, labels = named_columns(self._ids_of(is_answer, query), names)
-        return {
-            "query": query.tolist(),
-            **named,
-            "rank": (place + 1).tolist(),
-            "score": self.scores[is_answer].cpu().numpy(),
-            **labels,
-        }
+        named, labels = named_columns(self._ids_of(ids, query), names)
+        return {"query": query.tolist(), **named, **own, **labels}
 
     def __repr__(self) -> str:
         lines = [self._line(row) for row in range(min(len(self), _SHOWN))]
@@ -102,14 +94,14 @@ class BestAnswers(Written):
         answers = self._shown(row, _SHOWN, _NAME)
         room = WIDTH - len(question) - 2
         for count in range(len(answers), 0, -1):
-            dots = ", ..." if count < self.k and count < self._num_answers(row) else ""
+            dots = ", ..." if count < len(self._row(row)[0]) else ""
             text = ", ".join(answers[:count]) + dots
             if len(text) <= room or count == 1:
                 return f"{question}  {text}"
-        return f"{question}  "
+        return question
 
     def _repr_html_(self) -> str:
-        columns = min(self.k, _SHOWN_IN_HTML)
+        columns = min(self._longest(), _SHOWN_IN_HTML)
         rows = [
             (self._question(row), self._padded(row, columns))
             for row in range(min(len(self), _SHOWN_IN_HTML))
@@ -124,12 +116,50 @@ class BestAnswers(Written):
 
     def _shown(self, row: int, most: int, width: int | None = None) -> list[str]:
         """Return answers as text, names longer than ``width`` cut."""
-        ids, scores = self.ids[row, :most], self.scores[row, :most]
-        found = texts(ids[ids >= 0], self._names_of_answers, width)
-        return [_answer(*it) for it in zip(found, scores[ids >= 0].tolist(), strict=True)]
+        ids, scores = (values[:most] for values in self._row(row))
+        found = texts(ids, self._names_of_answers, width)
+        return [_answer(*it) for it in zip(found, scores.tolist(), strict=True)]
 
-    def _num_answers(self, row: int) -> int:
-        return int((self.ids[row] >= 0).sum())
+    def _pairs(self, row: int) -> list[tuple[Any, float]]:
+        """Return the (answer, score) pairs of a query."""
+        ids, scores = self._row(row)
+        names = self._names_of_answers
+        listed = ids.tolist() if names is None else names.names_of(ids)
+        return list(zip(listed, scores.tolist(), strict=True))
+
+
+class BestAnswers(Answers):
+    """The best ``k`` answers to each of B queries: ``scores`` and ``ids [B, k]``, -1 for none."""
+
+    @property
+    def k(self) -> int:
+        """Answers to each query."""
+        return self.ids.shape[1]
+
+    def __len__(self) -> int:
+        """Return the number of queries."""
+        return len(self.ids)
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return the (answer, score) pairs of one query, or the answers to some queries."""
+        if isinstance(index, int):
+            return self._pairs(index)
+        return self._of(lambda values: values[index])
+
+    def columns(self, vocabulary: VocabularyLike | None = None) -> dict[str, Any]:
+        """Return columns of all answers: query, ids or names, place from 1 on, score, labels."""
+        is_answer = self.ids >= 0
+        query, place = is_answer.nonzero(as_tuple=True)
+        scores = self.scores[is_answer].cpu().numpy()
+        own = {"rank": (place + 1).tolist(), "score": scores}
+        return self._columns(vocabulary, query, self.ids[is_answer], own)
+
+    def _row(self, row: int) -> tuple[Tensor, Tensor]:
+        is_answer = self.ids[row] >= 0
+        return self.ids[row][is_answer], self.scores[row][is_answer]
+
+    def _longest(self) -> int:
+        return self.k
 
 
 def _answer(entity: str, score: float) -> str:

@@ -13,9 +13,10 @@ from torch import Tensor
 from kgfast.eval.candidate_ids import checked_candidates
 from kgfast.eval.queries import Queries
 from kgfast.eval.sources import CandidateSource, Found, Part
-from kgfast.kernels.operands import Counts
+from kgfast.kernels.operands import Above, Counts
 from kgfast.models.base import Side
 from kgfast.models.blocks import Block, BlockScorer
+from kgfast.ops.differentiable import full_precision
 
 _KEPT = 16 << 20  # bytes of scores of one batch that are kept for the second pass
 
@@ -94,6 +95,17 @@ class Scored(CandidateSource):
         if queries.known is not None:
             ids[self._excluded_within(queries, block)] = -1
         return scores, ids
+
+    def above(self, queries: Queries, block: Block, thresholds: Tensor, most: int) -> Above | int:
+        """Return the scores of a block that reach their thresholds, float32 or float64."""
+        scores, ids = self.best(queries, block, 0)
+        scores = full_precision(scores)
+        reaches = (ids >= 0) & (scores.double() >= thresholds[:, None])
+        count = int(reaches.sum())
+        if count > most:
+            return count
+        rows = reaches.nonzero()[:, 0]
+        return Above.of(rows, ids[reaches], scores[reaches], len(queries))
 
     def scores(self, queries: Queries, block: Block, crop: int = 0) -> Tensor:
         """Return the scores of a block."""

@@ -156,8 +156,8 @@ class Neighbours(BestAnswers):
         scores, ids, entities = some(self.scores), some(self.ids), some(self.entities)
         return type(self)(scores, ids, entities, self.metric, vocabulary=self._vocabularies)
 
-    def _ids_of(self, is_answer: Tensor, query: Tensor) -> dict[str, Tensor]:
-        return {"entity": self.entities[query], "neighbour": self.ids[is_answer]}
+    def _ids_of(self, ids: Tensor, query: Tensor) -> dict[str, Tensor]:
+        return {"entity": self.entities[query], "neighbour": ids}
 
     def _title(self) -> str:
         entities = "entity" if len(self) == 1 else "entities"

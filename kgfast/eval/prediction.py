@@ -1,6 +1,7 @@
 """topk(): the best answers to queries."""
 
 import os
+from typing import Any
 
 import torch
 
@@ -12,7 +13,6 @@ from kgfast.eval.index import Index, check_index
 from kgfast.eval.one_pass import FileCall, kept_in_memory
 from kgfast.eval.predictions import Predictions
 from kgfast.eval.rows import local_model
-from kgfast.eval.sources import Found
 from kgfast.graph import IdsLike, KnownTriples, VocabularyLike
 from kgfast.models import BlockScorer, RankableModel
 from kgfast.ops.unchecked import refuse_unchecked
@@ -115,7 +115,8 @@ def topk(
     allowed = Allowed(known, candidate_ids, exclude)
     search = Search(model, asked, k, allowed, dims, batch_size, pad)
     file = FileCall.of(model, max_memory, partial, (progress, "predicting"))
-    return search.predictions(*found_by(search, file, index, partial, progress))
+    found: Predictions = search.predictions(*found_by(search, file, index, partial, progress))
+    return found
 
 
 def found_by(
@@ -124,8 +125,8 @@ def found_by(
     index: Index | None = None,
     partial: str | os.PathLike[str] | None = None,
     progress: bool = False,
-) -> Found:
-    """Return scores and ids of the best answers; ``file``: of entities that are read in blocks.
+) -> Any:
+    """Return the answers; ``file``: of entities that are read in blocks.
 
     ``partial`` is the folder of a call whose candidates are in memory.
     """

@@ -1,17 +1,60 @@
-"""The result of a prediction: the best answers to each query, and their scores."""
+"""The results of predictions: the best answers to each query, or all above a threshold."""
 
 from collections.abc import Callable
-from typing import Literal, Self
+from typing import Any, Self
 
+import torch
 from torch import Tensor
 
-from kgfast.eval.best_answers import BestAnswers
+from kgfast.eval.best_answers import Answers, BestAnswers
 from kgfast.eval.metric_tables import texts
 from kgfast.eval.written import WrittenTriples
 from kgfast.graph import Vocabulary, VocabularyLike, names_of
+from kgfast.models.base import Side
 
 
-class Predictions(BestAnswers, WrittenTriples):
+class _OfTriples(Answers, WrittenTriples):
+    """Answers to queries (h, r, ?), (?, r, t) or (h, ?, t)."""
+
+    anchors: Tensor
+    side: Side
+    _others: Tensor
+
+    @property
+    def heads(self) -> Tensor | None:
+        """The heads of the queries, where they are not predicted."""
+        return None if self.side == "head" else self.anchors
+
+    @property
+    def relations(self) -> Tensor | None:
+        """The relations of the queries, where they are not predicted."""
+        return None if self.side == "relation" else self._others
+
+    @property
+    def tails(self) -> Tensor | None:
+        """The tails of the queries, where they are not predicted."""
+        return {"head": self.anchors, "relation": self._others}.get(self.side)
+
+    def _ids_of(self, ids: Tensor, query: Tensor) -> dict[str, Tensor]:
+        queries = {"head": self.heads, "relation": self.relations, "tail": self.tails}
+        return {name: ids if given is None else given[query] for name, given in queries.items()}
+
+    @property
+    def _names_of_answers(self) -> Vocabulary | None:
+        return self._vocabularies[1 if self.side == "relation" else 0]
+
+    def _question(self, row: int, width: int | None = None) -> str:
+        parts = []
+        for given, names in (
+            (self.heads, self._vocabularies[0]),
+            (self.relations, self._vocabularies[1]),
+            (self.tails, self._vocabularies[0]),
+        ):
+            parts += ["?"] if given is None else texts(given[row : row + 1], names, width)
+        return f"({', '.join(parts)})"
+
+
+class Predictions(BestAnswers, _OfTriples):
     """The best ``k`` answers to each of B queries.
 
     Attributes
@@ -48,7 +91,7 @@ class Predictions(BestAnswers, WrittenTriples):
         ids: Tensor,
         anchors: Tensor,
         others: Tensor,
-        side: Literal["head", "relation", "tail"],
+        side: Side,
         *,
         vocabulary: VocabularyLike | None = None,
     ) -> None:
@@ -56,47 +99,88 @@ class Predictions(BestAnswers, WrittenTriples):
         self.anchors, self._others = anchors, others
         self._vocabularies = names_of(vocabulary)
 
-    @property
-    def heads(self) -> Tensor | None:
-        """The heads of the queries, where they are not predicted."""
-        return None if self.side == "head" else self.anchors
-
-    @property
-    def relations(self) -> Tensor | None:
-        """The relations of the queries, where they are not predicted."""
-        return None if self.side == "relation" else self._others
-
-    @property
-    def tails(self) -> Tensor | None:
-        """The tails of the queries, where they are not predicted."""
-        return {"head": self.anchors, "relation": self._others}.get(self.side)
-
     def _of(self, some: Callable[[Tensor], Tensor]) -> Self:
         scores, ids, anchors = some(self.scores), some(self.ids), some(self.anchors)
         others, names = some(self._others), self._vocabularies
         return type(self)(scores, ids, anchors, others, self.side, vocabulary=names)
 
-    def _ids_of(self, is_answer: Tensor, query: Tensor) -> dict[str, Tensor]:
-        queries = {"head": self.heads, "relation": self.relations, "tail": self.tails}
-        return {
-            name: self.ids[is_answer] if given is None else given[query]
-            for name, given in queries.items()
-        }
-
-    @property
-    def _names_of_answers(self) -> Vocabulary | None:
-        return self._vocabularies[1 if self.side == "relation" else 0]
-
     def _title(self) -> str:
         queries = "query" if len(self) == 1 else "queries"
         return f"Predictions of {len(self):,} {self.side} {queries}, k = {self.k:,}"
 
-    def _question(self, row: int, width: int | None = None) -> str:
-        parts = []
-        for given, names in (
-            (self.heads, self._vocabularies[0]),
-            (self.relations, self._vocabularies[1]),
-            (self.tails, self._vocabularies[0]),
-        ):
-            parts += ["?"] if given is None else texts(given[row : row + 1], names, width)
-        return f"({', '.join(parts)})"
+
+class AnswersAbove(_OfTriples):
+    """All answers to each of B queries whose scores reach a threshold, as CSR.
+
+    Attributes
+    ----------
+    indptr : Tensor
+        int64 ``[B + 1]``: answers ``indptr[i] .. indptr[i + 1] - 1`` are those of query i.
+    ids : Tensor
+        int64 ``[nnz]``, ascending in each row: the entities (of side ``"relation"``, the relations)
+        of these scores.
+    scores : Tensor
+        ``[nnz]``; float32, float64 for float64 tables.
+    heads, relations, tails : Tensor or None
+        int64 ``[B]``: the queries; None of what is predicted.
+    anchors : Tensor
+        int64 ``[B]``: the heads, or the tails where heads are predicted.
+    side : {"head", "relation", "tail"}
+        What is predicted.
+
+    Examples
+    --------
+    >>> found = AnswersAbove(torch.tensor([0, 2, 2]), torch.tensor([1, 4]), torch.ones(2),
+    ...                      torch.tensor([0, 3]), torch.tensor([0, 0]), "tail")
+    >>> found
+    2 answers to 2 tail queries
+    (0, 0, ?)  1 1, 4 1
+    (3, 0, ?)
+    >>> found[0]
+    [(1, 1.0), (4, 1.0)]
+    """
+
+    def __init__(
+        self,
+        indptr: Tensor,
+        ids: Tensor,
+        scores: Tensor,
+        anchors: Tensor,
+        others: Tensor,
+        side: Side,
+        *,
+        vocabulary: VocabularyLike | None = None,
+    ) -> None:
+        self.indptr, self.ids, self.scores, self.side = indptr, ids, scores, side
+        self.anchors, self._others = anchors, others
+        self._vocabularies = names_of(vocabulary)
+
+    def __len__(self) -> int:
+        """Return the number of queries."""
+        return len(self.anchors)
+
+    def __getitem__(self, row: int) -> list[tuple[Any, float]]:
+        """Return the (answer, score) pairs of one query, ids ascending."""
+        return self._pairs(range(len(self))[row])
+
+    def columns(self, vocabulary: VocabularyLike | None = None) -> dict[str, Any]:
+        """Return columns of all answers: query, ids or names, score, labels."""
+        query = torch.repeat_interleave(self.indptr.diff(), output_size=len(self.ids))
+        return self._columns(vocabulary, query, self.ids, {"score": self.scores.cpu().numpy()})
+
+    def _of(self, some: Callable[[Tensor], Tensor]) -> Self:
+        indptr, ids, scores = some(self.indptr), some(self.ids), some(self.scores)
+        asked = some(self.anchors), some(self._others), self.side
+        return type(self)(indptr, ids, scores, *asked, vocabulary=self._vocabularies)
+
+    def _row(self, row: int) -> tuple[Tensor, Tensor]:
+        own = slice(int(self.indptr[row]), int(self.indptr[row + 1]))
+        return self.ids[own], self.scores[own]
+
+    def _longest(self) -> int:
+        return int(self.indptr.diff().max()) if len(self) else 0
+
+    def _title(self) -> str:
+        answers = "answer" if len(self.ids) == 1 else "answers"
+        queries = "query" if len(self) == 1 else "queries"
+        return f"{len(self.ids):,} {answers} to {len(self):,} {self.side} {queries}"

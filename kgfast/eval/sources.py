@@ -20,7 +20,7 @@ from kgfast.eval.queries import CPU, Queries, among, among_rows, between, within
 from kgfast.eval.rows import RowReader, local_model
 from kgfast.graph.ids import INT64_MAX
 from kgfast.kernels.checks import Checks, NonFiniteError, nonfinite_error
-from kgfast.kernels.operands import Counts, Known, Lists, Operands, Prepared
+from kgfast.kernels.operands import Above, Counts, Known, Lists, Operands, Prepared
 from kgfast.kernels.scores import get_score
 from kgfast.models.base import Candidates, Side, candidates_at, is_nested, operator_width
 from kgfast.models.evaluated import evaluated_queries
@@ -111,6 +111,16 @@ class CandidateSource(ABC):
         Equal answers stand by ascending id; places without an answer hold id -1.
         """
 
+    @abstractmethod
+    def above(
+        self, queries: Queries, block: Any, thresholds: Tensor, most: int
+    ) -> Above | int | None:
+        """Find the answers of a block that reach float64 ``thresholds [B]``.
+
+        None where the block holds no candidates; their number where that is above ``most``, and for
+        a negative ``most``.
+        """
+
 
 class Swept(CandidateSource):
     """A source whose scores a sweep makes of queries and the rows of a table."""
@@ -157,6 +167,18 @@ class Swept(CandidateSource):
         scores, ids = run.topk(operands, k, known, self.checks(), lists)
         return (scores, ids) if self.dims is None else (scores[0], ids[0])
 
+    def _above(
+        self,
+        queries: Queries,
+        candidates: Prepared,
+        reached: tuple[Tensor, int],
+        known: Known | None,
+        lists: Lists | None,
+    ) -> Above | int:
+        """Do :meth:`above` of some candidates; ``reached``: thresholds and ``most``."""
+        operands, (thresholds, most) = self.operands(queries, candidates), reached
+        return run.above(operands, thresholds, known, self.checks(), most, lists)
+
 
 class InMemory(Swept):
     """The candidates of a model in memory: one block, read in place, whose facts are known.
@@ -200,23 +222,35 @@ class InMemory(Swept):
     def counts(self, queries: Queries, block: Prepared) -> Counts:
         """Count all candidates."""
         asked = queries.targets, queries.known, queries.lists
-        try:
+        with _finite(queries):
             return self._counted(queries, self._of(queries, block), *asked)
-        except NonFiniteError:
-            queries.check_finite()
-            raise
 
     def best(self, queries: Queries, block: Prepared, k: int) -> Found:
         """Find the best answers."""
         asked = k, queries.known, queries.lists
-        try:
+        with _finite(queries):
             return self._answered(queries, self._of(queries, block), *asked)
-        except NonFiniteError:
-            queries.check_finite()
-            raise
+
+    def above(
+        self, queries: Queries, block: Prepared, thresholds: Tensor, most: int
+    ) -> Above | int:
+        """Find the answers that reach their thresholds."""
+        asked = (thresholds, most), queries.known, queries.lists
+        with _finite(queries):
+            return self._above(queries, self._of(queries, block), *asked)
 
     def _of(self, queries: Queries, block: Prepared) -> Prepared:
         return block if queries.ids is None else block.only(queries.ids)
+
+
+@contextmanager
+def _finite(queries: Queries) -> Iterator[None]:
+    """Name the query that is not finite, rather than its row."""
+    try:
+        yield
+    except NonFiniteError:
+        queries.check_finite()
+        raise
 
 
 class Gathered(NamedTuple):
@@ -342,6 +376,25 @@ class InRows(Swept):
                 return None
             scores, ids = self._answered(queries, found, k, known, None)
         return scores, torch.where(ids < 0, ids, ids + start)
+
+    def above(
+        self, queries: Queries, block: RowBlock | Gathered, thresholds: Tensor, most: int
+    ) -> Above | int | None:
+        """Find the answers of a block that reach their thresholds; None where it has no rows."""
+        known, reached = self._known(queries, block), (thresholds, most)
+        if isinstance(block, Gathered):
+            with self._named(queries, block.ids.__getitem__):
+                candidates, lists = self._of(block.ids), _lists_on(block, self.device)
+                found = self._above(queries, candidates, reached, known, lists)
+            if isinstance(found, int):
+                return found
+            return found._replace(ids=block.ids.to(found.ids.device)[found.ids])
+        with self._named(queries, lambda row: row + block.start):
+            own = self._among(queries, block)
+            if own is None:
+                return None
+            found = self._above(queries, own, reached, known, None)
+        return found if isinstance(found, int) else found._replace(ids=found.ids + block.start)
 
     @property
     def query_width(self) -> int:

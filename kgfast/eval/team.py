@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from kgfast.eval.accumulators import Accumulator, BestSoFar
+from kgfast.eval.accumulators import AboveSoFar, Accumulator, BestSoFar
 from kgfast.eval.batches import modules_of
 from kgfast.eval.exchange import Exchange, Result
 from kgfast.eval.meeting import Meeting
@@ -16,6 +16,7 @@ from kgfast.eval.queries import CPU, Queries
 from kgfast.eval.rows import LocalModel, RowReader
 from kgfast.eval.sources import InRows
 from kgfast.graph.named import Names
+from kgfast.kernels.operands import Above
 from kgfast.storage import digest
 
 Spans = list[tuple[int, int]]
@@ -85,13 +86,54 @@ class Team(Exchange):
         return lambda ids: LocalModel(model, rows, ids)
 
     def join(self, part: Accumulator) -> None:
-        """Merge the best answers of all processes; counts are added once, at the end."""
+        """Merge the answers of all processes; counts are added once, at the end."""
+        if isinstance(part, AboveSoFar):
+            return self._join_above(part)
         if not isinstance(part, BestSoFar):
             return
         parts = (self.meeting.gather(it, self.group) for it in (part.scores, part.ids))
         scores, ids = (torch.cat(it, 1) for it in parts)
         by_id = ids.argsort(dim=1, stable=True)
         part.keep(scores.gather(1, by_id), ids.gather(1, by_id))
+
+    def _join_above(self, part: AboveSoFar) -> None:
+        """Put the answers of all processes side by side, by their ids."""
+        counted = torch.tensor([part.room.count], dtype=torch.int64, device=CPU)
+        if int(self.meeting.sum(counted, self.group)) > part.room.most:
+            part.room.is_over = True
+            part.pieces.clear()
+            return
+        own = part.whole()
+        indptrs = self.meeting.gather(own.indptr, self.group)
+        missing = max(int(it[-1]) for it in indptrs) - len(own.ids)
+        padded = (torch.nn.functional.pad(it, (0, missing)) for it in (own.ids, own.scores))
+        columns = zip(indptrs, *(self.meeting.gather(it, self.group) for it in padded), strict=True)
+        found = [Above(it, *(own[: int(it[-1])] for own in both)) for it, *both in columns]
+        part.pieces = sorted((it for it in found if len(it.ids)), key=lambda it: int(it.ids.min()))
+
+    def total(self, count: int) -> int:
+        """Return the sum of a number over all processes."""
+        counted = torch.tensor([count], dtype=torch.int64, device=CPU)
+        return int(self.meeting.sum(counted, self.everyone))
+
+    def fill_in_rows(self, found: Above) -> Above:
+        """Add the rows of other teams, which are empty here."""
+        if self.num_shares == 1:
+            return found
+        counts = found.indptr.diff()
+        mine = counts.clone()
+        self.fill_in(counts)
+        indptr = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
+        at = torch.repeat_interleave(indptr[:-1] - found.indptr[:-1], mine)
+        at += torch.arange(len(at), dtype=torch.int64, device=CPU)
+        ids, scores = (
+            torch.zeros(int(indptr[-1]), dtype=it, device=CPU)
+            for it in (torch.int64, torch.float64)
+        )
+        ids[at], scores[at] = found.ids, found.scores.double()
+        self.fill_in(ids)
+        self.fill_in(scores)
+        return Above(indptr, ids, scores.to(found.scores.dtype))
 
     def add(self, counts: Tensor) -> None:
         """Add the counts of all processes, in place; a team alone knows the last kind already."""

@@ -5,6 +5,7 @@ kernel runs, picks a backend by the device of its tensors (or by :func:`use_back
 registered with ``torch.library``, so that it works under ``torch.compile``.
 """
 
+from kgfast.ops.above import above
 from kgfast.ops.adversarial import adversarial_rows, serves_adversarial
 from kgfast.ops.checks import (
     TABLE_DTYPES,
@@ -32,6 +33,7 @@ __all__ = [
     "BACKENDS",
     "TABLE_DTYPES",
     "RowGradients",
+    "above",
     "adversarial_rows",
     "backend_for",
     "bce",

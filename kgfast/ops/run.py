@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from kgfast.kernels.above import counts_above, list_above, lowest_scores
 from kgfast.kernels.backend import Backend, Losses, Passes
 from kgfast.kernels.checks import Checks, checks_values
 from kgfast.kernels.labels import (
@@ -27,6 +28,7 @@ from kgfast.kernels.labels import (
 from kgfast.kernels.losses import TORCH_PASSES
 from kgfast.kernels.negatives import NegativeGradients, NegativeLoss, NegativeRows, Sampled
 from kgfast.kernels.operands import (
+    Above,
     Counts,
     Gradients,
     Known,
@@ -58,6 +60,7 @@ __all__ = [
     "Operands",
     "Passes",
     "Prepared",
+    "above",
     "backward",
     "bce",
     "bce_gradients",
@@ -173,16 +176,47 @@ def topk(
     ``lists``: the candidates of each query, whose values were checked.
     """
     refuse_unchecked("topk")
+    known = _checked_known(operands, known, checks)
+    with _serving(operands, backend_for(operands.table.device)) as chosen:
+        if lists is not None:
+            return chosen.list_topk(operands, lists, k, known, checks)
+        return chosen.topk(operands, k, known, checks)
+
+
+def above(
+    operands: Operands,
+    thresholds: Tensor,
+    known: Known | None,
+    checks: Checks,
+    most: int,
+    lists: Lists | None = None,
+) -> Above | int:
+    """Return all candidates that reach float64 ``thresholds [B]``, or their number above ``most``.
+
+    The contract of :func:`kgfast.ops.above`, at one crop. ``lists``: the candidates of each query,
+    whose values were checked. A negative ``most`` asks for their number alone.
+    """
+    refuse_unchecked("above")
+    known = _checked_known(operands, known, checks)
+    with _serving(operands, backend_for(operands.table.device)) as chosen:
+        if lists is not None:
+            found = list_above(chosen.list_topk, operands, lists, thresholds, known, checks)
+            return found if len(found.ids) <= most else len(found.ids)
+        lowest = lowest_scores(thresholds, operands.queries.dtype)
+        if most < 0:
+            return int(counts_above(chosen.rank_counts, operands, lowest, known, checks).sum())
+        return chosen.above(operands, lowest, known, checks, most)
+
+
+def _checked_known(operands: Operands, known: Known | None, checks: Checks) -> Known | None:
+    """Return known answers whose values are checked, or will be; check angles, too."""
     if known is not None:
         count = operands.candidates.num_rows
         indices = checked_ids(checks, "exclude_indices", known.indices, count)
         known = Known(checked_indptr(checks, known.indptr, len(indices)), indices)
     if not checks.allows_nan:
         require_moves(checks, operands)
-    with _serving(operands, backend_for(operands.table.device)) as chosen:
-        if lists is not None:
-            return chosen.list_topk(operands, lists, k, known, checks)
-        return chosen.topk(operands, k, known, checks)
+    return known
 
 
 def scores(

@@ -91,11 +91,7 @@ def topk(
     """
     queries = full_precision(queries)
     check_operands(queries, candidates, score, bias, factor, dims)
-    if (exclude_indptr is None) != (exclude_indices is None):
-        raise ValueError("exclude_indptr and exclude_indices must be given together")
-    if exclude_indptr is not None and exclude_indices is not None:
-        check_index("exclude_indptr", exclude_indptr, (len(queries) + 1,), candidates)
-        check_index("exclude_indices", exclude_indices, (None,), candidates)
+    check_excluded(exclude_indptr, exclude_indices, len(queries), candidates)
     check_candidate_ids(candidate_ids, candidate_indptr, len(queries), candidates)
     is_bound = len(queries) and not pad and not is_listed(candidate_ids, candidate_indptr)
     listed = candidates if candidate_ids is None else candidate_ids
@@ -116,6 +112,17 @@ def topk(
         pad,
     )
     return result
+
+
+def check_excluded(
+    indptr: Tensor | None, indices: Tensor | None, num_queries: int, candidates: Tensor
+) -> None:
+    """Check shapes, dtypes and devices of excluded ids, which may be missing."""
+    if (indptr is None) != (indices is None):
+        raise ValueError("exclude_indptr and exclude_indices must be given together")
+    if indptr is not None and indices is not None:
+        check_index("exclude_indptr", indptr, (num_queries + 1,), candidates)
+        check_index("exclude_indices", indices, (None,), candidates)
 
 
 def check_k(k: int, count: int | None) -> None:

@@ -148,6 +148,7 @@ COUNTS = {
     "train_speed": ("--dim", "--batch", "--negatives", "--rounds"),
 }
 REFUSED = [
+    ("above_speed", (), "--run names the folders of trained models, or --quick"),
     *(
         (script, (name, "0"), f"argument {name}: must be at least 1; got 0")
         for script, names in COUNTS.items()

@@ -9,6 +9,7 @@ from support.paths import BENCHMARKS, ROOT
 
 RESULTS = BENCHMARKS / "results"
 NAMES = (
+    "above",
     *("readme", "alignment", "config", "gpu", "graphs", "index", "influence", "losses"),
     *("med_rscf", "options"),
     *(
@@ -134,7 +135,7 @@ def test_a_file_that_is_missing_is_named(call, page, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nothing"], "no page is called nothing; pages are readme, "),
+        (["nothing"], "no page is called nothing; pages are above, "),
         (["--page", "x.md"], "--page needs the name of one page"),
     ],
 )
@@ -260,6 +261,14 @@ def test_facts_and_builds_are_right():
     assert all(row["equal"] for row in rows_of("cpu-known-build.json"))
     facts = rows_of("cpu-facts-speed.json")
     assert all(row["equal"] and row["peak_mib"] <= 64 for row in facts)
+
+
+def test_answers_above_a_threshold_cost_what_is_promised():
+    for row in rows_of("cpu-above-speed.json"):
+        assert row["equal"]
+        assert row["equals_reference"]
+        assert row["times_ranks"]["median"] <= 1.3
+        assert row["peak_mib"] <= 64
 
 
 def test_the_picture_of_three_systems_is_drawn(load, monkeypatch, tmp_path):

@@ -124,6 +124,14 @@ def test_a_row_says_whether_facts_are_right(load, monkeypatch):
     assert not script.row_of(model, "fresh", graph.known())["equal"]
 
 
+def test_answers_above_a_threshold_are_alike(measured):
+    (row,) = measured("above_speed.py")
+    assert row["equal"]
+    assert row["equals_reference"]
+    assert 0.5e-3 < row["kept"] < 2e-3
+    assert row["times_ranks"]["median"] > 0
+
+
 def test_an_index_gives_the_same_answers(measured, load):
     rows = measured("index_speed.py")
     assert {row["section"] for row in rows} == set(load("index_speed").MODELS)

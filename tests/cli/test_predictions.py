@@ -31,6 +31,20 @@ def table_of(result):
     return result.stdout.partition("\n")[2].strip()
 
 
+def test_all_answers_above_a_score(trained):
+    words = ["predict", trained, "--head", "e3", "--head", "e5", "--relation", "next"]
+    best = lines_of(*words, "--k", 4)
+    least = best[3]["score"]
+    found = lines_of(*words, "--above", least)
+    assert [it for it in found if it["head"] == "e3"] == sorted(
+        best[:4], key=lambda it: int(it["tail"][1:])
+    )
+    assert all(it["score"] >= least for it in found)
+    assert lines_of(*words, "--above", 1e9) == []
+    assert error_of(*words, "--above", 0, "--partial", "x").endswith("give it without --above")
+    assert error_of("predict", trained, "--all", "--above", 0).endswith("not with --all")
+
+
 def test_relations_of_a_pair(trained):
     found = lines_of("predict", trained, "--head", "e3", "--tail", "e5")
     assert {it["relation"] for it in found} == {"next", "previous"}

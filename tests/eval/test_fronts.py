@@ -1,4 +1,4 @@
-"""rank(), topk() and top_facts() alike: whoever computes, in whatever batches, and what they leave.
+"""rank(), topk(), above() and top_facts() alike: whoever computes, and what they leave.
 
 What each of them finds, and its arguments: the files of their own beside this one.
 """
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kgfast
-from kgfast import Candidates, KnownTriples, RotatE, rank, top_facts, topk
+from kgfast import Candidates, KnownTriples, RotatE, above, rank, top_facts, topk
 from support.engines import ISAS, assert_same, engines, examples
 from support.ranked_models import MODELS, line, random_triples
 
@@ -32,12 +32,20 @@ def of_topk(model, **options):
     return [it for own in found for it in (own.ids, own.scores)]
 
 
+def of_above(model, **options):
+    """All answers as good as the seventh; of heads of one relation, above a fixed score."""
+    best = topk(model, heads=HEADS, relations=RELATIONS, k=7)
+    tails = above(model, best.scores[:, 6], heads=HEADS, relations=RELATIONS, **options)
+    heads = above(model, float(best.scores[3, 3]), tails=TAILS, relations=2, **options)
+    return [it for own in (tails, heads) for it in (own.indptr, own.ids, own.scores)]
+
+
 def of_facts(model, **options):
     found = top_facts(model, **FEW, **options)
     return [found.triples, found.scores]
 
 
-EACH_FRONT = pytest.mark.parametrize("front", [of_rank, of_topk, of_facts])
+EACH_FRONT = pytest.mark.parametrize("front", [of_rank, of_topk, of_above, of_facts])
 
 
 @EACH_FRONT
@@ -103,6 +111,7 @@ def test_bars_say_what_is_done(capsys):
     for call, word in (
         (lambda: rank(line(), [(0, 0, 1)] * 5, progress=True), "ranking"),
         (lambda: topk(line(), heads=[0] * 5, relations=0, k=1, progress=True), "predicting"),
+        (lambda: above(line(), 0.0, heads=[0] * 5, relations=0, progress=True), "predicting"),
         (lambda: top_facts(line(), k=1, progress=True), "searching"),
     ):
         call()

@@ -1,7 +1,7 @@
 """Sources of candidates: each finds what the same model finds with its tables in memory.
 
-A source is asked by rank(), topk() and top_facts(). What each of these finds of tables in memory
-is held in the files beside this one.
+A source is asked by rank(), topk(), above() and top_facts(). What each of these finds of tables in
+memory is held in the files beside this one.
 """
 
 import pickle
@@ -74,6 +74,10 @@ class Source:
         own, limit = self.of(model)
         return kgfast.topk(own, **limit, **options)
 
+    def above(self, model: Any, threshold: Any, **options: Any) -> Any:
+        own, limit = self.of(model)
+        return kgfast.above(own, threshold, **limit, **options)
+
     def top_facts(self, model: Any, **options: Any) -> Any:
         own, limit = self.of(model)
         return kgfast.top_facts(own, **limit, **options)
@@ -95,6 +99,25 @@ def same_answers(found, expected) -> None:
     """To the last bit; a function's scores are not rounded."""
     assert torch.equal(found.ids, expected.ids)
     assert torch.equal(found.scores.to(expected.scores.dtype), expected.scores)
+
+
+def same_above(answering, model, asked, **options) -> None:
+    """All answers that are as good as the third of each query, or better, to the last bit."""
+    threshold = kgfast.topk(model, **asked, k=3).scores[:, -1]
+    expected = kgfast.above(model, threshold, **asked, **options)
+    if answering.is_function:  # whose scores are not rounded
+        threshold = answering.topk(model, **asked, k=3).scores[:, -1]
+    found = answering.above(model, threshold, **asked, **options)
+    assert torch.equal(found.indptr, expected.indptr)
+    same_answers(found, expected)
+    if not options:
+        assert (found.indptr.diff() >= 3).all()
+    if len(found.ids) > 1:
+        words = f"number of results, {len(found.ids):,}; got {len(found.ids) - 1:,} "
+        with pytest.raises(ValueError, match=words):
+            answering.above(model, threshold, **asked, **options, max_results=len(found.ids) - 1)
+        with pytest.raises(ValueError, match=f"number of results, {len(found.ids):,}; got 1 "):
+            answering.above(model, threshold, **asked, **options, max_results=1)
 
 
 def same_facts(found, expected) -> None:
@@ -155,6 +178,7 @@ def test_answers_of_every_model(answering, kind, side):
         pytest.skip("does not answer with relations")
     options = {**ASKED[side], "k": 3, "known": KNOWN, "pad": side == "relation"}
     same_answers(answering.topk(model, **options), kgfast.topk(model, **options))
+    same_above(answering, model, ASKED[side], known=KNOWN)
 
 
 @pytest.mark.parametrize("kind", ["med", "rscf", "reciprocal"])
@@ -164,6 +188,7 @@ def test_answers_of_models_around_models(answering, kind):
     model, options = around(kind), {**ASKED["head"], "k": 5, "known": KNOWN}
     options |= {"dims": 2} if kind == "med" else {}
     same_answers(answering.topk(model, **options), kgfast.topk(model, **options))
+    same_above(answering, model, ASKED["head"], **{"dims": 2} if kind == "med" else {})
 
 
 @pytest.mark.parametrize("kind", ["rotate", "distmult"])
@@ -190,6 +215,7 @@ def test_every_dtype_with_ties(source, backend, dtype):
         for k in (1, 10, N):
             options = {**ASKED["tail"], "k": k}
             same_answers(source.topk(model, **options), kgfast.topk(model, **options))
+        same_above(source, model, ASKED["tail"], known=KNOWN)
 
 
 def test_scores_that_round_to_one_number_keep_their_order(answering):
@@ -230,6 +256,7 @@ def test_answers_among_candidates_of_every_kind(answering, kind):
     options = {**ASKED["tail"], **own, "k": 6, "pad": True}
     expected = kgfast.topk(model, **options)
     same_answers(answering.topk(model, **options), expected)
+    same_above(answering, model, ASKED["tail"], **own)
     if not answering.is_function:
         partial = answering.folder / "partial"
         same_answers(answering.topk(model, **options, partial=partial), expected)
@@ -244,8 +271,9 @@ def test_nothing_and_one_triple_many_times(source):
     for triples in (TRIPLES[:0], TRIPLES[:1].repeat(9, 1)):
         same(source.rank(model, triples), kgfast.rank(model, triples))
     if not source.is_ranges:
-        options = {"heads": HEADS[:0], "relations": RELATIONS[:0], "k": 2}
-        same_answers(source.topk(model, **options), kgfast.topk(model, **options))
+        asked = {"heads": HEADS[:0], "relations": RELATIONS[:0]}
+        same_answers(source.topk(model, **asked, k=2), kgfast.topk(model, **asked, k=2))
+        same_above(source, model, asked)
 
 
 def test_relations_of_which_some_are_left_out(answering):
@@ -332,8 +360,12 @@ def test_a_row_that_is_not_finite_is_named(source):
     for ids in (None, torch.tensor([[1, 47]])):
         with pytest.raises(ValueError, match=NAMED[source.name]):
             source.topk(model, heads=[1], relations=[0], k=1, candidate_ids=ids)
+        with pytest.raises(ValueError, match=NAMED[source.name]):
+            source.above(model, 0.0, heads=[1], relations=[0], candidate_ids=ids)
     with pytest.raises(ValueError, match=r"heads\[1\] = 47 with relation 0: the query holds a NaN"):
         source.topk(model, heads=[1, 47], relations=0, k=1)
+    with pytest.raises(ValueError, match=r"heads\[1\] = 47 with relation 0: the query holds a NaN"):
+        source.above(model, 0.0, heads=[1, 47], relations=0)
     with pytest.raises(ValueError, match=NAMED[source.name]):
         source.top_facts(model, k=3, heads=[1])
     with pytest.raises(ValueError, match="head 47 with relation 0: the query holds a NaN"):

@@ -28,6 +28,7 @@ KINDS: dict[str, Kind] = {
     for kind in (
         Kind("ops.rank_counts", sweeps.rank, "valid", 160),
         Kind("ops.topk", sweeps.topk, "valid", 130),
+        Kind("ops.above", sweeps.above, "valid", 60),
         Kind("tiers and indexes", tiers.ranks_and_best, "valid", 60),
         Kind("ops: lists", sweeps.lists, "valid", 60),
         Kind("ops.pairwise_scores", gradients.pairwise, "valid", 50),

@@ -1,4 +1,4 @@
-"""Valid calls of ``ops.rank_counts`` and ``ops.topk`` against the oracle, to the last integer."""
+"""Valid calls of ``ops.rank_counts``, ``topk`` and ``above`` against the oracle, exactly."""
 
 from collections.abc import Callable
 from typing import Any
@@ -29,6 +29,12 @@ def topk(case: Case) -> None:
     operands = draw(case)
     with anywhere(case):
         check_topk(case, operands)
+
+
+def above(case: Case) -> None:
+    operands = draw(case)
+    with anywhere(case):
+        check_above(case, operands)
 
 
 def lists(case: Case) -> None:
@@ -121,6 +127,49 @@ def check_topk(case: Case, operands: Operands, under: str | None = None) -> None
         expect(
             same, f"scores: got {own.tolist()!r:.300}, the oracle says {rounded.tolist()!r:.300}"
         )
+
+
+def check_above(case: Case, operands: Operands) -> None:
+    """Ask for all above scores of their own, or right beside them, at the first crop."""
+    rows, batch = len(operands.table), len(operands.queries)
+    indptr, indices, known = csr(case, batch, rows)
+    ids = subset(case, rows)
+    _, taking_part = _spoil(case, operands, None, ids)
+    options = operands.keywords()
+    dims = options.pop("dims", None)
+    asked = operands.queries, operands.table
+    given = indptr, indices, operands.score
+    options |= {"candidate_ids": ids, "dims": None if dims is None else dims[0]}
+    if taking_part:
+        refused(lambda: ops.above(*asked, -1.0, *given, **options), errors=(ValueError,))
+        return
+    with np.errstate(all="ignore"):
+        rounded = torch.from_numpy(_values(operands)[0]).to(operands.queries.dtype)
+    thresholds = torch.zeros(batch, dtype=rounded.dtype)
+    if rows:
+        thresholds = rounded[torch.arange(batch), case.ids(rows, batch)].nan_to_num(0.0)
+        ends = torch.full_like(thresholds, case.choice((torch.inf, -torch.inf)))
+        thresholds = thresholds if case.chance(0.7) else thresholds.nextafter(ends)
+    among = set(range(rows) if ids is None else ids.tolist())
+    wanted = [
+        [it for it in reaches.nonzero()[:, 0].tolist() if it in among and it not in set(own)]
+        for reaches, own in zip(rounded >= thresholds[:, None], known, strict=True)
+    ]
+    count = sum(map(len, wanted))
+    case.note(subset=None if ids is None else len(ids), results=count)
+    pointers, found, scores = ops.above(*asked, thresholds, *given, **options)
+    parts = found.tensor_split(pointers[1:-1]) if batch else ()
+    got = [it.tolist() for it in parts]
+    expect(got == wanted, f"ids: got {got!r:.400}, the oracle says {wanted!r:.400}")
+    own = [rounded[row, it] for row, it in enumerate(wanted)]
+    of_ids = torch.cat([rounded.new_empty(0), *own])
+    expect(torch.equal(scores + 0.0, of_ids + 0.0), f"scores: got {scores.tolist()!r:.300}")
+    if count > 1:
+        options["max_results"] = count - 1
+        said = refused(
+            lambda: ops.above(*asked, thresholds, *given, **options), errors=(ValueError,)
+        )
+        expect(f"results, {count:,}; got" in said, said)
 
 
 def check_lists(case: Case, operands: Operands) -> None:

@@ -12,7 +12,7 @@ from support.paths import TESTS
 # Files that run together in one process: half of such a process is its start.
 FAST = (
     ("../ops/test_bf16.py", "test_losses.py", "test_gradients.py", "test_adversarial.py"),
-    ("test_topk.py", "test_ranks.py", "test_lists.py", "test_bounds.py"),
+    ("test_topk.py", "test_above.py", "test_ranks.py", "test_lists.py", "test_bounds.py"),
     (
         "triton/test_compose.py",
         "triton/test_in_place.py",

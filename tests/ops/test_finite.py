@@ -47,6 +47,10 @@ def topk(queries, candidates, score, bias=None):
     return ops.topk(queries, candidates, 2, score=score, bias=bias)
 
 
+def above(queries, candidates, score, bias=None):
+    return ops.above(queries, candidates, -1.0, score=score, bias=bias)
+
+
 def bce(queries, candidates, score, bias=None):
     return ops.bce(queries, candidates, bias, *CSR, 1.0, 0.0, score)
 
@@ -74,7 +78,7 @@ def indexed(queries, candidates, score, bias=None):
 
 
 LOSSES = {it.__name__: it for it in (bce, bce_total, cross_entropy, cross_entropy_total)}
-OPERATORS = {it.__name__: it for it in (rank, topk, pairwise)} | LOSSES
+OPERATORS = {it.__name__: it for it in (rank, topk, above, pairwise)} | LOSSES
 ALL = [*OPERATORS.values(), indexed]
 EACH = pytest.mark.parametrize("operator", ALL, ids=[it.__name__ for it in ALL])
 
@@ -154,7 +158,7 @@ def test_a_candidate_is_named_though_no_target_has_a_score(backend, subset):
 def test_ranks_and_topk_refuse_a_mask(backend):
     bias = torch.zeros(N)
     bias[5] = -INF
-    for operator in (rank, topk):
+    for operator in (rank, topk, above):
         with pytest.raises(ValueError, match="bias: row 5 holds a NaN or an infinity"):
             operator(**operands(), score="l1", bias=bias)
 

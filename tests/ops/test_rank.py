@@ -1,4 +1,4 @@
-"""Ranks and the best k: their contract with torch, and the dispatch of operators."""
+"""Ranks, the best k and all above a threshold: their contract with torch, and dispatch."""
 
 import pytest
 import torch
@@ -21,13 +21,17 @@ def arguments(rows: int = 9, batch: int = 2, width: int = 4) -> dict:
 
 
 def call(name, queries, candidates, targets, *rest, k=3, **options):
-    """Count ranks of targets, or find the best k, with the same arguments."""
+    """Count ranks of targets, find the best k, or those above a threshold, of one crop."""
+    if name == "above":
+        options.pop("nan_worst", None)
+        dims = options.pop("dims", None)
+        return ops.above(queries, candidates, -2.0, *rest, dims=dims and dims[0], **options)
     if name == "topk":
         return ops.topk(queries, candidates, k, *rest, pad=True, **options)
     return ops.rank_counts(queries, candidates, targets, *rest, **options)
 
 
-EACH = pytest.mark.parametrize("name", ["rank_counts", "topk"])
+EACH = pytest.mark.parametrize("name", ["rank_counts", "topk", "above"])
 
 
 @pytest.mark.parametrize("dims", [None, [1, 2]], ids=["whole", "crops"])
@@ -38,6 +42,9 @@ def test_opcheck(backend, name, dims):
     given, tail = (targets, *rest), (None, None, False)
     if name == "topk":
         given, tail = (3, *rest), (ids, None, False, True)
+    if name == "above":
+        given, tail = (torch.full((2,), -2.0).double(), *rest), (ids, None, 100)
+        options = (None, None, dims and dims[0])
     operator = getattr(torch.ops.kgfast, name)
     torch.library.opcheck(operator, (queries, candidates, *given, *options, *tail))
 

@@ -128,6 +128,8 @@ def test_ranks_and_the_best_refuse_it(rows) -> None:
         for name, call in {
             r"rank\(\)": lambda: kgfast.rank(model, triples),
             r"topk\(\)": lambda: kgfast.topk(model, heads=[0], relations=0, k=1),
+            r"above\(\)": lambda: kgfast.above(model, 0.0, heads=[0], relations=0),
+            "above": lambda: ops.above(queries, table, 0.0, score="l1"),
             "rank_counts": lambda: ops.rank_counts(queries, table, PAST[0], indptr, nothing, "l1"),
             "topk": lambda: ops.topk(queries, table, 1, score="l1"),
         }.items():

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kgfast.kernels.above import lowest_scores
 from kgfast.kernels.backend import Backend
 from kgfast.kernels.checks import Checks
 from kgfast.kernels.labels import CrossEntropyBackward, Labels, LossNeed
@@ -86,6 +87,25 @@ class Flat:
         operands, checks = self._asked(queries, table, score, **options)
         known = None if indptr is None else Known(indptr, indices)
         return self.backend.topk(operands, k, known, checks)
+
+    def above(
+        self,
+        queries,
+        table,
+        thresholds,
+        indptr=None,
+        indices=None,
+        score="dot",
+        *,
+        dims=None,
+        max_results=10_000_000,
+        **options,
+    ) -> tuple[Tensor, ...] | int:
+        crops = None if dims is None else [dims]
+        operands, checks = self._asked(queries, table, score, dims=crops, **options)
+        known = None if indptr is None else Known(indptr, indices)
+        lowest = lowest_scores(thresholds.double(), queries.dtype)
+        return self.backend.above(operands, lowest, known, checks, max_results)
 
     def list_counts(
         self, queries, table, targets, indptr, indices, score, *, lists, **options

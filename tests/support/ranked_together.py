@@ -16,6 +16,7 @@ from kgfast.training import Config, Trainer
 from support.shared_out import DIM, RELATIONS, FileTable, N, example, model_of, tables_of
 
 CANDIDATES = [3, 5, 50, 96, 20]
+THRESHOLDS = torch.linspace(-12, 3, 40)
 
 
 def results_of(name: str, spans: list[tuple[int, int]], rank: int) -> list[Any]:
@@ -29,7 +30,21 @@ def results_of(name: str, spans: list[tuple[int, int]], rank: int) -> list[Any]:
         distributed.topk(
             model, tails=tails[:3], relations=1, k=97, pad=True, exclude="anchor", **options
         ),
+        distributed.above(
+            model, THRESHOLDS, heads=heads, relations=relations, batch_size=16, **options
+        ),
+        too_many(model, heads, relations),
     ]
+
+
+def too_many(model: Any, heads: Tensor, relations: Tensor) -> str:
+    """Return the error of a call that finds more than it may return."""
+    asked = {"heads": heads, "relations": relations, "max_results": 50, "timeout": 30}
+    try:
+        distributed.above(model, -1e9, batch_size=16, **asked)
+    except ValueError as error:
+        return str(error)
+    return "none"
 
 
 def tables_with_nan() -> tuple[Tensor, Tensor]:

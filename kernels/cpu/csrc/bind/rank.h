@@ -1,6 +1,7 @@
 // Bindings of ranks and of the best k candidates.
 #pragma once
 #include "bind/python.h"
+#include "host/above.h"
 #include "host/byte_table.h"
 #include "host/int8_table.h"
 #include "host/listed.h"
@@ -104,6 +105,29 @@ py::tuple py_topk(const Machine& machine, const py::tuple& operands, int64_t wid
       compute(machine, [&](const Execution& execution) { return topk(execution, request); }));
 }
 
+// The bad rows, and the results, which know how many they are.
+std::pair<py::tuple, std::unique_ptr<AboveResult>> py_above(
+    const Machine& machine, const py::tuple& operands, int64_t width, uintptr_t lowest,
+    const MaybeTuple& known, int64_t most) {
+  const AboveRequest request = {as_operands(operands), width, pointer<const double>(lowest),
+                                as_known(known), most};
+  auto result = std::make_unique<AboveResult>();
+  const SweepStatus status = compute(machine, [&](const Execution& execution) {
+    return above(execution, request, result.get());
+  });
+  return {bad_rows(status), std::move(result)};
+}
+
+// `out`: indptr [B + 1], ids and scores [count].
+void py_write_above(AboveResult& result, const Machine& machine,
+                    const std::tuple<uintptr_t, uintptr_t, uintptr_t>& out) {
+  const auto [indptr, ids, scores] = out;
+  compute(machine, [&, indptr = indptr, ids = ids, scores = scores](const Execution& execution) {
+    result.write(execution.threads, pointer<int64_t>(indptr), pointer<int64_t>(ids),
+                 pointer<void>(scores));
+  });
+}
+
 // Lanes and planes of a panel of a score.
 py::tuple py_panel_shape(const std::string& isa, int score) {
   const ScoreFacts facts = isa_named(isa).facts(static_cast<ScoreId>(score));
@@ -159,6 +183,10 @@ void bind_rank(py::module_& module) {
   module.def("pack_bytes", &py_pack_bytes);
   module.def("byte_errors", &py_byte_errors);
   module.def("topk", &py_topk);
+  py::class_<AboveResult>(module, "AboveResult")
+      .def_readonly("count", &AboveResult::count)
+      .def("write", &py_write_above);
+  module.def("above", &py_above);
   module.def("panel_shape", &py_panel_shape);
   module.def("pack_panels", &py_pack_panels);
   module.def("list_counts", &py_list_counts);

@@ -20,9 +20,12 @@ struct TopkJob : SweepJob {
   const int64_t* first_known;      // [Q + 1]
 };
 
+struct AboveList;  // above.h
+
 struct TopkWorker : Worker {
   Survivor* survivors;  // [Q][capacity]
   int64_t* counts;      // [Q]
+  AboveList* above;     // of candidates above a threshold, in place of both; or nullptr
 };
 
 // One instruction set's entry.

@@ -9,6 +9,7 @@
 #include <limits>
 #include <vector>
 
+#include "host/above.h"
 #include "host/fpmode.h"
 #include "host/passes.h"
 #include "host/topk.h"
@@ -95,6 +96,7 @@ void compress(const TopkJob& job, int64_t position, TopkWorker& worker) {
 
 void keep(const TopkJob& job, int64_t position, const Survivor& survivor, TopkWorker& worker) {
   if (survivor.low > limit_of(job, position) || is_known(job, position, survivor.candidate)) return;
+  if (worker.above) return keep_above(job, position, survivor.candidate, worker);
   if (worker.counts[position] == job.capacity) compress(job, position, worker);
   worker.survivors[position * job.capacity + worker.counts[position]++] = survivor;
 }

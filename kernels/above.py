@@ -1,0 +1,168 @@
+"""Candidates whose scores reach a threshold: its smallest canonical score, and results as CSR.
+
+Backends without a kernel of their own share :func:`above`. Cost: the sweep of ranks, and the best k
+of each query for its own number of results. Memory: some 16 bytes a result of ``RESULTS`` results,
+or of one query's where it has more.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from .checks import Checks
+from .ieee import ieee_arithmetic
+from .operands import Above, Counts, Known, Lists, Operands
+
+RESULTS = 1 << 20  # found together
+_OVERFLOW = 2.0**128  # in place of a float32 infinity, where spacings are those below it
+
+
+def merged(pieces: list[tuple[Tensor, Above]], num_queries: int, like: Tensor) -> Above:
+    """Join results of queries ``rows``, distinct in a piece; of one query, pieces ascend by id.
+
+    Pieces are taken off the list, so that their memory is free once they are copied. ``like`` says
+    dtype and device of scores.
+    """
+    counts = torch.zeros(num_queries, dtype=torch.int64, device=like.device)
+    for rows, piece in pieces:
+        counts[rows] += piece.indptr.diff()
+    indptr = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
+    total, after = int(indptr[-1]), indptr[:-1].clone()
+    ids, scores = indptr.new_empty(total), like.new_empty(total)
+    pieces.reverse()
+    while pieces:
+        rows, piece = pieces.pop()
+        shift = after[rows] - piece.indptr[:-1]
+        for first in range(0, len(piece.ids), RESULTS):
+            some = slice(first, min(first + RESULTS, len(piece.ids)))
+            places = torch.arange(some.start, some.stop, dtype=torch.int64, device=ids.device)
+            places += shift[torch.searchsorted(piece.indptr, places, right=True) - 1]
+            ids[places], scores[places] = piece.ids[some], piece.scores[some]
+        after[rows] += piece.indptr.diff()
+    return Above(indptr, ids, scores)
+
+
+def lowest_scores(thresholds: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the smallest float64 numbers that round to the thresholds or more, ``[B]``.
+
+    ``thresholds`` are float64; ``dtype`` is that of rounded scores, float32 or float64. Between two
+    neighbours in float32 the middle rounds to the even one.
+    """
+    if dtype == torch.float64:
+        return thresholds
+    with ieee_arithmetic(len(thresholds)):
+        near = thresholds.float()
+        up = torch.full_like(near, torch.inf)
+        near = torch.where(near.double() < thresholds, near.nextafter(up), near)
+        below = near.nextafter(-up).double().clamp(min=-_OVERFLOW)
+        middle = (near.double().clamp(max=_OVERFLOW) + below) / 2
+        is_even = near.view(torch.int32) & 1 == 0
+        return torch.where(is_even, middle, middle.nextafter(up.double()))
+
+
+def counts_above(
+    rank_counts: Callable[..., Counts],
+    operands: Operands,
+    lowest: Tensor,
+    known: Known | None,
+    checks: Checks,
+) -> Tensor:
+    """Count the candidates whose canonical scores reach ``lowest [B]``, int64 ``[B]``.
+
+    ``rank_counts``: that of a backend.
+    """
+    none = torch.full_like(lowest, -1, dtype=torch.int64)
+    if known is None:
+        known = Known(none.new_zeros(len(none) + 1), none[:0])
+    found = rank_counts(operands, none, known, checks, lowest[None])
+    counts = found.greater + found.equal - found.greater_excluded - found.equal_excluded
+    return counts.reshape(len(none))
+
+
+def above(
+    rank_counts: Callable[..., Counts],
+    topk: Callable[..., tuple[Tensor, Tensor]],
+    operands: Operands,
+    lowest: Tensor,
+    known: Known | None,
+    checks: Checks,
+    most: int,
+) -> Above | int:
+    """Find them; the contract of :meth:`kgfast.kernels.backend.Backend.above`.
+
+    ``rank_counts`` and ``topk``: those of a backend.
+    """
+    counts = counts_above(rank_counts, operands, lowest, known, checks)
+    indptr = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
+    total = int(indptr[-1])
+    if total > most:
+        return total
+    queries = operands.queries
+    ids = torch.empty(total, dtype=torch.int64, device=queries.device)
+    scores = torch.empty(total, dtype=queries.dtype, device=queries.device)
+    order = counts.argsort(descending=True)  # queries of like counts are asked together
+    sizes: list[int] = counts[order].tolist()
+    first = 0
+    while first < len(sizes) and sizes[first]:
+        k = sizes[first]
+        last = min(len(sizes), first + max(1, RESULTS // k))
+        rows, first = order[first:last], last
+        part, own = operands.of_queries(rows), _of(known, rows)
+        shape = len(rows), k
+        values, best = (it.reshape(shape) for it in topk(part, k, own, checks))
+        place = torch.arange(k, dtype=torch.int64, device=rows.device)
+        row, best, values = _by_id(values, best, place < counts[rows, None])
+        at = indptr[rows][row] + torch.arange(len(row), dtype=torch.int64, device=rows.device)
+        at -= torch.searchsorted(row, row)  # places within a query
+        ids[at], scores[at] = best, values
+    return Above(indptr, ids, scores)
+
+
+def list_above(
+    list_topk: Callable[..., tuple[Tensor, Tensor]],
+    operands: Operands,
+    lists: Lists,
+    thresholds: Tensor,
+    known: Known | None,
+    checks: Checks,
+) -> Above:
+    """Find candidates of each query's list whose scores reach float64 ``thresholds [B]``.
+
+    ``list_topk``: that of a backend.
+    """
+    count = len(thresholds)
+    k = max(1, int(lists.indptr.diff().max())) if count else 1
+    none = thresholds.new_empty(0, dtype=torch.int64)
+    parts = [(none, none, operands.queries.new_empty(0))]
+    for rows in torch.arange(count, dtype=torch.int64, device=none.device).split(
+        max(1, RESULTS // k)
+    ):
+        part, own = operands.of_queries(rows), Lists(*_part(Known(*lists), rows))
+        values, best = list_topk(part, own, k, _of(known, rows), checks)
+        values, best = values.reshape(len(rows), k), best.reshape(len(rows), k)
+        reaches = (best >= 0) & (values.double() >= thresholds[rows, None])
+        row, best, values = _by_id(values, best, reaches)
+        parts.append((rows[row], best, values))
+    row, best, values = (torch.cat(column) for column in zip(*parts, strict=True))
+    return Above.of(row, best, values, count)
+
+
+def _by_id(scores: Tensor, ids: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return row, id and score of the chosen places ``[B, k]``, by row and then by id."""
+    ids, order = torch.where(chosen, ids, torch.iinfo(torch.int64).max).sort(dim=1)
+    chosen = chosen.gather(1, order)
+    return chosen.nonzero()[:, 0], ids[chosen], scores.gather(1, order)[chosen]
+
+
+def _of(known: Known | None, rows: Tensor) -> Known | None:
+    """Return the known answers of some queries."""
+    return None if known is None else _part(known, rows)
+
+
+def _part(known: Known, rows: Tensor) -> Known:
+    counts = known.indptr.diff()[rows]
+    indptr = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
+    starts = torch.repeat_interleave(known.indptr[rows] - indptr[:-1], counts)
+    places = torch.arange(len(starts), dtype=torch.int64, device=rows.device)
+    return Known(indptr, known.indices[starts + places])

@@ -1,0 +1,38 @@
+"""Candidates whose scores reach a threshold, on the CPU: the sweep of the best k, fixed limits.
+
+A pair is left unless the sweep proves that its score is below the threshold; canonical scores
+decide what is left (host/above.h). Cost model: the sweep (engine/sweep.h), and a canonical score a
+result. Memory: panels and packed queries as for ranks, 24 MiB of pairs over all threads, and the
+results in pieces, each of which is freed once it is copied.
+"""
+
+import torch
+from torch import Tensor
+
+from ..above import counts_above
+from ..checks import Checks
+from ..operands import Above, Known, Operands
+from . import extension
+from .rank import rank_counts
+from .views import address, machine, pointers_of, raise_nonfinite
+
+
+def above(
+    operands: Operands, lowest: Tensor, known: Known | None, checks: Checks, most: int
+) -> Above | int:
+    """Find them; the contract of :meth:`kgfast.kernels.backend.Backend.above`."""
+    queries = operands.queries
+    pointers = pointers_of(operands, operands.candidates.whole_bias)
+    where, lowest = None, lowest.contiguous()
+    if known is not None:
+        known = Known(known.indptr.contiguous(), known.indices.contiguous())
+        where = address(known.indptr), address(known.indices)
+    asked = pointers, operands.crops[0], address(lowest), where, most
+    bad_rows, found = extension.above(machine(), *asked)
+    raise_nonfinite(bad_rows)
+    if found.count > most:
+        return int(counts_above(rank_counts, operands, lowest, known, checks).sum())
+    indptr = lowest.new_empty(len(queries) + 1, dtype=torch.int64)
+    ids, scores = indptr.new_empty(found.count), queries.new_empty(found.count)
+    found.write(machine(), (address(indptr), address(ids), address(scores)))
+    return Above(indptr, ids, scores)

@@ -1,0 +1,43 @@
+// All candidates of every query whose canonical scores reach the query's threshold, for one crop:
+// the sweep of the best k with limits that stand still, and a canonical score for what it leaves.
+#pragma once
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "host/buffer.h"
+#include "host/topk.h"
+
+namespace kgfast {
+
+struct AboveRequest {
+  Operands operands;
+  int64_t num_features;
+  const double* lowest;  // [B]: the lowest canonical scores that reach the thresholds
+  Known known;
+  int64_t most;  // results of all queries together
+};
+
+// Some results, by query and then by id.
+struct AbovePiece {
+  std::vector<std::pair<int64_t, int64_t>> runs;  // a query and how many results it has here
+  std::unique_ptr<Buffer<int64_t>> ids;
+  std::unique_ptr<Buffer<char>> scores;  // of the queries' dtype
+};
+
+struct AboveResult {
+  std::vector<AbovePiece> pieces;
+  int64_t num_queries = 0;
+  int64_t count = 0;  // more than `most`: not all were kept
+  bool is_double = false;
+
+  // Writes all results as CSR, ids ascending in each row; each piece is freed once it is written.
+  void write(int threads, int64_t* indptr, int64_t* ids, void* scores);
+};
+
+SweepStatus above(const Execution& execution, const AboveRequest& request, AboveResult* result);
+
+// Keeps a candidate that may reach the threshold of query `position`.
+void keep_above(const TopkJob& job, int64_t position, int64_t candidate, TopkWorker& worker);
+
+}  // namespace kgfast

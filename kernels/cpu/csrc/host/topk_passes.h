@@ -1,0 +1,185 @@
+// Passes of queries whose limits on costs decide which candidates of a sweep survive: of the best k
+// a limit falls as the sweep goes, of candidates above a threshold it stands still.
+#pragma once
+#include <memory>
+#include <numeric>
+#include <vector>
+
+#include "host/bias.h"
+#include "host/byte_pass.h"
+#include "host/int8_pass.h"
+#include "host/passes.h"
+#include "host/topk.h"
+
+namespace kgfast {
+
+// A worker of a pass: survivors of the best k for each of so many queries, or one list of all pairs
+// that may be above their threshold.
+struct OwnedTopkWorker : WorkerMemory {
+  OwnedTopkWorker(const PassPlan& plan, const SweepJob& job, int64_t queries, int64_t capacity)
+      : WorkerMemory(plan, job), survivors(queries * capacity), counts(queries) {
+    lend(worker);
+    worker.survivors = survivors.data;
+    worker.counts = counts.data();
+  }
+  Buffer<Survivor> survivors;
+  std::vector<int64_t> counts;
+  TopkWorker worker{};
+};
+
+class TopkPasses {
+ protected:
+  // A first limit on costs, and the largest number that costs are compared with, beside a bias.
+  struct Start {
+    float limit;
+    double magnitude;
+  };
+
+  TopkPasses(const Execution& execution, const Operands& operands, int64_t features,
+             const Known& known, bool checks_finite)
+      : execution_(execution), isa_(execution.isa), num_queries_(operands.query.count),
+        bias_(operands), of_known_(known), checks_finite_(checks_finite) {
+    static_cast<SweepJob&>(job_) = begin_sweep(isa_, operands);
+    bias_.lend(job_);
+    crop_.end = job_.num_features = features;
+    job_.crops = &crop_;
+    job_.num_crops = 1;
+    job_.isa = &isa_;
+  }
+  virtual ~TopkPasses() = default;
+
+  virtual Start start(int64_t query) const = 0;
+
+  // Turns the survivors of a pass into results; false: no later pass is needed.
+  virtual bool finish_pass() = 0;
+
+  void check_queries() {
+    for (int64_t query = 0; query < num_queries_; ++query)
+      check_query(job_, query, &status_.bad_query);
+  }
+
+  // `answers`: how many each query may have, for the choice of a tier; 0 where nobody knows.
+  void run_passes(int64_t most_queries, int64_t answers) {
+    plan_ = plan_passes(job_, execution_.threads, std::min(most_queries, kQueriesPerPass));
+    bound_ = crop_bound(isa_, job_, 0);
+    crop_.rel = round_up(bound_.rel);
+    set_norm(job_, bound_);
+    status_.interrupted = find_factor_reach(job_, plan_.threads, execution_.interrupted);
+    const int64_t queries = std::min(plan_.queries, num_queries_);
+    int8_ = answers ? std::make_unique<Int8Pass>(execution_, job_, answers)
+                    : std::make_unique<Int8Pass>(execution_, job_);
+    bytes_ = std::make_unique<BytePass>(execution_, job_, std::max<int64_t>(answers, 1));
+    plan_.int8_bytes = int8_->worker_bytes(queries);
+    for (int i = 0; i < plan_.threads; ++i)
+      workers_.push_back(std::make_unique<OwnedTopkWorker>(plan_, job_, queries, job_.capacity));
+    begin_workers();
+    for (int64_t first = 0; is_ok(status_) && first < num_queries_;
+         first += plan_.queries) {
+      prepare_pass(first, std::min(plan_.queries, num_queries_ - first));
+      packed_.pack(isa_, job_);
+      if (int8_->serves(job_.num_queries))
+        sweep_int8();
+      else if (bytes_->serves(job_.num_queries))
+        sweep_bytes();
+      else
+        parallel(plan_.panels, [&](OwnedTopkWorker& owned, int64_t panel) {
+          isa_.topk->sweep_panel(job_, panel, owned.worker);
+        });
+      if (is_ok(status_) && !finish_pass()) return;
+    }
+  }
+
+  // Gives the workers what else they need.
+  virtual void begin_workers() {}
+
+  // Runs body(worker, task) for every task, on all threads.
+  template <class Body>
+  void parallel(int64_t count, Body body) {
+    sweep_tasks(execution_, workers_, count, &status_, checks_finite_, body);
+  }
+
+ private:
+  void sweep_int8() {
+    int8_->pack(job_);
+    int8_->set_bases(bias_.magnitude());
+    parallel(int8_->groups(job_.num_candidates), [&](OwnedTopkWorker& owned, int64_t group) {
+      if (!int8_->pays(owned.worker.pairs, job_.num_queries)) return sweep_wide(group, owned);
+      int8_->sweep_group(job_, group, owned.int8.data, owned.worker,
+                         [&](const Int8Panel& panel) {
+                           int8_->tier().keep_panel(int8_->job(), job_, panel, owned.worker);
+                         });
+    });
+  }
+
+  // Panels go to a worker in runs, as it asks for the next one while it sweeps.
+  void sweep_bytes() {
+    constexpr int64_t most = 16;
+    const int64_t panels = divide_up(job_.num_candidates, kByteCandidates);
+    const int64_t run = std::clamp<int64_t>(panels / (8 * plan_.threads), 1, most);
+    bytes_->pack(job_, base_.data());
+    parallel(divide_up(panels, run), [&](OwnedTopkWorker& owned, int64_t task) {
+      for (int64_t panel = task * run; panel < std::min((task + 1) * run, panels); ++panel)
+        bytes_->tier().keep_panel(bytes_->job(), job_, panel, owned.worker);
+    });
+  }
+
+  // A group of candidates in float32.
+  void sweep_wide(int64_t group, OwnedTopkWorker& owned) {
+    const int64_t panels = int8_->group() / job_.facts.lanes, first = group * panels;
+    for (int64_t panel = first; panel < std::min(first + panels, plan_.panels); ++panel)
+      isa_.topk->sweep_panel(job_, panel, owned.worker);
+  }
+
+  void prepare_pass(int64_t first, int64_t count) {
+    rows_.resize(count);
+    std::iota(rows_.begin(), rows_.end(), first);
+    base_.resize(count);
+    slope_.resize(count);
+    limits_.resize(count);
+    known_.clear();
+    first_known_.assign(1, 0);
+    for (int64_t i = 0; i < count; ++i) {
+      const Start begin = start(first + i);
+      const AbsoluteError error = absolute_error(job_, job_.num_features, bound_, first + i,
+                                                 begin.magnitude + bias_.magnitude());
+      limits_[i] = begin.limit;
+      base_[i] = error.base;
+      slope_[i] = error.slope;
+      const std::vector<int64_t> ids = sorted_known(of_known_, first + i);
+      known_.insert(known_.end(), ids.begin(), ids.end());
+      first_known_.push_back(static_cast<int64_t>(known_.size()));
+    }
+    for (const auto& owned : workers_) std::fill(owned->counts.begin(), owned->counts.end(), 0);
+    job_.query_ids = rows_.data();
+    job_.num_queries = count;
+    job_.base = base_.data();
+    job_.slope = slope_.data();
+    job_.limits = limits_.data();
+    job_.known = known_.data();
+    job_.first_known = first_known_.data();
+  }
+
+ protected:
+  const Execution& execution_;
+  const Isa& isa_;
+  const int64_t num_queries_;
+  const Bias bias_;
+  const Known of_known_;
+  const bool checks_finite_;
+  TopkJob job_{};
+  Crop crop_{};
+  PassPlan plan_{};
+  std::vector<int64_t> rows_;
+  std::vector<std::unique_ptr<OwnedTopkWorker>> workers_;
+  SweepStatus status_;
+
+ private:
+  ErrorBound bound_{};
+  std::vector<int64_t> known_, first_known_;
+  std::vector<float> base_, slope_, limits_;
+  PackedQueries packed_;
+  std::unique_ptr<Int8Pass> int8_;
+  std::unique_ptr<BytePass> bytes_;
+};
+
+}  // namespace kgfast

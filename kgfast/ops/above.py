@@ -1,0 +1,182 @@
+"""All candidates whose scores reach a threshold."""
+
+from numbers import Real
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kgfast.kernels.operands import Known
+from kgfast.ops import run
+from kgfast.ops.checks import check_device, check_operands
+from kgfast.ops.differentiable import full_precision
+from kgfast.ops.rank import check_candidate_ids, operands_of
+from kgfast.ops.registry import operator
+from kgfast.ops.topk import check_excluded
+from kgfast.text import shown
+
+MAX_RESULTS = 10_000_000
+
+
+def above(
+    queries: Tensor,
+    candidates: Tensor,
+    threshold: Tensor | float,
+    exclude_indptr: Tensor | None = None,
+    exclude_indices: Tensor | None = None,
+    score: str = "dot",
+    *,
+    bias: Tensor | None = None,
+    factor: Tensor | None = None,
+    dims: int | None = None,
+    candidate_ids: Tensor | None = None,
+    candidate_indptr: Tensor | None = None,
+    max_results: int = MAX_RESULTS,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Find all candidates whose scores reach the threshold of a query, without a ``[B, N]`` tensor.
+
+    Exact: a candidate is found if its score, as :func:`kgfast.ops.topk` returns it, is at least
+    the threshold. So the k-th score as threshold returns the k-th candidate, and every backend
+    returns the same ids and scores. Memory beyond the result is at most 64 MiB. Not
+    differentiable.
+
+    Parameters
+    ----------
+    queries : Tensor
+        ``[B, F]`` float32 or float64; half precision is cast to float32, which is exact.
+    candidates : Tensor
+        ``[N, G]`` float32, float16, bfloat16 or float64, any strides; read in place.
+    threshold : Tensor or float
+        ``[B]`` floating point, of each query, or one number for all. Not NaN; -inf finds all.
+    exclude_indptr, exclude_indices : Tensor, optional
+        ``[B + 1]`` and ``[nnz]`` int64, CSR: ids that are no candidates of a query, in any order.
+    score : str
+        A name from :data:`kgfast.kernels.scores.SCORES`.
+    bias, factor : Tensor, optional
+        As :func:`kgfast.ops.topk` takes them.
+    dims : int, optional
+        Crop width in features.
+    candidate_ids, candidate_indptr : Tensor, optional
+        As :func:`kgfast.ops.topk` takes them.
+    max_results : int
+        The most results of all queries together.
+
+    Returns
+    -------
+    indptr, ids, scores : Tensor
+        CSR: ``[B + 1]`` and ``[nnz]`` int64, ids ascending in each row; ``[nnz]`` canonical scores
+        rounded once to float32 (float64 for float64 queries).
+
+    Raises
+    ------
+    ValueError, TypeError
+        For a shape, dtype, device, id or number that does not fit, and for more than
+        ``max_results`` results; the message names the argument and the first row, or says how many
+        results there are.
+
+    Examples
+    --------
+    >>> weight = torch.tensor([[0.0, 1.0], [2.0, 0.0], [2.0, 1.0], [3.0, 1.0]])
+    >>> indptr, ids, scores = above(torch.tensor([[1.0, 0.0]]), weight, 2.0)
+    >>> indptr.tolist(), ids.tolist(), scores.tolist()
+    ([0, 3], [1, 2, 3], [2.0, 2.0, 3.0])
+    """
+    queries = full_precision(queries)
+    check_operands(queries, candidates, score, bias, factor, None if dims is None else [dims])
+    check_excluded(exclude_indptr, exclude_indices, len(queries), candidates)
+    check_candidate_ids(candidate_ids, candidate_indptr, len(queries), candidates)
+    check_max_results(max_results)
+    if isinstance(threshold, Tensor) and threshold.ndim:
+        check_device("threshold", threshold, candidates)
+    result: tuple[Tensor, Tensor, Tensor] = torch.ops.kgfast.above(
+        queries.detach(),
+        candidates.detach(),
+        thresholds_of(threshold, len(queries), queries.device),
+        exclude_indptr,
+        exclude_indices,
+        score,
+        None if bias is None else bias.detach(),
+        None if factor is None else factor.detach(),
+        dims,
+        candidate_ids,
+        candidate_indptr,
+        max_results,
+    )
+    return result
+
+
+def thresholds_of(threshold: Tensor | float, count: int, device: torch.device) -> Tensor:
+    """Return thresholds of checked type and shape, float64 ``[count]``, on a device."""
+    if not isinstance(threshold, Tensor):
+        given: Any = threshold
+        if isinstance(given, bool) or not isinstance(given, Real):
+            raise TypeError(
+                f"threshold must be a number, or a tensor of one for each query; got {shown(given)}"
+            )
+        return torch.full((count,), float(threshold), dtype=torch.float64, device=device)
+    if not threshold.is_floating_point():
+        raise TypeError(f"threshold must be floating point; got {threshold.dtype}")
+    if threshold.ndim and threshold.shape != (count,):
+        raise ValueError(
+            f"threshold must be one number, or have shape [{count}]; got {list(threshold.shape)}"
+        )
+    return threshold.detach().to(device, torch.float64).expand(count).clone()
+
+
+def check_thresholds(thresholds: Tensor) -> None:
+    """Check that no threshold is NaN."""
+    bad = thresholds.isnan().nonzero()
+    if len(bad):
+        raise ValueError(f"threshold[{int(bad[0])}] must be a number or an infinity; got nan")
+
+
+def check_max_results(most: int) -> None:
+    """Check a number of results."""
+    if isinstance(most, bool) or not isinstance(most, int):
+        raise TypeError(f"max_results must be an int; got {shown(most)}")
+    if most < 1:
+        raise ValueError(f"max_results must be at least 1; got {most}")
+
+
+def too_many(count: int, most: int) -> ValueError:
+    """Make the error of a call that finds more than it may return."""
+    return ValueError(
+        f"max_results must be at least the number of results, {count:,}; got {most:,} (a higher "
+        f"threshold finds fewer)"
+    )
+
+
+@operator("above", waits=True)
+def _above(
+    queries: Tensor,
+    candidates: Tensor,
+    thresholds: Tensor,
+    exclude_indptr: Tensor | None,
+    exclude_indices: Tensor | None,
+    score: str,
+    bias: Tensor | None,
+    factor: Tensor | None,
+    dims: int | None,
+    candidate_ids: Tensor | None,
+    candidate_indptr: Tensor | None,
+    max_results: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    check_thresholds(thresholds)
+    checks = run.checks_for(candidates.device)
+    table, crops = (candidates, score, bias, factor), None if dims is None else [dims]
+    operands, lists = operands_of(queries, table, crops, candidate_ids, candidate_indptr, checks)
+    known = None
+    if exclude_indptr is not None and exclude_indices is not None:
+        known = Known(exclude_indptr, exclude_indices)
+    found = run.above(operands, thresholds, known, checks, max_results, lists)
+    if isinstance(found, int):
+        raise too_many(found, max_results)
+    return found.indptr, found.ids, found.scores
+
+
+@_above.fake
+def _(args: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor]:
+    count, queries = torch.library.get_ctx().new_dynamic_size(), args.queries
+    indptr = queries.new_empty(len(queries) + 1, dtype=torch.int64)
+    return indptr, indptr.new_empty(count), queries.new_empty(count)

@@ -1,0 +1,107 @@
+"""above(): its result, and what bad input gets; what it finds is held in test_sources.py."""
+
+import pytest
+import torch
+
+import kgfast
+from kgfast import AnswersAbove, KnownTriples, TransE, TypeConstraints, above, topk
+from kgfast.eval.accumulators import AboveSoFar
+from support.ranked_models import MODELS, line
+
+NAMES = (["ann", "bob", "cat"], ["near"])
+MODEL = TransE(torch.tensor([[0.0], [1.0], [3.0]]), torch.tensor([[1.0]]))
+
+
+def test_a_result_is_listed_by_query_and_by_id():
+    found = above(MODEL, torch.tensor([-1.0, 0.5]), heads=[0, 1], relations=0, vocabulary=NAMES)
+    assert isinstance(found, AnswersAbove)
+    assert (len(found), found.side, found.heads.tolist()) == (2, "tail", [0, 1])
+    assert (found.indptr.tolist(), found.ids.tolist()) == ([0, 2, 2], [0, 1])
+    assert found[0] == [("ann", -1.0), ("bob", 0.0)]
+    assert found[-1] == []
+    lines = repr(found).splitlines()
+    assert lines == [
+        "2 answers to 2 tail queries",
+        "(ann, near, ?)  ann -1, bob 0",
+        "(bob, near, ?)",
+    ]
+    assert "bob 0" in found._repr_html_()
+    with pytest.raises(IndexError):
+        found[2]
+    assert repr(found.named((None, None)).to("cpu")).splitlines()[1] == "(0, 0, ?)  0 -1, 1 0"
+
+
+def test_columns_have_a_row_for_each_answer(tmp_path):
+    found = above(MODEL, -1.0, tails=[2, 0], relations="near", vocabulary=NAMES)
+    columns = found.columns()
+    assert columns["query"] == [0, 0, 1]
+    assert list(columns["head"]) == ["bob", "cat", "ann"]
+    assert columns["score"].tolist() == [-1.0, -1.0, -1.0]
+    frame = pytest.importorskip("pandas") and found.to_frame()
+    assert frame.index.tolist() == [0, 0, 1]
+    assert found.to_csv(tmp_path / "a.csv").read_text().splitlines()[1] == "0,bob,near,cat,-1.0"
+    found.to_ntriples(tmp_path / "a.nt", base="http://e.org/")
+    assert len((tmp_path / "a.nt").read_text().splitlines()) == 3
+
+
+def test_only_the_first_queries_and_answers_are_shown():
+    lines = repr(above(line(), -100.0, heads=[0] * 9, relations=0)).splitlines()
+    assert lines[-1] == "..."
+    assert lines[1].endswith(", ...")
+    assert len(lines) == 7
+    empty = above(MODEL, 0.0, heads=torch.empty(0, dtype=torch.int64), relations=0)
+    assert repr(empty) == "0 answers to 0 tail queries"
+    assert "<table" in empty._repr_html_()
+
+
+def test_known_and_excluded_answers_are_left_out():
+    known = KnownTriples([(0, 0, 1)])
+    assert above(MODEL, -9.0, heads=0, relations=0, known=known).ids.tolist() == [0, 2]
+    assert above(MODEL, -9.0, heads=0, relations=0, exclude="anchor").ids.tolist() == [1, 2]
+    types = TypeConstraints.from_triples([(0, 0, 2), (1, 0, 1)])
+    assert above(MODEL, -9.0, heads=0, relations=0, candidate_ids=types).ids.tolist() == [1, 2]
+
+
+def test_scores_are_those_of_topk_without_gamma():
+    model = kgfast.RotatE.init(30, 2, 4, seed=0)
+    assert model.gamma
+    best = topk(model, heads=[1, 2], relations=0, k=30)
+    found = above(model, -torch.inf, heads=[1, 2], relations=0)
+    assert found.ids.view(2, 30).tolist() == [list(range(30))] * 2
+    assert torch.equal(found.scores.view(2, 30), best.scores.gather(1, best.ids.argsort(1)))
+
+
+@pytest.mark.parametrize("batch_size", [None, 1])
+@pytest.mark.parametrize(
+    ("error", "threshold", "options", "message"),
+    [
+        (ValueError, torch.tensor([0.0, torch.nan]), {}, r"threshold\[1\] must be a number or an"),
+        (ValueError, float("nan"), {}, r"threshold\[0\] must be a number or an infinity; got nan"),
+        (ValueError, torch.zeros(3), {}, r"threshold must be one number, or have shape \[2\]"),
+        (TypeError, torch.zeros(2).long(), {}, "threshold must be floating point"),
+        (TypeError, "high", {}, "threshold must be a number, or a tensor of one for each query"),
+        (TypeError, 0.0, {"max_results": 1.5}, "max_results must be an int; got 1.5"),
+        (ValueError, 0.0, {"max_results": 0}, "max_results must be at least 1; got 0"),
+        (ValueError, -9.0, {"max_results": 5}, "at least the number of results, 6; got 5"),
+        (ValueError, -9.0, {"max_memory": "1MiB"}, "max_memory is of models whose entities"),
+    ],
+)
+def test_what_is_wrong_is_named(batch_size, error, threshold, options, message):
+    with pytest.raises(error, match=message):
+        above(MODEL, threshold, heads=[0, 1], relations=0, batch_size=batch_size, **options)
+
+
+def test_answers_that_find_no_room_are_counted_and_not_kept(monkeypatch):
+    kept = []
+    original = AboveSoFar.take
+
+    def take(self, block):
+        original(self, block)
+        kept.append(sum(len(it.ids) for it in self.pieces))
+
+    monkeypatch.setattr(AboveSoFar, "take", take)
+    model = MODELS["distmult"](50, 2, 4, 0)
+    asked = {"heads": list(range(20)), "relations": 0, "batch_size": 2, "max_results": 250}
+    with pytest.raises(ValueError, match="the number of results, 1,000; got 250"):
+        above(model, -1e9, **asked)
+    assert kept == [100, 100] + [0] * 8
