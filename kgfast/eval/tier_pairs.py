@@ -34,10 +34,10 @@ class TierPairs:
     Examples
     --------
     >>> print(TierPairs(2000, {"linear": 1500}, {"linear": 1200}, 800, 3))
-    pairs      2,000
-    linear     1,200  60.00% decided, of 1,500 swept
-    float32      800  40.00% left
-    canonical      3   0.15% left
+    pairs     2,000
+    linear    1,200  60.00% decided, of 1,500 swept
+    float32     800  40.00% left
+    canonical     3   0.15% left
     """
 
     total: int

@@ -110,7 +110,7 @@ def siglip(
     >>> scale, bias = torch.tensor(10.0, requires_grad=True), -10.0
     >>> loss = siglip(image, text, scale, bias)
     >>> loss
-    tensor(1.4192, grad_fn=<_TotalBackward>)
+    tensor(1.4191, grad_fn=<_TotalBackward>)
     >>> loss.backward()
     >>> image.grad.shape, scale.grad.shape
     (torch.Size([2, 2]), torch.Size([]))

@@ -11,7 +11,7 @@ RESULTS = BENCHMARKS / "results"
 NAMES = (
     "above",
     *("readme", "alignment", "config", "gpu", "graphs", "index", "influence", "losses"),
-    *("med_rscf", "options"),
+    *("med_rscf", "options", "siglip"),
     *(
         "path_star",
         "paths",
