@@ -111,9 +111,9 @@ def topk(
     refuse_unchecked("topk()")
     others = known, exclude, candidate_ids, dims, vocabulary, batch_size, max_memory, partial
     if index is not None and not progress and all(it is None for it in others):
-        found = few_answers(index, model, heads, tails, relations, k)
-        if found is not None:
-            return found
+        soon = few_answers(index, model, heads, tails, relations, k)
+        if soon is not None:
+            return soon
     check_rankable(model)
     check_index(index, model, dims)
     model = host_model(model)
