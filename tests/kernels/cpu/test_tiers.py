@@ -186,7 +186,7 @@ def test_info_says_why_the_others_do_not_serve(monkeypatch):
     monkeypatch.delenv("KGFAST_CPU_ISA", raising=False)
     monkeypatch.delenv("KGFAST_TIERS", raising=False)
     info = kgfast.info()
-    assert set(info.tiers) | set(info.other_tiers) == {"linear", "fp16", "int8"}
+    assert set(info.tiers) | set(info.other_tiers) == {"linear", "fp16", "int8", "bytes"}
     assert not set(info.tiers) & set(info.other_tiers)
     for name, why in info.other_tiers.items():
         assert f"(not {name}: {why})" in repr(info)
@@ -194,7 +194,7 @@ def test_info_says_why_the_others_do_not_serve(monkeypatch):
     lacked = support.needs()
     machine_with(monkeypatch, has=())
     assert kgfast.info().other_tiers == {
-        name: f"this machine lacks {lacked[name]}" for name in ("linear", "fp16", "int8")
+        name: f"this machine lacks {lacked[name]}" for name in ("linear", "fp16", "int8", "bytes")
     }
     machine_with(monkeypatch, has=("linear",), is_built=False)
     why = kgfast.info().other_tiers["linear"]
