@@ -2,15 +2,21 @@
 
     python benchmarks/tiers_speed.py --run DIR    tables of runs of RotatE as well (may be repeated)
 
-Writes results/cpu-tiers-speed.json. Times are CPU seconds of one thread; a ratio is the median over
+    python benchmarks/tiers_speed.py --sections half    bare loops over float16 that F16C converts
+
+Writes results/cpu-tiers-speed.json, where rows of other machines and instruction sets
+(`KGFAST_CPU_ISA`) stay. Times are CPU seconds of one thread; a ratio is the median over
 neighbouring turns. Tables: `random`, `planted` on the synthetic graph, and those of runs with
 queries of their test sets.
 """
 
+import json
 import os
 import statistics
+import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,15 +29,21 @@ import kgfast
 from kgfast.kernels import cpu
 from kgfast.kernels.cpu import tiers
 from lib.bench import embeddings, equals_reference, kgfast_counts
-from lib.benchmark import Benchmark, Option, Options, graph_of
-from lib.columns import TIERS
+from lib.benchmark import Benchmark, Option, Options, graph_of, of_others
+from lib.columns import HALF_LOOPS, TIERS
 from lib.measure import Timing, take_turns, thread_seconds
 from lib.peers.ranks import Work
-from lib.results import Rows
+from lib.results import ROOT, Row, Rows
 
 REFERENCE_QUERIES = 2  # checked against the specification
 NORMAL = ("l1", "l2")  # scores of normal numbers
 LINEAR = ("l1", "rotate")  # scores that the linear tier serves
+LOOPS = Path(__file__).parent / "lib" / "half_loops.cpp"
+SOURCES = ROOT / "kernels" / "cpu" / "csrc"
+FLAGS = {  # as in setup.py
+    "avx2": ["-mavx2", "-mfma", "-mf16c"],
+    "avx512": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma"],
+}
 
 
 def works(options: Options) -> Iterator[tuple[dict[str, Any], Work]]:
@@ -135,6 +147,39 @@ def measured(work: Work, score: str, rounds: int) -> Iterator[dict[str, Any]]:
         }
 
 
+def half_rows(options: Options) -> Iterator[dict[str, Any]]:
+    """Yield how many times as fast bare loops are where float16 is stored and converted."""
+    if cpu.isa() not in FLAGS:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder, "half_loops")
+        command = ["g++", "-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno"]
+        command += [*FLAGS[cpu.isa()], f'-DHEADER="simd/{cpu.isa()}.h"', f"-I{SOURCES}"]
+        subprocess.run([*command, str(LOOPS), "-o", str(program)], check=True)
+        said = subprocess.run([str(program)], check=True, capture_output=True, text=True).stdout
+    for row in map(json.loads, said.splitlines()):
+        both = row.pop("seconds")
+        ratios = [wide / half for wide, half in both]
+        median, most = statistics.median(ratios), max(ratios)
+        seconds = dict(zip(("float32", "float16"), zip(*both, strict=True), strict=True))
+        yield (
+            {"section": "half"}
+            | row
+            | {
+                "cpu_seconds": {
+                    name: Timing.of(values).as_dict() for name, values in seconds.items()
+                },
+                "times_faster": {"median": median, "min": min(ratios), "max": most},
+            }
+        )
+
+
+def stays(row: Row, rows: Sequence[Row], options: Options) -> bool:
+    """Return whether a row is of another machine, instruction set or section."""
+    section = row.get("section", "ranks")
+    return section not in options.sections or of_others(row, rows, options)
+
+
 def notes(rows: Rows) -> Iterator[str]:
     """Say so where there is nothing to compare."""
     if not rows:
@@ -144,15 +189,20 @@ def notes(rows: Rows) -> Iterator[str]:
 BENCHMARK = Benchmark(
     "tiers_speed",
     __doc__,
-    {"ranks": rows_of},
+    {"ranks": rows_of, "half": half_rows},
     options={
         "dims": Option("features", [128, 512], [16]),
         "queries": Option("queries of each table and side", 512, 33),
         "rounds": Option("turns of each", 5, 2),
         "run": Option("the folder of a run", keywords={"type": Path, "action": "append"}),
     },
-    tables=TIERS,
+    tables={
+        "ranks": ("Counts with tiers and without", TIERS),
+        "half": ("Bare loops, float16 that is converted to float32", HALF_LOOPS),
+    },
+    section_of=lambda row: row.get("section", "ranks"),
     notes=notes,
+    stays=stays,
     threads=1,
 )
 

@@ -84,6 +84,7 @@ def list_topk(
     nan_worst: bool,
     best: tuple[int, int, int],
 ) -> tuple[int, int, int]: ...
+def cos_sin(machine: Machine, phases: int, count: int, cosine: int, sine: int) -> None: ...
 def scores(
     machine: Machine,
     operands: Pointers,

@@ -16,7 +16,7 @@ import torch
 
 import kgfast
 from lib.machine import facts, machine_line, machine_tag
-from lib.results import RESULTS, Row, read_rows, write_json
+from lib.results import RESULTS, Row, engine_of, read_rows, write_json
 from lib.tables import RATIOS, Columns, cell_of, plain, ratio_lines
 
 Options = argparse.Namespace
@@ -206,6 +206,11 @@ class Benchmark:
 def has_no_fault(row: Row) -> bool:
     """Return whether no check of a row failed."""
     return all(row.get(name, True) for name in CHECKS) and not any(map(row.get, FAULTS))
+
+
+def of_others(row: Row, rows: Sequence[Row], options: Options) -> bool:
+    """Return whether a row of the old file is of a machine or instruction set without new rows."""
+    return engine_of(row) not in map(engine_of, rows)
 
 
 def graph_of(options: Options) -> Any:

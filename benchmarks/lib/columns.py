@@ -140,6 +140,7 @@ def _faiss_best(row: Row) -> str:
 
 
 TIERS: Columns = (
+    ("instructions", "{machine[isa]}, {machine[name]}"),
     ("score", "{score}"),
     ("features:", "{dim}"),
     ("table", lambda row: cell_of(row, "{table} (`{run}`)" if "run" in row else "{table}")),
@@ -153,6 +154,23 @@ TIERS: Columns = (
     ("float16:", "{swept:.0%}"),
     ("gathered:", "{gathered:.1%}"),
     ("canonical:", "{canonical:.2%}"),
+)
+HALF_LOOPS: Columns = (
+    ("instructions", "{machine[isa]}, {machine[name]}"),
+    ("score", "{score}"),
+    ("work", "{work}"),
+    TIERS[6],
+)
+INDEX: Columns = (
+    TIERS[0],
+    ("score", "{section}"),
+    ("features:", "{dim}"),
+    ("queries:", "{batch}"),
+    ("without:", "{seconds[table][median]:time}"),
+    ("with the index:", "{seconds[index][median]:time}"),
+    ("times faster:", "{table_times_index:.2f}"),
+    ("of one read:", "{index_times_read:.2f}"),
+    ("in Python:", "{seconds[python][median]:time}"),
 )
 DOT_TIERS: Columns = (
     ("work", lambda row: {"ranks": "ranks", "best": "best 10"}[row["work"]]),

@@ -33,6 +33,11 @@ def find(rows: Rows, section: str, contender: str, **work: Any) -> Row | None:
     return None
 
 
+def engine_of(row: Row) -> tuple[str, str]:
+    """Return the machine and the instruction set of a row."""
+    return row["machine"]["name"], row["machine"]["isa"]
+
+
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write a results file."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -9,6 +9,7 @@ tensors into those and name what is wrong with them.
 
 import os
 import sys
+from functools import cache
 
 try:
     from .. import _cpu as extension
@@ -50,7 +51,11 @@ def isa() -> str:
     A ValueError says that ``KGFAST_CPU_ISA`` does not exist, or that this machine or build lacks
     it.
     """
-    name = os.environ.get("KGFAST_CPU_ISA", "")
+    return _isa_of(os.environ.get("KGFAST_CPU_ISA", ""))
+
+
+@cache
+def _isa_of(name: str) -> str:
     if name and name not in ISAS:
         raise ValueError(f"KGFAST_CPU_ISA must be one of {', '.join(ISAS)}; got {name!r}")
     best = extension.find_isa(name)

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -29,7 +30,7 @@ __all__ = [
     "what_is_missing",
 ]
 
-TIERS = ("fp16", "bf16", "int8", "linear")
+TIERS = ("fp16", "bf16", "int8", "linear", "bytes")
 """Their names; bit ``i`` of a mask is ``TIERS[i]``, as in csrc/host/tiers.h."""
 
 COLUMNS = ("swept", "decided", "gathered", "canonical")
@@ -54,7 +55,11 @@ def mask() -> int:
 
     A ValueError says that ``KGFAST_TIERS`` names a tier that does not exist.
     """
-    value = os.environ.get("KGFAST_TIERS", "").strip()
+    return _mask_of(os.environ.get("KGFAST_TIERS", "").strip())
+
+
+@cache
+def _mask_of(value: str) -> int:
     if value in ("", "all"):
         return _ALL
     if value == "none":

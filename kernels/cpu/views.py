@@ -60,17 +60,50 @@ def machine() -> tuple[str, int, int]:
 
 def pointers_of(operands: Operands, bias: Tensor | None) -> Pointers:
     """Return pointers of operands, which must outlive the call, and of a ``bias [N]``."""
-    ids = None if operands.candidates.ids is None else operands.candidates.ids.contiguous()
+    candidates = operands.candidates
+    ids = None if candidates.ids is None else candidates.ids.contiguous()
+    fixed = _fixed(candidates)
     return Pointers(
-        score_code(operands.score, has_factor=operands.has_factor),
-        operands.score.term_ulps,
+        fixed.code,
+        fixed.term_ulps,
         query_view(operands.queries, operands),
-        table_view(operands.table, operands.score),
-        factor_view(operands.factor),
+        fixed.table,
+        fixed.factor,
         None if bias is None else factor_view(bias[None]),
         None if ids is None else (address(ids), len(ids), ids),
-        _packed(operands.candidates),
+        fixed.packed,
     )
+
+
+class _Fixed(NamedTuple):
+    """Part of operands that calls with the same candidates share."""
+
+    code: int
+    term_ulps: int
+    table: View
+    factor: View | None
+    packed: Packed | None
+
+
+def _fixed(candidates: Prepared) -> _Fixed:
+    """Return the addresses of candidates, which these remember for the sweep in use."""
+    key = "_fixed", isa(), tiers.mask(), address(candidates.table)
+    made = candidates.__dict__.get(key[0])
+    if made is None or made[0] != key:
+        score = candidates.score
+        made = (
+            key,
+            _Fixed(
+                score_code(score, has_factor=candidates.factor is not None),
+                score.term_ulps,
+                table_view(candidates.table, score),
+                factor_view(candidates.factor),
+                _packed(candidates),
+            ),
+        )
+        candidates.__dict__[key[0]] = made
+    fixed: _Fixed = made[1]
+    return fixed
 
 
 def _packed(candidates: Prepared) -> Packed | None:
@@ -143,7 +176,7 @@ def byte_kinds(
 def serves_bytes(score: Score, features: int) -> bool:
     """Return whether few queries read bytes of such candidates here."""
     is_served = score.name in _WITH_BYTES and features <= _INT8_FEATURES
-    return is_served and "int8" in tiers.wanted() and "int8" in tiers.available(isa())
+    return is_served and "bytes" in tiers.wanted() and "bytes" in tiers.available(isa())
 
 
 def serves_int8(score: Score, features: int) -> bool:

@@ -139,6 +139,18 @@ class Index:
             )
         return own.panels
 
+    def prepared(self, table: Tensor, score: str) -> Prepared | None:
+        """Return the candidates of a tensor that was packed; None unless it surely is unchanged.
+
+        Then :meth:`panels` knows, or raises.
+        """
+        if score != self.score:
+            return None
+        own = next((it for it in self._held if it.state.is_of(table)), None)
+        if own is None or own.panels is None or not _is_same(own.table, table):
+            return None
+        return own.prepared(score)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the panels to a safetensors file; whole or not at all.
 
@@ -214,7 +226,7 @@ class Index:
         tables, reasons = sources
         self._not_packed = reasons + tuple(it for it in packed if isinstance(it, str))
         self._held = tuple(
-            _Held(table.detach(), state, None if isinstance(own, str) else own)
+            _Held(table.detach(), state, None if isinstance(own, str) else own, {})
             for table, state, own in zip(tables, states, packed, strict=True)
         )
 
@@ -279,6 +291,13 @@ class _Held(NamedTuple):
     table: Tensor
     state: TableState
     panels: Panels | None
+    made: dict[str, Prepared]  # by score
+
+    def prepared(self, score: str) -> Prepared:
+        """Return the table as candidates, which remember how the kernels address them."""
+        if score not in self.made:
+            self.made[score] = Prepared(self.table, get_score(score), panels=self.panels)
+        return self.made[score]
 
 
 def _is_same(a: Tensor, b: Tensor) -> bool:

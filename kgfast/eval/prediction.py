@@ -9,6 +9,7 @@ from kgfast.eval.answers import AskedQueries, Search, answers, answers_of_file, 
 from kgfast.eval.batches import check_rankable, evaluating, host_model
 from kgfast.eval.candidate_ids import Allowed, CandidateIds, ExcludedIds
 from kgfast.eval.counting import source_in_memory
+from kgfast.eval.few_queries import few_answers
 from kgfast.eval.index import Index, check_index
 from kgfast.eval.one_pass import FileCall, kept_in_memory
 from kgfast.eval.predictions import Predictions
@@ -108,6 +109,11 @@ def topk(
     (1, 0, ?)  1 -1, 2 -1
     """
     refuse_unchecked("topk()")
+    others = known, exclude, candidate_ids, dims, vocabulary, batch_size, max_memory, partial
+    if index is not None and not progress and all(it is None for it in others):
+        soon = few_answers(index, model, heads, tails, relations, k)
+        if soon is not None:
+            return soon
     check_rankable(model)
     check_index(index, model, dims)
     model = host_model(model)

@@ -20,6 +20,11 @@ class TableState:
         self._version, self._rows = _version_of(table), _some_rows(table)
         self._source = weakref.ref(_source_of(table))
 
+    def is_of(self, table: Tensor) -> bool:
+        """Return True if the counter of the very tensor says that its memory is as it was."""
+        is_own = self._source() is table and self._version is not None
+        return is_own and not table.is_inference() and table._version == self._version
+
     def is_changed(self, table: Tensor) -> bool:
         """Return True if the memory was written to since, as far as ``table`` tells.
 

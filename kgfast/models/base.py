@@ -499,7 +499,7 @@ def query_numbers(rows: Tensor) -> Tensor:
 
 def distinct_relations(relations: Tensor) -> tuple[Tensor, Tensor | None]:
     """Return the relations to compute with, and the place of each among them, or None: all."""
-    if ops.waits_for(relations.device):
+    if relations.shape[0] == 1 or ops.waits_for(relations.device):
         return relations, None  # a GPU computes all sooner than the host waits for a count
     in_order = not torch.is_grad_enabled()  # ranking asks in the order of relations
     unique = torch.unique_consecutive if in_order else torch.unique

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from kgfast import ops
 from kgfast.kernels.backend import Composition
-from kgfast.kernels.reference.trig import cos_sin
 from kgfast.models.base import (
     Model,
     Side,
@@ -150,13 +149,11 @@ class RotatE(Model):
         """Return unit complex numbers ``[B, D]``; without gradients, bits are equal everywhere."""
         if self.relation_format == "complex":
             return split(query_rows(self.relation, relations), self.layout)
-        distinct, position = relations, None  # a GPU computes all sooner than the host waits
-        if not ops.waits_for(relations.device):
-            distinct, position = distinct_relations(relations)
+        distinct, position = distinct_relations(relations)
         phases = query_rows(self.relation, distinct)
         if self.relation_format == "raw":
             phases = phases * self.phase_unit
-        parts = (phases.cos(), phases.sin()) if phases.requires_grad else cos_sin(phases)
+        parts = (phases.cos(), phases.sin()) if phases.requires_grad else ops.cos_sin(phases)
         if position is None:
             return Complex(*parts)
         return Complex(*(nn.functional.embedding(position, part) for part in parts))

@@ -21,6 +21,7 @@ from kgfast.ops.dispatch import BACKENDS, backend_for, cores_for_kernels, use_ba
 from kgfast.ops.filters import filters, serves_filters
 from kgfast.ops.losses import bce, cross_entropy
 from kgfast.ops.med import med_loss, serves_med
+from kgfast.ops.phases import cos_sin
 from kgfast.ops.rank import rank_counts
 from kgfast.ops.row_gradients import RowGradients
 from kgfast.ops.row_updates import row_adagrad, row_adam, serves_rows
@@ -45,6 +46,7 @@ __all__ = [
     "check_unique",
     "compose",
     "cores_for_kernels",
+    "cos_sin",
     "cross_entropy",
     "cross_entropy_total",
     "filters",

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <vector>
@@ -105,9 +106,96 @@ void check_transpose() {
              static_cast<float>(j), 0);
 }
 
+#if defined(CHECKS_BYTES)
+using kgfast::Bytes;
+constexpr int kBytes = Bytes::W;
+
+void expect_int(const char* what, int got, int wanted, int lane) {
+  if (got == wanted) return;
+  std::printf("%s: %d instead of %d in lane %d\n", what, got, wanted, lane);
+  ++failures;
+}
+
+// Unsigned bytes a and b, signed ones of at most `most`, and numbers to begin a sum with.
+void check_bytes(const uint8_t* a, const uint8_t* b, const int8_t* s, const int32_t* begin) {
+  const Bytes::B x = Bytes::load(a), y = Bytes::load(b);
+  const auto bytes = [&](const char* what, Bytes::B got, int (*wanted)(int, int)) {
+    uint8_t lanes[kBytes];
+    std::memcpy(lanes, &got, sizeof lanes);
+    for (int i = 0; i < kBytes; ++i) expect_int(what, lanes[i], wanted(a[i], b[i]), i);
+  };
+  bytes("max", Bytes::max(x, y), [](int c, int d) { return c > d ? c : d; });
+  bytes("min", Bytes::min(x, y), [](int c, int d) { return c < d ? c : d; });
+  bytes("distance", Bytes::distance(x, y), [](int c, int d) { return c > d ? c - d : d - c; });
+  const Bytes::I from = Bytes::load_ints(begin);
+  int32_t products[W], squares[W], pairs[W / 2];
+  Bytes::store_ints(products, Bytes::add_products(from, x, Bytes::load(s)));
+  Bytes::store_ints(squares, Bytes::add_squares(Bytes::add(from, Bytes::set1(3)), x));
+  Bytes::store_pairs(pairs, Bytes::add_distances(from, x, y));
+  for (int lane = 0; lane < W; ++lane) {
+    int product = begin[lane], square = begin[lane] + 3, distance = 0;
+    for (int i = 4 * lane; i < 4 * lane + 4; ++i) product += a[i] * s[i], square += a[i] * a[i];
+    expect_int("add_products", products[lane], product, lane);
+    expect_int("add_squares", squares[lane], square, lane);
+    if (lane % 2) continue;
+    for (int i = 4 * lane; i < 4 * lane + 8; ++i) distance += std::abs(a[i] - b[i]);
+    expect_int("add_distances", pairs[lane / 2], begin[lane] + begin[lane + 1] + distance, lane);
+  }
+  Bytes::I low = Bytes::zero(), high = Bytes::zero();
+  Bytes::add_larger<85, 13, 72, 47>(low, high, x, y);
+  Bytes::store_pairs(pairs, Bytes::fold(low, high));
+  for (int lane = 0; lane < W / 2; ++lane) {
+    int larger = 0;
+    for (int i = 8 * lane; i < 8 * lane + 8; ++i) {
+      const int steep = 85 * a[i] + 13 * b[i], flat = 72 * a[i] + 47 * b[i];
+      larger += steep > flat ? steep : flat;
+    }
+    expect_int("add_larger", pairs[lane], larger, lane);
+  }
+  float floats[W];
+  uint8_t stored[W];
+  for (int lane = 0; lane < W; ++lane) floats[lane] = static_cast<float>(s[lane]) + 0.49f;
+  const Bytes::I whole = Bytes::round(Simd::load(floats));
+  Bytes::store_bytes(stored, whole);
+  Simd::store(floats, Bytes::to_floats(whole));
+  for (int lane = 0; lane < W; ++lane) {
+    expect_int("store_bytes", stored[lane], s[lane] + 128, lane);
+    expect_int("to_floats", static_cast<int>(floats[lane]), s[lane], lane);
+  }
+}
+
+void check_all_bytes() {
+  uint8_t a[kBytes], b[kBytes];
+  int8_t s[kBytes];
+  int32_t begin[W];
+  uint32_t state = 1;
+  const auto next = [&] { return (state = state * 1664525u + 1013904223u) >> 8; };
+  for (int turn = 0; turn < 500; ++turn) {
+    for (int i = 0; i < kBytes; ++i) {  // a third of the turns: the ends of the ranges
+      const bool ends = turn % 3 == 0;
+      const int most = Bytes::most;
+      a[i] = static_cast<uint8_t>(ends ? next() % 2 * 255 : next());
+      b[i] = static_cast<uint8_t>(ends ? next() % 2 * 255 : next());
+      const int signed_one = static_cast<int>(next() % (2 * most + 1)) - most;
+      s[i] = static_cast<int8_t>(ends ? (turn % 2 ? most : -most) : signed_one);
+    }
+    for (int32_t& it : begin) it = static_cast<int32_t>(next()) - (1 << 23);
+    check_bytes(a, b, s, begin);
+    const Bytes::B run = Bytes::set_run(a), word = Bytes::set_word(a);
+    for (int i = 0; i < kBytes; ++i) {
+      expect_int("set_run", reinterpret_cast<const uint8_t*>(&run)[i], a[i % 8], i);
+      expect_int("set_word", reinterpret_cast<const uint8_t*>(&word)[i], a[i % 4], i);
+    }
+  }
+}
+#endif
+
 }  // namespace
 
 int main() {
+#if defined(CHECKS_BYTES)
+  check_all_bytes();
+#endif
   const float inf = std::numeric_limits<float>::infinity(), nan = std::nanf("");
   const std::vector<float> values = {0.0f,   -0.0f,   1.0f,       -1.0f,      0x1.fffffep-1f,
                                      3.0f,   -7.25f,  1e-30f,     -1e-20f,    0x1.000002p0f,

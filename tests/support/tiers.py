@@ -14,7 +14,7 @@ from kgfast.kernels.cpu import bf16, tiers
 from . import flat
 from .problems import Problem
 
-FP16, BF16, INT8, LINEAR = (1 << bit for bit in range(len(tiers.TIERS)))
+FP16, BF16, INT8, LINEAR, BYTES = (1 << bit for bit in range(len(tiers.TIERS)))
 Results = Sequence[Tensor]
 FORCED = 256  # csrc/host/tiers.h: serve whatever it costs
 

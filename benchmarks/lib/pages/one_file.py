@@ -10,6 +10,8 @@ from lib.columns import (
     CONVERSIONS,
     DOT_TIERS,
     ENERGY,
+    HALF_LOOPS,
+    INDEX,
     LOSSES,
     PYKEEN,
     RETRIEVAL,
@@ -120,13 +122,28 @@ def pykeen(folder: Path) -> str:
     return "\n".join([*markdown(PYKEEN, rows), "", source])
 
 
+_FEW = 16  # queries of the rows of an index that are shown
+
+
 def tiers(folder: Path) -> str:
     """Write a row of each table and side, of each work of dot, and of leading features."""
     rows, dot = (read_rows(folder / f"cpu-{name}-speed.json") for name in ("tiers", "dot-tiers"))
+    half = [row for row in rows if row.get("section") == "half"]
+    ranks = [row for row in rows if row.get("section") != "half"]
+    tables = [*markdown(TIERS, ranks), "", "Dot products:", "", *markdown(DOT_TIERS, dot), ""]
+    if half:
+        title = "Bare loops over float16 that is converted to float32, times faster than float32:"
+        tables += [title, "", *markdown(HALF_LOOPS, half), ""]
+    index = read_rows(folder / "cpu-index-speed.json")
+    few = [row for row in index if row["batch"] <= _FEW]
+    title = (
+        "Few queries for the best 10 of 40,943, with an [index](prepared.md) and without; one read "
+        "is of the bytes or panels that are read first (Xeon: of panels):"
+    )
+    tables += [title, "", *markdown(INDEX, few), ""]
     leading = read_rows(folder / "cpu-energy-order.json")
-    tables = [*markdown(TIERS, rows), "", "Dot products:", "", *markdown(DOT_TIERS, dot), ""]
     tables += ["Leading features first, which no index does:", "", *markdown(ENERGY, leading), ""]
-    return "\n".join([*tables, *sources([rows, dot, leading])])
+    return "\n".join([*tables, *sources([rows, dot, index, leading])])
 
 
 TRIALS_SHOWN = 5  # of each search

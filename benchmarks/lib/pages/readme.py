@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from lib.pages import machine_of, sources
-from lib.results import Row, Rows, find, read_rows
+from lib.results import Row, Rows, engine_of, find, read_rows
 from lib.tables import LABELS, cell_of, markdown, median
 
 LEGEND = (
@@ -66,16 +66,25 @@ def _of_machine(name: str) -> Callable[[Row], str]:
 
 
 def ratios(folder: Path) -> Iterator[str]:
-    """Yield how many times as fast tiers and an index are; nothing without their files."""
+    """Yield how many times as fast tiers and an index are, a column for each instruction set.
+
+    Nothing is written without their files.
+    """
     files = [folder / f"cpu-{name}-speed.json" for name in ("tiers", "index", "dot-tiers")]
     if not all(path.is_file() for path in files):
         return
     tiers, index, dot = map(read_rows, files)
-    pairs = [*_tier_lines(tiers), *_index_lines(index), *_faiss_lines(dot)]
-    lines = [{"what": what, "times": times} for what, times in pairs]
-    name = tiers[0]["machine"]["name"]
-    columns = (("one thread", "{what}"), (f"times as fast, {name}:", "{times}"))
-    yield from ["", *markdown(columns, lines), "", *sources([tiers, index, dot])]
+    engines = list(dict.fromkeys(engine_of(row) for rows in (tiers, index, dot) for row in rows))
+    lines: dict[str, dict[str, str]] = {}
+    for engine in engines:
+        own = ([row for row in rows if engine_of(row) == engine] for rows in (tiers, index, dot))
+        for write, rows in zip((_tier_lines, _index_lines, _faiss_lines), own, strict=True):
+            for what, times in write(rows) if rows else ():
+                lines.setdefault(what, {"what": what})[", ".join(engine)] = times
+    names = [", ".join(engine) for engine in engines]
+    columns = [("times as fast, one thread", "{what}")]
+    columns += [(f"{name}:", _of_machine(name)) for name in names]
+    yield from ["", *markdown(columns, list(lines.values())), "", *sources([tiers, index, dot])]
 
 
 def _tier_lines(rows: Rows) -> Iterator[tuple[str, str]]:
@@ -88,11 +97,15 @@ def _tier_lines(rows: Rows) -> Iterator[tuple[str, str]]:
             for dim in dict.fromkeys(row["dim"] for row in chosen)
         )
         cells = "; ".join(f"dim {dim}: {' / '.join(both)}" for dim, both in found)
+        if not cells:
+            continue
         yield f"ranks of trained RotatE, tail / head, {what}, to the float32 sweep", cells
 
 
 def _index_lines(rows: Rows) -> Iterator[tuple[str, str]]:
-    single = [row for row in rows if row["batch"] == 1]
+    single = [row for row in rows if row["batch"] == 1 and row["dim"] == 256]
+    if not single:
+        return
     cells = ", ".join(f"{row['section']} {row['table_times_index']:.1f}x" for row in single)
     first = single[0]
     work = f"{first['entities']:,} x {first['dim']}"

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import kgfast
@@ -17,6 +17,7 @@ from kgfast.kernels.operands import Known, Operands, Prepared
 from kgfast.kernels.reference import canonical as reference
 from kgfast.kernels.scores import get_score
 from kgfast.ops import run
+from support.engines import ISAS
 from support.flat import operands_of
 from support.problems import TABLES, Problem, cast, no_known, table_of
 from support.sampled import threads
@@ -25,7 +26,16 @@ from support.tiers import FORCED, FP16, LINEAR, assert_same_counts, needs_tier, 
 SERVED = ("l1", "rotate")
 
 pytestmark = needs_tier("linear")
-some = settings(max_examples=60)
+
+
+@pytest.fixture(params=ISAS, autouse=True)
+def isa(request, monkeypatch):
+    if request.param not in cpu.available_isas():
+        pytest.skip(f"this machine or build has no {request.param} kernels")
+    monkeypatch.setenv("KGFAST_CPU_ISA", request.param)
+
+
+some = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 # What became of pairs with the last of the masks: (swept, decided, gathered, canonical).
 assert_same = partial(assert_same_counts, counter="linear_pairs")
 
@@ -57,7 +67,7 @@ def test_no_distance_is_below_its_bound(seed, score, kind, dtype, dim):
     bounds = torch.empty((5, 200), dtype=torch.float64)
     targets = torch.randint(200, (5,), generator=generator)
     cpu.extension.linear_bounds(
-        ("avx512", 1, LINEAR | FORCED),
+        (cpu.isa(), 1, LINEAR | FORCED),
         pointers_of(operands, None),
         [dim],
         address(targets),

@@ -17,9 +17,14 @@ NATIVE = {
     "avx2": ["-mavx2", "-mfma", "-mf16c"],
     "avx512": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma"],
 }
+NATIVE |= {f"bytes_{name}": NATIVE[name] for name in ("avx2", "avx512")}
 
 
-def differences(tmp_path, name, compiler, *, flags=(), emulator=()):
+BYTES = TESTS / "support" / "bytes_check.cpp"
+HASH = "7d79f7329ea676ab\n"  # of what bytes_check.cpp packs and adds up
+
+
+def differences(tmp_path, name, compiler, *, flags=(), emulator=(), source=SOURCE):
     """Return the lines that the check of an instruction set prints."""
     for program in (compiler, *emulator):
         if shutil.which(program) is None:
@@ -27,27 +32,59 @@ def differences(tmp_path, name, compiler, *, flags=(), emulator=()):
     program = str(tmp_path / name)
     command = [compiler, "-std=c++17", "-O1", "-ffp-contract=off", "-fno-math-errno", *flags]
     command += [f'-DHEADER="simd/{name}.h"', f"-I{ROOT / 'kernels/cpu/csrc'}"]
-    subprocess.run([*command, str(SOURCE), "-o", program], check=True)
+    command += ["-DCHECKS_BYTES"] * name.startswith("bytes_")
+    subprocess.run([*command, str(source), "-o", program], check=True)
     return subprocess.run([*emulator, program], capture_output=True, text=True).stdout
 
 
-def test_neon(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "flags"),
+    [("neon", []), ("bytes_neon", []), ("bytes_neon", ["-march=armv8.2-a+dotprod"])],
+)
+def test_neon(tmp_path, name, flags):
+    compiler, emulator = "aarch64-linux-gnu-g++", ["qemu-aarch64-static"]
+    said = differences(tmp_path, name, compiler, flags=["-static", *flags], emulator=emulator)
+    assert said == "0 differ\n"
+
+
+def test_neon_packs_and_adds_bytes_as_x86_does(tmp_path):
+    emulator = ["qemu-aarch64-static"]
     said = differences(
         tmp_path,
-        "neon",
+        "bytes_neon",
         "aarch64-linux-gnu-g++",
         flags=["-static"],
-        emulator=["qemu-aarch64-static"],
+        emulator=emulator,
+        source=BYTES,
     )
-    assert said == "0 differ\n"
+    assert said == HASH
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bytes_avx2", "bytes_avx512"])
+def test_this_machines_bytes(tmp_path, name):
+    isa = name.removeprefix("bytes_")
+    if platform.machine() != "x86_64" or isa not in cpu.available_isas():
+        pytest.skip(f"this machine has no {isa}")
+    assert differences(tmp_path, name, "g++", flags=NATIVE[name], source=BYTES) == HASH
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NATIVE)
 def test_this_machines(tmp_path, name):
-    if platform.machine() != "x86_64" or name not in (*cpu.available_isas(), "baseline"):
-        pytest.skip(f"this machine has no {name}")
+    isa = name.removeprefix("bytes_")
+    if platform.machine() != "x86_64" or isa not in (*cpu.available_isas(), "baseline"):
+        pytest.skip(f"this machine has no {isa}")
     assert differences(tmp_path, name, "g++", flags=NATIVE[name]) == "0 differ\n"
+
+
+@pytest.mark.slow
+def test_products_of_bytes_by_vnni(tmp_path):
+    said = Path("/proc/cpuinfo")
+    if not said.exists() or "avx512_vnni" not in said.read_text():
+        pytest.skip("this machine has no AVX512-VNNI")
+    flags = [*NATIVE["avx512"], "-mavx512vnni"]
+    assert differences(tmp_path, "bytes_avx512", "g++", flags=flags) == "0 differ\n"
 
 
 def test_the_probe_agrees_with_the_operating_system():

@@ -79,10 +79,8 @@ def test_those_that_are_named_serve_and_no_others(monkeypatch, isa, problems, na
 
 
 @needs_extension
-def test_narrower_instruction_sets_have_none(isa):
-    """Panels of tiers are as wide as AVX-512: so it is on a machine without it."""
-    if isa != "avx512":
-        assert tiers.available(isa) == ()
+def test_every_instruction_set_has_tiers_of_bytes(isa):
+    assert ({"linear", "bytes"} <= set(tiers.available(isa))) == (isa != "baseline")
 
 
 def machine_with(monkeypatch, has, is_built=True):
@@ -100,7 +98,7 @@ def test_a_reason_to_skip_names_the_instructions(monkeypatch):
     """A reason names the instructions of docs/tiers.md."""
     machine_with(monkeypatch, has=())
     page = (ROOT / "docs" / "tiers.md").read_text()
-    assert set(support.needs()) == {"linear", "fp16", "int8", "bf16 losses"}
+    assert set(support.needs()) == {"linear", "fp16", "int8", "bytes", "bf16 losses"}
     for name, needed in support.needs().items():
         assert lacks(name) == f"this machine or build has no {name} ({needed})"
         mark = support.needs_tier(name).mark
@@ -108,30 +106,36 @@ def test_a_reason_to_skip_names_the_instructions(monkeypatch):
         assert mark.kwargs["reason"] == lacks(name)
         if name in tiers.TIERS:
             assert f"| `{name}` | {needed} (" in page
-    assert lacks("linear", "fp16").endswith("no linear (AVX512-VNNI) or fp16 (AVX512-FP16)")
+    assert lacks("linear", "fp16").endswith(
+        "no linear (AVX-512 or AVX2 or NEON) or fp16 (AVX512-FP16)"
+    )
 
 
 @needs_extension
 @pytest.mark.parametrize(
     ("has", "line"),
     [
-        ((), "none; not run here: linear (AVX512-VNNI), fp16 (AVX512-FP16), int8 (AMX), bf16 loss"),
-        (("linear",), "linear (AVX512-VNNI); not run here: fp16 (AVX512-FP16), int8 (AMX), bf16 l"),
+        ((), "none; not run here: linear (AVX-512), linear (AVX2), linear (NEON), fp16 (AVX512-FP"),
         (
-            ("fp16", "int8", "linear", "bf16 losses"),
-            "linear (AVX512-VNNI), fp16 (AVX512-FP16), int8 (AMX), bf16 losses (AMX-BF16 or AVX",
+            ("linear",),
+            "linear (AVX-512), linear (AVX2), linear (NEON); not run here: fp16 (AVX512-",
+        ),
+        (
+            ("fp16", "int8", "linear", "bytes", "bf16 losses"),
+            "linear (AVX-512), linear (AVX2), linear (NEON), fp16 (AVX512-FP16), int8 (AMX), bytes",
         ),
     ],
 )
 def test_the_line_says_what_ran_and_what_did_not(monkeypatch, has, line):
     machine_with(monkeypatch, has)
     assert support.in_a_line().startswith(f"kgfast: tiers here: {line}")
-    assert ("not run here" in support.in_a_line()) == (len(has) < 4)
+    assert ("not run here" in support.in_a_line()) == (len(has) < 5)
     monkeypatch.setenv("KGFAST_CPU_ISA", cpu.available_isas()[-1])  # tiers of others cannot run
-    own = {engine.tier for engine in tiers.engines() if engine.isa == cpu.isa()}
     absent = support.in_a_line().partition("not run here: ")[2]
-    for name in set(has) - {"bf16 losses"}:
-        assert (f"{name} (" in absent) == (name not in own)
+    for engine in tiers.engines():
+        if engine.tier in has:
+            text = f"{engine.tier} ({engine.needs})"
+            assert (text in absent) == (engine.isa != cpu.isa())
     machine_with(monkeypatch, has, is_built=False)
     assert "tiers here: linear" not in support.in_a_line()
     monkeypatch.setattr(cpu, "is_available", lambda: False)
@@ -182,7 +186,7 @@ def test_info_says_why_the_others_do_not_serve(monkeypatch):
     monkeypatch.delenv("KGFAST_CPU_ISA", raising=False)
     monkeypatch.delenv("KGFAST_TIERS", raising=False)
     info = kgfast.info()
-    assert set(info.tiers) | set(info.other_tiers) == {"linear", "fp16", "int8"}
+    assert set(info.tiers) | set(info.other_tiers) == {"linear", "fp16", "int8", "bytes"}
     assert not set(info.tiers) & set(info.other_tiers)
     for name, why in info.other_tiers.items():
         assert f"(not {name}: {why})" in repr(info)
@@ -190,7 +194,7 @@ def test_info_says_why_the_others_do_not_serve(monkeypatch):
     lacked = support.needs()
     machine_with(monkeypatch, has=())
     assert kgfast.info().other_tiers == {
-        name: f"this machine lacks {lacked[name]}" for name in ("linear", "fp16", "int8")
+        name: f"this machine lacks {lacked[name]}" for name in ("linear", "fp16", "int8", "bytes")
     }
     machine_with(monkeypatch, has=("linear",), is_built=False)
     why = kgfast.info().other_tiers["linear"]

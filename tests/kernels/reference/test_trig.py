@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from kgfast import ops
+from kgfast.kernels import cpu
 from kgfast.kernels.reference.trig import LARGEST_PHASE, cos_sin
+from support.engines import bits
 
 
 def ulps(values: torch.Tensor, exact: np.ndarray) -> float:
@@ -44,3 +47,17 @@ def test_strides_and_threads_do_not_matter() -> None:
     for column in (0, 1, 77, 129):
         for part, full in zip(cos_sin(phases[:, column]), whole, strict=True):
             assert torch.equal(part, full[:, column])
+
+
+@pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
+def test_the_kernel_of_the_cpu_has_the_same_bits() -> None:
+    generator = torch.Generator().manual_seed(0)
+    sizes = 10.0 ** torch.randint(-300, 7, (100_000,), generator=generator).double()
+    drawn = sizes * (2 * torch.rand(100_000, generator=generator, dtype=torch.float64) - 1)
+    quarters = torch.arange(-9, 10, dtype=torch.float64) * (torch.pi / 4)
+    ends = [0.0, -0.0, 5e-324, -5e-324, LARGEST_PHASE, -2 * LARGEST_PHASE, float("nan"), 1e300]
+    phases = torch.cat([drawn, quarters, torch.tensor(ends, dtype=torch.float64)])
+    with torch.no_grad():
+        found = ops.cos_sin(phases)
+    for a, b in zip(found, cos_sin(phases), strict=True):
+        assert torch.equal(bits(a), bits(b))

@@ -5,6 +5,7 @@
 #include "bind/python.h"
 #include "host/backward.h"
 #include "host/scores.h"
+#include "scores/trig.h"
 
 namespace kgfast {
 namespace {
@@ -66,7 +67,22 @@ void py_indexed_backward(const Machine& machine, const py::tuple& operands, cons
                   [&](const Execution& execution) { return indexed_backward(execution, job); }));
 }
 
+// Cosine and sine of float64 radians.
+void py_cos_sin(const Machine& machine, uintptr_t phases, int64_t count, uintptr_t cosine,
+                uintptr_t sine) {
+  const auto* from = pointer<const double>(phases);
+  auto *real = pointer<double>(cosine), *imaginary = pointer<double>(sine);
+  compute(machine, [&](const Execution&) {
+    for (int64_t i = 0; i < count; ++i) {
+      const CosSin turn = cos_sin(from[i] + 0.0);  // of -0, as of 0
+      real[i] = turn.cosine;
+      imaginary[i] = turn.sine;
+    }
+  });
+}
+
 void bind_scores(py::module_& module) {
+  module.def("cos_sin", &py_cos_sin);
   module.def("scores", &py_scores);
   module.def("pairwise_backward", &py_pairwise_backward);
   module.def("indexed_backward", &py_indexed_backward);

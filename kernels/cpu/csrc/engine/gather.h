@@ -19,6 +19,7 @@ namespace {
 constexpr int64_t kGatherTerms = 64;                    // of one lane, before it is folded
 constexpr int kGatherVectors = kGatherLanes / Simd::W;  // of float32
 using LaneMasks = uint32_t[kGatherVectors];             // bits of lanes
+constexpr uint32_t kAllLanes = (1u << Simd::W) - 1;
 
 // What is the same for every tile of a panel.
 struct GatherPlace {
@@ -35,13 +36,29 @@ inline GatherPlace gather_place(const SweepJob& job, int64_t panel) {
   place.num_valid = left < kGatherLanes ? left : kGatherLanes;
   for (int b = 0; b < kGatherVectors; ++b) {
     const int64_t lanes = left - b * Simd::W;
-    place.valid[b] = lanes >= Simd::W ? 0xFFFFu : lanes > 0 ? (1u << lanes) - 1 : 0u;
+    place.valid[b] = lanes >= Simd::W ? kAllLanes : lanes > 0 ? (1u << lanes) - 1 : 0u;
   }
   for (int64_t lane = 0; lane < kGatherLanes; ++lane) {
     const bool used = job.bias && lane < left;
     place.bias[lane] = used ? job.bias[candidate_of(job, place.first + lane)] : 0.0f;
   }
   return place;
+}
+
+// The first lanes of numbers in memory, and zeros.
+inline V load_first(const float* from, int64_t count) {
+  alignas(64) float lanes[Simd::W] = {};
+  std::copy_n(from, count, lanes);
+  return Simd::load(lanes);
+}
+
+// Its lanes as a tree.
+inline float add_lanes(V x) {
+  alignas(64) float lanes[Simd::W];
+  Simd::store(lanes, x);
+  for (int half = Simd::W / 2; half > 0; half /= 2)
+    for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+  return lanes[0];
 }
 
 // Rows of N candidates, and those that come after them: they are fetched meanwhile, as no prefetcher
@@ -52,12 +69,12 @@ struct GatheredRows {
   const float* const (*rows)[Score::planes];
   const float* const (*next)[Score::planes];
 
-  // Adds the terms of W features from k on, or of as many as `mask` has.
+  // Adds the terms of `count` features from k on, at most W.
   template <bool whole>
-  void add(int64_t k, __mmask16 mask, V (&sums)[N]) const {
+  void add(int64_t k, int64_t count, V (&sums)[N]) const {
     constexpr int P = Score::planes;
     const auto load = [&](const float* from) {
-      return whole ? Simd::load(from) : _mm512_maskz_loadu_ps(mask, from);
+      return whole ? Simd::load(from) : load_first(from, count);
     };
     V q[P];
     for (int p = 0; p < P; ++p) q[p] = load(query[p] + k);
@@ -66,10 +83,15 @@ struct GatheredRows {
       V c[P];
       for (int p = 0; p < P; ++p) {
         c[p] = load(rows[n][p] + k);
-        _mm_prefetch(next[n][p] + k, _MM_HINT_T0);
+        __builtin_prefetch(next[n][p] + k);
       }
-      const V sum = Score::add(sums[n], q, c);
-      sums[n] = whole ? sum : _mm512_mask_mov_ps(sums[n], mask, sum);
+      if (whole) {
+        sums[n] = Score::add(sums[n], q, c);
+      } else {  // lanes past the last feature have no term
+        alignas(64) float terms[Simd::W];
+        Simd::store(terms, Score::add(Simd::zero(), q, c));
+        sums[n] = Simd::add(sums[n], load_first(terms, count));
+      }
     }
   }
 
@@ -83,11 +105,11 @@ struct GatheredRows {
       V sums[N];
       for (V& sum : sums) sum = Simd::zero();
       int64_t k = from;
-      for (; k + W <= end; k += W) add<true>(k, 0xFFFF, sums);
-      if (k < end) add<false>(k, static_cast<__mmask16>((1u << (end - k)) - 1), sums);
+      for (; k + W <= end; k += W) add<true>(k, W, sums);
+      if (k < end) add<false>(k, end - k, sums);
       for (int n = 0; n < N; ++n) totals[n] = Simd::add(totals[n], sums[n]);
     }
-    for (int n = 0; n < N; ++n) out[n] = _mm512_reduce_add_ps(totals[n]);
+    for (int n = 0; n < N; ++n) out[n] = add_lanes(totals[n]);
   }
 };
 
@@ -163,7 +185,7 @@ inline void decide_near(const SweepJob& sweep, const GatherPlace& place, const T
   if (worker.band_size + kGatherLanes > worker.band_capacity) gathering.rescore_band(sweep, worker);
   for (int b = 0; b < kGatherVectors; ++b) {
     if (!chosen[b]) continue;
-    const V distance = Score::finish(_mm512_maskz_loadu_ps(chosen[b], near + b * Simd::W));
+    const V distance = Score::finish(Simd::load(near + b * Simd::W));
     const V tau = Simd::add(Simd::load(place.bias + b * Simd::W), minus_target);
     const V err = Simd::fma(rel, Simd::abs(tau), absolute);
     const uint32_t beats = Simd::less(distance, Simd::sub(tau, err)) &
@@ -184,7 +206,7 @@ template <class Score>
 inline void decide_left(const SweepJob& sweep, const GatherPlace& place, int64_t position,
                         const LaneMasks& left, Gathering& worker) {
   const int64_t* span = sweep.first_threshold + position;
-  alignas(64) float near[kGatherLanes];
+  alignas(64) float near[kGatherLanes] = {};
   if (!gather_lanes<Score>(sweep, place, position, left, worker, near)) return;
   for (int64_t i = span[0]; i < span[1]; ++i)
     decide_near<Score>(sweep, place, sweep.thresholds[i], left, near, worker);

@@ -149,7 +149,7 @@ inline void decide_totals(const HalfJob& job, const GatherPlace& place, int64_t 
     find(t, own, worker.wide->greater[t.slot]);
     for (int b = 0; b < kGatherVectors; ++b) all[b] |= own[b];
   }
-  alignas(64) float near[kHalfLanes];
+  alignas(64) float near[kHalfLanes] = {};
   if (!gather_lanes<typename Half::Wide>(*job.sweep, place, position, all, worker, near)) return;
   for (int64_t i = span[0]; i < span[1]; ++i) {
     const Threshold& t = job.sweep->thresholds[i];

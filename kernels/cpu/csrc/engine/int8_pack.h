@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "engine/pack.h"
+#include "engine/pause.h"
 #include "host/int8.h"
 
 namespace kgfast {
@@ -23,13 +24,6 @@ struct Int8Sums {
   alignas(64) float rounding[16], size[16];  // of squares of t - X and of t = x / s
   alignas(64) float low[16];                 // of squares of L
 };
-
-constexpr int64_t kLongestPause = 15;  // panels
-
-inline void pause_bytes(bool was_worth_it, BytesPause& pause) {
-  pause.length = was_worth_it ? 0 : std::min(2 * pause.length + 1, kLongestPause);
-  pause.left = pause.length;
-}
 
 inline __mmask16 first_lanes(int64_t count) {
   return static_cast<__mmask16>(count >= 16 ? 0xFFFF : (1u << count) - 1);

@@ -3,14 +3,16 @@
 #include "host/job.h"
 
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
-#include "simd/avx2.h"
+#include "simd/bytes_avx2.h"
 
+#include "engine/byte_rows.h"
 #include "engine/isa_table.h"
+#include "engine/linear_tier.h"
 
 namespace kgfast {
 
 const Isa* avx2_isa() {
-  static const Isa isa = make_isa("avx2");
+  static const Isa isa = make_isa("avx2", byte_tier(), linear_tier());
   return &isa;
 }
 

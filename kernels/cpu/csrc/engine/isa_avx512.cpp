@@ -3,14 +3,16 @@
 #include "host/job.h"
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
-#include "simd/avx512.h"
+#include "simd/bytes_avx512.h"
 
+#include "engine/byte_rows.h"
 #include "engine/isa_table.h"
+#include "engine/linear_tier.h"
 
 namespace kgfast {
 
 const Isa* avx512_isa() {
-  static const Isa isa = make_isa("avx512");
+  static const Isa isa = make_isa("avx512", byte_tier(), linear_tier());
   return &isa;
 }
 

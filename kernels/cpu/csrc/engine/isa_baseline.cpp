@@ -10,7 +10,7 @@
 namespace kgfast {
 
 const Isa* baseline_isa() {
-  static const Isa isa = make_isa("baseline");
+  static const Isa isa = make_isa("baseline", nullptr, nullptr);
   return &isa;
 }
 

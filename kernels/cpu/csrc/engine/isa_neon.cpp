@@ -2,14 +2,16 @@
 #include "host/job.h"
 
 #if defined(__aarch64__)
-#include "simd/neon.h"
+#include "simd/bytes_neon.h"
 
+#include "engine/byte_rows.h"
 #include "engine/isa_table.h"
+#include "engine/linear_tier.h"
 
 namespace kgfast {
 
 const Isa* neon_isa() {
-  static const Isa isa = make_isa("neon");
+  static const Isa isa = make_isa("neon", byte_tier(), linear_tier());
   return &isa;
 }
 

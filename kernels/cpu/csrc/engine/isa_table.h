@@ -147,9 +147,11 @@ inline const ListKernels* list_kernels() {
   return &kernels;
 }
 
-inline Isa make_isa(const char* name) {
+inline Isa make_isa(const char* name, const ByteTier* bytes, const LinearTier* linear) {
   Isa isa;
   isa.name = name;
+  isa.bytes = bytes;
+  isa.linear = linear;
   isa.sqrt_error = Simd::sqrt_error;
   isa.facts = [](ScoreId id) {
     return with_score(id, [](auto score) { return facts_of<decltype(score)>(); });

@@ -1,8 +1,9 @@
 // Rows as bytes for the linear tier, with what rounding left of them, as the score measures it.
 //
-// Cost model: two passes over a row, 14 instructions for 16 numbers (rotate: and a root for two);
-// columns of 16 rows are transposed as words of 4 bytes.
+// Cost model: two passes over a row, 14 instructions for a vector of numbers (rotate: and a root for
+// two); columns of as many rows are transposed as words of 4 bytes.
 #pragma once
+#include <algorithm>
 #include <cfloat>
 #include <limits>
 
@@ -15,40 +16,37 @@ namespace {
 constexpr float kLeastLinear = 0x1p-100f;  // of a row's largest number, for a scale that is normal
 constexpr float kMostLinear = 0x1p100f;    // rows beyond are left open: no product overflows
 
-inline __mmask16 linear_lanes(int64_t left) {
-  return static_cast<__mmask16>(left >= Simd::W ? 0xFFFF : (1u << left) - 1);
-}
-
 // Packs one row: planes `stride` bytes apart. False where it does not fit, or is not finite.
 template <class Score>
 inline bool pack_linear_row(const float* const* planes, int64_t features, int64_t stride,
                             uint8_t* out, float* scale, float* error) {
   constexpr int P = Score::planes, W = Simd::W;
+  const auto load = [&](int plane, int64_t k) {
+    const float* from = planes[plane] + k;
+    return k + W <= features ? Simd::load(from) : load_first(from, features - k);
+  };
   V most = Simd::set1(kLeastLinear);
   for (int64_t k = 0; k < features; k += W)
-    for (int p = 0; p < P; ++p) {
-      const V x = _mm512_maskz_loadu_ps(linear_lanes(features - k), planes[p] + k);
-      most = _mm512_range_ps(most, x, 0x0B);  // the larger magnitude
-    }
-  const float largest = _mm512_reduce_max_ps(most), unit = largest / kLinearMost;
+    for (int p = 0; p < P; ++p) most = Simd::max(Simd::abs(load(p, k)), most);  // no NaN
+  alignas(64) float lanes[W];
+  Simd::store(lanes, most);
+  const float largest = *std::max_element(lanes, lanes + W), unit = largest / kLinearByte;
   const V inverse = Simd::set1(1.0f / unit), zeros[P] = {};
-  const __m128i offset = _mm_set1_epi8(-128);
   V sum = Simd::zero();
   for (int64_t k = 0; k < features; k += W) {
     V rest[P];
     for (int p = 0; p < P; ++p) {
-      const V x = _mm512_maskz_loadu_ps(linear_lanes(features - k), planes[p] + k);
-      const V scaled = Simd::mul(x, inverse);
-      const __m512i whole = _mm512_cvtps_epi32(scaled);
-      rest[p] = Simd::sub(scaled, _mm512_cvtepi32_ps(whole));
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(out + p * stride + k),
-                       _mm_xor_si128(_mm512_cvtepi32_epi8(whole), offset));
+      const V scaled = Simd::mul(load(p, k), inverse);
+      const Bytes::I whole = Bytes::round(scaled);
+      rest[p] = Simd::sub(scaled, Bytes::to_floats(whole));
+      Bytes::store_bytes(out + p * stride + k, whole);
     }
     sum = Score::add(sum, rest, zeros);
   }
-  const float moved = _mm512_reduce_add_ps(sum), count = static_cast<float>(features);
-  *scale = unit / kLinearMost;
-  *error = unit * (moved * (1.0f + 0x1p-12f + (count + 16.0f) * 0x1p-22f) + count * 0x1p-12f) *
+  constexpr float root = static_cast<float>(4.0 * Simd::sqrt_error);
+  const float moved = add_lanes(sum), count = static_cast<float>(features);
+  *scale = unit / Bytes::most;
+  *error = unit * (moved * (1.0f + root + (count + 16.0f) * 0x1p-22f) + count * 0x1p-12f) *
            (1.0f + 0x1p-20f);
   return largest <= kMostLinear && moved <= FLT_MAX;
 }

@@ -1,9 +1,9 @@
 // The linear tier: a panel of bytes against tiles of 4 queries. What a product leaves open is
 // gathered, or left to another sweep.
 //
-// Cost model: for 4 numbers of a row 4 queries x 4 vectors of 16 candidates, one instruction each,
-// and 8 loads: a twentieth of the float32 sweep's rotate. A conversion, a fused operation and a
-// comparison for 16 pairs follow.
+// Cost model: for 4 numbers of a row 4 queries x 4 vectors of 16 candidates (AVX2: 2 of 8), one
+// instruction each (without VNNI three), and 8 loads: a twentieth of the float32 sweep's rotate, or
+// a sixth. A conversion, a fused operation and a comparison for a vector of pairs follow.
 #pragma once
 #include <cstring>
 
@@ -12,7 +12,8 @@
 namespace kgfast {
 namespace {
 
-constexpr int kLinearVectors = 4;  // of 16 candidates that are summed together
+// Vectors of candidates that are summed together, in as many registers as there are.
+constexpr int kLinearVectors = Simd::W == 8 ? 2 : 4;
 using LinearSums = int32_t[kLinearQueries][kLinearLanes];
 
 // <a, X + 128> of a tile. Not inlined: its sums are all the registers there are.
@@ -21,36 +22,37 @@ __attribute__((noinline)) void add_linear(const LinearJob& job, int64_t tile,
   const int8_t* queries = job.queries + tile * kLinearQueries * job.numbers;
   for (int first = 0; first < kLinearLanes; first += kLinearVectors * Simd::W) {
     const uint8_t* panel = bytes + first * kLinearGroup;
-    __m512i sums[kLinearQueries][kLinearVectors] = {};
+    Bytes::I sums[kLinearQueries][kLinearVectors];
+#pragma GCC unroll 4
+    for (int a = 0; a < kLinearQueries; ++a)
+#pragma GCC unroll 4
+      for (int b = 0; b < kLinearVectors; ++b) sums[a][b] = Bytes::zero();
     for (int64_t n = 0; n < job.numbers; n += kLinearGroup) {
-      __m512i c[kLinearVectors];
+      Bytes::B c[kLinearVectors];
 #pragma GCC unroll 4
       for (int b = 0; b < kLinearVectors; ++b)
-        c[b] = _mm512_load_si512(panel + n * kLinearLanes + b * 64);
+        c[b] = Bytes::load(panel + n * kLinearLanes + b * Bytes::W);
 #pragma GCC unroll 4
       for (int a = 0; a < kLinearQueries; ++a) {
-        int32_t word;
-        std::memcpy(&word, queries + a * job.numbers + n, sizeof word);
-        const __m512i q = _mm512_set1_epi32(word);
+        const Bytes::B q = Bytes::set_word(queries + a * job.numbers + n);
 #pragma GCC unroll 4
         for (int b = 0; b < kLinearVectors; ++b)
-          sums[a][b] = _mm512_dpbusd_epi32(sums[a][b], c[b], q);
+          sums[a][b] = Bytes::add_products(sums[a][b], c[b], q);
       }
     }
 #pragma GCC unroll 4
     for (int a = 0; a < kLinearQueries; ++a)
 #pragma GCC unroll 4
       for (int b = 0; b < kLinearVectors; ++b)
-        _mm512_store_si512(out[a] + first + b * Simd::W, sums[a][b]);
+        Bytes::store_ints(out[a] + first + b * Simd::W, sums[a][b]);
   }
 }
 
-// s <a, X> + error of 16 candidates, of one query.
+// s <a, X> + error of a vector of candidates, of one query.
 inline V linear_value(const LinearJob& job, int64_t query, const int32_t* sums, int lane,
                       const LinearWorker& worker) {
-  const __m512i sum = _mm512_add_epi32(_mm512_load_si512(sums + lane),
-                                       _mm512_set1_epi32(job.offsets[query]));
-  return Simd::fma(_mm512_cvtepi32_ps(sum), Simd::load(worker.scales + lane),
+  const Bytes::I sum = Bytes::add(Bytes::load_ints(sums + lane), Bytes::set1(job.offsets[query]));
+  return Simd::fma(Bytes::to_floats(sum), Simd::load(worker.scales + lane),
                    Simd::load(worker.errors + lane));
 }
 

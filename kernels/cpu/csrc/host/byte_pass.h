@@ -15,16 +15,18 @@ constexpr int64_t kRowsOfAnswer = 200;
 class BytePass {
  public:
   BytePass(const Execution& execution, const SweepJob& job, int64_t k)
-      : tier_(execution.may_use(Tier::int8) ? byte_tier() : nullptr),
+      : tier_(execution.may_use(Tier::bytes) ? execution.isa.bytes : nullptr),
         most_(job.num_candidates / (kRowsOfAnswer * k)) {
     const bool is_whole = job.packed.bytes && job.num_features == job.packed.features;
-    if (!is_whole || job.facts.lanes != kByteCandidates) tier_ = nullptr;
+    if (!is_whole || kByteCandidates % job.facts.lanes) tier_ = nullptr;
     if (execution.may_use(Tier::forced)) most_ = kByteQueries;
+    // With more, other sums of bytes take about as long as float32 ones of panels.
+    most_ = std::min(most_, job.facts.terms == Terms::magnitudes ? kByteQueries : kByteQueries / 4);
   }
 
   // Whether they serve a pass of so many queries: more are faster by float32, whose panels they
   // share.
-  bool serves(int64_t queries) const { return tier_ && queries <= std::min(most_, kByteQueries); }
+  bool serves(int64_t queries) const { return tier_ && queries <= most_; }
   const ByteTier& tier() const { return *tier_; }
   const ByteJob& job() const { return job_; }
 
@@ -40,7 +42,7 @@ class BytePass {
   }
 
  private:
-  // The bytes of a query; an upper bound of what is left of it, and of 2^-19 scale a feature.
+  // Writes the bytes of a query; returns an upper bound of what is left of it.
   static float pack_query(const SweepJob& job, int64_t query, uint8_t* out) {
     const int64_t features = job.num_features, padded = byte_padded(features);
     const double scale = job.packed.scale;
@@ -59,8 +61,7 @@ class BytePass {
     for (const double square : squares)
       sum += job.facts.terms == Terms::squares ? square : std::sqrt(square);
     const double length = job.facts.terms == Terms::squares ? std::sqrt(sum) : sum;
-    const double roots = static_cast<double>(features) * scale * 0x1p-19;
-    return round_up((length + roots) * (1.0 + 1e-6) + 0x1p-120);
+    return round_up(length * (1.0 + 1e-6) + 0x1p-120);
   }
 
   const ByteTier* tier_;

@@ -17,7 +17,7 @@ namespace kgfast {
 
 constexpr int64_t kByteCandidates = 64, kByteColumn = 8;  // of a panel, and of a part of it
 constexpr int64_t kByteRun = 8;                           // numbers of a candidate side by side
-constexpr int64_t kByteQueries = 4;                       // that a pass has, at most
+constexpr int64_t kByteQueries = 16;                      // that a pass has, at most
 constexpr int64_t kByteMostFeatures = 4096;               // no sum overflows
 constexpr int kByteMost = 127;                            // the largest |X|
 
@@ -26,6 +26,8 @@ namespace {
 inline int64_t byte_padded(int64_t features) {
   return (features + kByteRun - 1) / kByteRun * kByteRun;
 }
+// Of a row that is packed, whose last vector of numbers is whole.
+inline int64_t byte_scratch(int64_t features) { return byte_padded(features) + kByteRun; }
 inline int64_t byte_panel_bytes(int64_t features, int planes) {
   return kByteCandidates *
          (planes * byte_padded(features) + static_cast<int64_t>(sizeof(float)));
@@ -36,7 +38,7 @@ inline int64_t byte_panel_bytes(int64_t features, int planes) {
 struct ByteJob {
   const SweepJob* sweep;
   const uint8_t* queries;  // [Q][P][K]: X + 128
-  const float* moved;      // [Q]: upper bounds of |r|, and of what sums of bytes lose
+  const float* moved;      // [Q]: upper bounds of |r|
   const float* base;       // [Q]: of numbers that are compared
 };
 
@@ -46,11 +48,8 @@ struct ByteTier {
   void (*pack_panel)(const SweepJob&, int64_t panel, float scale, float* scratch, char* out);
   // Keeps the candidates of a packed panel that may be among the best k, of up to kByteQueries.
   void (*keep_panel)(const ByteJob&, const TopkJob&, int64_t panel, TopkWorker&);
-  // Distances of a packed panel and the bound on their errors, [Q][64] each: for tests.
+  // Distances of a packed panel and by how much they may be too large, [Q][64] each: for tests.
   void (*panel_values)(const ByteJob&, int64_t panel, float* values, float* bounds);
 };
-
-// nullptr where this build lacks it. It goes with the int8 tier.
-const ByteTier* byte_tier();
 
 }  // namespace kgfast

@@ -13,14 +13,14 @@ int64_t byte_table_bytes(int64_t rows, int64_t features, int planes) {
 
 SweepStatus pack_byte_table(const Execution& execution, const Operands& operands, int64_t features,
                             float scale, char* out) {
-  const ByteTier* tier = execution.may_use(Tier::int8) ? byte_tier() : nullptr;
+  const ByteTier* tier = execution.may_use(Tier::bytes) ? execution.isa.bytes : nullptr;
   if (!tier || features > kByteMostFeatures)
     throw std::invalid_argument("no bytes of these rows are made here");
   SweepJob job = begin_sweep(execution.isa, operands);
   job.num_features = features;
   const int planes = job.facts.planes;
   const int64_t panels = divide_up(job.num_candidates, kByteCandidates);
-  const int64_t row = planes * byte_padded(features);
+  const int64_t row = planes * byte_scratch(features);
   const int threads = threads_for(panels, execution.threads);
   Buffer<float> scratch(threads * row);
   SweepStatus status;

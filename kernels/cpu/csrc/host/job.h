@@ -155,6 +155,8 @@ struct LossKernels;      // losses.h
 struct AdagradKernels;   // adagrad.h
 struct TopkKernels;      // topk.h
 struct ListKernels;      // listed.h
+struct ByteTier;         // byte_rows.h
+struct LinearTier;       // linear.h
 
 // One instruction set's kernels. `lanes` candidates make a panel, `tile_queries` queries a tile.
 struct Isa {
@@ -183,6 +185,8 @@ struct Isa {
   const AdagradKernels* adagrad;
   const TopkKernels* topk;
   const ListKernels* lists;
+  const ByteTier* bytes;     // nullptr where it lacks it
+  const LinearTier* linear;  // likewise
 };
 
 constexpr int64_t kPairBlock = 8;     // pairs that canonical scoring interleaves

@@ -1,7 +1,7 @@
 // The linear tier of distances: a product of bytes that proves candidates to be past the targets.
 //
 // With vectors u_k of a query that are no longer than 1, sum_k |q_k - c_k| >= <U, q> - <U, c>. Here
-// U = a / 127, whole numbers; c = s (X + r), whole numbers and what rounding left, which is
+// U = a / m, whole numbers, m the tier's `most`; c = s (X + r), whole numbers and what rounding left, which is
 // measured. So the product <a, X> is one of bytes, exactly; docs/exactness.md has the bound.
 //
 // Layout of a panel (128 candidates, K numbers: planes one after the other, each of whole
@@ -19,7 +19,7 @@ constexpr int kLinearLanes = kGatherLanes;
 constexpr int kLinearQueries = 4;     // of a tile, as the other sweeps' of distances
 constexpr int64_t kLinearGroup = 4;   // numbers that one instruction adds up
 constexpr int64_t kLinearRun = 16;    // numbers that are packed at a time
-constexpr int kLinearMost = 127;      // the largest |a_k|, which is |u_k| = 1
+constexpr int kLinearByte = 127;      // the largest |X|
 
 constexpr int64_t linear_features(int64_t features) {
   return (features + kLinearRun - 1) / kLinearRun * kLinearRun;
@@ -47,7 +47,7 @@ struct LinearJob {
 struct LinearWorker : Gathering {
   uint8_t* bytes;         // of the present panel, and room for whole transposes
   uint8_t* row_bytes;     // [16][numbers]
-  float *scales, *errors;  // [kLinearLanes]: s / 127; what is added to a product, infinite where
+  float *scales, *errors;  // [kLinearLanes]: s / m; what is added to a product, infinite where
                            // numbers did not fit
   uint8_t* done;          // [tiles]: whether all pairs of the panel are decided
   int64_t* could;         // [tiles]: panels of the sample of which that holds
@@ -61,6 +61,7 @@ struct LinearCosts {
 };
 
 struct LinearTier {
+  int most;  // the largest |a_k|, which is |u_k| = 1
   // Costs of a score; no term where the tier does not serve it.
   LinearCosts (*costs)(ScoreId);
   // Packs a panel; the wide worker's first bad rows are noted.

@@ -5,6 +5,8 @@
 // depends on threads, and no integer on any of it.
 #include "host/linear_pass.h"
 
+#include "host/machine.h"
+
 #include <algorithm>
 #include <cmath>
 
@@ -27,14 +29,14 @@ int64_t linear_numbers(const SweepJob& job) {
 // The length of a vector.
 float length(float x, float y) { return std::sqrt(x * x + y * y); }
 
-// The whole numbers a of a feature, of which 127 is the length of a vector that is not too long.
-void direction(float x, float y, int* a) {
-  const float size = length(x, y), most = y == 0.0f ? kLinearMost : kLinearMost - 0.4f;
+// The whole numbers a of a feature, of which `whole` is the length of a vector that is not too long.
+void direction(float x, float y, int whole, int* a) {
+  const float size = length(x, y), most = y == 0.0f ? whole : whole - 0.4f;
   a[0] = a[1] = 0;
   if (!(size > 0.0f && size < INFINITY)) return;
   a[0] = static_cast<int>(std::lrint(std::clamp(x / size, -1.0f, 1.0f) * most));
   a[1] = static_cast<int>(std::lrint(std::clamp(y / size, -1.0f, 1.0f) * most));
-  while (a[0] * a[0] + a[1] * a[1] > kLinearMost * kLinearMost) {
+  while (a[0] * a[0] + a[1] * a[1] > whole * whole) {
     int& longer = std::abs(a[0]) > std::abs(a[1]) ? a[0] : a[1];
     longer += longer < 0 ? 1 : -1;
   }
@@ -65,7 +67,7 @@ struct LinearMemory {
 };
 
 bool LinearPass::can_serve(const Execution& execution, const SweepJob& job) {
-  const LinearTier* tier = execution.may_use(Tier::linear) ? avx512vnni_tier() : nullptr;
+  const LinearTier* tier = execution.may_use(Tier::linear) ? find_linear_tier(execution.isa) : nullptr;
   const bool is_wide = job.rows.view.dtype == DType::f64 || job.query.dtype == DType::f64;
   const int64_t panels = divide_up(job.num_candidates, kLinearLanes);
   return tier && tier->costs(job.score).term > 0.0 && job.num_crops == 1 && !is_wide &&
@@ -74,7 +76,7 @@ bool LinearPass::can_serve(const Execution& execution, const SweepJob& job) {
 }
 
 LinearPass::LinearPass(const Execution& execution, const SweepJob& job, const PassPlan& plan)
-    : tier_(*avx512vnni_tier()), costs_(tier_.costs(job.score)),
+    : tier_(*find_linear_tier(execution.isa)), costs_(tier_.costs(job.score)),
       is_forced_(execution.may_use(Tier::forced)), planes_(job.facts.planes),
       panels_(divide_up(job.num_candidates, kLinearLanes)), samples_(sample_panels(panels_)) {
   find_mean(job);
@@ -228,7 +230,7 @@ void LinearPass::pack_query(const SweepJob& job, int64_t position, double reach)
     for (int p = 0; p < planes_; ++p) load_doubles(job.query, query, p, k, width, exact[p]);
     for (int64_t i = 0; i < width; ++i) {
       int a[2];
-      direction(run[0][i], run[1][i], a);
+      direction(run[0][i], run[1][i], tier_.most, a);
       for (int p = 0; p < planes_; ++p) {
         to[p * plane + k + i] = static_cast<int8_t>(a[p]);
         sum += a[p];
@@ -238,7 +240,7 @@ void LinearPass::pack_query(const SweepJob& job, int64_t position, double reach)
       }
     }
   }
-  start = (start - size * 0x1p-36) / kLinearMost;  // the roundings of these sums
+  start = (start - size * 0x1p-36) / tier_.most;  // the roundings of these sums
   starts_.resize(std::max<size_t>(starts_.size(), position + 1));
   starts_[position] = fits ? start : -INFINITY;
   offsets_[position] = static_cast<int32_t>(-128 * sum);

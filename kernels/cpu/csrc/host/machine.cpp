@@ -93,9 +93,14 @@ const Isa* find_isa(const char* name) {
 const std::vector<TierEngine>& tier_engines() {
   static const X86 has = probe_x86();
   static const std::vector<TierEngine> engines = {  // their panels are those of the instruction set
-      {Tier::linear, "avx512", "AVX512-VNNI", has.avx512vnni, avx512vnni_tier() != nullptr},
+      {Tier::linear, "avx512", "AVX-512", has.avx512, avx512_isa() != nullptr},
+      {Tier::linear, "avx2", "AVX2", has.avx2, avx2_isa() != nullptr},
+      {Tier::linear, "neon", "NEON", neon_isa() != nullptr, neon_isa() != nullptr},
       {Tier::fp16, "avx512", "AVX512-FP16", has.avx512fp16, avx512fp16_tier() != nullptr},
       {Tier::int8, "avx512", "AMX", has.amx && may_use_tiles(), amx_tier() != nullptr},
+      {Tier::bytes, "avx512", "AVX-512", has.avx512, avx512_isa() != nullptr},
+      {Tier::bytes, "avx2", "AVX2", has.avx2, avx2_isa() != nullptr},
+      {Tier::bytes, "neon", "NEON", neon_isa() != nullptr, neon_isa() != nullptr},
   };
   return engines;
 }
@@ -106,6 +111,14 @@ unsigned find_tiers(const Isa& isa) {
     if (engine.has && engine.is_built && !std::strcmp(isa.name, engine.isa))
       tiers |= static_cast<unsigned>(engine.tier);
   return tiers;
+}
+
+const LinearTier* find_linear_tier(const Isa& isa) {
+#if defined(__x86_64__)
+  static const X86 has = probe_x86();
+  if (&isa == avx512_isa() && has.avx512vnni && avx512vnni_tier()) return avx512vnni_tier();
+#endif
+  return isa.linear;
 }
 
 const Bf16Kernels* find_bf16_kernels() {

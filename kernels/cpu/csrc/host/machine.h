@@ -25,6 +25,9 @@ const std::vector<TierEngine>& tier_engines();
 // The tiers that this build and machine have beside an instruction set: a mask.
 unsigned find_tiers(const Isa& isa);
 
+// The linear tier beside an instruction set; nullptr where this build or machine lacks it.
+const LinearTier* find_linear_tier(const Isa& isa);
+
 // Whether there are losses beside an instruction set whose products are of bf16 numbers.
 bool has_bf16_losses(const Isa& isa);
 

@@ -7,7 +7,7 @@ namespace kgfast {
 
 // Bits of a mask, in the order of TIERS in kernels/cpu/tiers.py.
 // `forced` makes them serve whatever that costs: for tests.
-enum class Tier : unsigned { fp16 = 1, bf16 = 2, int8 = 4, linear = 8, forced = 256 };
+enum class Tier : unsigned { fp16 = 1, bf16 = 2, int8 = 4, linear = 8, bytes = 16, forced = 256 };
 
 // What became of pairs.
 struct TierPairs {

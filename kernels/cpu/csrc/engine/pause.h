@@ -1,0 +1,18 @@
+// When bytes are read before wider numbers, again, after a panel of which they left much open.
+#pragma once
+#include <algorithm>
+
+#include "host/tiers.h"
+
+namespace kgfast {
+namespace {
+
+constexpr int64_t kLongestPause = 15;  // panels
+
+inline void pause_bytes(bool was_worth_it, BytesPause& pause) {
+  pause.length = was_worth_it ? 0 : std::min(2 * pause.length + 1, kLongestPause);
+  pause.left = pause.length;
+}
+
+}  // namespace
+}  // namespace kgfast

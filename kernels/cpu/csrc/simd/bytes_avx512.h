@@ -1,0 +1,102 @@
+// Bytes of AVX-512 (BW), beside simd/avx512.h: 64 of them. With AVX512-VNNI four products and a sum
+// are one instruction, vpdpbusd; without it they are three, as on AVX2.
+#pragma once
+#include "simd/avx512.h"
+
+namespace kgfast {
+namespace {
+
+struct Bytes {
+  using B = __m512i;  // bytes
+  using I = __m512i;  // as many int32 as floats are in a vector
+  static constexpr int W = 64;
+#if defined(__AVX512VNNI__)
+  static constexpr int most = 127;  // the largest magnitude of signed bytes whose products are exact
+#else
+  static constexpr int most = 64;  // 2 * 255 * 64 < 2^15
+#endif
+
+  static B load(const void* p) { return _mm512_loadu_si512(p); }
+  static B set_run(const void* p) {  // 8 bytes, again and again
+    int64_t run;
+    __builtin_memcpy(&run, p, sizeof run);
+    return _mm512_set1_epi64(run);
+  }
+  static B set_word(const void* p) {  // 4 bytes, again and again
+    int32_t word;
+    __builtin_memcpy(&word, p, sizeof word);
+    return _mm512_set1_epi32(word);
+  }
+  // Unsigned bytes.
+  static B max(B a, B b) { return _mm512_max_epu8(a, b); }
+  static B min(B a, B b) { return _mm512_min_epu8(a, b); }
+  static B distance(B a, B b) {
+    return _mm512_or_si512(_mm512_subs_epu8(a, b), _mm512_subs_epu8(b, a));
+  }
+
+  static I zero() { return _mm512_setzero_si512(); }
+  static I set1(int32_t x) { return _mm512_set1_epi32(x); }
+  static I load_ints(const int32_t* p) { return _mm512_loadu_si512(p); }
+  static void store_ints(int32_t* p, I x) { _mm512_storeu_si512(p, x); }
+  static I add(I a, I b) { return _mm512_add_epi32(a, b); }
+  static I round(__m512 x) { return _mm512_cvtps_epi32(x); }  // to nearest
+  static __m512 to_floats(I x) { return _mm512_cvtepi32_ps(x); }
+  // Adds products of four unsigned and four signed bytes, of at most `most`, to each integer.
+  static I add_products(I sum, B a, B b) {
+#if defined(__AVX512VNNI__)
+    return _mm512_dpbusd_epi32(sum, a, b);
+#else
+    const I pairs = _mm512_maddubs_epi16(a, b);
+    return _mm512_add_epi32(sum, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
+#endif
+  }
+  // Adds squares of four unsigned bytes to each integer.
+  static I add_squares(I sum, B a) {
+    const I even = _mm512_and_si512(a, _mm512_set1_epi16(255)), odd = _mm512_srli_epi16(a, 8);
+    sum = _mm512_add_epi32(sum, _mm512_madd_epi16(even, even));
+    return _mm512_add_epi32(sum, _mm512_madd_epi16(odd, odd));
+  }
+  // Adds |a - b| of eight unsigned bytes to two integers, in some way.
+  static I add_distances(I sum, B a, B b) {
+    return _mm512_add_epi32(sum, _mm512_sad_epu8(a, b));
+  }
+  // Adds max(a x + b y, c x + d y) of unsigned bytes, which is below 2^15: four terms of each
+  // first eight of sixteen bytes to `low`, of the second eight to `high`.
+  template <int a, int b, int c, int d>
+  static void add_larger(I& low, I& high, B x, B y) {
+    const I first = _mm512_set1_epi16(a | b << 8), second = _mm512_set1_epi16(c | d << 8);
+    const auto larger = [&](B pairs) {
+      return _mm512_max_epi16(_mm512_maddubs_epi16(pairs, first),
+                           _mm512_maddubs_epi16(pairs, second));
+    };
+    low = add_words(low, larger(_mm512_unpacklo_epi8(x, y)));
+    high = add_words(high, larger(_mm512_unpackhi_epi8(x, y)));
+  }
+  // Sums of that as of add_distances: each eight bytes have two integers.
+  static I fold(I low, I high) {
+    const I sums = _mm512_add_epi32(_mm512_unpacklo_epi32(low, high), _mm512_unpackhi_epi32(low, high));
+    return _mm512_shuffle_epi32(sums, _MM_PERM_DBCA);
+  }
+  // Stores the sum of each two integers.
+  static void store_pairs(int32_t* p, I x) {
+    const I sums = _mm512_add_epi32(x, _mm512_srli_epi64(x, 32));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi64_epi32(sums));
+  }
+  // Stores each integer + 128, which lies in -128 .. 127, as a byte.
+  static void store_bytes(uint8_t* p, I x) {
+    const __m128i bytes = _mm_xor_si128(_mm512_cvtepi32_epi8(x), _mm_set1_epi8(-128));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
+  }
+
+ private:
+  static I add_words(I sum, I words) {
+#if defined(__AVX512VNNI__)
+    return _mm512_dpwssd_epi32(sum, words, _mm512_set1_epi16(1));
+#else
+    return _mm512_add_epi32(sum, _mm512_madd_epi16(words, _mm512_set1_epi16(1)));
+#endif
+  }
+};
+
+}  // namespace
+}  // namespace kgfast

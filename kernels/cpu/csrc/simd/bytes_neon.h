@@ -1,0 +1,101 @@
+// Bytes of NEON, beside simd/neon.h: 16 of them. Cores without the dot products of ARMv8.2 widen to
+// 16 bits, in six instructions for what those do in one; a compiler that may use them says so.
+#pragma once
+#include "simd/neon.h"
+
+namespace kgfast {
+namespace {
+
+struct Bytes {
+  using B = uint8x16_t;  // bytes
+  using I = int32x4_t;   // as many int32 as floats are in a vector
+  static constexpr int W = 16;
+  static constexpr int most = 127;  // the largest magnitude of signed bytes whose products are exact
+
+  static B load(const void* p) { return vld1q_u8(static_cast<const uint8_t*>(p)); }
+  static B set_run(const void* p) {  // 8 bytes, again and again
+    const uint8x8_t run = vld1_u8(static_cast<const uint8_t*>(p));
+    return vcombine_u8(run, run);
+  }
+  static B set_word(const void* p) {  // 4 bytes, again and again
+    uint32_t word;
+    __builtin_memcpy(&word, p, sizeof word);
+    return vreinterpretq_u8_u32(vdupq_n_u32(word));
+  }
+  // Unsigned bytes.
+  static B max(B a, B b) { return vmaxq_u8(a, b); }
+  static B min(B a, B b) { return vminq_u8(a, b); }
+  static B distance(B a, B b) { return vabdq_u8(a, b); }
+
+  static I zero() { return vdupq_n_s32(0); }
+  static I set1(int32_t x) { return vdupq_n_s32(x); }
+  static I load_ints(const int32_t* p) { return vld1q_s32(p); }
+  static void store_ints(int32_t* p, I x) { vst1q_s32(p, x); }
+  static I add(I a, I b) { return vaddq_s32(a, b); }
+  static I round(float32x4_t x) { return vcvtnq_s32_f32(x); }  // to nearest
+  static float32x4_t to_floats(I x) { return vcvtq_f32_s32(x); }
+  // Adds products of four unsigned and four signed bytes, of at most `most`, to each integer.
+  static I add_products(I sum, B a, B b) {
+    const int8x16_t s = vreinterpretq_s8_u8(b);
+#if defined(__ARM_FEATURE_DOTPROD)  // 128 is taken off one side, and its products are added again
+    const int8x16_t u = vreinterpretq_s8_u8(veorq_u8(a, vdupq_n_u8(128)));
+    const int8x16_t half = vdupq_n_s8(64);
+    sum = vdotq_s32(sum, u, s);
+    return vdotq_s32(vdotq_s32(sum, half, s), half, s);
+#else
+    const int16x8_t low = products(vget_low_u8(a), vget_low_s8(s));
+    const int16x8_t high = products(vget_high_u8(a), vget_high_s8(s));
+    return vaddq_s32(sum, vpaddq_s32(vpaddlq_s16(low), vpaddlq_s16(high)));
+#endif
+  }
+  // Adds squares of four unsigned bytes to each integer.
+  static I add_squares(I sum, B a) {
+#if defined(__ARM_FEATURE_DOTPROD)
+    return vreinterpretq_s32_u32(vdotq_u32(vreinterpretq_u32_s32(sum), a, a));
+#else
+    const uint16x8_t low = vmull_u8(vget_low_u8(a), vget_low_u8(a));
+    const uint16x8_t high = vmull_u8(vget_high_u8(a), vget_high_u8(a));
+    const uint32x4_t squares = vpaddq_u32(vpaddlq_u16(low), vpaddlq_u16(high));
+    return vaddq_s32(sum, vreinterpretq_s32_u32(squares));
+#endif
+  }
+  // Adds |a - b| of eight unsigned bytes to two integers, in some way.
+  static I add_distances(I sum, B a, B b) {
+    const uint16x8_t pairs = vpaddlq_u8(vabdq_u8(a, b));
+    return vreinterpretq_s32_u32(vpadalq_u16(vreinterpretq_u32_s32(sum), pairs));
+  }
+  // Adds max(a x + b y, c x + d y) of unsigned bytes, which is below 2^15: of the first eight bytes
+  // to `low`, of the second eight to `high`.
+  template <int a, int b, int c, int d>
+  static void add_larger(I& low, I& high, B x, B y) {
+    const auto larger = [](uint8x8_t u, uint8x8_t v) {
+      const uint16x8_t first = vmlal_u8(vmull_u8(u, vdup_n_u8(a)), v, vdup_n_u8(b));
+      return vmaxq_u16(first, vmlal_u8(vmull_u8(u, vdup_n_u8(c)), v, vdup_n_u8(d)));
+    };
+    low = add_words(low, larger(vget_low_u8(x), vget_low_u8(y)));
+    high = add_words(high, larger(vget_high_u8(x), vget_high_u8(y)));
+  }
+  // Sums of that as of add_distances: each eight bytes have two integers.
+  static I fold(I low, I high) { return vpaddq_s32(low, high); }
+  // Stores the sum of each two integers.
+  static void store_pairs(int32_t* p, I x) { vst1_s32(p, vget_low_s32(vpaddq_s32(x, x))); }
+  // Stores each integer + 128, which lies in -128 .. 127, as a byte.
+  static void store_bytes(uint8_t* p, I x) {
+    const int16x4_t words = vmovn_s32(x);
+    const int8x8_t bytes = vmovn_s16(vcombine_s16(words, words));
+    const uint8x8_t shifted = veor_u8(vreinterpret_u8_s8(bytes), vdup_n_u8(128));
+    const uint32_t four = vget_lane_u32(vreinterpret_u32_u8(shifted), 0);
+    __builtin_memcpy(p, &four, sizeof four);
+  }
+
+ private:
+  static I add_words(I sum, uint16x8_t words) {
+    return vreinterpretq_s32_u32(vpadalq_u16(vreinterpretq_u32_s32(sum), words));
+  }
+  static int16x8_t products(uint8x8_t a, int8x8_t b) {  // 255 * 127 < 2^15
+    return vmulq_s16(vreinterpretq_s16_u16(vmovl_u8(a)), vmovl_s8(b));
+  }
+};
+
+}  // namespace
+}  // namespace kgfast

@@ -1,0 +1,98 @@
+"""Calls of topk() with an index and few queries, which a service makes one after the other.
+
+Cost model: the index holds what a table and its panels are for the kernel. A call asks whether the
+table is the tensor that was packed, unwritten since, checks its ids as Python's integers, makes its
+queries and calls the operator. Everything else that topk() can be asked takes the longer way, which
+also names what is wrong with an argument.
+"""
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from kgfast.eval.index import Index
+from kgfast.eval.predictions import Predictions
+from kgfast.kernels.checks import Checks, NonFiniteError
+from kgfast.kernels.ieee import ieee_arithmetic
+from kgfast.kernels.operands import Operands
+from kgfast.models.base import Model, Side
+from kgfast.ops import run
+
+_MOST = 16  # queries
+
+
+def few_answers(
+    index: Any, model: Any, heads: Any, tails: Any, relations: Any, k: Any
+) -> Predictions | None:
+    """Return the best answers to few queries of ids; None where another way has to find them."""
+    kind: Any = type(model)
+    if not (isinstance(index, Index) and _is_plain(kind) and not model._modules):
+        return None
+    entity, relation = model._parameters.get("entity"), model._parameters.get("relation")
+    given, side = (heads, "tail") if tails is None else (tails, "head")
+    if (heads is None) == (tails is None) or not _OVERRIDES.isdisjoint(model.__dict__):
+        return None
+    if not (_is_held(entity) and _is_held(relation)):
+        return None
+    first, second = _ids(given, entity.shape[0]), _ids(relations, relation.shape[0])
+    candidates = index.prepared(entity, model.score)
+    is_count = type(k) is int and 1 <= k <= entity.shape[0]
+    if first is None or second is None or candidates is None or not is_count:
+        return None
+    count = max(len(first), len(second))
+    if len(first) not in (1, count) or len(second) not in (1, count):
+        return None
+    anchors = _as_tensor(first if len(first) == count else first * count)
+    others = _as_tensor(second if len(second) == count else second * count)
+    with torch.no_grad(), ieee_arithmetic(2 * entity.numel()):
+        queries = model.queries(anchors, others, side)
+        checks = Checks(deferred=False)
+        try:
+            scores, ids = run.topk(Operands(queries, candidates), k, None, checks)
+        except NonFiniteError:
+            return None
+    return Predictions(scores, ids, anchors, others, _SIDES[side])
+
+
+_SIDES: dict[str, Side] = {"head": "head", "tail": "tail"}
+_OVERRIDES = frozenset(("queries", "_queries", "candidates"))  # of an object
+
+
+@lru_cache
+def _is_plain(kind: type) -> bool:
+    """Return whether queries and candidates are made of two tables alone, as kgfast makes them."""
+    return (
+        issubclass(kind, Model)
+        and kind.__module__.startswith("kgfast.models.")
+        and kind.queries is Model.queries
+        and kind.candidates is Model.candidates
+        and kind.num_entities is Model.num_entities
+        and kind.num_relations is Model.num_relations
+        and not hasattr(kind, "query_chunk")
+        and not hasattr(kind, "parallel_queries")
+    )
+
+
+def _is_held(table: Any) -> bool:
+    """Return whether a table is a parameter of float32 on the CPU."""
+    is_plain = type(table) is nn.Parameter and table.dtype == torch.float32
+    return is_plain and table.device.type == "cpu"
+
+
+def _ids(given: Any, count: int) -> list[int] | None:
+    """Return few ids below ``count``; None where they are something else."""
+    if type(given) is Tensor:
+        is_few = given.dtype == torch.int64 and given.ndim < 2 and 0 < given.numel() <= _MOST
+        if not (is_few and given.device.type == "cpu"):
+            return None
+        given = given.tolist()
+    ids = given if type(given) is list else [given]
+    if not 0 < len(ids) <= _MOST or any(type(it) is not int for it in ids):
+        return None
+    return ids if min(ids) >= 0 and max(ids) < count else None
+
+
+def _as_tensor(ids: list[int]) -> Tensor:
+    return torch.tensor(ids, dtype=torch.int64, device="cpu")
