@@ -26,7 +26,7 @@ def has_the_tier(isa):
 
 
 def sums_words():
-    """Whether the tier sums products of words, whose rows have limited norms."""
+    """Tell whether the tier sums products of words, whose rows have limited norms."""
     return cpu.extension.int8_format(cpu.isa()) == "int16"
 
 
@@ -148,7 +148,8 @@ def test_panels_that_are_made_once_serve_few_queries(dim, dtype):
         best_of(queries, table, 10, candidate_ids=torch.arange(0, 3_001, 2)),  # without them
         best_of(queries, table, 10, dims=[dim - 1]),  # likewise
     )
-    assert swept[:3] == [count * 3_001 for count in counts]
+    most = 2 if cpu.isa() == "neon" else 16  # queries that wait for the memory there
+    assert swept[:3] == [count * 3_001 * (count <= most) for count in counts]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -133,13 +133,13 @@ inline void byte_products(const int8_t* column, const int16_t* queries, int64_t 
                           const char* next, int32_t* out) {
   const int64_t swept = swept_features(features);
   constexpr int N = 2 * kParts, lanes = Simd::W / 2;  // vectors, and candidates of each
-  I sums[Q][N];
-#pragma GCC unroll 4
-  for (int a = 0; a < Q; ++a)
-#pragma GCC unroll 8
-    for (int n = 0; n < N; ++n) sums[a][n] = Bytes::zero();
-  for (int64_t k = 0; k < swept; k += 4) {
-    if (next) __builtin_prefetch(next + k * kInt8Column);
+  constexpr int chains = Q == 1 && N < 8 ? 2 : 1;     // of one sum, as its additions wait
+  I sums[chains][Q][N];
+  for (auto& chain : sums)
+    for (auto& row : chain)
+      for (I& sum : row) sum = Bytes::zero();
+  const auto step = [&](int64_t k, I (&chain)[Q][N]) __attribute__((always_inline)) {
+    if (next) __builtin_prefetch(next + k * kInt8Column, 0, 2);
     B c[N];
 #pragma GCC unroll 8
     for (int n = 0; n < N; ++n)
@@ -148,12 +148,20 @@ inline void byte_products(const int8_t* column, const int16_t* queries, int64_t 
     for (int a = 0; a < Q; ++a) {
       const B q = Bytes::set_run(queries + k * kInt8Queries + a * 4);
 #pragma GCC unroll 8
-      for (int n = 0; n < N; ++n) sums[a][n] = Words::add_word_products(sums[a][n], q, c[n]);
+      for (int n = 0; n < N; ++n) chain[a][n] = Words::add_word_products(chain[a][n], q, c[n]);
     }
-  }
+  };
+  int64_t k = 0;
+  for (; k + 4 * chains <= swept; k += 4 * chains)
+#pragma GCC unroll 2
+    for (int i = 0; i < chains; ++i) step(k + 4 * i, sums[i]);
+  for (; k < swept; k += 4) step(k, sums[0]);
   for (int a = 0; a < Q; ++a)
-    for (int n = 0; n < N; ++n)
-      Bytes::store_pairs(out + a * kInt8Column + n * lanes, sums[a][n]);
+    for (int n = 0; n < N; ++n) {
+      I sum = sums[0][a][n];
+      for (int i = 1; i < chains; ++i) sum = Bytes::add(sum, sums[i][a][n]);
+      Bytes::store_pairs(out + a * kInt8Column + n * lanes, sum);
+    }
 }
 
 // The same of all queries of a tile.
@@ -247,9 +255,7 @@ struct WordEngine {
     int64_t opened = 0;
     fetch_bytes(place.next + facts_at, kInt8Facts * kInt8Candidates * 4);
     for (int64_t first = 0; first < panel.valid; first += kInt8Column) {
-      const int64_t ahead = first + 2 * kInt8Column;
-      const char* next = ahead < kInt8Candidates ? place.packed + ahead * padded
-                                                 : place.next + (ahead - kInt8Candidates) * padded;
+      const char* next = place.next + first * padded;
       const auto* high = reinterpret_cast<const int8_t*>(place.packed) + first * padded;
       all_byte_products(high, tile, queries, features, next, sums);
       Int8Facts column = column_facts(job, panel, facts, first, 1.0f);

@@ -10,9 +10,9 @@
 
 namespace kgfast {
 
-// Cycles that a pair costs whose row is read again, and a survivor: measured on a Xeon with AMX
-// (2.1 GHz).
-constexpr double kInt8Gather = 128.0, kInt8Survivor = 1600.0;
+// Cycles that a pair costs whose row is read again, a survivor, and a number of float32 that is not
+// read and packed, as a panel is ready: measured on a Xeon with AMX (2.1 GHz).
+constexpr double kInt8Gather = 128.0, kInt8Survivor = 1600.0, kInt8Read = 0.3;
 
 class Int8Pass {
   struct InUse {
@@ -27,7 +27,7 @@ class Int8Pass {
   Int8Pass(const Execution& execution, const SweepJob& job)
       : tier_(execution.may_use(Tier::int8) ? find_int8_tier(execution.isa) : nullptr),
         is_forced_(execution.may_use(Tier::forced)), features_(job.num_features),
-        saving_(tier_ ? tier_->saving(features_) : 0.0),
+        saving_(tier_ ? tier_->saving(features_) : 0.0), packing_(tier_ ? tier_->packing : 0.0),
         ready_(job.packed.features == features_ && !job.has_subset ? job.packed.int8 : nullptr),
         group_(std::lcm(kInt8Candidates, int64_t{job.facts.lanes}) *
                panel_run(job, execution.threads, ready_ ? 16 : 8)) {
@@ -46,7 +46,7 @@ class Int8Pass {
   // Whether the tier sweeps a pass of so many queries: of panels that are ready few are enough, as
   // twice the bytes of float32 would be read and packed.
   bool serves(int64_t queries) const {
-    const double packing = ready_ ? -0.3 * static_cast<double>(features_) : (tier_ ? tier_->packing : 0.0);
+    const double packing = ready_ ? -kInt8Read * static_cast<double>(features_) : packing_;
     return tier_ && (is_forced_ || saving_ * static_cast<double>(queries) >= packing);
   }
 
@@ -65,7 +65,9 @@ class Int8Pass {
       const double kept = static_cast<double>(2 * k_ + 32), all = static_cast<double>(queries);
       free += 2.0 * all * kept * (1.0 + std::max(0.0, std::log(swept / all / kept)));
     }
-    return kInt8Gather * (static_cast<double>(pairs.gathered) - free) <= saving_ * swept;
+    double saving = saving_;
+    if (ready_) saving += kInt8Read * static_cast<double>(features_) / static_cast<double>(queries);
+    return kInt8Gather * (static_cast<double>(pairs.gathered) - free) <= saving * swept;
   }
 
   // Calls sweep(panel) for the panels of a group.
@@ -181,7 +183,8 @@ class Int8Pass {
   const Int8Tier* tier_;
   const bool is_forced_;
   const int64_t features_;
-  double saving_;
+  double saving_;  // cycles of a pair
+  const double packing_;  // of a candidate
   const char* const ready_;
   const int64_t group_;
   int64_t k_ = 0;
