@@ -6,8 +6,8 @@
 Rows of other machines, instruction sets and scores stay in the file. Each call is one of
 `kgfast.topk` on a random table; `read` is the largest number (`amax`) of the bytes that few queries
 of a distance read first, or of the panels, which reads them once; `python` is such a call on a
-table of 64 rows, again and again. Every answer with the index is compared with the one without it (exit code 1 if they
-differ). Seconds are CPU time of one thread: other work runs on the machine.
+table of 64 rows, again and again. Every answer with the index is compared with the one without it
+(exit code 1 if they differ). Seconds are CPU time of one thread: other work runs on the machine.
 """
 
 import sys
