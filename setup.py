@@ -50,6 +50,8 @@ X86_FLAGS = {
 }
 X86_FLAGS["isa_avx512fp16.cpp"] = [*X86_FLAGS["isa_avx512.cpp"], "-mavx512fp16"]
 X86_FLAGS["isa_avx512vnni.cpp"] = [*X86_FLAGS["isa_avx512.cpp"], "-mavx512vnni"]
+X86_FLAGS["isa_avx512vnni_int8.cpp"] = X86_FLAGS["isa_avx512vnni.cpp"]
+X86_FLAGS["isa_avx2_int8.cpp"] = X86_FLAGS["isa_avx2.cpp"]
 X86_FLAGS["isa_avx512bf16.cpp"] = [*X86_FLAGS["isa_avx512.cpp"], "-mavx512bf16"]
 X86_FLAGS["isa_amx.cpp"] = [
     *X86_FLAGS["isa_avx512.cpp"],
@@ -68,6 +70,7 @@ X86_PROBES = {
     "isa_amx.cpp": "void f() { _tile_dpbssd(0, 1, 2); }",
     "isa_amx_bf16.cpp": "void f() { _tile_dpbf16ps(0, 1, 2); }",
 }
+X86_PROBES["isa_avx512vnni_int8.cpp"] = X86_PROBES["isa_avx512vnni.cpp"]
 if SANITIZER_FLAGS:  # the widest instruction set and plain C++, so that it builds in minutes
     COMMON_FLAGS += ["-O1", "-g1", "-fno-omit-frame-pointer", *SANITIZER_FLAGS]
     del X86_FLAGS["isa_avx2.cpp"]

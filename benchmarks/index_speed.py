@@ -3,15 +3,15 @@
     python benchmarks/index_speed.py            writes results/cpu-index-speed.json
     KGFAST_CPU_ISA=avx2 python ...              the same, with narrower instructions
 
-Rows of other machines and instruction sets stay in the file. Each call is one of `kgfast.topk` on a
-random table; `read` is the largest number (`amax`) of the bytes that few queries of a distance read
-first, or of the panels, which reads them once; `python` is such a call on a table of 64 rows, again
-and again. Every answer with the index is compared with the one without it (exit code 1 if they
-differ). Seconds are CPU time of one thread: other work runs on the machine.
+Rows of other machines, instruction sets and scores stay in the file. Each call is one of
+`kgfast.topk` on a random table; `read` is the largest number (`amax`) of the bytes that few queries
+of a distance read first, or of the panels, which reads them once; `python` is such a call on a
+table of 64 rows, again and again. Every answer with the index is compared with the one without it
+(exit code 1 if they differ). Seconds are CPU time of one thread: other work runs on the machine.
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import product
 from typing import Any
@@ -24,6 +24,7 @@ from kgfast.kernels.panels import Panels
 from lib.benchmark import Benchmark, Option, Options, of_others
 from lib.columns import INDEX
 from lib.measure import Timing, take_turns, thread_seconds
+from lib.results import Row
 
 MODELS = {
     "rotate": lambda n, d: kgfast.RotatE.init(n, 11, d, seed=0),
@@ -39,7 +40,7 @@ SWEPT = 128  # queries of the sweeps that building is compared with
 
 def rows_of(options: Options) -> Iterator[dict[str, Any]]:
     """Yield a row for each score, width and number of queries."""
-    for score, dim in product(MODELS, options.dims):
+    for score, dim in product(options.scores, options.dims):
         model, tiny = (MODELS[score](rows, dim) for rows in (options.rows, TINY))
         index, tiny_index = kgfast.Index(model), kgfast.Index(tiny)
         asked = _asked(model, SWEPT, options.k)
@@ -107,11 +108,17 @@ def _asked(model: Any, batch: int, k: int) -> dict[str, Any]:
     return {"heads": heads, "relations": relations, "k": k}
 
 
+def stays(row: Row, rows: Sequence[Row], options: Options) -> bool:
+    """Return whether a row is of another machine, instruction set or score."""
+    return row["section"] not in options.scores or of_others(row, rows, options)
+
+
 BENCHMARK = Benchmark(
     "index_speed",
     __doc__,
     {"topk": rows_of},
     options={
+        "scores": Option("scores", list(MODELS)),
         "rows": Option("rows of the table", 40_943, 500),
         "dims": Option("features", [128, 256, 512], [8]),
         "k": Option("answers to a query", 10, 3),
@@ -122,7 +129,7 @@ BENCHMARK = Benchmark(
         ("built in:", "{build_seconds[median]:time}"),
         (f"a sweep of {SWEPT}:", "{sweep_seconds[median]:time}"),
     ),
-    stays=of_others,
+    stays=stays,
     threads=1,
 )
 

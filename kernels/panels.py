@@ -12,11 +12,11 @@ class Panels:
 
     ``tensors`` are contiguous, on the CPU. Of ``"float32"`` they are ``panels [P, num_features,
     planes, lanes]`` and ``norms [P]``, upper bounds on those of each panel, and for few queries
-    ``bytes`` (csrc/host/byte_rows.h) with their ``scale [1]``, or neither; of ``"int8"``
-    ``panels [P, bytes]`` (csrc/host/int8.h).
+    ``bytes`` (csrc/host/byte_rows.h) with their ``scale [1]``, or neither; of ``"int8"`` and
+    ``"int16"`` ``panels [P, bytes]`` (csrc/host/int8.h).
     """
 
-    number_format: str  # of the features: "float32", or "int8", which are pairs of bytes
+    number_format: str  # of the features: "float32", or "int8" and "int16", which are two bytes
     score: str  # that reads them
     lanes: int  # candidates of a panel
     num_rows: int

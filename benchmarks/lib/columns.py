@@ -173,6 +173,7 @@ INDEX: Columns = (
     ("in Python:", "{seconds[python][median]:time}"),
 )
 DOT_TIERS: Columns = (
+    TIERS[0],
     ("work", lambda row: {"ranks": "ranks", "best": "best 10"}[row["work"]]),
     ("entities:", "{entities:,}"),
     ("features:", "{dim}"),

@@ -20,12 +20,12 @@ from .views import (
     Pointers,
     address,
     byte_kinds,
+    int8_format,
     machine,
     panel_shape,
     pointers_of,
     reads,
     serves_bytes,
-    serves_int8,
 )
 
 _MOST = 1.25  # times the bytes of the table
@@ -70,8 +70,8 @@ PACKING: Packing = _Packing()
 def _best_format(score: Score, features: int, *, croppable: bool) -> str:
     """Return the format of which a sweep reads the fewest bytes."""
     formats = ["float32"]
-    if serves_int8(score, features) and not croppable:  # crops have scales of their own
-        formats.append("int8")
+    if (of_int8 := int8_format(score, features)) and not croppable:  # crops have own scales
+        formats.append(of_int8)
     return min(formats, key=lambda name: panel_shape(name, score, features).row_bytes)
 
 

@@ -13,6 +13,9 @@ from ..panels import Panels
 from ..scores import Score
 from . import extension, isa, threads, tiers
 
+INT8_FORMATS = ("int8", "int16")
+"""Formats of the int8 tier: scales of rows for products of bytes (AMX), or of words."""
+
 _INT8_LANES, _INT8_FEATURES = 64, 4096  # of a panel, and at most: csrc/host/int8.h
 _WITH_BYTES = ("l1", "l2", "rotate", "rotate_interleaved")  # csrc/engine/byte_rows.h
 _DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.float64: 3}
@@ -114,7 +117,7 @@ def _packed(candidates: Prepared) -> Packed | None:
     if not reads(panels, candidates.score):
         return None
     features, held = panels.num_features, panels.tensors
-    if panels.number_format == "int8":
+    if panels.number_format in INT8_FORMATS:
         return Packed(features, int8=address(held["panels"]))
     places = Packed(features, address(held["panels"]), address(held["norms"]))
     if "bytes" not in held:
@@ -124,9 +127,11 @@ def _packed(candidates: Prepared) -> Packed | None:
 
 def reads(panels: Panels, score: Score) -> bool:
     """Return whether the sweep in use reads these panels."""
-    if panels.number_format not in ("float32", "int8") or panels.score != score.name:
+    if panels.score != score.name:
         return False
-    if panels.number_format == "int8" and not serves_int8(score, panels.num_features):
+    if panels.number_format != "float32" and panels.number_format != int8_format(
+        score, panels.num_features
+    ):
         return False
     shape = panel_shape(panels.number_format, score, panels.num_features)
     kinds = shape.tensors(panels.num_rows)
@@ -159,7 +164,7 @@ class PanelShape(NamedTuple):
 
 def panel_shape(number_format: str, score: Score, features: int) -> PanelShape:
     """Return the form of a score without a factor."""
-    if number_format == "int8":
+    if number_format in INT8_FORMATS:
         return PanelShape(_INT8_LANES, (extension.int8_bytes(1, features),), torch.int8)
     lanes, planes = extension.panel_shape(isa(), score_code(score, has_factor=False))
     return PanelShape(lanes, (features, planes, lanes), torch.float32)
@@ -179,10 +184,12 @@ def serves_bytes(score: Score, features: int) -> bool:
     return is_served and "bytes" in tiers.wanted() and "bytes" in tiers.available(isa())
 
 
-def serves_int8(score: Score, features: int) -> bool:
-    """Return whether the int8 tier sweeps such candidates here."""
+def int8_format(score: Score, features: int) -> str | None:
+    """Return the format in which the int8 tier sweeps such candidates here; None: no tier does."""
     is_dot = score.name == "dot" and features <= _INT8_FEATURES
-    return is_dot and "int8" in tiers.wanted() and "int8" in tiers.available(isa())
+    if not is_dot or "int8" not in tiers.wanted():
+        return None
+    return extension.int8_format(isa()) or None
 
 
 def score_code(score: Score, *, has_factor: bool) -> int:

@@ -164,6 +164,51 @@ void check_bytes(const uint8_t* a, const uint8_t* b, const int8_t* s, const int3
   }
 }
 
+#if defined(CHECKS_WORDS)
+using kgfast::Words;
+
+int16_t word_of(const void* words, int i) {
+  int16_t word;
+  std::memcpy(&word, static_cast<const char*>(words) + 2 * i, sizeof word);
+  return word;
+}
+
+// Signed bytes a and b, and numbers to begin a sum with.
+void check_words(const int8_t* a, const int8_t* b, const int32_t* begin) {
+  Words::B first, last;
+  Words::join(Bytes::load(a), Bytes::load(b), &first, &last);
+  for (int i = 0; i < kBytes / 2; ++i) {  // of four bytes, two words stand in each
+    const int of_first = i / 2 * 4 + i % 2, of_last = of_first + 2;
+    const auto joined = [&](int at) { return static_cast<int16_t>(256 * a[at] + b[at]); };
+    expect_int("join, first", word_of(&first, i), joined(of_first), i);
+    expect_int("join, last", word_of(&last, i), joined(of_last), i);
+  }
+  char stored[kBytes];
+  Words::store(stored, first);
+  const Words::B wide = Words::load_widened(b);
+  for (int i = 0; i < kBytes / 2; ++i) {
+    expect_int("store", word_of(stored, i), word_of(&first, i), i);
+    expect_int("load_widened", word_of(&wide, i), b[i], i);
+  }
+  int32_t products[W];
+  Bytes::store_ints(products, Words::add_word_products(Bytes::load_ints(begin), first, last));
+  for (int lane = 0; lane < W; ++lane) {
+    int64_t product = begin[lane];
+    for (int i = 2 * lane; i < 2 * lane + 2; ++i)
+      product += static_cast<int64_t>(word_of(&first, i)) * word_of(&last, i);
+    if (product == static_cast<int32_t>(product))
+      expect_int("add_word_products", products[lane], static_cast<int>(product), lane);
+  }
+  float floats[W];
+  int16_t narrow[W];
+  for (int lane = 0; lane < W; ++lane) floats[lane] = 256.0f * a[lane] + b[lane];
+  Words::store_words(narrow, Bytes::round(Simd::load(floats)));
+  for (int lane = 0; lane < W; ++lane)
+    if (std::fabs(floats[lane]) < 0x1p15f)
+      expect_int("store_words", narrow[lane], static_cast<int>(floats[lane]), lane);
+}
+#endif
+
 void check_all_bytes() {
   uint8_t a[kBytes], b[kBytes];
   int8_t s[kBytes];
@@ -181,6 +226,9 @@ void check_all_bytes() {
     }
     for (int32_t& it : begin) it = static_cast<int32_t>(next()) - (1 << 23);
     check_bytes(a, b, s, begin);
+#if defined(CHECKS_WORDS)
+    check_words(reinterpret_cast<const int8_t*>(a), s, begin);
+#endif
     const Bytes::B run = Bytes::set_run(a), word = Bytes::set_word(a);
     for (int i = 0; i < kBytes; ++i) {
       expect_int("set_run", reinterpret_cast<const uint8_t*>(&run)[i], a[i % 8], i);

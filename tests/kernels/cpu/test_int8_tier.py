@@ -1,4 +1,7 @@
-"""The int8 tier of dot products: the same integers as without it, and a bound that holds."""
+"""The int8 tier of dot products: the same integers as without it, and a bound that holds.
+
+Each instruction set of this machine has a tier of its own, by products of bytes or of words.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -7,14 +10,24 @@ import pytest
 import torch
 
 from kgfast.kernels import cpu
+from kgfast.kernels.cpu import tiers
 from kgfast.kernels.cpu.views import Packed, pointers_of
 from support import flat
 from support.problems import DTYPES, TABLES, cast, no_known, table_of
 from support.sampled import threads
 from support.sweeps import sweep_errors
-from support.tiers import FORCED, INT8, assert_same, needs_tier, pairs_of, serving
+from support.tiers import FORCED, INT8, assert_same, lacks, pairs_of, serving
 
-pytestmark = needs_tier("int8")
+
+@pytest.fixture(autouse=True)
+def has_the_tier(isa):
+    if "int8" not in tiers.available(isa):
+        pytest.skip(lacks("int8") or f"int8 does not go beside {isa}")
+
+
+def sums_words():
+    """Tell whether the tier sums products of words, whose rows have limited norms."""
+    return cpu.extension.int8_format(cpu.isa()) == "int16"
 
 
 def counts_of(queries, table, targets, known=None, **kwargs):
@@ -88,7 +101,7 @@ def test_it_decides_almost_all_pairs_of_a_random_table():
     table, queries = rows_of("normal", 3_000, 256), rows_of("normal", 64, 256, seed=1)
     swept, gathered, canonical = assert_exact(counts_of(queries, table, torch.arange(64)))
     assert swept == 64 * 3_000
-    assert gathered < swept // 500
+    assert gathered < swept // (350 if sums_words() else 500)
     assert canonical < swept // 2_000 + 64  # a target is a tie of its own
 
 
@@ -135,7 +148,8 @@ def test_panels_that_are_made_once_serve_few_queries(dim, dtype):
         best_of(queries, table, 10, candidate_ids=torch.arange(0, 3_001, 2)),  # without them
         best_of(queries, table, 10, dims=[dim - 1]),  # likewise
     )
-    assert swept[:3] == [count * 3_001 for count in counts]
+    most = 2 if cpu.isa() == "neon" else 16  # queries that wait for the memory there
+    assert swept[:3] == [count * 3_001 * (count <= most) for count in counts]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -180,7 +194,7 @@ def test_a_bad_row_of_ready_panels_is_named():
 def errors_of(queries, table):
     """The tier's distances, the canonical ones, and the claimed bound: ``[B, N]`` each."""
     widths = table.shape[1:]
-    found = sweep_errors("avx512", queries, table, "dot", widths, tiers=INT8 | FORCED)
+    found = sweep_errors(cpu.isa(), queries, table, "dot", widths, tiers=INT8 | FORCED)
     return [values[0] for values in found]
 
 
@@ -210,7 +224,8 @@ def test_the_bound_says_something(of_high):
     with prepared(table) if of_high else nullcontext():
         values, exact, bounds = errors_of(queries, table)
     norms = queries.double().norm(dim=1)[:, None] * table.double().norm(dim=1)
-    assert (bounds < (1.5e-2 if of_high else 1.5e-4) * norms).all()
+    most = (3e-2 if of_high else 2.5e-4) if sums_words() else (1.5e-2 if of_high else 1.5e-4)
+    assert (bounds < most * norms).all()
     least = (1e-2 if of_high else 1e-3) * bounds.amin()
     assert ((values - exact).abs().amax() > least).all()
 

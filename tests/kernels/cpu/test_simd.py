@@ -17,7 +17,7 @@ NATIVE = {
     "avx2": ["-mavx2", "-mfma", "-mf16c"],
     "avx512": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma"],
 }
-NATIVE |= {f"bytes_{name}": NATIVE[name] for name in ("avx2", "avx512")}
+NATIVE |= {f"{of}_{name}": NATIVE[name] for of in ("bytes", "words") for name in ("avx2", "avx512")}
 
 
 BYTES = TESTS / "support" / "bytes_check.cpp"
@@ -32,14 +32,20 @@ def differences(tmp_path, name, compiler, *, flags=(), emulator=(), source=SOURC
     program = str(tmp_path / name)
     command = [compiler, "-std=c++17", "-O1", "-ffp-contract=off", "-fno-math-errno", *flags]
     command += [f'-DHEADER="simd/{name}.h"', f"-I{ROOT / 'kernels/cpu/csrc'}"]
-    command += ["-DCHECKS_BYTES"] * name.startswith("bytes_")
+    command += ["-DCHECKS_BYTES"] * name.startswith(("bytes_", "words_"))
+    command += ["-DCHECKS_WORDS"] * name.startswith("words_")
     subprocess.run([*command, str(source), "-o", program], check=True)
     return subprocess.run([*emulator, program], capture_output=True, text=True).stdout
 
 
 @pytest.mark.parametrize(
     ("name", "flags"),
-    [("neon", []), ("bytes_neon", []), ("bytes_neon", ["-march=armv8.2-a+dotprod"])],
+    [
+        ("neon", []),
+        ("bytes_neon", []),
+        ("bytes_neon", ["-march=armv8.2-a+dotprod"]),
+        ("words_neon", []),
+    ],
 )
 def test_neon(tmp_path, name, flags):
     compiler, emulator = "aarch64-linux-gnu-g++", ["qemu-aarch64-static"]
@@ -72,19 +78,19 @@ def test_this_machines_bytes(tmp_path, name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NATIVE)
 def test_this_machines(tmp_path, name):
-    isa = name.removeprefix("bytes_")
+    isa = name.rpartition("_")[2]
     if platform.machine() != "x86_64" or isa not in (*cpu.available_isas(), "baseline"):
         pytest.skip(f"this machine has no {isa}")
     assert differences(tmp_path, name, "g++", flags=NATIVE[name]) == "0 differ\n"
 
 
 @pytest.mark.slow
-def test_products_of_bytes_by_vnni(tmp_path):
+def test_products_of_bytes_and_words_by_vnni(tmp_path):
     said = Path("/proc/cpuinfo")
     if not said.exists() or "avx512_vnni" not in said.read_text():
         pytest.skip("this machine has no AVX512-VNNI")
     flags = [*NATIVE["avx512"], "-mavx512vnni"]
-    assert differences(tmp_path, "bytes_avx512", "g++", flags=flags) == "0 differ\n"
+    assert differences(tmp_path, "words_avx512", "g++", flags=flags) == "0 differ\n"
 
 
 def test_the_probe_agrees_with_the_operating_system():

@@ -3,6 +3,7 @@
 #include "bind/python.h"
 #include "host/above.h"
 #include "host/byte_table.h"
+#include "host/int8.h"
 #include "host/int8_table.h"
 #include "host/listed.h"
 #include "host/panels.h"
@@ -53,6 +54,13 @@ void py_linear_bounds(const Machine& machine, const py::tuple& operands, const W
   compute(machine, [&](const Execution& execution) {
     linear_bounds(execution, request, pointer<double>(bounds));
   });
+}
+
+// The format of the int8 tier's panels beside an instruction set; empty where there is no such tier.
+std::string py_int8_format(const std::string& isa) {
+  const Isa* found = find_isa(isa.c_str());
+  const Int8Tier* tier = found ? find_int8_tier(*found) : nullptr;
+  return tier ? tier->format : "";
 }
 
 // Bytes of the int8 tier's panels of so many rows.
@@ -177,6 +185,7 @@ void bind_rank(py::module_& module) {
   module.def("rank_counts", &py_rank_counts);
   module.def("sweep_errors", &py_sweep_errors);
   module.def("linear_bounds", &py_linear_bounds);
+  module.def("int8_format", &py_int8_format);
   module.def("int8_bytes", &py_int8_bytes);
   module.def("pack_int8", &py_pack_int8);
   module.def("byte_row_bytes", &py_byte_row_bytes);

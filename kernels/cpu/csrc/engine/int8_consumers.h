@@ -1,7 +1,7 @@
-// What ranks and the best k do with sums of products of bytes: what the bound leaves open of high
-// bytes is asked of both, what these leave open of float32 and of canonical scores.
+// Ranks' and the best k's consumers of sums of whole numbers: pairs that the bound leaves open of
+// high bytes are decided by both bytes, the rest of these by float32 and by canonical scores.
 //
-// Cost model: engine/int8_sweep.h.
+// Cost model: that of the engine, engine/int8_amx.h or engine/int8_words.h.
 #pragma once
 #include "engine/counting.h"
 #include "engine/int8_sweep.h"
@@ -10,143 +10,188 @@
 namespace kgfast {
 namespace {
 
-// The product of two rows in float32; those of the first end with zeros.
+// The product of two rows in float32; those of the first end with zeros. 64 chains, and their sums
+// as a tree.
 inline float near_product(const float* q, const float* c, int64_t features) {
-  V sums[4] = {Simd::zero(), Simd::zero(), Simd::zero(), Simd::zero()};
-  int64_t k = 0;
-  for (; k + 64 <= features; k += 64)
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i)
-      sums[i] = Simd::fma(Simd::load(q + k + 16 * i), Simd::load(c + k + 16 * i), sums[i]);
-  for (int i = 0; k < features; k += 16, ++i)
-    sums[i] = Simd::fma(Simd::load(q + k), _mm512_maskz_loadu_ps(first_lanes(features - k), c + k),
-                        sums[i]);
-  return _mm512_reduce_add_ps(
-      Simd::add(Simd::add(sums[0], sums[1]), Simd::add(sums[2], sums[3])));
+  V sums[kBlockVectors];
+#pragma GCC unroll 16
+  for (V& sum : sums) sum = Simd::zero();
+  for_each_block(c, features, [&](int64_t block, const float* x) {
+    const float* y = q + block * kInt8Block;
+#pragma GCC unroll 16
+    for (int i = 0; i < kBlockVectors; ++i)
+      sums[i] = Simd::fma(Simd::load(y + i * Simd::W), Simd::load(x + i * Simd::W), sums[i]);
+  });
+  for (int half = kBlockVectors / 2; half; half /= 2)
+    for (int i = 0; i < half; ++i) sums[i] = Simd::add(sums[i], sums[i + half]);
+  return sum_of(sums[0]);
 }
 
-// Decides the open lanes of a target by float32 and appends to the band what is still open. The
-// rows were read for this panel a moment ago.
-__attribute__((noinline)) void decide_near(const Int8Job& job, const Int8Target& target,
-                                           const Int8Facts& facts, uint32_t open, char* scratch,
-                                           Worker& worker) {
-  const SweepJob& sweep = *job.sweep;
-  worker.pairs.gathered += __builtin_popcount(open);
-  const float* query = job.floats + target.position * int8_padded(sweep.num_features);
-  const float slope = job.near * (1.0f + 0x1p-20f) * target.query.size;
-  alignas(64) float size[kInt8Column], bias[kInt8Column];
-  Simd::store(size, facts.size);
-  Simd::store(bias, facts.bias);
-  for (; open; open &= open - 1) {
-    const int lane = __builtin_ctz(open);
-    const int64_t id = candidate_of(sweep, facts.first + lane);
-    const float* row = row_floats(sweep.rows.view, id, sweep.num_features,
-                                  reinterpret_cast<float*>(scratch));
-    const float distance =
-        near_product(query, row, sweep.num_features) * target.query.inverse;
-    const float tau = bias[lane] * target.query.inverse + target.minus_target;
-    const float error = target.base + slope * size[lane];
-    if (distance < tau - error)
-      ++worker.greater[target.slot];
-    else if (!(tau + error < distance))
-      worker.band[worker.band_size++] = {target.slot, id}, ++worker.pairs.canonical;
+// Pairs of a panel that float32 decides, together: their rows wait for the cache one beside another.
+struct NearPair {
+  const Int8Target* target;
+  int64_t lane;  // of the panel
+};
+
+class NearPairs {
+ public:
+  static constexpr int64_t kMost = 512;
+
+  bool has_room(int64_t pairs) const { return size_ + pairs <= kMost; }
+  void add(const Int8Target* target, int64_t column, uint32_t open) {
+    for (; open; open &= open - 1) pairs_[size_++] = {target, column + __builtin_ctz(open)};
   }
-}
 
-constexpr int64_t kTargetRun = 64;  // whose open pairs fit the band
-
-// Counts the pairs that the bound decides for up to kTargetRun targets; float32 decides the others,
-// when all are known: a call in between would empty the registers.
-template <bool has_bias>
-__attribute__((noinline)) void count_int8_run(const Int8Job& job, const Int8Target* first,
-                                              const Int8Target* last, const Int8Facts& facts,
-                                              const int32_t* high, const int32_t* mixed,
-                                              char* scratch, Worker& worker) {
-  const V scale = facts.scale, error_size = facts.error, bias = facts.bias;
-  const auto valid = static_cast<__mmask16>(facts.valid);
-  int64_t* const greater = worker.greater;
-  uint32_t open[kTargetRun];
-  const Int8Target* left[kTargetRun];
-  int64_t count = 0;
-  for (const Int8Target* t = first; t < last; ++t) {
-    const uint32_t row = t->position % kInt8Queries * kInt8Column;
-    const V distances = int8_distances(high + row, mixed + row, scale);
-    const V error = int8_errors(t->query.slope, error_size, t->base);
-    V tau = Simd::set1(t->minus_target);
-    if (has_bias) tau = Simd::fma(bias, Simd::set1(t->query.inverse), tau);
-    const uint32_t beats =
-        _mm512_mask_cmp_ps_mask(valid, distances, Simd::sub(tau, error), _CMP_LT_OQ);
-    const uint32_t decided =
-        beats | _mm512_mask_cmp_ps_mask(valid, Simd::add(tau, error), distances, _CMP_LT_OQ);
-    greater[t->slot] += __builtin_popcount(beats);
-    if (__builtin_expect(decided != valid, 0)) {
-      open[count] = valid & ~decided;
-      left[count++] = t;
+  // Counts them, and appends to the band what is still open. The rows were read for this panel a
+  // moment ago. No branch depends on a distance: these cannot be foreseen.
+  __attribute__((noinline)) void decide(const Int8Job& job, const PanelFacts& panel,
+                                        const float* sizes, char* scratch, const Isa& isa,
+                                        Worker& worker) {
+    const SweepJob& sweep = *job.sweep;
+    const int64_t padded = int8_padded(sweep.num_features), before = worker.band_size;
+    if (before + size_ > worker.band_capacity) isa.rescore_band(sweep, worker);
+    Pair* band = worker.band + worker.band_size;
+    for (int64_t i = 0; i < size_; ++i) {
+      const Int8Target& target = *pairs_[i].target;
+      const int64_t lane = pairs_[i].lane, id = candidate_of(sweep, panel.first + lane);
+      const float* row = row_floats(sweep.rows.view, id, sweep.num_features,
+                                    reinterpret_cast<float*>(scratch));
+      const float distance =
+          near_product(job.floats + target.position * padded, row, sweep.num_features) *
+          target.query.inverse;
+      const float tau = panel.bias[lane] * target.query.inverse + target.minus_target;
+      const float slope = job.near * (1.0f + 0x1p-20f) * target.query.size;
+      const float error = target.base + slope * sizes[lane];
+      const bool beats = distance < tau - error, loses = tau + error < distance;
+      worker.greater[target.slot] += beats;
+      *band = {target.slot, id};
+      band += !(beats | loses);
     }
+    const int64_t open = band - (worker.band + worker.band_size);
+    worker.band_size += open;
+    worker.pairs.canonical += open;
+    worker.pairs.gathered += size_;
+    size_ = 0;
   }
-  for (int64_t i = 0; i < count; ++i) decide_near(job, *left[i], facts, open[i], scratch, worker);
+
+ private:
+  int64_t size_ = 0;
+  NearPair pairs_[kMost];
+};
+
+constexpr int64_t kTargetRun = 16;  // whose open pairs are together few enough
+
+// The lanes of a column whose distances from a query are below tau, or not, by a bound.
+struct Decided {
+  uint32_t beats, loses;
+};
+
+template <bool has_bias, class Sums>
+inline Decided decide_lanes(const Int8Target& target, int64_t position, const Int8Facts& column,
+                            const Sums& sums, float slope, const V* column_error) {
+  Decided found{0, 0};
+  const int64_t row = (target.position - position) * kInt8Column;
+#pragma GCC unroll 4
+  for (int p = 0; p < kParts; ++p) {
+    const V distances = Simd::mul(sums.at(row + p * Simd::W), column.scale[p]);
+    const V error = int8_errors(slope, column_error[p], target.base);
+    V tau = Simd::set1(target.minus_target);
+    if (has_bias) tau = Simd::fma(column.bias[p], Simd::set1(target.query.inverse), tau);
+    found.beats |= Simd::less(distances, Simd::sub(tau, error)) << (p * Simd::W);
+    found.loses |= Simd::less(Simd::add(tau, error), distances) << (p * Simd::W);
+  }
+  found.beats &= column.valid;
+  found.loses &= column.valid;
+  return found;
 }
+
+// Counts the pairs that the bound decides for up to kTargetRun targets of queries from `position`
+// on, and notes the others.
+template <bool has_bias, class Sums>
+__attribute__((noinline)) void count_int8_run(const Int8Target* first, const Int8Target* last,
+                                              int64_t position, int64_t lane,
+                                              const Int8Facts& facts, const Sums& sums,
+                                              NearPairs& near, int64_t* greater) {
+  const Int8Facts column = facts;
+  for (const Int8Target* t = first; t < last; ++t) {
+    const Decided found =
+        decide_lanes<has_bias>(*t, position, column, sums, t->query.slope, column.error);
+    const uint32_t decided = found.beats | found.loses;
+    greater[t->slot] += __builtin_popcount(found.beats);
+    if (__builtin_expect(decided != column.valid, 0)) near.add(t, lane, column.valid & ~decided);
+  }
+}
+
+constexpr int64_t kHighTargets = 64;  // that high bytes decide together
 
 // Counts the pairs of a column, if the high bytes decide all of them.
-inline bool count_high_bytes(const Int8Job& job, const Int8Facts& column, const int32_t* high,
-                             const int32_t* mixed, Worker& worker) {
+template <class Sums>
+inline bool count_high_bytes(const Int8Job& job, const Int8Facts& column, const Sums& sums,
+                             Worker& worker) {
   const Int8Target* const first = job.targets + job.sweep->first_threshold[0];
   const int64_t count = job.sweep->first_threshold[job.sweep->num_queries] -
                         job.sweep->first_threshold[0];
-  const auto valid = static_cast<__mmask16>(column.valid);
-  uint32_t beats[kTargetRun];
-  if (count > kTargetRun) return false;
+  uint32_t beats[kHighTargets];
+  if (count > kHighTargets) return false;
   for (int64_t i = 0; i < count; ++i) {
-    const Int8Target& t = first[i];
-    const int64_t row = t.position * kInt8Column;
-    const V distances = int8_distances(high + row, mixed + row, column.scale);
-    const V error = int8_errors(t.query.high_slope, column.high_error, t.base);
-    const V tau = Simd::fma(column.bias, Simd::set1(t.query.inverse), Simd::set1(t.minus_target));
-    beats[i] = _mm512_mask_cmp_ps_mask(valid, distances, Simd::sub(tau, error), _CMP_LT_OQ);
-    const uint32_t loses =
-        _mm512_mask_cmp_ps_mask(valid, Simd::add(tau, error), distances, _CMP_LT_OQ);
-    if ((beats[i] | loses) != valid) return false;
+    const Decided found = decide_lanes<true>(first[i], 0, column, sums, first[i].query.high_slope,
+                                             column.high_error);
+    beats[i] = found.beats;
+    if ((found.beats | found.loses) != column.valid) return false;
   }
   for (int64_t i = 0; i < count; ++i) worker.greater[first[i].slot] += __builtin_popcount(beats[i]);
   return true;
 }
 
+template <class Engine>
 void count_int8_panel(const Int8Job& job, const Int8Panel& place, char* scratch, const Isa& isa,
                       Worker& worker) {
   const SweepJob& sweep = *job.sweep;
   const PanelFacts facts = int8_panel_facts(sweep, place.index);
-  const auto count_run = sweep.bias ? count_int8_run<true> : count_int8_run<false>;
   const int64_t* first_target = sweep.first_threshold;
   worker.pairs.swept += (first_target[sweep.num_queries] - first_target[0]) * facts.valid;
+  const auto* sizes =
+      reinterpret_cast<const float*>(place.packed +
+                                     2 * kInt8Candidates * int8_padded(sweep.num_features)) +
+      2 * kInt8Candidates;
+  NearPairs near;
+  const auto decide_near = [&] { near.decide(job, facts, sizes, scratch, isa, worker); };
   const auto take = [&](int64_t position, int64_t count, const Int8Facts& column,
-                        const int32_t* high, const int32_t* mixed) {
+                        const auto& sums) {
+    using Sums = std::decay_t<decltype(sums)>;
+    const auto count_run = sweep.bias ? count_int8_run<true, Sums> : count_int8_run<false, Sums>;
     const Int8Target* t = job.targets + first_target[position];
     const Int8Target* end = job.targets + first_target[position + count];
     for (; t < end; t += kTargetRun) {
-      if (worker.band_size + kTargetRun * kInt8Column > worker.band_capacity)
-        isa.rescore_band(sweep, worker);
+      if (!near.has_room(kTargetRun * kInt8Column)) decide_near();
       const Int8Target* last = std::min(t + kTargetRun, end);
-      count_run(job, t, last, column, high, mixed, scratch, worker);
+      count_run(t, last, position, column.first - facts.first, column, sums, near, worker.greater);
     }
   };
-  if (!begins_high(job, place, worker.bytes_pause))
-    return sweep_int8_panel(job, facts, place, take);
-  const auto decide = [&](const Int8Facts& column, const int32_t* high, const int32_t* mixed) {
-    return count_high_bytes(job, column, high, mixed, worker);
+  if (!begins_high(job, place, worker.bytes_pause)) {
+    Engine::sweep(job, facts, place, take);
+    return decide_near();
+  }
+  const auto decide = [&](const Int8Facts& column, const auto& sums) {
+    return count_high_bytes(job, column, sums, worker);
   };
-  sweep_high_bytes(job, facts, place, worker.bytes_pause, decide, take);
+  Engine::sweep_high(job, facts, place, worker.bytes_pause, decide, take);
+  decide_near();
 }
 
 // Keeps the lanes of `open` that may be among the best k.
 __attribute__((noinline)) void keep_int8_lanes(const TopkJob& topk, const Int8Query& query,
                                                int64_t position, const Int8Facts& facts,
-                                               uint32_t open, V distances, float base,
+                                               uint32_t open, const V* distances, float base,
                                                TopkWorker& worker) {
   alignas(64) float lanes[kInt8Column], bounds[kInt8Column];
   worker.pairs.gathered += __builtin_popcount(open);
-  const V errors = int8_errors(query.slope, facts.error, base);
-  Simd::store(lanes, Simd::mul(distances, Simd::set1(query.scale)));
-  Simd::store(bounds, Simd::mul(errors, Simd::set1(query.scale * (1.0f + 0x1p-20f))));
+  const V scale = Simd::set1(query.scale), up = Simd::set1(query.scale * (1.0f + 0x1p-20f));
+  for (int p = 0; p < kParts; ++p) {
+    const V errors = int8_errors(query.slope, facts.error[p], base);
+    Simd::store(lanes + p * Simd::W, Simd::mul(distances[p], scale));
+    Simd::store(bounds + p * Simd::W, Simd::mul(errors, up));
+  }
   for (; open; open &= open - 1) {
     const int lane = __builtin_ctz(open);
     keep_survivors(topk, position, facts.first, 1u << lane, lanes, bounds[lane], worker);
@@ -157,29 +202,44 @@ __attribute__((noinline)) void keep_int8_lanes(const TopkJob& topk, const Int8Qu
 // bias, a distance past tau + error loses, and 16 u |tau| for its roundings.
 template <bool has_bias>
 inline uint32_t open_int8_lanes(const Int8Job& job, const TopkJob& topk, int64_t position,
-                                const Int8Facts& column, V distances, float slope, V error) {
+                                const Int8Facts& column, const V* distances, float slope,
+                                const V* error) {
   const float inverse = job.queries[position].inverse;
   const float tau = Keeping<Dot>::limit_of(topk, position) * inverse;
-  V reach = int8_errors(slope, error, job.base[position] + (tau + std::fabs(tau) * 0x1p-20f));
-  if (has_bias) {
-    const V bias = Simd::mul(column.bias, Simd::set1(inverse));
-    reach = Simd::add(reach, Simd::fma(Simd::abs(bias), Simd::set1(0x1p-20f), bias));
+  const float base = job.base[position] + (tau + std::fabs(tau) * 0x1p-20f);
+  uint32_t loses = 0;
+#pragma GCC unroll 4
+  for (int p = 0; p < kParts; ++p) {
+    V reach = int8_errors(slope, error[p], base);
+    if (has_bias) {
+      const V bias = Simd::mul(column.bias[p], Simd::set1(inverse));
+      reach = Simd::add(reach, Simd::fma(Simd::abs(bias), Simd::set1(0x1p-20f), bias));
+    }
+    loses |= Simd::less(reach, distances[p]) << (p * Simd::W);
   }
-  return column.valid & ~Simd::less(reach, distances);
+  return column.valid & ~loses;
 }
 
-template <bool has_bias>
+// Distances of query i of those whose sums these are, in units of its scale.
+template <class Sums>
+inline void int8_distances(const Sums& sums, int64_t i, const Int8Facts& column, V* distances) {
+#pragma GCC unroll 4
+  for (int p = 0; p < kParts; ++p)
+    distances[p] = Simd::mul(sums.at(i * kInt8Column + p * Simd::W), column.scale[p]);
+}
+
+template <class Engine, bool has_bias>
 void keep_int8_lanes_of(const Int8Job& job, const TopkJob& topk, const Int8Panel& place,
                         TopkWorker& worker) {
   const PanelFacts facts = int8_panel_facts(topk, place.index);
   worker.pairs.swept += topk.num_queries * facts.valid;
   const auto take = [&](int64_t position, int64_t count, const Int8Facts& column,
-                        const int32_t* high, const int32_t* mixed) {
+                        const auto& sums) {
     const Int8Facts here = column;
     for (int64_t i = position; i < position + count; ++i) {
       const Int8Query& query = job.queries[i];
-      const int64_t row = i % kInt8Queries * kInt8Column;
-      const V distances = int8_distances(high + row, mixed + row, here.scale);
+      V distances[kParts];
+      int8_distances(sums, i - position, here, distances);
       const uint32_t open =
           open_int8_lanes<has_bias>(job, topk, i, here, distances, query.slope, here.error);
       if (__builtin_expect(open != 0, 0))
@@ -187,52 +247,58 @@ void keep_int8_lanes_of(const Int8Job& job, const TopkJob& topk, const Int8Panel
     }
   };
   if (!begins_high(job, place, worker.bytes_pause))
-    return sweep_int8_panel(job, facts, place, take);
-  const auto decide = [&](const Int8Facts& column, const int32_t* high, const int32_t* mixed) {
+    return Engine::sweep(job, facts, place, take);
+  const auto decide = [&](const Int8Facts& column, const auto& sums) {
     uint32_t open = 0;
     for (int64_t i = 0; i < topk.num_queries; ++i) {
-      const int64_t row = i * kInt8Column;
-      const V distances = int8_distances(high + row, mixed + row, column.scale);
+      V distances[kParts];
+      int8_distances(sums, i, column, distances);
       open |= open_int8_lanes<has_bias>(job, topk, i, column, distances,
                                         job.queries[i].high_slope, column.high_error);
     }
     return open == 0;
   };
-  sweep_high_bytes(job, facts, place, worker.bytes_pause, decide, take);
+  Engine::sweep_high(job, facts, place, worker.bytes_pause, decide, take);
 }
 
+template <class Engine>
 void keep_int8_panel(const Int8Job& job, const TopkJob& topk, const Int8Panel& place,
                      TopkWorker& worker) {
-  const auto keep = topk.bias ? keep_int8_lanes_of<true> : keep_int8_lanes_of<false>;
+  const auto keep =
+      topk.bias ? keep_int8_lanes_of<Engine, true> : keep_int8_lanes_of<Engine, false>;
   keep(job, topk, place, worker);
 }
 
+template <class Engine>
 void record_int8_panel(const Int8Job& job, const Int8Panel& place, float* values, float* bounds) {
   PanelFacts facts{};
   facts.valid = kInt8Candidates;
-  const auto record = [&](int64_t position, const Int8Facts& column, const int32_t* high,
-                          const int32_t* mixed, float slope, V error) {
+  const auto record = [&](int64_t position, int64_t i, const Int8Facts& column, const auto& sums,
+                          float slope, const V* error) {
     const Int8Query& query = job.queries[position];
     const int64_t at = position * kInt8Candidates + column.first;
-    const int64_t row = position % kInt8Queries * kInt8Column;
     const V scale = Simd::set1(query.scale);
-    const V distances = int8_distances(high + row, mixed + row, column.scale);
-    Simd::store(values + at, Simd::mul(distances, scale));
-    Simd::store(bounds + at, Simd::mul(int8_errors(slope, error, job.base[position]), scale));
+    V distances[kParts];
+    int8_distances(sums, i, column, distances);
+    for (int p = 0; p < kParts; ++p) {
+      const V errors = int8_errors(slope, error[p], job.base[position]);
+      Simd::store(values + at + p * Simd::W, Simd::mul(distances[p], scale));
+      Simd::store(bounds + at + p * Simd::W, Simd::mul(errors, scale));
+    }
   };
   const auto take = [&](int64_t position, int64_t count, const Int8Facts& column,
-                        const int32_t* high, const int32_t* mixed) {
-    for (int64_t i = position; i < position + count; ++i)
-      record(i, column, high, mixed, job.queries[i].slope, column.error);
+                        const auto& sums) {
+    for (int64_t i = 0; i < count; ++i)
+      record(position + i, i, column, sums, job.queries[position + i].slope, column.error);
   };
   BytesPause none{};
-  if (!begins_high(job, place, none)) return sweep_int8_panel(job, facts, place, take);
-  const auto decide = [&](const Int8Facts& column, const int32_t* high, const int32_t* mixed) {
+  if (!begins_high(job, place, none)) return Engine::sweep(job, facts, place, take);
+  const auto decide = [&](const Int8Facts& column, const auto& sums) {
     for (int64_t i = 0; i < job.sweep->num_queries; ++i)
-      record(i, column, high, mixed, job.queries[i].high_slope, column.high_error);
+      record(i, i, column, sums, job.queries[i].high_slope, column.high_error);
     return true;
   };
-  sweep_high_bytes(job, facts, place, none, decide, take);
+  Engine::sweep_high(job, facts, place, none, decide, take);
 }
 
 }  // namespace

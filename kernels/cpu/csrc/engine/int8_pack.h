@@ -1,9 +1,11 @@
-// Rows as pairs of bytes, with what rounding left of them measured.
+// Rows as whole numbers of two bytes, with what rounding left of them measured.
 //
-// Cost model: two passes over a row, 14 instructions for 16 numbers on the two vector ports;
-// columns of 16 rows are transposed as words of 4 bytes, 2 shuffles for 16 numbers.
+// Cost model: two passes over a row, three where its norm is limited, of 14 instructions for a
+// vector of 512 bits on two vector ports; columns of 16 rows are transposed as words of 4 bytes, 2
+// shuffles for 16 numbers.
 #pragma once
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -14,23 +16,26 @@
 namespace kgfast {
 namespace {
 
+using B = Bytes::B;
+using I = Bytes::I;
+
 constexpr float kMostWhole = 32512.0f;  // 127 * 256: the largest |X|, whose bytes do not overflow
 constexpr float kLeastSize = 0x1p-100f;  // of a row's largest number, for a scale that is normal
 constexpr float kMostNorm = 0x1p62f;     // rows beyond are left open: no product overflows
+// Of a row of words: any sum of products of two of them is below 2^31, by Cauchy and Schwarz.
+constexpr float kMostWordNorm = 46290.0f;
+constexpr int kBlockVectors = kInt8Block / Simd::W;
 
-// Sums over the features of up to 16 rows, a row in a lane.
+// Sums over the features of up to 16 rows.
 struct Int8Sums {
   alignas(64) float scale[16], inverse[16];
   alignas(64) float rounding[16], size[16];  // of squares of t - X and of t = x / s
   alignas(64) float low[16];                 // of squares of L
 };
 
-inline __mmask16 first_lanes(int64_t count) {
-  return static_cast<__mmask16>(count >= 16 ? 0xFFFF : (1u << count) - 1);
-}
-
-// Positions of the low, and of the high, bytes of 64 words that two packs of two vectors of 32-bit
-// numbers have left interleaved.
+#if defined(__AVX512VBMI__)
+// Positions of the low, and of the high, bytes of 64 words that two packs of two vectors of
+// 32-bit numbers have left interleaved.
 struct BytePlaces {
   alignas(64) uint8_t low[64], high[64];
   constexpr BytePlaces() : low(), high() {
@@ -42,33 +47,19 @@ struct BytePlaces {
     }
   }
 };
+#endif
 
-// Packs one row: 64 features of block b at high + b * step and low + b * step.
-inline void pack_row(const float* row, int64_t features, int64_t step, int8_t* high, int8_t* low,
-                     int lane, Int8Sums* sums) {
-  static constexpr BytePlaces places;
-  __m512 most = _mm512_set1_ps(kLeastSize);
-  for (int64_t k = 0; k < features; k += 16)
-    most = _mm512_range_ps(most, _mm512_maskz_loadu_ps(first_lanes(features - k), row + k), 0x0B);
-  const float scale = _mm512_reduce_max_ps(most) * (1.0f / kMostWhole), inverse = 1.0f / scale;
-  const __m512 factor = _mm512_set1_ps(inverse);
-  const __m512i low_places = _mm512_load_si512(places.low);
-  const __m512i high_places = _mm512_load_si512(places.high);
-  const __m512i half = _mm512_set1_epi16(128);
-  __m512 rounding[2] = {}, size[2] = {};
-  __m512i lows = _mm512_setzero_si512();
-  for (int64_t k = 0; k < features; k += kInt8Block) {
-    __m512i whole[4];
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) {
-      const int64_t left = std::max<int64_t>(features - k - 16 * i, 0);
-      const __m512 x = _mm512_maskz_loadu_ps(first_lanes(left), row + k + 16 * i);
-      const __m512 t = _mm512_mul_ps(x, factor);
-      whole[i] = _mm512_cvtps_epi32(t);
-      const __m512 rest = _mm512_sub_ps(t, _mm512_cvtepi32_ps(whole[i]));
-      rounding[i % 2] = _mm512_fmadd_ps(rest, rest, rounding[i % 2]);
-      size[i % 2] = _mm512_fmadd_ps(t, t, size[i % 2]);
-    }
+// Stores blocks of whole numbers as bytes H and L, of X = 256 H + L: block b at high + b * step and
+// low + b * step.
+class BytesOut {
+ public:
+  BytesOut(int8_t* high, int8_t* low, int64_t step) : high_(high), low_(low), step_(step) {}
+#if defined(__AVX512VBMI__)
+  void store(int64_t block, const I* whole) {
+    static constexpr BytePlaces places;
+    const __m512i low_places = _mm512_load_si512(places.low);
+    const __m512i high_places = _mm512_load_si512(places.high);
+    const __m512i half = _mm512_set1_epi16(128);
     __m512i word[2], carried[2];
 #pragma GCC unroll 2
     for (int i = 0; i < 2; ++i) {
@@ -76,49 +67,165 @@ inline void pack_row(const float* row, int64_t features, int64_t step, int8_t* h
       carried[i] = _mm512_add_epi16(word[i], half);  // its high byte is H
       const __m512i part =  // L, as a word
           _mm512_sub_epi16(word[i], _mm512_and_si512(carried[i], _mm512_set1_epi16(-256)));
-      lows = _mm512_add_epi32(lows, _mm512_madd_epi16(part, part));
+      lows_ = _mm512_add_epi32(lows_, _mm512_madd_epi16(part, part));
     }
-    const int64_t at = k / kInt8Block * step;
-    _mm512_storeu_si512(low + at, _mm512_permutex2var_epi8(word[0], low_places, word[1]));
-    _mm512_storeu_si512(high + at, _mm512_permutex2var_epi8(carried[0], high_places, carried[1]));
+    const int64_t at = block * step_;
+    _mm512_storeu_si512(low_ + at, _mm512_permutex2var_epi8(word[0], low_places, word[1]));
+    _mm512_storeu_si512(high_ + at, _mm512_permutex2var_epi8(carried[0], high_places, carried[1]));
   }
+  float low_squares() const { return static_cast<float>(_mm512_reduce_add_epi32(lows_)); }
+#else
+  void store(int64_t block, const I* whole) {
+    alignas(64) int32_t x[kInt8Block];
+    for (int i = 0; i < kBlockVectors; ++i) Bytes::store_ints(x + i * Simd::W, whole[i]);
+    int8_t* high = high_ + block * step_;
+    int8_t* low = low_ + block * step_;
+    for (int i = 0; i < kInt8Block; ++i) {
+      const int32_t h = (x[i] + 128) >> 8, l = x[i] - 256 * h;
+      high[i] = static_cast<int8_t>(h);
+      low[i] = static_cast<int8_t>(l);
+      lows_ += l * l;
+    }
+  }
+  float low_squares() const { return static_cast<float>(lows_); }
+#endif
+
+ private:
+  int8_t *high_, *low_;
+  const int64_t step_;
+#if defined(__AVX512VBMI__)
+  __m512i lows_ = _mm512_setzero_si512();
+#else
+  int32_t lows_ = 0;
+#endif
+};
+
+// Calls take(block, 64 numbers) for the blocks of a row, which end with zeros.
+template <class Take>
+inline void for_each_block(const float* row, int64_t features, Take take) {
+  int64_t k = 0;
+  for (; k + kInt8Block <= features; k += kInt8Block) take(k / kInt8Block, row + k);
+  if (k == features) return;
+  alignas(64) float last[kInt8Block] = {};
+  std::memcpy(last, row + k, (features - k) * sizeof(float));
+  take(k / kInt8Block, last);
+}
+
+inline float sum_of(V x) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_add_ps(x);
+#else
+  alignas(64) float lanes[Simd::W];
+  Simd::store(lanes, x);
+  for (int half = Simd::W / 2; half; half /= 2)
+    for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+  return lanes[0];
+#endif
+}
+
+inline float most_of(V x) {  // of numbers that are not negative
+#if defined(__AVX512F__)
+  return _mm512_reduce_max_ps(x);
+#else
+  alignas(64) float lanes[Simd::W];
+  Simd::store(lanes, x);
+  return *std::max_element(lanes, lanes + Simd::W);
+#endif
+}
+
+// Times a sum of squares, or its root, is an upper bound: half of it for the root.
+inline float sum_inflation(int64_t features) {
+  return 1.0f + (static_cast<float>(features + 64) + 16.0f) * 0x1p-23f;
+}
+
+// The sum of squares of a row, times that of a factor.
+inline float squares_of(const float* row, int64_t features, float factor) {
+  const V times = Simd::set1(factor);
+  V squares[2] = {Simd::zero(), Simd::zero()};
+  for_each_block(row, features, [&](int64_t, const float* x) {
+#pragma GCC unroll 16
+    for (int i = 0; i < kBlockVectors; ++i) {
+      const V t = Simd::mul(Simd::load(x + i * Simd::W), times);
+      squares[i % 2] = Simd::fma(t, t, squares[i % 2]);
+    }
+  });
+  return sum_of(Simd::add(squares[0], squares[1]));
+}
+
+// The scale of a row: no number is above kMostWhole of it, and no norm above `most_norm`. Squares
+// are taken of the numbers themselves, where their sum says that none was too large or too small.
+inline float scale_of(const float* row, int64_t features, float most_norm) {
+  const bool is_limited = std::sqrt(static_cast<float>(features)) * kMostWhole > most_norm;
+  V most = Simd::set1(kLeastSize), squares[2] = {Simd::zero(), Simd::zero()};
+  for_each_block(row, features, [&](int64_t, const float* from) {
+#pragma GCC unroll 16
+    for (int i = 0; i < kBlockVectors; ++i) {
+      const V x = Simd::load(from + i * Simd::W);
+      most = Simd::max(Simd::abs(x), most);
+      if (is_limited) squares[i % 2] = Simd::fma(x, x, squares[i % 2]);
+    }
+  });
+  const float scale = most_of(most) * (1.0f / kMostWhole);
+  if (!is_limited) return scale;
+  const float sum = sum_of(Simd::add(squares[0], squares[1]));
+  const bool fits = sum > 0x1p-60f && sum < 0x1p120f;
+  const float size = std::sqrt(fits ? sum : squares_of(row, features, 1.0f / scale));
+  const float norm = size * sum_inflation(features) * (fits ? 1.0f : scale);
+  return norm > most_norm * scale ? norm / most_norm : scale;
+}
+
+// Packs one row into `out`, and what was lost into a lane of `sums`.
+template <class Out>
+inline void pack_row(const float* row, int64_t features, float most_norm, Out& out, int lane,
+                     Int8Sums* sums) {
+  const float scale = scale_of(row, features, most_norm), inverse = 1.0f / scale;
+  const V factor = Simd::set1(inverse);
+  V rounding[2] = {Simd::zero(), Simd::zero()}, size[2] = {Simd::zero(), Simd::zero()};
+  for_each_block(row, features, [&](int64_t block, const float* x) {
+    I whole[kBlockVectors];
+#pragma GCC unroll 16
+    for (int i = 0; i < kBlockVectors; ++i) {
+      const V t = Simd::mul(Simd::load(x + i * Simd::W), factor);
+      whole[i] = Bytes::round(t);
+      const V rest = Simd::sub(t, Bytes::to_floats(whole[i]));
+      rounding[i % 2] = Simd::fma(rest, rest, rounding[i % 2]);
+      size[i % 2] = Simd::fma(t, t, size[i % 2]);
+    }
+    out.store(block, whole);
+  });
   sums->scale[lane] = scale;
   sums->inverse[lane] = inverse;
-  sums->rounding[lane] = _mm512_reduce_add_ps(_mm512_add_ps(rounding[0], rounding[1]));
-  sums->size[lane] = _mm512_reduce_add_ps(_mm512_add_ps(size[0], size[1]));
-  sums->low[lane] = static_cast<float>(_mm512_reduce_add_epi32(lows));
+  sums->rounding[lane] = sum_of(Simd::add(rounding[0], rounding[1]));
+  sums->size[lane] = sum_of(Simd::add(size[0], size[1]));
+  sums->low[lane] = out.low_squares();
 }
 
 // Upper bounds, in units of the scale: of |r|, of |X| and |x| / s, and of |L|, where t is x / s but
 // for three roundings and numbers that are flushed. Norms that are too large, or not numbers, are
 // NaNs.
 struct Int8Norms {
-  V rounding, size, low;
+  alignas(64) float rounding[16], size[16], low[16];
 };
 
 inline Int8Norms norms_of(const Int8Sums& sums, int64_t features) {
-  const float count = static_cast<float>(features + 64);
-  const V up = Simd::set1(1.0f + (count + 16.0f) * 0x1p-23f);
-  const V flushed = Simd::mul(Simd::set1(count * 0x1p-125f), Simd::load(sums.inverse));
-  const auto root = [&](const float* squares) {
-    return Simd::fma(Simd::sqrt(Simd::load(squares)), up, Simd::set1(count * 0x1p-62f));
-  };
+  const float count = static_cast<float>(features + 64), up = sum_inflation(features);
   Int8Norms norms;
-  const V size = Simd::add(root(sums.size), flushed);
-  norms.rounding = Simd::fma(size, Simd::set1(0x1p-22f), Simd::add(root(sums.rounding), flushed));
-  norms.size = Simd::add(size, norms.rounding);
-  norms.low = root(sums.low);
-  const __mmask16 fits = _mm512_cmp_ps_mask(Simd::mul(norms.size, Simd::load(sums.scale)),
-                                            Simd::set1(kMostNorm), _CMP_LE_OQ);
-  const V nan = Simd::set1(std::numeric_limits<float>::quiet_NaN());
-  norms.size = _mm512_mask_blend_ps(fits, nan, norms.size);
+  for (int i = 0; i < 16; ++i) {
+    const float flushed = count * 0x1p-125f * sums.inverse[i], least = count * 0x1p-62f;
+    const float size = std::sqrt(sums.size[i]) * up + least + flushed;
+    const float rounding = std::sqrt(sums.rounding[i]) * up + least + flushed + size * 0x1p-22f;
+    norms.rounding[i] = rounding;
+    norms.low[i] = std::sqrt(sums.low[i]) * up + least;
+    const bool fits = (size + rounding) * sums.scale[i] <= kMostNorm;
+    norms.size[i] = fits ? size + rounding : std::numeric_limits<float>::quiet_NaN();
+  }
   return norms;
 }
 
 constexpr int64_t kAhead = 4;  // rows that are fetched before they are read
 
 inline void fetch(const float* row, int64_t features) {
-  for (int64_t k = 0; k < features; k += 16) _mm_prefetch(row + k, _MM_HINT_T0);
+  for (int64_t k = 0; k < features; k += 16) __builtin_prefetch(row + k);
 }
 
 // The row of a view as floats: where it stands, or converted.
@@ -133,36 +240,66 @@ void check_int8_panel(const SweepJob& job, int64_t panel, const char* packed, Wo
   const auto* sizes =
       reinterpret_cast<const float*>(packed + 2 * kInt8Candidates * int8_padded(job.num_features)) +
       2 * kInt8Candidates;
-  uint32_t bad = 0;
-  for (int64_t column = 0; column < kInt8Candidates; column += kInt8Column) {
-    const V size = Simd::load(sizes + column);
-    bad |= _mm512_cmp_ps_mask(size, size, _CMP_UNORD_Q);
-  }
+  int bad = 0;
+  for (int64_t i = 0; i < kInt8Candidates; ++i) bad |= std::isnan(sizes[i]);
   const int64_t first = panel * kInt8Candidates, left = job.num_candidates - first;
   if (bad) find_nonfinite(job, first, static_cast<int>(std::min(kInt8Candidates, left)), worker);
 }
 
-__attribute__((noinline)) void pack_int8_panel(const SweepJob& job, int64_t panel, char* scratch,
-                                               char* out, Worker& worker) {
+// dst[j][i] = from[i][j] of 16 words of 4 bytes.
+inline void transpose_column(const float* const* from, float* dst) {
+  for (int i = 0; i < 16; i += Simd::W)
+    for (int j = 0; j < 16; j += Simd::W) Simd::transpose(from + i, j, dst + j * 16 + i, 16);
+}
+
+// The facts of a column of a panel.
+inline void store_facts(const Int8Sums& sums, int64_t features, float* facts) {
+  const Int8Norms norms = norms_of(sums, features);
+  constexpr float up = 1.0f + 0x1p-21f;
+  for (int i = 0; i < kInt8Column; ++i) {
+    const float scale = sums.scale[i];
+    facts[i] = scale * 256.0f;
+    facts[64 + i] = norms.rounding[i] * scale * up;
+    facts[128 + i] = norms.size[i] * scale * up;
+    facts[192 + i] = norms.low[i] * scale * up;
+  }
+}
+
+// Packs a panel: pack(row, i, sums) for each row i of a column, and finish(column) after these.
+template <class Pack, class Finish>
+inline void pack_panel_columns(const SweepJob& job, int64_t panel, char* out, float* floats,
+                               Worker& worker, Pack pack, Finish finish) {
   const FloatMode mode(FloatMode::kFlush);
-  const int64_t features = job.num_features, padded = int8_padded(features);
-  const int64_t first = panel * kInt8Candidates;
+  const int64_t features = job.num_features, first = panel * kInt8Candidates;
   const int64_t valid = std::min(kInt8Candidates, job.num_candidates - first);
-  auto* rows = reinterpret_cast<int8_t*>(scratch);  // [2][blocks][16][64]
-  auto* floats = reinterpret_cast<float*>(rows + 2 * kInt8Column * padded);
-  auto* bytes = reinterpret_cast<int8_t*>(out);
-  auto* facts = reinterpret_cast<float*>(out + 2 * kInt8Candidates * padded);
-  constexpr int64_t tile = kInt8Column * kInt8Block;
+  auto* facts = reinterpret_cast<float*>(out + 2 * kInt8Candidates * int8_padded(features));
   for (int64_t column = 0; column < kInt8Candidates; column += kInt8Column) {
     Int8Sums sums;
     for (int64_t i = 0; i < kInt8Column; ++i) {  // those past the last candidate repeat it
       const int64_t id = candidate_of(job, first + std::min(column + i, valid - 1));
       const int64_t next = candidate_of(job, first + std::min(column + i + kAhead, valid - 1));
       if (is_direct(job.rows)) fetch(run_at<float>(job.rows.view, next, 0, 0), features);
-      pack_row(row_floats(job.rows.view, id, features, floats), features, tile,
-               rows + i * kInt8Block, rows + kInt8Column * padded + i * kInt8Block,
-               static_cast<int>(i), &sums);
+      pack(row_floats(job.rows.view, id, features, floats), static_cast<int>(i), &sums);
     }
+    finish(column);
+    store_facts(sums, features, facts + column);
+  }
+  check_int8_panel(job, panel, out, worker);
+}
+
+// The panel as host/int8.h has it.
+template <bool has_limit>
+__attribute__((noinline)) void pack_int8_panel(const SweepJob& job, int64_t panel, char* scratch,
+                                               char* out, Worker& worker) {
+  const int64_t features = job.num_features, padded = int8_padded(features);
+  auto* rows = reinterpret_cast<int8_t*>(scratch);  // [2][blocks][16][64]
+  auto* bytes = reinterpret_cast<int8_t*>(out);
+  constexpr int64_t tile = kInt8Column * kInt8Block;
+  const auto pack = [&](const float* row, int i, Int8Sums* sums) {
+    BytesOut to(rows + i * kInt8Block, rows + kInt8Column * padded + i * kInt8Block, tile);
+    pack_row(row, features, has_limit ? kMostWordNorm : std::numeric_limits<float>::infinity(), to, i, sums);
+  };
+  const auto finish = [&](int64_t column) {
     for (int64_t half = 0; half < 2; ++half)
       for (int64_t k = 0; k < padded; k += kInt8Block) {
         const float* from[kInt8Column];
@@ -170,34 +307,28 @@ __attribute__((noinline)) void pack_int8_panel(const SweepJob& job, int64_t pane
         for (int64_t i = 0; i < kInt8Column; ++i)
           from[i] = reinterpret_cast<const float*>(block + i * kInt8Block);
         int8_t* to = bytes + half * kInt8Candidates * padded + column * padded + k * kInt8Column;
-        Simd::transpose(from, 0, reinterpret_cast<float*>(to), 16);
+        transpose_column(from, reinterpret_cast<float*>(to));
       }
-    const Int8Norms norms = norms_of(sums, features);
-    const V scale = Simd::load(sums.scale), up = Simd::set1(1.0f + 0x1p-21f);
-    const V size = Simd::mul(Simd::mul(norms.size, scale), up);
-    Simd::store(facts + column, Simd::mul(scale, Simd::set1(256.0f)));
-    Simd::store(facts + 64 + column, Simd::mul(Simd::mul(norms.rounding, scale), up));
-    Simd::store(facts + 128 + column, size);
-    Simd::store(facts + 192 + column, Simd::mul(Simd::mul(norms.low, scale), up));
-  }
-  check_int8_panel(job, panel, out, worker);
+  };
+  auto* floats = reinterpret_cast<float*>(rows + 2 * kInt8Column * padded);
+  pack_panel_columns(job, panel, out, floats, worker, pack, finish);
 }
 
 // The largest error of a sum that was rounded eight times, of numbers up to 8 |X| |X'|.
 constexpr float kInt8Arithmetic = 64.0f * 0x1p-24f;
 
-__attribute__((noinline)) void pack_int8_queries(const SweepJob& job, int8_t* tiles,
-                                                 float* floats, Int8Query* queries) {
+// Packs queries in tiles of 16: pack(row, tile, i, sums) for query i of a tile.
+template <class Pack>
+inline void pack_query_tiles(const SweepJob& job, int8_t* tiles, float* floats, Int8Query* queries,
+                             bool has_low, Pack pack) {
   const FloatMode mode(FloatMode::kFlush);
   const int64_t features = job.num_features, padded = int8_padded(features);
   const bool rounded = job.rows.view.dtype == DType::f64 || job.query.dtype == DType::f64;
   const float canonical = static_cast<float>(features + 8) * 0x1p-50f;
   const float relative = kInt8Arithmetic + canonical + (rounded ? 4.0f * 0x1p-24f : 0.0f);
-  constexpr int64_t tile = kInt8Queries * kInt8Block;
   for (int64_t first = 0; first < job.num_queries; first += kInt8Queries) {
-    int8_t* high = tiles + first * 2 * padded;
-    int8_t* low = high + kInt8Queries * padded;
-    std::memset(high, 0, int8_tile_bytes(features));
+    int8_t* tile = tiles + first * 2 * padded;
+    std::memset(tile, 0, int8_tile_bytes(features));
     Int8Sums sums = {};
     const int64_t count = std::min(kInt8Queries, job.num_queries - first);
     for (int64_t i = 0; i < count; ++i) {
@@ -205,18 +336,17 @@ __attribute__((noinline)) void pack_int8_queries(const SweepJob& job, int8_t* ti
       load_floats(job.query, job.query_ids[first + i], 0, 0, features, row);
       for (int64_t k = 0; k < features; ++k) row[k] *= job.facts.query_sign;
       std::fill(row + features, row + padded, 0.0f);
-      pack_row(row, features, tile, high + i * kInt8Block, low + i * kInt8Block,
-               static_cast<int>(i), &sums);
+      pack(row, tile, static_cast<int>(i), &sums);
     }
     const Int8Norms norms = norms_of(sums, features);
-    alignas(64) float size[16], rounding[16], lows[16];
-    const V up = Simd::set1(1.0f + 0x1p-20f);
-    Simd::store(size, Simd::mul(norms.size, up));
-    Simd::store(rounding,
-                Simd::mul(Simd::fma(norms.size, Simd::set1(relative), norms.rounding), up));
-    Simd::store(lows, Simd::mul(norms.low, up));
+    constexpr float up = 1.0f + 0x1p-20f;
     for (int64_t i = 0; i < count; ++i)
-      queries[first + i] = {sums.scale[i], sums.inverse[i], size[i], rounding[i], lows[i], 0.0f,
+      queries[first + i] = {sums.scale[i],
+                            sums.inverse[i],
+                            norms.size[i] * up,
+                            (norms.size[i] * relative + norms.rounding[i]) * up,
+                            has_low ? norms.low[i] * up : 0.0f,
+                            0.0f,
                             0.0f};
   }
 }

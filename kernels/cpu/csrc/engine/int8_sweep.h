@@ -1,110 +1,49 @@
-// Sums of products of bytes by AMX: a panel of 64 candidates against tiles of 16 queries.
+// Distances of a query and a column of 16 candidates by sums of whole numbers, the bound on their
+// errors, and the high bytes that few queries read first.
 //
-// A consumer (int8_consumers.h) takes the sums of a query and a column of candidates at a time.
-//
-// Cost model: 16 queries x 32 candidates x 64 features are 6 tile products of 16 cycles and 6 tile
-// loads; 512 sums are then stored, and cost 12 vector instructions for 16 pairs: for 256 features
-// 21 cycles for 16 pairs (measured), where float32 takes 128. The sums of the last tile are compared between
-// the products of the next, as the machine looks ahead by no more instructions than a block's loads
-// are; and these are stored behind that, as loads wait for stores before them whose addresses agree
-// in 12 bits.
-//
-// Few queries wait for the memory: of panels that are ready they read the high bytes first, and the
-// low bytes of the columns that these leave open. One query, 40,943 candidates of 256 features that
-// come from the third-level cache: 0.5 ms, where both bytes take 0.9 and one read of them 0.8.
+// One of engine/int8_amx.h and engine/int8_words.h, the engines, makes the sums; a consumer
+// (int8_consumers.h) takes those of a run of queries and a column at a time.
 #pragma once
 #include "engine/int8_pack.h"
 #include "engine/sweep.h"
-#include "engine/tiles.h"
 
 namespace kgfast {
 namespace {
 
 constexpr int64_t kSums = kInt8Queries * kInt8Column;
-
-// Sums of one tile of queries and two columns of candidates: of H.H', and of H.L' + L.H'.
-struct Int8Products {
-  alignas(64) int32_t high[2][kSums], mixed[2][kSums];
-};
-
-// Adds the products of one block of features, of a tile of queries and the high bytes of two columns
-// of candidates, to tiles 0 to 3; what stands low is so many bytes on.
-inline void add_high_products(const int8_t* queries, int64_t query_low, const int8_t* candidates,
-                              const int8_t* second) {
-  _tile_loadd(4, queries, kInt8Block);
-  _tile_loadd(6, candidates, kInt8Block);
-  _tile_dpbssd(0, 4, 6);
-  _tile_loadd(7, second, kInt8Block);
-  _tile_dpbssd(2, 4, 7);
-  _tile_loadd(5, queries + query_low, kInt8Block);
-  _tile_dpbssd(1, 5, 6);
-  _tile_dpbssd(3, 5, 7);
-}
-
-// Those of both bytes.
-inline void add_products(const int8_t* queries, int64_t query_low, const int8_t* candidates,
-                         const int8_t* second, int64_t candidate_low) {
-  add_high_products(queries, query_low, candidates, second);
-  _tile_loadd(6, candidates + candidate_low, kInt8Block);
-  _tile_dpbssd(1, 4, 6);
-  _tile_loadd(7, second + candidate_low, kInt8Block);
-  _tile_dpbssd(3, 4, 7);
-}
+constexpr int kParts = kInt8Column / Simd::W;  // vectors of a column
 
 inline void fetch_bytes(const char* first, int64_t count) {
   for (int64_t i = 0; i < count; i += 64) __builtin_prefetch(first + i);
 }
 
-// Adds those of the low bytes of a column to its mixed products.
-inline void add_low_products(const int8_t* queries, const int8_t* candidates, int64_t blocks,
-                             int32_t* mixed) {
-  constexpr int64_t block = kInt8Column * kInt8Block;
-  publish();
-  _tile_loadd(1, mixed, 64);
-  for (int64_t i = 0; i < blocks; ++i) {
-    _tile_loadd(4, queries + i * block, kInt8Block);
-    _tile_loadd(6, candidates + i * block, kInt8Block);
-    _tile_dpbssd(1, 4, 6);
-  }
-  _tile_stored(1, mixed, 64);
-  publish();
-}
-
-inline void clear_products() {
-  _tile_zero(0);
-  _tile_zero(1);
-  _tile_zero(2);
-  _tile_zero(3);
-}
-
-inline void store_products(Int8Products* sums) {
-  _tile_stored(0, sums->high[0], 64);
-  _tile_stored(1, sums->mixed[0], 64);
-  _tile_stored(2, sums->high[1], 64);
-  _tile_stored(3, sums->mixed[1], 64);
-}
-
 // What is the same for all queries of a column of candidates.
 struct Int8Facts {
-  V scale, error, size, bias;  // `error` is times a query's slope
-  V high_error;                // of high bytes alone
-  int64_t first;   // position of lane 0 among the candidates
-  uint32_t valid;  // lanes that hold a candidate
+  V scale[kParts], error[kParts], size[kParts], bias[kParts];  // errors are times a query's slope
+  V high_error[kParts];  // of high bytes alone
+  int64_t first;         // position of lane 0 among the candidates
+  uint32_t valid;        // lanes that hold a candidate
 };
 
+// Sums are in units of `unit` times 256 scales.
 inline Int8Facts column_facts(const Int8Job& job, const PanelFacts& panel, const float* facts,
-                              int64_t column) {
+                              int64_t column, float unit) {
   const int64_t left = panel.valid - column;
-  const V size = Simd::load(facts + 128 + column), low = Simd::load(facts + 192 + column);
-  const V rest = Simd::fma(Simd::set1(job.rounding_share), size, Simd::load(facts + 64 + column));
   const V up = Simd::set1(1.0f + 0x1p-20f);
-  return {Simd::load(facts + column),
-          Simd::mul(Simd::fma(Simd::set1(job.low_share), low, rest), up),
-          size,
-          Simd::load(panel.bias + column),
-          Simd::mul(Simd::add(low, rest), up),
-          panel.first + column,
-          static_cast<uint32_t>(left < 0 ? 0 : first_lanes(left))};
+  Int8Facts found;
+  for (int p = 0; p < kParts; ++p) {
+    const int64_t at = column + p * Simd::W;
+    const V size = Simd::load(facts + 128 + at), low = Simd::load(facts + 192 + at);
+    const V rest = Simd::fma(Simd::set1(job.rounding_share), size, Simd::load(facts + 64 + at));
+    found.scale[p] = Simd::mul(Simd::load(facts + at), Simd::set1(unit));
+    found.error[p] = Simd::mul(Simd::fma(Simd::set1(job.low_share), low, rest), up);
+    found.size[p] = size;
+    found.bias[p] = Simd::load(panel.bias + at);
+    found.high_error[p] = Simd::mul(Simd::add(low, rest), up);
+  }
+  found.first = panel.first + column;
+  found.valid = left >= kInt8Column ? 0xFFFF : left < 0 ? 0 : (1u << left) - 1;
+  return found;
 }
 
 // Facts of a panel; without a bias there is nothing to look up.
@@ -116,113 +55,15 @@ inline PanelFacts int8_panel_facts(const SweepJob& job, int64_t panel) {
   return facts;
 }
 
-// Distances of a query, in units of its scale.
-inline V int8_distances(const int32_t* high, const int32_t* mixed, V scale) {
-  const V sum = Simd::fma(_mm512_cvtepi32_ps(_mm512_load_si512(high)), Simd::set1(256.0f),
-                          _mm512_cvtepi32_ps(_mm512_load_si512(mixed)));
-  return Simd::mul(sum, scale);
-}
-
-// The bound on their errors, and `base`.
+// The bound on the errors of distances, and `base`.
 inline V int8_errors(float slope, V error, float base) {
   return Simd::fma(Simd::set1(slope), error, Simd::set1(base));
-}
-
-constexpr int64_t kRun = 8;  // queries that are worth a call
-
-// Calls take(position, count, column facts, sums of H.H', sums of the mixed products), of a whole
-// tile of queries, for runs of its queries and every column of a packed panel: a part of the last
-// tile's after each block of the next.
-template <class Take>
-inline void sweep_int8_panel(const Int8Job& job, const PanelFacts& panel, const Int8Panel& place,
-                             Take take) {
-  constexpr int64_t block = kInt8Column * kInt8Block;
-  const int64_t padded = int8_padded(job.sweep->num_features), queries = job.sweep->num_queries;
-  const int64_t blocks = padded / kInt8Block, query_low = kInt8Queries * padded;
-  const auto* facts = reinterpret_cast<const float*>(place.packed + 2 * kInt8Candidates * padded);
-  const FloatMode mode(FloatMode::kIeee);
-  Int8Products sums;
-  if (place.next)
-    fetch_bytes(place.next + 2 * kInt8Candidates * padded, kInt8Facts * kInt8Candidates * 4);
-  for (int64_t first = 0; first < panel.valid; first += 2 * kInt8Column) {
-    const char* next = first ? place.next : place.packed + 2 * kInt8Column * padded;
-    const auto* candidates = reinterpret_cast<const int8_t*>(place.packed) + first * padded;
-    const auto* second = candidates + kInt8Column * padded;
-    const Int8Facts columns[2] = {column_facts(job, panel, facts, first),
-                                  column_facts(job, panel, facts, first + kInt8Column)};
-    for (int64_t position = 0; position < queries + kInt8Queries; position += kInt8Queries) {
-      const bool multiplies = position < queries;
-      const int64_t last = position - kInt8Queries;  // the tile whose sums are there
-      const int64_t count = last < 0 ? 0 : std::min(kInt8Queries, queries - last);
-      if (multiplies) clear_products();
-      for (int64_t i = 0, done = 0; i < blocks; ++i) {
-        if (place.next && position == 0)
-          for (int64_t at = 0; at < 2 * block; at += block) {
-            fetch_bytes(next + i * block + at * blocks, block);
-            fetch_bytes(next + i * block + at * blocks + kInt8Candidates * padded, block);
-          }
-        if (multiplies)
-          add_products(job.tiles + position * 2 * padded + i * block, query_low,
-                       candidates + i * block, second + i * block, kInt8Candidates * padded);
-        const int64_t due = i + 1 < blocks ? (i + 1) * 2 * count / blocks & -kRun : 2 * count;
-        while (done < due) {  // in the order of columns, then queries
-          const int64_t column = done >= count, row = done - column * count;
-          const int64_t run = std::min(due - done, count - row);
-          take(last + row, run, columns[column], sums.high[column], sums.mixed[column]);
-          done += run;
-        }
-      }
-      if (multiplies) store_products(&sums);
-    }
-  }
 }
 
 // Whether few queries read the high bytes of a panel first.
 inline bool begins_high(const Int8Job& job, const Int8Panel& place, BytesPause& pause) {
   if (!place.next || job.sweep->num_queries > kInt8Queries) return false;
   return pause.left ? (--pause.left, false) : true;
-}
-
-// The same for a tile of queries: take(...) as above, of the columns of which decide(column facts,
-// sums of H.H', sums of L.H') says that the high bytes have not decided all pairs. Of the others
-// the low bytes are not read: half of the memory.
-template <class Decide, class Take>
-inline void sweep_high_bytes(const Int8Job& job, const PanelFacts& panel, const Int8Panel& place,
-                             BytesPause& pause, Decide decide, Take take) {
-  constexpr int64_t block = kInt8Column * kInt8Block;
-  const int64_t padded = int8_padded(job.sweep->num_features), queries = job.sweep->num_queries;
-  const int64_t blocks = padded / kInt8Block, column_bytes = kInt8Column * padded;
-  const int64_t facts_at = 2 * kInt8Candidates * padded;
-  const auto* facts = reinterpret_cast<const float*>(place.packed + facts_at);
-  const FloatMode mode(FloatMode::kIeee);
-  Int8Products sums;
-  int64_t opened = 0;
-  fetch_bytes(place.next + facts_at, kInt8Facts * kInt8Candidates * 4);
-  for (int64_t first = 0; first < panel.valid; first += 2 * kInt8Column) {
-    const char* high = place.packed + first * padded;
-    const char* next = first ? place.next : high + 2 * column_bytes;
-    clear_products();
-    for (int64_t i = 0; i < blocks; ++i) {
-      fetch_bytes(next + i * block, block);
-      fetch_bytes(next + column_bytes + i * block, block);
-      add_high_products(job.tiles + i * block, kInt8Queries * padded,
-                        reinterpret_cast<const int8_t*>(high) + i * block,
-                        reinterpret_cast<const int8_t*>(high) + column_bytes + i * block);
-    }
-    store_products(&sums);
-    publish();
-    for (int64_t i = 0; i < 2 && first + i * kInt8Column < panel.valid; ++i) {
-      const Int8Facts column = column_facts(job, panel, facts, first + i * kInt8Column);
-      if (decide(column, sums.high[i], sums.mixed[i])) continue;
-      ++opened;
-      add_low_products(job.tiles,
-                       reinterpret_cast<const int8_t*>(high) + i * column_bytes +
-                           kInt8Candidates * padded,
-                       blocks, sums.mixed[i]);
-      take(int64_t{0}, queries, column, sums.high[i], sums.mixed[i]);
-    }
-  }
-  pause_bytes(opened <= kInt8Candidates / kInt8Column / 2, pause);
 }
 
 }  // namespace

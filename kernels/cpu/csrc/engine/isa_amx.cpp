@@ -4,16 +4,31 @@
 #include "host/int8.h"
 
 #if defined(__AMX_TILE__) && defined(__AMX_INT8__) && defined(__AVX512VBMI__)
-#include "simd/avx512.h"
+#include "simd/bytes_avx512.h"
 
+#include "engine/int8_amx.h"
 #include "engine/int8_consumers.h"
 
 namespace kgfast {
 
 const Int8Tier* amx_tier() {
-  static const Int8Tier tier = {begin_tiles,      end_tiles,        pack_int8_queries,
-                                pack_int8_panel,  check_int8_panel, count_int8_panel,
-                                keep_int8_panel,  record_int8_panel};
+  // Cycles: measured on a Xeon with AMX (2.1 GHz).
+  const auto saving = [](int64_t features) {
+    return static_cast<double>(features) / 30.0 -
+           static_cast<double>(int8_padded(features)) / 400.0 - 0.26;
+  };
+  static const Int8Tier tier = {"int8",
+                                saving,
+                                60.0,
+                                begin_tiles,
+                                end_tiles,
+                                pack_amx_queries,
+                                pack_int8_panel<false>,
+                                pack_int8_panel<false>,
+                                check_int8_panel,
+                                count_int8_panel<AmxEngine>,
+                                keep_int8_panel<AmxEngine>,
+                                record_int8_panel<AmxEngine>};
   return &tier;
 }
 

@@ -1,4 +1,5 @@
 // The int8 tier of dot products: rows as pairs of bytes, products and sums of integers, exactly.
+// AMX sums products of bytes, other machines products of the words that pairs of bytes make.
 //
 // A row x is s (X + r): a scale, whole numbers X = 256 H + L of two signed bytes each, and what
 // rounding left, |r_k| <= 1/2. A product of rows is s s' (65536 H.H' + 256 (H.L' + L.H')) but for
@@ -8,10 +9,11 @@
 //   int8 high [4 columns][K / 64][16 groups of features][16 candidates][4 features]
 //   int8 low  the same
 //   float facts [4][64]: 256 s; upper bounds of s |r|, |x| and s |L|
-// and of a tile of 16 queries:
+// and of a tile of 16 queries for AMX:
 //   int8 high [K / 64][16 queries][64 features]
 //   int8 low  the same
-// so that every [16][64] of them is a tile of AMX. Plain data, like job.h.
+// so that every [16][64] of them is a tile of AMX. engine/int8_words.h has the layouts of words, of
+// the same size. Plain data, like job.h.
 #pragma once
 #include "host/tiers.h"
 #include "host/topk.h"
@@ -37,7 +39,7 @@ inline int64_t int8_tile_bytes(int64_t features) {
   return kInt8Queries * 2 * int8_padded(features);
 }
 
-// What packing needs: a column of rows before it is transposed, and rows that are not plain
+// Bytes that packing needs: a column of rows before it is transposed, and rows that are not plain
 // float32.
 inline int64_t int8_scratch_bytes(int64_t features) {
   return kInt8Column * int8_padded(features) * (2 + static_cast<int64_t>(sizeof(float)));
@@ -65,7 +67,7 @@ struct Int8Target {
 
 struct Int8Job {
   const SweepJob* sweep;
-  const int8_t* tiles;              // of job.query_ids
+  const int8_t* tiles;              // of job.query_ids: bytes or words
   const Int8Query* queries;         // [Q]
   const float* floats;              // [Q][padded features]: of job.query_ids, as tiles have them
   float rounding_share, low_share;
@@ -78,11 +80,16 @@ struct Int8Job {
 struct Int8Panel {
   int64_t index;
   const char* packed;
-  const char* next;  // what is read after it, of panels that come from memory; or nullptr
+  const char* next;  // the panel of an index that is read after it; nullptr: packed for this call
+  char* room;        // for a panel; of those of an index
+  int64_t ahead;     // the panel that is packed after it by the same worker, or -1
 };
 
-// One way to sum bytes.
+// One way to sum products.
 struct Int8Tier {
+  const char* format;  // of panels of an index; the layout is one, and the scale of rows is not
+  double (*saving)(int64_t features);  // cycles of a pair, against float32
+  double packing;                      // cycles of a candidate, beyond float32's
   // Takes what the sweeps of panels below need of the machine, for so many queries, and gives it
   // back.
   void (*begin)(int64_t queries);
@@ -90,8 +97,9 @@ struct Int8Tier {
   // Packs the queries of job.query_ids into tiles, floats and facts; in tiles, zeros follow the
   // last.
   void (*pack_queries)(const SweepJob&, int8_t* tiles, float* floats, Int8Query* queries);
-  // Packs a panel and notes rows that are not finite.
+  // Packs a panel of an index, or one for this call, and notes rows that are not finite.
   void (*pack_panel)(const SweepJob&, int64_t panel, char* scratch, char* out, Worker&);
+  void (*pack_own_panel)(const SweepJob&, int64_t panel, char* scratch, char* out, Worker&);
   // Notes rows that are not finite, of a panel that was packed before.
   void (*check_panel)(const SweepJob&, int64_t panel, const char* packed, Worker&);
   // Counts the pairs of a packed panel that the bound decides, or float32 after it, and collects

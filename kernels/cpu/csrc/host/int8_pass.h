@@ -10,14 +10,9 @@
 
 namespace kgfast {
 
-// Cycles that the tier saves of a pair, those that packing a candidate costs beyond float32's, that
-// a pair costs whose row is read again, and a survivor: measured on a Xeon with AMX (2.1 GHz).
-constexpr double kInt8Packing = 60.0, kInt8Gather = 128.0, kInt8Survivor = 1600.0;
-
-inline double int8_saving(int64_t features) {
-  return static_cast<double>(features) / 30.0 -
-         static_cast<double>(int8_padded(features)) / 400.0 - 0.26;
-}
+// Cycles that a pair costs whose row is read again, a survivor, and a number of float32 that is not
+// read and packed, as a panel is ready: measured on a Xeon with AMX (2.1 GHz).
+constexpr double kInt8Gather = 128.0, kInt8Survivor = 1600.0, kInt8Read = 0.3;
 
 class Int8Pass {
   struct InUse {
@@ -30,12 +25,12 @@ class Int8Pass {
 
  public:
   Int8Pass(const Execution& execution, const SweepJob& job)
-      : tier_(execution.may_use(Tier::int8) ? amx_tier() : nullptr),
+      : tier_(execution.may_use(Tier::int8) ? find_int8_tier(execution.isa) : nullptr),
         is_forced_(execution.may_use(Tier::forced)), features_(job.num_features),
-        saving_(int8_saving(job.num_features)),
+        saving_(tier_ ? tier_->saving(features_) : 0.0), packing_(tier_ ? tier_->packing : 0.0),
         ready_(job.packed.features == features_ && !job.has_subset ? job.packed.int8 : nullptr),
         group_(std::lcm(kInt8Candidates, int64_t{job.facts.lanes}) *
-               (ready_ ? ready_run(job, execution.threads) : 1)) {
+               panel_run(job, execution.threads, ready_ ? 16 : 8)) {
     const bool is_plain = job.facts.terms == Terms::products && job.facts.planes == 1;
     if (!is_plain || job.num_crops != 1 || features_ > kInt8MostFeatures) tier_ = nullptr;
   }
@@ -51,7 +46,7 @@ class Int8Pass {
   // Whether the tier sweeps a pass of so many queries: of panels that are ready few are enough, as
   // twice the bytes of float32 would be read and packed.
   bool serves(int64_t queries) const {
-    const double packing = ready_ ? -0.3 * static_cast<double>(features_) : kInt8Packing;
+    const double packing = ready_ ? -kInt8Read * static_cast<double>(features_) : packing_;
     return tier_ && (is_forced_ || saving_ * static_cast<double>(queries) >= packing);
   }
 
@@ -70,7 +65,9 @@ class Int8Pass {
       const double kept = static_cast<double>(2 * k_ + 32), all = static_cast<double>(queries);
       free += 2.0 * all * kept * (1.0 + std::max(0.0, std::log(swept / all / kept)));
     }
-    return kInt8Gather * (static_cast<double>(pairs.gathered) - free) <= saving_ * swept;
+    double saving = saving_;
+    if (ready_) saving += kInt8Read * static_cast<double>(features_) / static_cast<double>(queries);
+    return kInt8Gather * (static_cast<double>(pairs.gathered) - free) <= saving * swept;
   }
 
   // Calls sweep(panel) for the panels of a group.
@@ -84,10 +81,12 @@ class Int8Pass {
         const char* packed = ready_ + panel * int8_panel_bytes(features_);
         const bool is_last = at + kInt8Candidates >= job.num_candidates;
         tier_->check_panel(job, panel, packed, worker);
-        sweep(Int8Panel{panel, packed, packed + (is_last ? 0 : int8_panel_bytes(features_))});
+        const char* next = packed + (is_last ? 0 : int8_panel_bytes(features_));
+        sweep(Int8Panel{panel, packed, next, memory, -1});
       } else {
-        tier_->pack_panel(job, panel, scratch(memory), memory, worker);
-        sweep(Int8Panel{panel, memory, nullptr});
+        tier_->pack_own_panel(job, panel, scratch(memory), memory, worker);
+        const int64_t ahead = at + kInt8Candidates < last ? panel + 1 : -1;
+        sweep(Int8Panel{panel, memory, nullptr, nullptr, ahead});
       }
     }
   }
@@ -153,10 +152,10 @@ class Int8Pass {
   }
 
  private:
-  // Panels that are ready go to one worker in runs, as it asks for the next one while it sweeps.
-  static int64_t ready_run(const SweepJob& job, int threads) {
+  // Panels go to one worker in runs, as it asks for the next one while it sweeps.
+  static int64_t panel_run(const SweepJob& job, int threads, int64_t most) {
     const int64_t panels = divide_up(job.num_candidates, kInt8Candidates);
-    return std::clamp<int64_t>(panels / (8 * std::max(threads, 1)), 1, 16);
+    return std::clamp<int64_t>(panels / (8 * std::max(threads, 1)), 1, most);
   }
 
   // Shares that nine queries of ten have; the others' slopes are larger for it.
@@ -175,7 +174,7 @@ class Int8Pass {
     for (Int8Query& query : queries_) {
       const double size = query.size, rounding = query.rounding;
       const double shared = rounding / job_.rounding_share;
-      const double low = static_cast<double>(query.low) / job_.low_share;
+      const double low = query.low > 0.0f ? query.low / static_cast<double>(job_.low_share) : 0.0;
       query.slope = round_up(std::max({size, shared, low}) * (1.0 + 0x1p-20));
       query.high_slope = round_up(std::max(size + rounding, shared) * (1.0 + 0x1p-20));
     }
@@ -184,7 +183,8 @@ class Int8Pass {
   const Int8Tier* tier_;
   const bool is_forced_;
   const int64_t features_;
-  double saving_;
+  double saving_;  // cycles of a pair
+  const double packing_;  // of a candidate
   const char* const ready_;
   const int64_t group_;
   int64_t k_ = 0;

@@ -98,6 +98,9 @@ const std::vector<TierEngine>& tier_engines() {
       {Tier::linear, "neon", "NEON", neon_isa() != nullptr, neon_isa() != nullptr},
       {Tier::fp16, "avx512", "AVX512-FP16", has.avx512fp16, avx512fp16_tier() != nullptr},
       {Tier::int8, "avx512", "AMX", has.amx && may_use_tiles(), amx_tier() != nullptr},
+      {Tier::int8, "avx512", "AVX512-VNNI", has.avx512vnni, avx512vnni_int8_tier() != nullptr},
+      {Tier::int8, "avx2", "AVX2", has.avx2, avx2_int8_tier() != nullptr},
+      {Tier::int8, "neon", "NEON", neon_isa() != nullptr, neon_int8_tier() != nullptr},
       {Tier::bytes, "avx512", "AVX-512", has.avx512, avx512_isa() != nullptr},
       {Tier::bytes, "avx2", "AVX2", has.avx2, avx2_isa() != nullptr},
       {Tier::bytes, "neon", "NEON", neon_isa() != nullptr, neon_isa() != nullptr},
@@ -110,6 +113,7 @@ unsigned find_tiers(const Isa& isa) {
   for (const TierEngine& engine : tier_engines())
     if (engine.has && engine.is_built && !std::strcmp(isa.name, engine.isa))
       tiers |= static_cast<unsigned>(engine.tier);
+  if (find_int8_tier(isa)) tiers |= static_cast<unsigned>(Tier::int8);
   return tiers;
 }
 
@@ -119,6 +123,18 @@ const LinearTier* find_linear_tier(const Isa& isa) {
   if (&isa == avx512_isa() && has.avx512vnni && avx512vnni_tier()) return avx512vnni_tier();
 #endif
   return isa.linear;
+}
+
+const Int8Tier* find_int8_tier(const Isa& isa) {
+#if defined(__x86_64__)
+  static const X86 has = probe_x86();
+  static const bool has_tiles = has.amx && amx_tier() && may_use_tiles();
+  const bool is_widest = &isa == avx512_isa();
+  if (is_widest && has_tiles) return amx_tier();
+  if (is_widest && has.avx512vnni && avx512vnni_int8_tier()) return avx512vnni_int8_tier();
+  if (has.avx2 && (is_widest || &isa == avx2_isa())) return avx2_int8_tier();
+#endif
+  return &isa == neon_isa() ? neon_int8_tier() : nullptr;
 }
 
 const Bf16Kernels* find_bf16_kernels() {

@@ -28,10 +28,17 @@ struct BytesPause {
 struct HalfTier;
 struct Int8Tier;
 struct LinearTier;
+struct Isa;
 
 // half.h, int8.h, linear.h; nullptr where this build lacks it.
 const HalfTier* avx512fp16_tier();
 const Int8Tier* amx_tier();
+const Int8Tier* avx512vnni_int8_tier();
+const Int8Tier* avx2_int8_tier();
+const Int8Tier* neon_int8_tier();
 const LinearTier* avx512vnni_tier();
+
+// The fastest way to sum products that this machine has beside an instruction set, or nullptr.
+const Int8Tier* find_int8_tier(const Isa& isa);
 
 }  // namespace kgfast

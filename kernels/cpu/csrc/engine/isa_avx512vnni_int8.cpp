@@ -1,0 +1,21 @@
+// The int8 tier of machines with AVX512-VNNI, compiled with -mavx512vnni where the target is
+// x86-64 and the compiler knows it, empty elsewhere; machine.cpp probes the machine before it calls in here.
+#include "host/int8.h"
+
+#if defined(__AVX512VNNI__)
+#include "simd/words_avx512.h"
+
+#include "engine/int8_words.h"
+
+namespace kgfast {
+
+const Int8Tier* avx512vnni_int8_tier() {
+  return word_tier([](int64_t features) { return static_cast<double>(features) / 33.0 - 0.4; });
+}
+
+}  // namespace kgfast
+#else
+namespace kgfast {
+const Int8Tier* avx512vnni_int8_tier() { return nullptr; }
+}  // namespace kgfast
+#endif

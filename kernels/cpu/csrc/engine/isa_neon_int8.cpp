@@ -1,0 +1,21 @@
+// The int8 tier of NEON; empty elsewhere. Products of words take twice the instructions of float32
+// (simd/words_neon.h): the tier serves queries that wait for the panels of an index.
+#include "host/int8.h"
+
+#if defined(__aarch64__)
+#include "simd/words_neon.h"
+
+#include "engine/int8_words.h"
+
+namespace kgfast {
+
+const Int8Tier* neon_int8_tier() {
+  return word_tier([](int64_t features) { return -static_cast<double>(features) / 8.0; });
+}
+
+}  // namespace kgfast
+#else
+namespace kgfast {
+const Int8Tier* neon_int8_tier() { return nullptr; }
+}  // namespace kgfast
+#endif
