@@ -183,6 +183,10 @@ def test_tiers_are_a_row_each(write, made):
     ranks = dot | {"work": "ranks", "pairs": {"float32": 0.0021, "canonical": 0.00003}}
     ranks["seconds"] = {"none": 2.0, "int8": 1.0}
     write("cpu-dot-tiers-speed.json", ranks, dot)
+    few = {"section": "dot", "dim": 7, "batch": 3, "table_times_index": 4.0}
+    few |= {"seconds": {"table": {"median": 2.0}, "index": {"median": 0.5}}}
+    few |= {"index_times_read": 1.25}
+    write("cpu-index-speed.json", few, few | {"batch": 64})
     leading = {"table": "decaying", "side": "tail", "entities": 5000, "features": 7}
     leading |= {"energy": {"eighth": 0.5, "quarter": 0.75}, "extrapolated": False}
     leading |= {"read": {"bytes": 0.26, "ordered_floats": 0.2, "ordered_bytes": 0.05}}
@@ -192,6 +196,8 @@ def test_tiers_are_a_row_each(write, made):
     found = made("tiers")
     shares = "| decaying | tail | 5,000 x 7 | 50% / 75% | 26.0% | 20.0% | 5.0% |"
     assert f"{shares}  |  |  |  |" in found
+    assert "| dot | 7 | 3 | 2.0 s | 0.50 s | 4.00 | 1.25 |  |" in found
+    assert "| dot | 7 | 64 |" not in found
     assert f"{shares} 1.0 s | 1.25 (p = 64) | 5.0x |  |" in found
     assert (
         "| l2 | 7 | normal | tail | linear,fp16 | 1.50 (1.40 .. 1.60) | 25% | 50% | 2.1% | 0.03% |"
