@@ -271,8 +271,9 @@ def _bce_block(
             total += sums[0]
             linear += sums[1]
     if totals is not None:
-        totals[0][sweep.rows] = total + rest * positives.sum_by_query(picked)
-        totals[1][sweep.rows] = linear
+        own_sums = positives.sum_by_query(picked)
+        totals[0][sweep.rows] = total + rest * own_sums
+        totals[1][sweep.rows] = linear + 2.0 * own_sums if is_negated else linear
 
 
 def _cross_entropy_block(

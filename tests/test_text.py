@@ -172,7 +172,7 @@ def test_predictions_that_run_out_of_answers():
         torch.tensor([0, 0]),
         "tail",
     )
-    assert repr(top).splitlines()[1:] == ["(0, 0, ?)  4 1", "(1, 0, ?)  "]
+    assert repr(top).splitlines()[1:] == ["(0, 0, ?)  4 1", "(1, 0, ?)"]
     assert Cells(top._repr_html_()).rows[1:] == [["(0, 0, ?)", "4 1", ""], ["(1, 0, ?)", "", ""]]
 
 

@@ -230,7 +230,8 @@ class _Total(Function):
         elif type(grad_total) is Tensor:
             grad_total = grad_total.resolve_neg()
             get_backend(ctx.options[_BACKEND]).losses.scale(gradients[:3], grad_total)
-            gradients[3] = gradients[3] * grad_total
+            if ctx.needs_input_grad[3]:
+                gradients[3] = gradients[3] * grad_total
         else:  # of a transform of torch
             for gradient in gradients:
                 gradient.mul_(grad_total)
