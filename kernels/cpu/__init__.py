@@ -9,7 +9,6 @@ tensors into those and name what is wrong with them.
 
 import os
 import sys
-from functools import cache
 
 try:
     from .. import _cpu as extension
@@ -51,11 +50,7 @@ def isa() -> str:
     A ValueError says that ``KGFAST_CPU_ISA`` does not exist, or that this machine or build lacks
     it.
     """
-    return _isa_of(os.environ.get("KGFAST_CPU_ISA", ""))
-
-
-@cache
-def _isa_of(name: str) -> str:
+    name = os.environ.get("KGFAST_CPU_ISA", "")
     if name and name not in ISAS:
         raise ValueError(f"KGFAST_CPU_ISA must be one of {', '.join(ISAS)}; got {name!r}")
     best = extension.find_isa(name)
