@@ -29,6 +29,7 @@ class Into(NamedTuple):
     queries: Tensor | None  # [B, F] of the plan's dtype: added to
     table: Tensor | None  # [N, G] of the table's dtype: overwritten, unless adds_to_table
     adds_to_table: bool = False  # the table's, float32 then, holds a part already
+    room: Tensor | None = None  # [B, F], for a part of the gradient of queries, overwritten
 
 
 class AdamStep(NamedTuple):

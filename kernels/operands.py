@@ -175,15 +175,16 @@ class Operands:
         """Count the stored reals per feature of a query."""
         return self.score.query_planes(self.has_factor)
 
-    def of_queries(self, rows: slice | Tensor) -> "Operands":
-        """Return operands of some of the queries, multiplied by the scale."""
-        return replace(self, queries=self.queries[rows]).scaled()
+    def of_queries(self, rows: slice | Tensor, room: Tensor | None = None) -> "Operands":
+        """Return operands of some of the queries, multiplied by the scale, in ``room`` if given."""
+        return replace(self, queries=self.queries[rows]).scaled(room)
 
-    def scaled(self) -> "Operands":
+    def scaled(self, room: Tensor | None = None) -> "Operands":
         """Multiply all queries by the scale, in a copy, if there is one."""
         if self.scale is None:
             return self
-        return replace(self, queries=self.queries * self.scale, scale=None)
+        out = None if room is None else room[: self.num_queries]
+        return replace(self, queries=torch.mul(self.queries, self.scale, out=out), scale=None)
 
     def of_rows(self, rows: slice) -> "Operands":
         """Return operands of some of the rows of the table."""

@@ -35,13 +35,21 @@ class GradientSums:
         if self.table is not None and not operands.num_queries:
             self.table.zero_()  # else chunks fill the whole
         self.bias = table.new_zeros(len(table), dtype=of_bias) if need.bias else None
+        self._in_blocks, self._room = plan.num_queries is not None, queries[:0]
 
     def into(self, rows: slice, chunk: slice) -> Into:
         """Return the part of a block of queries and a chunk of candidates."""
+        of_queries = None if self.queries is None else self.queries[rows]
+        room = None
+        if of_queries is not None and self._in_blocks:
+            if len(self._room) < len(of_queries):  # once: malloc would give out pieces meanwhile
+                self._room = torch.empty_like(of_queries)
+            room = self._room[: len(of_queries)]
         return Into(
-            None if self.queries is None else self.queries[rows],
+            of_queries,
             None if self.table is None else self.table[chunk],
             adds_to_table=rows.start > 0,
+            room=room,
         )
 
     def finished(self) -> LossGradients:
@@ -61,14 +69,18 @@ def sweeps(
     """Cut the queries into blocks that are swept together; ``kept`` has room for all scores."""
     plan = backend.loss_plan(operands)
     step = plan.num_queries or max(1, operands.num_queries)
+    scratch = scaled = None
     for first in range(0, operands.num_queries, step):
         rows = slice(first, min(first + step, operands.num_queries))
-        sweep = Sweep(backend, operands.of_queries(rows), rows, plan, sums)
+        sweep = Sweep(backend, operands.of_queries(rows, scaled), rows, plan, sums, scratch)
         if kept is not None:
             width = operands.candidates.num_rows
             sweep.keep_in(kept[rows.start * width : rows.stop * width])
         yield sweep
-        sweep.release()
+        # The next block has the same memory: malloc would give out pieces of it meanwhile.
+        if kept is None:
+            scratch = sweep.scratch
+        scaled = None if operands.scale is None else sweep.operands.queries
 
 
 def chunks(num_queries: int, num_candidates: int, scratch: int) -> list[slice]:
@@ -91,29 +103,25 @@ class Sweep:
         rows: slice,
         plan: LossPlan,
         sums: GradientSums | None,
+        scratch: Tensor | None = None,
     ) -> None:
         self.backend, self.operands, self.rows, self._sums = backend, operands, rows, sums
         count = operands.num_queries
         self.chunks = chunks(count, operands.candidates.num_rows, plan.scratch)
         self.dtype = plan.dtype
-        self._scratch: Tensor | None = None
+        self.scratch = scratch  # flat
 
     def keep_in(self, scores: Tensor) -> None:
         """Use ``scores``, flat, as the scratch: all candidates are one chunk."""
         self.chunks = [slice(0, self.operands.candidates.num_rows)]
-        self._scratch = scores
-
-    def release(self) -> None:
-        """Free the scratch and scaled queries, before the next block has its own."""
-        self._scratch = None
-        del self.operands
+        self.scratch = scores
 
     def room(self, chunk: slice) -> Tensor:
         """Return the room of a chunk's scores, ``[B, n]``."""
         rows, count = self.operands.num_queries, chunk.stop - chunk.start
-        if self._scratch is None:  # that of the first chunk: none is wider
-            self._scratch = self.operands.queries.new_empty(rows * count, dtype=self.dtype)
-        return self._scratch[: rows * count].view(-1, count)
+        if self.scratch is None or len(self.scratch) < rows * count:
+            self.scratch = self.operands.queries.new_empty(rows * count, dtype=self.dtype)
+        return self.scratch[: rows * count].view(-1, count)
 
     def scores(self, chunk: slice) -> Tensor:
         """Return scores with the candidates of a chunk, bias included, for overwriting."""
