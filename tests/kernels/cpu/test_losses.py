@@ -9,7 +9,11 @@ import torch
 
 from kgfast.kernels import cpu
 from kgfast.kernels.cpu.passes import PASSES, LossPass
+from kgfast.kernels.labels import LossNeed
 from kgfast.kernels.losses import TORCH_PASSES
+from kgfast.kernels.sweeps import GradientSums, sweeps
+from kgfast.ops.dispatch import get_backend
+from kgfast.ops.run import operands_of
 from support.paths import ROOT
 from support.processes import finish, run_script
 
@@ -127,3 +131,19 @@ def test_peak_memory_beyond_the_operands_and_gradients():
     peaks = [float(line) for line in finish(run_script(script, env=env), timeout=120).split()]
     assert len(peaks) == 3
     assert max(peaks) <= 64  # all scores would take 120 MiB
+
+
+def test_blocks_of_queries_have_the_same_memory():
+    """Else malloc gives out pieces of what a block freed, and takes more for the next one."""
+    backend, scale = get_backend("cpu"), torch.tensor(2.0)
+    operands = operands_of(torch.randn(9_000, 4), torch.randn(100, 4), "dot", scale=scale)
+    sums = GradientSums(backend, operands, LossNeed(True, True, False))
+    places = []
+    for sweep in sweeps(backend, operands, sums):
+        chunk = sweep.chunks[0]
+        assert torch.equal(sweep.operands.queries, 2 * operands.queries[sweep.rows])
+        room = sums.into(sweep.rows, chunk).room
+        tensors = sweep.room(chunk), sweep.operands.queries, room
+        places.append([it.data_ptr() for it in tensors])
+    assert len(places) == 3
+    assert places[0] == places[1] == places[2]
