@@ -1,4 +1,4 @@
-# A model behind HTTP (docs/serve.md):
+# A model behind HTTP (docs/how-to/serve.md):
 #   docker build -t kgfast . && docker run -p 127.0.0.1:8000:8000 -v DIR:/model:ro kgfast
 FROM python:3.12-slim AS build
 RUN apt-get update && apt-get install -y --no-install-recommends g++

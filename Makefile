@@ -59,7 +59,7 @@ docs: $(VENV)/.complete
 arm64: $(VENV)/.complete
 	$(PY) tools/arm64.py
 
-# The attack (docs/reliability.md): `make fuzz SEED=7 CASES=2000`, `MINUTES=5`, `KINDS=valid,rank`;
+# The attack (docs/reference/reliability.md): `make fuzz SEED=7 CASES=2000`, `MINUTES=5`, `KINDS=valid,rank`;
 # a failing case says how it runs alone: CASE='rank:12' SEED=7.
 FUZZ = PYTHONPATH=tests $(PY) -m fuzz $(if $(SEED),--seed $(SEED)) \
     $(if $(MINUTES),--minutes $(MINUTES)) $(if $(KINDS),--kinds "$(KINDS)") \

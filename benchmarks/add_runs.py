@@ -1,4 +1,4 @@
-"""Copies finished runs into benchmarks/results/runs/, and puts them into docs/results.md.
+"""Copies finished runs into benchmarks/results/runs/, and puts them into docs/reference/results.md.
 
     python benchmarks/add_runs.py RUN...                          runs of files under configs/
         --note TEXT                                               what a reader must know of them
@@ -134,7 +134,7 @@ def main() -> int:
     parser.add_argument("--note", help="of the runs that are added")
     parser.add_argument("--variants-of", type=Path, metavar="CONFIG", help="a file under configs/")
     parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--page", type=Path, help="instead of docs/results.md")
+    parser.add_argument("--page", type=Path, help="instead of docs/reference/results.md")
     options = parser.parse_args()
     target = options.results / "runs"
     try:

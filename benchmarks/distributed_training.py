@@ -36,7 +36,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "med": {"dims": [16, 32, 64]},
         "data": {"train_bs": 256, "neg_size": 32},
     },
-    "docs/scale.md": {
+    "docs/explanation/scale.md": {
         "model": {"name": "rotate", "base_dim": 64, "gamma": 6.0},
         "data": {"train_bs": 512, "neg_size": 64},
         "optim": {"lr": 0.01},
@@ -54,8 +54,9 @@ WAYS = (ONE, ("replicated", 2), ("sharded", 2), ("replicated", 4), ("sharded", 4
 SOME_WAYS = {
     "ComplEx, 1-vs-all": (ONE, ("replicated", 2), ("replicated", 4)),
 }
-SMALL = (2_000, 8, 12_000, 200, 200)  # as on docs/scale.md; others have the sizes of WN18RR
-ON_SMALL = ("docs/scale.md", *SOME_WAYS)
+# As in docs/explanation/scale.md; other configs have the sizes of WN18RR.
+SMALL = (2_000, 8, 12_000, 200, 200)
+ON_SMALL = ("docs/explanation/scale.md", *SOME_WAYS)
 WORKER = "--worker"  # the script is one of the processes
 
 

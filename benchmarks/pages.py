@@ -1,4 +1,4 @@
-"""The pages whose tables are made of the files under benchmarks/results/, and docs/config.md.
+"""Write the tables that pages have of the files in benchmarks/results/, and the page of configs.
 
     python benchmarks/pages.py                   write all of them
     python benchmarks/pages.py losses scale      some of them
@@ -20,29 +20,29 @@ sys.path.append(str(ROOT / "tools"))
 import config_page
 
 PAGES = {
-    "above": Page("docs/above.md", of_file("cpu-above-speed.json", ABOVE)),
+    "above": Page("docs/how-to/above.md", of_file("cpu-above-speed.json", ABOVE)),
     "readme": Page("README.md", readme.block),
-    "alignment": Page("docs/alignment.md", one_file.alignment),
-    "config": Page("docs/config.md", lambda folder: config_page.page(), is_whole=True),
-    "gpu": Page("docs/gpu.md", of_file("static-step-counts.json", STEP_COUNTS)),
-    "graphs": Page("docs/graphs.md", one_file.graphs),
+    "alignment": Page("docs/how-to/alignment.md", one_file.alignment),
+    "config": Page("docs/reference/config.md", lambda folder: config_page.page(), is_whole=True),
+    "gpu": Page("docs/reference/gpu.md", of_file("static-step-counts.json", STEP_COUNTS)),
+    "graphs": Page("docs/how-to/graphs.md", one_file.graphs),
     "index": Page("docs/index.md", one_file.wheel),
-    "influence": Page("docs/influence.md", systems.influence),
-    "losses": Page("docs/losses.md", one_file.losses),
-    "med_rscf": Page("docs/med_rscf.md", med.block),
-    "options": Page("docs/options.md", one_file.options),
+    "influence": Page("docs/how-to/influence.md", systems.influence),
+    "losses": Page("docs/reference/losses.md", one_file.losses),
+    "med_rscf": Page("docs/how-to/med_rscf.md", med.block),
+    "options": Page("docs/reference/options.md", one_file.options),
     "path_star": Page("examples/path_star/README.md", systems.path_star),
-    "paths": Page("docs/paths.md", systems.paths),
-    "predictions": Page("docs/predictions.md", of_file("cpu-facts-speed.json", FACTS)),
-    "pykeen": Page("docs/pykeen.md", one_file.pykeen),
-    "reliability": Page("docs/reliability.md", one_file.reliability),
-    "results": Page("docs/results.md", runs.block),
-    "retrieval": Page("docs/retrieval.md", one_file.retrieval),
-    "scale": Page("docs/scale.md", scale.block),
-    "search": Page("docs/search.md", one_file.search),
-    "serve": Page("docs/serve.md", one_file.serve),
-    "siglip": Page("docs/siglip.md", of_file("cpu-siglip.json", SIGLIP)),
-    "tiers": Page("docs/tiers.md", one_file.tiers),
+    "paths": Page("docs/how-to/paths.md", systems.paths),
+    "predictions": Page("docs/how-to/predictions.md", of_file("cpu-facts-speed.json", FACTS)),
+    "pykeen": Page("docs/tutorials/pykeen.md", one_file.pykeen),
+    "reliability": Page("docs/reference/reliability.md", one_file.reliability),
+    "results": Page("docs/reference/results.md", runs.block),
+    "retrieval": Page("docs/how-to/retrieval.md", one_file.retrieval),
+    "scale": Page("docs/explanation/scale.md", scale.block),
+    "search": Page("docs/how-to/search.md", one_file.search),
+    "serve": Page("docs/how-to/serve.md", one_file.serve),
+    "siglip": Page("docs/how-to/siglip.md", of_file("cpu-siglip.json", SIGLIP)),
+    "tiers": Page("docs/explanation/tiers.md", one_file.tiers),
 }
 
 

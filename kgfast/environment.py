@@ -44,7 +44,7 @@ class Info:
     isas : tuple of str
         Instruction sets of this machine and build, best first.
     tiers : tuple of str
-        Cheaper sweeps that rankings use beside it (docs/tiers.md).
+        Cheaper sweeps that rankings use beside it (docs/explanation/tiers.md).
     other_tiers : dict of str to str
         Tiers that do not serve, and what keeps them: the machine, the build, ``KGFAST_CPU_ISA`` or
         ``KGFAST_TIERS``.

@@ -15,7 +15,7 @@ from kgfast.cli import app
 from support.paths import ROOT
 from support.snippets import commands, run_page, snippets
 
-PAGES = sorted((ROOT / "docs").glob("*.md"))
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
 # The README's code is run by test_readme.py.
 WITH_CODE = [page for page in PAGES if "```python" in page.read_text()]
 LONG = {"pykeen.md", "pyg.md"}  # pages that take more than a second or two
@@ -79,7 +79,7 @@ class TestRunner:
 
 
 def test_every_public_name_is_in_the_api():
-    text = (ROOT / "docs/api.md").read_text()
+    text = (ROOT / "docs/reference/api.md").read_text()
     assert [name for name in kgfast.__all__ if f"::: kgfast.{name}\n" not in text] == []
 
 
@@ -89,6 +89,14 @@ def test_every_page_is_reachable_from_the_tree():
         for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text()):
             if "://" not in target:
                 assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_menu_has_every_page_once_in_at_most_seven_groups():
+    text = (ROOT / "mkdocs.yml").read_text()
+    nav = text[text.index("\nnav:") : text.index("\nhooks:")]
+    assert len(re.findall(r"^  - ", nav, re.MULTILINE)) <= 7
+    listed = re.findall(r": ([\w/-]+\.md)$", nav, re.MULTILINE)
+    assert sorted(listed) == sorted(str(it.relative_to(ROOT / "docs")) for it in PAGES)
 
 
 def test_make_docs_builds_what_the_extra_installs():
@@ -113,10 +121,12 @@ def test_the_site(tmp_path):
         text=True,
     )
     assert made.returncode == 0, made.stderr
+    home = (site / "index.html").read_text()
     for page in PAGES:
-        text = (site / f"{page.stem}.html").read_text()
+        name = page.relative_to(ROOT / "docs").with_suffix(".html")
+        text = (site / name).read_text()
         assert not re.findall(r'(?:src|<link[^>]*href)="(https?://[^"]*)"', text), page.name
-        assert f'href="{page.stem}.html"' in (site / "api.html").read_text(), "not in the menu"
-    api = (site / "api.html").read_text()
+        assert f'href="{name}"' in home, "not in the menu"
+    api = (site / "reference" / "api.html").read_text()
     for name in kgfast.__all__:
         assert re.search(rf'id="kgfast\.(?:[\w.]+\.)?{name}"', api), name

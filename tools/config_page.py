@@ -1,4 +1,4 @@
-"""Every key of a config: docs/config.md, made from the sections that check configs.
+"""Every key of a config: docs/reference/config.md, made from the sections that check configs.
 
 ``benchmarks/pages.py`` writes the page, as all others that are made. Types, ranges and
 defaults are those of the schema; meanings those of the docstrings' Attributes.

@@ -1,83 +1,84 @@
 """Draw the map of docs/: which page a reader needs.
 
-    python tools/page_map.py        # writes docs/which_page.svg
+    python tools/page_map.py        # writes docs/images/which_page.svg
 
-The site shows the drawing inline (``docs_hooks.py``), so that each box is a link.
+The home page shows the drawing inline (``docs_hooks.py``), so that each box is a link.
 """
 
 from collections.abc import Iterator, Mapping
 from html import escape
 from pathlib import Path
 
-MAP = Path(__file__).resolve().parents[1] / "docs" / "which_page.svg"
-Pages = Mapping[str, str]  # label of each page, by its stem
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+MAP = DOCS / "images" / "which_page.svg"
+Pages = Mapping[str, str]  # label of each page, by its path below docs/, without suffix
 
 # Columns from left to right: their title, and for each need the pages that serve it.
 COLUMNS: Mapping[str, Mapping[str, Pages]] = {
     "I have": {
         "a model of another library": {
-            "pykeen": "PyKEEN",
-            "libkge": "LibKGE",
-            "official": "official RotatE code",
-            "pyg": "PyG",
-            "dglke": "DGL-KE",
-            "ogb": "OGB",
-            "recbole": "RecBole",
-            "options": "options of each library",
+            "tutorials/pykeen": "PyKEEN",
+            "how-to/libkge": "LibKGE",
+            "how-to/official": "official RotatE code",
+            "how-to/pyg": "PyG",
+            "how-to/dglke": "DGL-KE",
+            "how-to/ogb": "OGB",
+            "how-to/recbole": "RecBole",
+            "reference/options": "options of each library",
         },
         "embeddings of my own": {
-            "own_tables": "from arrays to a service",
-            "tables": "tables larger than memory",
-            "retrieval": "retrieval: mteb, beir",
-            "alignment": "entity alignment",
+            "tutorials/own_tables": "from arrays to a service",
+            "how-to/tables": "tables larger than memory",
+            "how-to/retrieval": "retrieval: mteb, beir",
+            "how-to/alignment": "entity alignment",
         },
         "a scoring function or a network": {
-            "any_scorer": "any scorer",
-            "encoders": "an encoder",
-            "own_model": "train a model of mine",
+            "how-to/any_scorer": "any scorer",
+            "how-to/encoders": "an encoder",
+            "how-to/own_model": "train a model of mine",
         },
         "triples, and no model yet": {
-            "data": "data sets",
-            "config": "train: all keys",
-            "losses": "losses",
-            "med_rscf": "MED and RSCF",
-            "search": "search for a config",
-            "callbacks": "callbacks: W&B, MLflow",
+            "how-to/data": "data sets",
+            "reference/config": "train: all keys",
+            "reference/losses": "losses",
+            "how-to/med_rscf": "MED and RSCF",
+            "how-to/search": "search for a config",
+            "how-to/callbacks": "callbacks: W&B, MLflow",
         },
     },
     "I want": {
         "numbers to publish": {
-            "ranks": "ranks and metrics",
-            "relations": "ranks of relations",
-            "classify": "classes, typed candidates",
-            "results": "results of the configs",
+            "how-to/ranks": "ranks and metrics",
+            "how-to/relations": "ranks of relations",
+            "how-to/classify": "classes, typed candidates",
+            "reference/results": "results of the configs",
         },
         "answers and new facts": {
-            "predictions": "predictions",
-            "above": "all above a threshold",
-            "prepared": "few queries at a time",
-            "serve": "a model behind HTTP",
+            "how-to/predictions": "predictions",
+            "how-to/above": "all above a threshold",
+            "how-to/prepared": "few queries at a time",
+            "how-to/serve": "a model behind HTTP",
         },
-        "to know why": {"influence": "influential triples"},
+        "to know why": {"how-to/influence": "influential triples"},
         "another large sum": {
-            "heads": "output layers",
-            "siglip": "image-text pairs",
-            "paths": "sums over paths",
-            "reports": "five users' reports",
+            "how-to/heads": "output layers",
+            "how-to/siglip": "image-text pairs",
+            "how-to/paths": "sums over paths",
+            "explanation/reports": "five users' reports",
         },
     },
     "And": {
         "one machine is not enough": {
-            "scale": "past one machine",
-            "graphs": "graphs larger than memory",
-            "gpu": "GPUs",
+            "explanation/scale": "past one machine",
+            "how-to/graphs": "graphs larger than memory",
+            "reference/gpu": "GPUs",
         },
         "can I trust the numbers?": {
-            "exactness": "why ranks are exact",
-            "tiers": "fast tiers",
-            "reliability": "reliability",
+            "explanation/exactness": "why ranks are exact",
+            "explanation/tiers": "fast tiers",
+            "reference/reliability": "reliability",
         },
-        "every public name": {"api": "the API"},
+        "every public name": {"reference/api": "the API"},
     },
 }
 
@@ -154,7 +155,7 @@ def _chip(page: str, label: str, x: int, y: int, width: int) -> str:
 
 
 def pages_of_map() -> Iterator[str]:
-    """Yield the stem of each page on the map."""
+    """Yield the path of each page on the map, without suffix."""
     for needs in COLUMNS.values():
         for pages in needs.values():
             yield from pages

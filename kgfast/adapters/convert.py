@@ -76,7 +76,7 @@ def convert(
     if not isinstance(inner, PLAIN):
         raise ValueError(
             f"{source}: a folder of tables holds {', '.join(it.__name__ for it in PLAIN)}; this "
-            f"is a {type(inner).__name__}: rank it in Python (docs/{chosen}.md)"
+            f"is a {type(inner).__name__}: rank it in Python ({_PAGES[chosen]})"
         )
     names = _checked_names(source, model, names, data)
     with new_folder(out) as scratch:
@@ -140,6 +140,12 @@ def _names_of_pykeen(folder: Path) -> Names:
     return entities, relations
 
 
+_PAGES = {
+    "official": "docs/how-to/official.md",
+    "dglke": "docs/how-to/dglke.md",
+    "libkge": "docs/how-to/libkge.md",
+    "pykeen": "docs/tutorials/pykeen.md",
+}
 FORMATS: dict[str, Callable[[Path, bool], NamedModel]] = {
     "official": lambda source, trust: NamedModel(load_official(source)),
     "dglke": lambda source, trust: NamedModel(load_dglke(source)),

@@ -29,7 +29,7 @@ def attach(trainer: Any) -> Any:
     A model whose ``full_sort_predict`` returns a product ``[users, D] @ [D, items]`` is swept, as
     most are. RecBole scores other models itself, in a matrix, and a warning says so once. Items in
     the history of a user, and RecBole's padding, item 0, are no candidates. Scores are canonical
-    (docs/exactness.md), and the lowest id comes first among equals.
+    (docs/explanation/exactness.md), and the lowest id comes first among equals.
 
     Parameters
     ----------

@@ -27,9 +27,10 @@ _BYTES = (torch.int8, torch.uint8)  # quantised embeddings, which float32 holds 
 class VectorSearch:
     """Rows of embeddings, and the exact best rows of each query.
 
-    Scores are canonical float64 scores (docs/exactness.md), rounded once; the lowest row comes
-    first among equals. For cosines each row is divided by its length in float64 and rounded to
-    float32, or kept in float64; a row of zeros has the cosine 0 with every row.
+    Scores are canonical float64 scores (docs/explanation/exactness.md), rounded once; the
+    lowest row comes first among equals. For cosines each row is divided by its length in
+    float64 and rounded to float32, or kept in float64; a row of zeros has
+    the cosine 0 with every row.
 
     Parameters
     ----------

@@ -14,7 +14,8 @@ class TierPairs:
     """Pairs of queries and candidates of one call, by the sweep that decided them.
 
     Tiers go first, float32 sweeps the pairs that they leave open, and canonical scores decide what
-    is open then (docs/tiers.md). Ranks do not depend on who decides. Equal queries are swept once.
+    is open then (docs/explanation/tiers.md). Ranks do not depend on who decides. Equal
+    queries are swept once.
 
     Attributes
     ----------

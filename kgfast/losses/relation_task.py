@@ -23,7 +23,7 @@ def relation_prediction(
 
     With the scores of a model as logits (:func:`relation_logits`) that is the auxiliary objective
     of Chen et al. 2021 (arXiv 2110.02834, section 3), and ``loss.relation_weight`` of a config. The
-    form of RSCF's term could not be read, so none of it is built in (docs/med_rscf.md).
+    form of RSCF's term could not be read, so none of it is built in (docs/how-to/med_rscf.md).
 
     Parameters
     ----------

@@ -96,7 +96,8 @@ class Model(nn.Module, ABC):
     """Base of the models: holds the tensors that it is given, without copying.
 
     A tensor that requires a gradient and is no parameter, as an encoder computes it, stays in its
-    graph: it is a buffer that a state dict leaves out (docs/encoders.md). Others are parameters.
+    graph: it is a buffer that a state dict leaves out (docs/how-to/encoders.md).
+    Others are parameters.
 
     Subclasses set :attr:`score` and implement ``_queries``; :meth:`candidates` is the entity table
     on both sides unless they say otherwise.

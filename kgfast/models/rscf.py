@@ -36,7 +36,7 @@ _CHUNK_ELSEWHERE = 1 << 12
 
 
 class RSCF(Wrapper):
-    r"""RSCF around a model (Kim et al. 2025; formulas as in docs/med_rscf.md).
+    r"""RSCF around a model (Kim et al. 2025; formulas as in docs/how-to/med_rscf.md).
 
     With ``N(x) = x / max(||x||_p, 1e-12)`` and ``*`` elementwise::
 

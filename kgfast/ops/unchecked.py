@@ -15,10 +15,11 @@ def unchecked() -> Iterator[None]:
     of bounds, but the result is undefined. Use the block for input that was checked before.
 
     A step of training with shared negatives and fixed shapes then makes no wait, so that it can be
-    captured in a CUDA graph (docs/losses.md says which). The block holds in its own thread and
-    context (as :mod:`contextvars` has it), for the calls that are made in it; their backward may
-    run after it. Blocks may be nested. ``rank()`` and ``topk()`` refuse it, as their integers would
-    mean nothing. On the CPU :func:`kgfast.ops.row_adam` checks its ids nonetheless, as it writes;
+    captured in a CUDA graph (docs/reference/losses.md says which). The block holds in its own
+    thread and context (as :mod:`contextvars` has it), for the calls that are made in it;
+    their backward may run after it. Blocks may be nested. ``rank()`` and ``topk()`` refuse it, as
+    their integers would mean nothing. On the CPU :func:`kgfast.ops.row_adam` checks its ids
+    nonetheless, as it writes;
     on a GPU ids out of range change nothing.
 
     Examples

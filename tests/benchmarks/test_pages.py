@@ -72,8 +72,8 @@ def test_every_page_with_markers_is_in_the_table(load):
     pages = load("pages").PAGES
     assert set(NAMES) == set(pages)
     paths = {ROOT / it.path for it in pages.values() if not it.is_whole}
-    for folder in ("", "docs/", "examples/*/"):
-        for path in ROOT.glob(f"{folder}*.md"):
+    for files in ("*.md", "docs/**/*.md", "examples/*/*.md"):
+        for path in ROOT.glob(files):
             assert ("<!-- results:begin -->" in path.read_text()) == (path in paths), path
 
 

@@ -1,4 +1,4 @@
-"""docs/own_tables.md as its reader walks it: arrays become a folder that every command reads."""
+"""docs/tutorials/own_tables.md as its reader walks it: arrays become a folder for every command."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from support.paths import ROOT
 from support.serving import ask
 from support.snippets import run_page, snippets
 
-PAGE = ROOT / "docs" / "own_tables.md"
+PAGE = ROOT / "docs/tutorials/own_tables.md"
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The programs of docs/scale.md run as they stand."""
+"""The programs of docs/explanation/scale.md run as they stand."""
 
 import os
 import pickle
@@ -19,7 +19,7 @@ from kgfast.distributed import count_range
 from support.paths import ROOT
 from support.shared_out import example, model_of, tables_of
 
-PAGE = (ROOT / "docs" / "scale.md").read_text()
+PAGE = (ROOT / "docs/explanation/scale.md").read_text()
 PROGRAMS = dict(re.findall(r'```py title="(\w+\.py)"\n(.*?)```', PAGE, re.DOTALL))
 
 

@@ -206,7 +206,7 @@ def _med(
     mask: Any,
     cancelling: dict[str, float],
 ) -> Tensor:
-    """Compute the loss of docs/med_rscf.md, with softmax weights and ``exp`` of sub-models."""
+    """Compute the loss of docs/how-to/med_rscf.md, softmax weights, ``exp`` of sub-models."""
 
     def chances(name: str, sign: float, scores: Tensor) -> Tensor:
         """Softmax weights ``q``, by a scale ``w`` whose gradient is ``sum s q (g - sum q g)``.

@@ -51,27 +51,32 @@ def _write_splits(folder: Path, train: str, valid: str = "", test: str = "") -> 
 
 
 WALKS = (
-    Walk("from PyKEEN", (Page("docs/pykeen.md"),), needs=("pykeen",)),
-    Walk("own vectors", (Page("docs/own_tables.md"),), _triples_of_capitals, ("starlette", "h11")),
+    Walk("from PyKEEN", (Page("docs/tutorials/pykeen.md"),), needs=("pykeen",)),
+    Walk(
+        "own vectors",
+        (Page("docs/tutorials/own_tables.md"),),
+        _triples_of_capitals,
+        ("starlette", "h11"),
+    ),
     Walk(
         "a million vectors",
-        (Page("docs/own_tables.md", ("", "Larger than memory"), skipped=1),),
+        (Page("docs/tutorials/own_tables.md", ("", "Larger than memory"), skipped=1),),
         _million,
         ("starlette", "h11"),
     ),
     Walk(
         "an own model",
         (
-            Page("docs/own_model.md"),
-            Page("docs/callbacks.md"),
-            Page("docs/any_scorer.md"),
-            Page("docs/losses.md"),
+            Page("docs/how-to/own_model.md"),
+            Page("docs/how-to/callbacks.md"),
+            Page("docs/how-to/any_scorer.md"),
+            Page("docs/reference/losses.md"),
         ),
         _small_graph,
     ),
     Walk(
         "five reports",
-        (Page("docs/reports.md"),),
+        (Page("docs/explanation/reports.md"),),
         _wn18rr,
         needs=("matplotlib", "jinja2"),
         data=_WN18RR,

@@ -23,6 +23,8 @@ from kgfast.ops import use_backend
 from support.paths import ROOT
 from support.wrapped_models import TRIPLES, D, N, R, base, wrapped
 
+REPORTS = ROOT / "docs/explanation/reports.md"
+
 
 @pytest.fixture(autouse=True)
 def reference():
@@ -115,7 +117,7 @@ def test_ranks_with_filters_equal_those_of_the_formula(kind):
 
 @pytest.mark.parametrize("crop", ["prefix", "split"])
 def test_each_crop_around_rscf_is_a_sweep(crop, monkeypatch):
-    """docs/reports.md says so; without RSCF one sweep serves all prefixes."""
+    """docs/explanation/reports.md says so; without RSCF one sweep serves all prefixes."""
     served, own = [], ranking._count
 
     def count(plan, crops, *others):
@@ -128,7 +130,7 @@ def test_each_crop_around_rscf_is_a_sweep(crop, monkeypatch):
         rank(MED(inner, dims, crop=crop), TRIPLES, dims=dims)
     together = [dims] if crop == "prefix" else [[dim] for dim in dims]
     assert served == [[dim] for dim in dims] + together
-    assert "each of the three crops in a sweep of its own" in (ROOT / "docs/reports.md").read_text()
+    assert "each of the three crops in a sweep of its own" in REPORTS.read_text()
 
 
 def test_the_factor_is_made_once_and_counts_for_all_queries(monkeypatch):

@@ -1,6 +1,7 @@
 """Slow, obvious answers: canonical scores, ranks and the best k in numpy, losses in dense torch.
 
-The first half is written from docs/exactness.md alone and shares no line with the package.
+The first half is written from docs/explanation/exactness.md alone and shares no line
+with the package.
 """
 
 from collections.abc import Iterable, Sequence

@@ -13,12 +13,12 @@ import kgfast
 
 
 def graph() -> Any:
-    """Return the graph of docs/serve.md."""
+    """Return the graph of docs/how-to/serve.md."""
     return kgfast.datasets.synthetic(300, 6, 1200, 60, 60)
 
 
 def engine_of(**options: Any) -> Any:
-    """Return the model of docs/serve.md."""
+    """Return the model of docs/how-to/serve.md."""
     from kgfast.extras.serve.engine import Engine
 
     data = graph()

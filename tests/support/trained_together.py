@@ -147,7 +147,7 @@ UNSHARDED = (
 
 
 def is_bit_equal(name: str, tables: str) -> bool:
-    """Return whether runs of several processes have the bits of one (docs/scale.md)."""
+    """Return whether runs of several processes have the bits of one (docs/explanation/scale.md)."""
     optim = CASES[name]["optim"]
     is_dense = not optim["name"].startswith("row_")
     clips = "grad_clip" in optim and is_dense and tables == "sharded"

@@ -1,4 +1,4 @@
-"""docs/config.md is what the schema says, and says something of every key."""
+"""docs/reference/config.md is what the schema says, and says something of every key."""
 
 import doctest
 import importlib.util

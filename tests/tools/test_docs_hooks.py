@@ -1,24 +1,28 @@
-"""Pages of docs/ on the site: links out of it, and the map."""
+"""Pages of docs/ on the site: links out of it, pictures, and the map."""
 
-from docs_hooks import on_page_markdown
-from page_map import MAP, draw, pages_of_map
-
-from support.paths import ROOT
+from docs_hooks import shown
+from page_map import DOCS, MAP, draw, pages_of_map
 
 
 def test_links_out_of_the_site_become_names():
-    page = "a [b c](../configs/x.yaml), [d](results.md#e), [f](https://g.h/../i), ![j](k.png)"
-    assert on_page_markdown(page) == page.replace(
-        "[b c](../configs/x.yaml)", "b c (`configs/x.yaml`)"
+    page = "a [b c](../../configs/x.yaml), [d](../reference/results.md#e), [f](https://g.h/../i)"
+    assert shown(page, "how-to/a.md") == page.replace(
+        "[b c](../../configs/x.yaml)", "b c (`configs/x.yaml`)"
     )
 
 
+def test_pictures_from_outside_are_shown():
+    page = "![j](../../benchmarks/results/k.png)"
+    assert shown(page, "how-to/a.md") == "![j](../images/k.png)"
+
+
 def test_the_map_is_drawn_inline():
-    page = (ROOT / "docs" / "which_page.md").read_text()
-    assert '<a href="own_tables.html">' in on_page_markdown(page)
+    page = (DOCS / "index.md").read_text(encoding="utf-8")
+    assert '<a href="tutorials/own_tables.html">' in shown(page, "index.md")
+    assert '<a href="../how-to/' in shown("![map](../images/which_page.svg)", "how-to/a.md")
 
 
 def test_the_map_holds_every_page_once():
-    pages = {it.stem for it in (ROOT / "docs").glob("*.md")} - {"index", "which_page"}
+    pages = [str(it.relative_to(DOCS).with_suffix("")) for it in DOCS.glob("*/*.md")]
     assert sorted(pages_of_map()) == sorted(pages)
     assert MAP.read_text(encoding="utf-8") == draw(), "run python tools/page_map.py"

@@ -1,4 +1,4 @@
-"""Callbacks of a run: what they hear, their exceptions, the recipes of docs/callbacks.md."""
+"""Callbacks of a run: what they hear, their exceptions, the recipes of docs/how-to/callbacks.md."""
 
 import json
 import sys
@@ -148,7 +148,7 @@ def test_the_exception_of_a_callback_ends_all_processes(tmp_path):
 
 def recipe(package):
     """Run the block of the page that imports a package; return its names."""
-    page = (ROOT / "docs" / "callbacks.md").read_text()
+    page = (ROOT / "docs/how-to/callbacks.md").read_text()
     (code,) = [it.code for it in snippets(page) if f"import {package}\n" in it.code]
     names = {}
     exec(code, names)

@@ -1,4 +1,4 @@
-"""Models and losses of the user's own: docs/own_model.md as its reader walks it, trust, errors."""
+"""Models and losses of the user: docs/how-to/own_model.md as its reader walks it, trust, errors."""
 
 import json
 import re
@@ -33,7 +33,7 @@ from support.small_runs import (
 )
 from support.snippets import commands, snippets
 
-PAGE = (ROOT / "docs" / "own_model.md").read_text()
+PAGE = (ROOT / "docs/how-to/own_model.md").read_text()
 OWN = {
     "model": {"name": "my_research:Gated", "gamma": 12.0, "options": {"std": 0.2}},
     "loss": {"name": "my_research:Contrastive", "options": {"temperature": 0.5}},

@@ -1,4 +1,4 @@
-"""The block of docs/med_rscf.md: sub-models in evaluation and training, a table for each file."""
+"""The block of docs/how-to/med_rscf.md: evaluation and training of sub-models, a table a file."""
 
 from collections.abc import Iterator
 from pathlib import Path

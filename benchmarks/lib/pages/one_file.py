@@ -40,7 +40,7 @@ def alignment(folder: Path) -> str:
     return with_sources(of_section(rows, "alignment"), ALIGNMENT)
 
 
-# docs/losses.md
+# docs/reference/losses.md
 LOSS_TITLES = {
     "loss_mem": "Losses and sampled scores, forward and backward",
     "loss_1_vs_all": "Steps of 1-vs-all",
@@ -137,8 +137,8 @@ def tiers(folder: Path) -> str:
     index = read_rows(folder / "cpu-index-speed.json")
     few = [row for row in index if row["batch"] <= _FEW]
     title = (
-        "Few queries for the best 10 of 40,943, with an [index](prepared.md) and without; one read "
-        "is of the bytes or panels that are read first (Xeon: of panels):"
+        "Few queries, best 10 of 40,943 rows, with and without an [index](../how-to/prepared.md); "
+        "one read is of the bytes or panels that are read first (Xeon: of panels):"
     )
     tables += [title, "", *markdown(INDEX, few), ""]
     leading = read_rows(folder / "cpu-energy-order.json")
@@ -204,7 +204,7 @@ def wheel(folder: Path) -> str:
     )
 
 
-# docs/reliability.md
+# docs/reference/reliability.md
 ATTACKS = {
     "fuzz": "no sanitizer",
     "fuzz-sanitize-address": "AddressSanitizer, UBSan",

@@ -1,4 +1,4 @@
-"""The block of docs/results.md: runs of the files under configs/, and epochs of other programs."""
+"""The block of docs/reference/results.md: runs of the configs, and epochs of other programs."""
 
 import json
 from collections.abc import Iterator
@@ -74,7 +74,7 @@ def _lines(run: Row) -> Iterator[Row]:
 
 
 def _label(run: Row) -> str:
-    name = f"[{name_of(run['config'])}](../{run['config']})"
+    name = f"[{name_of(run['config'])}](../../{run['config']})"
     return name if run["dim"] is None else f"{name}, dim {run['dim']}"
 
 
@@ -154,7 +154,7 @@ def _variants(config: str, variants: Rows) -> Iterator[str]:
     shared = ", ".join(
         f"`{key}={values[0].get(key)}`" for key in (*SHOWN, *samples) if key not in keys
     )
-    yield f"[{name_of(config)}](../{config}) with other values; in all rows {shared}:\n"
+    yield f"[{name_of(config)}](../../{config}) with other values; in all rows {shared}:\n"
     columns = (
         *((f"`{key}`:", _value_of(key)) for key in keys),
         ("steps:", "{steps:,}"),

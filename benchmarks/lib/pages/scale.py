@@ -1,4 +1,4 @@
-"""The block of docs/scale.md: what scale.py measured, and what is simulated for many machines.
+"""The block of docs/explanation/scale.md: measurements of scale.py, and simulated machines.
 
 The simulation is ``kgfast plan`` with the rates that scale.py wrote down, or those predicted for a
 GPU; nothing of it was run.

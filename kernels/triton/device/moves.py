@@ -8,9 +8,9 @@ Where terms are moduli the move is a phase, elsewhere a shift. It is taken in on
     PLAIN   ``q, a, b`` as they are stored; the product in two parts
 
 Cost model (issue slots): 10 for the two polynomials of NEAR, 21 with the reduction of FAR. The
-polynomials err by less than 8 u each on 0 .. 1.62, rounding included (docs/exactness.md). The
-canonical sine and cosine are ``kernels/reference/trig.py``, operation by operation, and are to be
-compiled without fusion.
+polynomials err by less than 8 u each on 0 .. 1.62, rounding included
+(docs/explanation/exactness.md). The canonical sine and cosine are ``kernels/reference/trig.py``,
+operation by operation, and are to be compiled without fusion.
 """
 
 import triton

@@ -1,9 +1,9 @@
 """The error of a float32 sweep against the canonical score, and the thresholds that it gives.
 
-With u = 2**-24, from standard rounding analysis; derivations in docs/exactness.md. A sum runs over
-at most 64 features and is then folded into a total, so that a term meets ``min(D, 64) +
-ceil(D / 64)`` additions, in whatever order lanes are combined. Contracting a product and a sum
-only removes a rounding. Denormals may be flushed anywhere in the sweep.
+With u = 2**-24, from standard rounding analysis; derivations in docs/explanation/exactness.md.
+A sum runs over at most 64 features and is then folded into a total, so that a term meets
+``min(D, 64) + ceil(D / 64)`` additions, in whatever order lanes are combined. Contracting
+a product and a sum only removes a rounding. Denormals may be flushed anywhere in the sweep.
 
 ``tl.sqrt`` is ``sqrt.approx.ftz.f32`` on NVIDIA, whose maximum relative error over the positive
 finite numbers is 2**-23 (PTX ISA, 9.7.3, sqrt), and ``v_sqrt_f32``, 1 ulp, on AMD; twice that is

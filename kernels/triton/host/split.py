@@ -3,7 +3,8 @@
 With ``q = q_hi + q_lo + q_rest`` and the same of ``c``, each part rounded to bfloat16, the sweep
 (device/split_sweep.py) leaves out ``q_lo c_lo``, ``q c_rest`` and ``q_rest (c - c_rest)``. What it
 does add up is cut off as tensor cores do: :data:`CUT` of the largest addend for each product. That
-is an assumption, twice what is known of them; docs/exactness.md has it and the derivation.
+is an assumption, twice what is known of them.
+Derivation: docs/explanation/exactness.md.
 """
 
 import math

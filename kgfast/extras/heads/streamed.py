@@ -21,8 +21,8 @@ class StreamedHead(nn.Module):
     """A replacement of ``nn.Linear(dim, num_outputs)`` and the softmax after it.
 
     Scores are ``hidden @ weight.T + bias``. They are made and reduced chunk by chunk, forward and
-    backward, so memory does not grow with hidden states times outputs (docs/heads.md). Every method
-    takes hidden states ``[..., D]`` of any leading axes. ``candidate_ids`` (int64 ``[M]``,
+    backward, so memory does not grow with hidden states times outputs (docs/how-to/heads.md). Every
+    method takes hidden states ``[..., D]`` of any leading axes. ``candidate_ids`` (int64 ``[M]``,
     distinct, in any order) restricts a call to these outputs; ids stay ids of all outputs. Numbers
     must be finite (:mod:`kgfast.ops.finite`).
 
@@ -224,7 +224,7 @@ class StreamedHead(nn.Module):
     def topk(
         self, hidden: Tensor, k: int, *, candidate_ids: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return the best ``k`` outputs, exactly: by canonical float64 scores (docs/exactness.md).
+        """Return the best ``k`` outputs, exactly: by canonical float64 scores.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""The sections of a config: keys, types, defaults and meanings (docs/config.md is made of them)."""
+"""The sections of a config: keys, types, defaults and meanings, for docs/reference/config.md."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -93,7 +93,7 @@ class ModelConfig(Section):
     Attributes
     ----------
     name : {"rotate", "transe", "distmult", "complex", "conve", "cp", "rescal"}
-        The model; or the import path ``my.module:MyModel`` of your own (docs/own_model.md).
+        The model; or the import path ``my.module:MyModel`` of your own (docs/how-to/own_model.md).
     base_dim : int
         ``dim`` of the model: complex dimensions for rotate and complex, of each half for cp.
     gamma : float
@@ -289,7 +289,7 @@ class LossConfig(Section):
     name : {"nssa", "margin", "logistic", "bce", "cross_entropy"}
         The first three for ``train.mode: negative``; bce for 1vsall and kvsall, cross_entropy for
         1vsall. Or the import path ``my.module:MyLoss`` of your own for ``train.mode: negative``
-        (docs/own_model.md).
+        (docs/how-to/own_model.md).
     alpha : float
         For nssa: the adversarial temperature.
     margin : float

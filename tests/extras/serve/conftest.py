@@ -8,5 +8,5 @@ from support.serving import engine_of
 
 @pytest.fixture(scope="session")
 def engine() -> Engine:
-    """RotatE on the graph of docs/serve.md."""
+    """RotatE on the graph of docs/how-to/serve.md."""
     return engine_of()

@@ -21,7 +21,7 @@ from support.paths import ROOT
 from support.serving import Slow, answer, ask, connect, head, serving, wait_for
 from support.snippets import snippets
 
-PAGE = ROOT / "docs" / "serve.md"
+PAGE = ROOT / "docs/how-to/serve.md"
 QUERY = {"heads": 3, "relations": 2, "k": 2}
 BODY = json.dumps(QUERY).encode()
 

@@ -96,9 +96,9 @@ def machine_with(monkeypatch, has, is_built=True):
 
 @needs_extension
 def test_a_reason_to_skip_names_the_instructions(monkeypatch):
-    """A reason names the instructions of docs/tiers.md."""
+    """A reason names the instructions of docs/explanation/tiers.md."""
     machine_with(monkeypatch, has=())
-    page = (ROOT / "docs" / "tiers.md").read_text()
+    page = (ROOT / "docs/explanation/tiers.md").read_text()
     assert set(support.needs()) == {"linear", "fp16", "int8", "bytes", "bf16 losses"}
     for name, needed in support.needs().items():
         assert lacks(name) == f"this machine or build has no {name} ({needed})"

@@ -1,7 +1,7 @@
 """Launches and waits of losses, counted without a GPU.
 
 What counts: every kernel of this backend, and every operator of torch that computes on the device
-(a sort as one, though it is several kernels). See docs/losses.md.
+(a sort as one, though it is several kernels). See docs/reference/losses.md.
 """
 
 import os

@@ -4,7 +4,7 @@
 // Cost model: the float32 sweep's instructions for each 16 features of a pair, whose operands come
 // from memory, and 4 additions of lanes. Four candidates share the loads of a query. A term passes
 // at most 64 additions of its lane, the folds of lanes and 4 levels of their tree, which are no more
-// than the sweep's steps (docs/exactness.md).
+// than the sweep's steps (docs/explanation/exactness.md).
 #pragma once
 #include <algorithm>
 #include <cfloat>

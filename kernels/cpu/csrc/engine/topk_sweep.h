@@ -21,8 +21,8 @@ struct Keeping {
     return limit;
   }
 
-  // With tau = limit + bias, a distance past tau + err loses: docs/exactness.md, with the limit for
-  // the target's cost. The bias is the largest here.
+  // With tau = limit + bias, a distance past tau + err loses:
+  // docs/explanation/exactness.md, with the limit for the target's cost. The bias is the largest here.
   static float limit(const TopkJob& job, int64_t /*crop*/, int64_t position, float norm) {
     const float tau = limit_of(job, position) + (job.bias ? job.bias_max : 0.0f);
     const float absolute = job.base[position] + job.slope[position] * norm;

@@ -1,4 +1,5 @@
-// The error of a float32 sweep against the canonical score. docs/exactness.md derives every line.
+// The error of a float32 sweep against the canonical score.
+// docs/explanation/exactness.md derives every line.
 #pragma once
 #include <cmath>
 #include <cstdint>

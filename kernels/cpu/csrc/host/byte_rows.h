@@ -3,7 +3,7 @@
 //
 // A row is x = s X + r: one scale of a table, a whole number of a byte a real, and what is left. By
 // the triangle inequality |q - c| is s |Q - C| but for |r| of both, in the score's own length; that
-// is measured where a row is packed. docs/exactness.md has the bound.
+// is measured where a row is packed. docs/explanation/exactness.md has the bound.
 //
 // Layout of a panel (64 candidates, P planes of K numbers, which are a multiple of 8, zeros at the
 // end):

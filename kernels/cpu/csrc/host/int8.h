@@ -3,7 +3,7 @@
 //
 // A row x is s (X + r): a scale, whole numbers X = 256 H + L of two signed bytes each, and what
 // rounding left, |r_k| <= 1/2. A product of rows is s s' (65536 H.H' + 256 (H.L' + L.H')) but for
-// what the norms of L, r and x bound; docs/exactness.md has the bound.
+// what the norms of L, r and x bound; docs/explanation/exactness.md has the bound.
 //
 // Layout of a panel (64 candidates, K features, which are a multiple of 64, zeros at the end):
 //   int8 high [4 columns][K / 64][16 groups of features][16 candidates][4 features]

@@ -75,7 +75,8 @@ struct Crop {
   float rel;  // of the bound on the sweep's error there
 };
 
-// A target of a query, and how the query's pairs are decided for it; docs/exactness.md derives it.
+// A target of a query, and how the query's pairs are decided for it.
+// Derivation: docs/explanation/exactness.md.
 // With tau = bias - target score, err = rel * |tau| + (base + slope * panel norm): below tau - err
 // the candidate beats the target, above tau + err it does not, in between the canonical score
 // decides.

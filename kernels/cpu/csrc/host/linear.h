@@ -2,7 +2,8 @@
 //
 // With vectors u_k of a query that are no longer than 1, sum_k |q_k - c_k| >= <U, q> - <U, c>. Here
 // U = a / m, whole numbers, m the tier's `most`; c = s (X + r), whole numbers and what rounding left, which is
-// measured. So the product <a, X> is one of bytes, exactly; docs/exactness.md has the bound.
+// measured. So the product <a, X> is one of bytes, exactly.
+// Its bound: docs/explanation/exactness.md.
 //
 // Layout of a panel (128 candidates, K numbers: planes one after the other, each of whole
 // kLinearRun):
