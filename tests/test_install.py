@@ -48,6 +48,7 @@ def clone(tmp_path):
     return tmp_path / "clone", home / "bin" / "python", site
 
 
+@pytest.mark.slow
 def test_in_a_clone_the_installed_package_is_used(clone):
     """`python -m` looks in the working directory first, where kgfast/ is a folder of sources."""
     folder, python, site = clone

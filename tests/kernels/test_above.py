@@ -86,7 +86,7 @@ def check(engine, args: tuple, options: dict) -> None:
 
 @engines(*NAMES, SPLIT, quick=True)
 @given(seed=SEEDS, layer=st.sampled_from(LAYERS))
-@examples(120, 4)
+@examples(120, 2)
 def test_results_equal_the_specification(engine, seed, layer):
     check(engine.at(layer), *asked(make_problem(seed, served=engine.scores), seed))
 

@@ -378,8 +378,8 @@ def wide_problem(score, dtype, dims):
 
 SLOW = pytest.mark.slow
 WIDE = [
-    *((score, dtype, None) for score in ("dot", "l2", "rotate")
-      for dtype in (torch.float32, torch.float64)),
+    *(pytest.param(score, dtype, None, marks=[SLOW] if dtype == torch.float64 else [])
+      for score in ("dot", "l2", "rotate") for dtype in (torch.float32, torch.float64)),
     *(pytest.param(score, dtype, (5_000, 100, 2_500, 4_096),
                    marks=[SLOW] if score == "rotate" else [])
       for score in ("dot", "l2", "rotate") for dtype in (torch.float32, torch.float64)),

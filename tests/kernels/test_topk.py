@@ -104,7 +104,7 @@ def check(engine, problem: Problem, k: int, *, is_packed: bool = True) -> None:
 @given(
     seed=SEEDS, k=st.sampled_from(COUNTS), layer=st.sampled_from(LAYERS), is_packed=st.booleans()
 )
-@examples(80, 3)
+@examples(80, 2)
 def test_the_best_equal_the_specification(engine, nonfinite, seed, k, layer, is_packed):
     problem = make_problem(seed, nonfinite, served=engine.scores)
     check(engine.at(layer), problem, k, is_packed=is_packed)

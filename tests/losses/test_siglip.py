@@ -255,7 +255,7 @@ def test_queries_are_scaled_block_by_block():
     assert peak.bytes < 0.8 * queries.nbytes
 
 
-WORLDS = pytest.mark.parametrize("world", [2, 4])
+WORLDS = pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.slow)])
 
 
 @WORLDS

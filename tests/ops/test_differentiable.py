@@ -335,7 +335,11 @@ def test_opcheck(dims, has_bias, backend):
 
 
 @CROPS
-@pytest.mark.parametrize("need", [[True, True, True], [False, True, False]], ids=str)
+@pytest.mark.parametrize(
+    "need",
+    [[True, True, True], pytest.param([False, True, False], marks=pytest.mark.slow)],
+    ids=str,
+)
 def test_opcheck_of_the_backward(dims, need, backend):
     given = queries, table, bias = [it.detach() for it in operands("bce")]
     head, tail = ("rotate", bias, None, dims), (backend, [*need, False])
@@ -353,7 +357,7 @@ def test_opcheck_of_the_backward(dims, need, backend):
 
 
 @EACH_SCORED
-@pytest.mark.parametrize("score", ["rotate", "rscf_rotate"])
+@pytest.mark.parametrize("score", ["rotate", pytest.param("rscf_rotate", marks=pytest.mark.slow)])
 def test_memory_of_scores_stays_below_64_mib(name, backend, score):
     """A broadcast would hold 512 MiB of differences (pool), or gather 256 MiB (own rows)."""
     batch, rows, dim = (256, 2048, 128) if backend == "cpu" else (64, 1024, 64)
@@ -371,7 +375,10 @@ def test_memory_of_scores_stays_below_64_mib(name, backend, score):
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize(("backend", "score"), [("reference", "l1"), ("cpu", "dot"), ("cpu", "l2")])
+@pytest.mark.parametrize(
+    ("backend", "score"),
+    [("reference", "l1"), ("cpu", "dot"), pytest.param("cpu", "l2", marks=pytest.mark.slow)],
+)
 def test_memory_of_losses_stays_below_64_mib(loss, score, backend):
     """Dense scores alone would take 128 MiB (reference: 32), and as much again for gradients."""
     if backend == "cpu" and not cpu.is_available():

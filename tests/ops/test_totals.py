@@ -239,7 +239,9 @@ def test_the_gradient_of_the_table_is_held_once():
     assert table.grad is not None
 
 
-@BIASES
+@pytest.mark.parametrize(
+    "bias", [slice(1), pytest.param(None, marks=pytest.mark.slow)], ids=["one", "none"]
+)
 def test_opcheck(backend, bias):
     for need in ([True, True, bias is not None], [False, True, False]):
         tensors = some("bce_total", "rotate", bias)

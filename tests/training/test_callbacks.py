@@ -137,6 +137,7 @@ def test_of_several_processes_the_first_calls(tmp_path):
     assert other == ([], "fitted")
 
 
+@pytest.mark.slow
 def test_the_exception_of_a_callback_ends_all_processes(tmp_path):
     work = partial(heard_together, tmp_path / "b", ("step", 3))
     first, other = values(run_together(2, work))

@@ -59,7 +59,7 @@ def assert_same_tables(name, tables, found, one):
             assert torch.equal(of_rank["tables"][key], held), key
 
 
-@pytest.mark.parametrize("world", [pytest.param(2, marks=pytest.mark.slow), 4])
+@pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_losses_and_tables_do_not_depend_on_the_number_of_processes(world, tmp_path):
     steps = 6
     names = ["rotate, nssa, rows", "rotate, nssa, pool", "rotate, med"]

@@ -122,7 +122,9 @@ def assert_same_ends(tmp_path, other, keys=("schedule", "scaler", "patience")):
     assert {key: meta[key] for key in keys} == {key: expected_meta[key] for key in keys}
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * ("conve" in name)) for name in CONFIGS]
+)
 def test_killed_and_resumed_is_bit_equal(name, tmp_path):
     straight = trainer_of(name, tmp_path / "straight")
     result = straight.fit()
@@ -200,7 +202,7 @@ def test_a_disk_that_was_full_costs_nothing(tmp_path, monkeypatch):
     assert torch.equal(resumed.model.entity, straight.model.entity)
 
 
-@pytest.mark.parametrize("ends_at", [24, STEPS])
+@pytest.mark.parametrize("ends_at", [pytest.param(24, marks=pytest.mark.slow), STEPS])
 @pytest.mark.parametrize("renames", [0, 1, 2])
 def test_a_save_that_a_kill_cut_short_is_finished(renames, ends_at, tmp_path, monkeypatch):
     """A kill when the state is written and so many of its files have their names."""

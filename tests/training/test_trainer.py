@@ -13,8 +13,19 @@ from kgfast.training.logs import read_rows
 from kgfast.training.loop import Run
 from support.small_runs import LEARNERS, config_of, trainer_of
 
+# One of each mode of training and most losses; the others take as long again.
+QUICK = (
+    "rotate, shared",
+    "distmult, logistic",
+    "cp with inverses, 1vsall, dura, relations",
+    "conve, kvsall",
+)
 
-@pytest.mark.parametrize("name", LEARNERS)
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in LEARNERS],
+)
 def test_it_learns(name):
     sections, least = LEARNERS[name]
     trainer = trainer_of(**sections)
@@ -39,7 +50,9 @@ def test_an_index_is_packed_again_where_the_model_has_trained_on(name):
 
 
 @pytest.mark.parametrize("amp", ["bf16", "fp16"])
-@pytest.mark.parametrize("name", ["conve, kvsall", "rotate, shared"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("conve, kvsall", marks=pytest.mark.slow), "rotate, shared"]
+)
 def test_mixed_precision_learns_like_full_precision(tmp_path, name, amp):
     sections, _ = LEARNERS[name]
     losses = []

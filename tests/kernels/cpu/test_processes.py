@@ -78,6 +78,7 @@ def test_scripts_of_the_attack(name):
     assert run_python(text) == ""
 
 
+@pytest.mark.slow
 def test_a_child_forked_by_a_handler_does_not_wait_for_its_parents_threads():
     """It comes back into a sweep whose threads are not there."""
     process = run_script(
@@ -106,6 +107,7 @@ def test_a_child_forked_by_a_handler_does_not_wait_for_its_parents_threads():
     assert finish(process, timeout=90) == "[5]\n"
 
 
+@pytest.mark.slow
 def test_interrupts_while_threads_that_sweep_are_joined():
     process = run_script(
         """
@@ -206,6 +208,7 @@ def test_the_first_error_of_a_worker_needs_no_memory(tmp_path):
     assert finish(process, timeout=240) == "1 7 19999\n"
 
 
+@pytest.mark.slow
 @needs_linux
 def test_the_pool_shrinks_when_fewer_threads_are_asked_for():
     process = run_script(

@@ -100,7 +100,11 @@ def test_a_loss_of_a_score_that_is_not_a_number_is_none(bad):
 @pytest.mark.parametrize("shape", [(7,), (6, 5)], ids=["pool", "lists"])
 @pytest.mark.parametrize(
     ("make", "side", "dims"),
-    [(RotatE, "tail", None), (RotatE, "head", [2, 4]), (TransE, "tail", [4])],
+    [
+        pytest.param(RotatE, "tail", None, marks=pytest.mark.slow),
+        (RotatE, "head", [2, 4]),
+        pytest.param(TransE, "tail", [4], marks=pytest.mark.slow),
+    ],
 )
 def test_a_step_has_the_gradients_of_the_formula(make, side, dims, shape, sparse):
     """Ids repeat among negatives, anchors and targets, and some are nowhere."""
