@@ -48,7 +48,7 @@ def test_the_commands_of_a_page_exist(page):
 def test_commands_are_found():
     text = "say kgfast x\n    kgfast train --set a=1   # so\n```sh\nkgfast info\n```\n"
     assert commands(text) == ["kgfast train --set a=1", "kgfast info"]
-    assert len(commands((ROOT / "README.md").read_text())) >= 7
+    assert len(commands((ROOT / "docs/how-to/train.md").read_text())) >= 7
 
 
 class TestRunner:

@@ -11,7 +11,7 @@ RESULTS = BENCHMARKS / "results"
 NAMES = (
     "above",
     *("readme", "alignment", "config", "gpu", "graphs", "index", "influence", "losses"),
-    *("med_rscf", "options", "siglip"),
+    *("cli", "med_rscf", "options", "siglip", "speed"),
     *(
         "path_star",
         "paths",
@@ -113,7 +113,6 @@ def test_a_page_is_updated_and_checked(call, load, tmp_path, page):
     assert text.startswith("before\n<!-- results:begin -->\n| | ")
     assert text.endswith("<!-- results:end -->\nafter\n")
     assert "peak memory beyond the inputs, whole test set, dim 8" in text
-    assert " GPU |" in text
     assert "python benchmarks/eval_mem.py --quick" in text
 
 
