@@ -119,7 +119,7 @@ def test_a_page_is_updated_and_checked(call, load, tmp_path, page):
 def test_a_page_needs_its_markers(call, tmp_path):
     page = tmp_path / "README.md"
     page.write_text("no markers")
-    done = call("pages.py", "readme", "--results", tmp_path, "--page", page)
+    done = call("pages.py", "speed", "--results", tmp_path, "--page", page)
     assert done.returncode == 1
     assert "results:begin" in done.stderr
     assert page.read_text() == "no markers"
