@@ -13,16 +13,18 @@ import sys
 from pathlib import Path
 
 from lib.columns import ABOVE, FACTS, SIGLIP, STEP_COUNTS
-from lib.pages import Page, med, of_file, one_file, readme, runs, scale, systems
+from lib.pages import Page, med, of_file, one_file, readme, runs, scale, speed, systems
 from lib.results import RESULTS, ROOT
 
 sys.path.append(str(ROOT / "tools"))
+import cli_page
 import config_page
 
 PAGES = {
     "above": Page("docs/how-to/above.md", of_file("cpu-above-speed.json", ABOVE)),
     "readme": Page("README.md", readme.block),
     "alignment": Page("docs/how-to/alignment.md", one_file.alignment),
+    "cli": Page("docs/reference/cli.md", lambda folder: cli_page.page(), is_whole=True),
     "config": Page("docs/reference/config.md", lambda folder: config_page.page(), is_whole=True),
     "gpu": Page("docs/reference/gpu.md", of_file("static-step-counts.json", STEP_COUNTS)),
     "graphs": Page("docs/how-to/graphs.md", one_file.graphs),
@@ -40,8 +42,9 @@ PAGES = {
     "retrieval": Page("docs/how-to/retrieval.md", one_file.retrieval),
     "scale": Page("docs/explanation/scale.md", scale.block),
     "search": Page("docs/how-to/search.md", one_file.search),
-    "serve": Page("docs/how-to/serve.md", one_file.serve),
+    "serve": Page("docs/reference/http.md", one_file.serve),
     "siglip": Page("docs/how-to/siglip.md", of_file("cpu-siglip.json", SIGLIP)),
+    "speed": Page("docs/reference/speed.md", speed.block),
     "tiers": Page("docs/explanation/tiers.md", one_file.tiers),
 }
 

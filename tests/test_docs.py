@@ -48,7 +48,7 @@ def test_the_commands_of_a_page_exist(page):
 def test_commands_are_found():
     text = "say kgfast x\n    kgfast train --set a=1   # so\n```sh\nkgfast info\n```\n"
     assert commands(text) == ["kgfast train --set a=1", "kgfast info"]
-    assert len(commands((ROOT / "README.md").read_text())) >= 7
+    assert len(commands((ROOT / "docs/how-to/train.md").read_text())) >= 7
 
 
 class TestRunner:
@@ -97,6 +97,17 @@ def test_the_menu_has_every_page_once_in_at_most_seven_groups():
     assert len(re.findall(r"^  - ", nav, re.MULTILINE)) <= 7
     listed = re.findall(r": ([\w/-]+\.md)$", nav, re.MULTILINE)
     assert sorted(listed) == sorted(str(it.relative_to(ROOT / "docs")) for it in PAGES)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_code_fits_its_box(page):
+    """The site shows 130 letters of code a line in a window of 1,280 pixels (docs/site.css)."""
+    text = re.sub(
+        r"<!-- results:begin -->.*?<!-- results:end -->", "", page.read_text(), flags=re.S
+    )
+    code = [line for it in snippets(text) for line in it.code.splitlines()]
+    code += re.findall(r"^ {4}(.*)$", text, re.MULTILINE)
+    assert [line for line in code if len(line) > 130] == []
 
 
 def test_make_docs_builds_what_the_extra_installs():

@@ -38,6 +38,8 @@ COLUMNS: Mapping[str, Mapping[str, Pages]] = {
             "how-to/own_model": "train a model of mine",
         },
         "triples, and no model yet": {
+            "tutorials/train_and_publish": "train and publish",
+            "how-to/train": "train a model",
             "how-to/data": "data sets",
             "reference/config": "train: all keys",
             "reference/losses": "losses",
@@ -48,16 +50,19 @@ COLUMNS: Mapping[str, Mapping[str, Pages]] = {
     },
     "I want": {
         "numbers to publish": {
+            "tutorials/first_ranking": "my first ranking",
             "how-to/ranks": "ranks and metrics",
             "how-to/relations": "ranks of relations",
             "how-to/classify": "classes, typed candidates",
             "reference/results": "results of the configs",
+            "reference/speed": "speed and memory",
         },
         "answers and new facts": {
             "how-to/predictions": "predictions",
             "how-to/above": "all above a threshold",
             "how-to/prepared": "few queries at a time",
-            "how-to/serve": "a model behind HTTP",
+            "how-to/serve": "serve a model over HTTP",
+            "reference/http": "HTTP requests",
         },
         "to know why": {"how-to/influence": "influential triples"},
         "another large sum": {
@@ -74,11 +79,17 @@ COLUMNS: Mapping[str, Mapping[str, Pages]] = {
             "reference/gpu": "GPUs",
         },
         "can I trust the numbers?": {
+            "explanation/streaming": "why it is small",
             "explanation/exactness": "why ranks are exact",
             "explanation/tiers": "fast tiers",
             "reference/reliability": "reliability",
         },
-        "every public name": {"reference/api": "the API"},
+        "every name and format": {
+            "reference/api": "the API",
+            "reference/cli": "the command line",
+            "reference/files": "file formats",
+            "reference/glossary": "glossary",
+        },
     },
 }
 

@@ -11,7 +11,7 @@ RESULTS = BENCHMARKS / "results"
 NAMES = (
     "above",
     *("readme", "alignment", "config", "gpu", "graphs", "index", "influence", "losses"),
-    *("med_rscf", "options", "siglip"),
+    *("cli", "med_rscf", "options", "siglip", "speed"),
     *(
         "path_star",
         "paths",
@@ -113,14 +113,13 @@ def test_a_page_is_updated_and_checked(call, load, tmp_path, page):
     assert text.startswith("before\n<!-- results:begin -->\n| | ")
     assert text.endswith("<!-- results:end -->\nafter\n")
     assert "peak memory beyond the inputs, whole test set, dim 8" in text
-    assert " GPU |" in text
     assert "python benchmarks/eval_mem.py --quick" in text
 
 
 def test_a_page_needs_its_markers(call, tmp_path):
     page = tmp_path / "README.md"
     page.write_text("no markers")
-    done = call("pages.py", "readme", "--results", tmp_path, "--page", page)
+    done = call("pages.py", "speed", "--results", tmp_path, "--page", page)
     assert done.returncode == 1
     assert "results:begin" in done.stderr
     assert page.read_text() == "no markers"

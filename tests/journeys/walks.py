@@ -75,6 +75,11 @@ WALKS = (
         _small_graph,
     ),
     Walk(
+        "train and publish",
+        (Page("docs/tutorials/train_and_publish.md"),),
+        needs=("matplotlib", "jinja2", "starlette", "h11"),
+    ),
+    Walk(
         "five reports",
         (Page("docs/explanation/reports.md"),),
         _wn18rr,

@@ -1,6 +1,7 @@
 """Pages of docs/ on the site: links out of it, pictures, and the map."""
 
 from docs_hooks import shown
+from drawings import DRAWINGS, FOLDER
 from page_map import DOCS, MAP, draw, pages_of_map
 
 
@@ -26,3 +27,9 @@ def test_the_map_holds_every_page_once():
     pages = [str(it.relative_to(DOCS).with_suffix("")) for it in DOCS.glob("*/*.md")]
     assert sorted(pages_of_map()) == sorted(pages)
     assert MAP.read_text(encoding="utf-8") == draw(), "run python tools/page_map.py"
+
+
+def test_the_drawings_are_up_to_date():
+    for name, picture in DRAWINGS.items():
+        found = (FOLDER / f"{name}.svg").read_text(encoding="utf-8")
+        assert found == picture(), "run python tools/drawings.py"

@@ -1,0 +1,169 @@
+"""The block of docs/reference/speed.md: a column of measurements a machine, and gains of tiers.
+
+CPUs stand before GPUs. Extrapolated numbers keep their mark.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from lib.pages import machine_of, sources
+from lib.results import Row, Rows, engine_of, find, read_rows
+from lib.tables import LABELS, cell_of, markdown, median
+
+LEGEND = (
+    "N = 40,943 entities; whole test set: 6,268 queries, filtered. Bold: kgfast, measured; in "
+    "brackets, how many times as long its peers take. ~ extrapolated from a part of the work."
+)
+
+BENCHMARKS = ("eval_mem", "eval_speed", "train_speed")
+MEMORY = (
+    ("peak memory beyond the inputs, whole test set, dim {dim}", "**{kgfast[bytes]:bytes}**"),
+    ("one `[{formula[batch]}, N, {dim}]` complex tensor, by formula", "{formula[tensor]:bytes}"),
+    (
+        "official code / LibKGE / PyKEEN, batch {formula[batch]}, dim {dim}, by formula",
+        "{formula[official]:bytes} / {formula[libkge]:bytes} / {formula[pykeen]:bytes}",
+    ),
+    (
+        "naive evaluation in plain torch, whole test set, dim {dim}",
+        "~{naive[extrapolated_seconds]:time}",
+    ),
+)
+TRAINING = "RotatE training step, dim {dim}, {batch} triples x {negatives} negatives"
+
+
+def block(folder: Path) -> str:
+    """Write the table of machines and, where there are its files, that of tiers and an index."""
+    return "\n".join([*machines(read_results(folder)), *ratios(folder)])
+
+
+def read_results(folder: Path) -> list[Rows]:
+    """Read the rows of each machine, the CPU first."""
+    machines: dict[tuple[bool, str], list[Row]] = {}
+    for path in [*sorted(folder.glob("*-eval-*.json")), *sorted(folder.glob("*-train-speed.json"))]:
+        for row in read_rows(path):
+            if row["benchmark"] in BENCHMARKS:  # others are of other pages
+                about = row["machine"]
+                machines.setdefault((about["device"] != "cpu", about["name"]), []).append(row)
+    return [machines[key] for key in sorted(machines)]
+
+
+def machines(found: Sequence[Rows]) -> Iterator[str]:
+    """Yield the table, one column per machine, and where its numbers come from."""
+    names = [machine_of(rows) for rows in found]
+    lines: dict[str, dict[str, str]] = {}
+    for name, rows in zip(names, found, strict=True):
+        for what, measured in measurements(rows):
+            lines.setdefault(what, {"what": what})[name] = measured
+    columns = [(" ", "{what}"), *((f"{name}:", _of_machine(name)) for name in names)]
+    yield from markdown(columns, list(lines.values()))
+    yield from ["", LEGEND, *sources(found)]
+
+
+def _of_machine(name: str) -> Callable[[Row], str]:
+    return lambda line: line.get(name, "")
+
+
+def ratios(folder: Path) -> Iterator[str]:
+    """Yield how many times as fast tiers and an index are, a column for each instruction set.
+
+    Nothing is written without their files.
+    """
+    files = [folder / f"cpu-{name}-speed.json" for name in ("tiers", "index", "dot-tiers")]
+    if not all(path.is_file() for path in files):
+        return
+    tiers, index, dot = map(read_rows, files)
+    engines = list(dict.fromkeys(engine_of(row) for rows in (tiers, index, dot) for row in rows))
+    lines: dict[str, dict[str, str]] = {}
+    for engine in engines:
+        own = ([row for row in rows if engine_of(row) == engine] for rows in (tiers, index, dot))
+        for write, rows in zip((_tier_lines, _index_lines, _faiss_lines), own, strict=True):
+            for what, times in write(rows) if rows else ():
+                lines.setdefault(what, {"what": what})[", ".join(engine)] = times
+    names = [", ".join(engine) for engine in engines]
+    columns = [("times as fast, one thread", "{what}")]
+    columns += [(f"{name}:", _of_machine(name)) for name in names]
+    yield from ["", *markdown(columns, list(lines.values())), "", *sources([tiers, index, dot])]
+
+
+def _tier_lines(rows: Rows) -> Iterator[tuple[str, str]]:
+    """Yield ratios of trained tables, tail and head queries."""
+    trained = [row for row in rows if row.get("run")]
+    for tiers, what in (("linear,fp16", "all tiers"), ("linear", "without half precision")):
+        chosen = [row for row in trained if row["tiers"] == tiers]
+        found = (
+            (dim, [f"{row['times_faster']['median']:.2f}x" for row in chosen if row["dim"] == dim])
+            for dim in dict.fromkeys(row["dim"] for row in chosen)
+        )
+        cells = "; ".join(f"dim {dim}: {' / '.join(both)}" for dim, both in found)
+        if not cells:
+            continue
+        yield f"ranks of trained RotatE, tail / head, {what}, to the float32 sweep", cells
+
+
+def _index_lines(rows: Rows) -> Iterator[tuple[str, str]]:
+    single = [row for row in rows if row["batch"] == 1 and row["dim"] == 256]
+    if not single:
+        return
+    cells = ", ".join(f"{row['section']} {row['table_times_index']:.1f}x" for row in single)
+    first = single[0]
+    work = f"{first['entities']:,} x {first['dim']}"
+    yield f"one query with an index, top-{first['k']}, {work}, to none", cells
+
+
+def _faiss_lines(rows: Rows) -> Iterator[tuple[str, str]]:
+    large = [row for row in rows if row["work"] == "best" and row["entities"] == 1_000_000]
+    cells = ", ".join(
+        f"{_queries(row['batch'])} {row['seconds']['faiss'] / row['seconds']['index']:.1f}x"
+        for row in sorted(large, key=lambda row: int(row["batch"]))
+        if row["seconds"].get("faiss") and row["seconds"].get("index")
+    )
+    yield "top-10 of dot with an index, 1,000,000 x 128, to faiss `IndexFlatIP`", cells
+
+
+def measurements(rows: Rows) -> Iterator[tuple[str, str]]:
+    """Yield (what, measured) of one machine."""
+    by = {name: [row for row in rows if row["benchmark"] == name] for name in BENCHMARKS}
+    widest = max(by["eval_mem"], key=lambda row: int(row["dim"]), default=None)
+    if widest is not None:
+        lines = [(cell_of(widest, what), cell_of(widest, cell)) for what, cell in MEMORY]
+        yield from (line for line in lines if line[1])
+    for row in by["eval_speed"]:
+        if row["section"] == "whole" and row["seconds"]:
+            measured = median(row) if row["extrapolated"] else f"**{median(row)}**"
+            yield cell_of(row, "{contender}: whole test set, dim {dim}"), measured
+    yield from _peer_lines(by["eval_speed"])
+    yield from _training_lines(by["train_speed"])
+
+
+def _peer_lines(rows: Rows) -> Iterator[tuple[str, str]]:
+    """Yield rank counts: kgfast's time, and its peers' as multiples of it."""
+    for ours in rows:
+        section, batch = ours["section"], ours.get("batch")
+        if section not in ("rotate", "single", "dot") or ours["contender"] != "kgfast":
+            continue
+        work = {name: ours[name] for name in ("table", "dim", "batch")}
+        peers = [
+            f"{label} {row['times_kgfast']:.1f}x"
+            for peer, label in (LABELS | {"matmul + compare": "matmul + compare"}).items()
+            if (row := find(rows, section, peer, **work))
+        ]
+        score = "dot" if section == "dot" else "rotate"
+        what = f"{score}, dim {ours['dim']}, {ours['table']} table, {_queries(batch)}"
+        yield what, f"**{median(ours)}** ({', '.join(peers)})"
+
+
+def _training_lines(rows: Rows) -> Iterator[tuple[str, str]]:
+    """Yield a step of training, and its peers' as multiples of it."""
+    timed = [row for row in rows if row["seconds"]]
+    peers = ", ".join(
+        f"{row['contender'].replace('pykeen', 'PyKEEN')} {row['times_kgfast']:.0f}x"
+        for row in timed
+        if row["contender"] != "kgfast"
+    )
+    for row in timed:
+        if row["contender"] == "kgfast":
+            yield cell_of(row, TRAINING), f"**{median(row)}** ({peers})"
+
+
+def _queries(batch: int) -> str:
+    return "1 query" if batch == 1 else f"{batch} queries"
