@@ -1,4 +1,4 @@
-"""Hooks of the site of docs/: links out of it become names, drawings stand inline."""
+"""Hooks for the site of docs/: links that leave docs/ become names, and drawings stand inline."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ _OUTSIDE = re.compile(r"\[([^\]]+)\]\((\.\./[^)\s]+)\)")
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Turn links out of docs/, which the site does not hold, into names, and draw SVG inline.
 
-    A drawing that is an image has no links.
+    A browser follows no links in a drawing that is an image.
 
     Examples
     --------
