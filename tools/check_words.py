@@ -21,8 +21,8 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("tools", "examples")
 
-_SENTENCE = ("That", "The same", "Those", "What", "Whether", "Which", "Who", "Whom", "Whose", "Of")
-OPENINGS = (*_SENTENCE, "As", "How", "It", "Its", "Their", "Them", "They", "Where")
+_SENTENCE = ("That", "Those", "What", "Whether", "Which", "Who", "Whom", "Whose", "Of")
+OPENINGS = (*_SENTENCE, "As", "How", "It", "Its", "The same", "Their", "Them", "They", "Where")
 
 _FIRST = re.compile(rf"(?i:{'|'.join(OPENINGS)})\b")
 _LATER = re.compile(rf"(?:^|[.!?]\s)\s*((?:{'|'.join(_SENTENCE)})\b)")

@@ -384,7 +384,7 @@ def test_the_disk_is_looked_at_before(files, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         usage = shutil.disk_usage(tmp_path)._replace(free=10)
         patch.setattr(building.shutil, "disk_usage", lambda path: usage)
-        with pytest.raises(OSError, match=r"3,\d+ triples need up to .* its disk has 10 left"):
+        with pytest.raises(OSError, match=r"3,\d+ triples need up to .* the disk has 10 left"):
             KnownTriples.build(files, tmp_path / "known")
     assert not (tmp_path / "known").exists()
 

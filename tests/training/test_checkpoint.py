@@ -223,7 +223,7 @@ except OSError as error:
         """A limit on the size of files stands for a full disk: the same write fails."""
         path = tmp_path / "a.safetensors"
         printed = finish(run_script(self.SCRIPT, arguments=[path]), timeout=600)
-        assert "cannot write a checkpoint: File too large; the old one is intact" in printed
+        assert "cannot write a checkpoint: File too large; the old file is intact" in printed
         assert str(path) in printed
         assert step_of(load(path)) == 1
         assert os.listdir(tmp_path) == [path.name]
@@ -237,7 +237,7 @@ except OSError as error:
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr(module, fails, full)
-        with pytest.raises(OSError, match="No space left on device; the old one is int") as caught:
+        with pytest.raises(OSError, match="No space left on device; the old file is int") as caught:
             save(path, *state(2))
         assert caught.value.errno == 28
         assert caught.value.filename == str(path)
