@@ -368,7 +368,7 @@ BAD_TABLES = {
     "real models": (
         lambda: TransE(complex_of(N), complex_of(R)),
         TypeError,
-        "entity must be floating point, as its rows are real; got torch.complex64",
+        "entity must be floating point, since rows are real; got torch.complex64",
     ),
     "columns": (
         lambda: ComplEx(complex_of(DIM).t()[:, :2], complex_of(R)),

@@ -59,7 +59,7 @@ def test_a_matrix_that_does_not_fit_is_named(name, dims, use):
         ),
         (
             lambda: RSCF(ComplEx.init(N, R, D, layout="interleaved"), False),
-            "ComplEx whose layout is halves; got interleaved",
+            "ComplEx with layout halves; got interleaved",
         ),
         (lambda: MED(base("rotate"), [4], crop="suffix"), "crop must be one of prefix, split"),
         (lambda: MED(base("rotate"), [D], scales=(1, 1)), r"three finite numbers.*got \(1, 1\)"),

@@ -106,7 +106,7 @@ BAD = {
         "order must be one of interleaved, appended; got 'last'": lambda: Reciprocal(
             MODELS["transe"](N, 2, 4, 0), "last"
         ),
-        "ConvE knows its inverse relations already": lambda: Reciprocal(
+        "ConvE has inverse relations already": lambda: Reciprocal(
             kgfast.ConvE.init(N, 2, 8, embedding_height=2, seed=0)
         ),
         "Reciprocal knows its inverse relations already": lambda: Reciprocal(
