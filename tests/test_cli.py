@@ -115,7 +115,9 @@ class TestTrain:
 
     def test_a_run_is_not_overwritten(self, trained, config):
         line = error_of("train", "-c", config, "--run", trained[0])
-        assert line.endswith("holds a run: go on with --resume, or name another folder with --run")
+        assert line.endswith(
+            "holds a run: continue with --resume, or name another folder with --run"
+        )
 
     def test_nothing_to_resume_is_a_start(self, config, tmp_path):
         """A run that was killed before its first checkpoint is resumed by the same command."""

@@ -156,7 +156,7 @@ def test_what_does_not_fit_is_named_and_nothing_is_written(tmp_path, make, messa
 
 def test_a_pickle_is_not_opened_without_trust(tmp_path):
     (tmp_path / "trained_model.pkl").write_bytes(b"anything")
-    with pytest.raises(ValueError, match="loading it runs whatever it holds: say that you trust"):
+    with pytest.raises(ValueError, match="loading it runs any code in it: say that you trust"):
         convert(tmp_path, tmp_path / "out")
 
 

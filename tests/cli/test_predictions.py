@@ -41,7 +41,7 @@ def test_all_answers_above_a_score(trained):
     )
     assert all(it["score"] >= least for it in found)
     assert lines_of(*words, "--above", 1e9) == []
-    assert error_of(*words, "--above", 0, "--partial", "x").endswith("give it without --above")
+    assert error_of(*words, "--above", 0, "--partial", "x").endswith("and excludes --above")
     assert error_of("predict", trained, "--all", "--above", 0).endswith("not with --all")
 
 
@@ -247,7 +247,7 @@ def test_evaluating_a_folder_of_tables(trained, root, tmp_path, to):
     assert table_of(result) == table_of(run("evaluate", trained))
     assert result.stdout.startswith("test triples by the tables of the folder\n")
     line = error_of("evaluate", tmp_path / to)
-    assert line.endswith("holds tables, not a run: say with --data what to rank")
+    assert line.endswith("holds tables, not a run: --data must name the triples to rank")
 
 
 @pytest.mark.parametrize("to", ["npy", "safetensors"])
@@ -272,7 +272,7 @@ def test_a_folder_of_tables_in_blocks(trained, root, tmp_path, to):
     line = error_of("evaluate", tmp_path / "none", *data, "--max-memory", "8 KiB")
     assert line.endswith("none: no such folder")
     line = error_of("evaluate", trained, "--max-memory", "8 KiB")
-    assert "--max-memory is of folders of tables" in line
+    assert "--max-memory is for folders of tables" in line
     assert line.endswith("--to npy makes such a folder")
 
 

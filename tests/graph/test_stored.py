@@ -459,9 +459,9 @@ def test_damaged_folders_are_refused(folder):
         refused(said)
     for text in ("[", "[" * 100_000, '{"format": "\\ud800"', "null", '"x"'):
         manifest.write_text(text)
-        refused(r"known\.json: not what kgfast writes")
+        refused(r"known\.json: not written by kgfast")
     manifest.write_bytes(b"\xff")
-    refused(r"known\.json: not what kgfast writes")
+    refused(r"known\.json: not written by kgfast")
     manifest.unlink()
     refused("no folder that KnownTriples.build wrote", FileNotFoundError)
 

@@ -215,7 +215,7 @@ def old_kind(path):
         ("e.pt", turned, ValueError, r"do not lie one after the other \(strides \[1, 3\]\)"),
         ("e.pt", old_kind, ValueError, "cannot be read in place"),
         ("e.h5", text, ValueError, "not a file of HDF5"),
-        ("e.bin", text, ValueError, "columns= and dtype= must say it"),
+        ("e.bin", text, ValueError, "need columns= and dtype="),
         ("none.npy", lambda path: None, FileNotFoundError, "no such file"),
     ],
 )
@@ -292,7 +292,7 @@ def test_rows_can_be_replaced_in_files(tmp_path, write):
 
 def test_what_cannot_be_written_to_says_so(tmp_path):
     one = torch.ones(1, 3)
-    with pytest.raises(TypeError, match="opened to be read; open it with writable=True"):
+    with pytest.raises(TypeError, match="opened to be read; open the file with writable=True"):
         tables.open(as_npy(tmp_path, made())).update(torch.tensor([0]), one)
     chunked = as_chunked_hdf5(tmp_path, made())
     with pytest.raises(ValueError, match="lies in chunks, which are only read"):
@@ -468,10 +468,10 @@ DAMAGED = {
         "must be dense; got torch.sp",
     ),
     "e.pt meta": (lambda path: torch.save(made().to("meta"), path), "cannot be read in place"),
-    "e.pt compressed": (packed(kind=zipfile.ZIP_DEFLATED), "in place: its archive is compressed"),
+    "e.pt compressed": (packed(kind=zipfile.ZIP_DEFLATED), "in place: the archive is compressed"),
     "e.pt other order": (
         packed(changed={"byteorder": b"big"}),
-        "the order of its bytes is not this machine's",
+        "the order of bytes is not this machine's",
     ),
     "e.pt beyond": (
         packed(changed={"0": b"\0" * 40}),
@@ -566,7 +566,7 @@ def test_hdf5_leads_to_no_other_file_unless_it_is_trusted(tmp_path, kind):
     words = "an external link" if kind == "a linked group" else kind
     with pytest.raises(ValueError, match=rf"e\.h5: .* must hold .*{words} .*other.*trust=True"):
         tables.open(source)
-    with pytest.raises(ValueError, match="trust=True reads them"):
+    with pytest.raises(ValueError, match="trust=True reads the other files"):
         tables.open([source, made()])
     agree(tables.open(source, trust=True), made())
     assert torch.equal(tables.open([made(), source], trust=True).block(7, 14), made())
