@@ -138,7 +138,7 @@ class TestTrain:
         before = (tmp_path / "run" / "result.json").read_bytes()
         again = run(*words, "--resume")
         assert (again.exit_code, again.stdout) == (0, first.stdout)
-        assert again.stderr == f"{tmp_path / 'run'} was finished already: it stays as it is\n"
+        assert again.stderr == f"{tmp_path / 'run'} was finished already, and stays unchanged\n"
         assert (tmp_path / "run" / "result.json").read_bytes() == before
 
 
@@ -154,7 +154,7 @@ class TestErrors:
     def test_no_dataset(self, config, tmp_path):
         line = error_of("train", "-c", config, "--run", tmp_path / "a", "--set", "dataset.name=x")
         assert line.startswith("error: no dataset x: neither ")
-        assert line.endswith("set dataset.root to the folder that holds it")
+        assert line.endswith("set dataset.root to the folder that contains it")
 
     def test_debug_shows_the_traceback(self, tmp_path):
         result = run("train", "-c", tmp_path / "none.yaml", "--debug")

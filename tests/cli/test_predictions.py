@@ -292,7 +292,7 @@ def test_known_triples_of_a_folder(trained, root, tmp_path):
     assert table_of(result) == repr(ranks)
     assert table_of(result) != table_of(run("evaluate", out, *data))
     line = error_of("evaluate", trained, "--known", tmp_path / "known")
-    assert "--known is of folders of tables" in line
+    assert "--known is for folders of tables" in line
     line = error_of("evaluate", out, *data, "--known", tmp_path / "none")
     assert "none" in line
 
@@ -316,7 +316,7 @@ def test_data_are_read_by_the_names_of_tables(trained, tmp_path):
     other = write_ring(tmp_path / "o", entities=[f"x{i}" for i in range(12)], splits={})
     (other / "train.txt").write_text("x0\tnext\tx1\n")
     line = error_of("evaluate", out, "--data", other)
-    assert "npy: dataset o does not fit its entities: unknown name 'x0'" in line
+    assert "npy: dataset o does not fit the entities: unknown name 'x0'" in line
 
 
 def edited(folder, **changes):
@@ -352,7 +352,9 @@ def test_tables_that_are_none(trained, tmp_path):
     (out / "config.json").write_text("{")
     with pytest.raises(ValueError, match=r"config.json: not a JSON object"):
         kgfast.load_run(out)
-    with pytest.raises(FileNotFoundError, match=r"no config\.yaml; nor .* saved model: it has no"):
+    with pytest.raises(
+        FileNotFoundError, match=r"without config\.yaml, nor .* saved model, without"
+    ):
         kgfast.load_run(tmp_path)
 
 

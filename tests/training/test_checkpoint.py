@@ -166,10 +166,10 @@ class TestDamage:
         save(path, {"x": one, "y": two}, {})
         whole = path.read_bytes()
         path.write_bytes(whole.replace(b'"x"', b'"z"'))
-        with pytest.raises(ValueError, match="damaged: its checksum is"):
+        with pytest.raises(ValueError, match="damaged: the checksum is"):
             load(path)
         path.write_bytes(whole.replace(b'"F32"', b'"I32"'))
-        with pytest.raises(ValueError, match="damaged: its checksum is"):
+        with pytest.raises(ValueError, match="damaged: the checksum is"):
             load(path)
 
     def test_format_1_has_no_checksum_and_loads(self, tmp_path):

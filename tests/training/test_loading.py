@@ -92,7 +92,7 @@ def test_a_run_of_an_earlier_kgfast(root, moved):
     run = kgfast.load_run(moved)
     assert (run.dataset, run.vocabulary) == (None, None)
     assert (run.model.num_entities, run.model.num_relations) == (RING, 2)
-    with pytest.warns(UserWarning, match="does not say which graph it began with: dataset ring in"):
+    with pytest.warns(UserWarning, match="does not store its graph: dataset ring in"):
         run = kgfast.load_run(moved, root)
     assert run.vocabulary.entities.names[3] == "e3"
 
@@ -127,7 +127,7 @@ class TestIncomplete:
     @pytest.mark.parametrize(
         ("missing", "what"),
         [
-            ("config.yaml", "not the folder of a run: it has no config.yaml"),
+            ("config.yaml", "not the folder of a run"),
             ("*.safetensors", "holds no checkpoint"),
             ("", "no such folder"),
         ],
@@ -223,5 +223,5 @@ class TestTypes:
         run = kgfast.load_run(root / "run", data=False)
         with pytest.raises(ValueError, match=r"types.safetensors: .*entity 0 is 'e0'.* but 'f0'"):
             run.type_constraints(path)
-        with pytest.raises(FileNotFoundError, match="none: no such file; 'train' takes those"):
+        with pytest.raises(FileNotFoundError, match="none: no such file; 'train' takes the types"):
             run.type_constraints(tmp_path / "none")

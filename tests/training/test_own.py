@@ -271,11 +271,11 @@ MISTAKES = {
         "name": "my_research:Gated",
         "options": {"seed": 1},
     },
-    "model.options: my_research:Gated does not take them: got an unexpected .* 'key'": {
+    "model.options: my_research:Gated does not take these options: got an unexpected .* 'key'": {
         "name": "my_research:Gated",
         "options": {"key": 1},
     },
-    "model.options: my_research:Gated does not take them: got an unexpected .* 'sdt'": {
+    "model.options: my_research:Gated does not take these options: got an unexpected .* 'sdt'": {
         "name": "my_research:Gated",
         "options": {"sdt": 1},
     },

@@ -182,7 +182,9 @@ def _by_dense_scores(model, drawn, row, alpha):
 def test_croppable_models_are_refused(tmp_path):
     sections = {"model": {"base_dim": 8}, "data": {"neg_size": 4, "train_bs": 32}}
     trainer_of(tmp_path, GRAPH, med={"dims": [4, 8]}, train={"steps": 1}, **sections).fit()
-    with pytest.raises(TypeError, match="MED are not served: its loss weighs an example by the"):
+    with pytest.raises(
+        TypeError, match="MED are not served: the loss of MED weighs an example by the"
+    ):
         tracin(tmp_path, test=GRAPH.test.hrt[:1])
 
 
