@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("tools", "examples")
+FOLDERS = ("kernels", "tools", "examples")
 
 _SENTENCE = ("That", "Those", "What", "Whether", "Which", "Who", "Whom", "Whose", "Of")
 OPENINGS = (*_SENTENCE, "As", "How", "It", "Its", "The same", "Their", "Them", "They", "Where")
