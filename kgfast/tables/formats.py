@@ -122,7 +122,7 @@ def torch_file(path: Path, name: str | None) -> Place:
             f"{path}: cannot be read in place; torch.load of plain weights cannot read the file, "
             "or torch before 1.6 wrote it: save the tensors as .npy or .safetensors"
         )
-    with reading(path, "torch.load of plain weights cannot read it"):
+    with reading(path, "torch.load of plain weights cannot read the file"):
         # the loader would swap bytes of values, but values are not loaded
         if _byte_order(path) != sys.byteorder.encode():
             raise ValueError(f"{path}: the order of bytes is not this machine's")

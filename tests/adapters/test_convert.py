@@ -88,7 +88,7 @@ def test_models_with_inverse_relations(tmp_path):
     config = json.loads((tmp_path / "ours" / "config.json").read_text())
     odd = [{"class": "Reciprocal", "order": "odd"}]
     (tmp_path / "ours" / "config.json").write_text(json.dumps(config | {"wrappers": odd}))
-    with pytest.raises(ValueError, match=r"ours: its config.json .*: order must be one of"):
+    with pytest.raises(ValueError, match=r"ours: config.json .*: order must be one of"):
         kgfast.load_run(tmp_path / "ours")
 
 

@@ -331,7 +331,7 @@ def test_tables_that_are_none(trained, tmp_path):
     for changes, message in (
         ({"dim": 9}, "config.json: dim is 9, of the tables 4"),
         ({"wrappers": [{"class": "GCN"}]}, "tables of 'GCN' are unknown here; known: MED, RSCF"),
-        ({"wrappers": ["MED"]}, "npy: its config.json does not fit its tables: TypeError"),
+        ({"wrappers": ["MED"]}, "npy: config.json does not fit the tables: TypeError"),
         ({"model": "BoxE"}, "tables of 'BoxE' are unknown here; known: RotatE, TransE"),
         ({"model": None}, "tables of None are unknown here"),
     ):

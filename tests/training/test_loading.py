@@ -146,7 +146,7 @@ class TestIncomplete:
         from kgfast.datasets import synthetic
 
         RunFolder(moved).write_graph(RunGraph(synthetic(50, 3, 60, 5, 5)))
-        with pytest.raises(ValueError, match="rows of its best checkpoint belong to other names"):
+        with pytest.raises(ValueError, match="rows of the best checkpoint belong to other names"):
             kgfast.load_run(moved)
 
     def test_a_checkpoint_of_another_size(self, moved):

@@ -291,11 +291,11 @@ LOSS_MISTAKES = {
         "name": "my_research:Contrastive",
         "options": {"mask": 1},
     },
-    "loss.options: my_research:Contrastive does not take them: .*'name'": {
+    "loss.options: my_research:Contrastive does not take these options: .*'name'": {
         "name": "my_research:Contrastive",
         "options": {"name": 1},
     },
-    "loss.options: my_research:Contrastive does not take them: .*'temprature'": {
+    "loss.options: my_research:Contrastive does not take these options: .*'temprature'": {
         "name": "my_research:Contrastive",
         "options": {"temprature": 1},
     },

@@ -226,7 +226,9 @@ def test_rows_that_are_missing_or_damaged_are_named(tmp_path):
     with pytest.raises(ValueError, match=r"1-of-3\.safetensors: not of this checkpoint"):
         shards.read_rows(tmp_path)
     path.unlink()
-    with pytest.raises(ValueError, match=r"1-of-3\.safetensors is missing"):
+    with pytest.raises(
+        ValueError, match=r"1-of-3\.safetensors, with rows of this checkpoint, is missing"
+    ):
         shards.read_rows(tmp_path)
     head = RunFolder(tmp_path)
     save(head.last, {}, {"step": 5, "shards": {"kind": "state"}})

@@ -280,7 +280,7 @@ class TestNoFolder:
         for path in (".", "ent.npy"):
             with pytest.raises(ValueError, match="holds arrays, but no model") as error:
                 kgfast.load_run(path)
-        with pytest.raises(ValueError, match="nothing says how to score") as error:
+        with pytest.raises(ValueError, match="holds arrays, but no model") as error:
             kgfast.load_run(tmp_path)
         line = str(error.value).split("For TransE: ")[1]
         exec(line, {"kgfast": kgfast, "np": np})

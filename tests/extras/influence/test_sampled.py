@@ -161,7 +161,7 @@ def test_filtered_candidates_have_their_factor_s_gradient_too(name, tmp_path):
     )
     found = tracin(tmp_path, train, test[:3], out=tmp_path / "all.npy").matrix[:, : len(train)]
     assert_close(found, stages.rates[0] * tests @ rows.T)
-    with pytest.raises(TypeError, match="influences of RSCF are not served here"):
+    with pytest.raises(TypeError, match="influences of RSCF are not served"):
         tracin(tmp_path, train, test[:3], parameters="all")
 
 
