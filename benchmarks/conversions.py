@@ -2,9 +2,9 @@
 
     python benchmarks/conversions.py            writes results/cpu-conversions.json
 
-Of each library a model is trained for some epochs, and its test set is ranked twice, filtered: as
-the door converts it, and with one option forgotten. Exit code 1 if a wrong one is not refused, or a
-right one ranks otherwise than the library's own scores do.
+A model of each library is trained for some epochs. Its test set is ranked twice, filtered: as the
+adapter converts the model, and with one option forgotten. Exit code 1 if a wrong one is not
+refused, or a right one ranks otherwise than the library's own scores do.
 """
 
 import json
@@ -58,7 +58,7 @@ def rows_of(options: Options) -> Iterator[dict[str, Any]]:
 
 
 def row_of(made: Conversion, data: Any) -> dict[str, Any]:
-    """Return the MRR of all three, and what the adapter says to the wrong one."""
+    """Return the MRR of all three, and the adapter's message for the wrong one."""
     splits = [it.mapped_triples for it in (data.training, data.validation, data.testing)]
     known, test = kgfast.KnownTriples(*splits), splits[-1]
 
@@ -68,7 +68,7 @@ def row_of(made: Conversion, data: Any) -> dict[str, Any]:
     try:
         refused = made.refused()
     except ValueError as error:
-        refused = str(error).split("/")[-1]  # the folder is of no interest
+        refused = str(error).split("/")[-1]  # the folder does not matter
     else:
         refused = ""
     return {

@@ -54,9 +54,8 @@ WAYS = (ONE, ("replicated", 2), ("sharded", 2), ("replicated", 4), ("sharded", 4
 SOME_WAYS = {
     "ComplEx, 1-vs-all": (ONE, ("replicated", 2), ("replicated", 4)),
 }
-# As in docs/explanation/scale.md; other configs have the sizes of WN18RR.
-SMALL = (2_000, 8, 12_000, 200, 200)
-ON_SMALL = ("docs/explanation/scale.md", *SOME_WAYS)
+SMALL = (2_000, 8, 12_000, 200, 200)  # sizes of docs/scale.md; the others have those of WN18RR
+ON_SMALL = ("docs/scale.md", *SOME_WAYS)
 WORKER = "--worker"  # the script is one of the processes
 
 
@@ -100,7 +99,7 @@ def train(path: Path, sizes: list[int], name: str, *of_config: Any) -> None:
 
 
 def measure(options: Options, name: str, tables: str, world: int) -> dict[str, Any]:
-    """Train in processes of torchrun, and return what the first of them found."""
+    """Train in processes of torchrun, and return the findings of the first process."""
     sizes = QUICK_SIZES if options.quick else SMALL if name in ON_SMALL else ()
     with tempfile.TemporaryDirectory() as folder:
         found = Path(folder) / "found.json"

@@ -34,7 +34,7 @@ K, LEVELS, LINE, LANES = 10, 8, 60, 64
 LEADING = (16, 32, 48, 64, 96, 128)
 FACT = 4  # bytes of a bound
 FEW = 8  # queries of a table of normal numbers
-MRR_TRIPLES = 1_000  # of the test set, that say how far a run has come
+MRR_TRIPLES = 1_000  # test triples that say how far a run has come
 Array = npt.NDArray[Any]
 SOURCE = Path(__file__).parent / "lib" / "energy_order.cpp"
 
@@ -71,7 +71,7 @@ class Work:
         return np.abs(rows)
 
     def terms(self, query: Array, table: Array) -> Array:
-        """Return what each feature adds to scores, ``[N, D]``."""
+        """Return the terms that each feature adds to scores, ``[N, D]``."""
         return table * query if self.score == "dot" else -self.lengths(table - query)
 
     def rests(self, rows: Array) -> Array:
@@ -94,7 +94,7 @@ def up_to(terms: Array) -> Array:
 
 
 def rounded(table: Array) -> tuple[Array, Array]:
-    """Round each row to signed bytes; return their numbers and what rounding moved."""
+    """Round each row to signed bytes; return the bytes' numbers and what is left of the row."""
     unit = np.maximum(np.abs(table).max(1, keepdims=True), 1e-30) / 127
     values = np.rint(table / unit) * unit
     return values, table - values
@@ -157,7 +157,7 @@ class _Asked(ctypes.Structure):
 
 
 class Scan:
-    """Bytes of a table, leading features first; all of them are a flat scan."""
+    """Bytes of a table, leading features first; a scan of all features is a flat scan."""
 
     def __init__(self, library: Any, work: Work, leading: int) -> None:
         rows, features = work.table.shape

@@ -28,8 +28,9 @@ from lib.measure import PeakMemory, Stopwatch, in_child, in_child_or_note, timed
 from lib.results import Row, Rows, finite
 from lib.tables import Columns, cell_of, human_bytes
 
-NAIVE_CAP_SHARE, NAIVE_CAP = 0.4, 10e9  # of available memory, and what is enough to see
-REFERENCE_TRIPLES = 8  # what a backend without kernels can rank while somebody waits
+# share of available memory, and bytes that are enough to see
+NAIVE_CAP_SHARE, NAIVE_CAP = 0.4, 10e9
+REFERENCE_TRIPLES = 8  # triples that a backend without kernels ranks while somebody waits
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ def measure_kgfast(job: Job) -> dict[str, Any]:
     if job.device == "cpu":
         _warm_up(model)
     else:
-        run()  # only the same call compiles all that it needs
+        run()  # one call compiles all that the next one needs
     stopwatch = Stopwatch(job.device)
     with PeakMemory(job.device) as peak:
         seconds = stopwatch.seconds(run)

@@ -82,7 +82,7 @@ def dot_rows(options: Options) -> Iterator[Row]:
         yield from compared(race, "dot", work, contenders, {}, what)
 
 
-MAKERS = {"compile": "compiled", "eager": "eager", "keops": "keops"}  # of peers
+MAKERS = {"compile": "compiled", "eager": "eager", "keops": "keops"}  # contenders of peers
 
 
 def compared(

@@ -33,7 +33,7 @@ MODELS = {
     "dot": lambda n, d: kgfast.DistMult.init(n, 11, d, seed=0),
 }
 BATCHES = (1, 4, 16, 64)
-BYTE_QUERIES = {"l1": 16, "l2": 4, "rotate": 4}  # that bytes serve
+BYTE_QUERIES = {"l1": 16, "l2": 4, "rotate": 4}  # queries that bytes serve
 TINY = 64  # rows
 SWEPT = 128  # queries of the sweeps that building is compared with
 

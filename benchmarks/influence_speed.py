@@ -29,7 +29,7 @@ from lib.columns import INFLUENCES
 from lib.measure import PeakMemory, in_child, timed
 
 TOLERANCE = 1e-4
-BATCHES = (64, 128, 256, 512, 1024)  # of captum's
+BATCHES = (64, 128, 256, 512, 1024)  # batches of captum
 SOME = 1000  # training triples of a part
 
 

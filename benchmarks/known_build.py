@@ -126,7 +126,8 @@ def asked(index: Path, entities: int, relations: int) -> dict[str, Any]:
     known = kgfast.KnownTriples.open(index)
     anchors = torch.randint(entities, (QUERIES,), generator=generator, device="cpu")
     others = torch.randint(relations, (QUERIES,), generator=generator, device="cpu")
-    hubs = (anchors.double() / entities).pow(5).mul(entities).long()  # as tails were drawn
+    # the law by which tails were drawn
+    hubs = (anchors.double() / entities).pow(5).mul(entities).long()
     found: dict[str, Any] = {"queries": QUERIES, "distinct": len(known)}
     spans = {"all": None, "shard": (0, entities // 16)}
     with Sampled() as memory:

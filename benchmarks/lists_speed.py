@@ -25,7 +25,7 @@ from lib.measure import PeakMemory, Stopwatch
 
 BATCH = 32  # queries that a peer gathers for at a time
 REFERENCE_QUERIES = 4  # checked against the specification
-_ROWS = 1 << 16  # of the table, made at a time
+_ROWS = 1 << 16  # rows of the table, made at a time
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Work:
 
 
 def by_kgfast(work: Work) -> tuple[Tensor, Tensor]:
-    """Count the candidates above the target, and those that are equal."""
+    """Count the candidates above the target, and candidates equal to the target."""
     none = torch.zeros(len(work.queries) + 1, dtype=torch.int64), work.targets[:0]
     greater, equal, *_ = ops.rank_counts(
         work.queries, work.table, work.targets, *none, "rotate", candidate_ids=work.ids

@@ -33,8 +33,9 @@ from lib.tables import cell_of
 
 BATCHES, ENTITIES, DIM = (256, 512, 1024), (10_000, 50_000), 200
 HEAD = (40_000, 50_011, 64)  # rows, outputs, width
-SMOOTHING = 0.1  # of heads, and of works that are called smoothed
-Parts = Mapping[str, tuple[Run, float]]  # what runs, and how many times its work is the whole
+SMOOTHING = 0.1  # smoothing of heads, and of works that are called smoothed
+# calls, and how many times the work of each makes the whole
+Parts = Mapping[str, tuple[Run, float]]
 RACES = {  # score, batch, rows of the table, dim, candidates of each query
     "pairwise": ("rotate", 512, 1_024, 512, None),
     "indexed": ("rotate", 512, 40_943, 512, 256),

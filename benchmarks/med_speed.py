@@ -25,7 +25,7 @@ from lib.columns import STEPS as STEPS_COLUMNS
 from lib.measure import Stopwatch
 from lib.results import Row
 
-WARM_UP, STEPS = 2, 3  # of a turn
+WARM_UP, STEPS = 2, 3  # steps a turn
 GOAL = 1.25  # nested, as a multiple of the widest alone
 NEGATIVES = {"shared": (512, 1024), "per_row": (1024, 64)}  # batch, negatives
 QUICK = {"shared": (64, 32), "per_row": (64, 8)}

@@ -4,8 +4,8 @@
 
 Triples of a graph of the size of WN18RR (40,943 entities, 11 relations) are ranked on both sides by
 each backend in turn; a time is CPU seconds per triple, the least of the rounds (whatever else runs
-on the machine only adds to it), the reference's of fewer triples. What `kgfast.info()`, the
-warning of the first call and the README say is the range of these ratios, rounded down.
+on the machine only adds to it), the reference's of fewer triples. `kgfast.info()`, the warning of
+the first call and the README quote the range of these ratios, rounded down.
 """
 
 import sys

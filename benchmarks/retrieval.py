@@ -40,7 +40,7 @@ QUICK = {"scifact": (300, 20, 16), "million": (2_000, 20, 16)}
 BATCH = 7  # queries of the batches that must give the same ids
 ALIGNED, QUICK_ALIGNED = [(15_000, 256), (100_000, 128)], [(300, 16)]
 MOST_DENSE = 20_000  # rows of the matrices of torch
-ROWS = 1 << 16  # of a piece of the corpus while it is made or multiplied in float64
+ROWS = 1 << 16  # rows of a piece of the corpus, made or multiplied in float64
 
 
 def section(name: str) -> Callable[[Options], Iterator[Row]]:

@@ -127,7 +127,7 @@ def error_rows(options: Options) -> Iterator[Row]:
 
 
 def ratios(rows: Rows) -> Iterator[tuple[str, str, str]]:
-    """Yield what, measured, goal."""
+    """Yield measured calls, ratios and goals."""
     for row in rows:
         name = row["contender"]
         if name in GOALS:
@@ -139,7 +139,7 @@ def ratios(rows: Rows) -> Iterator[tuple[str, str, str]]:
 
 
 def is_right(row: Row) -> bool:
-    """Return whether a row is within what it must be within."""
+    """Return whether a row is within its bound."""
     return row["section"] != "errors" or row["error"] < (
         1e-5 if row["contender"] == "kgfast" else 1e-2
     )

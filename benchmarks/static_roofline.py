@@ -49,7 +49,7 @@ LOSSES = "bce", "cross entropy"
 CROPS = (25, 50, 100)  # swept at once
 Launches = list[Any]
 
-STREAMS = {  # kernels whose rows come from memory and go there once
+STREAMS = {  # kernels that read and write each row in memory once
     *("pack", "pack_parts", "pack_moved", "describe_moves", "score_targets", "sweep_in_place"),
     *("rescore", "count_known", "score_survivors", "gather_scores", "backward_lists"),
     *("add_pieces", "add_stripes", "make_keys", "finish", "adversarial_rows", "adversarial_slopes"),
@@ -67,7 +67,7 @@ PER_PAIR = {
 
 
 def ranks(score: str, has_factor: bool = False, **options: Any) -> Callable[[int], Launches]:
-    """``rank_counts`` of a small table."""
+    """Record ``rank_counts`` of a small table."""
     return lambda arch: launches(
         score, options.get("batch", 1000), 14_541, DIM, arch, options.get("dims"), has_factor
     )
@@ -91,13 +91,13 @@ def recorded(call: Callable[[], Any]) -> Callable[[int], Launches]:
 
 
 def best(score: str) -> Callable[[int], Launches]:
-    """``topk``."""
+    """Record ``topk``."""
     operands = operands_of(*tables(score, 1000), score)
     return recorded(lambda: backend.topk(operands, 5, None, Checks(deferred=True)))
 
 
 def pairs(score: str, per_row: int | None) -> Callable[[int], Launches]:
-    """Scores and gradients of all pairs, or of ``per_row`` a query."""
+    """Record scores and gradients of all pairs, or of ``per_row`` a query."""
     operands = operands_of(*tables(score, 1000), score)
     index = None if per_row is None else torch.zeros(1000, per_row, dtype=torch.int64)
 
@@ -121,7 +121,7 @@ def adversarial() -> None:
 
 
 def negatives(score: str) -> Callable[[int], Launches]:
-    """``nssa`` of 512 queries and a pool of 1,024 negatives, and its gradients."""
+    """Record ``nssa`` of 512 queries and a pool of 1,024 negatives, and its gradients."""
     width = DIM * get_score(score).planes
     operands = operands_of(torch.zeros(512, width), torch.zeros(1024, width), score)
     loss, sampled = NegativeLoss("nssa", 0.5, reduction="mean"), Sampled(torch.ones(512))
@@ -155,7 +155,8 @@ WORKLOADS: dict[str, Callable[[int], Launches]] = {
     **{f"nssa of a pool: {score}": negatives(score) for score in ("rotate", "l2")},
 }
 
-OF_ARCH = {  # of others than sm_90 the ranks of many queries and a loss: compiling takes minutes
+# architectures beside sm_90: ranks of many queries and a loss, as compiling takes minutes
+OF_ARCH = {
     90: tuple(WORKLOADS),
     **dict.fromkeys(
         (80, 100),
@@ -165,7 +166,7 @@ OF_ARCH = {  # of others than sm_90 the ranks of many queries and a loss: compil
 
 
 def kernel_rows(arch: int, workloads: Sequence[str] = tuple(WORKLOADS)) -> Iterator[dict[str, Any]]:
-    """Each kernel once for every score, tile and loss of the workloads, compiled for ``arch``."""
+    """Yield a row of each kernel for every score, tile and loss of the workloads, for ``arch``."""
     seen = set()
     for workload in workloads:
         _, score = workload.split(": ")
@@ -199,7 +200,7 @@ def kernel_row(launch: Any, code: Any, arch: int, workload: str) -> dict[str, An
     if name in PER_PAIR:
         return {**row, **sweep_facts(launch, code, arch, WITHIN.get((name, score), 0))}
     clocks = clocks_of(code.busiest, arch, streams=name in STREAMS)
-    if any(op == "UTCHMMA" for op in code.busiest):  # whose shape is not in the instruction
+    if any(op == "UTCHMMA" for op in code.busiest):  # the instruction does not tell its shape
         return {**row, "limit": "tensor cores"}
     return {**row, "clocks": rounded(clocks), "limit": limit_of(clocks)}
 
@@ -210,7 +211,7 @@ def rounded(clocks: dict[str, float]) -> dict[str, float]:
 
 
 def sweep_facts(launch: Any, code: Any, arch: int, loops_beside: int = 0) -> dict[str, Any]:
-    """Tile, issue slots and words an element, and the unit that limits it.
+    """Return the tile, issue slots and words an element, and the unit that limits the sweep.
 
     ``loops_beside``: other loops within the fold, which add their code to it but not their time.
     """

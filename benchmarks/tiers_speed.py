@@ -40,14 +40,14 @@ NORMAL = ("l1", "l2")  # scores of normal numbers
 LINEAR = ("l1", "rotate")  # scores that the linear tier serves
 LOOPS = Path(__file__).parent / "lib" / "half_loops.cpp"
 SOURCES = ROOT / "kernels" / "cpu" / "csrc"
-FLAGS = {  # as in setup.py
+FLAGS = {  # flags of setup.py
     "avx2": ["-mavx2", "-mfma", "-mf16c"],
     "avx512": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma"],
 }
 
 
 def works(options: Options) -> Iterator[tuple[dict[str, Any], Work]]:
-    """Yield what is swept, and what to say of it."""
+    """Yield each work, and the facts of its row."""
     graph = graph_of(options)
     for dim in options.dims:
         for table in ("random", "planted"):
@@ -86,7 +86,7 @@ def sides(
 
 
 def sets_of(score: str) -> list[str]:
-    """Return values of ``KGFAST_TIERS``: each tier that serves a score alone, and all of them."""
+    """Return values of ``KGFAST_TIERS``: each tier that serves a score alone, and all tiers."""
     names = ("linear", "fp16") if score in LINEAR else ("fp16",)
     each = [name for name in names if name in tiers.available(cpu.isa())]
     return list(dict.fromkeys([*each, ",".join(each)])) if each else []

@@ -37,7 +37,7 @@ from lib.results import Row, Rows, find, of_section
 from lib.tables import Columns
 
 REFERENCE_QUERIES = 4  # checked against the specification
-REFERENCE_ROWS = 1 << 21  # of a larger table; its first rows are searched once more
+REFERENCE_ROWS = 1 << 21  # rows of a larger table, whose first rows are searched once more
 HEAD = (40_000, 50_011, 64)  # hidden states, outputs, width
 OUTPUTS = (64, 10_000_000, 64)
 QUICK_HEAD, QUICK_OUTPUTS = (300, 501, 8), (4, 20_000, 8)
@@ -160,12 +160,12 @@ def predict(model: Any, head: int, relation: int, k: int) -> list[int]:
 
 
 def one_by_one(answer: Contender, pairs: list[list[int]], k: int) -> list[list[int]]:
-    """Answer each query in a call of its own."""
+    """Answer each query in its own call."""
     return [answer(head, relation, k) for head, relation in pairs]
 
 
 def ratios(rows: Rows) -> Iterator[tuple[str, str, str]]:
-    """Yield what the benchmark is for: what, measured, goal."""
+    """Yield measured works, ratios and goals."""
     dim = max((row["dim"] for row in of_section(rows, "rotate")), default=0)
     for table in ("random", "planted"):
         what = f"rotate, {BATCH} queries, dim {dim}, {table}: kgfast against "

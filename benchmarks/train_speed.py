@@ -24,17 +24,17 @@ from lib.peers.steps import CONTENDERS, Loop, Work, loss_difference, rows_at_onc
 from lib.results import Row
 from lib.tables import Columns
 
-SIZES = (40_943, 11, 86_835, 0, 0)  # of WN18RR's training set
-TOLERANCE = 1e-4  # of losses in float32
-STEPS = {"kgfast": 10}  # of a turn; peers make one
+SIZES = (40_943, 11, 86_835, 0, 0)  # WN18RR's training set
+TOLERANCE = 1e-4  # allowed for losses in float32
+STEPS = {"kgfast": 10}  # steps a turn; peers make one
 SLOW_SECONDS = 10.0
 FB15K237_SIZES = (14_541, 237, 272_115, 0, 0)
-EPOCH_STEPS = 20  # of a turn
-LOOP_STEPS = {False: 5, True: 1}  # of a turn, by whether each triple has negatives of its own
+EPOCH_STEPS = 20  # steps a turn
+LOOP_STEPS = {False: 5, True: 1}  # steps a turn, by whether each triple has negatives of its own
 # Times kgfast's; of negatives and of epochs.
 GOALS = {"plain torch": ">= 30", "pykeen": ">= 10"}
 EPOCH_GOALS = {"pykeen": ">= 3"}
-LOOP_GOAL = ">= 0.95"  # of the trainer's steps
+LOOP_GOAL = ">= 0.95"  # times the trainer's steps
 
 
 def negative_rows(options: Options) -> Iterator[Row]:
@@ -93,7 +93,8 @@ def take_turns(contenders: Mapping[str, Any], rounds: int) -> dict[str, Timing]:
 
 def peak_of(name: str, work: Work, part: int) -> dict[str, Any]:
     """Measure the peak memory of two steps beyond the model and the graph."""
-    CONTENDERS[name](Work(QUICK_SIZES, 2, 8, 4), 8).steps(1)  # what torch imports at first use
+    # imports modules that torch loads at first use
+    CONTENDERS[name](Work(QUICK_SIZES, 2, 8, 4), 8).steps(1)
     contender = CONTENDERS[name](work, part)
     with PeakMemory("cpu") as peak:
         contender.steps(2)
@@ -139,7 +140,7 @@ def epoch_rows(options: Options) -> Iterator[Row]:
 
 
 def measure_epochs(work: epochs.Work, rounds: int, steps: int) -> list[dict[str, Any]]:
-    """Return a row for each contender; turns include what a loop does before its first step."""
+    """Return a row for each contender; turns include the work of a loop before its first step."""
     rows, contenders = [], {}
     for name, make in epochs.CONTENDERS.items():
         row = {

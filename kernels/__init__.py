@@ -1,4 +1,4 @@
 """Numerical heart of kgfast: scores, and the backends that sweep them over a table.
 
-Installed as ``kgfast.kernels``. Nothing here imports the rest of ``kgfast``.
+The package is installed as ``kgfast.kernels``, and imports nothing of the rest of ``kgfast``.
 """

@@ -1,8 +1,8 @@
-"""Candidates whose scores reach a threshold: its smallest canonical score, and results as CSR.
+"""Candidates with scores that reach a threshold: the smallest canonical score, results as CSR.
 
-Backends without a kernel of their own share :func:`above`. Cost: the sweep of ranks, and the best k
-of each query for its own number of results. Memory: some 16 bytes a result of ``RESULTS`` results,
-or of one query's where it has more.
+Backends without their own kernel share :func:`above`. Cost: the sweep of ranks, and the best k of
+each query, where k is the query's number of results. Memory: some 16 bytes per result for
+``RESULTS`` results, or for all results of one query.
 """
 
 from collections.abc import Callable
@@ -14,14 +14,14 @@ from .checks import Checks
 from .ieee import ieee_arithmetic
 from .operands import Above, Counts, Known, Lists, Operands
 
-RESULTS = 1 << 20  # found together
-_OVERFLOW = 2.0**128  # in place of a float32 infinity, where spacings are those below it
+RESULTS = 1 << 20  # results that are found together
+_OVERFLOW = 2.0**128  # replaces a float32 infinity, with the spacing of the numbers below
 
 
 def merged(pieces: list[tuple[Tensor, Above]], num_queries: int, like: Tensor) -> Above:
-    """Join results of queries ``rows``, distinct in a piece; of one query, pieces ascend by id.
+    """Join results of queries ``rows``, distinct in a piece; for one query, pieces ascend by id.
 
-    Pieces are taken off the list, so that their memory is free once they are copied. ``like`` says
+    Pieces are taken off the list, so that their memory is free after the copy. ``like`` has the
     dtype and device of scores.
     """
     counts = torch.zeros(num_queries, dtype=torch.int64, device=like.device)
@@ -46,8 +46,8 @@ def merged(pieces: list[tuple[Tensor, Above]], num_queries: int, like: Tensor) -
 def lowest_scores(thresholds: Tensor, dtype: torch.dtype) -> Tensor:
     """Return the smallest float64 numbers that round to the thresholds or more, ``[B]``.
 
-    ``thresholds`` are float64; ``dtype`` is that of rounded scores, float32 or float64. Between two
-    neighbours in float32 the middle rounds to the even one.
+    ``thresholds`` are float64; ``dtype`` is the dtype of rounded scores, float32 or float64.
+    Between two neighbours in float32 the middle rounds to the even neighbour.
     """
     if dtype == torch.float64:
         return thresholds
@@ -68,9 +68,9 @@ def counts_above(
     known: Known | None,
     checks: Checks,
 ) -> Tensor:
-    """Count the candidates whose canonical scores reach ``lowest [B]``, int64 ``[B]``.
+    """Count the candidates with canonical scores of at least ``lowest [B]``, int64 ``[B]``.
 
-    ``rank_counts``: that of a backend.
+    ``rank_counts`` is the function of a backend.
     """
     none = torch.full_like(lowest, -1, dtype=torch.int64)
     if known is None:
@@ -89,9 +89,9 @@ def above(
     checks: Checks,
     most: int,
 ) -> Above | int:
-    """Find them; the contract of :meth:`kgfast.kernels.backend.Backend.above`.
+    """Find all candidates; the contract is :meth:`kgfast.kernels.backend.Backend.above`.
 
-    ``rank_counts`` and ``topk``: those of a backend.
+    ``rank_counts`` and ``topk`` are functions of a backend.
     """
     counts = counts_above(rank_counts, operands, lowest, known, checks)
     indptr = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
@@ -101,7 +101,7 @@ def above(
     queries = operands.queries
     ids = torch.empty(total, dtype=torch.int64, device=queries.device)
     scores = torch.empty(total, dtype=queries.dtype, device=queries.device)
-    order = counts.argsort(descending=True)  # queries of like counts are asked together
+    order = counts.argsort(descending=True)  # queries with similar counts are served together
     sizes: list[int] = counts[order].tolist()
     first = 0
     while first < len(sizes) and sizes[first]:
@@ -127,9 +127,9 @@ def list_above(
     known: Known | None,
     checks: Checks,
 ) -> Above:
-    """Find candidates of each query's list whose scores reach float64 ``thresholds [B]``.
+    """Find candidates in each query's list with scores of at least float64 ``thresholds [B]``.
 
-    ``list_topk``: that of a backend.
+    ``list_topk`` is the function of a backend.
     """
     count = len(thresholds)
     k = max(1, int(lists.indptr.diff().max())) if count else 1

@@ -24,12 +24,12 @@ from .panels import Panels
 
 
 class Into(NamedTuple):
-    """Tensors that a loss collects gradients in."""
+    """Tensors in which a loss collects gradients."""
 
     queries: Tensor | None  # [B, F] of the plan's dtype: added to
     table: Tensor | None  # [N, G] of the table's dtype: overwritten, unless adds_to_table
-    adds_to_table: bool = False  # the table's, float32 then, holds a part already
-    room: Tensor | None = None  # [B, F], for a part of the gradient of queries, overwritten
+    adds_to_table: bool = False  # the table, which is then float32, holds a part already
+    room: Tensor | None = None  # [B, F], memory for a part of the gradient of queries, overwritten
 
 
 class AdamStep(NamedTuple):
@@ -39,7 +39,8 @@ class AdamStep(NamedTuple):
     betas: Sequence[float]
     eps: float
     weight_decay: float
-    number: int | Tensor  # of the run, from 1: for the bias correction; 0-d on the tables' device
+    # step of the run, from 1, for the bias correction; 0-d on the tables' device
+    number: int | Tensor
 
 
 class AdagradStep(NamedTuple):
@@ -51,9 +52,9 @@ class AdagradStep(NamedTuple):
 
 
 class Composition(NamedTuple):
-    """Rule that makes queries of training of the rows of anchors and relations.
+    """Rule that makes queries of training from rows of anchors and relations.
 
-    ``kind`` is multiply, multiply_complex, or rotate, by phases of ``unit`` radians. The relation
+    ``kind`` is multiply, multiply_complex, or rotate by phases of ``unit`` radians. The relation
     may be conjugated first.
     """
 
@@ -64,26 +65,26 @@ class Composition(NamedTuple):
 
 
 class Compose(Protocol):
-    """Queries of training, and their gradients, in one kernel each; rows are contiguous float32."""
+    """Queries of training, and gradients, in one kernel each; rows are contiguous float32."""
 
     def compose(self, anchors: Tensor, relations: Tensor, how: Composition) -> Tensor:
-        """Make queries ``[B, F]``; the contract of :func:`kgfast.ops.compose`."""
+        """Make queries ``[B, F]``; the contract is that of :func:`kgfast.ops.compose`."""
         ...
 
     def compose_backward(
         self, grad: Tensor, anchors: Tensor, relations: Tensor, how: Composition
     ) -> tuple[Tensor, Tensor]:
-        """Make the gradients of anchors and relations, given that of the queries ``[B, F]``."""
+        """Make the gradients of anchors and relations, given the gradient of queries ``[B, F]``."""
         ...
 
 
 class Filters(Protocol):
-    """Filters of RSCF of all crops, and their gradients; arguments are float32."""
+    """Filters of RSCF for all crops, and gradients; arguments are float32."""
 
     def filters(
         self, rows: Tensor, matrix: Tensor, widths: Sequence[int], features: int
     ) -> tuple[Tensor, Tensor]:
-        """Make filters, and norms ``[C, M]``; the contract of :func:`kgfast.ops.filters`."""
+        """Make filters, and norms ``[C, M]``, by the contract of :func:`kgfast.ops.filters`."""
         ...
 
     def filters_backward(
@@ -96,14 +97,14 @@ class Filters(Protocol):
         features: int,
         need: Sequence[bool],
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Make the gradients of rows and matrix that are needed, of what :meth:`filters` made."""
+        """Make the needed gradients of rows and matrix, given the result of :meth:`filters`."""
         ...
 
 
 class NestedLoss(Protocol):
-    """Loss of nested sub-models of float32 scores; the contract of :func:`kgfast.ops.med_loss`."""
+    """Loss of nested sub-models, float32, by the contract of :func:`kgfast.ops.med_loss`."""
 
-    SUMS: int  # that slopes need of each sub-model, of positives and of negatives
+    SUMS: int  # number of sums per sub-model that slopes need, of positives and of negatives
 
     def med_loss(
         self,
@@ -142,18 +143,18 @@ class RowUpdates(Protocol):
     def adagrad(
         self, tables: Sequence[Tensor], ids: Tensor | None, gradients: Tensor, step: AdagradStep
     ) -> None:
-        """Update a table and its sums; the contract of :func:`kgfast.ops.row_adagrad`."""
+        """Update a table and sums; the contract is that of :func:`kgfast.ops.row_adagrad`."""
         ...
 
 
 class SumRows(Protocol):
-    """Sums of rows that have an id, on a device that the host does not wait for."""
+    """Sums of rows with equal ids, on a device that the host does not wait for."""
 
     def __call__(self, ids: Tensor, order: Tensor, rows: Tensor) -> Tensor:
-        """Return a sum for the first of equal ids, and zeros for the others, ``[T, G]``.
+        """Return a sum for the first of equal ids, and zeros for the rest, ``[T, G]``.
 
-        ``ids``, int64 ``[T]``, ascend; ``order``, int64 ``[T]``, are the rows of each. They are
-        summed in their order, in float32, of float64 in float64.
+        ``ids``, int64 ``[T]``, ascend; ``order``, int64 ``[T]``, has the row of each. Rows are
+        summed in that order, in float32, or float64 for float64 rows.
         """
         ...
 
@@ -161,16 +162,16 @@ class SumRows(Protocol):
 class LossPlan(NamedTuple):
     """Sizes in which a backend cuts losses over all candidates."""
 
-    scratch: int  # scores of a chunk, at most
-    dtype: torch.dtype  # of the scratch, and of sums of gradients of queries
-    # Queries that are swept together; None for all. Only float32 tables are served in blocks, as
-    # gradients of later queries are added to those of earlier ones.
+    scratch: int  # most scores of a chunk
+    dtype: torch.dtype  # dtype of the scratch, and of sums of gradients of queries
+    # Queries that are swept together; None for all. Only float32 tables are served in blocks, since
+    # gradients of later queries are added to those of earlier queries.
     num_queries: int | None = None
-    kept: int = 0  # scores that may be kept from a loss to its gradients
+    kept: int = 0  # most scores that may be stored from a loss to its gradients
 
 
 class Passes(Protocol):
-    """Operations of a loss on scores ``[B, n]``, which most of them overwrite."""
+    """Operations of a loss on scores ``[B, n]``; most operations overwrite the scores."""
 
     def bce_sums(self, scores: Tensor, label_c: float) -> tuple[Tensor, Tensor]:
         """Return sums of ``softplus(x) - c x`` and of ``x``, float64 ``[B]`` each."""
@@ -181,11 +182,11 @@ class Passes(Protocol):
         ...
 
     def bce_both(self, scores: Tensor, label_c: float, scale: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what :meth:`bce_sums` does, and do what :meth:`bce_slopes` does."""
+        """Return :meth:`bce_sums`, and do :meth:`bce_slopes`."""
         ...
 
     def softmax_sums(self, scores: Tensor, peak: Tensor, mass: Tensor, linear: Tensor) -> None:
-        """Carry on the peak, the sum of ``exp(x - peak)`` and that of scores, float64 ``[B]``."""
+        """Update the peak, the sum of ``exp(x - peak)`` and the sum of scores, float64 ``[B]``."""
         ...
 
     def softmax_both(
@@ -193,8 +194,8 @@ class Passes(Protocol):
     ) -> None:
         """Do :meth:`softmax_sums` of whole rows; make ``scale softmax - share`` in place.
 
-        ``sums`` are those of no scores; ``scale`` and ``share`` have the scores' dtype, ``[B]``
-        each.
+        ``sums`` are the sums over no scores; ``scale`` and ``share`` have the scores' dtype,
+        ``[B]`` each.
         """
         ...
 
@@ -204,12 +205,12 @@ class Passes(Protocol):
 
 
 class Adversarial(Protocol):
-    """Fused sums of rows of scores, weighted by their own softmax."""
+    """Fused sums of rows of scores, weighted by the softmax of the row."""
 
     def rows(self, scores: Tensor, alpha: float) -> tuple[Tensor, Tensor, Tensor]:
-        """Return :func:`kgfast.ops.adversarial_rows`, peaks of rows, and sums of their weights.
+        """Return :func:`kgfast.ops.adversarial_rows`, peaks of rows, and sums of weights.
 
-        The weights are relative to the peak; all have the scores' dtype.
+        Weights are relative to the peak; all results have the scores' dtype.
         """
         ...
 
@@ -221,7 +222,7 @@ class Adversarial(Protocol):
 
 
 class NegativeLosses(Protocol):
-    """Losses of sampled negatives, reduced where their scores arise."""
+    """Losses of sampled negatives, reduced as scores are computed."""
 
     def rows(
         self,
@@ -232,12 +233,12 @@ class NegativeLosses(Protocol):
         keeps: bool,
         check: Callable[[], None] | None,
     ) -> NegativeRows:
-        """Return the loss of every row, or their sum or mean.
+        """Return the loss of every row, or the sum or mean of rows.
 
-        Operands are neither empty nor cropped; of a pool their rows are the negatives. Ids may be
-        out of range: reads are forced into the table. ``keeps``: a backward will follow. ``check``
-        is called if an id was forced, or a score or a bias is not finite, but for a bias of -inf;
-        without ``check`` the host waits for nothing.
+        Operands are neither empty nor cropped; for a pool, the rows are the negatives. Ids may be
+        out of range: reads are clamped to the table. With ``keeps``, a backward will follow.
+        ``check`` is called if an id was clamped, or if a score or a bias is not finite (a bias may
+        be -inf). Without ``check`` the host waits for nothing.
         """
         ...
 
@@ -254,26 +255,26 @@ class NegativeLosses(Protocol):
     ) -> NegativeGradients:
         """Return the gradients of :meth:`rows`, given that of the loss.
 
-        ``bias``: whether that of a pool's biases is asked for.
+        With ``bias``, the gradient of a pool's biases is needed.
         """
         ...
 
 
 class Losses(Protocol):
-    """Losses over all candidates, which never hold all scores.
+    """Losses over all candidates, which never store all scores.
 
     Without ``checks``, and in a backward, nothing is checked: wrong labels make results void, but
     nothing is read out of bounds.
     """
 
     def bce(self, operands: Operands, labels: Labels, checks: LossChecks | None = None) -> BceRows:
-        """Return binary cross entropy; the contract of :func:`kgfast.ops.bce`."""
+        """Return binary cross entropy; the contract is that of :func:`kgfast.ops.bce`."""
         ...
 
     def bce_gradients(
         self, operands: Operands, labels: Labels, grad_rows: Tensor, need: LossNeed
     ) -> LossGradients:
-        """Return the gradients of :meth:`bce`, given that of the rows ``[B]``."""
+        """Return the gradients of :meth:`bce`, given the gradient of rows ``[B]``."""
         ...
 
     def bce_total(
@@ -284,7 +285,7 @@ class Losses(Protocol):
         need: LossNeed,
         checks: LossChecks | None = None,
     ) -> BceTotal:
-        """Return the sum of the rows of :meth:`bce`, divided, and its gradients."""
+        """Return the sum of the rows of :meth:`bce`, divided, and the gradients."""
         ...
 
     def cross_entropy(
@@ -297,10 +298,10 @@ class Losses(Protocol):
         keep: bool = False,
         ahead: Ahead | None = None,
     ) -> CrossEntropyRows:
-        """Return softmax cross entropy; the contract of :func:`kgfast.ops.cross_entropy`.
+        """Return softmax cross entropy, by the contract of :func:`kgfast.ops.cross_entropy`.
 
-        ``keep``: gradients will be asked for, so that a backend may keep scores, if they are few.
-        ``ahead``: the likely gradients, which a backend may make at once.
+        With ``keep``, gradients will follow, so a backend may keep a few scores. ``ahead`` has the
+        likely gradients, which a backend may make at once.
         """
         ...
 
@@ -313,7 +314,7 @@ class Losses(Protocol):
     def scale(self, gradients: Sequence[Tensor], factor: Tensor) -> None:
         """Multiply up to three contiguous gradients by a factor, in place.
 
-        Nothing is written where it is 1, if that can be told without waiting for a device.
+        Nothing is written for a factor of 1 that is known without waiting for a device.
         """
         ...
 
@@ -322,24 +323,25 @@ class Packing(Protocol):
     """Packing of candidates for many calls."""
 
     def pack(self, candidates: Prepared, *, croppable: bool = False) -> Panels | str:
-        """Return panels of all rows (and of crops if ``croppable``), or why there are none."""
+        """Return panels of all rows (and of crops if ``croppable``), or the reason for none."""
         ...
 
     def reads(self, panels: Panels) -> bool:
-        """Return whether this machine reads panels of that format and shape."""
+        """Return whether this machine reads panels of this format and shape."""
         ...
 
 
 class Backend(Protocol):
     """Module that scores, ranks, and carries gradients back.
 
-    All arguments are checked; checks that depend on values may still be kept by ``checks``. A
-    backend that waits for its device reads them then, and at the latest before it returns. A score
-    that a backend does not know raises. An attribute is None where a backend lacks the kernels.
+    All arguments are checked, but ``checks`` may still hold checks of values. A backend that waits
+    for its device reads these checks then, and at the latest before the return. A score that a
+    backend does not know raises. An attribute is None if a backend lacks the kernels.
     """
 
     name: str
-    defers_checks: bool  # the backend waits for its device anyway: checks of values are read then
+    # the backend waits for its device anyway, and then reads the checks of values
+    defers_checks: bool
     losses: Losses
     adversarial: Adversarial | None
     negatives: NegativeLosses | None
@@ -362,42 +364,43 @@ class Backend(Protocol):
         checks: Checks,
         target_scores: Tensor | None = None,
     ) -> Counts:
-        """Count; the contract of :func:`kgfast.ops.rank_counts`.
+        """Count; the contract is that of :func:`kgfast.ops.rank_counts`.
 
-        ``target_scores``, float64 ``[C, B]`` (one crop where none is asked for), are canonical
-        scores of targets that need not be rows: such a target is -1, and no candidate equals it.
+        ``target_scores``, float64 ``[C, B]`` (one crop without ``dims``), are canonical scores of
+        targets that need not be rows. Such a target is -1, and no candidate is this target.
         """
         ...
 
     def topk(
         self, operands: Operands, k: int, known: Known | None, checks: Checks
     ) -> tuple[Tensor, Tensor]:
-        """Return the best; the contract of :func:`kgfast.ops.topk` with ``pad=True``."""
+        """Return the best; the contract is that of :func:`kgfast.ops.topk` with ``pad=True``."""
         ...
 
     def above(
         self, operands: Operands, lowest: Tensor, known: Known | None, checks: Checks, most: int
     ) -> Above | int:
-        """Return all candidates of one crop whose canonical scores reach ``lowest``, float64 [B].
+        """Return all candidates of one crop with canonical scores of at least ``lowest``.
 
-        Where they are more than ``most``, return their number.
+        ``lowest`` is float64 ``[B]``. The result is only the number if there are more than
+        ``most``.
         """
         ...
 
     def list_counts(
         self, operands: Operands, lists: Lists, targets: Tensor, known: Known, checks: Checks
     ) -> Counts:
-        """Do :meth:`rank_counts` where each query has candidates of its own."""
+        """Do :meth:`rank_counts` for queries with their own candidates."""
         ...
 
     def list_topk(
         self, operands: Operands, lists: Lists, k: int, known: Known | None, checks: Checks
     ) -> tuple[Tensor, Tensor]:
-        """Do :meth:`topk` where each query has candidates of its own."""
+        """Do :meth:`topk` for queries with their own candidates."""
         ...
 
     def scores(self, operands: Operands, index: Tensor | None = None) -> Tensor:
-        """Return scores of all pairs, ``[B, N]``, or of those of an index, ``[B, K]``.
+        """Return scores of all pairs, ``[B, N]``, or of the pairs of an index, ``[B, K]``.
 
         ``index`` is int64 ``[B, K]``, contiguous. With ``dims`` the result is ``[C, B, *]``.
         """
@@ -412,22 +415,22 @@ class Backend(Protocol):
         need: Need,
         rows: NamedRows | None = None,
     ) -> Gradients:
-        """Return the gradients that ``need`` names of :meth:`scores`; a bias does not matter.
+        """Return the gradients of :meth:`scores` that ``need`` names; a bias does not matter.
 
-        ``rows``: with an index, give these rows of table and factor, and their ids; else all.
+        With an index and ``rows``, the result has only these rows of table and factor, with ids.
         """
         ...
 
 
 class ChunkedBackend(Backend, Protocol):
-    """Backend whose losses go over chunks of scores; see :mod:`kgfast.kernels.losses`."""
+    """Backend with losses over chunks of scores; see :mod:`kgfast.kernels.losses`."""
 
     passes: Passes
 
     def scores(
         self, operands: Operands, index: Tensor | None = None, *, out: Tensor | None = None
     ) -> Tensor:
-        """Do :meth:`Backend.scores`; all pairs without crops go to ``out``, if it is given.
+        """Do :meth:`Backend.scores`; all pairs without crops go to ``out``, if given.
 
         ``out`` is ``[B, N]`` of the plan's dtype, contiguous.
         """
@@ -443,9 +446,9 @@ class ChunkedBackend(Backend, Protocol):
         rows: NamedRows | None = None,
         into: Into | None = None,
     ) -> Gradients:
-        """Do :meth:`Backend.backward`; gradients of all pairs go where ``into`` says."""
+        """Do :meth:`Backend.backward`; gradients of all pairs go to ``into``."""
         ...
 
     def loss_plan(self, operands: Operands) -> LossPlan:
-        """Return how losses over all candidates are cut."""
+        """Return the sizes in which losses over all candidates are cut."""
         ...

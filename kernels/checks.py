@@ -1,7 +1,7 @@
-"""Checks of values that every backend makes, and their errors.
+"""Checks of values that every backend makes, and the errors.
 
-``kgfast.ops`` checks shapes, dtypes and ids before it calls a backend; whether numbers are finite
-is seen only where they are read.
+``kgfast.ops`` checks shapes, dtypes and ids before it calls a backend; finite numbers are checked
+only where kernels read them.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,17 +20,17 @@ class Values(Enum):
     """Treatment of the values of a call."""
 
     CHECKED = "checked"
-    FORCED = "ids are forced to be rows; nothing else is looked at"
-    TRUSTED = "ids were checked where they entered; nothing is looked at"
+    FORCED = "ids are clamped to rows; nothing else is checked"
+    TRUSTED = "ids were checked before; nothing is checked again"
 
 
 _VALUES: ContextVar[Values] = ContextVar("kgfast_values", default=Values.CHECKED)
 
 
 def decided_once(function: F) -> F:
-    """Let ``torch.compile`` call a function as it traces, and keep what the function returned.
+    """Let ``torch.compile`` call a function while tracing, and store the result.
 
-    This is ``torch.compiler.assume_constant_result``, which imports the compiler to say so.
+    The effect is that of ``torch.compiler.assume_constant_result``, which imports the compiler.
     """
     function.__dict__["_dynamo_marked_constant"] = True
     return function
@@ -79,7 +79,7 @@ def check_finite(name: str, values: Tensor, rows: Tensor | None = None) -> None:
 
 
 def inside_of(ids: Tensor, count: int) -> Tensor:
-    """Force ids to be rows of a table of ``count``, unless they are trusted to be."""
+    """Clamp ids to rows of a table of ``count``, unless ids are trusted."""
     return ids if _trusts_ids() else ids.clamp(0, max(0, count - 1))
 
 
@@ -89,9 +89,9 @@ def _trusts_ids() -> bool:
 
 
 def rising_of(indptr: Tensor, nnz: int) -> tuple[Tensor, Tensor]:
-    """Return whether row pointers rise from 0 to ``nnz`` (bool scalar), and pointers that do.
+    """Return whether row pointers rise from 0 to ``nnz`` (bool scalar), and rising pointers.
 
-    Where they do not, the first row gets all entries.
+    If the given pointers do not rise, the first row gets all entries.
     """
     rises = (indptr[0] == 0) & (indptr[-1] == nnz) & (indptr.diff() >= 0).all()
     all_in_the_first = torch.full_like(indptr, nnz)
@@ -100,12 +100,12 @@ def rising_of(indptr: Tensor, nnz: int) -> tuple[Tensor, Tensor]:
 
 
 class Checks:
-    """Checks of one call: made at once, or kept until the host waits for the device.
+    """Checks of one call: made at once, or deferred until the host waits for the device.
 
-    Where values are not looked at, checks are deferred and then forgotten. A backend that takes
-    deferred checks calls :meth:`read` before it returns. Until then its kernels may run on wrong
-    arguments: whoever keeps a check sees to it that nothing is read out of bounds. ``allows_nan``:
-    NaN and infinities rank last instead of raising.
+    If values are not checked, checks are deferred and then dropped. A backend that takes deferred
+    checks calls :meth:`read` before the return. Until then kernels may run on wrong arguments: code
+    that defers a check makes sure that nothing is read out of bounds. With ``allows_nan``, NaN and
+    infinities rank last instead of raising.
     """
 
     def __init__(self, *, deferred: bool, allows_nan: bool = False) -> None:
@@ -113,7 +113,7 @@ class Checks:
         self._kept: list[tuple[Tensor, Callable[[], None]]] = []
 
     def keep(self, holds: Tensor, check: Callable[[], None]) -> None:
-        """Keep ``check``, which waits for the device and raises unless ``holds`` (bool scalar)."""
+        """Defer ``check``, which waits for the device and raises unless ``holds`` (bool scalar)."""
         if checks_values():
             self._kept.append((holds, check))
 

@@ -1,8 +1,8 @@
-"""IEEE arithmetic for torch and numpy on the CPU, whatever mode the caller left.
+"""IEEE arithmetic for torch and numpy on the CPU, in any mode of the caller.
 
-``torch.set_flush_denormal(True)`` and C's ``fesetround`` change the arithmetic of the thread that
-calls them, and of threads that it makes afterwards: torch's own, if they began so, keep that mode
-for ever. The extension sets the mode of its threads by itself (csrc/host/fpmode.h).
+``torch.set_flush_denormal(True)`` and C's ``fesetround`` change the arithmetic of the calling
+thread, and of threads that this thread makes afterwards. Torch's threads, if made so, keep that
+mode for ever. The extension sets the mode of its own threads (csrc/host/fpmode.h).
 """
 
 import ctypes
@@ -17,21 +17,23 @@ import torch
 from .cpu import threads
 
 _GRAIN = 1 << 15  # numbers that torch's elementwise operators give one thread
-_TO_NEAREST = 0  # FE_TONEAREST, the same on x86-64 and aarch64
+_TO_NEAREST = 0  # FE_TONEAREST, with one value on x86-64 and aarch64
 _FACTORS = (0.25 + 2.0**-54, 0.25 + 3 * 2.0**-54)
-_PRODUCTS = (1 << 50, (1 << 50) + 1)  # with 2^-1022, rounded to nearest: their bits
-_SMALL = 1e-155  # whose square is denormal
+_PRODUCTS = (1 << 50, (1 << 50) + 1)  # products with 2^-1022, rounded to nearest: their bits
+_SMALL = 1e-155  # number with a denormal square
 _C = ctypes.CDLL(None)
 _PROCESS = os.getpid()
-_plain = threading.local()  # .threads: how many of the calling thread's were found to be plain
+# .threads: number of the calling thread's threads that were found to be plain
+_plain = threading.local()
 
 
 @contextmanager
 def ieee_arithmetic(numbers: float = math.inf) -> Iterator[None]:
     """Keep denormals and round to nearest inside, in the calling thread.
 
-    ``numbers``: about how many the largest operator takes. Where torch spreads them over threads in
-    another mode, torch has one thread inside; kernels of the extension keep theirs.
+    ``numbers`` is about the size of the largest operator. If torch would spread the numbers over
+    threads in another mode, torch has one thread inside; kernels of the extension keep their
+    threads.
     """
     rounding, flushes = _rounding(), not _keeps_denormals()
     is_plain = rounding == _TO_NEAREST and not flushes
@@ -50,8 +52,8 @@ def ieee_arithmetic(numbers: float = math.inf) -> Iterator[None]:
 def _are_ieee(numbers: float, is_plain: bool) -> bool:
     """Return whether the threads that share so many numbers compute by IEEE 754.
 
-    They are asked once, unless the caller's own mode could have been inherited; never in a child of
-    a fork, where torch's threads may not answer.
+    Threads are tested once, unless the caller's own mode could have been inherited. They are never
+    tested in a child of a fork, where torch's threads may not answer.
     """
     count = torch.get_num_threads()
     if count == 1 or numbers <= _GRAIN:
@@ -64,14 +66,14 @@ def _are_ieee(numbers: float, is_plain: bool) -> bool:
 
 
 def _is_nearest_kept(count: int) -> bool:
-    """Return whether products that are denormals are rounded down and up, as they should."""
+    """Return whether denormal products are rounded to nearest, both down and up."""
     factors = torch.tensor(_FACTORS, dtype=torch.float64, device="cpu").expand(count, 2)
     products = (factors * 2.0**-1022).view(torch.int64)
     return torch.equal(products, products.new_tensor(_PRODUCTS).expand(count, 2))
 
 
 def _keeps_denormals() -> bool:
-    return _SMALL * _SMALL != 0.0  # Python multiplies as the thread does, at run time
+    return _SMALL * _SMALL != 0.0  # Python multiplies in the mode of the thread, at run time
 
 
 def _rounding() -> int:

@@ -1,4 +1,4 @@
-"""Arguments and results of losses over all candidates, whatever backend makes them."""
+"""Arguments and results of losses over all candidates, for any backend."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -25,7 +25,7 @@ class Labels(NamedTuple):
         return self._replace(indptr=indptr - first, indices=self.indices[first:last])
 
     def inside(self, count: int) -> "Labels":
-        """Force labels to be rows of ``count`` candidates: nothing is read out of bounds."""
+        """Clamp labels to rows of ``count`` candidates: nothing is read out of bounds."""
         if not count:
             return self
         _, indptr = rising_of(self.indptr, len(self.indices))
@@ -33,7 +33,7 @@ class Labels(NamedTuple):
 
 
 class LossNeed(NamedTuple):
-    """Gradients of a loss that are asked for."""
+    """Gradients of a loss that are needed."""
 
     queries: bool
     table: bool
@@ -49,7 +49,7 @@ class LossGradients(NamedTuple):
 
 
 class BceRows(NamedTuple):
-    """Row losses, and sums of the rows' scores: finite only where all scores of a row are.
+    """Row losses, and sums of the rows' scores, finite only if all scores of a row are.
 
     Backends may count a bias of -inf, which leaves a candidate out, as 0.
     """
@@ -67,20 +67,20 @@ class BceTotal(NamedTuple):
 
 
 class Ahead(NamedTuple):
-    """Gradients that are made with row losses: those of their sum, divided."""
+    """Gradients that are made with row losses: gradients of the sum of rows, divided."""
 
     divisor: float
     need: LossNeed
 
 
 class CrossEntropyRows(NamedTuple):
-    """Results as :class:`BceRows` has them, with the logsumexp of the rows."""
+    """Results like :class:`BceRows`, with the logsumexp of the rows."""
 
     rows: Tensor
     linear: Tensor
     logsumexp: Tensor  # [B] float64
-    scores: Tensor | None = None  # of all pairs, where they are kept
-    gradients: LossGradients | None = None  # where they were made
+    scores: Tensor | None = None  # scores of all pairs, if stored
+    gradients: LossGradients | None = None  # gradients, if made
 
 
 class CrossEntropyBackward(NamedTuple):
@@ -90,14 +90,14 @@ class CrossEntropyBackward(NamedTuple):
     logsumexp: Tensor  # [B] float64
     targets: Tensor  # [B]
     label_smoothing: float
-    scores: Tensor | None = None  # those that were kept: overwritten
+    scores: Tensor | None = None  # stored scores, which are overwritten
 
 
 class LossChecks(NamedTuple):
     """Checks of values of a loss: each raises, or returns after waiting for the device.
 
-    A backend whose kernels look at values calls them, labels first, only where something is wrong.
+    A backend with kernels that see values calls these checks, labels first, only for a wrong value.
     """
 
     labels: Callable[[], None]
-    scores: Callable[[Tensor], None]  # of operands, given the sums of the rows' scores
+    scores: Callable[[Tensor], None]  # check of operands, given the sums of the rows' scores

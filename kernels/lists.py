@@ -1,8 +1,8 @@
-"""Candidates that each query names itself, counted and ordered by canonical scores of pairs.
+"""Candidates that each query lists, counted and ordered by canonical scores of pairs.
 
-Backends without a kernel of their own for lists share this. Cost: a canonical score a pair, and to
-order the best a sort of the pairs. Memory: some 64 bytes a pair of at most ``PAIRS`` pairs, or of
-one query's where it has more.
+Backends without their own kernel for lists share this module. Cost: a canonical score per pair, and
+a sort of the pairs to order the best. Memory: some 64 bytes per pair for at most ``PAIRS`` pairs,
+or for all pairs of one query.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,10 +12,12 @@ from torch import Tensor
 
 from .operands import Counts, Known, Lists, Operands
 
-PAIRS = 1 << 18  # scored together
+PAIRS = 1 << 18  # pairs that are scored together
 
 Score = Callable[[int, Tensor, Tensor], Tensor]
-"""Canonical scores, float64 ``[P]``, of a crop: of queries ``[P]`` with candidates ``[P]``."""
+"""Function that returns canonical scores, float64 ``[P]``, of a crop, for pairs of queries and
+candidates ``[P]``.
+"""
 
 
 def list_counts(
@@ -65,7 +67,7 @@ def list_topk(
             order = _order(rows, ids, scores)
             rows, ids, scores = rows[order], ids[order], scores[order]
             place = torch.arange(len(rows), dtype=torch.int64, device=rows.device)
-            place -= torch.searchsorted(rows, rows)  # within its query
+            place -= torch.searchsorted(rows, rows)  # place within the query
             kept = place < k
             at = rows[kept], place[kept]
             its_scores[at] = scores[kept].to(best.dtype)
@@ -83,7 +85,7 @@ def _order(rows: Tensor, ids: Tensor, scores: Tensor) -> Tensor:
 
 
 def _spans(lists: Lists) -> Iterator[tuple[int, int]]:
-    """Cut queries into ranges of at most ``PAIRS`` pairs, or of one query that has more."""
+    """Cut queries into ranges of at most ``PAIRS`` pairs, or of one query with more pairs."""
     indptr: list[int] = lists.indptr.tolist()
     first = 0
     for query in range(len(indptr) - 1):
@@ -114,7 +116,7 @@ def _keys(rows: Tensor, ids: Tensor, operands: Operands) -> Tensor:
 
 
 def contains(ordered: Tensor, keys: Tensor) -> Tensor:
-    """Return which keys occur among rising ones; the host does not wait for a device."""
+    """Return a mask of the keys that occur among rising ones; the host does not wait."""
     if not len(ordered):
         return torch.zeros_like(keys, dtype=torch.bool)
     place = torch.searchsorted(ordered, keys).clamp_(max=len(ordered) - 1)

@@ -1,18 +1,17 @@
-"""Losses over all candidates that never hold all scores, for backends that do not fuse them.
+"""Losses over all candidates that never store all scores, for backends that do not fuse.
 
-Row losses of scores ``x`` (bias included), ``P`` the row's positives, ``t`` its target, eps the
-smoothing:
+Row losses of scores ``x`` (bias included), with positives ``P``, target ``t`` and smoothing eps:
 
     bce             sum_j softplus(x_j) - c sum_j x_j - a sum_{j in P} x_j
     cross entropy   logsumexp(x) - (1 - eps) x_t - (eps / N) sum_j x_j
 
-Elementwise work and sums over a chunk (torch's sum is a tree) are in the dtype of the scratch, sums
-of chunks in float64 in their order: two runs are bit-equal, for any number of threads. Positives
-are sorted by candidate once, so that a chunk finds its own in a slice.
+Elementwise work and sums over a chunk (torch's sum is a tree) are in the dtype of the scratch. Sums
+of chunks are in float64, in order. Two runs are bit-equal, for any number of threads. Positives are
+sorted by candidate once, so that a chunk's positives are a slice.
 
 Cost model, per score: one exponential and one logarithm forward, one exponential backward, and
-three to five passes over one scratch. A backward scores again, but where a loss and its gradients
-are asked for together. Memory: the scratch (sweeps.py), O(B + nnz).
+three to five passes over one scratch. A backward computes scores again, unless a loss and its
+gradients are made together. Memory: the scratch (sweeps.py), O(B + nnz).
 """
 
 from collections.abc import Sequence
@@ -39,10 +38,10 @@ from .operands import Operands
 from .positives import Positives
 from .sweeps import GradientSums, Sweep, result_dtype, sweeps
 
-# Queries whose gradients are made ahead: reading and writing those of a table, 8 bytes a number,
-# takes as long as a third of this many scores.
+# Queries per block when gradients are made ahead: reading and writing the gradients of a table, 8
+# bytes per number, takes as long as a third of this many scores.
 _LEAST_QUERIES = 128
-# torch's softplus is x itself from here on: the omitted log1p(exp(-x)) is below 2**-57 x.
+# From here on torch's softplus is x itself: the omitted log1p(exp(-x)) is below 2**-57 x.
 _SOFTPLUS_IS_LINEAR = 40.0
 _NOTHING = LossNeed(queries=False, table=False, bias=False)
 
@@ -50,8 +49,8 @@ _NOTHING = LossNeed(queries=False, table=False, bias=False)
 class ChunkedLosses(Losses):
     """Checked losses of a backend that scores chunks of candidates.
 
-    Subclasses replace what computes, of labels that are safe to index with: :meth:`_bce`,
-    :meth:`_cross_entropy` and :meth:`_cross_entropy_gradients`.
+    Subclasses replace the computations, :meth:`_bce`, :meth:`_cross_entropy` and
+    :meth:`_cross_entropy_gradients`, which take labels that are safe to index with.
     """
 
     def __init__(self, backend: ChunkedBackend) -> None:
@@ -117,7 +116,7 @@ class ChunkedLosses(Losses):
         return self._cross_entropy_gradients(operands, made_of._replace(targets=targets), need)
 
     def scale(self, gradients: Sequence[Tensor], factor: Tensor) -> None:
-        """Look at the factor first where that waits for no device."""
+        """Serve :meth:`Losses.scale`; read the factor first if that waits for no device."""
         if factor.device.type != "cpu" or factor.item() != 1:
             for gradient in gradients:
                 gradient.mul_(factor)
@@ -168,9 +167,9 @@ class ChunkedLosses(Losses):
         ahead: Ahead,
         step: int,
     ) -> CrossEntropyRows:
-        """Make rows and the gradients of their sum of scores that are swept once.
+        """Make rows, and the gradients of their sum, from scores that are swept once.
 
-        ``step``: queries whose scores are held together.
+        ``step`` is the number of queries with scores in memory at once.
         """
         rows, linear, logsumexp = (_row_sums(operands) for _ in range(3))
         sums = GradientSums(self._backend, operands, ahead.need)
@@ -207,16 +206,17 @@ class ChunkedLosses(Losses):
         return sums.finished()
 
     def _room_for_all(self, operands: Operands) -> Tensor | None:
-        """Make room for all scores, where the backend's plan allows it."""
+        """Make memory for all scores, if the backend's plan allows."""
         plan = self._backend.loss_plan(operands)
         pairs = operands.num_queries * operands.candidates.num_rows
         fits = pairs <= plan.kept
         return operands.queries.new_empty(pairs, dtype=plan.dtype) if fits else None
 
     def _queries_at_once(self, operands: Operands) -> int:
-        """Count the queries a block where gradients are made ahead; 0 disables that."""
+        """Count the queries per block when gradients are made ahead; 0 disables that."""
         plan, count = self._backend.loss_plan(operands), operands.num_queries
-        if plan.num_queries is None or not count:  # gradients of blocks are added up in the table's
+        # gradients of blocks are added up in the table's gradient
+        if plan.num_queries is None or not count:
             return 0
         most = plan.kept // max(1, operands.candidates.num_rows)
         if most < min(count, _LEAST_QUERIES):
@@ -226,7 +226,7 @@ class ChunkedLosses(Losses):
 
 
 def _safe_labels(operands: Operands, labels: Labels, checks: LossChecks | None) -> Labels:
-    """Check labels or, without checks, make them safe to index with."""
+    """Check labels or, without checks, make labels safe to index with."""
     if checks is None:
         return labels.inside(operands.candidates.num_rows)
     checks.labels()
@@ -236,11 +236,10 @@ def _safe_labels(operands: Operands, labels: Labels, checks: LossChecks | None) 
 def _bce_block(
     sweep: Sweep, labels: Labels, grad_rows: Tensor | None, totals: tuple[Tensor, Tensor] | None
 ) -> None:
-    """Fill a block's rows of ``totals``, carry its gradients back, or both.
+    """Fill a block's rows of ``totals``, carry the gradients of the block back, or both.
 
-    Scores of positives whose label is above 1/2 are negated first: ``softplus(x) - x`` loses the
-    digits that ``softplus(-x)`` has. ``rest`` times the score of a positive is what is still to be
-    added to the loss.
+    Scores of positives with labels above 1/2 are negated first: ``softplus(x) - x`` loses the
+    digits that ``softplus(-x)`` has. The loss still lacks ``rest`` times the score of a positive.
     """
     passes, is_negated = sweep.backend.passes, labels.a + labels.c > 0.5
     rest = 1.0 - labels.a - 2.0 * labels.c if is_negated else -labels.a
@@ -294,7 +293,7 @@ def _cross_entropy_block(
 def _cross_entropy_whole(
     sweep: Sweep, targets: Tensor, label_smoothing: float, grad: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Do what :func:`_cross_entropy_block` does, of one chunk, and carry its gradients back."""
+    """Do :func:`_cross_entropy_block` for one chunk, and carry the gradients back."""
     (chunk,) = sweep.chunks
     scores = sweep.scores(chunk)
     places = torch.arange(len(targets), dtype=torch.int64, device=targets.device), targets
@@ -312,7 +311,7 @@ def _cross_entropy_whole(
 def _cross_entropy_rows(
     sweep: Sweep, sums: tuple[Tensor, ...], picked: Tensor, label_smoothing: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the same of a block's peaks, masses and sums, and the scores of its targets."""
+    """Return rows, sums and logsumexp, from a block's peaks, masses, sums and target scores."""
     peak, mass, linear = sums
     logsumexp = peak + mass.log()
     share = label_smoothing / max(1, sweep.operands.candidates.num_rows)
@@ -321,15 +320,15 @@ def _cross_entropy_rows(
 
 
 def softmax_rows(logsumexp: Tensor, picked: Tensor, linear: Tensor, share: float) -> Tensor:
-    """Return row losses: logsumexp less the targets' share and the smoothing's of all scores."""
+    """Return row losses: logsumexp minus the shares of the target and of all scores."""
     rows = logsumexp - picked
-    return rows - linear * share if share else rows  # else a score of infinity would make a NaN
+    return rows - linear * share if share else rows  # else an infinite score would make a NaN
 
 
 class SoftmaxFactors(NamedTuple):
     """Factors ``[B]`` of slopes of cross entropy: ``scale exp(x - near) - share``.
 
-    The slope of a target is ``hit`` less.
+    The slope of a target is smaller by ``hit``.
     """
 
     near: Tensor
@@ -346,7 +345,7 @@ class SoftmaxFactors(NamedTuple):
         share: float,
         dtype: torch.dtype,
     ) -> "SoftmaxFactors":
-        """Make the factors in a dtype; ``share`` is each candidate's of the smoothing."""
+        """Make the factors in a dtype; ``share`` is the smoothing of each candidate."""
         grad = grad_rows.double()
         # exp(x - logsumexp) in two factors: a difference of large numbers is exact in few bits.
         near = logsumexp.to(dtype)
@@ -381,10 +380,10 @@ class _TorchPasses:
         return sums
 
     def softmax_sums(self, scores: Tensor, peak: Tensor, mass: Tensor, linear: Tensor) -> None:
-        lowest = torch.finfo(scores.dtype).min  # of scores that are all -inf: a finite peak
+        lowest = torch.finfo(scores.dtype).min  # a finite peak for scores that are all -inf
         higher = torch.maximum(peak, scores.amax(1)).clamp(min=lowest)
         mass *= (peak - higher).exp_()
-        scores.sub_(higher[:, None].to(scores.dtype))  # a peak is a score: no rounding of it
+        scores.sub_(higher[:, None].to(scores.dtype))  # a peak is a score, so this does not round
         linear += scores.sum(1) + scores.shape[1] * higher
         mass += scores.exp_().sum(1)
         peak.copy_(higher)
@@ -393,7 +392,7 @@ class _TorchPasses:
         self, scores: Tensor, sums: tuple[Tensor, ...], scale: Tensor, share: Tensor
     ) -> None:
         peak, mass, linear = sums
-        self.softmax_sums(scores, peak, mass, linear)  # leaves exponentials
+        self.softmax_sums(scores, peak, mass, linear)  # leaves exponentials in scores
         scores.mul_((scale / mass).to(scores.dtype)[:, None]).sub_(share[:, None])
 
     def softmax_slopes(self, scores: Tensor, near: Tensor, scale: Tensor, share: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Operands of every computation: queries, and the candidates that they are scored with."""
+"""Operands of every computation: queries, and the candidates to score."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,10 +19,10 @@ _BIAS_CHUNK = 1 << 20  # numbers that are widened to float64 at once
 
 @dataclass(frozen=True)
 class Prepared:
-    """Candidates, and facts about them alone, which are computed when first asked for.
+    """Candidates, and facts about them, which are computed at first use.
 
-    One of these serves all batches of a call, or a step of training. It is never kept longer: a
-    table may change.
+    One object serves all batches of a call, or a step of training, and never longer: a table may
+    change.
     """
 
     table: Tensor  # [N, G], any floating dtype and strides, read in place
@@ -30,7 +30,7 @@ class Prepared:
     bias: Tensor | None = None  # [N] or [1], added to scores last
     factor: Tensor | None = None  # [N, D], or as wide as the widest crop: b of the rscf_* scores
     ids: Tensor | None = None  # int64 [M]: only these rows are candidates
-    panels: Panels | None = None  # all rows, packed before: reading them changes no result
+    panels: Panels | None = None  # all rows, packed before: reading panels changes no result
 
     def __post_init__(self) -> None:
         _resolve(self, "table", "bias", "factor")
@@ -52,7 +52,7 @@ class Prepared:
 
     @cached_property
     def whole_bias(self) -> Tensor | None:
-        """Return the bias as ``[N]``, of stride 0 if it is one number."""
+        """Return the bias as ``[N]``, with stride 0 for a single number."""
         return None if self.bias is None else self.bias.expand(len(self.table))
 
     @cached_property
@@ -80,14 +80,14 @@ class Prepared:
         return None if self.factor is None else largest_magnitude(self.factor)
 
     def only(self, ids: Tensor) -> "Prepared":
-        """Make some rows the only candidates; facts about the table are kept."""
+        """Make some rows the only candidates; facts about the table stay."""
         own = replace(self, ids=ids)
         for name in ("whole_bias", "float_bias", "bias_magnitude", "factor_reach"):
             own.__dict__[name] = getattr(self, name)
         return own
 
     def rows(self, part: slice) -> "Prepared":
-        """Return a range of the rows as candidates of their own."""
+        """Return a range of the rows as new candidates."""
         bias = self.bias
         if bias is not None and len(bias) == len(self.table):
             bias = bias[part]
@@ -96,9 +96,9 @@ class Prepared:
 
 
 def _resolve(owner: "Prepared | Operands", *names: str) -> None:
-    """Replace tensors with torch's negative bit by their numbers: kernels read memory as it is.
+    """Replace tensors with torch's negative bit by plain numbers: kernels read raw memory.
 
-    Graphs of torch.compile cannot ask for the bit; their operators do, of the tensors of a call.
+    Graphs of torch.compile cannot read the bit; operators read it from the tensors of a call.
     """
     if torch.compiler.is_compiling():
         return
@@ -116,15 +116,15 @@ def largest_magnitude(values: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Operands:
-    """Queries, candidates and crops: checked once, by ``kgfast.ops``."""
+    """Queries, candidates and crops, checked once by ``kgfast.ops``."""
 
     queries: Tensor  # [B, F] float32 or float64
     candidates: Prepared
     dims: tuple[int, ...] | None = None  # crop widths in features: results get a leading axis
     # "bf16": losses over all candidates round queries, table and the gradient of scores to bfloat16
-    # where they are multiplied.
+    # in products.
     precision: str = "float32"
-    # Number [] that losses over all candidates multiply queries by, a block of queries at a time.
+    # Number [] by which losses over all candidates multiply queries, a block of queries at a time.
     scale: Tensor | None = None
 
     def __post_init__(self) -> None:
@@ -167,7 +167,7 @@ class Operands:
 
     @property
     def crops(self) -> list[int]:
-        """Return the crop widths as they are asked for; without any, the full width."""
+        """Return the crop widths in the caller's order; without any, the full width."""
         return [self.num_features] if self.dims is None else list(self.dims)
 
     @property
@@ -191,7 +191,7 @@ class Operands:
         return replace(self, candidates=self.candidates.rows(rows))
 
     def without_bias(self) -> "Operands":
-        """Drop the bias, for the lengths that a root is taken of."""
+        """Drop the bias, to take a root of lengths."""
         if self.bias is None:
             return self
         return replace(self, candidates=replace(self.candidates, bias=None))
@@ -205,7 +205,7 @@ class Known(NamedTuple):
 
 
 class Lists(NamedTuple):
-    """Candidates of each query, CSR: each id once in its row, in any order."""
+    """Candidates of each query, CSR: each id once per row, in any order."""
 
     indptr: Tensor  # int64 [B + 1]
     indices: Tensor  # int64 [nnz]
@@ -216,7 +216,7 @@ class Lists(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """Integers that ranks are made of, int64 ``[B]`` or ``[C, B]`` each."""
+    """Integers from which ranks are made, int64 ``[B]`` or ``[C, B]`` each."""
 
     greater: Tensor
     equal: Tensor
@@ -225,7 +225,7 @@ class Counts(NamedTuple):
 
 
 class Above(NamedTuple):
-    """Candidates of each query whose scores reach its threshold, as CSR."""
+    """Candidates of each query with scores that reach the query's threshold, as CSR."""
 
     indptr: Tensor  # int64 [B + 1]
     ids: Tensor  # int64 [nnz], ascending in each row
@@ -233,13 +233,13 @@ class Above(NamedTuple):
 
     @classmethod
     def of(cls, rows: Tensor, ids: Tensor, scores: Tensor, num_queries: int) -> "Above":
-        """Make results of ascending queries ``rows [nnz]`` with ids that ascend in each."""
+        """Make results of ascending queries ``rows [nnz]``, with ids that ascend per query."""
         counts = rows.bincount(minlength=num_queries)
         return cls(functional.pad(counts.cumsum(0), (1, 0)), ids, scores)
 
 
 class Need(NamedTuple):
-    """Gradients of scores that are asked for; the bias's is not a backend's business."""
+    """Gradients of scores that are needed; a backend does not make the bias's gradient."""
 
     queries: bool
     table: bool
@@ -247,18 +247,20 @@ class Need(NamedTuple):
 
 
 class NamedRows(NamedTuple):
-    """Rows that gradients of an index hold: those that it names, and what changes this."""
+    """Rows in the gradients of an index: the named rows, and exceptions."""
 
-    besides: Tensor | None = None  # int64 [*]: more ids, whose rows are zero if it names them not
-    within: slice | None = None  # only ids in this span; their rows have the bits of all
+    # int64 [*]: more ids, with zero rows if the index does not name them
+    besides: Tensor | None = None
+    # only ids in this span; their rows have the bits of the whole gradient
+    within: slice | None = None
 
 
 class Gradients(NamedTuple):
-    """Gradients of scores, each in its operand's dtype; None where not asked for.
+    """Gradients of scores, each in the operand's dtype; None if not needed.
 
-    With ``ids`` (int64 ``[U]``, ascending, distinct) those of table and factor hold only these
-    rows. If ``repeats``, ids may repeat: the first of equal ones has the gradient, the others have
-    zeros.
+    With ``ids`` (int64 ``[U]``, ascending, distinct) the gradients of table and factor have only
+    these rows. If ``repeats``, ids may repeat: the first of equal ids has the gradient, and
+    repetitions have zeros.
     """
 
     queries: Tensor | None = None
@@ -268,7 +270,7 @@ class Gradients(NamedTuple):
     repeats: bool = False
 
     def of_rows(self, rows: NamedRows) -> "Gradients":
-        """Return the gradients of the rows that are asked for."""
+        """Return the gradients of the needed rows."""
         return self._besides(rows.besides)._within(rows.within)
 
     def _within(self, span: slice | None) -> "Gradients":
@@ -280,7 +282,7 @@ class Gradients(NamedTuple):
         return self._replace(table=table, factor=factor, ids=self.ids[rows])
 
     def _besides(self, ids: Tensor | None) -> "Gradients":
-        """Add rows of zeros for the ids that are not there yet."""
+        """Add rows of zeros for the ids that are missing."""
         if ids is None or self.ids is None:
             return self
         if self.repeats:
@@ -314,7 +316,7 @@ class Gradients(NamedTuple):
             if needed and like is not None and rows is not None and ids is not None:
                 spread = torch.zeros(like.shape, dtype=like.dtype, device=like.device)
                 add = spread.index_add_ if self.repeats else spread.index_copy_
-                add(0, ids, rows)  # zeros of repeats: no order matters
+                add(0, ids, rows)  # zeros of repeats: the order does not matter
             whole.append(spread)
         table, factor = whole
         return Gradients(self.queries, table, factor)

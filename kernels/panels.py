@@ -1,4 +1,4 @@
-"""Candidates that were packed before the calls that read them: :class:`kgfast.Index` keeps them."""
+"""Candidates that were packed before the calls that read them, for :class:`kgfast.Index`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,16 +8,17 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Panels:
-    """Rows of a whole table as a sweep reads them, of finite numbers; neither bias nor factor.
+    """Rows of a whole table in the form of a sweep, of finite numbers; no bias, no factor.
 
-    ``tensors`` are contiguous, on the CPU. Of ``"float32"`` they are ``panels [P, num_features,
-    planes, lanes]`` and ``norms [P]``, upper bounds on those of each panel, and for few queries
-    ``bytes`` (csrc/host/byte_rows.h) with their ``scale [1]``, or neither; of ``"int8"`` and
-    ``"int16"`` ``panels [P, bytes]`` (csrc/host/int8.h).
+    ``tensors`` are contiguous, on the CPU. For ``"float32"`` they are ``panels [P, num_features,
+    planes, lanes]`` and ``norms [P]``, upper bounds on the norms in each panel. For few queries
+    there are also ``bytes`` (csrc/host/byte_rows.h) with ``scale [1]``, or neither. For ``"int8"``
+    and ``"int16"`` they are ``panels [P, bytes]`` (csrc/host/int8.h).
     """
 
-    number_format: str  # of the features: "float32", or "int8" and "int16", which are two bytes
-    score: str  # that reads them
+    # format of the features: "float32", or "int8" and "int16", which are two bytes
+    number_format: str
+    score: str  # score that reads the panels
     lanes: int  # candidates of a panel
     num_rows: int
     num_features: int

@@ -1,4 +1,4 @@
-"""Pairs of a query and a candidate with a label of their own, for losses over all candidates."""
+"""Pairs of a query and a candidate with a separate label, for losses over all candidates."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -42,7 +42,7 @@ class Positives(NamedTuple):
         return cls(queries, ids, len(targets))
 
     def in_chunks(self, chunks: Sequence[slice]) -> list[slice]:
-        """Return the range of pairs of each chunk of candidates, of pairs by candidate."""
+        """Return the range of pairs of each chunk of candidates, given pairs by candidate."""
         edges = [chunk.start for chunk in chunks] + [chunk.stop for chunk in chunks[-1:]]
         places = torch.searchsorted(self.ids, self.ids.new_tensor(edges)).tolist()
         return [slice(first, last) for first, last in pairwise(places)]
@@ -50,7 +50,7 @@ class Positives(NamedTuple):
     def sum_by_query(self, values: Tensor) -> Tensor:
         """Sum ``values [P]`` over the pairs of each query, in the order of ids: float64 ``[B]``."""
         sums = values.new_zeros(self.num_queries, dtype=torch.float64)
-        # bincount and index_add_ are in no certain order on a GPU.
+        # bincount and index_add_ have no fixed order on a GPU.
         return sums.index_put_((self.queries,), values.double(), accumulate=True)
 
 

@@ -1,17 +1,16 @@
 """Facts of a score that every backend must know.
 
-A score reduces the feature axis of one (query, candidate) pair. Its *canonical* value, the one
-that ranks are defined by, takes the stored values as exact numbers and evaluates the equation in
-IEEE float64, features in order ``0 .. D-1`` from ``0.0``, without fused multiply-add, with a
-correctly rounded square root, and adds the bias last.
+A score reduces the feature axis of one (query, candidate) pair. Ranks are defined by the
+*canonical* value of a score. It takes the stored values as exact numbers and evaluates the equation
+in IEEE float64: features in order ``0 .. D-1`` from ``0.0``, without fused multiply-add, with a
+correctly rounded square root. The bias is added last.
 
-The ``rscf_*`` scores (Kim et al. 2025) scale the candidate by a vector of the query, ``w``, and
-may move the query by ``a b``: ``a`` of the query, ``b`` the candidate's row of a *factor*
-``[N, D]``. The move is a shift, or the angle of a turn. Their queries hold ``q | w | a``, or
-``q | w`` where there is no factor, each plane as wide as a plane of the candidate. The canonical
-sine and cosine of ``a b`` are those of :mod:`kgfast.kernels.reference.trig`: the remainder of
-``n pi/2`` in three parts, fdlibm's kernel polynomials in Horner form, every operation rounded on
-its own.
+The ``rscf_*`` scores (Kim et al. 2025) scale the candidate by a vector of the query, ``w``, and may
+move the query by ``a b``: ``a`` of the query, ``b`` the candidate's row of a *factor* ``[N, D]``.
+The move is a shift, or the angle of a turn. Queries of these scores hold ``q | w | a``, or ``q |
+w`` without a factor, each plane as wide as a plane of the candidate. The canonical sine and cosine
+of ``a b`` are those of :mod:`kgfast.kernels.reference.trig`: the remainder of ``n pi/2`` in three
+parts, fdlibm's kernel polynomials in Horner form, every operation rounded separately.
 """
 
 from dataclasses import dataclass
@@ -22,9 +21,9 @@ class Term(Enum):
     """Share of one feature in the sum of a score.
 
     A sum of products is the score. Every other sum is a distance between the query and the
-    candidate: it only grows, and the score is minus the sum, or minus its root. Each term has the
-    number that Triton's kernels know, its planes (stored reals per feature), and whether the square
-    root of the sum is taken.
+    candidate, which only grows; the score is minus the sum, or minus the root of the sum. Each term
+    has the number that Triton's kernels know, its planes (stored reals per feature), and whether
+    the square root of the sum is taken.
     """
 
     PRODUCT = 0, 1, False  # q c
@@ -46,16 +45,17 @@ class Moves(Enum):
 
 @dataclass(frozen=True)
 class Score:
-    """Facts of one score; everything else about a score is derived from them."""
+    """Facts of one score, from which everything else about the score is derived."""
 
-    name: str  # that operators take
-    code: int  # the extension's, its functor's `id` in csrc/scores; layouts share it
-    equation: str  # of query q and candidate c; higher is better
+    name: str  # name that operators take
+    # number in the extension, the `id` of the functor in csrc/scores; layouts share a number
+    code: int
+    equation: str  # equation of query q and candidate c; higher is better
     term: Term
-    # Rounding errors, in units of u = 2**-24, that one float32 term carries beyond those of the
-    # accumulation. Derivations: docs/explanation/exactness.md.
+    # Rounding errors of one float32 term, in units of u = 2**-24, beyond the errors of
+    # accumulation. Derivations: docs/exactness.md.
     term_ulps: int
-    moves: Moves = Moves.NONE  # other than NONE for the rscf_* scores
+    moves: Moves = Moves.NONE  # not NONE for the rscf_* scores
     interleaved: bool = False  # complex rows are re0 im0 re1 ... instead of re | im
 
     def __post_init__(self) -> None:
@@ -75,7 +75,7 @@ class Score:
 
     @property
     def monotone(self) -> bool:
-        """Return whether the score is minus a sum that only grows, or minus its root."""
+        """Return whether the score is minus a sum that only grows, or minus the root of the sum."""
         return self.term is not Term.PRODUCT
 
     @property
@@ -98,7 +98,7 @@ class Score:
     def columns(self, width: int, planes: int | None = None) -> tuple[tuple[int, ...], int]:
         """Return the first column of each plane, and the step between two features.
 
-        ``planes``: of a row of so many; those of a candidate by default.
+        ``planes`` is the number of planes of a row; by default that of a candidate.
         """
         planes = planes or self.planes
         if self.interleaved:
@@ -145,7 +145,7 @@ SCORES: dict[str, Score] = {
 
 
 def get_score(name: str) -> Score:
-    """Look a score up by name; a ValueError names those that there are."""
+    """Return the score of a name; a ValueError names all scores."""
     if not isinstance(name, str) or name not in SCORES:
         raise ValueError(f"score must be one of {', '.join(SCORES)}; got {name!r}")
     return SCORES[name]

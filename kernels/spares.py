@@ -1,7 +1,7 @@
-"""Memory that one step of training leaves to the next: of the size of a table, or of constants.
+"""Memory that one step of training leaves to the next: as large as a table, or for constants.
 
-The C library gives a block of more than 32 MiB back to the system when it is freed; each page of
-the next is a fault then, and is zeroed, which takes longer than what a step writes there. A
+The C library gives a freed block of more than 32 MiB back to the system. Each page of the next
+block is then a fault, and is zeroed, which takes longer than a step's writes to the page. A
 constant on a GPU costs the launch of a kernel.
 """
 
@@ -14,14 +14,14 @@ from torch import Tensor
 
 
 class Spares:
-    """Tensors on the CPU whose values nobody needs, and constants, for use in :meth:`in_use`."""
+    """Tensors on the CPU with values that are not needed, and constants, for :meth:`in_use`."""
 
     def __init__(self) -> None:
-        self._held: dict[object, Tensor] = {}  # one of a kind
+        self._held: dict[object, Tensor] = {}  # one tensor of a kind
         self._constants: dict[object, Tensor] = {}
 
     def give(self, tensor: Tensor) -> None:
-        """Keep the memory of a tensor that is read no more, unless it is a part of a larger one."""
+        """Keep the memory of a tensor that is not read again, unless it is part of a larger one."""
         own = tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.nbytes
         if own and tensor.device.type == "cpu":
             self._held[_kind(tensor)] = tensor.detach()
@@ -33,28 +33,28 @@ class Spares:
     def constant(
         self, value: float, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
     ) -> Tensor:
-        """Return a tensor filled with ``value``, the same one until someone writes to it."""
+        """Return a tensor filled with ``value``: one tensor until code writes to it."""
         key = value, shape, dtype, device
         return self._kept(key, lambda: torch.full(shape, value, dtype=dtype, device=device))
 
     def numbers(self, count: int, device: torch.device) -> Tensor:
-        """Return ``0 .. count - 1``, int64, the same tensor until someone writes to it."""
+        """Return ``0 .. count - 1``, int64: one tensor until code writes to it."""
         key = "numbers", count, device
         return self._kept(key, lambda: torch.arange(count, dtype=torch.int64, device=device))
 
     def _kept(self, key: object, make: Callable[[], Tensor]) -> Tensor:
         kept = self._constants.get(key)
-        if kept is None or kept._version:  # code of the user's own, which is given ids, wrote to it
+        if kept is None or kept._version:  # a user's own code, which gets ids, wrote to the tensor
             kept = self._constants[key] = make()
         return kept
 
     def clear(self) -> None:
-        """Free the tensors whose values nobody needs."""
+        """Free the tensors with values that are not needed."""
         self._held.clear()
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Let :func:`empty_like` and :func:`constant` take from these inside."""
+        """Let :func:`empty_like` and :func:`constant` take from these spares inside."""
         token = _in_use.set(self)
         try:
             yield
@@ -75,7 +75,7 @@ def empty_like(table: Tensor) -> Tensor:
 def constant(
     value: float, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
 ) -> Tensor:
-    """Return a tensor filled with ``value``, which is only to be read."""
+    """Return a tensor filled with ``value``, which must only be read."""
     spares = None if torch.compiler.is_compiling() else _in_use.get()
     if spares is None:
         return torch.full(shape, value, dtype=dtype, device=device)
@@ -83,7 +83,7 @@ def constant(
 
 
 def numbers(count: int, device: torch.device) -> Tensor:
-    """Return ``0 .. count - 1``, int64, only to be read; a CPU keeps none, as its counts differ."""
+    """Return ``0 .. count - 1``, int64, only to be read; not cached on a CPU, where counts vary."""
     spares = _in_use.get()
     if spares is None or device.type == "cpu":
         return torch.arange(count, dtype=torch.int64, device=device)

@@ -1,8 +1,8 @@
-"""Loop over blocks of queries and chunks of candidates, whose scores fit a bounded scratch.
+"""Loop over blocks of queries and chunks of candidates, with scores in a bounded scratch.
 
-A backend scores a chunk into the scratch and, in a backward, carries a gradient of the scratch to
-queries and candidates, which are collected here. Scores stand in the dtype of the backend's plan.
-Memory: the scratch, and the gradients that are asked for.
+A backend scores a chunk into the scratch. In a backward it carries a gradient of the scratch to
+queries and candidates, which are collected here. Scores have the dtype of the backend's plan.
+Memory: the scratch, and the needed gradients.
 """
 
 from collections.abc import Iterator
@@ -15,15 +15,15 @@ from .labels import LossGradients, LossNeed
 from .operands import Need, Operands
 from .spares import empty_like
 
-# A single row below 2**15 numbers is summed by one thread, so in an order that does not depend on
-# their number.
+# A single row below 2**15 numbers is summed by one thread, so the order does not depend on the
+# number of threads.
 _WIDEST_CHUNK = 1 << 14
 
 
 class GradientSums:
-    """Gradients of all blocks of queries and chunks of candidates, where they are collected.
+    """Gradients of all blocks of queries and chunks of candidates, collected.
 
-    Those of queries have the plan's dtype, the table's are filled chunk by chunk.
+    Gradients of queries have the plan's dtype. The table's gradient is filled chunk by chunk.
     """
 
     def __init__(self, backend: ChunkedBackend, operands: Operands, need: LossNeed) -> None:
@@ -33,7 +33,7 @@ class GradientSums:
         self.queries = queries.new_zeros(queries.shape, dtype=plan.dtype) if need.queries else None
         self.table = empty_like(table) if need.table else None
         if self.table is not None and not operands.num_queries:
-            self.table.zero_()  # else chunks fill the whole
+            self.table.zero_()  # else chunks fill the whole table
         self.bias = table.new_zeros(len(table), dtype=of_bias) if need.bias else None
         self._in_blocks, self._room = plan.num_queries is not None, queries[:0]
 
@@ -42,7 +42,8 @@ class GradientSums:
         of_queries = None if self.queries is None else self.queries[rows]
         room = None
         if of_queries is not None and self._in_blocks:
-            if len(self._room) < len(of_queries):  # once: malloc would give out pieces meanwhile
+            # allocated once: malloc would give out pieces meanwhile
+            if len(self._room) < len(of_queries):
                 self._room = torch.empty_like(of_queries)
             room = self._room[: len(of_queries)]
         return Into(
@@ -53,7 +54,7 @@ class GradientSums:
         )
 
     def finished(self) -> LossGradients:
-        """Return the gradients in the dtypes of their operands."""
+        """Return the gradients in the dtypes of the operands."""
         of_queries = self.queries
         if of_queries is not None:
             of_queries = of_queries.to(self.operands.queries.dtype)
@@ -66,7 +67,7 @@ def sweeps(
     sums: GradientSums | None = None,
     kept: Tensor | None = None,
 ) -> Iterator["Sweep"]:
-    """Cut the queries into blocks that are swept together; ``kept`` has room for all scores."""
+    """Cut the queries into blocks that are swept together; ``kept`` has memory for all scores."""
     plan = backend.loss_plan(operands)
     step = plan.num_queries or max(1, operands.num_queries)
     scratch = scaled = None
@@ -77,14 +78,15 @@ def sweeps(
             width = operands.candidates.num_rows
             sweep.keep_in(kept[rows.start * width : rows.stop * width])
         yield sweep
-        # The next block has the same memory: malloc would give out pieces of it meanwhile.
+        # The next block gets the memory of this block: malloc would give out pieces of it
+        # meanwhile.
         if kept is None:
             scratch = sweep.scratch
         scaled = None if operands.scale is None else sweep.operands.queries
 
 
 def chunks(num_queries: int, num_candidates: int, scratch: int) -> list[slice]:
-    """Cut the candidates into ranges whose scores fit the scratch."""
+    """Cut the candidates into ranges with scores that fit the scratch."""
     width = max(1, min(_WIDEST_CHUNK, scratch // max(1, num_queries)))
     width = width // 64 * 64 or width
     return [
@@ -117,7 +119,7 @@ class Sweep:
         self.scratch = scores
 
     def room(self, chunk: slice) -> Tensor:
-        """Return the room of a chunk's scores, ``[B, n]``."""
+        """Return the memory of a chunk's scores, ``[B, n]``."""
         rows, count = self.operands.num_queries, chunk.stop - chunk.start
         if self.scratch is None or len(self.scratch) < rows * count:
             self.scratch = self.operands.queries.new_empty(rows * count, dtype=self.dtype)
@@ -128,7 +130,7 @@ class Sweep:
         return self.backend.scores(self.operands.of_rows(chunk), out=self.room(chunk))
 
     def backward(self, slopes: Tensor, chunk: slice) -> None:
-        """Carry the gradient of a chunk's scores to what is asked for."""
+        """Carry the gradient of a chunk's scores to the needed gradients."""
         sums = self._sums
         assert sums is not None
         if sums.bias is not None:

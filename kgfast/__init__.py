@@ -1,6 +1,6 @@
 """Exact, streamed ranking of knowledge-graph embeddings at the limit of the hardware.
 
-Names are loaded when they are first asked for, and torch with them: ``kgfast --help`` needs none.
+A name is imported at its first use, and torch with the first name: ``kgfast --help`` loads neither.
 """
 
 import os
@@ -132,10 +132,10 @@ def __dir__() -> list[str]:
 
 
 def _become_the_installed() -> None:
-    """Replace this package by the installed one.
+    """Replace this package by the installed package.
 
-    This one is the source in a clone: ``python -m`` looks in the working directory first. Its
-    kernels/ become kgfast.kernels, with the compiled extension, when it is installed.
+    ``python -m`` looks in the working directory first and finds the source of a clone. An install
+    makes kgfast.kernels of kernels/, with the compiled extension.
     """
     homes = (os.path.join(entry, "kgfast") for entry in sys.path)
     home = next((it for it in homes if os.path.isfile(f"{it}/kernels/__init__.py")), None)

@@ -60,7 +60,7 @@ __all__ = [
     "topk",
 ]
 
-_FILE_BATCHES = 8  # batches that a table in a file is read for at once
+_FILE_BATCHES = 8  # batches per read of a table in a file
 
 
 @announced
@@ -81,42 +81,41 @@ def rank(
 ) -> Ranks:
     """Rank as :func:`kgfast.rank` does, by all processes of ``torch.distributed`` together.
 
-    Every process makes the same call, with the rows that it holds: a model of a
-    :class:`kgfast.tables.Shard`, in memory or in a file, or one with all rows. Where several hold
-    the same rows, the triples are shared out among them. The integers are those of one process, for
-    any number of them, and every process gets them.
+    Every process makes the same call with a model of its own rows: a :class:`kgfast.tables.Shard`
+    in memory or in a file, or all rows. Processes with the same rows share the triples among them.
+    Every process gets all ranks: the integers that :func:`kgfast.rank` returns in one process.
 
-    The owner of an anchor makes the query, the owner of a target scores it, by the definition; both
-    are sent to all. Counts are int64 and are added once, at the end. So a query costs its width in
-    float32 (float64 for float64 tables) and 48 bytes, however large the table is; where it names
-    its own candidates, the width of a row and 40 bytes.
+    The process that owns an anchor makes the query. The process that owns a target computes its
+    canonical score. Both are sent to all processes, and int64 counts are added once, at the end. So
+    a query sends its width in float32 (float64 for float64 tables) and 48 bytes, for a table of any
+    size. A query with its own candidates sends the width of a row and 40 bytes.
 
     Parameters
     ----------
     model : Model
-        Its relations, and all else but the entity table, are the same in all processes. Functions
-        are not ranked in shards.
+        All parameters but the entity table must be equal in all processes. A
+        :class:`kgfast.BlockScorer` cannot be ranked in shards.
     triples : Triples, Tensor, array or sequence
         As :func:`kgfast.rank` takes them; the same in all processes.
     known : KnownTriples, optional
-        Triples to filter by: at least those whose answer is held here; for relations, all of them.
+        Triples to filter by: at least all triples whose answer is a row of this process. For
+        relations, all known triples.
     sides : sequence of {"head", "relation", "tail"}
-        Relations are ranked in each process, by the rows of the heads and tails of a batch, which
-        are sent to all: for relations a query costs two rows.
+        For relations, the rows of the heads and tails of a batch are sent to all processes, and
+        each process ranks: a query sends two rows.
     candidate_ids : optional
         As :func:`kgfast.rank` takes them; the same in all processes.
     dims : int, optional
         A crop width.
     batch_size : int, optional
-        Queries between two meetings of the processes.
+        Queries between two exchanges of the processes.
     nan : {"error", "worst"}
     vocabulary : pair of Vocabulary or lists of names, Dataset or Triples, optional
         The names of the rows; the same in all processes.
     partial : path, optional
-        A folder that keeps what each process counted, in a folder of its own within, after each
-        range of its rows: the same call by as many processes goes on from there, as that of
-        :func:`kgfast.rank` does. Rows in memory are then read in blocks, too. Counts of relations
-        are not kept.
+        A folder that saves the counts after each range of rows, in one subfolder per process. The
+        same call by as many processes resumes from there, as :func:`kgfast.rank` does. Rows in
+        memory are then read in blocks, too. Counts of relations are not saved.
     timeout : float
         Seconds to wait for the slowest process at each batch.
     progress : bool
@@ -125,7 +124,7 @@ def rank(
     Returns
     -------
     Ranks
-        On the host.
+        Ranks of all triples, on the host.
 
     Raises
     ------
@@ -134,11 +133,11 @@ def rank(
     OtherProcessError
         In the other processes, if one fails: the message names that process.
     LostProcessError
-        If a process ended or hangs; its ``ranks`` says which.
+        If a process ended or hangs; the attribute ``ranks`` of the error says which.
 
     Examples
     --------
-    Of a file ``ranking.py``, started by ``torchrun --nproc-per-node=4 ranking.py``::
+    The file ``ranking.py``, started by ``torchrun --nproc-per-node=4 ranking.py``::
 
         part = kgfast.tables.Shard(rows, start=first, total_rows=40_943)
         ranks = kgfast.distributed.rank(kgfast.RotatE(part, relation), triples, known=known)
@@ -195,21 +194,23 @@ def topk(
 ) -> Predictions:
     """Find the ``k`` best answers as :func:`kgfast.topk` does, by all processes together.
 
-    Every process makes the same call with the rows that it holds, as for
-    :func:`kgfast.distributed.rank`, and gets the same answers: those of one process, equal scores
-    ordered by the lowest id. A query costs its width and ``16 k`` bytes of each process. Relations
-    are found in each process: a query costs two rows.
+    Every process makes the same call with its own rows, as for :func:`kgfast.distributed.rank`.
+    Every process gets all answers: those of :func:`kgfast.topk` in one process, with equal scores
+    ordered by the lowest id. A query sends its width, and ``16 k`` bytes from each process. A query
+    for relations sends two rows.
 
     Parameters
     ----------
     model : Model
     heads, relations, tails, k, known, exclude, dims, pad, vocabulary, batch_size
-        As :func:`kgfast.topk` takes them; the same in all processes, but for ``known``, which needs
-        the triples whose answer is held here, and for relations all of them.
+        As :func:`kgfast.topk` takes them; the same in all processes. Only ``known`` may differ: at
+        least all triples whose answer is a row of this process, and for relations all known
+        triples.
     candidate_ids : optional
         As :func:`kgfast.rank` takes them; the same in all processes.
     partial : path, optional
-        A folder that keeps what each process found, as :func:`kgfast.distributed.rank` takes it.
+        A folder that saves the answers of each process, as :func:`kgfast.distributed.rank` takes
+        it.
     timeout : float
         Seconds to wait for the slowest process at each batch.
     progress : bool
@@ -218,7 +219,7 @@ def topk(
     Returns
     -------
     Predictions
-        On the device of the model.
+        Answers to all queries, on the device of the model.
 
     Raises
     ------
@@ -227,7 +228,7 @@ def topk(
     OtherProcessError
         In the other processes, if one fails: the message names that process.
     LostProcessError
-        If a process ended or hangs; its ``ranks`` says which.
+        If a process ended or hangs; the attribute ``ranks`` of the error says which.
     """
     asked = AskedQueries(heads, relations, tails, vocabulary)
     allowed = Allowed(known, candidate_ids, exclude)
@@ -259,9 +260,9 @@ def above(
 ) -> AnswersAbove:
     """Find all answers above a threshold as :func:`kgfast.above` does, by all processes together.
 
-    Every process makes the same call with the rows that it holds, as for
-    :func:`kgfast.distributed.topk`, and gets the same answers, those of one process. A query costs
-    its width, and the answers of a batch go to every process.
+    Every process makes the same call with its own rows, as for :func:`kgfast.distributed.topk`.
+    Every process gets all answers: those of :func:`kgfast.above` in one process. A query sends its
+    width, and the answers of a batch go to every process.
 
     Parameters
     ----------
@@ -278,7 +279,7 @@ def above(
     Returns
     -------
     AnswersAbove
-        On the device of the model.
+        Answers to all queries, on the device of the model.
 
     Raises
     ------
@@ -305,7 +306,7 @@ def _answered(
     timeout: float,
     progress: bool,
 ) -> Any:
-    """Return what all processes find; ``make`` checks the arguments, once they have met."""
+    """Return the results of all processes; ``make`` checks the arguments once all have met."""
     model, known, dims = call
     with Meeting(f"kgfast.distributed.{name}", timeout) as meeting, ExitStack() as stack:
         reader = _reader_of(model)
@@ -337,9 +338,9 @@ def _answered(
 def _kept(
     stack: ExitStack, partial: Any, team: Team, reader: RowReader, asked: Sequence[Any]
 ) -> tuple[Partial | None, RowReader]:
-    """Open the folder of this process, and return how its rows are then read.
+    """Open the folder of this process, and return the reader of its rows.
 
-    ``asked``: the model, the known triples, and the facts that all processes share.
+    ``asked`` holds the model, the known triples, and the facts that all processes share.
     """
     if partial is None:
         return None, reader
@@ -364,10 +365,10 @@ class RangeCounts:
     start, stop : int
         The range of entities.
     num_entities : int
-        Of the whole table.
+        Rows of the whole table.
     counts : Tensor
-        int64 ``[6, T, S]``: greater, equal, both of the known answers, how many these are, and
-        candidates of the whole table.
+        int64 ``[6, T, S]``: candidates above and equal to the target, known answers above and equal
+        to the target, known answers, and candidates of the whole table.
     triples : Tensor
         int64 ``[T, 3]``.
     sides : tuple of {"head", "tail"}
@@ -375,7 +376,8 @@ class RangeCounts:
         A digest of the model (its parameters and 64 rows of its table), ``candidate_ids``, ``dims``
         and ``nan``.
     pairs : Tensor
-        int64 ``[9, 4]``: pairs that tiers decided, which :class:`kgfast.eval.TierPairs` reads.
+        int64 ``[9, 4]``: pairs by the tier that decided them, as :class:`kgfast.eval.TierPairs`
+        reads them.
     """
 
     start: int
@@ -410,16 +412,16 @@ def count_range(
 ) -> RangeCounts:
     """Count the entities ``start .. stop - 1`` that beat the targets of triples, or equal them.
 
-    Whoever has the model, in a file at least, can count a range: in a task of Dask or Ray, in a job
-    of an array, or one after the other on a machine that sleeps at night. :func:`merge` adds the
-    counts of all ranges up to the ranks of :func:`kgfast.rank`.
+    A range can be counted wherever the model can be read: in a task of Dask or Ray, in a job of an
+    array, or one range after another on one machine. :func:`merge` adds the counts of all ranges to
+    the ranks of :func:`kgfast.rank`.
 
     Parameters
     ----------
     model, triples, known, sides, batch_size, nan
-        As :func:`kgfast.rank` takes them; sides are those of entities. A model of a
-        :class:`kgfast.tables.Table` reads the rows of the range, those of the queries and those of
-        the targets.
+        As :func:`kgfast.rank` takes them; ``sides`` may not hold relations. A
+        :class:`kgfast.tables.Table` is read only at the rows of the range, the queries and the
+        targets.
     start, stop : int
         The range; may be empty.
     candidate_ids : optional
@@ -434,7 +436,7 @@ def count_range(
     Raises
     ------
     ValueError, TypeError
-        As :func:`kgfast.rank`, and for a range outside of the table.
+        As :func:`kgfast.rank`, and for a range outside the table.
     NotImplementedError
         For a model whose candidates are not the rows of its table.
 
@@ -449,9 +451,9 @@ def count_range(
     whole = _reader_of(model)
     if not whole.is_whole:
         raise ValueError(
-            f"model: it holds rows {whole.start} .. {whole.stop - 1} of {whole.num_rows}; "
-            f"count_range needs the rows of all queries and targets (kgfast.distributed.rank does "
-            f"not)"
+            f"model: its shard holds rows {whole.start} .. {whole.stop - 1} of {whole.num_rows}; "
+            "count_range needs the rows of all queries and targets (kgfast.distributed.rank does "
+            "not)"
         )
     if not 0 <= start <= stop <= whole.num_rows:
         raise ValueError(
@@ -469,7 +471,8 @@ def count_range(
             count_side(plan, source, counts[..., column], lambda count: None)
     found = fingerprint_of(model, whole, "range")
     found.add(_digest_of(plan.candidates), dims, nan)
-    asked = plan.hrt.clone(), plan.sides, found.text()  # a view is pickled with all that it views
+    # a view is pickled with the whole tensor that it views
+    asked = plan.hrt.clone(), plan.sides, found.text()
     return RangeCounts(start, stop, whole.num_rows, counts[:, 0], *asked, pairs)
 
 
@@ -490,8 +493,8 @@ def merge(parts: Sequence[RangeCounts], *, known: KnownTriples | None = None) ->
     Raises
     ------
     ValueError
-        If ranges overlap, leave rows out, or are of different models, triples, sides or
-        options; the message names the first that does.
+        If ranges overlap, leave rows out, or come from different models, triples, sides or options.
+        The message names the first such range.
     """
     parts = sorted(parts, key=lambda part: (part.start, part.stop))
     if not parts:
@@ -503,7 +506,7 @@ def merge(parts: Sequence[RangeCounts], *, known: KnownTriples | None = None) ->
             raise ValueError(f"parts: {part} and {first} are not of one ranking")
     check_cover([(part.start, part.stop) for part in parts], first.num_entities, "parts")
     counts = torch.stack([part.counts for part in parts]).sum(0)
-    counts[5] = first.counts[5]  # the candidates of the whole table, which every part knows
+    counts[5] = first.counts[5]  # candidates of the whole table, which every part knows
     pairs = torch.stack([part.pairs for part in parts]).sum(0)
     return ranks_of(counts, first.triples, first.sides, known, (None, None), pairs=pairs)
 
@@ -545,7 +548,7 @@ def _ascending(given: Given, count: int) -> Given:
 
 
 def _source(plan: Ranking, side: Side, crops: Crops, reader: RowReader) -> InRows:
-    """Return the source of the rows held here."""
+    """Return the source of the rows of this process."""
     given = plan.candidates[side]
     ids = given if isinstance(given, Tensor) else None
     return InRows(plan.model, side, crops, reader, ids, allows_nan=plan.allows_nan)

@@ -1,4 +1,4 @@
-"""Describe what kgfast runs on here and what made a result: versions, threads, devices."""
+"""Report of the environment that runs kgfast or made a result: versions, threads, devices."""
 
 import dataclasses
 import os
@@ -36,7 +36,7 @@ class Info:
     version, python, torch : str
         Versions.
     triton : str or None
-        Its version; None where it is not installed.
+        The version of Triton; None without Triton.
     backend : str
         The backend of CPU tensors: ``cpu``, or ``reference`` where the extension is not built.
     isa : str or None
@@ -44,21 +44,21 @@ class Info:
     isas : tuple of str
         Instruction sets of this machine and build, best first.
     tiers : tuple of str
-        Cheaper sweeps that rankings use beside it (docs/explanation/tiers.md).
+        Cheaper sweeps that rankings use before float32 (docs/tiers.md).
     other_tiers : dict of str to str
-        Tiers that do not serve, and what keeps them: the machine, the build, ``KGFAST_CPU_ISA`` or
+        Tiers that are off, with the reason: the machine, the build, ``KGFAST_CPU_ISA`` or
         ``KGFAST_TIERS``.
     precisions : tuple of str
         Dtypes to which losses on the CPU may round operands of products
         (:func:`kgfast.losses.bce`).
     threads, cores : int
-        Threads of a kernel, and cores that this process may use.
+        Threads per kernel, and cores that this process may use.
     devices : tuple of str
-        ``cpu`` and each GPU, with their names.
+        ``cpu`` and each GPU, with the name of each device.
     settings : dict of str to str
-        Variables of the environment that change the above.
+        Environment variables that change a field above.
     remarks : tuple of str
-        Missing parts, and how to get them.
+        Missing parts, and the way to install each.
     """
 
     version: str
@@ -103,7 +103,7 @@ class Info:
 
 
 def info() -> Info:
-    """Say what kgfast runs on here, and what is missing.
+    """Report what kgfast runs on here, and which parts are missing.
 
     Returns
     -------
@@ -129,7 +129,7 @@ def info() -> Info:
             others = tiers.what_is_missing()
         if dispatch.get_backend(backend).bf16_losses() is not None:
             precisions = PRECISIONS
-    except ValueError as error:  # of a variable of the environment
+    except ValueError as error:  # an environment variable is wrong
         backend, isa = "none", None
         remarks.append(str(error))
     if torch.cuda.is_available() and not triton.is_available():
@@ -158,7 +158,7 @@ def provenance(device: torch.device) -> dict[str, Any]:
     is_gpu = device.type == "cuda"
     of_cpu = f"{processor()}, {counted_cores(cores())}"
     versions = {name: _version(name) for name in ("kgfast", "torch", "numpy", "triton")}
-    program = Path(sys.argv[0])  # the name alone; ``python -m kgfast`` is kgfast
+    program = Path(sys.argv[0])  # the file name alone; ``python -m kgfast`` is kgfast
     name = program.parent.name if program.name == "__main__.py" else program.name
     return {
         "machine": torch.cuda.get_device_name(device) if is_gpu else of_cpu,

@@ -1,4 +1,4 @@
-"""Tables for other programs: the packages they need, and columns written to files."""
+"""Tables for other programs: columns written to files, and the packages that this needs."""
 
 import csv
 import json
@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 Columns = Mapping[str, Sequence[Any] | np.ndarray]
-EXTRA = '"kgfast[data]"'  # what pip installs for all formats of data
+EXTRA = '"kgfast[data]"'  # argument of pip install for all formats of data
 _SUFFIXES = ".csv", ".tsv", ".jsonl", ".parquet"
-# Spreadsheets compute what begins so, wide signs too, after whatever they do not show.
+# Spreadsheets compute cells that begin with these signs, wide ones too, also after characters that
+# they do not show.
 _FORMULA = re.compile(r"[\s\0-\x1f]*[=+@\uff1d\uff0b\uff20\uff0d-]")
 
 
@@ -38,7 +39,7 @@ def needed(package: str, what: str, install: str = "") -> Any:
     try:
         import_module(name)
     except ModuleNotFoundError as error:
-        if error.name != name:  # the package is there, and lacks something itself
+        if error.name != name:  # the package is installed, and lacks a module itself
             raise
         raise ImportError(f"{what} needs {name}: pip install {install or name}") from None
     return import_module(package)

@@ -1,4 +1,4 @@
-"""Locks of folders: one process writes at a time, and a second one is told which."""
+"""Locks of folders: one process writes at a time, and a second process learns which."""
 
 import errno
 import json
@@ -17,8 +17,8 @@ if sys.platform != "win32":
 
 NAME = ".lock"
 _HELD = (errno.EWOULDBLOCK, errno.EACCES)
-_SIGNED_WITHIN = 0.5  # seconds after a lock is taken
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of the file system
+_SIGNED_WITHIN = 0.5  # a signature is written within so many seconds after the lock is taken
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # errors of file systems without locks
 
 
 @contextmanager
@@ -28,9 +28,9 @@ def locked(
     """Hold the lock of a folder, or raise a ValueError that names its holder.
 
     The lock is a ``flock``, which the system frees when the process ends. The text in the file only
-    says who holds the lock, so a file that a kill left locks nothing. Reading needs no lock where
-    every file of the folder is replaced as a whole. The error begins with ``what`` and advises
-    ``instead``.
+    names the holder, so a file that a killed process left locks nothing. Reading needs no lock
+    where every file of the folder is replaced as a whole. The error begins with ``what`` and
+    advises ``instead``.
     """
     if sys.platform == "win32":  # Windows has no flock
         yield
@@ -44,12 +44,12 @@ def locked(
             if error.errno in _HELD:
                 raise ValueError(
                     f"{what}{folder} is being written by another process: {_holder(descriptor)}; "
-                    f"wait for it or end it, or {instead}"
+                    f"wait for that process or end it, or {instead}"
                 ) from None
             if error.errno not in _NO_LOCKS:
                 raise
             warnings.warn(
-                f"{folder}: its file system has no locks ({error.strerror}): see to it that no "
+                f"{folder}: its file system has no locks ({error.strerror}): make sure that no "
                 "other process writes there",
                 stacklevel=3,
             )
@@ -91,7 +91,7 @@ def _holder(descriptor: int) -> str:
         if not has_ended and process != "unknown":
             return who
         if time.monotonic() > last_look:
-            ended = " (that one has ended; a process that it forked still holds the lock)"
+            ended = " (that process has ended; a process that it forked still holds the lock)"
             return who + ended * has_ended
         time.sleep(_SIGNED_WITHIN / 50)
 

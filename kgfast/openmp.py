@@ -1,8 +1,9 @@
-"""Set torch's threads to sleep while they wait, and leave the environment as it was.
+"""Make torch's threads sleep while they wait, and leave the environment as it was.
 
 After an operator, the threads of GNU OpenMP spin for milliseconds on the cores that the next kernel
-needs. ``OMP_WAIT_POLICY`` says otherwise; it is read once, when torch is loaded. So it is set while
-torch is imported and taken back after that: child processes do not inherit it.
+needs. ``OMP_WAIT_POLICY=passive`` stops the spinning. OpenMP reads the variable once, when torch is
+loaded. So the variable is set while torch is imported and removed afterwards: child processes do
+not inherit it.
 """
 
 import os
@@ -17,18 +18,18 @@ VARIABLE = "OMP_WAIT_POLICY"
 
 
 def let_torch_sleep() -> None:
-    """Set the policy of a torch that is not loaded yet; a policy of the environment stands."""
+    """Set the wait policy unless torch is loaded or the environment has a policy."""
     if "torch" not in sys.modules and VARIABLE not in os.environ:
         sys.meta_path.insert(0, _BeforeTorch())
 
 
 class _BeforeTorch:
-    """Finder of torch, which is gone once torch is loaded."""
+    """Finder of torch that removes itself once torch is loaded."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the spec of torch, which will be loaded with the policy; None for all else."""
+        """Return torch's spec, which is then loaded with the policy; None for other modules."""
         if name != "torch":
             return None
         others = [
@@ -46,7 +47,7 @@ class _BeforeTorch:
         load = loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
-            del loader.exec_module  # the wrapper, which hid the method of the class
+            del loader.exec_module  # the wrapper hid the method of the class
             if self in sys.meta_path:
                 sys.meta_path.remove(self)
             with _policy():
@@ -57,7 +58,7 @@ class _BeforeTorch:
 
 @contextmanager
 def _policy() -> Iterator[None]:
-    """Set the variable within the context; one that was set since stands."""
+    """Set the variable within the context, unless it was set since."""
     if VARIABLE in os.environ:
         yield
         return

@@ -19,7 +19,7 @@ Run = str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class RunCurves:
-    """The data of a run that are drawn."""
+    """Data of a run that are drawn."""
 
     name: str
     color: str
@@ -36,8 +36,8 @@ def plot(
 ) -> list[Path]:
     """Draw the logs of run folders in one picture.
 
-    It shows loss and MRR on valid per step and, for finished runs, MRR on the test set as a star;
-    for a single run also hits@10.
+    The picture shows loss and MRR on valid per step and, for finished runs, MRR on the test set as
+    a star; for a single run also hits@10.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ def save_pictures(
 
 
 def drawn_run(folder: Path, color: str, name: str = "") -> RunCurves:
-    """Read the data of a run that are drawn; raise a FileNotFoundError if it has no logs."""
+    """Read the data of a run that are drawn; raise a FileNotFoundError without logs."""
     rows = read_rows(folder)
     if not rows:
         raise FileNotFoundError(f"{folder}: no rows in metrics.jsonl; is it a run folder?")
@@ -114,7 +114,7 @@ def drawn_run(folder: Path, color: str, name: str = "") -> RunCurves:
 
 
 def _names(folders: Sequence[Path]) -> list[str]:
-    """Return the names of folders, after those of their parents where names are equal."""
+    """Return the names of folders; folders of equal names get their parents' names first."""
     paths = [path.resolve() for path in folders]
     names = [path.name for path in paths]
     return [
@@ -167,7 +167,7 @@ def _draw_metrics(axes: Any, run: RunCurves, *, is_alone: bool) -> None:
                 [row[key] for row in points],
                 style,
                 color=run.color,
-                alpha=place / max(1, len(dims)),  # the narrower, the paler
+                alpha=place / max(1, len(dims)),  # narrower sub-models are paler
                 marker="o",
                 markersize=3,
                 label=(label if is_alone else f"{run.name}, {label}") + of_dim,

@@ -1,4 +1,4 @@
-"""Progress bars: rich's, or lines of text where those show nothing."""
+"""Progress bars of rich, or lines of text where rich shows nothing."""
 
 import math
 import sys
@@ -27,11 +27,11 @@ def progress_bar(progress: bool, label: str, total: int) -> Iterator[Callable[[i
 def sweep_bar(
     progress: bool, label: str, total: int, columns: int, row_bytes: int
 ) -> Iterator[Callable[[int, int], None]]:
-    """Yield a function that advances the bar of a pass over a file: rows, queries that met them.
+    """Yield a function that advances the bar of a pass over a file by rows and queries.
 
-    Rows that a killed run has read met no queries: rates are those of this run.
+    Rows that an earlier, killed run has read count no queries: rates are those of this run.
     """
-    began, done = time.monotonic(), [0, 0]  # bytes, elements
+    began, done = time.monotonic(), [0, 0]  # start time, bytes, elements
 
     def rates(rows: int, queries: int) -> str:
         done[0] += rows * row_bytes if queries else 0
@@ -45,7 +45,7 @@ def sweep_bar(
 
 @contextmanager
 def _bar(progress: bool, label: str, total: int) -> Iterator[Callable[[int, str], None]]:
-    """Yield a function that advances a bar and replaces the text behind its count."""
+    """Yield a function that advances a bar and replaces the text behind the count."""
     if not progress:
         yield lambda count, text: None
         return
@@ -128,7 +128,7 @@ class RunBar:
             self._bar.stop()
 
     def update(self, step: int, loss: float | None = None) -> None:
-        """Show that ``step`` steps are done, and the loss of the last ones if it is known."""
+        """Show that ``step`` steps are done, and the last loss if known."""
         if loss is not None:
             self._loss = loss
         if self._bar is not None and self._task is not None:

@@ -1,7 +1,7 @@
-"""Random streams: their names, and the hash that makes seeds and noise of numbers.
+"""Random streams: their names, and the hash that makes seeds and noise from numbers.
 
-Whatever is random is a function of the run's seed, a stream and a number, so that nothing has a
-state that a resumed run would need. The hash is splitmix64 (Steele et al. 2014).
+Every random number is a function of the run's seed, a stream and a number, so a resumed run needs
+no saved state. The hash is splitmix64 (Steele et al. 2014).
 """
 
 from enum import IntEnum
@@ -14,7 +14,7 @@ _WORD = (1 << 64) - 1
 
 
 class Stream(IntEnum):
-    """Streams of a run; those of steps are not negative."""
+    """Streams of a run; streams of steps are not negative."""
 
     HEAD_BATCHES = 0
     TAIL_BATCHES = 1
@@ -28,7 +28,7 @@ class Stream(IntEnum):
 
 
 class DrawStream(IntEnum):
-    """Streams of noise by which an output layer draws: of blocks of outputs, and within one."""
+    """Streams of noise that an output layer draws: of blocks of outputs, and within one block."""
 
     BLOCKS = 1
     WITHIN = 2
@@ -52,7 +52,7 @@ def mix(*values: int) -> int:
 
 
 def scrambled(words: Tensor) -> Tensor:
-    """Return the finalizer of splitmix64 of 64-bit words, held as int64."""
+    """Return the finalizer of splitmix64 of 64-bit words, stored as int64."""
     words = (words ^ shifted(words, 30)) * signed(_FIRST)
     words = (words ^ shifted(words, 27)) * signed(_SECOND)
     return words ^ shifted(words, 31)

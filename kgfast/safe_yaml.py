@@ -1,8 +1,8 @@
-"""YAML as configs and dataset folders hold it: a page of plain values, whoever wrote the file.
+"""YAML of configs and dataset folders: a page of plain values, from any writer.
 
-All YAML that kgfast reads passes through here. Refused, in a line that names file and line: aliases
-(a few hundred bytes of them stand for more values than any memory holds), keys given twice or that
-are no words, nesting beyond any config's, numbers of hundreds of digits, files beyond 128 KiB.
+All YAML that kgfast reads passes through here. An error names file and line of: aliases (a few
+hundred bytes of aliases can stand for more values than memory holds), keys that are repeated or no
+words, deep nesting, numbers of hundreds of digits, and files beyond 128 KiB.
 """
 
 from collections.abc import Hashable
@@ -61,7 +61,7 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Dumper that repeats values it meets again: aliases are not read."""
+    """Dumper that repeats equal values, since `parse` refuses aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -70,7 +70,7 @@ class _Dumper(yaml.SafeDumper):
 def parse(text: str, source: object, numbered: bool = True) -> Any:
     """Return the values of a YAML text, or raise a ValueError ``source:line: problem``.
 
-    ``numbered`` says whether the error names the line.
+    The error names the line if ``numbered``.
 
     Examples
     --------
@@ -108,6 +108,6 @@ def _wrong(node: yaml.Node, problem: str) -> yaml.constructor.ConstructorError:
 
 
 def _cut(text: str) -> str:
-    """Return one line, cut to what a message can hold."""
+    """Return one line, cut to the length of a message."""
     line = " ".join(text[: 2 * _LONGEST_PROBLEM].split())
     return line if len(line) <= _LONGEST_PROBLEM else f"{line[:_LONGEST_PROBLEM]}..."

@@ -1,4 +1,4 @@
-"""Files of any size: memory and room for calls over them, arrays of numpy, fingerprints."""
+"""Files of any size: limits of memory and disk, numpy headers, fingerprints."""
 
 import hashlib
 import os
@@ -22,7 +22,7 @@ _SHARE = 4  # the default limit is a quarter of free memory
 
 
 def memory_limit(value: Any) -> int:
-    """Return bytes, of a number or a text like ``"4GiB"``; None: a quarter of what is free."""
+    """Return bytes, from a number or a text like ``"4GiB"``; None: a quarter of free memory."""
     if value is None:
         return max(1 << 26, free_memory() // _SHARE)
     if isinstance(value, str):
@@ -39,7 +39,7 @@ def memory_limit(value: Any) -> int:
 
 
 def free_memory() -> int:
-    """Return the bytes that this machine can give without swapping; 1 GiB if it does not say."""
+    """Return the bytes that this machine can give without swapping; 1 GiB if unknown."""
     try:
         facts = Path("/proc/meminfo").read_text()
         found = re.search(r"MemAvailable:\s+(\d+) kB", facts)
@@ -51,12 +51,12 @@ def free_memory() -> int:
 
 
 def check_room(folder: Path, needed: int, who: str) -> None:
-    """Check that the disk of a folder has room for so many bytes; ``who`` needs them."""
+    """Check that the disk of a folder has ``needed`` bytes free; the error names ``who``."""
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise OSError(
-            f"{who} {needed:,} bytes, and its disk has {free:,} left; what was finished before is "
-            f"kept: make room, or move the folder, and call again"
+            f"{who} {needed:,} bytes, and the disk has {free:,} left; finished work is saved: "
+            "make room, or move the folder, and call again"
         )
 
 
@@ -64,13 +64,13 @@ class NpyHeader(NamedTuple):
     """Header of a numpy array."""
 
     shape: tuple[int, ...]
-    by_columns: bool  # columns lie one after the other (Fortran order)
+    by_columns: bool  # columns are contiguous (Fortran order)
     dtype: np.dtype[Any]
     offset: int  # bytes before the values
 
 
 def npy_header(path: Path) -> NpyHeader:
-    """Read the header of an array of numpy, of format 1, 2 or 3, and no values."""
+    """Read the header of a numpy array, of format 1, 2 or 3, without the values."""
     with path.open("rb") as file, reading(path, "not an array of numpy"):
         version = np.lib.format.read_magic(file)
         reader = {
@@ -81,13 +81,13 @@ def npy_header(path: Path) -> NpyHeader:
 
 
 class Fingerprint:
-    """Hash of tensors and plain values, in the order in which they are added."""
+    """Hash of tensors and plain values, in the order of their addition."""
 
     def __init__(self) -> None:
         self._hash = hashlib.blake2b(digest_size=DIGEST)
 
     def add(self, *values: Any) -> None:
-        """Add tensors by their shape, dtype and bits, and anything else by its ``repr``."""
+        """Add a tensor by shape, dtype and bits, and any other value by ``repr``."""
         for value in values:
             if isinstance(value, Tensor):
                 flat = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
@@ -97,7 +97,7 @@ class Fingerprint:
                 self._hash.update(repr(value).encode() + b"\0")
 
     def add_each(self, values: Iterable[Any]) -> None:
-        """Add values one after the other, as they are made."""
+        """Add values one after the other, as an iterator makes them."""
         for value in values:
             self.add(value)
 
@@ -114,9 +114,9 @@ def digest(*values: Any) -> str:
 
 
 def bytes_of(values: Tensor) -> npt.NDArray[np.uint8]:
-    """Return the bytes of a tensor, in the order of its elements."""
+    """Return the bytes of a tensor, in the order of the elements."""
     flat = values.detach().cpu().contiguous()
     if not flat.numel():
         return np.empty(0, np.uint8)
-    flat = flat.as_strided((flat.numel(),), (1,))  # one number may have any stride
+    flat = flat.as_strided((flat.numel(),), (1,))  # a tensor of one number may have any stride
     return flat.view(torch.uint8).numpy()

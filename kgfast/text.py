@@ -1,4 +1,4 @@
-"""Text that people read: values and errors in a line, names without control characters, tables."""
+"""Text for people: values and errors in a line, names without control characters, tables."""
 
 import os
 import re
@@ -10,9 +10,10 @@ from typing import Any
 
 WIDTH = 80  # columns of a table of text
 _GAP = 2
-_MOST_SAID = 200  # characters of an error of a library
-_LABEL = 36  # characters of a label for which columns are left out
-# C0, C1, separators of lines, marks that turn the direction of text, halves of surrogate pairs.
+_MOST_SAID = 200  # characters of a library's error message
+_LABEL = 36  # characters of a label; longer labels cost columns
+# Characters C0, C1, separators of lines, marks that turn the direction of text, halves of surrogate
+# pairs.
 _CONTROLS = re.compile("[\0-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
@@ -21,8 +22,8 @@ def text_table(
 ) -> str:
     """Return rows of a label and cells, at most 80 columns wide.
 
-    Where labels are long, columns named in ``least``, the least important first, are left out and
-    said below; labels that are still too long lose their middle.
+    Long labels push out the columns named in ``least``, the least important first; a line below
+    names these columns. Labels that are still too long lose their middle.
 
     Examples
     --------
@@ -56,7 +57,7 @@ def text_table(
 
 
 def _room(widths: dict[str, int]) -> int:
-    """Return the columns that are left to labels."""
+    """Return the columns that are left for labels."""
     return WIDTH - sum(width + _GAP for width in widths.values())
 
 
@@ -83,10 +84,10 @@ def _html(text: str) -> str:
 
 
 def escaped(text: str, kept: str = "") -> str:
-    r"""Return a text whose control characters, but for those in ``kept``, are escaped as in JSON.
+    r"""Return a text with control characters escaped as in JSON, but for those in ``kept``.
 
-    Names come from files that anybody may have written, and a terminal obeys escape sequences in
-    them, which can hide text or change it.
+    Names come from files that anybody may have written. A terminal obeys escape sequences in names,
+    and these can hide or change text.
 
     Examples
     --------
@@ -134,7 +135,7 @@ class _Shown(reprlib.Repr):
 
 
 def _quoted(value: str | bytes, limit: int) -> str:
-    """Return the repr of the first characters, and how many there are if more follow."""
+    """Return the repr of the first characters, and the length of a longer text."""
     if len(value) <= limit:
         return repr(value)
     what = "characters" if isinstance(value, str) else "bytes"
@@ -159,9 +160,9 @@ def shown(value: Any, limit: int = 60) -> str:
 
 @contextmanager
 def reading(path: str | os.PathLike[str], problem: str) -> Iterator[None]:
-    """Turn what a library raises for a file into a ValueError that names the file and problem.
+    """Turn a library's error for a file into a ValueError that names the file and the problem.
 
-    An error whose message begins with this path is left as it is.
+    An error whose message begins with this path stays unchanged.
 
     Examples
     --------

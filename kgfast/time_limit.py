@@ -7,7 +7,7 @@ from kgfast.text import shown
 
 
 class TimeLimit:
-    """Minutes that a call may take from now on; None sets no limit.
+    """Limit of a call in minutes from now on; None sets no limit.
 
     Raises ValueError for minutes that are not a number above 0.
     """
@@ -20,7 +20,7 @@ class TimeLimit:
         self._end = math.inf if minutes is None else self._last + 60 * minutes
 
     def parts_left(self) -> float:
-        """End a part; return how many parts of its length fit into the time that is left."""
+        """End a part; return the number of equally long parts that fit into the time left."""
         now = time.monotonic()
         took, self._last = now - self._last, now
         return (self._end - now) / max(took, 1e-9)

@@ -13,7 +13,7 @@ from pathlib import Path
 def write_whole(
     path: str | os.PathLike[str], write: Callable[[Path], object], *, lasting: bool = False
 ) -> Path:
-    """Let ``write`` make a file beside ``path``, which then takes the place of ``path``.
+    """Let ``write`` make a file beside ``path``, and move that file to ``path``.
 
     An OSError leaves the old file as it was. A ``lasting`` file outlives a loss of power from when
     this function returns.
@@ -33,9 +33,9 @@ def write_whole(
 
 
 def clear_beside(path: Path) -> None:
-    """Delete what processes that were killed in :func:`write_whole` left beside a file.
+    """Delete files that processes killed in :func:`write_whole` left beside a file.
 
-    Nobody may be writing it.
+    No process may be writing the file.
     """
     name = re.compile(rf"\.{re.escape(path.stem)}-\d+{re.escape(path.suffix)}")
     for other in path.parent.iterdir():
@@ -44,11 +44,11 @@ def clear_beside(path: Path) -> None:
 
 
 def write_durably(path: Path, write: Callable[[Path], object], what: str) -> None:
-    """Let ``write`` make a file beside, bring it to the disk, put it in the place of ``path``.
+    """Let ``write`` make a file, bring the file to the disk, and move the file to ``path``.
 
-    The file is written in a folder of its own: safetensors makes temporary files, which a kill
-    leaves, and makes them readable by their owner alone. The next write clears what is left. A
-    folder that has the name of the file is set aside. An OSError calls the file ``what``.
+    The file is written in a folder of its own: safetensors makes temporary files that only their
+    owner can read, and a kill leaves them there. The next write deletes such files. A folder with
+    the name of the file is renamed. An OSError calls the file ``what``.
     """
     scratch = path.with_name(path.name + ".tmp")
     fresh = scratch / path.name
@@ -64,7 +64,7 @@ def write_durably(path: Path, write: Callable[[Path], object], what: str) -> Non
             set_aside(path)
         os.replace(fresh, path)
     except OSError as error:
-        reason = f"cannot write {what}: {error.strerror or error}; the old one is intact"
+        reason = f"cannot write {what}: {error.strerror or error}; the old file is intact"
         raise OSError(error.errno, reason, str(path)) from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -90,7 +90,7 @@ def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def set_aside(path: Path) -> Path:
-    """Rename an unreadable file to a free name, ``<name>.broken`` or so, and return that."""
+    """Rename an unreadable file to a free name, such as ``<name>.broken``, and return that name."""
     names = (path.with_name(f"{path.name}.broken{'' if i == 1 else i}") for i in count(1))
     aside = next(name for name in names if not os.path.lexists(name))
     os.rename(path, aside)

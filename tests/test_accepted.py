@@ -348,7 +348,7 @@ BAD_TABLES = {
     "halves": (
         lambda: RotatE(complex_of(N), random(R, DIM), layout="halves"),
         ValueError,
-        "layout must be 'interleaved' where entity is complex: .* got 'halves'",
+        "layout must be 'interleaved' where entity is complex, .* got 'halves'",
     ),
     "halves of ComplEx": (
         lambda: ComplEx(complex_of(N), complex_of(R), layout="halves"),
@@ -358,7 +358,7 @@ BAD_TABLES = {
     "relation alone": (
         lambda: ComplEx(random(N, 2 * DIM), complex_of(R)),
         ValueError,
-        "where relation is complex: .* real entity rows are halves by default",
+        "where relation is complex, .* real entity rows are halves by default",
     ),
     "format": (
         lambda: RotatE(complex_of(N), complex_of(R), relation_format="phase"),
@@ -368,7 +368,7 @@ BAD_TABLES = {
     "real models": (
         lambda: TransE(complex_of(N), complex_of(R)),
         TypeError,
-        "entity must be floating point, as its rows are real; got torch.complex64",
+        "entity must be floating point, since rows are real; got torch.complex64",
     ),
     "columns": (
         lambda: ComplEx(complex_of(DIM).t()[:, :2], complex_of(R)),

@@ -115,7 +115,9 @@ class TestTrain:
 
     def test_a_run_is_not_overwritten(self, trained, config):
         line = error_of("train", "-c", config, "--run", trained[0])
-        assert line.endswith("holds a run: go on with --resume, or name another folder with --run")
+        assert line.endswith(
+            "holds a run: continue with --resume, or name another folder with --run"
+        )
 
     def test_nothing_to_resume_is_a_start(self, config, tmp_path):
         """A run that was killed before its first checkpoint is resumed by the same command."""
@@ -136,7 +138,7 @@ class TestTrain:
         before = (tmp_path / "run" / "result.json").read_bytes()
         again = run(*words, "--resume")
         assert (again.exit_code, again.stdout) == (0, first.stdout)
-        assert again.stderr == f"{tmp_path / 'run'} was finished already: it stays as it is\n"
+        assert again.stderr == f"{tmp_path / 'run'} was finished already, and stays unchanged\n"
         assert (tmp_path / "run" / "result.json").read_bytes() == before
 
 
@@ -152,7 +154,7 @@ class TestErrors:
     def test_no_dataset(self, config, tmp_path):
         line = error_of("train", "-c", config, "--run", tmp_path / "a", "--set", "dataset.name=x")
         assert line.startswith("error: no dataset x: neither ")
-        assert line.endswith("set dataset.root to the folder that holds it")
+        assert line.endswith("set dataset.root to the folder that contains it")
 
     def test_debug_shows_the_traceback(self, tmp_path):
         result = run("train", "-c", tmp_path / "none.yaml", "--debug")

@@ -1,9 +1,9 @@
-"""Compiling without a GPU: what the launcher would launch, for which arguments, in which code.
+"""Compile Triton's kernels without a GPU, with the arguments that the launcher would give them.
 
-:func:`recorded` runs the host side with launches written down instead of made; :func:`compile_for`
-compiles one of them, with the specialisation that its real arguments get, and reads the result:
-registers, stack, shared memory, and the issue slots of the innermost loop from the SASS. The tests
-assert and ``benchmarks/static_roofline.py`` reports what is found here.
+:func:`recorded` runs the host side and records launches instead of making them; :func:`compile_for`
+compiles a recorded launch as specialised for the real arguments, and reads the result: registers,
+stack, shared memory, and the issue slots of the innermost loop from the SASS. The tests assert
+these numbers, and ``benchmarks/static_roofline.py`` reports them.
 """
 
 import math
@@ -41,7 +41,7 @@ _ALIGNED = [["tt.divisibility", 16]]
 
 @dataclass(frozen=True)
 class Launch:
-    """A launch that was recorded instead of made."""
+    """Launch that was recorded instead of made."""
 
     kernel: Any
     grid: tuple[int, ...]
@@ -50,12 +50,12 @@ class Launch:
 
     @property
     def name(self) -> str:
-        """The kernel's name."""
+        """Name of the kernel."""
         return str(self.kernel.__name__)
 
     @property
     def tile(self) -> Any:
-        """The tile of a program."""
+        """Tile of a program."""
         return self.args["TILE"] if self.variant is None else self.variant.tile
 
     @property
@@ -66,7 +66,7 @@ class Launch:
 
 @contextmanager
 def recorded(arch: int) -> Iterator[list[Launch]]:
-    """Within, operators take CPU tensors and fill the list; their results are void.
+    """Record the launches of operators on CPU tensors; the results of the operators are void.
 
     ``arch`` is 80, 90, 100 for NVIDIA, 0 for AMD.
     """
@@ -83,18 +83,18 @@ def recorded(arch: int) -> Iterator[list[Launch]]:
 
 
 class Specialisation(NamedTuple):
-    """Role of an argument for the compiler, by the path of each of its members."""
+    """Role of an argument for the compiler, by the path of each member."""
 
-    types: Any  # of an argument, nested as it is
+    types: Any  # types of an argument, nested like the argument
     constants: tuple[tuple[tuple[int, ...], Any], ...]
     aligned: tuple[tuple[int, ...], ...]  # known to be multiples of 16
 
 
 def specialisation(launch: Launch) -> Specialisation:
-    """Types, constants and alignment of the arguments.
+    """Return the types, constants and alignment of the arguments of a launch.
 
-    As Triton's launcher finds them: an integer 1 and None are constants, also within a tuple, and
-    so is what the kernel declares as one. Only an argument itself can be kept from it.
+    Constants are those of Triton's launcher: 1 and None, also within a tuple, and arguments that
+    the kernel declares as constants. A kernel can except an argument, but no member of a tuple.
     """
     constants: list[tuple[tuple[int, ...], Any]] = []
     aligned: list[tuple[int, ...]] = []
@@ -152,14 +152,14 @@ def _compile(
 
 @dataclass
 class Code:
-    """A compiled kernel, as Triton's stages left it."""
+    """Compiled kernel, as Triton's stages left it."""
 
     asm: dict[str, Any]
     shared: int  # bytes of shared memory of a program
 
     @property
     def registers(self) -> int:
-        """Vector registers of a thread."""
+        """Number of vector registers of a thread."""
         raise NotImplementedError
 
     @property
@@ -174,14 +174,14 @@ class Loop(Counter[str]):
     Attributes
     ----------
     words : int
-        Registers that its loads of global and shared memory fill in a thread, and so clocks of
-        the path they come back on, a warp and iteration.
+        Registers of a thread that loads of global and shared memory fill. A warp's loads of one
+        iteration occupy their return path for as many clocks.
     stored : int
-        Registers that its stores to global memory take.
+        Registers that stores to global memory take.
     products : Counter
-        What tensor cores multiply and add for a warp, by the type of what they multiply.
+        Multiplications with addition by tensor cores for a warp, by the type of the factors.
     span : tuple of int
-        Its first and last address.
+        First and last address of the loop.
     """
 
     words: int
@@ -202,11 +202,11 @@ class Loop(Counter[str]):
 
 
 class NvidiaCode(Code):
-    """PTX, and the SASS that ptxas made of it."""
+    """PTX of a kernel, and the SASS that ptxas made of the PTX."""
 
     @property
     def registers(self) -> int:
-        """Registers of a thread."""
+        """Number of registers of a thread."""
         return self._resources["REG"]
 
     @property
@@ -257,7 +257,7 @@ class NvidiaCode(Code):
     def busiest(self) -> Loop:
         """Return the innermost loop with most operations; the whole code if there is none.
 
-        Where tensor cores multiply, that is the loop that asks them to.
+        Where tensor cores multiply, the busiest loop is the loop around their instructions.
         """
         holds_none = [
             loop
@@ -281,11 +281,11 @@ class NvidiaCode(Code):
 
 
 class AmdCode(Code):
-    """GCN assembly."""
+    """GCN assembly of a kernel."""
 
     @property
     def registers(self) -> int:
-        """Vector registers of a lane."""
+        """Number of vector registers of a lane."""
         return self._field(".vgpr_count")
 
     @property
@@ -300,10 +300,10 @@ class AmdCode(Code):
 
 
 def slots_of_pair(launch: Launch, code: NvidiaCode, features: int) -> float:
-    """Issue slots a pair of a kernel that sums square roots over features, all its code included.
+    """Return the issue slots per pair of a kernel that sums square roots over features.
 
-    Its loop turns once a feature, the loop around that once a fold, and the rest is counted as it
-    stands: a search, or a walk over what few tiles have, as one turn.
+    The inner loop runs once per feature and the loop around it once per fold. All other code counts
+    as one turn, also a search or a walk that few tiles need.
     """
     threads = 32 * launch.options["num_warps"]
     pairs = math.prod(launch.tile[:2]) // threads
@@ -315,7 +315,7 @@ def slots_of_pair(launch: Launch, code: NvidiaCode, features: int) -> float:
 
 
 def slots_of_pull(launch: Launch, code: NvidiaCode, queries: int) -> float:
-    """Issue slots an element of a pull, of so many queries: its loop, its folds, and the rest."""
+    """Return the issue slots per element of a pull of ``queries`` queries."""
     elements = math.prod(launch.tile[:2]) // (32 * launch.options["num_warps"])
     inner = code.inner_loop(elements)
     fold = code.around(inner)
@@ -339,7 +339,7 @@ def _words(text: str, names: str) -> int:
 
 
 def _products(text: str) -> Counter[str]:
-    """``HMMA.16816.F32.BF16`` 2048 of ``BF16``, a quarter of ``HGMMA.64x128x16.F32.BF16``."""
+    """Count products: ``HMMA.16816.F32.BF16`` has 2048 of ``BF16``, 1/4 of ``HGMMA.64x128x16``."""
     match = re.match(r"(?:@!?U?P[T\d]+\s+)?(HGMMA|HMMA)\.(\w+)\.F32((?:\.\w+)*)", text)
     if match is None:
         return Counter()
@@ -351,7 +351,7 @@ def _products(text: str) -> Counter[str]:
 
 
 def _operation(text: str) -> str:
-    """``@!P0 MUFU.SQRT R0, R1`` -> ``MUFU.SQRT``; other modifiers are dropped."""
+    """Shorten ``@!P0 MUFU.SQRT R0, R1`` to ``MUFU.SQRT``; drop all other modifiers."""
     name = re.sub(r"^@!?U?P[T\d]+\s+", "", text).split()[0]
     return ".".join(name.split(".")[: 2 if name.startswith("MUFU") else 1])
 

@@ -1,8 +1,9 @@
-"""Builds the extension for 64-bit ARM and runs its suite there, emulated: ``make arm64``.
+"""Build the extension for 64-bit ARM and run its suite there, emulated: ``make arm64``.
 
-Debian's cross compiler builds it and ``qemu-aarch64-static`` runs it, within Debian's own Python
-for ARM and torch's wheel for it, which are fetched once into ``build/arm64``. Nothing is installed,
-and no rights are needed. It shows that results are right; emulated times say nothing.
+Debian's cross compiler builds the extension. ``qemu-aarch64-static`` runs the suite with Debian's
+Python for ARM and torch's wheel for ARM, which are fetched once into ``build/arm64``. Nothing is
+installed, and no rights are needed. The run shows that results are right; emulated times say
+nothing.
 """
 
 import argparse
@@ -18,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 HOME = ROOT / "build" / "arm64"
 COMPILER, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64-static"
 SUITE = ["tests/kernels/cpu"]
-# Debian's Python for ARM, with the libraries that it and torch load.
+# Debian's Python for ARM, with the libraries that Python and torch load.
 PACKAGES = [
     *("libc6", "libgcc-s1", "libstdc++6", "libgomp1", "zlib1g", "libexpat1", "libssl3"),
     *("libffi8", "libbz2-1.0", "liblzma5", "libsqlite3-0", "libuuid1", "libcrypt1"),
@@ -28,7 +29,7 @@ PACKAGES = [
 # torch 2.8's wheel is the last one for ARM that holds no CUDA; the extension links no torch.
 TORCH = "torch==2.8.0"
 WHEELS = ["numpy", "pydantic", "pyyaml", "rich", "safetensors", "typer"]
-WHEELS += ["filelock", "fsspec", "jinja2", "networkx", "sympy"]  # torch's
+WHEELS += ["filelock", "fsspec", "jinja2", "networkx", "sympy"]  # packages that torch needs
 TEST_WHEELS = ["hypothesis", "pytest", "pytest-timeout"]
 FLAGS = [
     *("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"),
@@ -39,7 +40,7 @@ FLAGS = [
 def main(arguments: Sequence[str]) -> int:
     """Fetch, build and test."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tests", nargs="+", default=SUITE, help="what pytest is given")
+    parser.add_argument("--tests", nargs="+", default=SUITE, help="arguments of pytest")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     chosen = parser.parse_args(arguments)
     for program in (COMPILER, EMULATOR):
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
             return 2
     fetch()
     build(chosen.jobs)
-    # What starts a process of its own would start one of this machine's.
+    # Tests that start a process of their own would start a process of this machine's architecture.
     return run(
         "-m",
         "pytest",
@@ -59,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def fetch() -> None:
-    """Python and the wheels, once."""
+    """Fetch Python and the wheels, once."""
     if (HOME / "fetched").exists():
         return
     packages, wheels = HOME / "packages", HOME / "wheels"
@@ -78,7 +79,8 @@ def fetch() -> None:
     platforms = [f"--platform=manylinux{it}_aarch64" for it in ("_2_28", "_2_17", "2014")]
     pip = [sys.executable, "-m", "pip", "download", "-q", "--only-binary=:all:", *platforms]
     pip += ["--python-version=3.11", "--implementation=cp", f"--dest={wheels}"]
-    subprocess.run([*pip, "--no-deps", TORCH], check=True)  # pip would ask for this machine's
+    # pip would ask for the torch of this machine
+    subprocess.run([*pip, "--no-deps", TORCH], check=True)
     subprocess.run([*pip, *WHEELS, *TEST_WHEELS], check=True)
     for wheel in sorted(wheels.glob("*.whl")):
         shutil.unpack_archive(wheel, HOME / "site", "zip")
@@ -86,7 +88,7 @@ def fetch() -> None:
 
 
 def build(jobs: int) -> None:
-    """Lay out the package as an install has it, with the extension of ARM."""
+    """Lay out the package as an install does, with the extension for ARM."""
     import pybind11
 
     site, objects = HOME / "kgfast", HOME / "objects"
@@ -112,7 +114,7 @@ def build(jobs: int) -> None:
 
 
 def run(*arguments: str) -> int:
-    """Python of ARM, emulated, at the root of the tree; its exit code."""
+    """Run Python for ARM, emulated, at the root of the tree; return the exit code."""
     environment = {
         **os.environ,
         "PYTHONHOME": str(HOME / "root" / "usr"),

@@ -1,8 +1,8 @@
 """Find tensors that are made without naming their dtype and device.
 
-``torch.empty(n)`` takes both from the process (``torch.set_default_dtype`` and ``_device``), so a
-kernel that writes float32 through its pointer corrupts memory where a caller has changed them.
-Inside the package every such call names what it makes::
+``torch.empty(n)`` takes both from the process (``torch.set_default_dtype`` and ``_device``). Where
+a caller has changed these defaults, a kernel that writes float32 through the tensor's pointer
+corrupts memory. So every such call inside the package names dtype and device::
 
     python tools/check_allocations.py            # kernels/ and kgfast/
     python tools/check_allocations.py FILE ...
@@ -21,7 +21,8 @@ FOLDERS = ("kernels", "kgfast")
 
 _BOTH = frozenset({"dtype", "device"})
 _DEVICE = frozenset({"device"})
-# What a call must name. Those that need no dtype take it from the data that they are given.
+# Arguments that a call must name. Some calls need no dtype, since the data that they are given have
+# one.
 REQUIRED = {
     **dict.fromkeys(
         (
@@ -37,7 +38,7 @@ _LEGACY = ("Tensor", "FloatTensor", "DoubleTensor", "HalfTensor", "LongTensor", 
 
 
 class Finding(NamedTuple):
-    """One offence: where it is, and what to do."""
+    """Offence: a place, and the way to mend it."""
 
     path: str
     line: int
@@ -53,14 +54,14 @@ def findings(source: str, path: str) -> list[Finding]:
     Parameters
     ----------
     source : str
-        Its text.
+        Python code.
     path : str
-        Its name, for messages.
+        The name of the module, for messages.
 
     Raises
     ------
     SyntaxError
-        If it is not Python.
+        If the code is not Python.
     """
     tree = ast.parse(source, path)
     modules, functions = _imported(tree)
@@ -89,7 +90,7 @@ def _imported(tree: ast.AST) -> tuple[set[str], dict[str, str]]:
 
 
 def _torch_name(node: ast.AST, modules: set[str], functions: dict[str, str]) -> str | None:
-    """Return the name in torch of what an expression reads, if it is read from there."""
+    """Return the name that an expression reads from torch; None if it reads none."""
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
         return node.attr if node.value.id in modules else None
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
@@ -113,7 +114,7 @@ def _offence(name: str, call: ast.Call | None) -> str | None:
 
 
 def sources(paths: Sequence[str]) -> Iterator[Path]:
-    """Return the files to look at: those given, or all of the package."""
+    """Return the given files, or all files of the package."""
     if paths:
         yield from map(Path, paths)
         return
@@ -122,7 +123,7 @@ def sources(paths: Sequence[str]) -> Iterator[Path]:
 
 
 def main(paths: Sequence[str]) -> int:
-    """Print every offence; 1 if there is one."""
+    """Print every offence; return 1 if there is one."""
     count = 0
     for path in sources(paths):
         name = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path

@@ -1,8 +1,8 @@
-"""Holds an installed kgfast to what a wheel promises: ``python -P tools/check_wheel.py [WHEEL]``.
+"""Check an installed kgfast as a wheel has to be: ``python -P tools/check_wheel.py [WHEEL]``.
 
-It imports the package in time, its kernels are there, and its ranks are those of the reference.
-With ``--fresh FILE`` the wheel is installed into a new environment beside torch and checked there;
-FILE gets what was found, and the seconds of that install (``make check-wheel``).
+The package must import in time, have its kernels, and rank like the reference. With ``--fresh
+FILE`` the wheel is installed into a new environment beside torch and checked there. FILE gets the
+findings and the seconds of that install (``make check-wheel``).
 """
 
 import argparse
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 MEGABYTES = 5.0
-OF_TORCH = 0.25  # of the CPU time that importing torch takes in the same process
+OF_TORCH = 0.25  # import time allowed, as a share of the CPU time that importing torch takes
 TIME = "import time; a = time.process_time(); import torch; b = time.process_time();"
 TIME += "import kgfast, kgfast.eval.ranking; print(b - a, time.process_time() - b)"
 
@@ -58,14 +58,14 @@ def in_a_fresh_environment(wheel: Path) -> dict[str, Any]:
         command = [python, "-P", __file__, wheel.resolve()]
         said = subprocess.run(command, cwd=folder, check=True, stdout=subprocess.PIPE).stdout
     found: dict[str, Any] = json.loads(said)
-    cpu = sum(after[2:4]) - sum(before[2:4])  # of child processes, user and system
+    cpu = sum(after[2:4]) - sum(before[2:4])  # CPU time of child processes, user and system
     found |= {"command": "make check-wheel", "install_beyond_torch_s": round(seconds, 1)}
     found |= {"install_beyond_torch_cpu_s": round(cpu, 1)}
     return found | {"date": datetime.now(UTC).isoformat(timespec="seconds")}
 
 
 def check(wheel: Path | None) -> int:
-    """Check the package of this environment, and print what was found as JSON."""
+    """Check the package of this environment, and print the findings as JSON."""
     import torch
 
     import kgfast
@@ -109,7 +109,7 @@ def check(wheel: Path | None) -> int:
 
 
 def _import_times() -> tuple[float, float]:
-    """CPU seconds that a new process needs for torch, and then for kgfast."""
+    """Return the CPU seconds that a new process needs to import torch, and then kgfast."""
     run = subprocess.run([sys.executable, "-P", "-c", TIME], capture_output=True, check=True)
     of_torch, own = map(float, run.stdout.split())
     return of_torch, own

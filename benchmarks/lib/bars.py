@@ -24,7 +24,7 @@ STYLE: dict[Any, Any] = {
     "axes.labelcolor": FAINT,
     "xtick.color": FAINT,
     "ytick.color": INK,
-    "svg.hashsalt": "kgfast",  # the same rows, the same file
+    "svg.hashsalt": "kgfast",  # equal rows make equal files
     "hatch.linewidth": 0.6,
 }
 SECOND_TICKS = (0.001, 0.01, 0.1, 1, 10, 60, 600, 3600, 36000)
@@ -79,7 +79,7 @@ def grouped(
     left = low / max(2.0, (high / low) ** (share / (1 - share)))
     axes.set_xscale("log")
     axes.set_xlim(left, high * (high / left) ** VALUE_ROOM)
-    pitch = SLOTS + 0.8  # of groups
+    pitch = SLOTS + 0.8  # distance of groups
     for index, (label, group) in enumerate(groups.items()):
         step = min(SLOTS / len(group), 1.5)
         middle = index * pitch

@@ -23,7 +23,7 @@ Options = argparse.Namespace
 Parser = argparse.ArgumentParser
 Titled = tuple[str, Columns]
 Section = Callable[[Options], Iterable[Row]]  # measures, and yields rows
-QUICK_SIZES = (500, 6, 1200, 60, 60)  # of the synthetic graph of a smoke test
+QUICK_SIZES = (500, 6, 1200, 60, 60)  # sizes of a smoke test's synthetic graph
 CHECKS = ("equal", "equals_reference", "same_counts")  # values of a row that are never False
 FAULTS = ("wrong", "errors")  # counts of a row that are always 0
 
@@ -51,7 +51,7 @@ class Option:
     help: str
     whole: Any = None  # unless given
     quick: Any = None  # in a smoke test; None: as in earnest
-    keywords: Mapping[str, Any] = field(default_factory=dict)  # of ``add_argument``
+    keywords: Mapping[str, Any] = field(default_factory=dict)  # keywords of ``add_argument``
 
     def add(self, parser: Parser, name: str) -> None:
         """Add the option to a parser."""
@@ -99,7 +99,7 @@ class Benchmark:
     has_device: bool = False  # adds ``--device``
     is_written: bool = True  # to a results file, unless ``--quick`` is given
     threads: int | None = None
-    packages: tuple[str, ...] = ()  # whose versions matter beside the usual ones
+    packages: tuple[str, ...] = ()  # packages whose versions matter beside the usual ones
 
     def parse(self, arguments: list[str] | None = None) -> Options:
         """Read and check the command line."""
@@ -152,7 +152,7 @@ class Benchmark:
                 for row in self.sections[name](options):
                     rows.append({"benchmark": self.name} | about | row)
                     self._write(options, rows)  # a run that is stopped keeps what there is
-            except Exception:  # of memory, a compiler, a process of its own: other sections go on
+            except Exception:  # no memory, no compiler, a dead process: other sections go on
                 traceback.print_exc()
                 failed = True
             self._show(rows[first:])

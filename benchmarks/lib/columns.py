@@ -214,7 +214,7 @@ SIGLIP: Columns = (
     ("scale, bias:", "{scale:g}, {bias:g}"),
     ("error:", "{error:.1e}"),
 )
-STEPS: Columns = (  # of MED
+STEPS: Columns = (  # training steps of MED
     (" ", lambda row: MODELS[row["model"]]),
     ("batch x negatives", "{batch} x {negatives_per_triple}, {negatives:words}"),
     (" ", "{way}"),
@@ -234,7 +234,7 @@ CROP_RANKS: Columns = (
     ("factor:", _factor),
     ("time:", "{kgfast[seconds]:time}"),
 )
-EVALUATIONS: Columns = (  # of a run, by train_memory.py
+EVALUATIONS: Columns = (  # evaluations of a run, by train_memory.py
     ("after step:", "{step:,}"),
     ("held:", "{resident_bytes:bytes}"),
     ("at its peak:", "+ {peak_bytes:positive_bytes}"),
@@ -355,7 +355,7 @@ PLANS: Columns = (
     ("difference:", "{error:+.0%}"),
 )
 
-# Of loss_mem.py and topk_speed.py.
+# Works of loss_mem.py and topk_speed.py.
 LOSS_WORKS = {
     "pairwise": "pairwise_scores",
     "indexed": "indexed_scores",

@@ -3,7 +3,7 @@
 The sub-models of MED are ranked by one nested sweep and, for comparison, by a call each. With RSCF
 every sub-model has a sweep of its own, since its filters depend on the crop.
 
-What the evaluation that people use would hold, for B queries, E entities and d complex dimensions:
+The evaluation that people use would hold, for B queries, E entities and d complex dimensions:
 
     RotatE alone   as `official` in naive.py                                  28 B E d
     with RSCF      the filtered candidates 2, t A3 1, its norm's quotient 1,
@@ -21,7 +21,7 @@ import kgfast
 from lib import naive
 from lib.measure import PeakMemory, Stopwatch, in_child
 
-FILTERED_FLOATS = 12  # of `with RSCF`, per pair and feature
+FILTERED_FLOATS = 12  # floats of `with RSCF`, per pair and feature
 CHECKED = 2  # triples that the specification ranks too
 KINDS = ("med", "med + rscf")
 
@@ -44,14 +44,14 @@ def measure(job: Any, dims: list[int], kind: str) -> dict[str, Any]:
         ways["med separate"] = lambda: one_by_one(dims)
     widest = "widest alone" if kind == "med" else "rscf"
     ways[widest] = lambda: one_by_one(dims[-1:])
-    # A table like those of the model: N(t A3) + 1 of every entity, for one side and crop at a time.
+    # A table like the model's: N(t A3) + 1 of every entity, for one side and crop at a time.
     factor = 4 * graph.num_entities * max(dims) if "rscf" in kind else 0
     stopwatch = Stopwatch(job.device)
     found, results = {}, {}
     for name, way in ways.items():
         kept: list[dict[int, kgfast.Ranks]] = []
         if job.device != "cpu":
-            way()  # only the same call compiles all that it needs
+            way()  # one call compiles all that the next one needs
         with PeakMemory(job.device) as peak:
             seconds = stopwatch.seconds(lambda way=way, kept=kept: kept.append(way()))
         found[name] = {

@@ -268,13 +268,13 @@ def rehearse() -> None:
 
     StubDriver(90)
     dispatch._BACKEND_OF["cpu"] = "triton"
-    # No kernel writes results: where these are ids, zeros are better than what memory held.
+    # No kernel writes results: where these are ids, zeros are better than old memory.
     torch.empty, torch.empty_like = torch.zeros, torch.zeros_like
     Tensor.new_empty = Tensor.new_zeros
 
 
 def _works() -> bool:
-    """Free what a failed case has left; return whether the device still computes."""
+    """Free the rest of a failed case; return whether the device still computes."""
     try:
         if DEVICE == "cuda":
             torch.cuda.empty_cache()

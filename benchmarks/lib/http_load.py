@@ -42,7 +42,7 @@ def ask(port: int, request: bytes) -> bytes:
 
 
 def load(port: int, requests: Sequence[bytes], clients: int) -> Row:
-    """Ask them all, each client the next that nobody has asked yet; return a row of latencies."""
+    """Ask all requests, each client the next that nobody has asked; return a row of latencies."""
     return asyncio.run(_load(port, requests, clients))
 
 

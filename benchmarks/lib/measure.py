@@ -23,7 +23,7 @@ _L2_FLUSH_BYTES = 256 << 20
 
 
 class PeakMemory:
-    """Peak memory of a ``with`` block, beyond what was held when it began."""
+    """Peak memory of a ``with`` block, beyond the memory held when the block began."""
 
     bytes: int  # after the block
     method: str  # on CUDA the allocator's peak; else VmHWM, or samples of RSS
@@ -60,7 +60,7 @@ class PeakMemory:
 
 def return_free_memory() -> None:
     """Give freed memory back to the system, so that using it again counts."""
-    with suppress(OSError, AttributeError, TypeError):  # of a system without glibc
+    with suppress(OSError, AttributeError, TypeError):  # a system without glibc
         ctypes.CDLL(None).malloc_trim(0)
 
 
@@ -80,7 +80,7 @@ def _status_bytes(field: str) -> int:
 
 
 def resident_bytes() -> int:
-    """Return what the process holds in memory."""
+    """Return the resident bytes of the process."""
     if Path("/proc/self/status").exists():
         return _status_bytes("VmRSS")
     import psutil  # type: ignore[import-untyped]
@@ -200,7 +200,7 @@ class Timing:
 
 
 def timed(work: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
-    """Return what a call gives, with its seconds by the clock and of the process's threads."""
+    """Return a call's result, with its seconds by the clock and of the process's threads."""
     start, cores = time.perf_counter(), time.process_time()
     found = work()
     return found, {
@@ -215,7 +215,7 @@ def take_turns(
     seconds_of: Callable[[Callable[[], Any]], float],
     few: Mapping[str, int] | None = None,
 ) -> dict[str, list[float]]:
-    """Let contenders take turns, fewer of those that ``few`` names; return seconds of each."""
+    """Let contenders take turns, ``few`` ones fewer turns; return seconds of each."""
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for turn in range(rounds):
         for name, work in contenders.items():

@@ -1,4 +1,4 @@
-"""The pictures of the results: what each of them shows, and says about itself."""
+"""The pictures of the results: the data that each shows, and its words."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

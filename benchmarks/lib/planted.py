@@ -19,12 +19,12 @@ from torch import Tensor
 
 import kgfast
 
-BLOCK_ROWS = 1 << 16  # that are drawn together
+BLOCK_ROWS = 1 << 16  # rows that are drawn together
 RELATIONS = 16
 # Mean distance of one complex number from the query's: of a target and, below it, of closer rows.
 # By chance it is 1.06, of the sum of 64 of them 68 with a deviation of 4.
 TARGET, CLOSER = 0.3, 0.15
-_KEPT_FREE = 1 << 30  # of the disk
+_KEPT_FREE = 1 << 30  # bytes of the disk
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
-"""Which unit of a GPU limits a compiled loop: the clocks of each, a warp and iteration.
+"""The unit of a GPU that limits a compiled loop: clocks of each unit, a warp and iteration.
 
-A multiprocessor starts four instructions a clock, gives back a word of a load for every thread of
-a warp (also one that all threads share, unless it lies in shared memory), takes 16 square roots,
+A multiprocessor starts four instructions a clock, gives back a word of a load for every thread of a
+warp (also one that all threads share, unless it lies in shared memory), takes 16 square roots,
 reciprocals, logarithms or powers, and as many float32 and float64 operations and products of tensor
-cores as :data:`MULTIPROCESSORS` says. What streams through it once moves at the memory's bandwidth.
+cores as :data:`MULTIPROCESSORS` says. Data that stream through once move at the memory's bandwidth.
 The way back of loads is from a vendor's engineer's statement for compute capability 7.x, the rest
 from the vendor's white papers; bank conflicts and misses of a cache are not modelled. A warp alone
 waits for its loads, barriers and products as :data:`LATENCIES` says, which is assumed.
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 WARP = 32
-THREADS, REGISTERS = 2048, 65536  # of a multiprocessor
+THREADS, REGISTERS = 2048, 65536  # threads and registers of a multiprocessor
 SHARED = {80: 164 << 10, 90: 228 << 10, 100: 228 << 10}
 SCHEDULERS, SPECIAL = 4, 16  # instructions and special functions a clock
 FLOATS = {"FFMA": 1, "FADD": 1, "FMUL": 1, "FFMA2": 2, "FADD2": 2, "FMUL2": 2}
@@ -32,7 +32,7 @@ class Multiprocessor:
 
     floats: int
     doubles: int
-    products: int  # of bfloat16 and float16 by tensor cores; of tf32 half
+    products: int  # bfloat16 and float16 by tensor cores; half as many of tf32
 
 
 MULTIPROCESSORS = {
@@ -46,11 +46,11 @@ MULTIPROCESSORS = {
 class Gpu:
     """Published numbers; ``ghz`` is the clock that the predictions assume.
 
-    ``bytes_per_second``: the memory's peak by the data sheet. Of an H200's 4.8e12, 4.3e12 were seen
-    to come: what memory limits takes a ninth longer there than predicted.
+    ``bytes_per_second``: the memory's peak by the data sheet. An H200 was seen to give 4.3e12 of
+    its 4.8e12: loops that memory limits take a ninth longer there than predicted.
 
-    ``cache_bytes``: of the L2 cache, a clock and multiprocessor: half of what the A100's white
-    paper has (5120 a clock for 108), as no vendor says how much of it a kernel sees.
+    ``cache_bytes``: bytes of the L2 cache, a clock and multiprocessor. They are half of the A100's
+    white paper (5120 a clock for 108), as no vendor says how much a kernel sees.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Gpu:
 
     @property
     def clocks(self) -> float:
-        """Clocks a second of all multiprocessors together."""
+        """Return clocks a second of all multiprocessors together."""
         return self.multiprocessors * self.ghz * 1e9
 
 
@@ -80,9 +80,9 @@ def gpu_of(arch: int) -> Gpu:
 
 
 def clocks_of(loop: Any, arch: int, *, streams: bool = False) -> dict[str, float]:
-    """Clocks of each unit for a warp and iteration of an ``aot.Loop``.
+    """Return clocks of each unit for a warp and iteration of an ``aot.Loop``.
 
-    ``streams``: what it loads and stores comes from memory and goes there.
+    ``streams``: the loop's loads come from memory, and its stores go there.
     """
     unit, gpu = MULTIPROCESSORS[arch], gpu_of(arch)
     special = sum(count for name, count in loop.items() if name.startswith("MUFU"))
@@ -104,7 +104,7 @@ def clocks_of(loop: Any, arch: int, *, streams: bool = False) -> dict[str, float
 
 
 def alone(loop: Any, clocks: Mapping[str, float], warps: int) -> float:
-    """Return the clocks of an iteration of a lone program: its work, and its waits after that.
+    """Return the clocks of an iteration of a lone program: its work, then its waits.
 
     A warp group waits for its products; other instructions are issued while a warp's are made.
     """
@@ -121,7 +121,7 @@ def limit_of(clocks: Mapping[str, float]) -> str:
 
 
 def programs_resident(code: Any, warps: int, arch: int) -> int:
-    """Programs that a multiprocessor holds at once, by registers, threads and shared memory."""
+    """Count programs that a multiprocessor holds, by registers, threads and shared memory."""
     by_registers = REGISTERS // (-(-code.registers // 8) * 8 * WARP * warps)
     by_shared = SHARED[arch] // (code.shared + 1024)
     return min(by_registers, by_shared, THREADS // (WARP * warps), 32)

@@ -1,4 +1,4 @@
-"""Predicted times of whole calls on GPUs, and the assumptions they rest on."""
+"""Predicted times of whole calls on GPUs, and the assumptions behind the predictions."""
 
 import math
 import sys
@@ -53,8 +53,8 @@ TEST_SETS = (
     TestSet("WN18RR", "dot", 6_268, 40_943, 200, 100_264),
 )
 LOSS = 512, 40_943, 200  # batch, entities, features
-SMALL_TABLE = 2_041  # rows of what is compiled: sizes do not compile a kernel anew
-TABLE = 1_000_000, 512  # of one query
+SMALL_TABLE = 2_041  # rows of the compiled kernels: sizes do not compile a kernel anew
+TABLE = 1_000_000, 512  # entities and features of one query
 
 
 def launches(
@@ -83,7 +83,7 @@ def launches(
 
 
 def predictions() -> Iterator[dict[str, Any]]:
-    """All of them, GPU by GPU."""
+    """Yield all predictions, GPU by GPU."""
     for gpu in GPUS:
         for test_set in TEST_SETS:
             yield filtered_ranks(gpu, test_set)
@@ -95,9 +95,9 @@ def predictions() -> Iterator[dict[str, Any]]:
 
 
 def filtered_ranks(gpu: Gpu, test_set: TestSet) -> dict[str, Any]:
-    """Seconds that a test set should take in one call, and the floor of its unit.
+    """Predict the seconds of a test set in one call, and the floor of its unit.
 
-    Pairs that are decided by canonical scores are not in it.
+    Pairs that canonical scores decide are left out.
     """
     shape = test_set.queries, test_set.entities, test_set.dim
     planes = get_score(test_set.score).planes
@@ -133,7 +133,7 @@ def filtered_ranks(gpu: Gpu, test_set: TestSet) -> dict[str, Any]:
 
 
 def tile_clocks(launch: Any, gpu: Gpu) -> dict[str, float]:
-    """Clocks of each unit for one program of a float32 sweep."""
+    """Count clocks of each unit for one program of a float32 sweep."""
     code = aot.compile_for(launch, gpu.arch)
     warps, features = launch.options["num_warps"], launch.args["num_features"]
     elements = launch.tile.rows * launch.tile.lanes // (WARP * warps)
@@ -145,7 +145,7 @@ def tile_clocks(launch: Any, gpu: Gpu) -> dict[str, float]:
 
 
 def split_clocks(launch: Any, gpu: Gpu) -> dict[str, float]:
-    """Clocks of each unit for one program of a split sweep; bytes come from the L2 cache."""
+    """Count clocks of each unit for one program of a split sweep; bytes come from the L2 cache."""
     tile = launch.tile
     steps = launch.args["num_steps"]
     products = SPLIT_PRODUCTS * tile.rows * tile.lanes * SPLIT_STEP
@@ -156,10 +156,10 @@ def split_clocks(launch: Any, gpu: Gpu) -> dict[str, float]:
 
 
 def program_clocks(launch: Any, gpu: Gpu, products: float) -> dict[str, float]:
-    """Clocks of each unit for an iteration of a program with tensor cores.
+    """Count clocks of each unit for an iteration of a program with tensor cores.
 
-    ``products``: of an iteration, at the rate of bfloat16, where instructions do not say how many.
-    ``latency``: of a program alone, over the programs that a multiprocessor holds.
+    ``products``: those of an iteration, at the rate of bfloat16, where instructions do not say how
+    many. ``latency``: that of a program alone, over the programs that a multiprocessor holds.
     """
     code, warps = aot.compile_for(launch, gpu.arch), launch.options["num_warps"]
     clocks = clocks_of(code.busiest, gpu.arch)
@@ -171,7 +171,7 @@ def program_clocks(launch: Any, gpu: Gpu, products: float) -> dict[str, float]:
 
 
 def bce_of_products(gpu: Gpu) -> dict[str, Any]:
-    """``bce`` of ``dot``, value and gradients, from its compiled code.
+    """Predict ``bce`` of ``dot``, value and gradients, from its compiled code.
 
     Each launch takes as long as its slowest unit, as its waits, or as the memory, through which the
     slopes of a chunk and its rows go.
@@ -208,7 +208,8 @@ def bce_of_products(gpu: Gpu) -> dict[str, Any]:
 def loss_of_distances(gpu: Gpu, name: str) -> dict[str, Any]:
     """Predict a loss of ``rotate``, value and gradients, from its compiled code.
 
-    ``slots``: issue slots a pair of what scores, once or twice, and of what pulls.
+    ``slots``: issue slots a pair of the kernel that scores, once or twice, and of the one that
+    pulls.
     """
     batch, entities, dim = LOSS
     units, seen = dict.fromkeys(("issue", "special functions", "latency"), 0.0), set()
@@ -224,7 +225,7 @@ def loss_of_distances(gpu: Gpu, name: str) -> dict[str, Any]:
         else:
             of_pair = aot.slots_of_pair(launch, code, dim)
         of_units = {"issue": of_pair / SCHEDULERS, "special functions": dim * WARP / SPECIAL}
-        if launch.name == "pull":  # whose loads begin in the iteration that waits for them
+        if launch.name == "pull":  # loads begin in the iteration that waits for them
             inner, elements = code.busiest, math.prod(launch.tile[:2]) // WARP
             lone = alone(inner, clocks_of(inner, gpu.arch), 1)
             of_units["latency"] = dim * lone / elements / programs_resident(code, 1, gpu.arch)
@@ -242,7 +243,7 @@ def loss_of_distances(gpu: Gpu, name: str) -> dict[str, Any]:
 def loss_launches(
     name: str, score: str, arch: int, batch: int, dim: int, entities: int = SMALL_TABLE
 ) -> list[Any]:
-    """Record what ``bce`` or ``cross entropy`` and its gradients launch."""
+    """Record the launches of ``bce`` or ``cross entropy`` and its gradients."""
     facts_of, losses = get_score(score), backend.losses
     queries, table = (torch.zeros(rows, dim * facts_of.planes) for rows in (batch, entities))
     operands, need = Operands(queries, Prepared(table, facts_of)), LossNeed(True, True, False)
@@ -260,7 +261,7 @@ def loss_launches(
 
 
 def one_query(gpu: Gpu) -> dict[str, Any]:
-    """Ranks of one query: the bytes that its launches move, over the size of the table."""
+    """Predict ranks of one query: the bytes that its launches move, over the size of the table."""
     entities, dim = TABLE
     recorded = launches("dot", 1, entities, dim, gpu.arch)
     packs = [launch for launch in recorded if launch.name == "pack" and launch.args["count"] > 1]

@@ -42,7 +42,7 @@ class Case:
         return f"{what}, {self.work.model}, {self.work.dtype}, {where}"
 
     def quick(self) -> "Case":
-        """Return the same, tiny."""
+        """Return a tiny copy of the case."""
         work = self.work
         return replace(self, work=replace(work, entities=2_000, dim=8, queries=8))
 
@@ -75,7 +75,7 @@ def _row(case: Case, folder: Path, options: dict[str, Any], rounds: int) -> dict
     """Predict and measure, in turns."""
     work, by_cores = case.work, "clock" in options
     if not case.from_file:
-        options = options | {"file_bytes": 1 << 20}  # of no use here
+        options = options | {"file_bytes": 1 << 20}  # not used in memory
     consumer = "rank" if work.top is None else "topk"
     kind = consumer, work.score, work.dtype
     run = _run_of(case, folder)
@@ -105,7 +105,7 @@ def _row(case: Case, folder: Path, options: dict[str, Any], rounds: int) -> dict
         "measured_seconds": measured,
         "error": predicted / measured - 1,
         "binding": plans[len(plans) // 2].binding,
-        "rates": rates.as_dict(),  # what docs/explanation/scale.md simulates with
+        "rates": rates.as_dict(),  # rates that docs/scale.md simulates with
     }
     if case.from_file:
         peak = max(it["anonymous_bytes"] for it in taken)
@@ -116,7 +116,7 @@ def _row(case: Case, folder: Path, options: dict[str, Any], rounds: int) -> dict
 
 
 def _run_of(case: Case, folder: Path) -> Callable[[], dict[str, Any]]:
-    """Return what is measured."""
+    """Return the call that is measured."""
     work = case.work
     if case.from_file:
         table = Planted(work.entities, work.dim, work.queries)

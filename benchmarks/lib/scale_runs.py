@@ -29,13 +29,13 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 
 
 def rank_in_memory(planted: Planted, table: Tensor) -> dict[str, float]:
-    """Return the seconds of a table that is held; its ranks are checked."""
+    """Return the seconds of a table in memory; its ranks are checked."""
     found, taken = timed(lambda: rank(planted, table))
     return {**taken, "wrong": planted.wrong(found)}
 
 
 def rank(planted: Planted, table: Any, **options: Any) -> kgfast.Ranks:
-    """Rank as is measured everywhere."""
+    """Rank as every measurement does."""
     model = planted.model(table)
     ranks = kgfast.rank(model, planted.triples, known=planted.known, sides=SIDES, **options)
     assert isinstance(ranks, kgfast.Ranks)
@@ -45,7 +45,7 @@ def rank(planted: Planted, table: Any, **options: Any) -> kgfast.Ranks:
 def rank_file(planted: Planted, path: Path) -> dict[str, Any]:
     """Measure a table in a file that is not cached; for a process of its own."""
     small = Planted(max(64, 4 * planted.queries), planted.dim, 4)
-    rank(small, small.table())  # loads what the first call loads
+    rank(small, small.table())  # loads all that the first call loads
     table = kgfast.tables.open(path)
     _ = planted.known, planted.triples  # made before the clock starts
     table.give_back(0, len(table))
@@ -150,10 +150,10 @@ class Ranker:
             self._pipes.append(here)
             self._processes.append(process)
         for pipe in self._pipes:
-            pipe.recv()  # it is there
+            pipe.recv()  # the process is up
 
     def rank(self) -> list[dict[str, Any]]:
-        """Return what each process says of one ranking."""
+        """Return each process's report of one ranking."""
         for pipe in self._pipes:
             pipe.send(True)
         return [pipe.recv() for pipe in self._pipes]
@@ -168,7 +168,7 @@ class Ranker:
 
 
 def _serve(pipe: Any, facts: tuple[Planted, int, int, int, str]) -> None:
-    """Rank as often as is asked for; bytes are those that collectives are called with."""
+    """Rank as often as is asked for; ``facts`` tell the bytes that collectives are called with."""
     planted, place, processes, threads, store = facts
     torch.set_num_threads(threads)
     sent = [0]
@@ -195,7 +195,7 @@ def _serve(pipe: Any, facts: tuple[Planted, int, int, int, str]) -> None:
 
 
 def _count_bytes(sent: list[int]) -> None:
-    """Add up what is given to collectives."""
+    """Add up the bytes that collectives are called with."""
     for name in ("all_reduce", "all_gather"):
         original = getattr(dist, name)
 

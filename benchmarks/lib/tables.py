@@ -119,5 +119,5 @@ RATIOS: Columns = ((" ", "{what}"), ("measured:", "{measured}"), ("goal:", "{goa
 
 
 def ratio_lines(lines: Sequence[tuple[str, str, str]]) -> list[dict[str, str]]:
-    """Name what, measured, and goal of each line, as a results file holds them."""
+    """Name measured work, ratio and goal of each line, as a results file holds them."""
     return [dict(zip(("what", "measured", "goal"), line, strict=True)) for line in lines]

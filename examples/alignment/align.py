@@ -4,10 +4,10 @@
     python examples/alignment/align.py --entities 100000        a matrix of 40 GB elsewhere
     python examples/alignment/align.py --source a.npy --target b.npy    row i of a is row i of b
 
-CSLS (Conneau et al. 2018, arXiv 1710.04087, equation 2) of source i and target j is
-``2 cos(i, j) - r_source(i) - r_target(j)``, where r is the mean cosine of a row with its k nearest
-rows of the other table. Among the targets of one source ``r_source(i)`` is constant, so that ranks
-by CSLS are ranks by ``cos(i, j) - r_target(j) / 2``: a product and a bias.
+CSLS (Conneau et al. 2018, arXiv 1710.04087, equation 2) of source i and target j is ``2 cos(i, j) -
+r_source(i) - r_target(j)``, where r is the mean cosine of a row with its k nearest rows of the
+other table. Among the targets of one source ``r_source(i)`` is constant. Ranks by CSLS are
+therefore ranks by ``cos(i, j) - r_target(j) / 2``: a product and a bias.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from kgfast import ops, tables
 
-NEIGHBOURS = 10  # k of CSLS, as in its paper
+NEIGHBOURS = 10  # k of CSLS in the paper
 
 
 class Alignment(NamedTuple):
@@ -51,7 +51,7 @@ def ranks(source: Tensor, target: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def align(source: Tensor, target: Tensor, k: int = NEIGHBOURS) -> Alignment:
-    """Rank the partner of each source row, which is the target row of its number.
+    """Rank the partner of each source row: the target row with the same index.
 
     Parameters
     ----------

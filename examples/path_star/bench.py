@@ -1,4 +1,4 @@
-"""Memory and time of a head over ten million tokens, beside logits that are held.
+"""Memory and time of a head over ten million tokens, beside logits that are stored.
 
     python -m examples.path_star.bench              the sweep of the report, as it was
     python -m examples.path_star.bench --quick      a smoke test
@@ -28,7 +28,8 @@ from .train import CONFIG, Config, loss_of, read_config
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 QUICK = {"graph_d": 20, "graph_vocab_size": 3000, "n_embd": 8, "num_negatives": 50}
-TIMED, NAIVE = 1000, 32  # samples of the whole vocabulary: by kgfast, by torch that holds logits
+# samples of the whole vocabulary: for kgfast, and for torch, which stores all logits
+TIMED, NAIVE = 1000, 32
 STEP = 256  # positions of a step over the whole vocabulary
 
 
@@ -60,7 +61,7 @@ def _hidden(config: Config, count: int) -> Tensor:
 
 
 def best_of_all(config: Config, count: int) -> Iterator[dict[str, Any]]:
-    """Time the best and a draw of the whole vocabulary; see whether the best are those of torch."""
+    """Time the best token and a draw over the whole vocabulary; compare the best with torch's."""
     head, hidden = _head(config), _hidden(config, count)
     head.greedy(hidden[:2])
     found: list[Tensor] = []
@@ -74,7 +75,7 @@ def best_of_all(config: Config, count: int) -> Iterator[dict[str, Any]]:
 
 
 def best_of_nodes(config: Config, count: int) -> Iterator[dict[str, Any]]:
-    """Time the best among the nodes in use, and all paths by a GPT, position by position."""
+    """Time the best of the nodes in use, and all paths by a GPT, position by position."""
     star, model = config.star(), config.model()
     hidden, nodes, head = _hidden(config, count), star.nodes, model.head
     head.greedy(hidden[:2], candidate_ids=nodes)
@@ -97,7 +98,7 @@ def _generate(model: GPT, contexts: Tensor, length: int, nodes: Tensor) -> Tenso
 
 
 def step(config: Config, count: int, loss: str) -> Iterator[dict[str, Any]]:
-    """Loss, gradients and, of rows, the optimizer's step; its moments are there before."""
+    """Time the loss, the gradients and the optimizer's step on rows, after a first step."""
     config = Config.of(vars(config) | {"loss": loss})
     star, head = config.star(), _head(config)
     hidden, nodes = _hidden(config, count).requires_grad_(), star.nodes
@@ -125,7 +126,7 @@ def step(config: Config, count: int, loss: str) -> Iterator[dict[str, Any]]:
 
 
 def dense(config: Config, count: int, candidates: int | None) -> Iterator[dict[str, Any]]:
-    """Torch with all logits and their softmax, as a model's generate() draws from."""
+    """Time torch with all logits and their softmax, from which a model's generate() draws."""
     head, hidden = _head(config), _hidden(config, count)
     rows = head.weight.detach()[:candidates]
     row = measured(lambda: (hidden @ rows.T).softmax(1).argmax(1))
@@ -136,7 +137,7 @@ def dense(config: Config, count: int, candidates: int | None) -> Iterator[dict[s
 
 
 def run(job: Callable[..., Iterator[dict[str, Any]]], *arguments: Any) -> list[dict[str, Any]]:
-    """Return the rows of a job; for a process of its own."""
+    """Return the rows of a job, which a process of its own runs."""
     return list(job(*arguments))
 
 
@@ -183,7 +184,7 @@ def main(arguments: list[str] | None = None) -> int:
     for job in jobs(config, everything, options):
         for row in lib("measure").in_child(run, *job):
             count = row.get("candidates", config.graph_vocab_size)
-            row["dense_bytes"] = 4 * row["samples"] * count  # of logits alone
+            row["dense_bytes"] = 4 * row["samples"] * count  # bytes of the logits alone
             rows.append(row | about)
             _print(row)
         if path is not None:
@@ -192,7 +193,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _is_best_of_all(row: Mapping[str, Any], count: int) -> bool:
-    """Whether ``--all`` measures it anew."""
+    """Return True if ``--all`` measures this row anew."""
     is_whole = row["section"] in ("greedy", "sample") and "candidates" not in row
     return is_whole and row["contender"] == "kgfast" and row["samples"] == count
 

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from kgfast.extras.heads import StreamedHead
 
-_ROWS = 4096  # sequences that the trunk holds at once where nothing is learned
+_ROWS = 4096  # sequences in the trunk at once in evaluation
 
 
 @dataclass(frozen=True)
@@ -60,14 +60,14 @@ class GPT(nn.Module):
         self.norm = nn.LayerNorm(shape.n_embd)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return hidden states ``[B, T, D]`` of tokens ``[B, T]``."""
+        """Return hidden states ``[B, T, D]`` for tokens ``[B, T]``."""
         x = self.head.embed(tokens) + self.position[: tokens.shape[1]]
         hidden: Tensor = self.norm(self.blocks(x))
         return hidden
 
     @torch.no_grad()
     def last_hidden(self, tokens: Tensor) -> Tensor:
-        """Return hidden states ``[B, D]`` of the last tokens, in blocks of sequences."""
+        """Return the hidden states of the last tokens, ``[B, D]``, in blocks of sequences."""
         hidden = torch.empty(len(tokens), self.shape.n_embd, dtype=torch.float32)
         for first in range(0, len(tokens), _ROWS):
             part = slice(first, first + _ROWS)
@@ -85,10 +85,10 @@ class GPT(nn.Module):
         top_k: int | None = None,
         seed: int = 0,
     ) -> Tensor:
-        """``context [B, T]`` and ``count`` tokens more, of all sequences in one call.
+        """Extend ``context [B, T]`` by ``count`` tokens, for all sequences in one call.
 
-        Greedy without a temperature, else drawn. Every position is one call of the head with all
-        ``B`` hidden states: no batches, and no ``[B, vocabulary]``.
+        Tokens are greedy without a temperature, else drawn. Every position is one call of the head
+        with all ``B`` hidden states: no batches, and no ``[B, vocabulary]``.
         """
         for step in range(count):
             hidden = self.last_hidden(context)

@@ -1,9 +1,9 @@
-"""The path-star graphs of Bachmann & Nagarajan (2024), kept in the weights of a model.
+"""The path-star graphs of Bachmann & Nagarajan (2024), stored in the weights of a model.
 
-``d`` arms of ``l`` nodes begin at one node, the root, which they share: ``d (l - 1) + 1`` nodes.
-The graph is fixed. A sample gives the last node of an arm and a token that asks for the path from
-the root to it: ``l`` nodes. Edges of all arms are shown in training, paths of some arms are held
-out. Nodes are named by distinct tokens drawn from a vocabulary that is larger than the graph.
+``d`` arms of ``l`` nodes share one node, the root: ``d (l - 1) + 1`` nodes. The graph is fixed. A
+sample gives the last node of an arm and a token that asks for the path from the root to that node:
+``l`` nodes. Training shows the edges of all arms, and leaves the paths of some arms out. Nodes are
+named by distinct tokens drawn from a vocabulary that is larger than the graph.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Star:
-    """A star and its names.
+    """Star, and the names of its nodes.
 
     Attributes
     ----------

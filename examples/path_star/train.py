@@ -48,12 +48,12 @@ class Config:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Config":
-        """Check the values: every key, of its type, and no other.
+        """Return the config of checked values: every key, of its type, and no other.
 
         Raises
         ------
         ValueError
-            That names the key.
+            If a key or a value is wrong; the message names the key.
         """
         types = {field.name: field.type for field in fields(cls)}
         for name in values.keys() ^ types.keys():
@@ -97,7 +97,7 @@ def read_config(path: Path, changes: list[str]) -> Config:
 
 
 def batches(star: Star, config: Config) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield inputs and targets of each step: paths, then edges, drawn by the step's number."""
+    """Yield inputs and targets of each step: paths, then edges, drawn by the number of the step."""
     paths, edges = star.paths(held_out=False), star.edges()
     half = max(1, config.batch_size // 2)
     for step in range(config.max_iters):

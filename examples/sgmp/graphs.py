@@ -1,4 +1,4 @@
-"""Synthetic spatial graphs that grew: trees in space with branches, and links to what is near."""
+"""Synthetic spatial graphs that grew: trees in space with branches, and links to near nodes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ class SpatialGraph:
     ----------
     positions : Tensor [N, 3]
     edge_index : Tensor [2, E]
-        From a node to older ones: its parent, and others that are near.
+        Edges from a node to its parent and to near older nodes.
     parent : Tensor [N]
-        -1 for a root.
+        The older node that a node grew from; -1 for a root.
     features : Tensor [N, 2]
         A constant, and whether the node is a root.
     """
@@ -36,9 +36,10 @@ def grow(num_nodes: int, num_edges: int, generator: torch.Generator) -> SpatialG
     num_nodes : int
         At least 2.
     num_edges : int
-        ``num_nodes - 1`` of the tree, and the shortest others, up to every pair once.
+        ``num_nodes - 1`` edges of the tree, and the shortest other edges. At most every pair has an
+        edge.
     generator : torch.Generator
-        Equal ones make equal graphs.
+        Generators in the same state make equal graphs.
     """
     most = num_nodes * (num_nodes - 1) // 2
     if num_nodes < 2 or not num_nodes - 1 <= num_edges <= most:
@@ -50,7 +51,7 @@ def grow(num_nodes: int, num_edges: int, generator: torch.Generator) -> SpatialG
     noise = 0.4 * torch.randn(num_nodes, 3, generator=generator)
     steps = (0.2 * torch.randn(num_nodes, generator=generator)).exp()
     parent = torch.full((num_nodes,), -1)
-    for node in range(1, num_nodes):  # most grow from the last few: long branches
+    for node in range(1, num_nodes):  # most nodes grow from the last few: long branches
         back = 1 + int(3 * torch.rand((), generator=generator) ** 2 * min(node, 4))
         above = max(0, node - back)
         parent[node] = above

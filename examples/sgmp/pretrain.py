@@ -4,10 +4,11 @@
     python examples/sgmp/pretrain.py --edges 200 2000   graphs of up to 2,000 edges
     python examples/sgmp/pretrain.py --quick            a smoke test
 
-The pretext task of Representation Learning of Geometric Trees (arXiv 2408.08799): lengths and
-angles of a node's children, spread over radial functions, are a distribution; it is predicted from
-the node's state, and the loss is the earth mover's distance, in one dimension the difference of
-cumulative sums. Edges lead from a node to older ones, so that no state knows of its children.
+The pretext task is that of Representation Learning of Geometric Trees (arXiv 2408.08799). Lengths
+and angles of a node's children, spread over radial functions, are a distribution. The model
+predicts the distribution from the node's state. The loss is the earth mover's distance: in one
+dimension, the difference of cumulative sums. Edges lead from a node to older nodes, so that no
+state knows the node's children.
 """
 
 import argparse
@@ -22,11 +23,11 @@ from torch import Tensor, nn
 
 from kgfast.extras.paths import Paths, angle, distance
 
-LONGEST = 4.0  # of a step, in the units of positions
+LONGEST = 4.0  # longest step, in the units of positions
 
 
 class SubtreeGrowth(nn.Module):
-    """A model that predicts the lengths and angles of a node's children."""
+    """Model that predicts the lengths and angles of a node's children."""
 
     def __init__(self, encoder: SGMP, hidden: int, num_centres: int) -> None:
         super().__init__()
@@ -45,7 +46,7 @@ class SubtreeGrowth(nn.Module):
         return (predicted - truth).cumsum(2).abs().mean(2).sum(1).mean()
 
     def children(self, graph: SpatialGraph) -> tuple[Tensor, Tensor]:
-        """Return nodes, and their children's distributions ``[n, 2, num_centres]`` of sum 1."""
+        """Return nodes, and the distributions of their children, ``[n, 2, num_centres]``."""
         child = (graph.parent >= 0).nonzero()[:, 0]
         node = graph.parent[child]
         child, node = child[graph.parent[node] >= 0], node[graph.parent[node] >= 0]
@@ -59,7 +60,7 @@ class SubtreeGrowth(nn.Module):
 
 
 def batches(options: argparse.Namespace) -> Iterator[SpatialGraph]:
-    """Yield batches without end, of graphs that were drawn once."""
+    """Yield batches without end, from graphs that are drawn once."""
     generator = torch.Generator().manual_seed(options.seed)
     low, high = options.edges
     graphs = []
@@ -102,7 +103,7 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--edges", type=int, nargs=2, default=[200, 300], metavar=("FROM", "TO"))
     parser.add_argument("--hidden", type=int, default=64)
     parser.add_argument("--interactions", type=int, default=3)
-    parser.add_argument("--centres", type=int, default=20, help="radial functions of a length")
+    parser.add_argument("--centres", type=int, default=20, help="radial functions for a length")
     parser.add_argument("--rate", type=float, default=3e-3, help="of Adam")
     parser.add_argument("--chunk", type=int, help="paths at once; the library's unless given")
     parser.add_argument("--seed", type=int, default=0)

@@ -1,9 +1,10 @@
 """SGMP, a network whose messages pass along paths of three edges, over ``kgfast.extras.paths``.
 
 Zhang and Zhao, Representation Learning on Spatial Networks, NeurIPS 2021. A path i -> j -> k -> p
-tells its first node what its four nodes hold and how they lie: three distances, two angles and a
-torsion, each spread over radial basis functions. In plain torch the states of all paths, seven
-times as wide as a node's, are held until the backward; here a chunk of them at a time.
+tells its first node the states of its four nodes and their geometry. The geometry is three
+distances, two angles and a torsion, each spread over radial basis functions. Plain torch stores the
+states of all paths until the backward, seven times as wide as a node's state. This code stores one
+chunk of paths at a time.
 """
 
 import math
@@ -32,9 +33,9 @@ class RadialBasis(nn.Module):
 class Geometry:
     """The lengths that place j, k and p of paths, as radial functions."""
 
-    first: Tensor  # [P, K]: how far j is
-    second: Tensor  # [P, 2K]: how far k is from j, and its angle there
-    third: Tensor  # [P, 3K]: those of p, and its torsion about i -> j
+    first: Tensor  # [P, K]: distance of j
+    second: Tensor  # [P, 2K]: distance of k from j, and angle at j
+    third: Tensor  # [P, 3K]: distance and angle of p, and the torsion about i -> j
 
 
 class Places(nn.Module):
@@ -58,7 +59,7 @@ class Places(nn.Module):
 
 
 class Interaction(nn.Module):
-    """The message of a path: its four nodes' states and three encodings of how they lie."""
+    """Message of a path, from its four nodes and three encodings of their geometry."""
 
     def __init__(self, hidden: int, num_centres: int) -> None:
         super().__init__()
@@ -85,12 +86,12 @@ class Interaction(nn.Module):
 
 
 class SGMP(nn.Module):
-    """A network of node states ``[N, hidden]`` of a spatial graph.
+    """Network of node states ``[N, hidden]`` of a spatial graph.
 
     Parameters
     ----------
     num_features : int
-        Of a node.
+        Features of a node.
     hidden, num_interactions, num_centres : int
         Width of states, rounds of messages, radial functions of each length and angle.
     cutoff : float

@@ -1,10 +1,10 @@
 """C++17 SIMD kernels for the CPU: AVX-512, AVX2, NEON or the baseline, probed at run time.
 
-The baseline serves x86 machines without AVX2, and architectures other than x86 and ARM. On those
-two it is built with ``KGFAST_BUILD_BASELINE=1`` only.
+The baseline serves x86 machines without AVX2, and architectures other than x86 and ARM. On x86 and
+ARM it is built only with ``KGFAST_BUILD_BASELINE=1``.
 
-The extension sees pointers, sizes and strides only, so that it links no torch; these modules turn
-tensors into those and name what is wrong with them.
+The extension takes pointers, sizes and strides only, so that it links no torch. These modules turn
+tensors into pointers, sizes and strides, and name errors in them.
 """
 
 import os
@@ -19,7 +19,7 @@ __all__ = ["ISAS", "available_isas", "extension", "is_available", "isa", "what_i
 
 ISAS = ("avx512", "avx2", "neon", "baseline")
 
-_BASELINE = "KGFAST_BUILD_BASELINE=1 pip install . builds them"
+_BASELINE = "KGFAST_BUILD_BASELINE=1 pip install . builds these kernels"
 
 
 def is_available() -> bool:
@@ -28,7 +28,7 @@ def is_available() -> bool:
 
 
 def what_is_missing() -> str:
-    """Say what keeps this backend from serving, where it is not available."""
+    """Say why this backend cannot serve, if it is not available."""
     if not _is_built():
         compiler = (
             "Visual Studio's C++ Clang tools" if sys.platform == "win32" else "g++ or clang++"
@@ -45,10 +45,9 @@ def _is_built() -> bool:
 
 
 def isa() -> str:
-    """Return the instruction set in use: ``KGFAST_CPU_ISA``, or the best one of this machine.
+    """Return the instruction set in use: ``KGFAST_CPU_ISA``, or the best of this machine.
 
-    A ValueError says that ``KGFAST_CPU_ISA`` does not exist, or that this machine or build lacks
-    it.
+    A ValueError says that ``KGFAST_CPU_ISA`` is unknown, or that this machine or build lacks it.
     """
     name = os.environ.get("KGFAST_CPU_ISA", "")
     if name and name not in ISAS:
@@ -57,7 +56,7 @@ def isa() -> str:
     if not best and name == "baseline":
         raise ValueError(f"KGFAST_CPU_ISA=baseline: this build has no such kernels; {_BASELINE}")
     if not best:
-        raise ValueError(f"KGFAST_CPU_ISA={name}: this machine does not have it")
+        raise ValueError(f"KGFAST_CPU_ISA={name}: this machine lacks {name}")
     return str(best)
 
 

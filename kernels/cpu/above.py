@@ -1,9 +1,9 @@
-"""Candidates whose scores reach a threshold, on the CPU: the sweep of the best k, fixed limits.
+"""Candidates with scores that reach a threshold, on the CPU: the top-k sweep, fixed limits.
 
-A pair is left unless the sweep proves that its score is below the threshold; canonical scores
-decide what is left (host/above.h). Cost model: the sweep (engine/sweep.h), and a canonical score a
+A pair stays open unless the sweep proves that the score is below the threshold. Canonical scores
+decide open pairs (host/above.h). Cost model: the sweep (engine/sweep.h), and a canonical score per
 result. Memory: panels and packed queries as for ranks, 24 MiB of pairs over all threads, and the
-results in pieces, each of which is freed once it is copied.
+results in pieces, which are freed after the copy.
 """
 
 import torch
@@ -20,7 +20,7 @@ from .views import address, machine, pointers_of, raise_nonfinite
 def above(
     operands: Operands, lowest: Tensor, known: Known | None, checks: Checks, most: int
 ) -> Above | int:
-    """Find them; the contract of :meth:`kgfast.kernels.backend.Backend.above`."""
+    """Find all candidates; the contract is :meth:`kgfast.kernels.backend.Backend.above`."""
     queries = operands.queries
     pointers = pointers_of(operands, operands.candidates.whole_bias)
     where, lowest = None, lowest.contiguous()

@@ -1,8 +1,8 @@
-"""CPU backend: C++ kernels, by the protocol :class:`kgfast.kernels.backend.Backend`.
+"""CPU backend: C++ kernels by the protocol :class:`kgfast.kernels.backend.Backend`.
 
-A loss takes the cost of the scores of all pairs, its gradients that of scores and of their
-gradients, and one walk over the scores each (engine/loss_row.h). Scores of cross entropy that fit
-48 MiB are made once: kept for the gradients or, of a mean, block by block together with them.
+A loss costs the scores of all pairs, and gradients cost scores and gradients of scores; both add
+one walk over the scores (engine/loss_row.h). Scores of cross entropy that fit 48 MiB are made once.
+They are stored for the gradients or, for a mean, made block by block together with the gradients.
 """
 
 import sys
@@ -64,7 +64,7 @@ __all__ = [
 
 _LOSS_SCRATCH = 1 << 21  # scores: 8 MiB
 _LOSS_KEPT = 12 << 20  # scores: 48 MiB
-_LOSS_QUERIES = 4096  # swept together, so that chunks of candidates stay wide
+_LOSS_QUERIES = 4096  # queries that are swept together, so that chunks of candidates stay wide
 
 _THIS = cast(ChunkedBackend, sys.modules[__name__])
 
@@ -84,7 +84,7 @@ _BF16_LOSSES = bf16.Bf16Losses(_THIS)
 
 
 def bf16_losses() -> Losses | None:
-    """Return the losses of operands of precision ``bf16``, or None where the machine has none."""
+    """Return the losses with operands of precision ``bf16``; None if the machine has none."""
     return _BF16_LOSSES if bf16.is_available() else None
 
 
@@ -97,14 +97,14 @@ def backward(
     rows: NamedRows | None = None,
     into: Into | None = None,
 ) -> Gradients:
-    """Return the gradients of all pairs, or of those of an index."""
+    """Return the gradients of all pairs, or of the pairs of an index."""
     if index is None:
         return pairwise_backward(operands, grad, need, into)
     return indexed_backward(operands, grad, index, need, rows)
 
 
 def loss_plan(operands: Operands) -> LossPlan:
-    """Return how losses over all candidates are cut."""
+    """Return the sizes in which losses over all candidates are cut."""
     in_blocks = operands.table.dtype == torch.float32
     queries = _LOSS_QUERIES if in_blocks else None
     return LossPlan(_LOSS_SCRATCH, torch.float32, queries, kept=_LOSS_KEPT)

@@ -1,10 +1,11 @@
 """Gradients of scores on the CPU.
 
-Cost model: engine/pairwise_backward.h, of products engine/product.h; with an index
-engine/indexed_backward.h. Memory beyond operands and results: 24 MiB of feature blocks, of products
-12 MiB of packed rows, and 16 MiB of the stripes' partial gradients, for roots 8 MiB of lengths,
-once more; with an index three rows a thread, for the gradient of the table the order of the index,
-two words a pair, and of ``rscf_rotate`` at most 24 MiB of turned queries.
+Cost model: engine/pairwise_backward.h, for products engine/product.h, with an index
+engine/indexed_backward.h. Memory beyond operands and results is 24 MiB of feature blocks (for
+products 12 MiB of packed rows), and 16 MiB of the stripes' partial gradients. Roots take 8 MiB of
+lengths, and these 8 MiB once more. An index takes three rows per thread; the gradient of the table
+takes the order of the index, two words per pair. ``rscf_rotate`` takes at most 24 MiB of turned
+queries.
 """
 
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from .scores import scores
 from .views import View, address, factor_view, machine, pointers_of, query_view, table_view
 
 _LENGTH_BYTES = 2 << 20
-_ROWS = 4096  # queries whose feature blocks a worker holds at once
+_ROWS = 4096  # most queries with feature blocks in a worker at once
 
 
 def pairwise_backward(operands: Operands, grad: Tensor, need: Need, into: Into | None) -> Gradients:
@@ -41,14 +42,14 @@ def pairwise_backward(operands: Operands, grad: Tensor, need: Need, into: Into |
 
 
 def _part_of(queries: Tensor, into: Into | None, crops: Crops) -> Tensor:
-    """Return room for a part of the gradient of queries: that of all chunks, if there is one."""
+    """Return memory for a part of the gradient of queries: all chunks share one, if possible."""
     room = None if into is None else into.room
     is_alike = room is not None and room.dtype == queries.dtype and crops.covers_rows
     return room if room is not None and is_alike else crops.gradient_like(queries)
 
 
 def _room(operands: Operands, crops: Crops, need: Need, count: int | None = None) -> Gradients:
-    """Make room for the gradients that are needed; of ``count`` rows."""
+    """Make memory for the needed gradients, with ``count`` rows."""
     factor = operands.factor
     return Gradients(
         crops.gradient_like(operands.queries) if need.queries else None,
@@ -62,7 +63,7 @@ def _rows(tensor: Tensor | None, rows: slice) -> Tensor | None:
 
 
 def _columns(operands: Operands, grad: Tensor) -> Iterator[slice]:
-    """Cut candidates so that lengths, or a float32 copy of their gradients, stay small."""
+    """Cut candidates so that lengths, or a float32 copy of gradients, stay small."""
     table, factor = operands.table, operands.factor
     count, step = len(table), max(1, len(table))
     if operands.score.root:
@@ -75,14 +76,14 @@ def _columns(operands: Operands, grad: Tensor) -> Iterator[slice]:
 
 
 def _is_summed_apart(*rows: Tensor | None) -> bool:
-    """Return whether gradients of parts cannot be added where they belong."""
+    """Return whether gradients of parts cannot be added in place."""
     return any(part is not None and part.dtype != torch.float32 for part in rows)
 
 
 def _backward_of_rows(
     operands: Operands, grad: Tensor, gradients: Gradients, adds_to_table: bool
 ) -> None:
-    """Fill the gradients from ``grad [C, B, K]``; of more than ``_ROWS`` queries, part by part."""
+    """Fill the gradients from ``grad [C, B, K]``, in parts of at most ``_ROWS`` queries."""
     operands = operands.without_bias()
     grad = _over_lengths(operands, grad, None)
     of_rows = gradients.table, gradients.factor
@@ -107,7 +108,7 @@ def _backward_of_rows(
 
 
 def _over_lengths(operands: Operands, grad: Tensor, index: Tensor | None) -> Tensor:
-    """Divide the gradient by the length where a root follows the sum; 0 where it is 0."""
+    """Divide the gradient by the length if a root follows the sum; 0 for a length of 0."""
     if not operands.score.root:
         return grad
     values = scores(operands, index).view(grad.shape)
@@ -115,7 +116,7 @@ def _over_lengths(operands: Operands, grad: Tensor, index: Tensor | None) -> Ten
 
 
 def _zeros_for(gradient: Tensor | None) -> Tensor | None:
-    """Make float32 zeros that a gradient is summed in."""
+    """Make float32 zeros in which a gradient is summed."""
     return None if gradient is None else torch.zeros_like(gradient, dtype=torch.float32)
 
 
@@ -137,10 +138,10 @@ def indexed_backward(
     need: Need,
     rows: NamedRows | None,
 ) -> Gradients:
-    """Return the gradients of the pairs that an index names, in some rows or in all.
+    """Return the gradients of the pairs that an index names, in some rows or in all rows.
 
-    Those of the whole table are written where they belong: rows beside them would take as much
-    memory again.
+    Gradients of the whole table are written in place: separate rows would take as much memory
+    again.
     """
     operands = operands.without_bias()
     crops, groups = Crops.of(operands), None
@@ -168,9 +169,9 @@ def indexed_backward(
 
 
 def _grouped(index: Tensor, rows: NamedRows) -> tuple[Tensor, Tensor, Tensor]:
-    """Return distinct ids, the positions of each in a fixed order, and where each id's begin.
+    """Return distinct ids, the positions of each in a fixed order, and the start of each.
 
-    Ids that the index does not name have no positions.
+    Ids outside the index have no positions.
     """
     named, (besides, within) = index.flatten(), rows
     if within is None:
@@ -192,7 +193,7 @@ def _grouped(index: Tensor, rows: NamedRows) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _zeros(operands: Operands, crops: Crops, need: Need) -> Gradients:
-    """Make gradients of the whole table and factor, of which only some rows are written."""
+    """Make zero gradients of the whole table and factor; later only some rows are written."""
     table, factor = operands.table, operands.factor
     return Gradients(
         crops.gradient_like(operands.queries) if need.queries else None,

@@ -1,10 +1,10 @@
-"""Losses over all candidates whose products are of bf16 numbers, each one call of the extension.
+"""Losses over all candidates with products of bf16 numbers, each one call of the extension.
 
-Scores, what the loss makes of them and both gradients come from one walk over blocks of candidates:
-no scores are kept, as they are made again in less time than memory takes for them.
+Scores, slopes and both gradients come from one walk over blocks of candidates. No scores are
+stored, since computing scores again is faster than memory.
 
 Cost model: engine/bf16_loss.h. Memory beyond operands and results: 16 MiB of parts of the queries'
-gradient, 4 bytes a number of 1,024 queries, and about 1 MiB a thread.
+gradient, 4 bytes per number of 1,024 queries, and about 1 MiB per thread.
 """
 
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ from . import extension, isa
 from .passes import LossPass
 from .views import address, machine, pointers_of, query_view, table_view
 
-_QUERIES = 1024  # at a time: of more, parts of their gradient are too few for many threads
+_QUERIES = 1024  # queries at a time: with more, their gradient has too few parts for many threads
 
 
 def is_available() -> bool:
@@ -40,7 +40,7 @@ def is_available() -> bool:
 
 
 class Bf16Losses(ChunkedLosses):
-    """Losses of ``dot``, of float32 queries; see :class:`kgfast.kernels.backend.Losses`."""
+    """Losses of ``dot`` for float32 queries; see :class:`kgfast.kernels.backend.Losses`."""
 
     def _bce(
         self,
@@ -106,7 +106,7 @@ class Bf16Losses(ChunkedLosses):
 
 
 class _LossFactors(NamedTuple):
-    """Float32 numbers of each row: factors of slopes, and what a positive's slope is less."""
+    """Float32 numbers of each row: factors of slopes, and the amount to subtract at a positive."""
 
     near: Tensor | None = None
     scale: Tensor | None = None
@@ -117,7 +117,7 @@ class _LossFactors(NamedTuple):
 class _Sums(NamedTuple):
     """Sums of each row, float64, and the score of each positive."""
 
-    peaks: Tensor  # [B] the highest scores, of exponentials
+    peaks: Tensor  # [B] the highest scores, for exponentials
     terms: Tensor  # [B] sums of exp(x - peak) or softplus(x)
     linear: Tensor  # [B] sums of scores
     picked: Tensor  # [P]
@@ -127,7 +127,7 @@ _NO_FACTORS = _LossFactors()
 
 
 def _blocks(operands: Operands) -> Iterator[slice]:
-    """Cut queries into those that are swept together; only gradients in float32 can be added up."""
+    """Cut queries into blocks that are swept together; only float32 gradients add up."""
     count, in_blocks = operands.num_queries, operands.table.dtype == torch.float32
     step = _QUERIES if in_blocks else max(1, count)
     for first in range(0, count if operands.candidates.num_rows else 0, step):
@@ -142,7 +142,7 @@ def _sweep(
     constant: float = 0.0,
     gradients: tuple[GradientSums, slice] | None = None,
 ) -> _Sums:
-    """Walk once; ``gradients`` are where those of a block of queries go, and the block."""
+    """Walk once; ``gradients`` are the tensors for a block of queries, and the block."""
     queries, into, bias = operands.queries, Into(None, None), None
     if gradients is not None:
         into, bias = gradients[0].into(gradients[1], slice(None)), gradients[0].bias

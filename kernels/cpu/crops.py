@@ -11,15 +11,15 @@ from ..operands import Operands
 class Crops:
     """Crop widths of one call."""
 
-    widths: list[int]  # as the caller ordered them, [C]
+    widths: list[int]  # widths in the caller's order, [C]
     distinct: list[int]  # ascending, each once
-    slots: list[int]  # for each distinct width the first place that asks for it
+    slots: list[int]  # first place of each distinct width in the caller's order
     covers_rows: bool  # the widest crop is the whole row
     has_axis: bool  # results have a leading axis of crops
 
     @classmethod
     def of(cls, operands: Operands) -> "Crops":
-        """Read the crops that operands ask for."""
+        """Read the crops of operands."""
         widths = operands.crops
         distinct = sorted(set(widths))
         slots = [widths.index(dim) for dim in distinct]
@@ -27,7 +27,7 @@ class Crops:
         return cls(widths, distinct, slots, covers_rows, operands.dims is not None)
 
     def finish(self, scores: Tensor) -> Tensor:
-        """Fill the places of repeated widths in ``[C, B, K]``; drop an axis nobody asked for."""
+        """Fill the places of repeated widths in ``[C, B, K]``; drop the axis without crops."""
         for place, dim in enumerate(self.widths):
             first = self.widths.index(dim)
             if first != place:
@@ -45,6 +45,6 @@ class Crops:
         return (grad if self.has_axis else grad[None]).float()
 
     def gradient_like(self, rows: Tensor, count: int | None = None) -> Tensor:
-        """Make room for the gradient of ``count`` rows, zero where no crop reaches."""
+        """Make memory for the gradient of ``count`` rows, zero beyond the widest crop."""
         shape = (len(rows) if count is None else count, rows.shape[1])
         return rows.new_empty(shape) if self.covers_rows else rows.new_zeros(shape)

@@ -1,8 +1,8 @@
-"""Candidates that each query names itself, on the CPU: gathered in place, canonical where open.
+"""Candidates that each query lists, on the CPU: gathered in place, canonical if open.
 
-A float32 pass with a proven bound decides what it can (engine/listed.h); canonical scores decide
-the rest, and all pairs of rscf scores and of float64 operands. Memory: some bytes a pair of 2,048,
-or of one query's list for the best k, on each thread.
+A float32 pass with a proven bound decides most pairs (engine/listed.h). Canonical scores decide the
+rest, and all pairs of rscf scores and of float64 operands. Memory: some bytes per pair for 2,048
+pairs, or for one query's list for the best k, on each thread.
 """
 
 from torch import Tensor

@@ -1,11 +1,11 @@
-"""Panels that serve many calls: packed once for an index, read in place of the table.
+"""Panels that serve many calls: packed once for an index, read instead of the table.
 
-Cost model: packing is one pass over the table (engine/pack.h, engine/int8_pack.h). A sweep of
-panels reads what it would have packed: a query against a table that is not in a cache then takes
-one read of the panels.
-Memory: float32 panels are as large as a float32 table, int8 panels half of it, up to the lanes of
-the last panel and the last block of 64 features. Bytes of distances, which few queries read before
-float32 panels, are a quarter of it, and pack in a pass of their own; the baseline has none.
+Cost model: packing is one pass over the table (engine/pack.h, engine/int8_pack.h). A sweep reads
+panels instead of packing rows: a query against a table that is not in a cache then takes one read
+of the panels. Memory: float32 panels are as large as a float32 table, int8 panels half of it, up to
+the lanes of the last panel and the last block of 64 features. Bytes of distances, which few queries
+read before float32 panels, take a quarter of the table, and a separate pass packs them. The
+baseline has no bytes.
 """
 
 import torch
@@ -28,13 +28,15 @@ from .views import (
     serves_bytes,
 )
 
-_MOST = 1.25  # times the bytes of the table
-_MOST_BYTE = 127  # csrc/host/byte_rows.h
-_SAMPLED = 4096  # rows that say how large numbers are
-_FITTING = 0.99  # of these: the others' largest numbers are cut, and what is cut is measured
-# Times as large are the numbers of queries that were turned, and that a row was added to.
+_MOST = 1.25  # largest size of panels, in sizes of the table
+_MOST_BYTE = 127  # largest byte: csrc/host/byte_rows.h
+_SAMPLED = 4096  # rows in the sample of magnitudes
+# share of the sampled rows that fit the bytes; larger numbers of other rows are cut, and the cut is
+# measured
+_FITTING = 0.99
+# Factor by which numbers of queries grow that are turned, and to which a row is added.
 _TURNED, _MOVED = 1.42, 2.0
-_LEAST_SIZE, _MOST_SIZE = 2.0**-60, 2.0**60  # of the number that becomes the largest byte
+_LEAST_SIZE, _MOST_SIZE = 2.0**-60, 2.0**60  # bounds of the number that becomes the largest byte
 
 
 class _Packing:
@@ -68,15 +70,15 @@ PACKING: Packing = _Packing()
 
 
 def _best_format(score: Score, features: int, *, croppable: bool) -> str:
-    """Return the format of which a sweep reads the fewest bytes."""
+    """Return the format in which a sweep reads the fewest bytes."""
     formats = ["float32"]
-    if (of_int8 := int8_format(score, features)) and not croppable:  # crops have own scales
+    if (of_int8 := int8_format(score, features)) and not croppable:  # crops have separate scales
         formats.append(of_int8)
     return min(formats, key=lambda name: panel_shape(name, score, features).row_bytes)
 
 
 def _bytes_of(candidates: Prepared, features: int) -> dict[str, Tensor]:
-    """Return the rows as bytes of one scale, which most of them fit."""
+    """Return the rows as bytes of one scale that most rows fit."""
     score, rows = candidates.score, candidates.num_rows
     tensors = {
         name: torch.empty(size, dtype=dtype, device="cpu")
@@ -98,7 +100,7 @@ def _bytes_of(candidates: Prepared, features: int) -> dict[str, Tensor]:
 
 
 def _fill(candidates: Prepared, features: int, tensors: dict[str, Tensor]) -> int:
-    """Pack all rows; return the first that is not finite, or -1."""
+    """Pack all rows; return the first row that is not finite, or -1."""
     pointers = _pointers_of_rows(candidates)
     panels, norms = address(tensors["panels"]), address(tensors.get("norms"))
     if norms:
@@ -107,7 +109,7 @@ def _fill(candidates: Prepared, features: int, tensors: dict[str, Tensor]) -> in
 
 
 def _pointers_of_rows(candidates: Prepared) -> Pointers:
-    """Return pointers of the candidates, and of no queries."""
+    """Return pointers of the candidates, without queries."""
     table = candidates.table
     width = candidates.score.query_width(table.shape[1], has_factor=False)
     return pointers_of(Operands(table.new_empty((0, width)), candidates), None)

@@ -1,8 +1,8 @@
 """Passes of the losses on the CPU, each one walk over the scores.
 
-Cost model: engine/loss_row.h. Everything that is large runs on the threads of the extension: after
-an operator of torch its own threads spin for a while, on the cores that the next kernel needs.
-Memory beyond operands and results: some numbers a row.
+Cost model: engine/loss_row.h. All large work runs on the threads of the extension: after an
+operator of torch, torch's threads spin for a while on the cores that the next kernel needs. Memory
+beyond operands and results: some numbers per row.
 """
 
 from enum import IntEnum
@@ -19,7 +19,7 @@ _LOWEST = torch.finfo(torch.float32).min
 
 
 class LossPass(IntEnum):
-    """Walks over scores, as csrc/host/losses.h has them."""
+    """Walks over scores, by their names in csrc/host/losses.h."""
 
     SOFTPLUS_SUMS = 0
     SIGMOID_SLOPES = 1
@@ -77,7 +77,7 @@ class _FusedPasses:
         return softplus - label_c * linear if label_c else softplus, linear
 
     def softmax_sums(self, scores: Tensor, peak: Tensor, mass: Tensor, linear: Tensor) -> None:
-        peak.clamp_(min=_LOWEST)  # of scores that are all -inf: a finite peak
+        peak.clamp_(min=_LOWEST)  # a finite peak for scores that are all -inf
         _walk(LossPass.EXP_SUMS, scores, (peak, mass, linear))
 
     def softmax_both(

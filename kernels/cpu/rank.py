@@ -1,10 +1,9 @@
-"""Ranks on the CPU: sweeps with proven error bounds, canonical scores where those leave pairs open.
+"""Ranks on the CPU: sweeps with proven error bounds, then canonical scores for open pairs.
 
-A float32 sweep serves everything; where the machine has them, cheaper tiers go first (tiers.py).
-Cost model: engine/sweep.h (per element of the widest crop), engine/linear_sweep.h,
-engine/half_sweep.h, engine/canonical.h (per undecided pair). Memory: at most 24 MiB of panels over
-all threads and 12 MiB of packed queries; each tier packs queries again and has at most 1 MiB of
-panels a thread.
+A float32 sweep serves all operands; cheaper tiers go first if the machine has any (tiers.py). Cost
+model: engine/sweep.h (per element of the widest crop), engine/linear_sweep.h, engine/half_sweep.h,
+engine/canonical.h (per undecided pair). Memory: at most 24 MiB of panels over all threads and 12
+MiB of packed queries; each tier packs queries again and has at most 1 MiB of panels per thread.
 """
 
 import torch
@@ -24,11 +23,11 @@ def rank_counts(
     checks: Checks,
     target_scores: Tensor | None = None,
 ) -> Counts:
-    """Count; the contract of :meth:`kgfast.kernels.backend.Backend.rank_counts`."""
+    """Count; the contract is that of :meth:`kgfast.kernels.backend.Backend.rank_counts`."""
     crops, candidates = Crops.of(operands), operands.candidates
     counts = targets.new_empty((len(crops.distinct), 4, len(targets)), dtype=torch.int64)
     targets, indptr, indices = (ids.contiguous() for ids in (targets, *known))
-    scores = None if target_scores is None else target_scores[crops.slots]  # a copy
+    scores = None if target_scores is None else target_scores[crops.slots]  # indexing makes a copy
     pairs = tiers.no_pairs()
     raise_nonfinite(
         extension.rank_counts(

@@ -1,6 +1,6 @@
 """Sine and cosine in the arithmetic of :mod:`kgfast.kernels.reference.trig`, to the last bit.
 
-Cost model: 40 instructions a number, of vectors of float64 (csrc/scores/trig.h).
+Cost model: 40 instructions per number, on vectors of float64 (csrc/scores/trig.h).
 """
 
 import torch

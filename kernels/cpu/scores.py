@@ -1,10 +1,9 @@
-"""Scores on the CPU: of all pairs, or of those that an index names, gathered inside the kernel.
+"""Scores on the CPU: of all pairs, or of the pairs of an index, gathered inside the kernel.
 
-Cost model: engine/pairwise_sweep.h, of dot engine/product_scores.h; with an index, and of the rscf
-scores, engine/indexed_rows.h.
-Memory beyond operands and results: at most 12 MiB of packed queries and 24 MiB of panels, of dot
-0.2 MiB a thread in their place, 1 MiB more where rows are not plain float32; with an index three
-rows a thread.
+Cost model: engine/pairwise_sweep.h, for dot engine/product_scores.h; with an index, and for rscf
+scores, engine/indexed_rows.h. Memory beyond operands and results: at most 12 MiB of packed queries
+and 24 MiB of panels. ``dot`` takes 0.2 MiB per thread instead, and 1 MiB more if rows are not plain
+float32. An index takes three rows per thread.
 """
 
 import torch
@@ -17,7 +16,7 @@ from .views import address, machine, pointers_of
 
 
 def scores(operands: Operands, index: Tensor | None = None, *, out: Tensor | None = None) -> Tensor:
-    """Return scores; the contract of :meth:`kgfast.kernels.backend.ChunkedBackend.scores`."""
+    """Return scores, by the contract of :meth:`kgfast.kernels.backend.ChunkedBackend.scores`."""
     crops = Crops.of(operands)
     if out is None:
         pairs = (operands.num_queries, operands.candidates.num_rows)

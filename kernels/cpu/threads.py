@@ -1,13 +1,13 @@
-"""Number of threads of the extension: torch's, unless the extension has the cores for itself.
+"""Number of threads of the extension: torch's, unless the extension has the cores alone.
 
-After an operator that torch spreads over its threads, those spin for milliseconds on the cores that
-the next kernel needs (unless ``OMP_WAIT_POLICY`` says otherwise, which kgfast sets where it comes
-before torch). Where no operator of torch is large, one thread is enough for it.
+After a parallel operator, torch's threads spin for milliseconds on the cores that the next kernel
+needs. ``OMP_WAIT_POLICY`` can stop the spinning; kgfast sets this variable if kgfast is imported
+before torch. If no operator of torch is large, torch needs only one thread.
 
-After ``os.fork()`` the extension makes threads of its own for the child. Torch's OpenMP does not:
-where the parent has computed on several threads of torch, an operator of torch that is large
-enough for threads (more than 32,768 numbers) waits for ever in the child. Children should be
-started by ``spawn`` or ``forkserver``, or call ``torch.set_num_threads(1)`` before anything else.
+After ``os.fork()`` the extension makes new threads for the child. Torch's OpenMP does not. If the
+parent has computed on several threads of torch, an operator of torch that is large enough for
+threads (more than 32,768 numbers) waits for ever in the child. Start children by ``spawn`` or
+``forkserver``, or call ``torch.set_num_threads(1)`` first in a child.
 """
 
 import ctypes
@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 _own: ContextVar[int | None] = ContextVar("kgfast_own_threads", default=None)
-_libraries = ctypes.CDLL(torch._C.__file__)  # torch's, and those that it is linked to
-# Both set the number of the calling thread. That of MKL returns the number before.
+_libraries = ctypes.CDLL(torch._C.__file__)  # torch's library, with the libraries linked to it
+# Both set the number of the calling thread. MKL's function returns the number before.
 _set_openmp: Any = getattr(_libraries, "omp_set_num_threads", None)
 _set_mkl = getattr(_libraries, "MKL_Set_Num_Threads_Local", lambda number: 0)
 HAS_OWN_NUMBERS = _set_openmp is not None and torch.backends.openmp.is_available()
@@ -33,7 +33,7 @@ def count() -> int:
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Inside, kernels keep their number of threads and operators of torch have one."""
+    """Give operators of torch one thread within; kernels keep their number of threads."""
     threads = count()
     before, token = torch.get_num_threads(), _own.set(threads)
     torch.set_num_threads(1)
@@ -46,10 +46,10 @@ def alone() -> Iterator[None]:
 
 @contextmanager
 def one_here() -> Iterator[None]:
-    """Leave operators of torch one thread in the calling thread, and in no other.
+    """Leave operators of torch one thread in the calling thread, and change no other thread.
 
-    :func:`alone` also changes MKL's number for all threads, and that of threads new to torch. Where
-    :data:`HAS_OWN_NUMBERS` is False, this is ``alone``.
+    :func:`alone` also changes MKL's number for all threads, and the number of threads new to torch.
+    If :data:`HAS_OWN_NUMBERS` is False, this function is ``alone``.
     """
     if not HAS_OWN_NUMBERS:
         with alone():

@@ -1,7 +1,7 @@
-"""Cheaper sweeps, which decide what their proven bounds let them before the float32 sweep does.
+"""Cheaper sweeps that decide pairs within proven bounds, before the float32 sweep.
 
-``KGFAST_TIERS`` says which of them a ranking may use: ``all`` (the default), ``none``, or names
-with commas between them. Ranks are the same integers whatever it says.
+``KGFAST_TIERS`` selects the tiers that a ranking may use: ``all`` (the default), ``none``, or names
+separated by commas. Ranks are equal integers for any value.
 """
 
 import os
@@ -31,29 +31,29 @@ __all__ = [
 ]
 
 TIERS = ("fp16", "bf16", "int8", "linear", "bytes")
-"""Their names; bit ``i`` of a mask is ``TIERS[i]``, as in csrc/host/tiers.h."""
+"""Names of tiers; bit ``i`` of a mask is ``TIERS[i]``, as in csrc/host/tiers.h."""
 
 COLUMNS = ("swept", "decided", "gathered", "canonical")
-"""Columns of counts of pairs; their rows are all pairs, then those of the tier of each bit.
+"""Columns of counts of pairs; the rows are all pairs, then the pairs of the tier of each bit.
 
 A tier decides pairs that it swept, or gathers them for float32; the other pairs that it swept are
 in tiles of queries that it leaves to the next sweep. The last column counts canonical scores.
 """
 
 _ALL = (1 << len(TIERS)) - 1
-_MOST = 8  # tiers that counts of pairs have rows for, as in csrc/host/tiers.h
+_MOST = 8  # tiers with rows in counts of pairs, as in csrc/host/tiers.h
 _PAIRS: ContextVar[Tensor | None] = ContextVar("kgfast_pairs", default=None)
 
 
 def wanted() -> tuple[str, ...]:
-    """Return the tiers that ``KGFAST_TIERS`` allows, whatever this machine has."""
+    """Return the tiers that ``KGFAST_TIERS`` allows, on any machine."""
     return _named(mask())
 
 
 def mask() -> int:
-    """Return :func:`wanted` as a mask; the extension leaves out what the machine lacks.
+    """Return :func:`wanted` as a mask; the extension leaves out tiers that the machine lacks.
 
-    A ValueError says that ``KGFAST_TIERS`` names a tier that does not exist.
+    A ValueError says that ``KGFAST_TIERS`` names an unknown tier.
     """
     return _mask_of(os.environ.get("KGFAST_TIERS", "").strip())
 
@@ -79,17 +79,17 @@ def available(isa: str) -> tuple[str, ...]:
 
 
 class TierEngine(NamedTuple):
-    """Kernels of a tier: what they need, and whether this machine and this build have that."""
+    """Kernels of a tier: their needs, and whether this machine and this build have these."""
 
     tier: str
-    isa: str  # beside which they serve
-    needs: str  # the instructions, in docs/explanation/tiers.md's words
+    isa: str  # instruction set beside which the kernels serve
+    needs: str  # the instructions, in docs/tiers.md's words
     has: bool
     is_built: bool
 
 
 def engines() -> list[TierEngine]:
-    """List the kernels of all tiers, whatever this machine has."""
+    """List the kernels of all tiers, on any machine."""
     return [
         TierEngine(TIERS[bit.bit_length() - 1], beside, needs, has, is_built)
         for bit, beside, needs, has, is_built in extension.tier_engines()
@@ -97,7 +97,7 @@ def engines() -> list[TierEngine]:
 
 
 def what_is_missing() -> dict[str, str]:
-    """Say, for each tier that does not serve, what keeps it from serving."""
+    """Return, for each tier that does not serve, the reason."""
     own, allowed, found = isa(), wanted(), engines()
     reasons = {
         name: _reason(own, name in allowed, [engine for engine in found if engine.tier == name])
@@ -107,7 +107,7 @@ def what_is_missing() -> dict[str, str]:
 
 
 def _reason(own: str, is_allowed: bool, engines: list[TierEngine]) -> str:
-    """Say why none of a tier's engines serves; nothing if one does."""
+    """Return the reason why none of a tier's engines serves; nothing if one does."""
     here = [engine.isa for engine in engines if engine.has and engine.is_built]
     if own in here:
         return "" if is_allowed else "KGFAST_TIERS leaves it out"
@@ -137,7 +137,7 @@ def no_pairs() -> Tensor:
 
 
 def note_pairs(pairs: Tensor) -> None:
-    """Add the counts of a ranking to those of :func:`counted_pairs` around it."""
+    """Add the counts of a ranking to the counts of :func:`counted_pairs` around it."""
     sums = _PAIRS.get()
     if sums is not None:
         sums += pairs

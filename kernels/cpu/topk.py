@@ -1,11 +1,11 @@
-"""Best k candidates on the CPU: the sweep of ranks, with limits that fall as it goes.
+"""Best k candidates on the CPU: the sweep of ranks, with limits that fall during the sweep.
 
-A pair survives unless the float32 sweep proves that k others are better; canonical scores order
-what is left (host/topk.h). Few queries of an index read bytes before float32, or high bytes before
-low ones (host/byte_rows.h, host/int8.h). Cost model: the sweep (engine/sweep.h), and k canonical
-scores a query. Memory: panels and packed queries as for ranks, at most 24 MiB of survivors over all
-threads. Where k is about as large as the table, or too large for those, all pairs get canonical
-scores, at some 16 k bytes a thread.
+A pair survives unless the float32 sweep proves that k others are better; canonical scores order the
+survivors (host/topk.h). Few queries of an index read bytes before float32, or high bytes before low
+ones (host/byte_rows.h, host/int8.h). Cost model: the sweep (engine/sweep.h), and k canonical scores
+per query. Memory: panels and packed queries as for ranks, at most 24 MiB of survivors over all
+threads. If k is about as large as the table, or too large for the memory of survivors, all pairs
+get canonical scores, with some 16 k bytes per thread.
 """
 
 import torch

@@ -1,7 +1,7 @@
-"""Steps of optimizers on rows of a table, on the CPU: read, updated and put back in one pass.
+"""Steps of optimizers on rows of a table, on the CPU: read, update and write in one pass.
 
-Cost model: host/row_adam.h, host/adagrad.h. Bits do not depend on threads; those of Adam do not
-depend on the instruction set, and those of Adagrad are those of torch's fused Adagrad.
+Cost model: host/row_adam.h, host/adagrad.h. Bits do not depend on threads. Bits of Adam do not
+depend on the instruction set, and bits of Adagrad are equal to torch's fused Adagrad.
 """
 
 import math
@@ -30,7 +30,7 @@ def adam(tables: Sequence[Tensor], ids: Tensor, gradients: Tensor, step: AdamSte
 def adagrad(
     tables: Sequence[Tensor], ids: Tensor | None, gradients: Tensor, step: AdagradStep
 ) -> None:
-    """Update a table and its sums of squares."""
+    """Update a table and the sums of squares."""
     gradients = gradients.contiguous()
     width = gradients.numel() if ids is None else gradients[0].numel()
     extension.adagrad(

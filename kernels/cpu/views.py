@@ -16,8 +16,9 @@ from . import extension, isa, threads, tiers
 INT8_FORMATS = ("int8", "int16")
 """Formats of the int8 tier: scales of rows for products of bytes (AMX), or of words."""
 
-_INT8_LANES, _INT8_FEATURES = 64, 4096  # of a panel, and at most: csrc/host/int8.h
-_WITH_BYTES = ("l1", "l2", "rotate", "rotate_interleaved")  # csrc/engine/byte_rows.h
+_INT8_LANES, _INT8_FEATURES = 64, 4096  # lanes of a panel, and most features: csrc/host/int8.h
+# scores with bytes: csrc/engine/byte_rows.h
+_WITH_BYTES = ("l1", "l2", "rotate", "rotate_interleaved")
 _DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.float64: 3}
 
 
@@ -28,18 +29,18 @@ class View(NamedTuple):
     dtype: int
     rows: int
     row_stride: int
-    columns: list[int]  # the first of each plane
+    columns: list[int]  # first column of each plane
     step: int
 
 
 class Packed(NamedTuple):
-    """Addresses of panels of all rows; 0 where there are none."""
+    """Addresses of panels of all rows; 0 for none."""
 
     features: int
     panels: int = 0  # float32
     norms: int = 0
     bytes: int = 0
-    scale: float = 0.0  # of bytes
+    scale: float = 0.0  # scale of bytes
     int8: int = 0
 
 
@@ -52,7 +53,7 @@ class Pointers(NamedTuple):
     table: View
     factor: View | None
     bias: View | None
-    ids: tuple[int, int, Tensor] | None  # pointer, count, and the tensor that keeps them alive
+    ids: tuple[int, int, Tensor] | None  # pointer, count, and the tensor that keeps the ids alive
     packed: Packed | None
 
 
@@ -79,7 +80,7 @@ def pointers_of(operands: Operands, bias: Tensor | None) -> Pointers:
 
 
 class _Fixed(NamedTuple):
-    """Part of operands that calls with the same candidates share."""
+    """Part of operands that calls with equal candidates share."""
 
     code: int
     term_ulps: int
@@ -89,7 +90,7 @@ class _Fixed(NamedTuple):
 
 
 def _fixed(candidates: Prepared) -> _Fixed:
-    """Return the addresses of candidates, which these remember for the sweep in use."""
+    """Return the addresses of candidates, which are cached for the sweep in use."""
     key = "_fixed", isa(), tiers.mask(), address(candidates.table)
     made = candidates.__dict__.get(key[0])
     if made is None or made[0] != key:
@@ -110,7 +111,7 @@ def _fixed(candidates: Prepared) -> _Fixed:
 
 
 def _packed(candidates: Prepared) -> Packed | None:
-    """Return panels of the candidates that the sweep in use reads; none of some rows."""
+    """Return panels of the candidates that the sweep in use reads; None for some rows only."""
     panels = candidates.panels
     if panels is None or candidates.ids is not None or candidates.factor is not None:
         return None
@@ -142,14 +143,14 @@ def reads(panels: Panels, score: Score) -> bool:
 
 
 class PanelShape(NamedTuple):
-    """Form in which a format holds candidates."""
+    """Form of candidates in a format."""
 
     lanes: int  # candidates of a panel
-    panel: tuple[int, ...]  # the shape of one
+    panel: tuple[int, ...]  # shape of one panel
     dtype: torch.dtype
 
     def tensors(self, rows: int) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        """Return shapes and dtypes of all tensors for so many rows."""
+        """Return shapes and dtypes of all tensors for a number of rows."""
         count = -(-rows // self.lanes)
         kinds = {"panels": ((count, *self.panel), self.dtype)}
         if self.dtype == torch.float32:
@@ -179,13 +180,13 @@ def byte_kinds(
 
 
 def serves_bytes(score: Score, features: int) -> bool:
-    """Return whether few queries read bytes of such candidates here."""
+    """Return whether few queries read bytes of such candidates on this machine."""
     is_served = score.name in _WITH_BYTES and features <= _INT8_FEATURES
     return is_served and "bytes" in tiers.wanted() and "bytes" in tiers.available(isa())
 
 
 def int8_format(score: Score, features: int) -> str | None:
-    """Return the format in which the int8 tier sweeps such candidates here; None: no tier does."""
+    """Return the int8 tier's format for such candidates on this machine; None without a tier."""
     is_dot = score.name == "dot" and features <= _INT8_FEATURES
     if not is_dot or "int8" not in tiers.wanted():
         return None
@@ -193,9 +194,9 @@ def int8_format(score: Score, features: int) -> str | None:
 
 
 def score_code(score: Score, *, has_factor: bool) -> int:
-    """Return the extension's number for a score: an rscf score without a factor has its own.
+    """Return the extension's number for a score; rscf scores without a factor have another.
 
-    A ValueError says that the extension has no functor of that number.
+    A ValueError says that the extension has no functor for the score.
     """
     code = -score.code if score.is_rscf and not has_factor else score.code
     if not _has_functor(code):
@@ -212,12 +213,12 @@ def _has_functor(code: int) -> bool:
 
 
 def query_view(queries: Tensor, operands: Operands) -> View:
-    """View ``queries [B, F]`` or their gradient, which have planes of their own."""
+    """View ``queries [B, F]`` or their gradient, which have more planes than candidates."""
     return _view(queries, operands.score, operands.query_planes)
 
 
 def table_view(rows: Tensor, score: Score) -> View:
-    """View ``rows [R, G]`` of a table or its gradient."""
+    """View ``rows [R, G]`` of a table or of a gradient."""
     return _view(rows, score, score.planes)
 
 
@@ -243,7 +244,7 @@ def address(tensor: Tensor | None) -> int:
 
 
 def raise_nonfinite(rows: tuple[int, int, int]) -> None:
-    """Raise for the first of the rows of queries, candidates and factor that is not -1."""
+    """Raise for the first of three rows, of queries, candidates and factor, that is not -1."""
     for name, row in zip(("queries", "candidates", "factor"), rows, strict=True):
         if row >= 0:
             raise nonfinite_error(name, row)

@@ -1,1 +1,1 @@
-"""Plain PyTorch in float64 and a fixed order: the specification. Short, obvious, slow."""
+"""Plain PyTorch in float64 and a fixed order: the specification, short, obvious and slow."""

@@ -1,6 +1,6 @@
-"""Candidates whose scores reach a threshold, by definition: canonical scores of every pair.
+"""Candidates with scores that reach a threshold, by definition: canonical scores of all pairs.
 
-Cost model: that of :mod:`.rank`. Memory: a few ``[b, n]`` tiles, and the results.
+The cost model is that of :mod:`.rank`. Memory: a few ``[b, n]`` tiles, and the results.
 """
 
 import torch
@@ -16,7 +16,7 @@ from .topk import excluded_pairs, removed
 def above(
     operands: Operands, lowest: Tensor, known: Known | None, checks: Checks, most: int
 ) -> Above | int:
-    """Find them; the specification of :func:`kgfast.ops.above`."""
+    """Find all candidates; the specification of :func:`kgfast.ops.above`."""
     table, ids = operands.table, operands.candidates.sorted_ids
     if ids is None:
         ids = torch.arange(len(table), dtype=torch.int64, device=table.device)

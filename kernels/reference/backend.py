@@ -70,12 +70,12 @@ packing: Packing | None = None
 
 
 def bf16_losses() -> Losses:
-    """Return the losses: scores and gradients round what operands ask for."""
+    """Return the losses: scores and gradients round to the precision of the operands."""
     return losses
 
 
 def scores(operands: Operands, index: Tensor | None = None, *, out: Tensor | None = None) -> Tensor:
-    """Return the scores of all pairs, or of those of an index."""
+    """Return the scores of all pairs, or of the pairs of an index."""
     return all_scores(operands, out) if index is None else indexed_scores(operands, index)
 
 
@@ -88,7 +88,7 @@ def backward(
     rows: NamedRows | None = None,
     into: Into | None = None,
 ) -> Gradients:
-    """Return the gradients of all pairs, or of those of an index."""
+    """Return the gradients of all pairs, or of the pairs of an index."""
     if index is None:
         return all_gradients(operands, grad, need, into)
     gradients = indexed_gradients(operands, grad, index, need)
@@ -96,5 +96,5 @@ def backward(
 
 
 def loss_plan(operands: Operands) -> LossPlan:
-    """Return how losses over all candidates are cut."""
+    """Return the sizes in which losses over all candidates are cut."""
     return LossPlan(_LOSS_SCRATCH, torch.float64)

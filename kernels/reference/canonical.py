@@ -1,6 +1,6 @@
-"""Canonical scores, by which ranks are defined, and their slopes: float64, term by term.
+"""Canonical scores, by which ranks are defined, and slopes: float64, term by term.
 
-A term is added in :func:`_length` and :func:`_length_slopes`; everything else derives from the
+To add a term, extend :func:`_length` and :func:`_length_slopes`; everything else derives from the
 facts of a score.
 """
 
@@ -52,10 +52,10 @@ def crop_gradients(
     score: Score,
     crops: list[int],
 ) -> Iterator[tuple[int, Tensor]]:
-    """Yield columns of operand ``place`` (0 queries, 1 rows, 2 factor) and their gradients.
+    """Yield columns of operand ``place`` (0 queries, 1 rows, 2 factor) and gradients.
 
     A gradient is ``d scores / d operand[column]`` times ``grad [C, ...]``, summed over the crops.
-    Where a distance takes the length of 0, the gradient is 0.
+    If a distance takes the length of 0, the gradient is 0.
     """
     queries, rows, factor = operands
     coefficients = -grad.double() if score.monotone else grad.double()
@@ -92,7 +92,7 @@ def _running_sums(
 def _features(
     queries: Tensor, rows: Tensor, score: Score, factor: Tensor | None, num_features: int
 ) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
-    """Yield, feature by feature, the query's planes and the candidate's, its factor last."""
+    """Yield, feature by feature, the query's planes and the candidate's, with the factor last."""
     q_starts, step = score.columns(queries.shape[-1], score.query_planes(factor is not None))
     c_starts, _ = score.columns(rows.shape[-1])
     for feature in range(num_features):
@@ -102,7 +102,7 @@ def _features(
 
 
 def term(score: Score, q: list[Tensor], c: list[Tensor]) -> Tensor:
-    """Return one feature's share of a score; every operation rounds on its own."""
+    """Return one feature's share of a score; every operation rounds separately."""
     if not score.monotone:
         return q[0] * c[0]
     return _length(score, _differences(score, q, c))
@@ -120,7 +120,7 @@ def _length(score: Score, x: list[Tensor]) -> Tensor:
 
 
 def _length_slopes(score: Score, x: list[Tensor]) -> list[Tensor]:
-    """Return derivatives of :func:`_length` by each part; half of them where the root is taken."""
+    """Return derivatives of :func:`_length` by each part; half of these for roots."""
     if score.term is Term.MAGNITUDE:
         return [x[0].sign()]
     if score.term is Term.SQUARE:
@@ -132,7 +132,7 @@ def _length_slopes(score: Score, x: list[Tensor]) -> list[Tensor]:
 
 
 def _differences(score: Score, q: list[Tensor], c: list[Tensor]) -> list[Tensor]:
-    """Return the parts of query minus candidate, of which a distance takes the length."""
+    """Return the parts of query minus candidate, the length of which is a distance."""
     planes = score.planes
     if not score.is_rscf:
         return [a - b for a, b in zip(q, c, strict=True)]
@@ -170,7 +170,7 @@ def slopes(place: int, score: Score, q: list[Tensor], c: list[Tensor]) -> list[T
 def _slopes_by_query(
     score: Score, x: list[Tensor], q: list[Tensor], c: list[Tensor]
 ) -> tuple[list[Tensor], Tensor | None]:
-    """Return slopes by the query and by its move ``a b``, given those by differences."""
+    """Return slopes by the query and by the move ``a b``, given slopes by differences."""
     if len(c) == score.planes:
         return list(x), None
     if score.moves is Moves.SHIFT:
@@ -198,9 +198,9 @@ def rounded_sqrt(values: Tensor) -> Tensor:
 
 
 def crop(rows: Tensor, score: Score, dim: int | None, planes: int | None = None) -> Tensor:
-    """Cut rows ``[..., G]`` to their first ``dim`` features, in the same layout.
+    """Cut rows ``[..., G]`` to the first ``dim`` features, in the given layout.
 
-    ``planes``: of rows of so many; those of a candidate by default.
+    ``planes`` is the number of planes of rows; by default that of a candidate.
     """
     planes = planes or score.planes
     if dim in (None, rows.shape[-1] // planes):

@@ -1,6 +1,6 @@
-"""Candidates that each query names itself, by definition: canonical scores of every pair.
+"""Candidates that each query lists, by definition: canonical scores of all pairs.
 
-Cost model: that of :mod:`.rank` for each pair, and a gather of its row before that.
+The cost model is that of :mod:`.rank` for each pair, and a gather of the pair's row.
 """
 
 from torch import Tensor

@@ -1,7 +1,7 @@
-"""Ranks by definition: canonical float64 scores of every pair, compared and counted.
+"""Ranks by definition: canonical float64 scores of all pairs, compared and counted.
 
 Cost model: D passes of a few elementwise float64 operations over ``[b, n]`` tiles of at most
-``TILE`` pairs; about 1 GB/s of candidates, whatever the score. Memory: six such tiles.
+``TILE`` pairs; about 1 GB/s of candidates, for any score. Memory: six such tiles.
 """
 
 import torch
@@ -48,7 +48,7 @@ def target_scores(operands: Operands, targets: Tensor, checks: Checks) -> Tensor
 def _count_candidates(
     tiles: Tiles, target_scores: Tensor, targets: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Count the candidates other than the target that score above it, and that equal it."""
+    """Count the candidates other than the target that score above the target, or equal."""
     pool = tiles.candidates
     candidate_ids = _places(pool.table) if pool.ids is None else pool.ids
     greater, equal = torch.zeros_like(targets), torch.zeros_like(targets)
@@ -67,7 +67,7 @@ def _count_candidates(
 
 
 def _beats(scores: Tensor, threshold: Tensor) -> Tensor:
-    """Return which candidates rank above the target: all of them where its score is NaN."""
+    """Return a mask of candidates above the target; all are above a target that scores NaN."""
     return (scores > threshold) | threshold.isnan()
 
 

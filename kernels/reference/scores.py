@@ -1,9 +1,9 @@
-"""Scores of pairs and their gradients, in float64, one feature at a time.
+"""Scores of pairs and gradients, in float64, one feature at a time.
 
 Cost model: D passes of a few elementwise float64 operations over tiles of at most ``_TILE`` scores,
-twice that for each gradient asked for; of pairs that an index names, a gather of at most
-``_GATHERED`` numbers before that. Memory: about eight such tiles. All crops come from one pass: a
-running sum forward, and backward the sum of the coefficients of the crops that a feature is in.
+and twice that for each gradient. Pairs of an index need a gather of at most ``_GATHERED`` numbers
+first. Memory: about eight such tiles. All crops come from one pass: a running sum forward, and
+backward the sum of the coefficients of a feature's crops.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from .canonical import crop_gradients, crop_scores
 _TILE = 1 << 16  # scores of all crops at once: temporaries of 512 KiB stay in the cache
 _GATHERED = 1 << 20  # numbers of gathered rows at once: 8 MiB
 
-_Rows = tuple[Tensor, Tensor, Tensor | None]  # queries, candidates and their factor, broadcasting
+_Rows = tuple[Tensor, Tensor, Tensor | None]  # queries, candidates and factor, broadcasting
 
 
 def all_scores(operands: Operands, out: Tensor | None = None) -> Tensor:
@@ -76,7 +76,7 @@ def all_gradients(
 
 
 def indexed_gradients(operands: Operands, grad: Tensor, index: Tensor, need: Need) -> Gradients:
-    """Return gradients of named pairs: rows of table and factor, and their ids.
+    """Return gradients of named pairs: rows of table and factor, with ids.
 
     Duplicates of an id are summed in the order of the index.
     """
@@ -101,7 +101,7 @@ def indexed_gradients(operands: Operands, grad: Tensor, index: Tensor, need: Nee
 
 
 def _as_multiplied(operands: Operands) -> Operands:
-    """Round queries and table to the precision that products are asked for in."""
+    """Round queries and table to the precision of products."""
     if operands.precision == "float32":
         return operands
     candidates = replace(operands.candidates, table=_to_bf16(operands.table))
@@ -114,7 +114,7 @@ def _to_bf16(numbers: Tensor) -> Tensor:
 
 
 def _room(shape: tuple[int, ...], operands: Operands) -> Tensor:
-    """Make room for scores: float64 of float64 queries, float32 of all others."""
+    """Make memory for scores: float64 for float64 queries, else float32."""
     is_double = operands.queries.dtype == torch.float64
     dtype = torch.float64 if is_double else torch.float32
     return torch.empty(shape, dtype=dtype, device=operands.table.device)
@@ -123,13 +123,13 @@ def _room(shape: tuple[int, ...], operands: Operands) -> Tensor:
 def _sum_over_pairs(
     place: int, grad: Tensor, operands: Operands, dtype: torch.dtype | None
 ) -> Tensor | None:
-    """Return the gradient of the queries, the candidates or their factor."""
+    """Return the gradient of the queries, the candidates or the factor."""
     everything: tuple[Tensor, Tensor, Tensor | None] = (
         operands.queries,
         operands.table,
         operands.factor,
     )
-    rows, axis = everything[place], 0 if place == 0 else 1  # of the rows in grad[0]
+    rows, axis = everything[place], 0 if place == 0 else 1  # rows and axis in grad[0]
     if rows is None:
         return None
     result = torch.zeros(rows.shape, dtype=dtype or rows.dtype, device=rows.device)
@@ -196,7 +196,7 @@ def _pairs(index: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _parts(num_pairs: int, width: int) -> Iterator[slice]:
-    """Cut the pairs into parts whose gathered rows fit the scratch."""
+    """Cut the pairs into parts with gathered rows that fit the scratch."""
     step = max(1, _GATHERED // max(1, width))
     for i in range(0, num_pairs, step):
         yield slice(i, i + step)
@@ -211,7 +211,7 @@ def _tiles(num_crops: int, num_rows: int, num_columns: int) -> Iterator[tuple[sl
 
 
 def _tile_shape(num_crops: int, num_rows: int, num_columns: int) -> tuple[int, int]:
-    """Return height and width of such tiles, as wide as they can be."""
+    """Return height and width of such tiles, as wide as possible."""
     size = max(1, _TILE // max(1, num_crops))
     width = max(1, min(num_columns, size))
     return max(1, min(num_rows, size // width)), width

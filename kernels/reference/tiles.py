@@ -1,4 +1,4 @@
-"""Tiles of one crop of the operands, whose rows are checked, and scored, in place."""
+"""Tiles of one crop of the operands, with rows checked and scored in place."""
 
 import torch
 from torch import Tensor

@@ -1,7 +1,7 @@
 """Best k candidates by definition: canonical float64 scores of every pair, sorted.
 
-Cost model: that of :mod:`.rank` for the scores, and a stable sort of k + n numbers per query and
-tile of n candidates. Memory: a few ``[b, k + n]`` tiles.
+The cost model is that of :mod:`.rank` for the scores, and a stable sort of k + n numbers per query
+and tile of n candidates. Memory: a few ``[b, k + n]`` tiles.
 """
 
 import torch

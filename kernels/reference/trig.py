@@ -1,10 +1,10 @@
-"""Sine and cosine that are the same on every device: no mathematical library, only arithmetic.
+"""Sine and cosine that are equal on every device: no mathematical library, only arithmetic.
 
 With ``n = rint(x 2/pi)`` and ``r = x - n pi/2`` (pi/2 in three parts of 33 bits, so that the first
-two products are exact), sine is ``r + r z S(z)`` and cosine ``(1 - z/2) + z z C(z)`` for
-``z = r r``, S and C in Horner form with the coefficients of fdlibm (``__kernel_sin``,
-``__kernel_cos``), and ``n mod 4`` says which of the two, with which sign. Every operation is a
-float64 one that rounds on its own.
+two products are exact), sine is ``r + r z S(z)`` and cosine ``(1 - z/2) + z z C(z)`` for ``z = r
+r``, S and C in Horner form with the coefficients of fdlibm (``__kernel_sin``, ``__kernel_cos``).
+``n mod 4`` selects sine or cosine, and the sign. Every operation is a float64 operation that rounds
+separately.
 
 Cost model: about forty elementwise passes.
 """
@@ -12,7 +12,7 @@ Cost model: about forty elementwise passes.
 import torch
 from torch import Tensor
 
-LARGEST_PHASE = 2.0**20  # beyond, n pi/2 would need more parts: NaN
+LARGEST_PHASE = 2.0**20  # a larger n pi/2 would need more parts: NaN
 _TWO_OVER_PI = 0.6366197723675814
 _HALF_PI = (1.5707963267341256, 6.077100506303966e-11, 2.0222662487111665e-21)
 _SINE = (

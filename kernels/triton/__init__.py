@@ -1,14 +1,15 @@
 """Triton kernels for NVIDIA (sm_80 and later) and AMD GPUs.
 
-With ``TRITON_INTERPRET=1`` set before anything here is imported, the same kernels run on CPU
-tensors, slowly, which is how their integers are proven without a GPU.
+With ``TRITON_INTERPRET=1`` set before the import of this package, the kernels run on CPU tensors,
+slowly. Tests prove the integers of the kernels in this way, without a GPU.
 """
 
 import re
 from functools import cache
 from importlib import metadata
 
-OLDEST = (3, 6)  # tests compile every kernel with it; older ones lack what kernels are written in
+# tests compile every kernel with this version; older versions lack features that kernels use
+OLDEST = (3, 6)
 
 
 def is_available() -> bool:
@@ -17,7 +18,7 @@ def is_available() -> bool:
 
 
 def what_is_missing() -> str:
-    """Return what keeps this backend from serving, where it is not available."""
+    """Return the reason why this backend cannot serve, if it is not available."""
     needs = ".".join(map(str, OLDEST))
     if not _version():
         return f"Triton is not installed: pip install 'triton>={needs}'"
@@ -27,7 +28,7 @@ def what_is_missing() -> str:
 
 @cache
 def _version() -> tuple[int, ...]:
-    """Return the major and the minor version that is installed; nothing where none is."""
+    """Return the installed major and minor version; an empty tuple without Triton."""
     for name in ("triton", "pytorch-triton", "pytorch-triton-rocm", "triton-windows"):
         try:
             found = re.match(r"(\d+)\.(\d+)", metadata.version(name))

@@ -1,7 +1,8 @@
-"""Candidates whose scores reach a threshold, on a GPU: counted, and the best of each as many.
+"""Candidates with scores that reach a threshold, on a GPU: counted, then the best of each query.
 
-Cost model: the sweeps of ranks and of the best k (rank.py, topk.py). Memory: theirs, and results of
-:data:`kgfast.kernels.above.RESULTS`. The host waits for the counts, and for each part of results.
+Cost model: the sweeps of ranks and of the best k (rank.py, topk.py). Memory: that of these sweeps,
+and results of :data:`kgfast.kernels.above.RESULTS`. The host waits for the counts, and for each
+part of results.
 """
 
 from torch import Tensor
@@ -16,5 +17,5 @@ from .topk import topk
 def above(
     operands: Operands, lowest: Tensor, known: Known | None, checks: Checks, most: int
 ) -> Above | int:
-    """Find them; the contract of :meth:`kgfast.kernels.backend.Backend.above`."""
+    """Find all candidates; the contract is :meth:`kgfast.kernels.backend.Backend.above`."""
     return shared.above(rank_counts, topk, operands, lowest, known, checks, most)

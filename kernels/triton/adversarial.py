@@ -8,14 +8,14 @@ from .device import adversarial as kernels
 from .host import launch as launcher
 from .host.views import plane_of
 
-_MOST_COLUMNS, _LEAST_COLUMNS = 1024, 128  # of a step
+_MOST_COLUMNS, _LEAST_COLUMNS = 1024, 128  # columns of a step
 
 
 class FusedAdversarial:
-    """See :class:`kgfast.kernels.backend.Adversarial`; scores are read in place, by any strides."""
+    """Fused sums; see :class:`kgfast.kernels.backend.Adversarial`; scores are read in place."""
 
     def rows(self, scores: Tensor, alpha: float) -> tuple[Tensor, Tensor, Tensor]:
-        """Rows, peaks and masses ``[R]``."""
+        """Return rows, peaks and masses ``[R]``."""
         rows = kernels.WeightedRows(
             *(torch.empty(len(scores), dtype=torch.float32, device=scores.device) for _ in range(3))
         )
@@ -37,7 +37,7 @@ class FusedAdversarial:
     def backward(
         self, grad_rows: Tensor, scores: Tensor, peaks: Tensor, masses: Tensor, alpha: float
     ) -> Tensor:
-        """The gradient of the scores, contiguous."""
+        """Return the gradient of the scores, contiguous."""
         slopes = torch.empty(scores.shape, dtype=torch.float32, device=scores.device)
         columns = _columns(scores)
         with launcher.serving(scores.device):
@@ -58,7 +58,7 @@ class FusedAdversarial:
 
 
 def _columns(scores: Tensor) -> int:
-    """Columns of a step: a power of two."""
+    """Return the columns of a step: a power of two."""
     columns = _LEAST_COLUMNS
     while columns < min(scores.shape[1], _MOST_COLUMNS):
         columns *= 2

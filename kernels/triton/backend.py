@@ -1,6 +1,6 @@
 """The Triton backend: kernels for NVIDIA and AMD GPUs.
 
-This module is what :class:`kgfast.kernels.backend.Backend` says.
+This module has the protocol :class:`kgfast.kernels.backend.Backend`.
 """
 
 from torch import Tensor
@@ -66,12 +66,12 @@ packing: Packing | None = None
 
 
 def bf16_losses() -> Losses:
-    """Return the losses: they round what operands ask for."""
+    """Return the losses, which round to the precision of the operands."""
     return losses
 
 
 def scores(operands: Operands, index: Tensor | None = None) -> Tensor:
-    """Return float32 scores of all pairs, or of those of an index."""
+    """Return float32 scores of all pairs, or of the pairs of an index."""
     return pairwise.all_scores(operands) if index is None else indexed_scores(operands, index)
 
 
@@ -83,7 +83,7 @@ def backward(
     need: Need,
     rows: NamedRows | None = None,
 ) -> Gradients:
-    """Return gradients in float32 sums, each in its operand's dtype; two runs give equal bits."""
+    """Return gradients from float32 sums, each in the operand's dtype; two runs give equal bits."""
     if index is None:
         return pairwise.all_gradients(operands, grad, need)
     gradients = indexed_gradients(operands, grad, index, need, rows_only=rows is not None)

@@ -20,7 +20,7 @@ from .device.compose import compose_backward as backward_kernel
 from .host import launch as launcher
 
 _KINDS = {"multiply": MULTIPLY, "multiply_complex": MULTIPLY_COMPLEX, "rotate": ROTATE}
-TILE_NUMBERS = 512  # of a program
+TILE_NUMBERS = 512  # numbers of a program
 
 
 def compose(anchors: Tensor, relations: Tensor, how: Composition) -> Tensor:
@@ -63,13 +63,13 @@ def _launch(
 
 
 def _pair(anchors: Tensor, relations: Tensor, how: Composition) -> Pair:
-    is_plain = how.kind == "rotate"  # phases are one plane, whatever the layout
+    is_plain = how.kind == "rotate"  # phases are one plane in any layout
     own = RowView(relations, relations.stride(0), 0, 1) if is_plain else _view(relations, how)
     return Pair(_view(anchors, how), own)
 
 
 def _view(rows: Tensor, how: Composition) -> RowView:
-    """The planes of contiguous rows."""
+    """Return the planes of contiguous rows."""
     if how.kind == "multiply":
         return RowView(rows, rows.stride(0), 0, 1)
     if how.interleaved:

@@ -1,4 +1,4 @@
-"""Scores of each query with its own candidates on a GPU, and their gradients.
+"""Scores of each query with its own candidates on a GPU, and gradients.
 
 Memory: 8 MiB of extra rows for lists that are cut, O(index) words, and in the backward for the
 table a row for each pair of the index, but no more than the table has. The host waits for nothing.
@@ -21,7 +21,7 @@ GATHER_PAIRS, GATHER_FEATURES = 16, 64
 
 
 def indexed_scores(operands: Operands, index: Tensor) -> Tensor:
-    """Scores of the pairs that ``index [B, K]`` names: its shape, with ``dims`` ``[C, B, K]``."""
+    """Return scores of the pairs ``index [B, K]``: that shape, or with ``dims`` ``[C, B, K]``."""
     shape, device = (len(operands.crops), *index.shape), operands.table.device
     out = torch.empty(shape, dtype=torch.float32, device=device)
     with launcher.serving(device):
@@ -62,9 +62,9 @@ def indexed_gradients(
     rows_only: bool,
     over_roots: bool = False,
 ) -> Gradients:
-    """The gradients of :func:`indexed_scores`; see ``Backend.backward`` for ``rows_only``.
+    """Return the gradients of :func:`indexed_scores`; ``rows_only``: see ``Backend.backward``.
 
-    ``over_roots``: whether ``grad`` was divided by the roots that scores are.
+    ``over_roots`` is True if ``grad`` was divided by scores that are roots.
     """
     operands = operands.without_bias()
     grad = grad[None] if operands.dims is None else grad  # [C, B, K]

@@ -1,7 +1,7 @@
-"""Candidates that each query names itself, on a GPU: canonical scores of every pair.
+"""Candidates that each query lists, on a GPU: canonical scores of all pairs.
 
-Cost model: device/canonical.py, a lane a pair. Memory: :mod:`kgfast.kernels.lists`. The host waits
-for the lengths of the lists and for what is not finite.
+Cost model: device/canonical.py, a lane per pair. Memory: :mod:`kgfast.kernels.lists`. The host
+waits for the lengths of the lists and for numbers that are not finite.
 """
 
 import torch
@@ -20,7 +20,7 @@ from .host.views import form_of, views_of
 def list_counts(
     operands: Operands, lists: Lists, targets: Tensor, known: Known, checks: Checks
 ) -> Counts:
-    """The contract of :meth:`kgfast.kernels.backend.Backend.list_counts`."""
+    """Count; the contract is :meth:`kgfast.kernels.backend.Backend.list_counts`."""
     with launcher.serving(operands.table.device) as arch:
         pairs = _Pairs(operands, arch, checks)
         counts = shared.list_counts(pairs.score, operands, lists, targets, known)
@@ -31,11 +31,11 @@ def list_counts(
 def list_topk(
     operands: Operands, lists: Lists, k: int, known: Known | None, checks: Checks
 ) -> tuple[Tensor, Tensor]:
-    """The contract of :meth:`kgfast.kernels.backend.Backend.list_topk`."""
+    """Return the best; the contract is :meth:`kgfast.kernels.backend.Backend.list_topk`."""
     with launcher.serving(operands.table.device) as arch:
         pairs = _Pairs(operands, arch, checks)
         every = torch.arange(operands.num_queries, dtype=torch.int64, device=lists.indices.device)
-        if operands.num_queries and not checks.allows_nan:  # queries that have no candidates, too
+        if operands.num_queries and not checks.allows_nan:  # also for queries without candidates
             pairs.score(max(operands.crops), every, torch.zeros_like(every))
         best = shared.list_topk(pairs.score, operands, lists, k, known)
         pairs.status.read(checks).raise_if_bad()
@@ -43,7 +43,7 @@ def list_topk(
 
 
 class _Pairs:
-    """Scores pairs; rows that hold what is not finite are noted."""
+    """Scorer of pairs, which notes rows with numbers that are not finite."""
 
     def __init__(self, operands: Operands, arch: int, checks: Checks) -> None:
         none = torch.empty(0, dtype=torch.int64, device=operands.table.device)
@@ -55,7 +55,7 @@ class _Pairs:
         )
 
     def score(self, dim: int, rows: Tensor, ids: Tensor) -> Tensor:
-        """Canonical scores of pairs, float64 ``[P]``."""
+        """Return canonical scores of pairs, float64 ``[P]``."""
         operands = self.batch.operands
         scores = torch.empty(rows.shape, dtype=torch.float64, device=rows.device)
         pairs = (rows << 32) | ids

@@ -1,8 +1,8 @@
 """Chunks of candidates: scores that a loss reduces, and slopes that become gradients.
 
-Distances are packed and swept as by all_scores, and pulled as by pairwise.py, but that sums of
-queries wait for the last chunk; products are read in
-place and multiplied on tensor cores, forward and backward.
+Distances are packed and swept like all_scores, and pulled like pairwise.py, except that sums of
+queries wait for the last chunk. Products are read in place and multiplied on tensor cores, forward
+and backward.
 """
 
 from typing import NamedTuple, Protocol
@@ -34,19 +34,19 @@ from .host.layout import Selection, pack_candidates, pack_stored_queries
 from .host.pull import QuerySums, RowSums, SlopeFactors, blocks_of, pull
 from .host.views import form_of, packed_planes, plane_of, vector_of
 
-CHUNK_BYTES = 40 << 20  # of slopes, and of packed candidates that have no room elsewhere
-PANEL_BYTES = 24 << 20  # of packed candidates where there are no slopes
-QUERY_BYTES = 2 << 20  # of packed queries; at least a tile
-PARTIAL_BYTES = 8 << 20  # of gradients of queries, of splits of the candidates
-PRODUCT_PROGRAMS = 512  # that fill a machine
-LOSS_REGISTERS = 128  # of a thread, for 16 warps a multiprocessor
-ROOT_REGISTERS = 168  # where slopes are divided by the root, which lives as long as they
+CHUNK_BYTES = 40 << 20  # bytes of slopes, and of packed candidates without other memory
+PANEL_BYTES = 24 << 20  # bytes of packed candidates without slopes
+QUERY_BYTES = 2 << 20  # bytes of packed queries; at least a tile
+PARTIAL_BYTES = 8 << 20  # bytes of gradients of queries, of splits of the candidates
+PRODUCT_PROGRAMS = 512  # programs that fill a machine
+LOSS_REGISTERS = 128  # registers of a thread, for 16 warps per multiprocessor
+ROOT_REGISTERS = 168  # if slopes are divided by the root, which lives as long as the slopes
 PRODUCT_REGISTERS, GRAD_REGISTERS = 240, 168  # uncapped, ptxas spills scalars
-MASKED_REGISTERS = 255  # of 8 warps, or of negatives with masks: as many warps as with 168
-UNEVEN_REGISTERS = 200  # of a sum over rows that are not read in fours, before Hopper
+MASKED_REGISTERS = 255  # for 8 warps, or negatives with masks: as many warps as with 168
+UNEVEN_REGISTERS = 200  # for a sum over rows that are not read in fours, before Hopper
 DEPTH = 32  # features, or rows of gradients, that are multiplied at a time
-BF16_MULTIPLE = 8  # features of a row that was rounded: 16 bytes are read at once
-BF16_DEPTH = 64  # likewise, of two factors in bfloat16: as many bytes
+BF16_MULTIPLE = 8  # features of a rounded row: 16 bytes are read at once
+BF16_DEPTH = 64  # for two factors in bfloat16: as many bytes
 GRAD_TILE = GradTile(64, 64)
 
 
@@ -60,7 +60,7 @@ class Owed(NamedTuple):
 
 
 class LossTiles(Protocol):
-    """The candidates, chunk by chunk, and what their slopes become.
+    """Candidates, chunk by chunk, and the use of their slopes.
 
     Attributes
     ----------
@@ -68,7 +68,7 @@ class LossTiles(Protocol):
     width : int
         Candidates of a chunk.
     of_queries, of_table : Tensor or None
-        The gradients that are asked for.
+        The needed gradients.
     """
 
     tile: TileShape | SweepTile
@@ -79,7 +79,7 @@ class LossTiles(Protocol):
     def score(
         self, chunk: slice, labels: RowLabels | RowInputs, result: TileResults, loss: Loss
     ) -> None:
-        """Row sums and slopes of all queries with a chunk."""
+        """Compute row sums and slopes of all queries with a chunk."""
         ...
 
     def pull(self, chunk: slice, slopes: Tensor) -> None:
@@ -87,24 +87,24 @@ class LossTiles(Protocol):
         ...
 
     def owed(self) -> Owed | None:
-        """Return what is still to be added after all chunks; None: nothing is."""
+        """Return the parts that must still be added after all chunks, or None."""
         ...
 
     def settle(self) -> None:
-        """Add it here."""
+        """Add these parts now."""
         ...
 
 
 def tiles_of(operands: Operands, arch: int, need: LossNeed) -> LossTiles:
-    """Choose how a loss goes over the candidates, by the score."""
+    """Choose the way of a loss over the candidates, by the score."""
     return (Distances if operands.score.monotone else Products)(operands, arch, need)
 
 
 class Distances:
     """Distances, packed and swept.
 
-    A chunk is packed where its part of the table's gradient will stand, if that is float32: it is
-    as large, and written when the chunk has been scored.
+    A chunk is packed into its part of the table's gradient, if that is float32: the part has the
+    size of the chunk, and is written after the chunk is scored.
     """
 
     def __init__(self, operands: Operands, arch: int, need: LossNeed) -> None:
@@ -151,7 +151,7 @@ class Distances:
     def score(
         self, chunk: slice, labels: RowLabels | RowInputs, result: TileResults, loss: Loss
     ) -> None:
-        """Pack the chunk, and the queries once if they fit the scratch; sweep."""
+        """Pack the chunk, and the queries once if these fit the scratch; sweep."""
         part, swept = self._operands.of_rows(chunk), self._swept
         dim, count = part.num_features, len(part.table)
         room = None if self._room is None else self._room[chunk.start :].view(-1)
@@ -183,7 +183,7 @@ class Distances:
             )
 
     def pull(self, chunk: slice, slopes: Tensor) -> None:
-        """One launch, if the queries are one block; slopes were divided if scores are roots."""
+        """Pull in one launch, if queries are one block; slopes were divided if scores are roots."""
         part, is_single = self._pulled.of_rows(chunk), len(self._parts) == 1
         of_rows = None
         if self.of_table is not None:
@@ -201,7 +201,7 @@ class Distances:
             of_rows.finish()
 
     def owed(self) -> Owed | None:
-        """Sums of the pulls' programs, if the queries are one block."""
+        """Return sums of the pulls' programs, if the queries are one block."""
         sums, self._sums = self._sums, None
         if sums is None or self.of_queries is None:
             return None
@@ -216,7 +216,7 @@ class Distances:
 
 
 class Products:
-    """Products, on tensor cores where there are such.
+    """Products, on tensor cores if there are any.
 
     Operands of precision ``bf16`` are rounded first: the queries once, the table chunk by chunk.
     """
@@ -239,7 +239,7 @@ class Products:
         filled = len(table), arch, launcher.num_multiprocessors(table.device)
         self.tile, self._num_warps = product_tile(count, *filled, is_even=multiple > 1)
         self._has_cores, is_uneven = arch > 0, arch < 90 and multiple == 1
-        # One product of bf16 is short beside what becomes of its scores: two programs fit.
+        # One product of bf16 is short beside the reduction of its scores: two programs fit.
         has_room = arch == 90 and precision == "bf16"
         self._score_registers = LOSS_REGISTERS if has_room else PRODUCT_REGISTERS
         # On sm_120 either gradient would spill.
@@ -278,7 +278,7 @@ class Products:
     def score(
         self, chunk: slice, labels: RowLabels | RowInputs, result: TileResults, loss: Loss
     ) -> None:
-        """Multiply, reading both in place, or what was rounded."""
+        """Multiply operands in place, or rounded operands."""
         part, rows = self._operands.of_rows(chunk), self._rows(chunk)
         bias, count = part.candidates.whole_bias, len(part.table)
         if self._room is not None:
@@ -313,13 +313,13 @@ class Products:
             self._multiply(slopes, self._queries, self.of_table[chunk], splits=0, adds=False)
 
     def _rows(self, chunk: slice) -> Tensor:
-        """Rows of the chunk in place, or those that :meth:`score` rounded."""
+        """Return rows of the chunk in place, or the rows that :meth:`score` rounded."""
         if self._room is None:
             return self._operands.table[chunk]
         return self._room[: chunk.stop - chunk.start]
 
     def owed(self) -> Owed | None:
-        """The splits of the sum over candidates."""
+        """Return the splits of the sum over candidates."""
         if self._splits is None or self.of_queries is None:
             return None
         numbers = self.of_queries.numel()
@@ -333,7 +333,7 @@ class Products:
     def _multiply(
         self, slopes: Tensor, others: Tensor, grad: Tensor, *, splits: int, adds: bool
     ) -> None:
-        """``splits``: of the sum for queries; 0 for rows of the table."""
+        """Multiply slopes; ``splits`` of the sum for queries, or 0 for rows of the table."""
         product = self._product
         if others.dtype == torch.float32 and product.precision in ("bf16x3", "tf32x2"):
             product = product._replace(precision="tf32x3")
@@ -360,11 +360,11 @@ class Products:
 def product_tile(
     num_queries: int, num_candidates: int, arch: int, multiprocessors: int, *, is_even: bool
 ) -> tuple[TileShape, int]:
-    """Return the tile of products of so many queries and candidates, and its warps.
+    """Return the tile of products for numbers of queries and candidates, and the warps.
 
-    On sm_90 each warp group has 64 rows of its own. Two that share 64 rows make two products of
-    three twice, and pass sums on through shared memory: 18 barriers a step, not 2. ``is_even``:
-    whether rows are read in fours; where they are not, four warps would spill on small GPUs.
+    On sm_90 each warp group has its own 64 rows. Two groups that share 64 rows make two products of
+    three twice, and pass sums on through shared memory: 18 barriers per step, not 2. ``is_even`` is
+    True if rows are read in fours; if not, four warps would spill on small GPUs.
     """
     has_room = arch >= 90 and is_even
     if num_queries <= 16:
@@ -379,7 +379,7 @@ def product_tile(
 
 
 def _room_for(count: int, queries: Tensor) -> Tensor:
-    """Make room for rows as wide as queries in bfloat16, filled up with zeros."""
+    """Make memory for rows as wide as queries in bfloat16, filled up with zeros."""
     dim = queries.shape[1]
     width = -(-dim // BF16_MULTIPLE) * BF16_MULTIPLE
     room = queries.new_empty(count, width, dtype=torch.bfloat16)
@@ -389,13 +389,13 @@ def _room_for(count: int, queries: Tensor) -> Tensor:
 
 
 def _whole_tiles(width: int, lanes: int) -> int:
-    """The candidates of a chunk: whole tiles if one fits, as many as a launch may have."""
+    """Return the candidates of a chunk: whole tiles if one fits, at most those of a launch."""
     width = max(1, min(width, configs.MAX_GRID * lanes))
     return width // lanes * lanes or width
 
 
 def precision_of(operands: Operands, arch: int) -> str:
-    """Choose how products are computed; see device/fused_losses.py."""
+    """Choose the way of computing products; see device/fused_losses.py."""
     dtype = operands.table.dtype
     if not arch:
         return "ieee"

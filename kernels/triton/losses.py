@@ -1,17 +1,18 @@
 """Losses over all candidates on a GPU: one kernel scores a tile, reduces it, and writes slopes.
 
-A chunk of candidates is packed (distances) and swept by one launch that writes row sums, and the
-slopes of the chunk where gradients are asked for; then the slopes are pulled into the gradients
-(pairwise.py), of a product by two GEMMs of this backend's own (device/fused_losses.py). Row sums of
-all tiles are added once, at the end. A forward alone writes nothing but row sums.
+A chunk of candidates is packed (distances) and swept by one launch, which writes row sums and, if
+gradients are needed, the slopes of the chunk. Then slopes are pulled into the gradients
+(pairwise.py); for products, two GEMMs of this backend do so (device/fused_losses.py). Row sums of
+all tiles are added once, at the end. A forward alone writes only row sums.
 
-Labels are checked on the device with the keys that tiles find them by, sums where they are added:
-the host waits once, for one word a program.
+The device checks labels while it makes their keys, and sums while it adds them. The host waits
+once, for one word per program.
 
-Memory: slopes of a chunk, and its panels where these do not stand in the table's gradient, 40 MiB,
-also with its rows in bfloat16, whose queries take 2 bytes a number;
-packed queries 2, row sums 4; partial gradients of a product's queries 8 MiB, of a distance's 14,
-and 2 of few rows; sums of a bias 1/16 of the slopes; O(B + nnz). In all at most 64 MiB.
+Memory: 40 MiB for slopes of a chunk, and for panels or bfloat16 rows of the chunk outside the
+table's gradient; queries in bfloat16 take 2 bytes per number. Packed queries take 2 MiB and row
+sums 4 MiB. Partial gradients of queries take 8 MiB for products and 14 MiB for distances, plus 2
+MiB for few rows. Sums of a bias take 1/16 of the slopes; all else is O(B + nnz). In all at most 64
+MiB.
 """
 
 from collections.abc import Iterator, Sequence
@@ -41,24 +42,24 @@ from .host import launch as launcher
 from .host.views import vector_of
 from .loss_tiles import tiles_of
 
-SUM_BYTES = 4 << 20  # of row sums; at least those of a tile
+SUM_BYTES = 4 << 20  # bytes of row sums; at least one tile's
 
 _NOTHING = LossNeed(queries=False, table=False, bias=False)
 _SLOPES = Loss(is_softmax=False, has_sums=False, has_slopes=True)
 
 
 class FusedLosses(Losses):
-    """See :class:`kgfast.kernels.backend.Losses`."""
+    """Fused losses; see :class:`kgfast.kernels.backend.Losses`."""
 
     def bce(self, operands: Operands, labels: Labels, checks: LossChecks | None = None) -> BceRows:
-        """Binary cross entropy; waits once if there are checks."""
+        """Compute binary cross entropy; wait once if there are checks."""
         totals, _ = self._bce(operands, labels, 1.0, _NOTHING, checks)
         return BceRows(totals.rows, totals.linear)
 
     def bce_gradients(
         self, operands: Operands, labels: Labels, grad_rows: Tensor, need: LossNeed
     ) -> LossGradients:
-        """Make the gradients of labels that were checked, without a wait."""
+        """Make the gradients for checked labels, without a wait."""
         with launcher.serving(operands.table.device) as arch:
             if not _has_pairs(operands):
                 return _no_gradients(operands, need)
@@ -74,7 +75,7 @@ class FusedLosses(Losses):
         need: LossNeed,
         checks: LossChecks | None = None,
     ) -> BceTotal:
-        """A total and its gradients, of scores that are swept once."""
+        """Compute a total and its gradients, from scores that are swept once."""
         totals, gradients = self._bce(operands, labels, 1 / divisor, need, checks, has_total=True)
         return BceTotal(totals.total, totals.linear, gradients)
 
@@ -88,7 +89,7 @@ class FusedLosses(Losses):
         *,
         has_total: bool = False,
     ) -> tuple[Totals, LossGradients]:
-        """``weight`` times the rows, their sum if it is asked for, and its gradients."""
+        """Compute ``weight`` times the rows, the needed sum of rows, and the gradients."""
         with launcher.serving(operands.table.device) as arch:
             if not _has_pairs(operands):
                 if checks is not None:
@@ -121,7 +122,7 @@ class FusedLosses(Losses):
         keep: bool = False,
         ahead: Ahead | None = None,
     ) -> CrossEntropyRows:
-        """Softmax cross entropy; waits once if there are checks. Scores are made again."""
+        """Compute softmax cross entropy; wait once if there are checks. No scores are stored."""
         with launcher.serving(operands.table.device) as arch:
             if not _has_pairs(operands):
                 if checks is not None:
@@ -139,7 +140,7 @@ class FusedLosses(Losses):
     def cross_entropy_gradients(
         self, operands: Operands, made_of: CrossEntropyBackward, need: LossNeed
     ) -> LossGradients:
-        """Scores again, and waits for nothing."""
+        """Compute scores again, and gradients, without a wait."""
         with launcher.serving(operands.table.device) as arch:
             if not _has_pairs(operands):
                 return _no_gradients(operands, need)
@@ -152,7 +153,7 @@ class FusedLosses(Losses):
             return _Sweep(operands, made, _SLOPES._replace(is_softmax=True), need, arch).run()[1]
 
     def scale(self, gradients: Sequence[Tensor], factor: Tensor) -> None:
-        """The device looks at the factor: one launch, which writes nothing where it is 1."""
+        """Let the device read the factor: one launch, which writes nothing for a factor of 1."""
         sizes = [it.numel() for it in gradients] + [0, 0]
         values = [it if it.numel() else None for it in gradients] + [None, None]
         with launcher.serving(factor.device):
@@ -190,25 +191,25 @@ def _no_gradients(operands: Operands, need: LossNeed) -> LossGradients:
 
 
 def _read(words: Tensor, linear: Tensor, checks: LossChecks | None) -> None:
-    """Wait for the device, once, and look closer if a program met what is wrong."""
+    """Wait for the device once, and look closer if a program met an error."""
     if checks is not None and any(words.cpu().tolist()):
         checks.labels()
         checks.scores(linear)
 
 
 class _Status(NamedTuple):
-    """Words that the device tells of labels and sums, and the keys of the labels."""
+    """Words of the device about labels and sums, and the keys of the labels."""
 
     words: Tensor  # [FACTS + programs] int64
-    of_finish: Tensor  # those of the programs that finish
+    of_finish: Tensor  # words of the programs that finish
     keys: Tensor  # [positives]
 
 
 def make_keys(operands: Operands, labels: Labels, num_finished: int) -> _Status:
-    """The keys of the positives, ascending; room for what the finishing programs tell."""
+    """Make ascending keys of the positives, and memory for the finishing programs' words."""
     count, rows = len(labels.indices), operands.num_queries
     programs = -(-max(count, rows) // LABELS)
-    programs += programs % 2  # so that what follows begins at a multiple of 16 bytes
+    programs += programs % 2  # so that later words begin at a multiple of 16 bytes
     words = labels.indices.new_empty(FACTS + programs + num_finished)
     keys = torch.empty_like(labels.indices)
     bias = operands.candidates.whole_bias
@@ -240,7 +241,7 @@ def _targets(operands: Operands, targets: Tensor, smoothing: float) -> device.Ro
 
 
 class _Sweep:
-    """All candidates, chunk by chunk: row sums, gradients, or both."""
+    """Sweep of all candidates, chunk by chunk: row sums, gradients, or both."""
 
     def __init__(
         self,
@@ -251,7 +252,7 @@ class _Sweep:
         arch: int,
         told: Totals | None = None,
     ) -> None:
-        """``told``: where programs that finish tell what they met, and the total if asked for."""
+        """Prepare a sweep; ``told`` gets words of finishing programs, and the needed total."""
         operands = operands.scaled()
         self.operands, self.labels, self.need = operands, labels, need
         self.loss = loss._replace(has_bias_sums=need.bias)
@@ -270,7 +271,7 @@ class _Sweep:
         self.result = TileResults(None, self.picked, slopes, row, sums)
 
     def run(self) -> tuple[Totals, LossGradients]:
-        """Sweep; the totals are void where sums are not asked for."""
+        """Sweep; the totals are void if sums are not needed."""
         sums = _RowSums(self) if self.loss.has_sums else None
         for chunk in self._chunks():
             room = None
@@ -296,12 +297,12 @@ class _Sweep:
         return len(range(chunk.start, chunk.stop, self.tiles.tile.lanes))
 
     def _most_tiles(self) -> int:
-        """Tiles of candidates whose row sums fit their room; at least one."""
+        """Return the most tiles of candidates with row sums that fit the memory, at least one."""
         parts = 3 if self.loss.is_softmax else 2
         return max(1, SUM_BYTES // (4 * parts * self.operands.num_queries))
 
     def _pull(self, chunk: slice) -> None:
-        """Carry the slopes of a chunk to what is asked for."""
+        """Carry the slopes of a chunk to the needed gradients."""
         slopes, sums, count = self.result.slopes, self.result.bias_sums, chunk.stop - chunk.start
         if self.of_bias is not None:
             torch.sum(sums[:, :count], 0, out=self.of_bias[chunk])
@@ -310,7 +311,7 @@ class _Sweep:
 
 
 class _RowSums:
-    """Row sums of tiles, added up when their room is full and at the end."""
+    """Row sums of tiles, added up when the memory is full and at the end."""
 
     def __init__(self, sweep: _Sweep) -> None:
         self._sweep, operands = sweep, sweep.operands
@@ -331,14 +332,14 @@ class _RowSums:
         self._used, self._has_earlier = 0, False
 
     def room(self, tiles: int) -> Tensor:
-        """Return room for the sums of so many further tiles."""
+        """Return memory for the sums of further tiles."""
         if self._used + tiles > self._capacity:
             self._add(is_last=False)
         self._used += tiles
         return self._sums[self._used - tiles :]
 
     def finished(self) -> Totals:
-        """The totals of all tiles."""
+        """Return the totals of all tiles."""
         self._add(is_last=True)
         return self._totals
 

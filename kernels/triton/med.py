@@ -1,4 +1,4 @@
-"""The loss of croppable embeddings on a GPU: scores are read once each way."""
+"""Loss of croppable embeddings on a GPU: scores are read once each way."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from .host import launch as launcher
 
 SUMS = kernels.PARTS.value  # numbers of a sub-model and kind
 _SIZE = 1024  # scores of a program
-_LANES = 128  # programs whose parts are added at once
+_LANES = 128  # programs with parts that are added at once
 
 
 def med_loss(
@@ -22,7 +22,7 @@ def med_loss(
     fractions: Sequence[float],
     is_exp: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Make the loss, the gradient of the scales, and what :func:`med_slopes` needs."""
+    """Make the loss, the gradient of the scales, and the sums for :func:`med_slopes`."""
     crops = len(positive)
     loss, of_scales = positive.new_empty(()), torch.empty_like(scales)
     kinds = list(_kinds(positive, negative, mask))

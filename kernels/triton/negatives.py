@@ -1,12 +1,12 @@
-"""Losses of sampled negatives on a GPU: scores become sums of rows where they arise.
+"""Losses of sampled negatives on a GPU: scores become sums of rows as they are computed.
 
-Forward, a pool is packed and swept as for losses over all candidates (loss_tiles.py), lists are
-gathered; tiles leave four numbers a row, which a last launch adds up. Backward, one launch makes
-slopes of the scores that were kept, and these are pulled into gradients as those of pairwise and
-indexed scores are, of products on tensor cores. No operator of torch sees a ``[B, K]``.
+Forward, a pool is packed and swept as for losses over all candidates (loss_tiles.py), and lists are
+gathered. Tiles leave four numbers per row, which a last launch adds up. Backward, one launch turns
+stored scores into slopes. Slopes are pulled into gradients like those of pairwise and indexed
+scores; for products, tensor cores do so. No operator of torch sees a ``[B, K]``.
 
-Memory: scores ``[B, K]``, if a gradient is asked for, and again their slopes in the backward; what
-a pull takes; four numbers a row for each tile of a pool, or 64 negatives of a list.
+Memory: scores ``[B, K]``, if a gradient is needed, and slopes of that size in the backward; the
+memory of a pull; four numbers per row for each tile of a pool, or for 64 negatives of a list.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ from .indexed import GATHER_FEATURES, GATHER_PAIRS, indexed_gradients
 from .loss_tiles import LossTiles, Products, tiles_of
 from .pairwise import all_gradients
 
-STRIPE_PAIRS = 64  # of a list: of one program
+STRIPE_PAIRS = 64  # pairs of a list in one program
 FINISHED_ROWS = 32
 SLOPE_TILE = TileShape(8, 128)
 
@@ -37,7 +37,7 @@ _FORWARD = LossNeed(queries=False, table=False, bias=False)
 
 
 class FusedNegatives:
-    """See :class:`kgfast.kernels.backend.NegativeLosses`."""
+    """Fused negatives; see :class:`kgfast.kernels.backend.NegativeLosses`."""
 
     def rows(
         self,
@@ -48,7 +48,7 @@ class FusedNegatives:
         keeps: bool,
         check: Callable[[], None] | None,
     ) -> NegativeRows:
-        """Waits once, if there is a check."""
+        """Compute the rows; wait once, if there is a check."""
         count = operands.num_queries
         with launcher.serving(operands.table.device) as arch:
             made = _room(operands, sampled, loss, keeps=keeps)
@@ -79,7 +79,7 @@ class FusedNegatives:
                 },
                 num_warps=1,
             )
-        if check is not None and any(words[1:].cpu().tolist()):  # the first counts programs
+        if check is not None and any(words[1:].cpu().tolist()):  # the first word counts programs
             check()
         return made
 
@@ -94,7 +94,7 @@ class FusedNegatives:
         bias: bool = False,
         rows_only: bool = False,
     ) -> NegativeGradients:
-        """Waits for nothing."""
+        """Compute the gradients without a wait."""
         with launcher.serving(operands.table.device) as arch:
             slopes, of_bias, of_positive = _slopes(operands, loss, made, grad, bias=bias)
             if made.ids.numel():
@@ -127,7 +127,7 @@ def _room(operands: Operands, sampled: Sampled, loss: NegativeLoss, *, keeps: bo
 
 
 def _divisor(loss: NegativeLoss, made: NegativeRows, num_negatives: int) -> tuple[float, bool]:
-    """Return the divisor of the sum of the rows, and whether what is counted is to be added."""
+    """Return the divisor of the sum of rows, and whether counts are added to the divisor."""
     count = len(made.masses)
     if loss.reduction != "mean":
         return 1.0, False
@@ -229,7 +229,7 @@ def _slopes(
     *,
     bias: bool,
 ) -> tuple[Tensor, Tensor | None, Tensor]:
-    """The gradient of scores, over the roots that they are; of a pool of biases and positives."""
+    """Return the gradient of scores, over roots; for a pool also of biases and positives."""
     count, width = made.raw.shape
     is_listed, whole_bias = bool(made.ids.numel()), operands.candidates.whole_bias
     row = width if is_listed else -(-width // 16) * 16

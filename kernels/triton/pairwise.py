@@ -1,9 +1,9 @@
-"""Scores of all pairs on a GPU, and their gradients.
+"""Scores of all pairs on a GPU, and gradients.
 
 Distances are swept in tiles (device/score_tiles.py), and slopes carried to both sides at once
-(device/pull.py). ``dot`` is a GEMM, so it goes to the vendor's library in chunks, with torch's
-own float32 matmul precision (IEEE unless the user allows less); with ``dims`` its scores are swept
-in IEEE float32, all crops in one pass.
+(device/pull.py). ``dot`` is a GEMM, which goes to the vendor's library in chunks, with torch's own
+float32 matmul precision (IEEE unless the user allows less). With ``dims``, scores of ``dot`` are
+swept in IEEE float32, all crops in one pass.
 
 Memory: 20 MiB of packed operands; backward 16 MiB of partial sums, 8 MiB of float32 sums of rows in
 half precision and, for ``l2`` and crops, 16 MiB of coefficients.
@@ -33,12 +33,12 @@ from .host.widths import crop_order, over_norms, segments
 from .indexed import fill_indexed
 
 QUERY_BYTES, CANDIDATE_BYTES = 8 << 20, 12 << 20  # packed operands
-BLOCK_PAIRS = 1 << 21  # of one block of coefficients, or of the scores of a loss: 8 MiB
-_LEAST_COLUMNS = 512  # of a block, if there are so many
+BLOCK_PAIRS = 1 << 21  # pairs of one block of coefficients, or of the scores of a loss: 8 MiB
+_LEAST_COLUMNS = 512  # fewest columns of a block, if there are that many
 
 
 def all_scores(operands: Operands) -> Tensor:
-    """Scores of all pairs ``[B, N]``, with ``dims`` ``[C, B, N]``."""
+    """Return scores of all pairs ``[B, N]``, or with ``dims`` ``[C, B, N]``."""
     queries, shape = operands.queries, (operands.num_queries, operands.candidates.num_rows)
     out = queries.new_empty(len(operands.crops), *shape, dtype=torch.float32)
     with launcher.serving(queries.device) as arch:
@@ -89,7 +89,7 @@ def fill_scores(out: Tensor, operands: Operands, arch: int) -> None:
 
 
 def _multiply(out: Tensor, operands: Operands) -> None:
-    """``dot`` by GEMM, the table converted in chunks if it has to be."""
+    """Compute ``dot`` by GEMM; the table is converted in chunks if need be."""
     with no_autocast(out.device):
         for columns, rows in float_chunks(operands.table):
             torch.mm(operands.queries, rows.T, out=out[:, columns])
@@ -98,7 +98,7 @@ def _multiply(out: Tensor, operands: Operands) -> None:
 
 
 def _gather_all(out: Tensor, operands: Operands) -> None:
-    """Score where not one packed tile fits the scratch (tens of thousands of features)."""
+    """Score without tiles, if no packed tile fits the scratch (tens of thousands of features)."""
     index = torch.arange(len(operands.table), dtype=torch.int64, device=out.device)
     fill_indexed(out, operands, index.expand(out.shape[1:]))
 
@@ -110,9 +110,9 @@ def all_gradients(
     *,
     over_roots: bool = False,
 ) -> Gradients:
-    """The gradients of :func:`all_scores`: float32 sums, each in its input's dtype.
+    """Return the gradients of :func:`all_scores`: float32 sums, in the inputs' dtypes.
 
-    ``over_roots``: whether ``grad`` was divided by the roots that scores are.
+    ``over_roots`` is True if ``grad`` was divided by scores that are roots.
     """
     operands = operands.without_bias()
     grad = grad[None] if operands.dims is None else grad  # [C, B, N]
@@ -147,7 +147,7 @@ def all_gradients(
 
 
 def _new_gradients(operands: Operands, need: Need) -> Gradients:
-    """Contiguous: zeros for queries, to add to; room for those of rows."""
+    """Make contiguous gradients: zeros for queries, to add to; empty ones for rows."""
     queries, table, factor = operands.queries, operands.table, operands.factor
     return Gradients(
         queries.new_zeros(queries.shape) if need.queries else None,
@@ -159,9 +159,9 @@ def _new_gradients(operands: Operands, need: Need) -> Gradients:
 def _blocks(
     operands: Operands, grad: Tensor, *, takes_root: bool
 ) -> Iterator[tuple[slice, list[slice]]]:
-    """Columns and rows of blocks whose scratch is bounded.
+    """Yield columns and rows of blocks with bounded scratch.
 
-    Slopes are read in place, but where crops share them or a root divides them.
+    Slopes are read in place, unless crops share slopes or a root divides them.
     """
     copies = int(len(grad) > 1) + (len(grad) if takes_root else 0)
     num_queries, num_rows = grad.shape[1:]
@@ -180,7 +180,7 @@ def _blocks(
 
 
 def _over_roots(grad: Tensor, operands: Operands, arch: int) -> Tensor:
-    """``grad`` over the roots that the scores of a block are."""
+    """Return ``grad`` over scores of a block that are roots."""
     norms = torch.empty(grad.shape, dtype=torch.float32, device=grad.device)
     fill_scores(norms, operands, arch)
     return over_norms(grad, norms.neg_())
@@ -189,9 +189,10 @@ def _over_roots(grad: Tensor, operands: Operands, arch: int) -> Tensor:
 def _block_backward(
     operands: Operands, grad: Tensor, into: Accumulators, arch: int, *, is_first: bool
 ) -> None:
-    """Add the gradients of a block whose scores have the gradient ``[C, b, k]``.
+    """Add the gradients of a block, whose scores have the gradient ``[C, b, k]``.
 
-    From the widest range of features down: each crop adds to the coefficients of those it has.
+    Ranges of features are visited from the widest down: each crop adds to the coefficients of its
+    own features.
     """
     for part in segments(grad, operands.crops):
         add_gradients(operands, SlopeFactors(*part), into, arch, is_first=is_first)

@@ -1,11 +1,10 @@
-"""Ranks on a GPU: a float32 sweep with a proven error bound, canonical scores where it is open.
+"""Ranks on a GPU: a float32 sweep with a proven error bound, canonical scores for open pairs.
 
 Cost model: device/sweep.py (per element), canonical.py (per undecided pair), known.py (per known
-answer).
-Memory: 24 MiB of panels, 16 MiB of packed queries, 4 MiB of band, O(B) words a crop; the sorted
-copy of an index whose rows do not rise. The host waits once, for the checks of the input and the
-sizes of all bands; what a band could not hold is then swept again in pieces that it can. Crops are
-swept together (host/nest.py).
+answer). Memory: 24 MiB of panels, 16 MiB of packed queries, 4 MiB of band, O(B) words per crop, and
+a sorted copy of an index with unsorted rows. The host waits once, for the checks of the input and
+the sizes of all bands. Pairs that a band could not hold are then swept again in smaller pieces.
+Crops are swept together (host/nest.py).
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,8 +24,8 @@ from .host.nest import Nest, band_of_each
 from .host.split_crop import crop_of
 from .host.status import Report, Status
 
-_BANDS = 8  # of a crop a multiple: cursors then lie a constant alignment apart
-_PAIRS_PER_OPEN = 256  # of random tables at d = 512 one in 400 is open
+_BANDS = 8  # bands of a crop are a multiple of this: cursors then lie a constant alignment apart
+_PAIRS_PER_OPEN = 256  # for random tables at d = 512 one pair in 400 is open
 
 
 def rank_counts(
@@ -36,9 +35,9 @@ def rank_counts(
     checks: Checks,
     target_scores: Tensor | None = None,
 ) -> Counts:
-    """The contract of ``Backend.rank_counts``."""
+    """Count; the contract is that of ``Backend.rank_counts``."""
     crops, count = operands.crops, len(targets)
-    padded = count + count % 2  # every row on a boundary of 16 bytes
+    padded = count + count % 2  # so that every row lies on a boundary of 16 bytes
     counts = targets.new_zeros(len(crops), 4, padded)[:, :, :count]
     with launcher.serving(operands.table.device) as arch:
         if count:
@@ -49,23 +48,23 @@ def rank_counts(
         else:
             checks.read()
     columns = counts[0] if operands.dims is None else counts.transpose(0, 1)
-    return Counts(*(column.clone() for column in columns))  # of [4, B] or [4, C, B]
+    return Counts(*(column.clone() for column in columns))  # columns of [4, B] or [4, C, B]
 
 
 @dataclass(frozen=True)
 class _RankJob:
-    """A crop, and where the sizes of its bands stand: passes, then pieces, then everything."""
+    """Crop, with the places of its bands' sizes: passes, then pieces, then everything."""
 
     crop: Crop
-    passes: list[list[PairBlock]]  # of each the open pairs fit a band, as a rule
+    passes: list[list[PairBlock]]  # passes with open pairs that fit a band, as a rule
     first_band: int
-    capacity: int  # of the band of a pass
+    capacity: int  # capacity of the band of a pass
 
 
 def _count(
     batch: SharedOperands, known: Known, dims: Sequence[int], counts: Tensor, checks: Checks
 ) -> None:
-    """All crops: enqueue everything, wait once, raise or repair what did not fit."""
+    """Count all crops: enqueue everything, wait once, then raise or repair."""
     dims, order = zip(*sorted(zip(dims, range(len(dims)), strict=True)), strict=True)
     few = few_plan(batch, len(dims))
     shared = few or _nested_plan(batch, dims)
@@ -96,10 +95,10 @@ def _count(
 
 
 def _nested_plan(batch: SharedOperands, dims: Sequence[int]) -> configs.CropPlan | None:
-    """Plan one sweep for crops of rising widths; None if each has its own.
+    """Plan one sweep for crops of rising widths; None if each crop has its own.
 
-    Rscf scores have operands that differ between crops, tensor cores bounds that do, so that none
-    shares a sweep.
+    Operands of rscf scores differ between crops, and so do bounds of tensor cores: these crops
+    share no sweep.
     """
     score = batch.operands.score
     is_split = configs.splits(score, batch.num_queries, batch.arch)
@@ -115,7 +114,7 @@ def _plan(batch: SharedOperands, dim: int, num_crops: int = 1) -> configs.CropPl
 
 
 def _enqueue_together(together: Nest, jobs: list[_RankJob], status: Status) -> None:
-    """The sweep of all crops."""
+    """Enqueue the sweep of all crops."""
     together.score_targets()
     for number, blocks in enumerate(jobs[0].passes):
         cursors = [status.cursor(job.first_band + number) for job in jobs]
@@ -125,7 +124,7 @@ def _enqueue_together(together: Nest, jobs: list[_RankJob], status: Status) -> N
 def _enqueue(
     job: _RankJob, known: Known, pieces: list[tuple[int, int]], status: Status, *, is_swept: bool
 ) -> None:
-    """Everything that a crop needs, unless a band overflows or the index is unsorted."""
+    """Enqueue all work of a crop, unless a band overflows or the index is unsorted."""
     crop, band = job.crop, job.first_band
     if not is_swept:
         crop.score_targets()
@@ -142,7 +141,7 @@ def _enqueue(
 def _repair(
     job: _RankJob, known: Known, pieces: list[tuple[int, int]], status: Status, report: Report
 ) -> None:
-    """Do what the report says is missing; ``known`` is sorted by now."""
+    """Do the work that the report calls for; ``known`` is sorted by now."""
     crop, cursor = job.crop, status.cursor(0)
     crop.forget_packed()
     for band, blocks in enumerate(job.passes, job.first_band):
@@ -159,9 +158,9 @@ def _repair(
 def _passes(
     batch: SharedOperands, plan: configs.CropPlan, capacity: int
 ) -> Iterator[list[PairBlock]]:
-    """The score matrix in blocks that the scratch holds; queries stay packed the longest.
+    """Yield the score matrix in blocks that the scratch holds; queries stay packed longest.
 
-    Blocks of one pass share their queries, and a band for a share of their pairs.
+    Blocks of one pass share queries, and a band for a share of the pairs.
     """
     for q in range(0, batch.num_queries, plan.queries_per_pass):
         num_queries = min(plan.queries_per_pass, batch.num_queries - q)
@@ -179,13 +178,13 @@ def _passes(
 
 
 def _pieces(count: int) -> Iterator[tuple[int, int]]:
-    """``0 .. count - 1`` in ranges of which a band holds every pair."""
+    """Yield ``0 .. count - 1`` in ranges with pairs that all fit a band."""
     for start in range(0, count, configs.BAND_PAIRS):
         yield start, min(start + configs.BAND_PAIRS, count)
 
 
 def _sweep_in_pieces(crop: Crop, block: PairBlock, cursor: Tensor) -> None:
-    """Decide the open pairs of a block whose band overflowed; what was certain is counted."""
+    """Decide the open pairs of a block with an overflowed band; certain pairs are counted."""
     assert crop.plan is not None
     tile, (first_q, num_q, first_c, num_c) = crop.plan.tile, block
     width = crop.capacity // tile.queries // tile.candidates * tile.candidates
@@ -202,7 +201,7 @@ def _sweep_in_pieces(crop: Crop, block: PairBlock, cursor: Tensor) -> None:
 
 
 def _rescore_everything(crop: Crop, cursor: Tensor) -> None:
-    """Decide every pair canonically: no tile fits the scratch (tens of thousands of features)."""
+    """Decide every pair canonically, if no tile fits the scratch (very many features)."""
     pairs = crop.batch.num_queries * crop.batch.num_candidates
     for first in range(0, pairs, crop.capacity):
         crop.rescore_all(first, min(crop.capacity, pairs - first), cursor)

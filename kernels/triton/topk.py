@@ -1,17 +1,17 @@
-"""The best k candidates on a GPU: a limit from the first stripe, a sweep for what may pass it.
+"""The best k candidates on a GPU: a limit from the first stripe, a sweep for pairs that pass.
 
-Per pass of queries: float32 scores of a stripe name k good candidates of each query, whose worst
-canonical score is a limit that the k-th best cannot be below; spans of candidates are swept
-against the limits with the certified bound of the ranks; survivors get canonical scores, are merged
-into the best so far by (score, id), and the limits rise. A span is as long as leaves, if the limits
-are typical, a quarter of a band, so that spans grow with what has been seen.
+In a pass of queries, float32 scores of a stripe give k good candidates of each query. Their worst
+canonical score is a limit: the k-th best score cannot be below. Spans of candidates are swept
+against the limits with the certified bound of the ranks. Survivors get canonical scores and are
+merged into the best so far by (score, id), and the limits rise. The length of a span is such that
+typical limits leave a quarter of a band, so spans grow during the pass.
 
-Cost model: rank_counts' sweep; canonical scores of about k (1 + log(N / stripe)) pairs a query, and
-as many merges, whose sorts take the whole band. Few queries are swept in place (host/few.py).
-Memory: 24 MiB of packed operands, 8 MiB of stripe, 1 MiB of band, and 20 MiB to sort it with the
-best (more where one query asks for more than 2**17). The host waits once, for the checks of the
-input and the sizes of all bands. Queries that left more than a band holds are then swept again,
-with the limits that they found, and the host waits for each span; of these the least always fits.
+Cost model: rank_counts' sweep; canonical scores of about k (1 + log(N / stripe)) pairs per query,
+and as many merges, with sorts of the whole band. Few queries are swept in place (host/few.py).
+Memory: 24 MiB of packed operands, 8 MiB of stripe, 1 MiB of band, and 20 MiB to sort the band with
+the best (more for a k above 2**17). The host waits once, for the checks of the input and the sizes
+of all bands. Queries with more pairs than a band holds are then swept again, with the limits found
+so far, and the host waits for each span; the least span always fits.
 """
 
 from collections.abc import Iterator
@@ -39,12 +39,12 @@ BAND_PAIRS = 1 << 17
 LEAST_BAND = 1 << 12  # pairs that are sorted, if no more are expected
 QUERY_BYTES, CANDIDATE_BYTES = 8 << 20, 16 << 20  # packed operands
 STRIPE = 4096  # candidates that give the first limits
-STRIPE_BYTES = 16 << 20  # of their rows
-MOST_QUERIES = 1024  # of a pass: the band then holds a column of tiles
+STRIPE_BYTES = 16 << 20  # bytes of the rows of a stripe
+MOST_QUERIES = 1024  # most queries of a pass: the band then holds a column of tiles
 
 
 def topk(operands: Operands, k: int, known: Known | None, checks: Checks) -> tuple[Tensor, Tensor]:
-    """The contract of ``Backend.topk``."""
+    """Return the best; the contract is that of ``Backend.topk``."""
     queries = operands.queries
     shape = (len(operands.crops), len(queries), k)
     scores = queries.new_full(shape, -torch.inf)
@@ -62,7 +62,7 @@ def topk(operands: Operands, k: int, known: Known | None, checks: Checks) -> tup
 def _find(
     batch: SharedOperands, known: Known | None, checks: Checks, scores: Tensor, ids: Tensor
 ) -> None:
-    """All crops: enqueue everything, wait once, raise or repeat what did not fit."""
+    """Find all crops: enqueue everything, wait once, then raise or repeat."""
     excluded, k = _excluded_keys(batch, known), scores.shape[2]
     band = torch.empty(BAND_PAIRS, dtype=torch.int64, device=batch.device)
     passes, num_bands = [], 1
@@ -84,7 +84,7 @@ def _find(
 
 
 def _excluded_keys(batch: SharedOperands, known: Known | None) -> Tensor | None:
-    """The known answers as ``query << 32 | lane``, rising; a lane is a place in the rising ids."""
+    """Return known answers as ``query << 32 | lane``, rising; a lane is a place among ids."""
     if known is None or not len(known.indices):
         return None
     lanes, subset = known.indices, batch.sorted_ids
@@ -96,7 +96,7 @@ def _excluded_keys(batch: SharedOperands, known: Known | None) -> Tensor | None:
 
 
 class _TopkJob:
-    """One crop of a batch: what its passes share."""
+    """One crop of a batch: the data that passes share."""
 
     def __init__(
         self, batch: SharedOperands, dim: int, k: int, excluded: Tensor | None, band: Tensor
@@ -118,7 +118,7 @@ class _TopkJob:
         self.height = max(1, min(height, BAND_PAIRS // k))
 
     def _cut(self) -> int:
-        """Choose the sweep, its tile and its chunk; the queries of a pass."""
+        """Choose the sweep, the tile and the chunk; return the queries of a pass."""
         batch, operands, dim = self.batch, self.batch.operands, self.dim
         row_bytes = 4 * split.row_floats(dim)
         if configs.splits(operands.score, batch.num_queries, batch.arch):
@@ -142,7 +142,7 @@ class _TopkJob:
         return self.tile.candidates if self.fits else 1
 
     def stripe(self, count: int) -> int:
-        """Candidates that give limits to so many queries; 0 if they are fewer than k."""
+        """Return the candidates that give limits to queries; 0 if fewer than k."""
         table = self.batch.operands.table
         row_bytes = table.shape[1] * table.element_size()
         width = min(STRIPE, self.batch.num_candidates, BLOCK_PAIRS // count)
@@ -156,7 +156,7 @@ class _Pass:
     def __init__(
         self, job: _TopkJob, queries: slice, first_band: int, out: tuple[Tensor, Tensor]
     ) -> None:
-        """``out``: where scores and ids go, ``[b, k]`` each."""
+        """Prepare a pass; scores and ids go to ``out``, ``[b, k]`` each."""
         self.job, self.queries, self.first_band, self.out = job, queries, first_band, out
         self.first: int = queries.start
         self.count: int = queries.stop - queries.start
@@ -167,7 +167,7 @@ class _Pass:
         self.limits = torch.full((self.count,), -torch.inf, dtype=torch.float64, device=job.device)
 
     def _spans(self) -> Iterator[tuple[int, int]]:
-        """All candidates, in spans of which each, as a rule, leaves a quarter of the band."""
+        """Yield all candidates in spans that each leave, as a rule, a quarter of the band."""
         job, num_candidates = self.job, self.job.batch.num_candidates
         least, seen, first = self._least(self.capacity), job.stripe(self.count), 0
         while first < num_candidates:
@@ -179,11 +179,11 @@ class _Pass:
             first, seen = stop, max(seen, stop)
 
     def _least(self, capacity: int) -> int:
-        """The width of a span that leaves no more than so many pairs."""
+        """Return the width of a span that leaves at most ``capacity`` pairs."""
         return capacity // self.count // self.job.unit * self.job.unit
 
     def overflowed(self, report: Report) -> bool:
-        """Tell whether a span left more than the band held."""
+        """Return True if a span left more than the band's capacity."""
         sizes = report.sizes[self.first_band : self.first_band + len(self.spans)]
         return any(size > self.capacity for size in sizes)
 
@@ -202,7 +202,7 @@ class _Pass:
         self._end()
 
     def find_again(self, status: Status, checks: Checks) -> None:
-        """Write the best, with the limits known so far, in spans that the band is seen to hold."""
+        """Write the best, with the limits known so far, in spans that fit the band."""
         self._begin(status)
         cursor = status.cursor(0)
         least, num_candidates = self._least(BAND_PAIRS), self.job.batch.num_candidates
@@ -219,7 +219,7 @@ class _Pass:
         self._end()
 
     def _begin(self, status: Status) -> None:
-        """Nothing is known of the best; queries are packed, in the order of their limits."""
+        """Begin without any best; pack queries in the order of their limits."""
         job, operands = self.job, self.job.batch.operands
         self.status = None if job.batch.allows_nan else status.rows
         self.best = BestLanes(self.order, job.k, job.excluded)
@@ -240,7 +240,7 @@ class _Pass:
             )
 
     def _end(self) -> None:
-        """Write the best, and keep nothing but the limits."""
+        """Write the best, and keep only the limits."""
         self.best.write(*self.out, self.first, self.job.batch.sorted_ids)
         del self.best, self.status
         if self.job.is_split:
@@ -251,7 +251,7 @@ class _Pass:
                 del self.packed
 
     def _find_limits(self) -> None:
-        """Limits from the float32 scores of the first candidates."""
+        """Find limits from the float32 scores of the first candidates."""
         job, batch, width = self.job, self.job.batch, self.job.stripe(self.count)
         operands = batch.operands.of_queries(self.queries)
         operands = Operands(
@@ -271,7 +271,7 @@ class _Pass:
         self.limits = torch.where(is_real, scores, -torch.inf).amin(1)
 
     def _remove_known(self, stripe: Tensor, width: int) -> None:
-        """Put minus infinity at the known answers of a stripe: flat, with a place to spare."""
+        """Put minus infinity at the known answers of a stripe, which is flat with a spare place."""
         if self.job.excluded is not None:
             rows, lanes = (self.job.excluded >> 32) - self.first, self.job.excluded & LANE
             inside = (rows >= 0) & (rows < self.count) & (lanes < width)
@@ -279,7 +279,7 @@ class _Pass:
             stripe.index_fill_(0, places, -torch.inf)
 
     def _collect(self, first: int, stop: int, cursor: Tensor, capacity: int) -> None:
-        """Fill the band with what survives of a span; ``cursor [1]``, 0, counts the pairs."""
+        """Fill the band with the survivors of a span; ``cursor [1]``, 0, counts the pairs."""
         job = self.job
         if not job.fits:
             lanes = torch.arange(first, stop, dtype=torch.int64, device=job.device)
@@ -363,7 +363,7 @@ class _Pass:
         )
 
     def _merge(self, cursor: Tensor, capacity: int) -> None:
-        """Merge what the band holds into the best; the limits rise."""
+        """Merge the pairs of the band into the best; the limits rise."""
         places = torch.arange(capacity, dtype=torch.int64, device=cursor.device)
         is_new = places < cursor
         pairs = torch.where(is_new, self.job.band[:capacity], 0)
@@ -371,7 +371,7 @@ class _Pass:
         self.limits = torch.maximum(self.limits, best)
 
     def _score(self, pairs: Tensor, cursor: Tensor | None) -> Tensor:
-        """Canonical scores of the first pairs; one below its limit may be any number below it."""
+        """Return canonical scores of the first pairs; below the limit any number will do."""
         job, batch = self.job, self.job.batch
         scores = torch.zeros_like(pairs, dtype=torch.float64)
         survivors = Survivors(pairs, cursor, self.order, batch.sorted_ids, self.limits, scores)
@@ -393,7 +393,7 @@ class _Pass:
 
 
 def _first_of(candidates: Prepared, count: int) -> Prepared:
-    """The first candidates, in the order of their ids, as a table of their own."""
+    """Return the first candidates, in the order of ids, as a separate table."""
     ids = candidates.sorted_ids
     if ids is None:
         return candidates.rows(slice(0, count))

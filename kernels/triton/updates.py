@@ -1,4 +1,4 @@
-"""Steps of optimizers on rows of a table, and sums of such rows, on a GPU; the host never waits.
+"""Steps of optimizers on rows of a table, and sums of rows, on a GPU; the host never waits.
 
 Ids out of range change nothing: kernels mask them.
 """
@@ -16,14 +16,16 @@ from .device.updates import AdamNumbers, GradientRows, update_adagrad, update_ad
 from .device.updates import sum_rows as sum_kernel
 from .host import launch as launcher
 
-TILE_NUMBERS = 1024  # of a program
-SUMMED_ROWS, SUMMED_NUMBERS = 8, 256  # that a program reads at a time, of rows of one id
+TILE_NUMBERS = 1024  # numbers of a program
+# rows of one id that a program reads at a time, and numbers of each
+SUMMED_ROWS, SUMMED_NUMBERS = 8, 256
 
 
 def adam(tables: Sequence[Tensor], ids: Tensor, gradients: Tensor, step: AdamStep) -> None:
     """Update a table and two moments."""
     number: Any = step.number
-    is_there = isinstance(number, Tensor)  # where a kernel reads it, and the host waits for nothing
+    # the step is where a kernel reads it, and the host waits for nothing
+    is_there = isinstance(number, Tensor)
     numbers = AdamNumbers(
         step.lr,
         tuple(1.0 - beta for beta in step.betas),
@@ -39,7 +41,7 @@ def adam(tables: Sequence[Tensor], ids: Tensor, gradients: Tensor, step: AdamSte
 def adagrad(
     tables: Sequence[Tensor], ids: Tensor | None, gradients: Tensor, step: AdagradStep
 ) -> None:
-    """Update a table and its sums of squares."""
+    """Update a table and the sums of squares."""
     _launch(update_adagrad, tables, ids, gradients, {"numbers": tuple(step)})
 
 

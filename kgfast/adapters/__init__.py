@@ -1,1 +1,1 @@
-"""Doors to other libraries: one file each, none imported unless asked for."""
+"""Adapters for other libraries: one file each, imported only when used."""

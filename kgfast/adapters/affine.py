@@ -1,8 +1,8 @@
-"""Any score that is affine in the candidate, as a dot product: the query is its gradient.
+"""Any score that is affine in the candidate, as a dot product.
 
-DistMult, RESCAL, TuckER, ConvE and many more say ``score = q(anchor, relation) . candidate + c``
-without having to say ``q``: that is the gradient of the score at a candidate of zeros, and ``c`` is
-the score there. One branch serves them all, of every library whose scores torch differentiates.
+DistMult, RESCAL, TuckER, ConvE and many other models have ``score = q(anchor, relation) . candidate
++ c``. The query ``q`` is the gradient of the score at a candidate of zeros, and ``c`` is the score
+there. So one class serves all such models, of every library whose scores torch differentiates.
 """
 
 import copy
@@ -20,7 +20,7 @@ Rows = list[Tensor]
 Score = Callable[[Rows, Rows, Rows], Tensor]  # heads, relations, tails, each [B, ...] -> [B]
 
 _CHUNK = 1 << 21  # float64 numbers of the rows of relations at once: 16 MiB
-_SLACK = 1e-9  # of float64 sums in another order, relative to the magnitudes that are summed
+_SLACK = 1e-9  # error of float64 sums in another order, relative to the magnitudes that are summed
 
 
 class NotAffineError(ValueError):
@@ -36,12 +36,12 @@ class Parts:
     tails: Rows
 
     def of(self, side: Side) -> tuple[Rows, Rows]:
-        """Return the tables of the anchors of a side, and those of its candidates."""
+        """Return the tables of a side's anchors, and of the side's candidates."""
         return (self.heads, self.tails) if side == "tail" else (self.tails, self.heads)
 
 
 class AffineModel:
-    """Model of dot products, made of a score that is affine in the candidate.
+    """Model of dot products, made from a score that is affine in the candidate.
 
     Queries are gradients of the score in float64, rounded once. A sample of triples checks that the
     score is affine, or raises NotAffineError. Ranking sets ``network``, which the score calls, to
@@ -115,7 +115,7 @@ class AffineModel:
         anchor = [_wide(table[anchors]) for table in anchor_tables]
         relation = [_wide(table[relations]) for table in self._parts.relations]
         with torch.inference_mode(False), torch.enable_grad():
-            # Rows that come out of inference mode are no part of a graph: copies are.
+            # Rows made in inference mode can be in no graph; copies can.
             anchor, relation = _cloned(anchor), _cloned(relation)
             free = [
                 torch.zeros(
@@ -140,7 +140,7 @@ class AffineModel:
         return torch.cat([gradient, constant[:, None]], 1) if self._constant[side] else gradient
 
     def _check(self, side: Side) -> None:
-        """Compare both forms on a sample of triples, and lay the candidates out."""
+        """Compare both forms on a sample of triples, and lay out the candidates."""
         tables = self._parts.of(side)[1]
         device = tables[0].device
         anchors, candidates = (

@@ -2,7 +2,7 @@
 
 EvaluateRetrieval(kgfast.adapters.beir.KgfastExactSearch(model), score_function="cos_sim")
 
-beir itself is not imported: its evaluation calls the three methods of its ``BaseSearch``.
+beir itself is not imported: beir's evaluation calls the three methods of ``BaseSearch``.
 """
 
 import os
@@ -21,11 +21,11 @@ __all__ = ["KgfastExactSearch"]
 
 Corpus = Mapping[str, Mapping[str, str]]
 
-_SIMILARITIES = {"cos_sim": "cosine", "dot": "dot"}  # by beir's names
+_SIMILARITIES = {"cos_sim": "cosine", "dot": "dot"}  # scores by beir's names
 
 
 class KgfastExactSearch:
-    """Exact dense search, called as beir's ``DenseRetrievalExactSearch``.
+    """Exact dense search with the interface of beir's ``DenseRetrievalExactSearch``.
 
     Parameters
     ----------
@@ -34,12 +34,13 @@ class KgfastExactSearch:
     batch_size : int
         Texts that the encoder takes at once.
     corpus_chunk_size : int
-        Documents of one call of ``encode_corpus``; no results depend on it but by the encoder.
+        Documents per call of ``encode_corpus``; results depend on this number only through the
+        encoder.
     max_memory, folder
         As :class:`kgfast.adapters.vectors.VectorSearch` takes them: embeddings that need more
         memory lie in a file.
     show_progress_bar, convert_to_tensor : bool
-        Handed to the encoder.
+        Arguments for the encoder.
     """
 
     def __init__(
@@ -73,10 +74,10 @@ class KgfastExactSearch:
         return_sorted: bool = False,
         **kwargs: Any,
     ) -> dict[str, dict[str, float]]:
-        """Find the ``top_k`` best documents of each query but the one of the query's own id.
+        """Find the ``top_k`` best documents of each query, without the document of the query's id.
 
-        Documents are encoded from the longest to the shortest, as beir does; of equal scores the
-        document that comes first in that order is found. Results are always sorted.
+        Documents are encoded from the longest to the shortest, as in beir. Equal scores stand in
+        that order. Results are always sorted.
 
         Returns
         -------
@@ -108,7 +109,7 @@ class KgfastExactSearch:
         corpus_filename: str = "corpus.*.pkl",
         **kwargs: Any,
     ) -> None:
-        """Write embeddings to files of beir's names; files that exist are kept.
+        """Write embeddings to files with beir's names; existing files stay.
 
         A file is an archive of numpy (``embeddings``, ``ids``): no pickle.
         """
@@ -130,9 +131,9 @@ class KgfastExactSearch:
         score_function: str = "dot",
         **kwargs: Any,
     ) -> dict[str, dict[str, float]]:
-        """Find the best documents in files of :meth:`encode`, read one by one, in order of names.
+        """Find the best documents in files of :meth:`encode`, which are read one by one by name.
 
-        A document of the query's own id is found too, as by beir.
+        As in beir, a document of the query's own id is found, too.
 
         Raises
         ------
@@ -181,7 +182,7 @@ def _best(
     *,
     keeps_own: bool = False,
 ) -> dict[str, dict[str, float]]:
-    """Return the best documents by the id of a query, but the one of its own id."""
+    """Return the best documents by the id of a query, without the document of that id."""
     if len(queries) != len(asked):
         raise ValueError(f"encode_queries must give {len(queries)} rows; got {len(asked)}")
     if len(names) != len(rows):
@@ -212,6 +213,6 @@ def _save(path: Path, embeddings: Any, ids: Sequence[str]) -> None:
 def _load(path: str) -> tuple[Any, list[str]]:
     if not Path(path).is_file():
         raise FileNotFoundError(f"{path}: no such file")
-    problem = "not written by KgfastExactSearch.encode: encode it again"
+    problem = "not written by KgfastExactSearch.encode: encode again"
     with reading(path, problem), np.load(path, allow_pickle=False) as archive:
         return archive["embeddings"], archive["ids"].tolist()

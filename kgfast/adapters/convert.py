@@ -1,4 +1,4 @@
-"""Models of other libraries as a folder of tables that kgfast evaluates: ``kgfast convert``."""
+"""Models of other libraries as folders of tables for kgfast: ``kgfast convert``."""
 
 import os
 import warnings
@@ -34,36 +34,36 @@ def convert(
     data: str | os.PathLike[str] | None = None,
     trust: bool = False,
 ) -> list[Path]:
-    """Write what another library trained as the folder that :func:`kgfast.save` writes.
+    """Write another library's trained model as a folder like that of :func:`kgfast.save`.
 
     :func:`kgfast.load_run` reads the folder, and so does ``kgfast evaluate OUT --data DIR``.
 
     Parameters
     ----------
     source
-        A run of the official RotatE code, the folder of ``dglke_train``, or a checkpoint or
-        package of LibKGE (a file), or what ``PipelineResult.save_to_directory`` of PyKEEN wrote.
+        A run of the official RotatE code, the folder of ``dglke_train``, or a checkpoint or package
+        of LibKGE (a file), or the folder of PyKEEN's ``PipelineResult.save_to_directory``.
     out
         A folder that is empty or not there yet.
     format : {"official", "dglke", "libkge", "pykeen"}, optional
-        The format of the source; by default its files tell.
+        The format of the source; detected from the files by default.
     data : path, optional
-        The data, whose vocabularies are then the names of the rows.
+        The data, for the names of rows.
     trust : bool
-        Unpickle a model of PyKEEN, which runs whatever the file holds.
+        Unpickle a model of PyKEEN, which runs any code in the file.
 
     Returns
     -------
     list of Path
-        The files.
+        The written files.
 
     Raises
     ------
     FileNotFoundError
         If the source is not there, or lacks a file.
     ValueError
-        If the source cannot be read, or is a model of more than two tables, or its rows are not as
-        many as the data have names; if ``out`` is not empty. Nothing is written then.
+        If the source cannot be read, has a model of more than two tables, or has more or fewer rows
+        than the data have names; if ``out`` is not empty. Nothing is written then.
     """
     source = Path(source)
     if not source.exists():
@@ -85,7 +85,7 @@ def convert(
 
 
 def _format_of(source: Path) -> str:
-    """Tell the format by the files of the source."""
+    """Return the format, detected from the files of the source."""
     if source.is_file():
         return "pykeen" if source.name == _PYKEEN_MODEL else "libkge"
     if (source / _PYKEEN_MODEL).is_file():
@@ -108,10 +108,10 @@ def _from_pykeen(source: Path, trust: bool) -> NamedModel:
         raise FileNotFoundError(f"{path}: no such file")
     if not trust:
         raise ValueError(
-            f"{path} is a pickled object, and loading it runs whatever it holds: say that you "
-            f"trust it (--trust), or convert the model in Python (from_pykeen)"
+            f"{path} is a pickled object, and loading it runs any code in it: say that you trust "
+            "the file (--trust), or convert the model in Python (from_pykeen)"
         )
-    needed("pykeen", f"{path}: a model of PyKEEN")  # seconds to import
+    needed("pykeen", f"{path}: a model of PyKEEN")  # takes seconds to import
     from kgfast.adapters.pykeen import from_pykeen
 
     with reading(path, "damaged"), warnings.catch_warnings():

@@ -25,14 +25,14 @@ _MODELS = ("RotatE", *_NORMS, *_PRODUCTS)
 def load_dglke(folder: str | os.PathLike[str], *, as_table: bool = False) -> Any:
     """Load the tables that DGL-KE saved (``dglke_train``, its ``save_path``).
 
-    Tables are memory-mapped: rows that nobody reads are not loaded, and what is written to them, as
-    by training, stays in this process. Ids are those of ``entities.tsv`` and ``relations.tsv`` (or
-    the built-in ``.dict`` files) beside the data, which :func:`kgfast.datasets.load` keeps.
+    Tables are memory-mapped: only rows that are read are loaded. Writes, such as those of training,
+    stay in this process. Ids are those of ``entities.tsv`` and ``relations.tsv`` (or the built-in
+    ``.dict`` files) beside the data, which :func:`kgfast.datasets.load` keeps.
 
     Parameters
     ----------
     folder
-        With ``config.json``, ``<dataset>_<model>_entity.npy`` and ``..._relation.npy``.
+        The folder with ``config.json``, ``<dataset>_<model>_entity.npy`` and ``..._relation.npy``.
     as_table : bool
         Leave entities in the file as a :class:`kgfast.tables.Table`, which is read in blocks within
         ``max_memory`` of :func:`kgfast.rank`.
@@ -58,7 +58,7 @@ def load_dglke(folder: str | os.PathLike[str], *, as_table: bool = False) -> Any
 def _loaded(folder: Path, as_table: bool) -> Any:
     path = folder / "config.json"
     config = read_options(
-        path, "DGL-KE writes it beside its tables", ("model_name", "hidden_dim", "dataset")
+        path, "DGL-KE writes it beside the tables", ("model_name", "hidden_dim", "dataset")
     )
     name, dataset = (text_option(path, config, key) for key in ("model_name", "dataset"))
     dim = whole_option(path, config, "hidden_dim")

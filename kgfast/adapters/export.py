@@ -11,8 +11,8 @@ pykeen        ``model.safetensors``, a state dict for PyKEEN's model, and ``conf
               name and arguments; RotatE only of ``norm="l2"``
 ============  ====================================================================================
 
-The names stand beside them in the order of rows, as ``entities.json`` and ``relations.json``. A
-model whose score the target does not have is refused: its tables would mean something else there.
+Names stand beside the tables in the order of rows, as ``entities.json`` and ``relations.json``. A
+model with a score that the target lacks is refused: the tables would have another meaning there.
 """
 
 import os
@@ -46,16 +46,16 @@ from kgfast.training import LoadedRun, write_json, write_names, write_tables
 from kgfast.whole_files import new_folder
 
 PLAIN = (RotatE, TransE, DistMult, ComplEx, CP, RESCAL)  # models of two tables and no more
-_DEFAULT_GAMMA = 12.0  # where a score has no margin; the official code wants a number
-_RATE = 1e-4  # of the official code, for models that were not trained here
+_DEFAULT_GAMMA = 12.0  # for scores without a margin; the official code wants a number
+_RATE = 1e-4  # rate of the official code, for models that were not trained here
 
 
 def export_run(run: LoadedRun, to: str, out: str | os.PathLike[str]) -> list[Path]:
     """Write a model for another program, whole or not at all, and return the files.
 
-    ``out`` is an empty folder or a new one. Of croppable embeddings (MED) the widest sub-model is
-    written; ``safetensors`` keeps all of them. A ValueError says why a target cannot hold the model
-    or a name.
+    ``out`` is an empty folder or a new one. For croppable embeddings (MED) the widest sub-model is
+    written; ``safetensors`` has all sub-models. A ValueError says why a target cannot hold the
+    model or a name.
     """
     if to not in TARGETS:
         raise ValueError(f"to must be one of {', '.join(TARGETS)}; got {to!r}")
@@ -86,7 +86,7 @@ def _to_official(run: LoadedRun, out: Path) -> None:
     model = _plain(run.model, theirs)
     _refuse_matrices(model, theirs)
     if run.model.has_inverses:
-        raise ValueError(f"reciprocal relations do not fit {theirs}: it knows no inverses")
+        raise ValueError(f"reciprocal relations do not fit {theirs}, which has no inverses")
     if isinstance(model, RotatE):
         _refuse_norm(model, "modulus", f"{theirs}: its RotatE sums moduli")
         if model.relation_format != "raw":
@@ -106,7 +106,8 @@ def _to_official(run: LoadedRun, out: Path) -> None:
         relation = in_layout(relation, model.layout, "halves")
     gamma = float(getattr(model, "gamma", _DEFAULT_GAMMA))
     write_json(out / "config.json", _official_config(run, model, gamma))
-    state = {  # options as float64: that code casts them, load_official reads them as they are
+    # options as float64: the official code casts them, load_official reads them unchanged
+    state = {
         "gamma": torch.tensor([gamma], dtype=torch.float64, device="cpu"),
         "embedding_range": torch.tensor(
             [(gamma + EPSILON) / model.dim], dtype=torch.float64, device="cpu"
@@ -121,7 +122,8 @@ def _to_official(run: LoadedRun, out: Path) -> None:
         "current_learning_rate": rate,
         "warm_up_steps": 0,
         "model_state_dict": state,
-        "optimizer_state_dict": optimizer.state_dict(),  # without moments: a fresh one
+        # without moments: the state of a fresh optimizer
+        "optimizer_state_dict": optimizer.state_dict(),
     }
     torch.save(content, out / "checkpoint")
     for name in ("entity_embedding", "relation_embedding"):
@@ -166,7 +168,7 @@ def _to_pykeen(run: LoadedRun, out: Path) -> None:
         else:
             relation = _rotations(model)
     factory = "triples_factory=..."
-    if run.model.has_inverses:  # PyKEEN has each inverse beside its relation
+    if run.model.has_inverses:  # PyKEEN has each inverse beside the relation
         relation = torch.stack(relation.chunk(2), 1).flatten(0, 1)
         factory += " (with create_inverse_triples=True)"
     state = {
@@ -206,14 +208,14 @@ def _rotations(model: RotatE) -> Tensor:
 
 
 def _without_inverses(model: Model) -> Model:
-    """Return the model whose relation table holds the inverses."""
+    """Return the model with the inverses in the relation table."""
     return model.model if isinstance(model, Reciprocal) else model
 
 
 def _plain(model: Model, target: str) -> Model:
-    """Return the model whose score is that of two tables; of croppable embeddings the widest."""
+    """Return a model with a score of two tables; for croppable embeddings the widest."""
     inner = _without_inverses(model.model if isinstance(model, MED) else model)
-    if type(inner) not in PLAIN:  # nor a subclass, whose score may be another one
+    if type(inner) not in PLAIN:  # a subclass is refused, since the score may differ
         name = type(inner).__name__
         if not isinstance(inner, Wrapper | ConvE):
             raise ValueError(f"{name} does not fit {target}: its own code alone says how it scores")

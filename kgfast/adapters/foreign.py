@@ -1,4 +1,4 @@
-"""Models of other programs: read from their files, scored by their own code, compared with it."""
+"""Models of other programs: reading, scoring by their own code, and comparison."""
 
 import errno
 import json
@@ -21,18 +21,18 @@ from kgfast.ops import indexed_scores
 from kgfast.text import reading, shown
 
 _SAMPLES = 32
-_SLACK = 1e-4  # relative, of scores in float32
+_SLACK = 1e-4  # relative error of scores in float32
 
 
 class NamedModel(NamedTuple):
-    """Model, and the vocabularies of its rows where a file has them."""
+    """Model, and the vocabularies of the rows if a file has them."""
 
     model: Any
     vocabulary: Names = (None, None)
 
 
 def sample_ids(count: int, shift: int, device: torch.device) -> Tensor:
-    """Return 32 ids spread over all of them, starting at ``shift``."""
+    """Return 32 ids spread over all ids, starting at ``shift``."""
     steps = torch.arange(_SAMPLES, dtype=torch.int64, device=device)
     return (shift + steps * max(1, count // _SAMPLES)) % count
 
@@ -45,10 +45,10 @@ def check_agreement(
     *,
     in_their_terms: Callable[[Tensor], Tensor] = lambda scores: scores,
 ) -> None:
-    """Raise ValueError if a converted model scores a sample of triples otherwise than its original.
+    """Raise ValueError if a converted model scores a sample of triples unlike the original.
 
-    ``in_their_terms`` maps scores here to scores there, such as by a margin. Scores that are not
-    finite are not compared: ranking treats them as its caller says.
+    ``in_their_terms`` maps kgfast's scores to the original's, such as by a margin. Scores that are
+    not finite are not compared; the caller of a ranking decides about these.
     """
     table = model.candidates("tail").table
     size, device = model.num_entities, table.device
@@ -63,12 +63,12 @@ def check_agreement(
     wrong = (found - expected).abs() > _SLACK * (1 + expected.abs())
     if bool(wrong.any()):
         at = int(wrong.nonzero()[0])
-        why = "its tables mean something else here; rank it through kgfast.BlockScorer"
+        why = "the tables have another meaning in kgfast; rank the model through kgfast.BlockScorer"
         if scores.dtype in (torch.float16, torch.bfloat16):
             why = (
-                f"it computes in {scores.dtype}, whose rounding is {name.split(' of ')[-1]}'s, and "
-                f"kgfast does not round so: convert model.float(), or rank it through "
-                f"kgfast.BlockScorer"
+                f"the model computes in {scores.dtype} with the rounding of "
+                f"{name.split(' of ')[-1]}, unlike kgfast: convert model.float(), or rank the "
+                "model through kgfast.BlockScorer"
             )
         raise ValueError(
             f"{name}: kgfast scores ({int(h[at])}, {int(r[at])}, {int(t[at])}) "
@@ -78,7 +78,7 @@ def check_agreement(
 
 @contextmanager
 def converting(model: nn.Module) -> Iterator[None]:
-    """Set eval mode without gradients, and afterwards the mode that each module had."""
+    """Set eval mode without gradients, and restore each module's mode afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -157,7 +157,7 @@ def finite_option(path: Path, key: str, value: Any) -> float:
 
 
 def check_width(where: str, table: Any, dim: int, is_doubled: bool, width: int) -> None:
-    """Check the columns of a table, which its options set by ``hidden_dim``."""
+    """Check the columns of a table, which the option ``hidden_dim`` sets."""
     if table.ndim != 2 or table.shape[1] != width:
         raise ValueError(
             f"{where} must have {width} columns (hidden_dim {dim}{', doubled' * is_doubled}); got "
@@ -166,9 +166,9 @@ def check_width(where: str, table: Any, dim: int, is_doubled: bool, width: int) 
 
 
 def read_npy(path: Path, missing: str, *, as_table: bool = False) -> Any:
-    """Map an array of numpy, or open it as a table; ``missing`` ends the error of no file.
+    """Map an array of numpy, or open a table; ``missing`` ends the error of no file.
 
-    What is written to a mapped array stays in this process, and may fill its memory.
+    Writes to a mapped array stay in this process, and may fill its memory.
     """
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file{missing}")
@@ -191,7 +191,7 @@ def load_weights(path: Path, *, mapped: bool = False) -> Any:
     with reading(path, "damaged"):
         try:
             return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
-        except pickle.UnpicklingError as error:  # without torch's advice to unpickle it anyway
+        except pickle.UnpicklingError as error:  # drop torch's advice to unpickle the file anyway
             found = re.search(r"Unsupported [^\n]*?(?= was not an allowed|\n|$)", str(error))
             raise ValueError(
                 f"{path}: holds something else than tensors, or is damaged; it was not loaded: "

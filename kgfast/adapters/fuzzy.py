@@ -27,7 +27,7 @@ Counts = tuple[Tensor, Tensor]  # greater and tied, without the target, int64 [T
 def fuzzy_counts(
     model: Any, triples: Any, known: KnownTriples, band: Band
 ) -> tuple[Counts, Counts]:
-    """Return raw and filtered counts as LibKGE's ``EntityRankingJob`` counts them.
+    """Return raw and filtered counts like LibKGE's ``EntityRankingJob``.
 
     Scores are computed in blocks of candidates; a NaN is the worst score. ``Band(0, 0)`` counts
     equal float32 scores.
@@ -47,7 +47,7 @@ def fuzzy_counts(
 
 
 class _Batch:
-    """Queries of some triples, and their scores by blocks."""
+    """Queries of some triples, and scores by blocks."""
 
     def __init__(self, model: Any, hrt: Tensor, side: Side) -> None:
         self.model, self.side = model, side
@@ -78,14 +78,14 @@ class _Batch:
 
 
 def _count(batch: _Batch, known: KnownTriples, band: Band) -> tuple[Tensor, Tensor]:
-    """Count all candidates but the target, and the known ones among them, int64 ``[2, B]``."""
+    """Count all candidates but the target, and the known among them, int64 ``[2, B]``."""
     size, count = batch.model.num_entities, len(batch.targets)
     indptr, indices = known.exclude(batch.anchors, batch.relations, batch.side)
     numbers = torch.arange(count, dtype=torch.int64, device="cpu")
     row_of = torch.repeat_interleave(numbers, indptr.diff())
     targets = batch.targets.to(batch.device)
     truth = torch.empty(count, dtype=torch.float32, device=batch.device)
-    for first in range(0, size, _BLOCK):  # the score of a target comes from its block
+    for first in range(0, size, _BLOCK):  # a target's score comes from its block of candidates
         here = ((targets >= first) & (targets < first + _BLOCK)).nonzero()[:, 0]
         if len(here):
             scores = batch.scores(first, min(first + _BLOCK, size))

@@ -3,8 +3,8 @@
     modules: [kge.job, kge.model, kge.model.embedder, kgfast.adapters.libkge]
     entity_ranking.class_name: KgfastEntityRankingJob
 
-LibKGE (github.com/uma-pi1/kge) is imported by this file;
-:mod:`kgfast.adapters.libkge_checkpoints` reads its checkpoints without it.
+This file imports LibKGE (github.com/uma-pi1/kge). :mod:`kgfast.adapters.libkge_checkpoints` reads
+checkpoints without LibKGE.
 """
 
 import time
@@ -17,7 +17,7 @@ from torch import Tensor
 try:
     from kge.job import EntityRankingJob, EvaluationJob, Job
 except ModuleNotFoundError as error:
-    if error.name not in ("kge", "kge.job"):  # it is there, and lacks something itself
+    if error.name not in ("kge", "kge.job"):  # LibKGE is installed, and lacks a module itself
         raise
     raise ModuleNotFoundError(
         "kgfast.adapters.libkge needs LibKGE, which is on no package index: git clone "
@@ -35,15 +35,15 @@ from kgfast.models import SIDES
 __all__ = ["KgfastEntityRankingJob", "from_libkge", "load_libkge"]
 
 _TIES = "user.kgfast_ties"
-Counts = tuple[Tensor, Tensor]  # greater and equal to the target, without it, int64 [T, 2]
+Counts = tuple[Tensor, Tensor]  # greater and equal to the target, without the target, int64 [T, 2]
 
 
 class KgfastEntityRankingJob(EntityRankingJob):  # type: ignore[misc]
-    """``EntityRankingJob`` whose ranks kgfast counts: its options, traces, hooks and metrics.
+    """``EntityRankingJob`` with kgfast's ranks, and LibKGE's options, traces, hooks and metrics.
 
-    Ties are equal scores. LibKGE's own are scores within ``entity_ranking.tie_handling.atol`` and
-    ``rtol`` of the target's: ``user.kgfast_ties: fuzzy`` counts that band, more slowly. A NaN is
-    the worst score.
+    Ties are equal scores. In LibKGE, ties are scores within ``entity_ranking.tie_handling.atol``
+    and ``rtol`` of the target's score; ``user.kgfast_ties: fuzzy`` counts these, more slowly. A NaN
+    is the worst score.
     """
 
     def __init__(self, config: Any, dataset: Any, parent_job: Any, model: Any) -> None:
@@ -90,7 +90,7 @@ class KgfastEntityRankingJob(EntityRankingJob):  # type: ignore[misc]
         )
 
     def _facts(self, scope: str) -> dict[str, Any]:
-        """Return the fields that every entry of a trace has."""
+        """Return the fields of every entry of a trace."""
         return {
             "type": "entity_ranking",
             "scope": scope,

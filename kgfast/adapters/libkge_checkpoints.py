@@ -1,7 +1,7 @@
 """Checkpoints and packaged models of LibKGE, read without LibKGE and without running anything.
 
-LibKGE pickles its config beside the tensors, which torch refuses to load since 2.6; here the config
-becomes a bag of options, and nothing but it and tensors is unpickled.
+LibKGE pickles the config beside the tensors, which torch refuses to load since 2.6. Here the config
+becomes a set of options, and only options and tensors are unpickled.
 """
 
 import os
@@ -24,11 +24,11 @@ __all__ = ["load_libkge", "read_libkge"]
 _RECIPROCAL = "reciprocal_relations_model"
 _PRODUCTS: dict[str, Any] = {"distmult": DistMult, "complex": ComplEx, "rescal": RESCAL, "cp": CP}
 _MODELS = ("rotate", "transe", *_PRODUCTS, "simple")
-_INSTEAD = "load it with LibKGE, and convert it with kgfast.adapters.libkge.from_libkge"
+_INSTEAD = "load the model with LibKGE, and convert it with kgfast.adapters.libkge.from_libkge"
 
 
 def load_libkge(checkpoint: str | os.PathLike[str]) -> Any:
-    """Load the model of a checkpoint of LibKGE (``checkpoint_best.pt``, or of ``kge package``).
+    """Load the model of a LibKGE checkpoint (``checkpoint_best.pt``, or from ``kge package``).
 
     Parameters
     ----------
@@ -38,9 +38,9 @@ def load_libkge(checkpoint: str | os.PathLike[str]) -> Any:
     Returns
     -------
     Model
-        RotatE (phases; ``l_norm`` 1 or 2), TransE (``l_norm`` 1 or 2), DistMult, ComplEx,
-        CP, RESCAL; SimplE as an :class:`~kgfast.adapters.affine.AffineModel`; of the reciprocal
-        relations model a :class:`kgfast.Reciprocal`. Ids are those of ``entity_ids.del`` and
+        RotatE (phases; ``l_norm`` 1 or 2), TransE (``l_norm`` 1 or 2), DistMult, ComplEx, CP,
+        RESCAL; SimplE as an :class:`~kgfast.adapters.affine.AffineModel`; the reciprocal relations
+        model as a :class:`kgfast.Reciprocal`. Ids are those of ``entity_ids.del`` and
         ``relation_ids.del``, which :func:`kgfast.datasets.load` keeps.
 
     Raises
@@ -48,16 +48,16 @@ def load_libkge(checkpoint: str | os.PathLike[str]) -> Any:
     FileNotFoundError
         If there is no such file.
     ValueError
-        If it is no checkpoint of LibKGE, or of another model: load that with LibKGE, and convert it
-        with :func:`kgfast.adapters.libkge.from_libkge`.
+        If the file is no checkpoint of LibKGE, or has another model: load such a model with LibKGE,
+        and convert it with :func:`kgfast.adapters.libkge.from_libkge`.
     """
     return read_libkge(checkpoint).model
 
 
 def read_libkge(checkpoint: str | os.PathLike[str]) -> NamedModel:
-    """Load a checkpoint as :func:`load_libkge`, with the names that packaged models hold."""
+    """Load a checkpoint like :func:`load_libkge`, with the names of packaged models."""
     path = Path(checkpoint)
-    with reading(path, "damaged, or not what LibKGE writes"):
+    with reading(path, "damaged, or not written by LibKGE"):
         return _read(path)
 
 
@@ -81,7 +81,7 @@ def _read(path: Path) -> NamedModel:
     )
     defaults = _mapping(path, f"options of {kind}", options.get(kind))
     norm = own.get("l_norm", defaults.get("l_norm"))
-    if kind in ("rotate", "transe") and norm not in (1, 2):  # another norm is another model
+    if kind in ("rotate", "transe") and norm not in (1, 2):  # another norm makes another model
         raise ValueError(f"{path}: l_norm must be 1 or 2; got {shown(norm)}: {_INSTEAD}")
     model: Any = model_of_tables(kind, norm, entity, relation)
     if model is None:
@@ -98,7 +98,7 @@ def _read(path: Path) -> NamedModel:
 
 
 def _mapping(path: Path, what: str, value: Any) -> Mapping[str, Any]:
-    """Return a part of a checkpoint that must be a mapping; an empty one if it is missing."""
+    """Return a part of a checkpoint that must be a mapping; a missing part is empty."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):
@@ -136,7 +136,7 @@ def _table(path: Path, state: Mapping[str, Any], name: str) -> Tensor:
     table = state.get(name)
     if not isinstance(table, Tensor) or table.ndim != 2:
         raise ValueError(
-            f"{path}: the model has no table {name}: its embedder is no lookup_embedder; {_INSTEAD}"
+            f"{path}: the model has no table {name}: the embedder is no lookup_embedder; {_INSTEAD}"
         )
     return table
 
@@ -154,7 +154,7 @@ def _names(path: Path, meta: Mapping[str, Any], key: str, count: int) -> Vocabul
 
 
 def model_of_tables(kind: str, norm: Any, entity: Tensor, relation: Tensor) -> Any:
-    """Return the model of an equation of LibKGE; None if it has no such model here."""
+    """Return the model of an equation of LibKGE; None if kgfast has no such model."""
     if kind in _PRODUCTS:
         return _PRODUCTS[kind](entity, relation)
     if kind == "transe" and norm in (1, 2):

@@ -1,4 +1,4 @@
-"""LibKGE's models as kgfast's: by their scorers and embedders."""
+"""LibKGE's models as kgfast's models: by scorers and embedders."""
 
 from typing import Any, cast
 
@@ -17,10 +17,10 @@ def from_libkge(model: Any) -> Any:
     """Convert a model of LibKGE to one that kgfast ranks and predicts with.
 
     RotatE, TransE (``l_norm`` 1 or 2), DistMult, ComplEx, CP, RESCAL and RelationalTucker3 become
-    models of kgfast (the latter of RESCAL's equation); SimplE, ConvE and Transformer an
-    :class:`~kgfast.adapters.affine.AffineModel`; all others are scored in blocks by ``score_sp``
-    and ``score_po``. The reciprocal relations model becomes a :class:`kgfast.Reciprocal`. Scores
-    are compared with LibKGE's on a sample of triples.
+    models of kgfast (RelationalTucker3 with RESCAL's equation). SimplE, ConvE and Transformer
+    become an :class:`~kgfast.adapters.affine.AffineModel`. All other models are scored in blocks by
+    ``score_sp`` and ``score_po``. The reciprocal relations model becomes a
+    :class:`kgfast.Reciprocal`. Scores are compared with LibKGE's on a sample of triples.
 
     Parameters
     ----------
@@ -29,9 +29,9 @@ def from_libkge(model: Any) -> Any:
     Raises
     ------
     TypeError
-        If it is none.
+        If ``model`` is no KgeModel.
     ValueError
-        If it does not score as LibKGE does.
+        If the converted model does not score like LibKGE.
     """
     if not isinstance(model, KgeModel):
         raise TypeError(f"model must be a kge.model.KgeModel; got {type(model).__name__}")
@@ -56,7 +56,7 @@ def _converted(model: Any) -> Any:
     if converted is not None:
         check_agreement(
             converted,
-            # score_sp knows inverse relations as others
+            # score_sp treats inverse relations like all relations
             lambda h, r, t: cast(Tensor, model.score_sp(h, r, t)).diagonal(),
             f"{type(model).__name__} of LibKGE",
         )

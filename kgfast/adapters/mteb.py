@@ -2,7 +2,7 @@
 
 SearchEncoderWrapper(model, index_backend=kgfast.adapters.mteb.KgfastSearchIndex(model))
 
-mteb itself is not imported: its wrapper calls the three methods.
+mteb itself is not imported: mteb's wrapper calls the three methods.
 """
 
 import os
@@ -16,20 +16,20 @@ __all__ = ["KgfastSearchIndex"]
 
 
 class KgfastSearchIndex:
-    """Exact search among embeddings, as mteb's ``FaissSearchIndex`` is called.
+    """Exact search among embeddings, with the interface of mteb's ``FaissSearchIndex``.
 
     Parameters
     ----------
     model : EncoderProtocol
-        A model of mteb, whose ``mteb_model_meta.similarity_fn_name`` says how embeddings are
-        compared: cosine, dot, euclidean or manhattan.
+        A model of mteb. Its ``mteb_model_meta.similarity_fn_name`` names the similarity: cosine,
+        dot, euclidean or manhattan.
     similarity : str, optional
-        One of these names, for a model that does not say it.
+        One of these names, for a model without a name.
     max_memory : int or str, optional
         Bytes of embeddings in memory, such as ``"4GiB"``: a quarter of free memory by default. More
         embeddings lie in a file, which is read in blocks.
     folder : path, optional
-        An existing folder for that file: the one of temporary files by default.
+        An existing folder for that file; by default the folder of temporary files.
 
     Raises
     ------
@@ -61,13 +61,13 @@ class KgfastSearchIndex:
         self.idxs: list[str] = []
 
     def add_documents(self, embeddings: Any, idxs: Sequence[str]) -> None:
-        """Add embeddings ``[n, D]`` of documents, and the ``n`` ids of these.
+        """Add embeddings ``[n, D]`` of documents, and the ``n`` ids of the documents.
 
         Raises
         ------
         TypeError, ValueError
-            For embeddings of another kind, dtype or width than earlier ones, a NaN or an infinity,
-            whose row the message names, and another number of ids.
+            For embeddings of another kind, dtype or width than earlier ones, another number of ids,
+            and a NaN or an infinity; the message names the row.
         """
         if len(idxs) != len(embeddings):
             raise ValueError(f"idxs must have {len(embeddings)} ids, one a row; got {len(idxs)}")
@@ -82,18 +82,18 @@ class KgfastSearchIndex:
         top_ranked: Mapping[str, Sequence[str]] | None = None,
         query_idx_to_id: Mapping[int, str] | None = None,
     ) -> tuple[list[list[float]], list[list[int]]]:
-        """Find the ``top_k`` best documents of each query; the first document among equal ones.
+        """Find the ``top_k`` best documents of each query; the first document among equal scores.
 
         Parameters
         ----------
         embeddings : Tensor or array
             ``[B, D]`` of queries.
         top_k : int
-            At least 1; all documents where there are fewer.
+            Number of documents, at least 1; all documents if there are fewer.
         similarity_fn : callable
             The model's own, which is not called.
         top_ranked, query_idx_to_id : mapping, optional
-            Ids of documents by the id of a query, and that id by the row of a query. Then places in
+            Ids of documents by the id of a query, and the id of a query by row. If given, places in
             these lists are returned, as mteb expects.
 
         Returns
@@ -131,6 +131,6 @@ class KgfastSearchIndex:
         ]
 
     def clear(self) -> None:
-        """Forget all documents, and remove their file."""
+        """Forget all documents, and remove the file of embeddings."""
         self.rows.clear()
         self.idxs = []

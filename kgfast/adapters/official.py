@@ -21,7 +21,7 @@ __all__ = ["biokg_test_step", "from_official", "ogb_test_step", "test_step"]
 
 _NEEDED = ("model_name", "nentity", "nrelation", "entity_embedding", "relation_embedding", "gamma")
 _HITS = (1, 3, 10)
-_BATCH = 16  # queries for a model of another name, which gathers [16, 1024, 2 D]
+_BATCH = 16  # queries per batch for a model of another name, which gathers [16, 1024, 2 D]
 
 
 def test_step(
@@ -32,17 +32,16 @@ def test_step(
     *,
     ties: RankType = "realistic",
 ) -> dict[str, float]:
-    """``KGEModel.test_step``: filtered ranks of heads and tails among all entities.
+    """Replace ``KGEModel.test_step``: filtered ranks of heads and tails among all entities.
 
-    The official code puts ties in the order that an unstable sort leaves them in; here they are
-    counted.
+    The official code leaves ties in the order of an unstable sort; kgfast counts ties.
 
     Parameters
     ----------
     model : KGEModel
-        Set to eval mode, as theirs does.
+        The model, which is set to eval mode, as in the official code.
     test_triples, all_true_triples : sequence of (int, int, int)
-        To rank; to filter by.
+        Triples to rank, and triples to filter by.
     args : Namespace
         Arguments of the official code; ``nentity``, ``nrelation`` and ``countries`` are read.
     ties : {"realistic", "optimistic", "pessimistic"}
@@ -56,12 +55,14 @@ def test_step(
     Raises
     ------
     TypeError, ValueError
-        If the model is none of that code, does not score as it did when it was converted, or its
-        ids are not those of ``args``; for Countries, which are measured by AUC-PR; for no triples.
+        If the model is not of the official code, if its conversion scores differently, or if its
+        ids are not those of ``args``. For Countries, which are measured by AUC-PR, and for no
+        triples.
     """
     if getattr(args, "countries", False):
         raise ValueError(
-            "Countries are measured by AUC-PR, which is no rank: keep KGEModel.test_step for them"
+            "Countries are measured by AUC-PR, which is no rank: keep KGEModel.test_step for "
+            "Countries"
         )
     converted = from_official(model)
     for name in ("nentity", "nrelation"):
@@ -88,14 +89,14 @@ test_step.__test__ = False  # type: ignore[attr-defined]  # not one of pytest's
 def ogb_test_step(
     model: nn.Module, test_triples: Mapping[str, Any], args: Any, random_sampling: bool = False
 ) -> dict[str, float]:
-    """``KGEModel.test_step`` of the fork in OGB's examples for ogbl-wikikg2.
+    """Replace ``KGEModel.test_step`` in the fork of OGB's examples for ogbl-wikikg2.
 
-    Ranks among the negatives that are given, as :func:`kgfast.adapters.ogb.evaluate` counts them.
+    Ranks are among the given negatives, as in :func:`kgfast.adapters.ogb.evaluate`.
 
     Parameters
     ----------
     model : KGEModel
-        Set to eval mode, as theirs does.
+        The model, which is set to eval mode, as in OGB's code.
     test_triples : mapping
         A split of ogbl-wikikg2.
     args : Namespace
@@ -106,7 +107,7 @@ def ogb_test_step(
     Returns
     -------
     dict
-        ``hits@1_list``, ``hits@3_list``, ``hits@10_list``, ``mrr_list``: means, as theirs.
+        ``hits@1_list``, ``hits@3_list``, ``hits@10_list``, ``mrr_list``: means, as in OGB's code.
 
     Raises
     ------
@@ -123,9 +124,9 @@ def biokg_test_step(
     entity_dict: Mapping[str, tuple[int, int]],
     random_sampling: bool = False,
 ) -> dict[str, float]:
-    """``KGEModel.test_step`` of the fork for ogbl-biokg, whose ids count within their type.
+    """Replace ``KGEModel.test_step`` in the fork for ogbl-biokg, with ids within types.
 
-    ``entity_dict``: of each type its first row, and one past its last.
+    ``entity_dict`` has the first row of each type, and one past the last.
     """
     return _among_negatives(model, test_triples, args, entity_dict, random_sampling)
 
@@ -161,7 +162,7 @@ def _num_nodes(entity_dict: Mapping[str, tuple[int, int]]) -> dict[str, int]:
 def _random_negatives(
     split: Mapping[str, Any], num_entities: int, num_nodes: Mapping[str, int] | None, args: Any
 ) -> dict[str, Tensor]:
-    """Draw ``head_neg`` and ``tail_neg``, within the type where there are types."""
+    """Draw ``head_neg`` and ``tail_neg``, within the type if there are types."""
     shape = (len(split["head"]), int(args.neg_size_eval_train))
     negatives = {}
     for side in SIDES:
@@ -177,16 +178,16 @@ def _random_negatives(
 def from_official(model: nn.Module) -> Any:
     """Convert a ``KGEModel`` of the official code, or of a fork that keeps its ``forward``.
 
-    RotatE, TransE, DistMult and ComplEx become the models of that name, with their tables read in
-    place; pRotatE is scored in blocks by its equation; a model under another name by its own
-    ``forward((positive, candidates), mode)``.
+    RotatE, TransE, DistMult and ComplEx become the models of that name, with tables read in place.
+    pRotatE is scored in blocks by its equation. A model of another name is scored in blocks by its
+    own ``forward((positive, candidates), mode)``.
 
     Raises
     ------
     TypeError
-        If it is no such model.
+        If ``model`` is no such model.
     ValueError
-        If it does not score as its name says.
+        If the converted model does not score like the original.
     """
     missing = [name for name in _NEEDED if not hasattr(model, name)]
     if missing or not isinstance(model, nn.Module):

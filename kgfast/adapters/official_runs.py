@@ -1,8 +1,9 @@
 """Runs of the official RotatE code (github.com/DeepGraphLearning/KnowledgeGraphEmbedding).
 
-Its ``save_model`` writes ``config.json`` (the arguments), ``checkpoint`` (a ``torch.save`` of the
-state) and the tables again as ``entity_embedding.npy`` and ``relation_embedding.npy``. Ids are
-those of ``entities.dict`` and ``relations.dict``, which :func:`kgfast.datasets.load` keeps.
+The function ``save_model`` of that code writes ``config.json`` (the arguments), ``checkpoint`` (a
+``torch.save`` of the state) and the tables again as ``entity_embedding.npy`` and
+``relation_embedding.npy``. Ids are those of ``entities.dict`` and ``relations.dict``, which
+:func:`kgfast.datasets.load` keeps.
 """
 
 import math
@@ -45,8 +46,8 @@ _TABLES = ("entity_embedding", "relation_embedding")
 def load_official(folder: str | os.PathLike[str], *, as_table: bool = False) -> Model | BlockScorer:
     """Load a run of the official RotatE code.
 
-    The tables come from ``checkpoint``, or from the ``.npy`` files where it is missing. It is read
-    with ``weights_only=True``: it can hold tensors, and run nothing.
+    The tables come from ``checkpoint``, or from the ``.npy`` files if that is missing. The
+    checkpoint is read with ``weights_only=True``: it can hold tensors, and run nothing.
 
     Parameters
     ----------
@@ -90,7 +91,7 @@ def load_official(folder: str | os.PathLike[str], *, as_table: bool = False) -> 
 def _loaded(folder: Path, as_table: bool) -> Model | BlockScorer:
     path = folder / "config.json"
     config = read_options(
-        path, "a run of the official code has it", ("model", "hidden_dim", "gamma")
+        path, "a run of the official code has this file", ("model", "hidden_dim", "gamma")
     )
     name, dim = text_option(path, config, "model"), whole_option(path, config, "hidden_dim")
     if name not in MODELS:
@@ -98,7 +99,7 @@ def _loaded(folder: Path, as_table: bool) -> Model | BlockScorer:
         raise ValueError(f"{path}: model {said:.80} is not available; known: {', '.join(MODELS)}")
     if as_table and name == "pRotatE":
         raise ValueError(
-            f"{path}: pRotatE is scored by a function of its tensors: load it without as_table"
+            f"{path}: pRotatE is scored by a function of tensors: load the run without as_table"
         )
     state, source = _state(folder, as_table=as_table)
     gamma = finite_option(path, "gamma", state.get("gamma", config["gamma"]))
@@ -128,7 +129,7 @@ def official_model(
     embedding_range: Any = None,
     modulus: float | None = None,
 ) -> Model | BlockScorer:
-    """Return one of `MODELS`; its phases must be in the unit that gamma and dim set."""
+    """Return one of `MODELS`, with phases in the unit that gamma and dim set."""
     if name in ("RotatE", "pRotatE"):
         expected = (gamma + EPSILON) / relation.shape[1]
         own = expected if embedding_range is None else float(embedding_range)
@@ -169,8 +170,9 @@ def _state(folder: Path, *, as_table: bool) -> tuple[dict[str, Any], Path]:
     if checkpoint.is_file():
         if as_table and not zipfile.is_zipfile(checkpoint):
             raise ValueError(
-                f"{checkpoint}: it cannot be read in place, as torch before 1.6 wrote it: load it "
-                f"without as_table, or remove it where {of_entities}.npy is beside it"
+                f"{checkpoint}: cannot be read in place, since torch before 1.6 wrote it: load "
+                f"the run without as_table, or remove the checkpoint if {of_entities}.npy is "
+                "beside it"
             )
         content = load_weights(checkpoint, mapped=as_table)
         state = content.get("model_state_dict") if isinstance(content, Mapping) else None
@@ -179,7 +181,7 @@ def _state(folder: Path, *, as_table: bool) -> tuple[dict[str, Any], Path]:
         for name in _TABLES:
             if not isinstance(state.get(name), Tensor):
                 raise ValueError(f"{checkpoint}: model_state_dict has no {name}")
-        if as_table:  # what else is in the mapped file is copied
+        if as_table:  # other tensors of the mapped file are copied
             own = tables.open(f"{checkpoint}:model_state_dict.{of_entities}")
             state = {name: state[name].clone() for name in state if name != of_entities}
             state[of_entities] = own
@@ -192,5 +194,6 @@ def _state(folder: Path, *, as_table: bool) -> tuple[dict[str, Any], Path]:
         )
     if as_table:
         own = tables.open(paths.pop(of_entities))
-    state = {name: read_npy(path, "").clone() for name, path in paths.items()}  # to be trained on
+    # clones, for training
+    state = {name: read_npy(path, "").clone() for name, path in paths.items()}
     return state | ({of_entities: own} if as_table else {}), folder

@@ -1,10 +1,10 @@
 """Protocols of the Open Graph Benchmark: ogbl-wikikg2, ogbl-biokg and WikiKG90Mv2.
 
-The dicts of ``dataset.get_edge_split()`` go in as they are; memory-mapped arrays are read by block.
-A positive's rank among its negatives is ``(number greater + number greater or equal) / 2 + 1``, as
-ogb's evaluator has counted since version 1.3.4, and as often as a negative is repeated. What
-differs: scores are kgfast's canonical float64 ones, so that no two of them tie by float32's
-rounding. `ogb` itself is not needed.
+Functions take the dicts of ``dataset.get_edge_split()`` unchanged; memory-mapped arrays are read by
+block. A positive's rank among the negatives is ``(number greater + number greater or equal) / 2 +
+1``, as in ogb's evaluator since version 1.3.4. A repeated negative counts each time. One thing
+differs: scores are kgfast's canonical float64 scores, so that no ties come from float32's rounding.
+`ogb` itself is not needed.
 """
 
 import os
@@ -36,9 +36,9 @@ class OgbRanks:
     Attributes
     ----------
     sampled : Ranks
-        Ranks of each positive among its negatives, heads and tails.
+        Ranks of each positive among the negatives, for heads and tails.
     full : Ranks or None
-        Ranks of the same triples among all entities, or all of the right type.
+        Ranks of these triples among all entities, or all entities of the right type.
     """
 
     sampled: Ranks
@@ -54,7 +54,7 @@ class OgbRanks:
         return hits | {"mrr_list": 1 / ranks}
 
     def metrics(self) -> dict[str, float]:
-        """``mrr``, ``hits@1``, ``hits@3`` and ``hits@10``: the means that leaderboards show."""
+        """Return the means on leaderboards: ``mrr``, ``hits@1``, ``hits@3`` and ``hits@10``."""
         every = self.sampled.metrics()
         return {name: every[name] for name in ("mrr", "hits@1", "hits@3", "hits@10")}
 
@@ -69,23 +69,23 @@ def evaluate(
     nan: Literal["error", "worst"] = "error",
     progress: bool = False,
 ) -> OgbRanks:
-    """Rank every head and tail among the negatives that are given with it.
+    """Rank every head and tail among the given negatives.
 
     Parameters
     ----------
     model : Model
-        Any model of :func:`kgfast.rank`. For ogbl-biokg its rows are the nodes of one type after
-        the other, in the order of ``num_nodes``, as in OGB's baseline.
+        Any model of :func:`kgfast.rank`. For ogbl-biokg, rows are the nodes of one type after the
+        other, in the order of ``num_nodes``, as in OGB's baseline.
     split : mapping
         ``split["valid"]`` or ``split["test"]`` of ``dataset.get_edge_split()``: ``head``,
-        ``relation``, ``tail`` ``[T]``, ``head_neg``, ``tail_neg`` ``[T, K]``; of ogbl-biokg also
+        ``relation``, ``tail`` ``[T]``, ``head_neg``, ``tail_neg`` ``[T, K]``; for ogbl-biokg also
         ``head_type`` and ``tail_type``, T names.
     num_nodes : mapping of str to int, optional
-        For ogbl-biokg, ``dataset[0]["num_nodes_dict"]``: then ids count from 0 within their type.
+        For ogbl-biokg, ``dataset[0]["num_nodes_dict"]``: ids then count from 0 within a type.
     full : bool
-        Rank among all entities, too, or among all of the type: exactly.
+        Also rank exactly among all entities, or among all entities of the type.
     known : KnownTriples, optional
-        Filter of the full ranks; :func:`known_triples` makes it of all splits.
+        Filter of the full ranks; :func:`known_triples` makes one from all splits.
     nan : {"error", "worst"}
         See :func:`kgfast.rank`.
     progress : bool
@@ -98,8 +98,8 @@ def evaluate(
     Raises
     ------
     KeyError, ValueError, TypeError
-        For a split that lacks something, shapes that do not fit each other, and ids that the model
-        or the type does not have; for an empty split.
+        For an incomplete split, shapes that do not fit each other, ids that the model or the type
+        lacks, and an empty split.
 
     Examples
     --------
@@ -163,15 +163,15 @@ def predict_top10(
     hr : array or Tensor
         ``[T, 2]``, the rows of ``val_hr.npy`` or of a test set.
     known : KnownTriples, optional
-        Triples whose tails are left out. The evaluator does not ask for it.
+        Triples whose tails are left out. OGB's evaluation uses none.
     batch_size, max_memory, partial, progress
         See :func:`kgfast.topk`.
 
     Returns
     -------
     ndarray
-        int32 ``[T, 10]``, best first, -1 where a model has fewer entities:
-        ``{"h,r->t": {"t_pred_top10": ...}}`` is what the evaluator takes.
+        int32 ``[T, 10]``, best first, -1 if a model has fewer entities. The evaluator takes
+        ``{"h,r->t": {"t_pred_top10": ...}}``.
 
     Examples
     --------
@@ -199,13 +199,12 @@ def predict_top10(
 
 
 def top10_mrr(tails: Any, predictions: Any) -> float:
-    """Return WikiKG90Mv2's measure: the mean of 1 / place of each tail, 0 where it is not there.
+    """Return WikiKG90Mv2's measure: the mean of 1 / place of each tail, 0 if missing.
 
     Raises
     ------
     ValueError
-        For shapes that do not fit, and for a row that repeats an id: OGB's evaluator gives 0 to
-        all of them then.
+        For shapes that do not fit, and for a row that repeats an id, which OGB's evaluator gives 0.
 
     Examples
     --------
@@ -222,14 +221,14 @@ def top10_mrr(tails: Any, predictions: Any) -> float:
 
 
 def save_submission(predictions: Any, folder: str | os.PathLike[str], mode: str) -> Path:
-    """Write WikiKG90Mv2's file, as ``save_test_submission`` of ogb does; whole or not at all.
+    """Write WikiKG90Mv2's file like ogb's ``save_test_submission``; whole or not at all.
 
     Parameters
     ----------
     predictions : array or Tensor
         ``[T, 10]`` of :func:`predict_top10`.
     folder : path
-        Made if it is not there.
+        The folder, which is made if missing.
     mode : {"valid", "test-dev", "test-challenge"}
         The test sets have 15,000 and 10,000 queries.
 
@@ -318,7 +317,7 @@ def _layers(ids: Tensor) -> Iterator[Tensor]:
 def _rank_fully(
     model: Any, data: OgbSplit, known: KnownTriples | None, nan: Literal["error", "worst"]
 ) -> Ranks:
-    """Rank among all entities, or all of the type."""
+    """Rank among all entities, or all entities of the type."""
     counts = torch.zeros((6, len(data.hrt), 2), dtype=torch.int64, device="cpu")
     for rows, entities in data.groups():
         ids = None if entities[0] is None else dict(zip(SIDES, entities, strict=True))

@@ -1,4 +1,4 @@
-"""Dicts of OGB's splits: their triples and negatives as rows of a model."""
+"""Dicts of OGB's splits: triples and negatives as rows of a model."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -11,11 +11,11 @@ from kgfast.graph import as_columns, as_integers
 from kgfast.models import SIDES
 from kgfast.text import shown
 
-_PAIRS = 1 << 20  # of a block of negatives, both sides: 8 MiB as int64
+_PAIRS = 1 << 20  # ids of a block of negatives, both sides: 8 MiB as int64
 
 
 class OgbSplit:
-    """Split of OGB whose ids are rows of a model."""
+    """Split of OGB with ids as rows of a model."""
 
     def __init__(self, split: Mapping[str, Any], num_nodes: Any, num_entities: int | None) -> None:
         if not isinstance(split, Mapping):
@@ -40,7 +40,7 @@ class OgbSplit:
         self.hrt = torch.stack(columns, 1)
 
     def blocks(self) -> Iterator[tuple[int, int]]:
-        """Yield ranges of triples whose negatives are read together."""
+        """Yield ranges of triples with negatives that are read together."""
         widths = []
         for name in ("head_neg", "tail_neg"):
             try:
@@ -58,7 +58,7 @@ class OgbSplit:
             yield first, min(first + step, len(self.hrt))
 
     def negatives(self, column: int, first: int, last: int) -> Tensor:
-        """Return the negatives of a range of triples, of one side, as rows of the model."""
+        """Return the negatives of a range of triples on one side, as rows of the model."""
         name = f"{SIDES[column]}_neg"
         part = self._of(name)[first:last]
         if isinstance(part, np.memmap):
@@ -68,7 +68,7 @@ class OgbSplit:
         return self._shift(name, rows, None if types is None else types[first:last], first)
 
     def groups(self) -> Iterator[tuple[Tensor, list[Tensor | None]]]:
-        """Yield triples of the same types, and the entities of these types."""
+        """Yield triples with equal types, and the entities of these types."""
         heads, tails = self.types
         if heads is None or tails is None:
             yield torch.arange(len(self.hrt), dtype=torch.int64, device="cpu"), [None, None]
@@ -90,7 +90,7 @@ class OgbSplit:
 
     def _of(self, name: str) -> Any:
         if name not in self._split:
-            raise KeyError(f"the split lacks {name!r}; it has {', '.join(map(str, self._split))}")
+            raise KeyError(f"the split lacks {name!r}, and has {', '.join(map(str, self._split))}")
         return self._split[name]
 
     def _types_of(self, side: str, count: int) -> Tensor | None:
@@ -99,8 +99,8 @@ class OgbSplit:
         if self._num_nodes is None:
             if name in self._split:
                 raise ValueError(
-                    f"the split has {name}, so that its ids count from 0 within their type: pass "
-                    f'num_nodes=dataset[0]["num_nodes_dict"]'
+                    f"the split has {name}, so that ids count from 0 within a type: pass "
+                    'num_nodes=dataset[0]["num_nodes_dict"]'
                 )
             return None
         numbers = {kind: number for number, kind in enumerate(self._num_nodes)}
@@ -116,7 +116,7 @@ class OgbSplit:
     def _shift(self, name: str, ids: Tensor, types: Tensor | None, first: int = 0) -> Tensor:
         """Return ids ``[b, K]`` of types ``[b]`` as rows of the model.
 
-        Without types the ids are checked where the model is known.
+        Without types, ids are checked later, with the model.
         """
         if types is None or self._num_nodes is None:
             return ids
@@ -127,8 +127,8 @@ class OgbSplit:
             kind = list(self._num_nodes)[int(types[row])]
             place = f"{first + row}, {column}" if name.endswith("_neg") else f"{first + row}"
             raise ValueError(
-                f"{name}[{place}] must be in 0 .. {int(sizes[row]) - 1}, as its type {kind!r} "
-                f"has; got {int(ids[row, column])}"
+                f"{name}[{place}] must be in 0 .. {int(sizes[row]) - 1}, as type {kind!r} has; "
+                f"got {int(ids[row, column])}"
             )
         return ids + self._starts[types][:, None]
 

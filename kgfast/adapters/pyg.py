@@ -30,12 +30,12 @@ def test(
     known: KnownTriples | None = None,
     log: bool = True,
 ) -> tuple[float, float, float]:
-    """``KGEModel.test``: ranks of the tails among all nodes, and a filter where one is given.
+    """Replace ``KGEModel.test``: ranks of the tails among all nodes, with an optional filter.
 
     Parameters
     ----------
     model : torch_geometric.nn.kge.KGEModel
-        In the mode that it is in, as PyG does; its models have no dropout.
+        The model, whose mode stays, as in PyG; PyG's models have no dropout.
     head_index, rel_type, tail_index : Tensor
         Integers ``[T]``.
     batch_size : int
@@ -43,21 +43,21 @@ def test(
     k : int
         The k of Hits@k.
     known : KnownTriples, optional
-        Known answers are no candidates; None: raw ranks, as PyG's.
+        Known answers are no candidates. None gives raw ranks, as in PyG.
     log : bool
         Show a progress bar.
 
     Returns
     -------
     tuple of float
-        The mean rank, counted from 0 as PyG does, the MRR and Hits@k (counted from 1). Ties count
-        half; PyG has them in the order that a sort leaves.
+        The mean rank, counted from 0 as in PyG, the MRR and Hits@k (counted from 1). Ties count
+        half; PyG leaves ties in the order of a sort.
 
     Raises
     ------
     TypeError, ValueError
-        If the model is none of PyG's, or does not score as its name says; for no triples, and for
-        ids of another type or shape, unequal lengths, or out of range.
+        If the model is not one of PyG's, or scores unlike the model of its name. For no triples,
+        and for ids of another type or shape, unequal lengths, or out of range.
     """
     named = {"head_index": head_index, "rel_type": rel_type, "tail_index": tail_index}
     triples = torch.stack(as_columns(named), 1)
@@ -73,16 +73,16 @@ test.__test__ = False  # type: ignore[attr-defined]  # not one of pytest's
 def from_pyg(model: nn.Module) -> Any:
     """Convert a model of ``torch_geometric.nn.kge`` to one that kgfast ranks and predicts with.
 
-    The tables are those of now. TransE's nodes are normalised, as its scores are of normalised
-    ones; RotatE is the Euclidean norm of the whole vector; other models that PyG may have, or of
-    another ``p_norm``, are scored in blocks by their own ``forward``.
+    The tables are the present ones. TransE's nodes are normalised, since TransE scores normalised
+    nodes. RotatE has the Euclidean norm of the whole vector. Other models, and models with another
+    ``p_norm``, are scored in blocks by their own ``forward``.
 
     Raises
     ------
     TypeError
-        If it is no ``KGEModel``.
+        If ``model`` is no ``KGEModel``.
     ValueError
-        If it does not score as its name says.
+        If the converted model does not score like the original.
     """
     if not isinstance(model, kge.KGEModel):
         raise TypeError(
@@ -106,7 +106,7 @@ def from_pyg(model: nn.Module) -> Any:
 
 
 def _converted(model: Any) -> Model | None:
-    """Return the model of the same name, if the model is one of PyG's own."""
+    """Return the model of that name, if the model is one of PyG's own."""
     node, relation = model.node_emb.weight.detach(), model.rel_emb.weight.detach()
     kind = type(model)
     if kind is kge.TransE and model.p_norm in (1, 2):

@@ -1,7 +1,7 @@
 """PyKEEN's models and evaluators (Ali et al. 2021; pykeen 1.11): ``evaluator="kgfast"``.
 
-Importing this file registers :class:`KgfastEvaluator` with PyKEEN's resolver, so that pipelines,
-early stopping and hyper-parameter searches find it by name.
+Importing this file registers :class:`KgfastEvaluator` with PyKEEN's resolver. So pipelines, early
+stopping and hyper-parameter searches find the evaluator by name.
 """
 
 import warnings
@@ -27,13 +27,13 @@ from kgfast.models import Side
 
 __all__ = ["KgfastEvaluator", "KgfastMacroEvaluator", "UnknownModelError", "from_pykeen"]
 
-_KEPT = 4  # filters: of valid and of test, for two data sets
-# The dtypes in which PyKEEN keeps ranks, so that its metrics have the same last digits.
+_KEPT = 4  # filters in the cache: of valid and of test, for two data sets
+# Dtypes of ranks in PyKEEN, so that metrics agree in their last digits.
 _KEPT_AS = {"optimistic": np.int64, "realistic": np.float32, "pessimistic": np.int64}
 
 
 class _Ranked(RankBasedEvaluator):
-    """Evaluator whose ``evaluate`` counts the ranks that PyKEEN then summarises."""
+    """Evaluator whose ``evaluate`` counts the ranks, which PyKEEN then summarises."""
 
     def __init__(self, *, nan: Literal["error", "worst"] = "error", **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -57,7 +57,7 @@ class _Ranked(RankBasedEvaluator):
         pre_filtered_triples: bool = True,
         targets: Collection[Side] = ("head", "tail"),
     ) -> RankBasedMetricResults:
-        """Evaluate as PyKEEN's class does; batch and slice sizes are not needed.
+        """Evaluate like PyKEEN's class; batch and slice sizes are not needed.
 
         PyKEEN ranks itself, and a warning says so once, for unknown models, a restriction of
         entities or relations, inductive modes, and relations as targets.
@@ -105,7 +105,7 @@ class _Ranked(RankBasedEvaluator):
         return self.finalize()
 
     def _not_here(self, restricted: bool, targets: Collection[Side]) -> str | None:
-        """Say why PyKEEN ranks this call itself, whatever the model is; None if it does not."""
+        """Say why PyKEEN must rank this call for any model; None if kgfast can."""
         if restricted:
             return "restrict_entities_to and restrict_relations_to"
         if self.mode is not None:
@@ -117,7 +117,7 @@ class _Ranked(RankBasedEvaluator):
         return None
 
     def _converted(self, model: Any) -> Any:
-        """Return the model for kgfast, or say why there is none."""
+        """Return the model for kgfast, or the reason why there is none."""
         try:
             return from_pykeen(model)
         except UnknownModelError as error:
@@ -131,7 +131,7 @@ class _Ranked(RankBasedEvaluator):
     def _known(
         self, triples: Tensor, additional: Tensor | Sequence[Tensor] | None, device: torch.device
     ) -> KnownTriples | None:
-        """Return the filter; tensors that were not written to since give the one made before."""
+        """Return the filter; a cached filter if the tensors were not written to since."""
         if not self.filtered:
             return None
         extra = [additional] if isinstance(additional, Tensor) else list(additional or ())
@@ -149,7 +149,7 @@ class _Ranked(RankBasedEvaluator):
         return known
 
     def _keep(self, ranks: Ranks, num_entities: int) -> None:
-        """Put ranks where PyKEEN's ``finalize`` looks for them."""
+        """Put ranks where PyKEEN's ``finalize`` expects ranks."""
         self.num_entities = num_entities
         for column, side in enumerate(ranks.sides):
             for kind in RANK_TYPES:
@@ -161,7 +161,7 @@ class _Ranked(RankBasedEvaluator):
 class KgfastEvaluator(_Ranked):
     """PyKEEN's ``RankBasedEvaluator`` with ranks that kgfast counts.
 
-    All of its options, metrics, rank types and confidence intervals are those of PyKEEN's class.
+    All options, metrics, rank types and confidence intervals are those of PyKEEN's class.
 
     Parameters
     ----------
@@ -173,7 +173,7 @@ class KgfastEvaluator(_Ranked):
 
 
 class KgfastMacroEvaluator(_Ranked, MacroRankBasedEvaluator):
-    """PyKEEN's ``MacroRankBasedEvaluator`` likewise: ``evaluator="kgfastmacro"``."""
+    """PyKEEN's ``MacroRankBasedEvaluator`` with kgfast's ranks: ``evaluator="kgfastmacro"``."""
 
     def _keep(self, ranks: Ranks, num_entities: int) -> None:
         super()._keep(ranks, num_entities)

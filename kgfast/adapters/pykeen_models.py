@@ -1,4 +1,4 @@
-"""PyKEEN's models as kgfast's: by their representations and interactions, never by their names."""
+"""PyKEEN's models as kgfast's models: by representations and interactions, not by names."""
 
 from collections.abc import Callable
 from typing import Any, cast
@@ -21,7 +21,8 @@ from kgfast.models import (
     TransE,
 )
 
-# Linear in the candidate, as their equations say; each model is checked to be so.
+# Interactions that are linear in the candidate by their equations; a check confirms this for each
+# model.
 _AFFINE = (
     interactions.AutoSFInteraction,
     interactions.ConvEInteraction,
@@ -44,10 +45,10 @@ class UnknownModelError(TypeError):
 def from_pykeen(model: Any) -> Any:
     """Convert a PyKEEN model to one that kgfast ranks and predicts with.
 
-    The tables are those of now, read in place where PyKEEN stores them so. RotatE, TransE,
-    DistMult, ComplEx and RESCAL become the models of that name; what is affine in the candidate
-    (TuckER, HolE, CP, QuatE, SimplE, ConvE ...) an
-    :class:`~kgfast.adapters.affine.AffineModel`; all other interactions of PyKEEN are scored in
+    The tables are the present ones, read in place if PyKEEN's layout allows. RotatE, TransE,
+    DistMult, ComplEx and RESCAL become the models of that name. Interactions that are affine in the
+    candidate (TuckER, HolE, CP, QuatE, SimplE, ConvE ...) become an
+    :class:`~kgfast.adapters.affine.AffineModel`. All other interactions of PyKEEN are scored in
     blocks (:class:`kgfast.BlockScorer`). Inverse relations become a :class:`kgfast.Reciprocal`.
     Scores are compared with PyKEEN's on a sample of triples.
 
@@ -58,16 +59,16 @@ def from_pykeen(model: Any) -> Any:
     Returns
     -------
     Model
-        With ``num_relations`` of the graph, without inverses. Of TransE with ``power_norm`` and
-        ``p=2`` the scores are the roots: the order is the same.
+        The model, with ``num_relations`` of the graph, without inverses. For TransE with
+        ``power_norm`` and ``p=2``, scores are square roots, which have the same order.
 
     Raises
     ------
     UnknownModelError
-        If the model is no ``ERModel``, scores in a way of its own, or its interaction is none of
-        PyKEEN's; a TypeError.
+        If the model is no ``ERModel``, overrides scoring, or has an interaction outside PyKEEN. The
+        error is a TypeError.
     ValueError
-        If the converted model does not score as PyKEEN does: a wrong conversion is never silent.
+        If the converted model does not score like PyKEEN: a wrong conversion is never silent.
     """
     _check(model)
     with converting(model):
@@ -100,7 +101,7 @@ def _check(model: Any) -> None:
 
 
 def _unclamped(interaction: nn.Module) -> nn.Module:
-    """Return the interaction within a clamp that clamps nothing, as PyKEEN's SimplE has it."""
+    """Return the interaction inside a clamp that clamps nothing, as in PyKEEN's SimplE."""
     if type(interaction) is interactions.ClampedInteraction and interaction.clamp_score is None:
         base: nn.Module = interaction.base
         return base
@@ -108,12 +109,12 @@ def _unclamped(interaction: nn.Module) -> nn.Module:
 
 
 def _tables(representations: Any) -> Rows:
-    """Return all rows of every representation, with what PyKEEN does to them."""
+    """Return all rows of every representation, as PyKEEN transforms them."""
     return [representation(indices=None).detach() for representation in representations]
 
 
 def _native(model: Any) -> Model | None:
-    """Return the model of the same name, of one entity and one relation table."""
+    """Return the model of that name, if it has one entity and one relation table."""
     interaction = _unclamped(model.interaction)
     build = _NATIVE.get(type(interaction))
     both = model.entity_representations, model.relation_representations
@@ -162,12 +163,12 @@ def _affine(model: Any) -> AffineModel | None:
         h, r, t = (part[0] if len(part) == 1 else part for part in rows)
         return network(h=h, r=r, t=t)
 
-    # None for ConvE's heads, and for TuckER in a norm of its own
+    # None for ConvE's heads, and for TuckER with its own norm
     return frozen_affine(interaction, score, parts, tails_only=model.use_inverse_triples)
 
 
 def _scores(model: Any, anchors: Tensor, relations: Tensor, side: Side, ids: Tensor) -> Tensor:
-    """Score candidates by PyKEEN, before its sigmoid, which saturates."""
+    """Score candidates by PyKEEN, before the sigmoid, which saturates."""
     columns = (anchors, relations) if side == "tail" else (relations, anchors)
     batch = model._prepare_batch(torch.stack(columns, 1), index_relation=int(side == "tail"))
     if side == "tail":

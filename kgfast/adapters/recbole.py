@@ -2,8 +2,7 @@
 
 kgfast.adapters.recbole.attach(trainer)
 
-The trainer evaluates as before, in ``fit`` too; scores of a batch of users are streamed. RecBole
-itself is not imported.
+The trainer then evaluates by streamed scores, also in ``fit``. RecBole itself is not imported.
 """
 
 import warnings
@@ -26,15 +25,15 @@ _PRODUCTS = (torch.matmul, torch.mm, Tensor.matmul, Tensor.mm, Tensor.__matmul__
 def attach(trainer: Any) -> Any:
     """Let a trainer of RecBole evaluate by streamed scores.
 
-    A model whose ``full_sort_predict`` returns a product ``[users, D] @ [D, items]`` is swept, as
-    most are. RecBole scores other models itself, in a matrix, and a warning says so once. Items in
-    the history of a user, and RecBole's padding, item 0, are no candidates. Scores are canonical
-    (docs/explanation/exactness.md), and the lowest id comes first among equals.
+    Most models have a ``full_sort_predict`` that returns a product ``[users, D] @ [D, items]``;
+    these are swept. RecBole scores other models itself, in a matrix, with one warning. Items in the
+    history of a user, and RecBole's padding, item 0, are no candidates. Scores are canonical
+    (docs/exactness.md), and the lowest id comes first among equals.
 
     Parameters
     ----------
     trainer : recbole.trainer.Trainer
-        Two of its methods are replaced, in this object alone.
+        The trainer; two methods of this object are replaced.
 
     Returns
     -------
@@ -46,7 +45,7 @@ def attach(trainer: Any) -> Any:
     TypeError
         For another object.
     ValueError
-        If a metric needs all scores, as ``AUC`` of a labelled evaluation does.
+        If a metric needs all scores, such as ``AUC`` of a labelled evaluation.
     """
     collector = getattr(trainer, "eval_collector", None)
     if collector is None or not hasattr(trainer, "_full_sort_batch_eval"):
@@ -62,7 +61,7 @@ def attach(trainer: Any) -> Any:
 
 
 class _Product(NamedTuple):
-    """Scores of a batch that nobody computed: vectors of users and items, and what is masked."""
+    """Scores of a batch that are not computed: vectors of users and items, and masked items."""
 
     queries: Tensor  # [B, D]
     items: Tensor  # [N, D]
@@ -70,7 +69,7 @@ class _Product(NamedTuple):
     known: Tensor
 
     def topk(self, k: int) -> Tensor:
-        """Return the ids ``[B, k]`` of the best items; 0 where a user has fewer left."""
+        """Return the ids ``[B, k]`` of the best items; 0 if a user has fewer left."""
         ids = ops.topk(
             self.queries,
             self.items,
@@ -83,7 +82,7 @@ class _Product(NamedTuple):
         return ids.clamp(min=0)
 
     def mean_ranks(self, users: Tensor, items: Tensor) -> Tensor:
-        """Return ranks of items among those left to their users, ties by their mean."""
+        """Return ranks of items among the users' remaining items, ties by the mean."""
         sizes = self.indptr.diff()[users]
         indptr = functional.pad(sizes.cumsum(0), (1, 0))
         starts = torch.repeat_interleave(self.indptr[users] - indptr[:-1], sizes)
@@ -125,12 +124,12 @@ class _Scoring:
         return interaction, _Product(queries, table, indptr, pairs % len(table)), users, items
 
     def _found(self, interaction: Any) -> tuple[Tensor, Tensor] | None:
-        """Return the vectors whose products a model's scores are; None for another model."""
+        """Return the vectors whose products are a model's scores; None for another model."""
         trainer, watch = self.trainer, _Watch(self.trainer.tot_item_num)
         try:
             with watch:
                 scores = trainer.model.full_sort_predict(interaction.to(trainer.device))
-        except RuntimeError:  # it writes to its scores, or has no such method: RecBole knows more
+        except RuntimeError:  # the model writes to scores, or has no such method: RecBole scores it
             scores = None
         if watch.is_result(scores):
             return watch.factors
@@ -144,7 +143,7 @@ class _Scoring:
 
 
 class _Watch(TorchFunctionMode):
-    """Mode in which a product with all items is not computed: a view of one zero stands for it."""
+    """Mode in which a product with all items is not computed: a view of one zero replaces it."""
 
     def __init__(self, num_items: int) -> None:
         super().__init__()
@@ -162,7 +161,7 @@ class _Watch(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def is_result(self, scores: Any) -> bool:
-        """Return whether scores are the one product that was seen, and nothing was done to it."""
+        """Return whether scores are the one product that was seen, unchanged."""
         if self.count != 1 or not isinstance(scores, Tensor):
             return False
         shape = len(self.factors[0]), self.num_items

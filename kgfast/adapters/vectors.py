@@ -1,4 +1,4 @@
-"""Embeddings that other programs computed: the exact best rows, from memory or from a file."""
+"""Embeddings of other programs: exact search of the best rows, from memory or a file."""
 
 import os
 import shutil
@@ -16,31 +16,30 @@ from kgfast.models import from_array
 from kgfast.storage import bytes_of, memory_limit
 from kgfast.text import shown
 
-# Scores of the operators, by the names that other programs give to similarities.
+# Scores of the operators, by common names of similarities.
 SIMILARITIES = {"cosine": "dot", "dot": "dot", "euclidean": "l2", "manhattan": "l1"}
 
 _PIECE = 1 << 22  # numbers that are checked and divided at once
 _LISTS = 64  # queries whose lists of rows are read together
-_BYTES = (torch.int8, torch.uint8)  # quantised embeddings, which float32 holds exactly
+_BYTES = (torch.int8, torch.uint8)  # dtypes of quantised embeddings, which float32 holds exactly
 
 
 class VectorSearch:
-    """Rows of embeddings, and the exact best rows of each query.
+    """Rows of embeddings, and exact search of the best rows of each query.
 
-    Scores are canonical float64 scores (docs/explanation/exactness.md), rounded once; the
-    lowest row comes first among equals. For cosines each row is divided by its length in
-    float64 and rounded to float32, or kept in float64; a row of zeros has
-    the cosine 0 with every row.
+    Scores are canonical float64 scores (docs/exactness.md), rounded once; the lowest row comes
+    first among equals. For cosines each row is divided by its length in float64 and rounded to
+    float32, unless embeddings are float64. A row of zeros has the cosine 0 with every row.
 
     Parameters
     ----------
     similarity : {"cosine", "dot", "euclidean", "manhattan"}
         Higher is more similar: distances are negated.
     max_memory : int or str, optional
-        Bytes of rows in memory, such as ``"4GiB"``: a quarter of free memory by default. Where
-        there are more, all rows lie in a file, which is read in blocks of so many bytes.
+        Bytes of rows in memory, such as ``"4GiB"``: a quarter of free memory by default. If there
+        are more, all rows lie in a file, which is read in blocks of that size.
     folder : path, optional
-        An existing folder for this file: that of temporary files by default.
+        An existing folder for this file; by default the folder of temporary files.
     """
 
     def __init__(
@@ -62,7 +61,7 @@ class VectorSearch:
         return self._count
 
     def clear(self) -> None:
-        """Forget all rows, and remove their file."""
+        """Forget all rows, and remove the file of rows."""
         if self._remove is not None:
             self._remove()
         self._count, self._width, self._dtype = 0, 0, torch.float32
@@ -100,11 +99,12 @@ class VectorSearch:
         best = asked.new_empty((len(asked), 0)), asked.new_empty((len(asked), 0), dtype=torch.int64)
         for start in range(0, len(self), step):
             stop = min(start + step, len(self))
-            most = k if isinstance(k, bool) or k < 1 else min(k, stop - start)  # topk refuses these
-            # No name holds a block while the next one is read.
+            # topk refuses other k
+            most = k if isinstance(k, bool) or k < 1 else min(k, stop - start)
+            # No name holds a block while the next block is read.
             scores, ids = ops.topk(asked, table.block(start, stop), most, score=self.score)
             best = torch.cat([best[0], scores], 1), torch.cat([best[1], ids + start], 1)
-            # Equal scores keep their order, which is that of the rows.
+            # Equal scores keep the order of rows.
             scores, order = best[0].sort(dim=1, descending=True, stable=True)
             best = scores[:, :k], best[1].gather(1, order[:, :k])
         return best[0].to(self._rounded), best[1]
@@ -137,7 +137,7 @@ class VectorSearch:
 
     @property
     def _held(self) -> torch.dtype:
-        """Return the dtype of rows as they are stored."""
+        """Return the dtype of stored rows."""
         return self._rounded if self.similarity == "cosine" else self._dtype
 
     def _table(self) -> tables.Rows:
@@ -173,7 +173,7 @@ class VectorSearch:
         return torch.cat(made or [values]).to(device, torch.float64)
 
     def _checked(self, embeddings: Any) -> Tensor:
-        """Return embeddings ``[n, D]`` that are finite, as wide as those that are there."""
+        """Return embeddings ``[n, D]`` that are finite and as wide as earlier rows."""
         values = from_array("embeddings", embeddings).detach().resolve_neg()
         if values.dtype in _BYTES:
             values = values.float()
@@ -196,7 +196,7 @@ class VectorSearch:
         return values
 
     def _made(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return rows as they are compared: of length 1 or 0 for cosines."""
+        """Return rows as used in comparisons: for cosines of length 1 or 0."""
         if self.similarity != "cosine":
             return rows.to(dtype, copy=True)
         is_zero = (rows == 0).all(1, keepdim=True)
@@ -205,7 +205,7 @@ class VectorSearch:
 
 
 def _pieces(values: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """Yield rows some at a time, and the number of the first."""
+    """Yield rows some at a time, with the number of the first row."""
     step = max(1, _PIECE // values.shape[1])
     for first in range(0, len(values), step):
         yield first, values[first : first + step]

@@ -39,7 +39,7 @@ __all__ = [
 
 
 def main() -> None:
-    """Run the command line; escape characters that the output does not have."""
+    """Run the command line; escape characters that the output lacks."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

@@ -18,7 +18,7 @@ import typer
 from kgfast import __version__
 from kgfast.text import escaped, reading
 
-# The expected failures: bad input, files, missing packages, a loss that is not a number.
+# Expected failures: bad input, files, missing packages, a loss that is not a number.
 _EXPECTED = (ValueError, TypeError, OSError, ImportError, ArithmeticError, RuntimeError)
 
 app = typer.Typer(
@@ -30,7 +30,7 @@ app = typer.Typer(
 
 
 class Which(StrEnum):
-    """The checkpoints of a run."""
+    """Checkpoints of a run."""
 
     best = "best"
     last = "last"
@@ -41,7 +41,7 @@ Set = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Override a key, such as optim.lr=1e-3."),
 ]
 DefaultOf = Annotated[
-    str | None, typer.Option(help="Instead of a config: the default one of this model.")
+    str | None, typer.Option(help="Instead of a config: the default config of this model.")
 ]
 Graph = Annotated[Path | None, typer.Option(help="The folder of the graph, with its train.txt.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
@@ -52,38 +52,40 @@ Folder = Annotated[
 ]
 Data = Annotated[
     Path | None,
-    typer.Option(help="The folder of the dataset, or one that holds it; dataset.root."),
+    typer.Option(help="The folder of the dataset, or a folder that contains it; dataset.root."),
 ]
-Checkpoint = Annotated[Which, typer.Option(help="Which state of the model.")]
+Checkpoint = Annotated[Which, typer.Option(help="State of the model.")]
 Trust = Annotated[
     bool,
-    typer.Option(
-        "--trust", help="Run the code of the model and the loss of its own that it names."
-    ),
+    typer.Option("--trust", help="Run the Python code of a model or a loss that the run names."),
 ]
 Names = list[str] | None
 SafeCells = Annotated[
     bool,
-    typer.Option("--safe-cells", help="Of .csv and .tsv: no name is a formula to a spreadsheet."),
+    typer.Option(
+        "--safe-cells", help="Write .csv and .tsv for spreadsheets: no name is a formula."
+    ),
 ]
 Memory = Annotated[
     str | None,
     typer.Option(
         "--max-memory",
         metavar="BYTES",
-        help='Of a folder of tables: read the entities in blocks within so much, as "4GiB".',
+        help='For a folder of tables: memory for blocks of entities, such as "4GiB".',
     ),
 ]
 Partial = Annotated[
     Path | None,
     typer.Option(
-        help="Keep what is found in this folder, and go on from there when killed: of predictions, "
-        "and of ranks of a folder of tables."
+        help="Save results in this folder, and resume from there after a kill: for predictions, "
+        "and for ranks of a folder of tables."
     ),
 ]
 
 
-AsJson = Annotated[bool, typer.Option("--json", help="An object a line instead of a table.")]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="One JSON object per line instead of a table.")
+]
 Out = Annotated[
     Path | None, typer.Option(help="Write a file instead: .csv, .tsv, .jsonl or .parquet.")
 ]
@@ -107,27 +109,28 @@ def _options(
 
 @app.command()
 def info() -> None:
-    """Show what kgfast runs on here: backend, threads, versions, devices."""
+    """Show what kgfast runs on: backend, threads, versions, devices."""
     from kgfast import info as found
 
     say(repr(found()))
 
 
 def say(text: str, *, err: bool = False, nl: bool = True) -> None:
-    """Print text; names in it that hold control characters do nothing to the terminal."""
+    """Print text; control characters in names do nothing to the terminal."""
     typer.echo(escaped(text, kept="\n"), err=err, nl=nl)
 
 
 def say_that_no_data_were_found() -> None:
     """Print that known triples are not left out."""
     say(
-        "no data were found: known triples are among the answers (--data DIR leaves them out)",
+        "no data were found: known triples are among the answers (--data DIR leaves known triples "
+        "out)",
         err=True,
     )
 
 
 def with_labels_beside(columns: dict[str, Any]) -> dict[str, Any]:
-    """Return columns for people: labels stand in brackets after the names that have one."""
+    """Return columns for people: labels in brackets after names."""
     found = {name: values for name, values in columns.items() if not name.endswith("_label")}
     for name in set(columns) - set(found):
         own = name.removesuffix("_label")
@@ -137,7 +140,7 @@ def with_labels_beside(columns: dict[str, Any]) -> dict[str, Any]:
 
 
 def print_table(table: Any, **options: Any) -> None:
-    """Print a table of rich, 116 columns wide where the output is no terminal."""
+    """Print a table of rich, 116 columns wide if the output is no terminal."""
     from rich.console import Console
 
     Console(width=None if sys.stdout.isatty() else 116, **options).print(table)
@@ -172,7 +175,7 @@ def errors_in_a_line(debug: bool) -> Iterator[None]:
 
 
 def json_line(value: dict[str, Any]) -> str:
-    """Return an object as JSON, in ASCII where the output does not have all its characters."""
+    """Return an object as JSON, in ASCII if the output lacks some of the characters."""
     text = json.dumps(value, ensure_ascii=False)
     try:
         text.encode(sys.stdout.encoding or "ascii")
@@ -182,19 +185,19 @@ def json_line(value: dict[str, Any]) -> str:
 
 
 def _said_by(error: Exception) -> str:
-    """Return the message of an error; of an OSError of the system, with its file."""
+    """Return the message of an error; for an OSError of the system, with the file."""
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     return str(error) or type(error).__name__
 
 
 def check_limits(folder: Path, limits: dict[str, Any]) -> None:
-    """Refuse options of tables where the folder holds a run."""
+    """Refuse options for tables if the folder holds a run."""
     given = [name for name, value in limits.items() if value is not None]
     if given and is_run(folder):
         raise ValueError(
-            f"--{given[0].replace('_', '-')} is of folders of tables, and {folder} is a run, "
-            f"whose tables fit in memory: kgfast export {folder} --to npy makes such a folder"
+            f"--{given[0].replace('_', '-')} is for folders of tables, but {folder} is a run with "
+            f"tables in memory: kgfast export {folder} --to npy makes such a folder"
         )
 
 
@@ -221,7 +224,7 @@ def load(
     as_table: bool = False,
     trust: bool = False,
 ) -> Any:
-    """Load a run on the device of its config, or a folder of tables, of the official code too."""
+    """Load a run on the device of the config, or a folder of tables, also of the official code."""
     from kgfast.training.loading import load_run, loaded_tables
     from kgfast.training.saved import holds_tables, is_saved
 
@@ -242,7 +245,7 @@ def load(
 
 
 def load_known(folder: Path, loaded: Any) -> Any:
-    """Open the known triples of a folder of ``kgfast known``, or read those of a graph by name."""
+    """Open known triples in a folder of ``kgfast known``, or read the triples of a graph."""
     from kgfast.datasets import load as load_data
     from kgfast.graph import KnownTriples
     from kgfast.graph.stored.folder import MANIFEST
@@ -256,10 +259,10 @@ def load_known(folder: Path, loaded: Any) -> Any:
 
 
 class Chosen(NamedTuple):
-    """The config that a command line chooses."""
+    """Config that a command line chooses."""
 
     path: Path
-    overrides: list[str]  # of the dataset, as --set gives them
+    overrides: list[str]  # overrides of the dataset, in the form of --set
     run_name: str
 
 
@@ -274,7 +277,7 @@ def choose(config: str | None, model: str | None, data: Path | None) -> Chosen:
 
     if (config is None) == (model is None):
         which = "neither" if config is None else "both"
-        raise ValueError(f"name either a --config or a --model and its --data; got {which}")
+        raise ValueError(f"name either a --config, or a --model and --data; got {which}")
     path = find_config(config) if config is not None else _default_of(str(model))
     if data is None:
         if model is not None:

@@ -18,7 +18,10 @@ def convert(
     ],
     out: Annotated[Path, typer.Option(help="A new folder for the tables.")],
     format: Annotated[
-        Format | None, typer.Option("--from", help="Whose it is; what its files say.")
+        Format | None,
+        typer.Option(
+            "--from", help="The library of the source; detected from the files by default."
+        ),
     ] = None,
     data: Annotated[
         Path | None, typer.Option(help="The folder of the data, for the names of the rows.")

@@ -27,7 +27,7 @@ from kgfast.cli.common import (
 
 
 class Split(StrEnum):
-    """The splits to rank."""
+    """Splits to rank."""
 
     test = "test"
     valid = "valid"
@@ -42,7 +42,7 @@ def evaluate(
     split: Annotated[Split, typer.Option(help="What to rank.")] = Split.test,
     side: Annotated[
         list[Sides] | None,
-        typer.Option(help="What to predict; may be repeated. Head and tail unless given."),
+        typer.Option(help="Side to predict; may be repeated. The default is head and tail."),
     ] = None,
     checkpoint: Checkpoint = Which.best,
     data: Data = None,
@@ -121,14 +121,14 @@ def evaluate(
 
 
 def _folder_of(loaded: Any, data: Path | None) -> Path | None:
-    """Return the folder of the dataset that ``--data`` names."""
+    """Return the folder of the dataset from ``--data``."""
     from kgfast.training.build import dataset_folder
 
     return data if data is None or loaded.config is None else dataset_folder(loaded.config, data)
 
 
 def _which(run: Path, checkpoint: Which, loaded: Any) -> str:
-    """Name the checkpoint that was loaded: where there is no best one, the last."""
+    """Name the checkpoint that was loaded: the last if there is no best."""
     from kgfast.training import RunFolder
 
     if loaded.config is None:
@@ -141,8 +141,8 @@ def _which(run: Path, checkpoint: Which, loaded: Any) -> str:
 def _ranks(run: Path, loaded: Any, split: Split, sides: Any, given: dict[str, Any]) -> Any:
     """Rank a split."""
     if loaded.config is None and loaded.dataset is None:
-        raise ValueError(f"{run} holds tables, not a run: say with --data what to rank")
+        raise ValueError(f"{run} holds tables, not a run: --data must name the triples to rank")
     try:
         return loaded.ranks(split.value, sides, **given)
-    except NotImplementedError as error:  # tables that score no relations, not a bug
+    except NotImplementedError as error:  # tables without scores of relations, not a bug
         raise ValueError(str(error)) from error

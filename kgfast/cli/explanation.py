@@ -26,20 +26,21 @@ from kgfast.cli.common import (
 from kgfast.text import escaped
 
 _MEANING = (
-    "Influence: rate x product of the gradients of two losses, summed over checkpoints. Above 0: a "
-    "step on the training triple lowers the loss of the triple in question; below 0: raises it."
+    "Influence: rate x product of the gradients of two losses, summed over checkpoints. Above 0, "
+    "a step on the training triple lowers the loss of the given triple; below 0, a step raises "
+    "that loss."
 )
 
 
 class Predicted(StrEnum):
-    """The predicted entity of a triple."""
+    """Predicted entity of a triple."""
 
     head = "head"
     tail = "tail"
 
 
 class Parameters(StrEnum):
-    """The parameters whose gradients are compared."""
+    """Parameters with gradients to compare."""
 
     entity = "entity"
     all = "all"
@@ -51,23 +52,23 @@ def explain(
     head: Annotated[str, typer.Option(help="Of the triple.")],
     relation: Annotated[str, typer.Option(help="Of the triple.")],
     tail: Annotated[str, typer.Option(help="Of the triple.")],
-    top: Annotated[int, typer.Option(min=1, help="How many proponents and opponents.")] = 10,
+    top: Annotated[int, typer.Option(min=1, help="Number of proponents and of opponents.")] = 10,
     side: Annotated[
-        Predicted, typer.Option(help="Which of its entities the triple is asked for.")
+        Predicted, typer.Option(help="The predicted entity of the triple.")
     ] = Predicted.tail,
     parameters: Annotated[
         Parameters, typer.Option(help="The last layer, or all parameters.")
     ] = Parameters.entity,
     checkpoint: Annotated[
         list[str] | None,
-        typer.Option(help="A file of the run, instead of the models that it kept; repeatable."),
+        typer.Option(help="A file of the run, instead of all saved models; repeatable."),
     ] = None,
     minutes: Annotated[
-        float | None, typer.Option(help="Stop in that time, and say what was seen until then.")
+        float | None, typer.Option(help="Stop after that time, and report the result so far.")
     ] = None,
     restart: Annotated[
         Path | None,
-        typer.Option(help="A file with the state, where the same command goes on after a stop."),
+        typer.Option(help="A file for the state, from which the same command resumes."),
     ] = None,
     as_json: AsJson = False,
     out: Out = None,
@@ -75,7 +76,7 @@ def explain(
     trust: Trust = False,
     debug: Debug = False,
 ) -> None:
-    """Show the training triples that speak most for a triple and against it (TracIn)."""
+    """Show the training triples that speak most for and against a triple (TracIn)."""
     with errors_in_a_line(debug):
         from kgfast.extras.influence import tracin
         from kgfast.frames import write_columns
@@ -86,7 +87,7 @@ def explain(
 
         check_out(out, safe_cells=safe_cells)
         if holds_tables(run):
-            raise ValueError(f"{run} holds tables, not a run: nobody knows how it was trained")
+            raise ValueError(f"{run} holds tables, not a run: the training is unknown")
         folder = RunFolder(run)
         config = folder.read_config()
         device = device_of(config)
@@ -133,7 +134,7 @@ def explain(
 
 
 def _print(columns: dict[str, Any], as_json: bool, most: int) -> None:
-    """Print lines of JSON; or a table of two parts, with ``most`` triples of a query at most."""
+    """Print lines of JSON; or a table of two parts, with at most ``most`` triples per query."""
     columns = columns if as_json else with_labels_beside(columns)
     rows = list(zip(*columns.values(), strict=True))
     if as_json:
@@ -143,7 +144,7 @@ def _print(columns: dict[str, Any], as_json: bool, most: int) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    queries = groupby(rows, lambda row: row[:2])  # kind and of_query
+    queries = groupby(rows, lambda row: row[:2])  # rows of one kind and of_query
     of_all, rows = len(rows), [row for _, of in queries for row in islice(of, most)]
     table = Table()
     for name in columns:

@@ -23,7 +23,7 @@ def known(
     num_relations: Annotated[
         int | None, typer.Option(help="Ids of relations must lie below this.")
     ] = None,
-    columns: Annotated[str, typer.Option(help="What the columns of .npy and text are.")] = "hrt",
+    columns: Annotated[str, typer.Option(help="Order of the columns of .npy and text.")] = "hrt",
     relations: Annotated[
         bool, typer.Option("--relations", help="Index the relations of (h, t), too.")
     ] = False,

@@ -31,10 +31,12 @@ PlanFormat = StrEnum("PlanFormat", "text json")
 @app.command()
 def plan(
     entities: Annotated[str | None, typer.Option(help="Rows, such as 91e6.")] = None,
-    dim: Annotated[int | None, typer.Option(min=1, help="Complex ones of RotatE, ComplEx.")] = None,
+    dim: Annotated[
+        int | None, typer.Option(min=1, help="Features; complex features of RotatE and ComplEx.")
+    ] = None,
     queries: Annotated[str | None, typer.Option(help="Triples to rank, or queries.")] = None,
     dtype: Annotated[Dtype, typer.Option(help="Of the table.")] = Dtype.float32,
-    model: Annotated[Kind, typer.Option(help="Whose score it is.")] = Kind.rotate,
+    model: Annotated[Kind, typer.Option(help="Model with the score.")] = Kind.rotate,
     side: Annotated[
         list[Sides] | None, typer.Option(help="Head or tail; both unless given.")
     ] = None,
@@ -46,18 +48,21 @@ def plan(
     device: Annotated[
         Device, typer.Option(help="This machine, by --calibrate or by default; a GPU, predicted.")
     ] = Device.cpu,
-    disk: Annotated[str | None, typer.Option(help="Of each worker, such as 2GB/s.")] = None,
+    disk: Annotated[
+        str | None, typer.Option(help="Disk rate of each worker, such as 2GB/s.")
+    ] = None,
     network: Annotated[
-        str | None, typer.Option(help="Of each worker, such as 25Gb/s; else 10Gb/s.")
+        str | None,
+        typer.Option(help="Network rate of each worker, such as 25Gb/s; 10Gb/s by default."),
     ] = None,
     max_memory: Annotated[
-        str | None, typer.Option(help="For blocks and queries, such as 4GiB.")
+        str | None, typer.Option(help="Memory for blocks and queries, such as 4GiB.")
     ] = None,
     from_file: Annotated[
         bool | None,
         typer.Option(
             "--from-file/--in-memory",
-            help="Read in blocks, or held; what fits is held unless given.",
+            help="Read in blocks, or from memory; by default from memory if the table fits.",
             show_default=False,
         ),
     ] = None,
@@ -70,7 +75,7 @@ def plan(
     format: Annotated[PlanFormat, typer.Option(help="A table, or an object.")] = PlanFormat.text,
     debug: Debug = False,
 ) -> None:
-    """Tell memory, time, bytes moved and what binds, before a table is ranked."""
+    """Predict memory, time, bytes moved and the bottleneck of a ranking."""
     with errors_in_a_line(debug):
         from kgfast.extras.planning.devices import rates_of
         from kgfast.extras.planning.plan import planned
@@ -126,11 +131,11 @@ def _calibrate(folder: Path | None) -> None:
     say("measuring kernels and disk: some minutes", err=True)
     start = time.perf_counter()
     path = save_rates(calibrate(folder))
-    say(f"measured in {_seconds(time.perf_counter() - start)}, kept in {path}", err=True)
+    say(f"measured in {_seconds(time.perf_counter() - start)}, stored in {path}", err=True)
 
 
 def _rates_of_this_machine() -> Any:
-    """Return the measured rates, or the default ones where these cannot be read."""
+    """Return the measured rates, or the default rates if these cannot be read."""
     from kgfast.extras.planning.devices import default_rates
     from kgfast.extras.planning.rates import load_rates
 
@@ -155,7 +160,7 @@ def _print(found: Any, work: Any) -> None:
     """Print a line for each fact."""
     each = " of each worker" if work.workers > 1 else ""
     passes = f"{found.passes} passes" if found.passes > 1 else "one pass"
-    how = f"read from its file in blocks, {passes}" if found.streamed else "held in memory"
+    how = f"read from a file in blocks, {passes}" if found.streamed else "held in memory"
     process = f", of which {_bytes(found.process_bytes)} the process" if found.process_bytes else ""
     lines = [
         ("table", f"{_bytes(found.table_bytes)} in all, {how}"),

@@ -1,4 +1,4 @@
-"""``kgfast predict``: the best answers to queries, or the best facts of all."""
+"""``kgfast predict``: the best answers to queries, or the best facts of a graph."""
 
 import sys
 from collections.abc import Sequence
@@ -41,31 +41,37 @@ from kgfast.text import escaped
 @app.command()
 def predict(
     run: Folder,
-    head: Annotated[Names, typer.Option(help="Predict its tails; may be repeated.")] = None,
+    head: Annotated[
+        Names, typer.Option(help="Predict the tails of this head; may be repeated.")
+    ] = None,
     tail: Annotated[
-        Names, typer.Option(help="Predict its heads; with --head, the relations of both.")
+        Names,
+        typer.Option(help="Predict the heads of this tail; with --head, the relations of both."),
     ] = None,
     relation: Annotated[
-        Names, typer.Option(help="One for all heads or tails, or one for each in turn.")
+        Names, typer.Option(help="One relation for all heads or tails, or one for each in turn.")
     ] = None,
     every: Annotated[
         bool,
         typer.Option(
-            "--all", help="The best of all triples; of the heads, relations, tails that are given."
+            "--all",
+            help="The best of all triples, or of triples with the given heads, relations, tails.",
         ),
     ] = False,
     queries: Annotated[
         Path | None,
         typer.Option(
-            help="Instead: a file of queries, .parquet or columns between tabs: head and relation, "
-            "or those that its first line names; of head, relation and tail one is predicted."
+            help="Instead of options, a file of queries: .parquet, or columns separated by tabs. "
+            "Columns are head and relation, or the columns in the first line. The missing one "
+            "of head, relation and tail is predicted."
         ),
     ] = None,
     k: Annotated[int, typer.Option(min=1, help="How many answers.")] = 10,
     above: Annotated[
         float | None,
         typer.Option(
-            metavar="SCORE", help="Instead of the best: all answers of this score or a higher one."
+            metavar="SCORE",
+            help="Instead of the best answers, all answers with at least this score.",
         ),
     ] = None,
     dim: Annotated[int | None, typer.Option(help="The sub-model of croppable embeddings.")] = None,
@@ -73,28 +79,34 @@ def predict(
     data: Data = None,
     include_known: Annotated[
         bool,
-        typer.Option("--include-known", help="Known triples are answers too, not only new ones."),
+        typer.Option(
+            "--include-known", help="Known triples are answers, too, not only new triples."
+        ),
     ] = False,
-    exclude: Annotated[Names, typer.Option(help="No answer to any query; may be repeated.")] = None,
+    exclude: Annotated[
+        Names, typer.Option(help="An entity that is no answer to any query; may be repeated.")
+    ] = None,
     exclude_anchor: Annotated[
         bool,
-        typer.Option("--exclude-anchor", help="The head, or tail, of a query is no answer to it."),
+        typer.Option(
+            "--exclude-anchor", help="The head, or tail, of a query is no answer to that query."
+        ),
     ] = False,
     known: Annotated[
         Path | None,
         typer.Option(
-            help="Leave out the known triples of a folder of `kgfast known`, or of a graph, not "
-            "those of all splits."
+            help="Leave out the known triples of a folder of `kgfast known`, or of a graph, "
+            "instead of all splits."
         ),
     ] = None,
     candidates: Annotated[
-        Path | None, typer.Option(help="Only these are answers: a file of names, one a line.")
+        Path | None, typer.Option(help="A file with the only answers: names, one per line.")
     ] = None,
     types: Annotated[
         str | None,
         typer.Option(
             metavar="train|FILE",
-            help="Only entities that a relation has in training, or by a file, are its answers.",
+            help="Answers are only entities that the relation has in training, or in a file.",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -103,7 +115,7 @@ def predict(
     index: Annotated[
         Path | None,
         typer.Option(
-            help="A file of the model's packed tables, mapped into memory; made if it is not there."
+            help="A file of the model's packed tables, mapped into memory; made if missing."
         ),
     ] = None,
     max_memory: Memory = None,
@@ -140,7 +152,7 @@ def predict(
         if exclude and exclude_anchor:
             raise ValueError("give --exclude or --exclude-anchor, not both")
         if above is not None and partial is not None:
-            raise ValueError("--partial keeps the best answers; give it without --above")
+            raise ValueError("--partial saves the best answers, and excludes --above")
         if candidates and types:
             raise ValueError("give --candidates or --types, not both")
         limits = {"max_memory": max_memory, "partial": partial}
@@ -178,7 +190,7 @@ def predict(
 
 
 def _check_queries(head: Names, relation: Names, tail: Names) -> None:
-    """Check that two of the three are given."""
+    """Check that two of head, relation and tail are given."""
     if head and tail and not relation:
         return
     if bool(head) == bool(tail):
@@ -191,7 +203,7 @@ def _check_queries(head: Names, relation: Names, tail: Names) -> None:
 
 
 def _asked(loaded: Any, given: dict[str, Any], queries: Path | None) -> Any:
-    """Return the queries of each predicted side: their places, None of all, and ids by role."""
+    """Return queries by predicted side: places in the file, or None, and ids by role."""
     if queries is None:
         (side,) = {"head", "relation", "tail"} - {role[:-1] for role in given}
         return {side: (None, given)}
@@ -201,13 +213,13 @@ def _asked(loaded: Any, given: dict[str, Any], queries: Path | None) -> Any:
 
 
 def _spaces(loaded: Any) -> tuple[Any, tuple[int, int]]:
-    """Return the names of entities and relations, and their numbers."""
+    """Return the vocabularies of entities and relations, and the sizes."""
     model = loaded.model
     return loaded.vocabulary or (None, None), (model.num_entities, model.num_relations)
 
 
 def _answers(loaded: Any, asked: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the columns of the answers to queries, each side's by one pass."""
+    """Return the columns of the answers to queries, with one pass per side."""
     import numpy as np
 
     parts = []
@@ -249,7 +261,7 @@ def _answers_of(
 
 
 def _index_at(path: Path, model: Any) -> Any:
-    """Load the index from a file; make and save it where the file is missing."""
+    """Load the index from a file; if the file is missing, make and save an index."""
     from kgfast.eval.index import Index
 
     if path.exists():
@@ -260,7 +272,7 @@ def _index_at(path: Path, model: Any) -> Any:
 
 
 def _with_probabilities(loaded: Any, columns: dict[str, Any]) -> dict[str, Any]:
-    """Add probabilities, where the loss of the run defines them."""
+    """Add probabilities, if the loss of the run defines probabilities."""
     import torch
 
     values = loaded.probabilities(torch.from_numpy(columns["score"]))

@@ -27,7 +27,7 @@ def report(
     split: Annotated[Split, typer.Option(help="What to rank.")] = Split.test,
     minutes: Annotated[
         float | None,
-        typer.Option(help="Rank no longer than that: a random part of the split."),
+        typer.Option(help="Limit of the time to rank: a random part of the split."),
     ] = None,
     checkpoint: Checkpoint = Which.best,
     data: Data = None,
@@ -35,7 +35,7 @@ def report(
     trust: Trust = False,
     debug: Debug = False,
 ) -> None:
-    """Write what came of a run on one page of HTML that needs no other file."""
+    """Write the results of a run on one page of HTML that needs no other file."""
     with errors_in_a_line(debug):
         from kgfast.extras.report import write_report
 

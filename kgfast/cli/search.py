@@ -30,17 +30,22 @@ def search(
     model: DefaultOf = None,
     data: Graph = None,
     minutes: Annotated[
-        float | None, typer.Option(help="How long, all trials together; search.minutes.")
+        float | None, typer.Option(help="Time of all trials together; search.minutes.")
     ] = None,
     trials: Annotated[int | None, typer.Option(help="How many trials; search.trials.")] = None,
     set: Set = None,
     run: Annotated[
         Path | None, typer.Option(help="The folder of the search; searches/<folder>-<config>.")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on where it ended.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Resume where the search ended.")
+    ] = False,
     show: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Instead: the trials of a search, and their picture."),
+        typer.Option(
+            metavar="FOLDER",
+            help="Instead of a search, show the trials of an earlier search, and draw them.",
+        ),
     ] = None,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -64,7 +69,7 @@ def search(
 
 
 def _show(folder: Path) -> None:
-    """Print the table, and draw the picture where there is something to draw."""
+    """Print the table of trials, and draw the picture if there is data to draw."""
     from kgfast.extras.search import plot_trials, read_trials
 
     found = read_trials(folder)
@@ -93,5 +98,5 @@ def _print_trials(folder: Path, found: Any) -> None:
     best = found.best
     if best is not None:
         run = folder / "trials" / str(best.number)
-        say(f"the best: {folder / 'best.yaml'}; rank its test set with:")
+        say(f"the best: {folder / 'best.yaml'}; rank the test set with:")
         say(f"kgfast train --config {folder / 'best.yaml'} --run {run} --resume")

@@ -26,27 +26,31 @@ from kgfast.cli.common import (
 def serve(
     run: Folder,
     host: Annotated[
-        str, typer.Option(help="The address to bind: whoever reaches it may ask.")
+        str,
+        typer.Option(
+            help="The address to bind: any client that reaches the address may send queries."
+        ),
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: a free one.")] = 8000,
     allowed_host: Annotated[
         Names,
         typer.Option(
-            help="A name by which clients call the server, besides its address; may be repeated. "
-            "* is any."
+            help="A name by which clients call the server, besides the address; may be repeated. * "
+            "allows any name."
         ),
     ] = None,
     max_k: Annotated[int, typer.Option(min=1, help="Answers to a query.")] = 1000,
     max_queries: Annotated[int, typer.Option(min=1, help="Queries of a request.")] = 1000,
     max_body: Annotated[int, typer.Option(min=1, help="Bytes of a request.")] = 1 << 20,
     max_requests: Annotated[
-        int, typer.Option(min=1, help="Requests answered at the same time; others get 503.")
+        int,
+        typer.Option(min=1, help="Requests answered at the same time; further requests get 503."),
     ] = 256,
     index: Annotated[
         bool,
         typer.Option(
-            help="Pack the tables once: answers to few queries take half the time, and memory as "
-            "much as a table in float32."
+            help="Pack the tables once: small requests take half the time, and memory grows by a "
+            "table in float32."
         ),
     ] = True,
     dim: Annotated[int | None, typer.Option(help="The sub-model of croppable embeddings.")] = None,
@@ -63,7 +67,7 @@ def serve(
     trust: Trust = False,
     debug: Debug = False,
 ) -> None:
-    """Answer queries over HTTP: GET / is a page to ask; POST /topk, /rank, /score."""
+    """Answer queries over HTTP: GET / is a page with a form; POST /topk, /rank, /score."""
     with errors_in_a_line(debug):
         _check_installed()
         from kgfast.eval.index import Index
@@ -99,7 +103,7 @@ def _check_installed() -> None:
 
 
 def _engine(loaded: Any, dim: int | None) -> Any:
-    """Return the engine of a loaded model, with its names and known triples."""
+    """Return the engine of a loaded model, with names and known triples."""
     from kgfast.eval.batches import check_names
     from kgfast.extras.serve.engine import Engine
     from kgfast.models.base import operator_width
@@ -107,5 +111,5 @@ def _engine(loaded: Any, dim: int | None) -> Any:
     model, names = loaded.model, loaded.vocabulary or (None, None)
     check_names(tuple(names), model)
     if dim is not None:
-        operator_width(model, dim)  # says which there are
+        operator_width(model, dim)  # raises an error with the available widths
     return Engine(model, tuple(names), loaded.known(), dim, loaded.probabilities)

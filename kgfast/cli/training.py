@@ -42,7 +42,7 @@ def train(
         Path | None,
         typer.Option(help="The folder of the run; train.out_dir or runs/<folder>-<config>."),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on where the run ended.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume where the run ended.")] = False,
     trust_data: Annotated[
         bool,
         typer.Option("--trust-data", help="Resume a run of an earlier kgfast with these data."),
@@ -107,12 +107,12 @@ def plot(
 
 
 def _check_folder(folder: Any, resume: bool) -> None:
-    """Refuse to overwrite a run; say if there is none to resume."""
+    """Refuse to overwrite a run; report if there is none to resume."""
     if resume and not folder.holds_a_run():
         say(f"{folder.path} holds no run to resume: starting one", err=True)
     if folder.holds_a_run() and not resume:
         raise ValueError(
-            f"{folder.path} holds a run: go on with --resume, or name another folder with --run"
+            f"{folder.path} holds a run: continue with --resume, or name another folder with --run"
         )
 
 

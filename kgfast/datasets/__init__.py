@@ -1,4 +1,4 @@
-"""Datasets: downloads, readers for the layouts in use, and a synthetic graph that needs neither."""
+"""Datasets: downloads, readers for common layouts, and a synthetic graph that needs no files."""
 
 from kgfast.datasets.dataset import Dataset
 from kgfast.datasets.downloads import download

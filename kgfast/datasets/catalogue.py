@@ -1,7 +1,7 @@
-"""Addresses that data sets are downloaded from, and checksums of their files.
+"""Addresses of data sets to download, and checksums of the files.
 
-Files of a Git repository are pinned by its commit. A checksum of 64 digits is the SHA-256 of the
-file. One of 40, where that is not known, is the object id that Git gives the file at that commit,
+Files of a Git repository are pinned by commit. A checksum of 64 digits is the SHA-256 of the file.
+If the SHA-256 is not known, a checksum of 40 digits is Git's object id of the file at that commit,
 which ``git hash-object`` prints.
 """
 
@@ -25,11 +25,11 @@ _WIKIDATA5M = (
 class Source:
     """Addresses and checksums of a data set's files."""
 
-    base: str  # the beginning of each file's address
+    base: str  # common beginning of the addresses of files
     files: dict[str, str]  # names and checksums
     # Names in an archive, and in the folder.
     members: dict[str, str] = field(default_factory=dict)
-    # Addresses of the files that do not lie under `base`.
+    # Addresses of files that do not lie under `base`.
     elsewhere: dict[str, str] = field(default_factory=dict)
 
     def address(self, file: str) -> str:

@@ -30,7 +30,8 @@ class DataFile:
     """File of a dataset."""
 
     path: Path
-    max_bytes: int | None = None  # unpacked; None: 64 times the size, and always 64 MiB
+    # limit after unpacking; None: 64 times the size, and always 64 MiB
+    max_bytes: int | None = None
 
     def text(self) -> str:
         """Return the text of the file, without byte order mark and carriage returns."""
@@ -57,7 +58,7 @@ class DataFile:
                         raise OverflowError
         except OverflowError:
             raise ValueError(
-                f"{self.path}: unpacks to more than {most:,} bytes; if it is meant to, pass "
+                f"{self.path}: unpacks to more than {most:,} bytes; if that is intended, pass "
                 f"max_bytes= to kgfast.datasets.load or set {LIMIT_VARIABLE}"
             ) from None
         except (OSError, EOFError, zlib.error) as error:
@@ -65,7 +66,7 @@ class DataFile:
         return raw
 
     def bad_line(self, number: int, problem: str, line: str | bytes) -> ValueError:
-        """Return the error for a line, which is quoted as far as it fits."""
+        """Return the error for a line, which is quoted as far as space allows."""
         return ValueError(f"{self.path}:{number}: {problem}: {shown(line, 80)}")
 
 

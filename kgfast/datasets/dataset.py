@@ -13,7 +13,7 @@ SPLITS = ("train", "valid", "test")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
-    """Three splits of triples that share their vocabularies.
+    """Three splits of triples over shared vocabularies.
 
     Attributes
     ----------
@@ -22,7 +22,7 @@ class Dataset:
     train, valid, test
         The splits; valid and test may be empty, and may hold entities that train lacks.
     entities, relations
-        The vocabularies of all three.
+        The vocabularies of all three splits.
 
     Examples
     --------
@@ -68,7 +68,7 @@ class Dataset:
         return triples
 
     def known(self) -> KnownTriples:
-        """Return the triples of all splits, which filtering removes; built at the first call.
+        """Return the triples of all splits, for filtering; built at the first call.
 
         Examples
         --------

@@ -1,9 +1,9 @@
-"""Folders that DGL-KE numbered itself (``--format raw_udd_{htr}``).
+"""Folders with ids from DGL-KE (``--format raw_udd_{htr}``).
 
-DGL-KE writes ``entities.tsv`` and ``relations.tsv`` (id, delimiter, name) beside the triples it was
-given, and its tables have their rows in the order of those ids. Nothing in the folder says which
-column of a triple is its head; but ids were given out as names were met, line by line, a line's
-head before its tail, so that the ids themselves say it (``KGDatasetUDDRaw.load_entity_relation``).
+DGL-KE writes ``entities.tsv`` and ``relations.tsv`` (id, delimiter, name) beside the given triples,
+and rows of its tables are in the order of these ids. No file says which column of a triple is the
+head. But DGL-KE numbers names in order of appearance, line by line, and in each line the head
+before the tail. So the ids show the order of columns (``KGDatasetUDDRaw.load_entity_relation``).
 """
 
 import warnings
@@ -23,7 +23,8 @@ _DELIMITERS = "\t|,;"
 
 class _Split(NamedTuple):
     file: DataFile | None
-    columns: list[list[str]]  # three as they stand in the file, and maybe that of importance
+    # three columns in the order of the file, and perhaps a column of importance
+    columns: list[list[str]]
 
 
 def read_raw_udd(folder: Folder, columns: str | None) -> Parts:
@@ -49,19 +50,17 @@ def read_raw_udd(folder: Folder, columns: str | None) -> Parts:
 
 
 def _delimiter(file: DataFile) -> str:
-    """Return the character between the first id and its name."""
+    """Return the character between the first id and the first name."""
     number, line = next(numbered_lines(file.text()), (1, ""))
     after = line.lstrip("0123456789")
     if after == line or after[:1] not in tuple(_DELIMITERS):
-        problem = (
-            "expected an id and a name between which is a tab, |, comma or ;, as DGL-KE writes"
-        )
+        problem = "expected an id, a tab, |, comma or ;, and a name, as DGL-KE writes"
         raise file.bad_line(number, f"{problem} entities.tsv", line)
     return after[0]
 
 
 def _columns_of(file: DataFile | None, delimiter: str) -> list[list[str]]:
-    """Return the columns of a file, as DGL-KE splits its lines."""
+    """Return the columns of a file, with lines split as by DGL-KE."""
     if file is None:
         return [[], [], []]
     lines = list(numbered_lines(file.text()))
@@ -88,7 +87,7 @@ def _is_number(field: str) -> bool:
 
 
 def _order(train: _Split, entities: Vocabulary, relations: Vocabulary) -> str:
-    """Return the order of columns, such as "hrt": by the ids, else by the names."""
+    """Return the order of columns, such as "hrt": from the ids, else from the names."""
     is_entity = [all(name in entities for name in names) for names in train.columns]
     is_relation = [all(name in relations for name in names) for names in train.columns]
     allowed = [
@@ -105,7 +104,7 @@ def _order(train: _Split, entities: Vocabulary, relations: Vocabulary) -> str:
         return "hrt"
     assert train.file is not None
     raise ValueError(
-        f"{train.file.path}: its columns may be {' or '.join(allowed)}, and the ids in "
+        f"{train.file.path}: the columns may be {' or '.join(allowed)}, and the ids in "
         "entities.tsv are not in the order of either; pass columns= (dataset.columns of a config)"
     )
 
@@ -113,7 +112,7 @@ def _order(train: _Split, entities: Vocabulary, relations: Vocabulary) -> str:
 def _numbered_so(
     order: str, columns: list[list[str]], entities: Vocabulary, relations: Vocabulary
 ) -> bool:
-    """Return whether ids are in the order in which names are met, heads before tails."""
+    """Return whether ids are in the order in which names appear, heads before tails."""
     head, relation, tail = (columns[order.index(letter)] for letter in "hrt")
     met = torch.stack([entities.ids(head), entities.ids(tail)], dim=1).flatten().numpy()
     return all(_ascends(ids) for ids in (met, relations.ids(relation).numpy()))

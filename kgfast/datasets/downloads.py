@@ -22,18 +22,18 @@ from kgfast.text import shown
 FOLDER_VARIABLE, MIRROR_VARIABLE = "KGFAST_DATA", "KGFAST_MIRROR"
 _SUMS = "SHA256SUMS"
 _CHUNK = 1 << 20
-_SHA256 = 64  # digits
-_SECONDS = 30  # that a server may be silent
+_SHA256 = 64  # digits of a SHA-256
+_SECONDS = 30  # longest silence of a server
 
 
 def download(
     name: str, *, root: str | os.PathLike[str] | None = None, progress: bool = False
 ) -> Dataset:
-    """Download a data set, unless it is in the cache, and read it.
+    """Download a data set, unless it is in the cache, and read the data set.
 
-    Files come from the repositories in which they were published, pinned by commit, and are
-    compared with a checksum (:mod:`kgfast.datasets.catalogue`). Nothing is kept of what differs or
-    does not arrive whole. Needs pooch: ``pip install "kgfast[data]"``.
+    Files come from the repositories of their authors, pinned by commit, and must have a known
+    checksum (:mod:`kgfast.datasets.catalogue`). Files that differ or are not whole are deleted.
+    Downloads need pooch: ``pip install "kgfast[data]"``.
 
     Parameters
     ----------
@@ -41,8 +41,8 @@ def download(
         "wn18rr", "fb15k237", "wn18", "fb15k", "yago3-10", "codex-s", "codex-m", "codex-l" or
         "wikidata5m", in upper or lower case, with or without hyphens.
     root
-        The cache: a data set is a folder of it. By default what KGFAST_DATA says in the
-        environment, else the user's cache folder.
+        The cache, with one folder per data set. The default is the environment variable
+        KGFAST_DATA, else the user's cache folder.
     progress
         Show a progress bar.
 
@@ -56,7 +56,7 @@ def download(
         For an unknown name, a checksum that differs, and files of the cache that were changed.
     ConnectionError
         If neither the source nor a mirror gives a file. Mirrors are addresses or folders in
-        KGFAST_MIRROR, between spaces, which are asked first for `<mirror>/<name>/<file>`.
+        KGFAST_MIRROR, separated by spaces; the first try is `<mirror>/<name>/<file>`.
     ImportError
         If pooch is not installed.
 
@@ -95,7 +95,7 @@ def _pooch() -> Any:
 
 
 def _download(source: Source, folder: Path, progress: bool) -> None:
-    """Make the folder of a data set of files that are checked."""
+    """Make the folder of a data set from checked files."""
     mirrors = list(_mirrors())
     scratch = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     scratch.mkdir(parents=True)
@@ -129,7 +129,7 @@ def _mirrors() -> Iterator[str]:
 
 
 def _fetch(places: list[str], target: Path, checksum: str, progress: bool) -> None:
-    """Bring a file from the first place that has it."""
+    """Bring a file from the first place that has the file."""
     failures = []
     for place in places:
         try:
@@ -144,7 +144,7 @@ def _fetch(places: list[str], target: Path, checksum: str, progress: bool) -> No
             target.unlink()
             raise ValueError(
                 f"{place}: its {kind} is {found}, but {checksum} was published: the file is "
-                f"another one, or was damaged on its way; nothing of it is kept"
+                "another one, or was damaged on its way; the file is deleted"
             )
         return
     raise ConnectionError(
@@ -155,12 +155,12 @@ def _fetch(places: list[str], target: Path, checksum: str, progress: bool) -> No
 
 
 def _name_of(target: Path) -> str:
-    """Return the data set of a file in its scratch folder."""
+    """Return the data set of a file in the scratch folder."""
     return target.parent.name.split(".")[1]
 
 
 def _copy(place: str, target: Path, progress: bool) -> None:
-    """Copy a file from an address or a folder; an OSError if it does not arrive whole."""
+    """Copy a file from an address or a folder; raise an OSError if the copy is not whole."""
     if not place.startswith(("http://", "https://")):
         shutil.copyfile(place, target)
         return
@@ -186,7 +186,7 @@ def _reason(error: OSError) -> str:
 
 
 class _Bar:
-    """Progress bar as pooch's downloader wants it."""
+    """Progress bar for pooch's downloader."""
 
     def __init__(self, label: str, progress: bool) -> None:
         self.total = 0  # bytes, which pooch sets
@@ -212,7 +212,7 @@ class _Bar:
 
 
 def _digest(path: Path, *, in_git: bool = False) -> str:
-    """Return the SHA-256 of a file, or its object id in Git."""
+    """Return the SHA-256 of a file, or Git's object id."""
     digest = hashlib.sha1(usedforsecurity=False) if in_git else hashlib.sha256()
     if in_git:
         digest.update(f"blob {path.stat().st_size}\0".encode())
@@ -223,7 +223,7 @@ def _digest(path: Path, *, in_git: bool = False) -> str:
 
 
 def _unpack(archive: Path, members: dict[str, str]) -> None:
-    """Take the named files out of an archive, which is deleted."""
+    """Take the named files out of an archive, then delete the archive."""
     try:
         with tarfile.open(archive) as tar:
             for member, name in members.items():
@@ -238,17 +238,17 @@ def _unpack(archive: Path, members: dict[str, str]) -> None:
 
 
 def _check_cached(folder: Path) -> None:
-    """Check that the files of a folder are those that were downloaded."""
+    """Check that the files of a folder are unchanged downloads."""
     sums = folder / _SUMS
     if not sums.is_file():
         raise ValueError(
-            f"{folder} is not what kgfast.datasets.download wrote: it has no {_SUMS}; read it "
-            f"with kgfast.datasets.load, or move it away"
+            f"{folder} was not written by kgfast.datasets.download: {_SUMS} is missing; read the "
+            "folder with kgfast.datasets.load, or move it away"
         )
     for line in sums.read_text(encoding="utf-8").splitlines():
         expected, _, name = line.partition("  ")
         path = folder / name
         if not path.is_file() or _digest(path) != expected:
             raise ValueError(
-                f"{path} is not what was downloaded any more; delete {folder} to download it again"
+                f"{path} has changed since the download; delete {folder} to download again"
             )

@@ -1,6 +1,6 @@
 """Growth of the synthetic graph: relations, the forest of entities, triples.
 
-`kgfast.datasets.synthetic` says what comes out of it.
+`kgfast.datasets.synthetic` describes the graph.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
 _Kind = Literal["tree", "sibling", "symmetric", "whole", "part", "composed"]
 
-# Shares of the triples, like WN18RR's: two relations hold most, the others little.
+# Shares of the triples, like WN18RR's: two relations hold most, all others little.
 _WEIGHTS: dict[_Kind, float] = {
     "tree": 0.38,
     "symmetric": 0.32,
@@ -23,7 +23,7 @@ _WEIGHTS: dict[_Kind, float] = {
     "sibling": 0.06,
 }
 THEN = "child_of_then_"
-_HOPELESS = 0.25  # share of entities whose correlation with the parent is next to nothing
+_HOPELESS = 0.25  # share of entities with nearly no correlation to the parent
 
 
 class Relation(NamedTuple):
@@ -31,7 +31,7 @@ class Relation(NamedTuple):
 
     name: str
     kind: _Kind
-    cycle: int  # 0 for the first relation of its kind, then 1, ...
+    cycle: int  # 0 for the first relation of a kind, then 1, ...
 
     @property
     def weight(self) -> float:
@@ -44,17 +44,17 @@ class Growth:
     """Parent and link of each entity in growth order: parents before children."""
 
     relations: list[Relation]
-    num_primaries: int  # twins come after them, in the order of their originals
+    num_primaries: int  # twins come after the primaries, in the order of the originals
     parent: Ints  # [N], -1 for roots
     link: Ints  # [N], the relation of the link
-    upward: npt.NDArray[np.bool_]  # [N], whether the link leads from the entity to its parent
+    upward: npt.NDArray[np.bool_]  # [N], whether the link leads from the entity to the parent
     level: Ints  # [N], 0 for roots
     correlation: Floats  # [N], with the rotated parent
     id: Ints  # [N], the entity's id in the graph
 
 
 def relation_catalogue(num_relations: int) -> list[Relation]:
-    """Return the relations in the order of their ids."""
+    """Return the relations in the order of ids."""
     relations = [Relation("child_of", "tree", 0)]
     cycle = 0
     while len(relations) < num_relations:
@@ -77,7 +77,7 @@ def _ids(relations: list[Relation], *kinds: _Kind) -> list[int]:
 def grow(
     relations: list[Relation], num_entities: int, num_triples: int, rng: np.random.Generator
 ) -> Growth:
-    """Grow a forest of primaries and their twins."""
+    """Grow a forest of primaries and twins."""
     weights = np.array([relation.weight for relation in relations])
     symmetric, trees = _ids(relations, "symmetric"), _ids(relations, "tree", "whole")
     share = weights[symmetric].sum() / weights.sum()
@@ -114,7 +114,7 @@ def _forest(size: int, rng: np.random.Generator) -> Ints:
 def _shuffled(
     ids: list[int], weights: npt.NDArray[np.float64], size: int, rng: np.random.Generator
 ) -> Ints:
-    """Return `size` of the relations in random order, each as often as its weight says."""
+    """Return `size` relations in random order, each in proportion to its weight."""
     if not ids:
         return np.empty(0, np.int64)
     edges = np.cumsum(weights[ids]) / weights[ids].sum()
@@ -157,7 +157,7 @@ def draw_triples(growth: Growth, num_triples: int, rng: np.random.Generator) -> 
 
 
 def _links(growth: Growth) -> Ints:
-    """Return rows (entity, parent, relation), early ones first, and those that twins take over."""
+    """Return rows (entity, parent, relation), early ones first, and the links of twins."""
     first_twin = growth.num_primaries
     entity = np.flatnonzero(growth.parent >= 0)
     own = np.stack([entity, growth.parent[entity], growth.link[entity]], axis=1)
@@ -171,7 +171,7 @@ def _links(growth: Growth) -> Ints:
 
 
 def _split_links(links: Ints, relations: list[Relation], most: int) -> tuple[Ints, Ints]:
-    """Return the first links, as many as state at most `most` triples, and the others."""
+    """Return the first links, as many as state at most `most` triples, and the rest."""
     num_stated = np.ones(len(relations), np.int64)
     num_stated[_ids(relations, "symmetric")] = 2
     num_stated[[r - 1 for r in _ids(relations, "part")]] = 2
@@ -223,7 +223,7 @@ def _fillers(
 
 
 def _apportioned(total: int, weights: list[float], capacities: list[int]) -> list[int]:
-    """Share `total` out by weight; the rest of a full relation goes to the others."""
+    """Share `total` out by weight; the rest of a full relation goes to other relations."""
     sizes = [0] * len(weights)
     while (left := total - sum(sizes)) > 0:
         room = [i for i, size in enumerate(sizes) if size < capacities[i]]
@@ -255,7 +255,8 @@ def _siblings(children: Ints, num_children: Ints, size: int, rng: np.random.Gene
     start = np.flatnonzero(np.diff(children[:, 1], prepend=-1))
     family_size = np.diff(np.append(start, len(children)))
     place = np.arange(len(children)) - np.repeat(start, family_size)
-    count = np.where(place < clique, place, 0)  # each pairs with those before it in its family
+    # each sibling pairs with the earlier ones of the family
+    count = np.where(place < clique, place, 0)
     younger = np.repeat(children[:, 0], count)
     older = children[_ranges(np.repeat(start, family_size), count), 0]
     both = np.stack([younger, older, older, younger], axis=1)

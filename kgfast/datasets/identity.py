@@ -1,4 +1,4 @@
-"""Compare datasets as graphs: digests that no order changes, and what differs."""
+"""Compare datasets as graphs: digests that do not depend on order, and differences."""
 
 import hashlib
 from collections.abc import Iterable
@@ -13,19 +13,19 @@ from kgfast.graph import Vocabulary
 from kgfast.rng import scrambled
 from kgfast.text import shown
 
-_FIRST = 5  # of what differs, in a message
+_FIRST = 5  # differences in a message
 _WORD = np.uint64
 
 Ids = NDArray[np.int64]
 
 
 def names_digest(dataset: Dataset) -> str:
-    """Return a digest of the names in their order."""
+    """Return a digest of the names in order."""
     return _digest_of_names(dataset.entities, dataset.relations)
 
 
 def fingerprint(dataset: Dataset) -> dict[str, str]:
-    """Return digests of the names and of each split, by name: no order and no id changes them.
+    """Return digests of the names and of each split, independent of order and ids.
 
     Examples
     --------
@@ -43,9 +43,9 @@ def fingerprint(dataset: Dataset) -> dict[str, str]:
 
 
 def differences(own: Dataset, other: Dataset, whose: str) -> list[str]:
-    """Say what another dataset lacks and what it has beyond the own one: five of each.
+    """Say what another dataset lacks and what it has in addition: five of each.
 
-    Triples are compared where the names are the same. ``whose`` is the own dataset in words.
+    Triples are compared if both datasets have equal names. ``whose`` is the own dataset in words.
     """
     return [
         *_other_names("entity", "entities", (own.entities, other.entities), whose),
@@ -54,7 +54,7 @@ def differences(own: Dataset, other: Dataset, whose: str) -> list[str]:
 
 
 def _other_triples(own: Dataset, other: Dataset, whose: str) -> list[str]:
-    """Compare the splits of two datasets of the same names."""
+    """Compare the splits of two datasets with equal names."""
     entity = own.entities.ids(other.entities).numpy()
     relation = own.relations.ids(other.relations).numpy()
     problems = []
@@ -109,7 +109,7 @@ def _sorted(rows: Ids) -> Ids:
 
 
 def _beyond(rows: Ids, others: Ids) -> Ids:
-    """Return the rows, in their order, that the others do not have, or not as often."""
+    """Return the rows, in order, that ``others`` lacks or has less often."""
     both = np.concatenate([others, rows])
     _, kind = np.unique(both, axis=0, return_inverse=True)
     kind = kind.reshape(-1)
@@ -119,7 +119,7 @@ def _beyond(rows: Ids, others: Ids) -> Ids:
     ordered = of_rows[order]
     starts = np.searchsorted(ordered, ordered)
     occurrence = np.empty_like(order)
-    occurrence[order] = np.arange(len(order)) - starts  # how many equal rows stand before
+    occurrence[order] = np.arange(len(order)) - starts  # number of equal rows before
     return rows[occurrence >= counts[of_rows]]
 
 
@@ -141,7 +141,7 @@ def _hashes(names: Iterable[str]) -> NDArray[Any]:
 
 
 def _digest_of_triples(hrt: Ids, entity: NDArray[Any], relation: NDArray[Any]) -> str:
-    """Return a digest of the multiset of triples of names: of their sorted hashes."""
+    """Return a digest of the multiset of triples of names, from sorted hashes."""
     value = _mixed(entity[hrt[:, 0]])
     value = _mixed(value + relation[hrt[:, 1]])
     value = _mixed(value + entity[hrt[:, 2]])

@@ -1,7 +1,7 @@
 """Labels of entities and relations: ``labels.tsv``, which people read beside the names.
 
-A line holds a name and its label, between tabs: ``Q42<TAB>Douglas Adams``. Further columns are not
-read, and lines of other names neither, so that one file serves many graphs.
+A line holds a name and a label, separated by tabs: ``Q42<TAB>Douglas Adams``. Further columns and
+lines of other names are ignored, so that one file serves many graphs.
 """
 
 from pathlib import Path
@@ -21,11 +21,11 @@ def with_labels(
 @overload
 def with_labels(folder: Folder | Path, names: Names, num_entities: int = 0) -> Names: ...
 def with_labels(folder: Folder | Path, names: Names, num_entities: int = 0) -> Names:
-    """Return names with the labels that the file of a folder has for them, if there is one.
+    """Return names with the labels from the file of a folder, if there is one.
 
-    Entities without names have their numbers, ``0 .. num_entities - 1``, for names then. A
-    ValueError begins with file and line where a line holds no label, or another one than before; it
-    names the file where no line has a name of the graph.
+    If there is a file, entities without names get their numbers, ``0 .. num_entities - 1``, as
+    names. A ValueError names file and line if a line has no label, or a second label of a name. A
+    ValueError names the file if no line has a name of the graph.
     """
     file = (folder if isinstance(folder, Folder) else Folder(folder)).find(FILE)
     if file is None:
@@ -37,7 +37,7 @@ def with_labels(folder: Folder | Path, names: Names, num_entities: int = 0) -> N
     for number, line in numbered_lines(file.text()):
         name, *columns = line.split("\t")
         if not name or not columns or not columns[0].strip():
-            raise file.bad_line(number, "expected a name, a tab and its label", line)
+            raise file.bad_line(number, "expected a name, a tab and a label", line)
         label = columns[0].strip()
         if name not in entities and name not in relations:
             others = others or [name]
@@ -46,7 +46,7 @@ def with_labels(folder: Folder | Path, names: Names, num_entities: int = 0) -> N
             raise file.bad_line(number, problem, line)
     if others and not labels:
         raise ValueError(
-            f"{file.path}: none of its lines has a name of this graph: its first is "
+            f"{file.path}: no line has a name of this graph: the first name is "
             f"{shown(others[0])}, entities are called as {shown(list(entities.names[:3]))}"
         )
     of_entities, of_relations = (

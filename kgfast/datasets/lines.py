@@ -1,7 +1,7 @@
 """From the lines of a file to vocabularies, rows of ids and rows of names.
 
-Splits are read without a Python loop per line; only when that fails is the file walked, for the
-line to blame.
+Splits are read without a Python loop per line. Only if that fails, the file is read line by line to
+find the wrong line.
 """
 
 import io
@@ -18,14 +18,14 @@ from kgfast.graph.ids import read_id
 from kgfast.text import shown
 
 Rows = np.ndarray[tuple[int, int], np.dtype[np.int64]]
-Columns = tuple[list[str], list[str], list[str]]  # of names: heads, relations, tails
+Columns = tuple[list[str], list[str], list[str]]  # columns of names: heads, relations, tails
 Parts = tuple[Vocabulary, Vocabulary, list[Tensor]]  # int64 [T, 3] (h, r, t) of each split
 
 
 def read_vocabulary(
     file: DataFile, fields_of: Callable[[str], list[str]], has_count: bool = False
 ) -> Vocabulary:
-    """Read a file of (id, name) fields whose ids are 0..len-1 in any order."""
+    """Read a file of (id, name) fields with ids 0..len-1 in any order."""
     lines = numbered_lines(file.text())
     count_line = next(lines, None) if has_count else None
     names: dict[int, str] = {}
@@ -65,7 +65,7 @@ def name_id(line: str) -> list[str]:
 
 
 def read_ids(file: DataFile | None, columns: dict[str, int], has_count: bool = False) -> Tensor:
-    """Read rows of three ids, int64 `[T, 3]`; `columns` maps their names to how many ids exist."""
+    """Read rows of three ids, int64 `[T, 3]`; `columns` maps their names to numbers of ids."""
     if file is None:
         return torch.empty(0, 3, dtype=torch.int64, device="cpu")
     text = file.text()
@@ -100,7 +100,7 @@ def numbered_names(
     read: Callable[[DataFile], Columns] = read_names,
     vocabularies: tuple[Vocabulary, Vocabulary] | None = None,
 ) -> Parts:
-    """Read the splits of names; their sorted names are the vocabularies unless these are given."""
+    """Read the splits of names; without vocabularies, the sorted names become vocabularies."""
     parts: list[Columns] = [([], [], []) if file is None else read(file) for file in files]
     if vocabularies is None:
         entities = sorted({name for h, _, t in parts for names in (h, t) for name in names})
@@ -116,14 +116,14 @@ def numbered_names(
 def ids_of_names(
     file: DataFile | None, columns: Columns, entities: Vocabulary, relations: Vocabulary
 ) -> Tensor:
-    """Return the ids of columns of names (h, r, t), int64 `[T, 3]`; their file is to blame."""
+    """Return the ids of columns of names (h, r, t), int64 `[T, 3]`; errors name the file."""
     vocabularies = (entities, relations, entities)
     try:
         ids = [
             vocabulary.ids(names) for vocabulary, names in zip(vocabularies, columns, strict=True)
         ]
     except ValueError:
-        # The first row with an unknown name, whichever column it is in.
+        # The first row with an unknown name, in any column.
         for i, row in enumerate(zip(*columns, strict=True)):
             for name, vocabulary in zip(row, vocabularies, strict=True):
                 if name not in vocabulary:
@@ -160,12 +160,12 @@ def _after(text: str, number: int) -> str:
 
 
 def _integers(text: str) -> Rows | None:
-    """Return the integers of lines of three, `[T, 3]`; None if that is not what the text holds."""
+    """Return the integers of lines of three, `[T, 3]`; None if the text holds anything else."""
     if not text or text.isspace():
         return np.empty((0, 3), np.int64)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # older NumPy reads 1.5 as 1, warning
+            warnings.simplefilter("error")  # older NumPy reads 1.5 as 1, with a warning
             rows = np.loadtxt(io.StringIO(text), dtype=np.int64, comments=None, ndmin=2)
     except (ValueError, OverflowError, Warning):
         return None
@@ -173,7 +173,7 @@ def _integers(text: str) -> Rows | None:
 
 
 def _walked(file: DataFile, text: str, columns: dict[str, int], header: int) -> Rows:
-    """Read line by line what NumPy could not, up to the line to blame."""
+    """Read line by line text that NumPy cannot read, up to the first wrong line."""
     rows = []
     for number, line in numbered_lines(text):
         if number <= header:

@@ -1,7 +1,7 @@
 """Folders of N-Triples: ``train.nt``, and ``valid.nt`` and ``test.nt`` if any, gzipped or not.
 
-Names are the addresses (IRIs) without their brackets; blank nodes are ``_:name``. Triples whose
-object is a literal, such as a label or a number, are left out: they are no links.
+Names are the addresses (IRIs) without their brackets; blank nodes are ``_:name``. Triples with a
+literal as object, such as a label or a number, are no links and are left out.
 """
 
 import io
@@ -42,7 +42,7 @@ def _triples(file: DataFile) -> Columns:
         raise file.bad_line(number, in_a_line(problem), line) from None
     if literals:
         warnings.warn(
-            f"{file.path}: {literals:,} triples whose object is a literal are left out",
+            f"{file.path}: {literals:,} triples with a literal as object are left out",
             stacklevel=5,
         )
     return heads, relations, tails

@@ -1,9 +1,9 @@
 """Folders of Parquet files: ``train.parquet``, and ``valid.parquet`` and ``test.parquet`` if any.
 
-A file has columns of heads, relations and tails, named as in
-:data:`kgfast.graph.TRIPLE_COLUMNS`; others are not read.
-Text is names. Whole numbers are ids from 0, whose names are their digits; with ``entities.parquet``
-and ``relations.parquet``, of columns ``id`` and ``name``, they have these.
+A file has columns of heads, relations and tails, named as in :data:`kgfast.graph.TRIPLE_COLUMNS`;
+other columns are not read. Text is names. Whole numbers are ids from 0, and their digits are the
+names. Files ``entities.parquet`` and ``relations.parquet``, with columns ``id`` and ``name``, give
+names to ids.
 """
 
 from typing import Any
@@ -19,7 +19,8 @@ from kgfast.graph import Vocabulary
 from kgfast.graph.stored.inputs import arrow_values, triple_columns
 from kgfast.text import reading, shown
 
-_SPARSE, _ALWAYS = 64, 1 << 20  # unnamed ids: at most so many times their number, or so many
+# unnamed ids: the largest may be 64 times the number of ids, or 2^20
+_SPARSE, _ALWAYS = 64, 1 << 20
 
 _Triple = tuple[Any, Any, Any]
 
@@ -44,10 +45,10 @@ def read_table(file: DataFile) -> Any:
     """Read a file as a table of pyarrow."""
     parquet = needed("pyarrow.parquet", f"{file.path}: reading Parquet", EXTRA)
     if file.path.suffix == ".gz":
-        raise ValueError(f"{file.path}: Parquet files compress themselves; unpack it")
+        raise ValueError(f"{file.path}: Parquet files compress themselves; unpack the file")
     with reading(file.path, "no valid Parquet file"):
         table = parquet.read_table(file.path)
-        _ = table.column_names  # must be UTF-8
+        _ = table.column_names  # raises if names are not UTF-8
         return table
 
 
@@ -71,7 +72,7 @@ def _triples(file: DataFile) -> _Triple:
 
 
 def _vocabulary(columns: list[Any], folder: Folder, what: str) -> Vocabulary:
-    """Return the sorted names in columns; for ids, all up to the largest."""
+    """Return the sorted names in columns; for ids, all ids up to the largest."""
     filled = [column for column in columns if len(column)]
     if all(column.dtype.kind == "i" for column in filled):
         largest = max((int(column.max()) for column in filled), default=-1)
@@ -79,7 +80,7 @@ def _vocabulary(columns: list[Any], folder: Folder, what: str) -> Vocabulary:
         if largest >= max(_ALWAYS, _SPARSE * count):
             raise ValueError(
                 f"{folder.root}: the ids of {what} must be about as many as the largest, "
-                f"{largest:,}; the files hold {count:,}: number them from 0, or name them in "
+                f"{largest:,}; the files hold {count:,}: number ids from 0, or name ids in "
                 f"{what}.parquet"
             )
         return Vocabulary(map(str, range(largest + 1)))

@@ -1,8 +1,8 @@
-"""Files of queries, and of names: TSV or Parquet, whose errors name file, line and near names.
+"""Files of queries and of names, TSV or Parquet; errors name file, line and near names.
 
-A row of queries has two of head, relation and tail; the third is predicted. A first line that holds
-two of these words names the columns. Without one, two columns are head and relation, and three are
-head, relation and tail, of which each row leaves one empty.
+A row of queries has two of head, relation and tail; the third is predicted. A first line with two
+of these words names the columns. Without such a line, two columns are head and relation; three
+columns are head, relation and tail, and each row leaves one empty.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,17 +20,17 @@ from kgfast.graph.ids import read_id
 from kgfast.text import shown
 
 _ROLES: tuple[Side, ...] = ("head", "relation", "tail")
-_Blame = Callable[[int, str], ValueError]  # the error of a row
+_Blame = Callable[[int, str], ValueError]  # makes the error of a row
 _Cells = tuple[dict[str, Sequence[str]], _Blame]
 Queries = dict[Side, tuple[Tensor, dict[str, Tensor]]]
 
 
 def read_queries(path: Path, names: Names, sizes: tuple[int, int]) -> Queries:
-    """Return the queries of each predicted side: their places in the file, int64, and ids by role.
+    """Return queries by predicted side: places in the file, int64, and ids by role.
 
-    ``names`` and ``sizes`` are of entities and relations; without names, cells are ids. Roles are
-    called ``heads``, ``relations``, ``tails``, as :func:`kgfast.topk` takes them. A ValueError
-    names file, line and what is wrong.
+    ``names`` and ``sizes`` are those of entities and relations; without names, cells are ids. Roles
+    are called ``heads``, ``relations``, ``tails``, as in :func:`kgfast.topk`. A ValueError names
+    file, line and problem.
     """
     file = _file(path)
     columns, blame = (_of_parquet if path.suffix == ".parquet" else _of_text)(file)
@@ -61,7 +61,7 @@ def read_queries(path: Path, names: Names, sizes: tuple[int, int]) -> Queries:
 
 
 def read_candidates(path: Path, side: Side, names: Names, sizes: tuple[int, int]) -> Tensor:
-    """Return the distinct ids of a file of names, one a line: entities, or relations by side."""
+    """Return the distinct ids of a file of names, one per line: entities, or relations."""
     file = _file(path)
     lines = list(numbered_lines(file.text()))
     if not lines:

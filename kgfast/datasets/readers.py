@@ -1,4 +1,4 @@
-"""Read a dataset folder, whichever library wrote it.
+"""Read a dataset folder of many libraries.
 
 | layout           | found by        | vocabularies                                | triples      |
 |------------------|-----------------|---------------------------------------------|--------------|
@@ -10,9 +10,8 @@
 | Parquet          | `train.parquet` | its names, or `entities.parquet`            | names or ids |
 | N-Triples        | `train.nt`      | addresses of all splits, sorted             | names, h r t |
 
-``labels.tsv`` may stand beside any of them: see :mod:`kgfast.datasets.labelled`.
-Every file may be gzipped, have CRLF line ends, a byte order mark and blank lines; it and the folder
-may be links.
+``labels.tsv`` may stand beside any layout: see :mod:`kgfast.datasets.labelled`. Every file may be
+gzipped, have CRLF line ends, a byte order mark and blank lines. Files and folders may be links.
 """
 
 import os
@@ -48,7 +47,7 @@ def load(
     columns: str | None = None,
     max_bytes: int | None = None,
 ) -> Dataset:
-    r"""Read a dataset folder; its layout is detected from the files in it.
+    r"""Read a dataset folder; the files in the folder tell the layout.
 
     Parameters
     ----------
@@ -56,7 +55,7 @@ def load(
         A folder in the layout of official RotatE / DGL-KE, DGL-KE's raw_udd, OpenKE, LibKGE, plain
         TSV, Parquet (with pyarrow) or N-Triples (with pyoxigraph).
     name
-        Name of the dataset; that of the folder by default.
+        Name of the dataset; by default the name of the folder.
     columns
         The order of columns of a raw_udd folder's triples: "hrt", "htr", "rht", "rth", "thr"
         or "trh". By default the order in which DGL-KE gave out the ids, or hrt.
@@ -76,7 +75,7 @@ def load(
         If the folder, its train file or a vocabulary is missing.
     ValueError
         If a line is malformed: the message begins with `file:line`. If a gzipped file unpacks to
-        more than allowed, or a dataset.yaml names a file outside its folder.
+        more than allowed, or a dataset.yaml names a file outside the folder.
 
     Examples
     --------
@@ -102,7 +101,7 @@ def load(
             f"no dataset in {root}: looked for {', '.join(_LAYOUTS)}; {KNOWN_LAYOUTS}"
         )
     if columns is not None and read is not read_raw_udd:
-        raise ValueError(f"columns: {root} is not a raw_udd folder of DGL-KE; leave it out")
+        raise ValueError(f"columns: {root} is not a raw_udd folder of DGL-KE; leave columns out")
     *names, splits = read(folder, columns)
     entities, relations = with_labels(folder, (names[0], names[1]))
     train, valid, test = (Triples(hrt, entities=entities, relations=relations) for hrt in splits)
@@ -128,7 +127,7 @@ def load_negatives(
     Returns
     -------
     valid, test : Triples
-        With the labels of ``vocabulary``.
+        Triples with the labels of ``vocabulary``.
 
     Raises
     ------
@@ -192,9 +191,9 @@ def _read_libkge(folder: Folder, _: str | None) -> Parts:
 
 
 def _libkge_files(folder: Folder) -> dict[str, str]:
-    """Return the names of the files, which dataset.yaml may change: plain names in the folder."""
+    """Return the plain file names in the folder, which dataset.yaml may change."""
     names = {key: f"{key}.del" for key in ("entity_ids", "relation_ids", "train", "valid", "test")}
-    from kgfast import safe_yaml  # and PyYAML, which no other layout needs
+    from kgfast import safe_yaml  # needs PyYAML, unlike other layouts
 
     file = folder.find("dataset.yaml")
     values = None if file is None else safe_yaml.parse(file.text(), file.path)
@@ -224,7 +223,7 @@ def _read_plain(folder: Folder, _: str | None) -> Parts:
     return numbered_names(folder.splits("{}.txt", "{}.tsv"))
 
 
-# The first marker found decides: the layouts with vocabularies come before the plain one.
+# The first marker found decides: layouts with vocabularies come before the plain layout.
 _LAYOUTS: dict[str, Callable[[Folder, str | None], Parts]] = {
     "entities.dict": _read_official,
     "train2id.txt": _read_openke,
@@ -240,7 +239,7 @@ _LAYOUTS: dict[str, Callable[[Folder, str | None], Parts]] = {
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Return nested mappings as one, with dotted keys: LibKGE writes either."""
+    """Return nested mappings as one, with dotted keys: LibKGE writes both."""
     if not isinstance(value, dict):
         return {prefix: value}
     flat: dict[str, Any] = {}

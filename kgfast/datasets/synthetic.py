@@ -1,7 +1,7 @@
-"""A synthetic graph that needs no download, and the RotatE embeddings it was drawn from.
+"""A synthetic graph that needs no download, and the RotatE embeddings behind it.
 
-The graph is grown, not sampled, so that its relations have the patterns that RotatE can express and
-its ranks mean something without training:
+The graph is grown, not sampled. So relations have the patterns that RotatE can express, and ranks
+mean something without training:
 
 1. *Primaries* form a forest. Entity i hangs below an earlier entity, by `child_of` or as a part
    (`has_part_k`, and its inverse `part_of_k`). Parents come from the first quarter of the entities
@@ -11,10 +11,10 @@ its ranks mean something without training:
 3. `child_of_then_child_of` and `child_of_then_has_part_k` are compositions of those triples.
 4. `sibling_k` joins up to a few children of one parent, each with each, in both directions.
 
-Triples of 1 and 2 are all kept unless the graph asks for fewer; 3 and 4 fill it up to the exact
-number. Every embedding is its parent's, rotated backwards along the link, plus noise: the
-correlation of an entity with its rotated parent is drawn per entity, from near 0 (hopeless) to
-near 1 (easy).
+The graph has all triples of 1 and 2, unless fewer are wanted; 3 and 4 fill the graph up to the
+exact number. Every embedding is the parent's embedding, rotated backwards along the link, plus
+noise. The correlation of an entity with the rotated parent is drawn per entity, from near 0
+(hopeless) to near 1 (easy).
 """
 
 from dataclasses import dataclass
@@ -35,24 +35,26 @@ from kgfast.datasets.growth import (
 )
 from kgfast.graph import Triples, Vocabulary
 
-_BLOCK = 64  # dimensions that share a random stream: a planting's prefix is the smaller planting
-_SCALE = 0.02  # of an embedding's components, as trained RotatE entities have at gamma = 12
+# dimensions that share a random stream: the prefix of a planting is the smaller planting
+_BLOCK = 64
+_SCALE = 0.02  # standard deviation of components, as in trained RotatE entities at gamma = 12
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SyntheticDataset(Dataset):
-    """Synthetic graph that knows its embeddings; made by `synthetic`."""
+    """Synthetic graph with known embeddings; made by `synthetic`."""
 
     seed: int
     growth: Growth
 
     def planted(self, dim: int, seed: int | None = None) -> tuple[Tensor, Tensor]:
-        """Return RotatE embeddings that the graph is drawn from: t is near h * exp(i * phase[r]).
+        """Return the RotatE embeddings behind the graph: t is near h * exp(i * phase[r]).
 
         Roots are complex normal with a standard deviation of 0.02 per component. Every other entity
-        is `c * rotated parent + sqrt(1 - c**2) * noise`, with its own correlation c, the same at
-        any dim. Phases are uniform for `child_of` and `has_part_k`, negated for the inverse
-        `part_of_k`, 0 or pi for `symmetric_k`, 0 for `sibling_k`, and sums for compositions.
+        is `c * rotated parent + sqrt(1 - c**2) * noise`. Each entity has a correlation c, which
+        does not depend on dim. Phases are uniform for `child_of` and `has_part_k`, negated for the
+        inverse `part_of_k`, 0 or pi for `symmetric_k`, 0 for `sibling_k`, and sums for
+        compositions.
 
         Parameters
         ----------
@@ -60,7 +62,7 @@ class SyntheticDataset(Dataset):
             Complex dimensions. The first d of a larger planting are the planting of dim d, bit for
             bit.
         seed
-            Another seed gives other embeddings of the same graph; the graph's own by default.
+            Another seed gives other embeddings of this graph; by default the seed of the graph.
 
         Returns
         -------
@@ -106,8 +108,8 @@ def synthetic(
 ) -> SyntheticDataset:
     """Make a graph with symmetric, inverse, composed, hierarchical and N-N relations.
 
-    The default has the sizes of WN18RR and about its skew. The module's docstring says how the
-    graph is grown; `SyntheticDataset.planted` gives its embeddings.
+    The default has the sizes of WN18RR and about the same skew. The module's docstring describes
+    the growth; `SyntheticDataset.planted` gives the embeddings.
 
     Parameters
     ----------
@@ -117,7 +119,7 @@ def synthetic(
     num_train, num_valid, num_test
         Numbers of triples: exact, and all triples are distinct.
     seed
-        Same arguments, same graph, bit for bit.
+        Equal arguments give equal graphs, bit for bit.
 
     Raises
     ------
@@ -203,7 +205,7 @@ def _planted_entities(
         kept = growth.correlation[at, None]
         fresh = np.sqrt(1 - kept * kept)
         turn_re = cosine[link]
-        # A link that leads upward turns the entity into its parent: the parent is turned back.
+        # A link that leads upward turns the entity into the parent, so the parent is turned back.
         turn_im = np.where(growth.upward[at, None], -sine[link], sine[link])
         re_parent, im_parent = re[parent], im[parent]
         re[at] = kept * (re_parent * turn_re - im_parent * turn_im) + fresh * re[at]

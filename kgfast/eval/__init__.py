@@ -1,4 +1,4 @@
-"""Ranking, prediction and neighbours: ``rank()``, ``topk()``, ...; and what they return."""
+"""Ranking, prediction and neighbours: ``rank()``, ``topk()``, and others, with their results."""
 
 from kgfast.eval.above_search import above
 from kgfast.eval.batches import check_rankable, evaluating

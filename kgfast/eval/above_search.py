@@ -1,4 +1,4 @@
-"""above(): all answers to queries whose scores reach a threshold."""
+"""above(): all answers with scores that reach a threshold."""
 
 from typing import Any
 
@@ -49,19 +49,19 @@ def above(
     index: Index | None = None,
     progress: bool = False,
 ) -> AnswersAbove:
-    """Find all tails of (head, relation, ?) whose scores reach a threshold, or heads, or relations.
+    """Find all tails of (head, relation, ?) with scores from a threshold on; or heads or relations.
 
-    Exact: an answer is found if its score, as :func:`kgfast.topk` returns it, is at least the
-    threshold. So the k-th score as threshold returns the k best. Scores of all entities are never
-    stored: memory stays below 64 MiB beyond the model's tables and the result.
+    The result is exact: an answer is found if the score that :func:`kgfast.topk` returns is at
+    least the threshold. So the k-th score as threshold returns the k best. Scores of all entities
+    are never stored: memory stays below 64 MiB beyond the model's tables and the result.
 
     Parameters
     ----------
     model : Model
         As :func:`kgfast.topk` takes it.
     threshold : Tensor or float
-        ``[B]`` floating point, one for each query, or one for all; not NaN. Scores are those of
-        :func:`kgfast.topk`, without gamma.
+        ``[B]`` floating point, one threshold for each query, or one for all; not NaN. Scores have
+        no gamma, as in :func:`kgfast.topk`.
     heads, relations, tails : int, sequence of int or Tensor, or names
         As :func:`kgfast.topk` takes them.
     known : KnownTriples, optional
@@ -69,23 +69,23 @@ def above(
     exclude, candidate_ids, dims : optional
         As :func:`kgfast.topk` takes them.
     max_results : int
-        The most answers of all queries together.
+        Maximal number of answers of all queries together.
     vocabulary : pair of Vocabulary or lists of names, Dataset or Triples, optional
-        The names of the model's rows: for queries by name, and for answers that show them.
+        The names of the model's rows: queries may use names, and answers show them.
     batch_size : int, optional
-        Queries a batch; results do not depend on it.
+        Queries per batch; results do not depend on the batch size.
     max_memory : int or str, optional
-        Of models whose entities are a :class:`kgfast.tables.Table`, as :func:`kgfast.rank` takes
-        it; beside the result.
+        Memory for a model with a :class:`kgfast.tables.Table` of entities, as :func:`kgfast.rank`
+        takes it; the result comes on top.
     index : Index, optional
-        The model's tables, packed before: the same answers sooner, where queries are few.
+        The packed tables of the model, which speed up calls with few queries.
     progress : bool
         Show a progress bar.
 
     Returns
     -------
     AnswersAbove
-        On the device of the candidates.
+        Answers to all queries, on the device of the candidates.
 
     Raises
     ------
@@ -93,7 +93,7 @@ def above(
         For arguments that do not fit the model or each other, and for more than ``max_results``
         answers; the message names the first offending query, or says how many answers there are.
     NotImplementedError
-        For relations, of a model that has no scores for them.
+        If the model cannot score relations.
 
     Examples
     --------
@@ -116,9 +116,9 @@ def above(
 
 
 class AboveSearch(Search):
-    """The checked arguments of a search for all answers above a threshold."""
+    """Checked arguments of a search for all answers above a threshold."""
 
-    answer_bytes = 0  # while a file is read: results are beside the limit of memory
+    answer_bytes = 0  # results take no memory of the limit for reading a file
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class AboveSearch(Search):
         return {"threshold": digest(self.thresholds), "max_results": str(self.room.most)}
 
     def accumulator(self, queries: Queries, source: CandidateSource) -> AboveSoFar:
-        """Return where the answers to some queries are collected."""
+        """Return the accumulator of the answers to some queries."""
         thresholds = self.thresholds[queries.rows].to(source.device)
         return AboveSoFar(queries, source, thresholds, self.room)
 

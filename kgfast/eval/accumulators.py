@@ -12,12 +12,13 @@ from kgfast.kernels.above import merged
 from kgfast.kernels.operands import Above
 from kgfast.ops.differentiable import full_precision
 
-KINDS = 6  # of counts: greater, equal, both of the excluded; known answers, and all candidates
+# kinds of counts: greater, equal, both of the excluded; known answers, and all candidates
+KINDS = 6
 _NUMBER, _NAN, _MISSING = 0, 1, 2  # numbers come before NaN, places without a candidate last
 
 
 class Accumulator(ABC):
-    """Results of some queries over the blocks read so far."""
+    """Results of some queries over the blocks so far."""
 
     queries: Queries
     source: CandidateSource
@@ -36,7 +37,7 @@ class Accumulator(ABC):
 
     @abstractmethod
     def take(self, block: Any) -> None:
-        """Add what the queries find in a block."""
+        """Add the results of the queries in a block."""
 
 
 class CountsSoFar(Accumulator):
@@ -77,7 +78,7 @@ class BestSoFar(Accumulator):
     """Best answers, ``[B, k]``: -inf and -1 where there is no candidate.
 
     Scores are float64 until the end and merged exactly; one block of all candidates needs no
-    merging, so its scores are rounded by the sweep. ``dtype`` is that of the rounded scores.
+    merging, so the sweep rounds the scores. ``dtype`` is the dtype of the rounded scores.
     """
 
     def __init__(self, queries: Queries, source: CandidateSource, k: int) -> None:
@@ -127,7 +128,7 @@ class BestSoFar(Accumulator):
         self.keep(torch.cat([self.scores, scores], 1), torch.cat([self.ids, ids], 1))
 
     def keep(self, scores: Tensor, ids: Tensor) -> None:
-        """Keep the best of answers ``[B, M]``, of which equal ones stand by ascending id."""
+        """Merge in answers ``[B, M]``; equal answers must stand by ascending id."""
         order = best_first(scores, ids)[:, : self.k]
         self.scores.copy_(scores.gather(1, order))
         self.ids.copy_(ids.gather(1, order))
@@ -135,19 +136,19 @@ class BestSoFar(Accumulator):
 
 
 class Room:
-    """The number of results of a call so far, and the most that it may return."""
+    """Number of results of a call so far, and the maximal number."""
 
     def __init__(self, most: int) -> None:
         self.most, self.count, self.is_over = most, 0, False
 
     @property
     def left(self) -> int:
-        """Results that still find room; -1 where results are only counted."""
+        """Number of results that still fit; -1 where results are only counted."""
         return -1 if self.is_over else self.most - self.count
 
 
 class AboveSoFar(Accumulator):
-    """Answers that reach float64 ``thresholds [B]``; their number where they find no room."""
+    """Answers that reach float64 ``thresholds [B]``; only their number where they do not fit."""
 
     def __init__(
         self, queries: Queries, source: CandidateSource, thresholds: Tensor, room: Room
@@ -158,14 +159,14 @@ class AboveSoFar(Accumulator):
 
     @property
     def state(self) -> list[Tensor]:
-        """Nothing: no call saves these answers."""
+        """Empty state: no call saves these answers."""
         return []
 
     def restore(self, state: list[Tensor]) -> None:
-        """Continue from nothing."""
+        """Do nothing: there is no state."""
 
     def begin(self) -> None:
-        """Widen queries in half precision, which is exact."""
+        """Widen queries in half precision; this is exact."""
         if self.queries.vectors is not None:
             self.queries.vectors = full_precision(self.queries.vectors)
             self.dtype = self.queries.vectors.dtype
@@ -185,7 +186,7 @@ class AboveSoFar(Accumulator):
             self.pieces.clear()
 
     def whole(self) -> Above:
-        """Join the pieces, which are taken away."""
+        """Join the pieces, and release them."""
         if len(self.pieces) == 1:
             return self.pieces.pop()
         count = len(self.queries)
@@ -196,7 +197,7 @@ class AboveSoFar(Accumulator):
 
 
 def best_first(scores: Tensor, ids: Tensor) -> Tensor:
-    """Return places from best to worst by score; equal scores keep their order."""
+    """Return places from best to worst score; equal scores keep the given order."""
     kind = torch.where(scores.isnan(), _NAN, _NUMBER).where(ids >= 0, _MISSING)
     by_score = scores.nan_to_num(0.0, torch.inf, -torch.inf).argsort(
         dim=1, descending=True, stable=True

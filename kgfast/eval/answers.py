@@ -1,4 +1,4 @@
-"""The passes of topk(): queries that are answered together, and all their answers."""
+"""The passes of topk(): queries that are answered together, and all answers."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -31,11 +31,11 @@ from kgfast.models.base import Side
 from kgfast.ops.topk import check_k
 from kgfast.storage import Fingerprint
 
-_SAMPLE = 64  # queries that a fingerprint makes, or more, where candidates are in memory
+_SAMPLE = 64  # queries in a fingerprint of a call with candidates in memory
 
 
 class AskedQueries(NamedTuple):
-    """Queries as the arguments of :func:`kgfast.topk` say them: ids, or names of a vocabulary."""
+    """Queries as arguments of :func:`kgfast.topk`: ids, or names of a vocabulary."""
 
     heads: IdsLike | None
     relations: IdsLike | None
@@ -44,10 +44,10 @@ class AskedQueries(NamedTuple):
 
 
 class Search:
-    """The checked arguments of one prediction.
+    """Checked arguments of one prediction.
 
-    ``anchors`` and ``others`` are int64 ``[B]``, and ``name`` is the argument that anchors came
-    from.
+    ``anchors`` and ``others`` are int64 ``[B]``, and ``name`` is the argument that gave the
+    anchors.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Search:
 
     @property
     def facts(self) -> dict[str, str]:
-        """Number of answers, and whether missing ones are filled in, in words."""
+        """Number of answers, and the padding of missing answers, in words."""
         return {"k": str(self.k), "pad": str(bool(self.pad))}
 
     @property
@@ -84,14 +84,14 @@ class Search:
 
     @property
     def ids(self) -> Tensor | None:
-        """The candidates that all queries share; None where these are all, or lists."""
+        """Return the candidates that all queries share; None for all rows and for lists."""
         return self.given if isinstance(self.given, Tensor) else None
 
     def __len__(self) -> int:
         return len(self.anchors)
 
     def in_words(self, row: int) -> str:
-        """Return a query in the words of messages."""
+        """Return a query in words, for messages."""
         what = "tail" if self.side == "relation" else "relation"
         anchor, other = int(self.anchors[row]), int(self.others[row])
         return f"{self.name}[{row}] = {anchor} with {what} {other}"
@@ -100,11 +100,11 @@ class Search:
         """Name a query that is not finite."""
         return (
             f"{self.in_words(int(queries.rows[place]))}: the query holds a NaN or an infinity, "
-            f"from the embeddings of its entity or relation or from what filters them"
+            "from the embeddings of the entity or relation or from the filters on them"
         )
 
     def ordered(self, home: torch.device) -> Queries:
-        """Return all queries on a device; by relation where each relation has candidates."""
+        """Return all queries on a device; in order of relations if each relation has candidates."""
         rows = torch.arange(len(self), dtype=torch.int64, device=CPU)
         anchors, others = self.anchors, self.others
         if isinstance(self.given, TypeConstraints):
@@ -119,13 +119,13 @@ class Search:
         return Predictions(scores, ids, anchors, others, self.side, vocabulary=self.names)
 
     def check_size(self, source: CandidateSource) -> None:
-        """Check k, where the number of candidates bounds it."""
+        """Check k against the number of candidates, where that is a bound."""
         is_shared = not isinstance(self.given, ListedCandidates | TypeConstraints)
         has_bound = len(self) and not self.pad and is_shared
         check_k(self.k, source.num_candidates if has_bound else None)
 
     def accumulator(self, queries: Queries, source: CandidateSource) -> Any:
-        """Return where the answers to some queries are collected."""
+        """Return the accumulator of the answers to some queries."""
         return BestSoFar(queries, source, self.k)
 
     def collected(self, parts: list[Any], source: CandidateSource, exchange: Exchange) -> Any:
@@ -137,7 +137,7 @@ class Search:
         return scores.to(torch.float64 if is_double else torch.float32), ids
 
     def size(self, most: int, pairs: int | None = None) -> int:
-        """Return the number of queries of a pass, ``most`` at most."""
+        """Return the number of queries of a pass, at most ``most``."""
         if isinstance(self.given, ListedCandidates):
             most = min(most, self.given.batch_size(*(() if pairs is None else (pairs,))))
         return most if self.excluded is None else min(most, self.excluded.batch_size())
@@ -155,7 +155,8 @@ def answers(
 ) -> Any:
     """Return the answers to all queries, as the search collects them.
 
-    ``size``: queries of a pass. ``advance`` hears of rows and queries, ``done`` of queries.
+    ``size`` is the number of queries per pass. ``advance`` is called with rows and queries,
+    ``done`` with queries.
     """
     search.check_size(source)
     queries = search.ordered(source.home)
@@ -167,14 +168,14 @@ def answers(
         for some in source.passes(parts):
             run_pass(some, exchange, kept, advance)
         for part in parts:
-            part.queries.vectors = None  # nothing reads them any more
+            part.queries.vectors = None  # the vectors are not read any more
         found += parts
         done(len(batch))
     return search.collected(found, source, exchange)
 
 
 def asked_in_memory(search: Search, source: CandidateSource) -> Iterator[Any]:
-    """Yield what the answers depend on besides the tensors of the model, for a fingerprint."""
+    """Yield everything that answers depend on besides the model's tensors, for a fingerprint."""
     yield from ("topk", search.side, search.k, search.crop, search.anchors, search.others)
     yield None if search.known is None else search.known.checksum
     yield from () if search.excluded is None else (search.excluded.ids, search.excluded.indptr)
@@ -188,7 +189,7 @@ def asked_in_memory(search: Search, source: CandidateSource) -> Iterator[Any]:
 
 
 def answers_of_file(search: Search, call: FileCall) -> Any:
-    """Return the answers of a model of a table in files."""
+    """Return the answers of a model with a table in files."""
     count = len(call.table)
     ids = None if search.ids is None else checked_candidates(search.ids, count)
 
@@ -207,7 +208,7 @@ def answers_of_file(search: Search, call: FileCall) -> Any:
             add_queries(found, source, own.anchors, own.others)
         return found
 
-    if isinstance(search.given, ListedCandidates):  # few rows are read
+    if isinstance(search.given, ListedCandidates):  # only few rows are read
         call = replace(call, folder=None)
     mean = mean_answers(search.known, (search.anchors, search.others), search.side)
     query_bytes = 4 * 8 * call.table.shape[1] + search.answer_bytes + 32 * (mean + 1)
@@ -296,7 +297,7 @@ def _check_full(ids: Tensor, query: Callable[[int], str]) -> None:
     if len(short):
         row = int(short[0])
         raise ValueError(
-            f"k must be at most the number of candidates left to each query: {query(row)} has "
+            f"k must be at most the number of candidates of each query: {query(row)} has "
             f"{int((ids[row] >= 0).sum())}, k is {ids.shape[1]} (pad=True fills the rest with id "
-            f"-1)"
+            "-1)"
         )

@@ -25,11 +25,11 @@ from kgfast.ops.dispatch import is_copied
 
 AnyModel = TypeVar("AnyModel")
 
-_QUERY_BYTES = 8 << 20  # of one batch of queries
+_QUERY_BYTES = 8 << 20  # bytes of one batch of queries
 
 
 def check_rankable(model: object) -> None:
-    """Check that a model has what rank() and topk() read of it."""
+    """Check that a model has the attributes that rank() and topk() read."""
     if not is_in_blocks(model):
         check_model(model, "dim")
 
@@ -41,7 +41,7 @@ def check_known(known: KnownTriples | None) -> None:
 
 
 def checked_batch_size(batch_size: int | None, model: Any) -> int:
-    """Return the queries per batch: as given, within 8 MiB, or as a function wants them."""
+    """Return the queries per batch: the given number, 8 MiB of them, or a function's own number."""
     if batch_size is None and is_in_blocks(model):
         return int(model.batch_size)
     if batch_size is None:
@@ -75,7 +75,7 @@ def prepared_candidates(
 
 
 def _query_bytes(model: Any) -> int:
-    """Return the bytes of a query of at least two planes."""
+    """Return the bytes of a query with at least two planes."""
     facts = SCORES.get(model.score)
     planes = 2 if facts is None else max(2, facts.query_planes(has_factor=True))
     is_double = getattr(getattr(model, "entity", None), "dtype", None) == torch.float64
@@ -88,8 +88,8 @@ def check_names(names: Names, model: Any) -> None:
         size = getattr(model, f"num_{what}")
         if own is not None and len(own) != size:
             raise ValueError(
-                f"vocabulary: {len(own):,} names of {what}, but the model has {size:,}: they are "
-                f"not those of its rows"
+                f"vocabulary: {len(own):,} names of {what}, but the model has {size:,}: the names "
+                "must be those of the model's rows"
             )
 
 
@@ -97,12 +97,12 @@ def check_names(names: Names, model: Any) -> None:
 def evaluating(model: RankableModel | BlockScorer) -> Iterator[None]:
     """Set modules of the model to eval mode and arithmetic to IEEE 754; restore both afterwards.
 
-    A model that is no module may hold some, or have methods ``eval`` and ``train``.
+    A model that is no module may hold modules, or have methods ``eval`` and ``train``.
 
     Raises
     ------
     TypeError
-        If the model says that it is training and has no such methods.
+        If ``model.training`` is True and there is no method to change that.
     """
     holder = holder_of(model)
     modules = modules_of(holder)
@@ -113,7 +113,7 @@ def evaluating(model: RankableModel | BlockScorer) -> Iterator[None]:
     ):
         raise TypeError(
             f"model.training is True, and {type(holder).__name__} has no eval() and train() to "
-            f"change it: its queries may be random"
+            "change that: queries may be random"
         )
     for module in modules:
         module.training = False
@@ -130,7 +130,7 @@ def evaluating(model: RankableModel | BlockScorer) -> Iterator[None]:
 
 
 def modules_of(model: Any) -> list[nn.Module]:
-    """Return all modules of a model, also those that an object holds in lists and dicts."""
+    """Return all modules of a model, also modules that an object holds in lists and dicts."""
     model = holder_of(model)
     if isinstance(model, nn.Module):
         return list(model.modules())
@@ -144,9 +144,9 @@ def modules_of(model: Any) -> list[nn.Module]:
 
 
 def host_model(model: AnyModel) -> AnyModel:
-    """Return a model, or its copy on the CPU where its device (MPS, XPU) has no kernels.
+    """Return a model, or a copy on the CPU where the model's device (MPS, XPU) has no kernels.
 
-    The copy is built of tensors on the CPU, so the device needs no room for it.
+    The copy is built of tensors on the CPU, so the device needs no memory for the copy.
     """
     moved: dict[int, Any] = {}
     for tensor in _tensors_of(model):
@@ -160,7 +160,7 @@ def host_model(model: AnyModel) -> AnyModel:
 
 
 def _tensors_of(model: Any) -> Iterator[Tensor]:
-    """Yield the tensors of a module, or those that another object and its modules hold."""
+    """Yield the tensors of a module, or of another object and the modules within."""
     model = holder_of(model)
     if isinstance(model, nn.Module):
         yield from model.parameters()

@@ -13,7 +13,7 @@ from kgfast.graph import Vocabulary, VocabularyLike, named_columns, names_of
 from kgfast.graph.named import Names
 from kgfast.text import WIDTH, html_table
 
-_SHOWN, _SHOWN_IN_HTML = 5, 10  # queries, and answers of each, in a repr
+_SHOWN, _SHOWN_IN_HTML = 5, 10  # queries in a repr, and answers of each
 _NAME = 17  # columns of a name in a repr: so a query and an answer fit a line
 
 
@@ -38,7 +38,7 @@ class Answers(Written):
 
     @abstractmethod
     def _longest(self) -> int:
-        """Return the most answers that a query has."""
+        """Return the largest number of answers to a query."""
 
     @abstractmethod
     def columns(self, vocabulary: VocabularyLike | None = None) -> dict[str, Any]:
@@ -46,7 +46,7 @@ class Answers(Written):
 
     @abstractmethod
     def _ids_of(self, ids: Tensor, query: Tensor) -> dict[str, Tensor]:
-        """Return the columns of all answers, ``ids`` and their queries."""
+        """Return the columns of all answers ``ids`` and their queries."""
 
     @abstractmethod
     def _title(self) -> str: ...
@@ -64,7 +64,7 @@ class Answers(Written):
         return self._of(lambda values: values.to(device))
 
     def named(self, vocabulary: VocabularyLike | None) -> Self:
-        """Return the answers, shown with names.
+        """Return the answers with names, which the repr then shows.
 
         Parameters
         ----------
@@ -89,7 +89,7 @@ class Answers(Written):
         return "\n".join([self._title(), *lines, *more])
 
     def _line(self, row: int) -> str:
-        """Return a query and as many answers as fit beside it, at least one."""
+        """Return a query and at least one answer, as many as fit the line."""
         question = self._question(row, _NAME)
         answers = self._shown(row, _SHOWN, _NAME)
         room = WIDTH - len(question) - 2
@@ -129,11 +129,11 @@ class Answers(Written):
 
 
 class BestAnswers(Answers):
-    """The best ``k`` answers to each of B queries: ``scores`` and ``ids [B, k]``, -1 for none."""
+    """Best ``k`` answers to each of B queries: ``scores`` and ``ids [B, k]``, -1 for none."""
 
     @property
     def k(self) -> int:
-        """Answers to each query."""
+        """Number of answers to each query."""
         return self.ids.shape[1]
 
     def __len__(self) -> int:
@@ -163,4 +163,4 @@ class BestAnswers(Answers):
 
 
 def _answer(entity: str, score: float) -> str:
-    return f"{entity} {score + 0.0:.4g}"  # without the sign of a zero
+    return f"{entity} {score + 0.0:.4g}"  # adding 0.0 drops the sign of a zero

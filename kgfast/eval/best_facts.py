@@ -1,10 +1,10 @@
-"""The passes of top_facts(): all (h, r) of a slice in batches that ascend, and the best facts.
+"""The passes of top_facts(): all (h, r) of a slice in ascending batches, and the best facts.
 
-A threshold rises: the ``k``-th best score so far. Where candidates are in memory, a few queries set
-the threshold before the first batch. Each query is then asked for its best tail, and for more only
-while the last one is above the threshold. For dot products tails stand in classes by their norms,
-and a query whose bound ``|q| max |c|`` is below the threshold is not asked for a class: of trained
-tables that leaves out nearly all of them.
+The threshold is the ``k``-th best score so far and only rises. Where candidates are in memory, a
+few queries set the threshold before the first batch. The search then finds the best tail of each
+query, and more tails only while the last tail is above the threshold. For dot products, tails are
+divided into classes by norm. A query skips every class with a bound ``|q| max |c|`` below the
+threshold: for trained tables this skips nearly all classes.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,22 +25,23 @@ from kgfast.ops.differentiable import full_precision
 from kgfast.storage import Fingerprint
 from kgfast.tables.prefetch import RowBlock
 
-_HASHED = 1 << 12  # queries of a fingerprint that are made at once, whatever memory there is
-_FEW = 64  # queries that a fingerprint makes where candidates are in memory
+_HASHED = 1 << 12  # queries of a fingerprint that are made at once, for any amount of memory
+_FEW = 64  # queries of a fingerprint where candidates are in memory
 _SEEDS = 512  # queries that set the first threshold: the most promising
-_SAMPLE = 1 << 16  # of so many
-_ANSWERS = 1 << 20  # that are held at once: 16 MiB
-_DEEPER = 8  # times as many answers, of a query whose last one is above the threshold
-_ROUNDED = 1 + 1e-6  # more than what a product of norms may lose
-_ROWS = 1 << 14  # of a table that are widened at once
-_SLACK = 1e-6  # of the first threshold: what rounding in another batch may take, nearly always
-_CLASSES, _SMALLEST = 16, 256  # of candidates by their norms; candidates of one
-_SORTED = 1 << 21  # candidates whose norms are sorted: 32 MiB; more are one class
-_WORTHWHILE = 0.5  # share of the pairs that classes have to leave
+_SAMPLE = 1 << 16  # size of the sample that these are chosen from
+_ANSWERS = 1 << 20  # answers in memory at once: 16 MiB
+_DEEPER = 8  # factor by which a query's answers grow while the last one is above the threshold
+_ROUNDED = 1 + 1e-6  # more than the rounding error of a product of norms
+_ROWS = 1 << 14  # rows of a table that are widened at once
+# slack of the first threshold: covers nearly all differences of rounding between batches
+_SLACK = 1e-6
+_CLASSES, _SMALLEST = 16, 256  # number of classes by norm, and candidates of the smallest
+_SORTED = 1 << 21  # candidates with sorted norms: 32 MiB; more candidates are one class
+_WORTHWHILE = 0.5  # share of the pairs that classes have to skip
 
 
 class BestFacts:
-    """The best ``k`` triples so far, by score, then by the lowest (h, r, t)."""
+    """Best ``k`` triples so far, by score, then by the lowest (h, r, t)."""
 
     def __init__(self, k: int) -> None:
         self.k = k
@@ -54,14 +55,14 @@ class BestFacts:
 
     @property
     def worst(self) -> float:
-        """The score of the last fact; -inf while there is room."""
+        """Score of the last fact; -inf while there is room."""
         return float(self.scores[-1]) if self.is_full else -torch.inf
 
     def add(self, scores: Tensor, triples: Tensor) -> None:
         """Add new triples, float64 ``[M]`` and int64 ``[M, 3]``."""
         scores = torch.cat([self.scores, scores.cpu()])
         triples = torch.cat([self.triples, triples.cpu()])
-        if len(scores) > self.k:  # what is below the k-th score needs no order
+        if len(scores) > self.k:  # facts below the k-th score need no order
             near = scores >= scores.topk(self.k).values[-1]
             scores, triples = scores[near], triples[near]
         for column in (2, 1, 0):
@@ -73,7 +74,7 @@ class BestFacts:
 
 @dataclass(frozen=True)
 class Grid:
-    """All (h, r) of a slice, in ascending batches."""
+    """Grid of all (h, r) of a slice, in ascending batches."""
 
     heads: Tensor
     relations: Tensor
@@ -99,20 +100,20 @@ class Grid:
 
 
 class FactSearch:
-    """The state that all batches of one call share; candidates of ``source`` are tails."""
+    """State that all batches of one call share; candidates of ``source`` are tails."""
 
     def __init__(
         self, source: CandidateSource, grid: Grid, known: KnownTriples | None, k: int
     ) -> None:
         self.source, self.grid, self.known, self.best = source, grid, known, BestFacts(k)
-        self.least = -torch.inf  # a score that k new facts are known to have, or more
-        self.lost = -torch.inf  # a score that earlier batches have k times
+        self.least = -torch.inf  # lower bound of the k-th best score of new facts
+        self.lost = -torch.inf  # score that earlier batches have k times
         self.dtype = torch.float32
         self.classes = [_Class(None)]
 
     @property
     def found(self) -> tuple[Tensor, Tensor]:
-        """Triples and their scores, best first."""
+        """Triples and scores, best first."""
         return self.best.triples, self.best.scores.to(self.dtype)
 
     def run(
@@ -121,7 +122,7 @@ class FactSearch:
         advance: Advance | None = None,
         kept: Partial | None = None,
     ) -> None:
-        """Search all batches; ``done`` hears of queries, ``advance`` of rows and queries."""
+        """Search all batches; call ``done`` with queries, ``advance`` with rows and queries."""
         source = self.source
         if not source.num_candidates:
             return
@@ -129,7 +130,8 @@ class FactSearch:
             self._seed(source)
         self._go_through(done, advance, kept)
         if self.least > -torch.inf and not self.best.is_full:
-            # The threshold is of queries in other batches, which a model may round otherwise.
+            # The threshold comes from queries in other batches, which a model may round
+            # differently.
             self.best, self.least, self.lost = BestFacts(self.best.k), -torch.inf, -torch.inf
             self._go_through(lambda count: None, advance, kept)
 
@@ -152,7 +154,7 @@ class FactSearch:
                 whole.save([part], number + 1)
 
     def asked(self, queries: Queries) -> Queries:
-        """Return queries on the device of the source, with their known answers."""
+        """Return queries with known answers on the device of the source."""
         home = self.source.home
         anchors, others = queries.anchors.to(home), queries.others.to(home)
         known = None
@@ -161,7 +163,7 @@ class FactSearch:
         return replace(queries, anchors=anchors, others=others, known=known)
 
     def is_below(self, scores: Tensor) -> Tensor:
-        """Return the scores that cannot be among the best; ties with earlier batches lose."""
+        """Return a mask of scores that cannot be among the best; ties with earlier batches lose."""
         below = scores < max(self.least, self.best.worst)
         return below | (scores <= self.lost) if self.lost > -torch.inf else below
 
@@ -173,7 +175,7 @@ class FactSearch:
         return queries
 
     def _seed(self, source: InMemory) -> None:
-        """Set a first threshold by the most promising queries; split candidates into classes."""
+        """Set a first threshold from the most promising queries; split candidates into classes."""
         classes, sample = _classes(source.prepared), self.grid.sample(_SAMPLE)
         if not classes:
             return self._set_threshold(source, self.grid.sample(_SEEDS))
@@ -205,14 +207,14 @@ class FactSearch:
 
 
 class FactsSoFar(Accumulator):
-    """Queries of a batch, whose answers above the threshold are added to the best facts."""
+    """Queries of a batch; answers above the threshold are added to the best facts."""
 
     def __init__(self, queries: Queries, search: FactSearch) -> None:
         self.queries, self.source, self.search = queries, search.source, search
 
     @property
     def state(self) -> list[Tensor]:
-        """The best facts, padded to ``k``; their number and dtype."""
+        """Best facts, padded to ``k``, with their number and dtype."""
         search, best = self.search, self.search.best
         missing = best.k - len(best.scores)
         facts = len(best.scores), search.dtype == torch.float64
@@ -248,7 +250,7 @@ class FactsSoFar(Accumulator):
         self._add(self.queries, scores.double(), ids)
 
     def _deepen(self, source: InMemory, one: "_Class") -> None:
-        """Ask a class for more answers, while the last one is above the threshold."""
+        """Find more answers in a class, while the last answer is above the threshold."""
         search, pool, norms = self.search, source.prepared, _norms(self.queries)
         rows = (~search.is_below(one.bounds(norms))).nonzero()[:, 0]
         depth, most = 1, pool.num_candidates if one.ids is None else len(one.ids)
@@ -260,7 +262,7 @@ class FactsSoFar(Accumulator):
                 part = replace(search.asked(part), ids=one.ids)
                 scores, ids = source.best(part, pool, depth)
                 goes_on = ~search.is_below(scores[:, -1]) & (ids[:, -1] >= 0) & (depth < most)
-                # Those come with their deeper answers.
+                # Queries whose answers are all above come again with deeper answers.
                 self._add(part, scores, torch.where(goes_on[:, None], -1, ids))
                 deeper.append(some[goes_on])
             rows, depth = torch.cat(deeper), min(_DEEPER * depth, most)
@@ -273,11 +275,11 @@ class FactsSoFar(Accumulator):
 
 @dataclass(frozen=True)
 class _Class:
-    """Candidates with an upper bound of their norms and biases."""
+    """Candidates with upper bounds of norm and bias."""
 
     ids: Tensor | None  # ascending; None: all candidates
     reach: float = torch.inf  # the largest norm
-    bias: float = 0.0  # the highest
+    bias: float = 0.0  # the highest bias
 
     def bounds(self, norms: Tensor) -> Tensor:
         """Return upper bounds of the scores of queries with these norms, ``[B]``."""
@@ -285,7 +287,7 @@ class _Class:
 
 
 def facts_in_memory(search: FactSearch) -> Iterator[Any]:
-    """Yield what the facts depend on besides the tensors of the model, for a fingerprint."""
+    """Yield everything that facts depend on besides the model's tensors, for a fingerprint."""
     grid, source = search.grid, search.source
     yield from ("facts", grid.heads, grid.relations, source.sorted_ids, search.best.k)
     yield None if search.known is None else search.known.checksum
@@ -334,7 +336,7 @@ def _words(queries: Queries, place: int) -> str:
     head, relation = int(queries.anchors[place]), int(queries.others[place])
     return (
         f"head {head} with relation {relation}: the query holds a NaN or an infinity, from the "
-        f"embeddings of its entity or relation or from what filters them"
+        "embeddings of the entity or relation or from the filters on them"
     )
 
 

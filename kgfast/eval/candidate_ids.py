@@ -25,17 +25,17 @@ from kgfast.models.base import SIDES, Side
 from kgfast.ops.checks import check_ids, check_index, check_unique
 from kgfast.ops.lists import lists_of
 
-_PAIRS = 1 << 19  # of a batch of lists: 4 MiB as int64
+_PAIRS = 1 << 19  # ids of a batch of lists: 4 MiB as int64
 
 
 _OneSide = IdsLike | tuple[Tensor | npt.NDArray[Any], Tensor | npt.NDArray[Any]]
-# What callers may pass as ``candidate_ids`` and as ``exclude``.
+# Values that callers may pass as ``candidate_ids`` and as ``exclude``.
 CandidateIds = _OneSide | TypeConstraints | Mapping[Any, _OneSide | None]
 ExcludedIds = _OneSide
 
 
 class Allowed(NamedTuple):
-    """Answers that queries may have, as the arguments of :func:`kgfast.topk` say it."""
+    """Answers that queries may have, as an argument of :func:`kgfast.topk`."""
 
     known: KnownTriples | None
     candidate_ids: CandidateIds | None
@@ -43,7 +43,7 @@ class Allowed(NamedTuple):
 
 
 class ListedCandidates:
-    """The candidates that each of T queries names: ``ids [T, K]``, or CSR ``ids [nnz]``.
+    """Candidates that each of T queries names: ``ids [T, K]``, or CSR ``ids [nnz]``.
 
     ``ids`` has any integer dtype, with -1 for none. An array may be memory-mapped: only the rows of
     a batch are read. ``indptr`` is int64 ``[T + 1]``, on the host.
@@ -53,7 +53,7 @@ class ListedCandidates:
         self.ids, self.indptr = ids, indptr
 
     def batch_size(self, pairs: int = _PAIRS) -> int:
-        """Return the queries of a batch whose lists have ``pairs`` ids in all."""
+        """Return the queries of a batch with about ``pairs`` ids in all lists."""
         if self.indptr is None:
             longest = int(self.ids.shape[1])
         else:
@@ -107,11 +107,11 @@ def candidates_of_sides(
 def _given(name: str, value: Any, num_queries: int, names: Vocabulary | None) -> Given:
     """Return the candidates of one side."""
     if isinstance(value, TypeConstraints):
-        raise TypeError(f"{name}: type constraints have both sides; give them by themselves")
+        raise TypeError(f"{name}: type constraints have both sides; give them alone, not in a dict")
     if isinstance(value, str | bytes | os.PathLike):
         raise TypeError(
-            f"{name} must be ids, not a file: np.load(path, mmap_mode='r') reads the lists of each "
-            f"triple, TypeConstraints.load(path) or .from_openke(path) those of each relation"
+            f"{name} must be ids, not a file: np.load(path, mmap_mode='r') reads lists of "
+            "triples, TypeConstraints.load(path) or .from_openke(path) lists of relations"
         )
     if is_csr(value):
         indptr = checked_indptr(name, value[0], num_queries, len(value[1]))
@@ -180,7 +180,7 @@ def _integers(name: str, ids: Any) -> Any:
 
 
 def check_constraints(given: TypeConstraints, model: Any, names: Names) -> None:
-    """Check that type constraints have the names of a model, and no more ids than its rows."""
+    """Check that type constraints have the names of a model, and at most as many ids as rows."""
     check_same_names(names, given.names, "the type constraints")
     for what in ("entities", "relations"):
         own, size = getattr(given, f"num_{what}"), getattr(model, f"num_{what}")
@@ -201,7 +201,7 @@ def checked_candidates(ids: Tensor, count: int) -> Tensor:
 
 
 def runs_of(values: Tensor) -> Iterator[tuple[slice, int]]:
-    """Yield each run of equal values with its value."""
+    """Yield each run of equal values, with the value."""
     ends = [*((values.diff() != 0).nonzero()[:, 0] + 1).tolist(), len(values)]
     first = 0
     for last in ends:
@@ -219,8 +219,8 @@ def pool_sizes(
 ) -> tuple[Tensor, Tensor]:
     """Count known answers that are candidates other than the target, and all candidates, ``[B]``.
 
-    The target counts as a candidate in the second. Candidates are ``lists``, else ``sorted_ids``,
-    else all rows.
+    The second count includes the target. Candidates are ``lists``, else ``sorted_ids``, else all
+    rows.
     """
     rows = torch.repeat_interleave(known.indptr.diff(), output_size=len(known.indices))
     counted = known.indices != targets[rows]
@@ -237,6 +237,6 @@ def pool_sizes(
 
 
 def _in_lists(lists: Lists, rows: Tensor, ids: Tensor, num_rows: int) -> Tensor:
-    """Return which ids ``[P]`` are in the lists of queries ``rows [P]``."""
+    """Return a mask of the ids ``[P]`` that are in the lists of queries ``rows [P]``."""
     owners = torch.repeat_interleave(lists.indptr.diff(), output_size=len(lists.indices))
     return contains(owners * num_rows + lists.indices, rows * num_rows + ids)

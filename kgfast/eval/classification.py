@@ -23,11 +23,11 @@ class ClassMetrics(NamedTuple):
     Attributes
     ----------
     triples : int
-        True and false triples together.
+        Number of true and false triples together.
     accuracy : float
-        Share of triples whose class is right; NaN without triples.
+        Share of triples with the right class; NaN without triples.
     precision, recall, f1 : float
-        Of the class of true triples; 0 where no triple is predicted to be true.
+        Values for the class of true triples; 0 where no triple is predicted to be true.
     """
 
     triples: int
@@ -38,7 +38,7 @@ class ClassMetrics(NamedTuple):
 
 
 class ClassTable(dict[str | int, ClassMetrics]):
-    """Qualities by a name or an id; prints as a table."""
+    """Qualities by the name or id of a relation; prints as a table."""
 
     def _cells(self) -> tuple[list[str], list[tuple[str, list[str]]]]:
         return list(ClassMetrics._fields), [
@@ -52,13 +52,13 @@ class ClassTable(dict[str | int, ClassMetrics]):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Classification:
-    """Classes of test triples, with the thresholds that decided them; prints as a table.
+    """Classes of test triples, and the thresholds that decided them; prints as a table.
 
     Attributes
     ----------
     thresholds : Tensor
-        float64 ``[R]``: a triple of relation r is predicted to be true from this score on. NaN for
-        relations without validation triples, which ``shared_threshold`` decides.
+        float64 ``[R]``: triples of relation r with at least this score are predicted to be true.
+        NaN for relations without validation triples; there ``shared_threshold`` decides.
     shared_threshold : float
         The threshold of all validation triples together.
     valid, test : ClassMetrics
@@ -66,9 +66,9 @@ class Classification:
     relations : Tensor
         int64 ``[T]``, the relations of the test triples: true ones first, then false ones.
     scores : Tensor
-        ``[T]``, their scores.
+        ``[T]``, the scores of the test triples.
     is_true, predicted : Tensor
-        bool ``[T]``, their classes and the predicted ones.
+        bool ``[T]``, true classes and predicted classes of the test triples.
     relation_names : Vocabulary, optional
         The names of relations.
     """
@@ -84,7 +84,7 @@ class Classification:
     relation_names: Vocabulary | None = None
 
     def by_relation(self) -> ClassTable:
-        """Return the quality of each relation that has test triples, by its name or id."""
+        """Return the quality of each relation with test triples, by name or id."""
         names, found = self.relation_names, ClassTable()
         for relation in self.relations.unique().tolist():
             own = self.relations == relation
@@ -114,25 +114,24 @@ def classify(
     dims: int | None = None,
     vocabulary: VocabularyLike | None = None,
 ) -> Classification:
-    """Classify test triples as true or false, by thresholds that are chosen on validation triples.
+    """Classify test triples as true or false, by thresholds chosen on validation triples.
 
     A triple is predicted to be true if its score is at least the threshold of its relation. The
-    threshold is the score of a validation triple: the one with the highest accuracy on the
-    validation triples of the relation, and the lowest of equally good ones (Socher et al. 2013;
-    Safavi and Koutra 2020). One threshold of all validation triples decides relations that have
-    none. Scores are those of tails, as :func:`kgfast.topk` returns
-    them.
+    threshold is the score of a validation triple: the score with the highest accuracy on the
+    validation triples of the relation, and the lowest of equally good scores (Socher et al. 2013;
+    Safavi and Koutra 2020). Relations without validation triples use one threshold, chosen on all
+    validation triples. Scores are scores of tails, as :func:`kgfast.topk` returns them.
 
     Parameters
     ----------
     model : Model
         As :func:`kgfast.rank` takes it.
     valid, test : pair
-        True triples and false ones, each as :func:`kgfast.rank` takes triples.
+        True triples and false triples, each as :func:`kgfast.rank` takes triples.
     dims : int, optional
         Crop width, for croppable embeddings.
     vocabulary : pair of Vocabulary, Dataset or Triples, optional
-        The ids of names in rows.
+        Vocabularies that turn names in rows into ids.
 
     Returns
     -------
@@ -143,7 +142,8 @@ def classify(
     TypeError
         If ``valid`` or ``test`` is no pair, or holds names without ``vocabulary``.
     ValueError
-        If ``valid`` lacks true or false triples; for ids out of range: names argument and row.
+        If ``valid`` lacks true or false triples; for ids out of range. The message names argument
+        and row.
 
     Examples
     --------
@@ -185,7 +185,7 @@ def _checked(
     """Return true and false triples, int64 ``[T, 3]`` each, and the names of relations."""
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise TypeError(
-            f"{argument} must be a pair, of true triples and of false ones; got "
+            f"{argument} must be a pair of true triples and false triples; got "
             f"{type(pair).__name__}"
         )
     parts, names = [], None
@@ -224,7 +224,7 @@ def _scored(
 def _thresholds(
     relations: Tensor, scores: Tensor, is_true: Tensor, num_relations: int
 ) -> tuple[Tensor, float]:
-    """Return the best threshold of each relation, NaN without triples; and that of all."""
+    """Return the best threshold of each relation, NaN without triples; and of all relations."""
     thresholds = torch.full((num_relations,), torch.nan, dtype=torch.float64, device="cpu")
     for relation in relations.unique().tolist():
         own = relations == relation
@@ -233,10 +233,11 @@ def _thresholds(
 
 
 def _best_threshold(scores: Tensor, is_true: Tensor) -> float:
-    """Return the score that separates best: the lowest one of the highest accuracy."""
+    """Return the score that separates best: the lowest score of the highest accuracy."""
     values, places = scores.double().unique(return_inverse=True)  # ascending
     right = torch.zeros(len(values), dtype=torch.int64, device="cpu")
-    # What a triple adds to the number of right classes while the threshold is at most its score.
+    # A true triple adds one right class while the threshold is at most its score, a false one loses
+    # one.
     right.index_add_(0, places, torch.where(is_true, 1, -1))
     counts = right.flip(0).cumsum(0).flip(0)
     return float(values[counts == counts.max()][0])

@@ -1,4 +1,4 @@
-"""Comparison of two models by their ranks of the same triples."""
+"""Comparison of two models by ranks of the same triples."""
 
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ _SIGNS = 1 << 16  # signs that are drawn at once
 
 
 class Difference(NamedTuple):
-    """A metric of both, how much higher b's is, and how sure that is."""
+    """Metric of a and b, the difference b - a, and how sure the difference is."""
 
     a: float
     b: float
@@ -25,16 +25,16 @@ class Difference(NamedTuple):
 
 
 class Comparison(dict[str, Difference]):
-    """The difference of every metric; prints as a table.
+    """Differences of all metrics; prints as a table.
 
     Attributes
     ----------
     better, equal, worse : int
-        Ranks of b that are lower than, the same as, and higher than a's.
+        Number of ranks of b that are lower than, equal to, and higher than the ranks of a.
     confidence : float
-        Of the intervals ``low .. high`` of differences.
+        Confidence of the intervals ``low .. high`` of differences.
     names : tuple of str
-        What a and b are called.
+        Names of a and b.
     """
 
     def __init__(
@@ -85,26 +85,27 @@ def compare(
 ) -> Comparison:
     """Compare two rankings of the same triples.
 
-    The p-value is that of the paired randomisation test: were both the same, the ranks of a triple
-    could have come from either, so that the difference of every triple changes its sign at random
-    (Fisher 1935; for rankings Smucker, Allan and Carterette, CIKM 2007). It is two-sided, and
-    counts the differences as they are as one of the samples (Phipson and Smyth 2010), so that it is
-    never 0. Intervals of differences are percentiles of a paired bootstrap. Both take a triple with
-    all its sides as one.
+    The p-value comes from the paired randomisation test (Fisher 1935; for rankings Smucker, Allan
+    and Carterette, CIKM 2007). If the models were equal, the ranks of a triple could have come from
+    either model. So the test flips the sign of each triple's difference at random. The p-value is
+    two-sided. The observed differences count as one of the samples (Phipson and Smyth 2010), so the
+    p-value is never 0. Intervals of differences are percentiles of a paired bootstrap. Test and
+    bootstrap treat a triple with all its sides as one unit.
 
     Parameters
     ----------
     a, b : Ranks
-        Of the same triples in the same order, on the same sides, among as many candidates.
+        Ranks of the same triples in the same order, on the same sides, among equally many
+        candidates.
     rank_type : {"optimistic", "realistic", "pessimistic"}
     confidence : float
-        Of the intervals.
+        Confidence of the intervals.
     samples : int
-        Of either test.
+        Samples of the test, and of the bootstrap.
     seed : int
         The same seed gives the same result.
     names : pair of str
-        What they are called in the table.
+        Names of a and b in the table.
 
     Returns
     -------
@@ -114,8 +115,8 @@ def compare(
     Raises
     ------
     ValueError
-        If they are not ranks of the same triples, sides and candidates: names the first triple that
-        differs. If there are no triples.
+        If a and b are ranks of different triples, sides or candidates: the message names the first
+        such triple. If there are no triples.
 
     Examples
     --------
@@ -169,7 +170,7 @@ def _check_same(a: Ranks, b: Ranks) -> None:
 
 
 def _first_other(a: Tensor, b: Tensor) -> int:
-    """Return one more than the first row that differs, 0 if none does."""
+    """Return the number of the first row that differs, counted from 1; 0 if none does."""
     rows = (a != b).any(1).nonzero()
     return int(rows[0]) + 1 if len(rows) else 0
 
@@ -182,7 +183,8 @@ def _sorted(triples: Tensor) -> Tensor:
 def _randomisation(difference: Tensor, samples: int, seed: int) -> Tensor:
     """Return two-sided p-values of differences ``[T, M]``, by random signs of rows."""
     generator = torch.Generator("cpu").manual_seed(seed)
-    observed = difference.sum(0).abs() * (1 - 1e-12)  # sums of other orders round otherwise
+    # tolerance, since sums in another order round otherwise
+    observed = difference.sum(0).abs() * (1 - 1e-12)
     as_extreme = torch.zeros(difference.shape[1], dtype=torch.float64, device="cpu")
     at_once = max(1, _SIGNS // len(difference))
     for first in range(0, samples, at_once):

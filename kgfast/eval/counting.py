@@ -1,4 +1,4 @@
-"""The passes of a ranking: which triples are counted together, and the counts of all of them."""
+"""The passes of a ranking: groups of triples that are counted together, and all counts."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -36,13 +36,14 @@ from kgfast.models.base import SIDES_AND_RELATIONS, Side
 from kgfast.models.relations import blocks_at
 from kgfast.storage import Fingerprint
 
-_GROUP = 1 << 17  # triples whose ids and counts lie on the device at a time: 8 MiB
+_GROUP = 1 << 17  # triples with ids and counts on the device at a time: 8 MiB
 
 
 class Ranking:
-    """The checked arguments of one ranking.
+    """Checked arguments of one ranking.
 
-    ``hrt`` has the triples, int64 ``[T, 3]`` on the host; ``candidates`` those of each side.
+    ``hrt`` has the triples, int64 ``[T, 3]`` on the host; ``candidates`` has the candidates of each
+    side.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class Ranking:
         return torch.zeros(shape, dtype=torch.int64, device=CPU)
 
     def ordered(self, side: Side) -> Tensor:
-        """Return rows of triples, equal queries together; lists keep their order in the file."""
+        """Return rows of triples, equal queries together; with lists, in the order of the file."""
         if isinstance(self.candidates[side], ListedCandidates):
             return torch.arange(len(self.hrt), dtype=torch.int64, device=CPU)
         anchors, others, _ = roles_of(self.hrt.T, side)
@@ -84,7 +85,7 @@ class Ranking:
         return keys.argsort(stable=True)
 
     def share(self, exchange: Exchange, side: Side, size: int) -> list[Tensor]:
-        """Return this share's batches of ordered rows; all shares have about as many rows."""
+        """Return this share's batches of ordered rows; all shares have about equally many rows."""
         given, rows = self.candidates[side], self.ordered(side)
         if isinstance(given, ListedCandidates):
             size = min(size, given.batch_size())
@@ -93,7 +94,7 @@ class Ranking:
         return exchange.share_of(list(rows.split(size)) if len(rows) else [])
 
     def queries(self, side: Side, rows: Tensor, hrt: Tensor) -> Queries:
-        """Return the queries of the triples at ``rows``, which are ``hrt [3, B]``."""
+        """Return the queries of the triples ``hrt [3, B]`` at ``rows``."""
         anchors, relations, targets = roles_of(hrt, side)
         return Queries(side, rows, anchors, relations, self.words, targets=targets)
 
@@ -101,9 +102,9 @@ class Ranking:
         """Name the triple of a query that is not finite."""
         row = int(queries.rows[place])
         return (
-            f"triples[{row}] = {tuple(self.hrt[row].tolist())}: its {queries.side} query holds a "
-            f"NaN or an infinity, from the embeddings of its entity or relation or from what "
-            f'filters them (nan="worst" ranks it last)'
+            f"triples[{row}] = {tuple(self.hrt[row].tolist())}: the {queries.side} query holds a "
+            "NaN or an infinity, from the embeddings of the entity or relation or from the "
+            'filters on them (nan="worst" ranks it last)'
         )
 
 
@@ -166,12 +167,13 @@ def count_relations(
     model_of: Callable[[Tensor], Any],
     exchange: Exchange = NOBODY,
 ) -> None:
-    """Fill in the counts of relations, ``[6, C, T]``, of a model whose entities are not in memory.
+    """Fill in the counts of relations, ``[6, C, T]``, for a model with entities outside memory.
 
-    ``model_of`` makes the model of the entities of a batch, by which the batch is ranked.
+    ``model_of`` makes a model of the entities of a batch, which ranks the batch.
     """
     for rows in plan.share(exchange, "relation", plan.batch_size):
-        asked = plan.hrt[rows] if len(rows) else plan.hrt[:1]  # others may wait for this share
+        # other processes may wait for this share
+        asked = plan.hrt[rows] if len(rows) else plan.hrt[:1]
         model = model_of(asked[:, ::2].flatten())
         source = source_in_memory(model, "relation", crops, allows_nan=plan.allows_nan)
         for some in rows.split(max(1, min(len(rows), source.batch_size))):
@@ -219,7 +221,7 @@ def _answers_asked(
 ) -> list[dict[str, Any]]:
     """Return the options of ``exclude`` for each batch.
 
-    A device is told the number of known answers, so that the host does not wait for each batch.
+    The number of known answers goes to the device, so that the host does not wait for each batch.
     """
     known = plan.known
     if known is None or known.device.type == "cpu" or source.span is not None:
@@ -246,11 +248,12 @@ def count_file(plan: Ranking, call: FileCall, crops: list[Crops]) -> list[Tensor
     return file.counts
 
 
-Part = tuple[Tensor, InRows, Queries]  # room for counts, [6, C, T], and what is counted
+# room for counts, [6, C, T], the source, and the queries that are counted
+Part = tuple[Tensor, InRows, Queries]
 
 
 def _passes(parts: Iterable[Part], size: int) -> Iterator[list[Part]]:
-    """Cut parts into passes of ``size`` queries, each of one or several parts."""
+    """Cut parts into passes of ``size`` queries, each of one or more parts."""
     found: list[Part] = []
     left = size
     for room, source, queries in parts:
@@ -273,7 +276,7 @@ class _File:
         self.counts = [plan.room(len(group)) for group in crops]
 
     def parts(self, cut: Cut) -> list[Part]:
-        """Return all queries for entities, equal ones beside each other."""
+        """Return all queries for entities, equal queries beside each other."""
         return [
             (room, source, queries)
             for _, _, room, source in self._sources(cut)
@@ -281,7 +284,7 @@ class _File:
         ]
 
     def count_apart(self, cut: Cut) -> None:
-        """Count sides that need few rows: relations, and candidates that queries list."""
+        """Count sides that need few rows: relations, and candidates listed per query."""
         plan, table = self.plan, self.call.table
         if "relation" in plan.sides:
             column = plan.sides.index("relation")
@@ -298,7 +301,7 @@ class _File:
                 count_side(plan, source, room, _ignore)
 
     def counts_of(self, source: InRows, queries: Queries) -> CountsSoFar:
-        """Look up the known answers of queries, and begin their counts."""
+        """Look up the known answers of queries, and begin the counts."""
         known = self.plan.known
         device = CPU if known is None else known.device
         asked = queries.anchors.to(device), queries.others.to(device)
@@ -306,7 +309,7 @@ class _File:
         return CountsSoFar(queries, source)
 
     def query_bytes(self) -> int:
-        """Return the mean bytes of a query: its vector, its counts and its known answers."""
+        """Return the mean bytes of a query: vector, counts and known answers."""
         plan, crops = self.plan, max(len(crops) for crops in self.crops)
         answers = [
             mean_answers(plan.known, roles_of(plan.hrt.T, side)[:2], side)
@@ -317,7 +320,7 @@ class _File:
         return own + 32 * (max(answers, default=0) + 1)
 
     def fingerprint(self, cut: Cut) -> Fingerprint:
-        """Hash everything that the counts depend on, but for the table."""
+        """Hash everything that the counts depend on, except the table."""
         plan = self.plan
         checksum = None if plan.known is None else plan.known.checksum
         asked = plan.sides, self.crops, plan.allows_nan, plan.hrt, checksum
@@ -330,7 +333,7 @@ class _File:
         return found
 
     def _sources(self, cut: Cut) -> list[tuple[int, int, Tensor, InRows]]:
-        """Return each group of crops and side of entities: its room for counts, and its source."""
+        """Return room for counts, and the source, of each group of crops and side of entities."""
         plan, found = self.plan, []
         sides = [it for it in enumerate(plan.sides) if it[1] != "relation"]
         for group, (crops, counts) in enumerate(zip(self.crops, self.counts, strict=True)):
@@ -345,7 +348,7 @@ class _File:
         return found
 
     def _shared(self, source: InRows) -> Iterator[Queries]:
-        """Yield queries that share candidates; none where each query lists its own."""
+        """Yield queries that share candidates; none where each query lists candidates."""
         plan, given = self.plan, self.plan.candidates[source.side]
         if isinstance(given, ListedCandidates):
             return

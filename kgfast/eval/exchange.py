@@ -1,4 +1,4 @@
-"""Exchange of results: nothing for a single process, or with :mod:`kgfast.eval.team`."""
+"""Exchange of results between processes; the base class serves a single process."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -12,7 +12,7 @@ Result = TypeVar("Result")
 
 
 class Exchange:
-    """Communication of the processes of one call; this class is that of a single process."""
+    """Communication of the processes of one call, for a single process."""
 
     num_shares: int = 1
 
@@ -21,16 +21,16 @@ class Exchange:
         return batches
 
     def all_say(self, claim: bool) -> bool:
-        """Return whether a claim holds in all processes that serve these queries."""
+        """Return True if a claim holds in all processes that serve these queries."""
         return claim
 
     def prepare(self, parts: Sequence[Accumulator]) -> None:
-        """Make queries and score targets in the processes that hold their rows."""
+        """Make queries and score targets, each in a process that has the rows."""
         for part in parts:
             part.source.prepare(part.queries)
 
     def together(self, work: Callable[[], Result]) -> Result:
-        """Return the result of work that all processes do at once, each on its rows."""
+        """Return the result of work that all processes do at once, each on its own rows."""
         return work()
 
     def join(self, part: Accumulator) -> None:
@@ -44,8 +44,8 @@ class Exchange:
         return count
 
     def fill_in_rows(self, found: Above) -> Above:
-        """Add the rows of other shares, which are empty here."""
+        """Add the rows of other shares, which are empty in this process."""
         return found
 
 
-NOBODY = Exchange()  # also where others leave the rest to whoever calls merge()
+NOBODY = Exchange()  # also for a range: merge() adds the other ranges later

@@ -13,13 +13,13 @@ from kgfast.models.base import Side
 from kgfast.text import shown
 
 _FORMS = 'ids for all queries, a pair (indptr, ids) of tensors or arrays, or "anchor"'
-_PAIRS = 1 << 19  # of a batch of queries: 4 MiB as int64
+_PAIRS = 1 << 19  # ids of a batch of queries: 4 MiB as int64
 _CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
 class Excluded:
-    """Checked ids that are no answers, on the host: of each query by ``indptr [B + 1]``, or of all.
+    """Checked ids that are no answers, on the host: per query by ``indptr [B + 1]``, or for all.
 
     Ids may stand in any order and repeat.
     """
@@ -28,7 +28,7 @@ class Excluded:
     indptr: Tensor | None = None
 
     def batch_size(self) -> int:
-        """Return the queries of a batch whose ids take a few MiB."""
+        """Return the queries of a batch with a few MiB of excluded ids."""
         longest = len(self.ids)
         if self.indptr is not None:
             longest = int(self.indptr.diff().max()) if len(self.indptr) > 1 else 0
@@ -50,7 +50,7 @@ class Excluded:
 def excluded_of(
     value: Any, side: Side, anchors: Tensor, model: Any, names: Names
 ) -> Excluded | None:
-    """Check the argument ``exclude`` of queries of a side with these anchors ``[B]``."""
+    """Check the argument ``exclude`` for queries of a side with these anchors ``[B]``."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -70,11 +70,11 @@ def _is_row(value: Any) -> bool:
 
 
 def _of_word(value: str, side: Side, anchors: Tensor) -> Excluded:
-    """Exclude each query's own entity."""
+    """Exclude the entity that each query gives."""
     if value != "anchor":
-        raise ValueError(f"exclude must be {_FORMS}; got {shown(value)} (a name alone: [name])")
+        raise ValueError(f"exclude must be {_FORMS}; got {shown(value)} (one name: [name])")
     if side == "relation":
-        raise ValueError('exclude="anchor" leaves entities out, and relations are predicted')
+        raise ValueError('exclude="anchor" leaves entities out, but relations are predicted')
     every = torch.arange(len(anchors) + 1, dtype=torch.int64, device=_CPU)
     return Excluded(anchors.cpu(), every)
 

@@ -1,4 +1,4 @@
-"""top_facts(): the best new facts among all triples, or a slice of them."""
+"""top_facts(): the best new facts among all triples, or in a slice of all triples."""
 
 import os
 from typing import Any
@@ -42,38 +42,39 @@ def top_facts(
 ) -> Facts:
     """Find the ``k`` best new facts among all triples (h, r, t), exactly.
 
-    The score of a triple is that of its tail for (h, r). Triples are streamed: memory stays below
-    64 MiB beyond the model's tables and the result. Equal scores are ordered by the lowest
+    The score of a triple is the score of the tail for (h, r). Triples are streamed: memory stays
+    below 64 MiB beyond the model's tables and the result. Equal scores are ordered by the lowest
     (h, r, t), on every backend and device.
 
     Parameters
     ----------
     model : Model
-        As :func:`kgfast.topk` takes it, a :class:`kgfast.BlockScorer` too: of it, what scores NaN
-        with ``nan="worst"`` is no fact.
+        As :func:`kgfast.topk` takes it, also a :class:`kgfast.BlockScorer`. With ``nan="worst"``,
+        triples that score NaN are no facts.
     k : int
-        How many; there are fewer in the result if fewer are left.
+        Number of facts; the result has fewer if fewer new triples exist.
     known : KnownTriples, optional
-        Triples that are left out, so that what is found is new.
+        Triples that are left out, so that all facts are new.
     relations, heads, tails : int, sequence of int or Tensor, or names, optional
-        Unique ids: only triples of these.
+        Unique ids of a slice: the search is among triples of these only.
     vocabulary : pair of Vocabulary or lists of names, Dataset or Triples, optional
-        The names of the model's rows: for slices by name, and for facts that show them.
+        The names of the model's rows: slices may use names, and facts show them.
     batch_size : int, optional
-        Queries (h, r) a batch. The default keeps a batch within 8 MiB; results do not depend on it.
+        Queries (h, r) per batch. The default keeps a batch within 8 MiB; results do not depend on
+        the batch size.
     max_memory : int or str, optional
-        Of models whose entities are a :class:`kgfast.tables.Table`, as :func:`kgfast.rank` takes
-        it: the file is read once for as many queries (h, r) as find room, so ask for a slice.
+        Memory for a model with a :class:`kgfast.tables.Table` of entities, as :func:`kgfast.rank`
+        takes it. Each pass over the file serves as many queries (h, r) as fit, so give a slice.
     partial : path, optional
-        A folder that keeps what was found so far: the same call goes on from there when it was
-        killed, with the same bits. Not of a :class:`kgfast.BlockScorer`.
+        A folder that saves the facts so far. If the call is killed, the same call resumes from
+        there, with the same bits. A :class:`kgfast.BlockScorer` is refused.
     progress : bool
         Show a progress bar.
 
     Returns
     -------
     Facts
-        On the CPU.
+        Facts on the CPU.
 
     Raises
     ------
@@ -116,7 +117,7 @@ def top_facts(
 
 
 def _axis(name: str, values: Any, count: int, names: Any) -> Tensor:
-    """Return the ascending ids of a slice; all ids where none are given."""
+    """Return the ascending ids of a slice; all ids for None."""
     if values is None:
         return torch.arange(count, dtype=torch.int64, device="cpu")
     ids = checked_ids_of(name, values, count, names).reshape(-1).cpu()

@@ -1,4 +1,4 @@
-"""The result of top_facts(): the best new facts, and their scores."""
+"""The result of top_facts(): the best new facts, with scores."""
 
 from typing import Any
 
@@ -14,15 +14,15 @@ _NAME = 20  # columns of a name in a repr
 
 
 class Facts(WrittenTriples):
-    """Triples and their scores, from best to worst.
+    """Triples from best to worst, and scores.
 
     Attributes
     ----------
     triples : Tensor
         int64 ``[k, 3]``, (h, r, t).
     scores : Tensor
-        ``[k]``: canonical scores rounded once to float32; float64 for float64 tables. The order is
-        that of the scores before they are rounded, then the lowest (h, r, t).
+        ``[k]``: canonical scores rounded once to float32; float64 for float64 tables. Facts are
+        ordered by the scores before rounding, then by the lowest (h, r, t).
 
     Examples
     --------
@@ -45,7 +45,7 @@ class Facts(WrittenTriples):
         return len(self.triples)
 
     def named(self, vocabulary: VocabularyLike | None) -> "Facts":
-        """Return the facts, shown with names.
+        """Return the facts with names, which the repr then shows.
 
         Parameters
         ----------
@@ -55,9 +55,9 @@ class Facts(WrittenTriples):
         return Facts(self.triples, self.scores, vocabulary=vocabulary)
 
     def columns(self, vocabulary: VocabularyLike | None = None) -> dict[str, Any]:
-        """Return ``head``, ``relation``, ``tail``, by name where there are names, and ``score``.
+        """Return columns ``head``, ``relation``, ``tail`` of names or ids, and ``score``.
 
-        Where names have labels there are ``head_label``, ``relation_label`` and ``tail_label``.
+        Names with labels add columns ``head_label``, ``relation_label`` and ``tail_label``.
         """
         names = self._vocabularies if vocabulary is None else names_of(vocabulary)
         columns = zip(("head", "relation", "tail"), self.triples.unbind(1), strict=True)
@@ -68,7 +68,7 @@ class Facts(WrittenTriples):
         return f"{len(self):,} fact" + ("" if len(self) == 1 else "s")
 
     def _rows(self, most: int, width: int | None = None) -> list[tuple[str, str]]:
-        """Return the first facts as text, and their scores."""
+        """Return the first facts and scores as text."""
         entities, relations = self._vocabularies
         columns = [
             texts(ids, names, width)

@@ -1,7 +1,7 @@
 """Candidates that a function scores, block by block.
 
-Exact with respect to the scores: they are compared as float64. Memory: a few ``[B, block]`` float64
-tensors, and up to 16 MiB of scores that would be asked for twice.
+Results are exact with respect to the function's scores, which are compared as float64. Memory is a
+few ``[B, block]`` float64 tensors, and up to 16 MiB of scores for the second pass.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ from kgfast.models.base import Side
 from kgfast.models.blocks import Block, BlockScorer
 from kgfast.ops.differentiable import full_precision
 
-_KEPT = 16 << 20  # bytes of scores of one batch that are kept for the second pass
+_KEPT = 16 << 20  # bytes of scores of one batch that are stored for the second pass
 
 
 class Scored(CandidateSource):
@@ -45,11 +45,11 @@ class Scored(CandidateSource):
         self._excluded: tuple[Queries, Tensor, Tensor] | None = None
 
     def passes(self, parts: list[Part]) -> list[list[Part]]:
-        """Return each part alone, since blocks are cut from its own candidates."""
+        """Return each part alone, since blocks are cut from the part's own candidates."""
         return [[part] for part in parts]
 
     def prepare(self, queries: Queries) -> None:
-        """Score the targets, each in the block that holds it, float64 ``[C, B]``."""
+        """Score the targets, float64 ``[C, B]``, each in the block of the target."""
         self._kept.clear()
         if queries.targets is None:
             return
@@ -69,7 +69,7 @@ class Scored(CandidateSource):
         return nullcontext(self.scorer.block_at(it, self.side, ids) for it in numbers)
 
     def counts(self, queries: Queries, block: Block) -> Counts:
-        """Count the scores above and equal to those of the targets."""
+        """Count the scores above and equal to the scores of the targets."""
         targets, thresholds = queries.targets, queries.target_scores
         assert targets is not None
         assert thresholds is not None
@@ -89,7 +89,7 @@ class Scored(CandidateSource):
         return found
 
     def best(self, queries: Queries, block: Block, k: int) -> Found:
-        """Return all scores of a block, in the dtype of the function, and their ids."""
+        """Return all scores of a block, in the function's dtype, and the ids."""
         scores = self.scores(queries, block)
         ids = block.ids.repeat(len(queries), 1)
         if queries.known is not None:
@@ -97,7 +97,7 @@ class Scored(CandidateSource):
         return scores, ids
 
     def above(self, queries: Queries, block: Block, thresholds: Tensor, most: int) -> Above | int:
-        """Return the scores of a block that reach their thresholds, float32 or float64."""
+        """Return the scores of a block that reach the thresholds, float32 or float64."""
         scores, ids = self.best(queries, block, 0)
         scores = full_precision(scores)
         reaches = (ids >= 0) & (scores.double() >= thresholds[:, None])
@@ -137,9 +137,9 @@ class Scored(CandidateSource):
     def _target_scores(
         self, queries: Queries, targets: Tensor, crop: int, room: int
     ) -> tuple[Tensor, int]:
-        """Return scores of targets, float64 ``[B]``, and the room left to keep blocks.
+        """Return scores of targets, float64 ``[B]``, and the memory left for stored blocks.
 
-        A target that is no candidate has its score among all rows.
+        A target outside the candidates is scored among all rows.
         """
         ids = self.ids_of(queries)
         places, inside = _places(targets, ids, self.num_rows)
@@ -154,12 +154,13 @@ class Scored(CandidateSource):
                 size = scores.numel() * scores.element_size()
                 if members is inside and size <= room:
                     room -= size
-                    self._kept[crop, number] = scores.clone()  # the function may write into it
+                    # a copy, since the function may write into the original
+                    self._kept[crop, number] = scores.clone()
         return threshold, room
 
 
 def _places(ids: Tensor, candidates: Tensor | None, count: int) -> tuple[Tensor, Tensor]:
-    """Return the places of ids among ascending candidates, and a mask of the ids found there."""
+    """Return the places of ids among ascending candidates, and a mask of the ids found."""
     if candidates is None:
         return ids, (ids >= 0) & (ids < count)
     if not len(candidates):

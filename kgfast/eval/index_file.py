@@ -1,6 +1,6 @@
-"""A safetensors file with the panels of an index, and the form of their tables.
+"""Safetensors file with the panels of an index, and the form of the packed tables.
 
-The data begin at a multiple of 64 bytes, so mapped panels are read by whole lines of a cache.
+The data begin at a multiple of 64 bytes, so mapped panels are aligned to lines of the cache.
 """
 
 import json
@@ -23,7 +23,7 @@ from kgfast.whole_files import write_whole
 
 _KEY, _VERSION = "kgfast_index", 1
 _DTYPES = {torch.float32: "F32", torch.int8: "I8"}
-_BLOCK = 1 << 22  # numbers that a checksum takes at once
+_BLOCK = 1 << 22  # numbers per step of a checksum
 _LINE = 64  # bytes
 _PANEL = tuple(it.name for it in fields(Panels) if it.name != "tensors")
 
@@ -40,13 +40,13 @@ def write_index(
     tables: Sequence[Tensor],
     panels: Sequence[Panels | None],
 ) -> None:
-    """Write panels whole or not at all; ``made``: the score, and whether the index is croppable."""
+    """Write panels whole or not at all; ``made`` is the score and whether dims can be cropped."""
     path = Path(path)
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{path.parent}: no such folder")
     held = [(place, it) for place, it in enumerate(panels) if it is not None]
     tensors = {f"{place}.{name}": it for place, own in held for name, it in own.tensors.items()}
-    # The largest first: these end at a multiple of a line of the cache.
+    # The largest tensors first: their sizes are multiples of a line of the cache.
     tensors = dict(sorted(tensors.items(), key=lambda item: -item[1].nbytes))
     facts = {
         "version": _VERSION,
@@ -101,12 +101,12 @@ def read_index(
         names = tuple(file.keys())
         tensors = {name: file.get_tensor(name) for name in names}
     if text is None:
-        raise ValueError(f"{path}: no file of kgfast.Index.save, but of something else")
+        raise ValueError(f"{path}: not a file of kgfast.Index.save")
     with reading(path, "damaged"):
         facts = json.loads(text)
         _check_origin(path, facts)
         if facts["checksums"] != {name: _checksum(tensor) for name, tensor in tensors.items()}:
-            raise ValueError("its panels do not have the checksums that it names")
+            raise ValueError("the panels do not have the checksums in the header")
         panels = [
             None if it is None else _panels(it, _of_place(place, tensors))
             for place, it in enumerate(facts["panels"])
@@ -124,11 +124,11 @@ def read_index(
         )
     for (_, checksum), table, own in zip(stored, tables, panels, strict=True):
         if own is not None and not _are_of(own, score, table):
-            raise ValueError(f"{path}: damaged: its panels are of other rows than its table")
+            raise ValueError(f"{path}: damaged: panels and table have different rows")
         if checksum != _checksum(table):
             raise ValueError(
                 f"{path}: an index of another table of the same shape {list(table.shape)}: the "
-                f"checksums differ, so the model was trained on, or is another"
+                "checksums differ, so the model was trained since, or is another model"
             )
     return croppable, panels
 
@@ -144,13 +144,13 @@ def _form_in_words(facts: dict[str, Any]) -> str:
 def _check_origin(path: Path, facts: Any) -> None:
     if facts["version"] != _VERSION:
         raise ValueError(
-            f"{path}: an index of version {shown(facts['version'])}; this kgfast reads {_VERSION}: "
-            f"make it again"
+            f"{path}: an index of version {shown(facts['version'])}; this kgfast reads "
+            f"{_VERSION}: make the index again"
         )
     if facts["byte_order"] != sys.byteorder:
         raise ValueError(
-            f"{path}: an index of a machine whose bytes are in {shown(facts['byte_order'])} order, "
-            f"and this one's are {sys.byteorder}: make it again here"
+            f"{path}: an index of a machine with {shown(facts['byte_order'])} byte order; this "
+            f"machine has {sys.byteorder}: make the index again here"
         )
 
 

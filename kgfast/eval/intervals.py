@@ -1,13 +1,13 @@
 """Bootstrap intervals of metrics, over triples with all their ranks.
 
-The sides of a triple are not independent, so a triple is drawn with all of them (bootstrap of
+The sides of a triple are not independent, so a triple is drawn with all its sides (bootstrap of
 clusters). Intervals are percentiles (Efron and Tibshirani 1993, chapter 13). Draws depend on a seed
 alone.
 
-A metric of a sample follows from how often each distinct rank was drawn. Memory: 12 bytes for each
-rank and 4 for each distinct one; metrics of the ranks themselves take 17 for each rank before. All
-results are written into one tensor: small tensors between large ones that come and go would keep
-the C library from giving memory back.
+A metric of a sample follows from the number of draws of each distinct rank. Memory is 12 bytes per
+rank and 4 bytes per distinct rank; before that, metrics of the ranks themselves take 17 bytes per
+rank. All results are written into one tensor: small tensors between large temporary tensors would
+keep the C library from giving memory back.
 """
 
 import math
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from kgfast.eval.ranks import Ranks, RankType
 
 MEANS = ("mrr", "mr", "hits@1", "hits@3", "hits@10")
-_DRAWN = 1 << 16  # triples that are drawn at once: 512 KiB an array of them
+_DRAWN = 1 << 16  # triples that are drawn at once: arrays of 512 KiB
 
 
 class Interval(NamedTuple):
-    """A metric and its confidence interval."""
+    """Metric with a confidence interval."""
 
     value: float
     low: float
@@ -46,7 +46,7 @@ class Intervals(dict[str, Interval]):
     ----------
     confidence : float
     samples : int
-        How often triples were drawn.
+        Number of bootstrap samples.
     """
 
     def __init__(self, values: dict[str, Interval], confidence: float, samples: int) -> None:
@@ -62,7 +62,7 @@ class Intervals(dict[str, Interval]):
 def intervals_of(
     ranks: "Ranks", rank_type: "RankType", confidence: float, samples: int, seed: int
 ) -> Intervals:
-    """Return the result of :meth:`kgfast.Ranks.intervals`."""
+    """Compute the result of :meth:`kgfast.Ranks.intervals`."""
     check_draws(confidence, samples)
     values = ranks.metrics(rank_type)
     if not len(ranks):
@@ -88,7 +88,7 @@ def check_draws(confidence: float, samples: int) -> None:
 
 
 def cells_of(ranks: "Ranks", rank_type: "RankType") -> Tensor:
-    """Return the ranks that metrics are made of, float64 ``[T, S]``."""
+    """Return the ranks that metrics use, float64 ``[T, S]``."""
     return ranks._cells(rank_type).cpu()
 
 
@@ -123,7 +123,7 @@ def _metrics_of_draws(
             cells = places.index_select(0, ids.view(-1)).long().view(size, -1)
             times.scatter_add_(1, cells, torch.ones_like(cells, dtype=times.dtype))
         _add_metrics(drawn, values, times, places.numel())
-        del times  # before the next are made
+        del times  # free before the next is made
     found[-1] /= len(ranks)
     return dict(zip(names, found, strict=True))
 
@@ -145,7 +145,7 @@ def _add_metrics(drawn: dict[str, Tensor], values: Tensor, times: Tensor, count:
 
 
 def _count_dtype(count: int) -> torch.dtype:
-    """Return the smallest integer dtype that counts to ``count``."""
+    """Return the smallest integer dtype for counts up to ``count``."""
     return torch.int32 if count < 1 << 31 else torch.int64
 
 
@@ -164,7 +164,8 @@ def _distinct(ranks: "Ranks", rank_type: "RankType") -> tuple[Tensor, Tensor]:
     ordered = cells_of(ranks, rank_type).numpy().ravel()
     ordered.sort()  # in place, unlike np.unique
     distinct, last = 0, math.nan
-    for part in _slices(ordered.size):  # in place too: what was read is written over
+    # in place: each distinct rank overwrites a place that was read
+    for part in _slices(ordered.size):
         own = ordered[part]
         own = own[np.append(own[:1] != last, own[1:] != own[:-1])]
         last, end = ordered[part][-1], distinct + own.size
@@ -188,7 +189,7 @@ def draws(total: int, samples: int, seed: int) -> Iterator[Tensor]:
 
 
 def _chosen(total: int, samples: int, seed: int) -> Iterator[tuple[slice, Iterator[Tensor]]]:
-    """Yield the samples of a part, and the triples that each draws, ``[part, n]``, in pieces."""
+    """Yield the samples of a part, and the triples of each sample, ``[part, n]``, in pieces."""
     generator = torch.Generator("cpu").manual_seed(seed)
 
     def pieces(size: int) -> Iterator[Tensor]:

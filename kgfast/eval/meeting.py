@@ -1,8 +1,8 @@
-"""Processes that work in step: all arrive or learn who did not, and all succeed or raise.
+"""Processes that work in step: all arrive or learn who is missing, and all succeed or raise.
 
 Arrivals are counted in the store of ``torch.distributed``, which outlives a lost process and tells
-its rank. Numbers go through collectives of a gloo group, whose failures are exceptions (those of
-nccl end the process). Traffic does not grow with the table.
+its rank. Numbers go through collectives of a gloo group. Failures of gloo are exceptions; failures
+of nccl end the process. Traffic does not grow with the table.
 """
 
 import json
@@ -24,17 +24,17 @@ from kgfast.text import shown
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
-_NOTE, _ERROR = "=", "!"  # how notes begin
+_NOTE, _ERROR = "=", "!"  # prefixes of notes and of errors
 _LONGEST = 1e9  # seconds, 30 years: clocks of stores and groups count nanoseconds in 64 bits
 
 
 class LostProcessError(RuntimeError):
-    """A process ended, hangs or never came; ``ranks`` says which.
+    """Error for a process that ended, hangs or never came; ``ranks`` says which.
 
     Attributes
     ----------
     ranks : tuple of int
-        The processes that are missing; empty where the store itself is out of reach.
+        The missing processes; empty if the store cannot be reached.
     """
 
     def __init__(self, message: str, ranks: tuple[int, ...] = ()) -> None:
@@ -43,18 +43,18 @@ class LostProcessError(RuntimeError):
 
 
 class OtherProcessError(RuntimeError):
-    """Another process failed in this call, and said why."""
+    """Error for a call in which another process failed."""
 
 
 class Meeting:
-    """All processes of one call, this one of number ``rank`` among ``size``.
+    """Meeting of all processes of one call; this process has number ``rank`` among ``size``.
 
-    Each process numbers its calls in the store, and a call meets only calls of its own number.
-    As a context, the meeting tells other processes of an error within, and destroys its groups.
-    A process waits ``timeout`` seconds for the others at each step.
+    Each process numbers its calls in the store, and a call meets only calls of its own number. The
+    context of a meeting tells an error within it to other processes, and destroys the groups. At
+    each step a process waits ``timeout`` seconds for all other processes.
     """
 
-    begun = 0  # meetings of this process
+    begun = 0  # number of meetings of this process so far
 
     def __init__(self, call: str, timeout: float) -> None:
         given: Any = timeout
@@ -72,18 +72,18 @@ class Meeting:
         self._store = PrefixStore(f"kgfast/{number}", store)
         self._steps = count()
         self._groups: list[dist.ProcessGroup] = []
-        self._told: BaseException | None = None  # what all others know of already
+        self._told: BaseException | None = None  # the error that all other processes know already
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self.leave()  # where others wait in a collective, that fails now
+        self.leave()  # makes a collective fail in which other processes wait
         if error is not None:
             self.tell(error)
 
     def together(self, work: Callable[[], Result]) -> Result:
-        """Return the result of this process once all have done their work, or raise what failed."""
+        """Return the result of this process once all succeeded, or raise the error of any."""
         try:
             result = work()
         except Exception as error:
@@ -102,12 +102,12 @@ class Meeting:
 
     @contextmanager
     def telling(self) -> Iterator[None]:
-        """Tell an error within to the other processes; their next collective fails with it."""
+        """Tell an error within to other processes; the next collective there raises the error."""
         try:
             yield
         except BaseException as error:
             if not (isinstance(error, OtherProcessError) or error is self._told):
-                self.leave()  # where others wait in a collective, that fails now
+                self.leave()  # makes a collective fail in which other processes wait
                 self.tell(error)
             raise
 
@@ -116,11 +116,11 @@ class Meeting:
         if isinstance(error, OtherProcessError) or error is self._told:
             return
         self._told = error
-        with suppress(RuntimeError):  # where nobody hears it, that is so
+        with suppress(RuntimeError):  # no process may be left to hear the error
             self._arrive(next(self._steps), f"{_ERROR}{type(error).__name__}: {error}")
 
     def agree(self, facts: Mapping[str, str], own: Any = None) -> list[Any]:
-        """Check that all processes have the same facts; return each one's ``own``, by rank.
+        """Check that all processes have equal facts; return ``own`` of each process, by rank.
 
         Raises ValueError in all processes, with the first fact that differs.
         """
@@ -138,7 +138,8 @@ class Meeting:
 
     def group(self, members: Sequence[Sequence[int]], backend: str = "gloo") -> dist.ProcessGroup:
         """Make groups, and return the one of this process."""
-        self.together(lambda: None)  # a group does not say who is missing
+        # checked first, since a group does not say which process is missing
+        self.together(lambda: None)
         own: dist.ProcessGroup | None = None
         for ranks in members:
             made = dist.new_group(
@@ -157,9 +158,9 @@ class Meeting:
         return values
 
     def combine(self, values: Tensor, group: dist.ProcessGroup) -> Tensor:
-        """Add float values of which one process of a group has each, and others zeros, bit by bit.
+        """Add float values bit by bit, where one process of a group has each and others have zeros.
 
-        On the CPU, in place: no bit changes, not even the sign of a zero.
+        The sum is made on the CPU, in place. No bit changes, not even the sign of a zero.
         """
         self.sum(values.view(torch.int32 if values.dtype == torch.float32 else torch.int64), group)
         return values
@@ -178,13 +179,13 @@ class Meeting:
         self._groups.clear()
 
     def collective(self, run: Callable[[], object]) -> None:
-        """Run a collective; where it fails, find out which process is missing or failed."""
+        """Run a collective; if the call fails, find out which process is missing or failed."""
         try:
             run()
         except RuntimeError as error:
             self._raise_noted(self._meet(""))  # raises if a process is missing
             raise LostProcessError(
-                f"processes lost each other, though all of them are running: {error!s:.200}"
+                f"processes lost each other, though all are running: {error!s:.200}"
             ) from error
 
     def _meet(self, note: str) -> dict[int, str]:
@@ -194,7 +195,7 @@ class Meeting:
         try:
             self._arrive(step, note)
             self._wait(step, go)
-            if step > 1:  # all have left the step before the last
+            if step > 1:  # all processes have left the step before the last
                 self._store.delete_key(f"{step - 2}/{self.rank}")
             if not int(self._store.get(go)):
                 return {}
@@ -204,7 +205,7 @@ class Meeting:
         except RuntimeError as error:
             raise LostProcessError(
                 f"process {self.rank} of {self.size} cannot reach the store of torch.distributed "
-                f"any more: the process or machine that holds it is lost ({error!s:.200})"
+                f"any more: the process or machine that holds the store is lost ({error!s:.200})"
             ) from error
         return {rank: note for rank, note in enumerate(notes) if note}
 
@@ -221,7 +222,7 @@ class Meeting:
         except RuntimeError:
             keys = [f"{step}/{rank}" for rank in range(self.size)]
             missing = tuple(rank for rank, key in enumerate(keys) if not self._store.check([key]))
-            if not missing:  # the last one came as this one gave up
+            if not missing:  # the last process came as this one gave up
                 return self._store.wait([go], timedelta(seconds=self.timeout))
             names = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
             what = "process" if len(missing) == 1 else "processes"
@@ -233,9 +234,9 @@ class Meeting:
 
 
 def announced(call: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Decorate a call of all processes, so that errors before their first meeting are told, too.
+    """Decorate a call of all processes, so that errors before the first meeting are told, too.
 
-    An error of the arguments themselves is one of those.
+    These include errors in the arguments.
     """
 
     @wraps(call)

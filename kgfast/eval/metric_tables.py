@@ -41,8 +41,8 @@ def cell(metric: str, value: float) -> str:
 def texts(ids: Tensor, names: Vocabulary | None, width: int | None = None) -> list[str]:
     """Return names with their labels, or the ids where there are no names.
 
-    A text without a label has at most ``width`` columns; with a label, of which people read more
-    than of an identifier, twice as many.
+    A text without a label has at most ``width`` columns. A text with a label has at most twice as
+    many, since people read labels and not identifiers.
     """
     found = ids.tolist() if names is None else [names.text(id) for id in ids.tolist()]
     if width is None:

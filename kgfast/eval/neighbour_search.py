@@ -1,4 +1,4 @@
-"""neighbours(): the entities whose rows are closest to those of some entities."""
+"""neighbours(): the entities with rows closest to the rows of given entities."""
 
 from collections.abc import Callable
 from typing import Any, Literal, Self, get_args
@@ -41,11 +41,11 @@ def neighbours(
     index: Index | None = None,
     vocabulary: VocabularyLike | None = None,
 ) -> "Neighbours":
-    """Find the ``k`` entities whose rows are closest to those of some entities, exactly.
+    """Find the ``k`` entities with rows closest to the rows of given entities, exactly.
 
-    A row holds real numbers: a complex row of D numbers is one of 2D. Scores of all entities are
-    never stored. Equal scores are ordered by the lowest id; only the entity itself is left out, so
-    that another entity with an equal row is the first neighbour.
+    A row holds real numbers: a complex row of D numbers is a row of 2D real numbers. Scores of all
+    entities are never stored. Equal scores are ordered by the lowest id; only the entity itself is
+    left out. Another entity with an equal row is the first neighbour.
 
     Parameters
     ----------
@@ -53,22 +53,22 @@ def neighbours(
         As :func:`kgfast.topk` takes it, with a table of entities: in memory, in files, or in the
         shards of one process. Without an attribute ``entity``, the candidates for tails are read.
     ids : int, sequence of int or Tensor, or names
-        ``[Q]``, or one.
+        The given entities, ``[Q]`` or one.
     k : int
-        How many neighbours, at most the number of other entities.
+        Number of neighbours, at most the number of other entities.
     metric : {"cosine", "dot", "l1", "l2"}
         Higher is closer: the cosine, the dot product, minus the sum of absolute differences, or
         minus the Euclidean distance. For cosines, rows are divided by their lengths in float64.
     index : Index, optional
-        Of this table and the score ``metric``, as ``Index(Candidates(model.entity), score="l2")``:
-        the same neighbours sooner. There is none for cosines, nor of tables in files.
+        Index of this table and the score ``metric``, as ``Index(Candidates(model.entity),
+        score="l2")``, for a faster call. Cosines and tables in files have no index.
     vocabulary : pair of Vocabulary or lists of names, Dataset or Triples, optional
-        The names of the model's rows: for entities by name, and for neighbours that show them.
+        The names of the model's rows: ``ids`` may be names, and neighbours show names.
 
     Returns
     -------
     Neighbours
-        On the device of the table.
+        Neighbours on the device of the table.
 
     Raises
     ------
@@ -93,8 +93,8 @@ def neighbours(
     check_rankable(model)
     if index is not None and metric == "cosine":
         raise ValueError(
-            "index: cosines are of rows that are divided by their lengths, which no index holds; "
-            'metric="dot" of a table of such rows takes one'
+            'index: cosines take no index, since rows are divided by their lengths; metric="dot" '
+            "on a table of divided rows takes an index"
         )
     names = names_of(vocabulary)
     check_names(names, model)
@@ -117,7 +117,7 @@ def neighbours(
 
 
 class Neighbours(BestAnswers):
-    """The ``k`` nearest entities of each of Q entities.
+    """The ``k`` nearest entities to each of Q entities.
 
     Attributes
     ----------
@@ -126,9 +126,9 @@ class Neighbours(BestAnswers):
     ids : Tensor
         int64 ``[Q, k]``, the entities of these scores.
     entities : Tensor
-        int64 ``[Q]``, whose neighbours these are.
+        int64 ``[Q]``, the entities that were given.
     metric : {"cosine", "dot", "l1", "l2"}
-        What scores are; higher is closer.
+        Kind of the scores; higher is closer.
 
     Examples
     --------
@@ -171,7 +171,7 @@ _OTHERS = Allowed(None, None, "anchor")
 
 
 class _RowsAsModel:
-    """A model whose queries and candidates are the rows of one table."""
+    """Model with the rows of one table as queries and candidates."""
 
     nested, num_relations = True, 1
 
@@ -191,11 +191,11 @@ class _RowsAsModel:
 
 
 class _Search(Search):
-    """A prediction that asks for neighbours."""
+    """Prediction that finds neighbours."""
 
     def words(self, queries: Queries, place: int) -> str:
         row = int(queries.rows[place])
-        return f"ids[{row}] = {int(self.anchors[row])}: its row holds a NaN or an infinity"
+        return f"ids[{row}] = {int(self.anchors[row])}: the row holds a NaN or an infinity"
 
 
 def _entity_table(model: Any) -> Tensor | Rows:
@@ -206,7 +206,7 @@ def _entity_table(model: Any) -> Tensor | Rows:
     held = getattr(model, "entity", None)
     if not isinstance(held, Tensor):
         if is_in_blocks(model):
-            raise TypeError("model must have a table of entities: a function that scores has none")
+            raise TypeError("model must have a table of entities: a BlockScorer has none")
         with evaluating(model), torch.no_grad():
             held = candidates_at(model, "tail", None).table
     found: Tensor = held_table("entity", held, takes_complex=True)

@@ -1,9 +1,9 @@
-"""One pass: queries meet the blocks of a source, and accumulators keep the results.
+"""A pass: queries meet the blocks of a source, and accumulators collect the results.
 
     for queries in plan:  for block in source:  accumulator.take(block)    exchange.join(...)
 
-A plan says which queries a pass serves: one batch where candidates are in memory, as many as fit
-into memory where a file is read.
+A plan gives the queries of each pass. With candidates in memory that is one batch; with a file, all
+queries that fit into memory.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,11 +26,11 @@ from kgfast.tables import Rows
 from kgfast.tables.prefetch import BUFFERS, RowBlock
 from kgfast.tables.protocol import TensorTable
 
-_SAMPLE = 64  # rows of a fingerprint, of a table whose files or tensors are known otherwise
-_PAIR_BYTES = 128  # of a candidate that one query names, while it is looked for
+_SAMPLE = 64  # rows that a fingerprint reads where files or tensors tell of changes otherwise
+_PAIR_BYTES = 128  # bytes of a candidate that one query names, during the search for its row
 _PART = 1 << 12  # queries of a fingerprint that are made at once
 
-Advance = Callable[[int, int], None]  # by rows, and the queries that they met
+Advance = Callable[[int, int], None]  # called with rows, and the queries that met these rows
 
 
 def run_pass(
@@ -39,11 +39,11 @@ def run_pass(
     kept: Partial | None = None,
     advance: Advance | None = None,
 ) -> None:
-    """Read the blocks of a source once; every part takes its results from each block.
+    """Read the blocks of a source once; every part takes results from each block.
 
     Parts have one source, or sources that read one file. Results are saved in ``kept`` after each
-    range of rows, and the pass goes on from there. ``advance`` hears of rows, and of the queries
-    they met.
+    range of rows, and a later call resumes there. ``advance`` is called with rows, and with the
+    queries that met these rows.
     """
     done, is_finished = 0, False
     if kept is not None:
@@ -81,7 +81,7 @@ def _watched(
     kept: Partial | None,
     advance: Advance | None,
 ) -> Iterator[RowBlock]:
-    """Yield blocks; report each, and save results after it was taken."""
+    """Yield blocks; after the use of each block, report the block and save results."""
     queries = sum(len(part.queries) for part in parts)
     end = parts[0].source.num_rows if kept is None else kept.reader.stop
     for block in blocks:
@@ -101,9 +101,10 @@ def _watched(
 
 @dataclass(frozen=True)
 class Cut:
-    """The blocks and passes of a table within a limit of memory.
+    """Division of a table into blocks and passes within a limit of memory.
 
-    A pass serves ``per_pass`` queries; of queries that list candidates, ``pairs`` are read at once.
+    A pass serves ``per_pass`` queries. For queries that list candidates, a pass reads ``pairs`` at
+    once.
     """
 
     reader: RowReader
@@ -114,7 +115,7 @@ class Cut:
     def of(cls, table: Rows, limit: int, dim: int, query_bytes: int) -> "Cut":
         """Cut a table for a model of ``dim`` features; at least one row and one query must fit."""
         stored, count = table.row_bytes, len(table)
-        row_bytes = max(1, BUFFERS * stored + 8 + 8 * dim)  # with its factor and its id
+        row_bytes = max(1, BUFFERS * stored + 8 + 8 * dim)  # a row with factor and id
         if limit < row_bytes + query_bytes:
             raise ValueError(
                 f"max_memory must be at least {row_bytes + query_bytes:,} bytes here, for one row "
@@ -129,7 +130,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class FileCall:
-    """A call of a model whose entities are a table in files.
+    """Call of a model with a table of entities in files.
 
     ``limit`` is in bytes, ``folder`` is that of ``partial=``, and ``bar`` makes a progress bar of
     rows.
@@ -147,7 +148,7 @@ class FileCall:
     ) -> "FileCall | None":
         """Return the call, or None where the entities of a model are in memory.
 
-        ``bar``: whether to show a progress bar, and its label.
+        ``bar`` is whether to show a progress bar, and the label of the bar.
         """
         table = entity_table(model)
         if table is not None:
@@ -156,8 +157,8 @@ class FileCall:
             return cls(model, table, limit, partial, lambda rows: sweep_bar(*bar, rows, *sizes))
         if max_memory is not None:
             raise ValueError(
-                "max_memory is of models whose entities are a kgfast.tables.Table: tensors are "
-                "read in place, within 64 MiB"
+                "max_memory is only for models with a kgfast.tables.Table of entities: tensors "
+                "are read in place, within 64 MiB"
             )
         return None
 
@@ -165,7 +166,7 @@ class FileCall:
     def opened(
         self, query_bytes: int, fingerprint: Callable[[Cut], Fingerprint]
     ) -> Iterator[tuple[Cut, Partial | None]]:
-        """Cut the table for queries of a size; open the folder, which keeps its first cut."""
+        """Cut the table for queries of a size; open the folder, which keeps the first cut."""
         cut = Cut.of(self.table, self.limit, int(self.model.dim), query_bytes)
         if self.folder is None:
             yield cut, None
@@ -175,7 +176,7 @@ class FileCall:
             yield replace(cut, per_pass=kept.per_pass, reader=kept.reader), kept
 
     def fingerprint(self, kind: str, reader: RowReader, *asked: Any) -> Fingerprint:
-        """Begin the fingerprint of a call: its model, table and arguments."""
+        """Begin the fingerprint of a call: model, table and arguments."""
         table = self.table
         found = fingerprint_of(self.model, reader, kind, table.shape, table.dtype, table.facts)
         found.add(*asked)
@@ -195,7 +196,7 @@ def fingerprint_of(model: Any, reader: RowReader, *facts: Any) -> Fingerprint:
 
 
 class _Parts(TensorTable):
-    """Rows that stand for the parts of a pass where candidates are in memory; none is read."""
+    """Rows that stand for the parts of a pass over candidates in memory; none is read."""
 
     facts = ("in memory",)
 
@@ -204,18 +205,17 @@ class _Parts(TensorTable):
 def kept_in_memory(
     folder: Any, source: CandidateSource, cut: tuple[int, int], asked: Iterable[Any]
 ) -> Iterator[Partial | None]:
-    """Open the folder of ``partial=`` of a call whose candidates are in memory.
+    """Open the folder of ``partial=`` for a call with candidates in memory.
 
-    ``cut``: parts of a pass, and queries of each; ``asked`` yields what the results depend on
-    besides the tensors of the model.
+    ``cut`` is the number of parts of a pass, and of queries of a part. ``asked`` yields everything
+    that results depend on besides the tensors of the model.
     """
     if folder is None:
         yield None
         return
     if not isinstance(source, InMemory):
         raise ValueError(
-            "partial: scores come from a function, which cannot be compared with that of an "
-            "earlier call"
+            "partial: scores come from a function, and functions of two calls cannot be compared"
         )
     count, per_pass = cut
     found, model = Fingerprint(), source.model

@@ -1,7 +1,7 @@
-"""The folder of ``partial=``: the results of a long pass so far, so that a killed run goes on.
+"""The folder of ``partial=``: the results of a long pass so far, so that a killed run resumes.
 
-After each range of rows one file is replaced by the next, whole, so a process that is killed at any
-moment leaves a file that is true. One process at a time uses the folder.
+After each range of rows a new file replaces the last file as a whole, so a process that is killed
+at any moment leaves a valid file. One process at a time uses the folder.
 
 | file | content |
 |---|---|
@@ -35,20 +35,21 @@ from kgfast.tables.prefetch import RowBlock, prefetched
 from kgfast.text import shown
 from kgfast.whole_files import write_whole
 
-BLOCK_BYTES = 32 << 20  # of rows that are read at once; nobody works while the first is read
+# bytes of rows that are read at once; no thread works while the first are read
+BLOCK_BYTES = 32 << 20
 _FACTS = "call.json"
 _FORMAT = 2
 _FIELDS = ("format", "fingerprint", "per_pass", "block_rows", "blocks", "checksum")
-_RANGES = 256  # after which what was found is saved, at most
+_RANGES = 256  # most ranges of rows; results are saved after each
 _OURS = re.compile(r"call\.json|pass-\d+\.npz|" + re.escape(LOCK))
-_LEFT = re.compile(r"\.(call-\d+\.json|pass-\d+-\d+\.npz)")  # by a process that was killed
+_LEFT = re.compile(r"\.(call-\d+\.json|pass-\d+-\d+\.npz)")  # files that a killed process left
 
 
 class Partial:
-    """The folder of one call, whose passes are numbered in order; this process holds its lock.
+    """Folder of one call, with passes numbered in order; this process holds the lock of the folder.
 
-    ``fingerprint`` hashes all that the results depend on besides the rows. The attributes
-    ``reader`` and ``per_pass`` are those of the call that made the folder.
+    ``fingerprint`` hashes everything that results depend on besides the rows. The attributes
+    ``reader`` and ``per_pass`` come from the call that made the folder.
     """
 
     def __init__(self, folder: Path, reader: RowReader, fingerprint: str, per_pass: int) -> None:
@@ -71,12 +72,12 @@ class Partial:
         self._checksum = call["checksum"]
 
     def check(self, block: RowBlock) -> None:
-        """Check that a block holds the rows that the call began with."""
+        """Check that a block has the rows that the call began with."""
         if self._table.facts != self._facts:
             raise ValueError(
                 f"partial: the entity table, {self._table!r}, was written to while rows "
                 f"{block.start} .. {block.stop - 1} were read; choose another folder than "
-                f"{self.folder}, or delete it"
+                f"{self.folder}, or delete that folder"
             )
         if self._blocks:
             number = (block.start - self.reader.start) // self.reader.block_rows
@@ -89,7 +90,7 @@ class Partial:
         return block.stop >= stop or (block.stop - start) // step > (block.start - start) // step
 
     def load(self, parts: Sequence[Accumulator]) -> int:
-        """Begin the next pass: restore its results, and return the row to go on from."""
+        """Begin the next pass: restore the results, and return the row to resume from."""
         self.number += 1
         states = [part.state for part in parts]
         like = [it for own in states for it in own]
@@ -115,7 +116,7 @@ class Partial:
         return self.folder / f"pass-{self.number}.npz"
 
     def _found(self, like: Sequence[Tensor]) -> tuple[int, Sequence[Tensor]]:
-        """Read the next row of a pass and its values; ``like`` where the pass is new."""
+        """Read the next row of a pass and the values; return ``like`` for a new pass."""
         path, start, stop = self._path, self.reader.start, self.reader.stop
         wanted: dict[str, npt.NDArray[Any]] = {
             "next_row": np.zeros((), np.int64),
@@ -137,10 +138,10 @@ class Partial:
                 if not is_end and row != stop:
                     raise ValueError(f"next_row {row} is no end of a block of {stop} rows")
                 if found["digest"].tobytes() != self._of_pass(row, values):
-                    raise ValueError("its values are not those that were written for this call")
+                    raise ValueError("the values are not those that were written for this call")
             except MemoryError:
                 raise
-            except Exception as error:  # what a damaged archive raises is of many classes
+            except Exception as error:  # errors for a damaged archive are of many classes
                 raise _damaged(path, error) from None
         return row, values
 
@@ -177,8 +178,9 @@ class Partial:
             if is_same:
                 return
         raise ValueError(
-            f"partial: {self.folder} is of another call: its table, triples, known triples, sides, "
-            f"dims, candidates, model or batch_size differ; choose another folder, or delete it"
+            f"partial: {self.folder} is of another call: table, triples, known triples, sides, "
+            "dims, candidates, model or batch_size differ; choose another folder, or delete this "
+            "one"
         )
 
     def _checksums(self) -> list[str]:
@@ -193,12 +195,12 @@ class Partial:
             start, stop = self.reader.ranges()[number]
             raise ValueError(
                 f"partial: {self.folder} is of another call: rows {start} .. {stop - 1} of the "
-                f"entity table, {self._table!r}, have changed since it began; choose another "
-                f"folder, or delete it"
+                f"entity table, {self._table!r}, have changed since that call began; choose "
+                "another folder, or delete this one"
             )
 
     def _of_pass(self, next_row: int, values: Sequence[Tensor]) -> bytes:
-        """Hash the results of a pass with its number and call."""
+        """Hash the results of a pass with the number of the pass and the call."""
         return _digest(self._checksum, self.number, next_row, *values)
 
 
@@ -221,19 +223,19 @@ def _checked_call(found: Any) -> dict[str, Any]:
         if type(call[name]) is not int or call[name] < 1:
             raise ValueError(f"{name} must be an int of at least 1; got {shown(call[name])}")
     if call["checksum"] != _digest(*(call[name] for name in _FIELDS[:-1])).hex():
-        raise ValueError("its checksum is not that of its fields")
+        raise ValueError("the checksum is not that of the fields")
     return call
 
 
 def _read_arrays(
     file: IO[bytes], wanted: dict[str, npt.NDArray[Any]]
 ) -> dict[str, npt.NDArray[Any]]:
-    """Read an archive of arrays whose names, shapes and dtypes are known."""
+    """Read an archive of arrays with known names, shapes and dtypes."""
     found = {}
     with zipfile.ZipFile(file) as archive:
         names = archive.namelist()
         if sorted(names) != sorted(f"{name}.npy" for name in wanted):
-            raise ValueError(f"it holds {shown(names)}, not {shown(list(wanted))}")
+            raise ValueError(f"the archive holds {shown(names)}, not {shown(list(wanted))}")
         for name, like in wanted.items():
             with archive.open(f"{name}.npy") as member:
                 version = np.lib.format.read_magic(member)
@@ -243,18 +245,18 @@ def _read_arrays(
                     raise ValueError(f"{name} is {list(header[0])} of {header[2]}, not {what}")
                 values = member.read(like.nbytes + 1)
             if len(values) != like.nbytes:
-                raise ValueError(f"{name} has another number of bytes than its shape")
+                raise ValueError(f"{name} has another number of bytes than the shape needs")
             found[name] = np.frombuffer(bytearray(values), like.dtype).reshape(like.shape)
     return found
 
 
 def _damaged(path: Path, error: Exception) -> ValueError:
     why = " ".join((str(error) or type(error).__name__).split())
-    return ValueError(f"{path}: damaged: not what kgfast writes: {why:.200}; delete it")
+    return ValueError(f"{path}: damaged: not written by kgfast: {why:.200}; delete the file")
 
 
 def _checksum(rows: Tensor) -> str:
-    """Return the CRC-32 of a block of rows, several times as fast as a hash."""
+    """Return the CRC-32 of a block of rows, which is several times as fast as a hash."""
     return f"{zlib.crc32(bytes_of(rows).data):08x}"
 
 

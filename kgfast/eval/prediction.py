@@ -39,7 +39,7 @@ def topk(
     index: Index | None = None,
     progress: bool = False,
 ) -> Predictions:
-    """Find the ``k`` best tails of (head, relation, ?), exactly, or heads, or relations.
+    """Find the ``k`` best tails of (head, relation, ?), exactly; or the best heads or relations.
 
     Scores of all entities are never stored, so memory stays below 64 MiB beyond the model's tables
     and the result. Equal scores are ordered by the lowest id, on every backend and device.
@@ -47,49 +47,49 @@ def topk(
     Parameters
     ----------
     model : Model
-        As :func:`kgfast.rank` takes it. Evaluated under ``no_grad`` in eval mode, which is
-        restored.
+        As :func:`kgfast.rank` takes it. The model is evaluated under ``no_grad`` in eval mode; the
+        old mode is restored.
     heads, relations, tails : int, sequence of int or Tensor, or names
-        Exactly two of them: what is not given is predicted. Of the same length; one id or name,
-        alone or in a list, goes with all of the other.
+        Exactly two of these three; the third is predicted. Both have one length; a single id or
+        name, alone or in a list, goes with all ids of the other argument.
     k : int
-        How many answers, at most the number of candidates.
+        Number of answers, at most the number of candidates.
     known : KnownTriples, optional
-        Triples whose answers are left out, so that what is predicted is new.
+        Triples whose answers are left out, so that all predictions are new.
     exclude : sequence of int or names, (indptr, ids), or "anchor", optional
-        More ids that are no answers, beside those of ``known``: ``[M]`` for all queries; CSR, int64
-        ``[B + 1]`` and ``[nnz]``, those of each query; or the entity that each query gives. Ids may
-        repeat, and need not be candidates.
+        More ids that are no answers, besides known answers. A tensor ``[M]`` excludes ids for all
+        queries; CSR, int64 ``[B + 1]`` and ``[nnz]``, excludes ids for each query; ``"anchor"``
+        excludes the entity that each query gives. Ids may repeat, and need not be candidates.
     candidate_ids : tensor or sequence of int, TypeConstraints, or those of each query, optional
-        Unique ids, or names, of entities, or of relations where these are predicted: answer with
-        these only, which saves the work of the others. Or those of each query or relation, as
+        Unique ids or names of entities, or of relations if relations are predicted: the only
+        candidates. Only these are scored. Candidates of each query or relation are given as
         :func:`kgfast.rank` takes them.
     dims : int, optional
         Crop width: answers of a sub-model of croppable embeddings.
     pad : bool
-        Give queries with fewer than ``k`` candidates the id -1 in the places that are left, instead
-        of an error.
+        Fill the answers of queries with fewer than ``k`` candidates with the id -1, instead of
+        raising an error.
     vocabulary : pair of Vocabulary or lists of names, Dataset or Triples, optional
-        The names of the model's rows: for queries by name, and for answers that show them.
+        The names of the model's rows: queries may use names, and answers show them.
     batch_size : int, optional
-        Queries a batch. The default keeps a batch of queries within 8 MiB; results do not depend
-        on it.
+        Queries per batch. The default keeps a batch of queries within 8 MiB; results do not depend
+        on the batch size.
     max_memory : int or str, optional
-        Of models whose entities are a :class:`kgfast.tables.Table`, as :func:`kgfast.rank` takes
-        it.
+        Memory for a model with a :class:`kgfast.tables.Table` of entities, as :func:`kgfast.rank`
+        takes it.
     partial : path, optional
-        A folder that keeps the answers so far: the same call goes on from there when it was killed,
-        with the same bits. The call of another model or other queries is an error. Answers that
-        are relations are not kept, and a :class:`kgfast.BlockScorer` is refused.
+        A folder that saves the answers so far. If the call is killed, the same call resumes from
+        there, with the same bits. A call with another model or other queries is an error. Answers
+        that are relations are not saved, and a :class:`kgfast.BlockScorer` is refused.
     index : Index, optional
-        The model's tables, packed before: the same answers sooner, where queries are few.
+        The packed tables of the model, which speed up calls with few queries.
     progress : bool
         Show a progress bar.
 
     Returns
     -------
     Predictions
-        On the device of the candidates.
+        Answers to all queries, on the device of the candidates.
 
     Raises
     ------
@@ -97,7 +97,7 @@ def topk(
         For arguments that do not fit the model or each other; the message names the first
         offending query.
     NotImplementedError
-        For relations, of a model that has no scores for them.
+        If the model cannot score relations.
 
     Examples
     --------
@@ -132,12 +132,12 @@ def found_by(
     partial: str | os.PathLike[str] | None = None,
     progress: bool = False,
 ) -> Any:
-    """Return the answers; ``file``: of entities that are read in blocks.
+    """Return the answers; ``file`` is the call for entities that are read in blocks.
 
-    ``partial`` is the folder of a call whose candidates are in memory.
+    ``partial`` is the folder of a call with candidates in memory.
     """
     model = search.model
-    if search.side == "relation":  # few rows are read, and nothing is kept
+    if search.side == "relation":  # few rows are read, and no answers are saved
         partial = None
         if file is not None:
             entities = torch.cat([search.anchors, search.others]).cpu()

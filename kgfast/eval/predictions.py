@@ -22,17 +22,17 @@ class _OfTriples(Answers, WrittenTriples):
 
     @property
     def heads(self) -> Tensor | None:
-        """The heads of the queries, where they are not predicted."""
+        """Heads of the queries; None where heads are predicted."""
         return None if self.side == "head" else self.anchors
 
     @property
     def relations(self) -> Tensor | None:
-        """The relations of the queries, where they are not predicted."""
+        """Relations of the queries; None where relations are predicted."""
         return None if self.side == "relation" else self._others
 
     @property
     def tails(self) -> Tensor | None:
-        """The tails of the queries, where they are not predicted."""
+        """Tails of the queries; None where tails are predicted."""
         return {"head": self.anchors, "relation": self._others}.get(self.side)
 
     def _ids_of(self, ids: Tensor, query: Tensor) -> dict[str, Tensor]:
@@ -55,22 +55,22 @@ class _OfTriples(Answers, WrittenTriples):
 
 
 class Predictions(BestAnswers, _OfTriples):
-    """The best ``k`` answers to each of B queries.
+    """Best ``k`` answers to each of B queries.
 
     Attributes
     ----------
     scores : Tensor
-        ``[B, k]``, from best to worst; float32, float64 for float64 tables. -inf where there was
-        no candidate left.
+        ``[B, k]``, from best to worst; float32, float64 for float64 tables. -inf for missing
+        answers.
     ids : Tensor
         int64 ``[B, k]``, the entities (of side ``"relation"``, the relations) of these scores; -1
-        where there was none.
+        for missing answers.
     heads, relations, tails : Tensor or None
-        int64 ``[B]``: the queries; None of what is predicted.
+        int64 ``[B]``: the queries; None for the predicted side.
     anchors : Tensor
         int64 ``[B]``: the heads, or the tails where heads are predicted.
     side : {"head", "relation", "tail"}
-        What is predicted.
+        The predicted side.
 
     Examples
     --------
@@ -110,23 +110,23 @@ class Predictions(BestAnswers, _OfTriples):
 
 
 class AnswersAbove(_OfTriples):
-    """All answers to each of B queries whose scores reach a threshold, as CSR.
+    """All answers to each of B queries with scores that reach a threshold, as CSR.
 
     Attributes
     ----------
     indptr : Tensor
-        int64 ``[B + 1]``: answers ``indptr[i] .. indptr[i + 1] - 1`` are those of query i.
+        int64 ``[B + 1]``: query i has the answers ``indptr[i] .. indptr[i + 1] - 1``.
     ids : Tensor
         int64 ``[nnz]``, ascending in each row: the entities (of side ``"relation"``, the relations)
         of these scores.
     scores : Tensor
         ``[nnz]``; float32, float64 for float64 tables.
     heads, relations, tails : Tensor or None
-        int64 ``[B]``: the queries; None of what is predicted.
+        int64 ``[B]``: the queries; None for the predicted side.
     anchors : Tensor
         int64 ``[B]``: the heads, or the tails where heads are predicted.
     side : {"head", "relation", "tail"}
-        What is predicted.
+        The predicted side.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Queries of one side that share their candidates, and how a call is cut into them."""
+"""Queries of one side with shared candidates, and the division of a call into such queries."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -18,22 +18,22 @@ _PINNING = ("cuda",)  # devices that read pinned memory while the host goes on
 
 @dataclass
 class Queries:
-    """Queries of one side that share their candidates.
+    """Queries of one side with shared candidates.
 
     Attributes
     ----------
     rows : Tensor
         int64 ``[B]``, on the host: places of the queries in the call.
     anchors, others : Tensor
-        int64 ``[B]``; others are relations, or tails where relations are predicted.
+        int64 ``[B]``; ``others`` are relations, or tails where relations are predicted.
     words : callable
-        Returns the error message of a query that is not finite, by these queries and its place.
+        Function of these queries and a place: the error message for a query that is not finite.
     targets : Tensor or None
         int64 ``[B]``: the candidates that are ranked.
     ids : Tensor or None
         int64, ascending: the only candidates.
     vectors : Tensor or None
-        ``[B, F]``, once they are made; None for functions.
+        ``[B, F]``, once made; None for functions.
     target_scores : Tensor or None
         Canonical, float64 ``[C, B]``. None where the sweep scores targets.
     target_rows : Tensor or None
@@ -57,7 +57,7 @@ class Queries:
         return len(self.anchors)
 
     def part(self, rows: slice, ids: Tensor | None = None) -> "Queries":
-        """Return some of the queries; ``ids`` are candidates of their own."""
+        """Return some of the queries; ``ids`` are new candidates for them."""
         return replace(
             self,
             rows=self.rows[rows],
@@ -105,9 +105,9 @@ class Queries:
 
 
 def shared(queries: Queries, given: Given, source: Any) -> Iterator[tuple[slice, Queries]]:
-    """Cut queries into parts that share their candidates; yield the rows of a part, and the part.
+    """Cut queries into parts with shared candidates; yield the rows of a part, and the part.
 
-    Queries must be ordered by relation where each relation has candidates of its own.
+    Queries must be ordered by relation if each relation has candidates of its own.
     """
     every = slice(0, len(queries))
     if isinstance(given, TypeConstraints) and len(queries):
@@ -141,7 +141,7 @@ def known_answers(
     device: torch.device,
     **options: Any,
 ) -> Known:
-    """Return known answers on a device, as CSR; options are those of ``exclude``."""
+    """Return known answers on a device, as CSR; options are those of the argument ``exclude``."""
     if known is None:
         zeros = torch.zeros(len(asked[0]) + 1, dtype=torch.int64, device=device)
         return Known(zeros, zeros[:0])
@@ -177,7 +177,7 @@ def among_rows(known: Known | Lists, first: int, last: int) -> Known:
 
 
 def among(known: Known, ids: Tensor) -> Known:
-    """Return the known answers among ascending ``ids``, by their places there."""
+    """Return the known answers among ascending ``ids``, as places in ``ids``."""
     inside = torch.isin(known.indices, ids)
     before = torch.nn.functional.pad(inside.cumsum(0), (1, 0))
     return Known(before[known.indptr], torch.searchsorted(ids, known.indices[inside]))

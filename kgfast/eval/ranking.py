@@ -1,4 +1,4 @@
-"""rank(): filtered and raw ranks of test triples, and the result object that keeps them."""
+"""rank(): filtered and raw ranks of test triples."""
 
 import os
 from collections.abc import Sequence
@@ -77,68 +77,69 @@ def rank(
 ) -> Ranks | GroupedRanks:
     """Rank the true entity, or relation, of every triple among all candidates, exactly.
 
-    Scores are never stored: they are compared and counted where they arise, so memory stays below
-    64 MiB beyond the model's tables. The integers are those of the float64 specification
-    (:mod:`kgfast.kernels.reference.rank`) on every backend and device.
+    Scores are never stored: each score is compared and counted where it is computed, so memory
+    stays below 64 MiB beyond the model's tables. Every backend and device returns the integers of
+    the float64 specification (:mod:`kgfast.kernels.reference.rank`).
 
     Parameters
     ----------
     model : Model
         Any object with ``score``, ``num_entities``, ``num_relations``, ``dim``, ``queries`` and
-        ``candidates`` as :class:`kgfast.Model` has them, or a :class:`kgfast.BlockScorer`.
-        Evaluated under ``no_grad`` in eval mode, which is restored.
+        ``candidates`` as :class:`kgfast.Model` has them, or a :class:`kgfast.BlockScorer`. The
+        model is evaluated under ``no_grad`` in eval mode; the old mode is restored.
     triples : Triples, Tensor, array, sequence or Dataset
-        int64 ``[T, 3]``, (h, r, t), or rows of names; an object with such ``mapped_triples``; of a
-        dataset its test split. May be empty and may repeat triples.
+        int64 ``[T, 3]``, (h, r, t), or rows of names; an object with such ``mapped_triples``; or a
+        dataset, for its test split. Triples may repeat, and there may be none.
     known : KnownTriples, optional
-        Triples to filter by (train, valid and test); None: filtered ranks equal raw ones. By
-        default those of all splits where a dataset is ranked, and else None.
+        Triples to filter by (train, valid and test). With None, filtered ranks equal raw ranks. The
+        default is all splits if ``triples`` is a dataset, else None.
     sides : sequence of {"head", "relation", "tail"}
-        What to predict. Relations are ranked among all relations, and filtered by (h, t); their
-        metrics stand apart from those of entities.
+        Sides to predict. Relations are ranked among all relations, and filtered by (h, t). Metrics
+        of relations and of entities are separate.
     candidate_ids : tensor or sequence of int, TypeConstraints, or those of each triple, optional
-        Unique entity ids, or names: rank among these only, which saves the work of the others. A
-        target outside is ranked against them. A :class:`TypeConstraints` has those of each relation
-        and side. A tensor or array ``[T, K]`` has those of each triple, -1 where it has fewer; an
-        array may be memory-mapped. So does a pair (indptr ``[T + 1]``, ids) of tensors, CSR. A dict
-        ``{"head": ..., "tail": ...}`` has any of these but constraints for each side. Relations are
-        always ranked among all.
+        Unique entity ids or names: the only candidates. Only these are scored. A target outside is
+        ranked against these candidates. A :class:`TypeConstraints` has candidates for each relation
+        and side. A tensor or array ``[T, K]`` has candidates for each triple, -1 for none; an array
+        may be memory-mapped. A pair (indptr ``[T + 1]``, ids) of tensors gives the lists of triples
+        as CSR. A dict ``{"head": ..., "tail": ...}`` has any of these except constraints for each
+        side. Relations are always ranked among all relations.
     dims : int or sequence of int, optional
-        Crop widths, for croppable embeddings (MED). A sequence gives a result for each, from one
-        sweep over the widest where crops are prefixes of the model's rows.
+        Crop widths, for croppable embeddings (MED). A sequence gives a result for each width. If
+        crops are prefixes of the model's rows, all results come from one sweep over the widest
+        crop.
     batch_size : int, optional
-        Triples a batch. The default keeps a batch of queries within 8 MiB; results do not depend
-        on it, but for those of a function that scores by the batch.
+        Triples per batch. The default keeps a batch of queries within 8 MiB. Results do not depend
+        on the batch size, unless a function's scores do.
     nan : {"error", "worst"}
-        What a NaN or an infinity in the embeddings gets: an error that names the row, or the worst
-        rank.
+        Treatment of a NaN or an infinity in the embeddings: an error that names the row, or the
+        worst rank.
     vocabulary : pair of Vocabulary or lists of names, Dataset or Triples, optional
-        The names of the model's rows: for triples by name, and for groups that show them. Triples
-        that have labels must have these.
+        The names of the model's rows: triples may use names, and groups show them. Labels of the
+        triples must be equal to these names.
     max_memory : int or str, optional
         Bytes, or a text like ``"4GiB"``, for the blocks and queries of a model whose entities are a
-        :class:`kgfast.tables.Table`: one pass over the file serves as many queries as find room. By
-        default a quarter of what is free. Of tensors, nothing is to be said.
+        :class:`kgfast.tables.Table`: one pass over the file serves as many queries as fit. The
+        default is a quarter of free memory. Tensors in memory take no limit.
     partial : path, optional
-        A folder that keeps what was counted after each range of such a table: the same call goes on
-        from there when it was killed, with the same integers. One process at a time uses the
-        folder. Rows of the table that changed since the call began are an error that names them.
+        A folder that saves the counts after each range of rows of such a table. If the call is
+        killed, the same call resumes from there, with the same integers. One process at a time uses
+        the folder. If rows of the table have changed since the call began, an error names the rows.
     index : Index, optional
-        The model's tables, packed before: the same integers sooner, where triples are few.
+        The packed tables of the model, which speed up calls with few triples.
     progress : bool
         Show a progress bar.
 
     Returns
     -------
     Ranks, or GroupedRanks
-        For a sequence of ``dims``, a dict of int to Ranks that prints as one table.
+        For a sequence of ``dims``, a dict from int to Ranks that prints as one table.
 
     Raises
     ------
     ValueError, TypeError
         For arguments that do not fit the model; the message names the first offending row.
     NotImplementedError
-        For relations, of a model that has no scores for them.
+        If the model cannot score relations.
 
     Examples
     --------
@@ -162,8 +163,8 @@ def rank(
     file = FileCall.of(model, max_memory, partial, (progress, "ranking"))
     if file is None and partial is not None:
         raise ValueError(
-            "partial: rank() takes it for models whose entities are a kgfast.tables.Table: tensors "
-            "are read in place, within 64 MiB"
+            "partial: rank() takes a folder only for models with a kgfast.tables.Table of "
+            "entities: tensors are read in place, within 64 MiB"
         )
     crops = _crops(model, dims)
     with evaluating(model), torch.no_grad(), counted_pairs() as pairs:
@@ -195,7 +196,7 @@ def _count(plan: Ranking, crops: Crops, index: Index | None, advance: Any) -> Te
         nan = plan.allows_nan
         source = source_in_memory(plan.model, side, crops, ids, allows_nan=nan, index=index)
         count_side(plan, source, counts[..., column], advance)
-        del source  # and the factor of its candidates, before the next is made
+        del source  # frees the candidates and their factor before the next are made
     return counts
 
 
@@ -209,7 +210,7 @@ def ranks_of(
     pairs: Tensor,
     is_filtered: bool = True,
 ) -> Ranks:
-    """Return the result of one crop, from its counts ``[6, T, S]`` and those of pairs."""
+    """Return the result of one crop, from the counts ``[6, T, S]`` and the pairs of tiers."""
     triples = Triples(hrt, entities=names[0], relations=names[1])
     tiers = TierPairs.of(pairs)
     raw = Ranks(counts[0], counts[1], counts[5], sides, triples, tiers=tiers)
@@ -220,7 +221,7 @@ def ranks_of(
 
 
 def _crops(model: Any, dims: int | Sequence[int] | None) -> list[Crops]:
-    """Return groups of crops that share a sweep; a crop with operands of its own is alone."""
+    """Return groups of crops that share a sweep; a crop with its own operands is alone."""
     if dims is None:
         return [{None: None}]
     crops = list(dims) if isinstance(dims, Sequence) else [dims]

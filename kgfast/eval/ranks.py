@@ -1,4 +1,4 @@
-"""The result of a ranking: counts per triple and side, and their metrics."""
+"""The result of a ranking: counts per triple and side, and metrics."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 RankType = Literal["optimistic", "realistic", "pessimistic"]
 RANK_TYPES: tuple[RankType, ...] = ("optimistic", "realistic", "pessimistic")
 _HITS = (1, 3, 10)
-_ROWS = 1 << 14  # whose ranks are made at once
+_ROWS = 1 << 14  # triples whose ranks are made at once
 _GROUPINGS = ("relation", "cardinality", "frequency")
 _CARDINALITIES = ("1-1", "1-N", "N-1", "N-N")
 
@@ -31,24 +31,24 @@ _CARDINALITIES = ("1-1", "1-N", "N-1", "N-N")
 class Ranks:
     """Ranks of T triples on S sides.
 
-    Ranks follow from counts: candidates that score above the target, others that score the same,
-    and all candidates. Ranks are filtered where :func:`kgfast.rank` was given known triples;
-    :attr:`raw` holds the unfiltered ranks of the same pass.
+    Ranks follow from three counts: candidates above the target, other candidates equal to the
+    target, and all candidates. Ranks are filtered where :func:`kgfast.rank` was given known
+    triples; :attr:`raw` holds the unfiltered ranks of the same pass.
 
     Attributes
     ----------
     greater, equal, num_candidates : Tensor
         int64 ``[T, S]``; ``num_candidates`` counts the target.
     sides : tuple of {"head", "relation", "tail"}
-        The columns. Metrics are those of the entities' sides, or of relations where there is no
-        other: they are never pooled.
+        The columns. Metrics are over the sides of entities, or over relations if there is no other
+        side: entities and relations are never pooled.
     triples : Tensor
-        int64 ``[T, 3]``; :class:`kgfast.Triples` bring their names.
+        int64 ``[T, 3]``; :class:`kgfast.Triples` have names.
     tiers : TierPairs, optional
-        Pairs that the call of :func:`kgfast.rank` swept on the CPU, by what decided them; see
-        :class:`kgfast.eval.TierPairs`. None where nothing was counted: GPUs, the reference,
-        functions that score, and parts of a result. A call that goes on from ``partial=`` counts
-        its own sweeps.
+        Pairs that the call of :func:`kgfast.rank` swept on the CPU, by the sweep that decided them;
+        see :class:`kgfast.eval.TierPairs`. None if no pairs were counted: on GPUs, on the
+        reference, for functions, and for parts of a result. A call that resumes from ``partial=``
+        counts only its own sweeps.
 
     Examples
     --------
@@ -79,7 +79,7 @@ class Ranks:
             self._vocabularies = triples.entities, triples.relations
             triples = triples.hrt
         self.triples = triples
-        self._raw = raw  # not itself: memory would wait for the collector of cycles
+        self._raw = raw  # not self: memory would wait for the collector of cycles
 
     def __len__(self) -> int:
         """Return the number of triples."""
@@ -87,27 +87,27 @@ class Ranks:
 
     @property
     def raw(self) -> "Ranks":
-        """The unfiltered ranks; where there was nothing to filter by, these themselves."""
+        """Unfiltered ranks; ``self`` if no triples were filtered."""
         return self if self._raw is None else self._raw
 
     @property
     def optimistic(self) -> Tensor:
-        """``1 + greater``: ties won. int64 ``[T, S]``."""
+        """Optimistic ranks ``1 + greater``: ties are won. int64 ``[T, S]``."""
         return 1 + self.greater
 
     @property
     def pessimistic(self) -> Tensor:
-        """``1 + greater + equal``: ties lost. int64 ``[T, S]``."""
+        """Pessimistic ranks ``1 + greater + equal``: ties are lost. int64 ``[T, S]``."""
         return 1 + self.greater + self.equal
 
     @property
     def realistic(self) -> Tensor:
-        """The mean of both: the expected rank under random ties. float64 ``[T, S]``."""
+        """Mean of both ranks: the expected rank under random ties. float64 ``[T, S]``."""
         return 1 + self.greater + self.equal.double() / 2
 
     @property
     def width(self) -> Tensor:
-        """Pessimistic less optimistic rank: the range that ties leave open. int64 ``[T, S]``."""
+        """Pessimistic minus optimistic rank: the range that ties leave open. int64 ``[T, S]``."""
         return self.equal
 
     def ranks(self, rank_type: RankType = "realistic") -> Tensor:
@@ -159,8 +159,8 @@ class Ranks:
         -------
         dict
             ``mrr``, ``mr``, ``median_rank``, ``hits@1``, ``hits@3``, ``hits@10``, ``amr``: mean
-            rank over its expectation under random scores, ``amri``: ``1 - (MR - 1) / E[MR - 1]``
-            (Berrendorf et al. 2020, eqs. 5 and 6).
+            rank divided by the expected mean rank of random scores, ``amri``: ``1 - (MR - 1) / E[MR
+            - 1]`` (Berrendorf et al. 2020, eqs. 5 and 6).
         """
         ranks = self._cells(rank_type).flatten()
         count = len(ranks)
@@ -173,7 +173,7 @@ class Ranks:
         hits = {f"hits@{k}": _share_of(ranks, k) for k in _HITS}
         median = _median_of(ranks)
         return {
-            "mrr": float(ranks.reciprocal_().mean()),  # in place: nothing reads them again
+            "mrr": float(ranks.reciprocal_().mean()),  # in place: ranks are not read again
             "mr": mean,
             "median_rank": median,
             **hits,
@@ -182,7 +182,7 @@ class Ranks:
         }
 
     def _cells(self, rank_type: RankType) -> Tensor:
-        """Return the ranks of all metrics, float64 ``[T, C]``, without temporaries of that size."""
+        """Return the ranks of all metrics, float64 ``[T, C]``, with no temporaries of that size."""
         columns = self.pooled_columns
         shape, device = (len(self), len(columns)), self.greater.device
         cells = torch.empty(shape, dtype=torch.float64, device=device)
@@ -212,9 +212,10 @@ class Ranks:
     ) -> "Intervals":
         """Compute confidence intervals of all metrics, by a bootstrap over triples.
 
-        Percentiles (Efron and Tibshirani 1993, chapter 13) of the metrics of as many triples, drawn
-        with replacement, each with all its sides. Two rankings of the same triples are compared by
-        :func:`kgfast.compare`: their intervals may overlap where their difference is certain.
+        A sample draws as many triples as there are, with replacement, each with all its sides.
+        Intervals are percentiles of the samples' metrics (Efron and Tibshirani 1993, chapter 13).
+        Use :func:`kgfast.compare` to compare two rankings of the same triples: two intervals may
+        overlap although the difference is certain.
 
         Parameters
         ----------
@@ -222,7 +223,7 @@ class Ranks:
         confidence : float
             The share of samples within an interval.
         samples : int
-            How often triples are drawn.
+            Number of bootstrap samples.
         seed : int
             The same seed gives the same intervals.
 
@@ -250,7 +251,7 @@ class Ranks:
         return intervals_of(self, rank_type, confidence, samples, seed)
 
     def macro(self, rank_type: RankType = "realistic") -> dict[str, float]:
-        """Average the metrics over relations, so that every relation has the same weight."""
+        """Average the metrics over relations with equal weights."""
         return self.by("relation").macro(rank_type)
 
     def side(self, side: Literal["head", "relation", "tail"]) -> "Ranks":
@@ -260,16 +261,16 @@ class Ranks:
         return self._part(columns=[self.sides.index(side)])
 
     def by(self, grouping: Literal["relation", "cardinality", "frequency"]) -> "GroupedRanks":
-        """Split the ranks.
+        """Split the ranks into groups.
 
         Parameters
         ----------
         grouping : {"relation", "cardinality", "frequency"}
             ``relation``: by relation id, or name where the triples had a vocabulary.
             ``cardinality``: by 1-1, 1-N, N-1, N-N of the relation in the known triples (Bordes et
-            al. 2013; threshold 1.5). ``frequency``: by how many known triples the target takes part
-            in, in decades; here a triple's sides may fall into different groups, and relations are
-            left out where entities are ranked.
+            al. 2013; threshold 1.5). ``frequency``: by the number of known triples with the target,
+            in decades. The sides of a triple may then fall into different groups. Relations are
+            left out if entities are ranked.
 
         Raises
         ------
@@ -343,7 +344,7 @@ class Ranks:
         return self._of(lambda counts: counts[cells][:, None], sides, triples)
 
     def _of(self, some: Callable[[Tensor], Tensor], sides: Any, triples: Tensor) -> "Ranks":
-        """Return the ranks that ``some`` picks of the counts, raw ones too."""
+        """Return the ranks after ``some`` selects counts, also raw counts."""
         counts = some(self.greater), some(self.equal), some(self.num_candidates)
         raw = None if self._raw is None else self._raw._of(some, sides, triples)
         found = Ranks(*counts, sides, triples, raw=raw, known=self._known)
@@ -419,7 +420,7 @@ def _median_of(ranks: Tensor) -> float:
 
 
 class GroupedRanks(dict[Any, Ranks]):
-    """Ranks by group: a dict whose repr is a table."""
+    """Ranks by group: a dict that prints as a table."""
 
     def __init__(self, grouping: str, groups: dict[Any, Ranks]) -> None:
         super().__init__(groups)
@@ -433,7 +434,7 @@ class GroupedRanks(dict[Any, Ranks]):
         }
 
     def macro(self, rank_type: RankType = "realistic") -> dict[str, float]:
-        """Average each metric over the groups, which have the same weight."""
+        """Average each metric over the groups with equal weights."""
         metrics = [ranks.metrics(rank_type) for ranks in self.values() if len(ranks)]
         if not metrics:
             raise ValueError(f"there are no ranks to group by {self.grouping}")

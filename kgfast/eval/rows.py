@@ -19,7 +19,7 @@ from kgfast.tables.prefetch import RowBlock, prefetched
 from kgfast.tables.protocol import TensorTable
 from kgfast.tables.shard import Shard
 
-PART_BYTES = 64 << 20  # of a part of a table, that is read at once
+PART_BYTES = 64 << 20  # bytes of a part of a table that is read at once
 
 
 def entity_table(model: Any) -> Rows | None:
@@ -32,8 +32,8 @@ def entity_table(model: Any) -> Rows | None:
         return None
     if isinstance(held, Shard) and (held.start, held.stop) != (0, held.total_rows):
         raise ValueError(
-            f"entities are {held!r}: kgfast.distributed ranks the shards of several processes, and "
-            f"kgfast.tables.open([...]) makes one table of those of one process"
+            f"entities are {held!r}: kgfast.distributed ranks the shards of several processes, "
+            "and kgfast.tables.open([...]) makes one table of the shards of one process"
         )
     return as_rows(held)
 
@@ -42,8 +42,8 @@ def entity_table(model: Any) -> Rows | None:
 class RowReader:
     """Rows ``start .. stop - 1`` of a model's entities, in blocks of ``block_rows``.
 
-    ``gives_back``: the system may forget pages that were read. ``in_place``: rows lie in memory,
-    where one block has all of them.
+    ``gives_back`` lets the system forget pages that were read. ``in_place`` means that rows lie in
+    memory, in one block.
     """
 
     entity: Any
@@ -62,14 +62,14 @@ class RowReader:
         return cls(entity, start, stop, block_rows, in_place=in_place)
 
     def in_blocks(self, most: int) -> "RowReader":
-        """Read the rows, also those in memory, in blocks of at most ``most`` bytes."""
+        """Return a reader of the rows, also rows in memory, in blocks of at most ``most`` bytes."""
         entity = TensorTable(self.entity) if isinstance(self.entity, Tensor) else self.entity
         block_rows = min(self.block_rows, max(1, most // max(1, entity.row_bytes)))
         return replace(self, entity=entity, block_rows=block_rows, in_place=False)
 
     @property
     def table(self) -> Rows | None:
-        """The table of rows; None for a tensor, whose model has all rows."""
+        """Table of the rows; None for a tensor, whose model has all rows."""
         return None if isinstance(self.entity, Tensor) else self.entity
 
     @property
@@ -100,7 +100,7 @@ class RowReader:
 
     @property
     def width(self) -> int:
-        """Columns of a row."""
+        """Number of columns of a row."""
         return int(self.entity.shape[1])
 
     def holds(self, ids: Tensor) -> Tensor:
@@ -108,7 +108,7 @@ class RowReader:
         return (ids >= self.start) & (ids < self.stop)
 
     def rows(self, ids: Tensor) -> Tensor | None:
-        """Return rows by their ids in the whole table; None for a tensor."""
+        """Return rows by ids of the whole table; None for a tensor."""
         return None if self.table is None else self.table.rows(ids)
 
     def blocks(
@@ -136,7 +136,7 @@ class RowReader:
 
 
 class LocalModel:
-    """A model of the rows of a few entities, whose queries take ids of the whole table.
+    """Model of a few entities' rows that takes queries with ids of the whole table.
 
     ``rows_of`` returns the rows of distinct, ascending ids.
     """
@@ -158,7 +158,7 @@ class LocalModel:
         return queries_at(self.model, self._own(anchors), others, side, dims)
 
     def candidates(self, side: Side, dims: int | None = None) -> Candidates:
-        """Return the candidates of side relation."""
+        """Return the candidates for side relation."""
         return candidates_at(self.model, side, dims)
 
     def crop_width(self, dim: int) -> int | None:
@@ -167,7 +167,7 @@ class LocalModel:
         return width
 
     def in_blocks(self, side: Side, dims: int | None = None) -> BlockScorer | None:
-        """Return the scorer of relations of a model that has no queries for them."""
+        """Return the scorer of relations for a model without queries for relations."""
         inner = blocks_at(self.model, side, dims, self.ids)
         if inner is None:
             return None
@@ -185,12 +185,12 @@ class LocalModel:
 
 
 def local_model(model: Any, table: Rows, ids: Tensor) -> Any:
-    """Return a model of the rows of some entities, or a model that cannot be one."""
+    """Return a model of some entities' rows, or the model itself if it cannot be cut."""
     return LocalModel(model, table.rows, ids) if hasattr(model, "with_entity") else model
 
 
 def state_of(model: Any) -> Iterator[Tensor]:
-    """Yield every tensor that a model holds, but for the table."""
+    """Yield every tensor of a model, except the table."""
     model = holder_of(model)
     if isinstance(model, nn.Module):
         yield from model.parameters()

@@ -1,7 +1,7 @@
-"""Sources of the candidates of a side, which meet queries one block of candidates at a time.
+"""Sources of a side's candidates, which meet queries one block of candidates at a time.
 
 Counts of blocks add up and best answers of blocks are merged, so each block is a small table of its
-own, and all blocks together give the result of one sweep over the whole table.
+own. All blocks together give the result of one sweep over the whole table.
 """
 
 from abc import ABC, abstractmethod
@@ -28,39 +28,39 @@ from kgfast.ops import run
 from kgfast.ops.checks import check_queries
 from kgfast.tables.prefetch import RowBlock
 
-_SCORED_BYTES = 8 << 20  # of the float64 rows of targets that are scored at once
+_SCORED_BYTES = 8 << 20  # bytes of float64 rows of targets that are scored at once
 
-Crops = dict[int | None, int | None]  # of the model -> of the operator
+Crops = dict[int | None, int | None]  # crop widths of the model -> crop widths of the operator
 Found = tuple[Tensor, Tensor]  # scores and ids, [B, k]
 Part = TypeVar("Part")
 
 
 def crops_of(model: Any, dims: Sequence[int | None]) -> Crops:
-    """Return the operator's width of each crop; the whole model has none."""
+    """Return the operator's width of each crop; None for the whole model."""
     return {dim: None if dim is None else operator_width(model, dim) for dim in dims}
 
 
 class CandidateSource(ABC):
-    """Candidates of one side, at the crops that share a sweep.
+    """Candidates of one side, for the crops that share a sweep.
 
     Attributes
     ----------
     device : torch.device
-        Where queries are made and candidates are.
+        Device of queries and candidates.
     num_rows : int
         Rows of the whole table.
     sorted_ids : Tensor or None
         The only candidates of queries without ids of their own.
     is_whole : bool
-        Whether one block holds all candidates: its results need no merging.
+        True if one block holds all candidates, so that results need no merging.
     has_lists : bool
-        Whether each query may have a list of candidates; else a pass serves one list.
+        True if each query may have a list of candidates; else a pass serves one list.
     batch_size : int
-        The most queries of a pass.
+        Maximal number of queries of a pass.
     span : (int, int) or None
-        The rows of this process or range, where others hold the rest.
+        The rows of this process or range; None for all rows.
     home : torch.device
-        Where ids of queries and results are kept.
+        Device of ids and results.
     """
 
     model: Any
@@ -82,20 +82,20 @@ class CandidateSource(ABC):
         return self.num_rows if self.sorted_ids is None else len(self.sorted_ids)
 
     def ids_of(self, queries: Queries) -> Tensor | None:
-        """Return the candidates that queries share, None where these are all rows."""
+        """Return the candidates that queries share; None for all rows."""
         return self.sorted_ids if queries.ids is None else queries.ids
 
     def passes(self, parts: list[Part]) -> list[list[Part]]:
-        """Group the parts that the same blocks serve."""
+        """Group the parts that share blocks."""
         return [parts]
 
     @abstractmethod
     def prepare(self, queries: Queries) -> None:
-        """Make the vectors of queries and score their targets, as far as blocks need them."""
+        """Make the vectors of queries and score the targets, as far as blocks need them."""
 
     @abstractmethod
     def blocks(self, parts: Sequence[Queries], first: int) -> AbstractContextManager[Iterator[Any]]:
-        """Open the blocks from row ``first`` on that hold candidates of some part, in order."""
+        """Open the blocks from row ``first`` on that hold candidates of any part, in order."""
 
     @abstractmethod
     def counts(self, queries: Queries, block: Any) -> Counts | None:
@@ -117,23 +117,23 @@ class CandidateSource(ABC):
     ) -> Above | int | None:
         """Find the answers of a block that reach float64 ``thresholds [B]``.
 
-        None where the block holds no candidates; their number where that is above ``most``, and for
-        a negative ``most``.
+        The result is None if the block holds no candidates. It is the number of answers if that is
+        above ``most``, or if ``most`` is negative.
         """
 
 
 class Swept(CandidateSource):
-    """A source whose scores a sweep makes of queries and the rows of a table."""
+    """Source with scores from a sweep over queries and rows of a table."""
 
     def __init__(self, model: Any, side: Side, crops: Crops, *, allows_nan: bool = False) -> None:
         self.model, self.side, self.allows_nan = model, side, allows_nan
         self.num_crops = len(crops)
         self.dims = tuple(it for it in crops.values() if it is not None) or None
-        # Queries and candidates of several crops are those of the whole model.
+        # Queries and candidates of several crops are made for the whole model.
         self.dim = next(iter(crops)) if len(crops) == 1 else None
 
     def checks(self) -> Checks:
-        """Return the checks of one call of an operator."""
+        """Return the checks for one call of an operator."""
         return run.checks_for(self.device, allows_nan=self.allows_nan)
 
     def operands(self, queries: Queries, candidates: Prepared) -> Operands:
@@ -175,15 +175,15 @@ class Swept(CandidateSource):
         known: Known | None,
         lists: Lists | None,
     ) -> Above | int:
-        """Do :meth:`above` of some candidates; ``reached``: thresholds and ``most``."""
+        """Find the answers of some candidates; ``reached`` has the thresholds and ``most``."""
         operands, (thresholds, most) = self.operands(queries, candidates), reached
         return run.above(operands, thresholds, known, self.checks(), most, lists)
 
 
 class InMemory(Swept):
-    """The candidates of a model in memory: one block, read in place, whose facts are known.
+    """Candidates of a model in memory: one block that is read in place.
 
-    ``ids``: the only candidates, in any order, on any device.
+    ``ids`` are the only candidates, in any order, on any device.
     """
 
     is_whole = True
@@ -209,7 +209,7 @@ class InMemory(Swept):
         self.num_rows = self.prepared.num_rows
 
     def prepare(self, queries: Queries) -> None:
-        """Make the queries; the sweep scores targets itself."""
+        """Make the queries; the sweep scores the targets."""
         asked = queries.anchors, queries.others
         queries.vectors = evaluated_queries(self.model, *asked, self.side, self.dim)
 
@@ -234,7 +234,7 @@ class InMemory(Swept):
     def above(
         self, queries: Queries, block: Prepared, thresholds: Tensor, most: int
     ) -> Above | int:
-        """Find the answers that reach their thresholds."""
+        """Find the answers that reach the thresholds."""
         asked = (thresholds, most), queries.known, queries.lists
         with _finite(queries):
             return self._above(queries, self._of(queries, block), *asked)
@@ -245,7 +245,7 @@ class InMemory(Swept):
 
 @contextmanager
 def _finite(queries: Queries) -> Iterator[None]:
-    """Name the query that is not finite, rather than its row."""
+    """Name the query that is not finite in errors, rather than the row of a batch."""
     try:
         yield
     except NonFiniteError:
@@ -254,19 +254,19 @@ def _finite(queries: Queries) -> Iterator[None]:
 
 
 class Gathered(NamedTuple):
-    """Some rows that lists of candidates name, by ascending ids."""
+    """Rows that lists of candidates name, by ascending ids."""
 
     ids: Tensor
     lists: Lists
-    start: int  # the rows that are behind this block, for progress
+    start: int  # number of rows before this block, for progress
     stop: int
 
 
 class InRows(Swept):
-    """Rows of a model's entities that are read in blocks: of a file, a shard, or a range of either.
+    """Rows of a model's entities, read in blocks from a file, a shard, or a range of either.
 
-    Queries are made of the rows of their anchors alone, and targets scored by their own rows.
-    ``ids``: the only candidates, ascending, on the host.
+    Queries are made from the rows of the anchors alone, and targets are scored from the rows of the
+    targets. ``ids`` are the only candidates, ascending, on the host.
     """
 
     def __init__(
@@ -287,7 +287,7 @@ class InRows(Swept):
         self._block: tuple[RowBlock, Prepared] | None = None
 
     def vectors(self, anchors: Tensor, others: Tensor) -> Tensor:
-        """Make queries of the rows of their anchors, ``[B, F]``."""
+        """Make queries from the rows of the anchors, ``[B, F]``."""
         local = self.model
         if self.reader.table is not None:
             local = local_model(self.model, self.reader.table, anchors)
@@ -295,7 +295,7 @@ class InRows(Swept):
         return evaluated_queries(local, *asked, self.side, self.dim)
 
     def prepare(self, queries: Queries) -> None:
-        """Make the queries; score their targets, or read the rows of targets of lists."""
+        """Make the queries; score the targets, or read the targets' rows for lists."""
         queries.vectors = self.vectors(queries.anchors, queries.others)
         if queries.targets is None:
             return
@@ -322,7 +322,7 @@ class InRows(Swept):
     def blocks(
         self, parts: Sequence[Queries], first: int
     ) -> AbstractContextManager[Iterator[RowBlock | Gathered]]:
-        """Open the blocks that hold candidates; of lists, the rows that they name."""
+        """Open the blocks that hold candidates; for lists, the rows that lists name."""
         lists = parts[0].lists
         if lists is not None:
             if self.span is not None:
@@ -360,7 +360,7 @@ class InRows(Swept):
             return self._counted(queries, found, places, self._known(queries, block), None)
 
     def best(self, queries: Queries, block: RowBlock | Gathered, k: int) -> Found | None:
-        """Find the best answers of a block; None where it holds no candidates."""
+        """Find the best answers of a block; None if the block holds no candidates."""
         known = self._known(queries, block)
         if isinstance(block, Gathered):
             with self._named(queries, block.ids.__getitem__):
@@ -380,7 +380,7 @@ class InRows(Swept):
     def above(
         self, queries: Queries, block: RowBlock | Gathered, thresholds: Tensor, most: int
     ) -> Above | int | None:
-        """Find the answers of a block that reach their thresholds; None where it has no rows."""
+        """Find the answers of a block that reach the thresholds; None if the block has no rows."""
         known, reached = self._known(queries, block), (thresholds, most)
         if isinstance(block, Gathered):
             with self._named(queries, block.ids.__getitem__):
@@ -398,16 +398,16 @@ class InRows(Swept):
 
     @property
     def query_width(self) -> int:
-        """Columns of a query."""
+        """Number of columns of a query."""
         few, score = self._sample, get_score(self.model.score)
         return score.query_width(few.table.shape[1], has_factor=few.factor is not None)
 
     def constants(self) -> list[Tensor]:
-        """Return the bias and the factor of the candidates, as far as no rows are needed."""
+        """Return the bias and the factor of the candidates, as far as they need no rows."""
         return [it for it in (self._sample.bias, self._sample.factor) if it is not None]
 
     def _known(self, queries: Queries, block: RowBlock | Gathered) -> Known | None:
-        """Return the known answers in a block, by their places there."""
+        """Return the known answers in a block, as places in the block."""
         known = queries.known
         if known is None:
             return None
@@ -418,11 +418,11 @@ class InRows(Swept):
         return Known(*(part.to(self.device) for part in here))
 
     def _of(self, ids: Tensor) -> Prepared:
-        """Return the rows of some ids as candidates, by their places among these."""
+        """Return the rows of some ids as candidates, numbered by the place of the id."""
         return self._made(self.reader.rows(ids), ids)
 
     def _among(self, queries: Queries, block: RowBlock) -> Prepared | None:
-        """Return the rows of a block that are candidates of some queries; None where none is."""
+        """Return the rows of a block that are candidates of some queries; None if none are."""
         ids = self.ids_of(queries)
         first, last = (0, 0) if ids is None else between(ids, block.start, block.stop)
         if ids is not None and first == last:
@@ -433,13 +433,13 @@ class InRows(Swept):
         return found if ids is None else found.only((ids[first:last] - block.start).to(self.device))
 
     def _made(self, rows: Tensor | None, which: slice | Tensor) -> Prepared:
-        """Return the candidates that rows are; ``which``: their ids in the whole table."""
+        """Return the candidates of some rows; ``which`` are the ids in the whole table."""
         if rows is not None and self._has_rows:
             found = self._of_rows(rows)
             if self.reader.is_part and not _is_part(found.table, rows):
                 raise NotImplementedError(
-                    f"{type(self.model).__name__} computes its candidates from all entities: it is "
-                    f"ranked whole, by kgfast.rank"
+                    f"{type(self.model).__name__} computes its candidates from all entities: rank "
+                    "the whole model by kgfast.rank"
                 )
         else:
             whole = self._sample
@@ -452,7 +452,7 @@ class InRows(Swept):
 
     @cached_property
     def _sample(self) -> Candidates:
-        """Candidates of two or three rows of zeros; of all rows, where a model takes no others."""
+        """Candidates of two or three rows of zeros; of all rows, if a model takes no fewer."""
         if not self._has_rows:
             return self._given(self.model)
         shape = (2 + (int(self.model.num_entities) == 2), self.reader.width)
@@ -460,14 +460,14 @@ class InRows(Swept):
 
     @cached_property
     def _bias_is_of_all(self) -> bool:
-        """True where the bias of candidates of some rows is that of all entities."""
+        """True if the bias of some rows' candidates belongs to all entities."""
         bias = self._sample.bias
         return bias is not None and (
             not self._has_rows or len(bias) == int(self.model.num_entities)
         )
 
     def _of_rows(self, rows: Tensor) -> Candidates:
-        """Return the candidates of the model of some rows, which may still count all entities."""
+        """Return the candidates of a model of some rows; these may still number all entities."""
         found = self._given(self.model.with_entity(rows))
         shape = list(getattr(found.table, "shape", ()))
         if not isinstance(found.table, Tensor) or shape[:1] != [len(rows)] or len(shape) != 2:
@@ -484,7 +484,7 @@ class InRows(Swept):
 
     @contextmanager
     def _named(self, queries: Queries, id_of: Any) -> Iterator[None]:
-        """Name the query, or the row of the table, that is not finite; ``id_of`` a row within."""
+        """Name the query, or the row of the table, that is not finite; ``id_of`` maps rows."""
         try:
             yield
         except NonFiniteError as error:
@@ -506,15 +506,15 @@ def _lists_on(block: Gathered, device: torch.device) -> Lists:
 
 
 def _is_part(table: Tensor, rows: Tensor) -> bool:
-    """Return whether a table is rows, or columns of them, in place."""
+    """Return True if a table is rows, or columns of rows, in place."""
     return table.untyped_storage().data_ptr() == rows.untyped_storage().data_ptr()
 
 
 def pieces_of(lists: Lists, rows: int, num_rows: int) -> Iterator[Gathered]:
-    """Cut lists by ids, so that a table of ``num_rows`` is read once, from its first row on.
+    """Cut lists by ids, so that a table of ``num_rows`` is read once, from the first row on.
 
-    Yields ascending ids, at most ``rows`` at a time, and what each list has of them, by their
-    places there; lists without any id are one empty piece.
+    Each piece has ascending ids, at most ``rows``, and the part of each list with these ids, as
+    places in the piece. Lists without any id are one empty piece.
     """
     ids, places = lists.indices.unique(return_inverse=True)
     owners = torch.repeat_interleave(lists.indptr.diff(), output_size=len(places))
@@ -533,7 +533,7 @@ def pieces_of(lists: Lists, rows: int, num_rows: int) -> Iterator[Gathered]:
 
 
 def _holds_some(ids: Tensor | None, start: int, stop: int) -> bool:
-    """Return whether a range of rows holds candidates."""
+    """Return True if a range of rows holds candidates."""
     if ids is None:
         return True
     first, last = between(ids, start, stop)

@@ -1,4 +1,4 @@
-"""The processes of one call: the rows that each holds, and their exchange of results."""
+"""The processes of one call: the rows of each process, and the exchange of results."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,9 +24,10 @@ Spans = list[tuple[int, int]]
 
 @dataclass(frozen=True)
 class Team(Exchange):
-    """Processes that hold the whole table between them; other teams serve other queries.
+    """Processes that hold the whole table together; other teams serve other queries.
 
-    ``group`` is that of this team, ``share`` its number, and ``leads`` marks its first process.
+    ``group`` is the process group of the team, ``share`` is the number of the team, and ``leads``
+    is True in the first process of the team.
     """
 
     meeting: Meeting
@@ -38,7 +39,7 @@ class Team(Exchange):
 
     @classmethod
     def of(cls, meeting: Meeting, reader: RowReader, facts: dict[str, str]) -> "Team":
-        """Agree with all processes on the call; form teams whose rows cover the table once."""
+        """Agree with all processes on the call; form teams that hold each row of the table once."""
         spans = meeting.agree(facts, [reader.start, reader.stop])
         teams = teams_of([(start, stop) for start, stop in spans], reader.num_rows)
         share = next(i for i, ranks in enumerate(teams) if meeting.rank in ranks)
@@ -53,16 +54,16 @@ class Team(Exchange):
         return [*batches, *(batches[0][:0] for _ in range(missing))][self.share :: self.num_shares]
 
     def all_say(self, claim: bool) -> bool:
-        """Return whether a claim holds in all processes of this team."""
+        """Return True if a claim holds in all processes of this team."""
         doubts = torch.tensor([not claim], dtype=torch.int64, device=CPU)
         return not int(self.meeting.sum(doubts, self.group))
 
     def together(self, work: Callable[[], Result]) -> Result:
-        """Return the result of this process once all have done their work."""
+        """Return the result of this process once all processes have done their work."""
         return self.meeting.together(work)
 
     def prepare(self, parts: Sequence[Accumulator]) -> None:
-        """Make queries whose anchors are held here, score targets held here, and combine both."""
+        """Make queries for anchors of this process, score its targets, and combine all."""
         asked = [(part.queries, part.source) for part in parts]
         made = self.together(lambda: [_vectors(*it) for it in asked])
         for (queries, source), vectors in zip(asked, made, strict=True):
@@ -77,7 +78,7 @@ class Team(Exchange):
                 queries.target_rows = here.to(source.reader.dtype)
 
     def local(self, model: Any, reader: RowReader) -> Callable[[Tensor], LocalModel]:
-        """Return a maker of models of some entities, whose rows all holders send."""
+        """Return a maker of models of some entities, with rows sent by all holders."""
 
         def rows(ids: Tensor) -> Tensor:
             held = self.together(lambda: _held_rows(ids, reader))
@@ -97,7 +98,7 @@ class Team(Exchange):
         part.keep(scores.gather(1, by_id), ids.gather(1, by_id))
 
     def _join_above(self, part: AboveSoFar) -> None:
-        """Put the answers of all processes side by side, by their ids."""
+        """Put the answers of all processes side by side, ordered by ids."""
         counted = torch.tensor([part.room.count], dtype=torch.int64, device=CPU)
         if int(self.meeting.sum(counted, self.group)) > part.room.most:
             part.room.is_over = True
@@ -117,7 +118,7 @@ class Team(Exchange):
         return int(self.meeting.sum(counted, self.everyone))
 
     def fill_in_rows(self, found: Above) -> Above:
-        """Add the rows of other teams, which are empty here."""
+        """Add the rows of other teams, which are empty in this process."""
         if self.num_shares == 1:
             return found
         counts = found.indptr.diff()
@@ -136,21 +137,21 @@ class Team(Exchange):
         return Above(indptr, ids, scores.to(found.scores.dtype))
 
     def add(self, counts: Tensor) -> None:
-        """Add the counts of all processes, in place; a team alone knows the last kind already."""
+        """Add the counts of all processes, in place; a single team knows the last kind already."""
         self.together(lambda: None)
         if self.num_shares > 1 and not self.leads:
             counts[5].zero_()
         self.meeting.sum(counts if self.num_shares > 1 else counts[:5], self.everyone)
 
     def _combined(self, values: Tensor) -> Tensor:
-        """Combine values that one process of the team has and others have zeros for."""
+        """Combine values that one process of the team has and all others have as zeros."""
         return self.meeting.combine(values, self.group)
 
     def fill_in(self, values: Tensor) -> None:
         """Replace zeros by the results of other teams, in place."""
         if self.num_shares == 1:
             return
-        if not self.leads:  # all of a team found the same
+        if not self.leads:  # all processes of a team have equal values
             values.zero_()
         self.meeting.together(lambda: None)
         bits = values.view(torch.int64)
@@ -158,7 +159,7 @@ class Team(Exchange):
 
 
 def _vectors(queries: Queries, source: Any) -> Tensor:
-    """Return the checked queries whose anchors are held here, and zeros for others, ``[B, F]``."""
+    """Return checked queries for anchors of this process, and zeros for others, ``[B, F]``."""
     assert isinstance(source, InRows)
     dtype = torch.float64 if source.reader.dtype == torch.float64 else torch.float32
     vectors = torch.zeros((len(queries), source.query_width), dtype=dtype, device=CPU)
@@ -173,7 +174,7 @@ def _vectors(queries: Queries, source: Any) -> Tensor:
 
 
 def _of_targets(queries: Queries, source: Any) -> Tensor:
-    """Return canonical scores ``[C, B]`` of the targets that are held here, zeros for others.
+    """Return canonical scores ``[C, B]`` of targets of this process, and zeros for others.
 
     For queries with lists, return the rows of distinct targets, ``[U, G]``.
     """
@@ -190,7 +191,7 @@ def _of_targets(queries: Queries, source: Any) -> Tensor:
 
 
 def _held_rows(ids: Tensor, reader: RowReader) -> Tensor:
-    """Return the rows held here and zeros for others, float32 or float64."""
+    """Return the rows of this process and zeros for others, float32 or float64."""
     dtype = torch.float64 if reader.dtype == torch.float64 else torch.float32
     rows, here = torch.zeros((len(ids), reader.width), dtype=dtype, device=CPU), reader.holds(ids)
     if bool(here.any()):
@@ -200,7 +201,7 @@ def _held_rows(ids: Tensor, reader: RowReader) -> Tensor:
 
 
 def teams_of(spans: Spans, total: int) -> list[list[int]]:
-    """Return the processes of each team, by the rows of each process, held equally often."""
+    """Return the processes of each team; all parts must be held equally often."""
     holders: dict[tuple[int, int], list[int]] = {}
     idle = []
     for rank, (start, stop) in enumerate(spans):
@@ -214,7 +215,8 @@ def teams_of(spans: Spans, total: int) -> list[list[int]]:
         most, least = max(sizes, key=lambda s: sizes[s]), min(sizes, key=lambda s: sizes[s])
         raise ValueError(
             f"shards: rows {most[0]} .. {most[1] - 1} are held by {sizes[most]} processes, rows "
-            f"{least[0]} .. {least[1] - 1} by {sizes[least]}; each part must be held equally often"
+            f"{least[0]} .. {least[1] - 1} by {sizes[least]}; each part must be held by equally "
+            "many processes"
         )
     teams = [sorted(ranks) for ranks in zip(*holders.values(), strict=True)] or [[]]
     for place, rank in enumerate(idle):
@@ -234,7 +236,7 @@ def check_cover(ranges: Sequence[tuple[int, int]], total: int, name: str) -> Non
     end = 0
     for start, stop in [*(span for span in ranges if span[0] < span[1]), (total, total)]:
         if start > end:
-            raise ValueError(f"{name}: nobody holds rows {end} .. {start - 1} of {total}")
+            raise ValueError(f"{name}: no process holds rows {end} .. {start - 1} of {total}")
         if start < end:
             last = min(stop, end) - 1
             raise ValueError(f"{name}: rows {start} .. {last} of {total} are held twice")

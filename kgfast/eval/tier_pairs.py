@@ -6,31 +6,31 @@ from torch import Tensor
 
 from kgfast.kernels.cpu import tiers
 
-_ORDER = ("linear", "fp16", "int8")  # in which tiers sweep
+_ORDER = ("linear", "fp16", "int8")  # tiers in the order of their sweeps
 
 
 @dataclass(frozen=True, repr=False)
 class TierPairs:
     """Pairs of queries and candidates of one call, by the sweep that decided them.
 
-    Tiers go first, float32 sweeps the pairs that they leave open, and canonical scores decide what
-    is open then (docs/explanation/tiers.md). Ranks do not depend on who decides. Equal
-    queries are swept once.
+    Tiers sweep first. Float32 sweeps the pairs that tiers leave open, and canonical scores decide
+    the pairs that float32 leaves open (docs/tiers.md). Ranks do not depend on the sweep that
+    decides. Equal queries are swept once.
 
     Attributes
     ----------
     total : int
-        Pairs of distinct queries and candidates. Where ``int8`` serves, a pair of a query counts
-        once for each of its targets.
+        Pairs of distinct queries and candidates. With ``int8``, a pair counts once for each target
+        of the query.
     swept : dict of str to int
-        Pairs that each tier swept; tiers that swept none are left out.
+        Pairs that each tier swept; tiers without pairs are left out.
     decided : dict of str to int
         Pairs that each of these tiers decided.
     float32 : int
         Pairs that no tier decided.
     canonical : int
-        Canonical scores, one for each target of an open pair. Targets and known answers have one in
-        any case, which is not counted.
+        Canonical scores, one for each target of an open pair. Targets and known answers always have
+        a canonical score; these are not counted.
 
     Examples
     --------

@@ -1,6 +1,7 @@
 """Writes to a table since a moment, by torch's version counter and by some rows.
 
-Fused optimizers write past the counter, so it is raised here after the step of any optimizer.
+Fused optimizers write without raising the counter, so a hook raises the counter after each step of
+any optimizer.
 """
 
 import weakref
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-_COMPARED = 4096  # rows, spread evenly from the first to the last
+_COMPARED = 4096  # rows that are compared, spread evenly from the first to the last
 
 
 class TableState:
@@ -21,7 +22,7 @@ class TableState:
         self._source = weakref.ref(_source_of(table))
 
     def is_of(self, table: Tensor) -> bool:
-        """Return True if the counter of the very tensor says that its memory is as it was."""
+        """Return True if the counter of this very tensor shows that nothing was written."""
         is_own = self._source() is table and self._version is not None
         return is_own and not table.is_inference() and table._version == self._version
 
@@ -49,7 +50,7 @@ def _source_of(table: Tensor) -> Tensor:
 
 
 def _some_rows(table: Tensor) -> Tensor:
-    """Return the bytes of some rows, in which a NaN equals itself."""
+    """Return the bytes of some rows; as bytes, a NaN equals itself."""
     count = min(len(table), _COMPARED)
     ids = torch.arange(count, dtype=torch.int64, device="cpu")
     ids = ids * (len(table) - 1) // max(1, count - 1)

@@ -1,4 +1,4 @@
-"""Base of results with columns, which go to tables of other programs and to files."""
+"""Base of results with columns, which become tables of other programs and files."""
 
 import os
 import re
@@ -15,16 +15,17 @@ from kgfast.whole_files import write_whole
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-# Of characters that N-Triples has between < and >. A scheme alone, as in CHEBI:15377, is a prefix.
+# IRIs have characters that N-Triples allows between < and >. A scheme alone, as in CHEBI:15377, is
+# a prefix.
 _IRI = re.compile(r"(?:[a-z][a-z0-9+.-]*://|urn:)[^\0- <>\"{}|^`\\\ud800-\udfff]+", re.IGNORECASE)
 
 
 class Written(ABC):
-    """Result with columns, which it writes to files."""
+    """Result with columns that can be written to files."""
 
     @abstractmethod
     def columns(self, vocabulary: VocabularyLike | None = None) -> Columns:
-        """Return its columns, with the names of ``vocabulary`` or its own."""
+        """Return the columns, with the names of ``vocabulary`` or the names of the result."""
 
     def to_frame(self, vocabulary: VocabularyLike | None = None) -> "DataFrame":
         """Return one row per fact or answer, best first, as a pandas DataFrame.
@@ -34,7 +35,8 @@ class Written(ABC):
         Parameters
         ----------
         vocabulary : pair of Vocabulary or lists of names, Dataset or Triples, optional
-            Names of entities and relations, instead of ids; those of ``named()`` by default.
+            Names of entities and relations, instead of ids; by default the names given to
+            ``named()``.
 
         Raises
         ------
@@ -49,15 +51,15 @@ class Written(ABC):
         return frame
 
     def to_csv(self, path: str | os.PathLike[str], *, safe_cells: bool = False) -> Path:
-        """Write the columns of :meth:`to_frame` as CSV, or TSV by its suffix; needs no pandas.
+        """Write the columns of :meth:`to_frame` as CSV, or as TSV for ``.tsv``; needs no pandas.
 
         Parameters
         ----------
         path
         safe_cells : bool
-            For spreadsheets, which compute cells that begin with ``=``, ``+``, ``-`` or ``@``: a
-            ``'`` goes before such names, and all text is quoted. Programs that read the file want
-            names as they are.
+            Write for spreadsheets, which compute cells that begin with ``=``, ``+``, ``-`` or
+            ``@``. A ``'`` is put before such names, and all text is quoted. Programs that read the
+            file need unchanged names.
         """
         return write_columns(self.columns(), path, safe_cells=safe_cells)
 
@@ -82,9 +84,9 @@ class WrittenTriples(Written):
         ----------
         path
         base : str, optional
-            Put before names that are no IRIs, such as ``"http://example.org/"``; these names are
-            percent-encoded. Names that begin with ``scheme://`` or ``urn:``, and have no character
-            that an IRI must not have, are written as they are.
+            Prefix of names that are no IRIs, such as ``"http://example.org/"``; these names are
+            percent-encoded. Names that begin with ``scheme://`` or ``urn:``, and have only
+            characters of IRIs, are written unchanged.
 
         Raises
         ------
@@ -107,7 +109,7 @@ class WrittenTriples(Written):
 def _iri(name: Any, base: str | None, row: int) -> str:
     if not isinstance(name, str):
         raise ValueError(
-            "N-Triples need names of entities and of relations: .named(vocabulary) gives them"
+            "N-Triples need names of entities and of relations: use .named(vocabulary)"
         )
     if _IRI.fullmatch(name):
         return name

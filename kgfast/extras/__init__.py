@@ -1,4 +1,4 @@
-"""Extras: what is built on the rest of kgfast, from the names that its rooms show.
+"""Extras built on the rest of kgfast, from its public names.
 
     heads       output layers over very many outputs
     influence   training triples that influenced a prediction most
@@ -8,5 +8,6 @@
     search      search for values of a config
     serve       a model behind HTTP
 
-None imports another, but report and serve what they show. Only the command line imports them.
+No extra imports another, except report and serve, which import what they show. Only the command
+line imports extras.
 """

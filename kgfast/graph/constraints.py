@@ -1,4 +1,4 @@
-"""Type constraints: the entities that a relation may have on either side."""
+"""Type constraints: the entities that a relation may have on each side."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,7 +30,7 @@ _FORMAT = "kgfast type constraints 1"
 class TypeConstraints:
     """Candidates of each relation and side, to which rankings are restricted.
 
-    A relation that has none on a side ranks a target against nobody: rank 1 of 1. Made by
+    For a relation without candidates on a side, a target has rank 1 of 1. Constraints are made by
     :meth:`from_triples`, :meth:`from_openke`, :meth:`from_mapping` or :meth:`load`.
 
     Parameters
@@ -39,14 +39,14 @@ class TypeConstraints:
         A pair (indptr int64 `[R + 1]`, ids int64 `[nnz]`) each: the candidates of relation r are
         `ids[indptr[r]:indptr[r + 1]]`, each once.
     vocabulary
-        A pair of vocabularies, or what has them, if the ids have names. Triples and models that
-        are ranked with them must have the same ones.
+        A pair of vocabularies, or an object with vocabularies, if the ids have names. Triples and
+        models that are ranked with these constraints must have equal names.
 
     Raises
     ------
     TypeError, ValueError
         For ids that are negative, unknown to the vocabulary or repeated within a relation, and for
-        offsets that do not rise from 0 to their number.
+        offsets that do not rise from 0 to the number of ids.
 
     Examples
     --------
@@ -93,14 +93,14 @@ class TypeConstraints:
         Raises
         ------
         ValueError
-            If side is neither.
+            If side is neither head nor tail.
         """
         if side not in _SIDES:
             raise ValueError(f"side must be 'head' or 'tail', got {side!r}")
         return self._heads if side == "head" else self._tails
 
     def candidates(self, relation: int, side: Side) -> Tensor:
-        """Return the candidates of one relation, int64, ascending; none beyond the last one.
+        """Return the candidates of one relation, int64, ascending; none for unknown relations.
 
         Examples
         --------
@@ -117,14 +117,14 @@ class TypeConstraints:
     def from_triples(
         cls, *triples: TriplesLike, vocabulary: VocabularyLike | None = None
     ) -> "TypeConstraints":
-        """Return the heads and the tails that each relation has in triples, usually train.
+        """Return the heads and tails that each relation has in triples, usually train.
 
         Parameters
         ----------
         *triples
-            Sets of triples, each as one of :class:`KnownTriples`. Labels are kept.
+            Sets of triples, as :class:`KnownTriples` takes them. Labels are kept.
         vocabulary
-            For rows of names.
+            Vocabulary for rows of names.
 
         Examples
         --------
@@ -152,21 +152,21 @@ class TypeConstraints:
         *,
         vocabulary: VocabularyLike | None = None,
     ) -> "TypeConstraints":
-        """Return the entities of the types that each relation has in triples, usually train.
+        """Return the entities with the types that each relation has in triples, usually train.
 
-        An entity is allowed on a side of a relation if the triples have it there, or have there
-        an entity with a type of its own.
+        An entity is allowed on a side of a relation if the triples have the entity there, or an
+        entity that shares a type with it.
 
         Parameters
         ----------
         triples
             As for :meth:`from_triples`.
         types
-            Pairs (entity, type): an id or name, and any value that can be hashed, as a text. An
+            Pairs (entity, type): an id or name, and any value that can be hashed, such as text. An
             entity may have many types. Names that the vocabulary lacks are left out, so that one
             list serves many graphs.
         vocabulary
-            For names.
+            Vocabulary for names.
 
         Raises
         ------
@@ -197,7 +197,7 @@ class TypeConstraints:
             columns.append(kinds.setdefault(kind, len(kinds)))
         if not rows and first is not None:
             raise ValueError(
-                f"types: none of them is of an entity of this graph: the first is {shown(first)}"
+                f"types: no pair has an entity of this graph: the first is {shown(first)}"
             )
         entities, of = (as_integers("types", it).cpu() for it in (rows, columns))
         count = max(seen.num_entities, int(entities.max()) + 1 if len(entities) else 0)
@@ -221,20 +221,20 @@ class TypeConstraints:
     ) -> "TypeConstraints":
         """Read OpenKE's `type_constrain.txt`.
 
-        Its first line is the number of relations. Two lines follow for each, of its heads and of
-        its tails: the relation's id, how many there are, and their ids.
+        The first line is the number of relations. Two lines follow for each relation, for heads and
+        for tails: the relation's id, the number of entities, and the ids of the entities.
 
         Parameters
         ----------
         path
-            The file, or the folder that holds it.
+            The file, or the folder with the file.
         vocabulary
-            The names of the ids, as of the dataset in the same folder.
+            The names of the ids, such as the dataset in the same folder.
 
         Raises
         ------
         FileNotFoundError
-            If it is not there.
+            If the file is not there.
         ValueError
             If a line is malformed: the message begins with `file:line`.
         """
@@ -263,15 +263,13 @@ class TypeConstraints:
                 )
             found.setdefault(relation, []).append(ids[1:])
             if len(found[relation]) > 2:
-                raise ValueError(
-                    f"{path}:{number}: relation {relation} has lines of its own before"
-                )
+                raise ValueError(f"{path}:{number}: relation {relation} has lines before")
         for relation, sides in found.items():
             if len(sides) != 2:
                 raise ValueError(f"{path}: relation {relation} has one line, of its heads")
             if relation >= count[0]:
                 raise ValueError(
-                    f"{path}: relation {relation} must be below {count[0]}, their number"
+                    f"{path}: relation {relation} must be below {count[0]}, the number of relations"
                 )
         with reading(path, "not the constraints of this graph"):
             return cls.from_mapping(found, vocabulary=vocabulary)
@@ -286,7 +284,7 @@ class TypeConstraints:
         ----------
         mapping
             Relation, an id or a name, to a pair (heads, tails) or to `{"head": ..., "tail": ...}`,
-            of ids or names. A relation that it lacks has no candidates.
+            of ids or names. Relations that the mapping lacks have no candidates.
         vocabulary
             The ids of names, and the number of relations.
 
@@ -328,7 +326,7 @@ class TypeConstraints:
         return cls(pairs[0], pairs[1], vocabulary=names)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the constraints, with their names, to a safetensors file; whole or not at all."""
+        """Write the constraints, with names, to a safetensors file; whole or not at all."""
         from safetensors.torch import save_file
 
         tensors = {
@@ -345,14 +343,14 @@ class TypeConstraints:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "TypeConstraints":
-        """Read what :meth:`save` wrote.
+        """Read a file that :meth:`save` wrote.
 
         Raises
         ------
         FileNotFoundError
-            If it is not there.
+            If the file is not there.
         ValueError
-            If it is no such file.
+            If the file is no such file.
         """
         from safetensors import safe_open
 
@@ -364,7 +362,7 @@ class TypeConstraints:
             tensors = {name: file.get_tensor(name) for name in stored}
             wanted = {f"{side}_{part}" for side in _SIDES for part in ("indptr", "ids")}
             if not is_ours or wanted - set(tensors):
-                raise ValueError(f"{path}: no file of TypeConstraints.save, but of something else")
+                raise ValueError(f"{path}: not a file of TypeConstraints.save")
             names = [_from_bytes(tensors.get(what)) for what in ("entities", "relations")]
             pairs = [(tensors[f"{side}_indptr"], tensors[f"{side}_ids"]) for side in _SIDES]
             return cls(pairs[0], pairs[1], vocabulary=(names[0], names[1]))
@@ -392,7 +390,7 @@ class TypeConstraints:
 
 
 def _checked(side: Side, indptr: Any, ids: Any, names: Names) -> tuple[Tensor, Tensor]:
-    """Return the lists of one side, ascending; raise if they are no lists of ids."""
+    """Return the lists of one side, ascending; raise if the arrays are no lists of ids."""
     indptr, ids = (as_integers(f"{side}s", part).cpu() for part in (indptr, ids))
     if indptr.ndim != 1 or ids.ndim != 1 or not len(indptr):
         raise ValueError(f"{side}s must be indptr [R + 1] and ids [nnz]")
@@ -454,7 +452,7 @@ def _integers(path: Path, number: int, fields: Iterable[str]) -> list[int]:
 
 
 def _as_bytes(names: Vocabulary) -> Tensor:
-    """Encode names as UTF-8, one a line."""
+    """Encode names as UTF-8, one per line."""
     for name in names.names:
         if "\n" in name:
             raise ValueError(f"a name with a line break cannot be saved: {shown(name)}")

@@ -11,20 +11,20 @@ from torch import Tensor
 from kgfast.text import shown
 
 INT64_MAX = 2**63 - 1
-# What callers may pass as ids, of one axis or none: names, too, where there is a vocabulary.
+# Values that callers may pass as ids, of one axis or none; names, too, with a vocabulary.
 IdsLike = int | str | Tensor | npt.NDArray[Any] | Sequence[int] | Sequence[str]
-_MOST_DIGITS = 19  # the digits of the largest id that fits 64 bits
+_MOST_DIGITS = 19  # digits of the largest id that fits 64 bits
 
 
 def as_integers(name: str, values: object) -> Tensor:
-    """Return integers of any dtype and container as int64, on the device they are on.
+    """Return integers of any dtype and container as int64, on their device.
 
     Parameters
     ----------
     name : str
         The name of the argument in errors.
     values : Tensor, array, sequence of int or int
-        Nothing is copied when it is an int64 tensor or array already.
+        An int64 tensor or array is not copied.
 
     Raises
     ------
@@ -48,7 +48,7 @@ def as_integers(name: str, values: object) -> Tensor:
         array = np.asarray(values)
     except ValueError:
         raise ValueError(f"{name} must have one shape, got rows of unequal length") from None
-    if array.size == 0 and array.dtype.kind == "f":  # what numpy makes of an empty sequence
+    if array.size == 0 and array.dtype.kind == "f":  # dtype that numpy gives an empty sequence
         array = array.astype(np.int64)
     if array.dtype.kind in "US" or _holds_names(array):
         raise TypeError(f"{name} must be integers, got names: names need vocabulary=")
@@ -57,13 +57,13 @@ def as_integers(name: str, values: object) -> Tensor:
         raise TypeError(f"{name} must be integers, got {said}")
     if array.dtype.kind == "u" and array.size and array.max() > INT64_MAX:
         raise ValueError(f"{name} hold an id beyond 2**63 - 1")
-    if any(step < 0 for step in array.strides):  # torch has none
+    if any(step < 0 for step in array.strides):  # torch has no negative strides
         array = array.copy()
     return torch.from_numpy(np.require(array.astype(np.int64, copy=False), requirements="W"))
 
 
 def as_columns(columns: Mapping[str, Any]) -> list[Tensor]:
-    """Return columns of ids, int64 ``[T]`` each, by the names of the arguments that they are.
+    """Return columns of ids, int64 ``[T]`` each, by argument names for errors.
 
     Raises
     ------
@@ -93,7 +93,7 @@ def as_columns(columns: Mapping[str, Any]) -> list[Tensor]:
 
 
 def read_id(field: str, size: int | None = None) -> int:
-    """Return the id that a field holds; a ValueError says what is wrong with its line."""
+    """Return the id in a field; a ValueError says what is wrong with the field."""
     digits = field[1:] if field[:1] in ("+", "-") else field
     if not (field.isascii() and digits.isdigit()):
         raise ValueError(f"{shown(field)} is not an integer")

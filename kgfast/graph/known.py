@@ -27,10 +27,10 @@ IntArray = npt.NDArray[np.int64]
 class KnownTriples:
     """Known triples, deduplicated and indexed both ways, for filtering.
 
-    Two CSR indices: the known tails of each (h, r) and the known heads of each (r, t); a third, the
-    known relations of each (h, t), is made when it is first asked for. Memory goes with the number
-    of triples, not with the size of the id space. Of files larger than memory, :meth:`build` makes
-    them in a folder, and :meth:`open` maps them from there.
+    Two CSR indexes hold the known tails of each (h, r) and the known heads of each (r, t). A third
+    index, the known relations of each (h, t), is made at its first use. Memory grows with the
+    number of triples, not with the size of the id space. For files larger than memory,
+    :meth:`build` makes the indexes in a folder, and :meth:`open` maps the folder.
 
     Parameters
     ----------
@@ -38,13 +38,13 @@ class KnownTriples:
         Any number of `Triples`, tensors, arrays or sequences `[T, 3]`, usually train, valid, test;
         or lists of such; or objects with `mapped_triples`.
     vocabulary
-        A pair of vocabularies, or what has them: for rows of names.
+        A pair of vocabularies, or an object with vocabularies, for rows of names.
 
     Raises
     ------
     TypeError, ValueError
-        As `as_triples_tensor`; for rows of names without a vocabulary, and for parts whose labels
-        name an id differently.
+        As `as_triples_tensor`; for rows of names without a vocabulary, and for parts with different
+        labels for an id.
     ValueError
         If (largest entity + 1) * (largest relation + 1) passes 2**63 - 1.
 
@@ -93,11 +93,11 @@ class KnownTriples:
         max_memory: int | str = "1GiB",
         progress: bool = False,
     ) -> "KnownTriples":
-        r"""Index files of ids that may be larger than memory, in a folder, and open it.
+        r"""Index files of ids that may be larger than memory, in a folder, and open the folder.
 
-        Rows are sorted some at a time, and merged: memory goes with `max_memory`, disk with the
-        number of triples, up to 44 bytes each (60 with `relations`). The same integers as of
-        ``KnownTriples(...)`` of the same triples, in any order, however often each occurs.
+        Rows are sorted in parts, and merged. Memory grows with `max_memory`, disk with the number
+        of triples, up to 44 bytes each (60 with `relations`). The index has the integers of
+        ``KnownTriples(...)`` for these triples, in any order and with any repeats.
 
         Parameters
         ----------
@@ -107,14 +107,14 @@ class KnownTriples:
             ids between tabs or spaces (``.tsv``, ``.txt``, ``.del``); folders of such. Ids are
             whole numbers from 0.
         folder
-            Made once all is finished. Until then all lies in ``<folder>.building``: the same call
-            goes on there if it was killed, or if the disk was full.
+            The folder to make. Until the end, all files lie in ``<folder>.building``. If the call
+            is killed, or the disk is full, the same call resumes from there.
         num_entities, num_relations
             Ids must lie below these, if given.
         columns
             The order of the columns of ``.npy`` and text.
         relations
-            Index the relations of (h, t), too, for the side "relation".
+            Also index the relations of (h, t), for the side "relation".
         max_memory
             A number of bytes, or a text like ``"4GiB"``.
         progress
@@ -125,13 +125,13 @@ class KnownTriples:
         FileNotFoundError, FileExistsError
             If a file is not there; if the folder is there already.
         ValueError, TypeError
-            For a file that is truncated, has other columns, or holds what is no id or out of range:
-            the message names file and row, or line. For ids too large to index. If another process
-            builds the same folder.
+            For a file that is truncated, has other columns, or holds values that are no ids or out
+            of range: the message names file and row, or line. For ids too large to index. If
+            another process builds the same folder.
         ImportError
             For Parquet, without pyarrow.
         OSError
-            If the disk has no room: what was finished is kept.
+            If the disk is full: finished work is saved.
 
         Examples
         --------
@@ -150,19 +150,19 @@ class KnownTriples:
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str], *, verify: bool = False) -> "KnownTriples":
-        """Open a folder that :meth:`build` wrote. Its arrays stay in their files, mapped.
+        """Open a folder that :meth:`build` wrote; arrays stay in their files, mapped.
 
         Parameters
         ----------
         folder
-            It must not change while it is open.
+            The folder, which must not change while it is open.
         verify
-            Read all files, and compare them with their checksums.
+            Read all files, and compare their checksums.
 
         Raises
         ------
         FileNotFoundError
-            If the folder, or a file of it, is not there.
+            If the folder, or one of its files, is not there.
         ValueError
             If a file is truncated or damaged, or of another version.
         """
@@ -208,8 +208,8 @@ class KnownTriples:
     def checksum(self) -> str:
         """Return the checksum of the triples: equal for equal triples, in memory or in a folder.
 
-        A folder stores its checksum. That of triples in memory is computed when it is first asked
-        for, some of the values at a time.
+        A folder stores the checksum. For triples in memory, the checksum is computed at the first
+        use, some of the values at a time.
 
         Examples
         --------
@@ -251,11 +251,11 @@ class KnownTriples:
             `"head"`: anchors are tails, the answers the known heads of (r, t). `"relation"`:
             anchors are heads, `relations` holds tails, the answers the known relations of (h, t).
         num_answers
-            The sum of `counts` of these queries, if it is at hand: an index on a GPU then answers
-            without making the host wait.
+            The sum of `counts` of these queries, if known: with this number, an index on a GPU
+            answers without making the host wait.
         within
-            ``(start, stop)``: only answers ``start .. stop - 1``, which is what a shard of the
-            entities needs. Others are not copied. `num_answers` must then be None.
+            ``(start, stop)``: only answers ``start .. stop - 1``, for a shard of the entities.
+            Other answers are not copied. `num_answers` must then be None.
 
         Returns
         -------
@@ -269,8 +269,8 @@ class KnownTriples:
         TypeError
             If anchors or relations are not integers.
         ValueError
-            If side is none of these, or anchors and relations are not of one shape `[B]`; for both
-            num_answers and within.
+            If side is none of these, if anchors and relations do not have one shape `[B]`, or if
+            both num_answers and within are given.
 
         Examples
         --------
@@ -280,7 +280,9 @@ class KnownTriples:
         """
         index = self._index(side)
         if within is not None and num_answers is not None:
-            raise ValueError("num_answers counts all answers: leave it out where within is given")
+            raise ValueError(
+                "num_answers counts all answers: leave num_answers out if within is given"
+            )
         starts, ends = index.slices(anchors, relations, within)
         counts = ends - starts
         indptr = torch.zeros(len(counts) + 1, dtype=torch.int64, device=counts.device)
@@ -329,8 +331,8 @@ class KnownTriples:
     def relation_cardinalities(self) -> dict[int, Cardinality]:
         """Return the mapping class of each relation that occurs.
 
-        A relation is "1-" if it has under 1.5 heads per (r, t) on average, else "N-"; "-1" if it
-        has under 1.5 tails per (h, r), else "-N" (Bordes et al. 2013, section 4.3).
+        A relation with under 1.5 heads per (r, t) on average is "1-", else "N-". A relation with
+        under 1.5 tails per (h, r) is "-1", else "-N" (Bordes et al. 2013, section 4.3).
 
         Examples
         --------
@@ -354,7 +356,7 @@ class KnownTriples:
         }
 
     def entity_frequency(self) -> Tensor:
-        """Return how often each entity is a head or a tail, int64 `[largest entity + 1]`.
+        """Count the triples with each entity as head or tail, int64 `[largest entity + 1]`.
 
         Examples
         --------
@@ -376,7 +378,7 @@ class KnownTriples:
         return self._tails.per_relation()[0]
 
     def to(self, device: torch.device | str) -> "KnownTriples":
-        """Return the same index held on a device."""
+        """Return the index on a device."""
         moved = KnownTriples.__new__(KnownTriples)
         moved._num_entities = self._num_entities
         moved._tails = self._tails.to(device)
@@ -386,7 +388,7 @@ class KnownTriples:
         return moved
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the path of a folder: another process maps the same files."""
+        """Return the path of a folder: another process maps the files of the folder."""
         if self._folder is None or self.device.type != "cpu":
             return self.__dict__
         return {"_folder": self._folder, "_checksum": self._checksum}
@@ -397,7 +399,7 @@ class KnownTriples:
             return
         self._open(self._folder or "")
         if self._checksum != state["_checksum"]:
-            raise ValueError(f"{self._folder} holds other triples than when it was opened before")
+            raise ValueError(f"{self._folder} holds other triples than at the earlier opening")
 
     def __len__(self) -> int:
         return self.num_triples
@@ -425,8 +427,8 @@ class KnownTriples:
             size = self._num_entities
             if self._folder is not None:
                 raise ValueError(
-                    f"{self._folder} was built without the relations of (h, t): build it with "
-                    f"relations=True"
+                    f"{self._folder} was built without the relations of (h, t): build the folder "
+                    "with relations=True"
                 )
             check_sizes(size, self._tails.num_others, has_relations=True)
             rows = self._tails.to("cpu").triples()[:, [0, 2, 1]]
@@ -436,7 +438,7 @@ class KnownTriples:
 
 
 def sets_of(triples: tuple[Any, ...]) -> Iterator[Any]:
-    """Yield the sets of triples: the elements of a list of things with two axes."""
+    """Yield the sets of triples: the elements of a list of objects with two axes."""
     for part in triples:
         if isinstance(part, set | frozenset):
             yield list(part)
@@ -447,7 +449,7 @@ def sets_of(triples: tuple[Any, ...]) -> Iterator[Any]:
 
 
 def _is_set(value: Any) -> bool:
-    """Return whether a value is triples, and not one triple."""
+    """Return whether a value is a set of triples, not one triple."""
     if isinstance(value, Triples | set | frozenset) or hasattr(value, "mapped_triples"):
         return True
     if isinstance(value, Tensor | np.ndarray):

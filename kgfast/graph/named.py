@@ -1,4 +1,4 @@
-"""Triples and names with labels, as text, or as objects of other libraries."""
+"""Names and labels of triples, as text, or as objects of other libraries."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeGuard
@@ -12,12 +12,12 @@ from kgfast.graph.ids import as_integers
 from kgfast.graph.triples import Triples, TriplesLike, Vocabulary
 from kgfast.text import shown
 
-Names = tuple[Vocabulary | None, Vocabulary | None]  # of entities and of relations
+Names = tuple[Vocabulary | None, Vocabulary | None]  # vocabularies of entities and of relations
 _NamesLike = Vocabulary | Sequence[str] | npt.NDArray[Any] | None
 
 
 class HasNames(Protocol):
-    """A dataset, triples, or the vocabulary of a run."""
+    """Object with names: a dataset, triples, or the vocabulary of a run."""
 
     @property
     def entities(self) -> Vocabulary | None:
@@ -30,7 +30,8 @@ class HasNames(Protocol):
         ...
 
 
-VocabularyLike = HasNames | tuple[_NamesLike, _NamesLike]  # what callers may pass
+# values that callers may pass as vocabulary
+VocabularyLike = HasNames | tuple[_NamesLike, _NamesLike]
 
 
 def names_of(vocabulary: VocabularyLike | None) -> Names:
@@ -39,7 +40,7 @@ def names_of(vocabulary: VocabularyLike | None) -> Names:
     Parameters
     ----------
     vocabulary : pair of Vocabulary or lists of names, Dataset, Triples or None
-        Each of a pair may be None.
+        Each member of a pair may be None.
 
     Raises
     ------
@@ -77,13 +78,13 @@ def _names(what: str, names: Any) -> Vocabulary | None:
 
 
 def with_names(triples: TriplesLike, vocabulary: VocabularyLike | None = None) -> tuple[Any, Names]:
-    """Return triples as ids, and the names of their ids.
+    """Return triples as ids, and the names of the ids.
 
     Parameters
     ----------
     triples : Triples, Tensor, array, sequence or object with ``mapped_triples``
-        Rows of ids, or of names. PyKEEN's triples factories have ``mapped_triples``, and labels
-        where they have ``entity_to_id`` and ``relation_to_id``.
+        Rows of ids, or of names. PyKEEN's triples factories have ``mapped_triples``, and labels if
+        they have ``entity_to_id`` and ``relation_to_id``.
     vocabulary : pair of Vocabulary, Dataset or Triples, optional
         The ids of names in rows. Labels of the triples must agree with the vocabulary.
 
@@ -97,8 +98,7 @@ def with_names(triples: TriplesLike, vocabulary: VocabularyLike | None = None) -
     TypeError
         For names without a vocabulary.
     ValueError
-        For an unknown name, and for labels that differ from the vocabulary's: the same id would
-        change its meaning.
+        For an unknown name, and for labels that differ from the vocabulary's.
 
     Examples
     --------
@@ -147,7 +147,7 @@ def check_same_names(own: Names, theirs: Names, whose: str = "vocabulary") -> No
 
 
 def ids_or_names(name: str, values: object, names: Vocabulary | None) -> Tensor:
-    """Return ids, of one axis or none, given as such or by their names.
+    """Return ids of at most one axis, given as ids or as names.
 
     Raises
     ------
@@ -171,10 +171,10 @@ def ids_or_names(name: str, values: object, names: Vocabulary | None) -> Tensor:
 def named_columns(
     columns: Mapping[str, Tensor | list[int]], names: Names
 ) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
-    """Return columns ``head``, ``relation``, ``tail`` by name, and columns of their labels.
+    """Return columns ``head``, ``relation``, ``tail`` of names, and columns of labels.
 
-    Ids without a vocabulary stay as they are, -1 is ``?``. The label of a name without one is None;
-    where a vocabulary has no labels at all there is no such column.
+    Ids without a vocabulary stay ids, and -1 becomes ``?``. A name without a label has the label
+    None. A vocabulary without labels has no column of labels.
     """
     found: dict[str, list[Any]] = {}
     labels: dict[str, list[Any]] = {}
@@ -197,7 +197,7 @@ def holds_names(rows: object) -> TypeGuard[Sequence[Sequence[str]]]:
 
 
 def _is_text(values: object) -> TypeGuard[str | Sequence[str]]:
-    """Return whether a value is text, or a sequence that holds some."""
+    """Return whether a value is text, or a sequence that begins with text."""
     if isinstance(values, str):
         return True
     if isinstance(values, np.ndarray):

@@ -1,4 +1,4 @@
-"""Search for the known names nearest to a wrong one, which error messages quote.
+"""Search for the known names nearest to a wrong name, which error messages quote.
 
 Cost model of `nearest_names`: one pass over the bytes of the names, 0.3 s for 2,000,000 names of 20
 characters, then difflib on the 64 most promising. difflib over all names takes a minute.
@@ -13,18 +13,18 @@ import numpy.typing as npt
 
 from kgfast.text import shown
 
-_MOST_NAMES = 2_000_000  # later ones are not looked at
-_BLOCK = 1 << 17  # names looked at together: their bytes stay in the cache
-_MOST_CHARACTERS = 64  # what follows in a name is not looked at
+_MOST_NAMES = 2_000_000  # later names are ignored
+_BLOCK = 1 << 17  # names compared together: their bytes stay in the cache
+_MOST_CHARACTERS = 64  # later characters of a name are ignored
 _SHORTLIST = 64
-_LEAST_RATIO = 0.6  # that of difflib.get_close_matches
+_LEAST_RATIO = 0.6  # default of difflib.get_close_matches
 
 
 def nearest_names(name: str, names: Iterable[str], count: int = 3) -> list[str]:
-    """Return the known names that are most like an unknown one, the nearest first.
+    """Return the known names most like an unknown name, the nearest first.
 
-    Similar is what `difflib.get_close_matches` calls so, upper and lower case alike, judged by
-    the first 64 characters. Only the first 2,000,000 names are looked at.
+    Similarity is that of `difflib.get_close_matches` on the first 64 characters, without regard to
+    case. Only the first 2,000,000 names are compared.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ def nearest_names(name: str, names: Iterable[str], count: int = 3) -> list[str]:
     names
         The known names.
     count
-        The most names to return.
+        Maximal number of names to return.
 
     Examples
     --------
@@ -60,7 +60,7 @@ def nearest_names(name: str, names: Iterable[str], count: int = 3) -> list[str]:
 
 
 def did_you_mean(name: object, names: Iterable[str]) -> str:
-    """Return ``; did you mean 'cat' or 'cats'?``, empty where nothing is similar.
+    """Return ``; did you mean 'cat' or 'cats'?``, or nothing if no name is similar.
 
     Examples
     --------
@@ -82,7 +82,7 @@ def _blocks(names: Iterator[str]) -> Iterator[list[str]]:
 
 
 def _likeness(name: str, names: list[str]) -> npt.NDArray[np.float64]:
-    """Return the share of neighbouring bytes that names have in common with one, 0 to about 2."""
+    """Return the share of neighbouring bytes that names share with a name, 0 to about 2."""
     pairs = np.zeros(1 << 16, np.uint8)
     own = _pairs(_framed([name]))
     pairs[own] = 1

@@ -1,4 +1,4 @@
-"""CSR from pairs of ids to sorted ids: what known triples are looked up in."""
+"""CSR from pairs of ids to sorted ids, in which known triples are looked up."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from kgfast.graph.ids import INT64_MAX
 
 IntArray = npt.NDArray[np.int64]
 
-_CHUNK = 1 << 22  # pairs that are looked at together: an index may lie in a file
+_CHUNK = 1 << 22  # pairs that are read together: an index may lie in a file
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +26,7 @@ class PairIndex:
     indices: Tensor  # int32 or int64 [T], ascending within a pair
     num_anchors: int
     num_others: int
-    files: Path | None = None  # of an index that lies in files: `files.indptr.npy`
+    files: Path | None = None  # path of an index in files: `files.indptr.npy`
 
     def slices(
         self, anchors: Tensor, relations: Tensor, within: tuple[int, int] | None = None
@@ -38,7 +38,7 @@ class PairIndex:
         _check_queries(anchors, relations)
         anchors = anchors.to(self.pairs.device, torch.int64)
         relations = relations.to(self.pairs.device, torch.int64)
-        # Ids out of range are unseen, too, and packing them would collide with other pairs.
+        # Ids out of range are unseen, too, and would collide with other pairs when packed.
         inside = (anchors >= 0) & (anchors < self.num_anchors)
         inside &= (relations >= 0) & (relations < self.num_others)
         packed = torch.where(inside, anchors * self.num_others + relations, -1)
@@ -83,7 +83,7 @@ class PairIndex:
         return triples
 
     def to(self, device: torch.device | str) -> "PairIndex":
-        """Return the same index held on a device."""
+        """Return the index on a device."""
         moves = torch.device(device).type != self.pairs.device.type
         if moves:
             self._check_all()
@@ -107,7 +107,7 @@ class PairIndex:
             yield pairs, indptr.diff().to(torch.int64)
 
     def check_ids(self, ids: Tensor, limit: int) -> None:
-        """Check that ids which were read of a file are below a limit."""
+        """Check that ids read from a file are below a limit."""
         if self.files is not None:
             self._refuse((ids < 0) | (ids >= limit), "indices")
 
@@ -123,8 +123,8 @@ class PairIndex:
     def _refuse(self, bad: Tensor, part: str) -> None:
         if bool(bad.any()):
             raise ValueError(
-                f"{self.files}.{part}.npy: damaged: its values do not ascend within their range; "
-                f"KnownTriples.open(folder, verify=True) says which files are damaged"
+                f"{self.files}.{part}.npy: damaged: values do not ascend within their range; "
+                "KnownTriples.open(folder, verify=True) says which files are damaged"
             )
 
 
@@ -152,7 +152,7 @@ def build_index(
 
 
 def check_sizes(num_entities: int, num_relations: int, *, has_relations: bool = False) -> None:
-    """Check that pairs of ids pack into an int64; `has_relations`: those of (h, t), too."""
+    """Check that pairs of ids pack into an int64; with `has_relations`, also pairs (h, t)."""
     if num_entities * num_relations > INT64_MAX:
         raise ValueError(
             f"ids are too large to index: {num_entities} entities times {num_relations} "
@@ -201,14 +201,14 @@ def _packed(rows: IntArray, num_others: int) -> IntArray:
 
 
 def differs_from_previous(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Mark values that differ from the one before; the first does."""
+    """Mark values that differ from the previous value, and the first value."""
     differs = np.ones(len(values), np.bool_)
     np.not_equal(values[1:], values[:-1], out=differs[1:])
     return differs
 
 
 def lower_bound(indices: Tensor, ids: Tensor, starts: Tensor, ends: Tensor) -> Tensor:
-    """Return the first position in each slice whose value is >= its id: all searches at once."""
+    """Return the first position in each slice with a value >= the slice's id, all at once."""
     low, high = starts, ends
     longest = int((ends - starts).max()) if len(starts) else 0
     for _ in range(longest.bit_length()):

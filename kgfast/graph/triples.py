@@ -25,7 +25,7 @@ class Vocabulary:
     Attributes
     ----------
     labels : Mapping of str to str
-        Labels of names, as of ``labels.tsv``: shown beside the names, and nothing else.
+        Labels of names, such as those of ``labels.tsv``, which are only shown beside the names.
 
     Raises
     ------
@@ -62,7 +62,7 @@ class Vocabulary:
                 seen.add(name)
 
     def labelled(self, labels: Mapping[str, str]) -> "Vocabulary":
-        """Return the same names with labels; names that ``labels`` lacks have none.
+        """Return a vocabulary of these names with labels; names that ``labels`` lacks have none.
 
         Examples
         --------
@@ -74,7 +74,7 @@ class Vocabulary:
         return other
 
     def text(self, id: int) -> str:
-        """Return the name of an id and, where it has one, its label in brackets."""
+        """Return the name of an id, with the label, if any, in brackets."""
         name = self.name(id)
         label = self.labels.get(name)
         return name if label is None else f"{name} ({label})"
@@ -107,7 +107,7 @@ class Vocabulary:
         Raises
         ------
         ValueError
-            If a name is unknown; the message suggests the nearest known ones.
+            If a name is unknown; the message suggests the nearest known names.
 
         Examples
         --------
@@ -169,24 +169,24 @@ class Vocabulary:
 
 
 class Triples:
-    """Triples (h, r, t) as ids, with the sizes of their id spaces and, optionally, their names.
+    """Triples (h, r, t) as ids, with sizes of the id spaces and, optionally, names.
 
     Parameters
     ----------
     hrt
-        Tensor, array or sequence `[T, 3]` of any integer dtype; int64 is held, not copied.
+        Tensor, array or sequence `[T, 3]` of any integer dtype; int64 is not copied.
     num_entities, num_relations
-        Sizes of the id spaces; those of the vocabularies, else the largest id + 1.
+        Sizes of the id spaces; by default the sizes of the vocabularies, else the largest id + 1.
     entities, relations
         Names of the ids.
 
     Raises
     ------
     TypeError
-        If the dtype is not an integer one.
+        If the dtype is not an integer dtype.
     ValueError
         If the shape is not `[T, 3]`, or an id is negative or out of range: the message names the
-        first offending row and the allowed range. If a size disagrees with its vocabulary.
+        first offending row and the allowed range. If a size disagrees with a vocabulary.
 
     Examples
     --------
@@ -295,7 +295,7 @@ class Triples:
 
 
 class HasTriples(Protocol):
-    """Triples of another library, as PyKEEN's triples factories."""
+    """Triples of another library, such as PyKEEN's triples factories."""
 
     @property
     def mapped_triples(self) -> Tensor:
@@ -303,7 +303,7 @@ class HasTriples(Protocol):
         ...
 
 
-# What callers may pass as triples: rows of ids, or of names where there is a vocabulary.
+# Values that callers may pass as triples: rows of ids, or of names with a vocabulary.
 TriplesLike = (
     Triples
     | HasTriples
@@ -322,23 +322,22 @@ def as_triples_tensor(
     num_relations: int | None = None,
     checks_ids: bool = True,
 ) -> Tensor:
-    """Check triples and return them as one int64 tensor `[T, 3]`, on the device they are on.
+    """Check triples and return one int64 tensor `[T, 3]`, on their device.
 
     Parameters
     ----------
     triples
-        `Triples`, a tensor, an array or a sequence of rows, of any integer dtype, or an object that
-        has such `mapped_triples`. Nothing is copied when it is int64 already; an empty sequence is
-        `[0, 3]`.
+        `Triples`, a tensor, an array or a sequence of rows, of any integer dtype, or an object with
+        such `mapped_triples`. Int64 values are not copied; an empty sequence becomes `[0, 3]`.
     num_entities, num_relations
         Ids must lie below these, if given.
     checks_ids
-        Whether ids are looked at, for which the host waits for a GPU.
+        Check the ids, for which the host waits for a GPU.
 
     Raises
     ------
     TypeError
-        If the dtype is not an integer one.
+        If the dtype is not an integer dtype.
     ValueError
         If the shape is not `[T, 3]`, or an id is negative or out of range: the message names the
         first offending row and the allowed range.

@@ -1,9 +1,9 @@
 """Losses over all entities (no ``[B, N]``) and over sampled negatives (no ``[B, K, D]``).
 
-A loss is one file: its equation and source, its formula of scores (``NSSAFormula``), its function
-of a model (``nssa``), and the module that holds its hyperparameters (``NSSALoss``). :data:`LOSSES`
-lists those of a model, and :mod:`regularizers` has penalties. :func:`siglip` is of two batches of
-rows.
+Each loss is one file: equation and source, a formula of scores (``NSSAFormula``), a function of a
+model (``nssa``), and a module with hyperparameters (``NSSALoss``). :data:`LOSSES` lists the losses
+of a model, and :mod:`regularizers` has penalties. :func:`siglip` takes two batches of rows instead
+of a model.
 """
 
 from kgfast.losses import regularizers
@@ -27,7 +27,7 @@ LOSSES: dict[str, type[LossModule]] = {
     "cross_entropy": CrossEntropyLoss,
     "med": MEDLoss,
 }
-"""Every loss by its name: ``function`` is that of a model, ``formula`` says what it is."""
+"Losses by name: ``function`` takes a model, ``formula`` is the loss of scores."
 
 __all__ = [
     "LOSSES",

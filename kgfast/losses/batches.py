@@ -1,4 +1,4 @@
-"""Batches of losses: triples, or queries that stand apart from their targets."""
+"""Batches of losses: triples, or queries with separate targets."""
 
 from typing import Any, NamedTuple
 
@@ -11,19 +11,19 @@ from kgfast.models import RankableModel
 from kgfast.models.base import SIDES, Side
 from kgfast.ops.checks import check_index, safe_ids
 
-# What losses take: triples, or columns of anchors, relations and, it may be, targets.
+# Batches that losses take: triples, or columns of anchors, relations and, optionally, targets.
 Batch = TriplesLike | tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]
 
 
 class AskedTriples(NamedTuple):
-    """Queries with their targets, int64 ``[B]`` each: for side ``tail`` heads, relations, tails."""
+    """Queries with targets, int64 ``[B]`` each: for side ``tail`` heads, relations, tails."""
 
     anchors: Tensor
     relations: Tensor
     targets: Tensor | None
 
     def complete(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return all three; a ValueError says what is missing."""
+        """Return anchors, relations and targets; raise a ValueError if targets are missing."""
         if self.targets is None:
             raise ValueError(
                 "triples must have targets, [B, 3] or (anchors, relations, targets); got "
@@ -35,8 +35,8 @@ class AskedTriples(NamedTuple):
 def asked_triples(model: RankableModel, triples: Batch, side: Side, table: Tensor) -> AskedTriples:
     """Return the checked queries of a batch, on the device of the candidates' ``table``.
 
-    ``triples`` are as of :func:`kgfast.losses.sampled_scores`; targets may be missing. A ValueError
-    or TypeError names another side, shape or dtype, and an id out of range.
+    ``triples`` are those of :func:`kgfast.losses.sampled_scores`; targets may be missing. A
+    ValueError or TypeError names a wrong side, shape or dtype, and an id out of range.
     """
     side = checked(side)
     if isinstance(triples, tuple) and any(isinstance(part, Tensor) for part in triples):
@@ -75,7 +75,7 @@ def _of_tensors(
 
 
 def checked(side: Side) -> Side:
-    """Return the side, if it is one."""
+    """Return the side, or raise a ValueError."""
     if side not in SIDES:
         raise ValueError(f"side must be 'head' or 'tail'; got {side!r}")
     return side

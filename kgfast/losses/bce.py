@@ -4,8 +4,8 @@ For the scores ``x`` of each query with every entity, and labels ``y``::
 
     row = -sum_j (y_j log sigmoid(x_j) + (1 - y_j) log sigmoid(-x_j))
 
-Backends fuse it: :func:`kgfast.ops.bce`, :func:`kgfast.ops.bce_total`. On dense scores it is
-:func:`torch.nn.functional.binary_cross_entropy_with_logits`.
+Backends fuse the loss: :func:`kgfast.ops.bce`, :func:`kgfast.ops.bce_total`. On dense scores the
+loss is :func:`torch.nn.functional.binary_cross_entropy_with_logits`.
 """
 
 from dataclasses import dataclass
@@ -70,38 +70,40 @@ def bce(
 ) -> Tensor:
     """Compute binary cross entropy over all entities (Dettmers et al. 2018, eq. 2).
 
-    One target a query is 1-vs-all, several are KvsAll:
-    ``-sum_j y_j log sigmoid(x_j) + (1 - y_j) log sigmoid(-x_j)`` for the scores ``x`` of each
-    query with every entity and labels ``y``.
+    One target per query is 1-vs-all, several targets are KvsAll: ``-sum_j y_j log sigmoid(x_j) + (1
+    - y_j) log sigmoid(-x_j)`` for the scores ``x`` of each query with every entity and labels
+    ``y``.
 
     Parameters
     ----------
     model : Model
         Any object with ``score``, ``num_entities``, ``num_relations``, ``queries`` and
-        ``candidates`` as :class:`kgfast.Model` has them; ``gamma`` is added to scores if there.
+        ``candidates`` as :class:`kgfast.Model` has them; ``gamma`` is added to scores if the model
+        has one.
     triples : Triples, Tensor, array, or tuple of Tensor
         int64 ``[B, 3]``; or queries ``(anchors, relations)``, int64 ``[B]`` each: heads and
-        relations for side ``tail``, tails and relations for ``head``. Of a model with inverse
-        relations, tails of these are predicted by their own numbers, too.
+        relations for side ``tail``, tails and relations for ``head``. With inverse relations, ids
+        of relations may also name inverses, to predict tails of an inverse relation.
     positives : Tensor or pair of Tensor, optional
-        int64 ``[B]``, one true entity per query (1-vs-all); or CSR ``(indptr [B + 1],
-        indices [nnz])`` with at least one per query, as of :meth:`kgfast.KnownTriples.exclude`
-        (KvsAll). None: the target of each triple.
+        int64 ``[B]``, one true entity per query (1-vs-all); or CSR ``(indptr [B + 1], indices
+        [nnz])`` with at least one true entity per query, such as
+        :meth:`kgfast.KnownTriples.exclude` returns (KvsAll). None takes the target of each triple.
     side : {"head", "tail"}
-        What is predicted.
+        The predicted side.
     label_smoothing : float
-        In ``[0, 1)``.
+        Smoothing eps, in ``[0, 1)``.
     smoothing_style : {"torch", "conve", "pykeen"}
         See :func:`kgfast.losses.smoothed_labels`.
     reduction : {"mean", "sum", "none"}
-        Mean over all B N labels, their sum, or the sum of each row.
+        Mean over all B N labels, sum over all labels, or the sum of each row.
     precision : {"float32", "bf16"}
-        ``bf16``: what is multiplied is rounded to bfloat16, of models whose score is ``dot``; see
+        ``bf16`` rounds the factors of products to bfloat16, for models with score ``dot``; see
         :func:`kgfast.ops.bce`.
     sparse : bool
-        Read the rows of anchors, and of wide relations (:attr:`kgfast.Model.has_wide_relations`),
-        so that their gradients are those of rows. The gradients of anchors are added to that of the
-        candidates, and no second tensor of its size is made. Not under ``torch.compile``.
+        Make row gradients for anchors, and for wide relations
+        (:attr:`kgfast.Model.has_wide_relations`). The gradients of anchors are added to the
+        gradient of the candidates, without a second tensor of that size. Not available under
+        ``torch.compile``.
 
     Returns
     -------
@@ -145,7 +147,7 @@ def bce(
 
 
 class BCELoss(LossModule, function=bce, formula=BCEFormula):
-    """:func:`kgfast.losses.bce` with fixed hyperparameters.
+    """Module of :func:`kgfast.losses.bce` with fixed hyperparameters.
 
     Examples
     --------
@@ -168,8 +170,8 @@ def smoothed_labels(
     ``pykeen`` 1 - eps - eps/(N - 1)  eps / (N - 1)
     ========== ====================== =============
 
-    ``conve`` (Dettmers et al. 2018, official code; LibKGE) adds 1/N whatever eps is above 0;
-    without smoothing every style has labels 0 and 1.
+    ``conve`` (Dettmers et al. 2018, official code; LibKGE) adds 1/N for every eps above 0. Without
+    smoothing every style has labels 0 and 1.
 
     Parameters
     ----------
@@ -187,7 +189,7 @@ def smoothed_labels(
     Raises
     ------
     ValueError, TypeError
-        For a smoothing that is no number or outside ``[0, 1)`` or an unknown style.
+        For a smoothing that is no number or outside ``[0, 1)``, and for an unknown style.
 
     Examples
     --------

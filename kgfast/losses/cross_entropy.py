@@ -1,10 +1,10 @@
 """Softmax cross entropy over all entities, 1-vs-all (Lacroix et al. 2018, eq. 3).
 
-For the scores ``x`` of each query with every entity, its target and smoothing eps::
+For the scores ``x`` of each query with every entity, a target and smoothing eps::
 
     row = logsumexp(x) - (1 - eps) x_target - (eps / N) sum_j x_j
 
-Backends fuse it: :func:`kgfast.ops.cross_entropy`. On dense scores it is
+Backends fuse the loss: :func:`kgfast.ops.cross_entropy`. On dense scores the loss is
 :func:`torch.nn.functional.cross_entropy`.
 """
 
@@ -53,14 +53,15 @@ def cross_entropy(
     """Compute softmax cross entropy over all entities, 1-vs-all (Lacroix et al. 2018, eq. 3).
 
     ``logsumexp(x) - (1 - eps) x_target - (eps / N) sum_j x_j`` for the scores ``x`` of each query
-    with every entity, as ``torch.nn.functional.cross_entropy``. Gamma cancels and is left out.
+    with every entity, as ``torch.nn.functional.cross_entropy``. Gamma cancels, so gamma is left
+    out.
 
     Parameters
     ----------
     model, triples, side, precision, sparse
         As in :func:`bce`.
     targets : Tensor, optional
-        int64 ``[B]``, the true entity of each query. None: the target of each triple.
+        int64 ``[B]``, the true entity of each query. None takes the target of each triple.
     label_smoothing : float
         eps, in ``[0, 1)``.
     reduction : {"mean", "sum", "none"}
@@ -102,7 +103,7 @@ def cross_entropy(
 
 
 class CrossEntropyLoss(LossModule, function=cross_entropy, formula=CrossEntropyFormula):
-    """:func:`kgfast.losses.cross_entropy` with fixed hyperparameters.
+    """Module of :func:`kgfast.losses.cross_entropy` with fixed hyperparameters.
 
     Examples
     --------

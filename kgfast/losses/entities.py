@@ -17,9 +17,9 @@ Positives = Tensor | tuple[Tensor, Tensor]
 def queries_and_candidates(
     model: RankableModel, triples: Batch, side: Side, *, sparse: bool = False
 ) -> tuple[AskedTriples, Tensor, Candidates]:
-    """Return a checked batch, the queries that a model makes of it, and all its candidates.
+    """Return a checked batch, the queries that a model makes of the batch, and all candidates.
 
-    ``sparse``: as of :func:`kgfast.losses.bce`.
+    ``sparse`` is that of :func:`kgfast.losses.bce`.
     """
     check_model(model)
     candidates = candidates_at(model, side, None)
@@ -43,14 +43,16 @@ def operands_of_all(candidates: Candidates, loss: str) -> dict[str, Any]:
 
 
 def given_or_own(name: str, given: Any, asked: AskedTriples) -> Any:
-    """Return the targets that were given, else those of the batch."""
+    """Return the given targets, else the targets of the batch."""
     if given is None and asked.targets is None:
-        raise ValueError(f"{name}: (anchors, relations) have none; give them, or triples [B, 3]")
+        raise ValueError(
+            f"{name}: (anchors, relations) have no targets; give {name}, or triples [B, 3]"
+        )
     return asked.targets if given is None else given
 
 
 def csr(positives: Positives, queries: Tensor) -> dict[str, Tensor]:
-    """Return positives as arguments of an operator."""
+    """Return positives as keyword arguments of an operator."""
     if isinstance(positives, Tensor):
         check_index("positives", positives, (len(queries),), queries)
         indptr = torch.arange(len(queries) + 1, dtype=torch.int64, device=positives.device)

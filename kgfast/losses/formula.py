@@ -21,10 +21,10 @@ _OF_A_BATCH = ("mask",)  # fields that are no hyperparameters
 
 @dataclass(frozen=True, kw_only=True)
 class LossFormula:
-    """Hyperparameters of a loss, which are checked when they are given."""
+    """Base of hyperparameters of a loss, which are checked when given."""
 
-    # A target is compared with all entities, with negatives that were sampled, or with both of them
-    # by the sub-models of croppable embeddings. Pairs are those of two batches of rows.
+    # The loss compares a target with all entities, with sampled negatives, or with both for the
+    # sub-models of croppable embeddings. Pairs belong to two batches of rows.
     over: ClassVar[Literal["entities", "negatives", "crops", "pairs"]]
 
     def __post_init__(self) -> None:
@@ -40,39 +40,40 @@ class LossFormula:
 
 
 class Reducing(NamedTuple):
-    """Reduction of the losses of rows, and their weights ``[B]``."""
+    """Reduction of the losses of rows, with weights ``[B]``."""
 
     reduction: Reduction = "mean"
     weights: Tensor | None = None
 
 
 class NegativeTerms(NamedTuple):
-    """Scores of positives, and what the negatives of each add to its loss, ``[..., B]``."""
+    """Scores of positives, and the terms that negatives add to the loss of each positive."""
 
     positive: Tensor
     rows: Tensor
-    num_negatives: Tensor | int  # that take part, over the rows
+    num_negatives: Tensor | int  # negatives that take part, over all rows
 
 
 @dataclass(frozen=True, kw_only=True)
 class NegativesFormula(LossFormula, ABC):
-    """Loss of positives and of negatives that were sampled for them.
+    """Base of losses of positives and of negatives sampled for them.
 
     Attributes
     ----------
     mask : Tensor, optional
-        bool ``[B, K]``, of a batch: False where a negative takes no part.
+        bool ``[B, K]`` for a batch: False where a negative takes no part.
     mean_over : {"rows", "pairs", "scores"}
-        What a mean is divided by: the positives (default); the pairs of a positive and one of its
-        negatives; or the positives and the negatives together.
+        Divisor of a mean: the number of positives (default), of pairs of a positive and a negative,
+        or of positives and negatives together.
     takes_weights : bool
-        Whether positives have weights.
+        True if positives may have weights.
     """
 
     over = "negatives"
     mean_over: ClassVar[Literal["rows", "pairs", "scores"]] = "rows"
     takes_weights: ClassVar[bool] = False
-    defines_fused: ClassVar[bool] = False  # itself, not by a base
+    # True if the class itself defines fused(), not only a base
+    defines_fused: ClassVar[bool] = False
     mask: Tensor | None = None
 
     def __init_subclass__(cls) -> None:
@@ -80,16 +81,16 @@ class NegativesFormula(LossFormula, ABC):
 
     @abstractmethod
     def of_negatives(self, positive: Tensor, negative: Tensor) -> Tensor:
-        """Return what negatives ``[..., B, K]`` add to the loss of each positive, ``[..., B]``."""
+        """Return the sum of negatives ``[..., B, K]`` in the loss of each positive ``[..., B]``."""
 
     @abstractmethod
     def of_rows(self, positive: Tensor, of_negatives: Tensor) -> Tensor:
-        """Return the loss of each positive, ``[..., B]``, given what its negatives add."""
+        """Return the loss of each positive, ``[..., B]``, given the sum that negatives add."""
 
     def fused(self) -> NegativeLoss | None:
-        """Return the form that backends fuse; None where there is none.
+        """Return the form that backends fuse; None if there is none.
 
-        A subclass has none unless it defines this itself: its equation may be another one.
+        A subclass has none unless the subclass defines this method: the equation may differ.
         """
         return None
 
@@ -100,7 +101,7 @@ class NegativesFormula(LossFormula, ABC):
         weights: Tensor | None = None,
         reduction: Reduction = "mean",
     ) -> Tensor:
-        """Return the loss of scores that are already there.
+        """Return the loss of given scores.
 
         Parameters
         ----------
@@ -108,9 +109,9 @@ class NegativesFormula(LossFormula, ABC):
             ``[..., B]`` and ``[..., B, K]``, gamma included. Leading axes (crops of croppable
             embeddings) stay in the result.
         weights : Tensor, optional
-            ``[B]``, of losses that take them; as of :func:`kgfast.losses.subsampling_weights`.
+            ``[B]``, for losses that take weights; see :func:`kgfast.losses.subsampling_weights`.
         reduction : {"mean", "sum", "none"}
-            As in the function of a model.
+            As in the function of the loss.
 
         Returns
         -------
@@ -120,7 +121,7 @@ class NegativesFormula(LossFormula, ABC):
         Raises
         ------
         ValueError, TypeError
-            For shapes that do not fit each other, an unknown reduction, and weights of a loss that
+            For shapes that do not fit each other, an unknown reduction, and weights for a loss that
             takes none.
         """
         _check_scores(positive, negative, self.mask)
@@ -132,7 +133,7 @@ class NegativesFormula(LossFormula, ABC):
         return self.reduced(self.terms(positive, negative), Reducing(reduction, weights))
 
     def terms(self, positive: Tensor, negative: Tensor) -> NegativeTerms:
-        """Return what negatives ``[..., B, K]`` add, by operators of torch."""
+        """Return the sum that negatives ``[..., B, K]`` add, by operators of torch."""
         count: Tensor | int = negative.shape[-2] * negative.shape[-1]
         if self.mask is not None:
             count = self.mask.sum()
@@ -145,19 +146,19 @@ class NegativesFormula(LossFormula, ABC):
         return NegativeTerms(positive, rows, count)
 
     def reduced(self, made: NegativeTerms, how: Reducing) -> Tensor:
-        """Return the loss of a batch, of which it is known what negatives add."""
+        """Return the loss of a batch, given the sums that negatives add."""
         rows, (reduction, weights) = self.of_rows(made.positive, made.rows), how
         if weights is not None:
             return reduced(rows * weights, weights.sum(), reduction)
         return reduced(rows, self.divisor(rows.shape[-1], made.num_negatives), reduction)
 
     def divisor(self, num_positives: int, num_negatives: Tensor | int) -> Tensor | int:
-        """Return what the sum of the rows is divided by for a mean; at least 1 where it is 0."""
+        """Return the divisor of the sum of rows for a mean; 1 instead of 0."""
         if self.mean_over == "rows":
             return num_positives
         if self.mean_over == "scores":
             return num_negatives + num_positives
-        # The mean over no pair at all is 0, not 0 / 0.
+        # The mean over no pair is 0, not 0 / 0.
         if isinstance(num_negatives, Tensor):
             return num_negatives.clamp_min(1)
         return max(num_negatives, 1)
@@ -169,18 +170,19 @@ class NegativesFormula(LossFormula, ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class EntitiesFormula(LossFormula, ABC):
-    """Loss of the scores of a query with all entities, and of labels ``a y + c``.
+    """Base of losses of the scores of a query with all entities, and of labels ``a y + c``.
 
     Attributes
     ----------
     label_smoothing : float
-        In ``[0, 1)``.
+        Smoothing eps, in ``[0, 1)``.
     precision : {"float32", "bf16"}
-        Of what is multiplied; see :func:`kgfast.ops.bce`.
+        Precision of the factors of products; see :func:`kgfast.ops.bce`.
     takes_several : bool
-        Whether a query may have several targets.
+        True if a query may have several targets.
     is_softmax : bool
-        Whether scores are normalised over the entities; each has a probability of its own if not.
+        True if scores are normalised over the entities; False if each entity has its own
+        probability.
     """
 
     over = "entities"
@@ -200,7 +202,7 @@ class EntitiesFormula(LossFormula, ABC):
 
 
 def reduced(rows: Tensor, count: Tensor | float, reduction: Reduction) -> Tensor:
-    """Return rows ``[..., B]``, or their sum, or that sum divided by what the rows count for."""
+    """Return rows ``[..., B]``, the sum of rows, or that sum divided by ``count``."""
     if reduction == "none":
         return rows
     total = rows.sum(-1)
@@ -214,7 +216,7 @@ def check_reduction(reduction: str) -> None:
 
 
 def check_taking_part(mask: Tensor, negative: Tensor, shape: Sequence[int] | None = None) -> None:
-    """Check a mask ``[B, K]`` of negatives; ``shape`` says it where theirs is another."""
+    """Check a mask ``[B, K]`` of negatives; ``shape`` is the shape in the message."""
     check_tensor("mask", mask)
     wanted = list(negative.shape[-2:] if shape is None else shape)
     if mask.dtype != torch.bool or list(mask.shape) != wanted:

@@ -4,8 +4,8 @@ For a positive ``s`` and its negatives ``x_i``::
 
     row = -log sigmoid(s) - sum_i log sigmoid(-x_i)
 
-The mean is over positives and negatives together. Backends fuse it with the scores of negatives
-(:mod:`kgfast.ops.negatives`).
+The mean is over positives and negatives together. Backends fuse the loss with the scores of
+negatives (:mod:`kgfast.ops.negatives`).
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from kgfast.models.base import Side
 
 @dataclass(frozen=True, kw_only=True)
 class LogisticFormula(NegativesFormula):
-    """``log(1 + exp(-y s))`` of positives (y = 1) and negatives (y = -1).
+    """Logistic loss ``log(1 + exp(-y s))`` of positives (y = 1) and negatives (y = -1).
 
     Examples
     --------
@@ -70,7 +70,7 @@ def logistic(
     mask : Tensor, optional
         bool ``[B, K]``: False where a negative takes no part.
     reduction : {"mean", "sum", "none"}
-        Mean or sum over positives and negatives together, or the rows' sums.
+        Mean or sum over positives and negatives together, or the sum of each row.
 
     Returns
     -------
@@ -92,7 +92,7 @@ def logistic(
 
 
 class LogisticLoss(LossModule, function=logistic, formula=LogisticFormula):
-    """:func:`kgfast.losses.logistic` with fixed hyperparameters.
+    """Module of :func:`kgfast.losses.logistic` with fixed hyperparameters.
 
     Examples
     --------

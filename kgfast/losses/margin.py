@@ -4,7 +4,7 @@ For a positive ``s`` and its negatives ``x_i``::
 
     row = sum_i max(0, margin - s + x_i)
 
-The mean is over pairs, and 0 where no pair takes part. Gamma cancels. Backends fuse it with the
+The mean is over pairs, and 0 if no pair takes part. Gamma cancels. Backends fuse the loss with the
 scores of negatives (:mod:`kgfast.ops.negatives`).
 """
 
@@ -24,12 +24,12 @@ from kgfast.ops.checks import check_bounded
 
 @dataclass(frozen=True, kw_only=True)
 class MarginFormula(NegativesFormula):
-    """Margin ranking.
+    """Margin ranking loss.
 
     Attributes
     ----------
     margin : float
-        Finite: how far a positive is to be above a negative.
+        Difference of a positive and a negative from which on the loss is 0; finite.
 
     Examples
     --------
@@ -79,11 +79,11 @@ def margin(
     model, triples, negatives, side, sparse
         As in :func:`sampled_scores`.
     margin : float
-        Finite.
+        Difference from which on the loss is 0; finite.
     mask : Tensor, optional
         bool ``[B, K]``: False where a negative takes no part.
     reduction : {"mean", "sum", "none"}
-        Mean or sum over pairs, or the rows' sums; 0 where no pair takes part.
+        Mean or sum over pairs, or the sum of each row; 0 if no pair takes part.
 
     Returns
     -------
@@ -105,7 +105,7 @@ def margin(
 
 
 class MarginLoss(LossModule, function=margin, formula=MarginFormula):
-    """:func:`kgfast.losses.margin` with fixed hyperparameters.
+    """Module of :func:`kgfast.losses.margin` with fixed hyperparameters.
 
     Examples
     --------

@@ -1,8 +1,8 @@
 """Loss of croppable embeddings: MED (Zhu et al. 2025, ACL long.579, section 3).
 
-Mutual learning, evolutionary improvement and dynamic weights of nested sub-models: the equation is
-that of :func:`med_of_scores`, which kernels make on a GPU. The sub-models' scores come from one
-pass, but where operands depend on the crop.
+The loss has mutual learning, evolutionary improvement and dynamic weights of nested sub-models. The
+equation stands in :func:`med_of_scores`, which kernels compute on a GPU. The scores of all
+sub-models come from one pass, unless operands depend on the crop.
 """
 
 import math
@@ -35,7 +35,7 @@ _SINGULAR = 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class MEDFormula(LossFormula):
-    """Loss of croppable embeddings, whose hyperparameters are those of the model."""
+    """Loss of croppable embeddings; the model holds the hyperparameters."""
 
     over = "crops"
 
@@ -52,7 +52,7 @@ def med(
 ) -> Tensor:
     """Compute the loss of croppable embeddings (Zhu et al. 2025, section 3).
 
-    That is :func:`med_of_scores` of the sub-models' :func:`sampled_scores`.
+    The loss is :func:`med_of_scores` of the :func:`sampled_scores` of all sub-models.
 
     Parameters
     ----------
@@ -60,7 +60,8 @@ def med(
     triples, negatives, side, sparse
         As in :func:`sampled_scores`.
     dims : sequence of int, optional
-        Increasing widths of the sub-models that take part, as of :meth:`MED.draw`; all by default.
+        Increasing widths of the sub-models that take part, such as :meth:`MED.draw` returns; all by
+        default.
     mask : Tensor, optional
         bool ``[B, K]``: False where a negative takes no part.
 
@@ -103,10 +104,11 @@ def med_of_scores(
         improving_i = - sum_+ p_i log sigmoid(s_i) - sum_- q_i log sigmoid(-s_i)
         loss        = sum_{i>1} mutual_i + sum_i a(f_i) improving_i
 
-    where the next smaller sub-model, through which no gradient of the weights flows, says what is
-    hard: ``p_i = softmax(-w1 s_{i-1})`` over the batch, or, ``inverse``, ``softmax(w1 / s_{i-1})``,
-    and ``q_i = softmax(w2 s_{i-1})`` over all negatives of the batch; for the smallest both are
-    uniform. ``a(f)`` is ``exp(w3 f)`` or ``sigmoid(w3 (f - 1/2))``.
+    where the next smaller sub-model weighs hard examples. The weights are ``p_i = softmax(-w1
+    s_{i-1})`` over the batch (for ``inverse``, ``softmax(w1 / s_{i-1})``) and ``q_i = softmax(w2
+    s_{i-1})`` over all negatives of the batch. No gradient flows through ``s_{i-1}`` in weights.
+    For the smallest sub-model both weights are uniform. ``a(f)`` is ``exp(w3 f)`` or ``sigmoid(w3
+    (f - 1/2))``.
 
     Parameters
     ----------
@@ -124,13 +126,13 @@ def med_of_scores(
     Returns
     -------
     Tensor
-        Scalar.
+        A scalar.
 
     Raises
     ------
     ValueError, TypeError
-        For what is no tensor, shapes that do not fit, an unknown option, and for ``inverse`` where
-        a score of a smaller sub-model lies within 1e-6 of its pole at 0.
+        For an argument that is no tensor, shapes that do not fit, and an unknown option. With
+        ``inverse``, also for a score of a smaller sub-model within 1e-6 of the pole at 0.
 
     Examples
     --------
@@ -169,7 +171,7 @@ def med_of_submodels(
     dims: Sequence[int],
     mask: Tensor | None = None,
 ) -> Tensor:
-    """Return :func:`med_of_scores` with the scales and options of a model, of ``dims`` of it."""
+    """Return :func:`med_of_scores` with a model's scales and options, for crops ``dims``."""
     return med_of_scores(
         positive,
         negative,
@@ -182,7 +184,7 @@ def med_of_submodels(
 
 
 class MEDLoss(LossModule, function=med, formula=MEDFormula):
-    """:func:`kgfast.losses.med` with fixed hyperparameters.
+    """Module of :func:`kgfast.losses.med` with fixed hyperparameters.
 
     Examples
     --------
@@ -195,15 +197,15 @@ _Scores = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
 
 
 def _with_smaller(positive: Tensor, negative: Tensor) -> Iterator[_Scores]:
-    """Yield the scores of each sub-model and those of the next smaller one."""
+    """Yield the scores of each sub-model with the scores of the next smaller sub-model."""
     less_pos = less_neg = None
-    # Each part once: the gradient of an index would be as large as all parts together.
+    # Each part is read once: the gradient of an index would be as large as all parts together.
     for own_pos, own_neg in zip(positive.unbind(), negative.unbind(), strict=True):
         yield own_pos, own_neg, less_pos, less_neg
         less_pos, less_neg = own_pos, own_neg
 
 
-# Each of the following is a few passes over the scores: of all values, or of those that take part.
+# Each function below takes a few passes over all scores, or over the scores that take part.
 
 
 def _mean(values: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -225,7 +227,7 @@ def _expected(hardness: Tensor, values: Tensor, mask: Tensor | None = None) -> T
     if mask is not None:
         hardness = hardness.masked_fill(~mask, -torch.inf)
     chances = hardness.flatten().softmax(0)
-    if mask is not None:  # without any there is no softmax
+    if mask is not None:  # no softmax over an empty mask
         chances = torch.where(mask.flatten(), chances, 0.0)
     return torch.dot(chances, values.flatten())
 
@@ -259,7 +261,7 @@ def _check(
             f"{list(positive.shape)} and {list(negative.shape)}"
         )
     if len(fractions) != len(positive):
-        raise ValueError(f"fractions must be {len(positive)}, one a sub-model; got {fractions}")
+        raise ValueError(f"fractions must be {len(positive)}, one per sub-model; got {fractions}")
     if mask is not None:
         check_taking_part(mask, negative)
     check_option("loss_weight", loss_weight, LOSS_WEIGHTS)

@@ -1,4 +1,4 @@
-"""Modules of losses, which hold hyperparameters."""
+"""Modules of losses with fixed hyperparameters."""
 
 import inspect
 from collections.abc import Callable
@@ -13,23 +13,23 @@ _OF_A_BATCH = ("side", "weights", "mask", "dims")  # keywords of a call, not of 
 
 
 class LossModule(nn.Module):
-    """Loss of a model with fixed hyperparameters: the keyword arguments of its function.
+    """Loss of a model with fixed hyperparameters: the keyword arguments of the loss function.
 
-    What belongs to a batch (``side``, ``mask``, ``weights``, ``dims``) is given in the call.
+    Arguments of a batch (``side``, ``mask``, ``weights``, ``dims``) are given in the call.
 
     Parameters
     ----------
     **hyperparameters
-        As of the function; those that are not given have its defaults.
+        Keyword arguments of the function; missing ones take the defaults of the function.
 
     Attributes
     ----------
     function : callable
         The loss of a model.
     formula : type of LossFormula
-        Its hyperparameters and what it does to scores.
+        The hyperparameters, and the loss of scores.
     defaults : dict
-        The hyperparameters of the module, and their defaults.
+        The hyperparameters of the module, with default values.
 
     Raises
     ------
@@ -59,7 +59,8 @@ class LossModule(nn.Module):
         for name in hyperparameters:
             if name not in self.defaults:
                 raise TypeError(
-                    f"{type(self).__name__} has no {name}; it has {', '.join(self.defaults)}"
+                    f"{type(self).__name__} has no {name}; its hyperparameters are "
+                    f"{', '.join(self.defaults)}"
                 )
         chosen = self.defaults | hyperparameters
         self.formula(**{name: chosen[name] for name in self.formula.hyperparameters()})
@@ -71,7 +72,7 @@ class LossModule(nn.Module):
         return {name: getattr(self, name) for name in self.defaults}
 
     def forward(self, model: RankableModel, *batch: Any, **of_batch: Any) -> Tensor:
-        """Return the loss of a batch, whose arguments are those of the function."""
+        """Return the loss of a batch; arguments are those of the function."""
         return self.function(model, *batch, **of_batch, **self._hyperparameters())
 
     def extra_repr(self) -> str:

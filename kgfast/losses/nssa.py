@@ -1,12 +1,11 @@
 """Self-adversarial negative sampling loss (Sun et al. 2019, eq. 5-6; official code).
 
-For a positive ``s`` and its negatives ``x_i``, with ``p = softmax(alpha x)``, through which no
-gradient flows::
+For a positive ``s`` with negatives ``x_i``, and ``p = softmax(alpha x)`` without gradient::
 
     row = -1/2 (log sigmoid(s) + sum_i p_i log sigmoid(-x_i))
 
-The mean is over positives, which may have weights. Backends fuse what negatives add: with their
-scores (:mod:`kgfast.ops.negatives`), or of scores that are there (:mod:`kgfast.ops.adversarial`).
+The mean is over positives, which may have weights. Backends fuse the sum over negatives with the
+scores (:mod:`kgfast.ops.negatives`), or take given scores (:mod:`kgfast.ops.adversarial`).
 """
 
 from dataclasses import dataclass
@@ -26,12 +25,12 @@ from kgfast.models import RankableModel
 from kgfast.models.base import Side
 from kgfast.ops.checks import check_bounded
 
-_FIRST_COUNT = 3  # the official code starts at 4 when it first meets a pair
+_FIRST_COUNT = 3  # the official code counts from 4 when a pair is met for the first time
 
 
 @dataclass(frozen=True, kw_only=True)
 class NSSAFormula(NegativesFormula):
-    """Self-adversarial negative sampling.
+    """Self-adversarial negative sampling loss.
 
     Attributes
     ----------
@@ -98,7 +97,7 @@ def nssa(
     alpha : float
         Temperature, at least 0.
     weights : Tensor, optional
-        ``[B]``, as of :func:`kgfast.losses.subsampling_weights`.
+        ``[B]``, such as :func:`kgfast.losses.subsampling_weights` returns.
     mask : Tensor, optional
         bool ``[B, K]``: False where a negative takes no part.
     reduction : {"mean", "sum", "none"}
@@ -123,7 +122,7 @@ def nssa(
 
 
 class NSSALoss(LossModule, function=nssa, formula=NSSAFormula):
-    """:func:`kgfast.losses.nssa` with fixed hyperparameters.
+    """Module of :func:`kgfast.losses.nssa` with fixed hyperparameters.
 
     Examples
     --------
@@ -133,10 +132,10 @@ class NSSALoss(LossModule, function=nssa, formula=NSSAFormula):
 
 
 def subsampling_weights(triples: TriplesLike) -> Tensor:
-    """Return weights of triples by how rare their pairs are (Sun et al. 2019, official code).
+    """Return weights of triples by the rarity of their pairs (Sun et al. 2019, official code).
 
-    ``sqrt(1 / (count(h, r) + count(r, t)))``, counts over the given triples that begin at 4 with
-    the first occurrence; the idea is word2vec's (Mikolov et al. 2013).
+    Weights are ``sqrt(1 / (count(h, r) + count(r, t)))``. Counts are over the given triples and
+    begin at 4 with the first occurrence. The idea is word2vec's (Mikolov et al. 2013).
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
-"""Penalties of the embeddings of triples, whatever their loss: N3, L2 and DURA.
+"""Penalties of the embeddings of triples, for any loss: N3, L2 and DURA.
 
-Each is a function of a model and of triples. What it penalises are rows of the tables themselves:
-of filtered and croppable models (RSCF, MED) those of the model inside.
+Each penalty is a function of a model and of triples. Penalties are on rows of the tables
+themselves. For filtered and croppable models (RSCF, MED) these are the tables of the inner model.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ from kgfast.ops.checks import check_bounded, check_index, safe_ids
 from kgfast.ops.row_gradients import read_rows
 
 _OF_FACTORS = (DistMult, ComplEx, CP)  # scores that are sums of products of three numbers
-_OF_PRODUCTS = (*_OF_FACTORS, RESCAL)  # bilinear ones
+_OF_PRODUCTS = (*_OF_FACTORS, RESCAL)  # bilinear scores
 
 
 def n3(
@@ -40,24 +40,24 @@ def n3(
 ) -> Tensor:
     """Compute the nuclear 3-norm of triples: ``sum_k |h_k|^3 + |r_k|^3 + |t_k|^3``.
 
-    Lacroix et al. 2018 (arXiv 1806.07297), eq. 4, with the factors of eq. 9: moduli of complex
-    rows; a third of it is the norm. Weights in their code, and in ``regularizer.weight`` of a
-    config, are those of the mean of this.
+    See Lacroix et al. 2018 (arXiv 1806.07297), eq. 4, with the factors of eq. 9: moduli of complex
+    rows. The norm itself is a third of this sum. The weight in the authors' code, and
+    ``regularizer.weight`` of a config, multiply the mean of this sum.
 
     Parameters
     ----------
     model : DistMult, ComplEx or CP
-        Or a :class:`kgfast.Reciprocal` (or RSCF, MED) around one.
+        Also a :class:`kgfast.Reciprocal` (or RSCF, MED) around one of these.
     triples : Triples, Tensor or array; or pair of Tensor
-        int64 ``[B, 3]``; or the anchors and relations ``[B]`` of queries with many answers, whose
-        rows are not penalised.
+        int64 ``[B, 3]``; or anchors and relations ``[B]`` of queries with many answers. Rows of
+        answers then have no penalty.
     side : {"head", "tail"}
-        What is predicted: of a Reciprocal, which of its relations takes part.
+        The predicted side; with a Reciprocal, the relation or the inverse takes part.
     weighted : bool
-        Whether a row counts as often as triples use it; else once, shared out among its uses.
+        Count a row once per use; else once in all, with equal shares for all uses.
     reduction : {"mean", "sum", "none"}
     sparse : bool
-        Give the entity table a gradient of rows (:class:`kgfast.RowGradients`).
+        Make row gradients for the entity table (:class:`kgfast.RowGradients`).
 
     Returns
     -------
@@ -67,7 +67,7 @@ def n3(
     Raises
     ------
     ValueError, TypeError
-        For triples that do not fit, and a model whose score is no sum of such products.
+        For triples that do not fit, and a model with another score than a sum of such products.
 
     Examples
     --------
@@ -90,15 +90,15 @@ def l2(
 ) -> Tensor:
     """Compute squared lengths of triples: ``|h|^2 + |r|^2 + |t|^2``.
 
-    Unless ``weighted`` is False, a row counts as often as triples use it: weighted by frequency, as
-    LibKGE calls it.
+    Unless ``weighted`` is False, a row counts once per use, which LibKGE calls weighted by
+    frequency.
 
     Parameters
     ----------
     model : Model
-        Any of kgfast's.
+        Any model of kgfast.
     triples, side, weighted, reduction, sparse
-        As of :func:`n3`.
+        See :func:`n3`.
 
     Returns
     -------
@@ -131,16 +131,16 @@ def dura(
 ) -> Tensor:
     """Compute DURA, induced by duality: ``|h|^2 + |t|^2 + w (|h R|^2 + |t R^T|^2)``.
 
-    Zhang et al. 2020 (arXiv 2011.05816), eq. 8, where ``w`` is 1: the penalty bounds scores by
-    distances of a query and its candidate. ``R`` is the relation as a matrix, which for DistMult,
-    ComplEx and CP is diagonal.
+    See Zhang et al. 2020 (arXiv 2011.05816), eq. 8, where ``w`` is 1: the penalty bounds scores by
+    distances of query and candidate. ``R`` is the relation as a matrix, which is diagonal for
+    DistMult, ComplEx and CP.
 
     Parameters
     ----------
     model : DistMult, ComplEx, CP or RESCAL
-        Or a :class:`kgfast.Reciprocal` around one.
+        Also a :class:`kgfast.Reciprocal` around one of these.
     triples, side, reduction, sparse
-        As of :func:`n3`; not of queries without targets.
+        See :func:`n3`; queries need targets.
     product_weight : float
         ``w``, at least 0.
 
@@ -163,7 +163,7 @@ def dura(
     check_bounded("product_weight", product_weight, 0)
     uses = _uses(model, triples, side, weighted=True, sparse=sparse)
     if uses.targets is None:
-        raise ValueError("dura takes triples [B, 3]: it penalises targets as queries")
+        raise ValueError("dura takes triples [B, 3]: targets are penalised as queries")
     return _reduced(_dura(uses, product_weight), reduction)
 
 
@@ -171,24 +171,24 @@ def dura(
 class Uses:
     """Rows of tables that triples use."""
 
-    model: Model  # whose tables they are, without wrappers
-    side: Side  # of targets
-    anchors: Tensor  # [B, G] of entities
+    model: Model  # model with the tables, without wrappers
+    side: Side  # side of the targets
+    anchors: Tensor  # [B, G], rows of entities
     relations: Tensor  # int64 [B], rows of the relation table
-    targets: Tensor | None  # [B, G] of entities; None where a query has many
-    shares: Sequence[Tensor] | None = None  # [B] each: what a use counts for; 1 by default
+    targets: Tensor | None  # [B, G], rows of entities; None where a query has many targets
+    shares: Sequence[Tensor] | None = None  # [B] each: weight of a use; 1 by default
 
     @classmethod
     def of(
         cls, model: Model, side: Side, anchors: Tensor, relations: Tensor, targets: Tensor | None
     ) -> "Uses":
-        """Return the uses of queries of a model as it is asked: wrapped, or with inverses."""
+        """Return the uses of queries of a model, which may be wrapped or have inverses."""
         ids = model.relation_ids(relations, side)
         side = "tail" if model.has_inverses else side
         return cls(unwrapped(model), side, anchors, ids, targets)
 
     def entities(self) -> list[Tensor]:
-        """Return the score's parts of anchors and of targets that there are, ``[B, *]`` each."""
+        """Return the score's parts of anchors and, if given, targets, ``[B, *]`` each."""
         rows = [_part(self.model, self.anchors, _other(self.side))]
         if self.targets is not None:
             rows.append(_part(self.model, self.targets, self.side))
@@ -197,11 +197,11 @@ class Uses:
     def of_factors(self, penalty: Callable[[Tensor], Tensor]) -> Tensor:
         """Sum a penalty of rows, ``[*, G]`` to ``[*]``, over all rows of a use: ``[B]``.
 
-        Many uses have a relation in common: its penalty is made once.
+        Many uses share a relation: the penalty of each relation is computed once.
         """
         distinct, places = distinct_relations(self.relations)
         of_relations = penalty(functional.embedding(distinct, self.model.relation))
-        if places is not None:  # the gradient of a bare index has no fixed order
+        if places is not None:  # the gradient of a plain index has no fixed order
             of_relations = functional.embedding(places, of_relations[:, None])[:, 0]
         of_anchors, *of_targets = [penalty(rows) for rows in self.entities()]
         return self.total([of_anchors, of_relations, *of_targets])
@@ -217,7 +217,7 @@ class Uses:
         ]
 
     def total(self, penalties: Sequence[Tensor]) -> Tensor:
-        """Sum penalties ``[B]`` of anchors, relations and targets, by their shares."""
+        """Sum penalties ``[B]`` of anchors, relations and targets, weighted by shares."""
         if self.shares is None:
             return torch.stack(list(penalties)).sum(0)
         shared = [it * share for it, share in zip(penalties, self.shares, strict=True)]
@@ -245,7 +245,7 @@ def _dura(uses: Uses, product_weight: float) -> Tensor:
 
 
 def _uses(model: Model, triples: TriplesLike, side: Side, *, weighted: bool, sparse: bool) -> Uses:
-    """Check ids, and read the rows of entities that they name."""
+    """Check ids, and read the rows of entities with these ids."""
     if isinstance(triples, tuple) and len(triples) == 2 and isinstance(triples[0], Tensor):
         anchors, relations = triples
         check_index("anchors", anchors, (None,), model.entity)
@@ -274,7 +274,7 @@ def _shares(entities: list[Tensor], relations: Tensor) -> list[Tensor]:
 
 
 def _once(ids: list[Tensor]) -> list[Tensor]:
-    """Return, for each of the ids ``[B]``, one over how often it stands in all of them."""
+    """Return, for each of the ids ``[B]``, one over the number of its uses in all tensors."""
     _, places, counts = torch.cat(ids).unique(return_inverse=True, return_counts=True)
     shares = counts.float().reciprocal().index_select(0, places)
     return list(shares.split([len(it) for it in ids]))
@@ -284,13 +284,12 @@ def _check_fits(name: str, model: Model, fitting: Sequence[type[Model]]) -> None
     """Check that a penalty is made for a model's score."""
     if not isinstance(model, tuple(fitting)):
         raise ValueError(
-            f"{name} goes with {', '.join(it.__name__ for it in fitting)}; "
-            f"got {type(model).__name__}"
+            f"{name} takes {', '.join(it.__name__ for it in fitting)}; got {type(model).__name__}"
         )
 
 
 def _part(model: Model, rows: Tensor, side: Side) -> Tensor:
-    """Return the score's part of rows of entities that stand at a side."""
+    """Return the part of entity rows that the score uses on a side."""
     return model.with_entity(rows).candidates(side).table
 
 
@@ -312,8 +311,8 @@ def _cubes(model: Any, rows: Tensor) -> Tensor:
 class _Cubes(Function):
     """Sums of the cubed moduli of complex rows, ``[B]``.
 
-    By torch's operators, a step spends three times as long on them, most of it in powers. There is
-    no forward mode, and a second derivative at 0 is NaN, as that of a modulus is.
+    With torch's operators a step takes three times as long for these sums, most of the time in
+    powers. There is no forward mode. A second derivative at 0 is NaN, as for a modulus.
     """
 
     generate_vmap_rule = True

@@ -13,7 +13,7 @@ from kgfast.models.base import candidates_at
 from kgfast.ops.checks import check_index, check_tensor, safe_ids
 from kgfast.ops.row_gradients import read_rows
 
-_NUMBERS = 1 << 22  # of queries that are held at once: 16 MiB
+_NUMBERS = 1 << 22  # numbers of queries in memory at once: 16 MiB
 
 
 def relation_prediction(
@@ -21,9 +21,10 @@ def relation_prediction(
 ) -> Tensor:
     """Compute cross entropy of relations given head and tail: ``-log softmax(logits)_r``.
 
-    With the scores of a model as logits (:func:`relation_logits`) that is the auxiliary objective
-    of Chen et al. 2021 (arXiv 2110.02834, section 3), and ``loss.relation_weight`` of a config. The
-    form of RSCF's term could not be read, so none of it is built in (docs/how-to/med_rscf.md).
+    With the scores of a model as logits (:func:`relation_logits`) this is the auxiliary objective
+    of Chen et al. 2021 (arXiv 2110.02834, section 3), with ``loss.relation_weight`` of a config as
+    its weight. The exact form of RSCF's term is not known, so kgfast has no such term
+    (docs/med_rscf.md).
 
     Parameters
     ----------
@@ -72,19 +73,20 @@ def relation_logits(model: Model, heads: Tensor, tails: Tensor, *, sparse: bool 
     Parameters
     ----------
     model : Model
-        Any of kgfast's but ConvE. Of a :class:`kgfast.Reciprocal` inverse relations are scored too,
-        in the order of its relation table; of croppable embeddings (MED) the widest score.
+        Any model of kgfast but ConvE. For a :class:`kgfast.Reciprocal`, inverse relations are
+        scored too, in the order of the relation table. For croppable embeddings (MED) the widest
+        sub-model scores.
     heads, tails : Tensor
         int64 ``[B]``.
     sparse : bool
-        Give the entity table a gradient of rows (:class:`kgfast.RowGradients`).
+        Make row gradients for the entity table (:class:`kgfast.RowGradients`).
 
     Returns
     -------
     Tensor
-        ``[B, R]``, float32 (float64 of a float64 table), without gamma. Models that compare a query
-        of head and tail with relations take one product; of others the queries of all relations
-        are made in blocks, and again for the gradients.
+        ``[B, R]``, float32 (float64 for a float64 table), without gamma. Models that compare a
+        query of head and tail with relations take one product. For other models, the queries of all
+        relations are made in blocks, and once more for the gradients.
 
     Raises
     ------
@@ -101,7 +103,7 @@ def relation_logits(model: Model, heads: Tensor, tails: Tensor, *, sparse: bool 
     while isinstance(model, MED | Reciprocal):
         model = model.model
     if isinstance(model, ConvE):
-        raise TypeError("ConvE would run its network for every relation of every triple")
+        raise TypeError("ConvE would run the network for every relation of every triple")
     check_index("heads", heads, (None,), model.entity)
     check_index("tails", tails, (len(heads),), model.entity)
     heads, tails = (

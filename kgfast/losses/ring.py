@@ -1,12 +1,12 @@
-"""Losses of this process's rows and the rows of all processes, which go round a ring.
+"""Losses of this process's rows with all processes' rows, which go round a ring.
 
-At each step a process scores the rows that are here, while it sends them to the next process and
-receives those of the one before. Gradients of rows travel behind their rows, and are at home after
-as many steps as there are processes. A process holds two more batches of rows and one more of
-gradients, for any number of processes.
+At each step a process scores the present rows, sends these rows to the next process, and receives
+rows from the previous process. Gradients travel behind the rows. After as many steps as there are
+processes, rows and gradients are back home. A process stores two more batches of rows and one more
+batch of gradients, for any number of processes.
 
-Gradients are made with the value, for a gradient of 1 of every process's loss. Where a backward
-finds others, which is rare, rows go round once more.
+Gradients are computed together with the value, for a gradient of 1 of every process's loss. If a
+backward finds another gradient, which is rare, rows go round once more.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _DTYPES = (torch.float32, torch.float64)
 _NOT_MADE = torch.tensor(torch.nan, dtype=torch.float64, device="cpu")  # equals no weight
-_FACTS = ("batch size", "width", "dtype", "gradients that are asked for")
+_FACTS = ("batch size", "width", "dtype", "gradients that are needed")
 
 Pairs = tuple[Tensor, Tensor, Tensor, Tensor | None]
 Maybe = Sequence[Tensor | None]
@@ -35,14 +35,14 @@ Maybe = Sequence[Tensor | None]
 
 @dataclass(frozen=True)
 class Ring:
-    """Processes that send what they have to the next one."""
+    """Ring of processes, in which each sends its rows to the next."""
 
     group: "ProcessGroup"
-    of_pairs: Callable[..., Tensor]  # the loss of rows, scale and bias; are_pairs=: own texts
-    need: Sequence[bool]  # gradients that are asked for
+    of_pairs: Callable[..., Tensor]  # the loss of rows, scale and bias; are_pairs= marks own texts
+    need: Sequence[bool]  # gradients that are needed
 
     def around(self, pairs: Pairs, weight: Tensor | None = None) -> tuple[Tensor, list[Any]]:
-        """Return the loss, and its gradients; ``weight`` is the gradient of the loss, 1 if None."""
+        """Return the loss and the gradients; ``weight`` is the gradient of the loss, 1 if None."""
         image, text, scale, bias = pairs
         size = dist.get_world_size(self.group)
         total = torch.zeros((), dtype=image.dtype, device=image.device)
@@ -66,7 +66,7 @@ class Ring:
         return [part.tolist() for part in parts]
 
     def _pass_on(self, rows: Tensor) -> Callable[[], Tensor]:
-        """Begin to send rows to the next process; return what waits for those that arrive."""
+        """Begin to send rows to the next process; return a function that waits for new rows."""
         rank, size = dist.get_rank(self.group), dist.get_world_size(self.group)
         sent = rows.contiguous()
         room = torch.empty(sent.shape, dtype=sent.dtype, device=sent.device)
@@ -87,7 +87,7 @@ class Ring:
     def _with_gradients(
         self, pairs: Pairs, weight: Tensor | None, *, are_pairs: bool
     ) -> tuple[Tensor, list[Any]]:
-        """Return the loss of the rows that are here, and its gradients."""
+        """Return the loss of the present rows, and the gradients."""
         leaves = [
             None if it is None else it.detach().requires_grad_(needed)
             for it, needed in zip(pairs, self.need, strict=True)
@@ -106,20 +106,21 @@ def loss_of_ring(
     group: "ProcessGroup",
     *options: Any,
 ) -> Tensor:
-    """Return the loss of rows and all other processes' rows.
+    """Return the loss of this process's rows with all processes' rows.
 
-    All processes raise where the arguments of one are wrong: it says how, and the others say who.
+    All processes raise if the arguments of one are wrong. Its error says how, and the errors of all
+    other processes name that process.
 
     Parameters
     ----------
     given
-        Arguments of the caller, as they were given; the first is a tensor.
+        Arguments of the caller; the first is a tensor.
     check : callable
-        Return them checked: rows ``[B, D]`` twice, the second of which go round, a scale, and a
-        bias or None.
+        Function that checks the arguments and returns two tensors of rows ``[B, D]``, a scale, and
+        a bias or None. The second rows go round.
     of_pairs : callable
-        The loss of these four and ``options``, with a keyword ``are_pairs``: whether equal rows
-        belong together.
+        Loss of these four and ``options``, with a keyword ``are_pairs``: True if row i of both
+        tensors is a pair.
     group : ProcessGroup
     """
     error: Exception | None = None
@@ -152,12 +153,12 @@ def loss_of_ring(
 
 
 def _check_agreement(told: Sequence[Sequence[float]], rank: int) -> None:
-    """Check that all processes have arguments that are right, and of equal shape."""
+    """Check that all processes have valid arguments, of equal shapes."""
     for other, (is_right, *facts) in enumerate(told):
         if not is_right:
             raise RuntimeError(
-                f"process {other} of {len(told)}: its arguments of this loss are wrong, and its "
-                f"own error says how"
+                f"process {other} of {len(told)} has wrong arguments of this loss; the error of "
+                "that process says how"
             )
         for name, one, own in zip(_FACTS, facts, told[rank][1:], strict=True):
             if one != own:
@@ -181,10 +182,9 @@ def _added(one: Tensor | None, other: Tensor | None) -> Tensor | None:
 
 
 class _Around(Function):
-    """Loss of a ring, whose backward hands on the gradients made in the forward.
+    """Loss of a ring; the backward returns the gradients made in the forward.
 
-    Only this function has them: a second backward through a graph that was retained goes round
-    again.
+    The gradients are used once: a second backward through a retained graph goes round again.
     """
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Queries that are made of the rows that they read, so that gradients are those of rows."""
+"""Queries made from the rows that they read, so that gradients are row gradients."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from kgfast.ops.row_gradients import read_rows
 
 @dataclass(frozen=True)
 class Asked:
-    """Batch of queries: a model, and ids that were checked; ``side`` as the model is asked."""
+    """Batch of queries: a model, and checked ids; ``side`` is a side of that model."""
 
     model: Any
     anchors: Tensor  # int64 [B]
@@ -25,7 +25,7 @@ class Asked:
     side: Side
 
     def queries(self, dim: int | None = None) -> Tensor:
-        """Return the queries ``[B, F]``, of a crop."""
+        """Return the queries ``[B, F]``, or the queries of a crop."""
         return queries_at(self.model, self.anchors, self.relations, self.side, dim)
 
     def queries_of(self, dims: Sequence[int]) -> list[Tensor]:
@@ -33,20 +33,20 @@ class Asked:
         return queries_of(self.model, self.anchors, self.relations, self.side, dims)
 
     def of_rows(self, rows: Tensor) -> "Asked":
-        """Return the same queries, made of the rows ``[B, G]`` of their anchors."""
+        """Return the same queries, made from the rows ``[B, G]`` of the anchors."""
         anchors = numbers(len(rows), rows.device)
         return replace(self, model=self.model.with_entity(rows), anchors=anchors)
 
 
 def count_of(model: Any, side: Side) -> int:
-    """Count the relations that triples may name: inverse ones, too, where tails are predicted."""
+    """Count the relations that triples may name; for predicted tails also inverse relations."""
     if side == "tail" and getattr(model, "has_inverses", False):
         return len(model.relation)
     return int(model.num_relations)
 
 
 def of_wide_relations(asked: Asked) -> Asked:
-    """Read the relations of queries, where a relation is so wide that few rows are read."""
+    """Read the relations of queries if relations are wide, so that few rows are read."""
     model = asked.model
     inner = unwrapped(model)
     if not getattr(inner, "has_wide_relations", False) or not inner.relation.requires_grad:
@@ -59,9 +59,9 @@ def of_wide_relations(asked: Asked) -> Asked:
 
 
 def adds_in_place(model: Any, candidates: Candidates) -> bool:
-    """Return whether gradients of anchors are added to the candidates' in place, unless told.
+    """Return whether anchor gradients are added in place to the candidates', by default.
 
-    So a GPU, which has little memory, makes no second gradient of the size of the table.
+    So a GPU, with little memory, makes no second gradient of the size of the table.
     """
     entity = getattr(model, "entity", None)
     if not (isinstance(entity, Tensor) and hasattr(model, "with_entity")):
@@ -74,11 +74,11 @@ def adds_in_place(model: Any, candidates: Candidates) -> bool:
 def of_distinct_anchors(
     asked: Asked, candidates: Candidates, *, sparse: bool
 ) -> tuple[Asked, Candidates]:
-    """Read the rows of the anchors, each once, and if ``sparse`` those of wide relations.
+    """Read each distinct anchor row once, and if ``sparse`` also rows of wide relations.
 
-    A GPU reads a row as often as it is named: the host would wait for the number of distinct ones.
-    Where candidates are rows or columns of the table itself, the gradients of anchors are added to
-    the candidates' in place.
+    A GPU reads a row once per use: the host would wait for the number of distinct rows. Where
+    candidates are rows or columns of the table itself, the gradients of anchors are added in place
+    to the gradients of the candidates.
     """
     model = asked.model
     distinct, places = asked.anchors, None

@@ -45,29 +45,28 @@ def sampled_scores(
     *,
     sparse: bool = False,
 ) -> Scores:
-    """Score triples and negatives that replace one side of them, gamma included.
+    """Score triples, and negatives that replace one side of each triple, with gamma.
 
     Parameters
     ----------
     model : Model
-        As in :func:`kgfast.losses.bce`. What RSCF makes of a candidate is made once for each
-        distinct one.
+        As in :func:`kgfast.losses.bce`. RSCF filters each distinct candidate once.
     triples : Triples, Tensor, array, or tuple of Tensor
         int64 ``[B, 3]``; or ``(anchors, relations, targets)``, int64 ``[B]`` each: for side
-        ``tail`` heads, relations and tails, for ``head`` tails, relations and heads. Of a model
-        with inverse relations, tails of these are predicted by their own numbers, too
+        ``tail`` heads, relations and tails, for ``head`` tails, relations and heads. With inverse
+        relations, ids of relations may also name inverses, to predict tails of an inverse relation
         (:attr:`kgfast.Model.has_inverses`).
     negatives : Tensor
-        int64 ``[B, K]``, entities for each triple; or ``[K]``, a pool for all of them.
+        int64 ``[B, K]``, entities for each triple; or ``[K]``, a pool for all triples.
     side : {"head", "tail"}
-        What the negatives replace.
+        Side that the negatives replace.
     dims : sequence of int, optional
-        Crop widths of the model. Results get a leading axis; all come from one pass, but for
-        models whose operands depend on the crop.
+        Crop widths of the model. Results get a leading axis. All crops come from one pass, unless
+        the model's operands depend on the crop.
     sparse : bool
-        Give the entity table a gradient of rows (:class:`kgfast.RowGradients`): of the rows that
-        anchors, targets and negatives name. A relation table of wide rows gets one, too
-        (:attr:`kgfast.Model.has_wide_relations`). Not under ``torch.compile``.
+        Make row gradients for the entity table (:class:`kgfast.RowGradients`): for the rows of
+        anchors, targets and negatives. A relation table of wide rows gets row gradients, too
+        (:attr:`kgfast.Model.has_wide_relations`). Not available under ``torch.compile``.
 
     Returns
     -------
@@ -78,7 +77,7 @@ def sampled_scores(
     ------
     ValueError, TypeError
         For arguments that do not fit the model or an id out of range; the message names the first
-        offending place.
+        offending position.
 
     Examples
     --------
@@ -101,10 +100,10 @@ def sampled_loss(
     *,
     sparse: bool = False,
 ) -> Tensor:
-    """Return the loss of triples and their negatives, whose scores need not exist.
+    """Return the loss of triples and negatives; the scores need not be stored.
 
-    Arguments and errors as of :func:`sampled_scores`; also raises for a mask or weights that do not
-    fit.
+    Arguments and errors are those of :func:`sampled_scores`; a mask or weights that do not fit are
+    errors, too.
     """
     sample = _read(model, triples, negatives, side, None, sparse=sparse, mask=loss.mask)
     if how.weights is not None:
@@ -114,22 +113,22 @@ def sampled_loss(
 
 @dataclass(frozen=True)
 class _Sample:
-    """Triples and the negatives that replace one side of them; ids that were checked."""
+    """Triples, and negatives that replace one side of each; ids are checked."""
 
-    asked: Asked  # makes the queries
-    model: Any  # has the candidates: targets and negatives are their ids
+    asked: Asked  # the queries
+    model: Any  # model with the candidates: targets and negatives are ids of these candidates
     targets: Tensor  # int64 [B]
     negatives: Tensor  # int64 [B, K]; or [K], a pool
     side: Side
     dims: Sequence[int] | None = None  # crop widths of the model
-    table: Tensor | None = None  # read in place of the candidates', with a row-sparse gradient
-    besides: Tensor | None = None  # more rows that this gradient holds
+    table: Tensor | None = None  # rows that are read instead of the candidates, with row gradients
+    besides: Tensor | None = None  # more rows in these row gradients
     rows: tuple[Tensor, Tensor] | None = None  # targets [B, G] and pool [K, G], if read before
-    entities: Tensor | None = None  # int64 [M]: whose rows the model has, if not all
+    entities: Tensor | None = None  # int64 [M]: the entities of the model's rows, if not all
 
     @property
     def is_pool(self) -> bool:
-        """Return whether all queries share their negatives."""
+        """Return whether all queries share the negatives."""
         return self.negatives.ndim == 1
 
 
@@ -143,7 +142,7 @@ def _read(
     sparse: bool,
     mask: Tensor | None = None,
 ) -> _Sample:
-    """Check the arguments of a loss, and read the rows that are read before scores are made."""
+    """Check the arguments of a loss, and read the rows that scores need first."""
     check_model(model)
     has_table = isinstance(getattr(model, "entity", None), Tensor)
     table = model.entity if has_table else candidates_at(model, checked(side), None).table
@@ -158,7 +157,7 @@ def _read(
         return _read_sparse(sample, table if has_table else None)
     if are_rows:
         return _with_safe_pool(sample, table)
-    check_model(model, "with_entity")  # candidates are made of rows: each distinct one once
+    check_model(model, "with_entity")  # candidates are computed from rows: each distinct row once
     negatives = safe_ids("negatives", negatives.flatten(), len(table)).view(negatives.shape)
     distinct, (anchors, targets, negatives) = distinct_ids(
         anchors, targets, negatives, of=len(table)
@@ -172,16 +171,16 @@ def _read(
 
 
 def _with_safe_pool(sample: _Sample, table: Tensor) -> _Sample:
-    """Check the ids of a pool; those of lists are checked where they are scored."""
+    """Check the ids of a pool; ids of lists are checked during scoring."""
     if not sample.is_pool:
         return sample
     return replace(sample, negatives=safe_ids("negatives", sample.negatives, len(table)))
 
 
 def scored_table(model: Any, side: Side, dims: Sequence[int] | None) -> Tensor | None:
-    """Return the table whose rows are scored as they are, all crops at once, if there is one.
+    """Return the table whose rows are scored unchanged, with all crops at once; None if none is.
 
-    Of a model with ``with_entity``, candidates that are computed are made of few rows instead.
+    A model with ``with_entity`` computes candidates from few rows instead.
     """
     if get_score(model.score).is_rscf:
         return None
@@ -193,7 +192,7 @@ def scored_table(model: Any, side: Side, dims: Sequence[int] | None) -> Tensor |
 
 
 def _read_sparse(sample: _Sample, entity: Tensor | None) -> _Sample:
-    """Read rows such that all their gradients come back as one."""
+    """Read rows so that all their gradients come back as one tensor."""
     model, asked = sample.model, of_wide_relations(sample.asked)
     candidates = scored_table(model, sample.side, sample.dims)
     if candidates is None:
@@ -211,7 +210,7 @@ def _read_sparse(sample: _Sample, entity: Tensor | None) -> _Sample:
 
 
 def _read_distinct(sample: _Sample, entity: Tensor | None) -> _Sample:
-    """Read the rows that candidates are made of, each once, and those of the anchors."""
+    """Read the rows of candidates and of anchors, each distinct row once."""
     check_model(sample.model, "with_entity")
     assert entity is not None
     negatives = safe_ids("negatives", sample.negatives.flatten(), len(entity))
@@ -228,7 +227,7 @@ def _read_distinct(sample: _Sample, entity: Tensor | None) -> _Sample:
 
 
 def _with_own_bias(candidates: Candidates, sample: _Sample) -> Candidates:
-    """Leave of a bias of all entities what is of those whose rows the model has."""
+    """Reduce a bias of all entities to the entities of the model's rows."""
     bias, entities = candidates.bias, sample.entities
     if bias is None or entities is None or len(bias) in (1, len(candidates.table)):
         return candidates
@@ -241,7 +240,7 @@ def _embedded(table: Tensor, ids: Tensor) -> Tensor:
 
 
 def _some(candidates: Candidates, ids: Tensor, rows: Tensor | None = None) -> Candidates:
-    """Return some of the candidates as candidates of their own."""
+    """Return some of the candidates as new candidates."""
     bias, factor = candidates.bias, candidates.factor
     if bias is not None and len(bias) > 1:
         bias = _embedded(bias[:, None], ids)[:, 0]
@@ -250,18 +249,19 @@ def _some(candidates: Candidates, ids: Tensor, rows: Tensor | None = None) -> Ca
 
 
 def widths_of_one_pass(model: Any, dims: Sequence[int]) -> list[int] | None:
-    """Return the operator's widths of crops that come from one pass, if they do."""
+    """Return the operator's widths of crops that come from one pass; None if they do not."""
     crops = [operator_width(model, dim) for dim in dims]
     widths = [width for width in crops if width is not None]
     return widths if is_nested(model) and len(widths) == len(crops) else None
 
 
 def distinct_ids(*ids: Tensor, of: int | None = None) -> tuple[Tensor, list[Tensor]]:
-    """Return the distinct ids of several tensors, ascending, and each tensor as places there.
+    """Return the distinct ids of several tensors, ascending, and each tensor as places in them.
 
-    Where the host would wait for their number and ``of`` says how many ids there are, the last one
-    is repeated, up to as many as there can be: no place is one of the repeated. There are never
-    exactly ``of`` of them then, so that a bias of all ids is told from one of these rows.
+    If the host would wait for the number of distinct ids, and ``of`` is the number of all ids, the
+    last id is repeated up to the maximal number. No place refers to a repetition. The length is
+    then never exactly ``of``, so that a bias of all ids differs in length from a bias of these
+    rows.
     """
     flat = torch.cat([part.flatten() for part in ids])
     if of is not None and len(flat) and ops.waits_for(flat.device):
@@ -274,7 +274,7 @@ def distinct_ids(*ids: Tensor, of: int | None = None) -> tuple[Tensor, list[Tens
 
 
 def _distinct_without_wait(ids: Tensor, room: int) -> tuple[Tensor, Tensor]:
-    """Return the distinct of ids, the last one repeated in what is left of room, and places."""
+    """Return the distinct ids, padded to ``room`` with the last id, and places."""
     rising, order = ids.sort()
     number = functional.pad((rising[1:] != rising[:-1]).cumsum(0), (1, 0))
     distinct = rising[-1:].repeat(room).scatter_(0, number, rising)
@@ -365,7 +365,7 @@ def _row_scores(
 def _pool_scores(
     queries: Tensor, candidates: Candidates, sample: _Sample, widths: list[int] | None
 ) -> Scores:
-    """Score each target with its own query, and the pool with all of them."""
+    """Score each target with its own query, and the pool with all queries."""
     positive, pool = _read_pool(queries, candidates, sample, widths)
     with _named_by_id("candidates", candidates, sample.negatives):
         score = sample.model.score
@@ -376,7 +376,7 @@ def _pool_scores(
 def _read_pool(
     queries: Tensor, candidates: Candidates, sample: _Sample, widths: list[int] | None
 ) -> tuple[Tensor, Candidates]:
-    """Return the scores ``[..., B, 1]`` of the targets, and the pool as candidates of its own."""
+    """Return the scores ``[..., B, 1]`` of the targets, and the pool as new candidates."""
     own, index = candidates, sample.targets[:, None]
     of_targets, of_pool = sample.rows or (None, None)
     if of_targets is not None:
@@ -394,7 +394,7 @@ def _read_pool(
 
 @contextmanager
 def _named_by_id(name: str, candidates: Candidates, ids: Tensor) -> Iterator[None]:
-    """Name a row that is not finite by its id, not by its place among gathered rows."""
+    """Name a row that is not finite by id in errors, not by place among gathered rows."""
     try:
         yield
     except NonFiniteError:
@@ -416,7 +416,7 @@ def check_negatives(negatives: Tensor, batch: int, table: Tensor) -> None:
 
 
 def with_gamma(candidates: Candidates, model: RankableModel, dtype: torch.dtype) -> Candidates:
-    """Return candidates whose bias holds the model's gamma."""
+    """Return candidates with the model's gamma added to the bias."""
     gamma = getattr(model, "gamma", None)
     if gamma is None:
         return candidates

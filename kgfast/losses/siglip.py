@@ -4,8 +4,9 @@ For images and texts ``[B, D]``, ``z_ij`` 1 where ``i = j`` and -1 elsewhere::
 
     loss = -sum_ij log sigmoid(z_ij (scale image_i . text_j + bias)) / B
 
-It is binary cross entropy of all pairs with one positive a row, so :func:`kgfast.ops.bce_total`
-makes it: no ``[B, B]`` logits. :mod:`kgfast.losses.ring` has the pairs of several processes.
+The loss is binary cross entropy of all pairs with one positive per row, so
+:func:`kgfast.ops.bce_total` computes the loss without ``[B, B]`` logits. :mod:`kgfast.losses.ring`
+has the pairs of several processes.
 """
 
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ class SigLIPFormula(LossFormula):
     Attributes
     ----------
     precision : {"float32", "bf16"}
-        Of what is multiplied; see :func:`kgfast.ops.bce`.
+        Precision of the factors of products; see :func:`kgfast.ops.bce`.
     """
 
     over = "pairs"
@@ -65,35 +66,36 @@ def siglip(
     """Compute the sigmoid loss of image-text pairs (Zhai et al. 2023), without logits.
 
     ``-sum_ij log sigmoid(z_ij (scale image_i . text_j + bias)) / B``, with ``z`` 1 on the diagonal
-    and -1 elsewhere: ``SigLipLoss`` of open_clip. Gradients are made together with the value, in
-    one sweep, and memory beyond inputs and gradients does not grow with ``B`` squared.
+    and -1 elsewhere: ``SigLipLoss`` of open_clip. Gradients are computed together with the value,
+    in one sweep. Memory beyond inputs and gradients does not grow with ``B`` squared.
 
-    Where ``torch.distributed`` is initialized, every process makes the same call with its own
-    pairs. Texts and their gradients then go round a ring of processes. The loss of a process is the
-    sum over its images and all texts, divided by its own ``B``. Gradients of texts have the shares
-    of all processes, as those of open_clip have, so a mean of losses over processes
-    (``DistributedDataParallel``) trains on the whole batch. The backward is a meeting of all
-    processes, too.
+    If ``torch.distributed`` is initialized, every process makes the same call with its own pairs.
+    Texts and their gradients then go round a ring of processes. The loss of a process is the sum
+    over its images and all texts, divided by its own ``B``. As in open_clip, gradients of texts
+    have the shares of all processes. So a mean of losses over processes
+    (``DistributedDataParallel``) trains on the whole batch. All processes must also run the
+    backward together.
 
     Parameters
     ----------
     image, text : Tensor
-        ``[B, D]`` floating point of one dtype, ``B`` at least 1: the rows of a pair have one
-        number. They are multiplied as they are: normalize them first. Half precision is cast to
-        float32; float64 is computed in float64, by the reference backend.
+        ``[B, D]`` floating point of one dtype, ``B`` at least 1: row i of both tensors is a pair.
+        Normalize rows first: the loss does not. Half precision is cast to float32; float64 is
+        computed in float64, by the reference backend.
     scale : Tensor or float
-        ``[]`` or ``[1]``. Already exponentiated, as open_clip has it.
+        ``[]`` or ``[1]``, already exponentiated, as in open_clip.
     bias : Tensor or float, optional
         ``[]`` or ``[1]``, added to all scores.
     precision : {"float32", "bf16"}
-        Of what is multiplied; see :func:`kgfast.ops.bce`.
+        Precision of the factors of products; see :func:`kgfast.ops.bce`.
     group : ProcessGroup, optional
-        Processes of the ring; None: all of them. A group of one process has no ring.
+        Processes of the ring; None takes all processes. A group of one process has no ring.
 
     Returns
     -------
     Tensor
-        A scalar, float32, float64 for float64 rows. Differentiable once in all four.
+        A scalar, float32 or, for float64 rows, float64. The loss is differentiable once in image,
+        text, scale and bias.
 
     Raises
     ------
@@ -101,7 +103,7 @@ def siglip(
         For shapes, dtypes or devices that differ, no pairs, a scale or bias of several numbers, and
         a NaN or an infinity; the message names the argument and the first offending row.
     RuntimeError
-        In the other processes of a ring, where the arguments of one are wrong.
+        In all other processes of a ring, if the arguments of one process are wrong.
 
     Examples
     --------
@@ -125,9 +127,9 @@ def siglip(
 
 
 class SigLIPLoss(LossModule, function=siglip, formula=SigLIPFormula):
-    """:func:`kgfast.losses.siglip` in the place of open_clip's ``SigLipLoss``.
+    """Module of :func:`kgfast.losses.siglip` in place of open_clip's ``SigLipLoss``.
 
-    Rank and number of processes are those of ``group``.
+    ``group`` gives rank and number of processes.
 
     Examples
     --------
@@ -153,7 +155,7 @@ class SigLIPLoss(LossModule, function=siglip, formula=SigLIPFormula):
         image_features, text_features, logit_scale, logit_bias
             ``image``, ``text``, ``scale`` and ``bias`` of :func:`kgfast.losses.siglip`.
         output_dict : bool
-            Return a dict, as training loops of open_clip ask for it.
+            Return a dict, which training loops of open_clip expect.
         """
         given = image_features, text_features, logit_scale, logit_bias
         loss = siglip(*given, **self._hyperparameters())
@@ -164,7 +166,7 @@ Pairs = tuple[Tensor, Tensor, Tensor, Tensor | None]
 
 
 def _ring_of(group: "ProcessGroup | None") -> "ProcessGroup | None":
-    """Return the processes that the text goes round; None where there is one process."""
+    """Return the processes that the texts go round; None for one process."""
     if not (dist.is_available() and dist.is_initialized()):
         return None
     group = dist.group.WORLD if group is None else group
@@ -174,7 +176,7 @@ def _ring_of(group: "ProcessGroup | None") -> "ProcessGroup | None":
 def _checked(
     image: Tensor, text: Tensor, scale: Tensor | float, bias: Tensor | float | None
 ) -> Pairs:
-    """Check arguments but for the values of tensors; return rows of full precision."""
+    """Check arguments except the values of tensors; return rows of full precision."""
     for name, rows in (("image", image), ("text", text)):
         check_tensor(name, rows)
         if rows.dtype not in TABLE_DTYPES:
@@ -220,9 +222,9 @@ def _of_pairs(
     *,
     are_pairs: bool = True,
 ) -> Tensor:
-    """Compute the loss of arguments that were checked; ``are_pairs``: equal rows belong together.
+    """Compute the loss of checked arguments; ``are_pairs`` makes equal rows positives.
 
-    Labels are ``a [i = j]``: without pairs, ``a`` is 0.
+    Labels are ``a [i = j]``; without pairs, ``a`` is 0.
     """
     count = len(image)
     own = torch.arange(count + 1, dtype=torch.int64, device=image.device)

@@ -1,4 +1,4 @@
-"""Models: ways to make queries. A score and a table do the rest."""
+"""Models, which make queries; a score and a table make the scores."""
 
 from kgfast.models.base import (
     SIDES,

@@ -1,8 +1,7 @@
-"""Models: ways to make queries, and tables of candidates.
+"""Models, which make queries, and tables of candidates.
 
-A score compares one query row with one candidate row; a model says which rows those are. Any object
-with the attributes of :class:`RankableModel` can be ranked; subclassing :class:`Model` is a
-convenience.
+A score compares one query row with one candidate row; a model makes both rows. Any object with the
+attributes of :class:`RankableModel` can be ranked; subclassing :class:`Model` is a convenience.
 """
 
 import copy
@@ -23,18 +22,18 @@ from kgfast.models.tables import Table, gathered, held_table, is_computed
 from kgfast.tables import Rows, as_rows, is_table
 from kgfast.tables import Table as TableOfRows
 
-Side = Literal["head", "relation", "tail"]  # what is predicted
+Side = Literal["head", "relation", "tail"]  # the predicted side
 SIDES: tuple[Side, Side] = (
     "head",
     "tail",
-)  # of entities: what is asked for unless told
+)  # sides of entities: the default of calls
 SIDES_AND_RELATIONS: tuple[Side, Side, Side] = ("head", "relation", "tail")
 
 _AnyModel = TypeVar("_AnyModel", bound=nn.Module)
 
-# Features made at once. On the CPU so few that temporaries stay in the cache and below the size at
-# which torch starts its threads: their barriers cost more than the work, and far more on a machine
-# that is busy.
+# Features made at once. On the CPU the number is small, so that temporaries stay in the cache and
+# below the size at which torch starts threads. Barriers of threads cost more than the work, and far
+# more on a busy machine.
 _QUERY_CHUNK = {"cpu": 1 << 13}
 _QUERY_CHUNK_ELSEWHERE = 1 << 20
 
@@ -50,7 +49,7 @@ class Candidates:
     bias : Tensor, optional
         ``[N]`` or ``[1]``, added to scores last.
     factor : Tensor, optional
-        ``[N, D]``, for scores that take one.
+        ``[N, D]``, for scores that take a factor.
     """
 
     table: Tensor
@@ -63,9 +62,9 @@ class Candidates:
 
 
 class RankableModel(Protocol):
-    """Model that ``rank()``, ``topk()`` and losses take: any object with these names.
+    """Model that ``rank()``, ``topk()`` and losses take: any object with these attributes.
 
-    :class:`Model` has more. :class:`kgfast.BlockScorer` stands for a function that scores.
+    :class:`Model` has more. :class:`kgfast.BlockScorer` makes a model of a function that scores.
     """
 
     @property
@@ -93,24 +92,23 @@ class RankableModel(Protocol):
 
 
 class Model(nn.Module, ABC):
-    """Base of the models: holds the tensors that it is given, without copying.
+    """Base of the models, which holds the given tensors without copying.
 
-    A tensor that requires a gradient and is no parameter, as an encoder computes it, stays in its
-    graph: it is a buffer that a state dict leaves out (docs/how-to/encoders.md).
-    Others are parameters.
+    A tensor that requires a gradient and is no parameter, such as an encoder's output, stays in the
+    graph of the encoder. The model holds such a tensor as a buffer that a state dict leaves out
+    (docs/encoders.md). All other tensors become parameters.
 
-    Subclasses set :attr:`score` and implement ``_queries``; :meth:`candidates` is the entity table
-    on both sides unless they say otherwise.
+    Subclasses set :attr:`score` and implement ``_queries``. Unless overridden, :meth:`candidates`
+    is the entity table on both sides.
 
     Parameters
     ----------
     entity : Tensor, array or Table
-        ``[N, G]`` floating point. Of a :class:`kgfast.tables.Table`, :func:`kgfast.rank`,
-        :func:`kgfast.topk` and :func:`kgfast.top_facts` read the rows where they are needed;
-        nothing else takes such a model.
+        ``[N, G]`` floating point. Only :func:`kgfast.rank`, :func:`kgfast.topk` and
+        :func:`kgfast.top_facts` take a model of a :class:`kgfast.tables.Table`; they read the rows
+        that they need.
     relation : Tensor or array
-        ``[R, *]`` floating point, on the same device. Of complex numbers, where a model has them,
-        the parts are read in place.
+        ``[R, *]`` floating point, on the same device. Parts of complex numbers are read in place.
 
     Attributes
     ----------
@@ -119,11 +117,11 @@ class Model(nn.Module, ABC):
     dim : int
         Features of a full-width row: complex dimensions for complex models.
     scores_relations : bool
-        Whether the score compares a query of head and tail with relations: then :meth:`queries` and
+        True if the score compares a query of head and tail with relations. Then :meth:`queries` and
         :meth:`candidates` serve the side ``"relation"``. Else relations are ranked by the scores of
         their triples (:mod:`kgfast.models.relations`).
     has_wide_relations : bool
-        Whether a relation has so many numbers that a step of training reads those that it uses.
+        True if relations are so wide that a step of training reads only the relations in use.
     """
 
     score: str
@@ -136,9 +134,7 @@ class Model(nn.Module, ABC):
     def __init__(self, entity: Table, relation: Table, *, takes_complex: bool = False) -> None:
         super().__init__()
         if is_table(relation):
-            raise TypeError(
-                "relation must be a tensor or an array: of tables, entity alone is read"
-            )
+            raise TypeError("relation must be a tensor or an array: only entity may be a table")
         self._hold("entity", held_table("entity", entity, takes_complex))
         self._hold("relation", held_table("relation", relation, takes_complex))
         devices = self.entity.device, self.relation.device
@@ -146,7 +142,7 @@ class Model(nn.Module, ABC):
             raise ValueError(f"entity is on {devices[0]} but relation on {devices[1]}")
 
     def _hold(self, name: str, table: Tensor | TableOfRows) -> None:
-        """Hold a table where torch's modules look for it."""
+        """Hold a table where torch's modules look for tensors."""
         for held in (self.__dict__, self._parameters, self._buffers):
             held.pop(name, None)
         if not isinstance(table, Tensor):
@@ -158,7 +154,7 @@ class Model(nn.Module, ABC):
             self._parameters[name] = cast(nn.Parameter, table)
 
     def _with(self, **tables: Tensor | TableOfRows) -> Self:
-        """Copy the model with other tables; the copy shares all else."""
+        """Copy the model with other tables; the copy shares everything else."""
         local = shared_copy(self)
         for name in ("_parameters", "_buffers", "_non_persistent_buffers_set"):
             local.__dict__[name] = local.__dict__[name].copy()
@@ -178,9 +174,10 @@ class Model(nn.Module, ABC):
 
     @property
     def nested(self) -> bool:
-        """Return whether a crop's operands are the first features of the model's.
+        """Return whether a crop's operands are the first features of the model's operands.
 
-        Then one sweep over the widest serves all crops; else each is asked for with ``dims``.
+        If so, one sweep over the widest crop serves all crops; else each crop is made with
+        ``dims``.
         """
         return True
 
@@ -188,7 +185,7 @@ class Model(nn.Module, ABC):
     def has_inverses(self) -> bool:
         """Return whether a head query is the tail query of an inverse relation.
 
-        The relation table then holds the relations and after them their inverses.
+        If so, the relation table holds the relations first and their inverses after them.
         """
         return False
 
@@ -199,7 +196,7 @@ class Model(nn.Module, ABC):
         ----------
         side : {"head", "tail"}, or "relation" where :attr:`scores_relations`
         dims : int, optional
-            Crop width, for models whose candidates depend on it.
+            Crop width, for models whose candidates depend on the crop.
         """
         if side == "relation":
             self._check_side(side)
@@ -207,13 +204,13 @@ class Model(nn.Module, ABC):
         return Candidates(self.entity)
 
     def candidates_of(self, side: Side, dims: Sequence[int]) -> list[Candidates]:
-        """Return the candidates of several crops, as a step of training takes them all at once."""
+        """Return the candidates of several crops at once, for a step of training."""
         return [candidates_at(self, side, dim) for dim in dims]
 
     def queries(
         self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None = None
     ) -> Tensor:
-        """Make queries whose score with candidate ``n`` is the score of the triple.
+        """Make queries; the score of a query with candidate ``n`` is the score of the triple.
 
         Parameters
         ----------
@@ -221,19 +218,19 @@ class Model(nn.Module, ABC):
             ``[B]`` int64: heads and relations for side ``tail``, tails and relations for ``head``,
             heads and tails for ``relation``.
         side : {"head", "tail"}, or "relation" where :attr:`scores_relations`
-            What is predicted.
+            The predicted side.
         dims : int, optional
-            Crop width, for models whose queries depend on it; rows stay full-width.
+            Crop width, for models whose queries depend on the crop; rows stay full-width.
 
         Returns
         -------
         Tensor
-            ``[B, F]`` float32, float64 for a float64 table: products in float64, rounded once;
-            where gradients flow, products in float32.
+            ``[B, F]`` float32, or float64 for a float64 table. Products are made in float64 and
+            rounded once; with gradients, products are made in float32.
         """
         self._check_side(side)
         dtype = torch.float64 if self.entity.dtype == torch.float64 else torch.float32
-        if torch.is_grad_enabled():  # writing into slices would copy their gradients
+        if torch.is_grad_enabled():  # writing into slices would copy the gradients
             return self._queries(anchors, relations, side, dims).to(dtype)
         chunk = _QUERY_CHUNK.get(self.entity.device.type, _QUERY_CHUNK_ELSEWHERE)
         step = max(1, chunk // max(1, self.dim))
@@ -248,7 +245,7 @@ class Model(nn.Module, ABC):
 
     @property
     def query_width(self) -> int:
-        """Count the columns of a query: those of an entity, unless a model says otherwise."""
+        """Count the columns of a query: the columns of an entity, unless a model overrides this."""
         return int(self.entity.shape[1])
 
     def _check_side(self, side: Side) -> None:
@@ -261,14 +258,14 @@ class Model(nn.Module, ABC):
         """Make the queries of a few rows, in the precision of :func:`query_rows`."""
 
     def relation_ids(self, relations: Tensor, side: Side) -> Tensor:
-        """Return the rows of the relation table for queries of a side; inverses have others."""
+        """Return rows of the relation table for queries of a side; inverses have their own rows."""
         return relations
 
     def with_entity(self, entity: Tensor | TableOfRows) -> Self:
-        """Return the model on another entity table; all else is shared, and trains with it.
+        """Return the model on another entity table; everything else is shared, and trains with it.
 
-        A step of training takes the few rows it needs for a table, so that their gradient is as
-        small; ids then count those rows.
+        A step of training makes a table of the few rows in use, so that the gradient is small, too.
+        Ids then count the rows of that table.
 
         Parameters
         ----------
@@ -278,22 +275,24 @@ class Model(nn.Module, ABC):
         return self._with(entity=entity)
 
     def with_relation(self, relation: Tensor) -> Self:
-        """Return the model on another relation table, as :meth:`with_entity`.
+        """Return the model on another relation table, like :meth:`with_entity`.
 
         Parameters
         ----------
         relation : Tensor
-            ``[M, *]``; ids of relations then count its rows, and gradients flow to it.
+            ``[M, *]``; ids of relations then count these rows, and gradients flow to this tensor.
         """
         return self._with(relation=relation)
 
     def state_dict(self, *args: Any, **options: Any) -> Any:
-        """Return the state as any module does; a TypeError if entities are a table in files."""
-        self._check_in_memory("state_dict()", "the table is its own file; save relation besides it")
+        """Return the state like any module; raise a TypeError if entities are a table in files."""
+        self._check_in_memory(
+            "state_dict()", "the table has a file already; save relation besides that file"
+        )
         return super().state_dict(*args, **options)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
-        """Serve ``to()``, ``half()`` and their like."""
+        """Serve ``to()``, ``half()`` and the like."""
         self._check_in_memory(
             "to()", "make the model of a table of that dtype, or of table.block(0, len(table))"
         )
@@ -307,8 +306,8 @@ class Model(nn.Module, ABC):
     def first_columns(self, dim: int) -> Self:
         """Return the model of the first ``dim`` features' columns of every row, read in place.
 
-        Complex rows are cut first and then split into their parts, so that columns change roles:
-        the sub-models of checkpoints that crop this way (MED's ``split``).
+        Complex rows are cut first and then split into real and imaginary parts, so that columns
+        change roles. Some checkpoints have such sub-models (MED's ``split``).
         """
         check_dim(dim, self.dim)
         self._check_in_memory("first_columns()", "rows of a table are cut when they are read")
@@ -320,7 +319,7 @@ class Model(nn.Module, ABC):
         return local
 
     def crop_width(self, dim: int) -> int | None:
-        """Return the operator's width of a crop of ``dim`` features, or None: queries carry it."""
+        """Return the operator's width of a crop of ``dim`` features; None if queries are cut."""
         return dim
 
     def extra_repr(self) -> str:
@@ -331,10 +330,10 @@ class Model(nn.Module, ABC):
 
 
 def shared_copy(model: _AnyModel) -> _AnyModel:
-    """Copy a model, but for its tensors and modules.
+    """Copy a model, but share tensors and modules.
 
     ``torch.nn.utils.parametrize`` refuses copies. The copy of such a model holds the present values
-    of its parameters: tensors through which gradients reach the parametrizations.
+    of the parameters: tensors through which gradients reach the parametrizations.
     """
     if not parametrize.is_parametrized(model):
         return copy.copy(model)
@@ -346,7 +345,7 @@ def shared_copy(model: _AnyModel) -> _AnyModel:
 
 
 def check_model(model: object, *needed: str) -> None:
-    """Check that a model has the names that every consumer reads, and those ``needed`` here."""
+    """Check that a model has the names that every consumer reads, and the ``needed`` names."""
     names = ("score", "num_entities", "num_relations", "queries", "candidates", *needed)
     missing = [name for name in names if not hasattr(model, name)]
     if missing:
@@ -354,12 +353,12 @@ def check_model(model: object, *needed: str) -> None:
 
 
 def is_nested(model: Any) -> bool:
-    """Return :attr:`Model.nested`, of any model."""
+    """Return :attr:`Model.nested`, for any model."""
     return bool(getattr(model, "nested", True))
 
 
 def candidates_at(model: RankableModel, side: Side, dim: int | None) -> Candidates:
-    """Return the candidates of a crop: the whole model's, unless the crop has its own.
+    """Return the candidates of a crop: those of the whole model, unless the crop has its own.
 
     A model may return a bare table.
 
@@ -368,20 +367,19 @@ def candidates_at(model: RankableModel, side: Side, dim: int | None) -> Candidat
     TypeError
         If the model returns something else.
     ValueError
-        If there is not one row per entity (for side ``"relation"``: per relation), as many as ranks
-        are counted against.
+        If there is not one row per entity, or for side ``"relation"`` per relation.
     """
     own = () if dim is None or is_nested(model) else (dim,)
     return _one_each(model.candidates(side, *own), model, side)
 
 
 def _one_each(candidates: Any, model: Any, side: Side) -> Candidates:
-    """Check what a model returned as candidates."""
+    """Check the candidates that a model returned."""
     candidates = Candidates(candidates) if isinstance(candidates, Tensor) else candidates
     if is_table(getattr(candidates, "table", None)):
         raise TypeError(
-            f"entities are {candidates.table!r}: rank(), topk() and top_facts() read such a table; "
-            f"here it must be a tensor, as of table.block(0, len(table))"
+            f"entities are {candidates.table!r}: rank(), topk() and top_facts() read such a "
+            "table; here entities must be a tensor, such as table.block(0, len(table))"
         )
     if not (
         isinstance(getattr(candidates, "table", None), Tensor) and hasattr(candidates, "operands")
@@ -403,14 +401,14 @@ def _one_each(candidates: Any, model: Any, side: Side) -> Candidates:
 def queries_at(
     model: RankableModel, anchors: Tensor, relations: Tensor, side: Side, dim: int | None
 ) -> Tensor:
-    """Return the queries of a crop, of any model; one whose crops are prefixes may ignore crops.
+    """Return the queries of a crop, for any model; nested crops may ignore ``dims``.
 
-    A model of somebody else gets copies of the ids, which it may change.
+    A model outside this package gets copies of the ids, which the model may change.
 
     Raises
     ------
     TypeError
-        If the queries depend on the crop and take no ``dims``.
+        If the queries depend on the crop but the method takes no ``dims``.
     ValueError
         If there is not one row per anchor.
     """
@@ -437,14 +435,14 @@ def queries_at(
 def queries_of(
     model: Any, anchors: Tensor, relations: Tensor, side: Side, dims: Sequence[int]
 ) -> list[Tensor]:
-    """Return the queries of several crops, of any model."""
+    """Return the queries of several crops, for any model."""
     if hasattr(model, "queries_of"):
         return cast(list[Tensor], model.queries_of(anchors, relations, side, dims))
     return [queries_at(model, anchors, relations, side, dim) for dim in dims]
 
 
 def _keeps_ids(model: Any) -> bool:
-    """Return whether a model, and what it wraps, is one of this package, which write no ids."""
+    """Return whether a model and its inner models are of this package, which writes no ids."""
     if not (isinstance(model, Model) and type(model).__module__.startswith("kgfast.models.")):
         return False
     return all(_keeps_ids(it) for it in model.children() if isinstance(it, Model))
@@ -458,17 +456,17 @@ def _takes_dims(queries: Any) -> bool:
 def _has_dims_now(queries: Any) -> bool:
     try:
         parameters = inspect.signature(queries).parameters
-    except (TypeError, ValueError):  # no Python function
+    except (TypeError, ValueError):  # not a Python function
         return True
     kinds = {parameter.kind for parameter in parameters.values()}
     return "dims" in parameters or inspect.Parameter.VAR_KEYWORD in kinds
 
 
-_has_dims = lru_cache(_has_dims_now)  # 50 us a call, of a call of 300
+_has_dims = lru_cache(_has_dims_now)  # cached, since a look takes 50 us of a call of 300 us
 
 
 def candidates_of(model: Any, side: Side, dims: Sequence[int]) -> list[Candidates]:
-    """Return :meth:`Model.candidates_of`, of any model."""
+    """Return :meth:`Model.candidates_of`, for any model."""
     if hasattr(model, "candidates_of"):
         return [
             _one_each(candidates, model, side) for candidates in model.candidates_of(side, dims)
@@ -477,32 +475,33 @@ def candidates_of(model: Any, side: Side, dims: Sequence[int]) -> list[Candidate
 
 
 def operator_width(model: Any, dim: int) -> int | None:
-    """Return :meth:`Model.crop_width` of a crop that is checked, of any model."""
+    """Return :meth:`Model.crop_width` of a checked crop, for any model."""
     width: int | None = getattr(model, "crop_width", lambda dim: dim)(check_dim(dim, model.dim))
     return width
 
 
 def query_rows(table: Tensor, ids: Tensor) -> Tensor:
-    """Read rows of a table in the precision that queries are made in, ``[B, *]``.
+    """Read rows of a table in the precision of making queries, ``[B, *]``.
 
-    That is float64; but where gradients flow the table's own, at least float32: a step of training
-    needs no more, and takes a third of the time. The gradient has a fixed order on every device.
+    The precision is float64. With gradients it is the table's own, at least float32: a step of
+    training needs no more, and takes a third of the time. The gradient has a fixed order on every
+    device.
     """
     return query_numbers(gathered(table, ids))
 
 
 def query_numbers(rows: Tensor) -> Tensor:
-    """Return rows in the precision that queries are made in; see :func:`query_rows`."""
+    """Return rows in the precision of making queries; see :func:`query_rows`."""
     if rows.requires_grad and rows.dtype != torch.float64:
         return rows.float()
     return rows.double()
 
 
 def distinct_relations(relations: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Return the relations to compute with, and the place of each among them, or None: all."""
+    """Return the distinct relations, and each one's place among them; or all, and None."""
     if relations.shape[0] == 1 or ops.waits_for(relations.device):
-        return relations, None  # a GPU computes all sooner than the host waits for a count
-    in_order = not torch.is_grad_enabled()  # ranking asks in the order of relations
+        return relations, None  # computing all is faster on a GPU than waiting for a count
+    in_order = not torch.is_grad_enabled()  # ranking visits queries in the order of relations
     unique = torch.unique_consecutive if in_order else torch.unique
     distinct, position = unique(relations, return_inverse=True)
     return distinct, position
@@ -525,8 +524,8 @@ def check_width(name: str, table: Tensor, allowed: Sequence[int], why: str) -> N
 
 
 def fresh_table(shape: Sequence[int]) -> Tensor:
-    """Make room for a fresh table: float32 on the CPU, whatever the process's defaults are.
+    """Make an empty fresh table: float32 on the CPU, for any defaults of the process.
 
-    So the same seed draws the same numbers everywhere; ``model.to`` moves and casts them.
+    So a seed draws the same numbers everywhere; ``model.to`` moves and casts the table.
     """
     return torch.empty(tuple(shape), dtype=torch.float32, device="cpu")

@@ -1,4 +1,4 @@
-"""Scorers as models: functions that score queries with a block of candidates."""
+"""Models made of functions that score queries with a block of candidates."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,16 +11,16 @@ from kgfast.models.base import SIDES_AND_RELATIONS, Side
 
 BlockFunction = Callable[[Tensor, Tensor, Side, Tensor], Tensor]
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-_BLOCK, _BATCH = 1024, 64  # a function may hold [batch, block, features]: 32 MiB for 128 of them
+_BLOCK, _BATCH = 1024, 64  # a function may make [batch, block, features]: 32 MiB for 128 features
 
 
 class BlockScorer:
-    """Model that is only a function; :func:`kgfast.rank` and :func:`kgfast.topk` take it.
+    """Model that is only a function, for :func:`kgfast.rank` and :func:`kgfast.topk`.
 
-    Candidates are streamed in blocks, whose borders depend on the number of candidates (or their
-    list, ascending) and ``block`` alone, and counted as those of every model are. Ranks are exact
-    with respect to the scores that the function returns: the target's score is the one of the block
-    that holds it, and scores of every dtype are compared as float64.
+    Candidates are streamed in blocks and counted like the candidates of every model. The borders of
+    blocks depend only on ``block`` and on the number of candidates or their ascending list. Ranks
+    are exact with respect to the scores that the function returns. The target's score is the score
+    in the target's block, and scores of every dtype are compared as float64.
 
     Parameters
     ----------
@@ -28,29 +28,30 @@ class BlockScorer:
         ``fn(anchors, relations, side, candidate_ids)`` with int64 ``[B]``, ``[B]`` and ``[C]``
         returns the scores ``[B, C]``: float16, bfloat16, float32 or float64, higher is better.
         Anchors are heads for side ``"tail"`` and tails for ``"head"``. For side ``"relation"``,
-        which only relation ranking asks for, they are heads, the second argument holds tails, and
-        candidates are relations. It is called without gradients, and may be called twice with a
-        block. The ids are copies, which it may change; it may return one tensor every time.
+        which only relation ranking uses, anchors are heads, the second argument holds tails, and
+        candidates are relations. The function is called without gradients, and perhaps twice for a
+        block. The ids are copies, which the function may change. The function may return the same
+        tensor every time.
     num_entities, num_relations : int
     block : int
-        Candidates a block.
+        Candidates per block.
     batch_size : int
-        Queries that the function gets at once, if the caller does not say: part of the definition
-        where scores depend on what else is in the batch.
+        Default number of queries per call of the function. If scores depend on other queries in the
+        batch, this number is part of the definition of the scores.
     nan : {"error", "worst"}
-        What a NaN among the scores gets: an error that names the block, or the last place.
+        Treatment of a NaN among the scores: an error that names the block, or the last place.
         Infinities are scores.
     sides : sequence of {"head", "relation", "tail"}, optional
-        The sides that the function serves, so that it is never asked for another one.
+        The sides that the function serves; another side is an error before any call.
     device : torch.device or str
-        Where the function gets its ids, and where its scores have to be.
+        Device of the ids that the function gets, and of the scores that it must return.
 
     Raises
     ------
     ValueError, TypeError
-        For an argument that is none of these, and, when it is used, for scores of another shape,
-        dtype or device, and NaN; the message names the block. What the function raises is passed
-        on, with a note that names the block.
+        For a wrong argument. During use, for scores of another shape, dtype or device, and for NaN;
+        the message names the block. Errors of the function are passed on, with a note that names
+        the block.
 
     Examples
     --------
@@ -63,7 +64,7 @@ class BlockScorer:
     [[2.0, 2.0]]
     """
 
-    dim = 1  # it has no features to crop
+    dim = 1  # a function has no features to crop
     is_in_blocks = True
 
     def __init__(
@@ -90,10 +91,10 @@ class BlockScorer:
         self.block, self.batch_size = _count("block", block), _count("batch_size", batch_size)
         self.sides = None if sides is None else tuple(sides)
         self.device = torch.device(device)
-        self._owner = getattr(fn, "__self__", None)  # whose modules are set to eval mode
+        self._owner = getattr(fn, "__self__", None)  # modules of the owner are set to eval mode
 
     def crop_width(self, dim: int) -> int | None:
-        """Raise: a function has no crops."""
+        """Raise a ValueError: a function has no crops."""
         raise ValueError("dims: a BlockScorer has no crops")
 
     def in_blocks(self, side: Side, dims: int | None = None) -> "BlockScorer":
@@ -109,7 +110,7 @@ class BlockScorer:
         return self.num_relations if side == "relation" else self.num_entities
 
     def block_at(self, number: int, side: Side, ids: Tensor | None = None) -> "Block":
-        """Return one of the blocks of a side's candidates, or of a list ``[M]`` that ascends."""
+        """Return one of the blocks of a side's candidates, or of an ascending list ``[M]``."""
         first = number * self.block
         if ids is not None:
             return Block(number, first, side, ids[first : first + self.block])
@@ -120,7 +121,7 @@ class BlockScorer:
     def scores(
         self, anchors: Tensor, relations: Tensor, block: "Block", *, allows_nan: bool = False
     ) -> Tensor:
-        """Return the function's scores of a block, checked, ``[B, C]``."""
+        """Return the function's checked scores of a block, ``[B, C]``."""
         shape = (len(anchors), len(block.ids))
         if not shape[0] * shape[1]:
             return torch.empty(shape, dtype=torch.float32, device=self.device)
@@ -158,8 +159,8 @@ class BlockScorer:
             )
         if scores.device.type != self.device.type:
             raise ValueError(
-                f"{name} must return scores on {self.device}, where it got its ids; got "
-                f"{scores.device} for {block} (BlockScorer(..., device=) says where)"
+                f"{name} must return scores on {self.device}, the device of the ids; got "
+                f"{scores.device} for {block} (BlockScorer(..., device=) sets the device)"
             )
 
     def __repr__(self) -> str:
@@ -171,10 +172,10 @@ class BlockScorer:
 
 @dataclass(frozen=True)
 class Block:
-    """Candidates of a side that are scored together."""
+    """Block of a side's candidates that are scored together."""
 
     number: int
-    first: int  # the place of its first candidate among all, or in the list of them
+    first: int  # place of the first candidate among all, or in the list
     side: Side
     ids: Tensor  # int64 [C], ascending
 

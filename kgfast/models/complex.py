@@ -18,11 +18,12 @@ class ComplEx(Model):
     Parameters
     ----------
     entity, relation : Tensor
-        ``[N, 2D]`` and ``[R, 2D]`` complex rows; float32, float16, bfloat16 or float64; or
-        ``[N, D]`` and ``[R, D]`` complex numbers. Used in place; arrays too.
+        ``[N, 2D]`` and ``[R, 2D]`` complex rows; float32, float16, bfloat16 or float64; or ``[N,
+        D]`` and ``[R, D]`` complex numbers. Tensors and arrays are used in place.
     layout : {"halves", "interleaved"}
-        ``re | im`` (LibKGE, official code of RotatE) or ``re0 im0 re1 im1 ...`` (PyKEEN), which is
-        how complex numbers lie in memory. Halves by default, interleaved of complex numbers.
+        ``re | im`` (LibKGE, official code of RotatE) or ``re0 im0 re1 im1 ...`` (PyKEEN), the
+        layout of complex numbers in memory. The default is halves, and interleaved for complex
+        numbers.
 
     Examples
     --------
@@ -54,8 +55,8 @@ class ComplEx(Model):
     ) -> "ComplEx":
         """Make fresh trainable embeddings, Xavier-normal (Glorot & Bengio 2010).
 
-        ``seed`` leaves torch's global generator alone; None uses it. ``fresh`` says which entities
-        are kept.
+        ``seed`` leaves torch's global generator alone; None uses it. ``fresh`` selects the entities
+        to keep.
         """
         shapes = (num_entities, 2 * dim), (num_relations, 2 * dim)
         entity, relation = xavier_normal(shapes, seed, fresh)
@@ -80,5 +81,5 @@ class ComplEx(Model):
         return join(anchor.times(other if side == "tail" else other.conj()), self.layout)
 
     def crop_width(self, dim: int) -> int | None:
-        """Return :meth:`Model.crop_width`: zeros in the query crop ``re | im`` rows exactly."""
+        """Return :meth:`Model.crop_width`; zeros in a query crop ``re | im`` rows exactly."""
         return None if self.layout == "halves" else 2 * dim

@@ -12,7 +12,7 @@ LAYOUTS: tuple[Layout, Layout] = ("halves", "interleaved")
 
 
 class Complex(NamedTuple):
-    """Real and imaginary parts; products round each operation on its own."""
+    """Real and imaginary parts; products round each operation separately."""
 
     re: Tensor
     im: Tensor
@@ -48,9 +48,9 @@ def in_layout(rows: Tensor, layout: Layout, other: Layout) -> Tensor:
 
 
 def layout_of(layout: Layout | None, entity: Any, relation: Any) -> Layout:
-    """Return the layout of rows: the one given, else that of complex tables, else halves.
+    """Return the given layout of rows, else the layout of complex tables, else halves.
 
-    A ValueError says that complex tables, whose parts are interleaved, cannot be halves.
+    Complex tables are interleaved; the layout halves for them is a ValueError.
     """
     if not (is_complex(entity) or is_complex(relation)):
         return "halves" if layout is None else layout
@@ -60,14 +60,14 @@ def layout_of(layout: Layout | None, entity: Any, relation: Any) -> Layout:
         name = "entity" if is_complex(entity) else "relation"
         told = "real entity rows are halves by default" if layout is None else f"got {layout!r}"
         raise ValueError(
-            f"layout must be 'interleaved' where {name} is complex: that is how complex numbers "
-            f"lie in memory; {told}"
+            f"layout must be 'interleaved' where {name} is complex, since complex numbers lie so "
+            f"in memory; {told}"
         )
     return layout
 
 
 def check_layout(name: str, rows: Tensor, layout: str) -> int:
-    """Check that rows hold pairs and return how many."""
+    """Check that rows hold pairs, and return the number of pairs."""
     if layout not in LAYOUTS:
         raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}; got {layout!r}")
     width = rows.shape[1]

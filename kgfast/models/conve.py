@@ -13,19 +13,20 @@ from kgfast.models.dropout import Dropout
 from kgfast.models.evaluated import product
 from kgfast.models.tables import Table, gathered
 
-_EVALUATED = 1 << 20  # activations of a layer at once outside of training: 4 MiB
+_EVALUATED = 1 << 20  # activations of a layer at once in evaluation: 4 MiB
 
 
 class ConvE(Model):
     """ConvE: ``score(h, r, t) = relu(W vec(relu([h; r] * filters))) . t + b_t`` (eq. 1).
 
-    Entity and relation are reshaped to images, one on top of the other; batch normalisation and
-    dropout are where the authors' code has them. A head query asks for the tails of (t, r^-1): the
+    Entity and relation are reshaped to images, one on top of the other. Batch normalisation and
+    dropout stand where the authors' code has them. A head query is the tail query (t, r^-1): the
     inverse relations are the second half of the relation table.
 
-    Queries come from a network in float32 (float64 of float64 tables), and ranks are exact given
-    them. Ranking makes them in chunks of one shape, so that no query depends on the others; what
-    :meth:`queries` itself returns may depend on the batch in its last bits. There are no crops.
+    Queries come from a network in float32 (float64 for float64 tables), and ranks are exact given
+    these queries. Ranking makes queries in chunks of one shape, so that no query depends on other
+    queries. The last bits of the result of :meth:`queries` itself may depend on the batch. There
+    are no crops.
 
     Parameters
     ----------
@@ -36,16 +37,16 @@ class ConvE(Model):
     embedding_height : int
         Rows of an image, a divisor of ``D``.
     channels, kernel_size : int
-        Of the convolution.
+        Channels and kernel size of the convolution.
     input_dropout, feature_dropout, hidden_dropout : float
-        Of the image, of whole channels, of the hidden layer.
+        Dropout of the image, of whole channels, and of the hidden layer.
     initial_bias : float
-        Where the biases start. Scores of binary cross entropy over all entities have to fall to
-        about ``-log(N)``, as few are true; started there (the prior of Lin et al. 2017, section
-        4.1), the table need not learn it first.
+        Initial value of the biases. With binary cross entropy over all entities, scores have to
+        fall to about ``-log(N)``, since few entities are true. Biases that start there (the prior
+        of Lin et al. 2017, section 4.1) save the table from learning that first.
     generator : torch.Generator, optional
-        On the CPU: draws the network's weights, as torch initialises such layers; None: torch's
-        own generator does.
+        Generator on the CPU that draws the network's weights as torch initialises such layers. None
+        takes torch's global generator.
 
     Attributes
     ----------
@@ -121,9 +122,10 @@ class ConvE(Model):
         seed: int | None = None,
         **options: Any,
     ) -> "ConvE":
-        """Make fresh trainable embeddings, Xavier-normal, and a network as torch initialises it.
+        """Make fresh trainable embeddings, Xavier-normal, and a network initialised like torch's.
 
-        ``seed`` leaves torch's global generator alone; None uses it. ``options`` as of the class.
+        ``seed`` leaves torch's global generator alone; None uses it. ``options`` are those of the
+        class.
         """
         entity, relation = xavier_normal([(num_entities, dim), (2 * num_relations, dim)], seed)
         generator = None if seed is None else torch.Generator().manual_seed(seed + 1)
@@ -135,14 +137,14 @@ class ConvE(Model):
         return torch.float64 if self.entity.dtype == torch.float64 else torch.float32
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
-        """Move or cast as any module does; the network stays in the precision of queries."""
+        """Move or cast like any module; the network stays in the precision of queries."""
         super()._apply(fn, recurse)
 
         def widened(values: Tensor) -> Tensor:
             return values.to(self._dtype) if values.is_floating_point() else values
 
         for name, module in self.named_children():
-            if name != "parametrizations":  # of the tables
+            if name != "parametrizations":  # dtype of the tables
                 module._apply(widened)
         self.bias.data = widened(self.bias.data)
         if self.bias.grad is not None:
@@ -151,7 +153,7 @@ class ConvE(Model):
 
     @property
     def num_relations(self) -> int:
-        """Count the relations without their inverses."""
+        """Count the relations without inverses."""
         return len(self.relation) // 2
 
     @property
@@ -160,11 +162,11 @@ class ConvE(Model):
         return True
 
     def relation_ids(self, relations: Tensor, side: Side) -> Tensor:
-        """Return the relations themselves for tails, their inverses for heads."""
+        """Return the relations themselves for tails, and the inverse relations for heads."""
         return relations + self.num_relations if side == "head" else relations
 
     def candidates(self, side: Side, dims: int | None = None) -> Candidates:
-        """Return the entity table and its biases."""
+        """Return the entity table with biases."""
         return Candidates(self.entity, self.bias)
 
     def queries(
@@ -175,7 +177,7 @@ class ConvE(Model):
             raise ValueError(f"side must be 'head' or 'tail'; got {side!r}")
         if dims is not None:
             self.crop_width(dims)
-        if self.training:  # the statistics are the whole batch's
+        if self.training:  # statistics are those of the whole batch
             return self._queries(anchors, relations, side, None)
         count = max(1, _EVALUATED // self._hidden)
         parts = zip(anchors.split(count), relations.split(count), strict=True)
@@ -194,15 +196,15 @@ class ConvE(Model):
         return hidden.relu().to(self._dtype)
 
     def _projected(self, features: Tensor) -> Tensor:
-        """Return the projection of features; equal rows stay equal where no gradient is made."""
-        # Rows of whole cache lines are alike to MKL already.
+        """Return the projection of features; equal rows stay equal if no gradient is made."""
+        # MKL treats rows of whole cache lines equally already.
         if torch.is_grad_enabled() or self._hidden % 16 == 0:
             projected: Tensor = self.projection(features)
             return projected
         return product(features, self.projection.weight.mT) + self.projection.bias
 
     def _normalised(self, hidden: Tensor) -> Tensor:
-        """Normalise a batch; one query has no statistics and gets the running ones."""
+        """Normalise a batch; a single query takes the running statistics."""
         norm = self.hidden_norm
         if self.training and len(hidden) == 1:
             return functional.batch_norm(
@@ -212,12 +214,12 @@ class ConvE(Model):
         return normalised
 
     def crop_width(self, dim: int) -> int | None:
-        """Raise: a network has no crops."""
+        """Raise a ValueError: a network has no crops."""
         raise ValueError("dims: ConvE cannot be cropped")
 
 
 def _relu(values: Tensor) -> Tensor:
-    """Return ``values.relu()``, in place where no gradient needs them: they are large."""
+    """Return ``values.relu()``, in place if no gradient needs the values, which are large."""
     return values.relu() if torch.is_grad_enabled() else values.relu_()
 
 

@@ -1,4 +1,4 @@
-"""CP (Hitchcock 1927; Lacroix et al. 2018, arXiv 1806.07297): heads have rows of their own."""
+"""CP (Hitchcock 1927; Lacroix et al. 2018, arXiv 1806.07297): heads have separate rows."""
 
 from typing import NoReturn
 
@@ -14,9 +14,9 @@ from kgfast.tables import is_table
 class CP(Model):
     """CP: ``score(h, r, t) = sum_d u_hd r_d v_td`` (Lacroix et al. 2018, eq. 2).
 
-    An entity has a row ``u`` for where it is a head, and another, ``v``, for where it is a tail.
-    What it is trained for on one side says nothing of the other; with inverse relations
-    (:class:`kgfast.Reciprocal`) it does, and they make it as good as ComplEx.
+    An entity has a row ``u`` as a head, and another row ``v`` as a tail. Training one row teaches
+    nothing to the other. Inverse relations (:class:`kgfast.Reciprocal`) train both, and make CP as
+    good as ComplEx.
 
     Parameters
     ----------
@@ -68,8 +68,8 @@ class CP(Model):
     ) -> "CP":
         """Make fresh trainable embeddings, Xavier-normal (Glorot & Bengio 2010).
 
-        ``seed`` leaves torch's global generator alone; None uses it. ``fresh`` says which entities
-        are kept.
+        ``seed`` leaves torch's global generator alone; None uses it. ``fresh`` selects the entities
+        to keep.
         """
         shapes = [(num_entities, 2 * dim), (num_relations, dim)]
         entity, relation = xavier_normal(shapes, seed, fresh)
@@ -81,7 +81,7 @@ class CP(Model):
         return self.dim
 
     def candidates(self, side: Side, dims: int | None = None) -> Candidates:
-        """Return the halves of the rows that stand at that side, or the relations."""
+        """Return the halves of rows for a side, or the relations."""
         if side == "relation":
             return Candidates(self.relation)
         self._check_side(side)
@@ -97,7 +97,5 @@ class CP(Model):
         return rows[:, : self.dim] if side == "head" else rows[:, self.dim :]
 
     def first_columns(self, dim: int) -> NoReturn:
-        """Raise: rows are halves already."""
-        raise ValueError(
-            "crop: split crops cut complex rows; those of CP are a head's and a tail's"
-        )
+        """Raise a ValueError: rows are halves already."""
+        raise ValueError("crop: split crops cut complex rows; rows of CP are a head's and a tail's")

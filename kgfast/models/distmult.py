@@ -48,8 +48,8 @@ class DistMult(Model):
     ) -> "DistMult":
         """Make fresh trainable embeddings, Xavier-normal (Glorot & Bengio 2010).
 
-        ``seed`` leaves torch's global generator alone; None uses it. ``fresh`` says which entities
-        are kept.
+        ``seed`` leaves torch's global generator alone; None uses it. ``fresh`` selects the entities
+        to keep.
         """
         shapes = [(num_entities, dim), (num_relations, dim)]
         entity, relation = xavier_normal(shapes, seed, fresh)

@@ -1,16 +1,16 @@
-"""Dropout that can draw from a generator of its own."""
+"""Dropout that can draw from its own generator."""
 
 import torch
 from torch import Tensor, nn
 
 
 class Dropout(nn.Dropout):
-    """Dropout (Srivastava et al. 2014) whose randomness can be its owner's.
+    """Dropout (Srivastava et al. 2014) that can draw from its owner's generator.
 
-    ``torch.nn.Dropout`` draws from the process's generator, so that two models that train at the
-    same time in threads change each other. The numbers that a seed gives are the same.
-    ``generator`` is on the device of the inputs; None: the process's. ``whole_channels`` drops
-    channels of ``[B, C, H, W]`` together (Tompson et al. 2015).
+    ``torch.nn.Dropout`` draws from the process's generator, so two models that train in threads at
+    the same time change each other. A seed gives the same numbers with both. ``generator`` is on
+    the device of the inputs; None takes the process's generator. ``whole_channels`` drops channels
+    of ``[B, C, H, W]`` together (Tompson et al. 2015).
     """
 
     generator: torch.Generator | None = None
@@ -20,7 +20,7 @@ class Dropout(nn.Dropout):
         self.whole_channels = whole_channels
 
     def forward(self, values: Tensor) -> Tensor:
-        """Return the values that stay, divided by the chance to."""
+        """Return the values that stay, divided by the probability to stay."""
         if not self.training or self.p == 0:
             return values
         if self.p == 1:

@@ -1,11 +1,11 @@
-"""Queries for ranking, whose bits depend neither on other queries nor on threads.
+"""Queries for ranking, with bits that depend neither on other queries nor on threads.
 
-Libraries choose the code of a matrix product by the number of rows and of threads, and with the
-code the order of its sums; MKL also chooses by where a row lies in memory, so that equal rows of a
-product may differ. So a network of the user's own makes its queries one at a time, on one thread.
-Models of kgfast make theirs in chunks of one shape, the last one padded, by products whose rows are
-alike (:func:`product`). The chunks of a model whose ``queries`` several threads may call at once go
-to several threads.
+Libraries choose the code of a matrix product, and so the order of sums, by the number of rows and
+of threads. MKL also chooses by the place of a row in memory, so that equal rows of a product may
+differ. So a user's network makes queries one at a time, on one thread. Models of kgfast make
+queries in chunks of one shape, with a padded last chunk, by products that treat rows equally
+(:func:`product`). If several threads may call ``queries`` at once, the chunks go to several
+threads.
 """
 
 import os
@@ -24,37 +24,38 @@ from kgfast.models.base import RankableModel, Side, queries_at
 from kgfast.models.wrapper import Wrapper
 from kgfast.text import shown
 
-# Queries of a chunk: with more of them a single query takes longer, with fewer a ranking does.
+# Queries of a chunk: with more queries a single query takes longer, with fewer a ranking takes
+# longer.
 _CHUNK = {"cpu": 32}
 _CHUNK_ELSEWHERE = 1024
 _CHUNK_OF_OWN_NETWORKS = {"cpu": 1}
-_OF_KGFAST = "kgfast."  # modules whose arithmetic is a row at a time, or in chunks already
+_OF_KGFAST = "kgfast."  # modules of this package compute row by row, or in chunks already
 
 Make = Callable[[Tensor, Tensor], Tensor]  # anchors and relations -> queries
-_pools: dict[int, ThreadPoolExecutor] = {}  # by the number of workers
-os.register_at_fork(after_in_child=_pools.clear)  # a child has none of the threads
+_pools: dict[int, ThreadPoolExecutor] = {}  # pools by the number of workers
+os.register_at_fork(after_in_child=_pools.clear)  # a child process has none of the threads
 
 
 def evaluated_queries(
     model: RankableModel, anchors: Tensor, relations: Tensor, side: Side, dim: int | None
 ) -> Tensor:
-    """Make queries as :func:`queries_at` does, so that no query depends on the others.
+    """Make queries like :func:`queries_at`, so that no query depends on other queries.
 
     Parameters
     ----------
     model : Model
-        Its attribute ``query_chunk`` is the number of queries that are made at once, or None: no
-        query depends on the others anyway. Without the attribute :func:`query_chunk` of them are
-        made at once, one on a CPU unless kgfast has the arithmetic of the model. Its attribute
-        ``parallel_queries``, of its own class, says that several threads may call ``queries`` at
+        The attribute ``query_chunk`` is the number of queries that are made at once; None if no
+        query depends on other queries anyway. Without the attribute, :func:`query_chunk` gives the
+        number: on a CPU one, unless kgfast has the arithmetic of the model. The attribute
+        ``parallel_queries`` of the model's own class allows several threads to call ``queries`` at
         once.
     anchors, relations, side, dim
-        As of :func:`queries_at`.
+        See :func:`queries_at`.
 
     Raises
     ------
     ValueError, TypeError
-        For another ``query_chunk``, and what :func:`queries_at` raises.
+        For a wrong ``query_chunk``, and for the errors of :func:`queries_at`.
     """
     maker = getattr(model, "query_maker", model)
     while (size := _chunk_of(maker, anchors.device)) is None and isinstance(maker, Wrapper):
@@ -65,7 +66,7 @@ def evaluated_queries(
 
     if size is None:
         return make(anchors, relations)
-    # A class that inherits the attribute may have changed what it says.
+    # A class that inherits the attribute may have changed the method.
     parallel = bool(vars(type(maker)).get("parallel_queries", False))
     return in_chunks(make, anchors, relations, size, parallel=parallel)
 
@@ -78,11 +79,12 @@ def query_chunk(device: torch.device) -> int:
 def product(rows: Tensor, matrix: Tensor) -> Tensor:
     """Multiply rows ``[B, K]`` by a matrix ``[K, N]``; equal rows have equal products.
 
-    That holds where no gradient is made.
+    This is so only without gradients.
     """
     if rows.device.type != "cpu" or torch.is_grad_enabled():
         return rows @ matrix
-    # Column by column: in other layouts MKL has shapes whose equal rows differ on an AMD EPYC.
+    # Column by column: in other layouts MKL has shapes with unequal products of equal rows on an
+    # AMD EPYC.
     return rows.mT.contiguous().mT @ matrix.mT.contiguous().mT
 
 
@@ -91,8 +93,8 @@ def in_chunks(
 ) -> Tensor:
     """Make queries ``size`` at a time, each chunk on one thread; the last chunk is padded.
 
-    ``make`` returns the queries of ``[size]`` anchors and relations; ``parallel``: several threads
-    may call it at once.
+    ``make`` returns the queries of ``[size]`` anchors and relations. With ``parallel``, several
+    threads may call ``make`` at once.
     """
     rows = len(anchors)
     if not rows:
@@ -104,12 +106,12 @@ def in_chunks(
     def work(number: int) -> None:
         here = slice(number * size, (number + 1) * size)
         made = make(anchors[here], relations[here])
-        # Another model may return the same memory each time.
+        # Another model may return one tensor each time.
         parts[number] = made if parallel or not isinstance(made, Tensor) else made.clone()
 
     run_alone(work, chunks, anchors.device, parallel=parallel)
     if not all(isinstance(part, Tensor) for part in parts):
-        return cast(Tensor, parts[0])  # the caller refuses what is no tensor
+        return cast(Tensor, parts[0])  # the caller refuses anything but tensors
     return torch.cat(parts)[:rows]
 
 
@@ -118,7 +120,7 @@ def run_alone(
 ) -> None:
     """Call ``work(0) ... work(chunks - 1)``, on the CPU with one thread of torch each.
 
-    ``parallel``: several threads may call ``work`` at once.
+    With ``parallel``, several threads may call ``work`` at once.
     """
     if device.type != "cpu":
         for number in range(chunks):
@@ -132,7 +134,7 @@ def run_alone(
 
 
 def _chunk_of(maker: Any, device: torch.device) -> int | None:
-    """Return the number of queries that a model makes at once; None where it does not matter."""
+    """Return the number of queries that a model makes at once; None if any number will do."""
     if not hasattr(maker, "query_chunk"):
         makers = (getattr(maker, name, None) for name in ("queries", "_queries"))
         homes = [str(getattr(it, "__module__", "")) for it in makers if it is not None]
@@ -151,19 +153,19 @@ def _chunk_of(maker: Any, device: torch.device) -> int | None:
 
 
 def _padded(ids: Tensor, count: int) -> Tensor:
-    """Append the first id until there are ``count``."""
+    """Append the first id until there are ``count`` ids."""
     missing = count - len(ids)
     return torch.cat([ids, ids[:1].expand(missing)]) if missing else ids
 
 
 def _is_surrounded() -> bool:
-    """Return whether the calling thread has settings that other threads would not have."""
+    """Return whether the calling thread has settings that other threads would lack."""
     is_plain = threads.HAS_OWN_NUMBERS and torch.get_default_device().type == "cpu"
     return torch.is_autocast_enabled("cpu") or not is_plain
 
 
 def _share_out(work: Callable[[int], None], chunks: int) -> None:
-    """Call ``work`` on as many threads as torch has, the caller too; each leaves torch one."""
+    """Call ``work`` on as many threads as torch has, with one thread of torch each."""
     numbers, workers, stopped = count(), torch.get_num_threads(), Event()
     inference = torch.is_inference_mode_enabled()
 
@@ -190,4 +192,4 @@ def _share_out(work: Callable[[int], None], chunks: int) -> None:
             future.result()
     finally:
         stopped.set()
-        wait(futures)  # no worker is left in the model when a call is interrupted
+        wait(futures)  # no worker is still in the model when a call is interrupted

@@ -1,8 +1,9 @@
-"""Filters ``N(e A) + 1`` of rows for nested crops, in one pass with the cost of the widest.
+"""Filters ``N(e A) + 1`` of rows for nested crops, in one pass with the cost of the widest crop.
 
-A crop's features are the first of the next wider one's, so that its product is a part of that one's
-running sum over the features of rows; only norms are its own. Rows go through in chunks: products,
-norms and their gradients are made of one before the next is read, and take no room for all.
+A crop's features are the first features of the next wider crop. So the product of a crop is a part
+of the wider crop's running sum over features; only norms differ. Rows go through in chunks:
+products, norms and gradients of one chunk are made before the next is read, so that memory holds
+one chunk.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,7 +15,7 @@ from torch import Tensor
 SMALLEST_NORM = 1e-12
 
 # Numbers of rows at once. On a CPU both much smaller chunks and all rows in one piece are slower; a
-# GPU has more cores to fill. The backward holds some 6 bytes for each: 50 MB.
+# GPU has more cores to fill. The backward holds some 6 bytes per number: 50 MB.
 _CHUNK = {"cpu": 1 << 20}
 _CHUNK_ELSEWHERE = 1 << 23
 
@@ -24,9 +25,9 @@ Spans = Sequence[Sequence[slice]]
 def filters_of(rows: Tensor, matrix: Tensor, spans: Spans, widths: Sequence[int]) -> list[Tensor]:
     """Return ``N(e A) + 1 [M, width]`` with the Euclidean norm, of each crop.
 
-    ``rows [M, G]`` and ``matrix [G, R]`` have one dtype. ``spans`` are, for each crop, the disjoint
-    columns of rows that it adds to the crop before; ``widths`` how many columns of the matrix
-    belong to it, increasing. Gradients flow to rows and matrix, once.
+    ``rows [M, G]`` and ``matrix [G, R]`` have one dtype. ``spans`` has, for each crop, the disjoint
+    columns of rows that the crop adds to the crop before. ``widths`` has the increasing number of
+    matrix columns of each crop. Gradients flow to rows and matrix, once.
     """
     apply: Any = _FilterFunction.apply
     return list(apply(rows, matrix, spans, tuple(widths)))
@@ -65,7 +66,7 @@ class _FilterFunction(torch.autograd.Function):
         for_matrix = torch.zeros_like(matrix) if ctx.needs_input_grad[1] else None
         for part in _chunks(rows):
             chunk = rows[part]
-            total = rows.new_zeros(len(chunk), widest)  # of the product of the crops so far
+            total = rows.new_zeros(len(chunk), widest)  # product of the crops so far
             for i in reversed(range(len(ctx.widths))):
                 gradient = gradients[i]
                 if gradient is not None:
@@ -80,7 +81,7 @@ class _FilterFunction(torch.autograd.Function):
 
 
 def _through_norm(gradient: Tensor, result: Tensor, norm: Tensor) -> Tensor:
-    """Return the gradient of ``x``, given that of ``x / |x| + 1``, or of ``x / c`` where held."""
+    """Return the gradient of ``x``, given that of ``x / |x| + 1``, or of ``x / c`` if clamped."""
     unit = result - 1.0
     along = (gradient * unit).sum(1, keepdim=True)
     along = torch.where(norm > SMALLEST_NORM, along, 0.0)

@@ -1,4 +1,4 @@
-"""Fresh entity tables: drawn whole, kept in part, in memory or wherever there is room."""
+"""Fresh entity tables: drawn whole, stored in part or whole, in memory or elsewhere."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,19 +8,19 @@ from torch import Tensor
 
 from kgfast.models.base import fresh_table
 
-_NUMBERS = 1 << 22  # drawn at once where not all rows are kept
-_LOT = 16  # torch draws normal numbers in lots of so many
+_NUMBERS = 1 << 22  # numbers drawn at once if not all rows are stored
+_LOT = 16  # torch draws normal numbers in lots of this size
 
 Fill = Callable[[Tensor], object]
 
 
 @dataclass(frozen=True)
 class Fresh:
-    """Rows ``first, first + step, ...`` of a fresh entity table, kept where ``room`` says.
+    """Rows ``first, first + step, ...`` of a fresh entity table, stored by ``room``.
 
-    All rows are drawn, so that those that are kept, and whatever is drawn after them, are the
-    numbers of a whole table; a block at a time where the table is not kept whole. ``room`` makes
-    the tensor ``[n, G]`` that holds them, float32 on the CPU.
+    All rows are drawn, so that stored rows, and all later draws, equal those of a whole table. If
+    only a part is stored, rows are drawn a block at a time. ``room`` makes the tensor ``[n, G]``
+    for the stored rows, float32 on the CPU.
     """
 
     first: int = 0
@@ -28,14 +28,14 @@ class Fresh:
     room: Callable[[Sequence[int]], Tensor] = fresh_table
 
     def drawn(self, shape: tuple[int, int], fill: Fill) -> Tensor:
-        """Return the rows kept of a table ``shape`` that ``fill`` draws, in its order."""
+        """Return the stored rows of a table ``shape`` that ``fill`` draws in order."""
         count, width = shape
         kept = self.room((len(range(self.first, count, self.step)), width))
         self.draw_into(kept, count, fill)
         return kept
 
     def draw_into(self, kept: Tensor, count: int, fill: Fill) -> None:
-        """Draw a table of ``count`` rows, of which ``kept`` takes those that are kept."""
+        """Draw a table of ``count`` rows, and write the stored rows to ``kept``."""
         if self.step == 1:
             fill(kept)
             return
@@ -49,7 +49,7 @@ class Fresh:
 
 
 def _blocks(count: int, width: int) -> list[tuple[int, int]]:
-    """Cut rows into ranges that are drawn as in one go: whole lots, the last of one at least."""
+    """Cut rows into ranges that draw the same numbers as one range: whole lots each."""
     step = _LOT * max(1, _NUMBERS // (_LOT * max(1, width)))
     starts = list(range(0, count, step))
     if len(starts) > 1 and (count - starts[-1]) * width < _LOT:

@@ -20,40 +20,40 @@ CROPS: tuple[Crop, ...] = ("prefix", "split")
 LOSS_WEIGHTS: tuple[LossWeight, ...] = ("exp", "sigmoid")
 POSITIVE_WEIGHTS: tuple[PositiveWeight, ...] = ("softmax", "inverse")
 _SCALES = ("w1", "w2", "w3")
-_FOREIGN = "entity_embedding"  # in a state dict: of a program whose crops are `split`
+_FOREIGN = "entity_embedding"  # name in a state dict of a program with `split` crops
 
 
 class MED(Wrapper):
     """Croppable embeddings: sub-model ``i`` is the model's first ``dims[i]`` features.
 
-    Ranks of every sub-model come from one call, ``rank(med, triples, dims=med.dims)``; for
-    ``prefix`` crops of a model without RSCF from one sweep over the widest, but for ComplEx stored
-    as ``re | im``, whose crops are queries with zeros.
+    Ranks of every sub-model come from one call, ``rank(med, triples, dims=med.dims)``. For
+    ``prefix`` crops of a model without RSCF, all ranks come from one sweep over the widest
+    sub-model. The exception is ComplEx stored as ``re | im``, whose crops are queries with zeros.
 
     Parameters
     ----------
     model : Model
         RotatE, TransE, DistMult, ComplEx, or RSCF around one of them.
     dims : sequence of int
-        Widths of the sub-models, increasing; the last is the model's.
+        Widths of the sub-models, increasing; the last is the width of the model.
     submodels_per_step : int, optional
-        How many consecutive sub-models a step trains; all by default.
+        Number of consecutive sub-models that a step trains; all by default.
     crop : {"prefix", "split"}
-        What the first ``d`` dimensions of a complex row ``re | im`` are. ``prefix``: ``re[:d]`` and
-        ``im[:d]``. ``split``: the first ``2 d`` columns, cut into halves, as checkpoints that were
-        trained so need it; columns then change roles between sub-models, and each needs a sweep of
-        its own.
+        The first ``d`` dimensions of a complex row ``re | im``. ``prefix``: ``re[:d]`` and
+        ``im[:d]``. ``split``: the first ``2 d`` columns, cut into halves, for checkpoints that were
+        trained so. Columns then change roles between sub-models, and each sub-model needs a
+        separate sweep.
     loss_weight : {"exp", "sigmoid"}
         ``exp(w3 d_i / d_n)`` (the paper) or ``sigmoid(w3 (d_i / d_n - 1/2))``.
     positive_weight : {"softmax", "inverse"}
-        How the next smaller sub-model weighs positives; :func:`kgfast.losses.med_of_scores`.
+        Weights of positives from the next smaller sub-model: :func:`kgfast.losses.med_of_scores`.
     scales : sequence of float
-        Where ``w1``, ``w2`` and ``w3`` start: how much the weights of positives, of negatives and
-        of sub-models differ. At 0 all are equal.
+        Initial ``w1``, ``w2`` and ``w3``, which spread the weights of positives, of negatives and
+        of sub-models. At 0 all weights are equal.
     learnable : bool
-        Whether ``w1``, ``w2`` and ``w3`` train. What lowers the loss is a weight on what is
-        learned already: ``w1`` and ``w2`` drift down and below 0, and so does ``w3`` wherever
-        ``loss_weight`` is ``exp``.
+        Train ``w1``, ``w2`` and ``w3``. Training moves the weights to examples that are learned
+        already, which lowers the loss: ``w1`` and ``w2`` drift below 0, and with ``loss_weight``
+        ``exp`` also ``w3``.
 
     Raises
     ------
@@ -89,7 +89,7 @@ class MED(Wrapper):
     ) -> None:
         super().__init__(model)
         if isinstance(model, MED):
-            raise ValueError("model is croppable already: put MED around the model inside it")
+            raise ValueError("model is croppable already: put MED around the inner model")
         if isinstance(model, ConvE | RESCAL):
             raise ValueError(f"dims: {type(model).__name__} cannot be cropped")
         check_option("crop", crop, CROPS)
@@ -129,24 +129,24 @@ class MED(Wrapper):
         for width in widths:
             check_dim(width, self.dim)
             if self.crop == "prefix":
-                self.model.crop_width(width)  # refuses models without crops
+                self.model.crop_width(width)  # raises for models without crops
         check_increasing(widths)
         if widths[-1] != self.dim:
             raise ValueError(
-                f"the last of dims must be the model's dim, {self.dim}: no step would train its "
+                f"the last of dims must be the model's dim, {self.dim}: no step would train the "
                 f"other features; got {widths}"
             )
         return widths
 
     @property
     def nested(self) -> bool:
-        """Return whether the sub-models are running sums of one pass."""
+        """Return whether all sub-models come from running sums of one pass."""
         return self.crop == "prefix" and self.model.nested
 
     def queries(
         self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None = None
     ) -> Tensor:
-        """Return :meth:`Model.queries`; a ``split`` crop has rows of its own width."""
+        """Return :meth:`Model.queries`; a ``split`` crop has rows of the crop's width."""
         if dims is not None and self.crop == "split":
             return self.model.first_columns(dims).queries(anchors, relations, side)
         return self.model.queries(anchors, relations, side, dims)
@@ -166,13 +166,13 @@ class MED(Wrapper):
     def queries_of(
         self, anchors: Tensor, relations: Tensor, side: Side, dims: Sequence[int]
     ) -> list[Tensor]:
-        """Return the queries of several crops; a ``split`` crop has rows of its own width."""
+        """Return the queries of several crops; a ``split`` crop has rows of the crop's width."""
         if self.crop == "split":
             return [self.queries(anchors, relations, side, dim) for dim in dims]
         return queries_of(self.model, anchors, relations, side, dims)
 
     def crop_width(self, dim: int) -> int | None:
-        """Return :meth:`Model.crop_width`; None for ``split``, whose operands are cut."""
+        """Return :meth:`Model.crop_width`; None for ``split``, which cuts operands."""
         return None if self.crop == "split" else self.model.crop_width(dim)
 
     def draw(self, number: int) -> list[int]:
@@ -181,7 +181,7 @@ class MED(Wrapper):
         Parameters
         ----------
         number : int
-            A random one, as of a seeded hash of the step: equal numbers draw equal sub-models.
+            A random number, such as a seeded hash of the step: equal numbers draw equal sub-models.
         """
         first = number % (len(self.dims) - self.submodels_per_step + 1)
         return self.dims[first : first + self.submodels_per_step]
@@ -193,9 +193,9 @@ class MED(Wrapper):
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
-        """Load as :meth:`Wrapper.load_state_dict`; warn where embeddings were cropped otherwise.
+        """Load like :meth:`Wrapper.load_state_dict`; warn if embeddings were cropped otherwise.
 
-        What is saved afterwards says how this model crops.
+        A later save states the crop of this model.
         """
         names = {name.rpartition(".")[2] for name in state_dict}
         if "crop_is_split" not in names:
@@ -207,7 +207,7 @@ class MED(Wrapper):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *rest: Any, **options: Any
     ) -> None:
-        """Check how the embeddings were cropped; this model goes on cropping as it does."""
+        """Check the crop of the saved embeddings; the crop of this model does not change."""
         name = f"{prefix}crop_is_split"
         trained = state_dict.get(name)
         if trained is not None and bool(trained) != (self.crop == "split"):
@@ -234,5 +234,5 @@ def check_increasing(dims: Sequence[int]) -> None:
 
 
 def _flag(value: bool) -> Tensor:
-    """Make a buffer that says yes or no."""
+    """Make a buffer for a boolean."""
     return torch.tensor(value, dtype=torch.bool, device="cpu")

@@ -1,4 +1,4 @@
-"""Models with inverse relations, which predict heads as the tails of an inverse."""
+"""Models with inverse relations, which predict heads as tails of an inverse relation."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,34 +27,33 @@ _OF_THE_SCORER = ("score", "batch_size", "block", "nan", "device")
 
 
 class Reciprocal(Wrapper):
-    """Model whose relations come with their inverses: heads are tails of an inverse relation.
+    """Model of relations and their inverses: heads are tails of an inverse relation.
 
-    The head query of (h, r, t) is the tail query (t, inverse of r), as Lacroix et al. (2018, arXiv
-    1806.07297) train. Ranks and predictions are exact, as the model's own tails are; relations that
-    are inverses are no candidates where relations are ranked.
+    The head query of (h, r, t) is the tail query (t, inverse of r), as in Lacroix et al. (2018,
+    arXiv 1806.07297). Ranks and predictions are exact, like those of the model's own tails. Inverse
+    relations are no candidates if relations are ranked.
 
-    It trains as the model does: ``model.reciprocal`` of a config
-    (:mod:`kgfast.training`) puts it, with ``appended`` inverses, around any model.
+    Training is that of the inner model. ``model.reciprocal`` of a config (:mod:`kgfast.training`)
+    puts a Reciprocal with ``appended`` inverses around any model.
 
     Parameters
     ----------
     model : Model or BlockScorer
-        Any model of :func:`kgfast.rank`; its ``num_relations`` counts the inverses. A module is
-        held as the submodule ``model``.
+        Any model of :func:`kgfast.rank`, with a ``num_relations`` that counts the inverses. A
+        module becomes the submodule ``model``.
     order : {"interleaved", "appended"}
-        Where the inverse of relation r is: at 2r + 1, and r itself at 2r (PyKEEN), or at r + R
+        Place of the inverse of relation r: at 2r + 1, with r itself at 2r (PyKEEN), or at r + R
         (LibKGE).
 
     Attributes
     ----------
     num_relations : int
-        Relations without their inverses.
+        Number of relations without inverses.
 
     Raises
     ------
     ValueError
-        For an odd number of relations, an unknown order, and a model that knows its inverses
-        already.
+        For an odd number of relations, an unknown order, and a model with its own inverses.
     TypeError
         For an object that is no model.
 
@@ -67,20 +66,20 @@ class Reciprocal(Wrapper):
     (2, [1, 3])
     """
 
-    model: Any  # or no module
+    model: Any  # perhaps no module
 
     def __init__(
         self,
         model: RankableModel | BlockScorer,
         order: Literal["interleaved", "appended"] = "interleaved",
     ) -> None:
-        nn.Module.__init__(self)  # a model of another class needs only what is ranked
+        nn.Module.__init__(self)  # a model of another class needs only what ranking reads
         if order not in _ORDERS:
             raise ValueError(f"order must be one of {', '.join(_ORDERS)}; got {order!r}")
         if not is_in_blocks(model):
             check_model(model, "dim")
         if getattr(model, "has_inverses", False):
-            raise ValueError(f"{type(model).__name__} knows its inverse relations already")
+            raise ValueError(f"{type(model).__name__} has inverse relations already")
         if model.num_relations % 2 or not model.num_relations:
             raise ValueError(
                 f"model must have as many inverse relations as relations: {type(model).__name__} "
@@ -90,7 +89,7 @@ class Reciprocal(Wrapper):
         self.training = bool(getattr(model, "training", False))
 
     def __getattr__(self, name: str) -> Any:
-        """Return what is the model's own, whatever its relations mean."""
+        """Return an attribute of the inner model that does not depend on relations."""
         if name in _OF_THE_SCORER:
             return getattr(self.model, name)
         return super().__getattr__(name)
@@ -102,7 +101,7 @@ class Reciprocal(Wrapper):
 
     @property
     def is_in_blocks(self) -> bool:
-        """Return whether the model is a function that scores blocks of candidates."""
+        """Return whether the inner model is a function that scores blocks of candidates."""
         return is_in_blocks(self.model)
 
     @property
@@ -112,22 +111,22 @@ class Reciprocal(Wrapper):
 
     @property
     def num_relations(self) -> int:
-        """Count the relations without their inverses."""
+        """Count the relations without inverses."""
         return int(self.model.num_relations) // 2
 
     @property
     def nested(self) -> bool:
-        """Return what the model says."""
+        """Return :attr:`Model.nested` of the inner model."""
         return is_nested(self.model)
 
     def relation_ids(self, relations: Tensor, side: Side) -> Tensor:
-        """Return the model's ids of relations: for heads, of their inverses."""
+        """Return the inner model's ids of relations; for heads, of the inverse relations."""
         if self.order == "interleaved":
             return 2 * relations + 1 if side == "head" else 2 * relations
         return relations + self.num_relations if side == "head" else relations
 
     def _around(self, model: Any) -> Self:
-        """Do :meth:`Wrapper._around`, of any model."""
+        """Do :meth:`Wrapper._around`, for any model."""
         return type(self)(model, self.order)
 
     def first_columns(self, dim: int) -> Self:
@@ -135,13 +134,13 @@ class Reciprocal(Wrapper):
         return self._around(self.model.first_columns(dim))
 
     def crop_width(self, dim: int) -> int | None:
-        """Return the model's."""
+        """Return :meth:`Model.crop_width` of the inner model."""
         return operator_width(self.model, dim)
 
     def queries(
         self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None = None
     ) -> Tensor:
-        """Return the model's :meth:`Model.queries` for tails of a relation or its inverse."""
+        """Return the inner model's :meth:`Model.queries` for tails of a relation or its inverse."""
         if side == "relation":
             return queries_at(self.model, anchors, relations, side, dims)
         if side not in SIDES:
@@ -149,7 +148,7 @@ class Reciprocal(Wrapper):
         return queries_at(self.model, anchors, self.relation_ids(relations, side), "tail", dims)
 
     def candidates(self, side: Side, dims: int | None = None) -> Candidates:
-        """Return the tails on both sides; relations without their inverses."""
+        """Return the tails on both sides; or relations without inverses."""
         if side != "relation":
             return candidates_at(self.model, "tail", dims)
         whole = candidates_at(self.model, "relation", dims)
@@ -171,7 +170,7 @@ class Reciprocal(Wrapper):
         return candidates_of(self.model, "tail", dims)
 
     def in_blocks(self, side: Side, dims: int | None = None) -> BlockScorer | None:
-        """Return the scorer of a side in blocks, if the model is scored so."""
+        """Return the scorer of a side in blocks, if the inner model is scored so."""
         inner = blocks_at(self.model, "tail" if side == "head" else side, dims)
         if inner is None:
             return None
@@ -200,8 +199,8 @@ class Reciprocal(Wrapper):
 def holder_of(model: Any) -> Any:
     """Return the object that holds a model's tensors and modules.
 
-    That is the model, or what a Reciprocal is put around where that is no module, so that torch
-    does not see into it.
+    The holder is the model itself. For a Reciprocal around an object that is no module, into which
+    torch does not see, the holder is that object.
     """
     if isinstance(model, Reciprocal) and not isinstance(model.model, nn.Module):
         return model.model

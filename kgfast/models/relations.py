@@ -1,7 +1,8 @@
 """Scorers of a side of a model: queries and candidates, or blocks of scores.
 
-Relations are candidates of the model's score where it has queries for them. Else the score of a
-relation is the canonical score of the triple's tail, of all relations of a query in blocks.
+If the model has queries for relations, relations are candidates of the model's score. Else the
+score of a relation is the canonical score of the triple's tail, computed for all relations of a
+query in blocks.
 """
 
 from typing import Any
@@ -16,17 +17,17 @@ from kgfast.models.blocks import BlockScorer
 from kgfast.models.evaluated import evaluated_queries
 
 _BLOCK, _BATCH = 256, 256
-_FEATURES = 1 << 20  # of the queries made at once: 8 MiB in float64
+_FEATURES = 1 << 20  # features of queries made at once: 8 MiB in float64
 
 
 def blocks_at(
     model: Any, side: Side, dim: int | None, rows: Tensor | None = None
 ) -> BlockScorer | None:
-    """Return the scorer of a side in blocks; None where queries and candidates serve it.
+    """Return the scorer of a side in blocks; None if the model has queries and candidates.
 
-    A model that is scored in blocks has a method ``in_blocks(side, dims)``, which returns either.
-    ``rows``: the ids of the entities that the model has, if these are not all; biases may be. A
-    NotImplementedError names a model that has no queries for relations.
+    A model that is scored in blocks has a method ``in_blocks(side, dims)`` with the same results.
+    ``rows`` has the ids of the model's entities, if these are not all; biases may still have all. A
+    NotImplementedError names a model without queries for relations.
     """
     if hasattr(model, "in_blocks"):
         blocks: BlockScorer | None = model.in_blocks(side, dim)
@@ -40,7 +41,7 @@ def blocks_at(
 
 
 def is_in_blocks(model: Any) -> bool:
-    """Return whether a model has no queries at all: it is scored in blocks on every side."""
+    """Return whether a model has no queries at all, so that all sides are scored in blocks."""
     return bool(getattr(model, "is_in_blocks", False))
 
 
@@ -48,8 +49,8 @@ def _check_serves_relations(model: Any) -> None:
     """Check that a model of another class has relations, not entities, as candidates."""
     name = type(model).__name__
     advice = (
-        'queries(heads, tails, "relation") and candidates("relation") make it, or '
-        "kgfast.BlockScorer around a function that scores relations"
+        'give the model queries(heads, tails, "relation") and candidates("relation"), or use '
+        "kgfast.BlockScorer with a function that scores relations"
     )
     try:
         candidates = model.candidates("relation")
@@ -65,7 +66,7 @@ def _check_serves_relations(model: Any) -> None:
 
 
 def _triple_scores(model: Model, dim: int | None, rows: Tensor | None) -> BlockScorer:
-    """Return canonical tail scores of a model's triples, as scores of their relations."""
+    """Return canonical tail scores of a model's triples, as scores of relations."""
     candidates = candidates_at(model, "tail", dim)
     table, score, bias = candidates.table, get_score(model.score), candidates.bias
     if rows is not None and bias is not None and len(bias) > 1:
@@ -80,7 +81,7 @@ def _triple_scores(model: Model, dim: int | None, rows: Tensor | None) -> BlockS
         return scores if bias is None else scores + bias.expand(len(table))[tails].double()
 
     def scores(heads: Tensor, tails: Tensor, side: Side, ids: Tensor) -> Tensor:
-        """``[B, C]``: relation after relation, as models make their queries."""
+        """Score ``[B, C]`` relation after relation, the order in which models make queries."""
         count = len(heads)
         triples = ids.repeat_interleave(count), heads.repeat(len(ids)), tails.repeat(len(ids))
         step = max(1, _FEATURES // max(1, table.shape[1]))

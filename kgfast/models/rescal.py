@@ -18,14 +18,14 @@ from kgfast.models.tables import Table
 class RESCAL(Model):
     """RESCAL: ``score(h, r, t) = h^T R_r t`` (Nickel et al. 2011, eq. 1).
 
-    There are no crops: a feature of a query is made of all those of the anchor.
+    There are no crops: each feature of a query depends on all features of the anchor.
 
     Parameters
     ----------
     entity : Tensor
         ``[N, D]``; float32, float16, bfloat16 or float64; used in place.
     relation : Tensor
-        ``[R, D * D]``, the rows of each matrix one after the other.
+        ``[R, D * D]``, the rows of each matrix in order.
 
     Examples
     --------
@@ -52,10 +52,10 @@ class RESCAL(Model):
         seed: int | None = None,
         fresh: Fresh = ALL_ROWS,
     ) -> "RESCAL":
-        """Make fresh trainable embeddings, Xavier-normal (Glorot & Bengio 2010), a matrix as one.
+        """Make fresh trainable embeddings, Xavier-normal (Glorot & Bengio 2010) for each matrix.
 
-        ``seed`` leaves torch's global generator alone; None uses it. ``fresh`` says which entities
-        are kept.
+        ``seed`` leaves torch's global generator alone; None uses it. ``fresh`` selects the entities
+        to keep.
         """
         (entity,) = xavier_normal([(num_entities, dim)], seed, fresh)
         generator = None if seed is None else torch.Generator().manual_seed(seed + 1)
@@ -69,36 +69,37 @@ class RESCAL(Model):
         order = relations.argsort(stable=True)
         distinct, counts = relations[order].unique_consecutive(return_counts=True)
         if torch.is_grad_enabled() and len(distinct) == len(self.relation):
-            matrices = query_numbers(self.relation)  # of a step, which has gathered them
+            matrices = query_numbers(self.relation)  # matrices of a step, which has gathered them
         else:
             matrices = query_rows(self.relation, distinct)
         rows = query_rows(self.entity, anchors[order])
-        matrices = matrices.view(-1, self.dim, self.dim).to(rows.dtype)  # if one of them is frozen
+        # casts matrices and rows, also if one of both is frozen
+        matrices = matrices.view(-1, self.dim, self.dim).to(rows.dtype)
         products = _trained if torch.is_grad_enabled() else _ranked
         return products(rows, matrices, counts.tolist(), side == "head")[order.argsort()]
 
     def crop_width(self, dim: int) -> NoReturn:
-        """Raise: there are no crops."""
+        """Raise a ValueError: there are no crops."""
         raise ValueError("dims: RESCAL cannot be cropped")
 
     def first_columns(self, dim: int) -> NoReturn:
-        """Raise: there are no crops."""
+        """Raise a ValueError: there are no crops."""
         self.crop_width(dim)
 
 
 def _ranked(rows: Tensor, matrices: Tensor, counts: list[int], turned: bool) -> Tensor:
-    """Multiply each row alone with the matrix of its relation, so that no other row changes it."""
+    """Multiply each row separately with its relation's matrix, so that no other row matters."""
     parts = []
     with threads.one_here():
         for part, matrix in zip(rows.split(counts), matrices, strict=True):
-            # MKL's sums of a row times a matrix depend on how the row lies in memory.
+            # MKL's sums of a row times a matrix depend on the row's place in memory.
             one = (matrix if turned else matrix.mT).expand(len(part), -1, -1)
             parts.append(torch.bmm(one, part[:, :, None])[:, :, 0])
     return torch.cat([rows[:0], *parts])
 
 
 def _trained(rows: Tensor, matrices: Tensor, counts: list[int], turned: bool) -> Tensor:
-    """Multiply the rows of each relation with its matrix, with gradients."""
+    """Multiply the rows of each relation with the matrix of the relation, with gradients."""
     if rows.device.type == "cpu" and not torch.is_autocast_enabled("cpu"):
         product: Tensor = _Products.apply(rows, matrices, counts, turned)  # type: ignore[no-untyped-call]
         return product
@@ -107,7 +108,7 @@ def _trained(rows: Tensor, matrices: Tensor, counts: list[int], turned: bool) ->
 
 
 class _Products(torch.autograd.Function):
-    """Products of a step, each on one thread: no number of threads changes a gradient."""
+    """Products of a step, on one thread each: no number of threads changes a gradient."""
 
     @staticmethod
     def forward(
@@ -137,7 +138,7 @@ class _Products(torch.autograd.Function):
 
 
 def _by_relation(rows: Tensor, matrices: Tensor, counts: list[int], turned: bool) -> Tensor:
-    """Multiply the rows of each relation with its matrix."""
+    """Multiply the rows of each relation with the matrix of the relation."""
     result = torch.empty_like(rows)
     given, made = rows.split(counts), result.split(counts)
 

@@ -27,28 +27,29 @@ _FORMATS = ("raw", "phase", "complex")
 class RotatE(Model):
     """RotatE: ``score(h, r, t) = - sum_k |h_k e^{i phase_k} - t_k|`` (Sun et al. 2019, eq. 4).
 
-    Gamma does not change a rank: losses add it. ``norm="l2"`` takes the Euclidean norm of the whole
-    vector instead, as PyKEEN and PyG do: that is another function.
+    Gamma does not change a rank; losses add gamma to scores. ``norm="l2"`` takes the Euclidean norm
+    of the whole vector, as PyKEEN and PyG do, which is another function.
 
     Parameters
     ----------
     entity : Tensor
         ``[N, 2D]`` complex rows; float32, float16, bfloat16 or float64; or ``[N, D]`` complex
-        numbers. Used in place; arrays too.
+        numbers. Tensors and arrays are used in place.
     relation : Tensor
         ``[R, D]``, or ``[R, 2D]`` for ``relation_format="complex"``, or ``[R, D]`` complex
         numbers.
     gamma : float
-        Margin. With ``raw`` relations it also sets the range ``(gamma + 2) / D``.
+        Margin. With ``raw`` relations the margin also sets the range ``(gamma + 2) / D``.
     relation_format : {"raw", "phase", "complex"}
-        ``raw``: phase = relation * pi / range (official code, DGL-KE); ``phase``: radians
-        (LibKGE, GraphVite); ``complex``: the rotation itself, taken as stored, in the layout of
-        the entities (PyKEEN). ``raw`` by default, ``complex`` of complex numbers.
+        ``raw``: phase = relation * pi / range (official code, DGL-KE); ``phase``: radians (LibKGE,
+        GraphVite); ``complex``: the rotation itself, as stored, in the layout of the entities
+        (PyKEEN). The default is ``raw``, and ``complex`` for complex numbers.
     norm : {"modulus", "l2"}
         Sum of moduli (the paper's code) or Euclidean norm.
     layout : {"halves", "interleaved"}
         ``re | im`` (official code, LibKGE, DGL-KE) or ``re0 im0 re1 im1 ...`` (PyKEEN, GraphVite),
-        which is how complex numbers lie in memory. Halves by default, interleaved of those.
+        the layout of complex numbers in memory. The default is halves, and interleaved for complex
+        numbers.
 
     Raises
     ------
@@ -99,7 +100,7 @@ class RotatE(Model):
     def embedding_range(self) -> float:
         """Return ``(gamma + 2) / dim``: bounds of the initialisation, and the unit of raw phases.
 
-        ``dim`` is that of the whole model, for every crop.
+        For every crop, ``dim`` is the dimension of the whole model.
         """
         return (self.gamma + EPSILON) / self._range_dim
 
@@ -121,10 +122,10 @@ class RotatE(Model):
         seed: int | None = None,
         fresh: Fresh = ALL_ROWS,
     ) -> "RotatE":
-        """Make fresh trainable embeddings, uniform in +-(gamma + 2) / dim, as the official code.
+        """Make fresh trainable embeddings, uniform in +-(gamma + 2) / dim, like the official code.
 
-        ``seed`` leaves torch's global generator alone; None uses it. ``fresh`` says which entities
-        are kept.
+        ``seed`` leaves torch's global generator alone; None uses it. ``fresh`` selects the entities
+        to keep.
         """
         limit = (gamma + EPSILON) / dim
         generator = None if seed is None else torch.Generator().manual_seed(seed)
@@ -171,7 +172,7 @@ class RotatE(Model):
 
 
 def _format_of(relation_format: RelationFormat | None, relation: Table) -> RelationFormat:
-    """Return the format of relations: the one given, else that of complex numbers, else raw."""
+    """Return the given format of relations, else the format of complex numbers, else raw."""
     if not is_complex(relation):
         return "raw" if relation_format is None else relation_format
     if relation_format not in (None, "complex"):

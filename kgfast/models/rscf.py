@@ -1,4 +1,4 @@
-"""RSCF (Kim et al. 2025, ACL long.602): filters of entities and relations, made of each other."""
+"""RSCF (Kim et al. 2025, ACL long.602): filters of entities from relations, and vice versa."""
 
 import itertools
 from collections.abc import Sequence
@@ -28,9 +28,9 @@ from kgfast.models.wrapper import Wrapper
 from kgfast.ops.differentiable import no_autocast
 
 _SCORES = {"rotate": "rscf_rotate", "l1": "rscf_l1", "l2": "rscf_l2"}
-_GAIN = 0.5  # of the initial matrices
-# Rows whose factor is made at once, without gradients: always as many, so that none depends on the
-# others.
+_GAIN = 0.5  # gain of the initial matrices
+# Rows whose factor is made at once, without gradients: a fixed number, so that no row depends on
+# other rows.
 _CHUNK = {"cpu": 64}
 _CHUNK_ELSEWHERE = 1 << 12
 
@@ -43,10 +43,10 @@ class RSCF(Wrapper):
         e_r  = (N(r A1) + 1) * e                       both ends of a triple
         r_ht = (N(h A2) + 1) * (N(t A3) + 1) * r       from h and t before they are filtered
 
-    and the score is the model's of ``(h_r, r_ht, t_r)``. Per candidate that leaves one row of
-    ``N(t A3) + 1`` (or ``N(h A2) + 1``), a table that is made once per side and crop; it counts as
-    a table of the model in memory. A crop takes the rows and columns of the matrices that belong to
-    its features, and norms over these.
+    and the score is the model's score of ``(h_r, r_ht, t_r)``. Each candidate needs one row of
+    ``N(t A3) + 1`` (or ``N(h A2) + 1``). This table is made once per side and crop, and counts as a
+    table of the model in memory. A crop takes the rows and columns of the matrices for the crop's
+    features, and norms over these.
 
     Parameters
     ----------
@@ -55,10 +55,10 @@ class RSCF(Wrapper):
     relation_transform : bool
         Filter relations too. DistMult and ComplEx need False.
     p : float
-        Of the norm.
+        Order of the norm.
     seed : int, optional
-        Of the initial matrices: Xavier-uniform with gain 0.5. None uses torch's global generator.
-        They train if the model's entities do.
+        Seed of the initial matrices: Xavier-uniform with gain 0.5. None uses torch's global
+        generator. The matrices train if the model's entities train.
 
     Attributes
     ----------
@@ -70,7 +70,7 @@ class RSCF(Wrapper):
     Raises
     ------
     ValueError, TypeError
-        For a model that it cannot be put around; the message says why.
+        For a model that RSCF cannot filter; the message says why.
 
     Examples
     --------
@@ -106,16 +106,16 @@ class RSCF(Wrapper):
 
     @property
     def nested(self) -> bool:
-        """Return False: norms over a crop make other filters."""
+        """Return False: norms over a crop give other filters."""
         return False
 
     def queries(
         self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None = None
     ) -> Tensor:
-        """Return queries of filtered anchors, with their scale of the candidate and half the angle.
+        """Return queries of filtered anchors, with a scale of the candidate and half the angle.
 
-        As :meth:`Model.queries`, ``[B, F]`` as :mod:`kgfast.kernels.scores` lays it out. A crop's
-        rows stay full-width, zero beyond it.
+        The result is that of :meth:`Model.queries`, ``[B, F]`` in the layout of
+        :mod:`kgfast.kernels.scores`. A crop's rows stay full-width, with zeros beyond the crop.
         """
         if side not in SIDES:
             raise ValueError(f"side must be 'head' or 'tail'; got {side!r}")
@@ -131,7 +131,7 @@ class RSCF(Wrapper):
     def queries_of(
         self, anchors: Tensor, relations: Tensor, side: Side, dims: Sequence[int]
     ) -> list[Tensor]:
-        """Return the queries of several crops; where kernels make filters, all at once."""
+        """Return the queries of several crops; all at once if kernels make filters."""
         if not self._has_kernel:
             return [self.queries(anchors, relations, side, dim) for dim in dims]
         widths = [self._checked(dim) for dim in dims]
@@ -151,7 +151,7 @@ class RSCF(Wrapper):
     def _trained_queries(
         self, anchors: Tensor, relations: Tensor, side: Side, widths: Sequence[int]
     ) -> Tensor:
-        """Return the queries of rising crops, ``[C, B, F]``."""
+        """Return the queries of ascending crops, ``[C, B, F]``."""
         relation, anchor = query_rows(self.relation, relations), query_rows(self.entity, anchors)
         matrix = getattr(self, _factor_matrix(_other(side)))
         scale = ops.filters(relation, self.A1, widths, self.dim)
@@ -160,7 +160,7 @@ class RSCF(Wrapper):
         return torch.cat([scale * anchor, scale, own * (unit * relation)], -1)
 
     def candidates(self, side: Side, dims: int | None = None) -> Candidates:
-        """Return the entity table and, where relations are filtered, the factor ``[N, dims]``."""
+        """Return the entity table and, if relations are filtered, the factor ``[N, dims]``."""
         if not self.relation_transform:
             return self.model.candidates(side)
         with no_autocast(self.entity.device):
@@ -182,11 +182,11 @@ class RSCF(Wrapper):
         return torch.is_grad_enabled() and trains
 
     def crop_width(self, dim: int) -> int | None:
-        """Return the model's."""
+        """Return :meth:`Model.crop_width` of the inner model."""
         return self.model.crop_width(dim)
 
     def first_columns(self, dim: int) -> Self:
-        """Return :meth:`Model.first_columns`, with matrices cut alike."""
+        """Return :meth:`Model.first_columns`, with matrices cut likewise."""
         local = self._around(self.model.first_columns(dim))
         g, r = local.entity.shape[1], local.relation.shape[1]
         cut = {
@@ -199,7 +199,7 @@ class RSCF(Wrapper):
         return local
 
     def _checked(self, dims: int | None) -> int:
-        """Return the width of a crop, if it and the matrices fit the model."""
+        """Return the width of a crop, after checking that crop and matrices fit the model."""
         for name, shape in self._shapes().items():
             own = getattr(self, name).shape
             if own != shape:
@@ -222,7 +222,7 @@ class _Filters:
         self._planes = model.entity.shape[1] // model.dim
         columns = torch.arange(dim, dtype=torch.int64, device=device)
         starts = torch.arange(self._planes, dtype=torch.int64, device=device) * model.dim
-        self._columns = (starts[:, None] + columns).flatten()  # of the crop, in entity rows
+        self._columns = (starts[:, None] + columns).flatten()  # columns of the crop, in entity rows
         relation_planes = model.relation.shape[1] // model.dim
         starts = torch.arange(relation_planes, dtype=torch.int64, device=device) * model.dim
         self._relation_columns = (starts[:, None] + columns).flatten()
@@ -233,7 +233,7 @@ class _Filters:
         rscf, model = self._rscf, self._model
         distinct: Tensor = relations
         place: Tensor | None = None
-        if torch.is_grad_enabled():  # else the shape of a product depended on the relations
+        if torch.is_grad_enabled():  # else the shape of a product would depend on the relations
             distinct, place = distinct_relations(relations)
         rows = query_rows(model.relation, distinct)
         scale = _at(place, self._scales(rows))  # [B, G]
@@ -279,7 +279,7 @@ class _Filters:
         return torch.float64 if self._model.entity.dtype == torch.float64 else torch.float32
 
     def _scales(self, relations: Tensor) -> Tensor:
-        """Return ``N(r A1) + 1`` in the features of the crop, 0 in the others: ``[R, G]``."""
+        """Return ``N(r A1) + 1`` in the features of the crop, and 0 elsewhere: ``[R, G]``."""
         change = product(self._cropped(relations), self._matrix("A1", relations.dtype))
         scale = _normalised(change, self._rscf.p) + 1.0
         if self._is_whole:
@@ -293,7 +293,7 @@ class _Filters:
         return _normalised(product(rows, self._matrix(name, rows.dtype)), self._rscf.p)
 
     def _matrix(self, name: str, dtype: torch.dtype) -> Tensor:
-        """Return a crop's part of a matrix; made once, for all chunks."""
+        """Return a crop's part of a matrix, made once for all chunks."""
         if (name, dtype) not in self._matrices:
             matrix: Tensor = getattr(self._rscf, name)
             if not self._is_whole:
@@ -314,9 +314,9 @@ class _Filters:
 
 
 def _factors(rscf: RSCF, side: Side, widths: Sequence[int]) -> list[Tensor]:
-    """Return ``N(t A3) + 1`` (head side: ``N(h A2) + 1``) with gradients, of several crops.
+    """Return ``N(t A3) + 1`` (head side: ``N(h A2) + 1``) with gradients, for several crops.
 
-    Where kernels make them, all are as wide as the model.
+    Kernels make all factors as wide as the model.
     """
     rows, matrix = _trained(rscf.entity), getattr(rscf, _factor_matrix(side))
     planes = range(rows.shape[1] // rscf.dim)
@@ -341,7 +341,7 @@ def _other(side: Side) -> Side:
 
 
 def _trained(table: Tensor) -> Tensor:
-    """Return rows in the precision of a step of training."""
+    """Return rows in the precision of training."""
     return table if table.dtype == torch.float64 else table.float()
 
 
@@ -360,17 +360,17 @@ def _unit(model: Model) -> float:
 
 
 def _check_model(model: Model, relation_transform: bool) -> None:
-    """Check that there are kernels for the filtered score."""
+    """Check that kernels have the filtered score."""
     name = type(model).__name__
     if isinstance(model, (DistMult, ComplEx)):
         if relation_transform:
             raise ValueError(
-                f"relation_transform must be False around {name}: its relation would depend on the "
-                "candidate inside a product, and the score would no longer be a dot product of a "
-                "query with a table"
+                f"relation_transform must be False around {name}: relations would depend on the "
+                "candidate inside a product, and the score would not be a dot product of a query "
+                "with a table"
             )
         if getattr(model, "layout", "halves") != "halves":
-            raise ValueError(f"RSCF needs a {name} whose layout is halves; got {model.layout}")
+            raise ValueError(f"RSCF needs a {name} with layout halves; got {model.layout}")
     elif isinstance(model, RotatE):
         options: Sequence[tuple[str, Any, Sequence[Any]]] = (
             ("norm", model.norm, ("modulus",)),
@@ -380,7 +380,7 @@ def _check_model(model: Model, relation_transform: bool) -> None:
         for option, value, allowed in options:
             if value not in allowed:
                 raise ValueError(
-                    f"RSCF needs a RotatE whose {option} is {' or '.join(allowed)}; got {value}"
+                    f"RSCF needs a RotatE with {option} {' or '.join(allowed)}; got {value}"
                 )
     elif not isinstance(model, TransE):
         raise ValueError(f"RSCF goes around RotatE, TransE, DistMult and ComplEx; got {name}")

@@ -1,4 +1,4 @@
-"""Tables as people have them, as the parameters of a model: nothing is copied."""
+"""Users' tables as the parameters of a model, without copies."""
 
 import warnings
 from typing import Any
@@ -16,12 +16,13 @@ Table = Tensor | npt.NDArray[Any] | tables.Table
 
 
 def held_table(name: str, table: Any, takes_complex: bool) -> Any:
-    """Return a table's storage as a parameter, which trains only if the caller made it one.
+    """Return a table's storage as a parameter, which trains only if the given table did.
 
-    Tables are floating point ``[R, *]``; or complex ``[R, D]``, whose parts are then ``[R, 2D]``
-    rows ``re0 im0 re1 ...``. A tensor that requires a gradient and is no parameter stays as it is,
-    so that gradients reach what computed it. A :class:`kgfast.tables.Table` stays one. A TypeError
-    or ValueError names another kind, and complex numbers whose parts cannot be read in place.
+    Tables are floating point ``[R, *]``; or complex ``[R, D]``, which become rows ``[R, 2D]``,
+    ``re0 im0 re1 ...``. A tensor that requires a gradient and is no parameter stays unchanged, so
+    that gradients reach the computation of the tensor. A :class:`kgfast.tables.Table` stays a
+    table. A TypeError or ValueError names any other kind, and complex numbers whose parts cannot be
+    read in place.
     """
     if tables.is_table(table):
         return _checked_rows(name, tables.as_rows(table), takes_complex)
@@ -29,7 +30,7 @@ def held_table(name: str, table: Any, takes_complex: bool) -> Any:
     if values.is_complex():
         if not takes_complex:
             raise TypeError(
-                f"{name} must be floating point, as its rows are real; got {values.dtype}"
+                f"{name} must be floating point, since rows are real; got {values.dtype}"
             )
         values = _parts(name, values)
     if values.dtype not in TABLE_DTYPES:
@@ -48,18 +49,18 @@ def is_computed(table: Any) -> bool:
 
 
 def from_array(name: str, table: object) -> Tensor:
-    """Return a tensor as it is, or one on the memory of an array."""
+    """Return a tensor unchanged, or a tensor on the memory of an array."""
     if isinstance(table, Tensor):
         return table
     if not isinstance(table, np.ndarray):
         raise TypeError(f"{name} must be a tensor or an array; got {type(table).__name__}")
     if any(step < 0 for step in table.strides):
         raise ValueError(f"{name} must have no negative strides, as torch has none: pass a copy")
-    with warnings.catch_warnings():  # an array that cannot be written to is only read here
+    with warnings.catch_warnings():  # an array that cannot be written to is only read
         warnings.filterwarnings("ignore", message=".*not writable.*")
         try:
             return torch.from_numpy(table)
-        except (TypeError, ValueError) as error:  # an order of bytes or a type that torch has not
+        except (TypeError, ValueError) as error:  # torch lacks this byte order or type
             raise TypeError(f"{name}: torch cannot read this array: {error!s:.120}") from None
 
 
@@ -73,21 +74,21 @@ def is_complex(table: Any) -> bool:
 
 
 def gathered(table: Tensor | tables.Rows, ids: Tensor) -> Tensor:
-    """Return rows of a table; the gradient of a tensor's has a fixed order on every device."""
+    """Return rows of a table; the gradient of a tensor has a fixed order on every device."""
     return table.rows(ids) if isinstance(table, tables.Rows) else functional.embedding(ids, table)
 
 
 def _checked_rows(name: str, table: tables.Rows, takes_complex: bool) -> tables.Rows:
     """Check a table that is no tensor."""
     if table.is_complex and not takes_complex:
-        raise TypeError(f"{name} must be floating point, as its rows are real; got complex numbers")
+        raise TypeError(f"{name} must be floating point, since rows are real; got complex numbers")
     if table.dtype not in TABLE_DTYPES:
         raise TypeError(f"{name} must be floating point; got {table.dtype}")
     return table
 
 
 def _parts(name: str, table: Tensor) -> Tensor:
-    """Return complex rows ``[R, D]`` as real ones ``[R, 2D]``, interleaved, on the same memory."""
+    """Return complex rows ``[R, D]`` as real rows ``[R, 2D]``, interleaved, on the same memory."""
     if table.ndim != 2:
         raise ValueError(f"{name} must have two axes; got shape {list(table.shape)}")
     try:
@@ -95,7 +96,7 @@ def _parts(name: str, table: Tensor) -> Tensor:
         return parts.view(len(table), 2 * table.shape[1])
     except RuntimeError:
         raise ValueError(
-            f"{name}: its real and imaginary parts cannot be read in place (strides "
+            f"{name}: real and imaginary parts cannot be read in place (strides "
             f"{list(table.stride())}{', conjugated' if table.is_conj() else ''}): pass "
             f"{name}.resolve_conj().contiguous()"
         ) from None

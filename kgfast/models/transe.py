@@ -19,7 +19,7 @@ class TransE(Model):
     entity, relation : Tensor
         ``[N, D]`` and ``[R, D]``; float32, float16, bfloat16 or float64; used in place.
     gamma : float
-        Margin; losses add it, ranks do not depend on it.
+        Margin, which losses add to scores; ranks do not depend on the margin.
     norm : {"l1", "l2"}
         Sum of magnitudes or Euclidean norm.
 
@@ -59,10 +59,10 @@ class TransE(Model):
         seed: int | None = None,
         fresh: Fresh = ALL_ROWS,
     ) -> "TransE":
-        """Make fresh trainable embeddings, uniform in +-(gamma + 2) / dim, as RotatE's code.
+        """Make fresh trainable embeddings, uniform in +-(gamma + 2) / dim, like RotatE's code.
 
-        ``seed`` leaves torch's global generator alone; None uses it. ``fresh`` says which entities
-        are kept.
+        ``seed`` leaves torch's global generator alone; None uses it. ``fresh`` selects the entities
+        to keep.
         """
         limit = (gamma + EPSILON) / dim
         generator = None if seed is None else torch.Generator().manual_seed(seed)

@@ -1,4 +1,4 @@
-"""Models around a model: its tables, under the same names, and state dicts of other programs."""
+"""Models around a model, with the inner model's tables and state dicts of other programs."""
 
 import math
 from collections.abc import Mapping
@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from kgfast.models.base import Model, Side, shared_copy
 from kgfast.tables import Table
 
-# Other programs' names of the tables.
+# Names of the tables in other programs.
 _ALIASES = {"entity_embedding": "entity", "relation_embedding": "relation"}
 _OF_THE_MODEL = ("entity", "relation", "dim", "gamma", "layout")
-_OPTIONS = ("gamma", "embedding_range")  # which other programs keep among their tensors
+_OPTIONS = ("gamma", "embedding_range")  # options that other programs store among the tensors
 
 
 def unwrapped(model: Model) -> Model:
@@ -23,12 +23,12 @@ def unwrapped(model: Model) -> Model:
 
 
 class Wrapper(Model):
-    """Base of the models that change another one.
+    """Base of models that change another model.
 
     Parameters
     ----------
     model : Model
-        Held as the submodule ``model``; shared, not copied.
+        The inner model, which becomes the submodule ``model``; shared, not copied.
     """
 
     model: Model
@@ -40,7 +40,7 @@ class Wrapper(Model):
         self.model = model
 
     def __getattr__(self, name: str) -> Any:
-        """Return the model's tables and width and, where it has them, margin and layout."""
+        """Return the inner model's tables, width and, if present, margin and layout."""
         if name in _OF_THE_MODEL:
             return getattr(self.model, name)
         return super().__getattr__(name)
@@ -50,16 +50,16 @@ class Wrapper(Model):
 
     @property
     def num_relations(self) -> int:
-        """Count the relations of the model."""
+        """Count the relations of the inner model."""
         return self.model.num_relations
 
     @property
     def has_inverses(self) -> bool:
-        """Return what the model says."""
+        """Return :attr:`Model.has_inverses` of the inner model."""
         return self.model.has_inverses
 
     def relation_ids(self, relations: Tensor, side: Side) -> Tensor:
-        """Return what the model does."""
+        """Return :meth:`Model.relation_ids` of the inner model."""
         return self.model.relation_ids(relations, side)
 
     def with_entity(self, entity: Tensor | Table) -> Self:
@@ -71,7 +71,7 @@ class Wrapper(Model):
         return self._around(self.model.with_relation(relation))
 
     def _around(self, model: Model) -> Self:
-        """Put the same wrapper around another model; parameters of its own are shared."""
+        """Put the same wrapper around another model; the wrapper's own parameters are shared."""
         local = shared_copy(self)
         local._modules = local._modules | {"model": model}
         return local
@@ -79,21 +79,23 @@ class Wrapper(Model):
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
-        """Load a state dict: of this class, or of a program with other names for the same tables.
+        """Load a state dict of this class, or of a program with other names for the tables.
 
         Parameters
         ----------
         state_dict : mapping of str to Tensor
-            ``entity_embedding``, ``relation_embedding``, ``A1`` or ``W_A1`` (or its ``weight``, as
-            of a linear layer) and ``w1``, ``w2``, ``w3``, with any prefix, are known names too;
-            ``gamma`` and ``embedding_range``, which are options here, must be the model's.
+            Other known names, with any prefix, are ``entity_embedding``, ``relation_embedding``,
+            ``A1`` or ``W_A1`` (or the ``weight`` of a linear layer of that name), ``w1``, ``w2``
+            and ``w3``. ``gamma`` and ``embedding_range``, which are options here, must be equal to
+            the model's.
         strict, assign : bool
             As :meth:`torch.nn.Module.load_state_dict`.
 
         Raises
         ------
         ValueError
-            If a tensor has another shape than here, or the model another gamma or range.
+            If a tensor has another shape than in the model, or gamma or range differ from the
+            model's.
         RuntimeError
             If tensors are missing or unknown and ``strict`` is True.
         """
@@ -105,7 +107,7 @@ class Wrapper(Model):
                 continue
             known, value = _known_as(name, value, own, by_leaf)
             if known in own and own[known].numel() == value.numel() == 1:
-                value = value.reshape(own[known].shape)  # scalars of programs that hold them as [1]
+                value = value.reshape(own[known].shape)  # scalars, which other programs hold as [1]
             if known in own and own[known].shape != value.shape:
                 raise ValueError(
                     f"{name} must have shape {list(own[known].shape)}; got {list(value.shape)}"
@@ -114,7 +116,7 @@ class Wrapper(Model):
         return super().load_state_dict(renamed, strict, assign)
 
     def _is_option(self, name: str, value: Tensor) -> bool:
-        """Return whether a tensor is an option here; if so, check that it is the model's."""
+        """Return whether a tensor is an option here; if so, check that the model has that value."""
         option = name.rpartition(".")[2]
         if option not in _OPTIONS:
             return False
@@ -130,11 +132,12 @@ class Wrapper(Model):
 def _known_as(
     name: str, value: Tensor, own: Mapping[str, Tensor], by_leaf: Mapping[str, str]
 ) -> tuple[str, Tensor]:
-    """Return a tensor of a state dict as it is named and held here."""
+    """Return a tensor of a state dict by its name and shape here."""
     if name in own:
         return name, value
     path, _, leaf = name.rpartition(".")
-    leaf = path.rpartition(".")[2] if leaf == "weight" else leaf  # of a linear layer or a table
+    # weight of a linear layer or a table
+    leaf = path.rpartition(".")[2] if leaf == "weight" else leaf
     turned = name.endswith(".weight") and leaf not in _ALIASES
     leaf = _ALIASES.get(leaf, leaf.removeprefix("W_"))
     known = by_leaf.get(leaf, name)

@@ -1,8 +1,8 @@
 """Operators: checks, dispatch by device, fake kernels, autograd.
 
-Everything that kgfast computes goes through these. An operator checks its arguments before any
-kernel runs, picks a backend by the device of its tensors (or by :func:`use_backend`), and is
-registered with ``torch.library``, so that it works under ``torch.compile``.
+All computations of kgfast go through operators. An operator checks its arguments before any kernel
+runs, and picks a backend by the device of the tensors (or by :func:`use_backend`). Operators are
+registered with ``torch.library``, so that they work under ``torch.compile``.
 """
 
 from kgfast.ops.above import above

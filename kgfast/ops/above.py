@@ -1,4 +1,4 @@
-"""All candidates whose scores reach a threshold."""
+"""above(): all candidates with scores that reach a threshold."""
 
 from numbers import Real
 from types import SimpleNamespace
@@ -34,12 +34,12 @@ def above(
     candidate_indptr: Tensor | None = None,
     max_results: int = MAX_RESULTS,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Find all candidates whose scores reach the threshold of a query, without a ``[B, N]`` tensor.
+    """Find all candidates with scores that reach a query's threshold, without a ``[B, N]`` tensor.
 
-    Exact: a candidate is found if its score, as :func:`kgfast.ops.topk` returns it, is at least
-    the threshold. So the k-th score as threshold returns the k-th candidate, and every backend
-    returns the same ids and scores. Memory beyond the result is at most 64 MiB. Not
-    differentiable.
+    The result is exact: a candidate is found if the score that :func:`kgfast.ops.topk` returns is
+    at least the threshold. So the k-th score as threshold returns the k-th candidate, and every
+    backend returns the same ids and scores. Memory beyond the result is at most 64 MiB. The
+    operator is not differentiable.
 
     Parameters
     ----------
@@ -48,7 +48,8 @@ def above(
     candidates : Tensor
         ``[N, G]`` float32, float16, bfloat16 or float64, any strides; read in place.
     threshold : Tensor or float
-        ``[B]`` floating point, of each query, or one number for all. Not NaN; -inf finds all.
+        ``[B]`` floating point, one for each query, or one number for all. Not NaN; -inf finds all
+        candidates.
     exclude_indptr, exclude_indices : Tensor, optional
         ``[B + 1]`` and ``[nnz]`` int64, CSR: ids that are no candidates of a query, in any order.
     score : str
@@ -60,7 +61,7 @@ def above(
     candidate_ids, candidate_indptr : Tensor, optional
         As :func:`kgfast.ops.topk` takes them.
     max_results : int
-        The most results of all queries together.
+        Maximal number of results of all queries together.
 
     Returns
     -------
@@ -107,7 +108,7 @@ def above(
 
 
 def thresholds_of(threshold: Tensor | float, count: int, device: torch.device) -> Tensor:
-    """Return thresholds of checked type and shape, float64 ``[count]``, on a device."""
+    """Return thresholds float64 ``[count]`` on a device, after checking type and shape."""
     if not isinstance(threshold, Tensor):
         given: Any = threshold
         if isinstance(given, bool) or not isinstance(given, Real):
@@ -140,7 +141,7 @@ def check_max_results(most: int) -> None:
 
 
 def too_many(count: int, most: int) -> ValueError:
-    """Make the error of a call that finds more than it may return."""
+    """Make the error for more results than a call may return."""
     return ValueError(
         f"max_results must be at least the number of results, {count:,}; got {most:,} (a higher "
         f"threshold finds fewer)"

@@ -1,4 +1,4 @@
-"""Sum rows of scores weighted by their own softmax, as self-adversarial sampling does."""
+"""Sum rows of scores, weighted by the softmax of the row, for self-adversarial sampling."""
 
 from types import SimpleNamespace
 
@@ -15,7 +15,7 @@ from kgfast.ops.registry import operator
 def serves_adversarial(scores: Tensor) -> bool:
     """Return whether :func:`adversarial_rows` takes these scores.
 
-    They must be float32, and the backend must fuse this loss.
+    Scores must be float32, and the backend must fuse this loss.
     """
     fits = scores.dtype == torch.float32 and scores.numel() > 0
     return fits and common.offers(scores.device, "adversarial")
@@ -24,8 +24,8 @@ def serves_adversarial(scores: Tensor) -> bool:
 def adversarial_rows(scores: Tensor, alpha: float) -> Tensor:
     """Return ``sum_i p_i softplus(scores_i)`` of each row, ``p = softmax(alpha * scores)``.
 
-    No gradient flows through p (Sun et al. 2019, eq. 5-6). Differentiable once; two runs give
-    equal bits, whatever the number of threads.
+    No gradient flows through p (Sun et al. 2019, eq. 5-6). The operator is differentiable once. Two
+    runs give equal bits, for any number of threads.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def adversarial_rows(scores: Tensor, alpha: float) -> Tensor:
 
 @operator("adversarial_rows")
 def _adversarial_rows(scores: Tensor, alpha: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the rows, their highest scores, and the sums of their weights."""
+    """Return the rows, the highest score of each, and the sum of the weights of each."""
     return _kernel(scores).rows(scores, alpha)
 
 

@@ -1,9 +1,9 @@
 """Checks of operands that every operator makes before a kernel runs.
 
-``check_*`` raise at once, which on a device means waiting for it. ``checked_*`` and ``require_*``
-leave that to :class:`~kgfast.kernels.checks.Checks`: where these are deferred, the values that they
-return are safe to index with, and the same error is raised when the checks are read. ``safe_*``
-raise at once or, within :func:`kgfast.unchecked`, return what is safe to index with.
+``check_*`` raise at once; on a device the host waits for the values. ``checked_*`` and
+``require_*`` raise by :class:`~kgfast.kernels.checks.Checks`. Where checks are deferred, returned
+values are safe to index with, and the error is raised when the checks are read. ``safe_*`` raise at
+once or, within :func:`kgfast.unchecked`, return values that are safe to index with.
 """
 
 import math
@@ -42,7 +42,7 @@ def check_bounded(name: str, value: float, low: float = -math.inf) -> None:
     """Check that a value is a finite number, of at least ``low``."""
     check_number(name, value)
     is_finite = (
-        abs(value) <= sys.float_info.max  # of an int, which may be larger than any float
+        abs(value) <= sys.float_info.max  # an int may be larger than any float
         if isinstance(value, int)
         else -math.inf < value < math.inf
     )
@@ -65,7 +65,7 @@ def check_scale(scale: Tensor, queries: Tensor, score: str) -> None:
     if scale.dtype not in TABLE_DTYPES:
         raise TypeError(f"scale must be of floating point; got {scale.dtype}")
     if score != "dot":
-        raise ValueError(f"scale: it is of dot products; got score {score!r}")
+        raise ValueError(f"scale is for dot products; got score {score!r}")
     check_device("scale", scale, queries, "queries")
 
 
@@ -78,7 +78,7 @@ def check_operands(
     dims: Sequence[int] | None,
     table_name: str = "candidates",
 ) -> None:
-    """Check names, shapes, dtypes and devices of what every operator takes."""
+    """Check names, shapes, dtypes and devices of the operands of every operator."""
     facts = get_score(score)
     _check_rows("queries", queries, _QUERY_DTYPES)
     pool = Prepared(candidates, facts, bias, factor)
@@ -108,7 +108,7 @@ def check_candidates(
 
 
 def check_queries(queries: Tensor, candidates: Prepared) -> None:
-    """Check shapes, dtypes and devices of queries of candidates that were checked."""
+    """Check shapes, dtypes and devices of queries, given checked candidates."""
     _check_rows("queries", queries, _QUERY_DTYPES)
     score, has_factor = candidates.score, candidates.factor is not None
     _check_query_width(queries, candidates.table.shape[1], score, has_factor)
@@ -127,7 +127,7 @@ def _check_rows(name: str, rows: Tensor, dtypes: tuple[torch.dtype, ...]) -> Non
 def _check_factor(
     factor: Tensor, candidates: Tensor, facts: Score, dims: Sequence[int] | None
 ) -> None:
-    """Check a factor, which may end where the widest crop does."""
+    """Check a factor, which may end with the widest crop."""
     if not facts.is_rscf:
         raise ValueError(f"factor: score {facts.name} takes none")
     check_tensor("factor", factor)
@@ -153,7 +153,7 @@ def _check_query_width(queries: Tensor, width: int, facts: Score, has_factor: bo
 
 
 def check_moves(operands: Operands) -> None:
-    """Check that no angle ``a b`` is beyond what the canonical sine serves."""
+    """Check that no angle ``a b`` is out of the range of the canonical sine."""
     largest = _largest_angle(operands) if checks_values() else None
     if largest is None or not bool(largest > LARGEST_PHASE):
         return
@@ -171,12 +171,12 @@ def require_moves(checks: Checks, operands: Operands) -> None:
     if not checks.deferred:
         return check_moves(operands)
     largest = _largest_angle(operands)
-    if largest is not None:  # a NaN is left to the check of finiteness, which names its row
+    if largest is not None:  # a NaN is left to the check of finiteness, which names the row
         checks.keep(~(largest > LARGEST_PHASE), lambda: check_moves(operands))
 
 
 def _largest_angle(operands: Operands) -> Tensor | None:
-    """Return the largest magnitude of an angle, a float64 scalar; None where there is none."""
+    """Return the largest magnitude of an angle, a float64 scalar; None if there is no angle."""
     factor = operands.factor
     if factor is None or operands.score.moves is not Moves.PHASE:
         return None
@@ -194,7 +194,7 @@ def _moves(operands: Operands) -> Tensor:
 
 
 def check_device(name: str, tensor: Tensor, candidates: Tensor, whose: str = "candidates") -> None:
-    """Check that a tensor is where candidates, or what else ``whose`` names, are."""
+    """Check that a tensor is on the device of candidates, which errors call ``whose``."""
     if tensor.device != candidates.device:
         raise ValueError(
             f"{name} must be on {candidates.device}, as {whose} are; got {tensor.device}"
@@ -229,7 +229,7 @@ def check_index(
     candidates: Tensor,
     whose: str = "candidates",
 ) -> None:
-    """Check the type, shape and device of an index; ``whose`` rows it names."""
+    """Check the type, shape and device of an index into rows that errors call ``whose``."""
     check_tensor(name, index)
     if index.dtype != torch.int64:
         raise TypeError(f"{name} must be int64; got {index.dtype}")
@@ -261,7 +261,7 @@ def check_indptr(indptr: Tensor, nnz: int, kind: str = "exclude") -> None:
 
 def check_unique(name: str, ids: Tensor) -> None:
     """Check that no id occurs twice."""
-    if bool((ids[1:] > ids[:-1]).all()):  # they ascend: nothing to sort
+    if bool((ids[1:] > ids[:-1]).all()):  # ascending ids need no sort
         return
     ordered = ids.sort().values
     repeated = (ordered[1:] == ordered[:-1]).nonzero()
@@ -272,7 +272,7 @@ def check_unique(name: str, ids: Tensor) -> None:
 
 
 def checked_ids(checks: Checks, name: str, ids: Tensor, count: int) -> Tensor:
-    """Return ids that are rows of a table of ``count``: forced to be, where checks are deferred."""
+    """Return ids that are rows of a table of ``count``: clamped if checks are deferred."""
     if not (checks.deferred and count):
         check_ids(name, ids, count)
         return ids
@@ -282,7 +282,7 @@ def checked_ids(checks: Checks, name: str, ids: Tensor, count: int) -> Tensor:
 
 
 def safe_ids(name: str, ids: Tensor, count: int) -> Tensor:
-    """Return ids that are rows of a table of ``count``: checked, or forced to be."""
+    """Return ids that are rows of a table of ``count``: checked, or clamped."""
     if checks_values() or not count:
         check_ids(name, ids, count)
         return ids
@@ -290,7 +290,7 @@ def safe_ids(name: str, ids: Tensor, count: int) -> Tensor:
 
 
 def safe_rows(index: Tensor, count: int) -> Tensor:
-    """Return an index ``[B, K]`` of existing rows: checked, or forced to be."""
+    """Return an index ``[B, K]`` of existing rows: checked, or clamped."""
     if not index.numel():
         return index
     if count and not checks_values():
@@ -306,7 +306,7 @@ def safe_rows(index: Tensor, count: int) -> Tensor:
 
 
 def checked_indptr(checks: Checks, indptr: Tensor, nnz: int, kind: str = "exclude") -> Tensor:
-    """Return ``indptr`` rising from 0 to ``nnz``: forced to, where checks are deferred."""
+    """Return ``indptr`` that rises from 0 to ``nnz``: clamped if checks are deferred."""
     if not checks.deferred:
         check_indptr(indptr, nnz, kind)
         return indptr
@@ -331,7 +331,7 @@ def require_finite(checks: Checks, name: str, values: Tensor) -> None:
 
 
 def check_apart(name: str, tensor: Tensor, other_name: str, other: Tensor) -> None:
-    """Check that two tensors have no byte in common, as far as their ends tell."""
+    """Check that two tensors share no byte, as far as their ends tell."""
     if not (tensor.numel() and other.numel()):
         return
     (first, end), (other_first, other_end) = _extent(tensor), _extent(other)

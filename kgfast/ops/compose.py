@@ -12,9 +12,9 @@ from kgfast.ops.registry import operator
 
 
 def serves_composition(*tables: object) -> bool:
-    """Return whether a kernel composes rows of float32 tables that a step of training changes.
+    """Return whether a kernel composes float32 rows that a step of training changes.
 
-    Queries of a ranking have no gradients, and keep the bits that do not depend on the device.
+    Queries of a ranking have no gradients, and their bits must not depend on the device.
     """
     for table in tables:
         if not (isinstance(table, Tensor) and table.dtype == torch.float32 and table.requires_grad):
@@ -25,10 +25,10 @@ def serves_composition(*tables: object) -> bool:
 
 
 def compose(anchors: Tensor, relations: Tensor, how: Composition) -> Tensor:
-    """Multiply anchors by their relations, row by row, where :func:`serves_composition`.
+    """Multiply anchors and relations row by row; only if :func:`serves_composition`.
 
-    ``anchors`` and the result are ``[B, F]``, ``relations`` too, or ``[B, F / 2]`` phases where
-    they rotate.
+    ``anchors`` and the result are ``[B, F]``. ``relations`` are ``[B, F]``, or ``[B, F / 2]``
+    phases of rotations.
     """
     common.refuse_forward_mode("compose", anchors, relations)
     queries: Tensor = torch.ops.kgfast.compose(

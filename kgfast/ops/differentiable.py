@@ -14,22 +14,22 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 def full_precision(queries: Tensor) -> Tensor:
-    """Return queries in half precision (as autocast makes them) as float32, which is exact."""
+    """Return queries in half precision, as under autocast, as float32, which is exact."""
     if isinstance(queries, Tensor) and queries.dtype in _HALF:
         return queries.float()
     return queries
 
 
 def chosen_backend(queries: Tensor) -> str:
-    """Return the backend of a forward, which its backward keeps.
+    """Return the backend of a forward, which the backward uses again.
 
-    Float64 queries are served by the reference: the other backends score in float32.
+    Float64 queries are served by the reference, since all other backends score in float32.
     """
     return "reference" if queries.dtype == torch.float64 else _backend_name(queries.device)
 
 
 def _backend_name(device: torch.device) -> str:
-    """Return the backend; of a compiled graph the one at compilation."""
+    """Return the backend; in a compiled graph the backend at compilation."""
     return backend_for(device)
 
 
@@ -43,13 +43,13 @@ def has_bf16_losses(device: torch.device) -> bool:
     return get_backend(find_backend(device)[0]).bf16_losses() is not None
 
 
-# All that torch.compiler.assume_constant_result does, but that imports the compiler: 2 s.
+# Same effect as torch.compiler.assume_constant_result, which imports the compiler: 2 s.
 _backend_name._dynamo_marked_constant = True  # type: ignore[attr-defined]
 offers._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def no_autocast(device: torch.device) -> AbstractContextManager[Any]:
-    """Switch autocast off: kernels choose the precision of what they compute."""
+    """Switch autocast off: kernels choose the precision of their computations."""
     if not (
         torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
     ):
@@ -58,7 +58,7 @@ def no_autocast(device: torch.device) -> AbstractContextManager[Any]:
 
 
 def refuse_forward_mode(name: str, *tensors: Tensor | None) -> None:
-    """Raise where a tensor carries a forward-mode derivative, which would be lost silently."""
+    """Raise if a tensor has a forward-mode derivative, which would be lost silently."""
     if forward_ad._current_level < 0:
         return
     for tensor in tensors:
@@ -70,14 +70,14 @@ def refuse_forward_mode(name: str, *tensors: Tensor | None) -> None:
 
 
 def has_gradients(*tensors: Tensor | None) -> bool:
-    """Return whether a backward may follow, and no transform of torch makes it."""
+    """Return whether a backward may follow that no transform of torch makes."""
     if not torch.is_grad_enabled() or is_transformed():
         return False
     return any(it is not None and it.requires_grad for it in tensors)
 
 
 def is_transformed() -> bool:
-    """Return whether a transform of torch runs, as those of ``torch.func``."""
+    """Return whether a transform of torch runs, such as those of ``torch.func``."""
     return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
 
 
@@ -88,7 +88,7 @@ def empty_scores(queries: Tensor, shape: Sequence[int], dims: Sequence[int] | No
 
 
 def result_dtype(queries: Tensor) -> torch.dtype:
-    """Return the dtype of scores and losses: float64 of float64 queries, else float32."""
+    """Return the dtype of scores and losses: float64 for float64 queries, else float32."""
     return torch.float64 if queries.dtype == torch.float64 else torch.float32
 
 
@@ -105,7 +105,7 @@ def zero_gradients(tensors: Sequence[Tensor | None], need: Sequence[bool]) -> li
 
 
 def or_empty(gradient: Tensor | None, like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Return a gradient, or an empty tensor in its place: an operator cannot return None."""
+    """Return a gradient, or an empty tensor for None, which an operator cannot return."""
     return like.new_empty(0, dtype=dtype) if gradient is None else gradient
 
 

@@ -15,7 +15,7 @@ from kgfast.kernels.backend import Backend
 from kgfast.kernels.checks import decided_once
 from kgfast.kernels.cpu import threads
 
-if TYPE_CHECKING:  # each module is held to the protocol
+if TYPE_CHECKING:  # each module is checked against the protocol
     from kgfast.kernels.cpu import backend as cpu
     from kgfast.kernels.reference import backend as reference
     from kgfast.kernels.triton import backend as triton
@@ -25,8 +25,8 @@ if TYPE_CHECKING:  # each module is held to the protocol
     _triton: Backend = triton
 
 BACKENDS = ("reference", "cpu", "triton")
-# Devices without kernels, whose tensors are copied to the CPU, and results back: MPS has no float64
-# and neither has a kernel, so that the reference would be slow there, where it runs at all.
+# Devices without kernels: their tensors are copied to the CPU, and results back. MPS has no float64
+# and neither device has a kernel, so that the reference would be slow there, if it ran at all.
 COPIED = ("mps", "xpu")
 _BACKEND_OF = {"cpu": "cpu", "cuda": "triton"}  # ROCm calls itself cuda
 _BACKEND_OF |= dict.fromkeys(COPIED, "cpu")
@@ -34,12 +34,12 @@ _BACKEND_OF |= dict.fromkeys(COPIED, "cpu")
 # The range of benchmarks/results/cpu-reference-speed.json, rounded down.
 TIMES_SLOWER = "58 to 107"
 _WITHOUT = {
-    "cpu": f"until then CPU tensors are ranked {TIMES_SLOWER} times slower (where it was measured)",
+    "cpu": f"until then CPU tensors are ranked {TIMES_SLOWER} times slower (as measured)",
     "triton": "until then the slow reference serves GPUs",
 }
 
 _forced_backend: ContextVar[str | None] = ContextVar("kgfast_backend", default=None)
-_others: dict[str, Backend] = {}  # that serve, or served, and are no modules
+_others: dict[str, Backend] = {}  # backends in use, now or before, that are no modules
 _warned: set[str] = set()
 
 
@@ -72,9 +72,9 @@ def use_backend(name: str) -> Iterator[None]:
 
 @contextmanager
 def serving(backend: Backend) -> Iterator[None]:
-    """Let a backend that is no module of kgfast serve everything inside a ``with`` block.
+    """Let a backend that is no module of kgfast serve all calls inside a ``with`` block.
 
-    Backwards of what was computed inside run on it, until another of its name serves.
+    Backwards of calls inside run on the backend, until another backend of that name serves.
     """
     _others[backend.name] = backend
     token = _forced_backend.set(backend.name)
@@ -87,13 +87,13 @@ def serving(backend: Backend) -> Iterator[None]:
 def cores_for_kernels(device: torch.device) -> AbstractContextManager[None]:
     """Leave torch one thread inside a ``with`` block, so that kernels have the cores of a CPU.
 
-    Torch's threads spin for milliseconds after an operator that was spread over them, on the cores
-    that the next kernel needs. Use this around steps whose operators of torch are all small.
+    After a parallel operator, torch's threads spin for milliseconds on the cores that the next
+    kernel needs. Use this block around steps with only small operators of torch.
 
     Parameters
     ----------
     device : torch.device
-        Where the block computes; the setting changes nothing on other devices than a CPU.
+        Device of the block's computations; the setting has an effect only for a CPU.
 
     Examples
     --------
@@ -107,10 +107,10 @@ def cores_for_kernels(device: torch.device) -> AbstractContextManager[None]:
 def backend_for(device: torch.device) -> str:
     """Return the name of the backend that serves tensors of ``device``.
 
-    :func:`use_backend` decides, else the environment variable ``KGFAST_BACKEND``. Else it is
-    ``cpu`` for CPU tensors and ``triton`` for CUDA and ROCm ones, or ``reference`` where that
-    backend is not installed, with one warning. Tensors of MPS and XPU are copied to the CPU and
-    served there, also with one warning.
+    :func:`use_backend` decides, else the environment variable ``KGFAST_BACKEND``. The default is
+    ``cpu`` for CPU tensors and ``triton`` for CUDA and ROCm tensors. If that backend is not
+    installed, ``reference`` serves, with one warning. Tensors on MPS and XPU are copied to the CPU
+    and served there, also with one warning.
 
     Raises
     ------
@@ -126,12 +126,12 @@ def backend_for(device: torch.device) -> str:
 
 @decided_once
 def waits_for(device: torch.device) -> bool:
-    """Return whether the host waits for a device that has to tell it a number, such as a count."""
+    """Return whether the host waits when a device has to tell a number, such as a count."""
     return device.type != "cpu" or get_backend(find_backend(device)[0]).defers_checks
 
 
 def is_copied(device: torch.device) -> bool:
-    """Return whether tensors of a device are copied to the CPU; the first time, warn of it."""
+    """Return whether tensors of a device are copied to the CPU; warn the first time."""
     if device.type not in COPIED:
         return False
     _warn_once(f"kgfast: no kernels for {device.type} tensors: they are copied to the CPU")
@@ -139,7 +139,7 @@ def is_copied(device: torch.device) -> bool:
 
 
 def find_backend(device: torch.device) -> tuple[str, str | None]:
-    """Return the backend of a device without a warning, and why it is not a better one."""
+    """Return the backend of a device without a warning, and the reason if it is not the best."""
     forced = _forced_backend.get()
     if forced is None and "KGFAST_BACKEND" in os.environ:
         forced = _checked_backend(os.environ["KGFAST_BACKEND"], "KGFAST_BACKEND")
@@ -153,7 +153,7 @@ def find_backend(device: torch.device) -> tuple[str, str | None]:
 
 
 def what_is_missing(name: str) -> str:
-    """Say why a backend cannot serve, what to install, and what its absence costs, in a line."""
+    """Say why a backend cannot serve, how to install it, and the cost of its absence, in a line."""
     missing = _module(name).what_is_missing()
     return f"{missing}; {_WITHOUT[name]}"
 
@@ -182,7 +182,7 @@ def _is_available(name: str) -> bool:
 
 @cache
 def _module(name: str) -> Any:
-    """Import a module of ``kgfast.kernels``; asking Python each time costs more than the answer."""
+    """Import a module of ``kgfast.kernels``; a cache, since asking Python each time is slower."""
     return import_module(f"kgfast.kernels.{name}")
 
 

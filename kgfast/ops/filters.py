@@ -1,4 +1,4 @@
-"""Filters of RSCF of all crops as one operator; see :mod:`kgfast.models.filters`."""
+"""Filters of RSCF for all crops as one operator; see :mod:`kgfast.models.filters`."""
 
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -13,7 +13,7 @@ from kgfast.ops.registry import operator
 
 
 def serves_filters(*tensors: Tensor) -> bool:
-    """Return whether a kernel makes filters of float32 tensors that a step of training changes."""
+    """Return whether a kernel makes filters from float32 tensors that training changes."""
     fits = all(it.dtype == torch.float32 for it in tensors)
     return fits and common.has_gradients(*tensors) and common.offers(tensors[0].device, "filters")
 

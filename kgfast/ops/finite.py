@@ -1,18 +1,17 @@
 """Numbers that are not finite: one rule for every operator and backend.
 
 A NaN or an infinity in a row of queries, candidates or factors that takes part is an error that
-names the row, and so it is in a bias, but for -inf where a bias is a mask:
+names the row. The rule is the same for a bias, except -inf, where a bias is a mask:
 
 ===================== =========================================================================
 rank counts, top-k    refused as any other (``candidate_ids`` leaves candidates out)
 pairwise, indexed     the score is -inf
-losses over all       the candidate is left out: no share of the loss, no gradient. That needs a
-                      label of 0 there: an error for a target or a positive, and with smoothing
+losses over all       the candidate is left out: no share of the loss, no gradient. Its label must
+                      be 0: a target, a positive and smoothing are errors
 ===================== =========================================================================
 
-Finite numbers whose scores overflow give what torch gives. Scores are looked at first, as they tell
-at no cost that there is something to find: a number that is not finite leaves none of its row's
-scores finite.
+Finite numbers whose scores overflow give the results of torch. The scores are checked first, at no
+cost: if a number of a row is not finite, no score of the row is finite.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,7 +23,7 @@ from kgfast.kernels.checks import NonFiniteError, checks_values
 from kgfast.kernels.operands import Operands
 from kgfast.kernels.reference.canonical import crop
 
-_CHUNK = 1 << 22  # numbers whose finiteness is looked at together
+_CHUNK = 1 << 22  # numbers that are checked together
 
 
 def check_scores(
@@ -33,7 +32,7 @@ def check_scores(
     index: Tensor | None = None,
     table_name: str = "candidates",
 ) -> None:
-    """Raise a NonFiniteError that names the row that made one of the scores not finite.
+    """Raise a NonFiniteError that names the row behind a score that is not finite.
 
     ``scores`` may be sums of scores; ``index`` names the rows of the table that take part, all by
     default.
@@ -45,7 +44,7 @@ def check_scores(
 def name_not_finite(
     operands: Operands, index: Tensor | None = None, table_name: str = "candidates"
 ) -> None:
-    """Raise for the first number among the operands that is not finite, if there is one."""
+    """Raise for the first number among the operands that is not finite, if any."""
     score, bias, factor = operands.score, operands.bias, operands.factor
     width = None if operands.dims is None else max(operands.dims)
     planes = operands.query_planes
@@ -67,7 +66,7 @@ def check_rows(
     ids: Tensor | None = None,
     part: Callable[[Tensor], Tensor] = lambda rows: rows,
 ) -> None:
-    """Raise for the first row, of those that ids name, whose part is not finite."""
+    """Raise for the first row, among the rows of ids, with a part that is not finite."""
     for first, count in _chunks(len(values) if ids is None else len(ids), values.shape[1]):
         rows = slice(first, first + count) if ids is None else ids[first : first + count]
         bad = (~part(values[rows]).isfinite().all(1)).nonzero()
@@ -90,8 +89,8 @@ def check_mask(
 ) -> None:
     """Check that labels are 0 where a bias of -inf leaves a candidate out.
 
-    ``count`` is N; ``positives``, int64 ``[P]`` and called ``name``, are the candidates with a
-    label of their own; ``smoothing``, a name and a value, gives every candidate a label.
+    ``count`` is N. ``positives``, int64 ``[P]`` and called ``name`` in errors, are the candidates
+    with their own labels. ``smoothing``, a name and a value, gives every candidate a label.
     """
     if bias is None or not checks_values():
         return
@@ -102,7 +101,7 @@ def check_mask(
         row = int(masked.nonzero()[0])
         raise ValueError(
             f"{smoothing[0]} must be 0 where a bias is -inf (row {row}), which leaves a candidate "
-            f"out: its label would make the loss infinite; got {smoothing[1]}"
+            f"out: a label would make the loss infinite; got {smoothing[1]}"
         )
     hit = masked[positives].nonzero()
     if len(hit):

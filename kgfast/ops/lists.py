@@ -1,4 +1,4 @@
-"""Candidates that each query names itself: checks, and the form that backends take."""
+"""Candidates that each query lists: checks, and the form that backends take."""
 
 import numpy as np
 import torch
@@ -7,7 +7,7 @@ from torch import Tensor
 from kgfast.kernels.operands import Lists
 from kgfast.ops.checks import check_device, check_indptr, check_tensor
 
-PAD = -1  # in a row of fewer candidates than others
+PAD = -1  # fills rows with fewer candidates than others
 
 
 def check_lists(ids: Tensor, indptr: Tensor | None, num_queries: int, candidates: Tensor) -> None:
@@ -32,10 +32,10 @@ def check_lists(ids: Tensor, indptr: Tensor | None, num_queries: int, candidates
 
 
 def lists_of(ids: Tensor, indptr: Tensor | None, num_rows: int, first: int = 0) -> Lists:
-    """Return lists of checked values: ids of a table of ``num_rows``, each once in its row.
+    """Return lists of checked values: ids of a table of ``num_rows``, each once per row.
 
-    ``ids [B, K]`` may hold -1, which is no candidate. Ids rise in each row of the result.
-    ``first``: the place of the first row of ``ids``, in errors.
+    ``ids [B, K]`` may hold -1, which is no candidate. Ids ascend in each row of the result.
+    ``first`` is the number of the first row of ``ids`` in errors.
     """
     if indptr is None:
         return _padded(ids, num_rows, first)
@@ -86,7 +86,7 @@ def _sorted(values: Tensor) -> Tensor:
     """Sort values along the last axis."""
     if values.device.type != "cpu":
         return values.sort(-1).values
-    return torch.from_numpy(np.sort(values.numpy(), axis=-1))  # 5 times as fast as torch's
+    return torch.from_numpy(np.sort(values.numpy(), axis=-1))  # 5 times as fast as torch's sort
 
 
 def _raise_outside(place: str, value: int, num_rows: int) -> None:
@@ -95,4 +95,4 @@ def _raise_outside(place: str, value: int, num_rows: int) -> None:
 
 
 def _raise_repeated(place: str, value: int) -> None:
-    raise ValueError(f"{place} must not repeat an earlier id of its row; got {value} again")
+    raise ValueError(f"{place} must not repeat an earlier id of the row; got {value} again")

@@ -41,32 +41,34 @@ def bce(
 
         rows = sum_j softplus(x_j) - c sum_j x_j - a sum_{j positive} x_j
 
-    Differentiable in queries, candidates and bias. The backward runs on the backend of the forward
-    and scores again, chunk by chunk. Two runs give equal bits. There is no second derivative.
+    The loss is differentiable in queries, candidates and bias. The backward runs on the backend of
+    the forward and computes scores again, chunk by chunk. Two runs give equal bits. There is no
+    second derivative.
 
     Parameters
     ----------
     queries : Tensor
-        ``[B, F]`` float32; half precision is cast to it. Float64 is computed in float64, by the
-        reference backend.
+        ``[B, F]`` float32; half precision is cast to float32. Float64 is computed in float64, by
+        the reference backend.
     candidates : Tensor
         ``[N, G]`` float32, float16, bfloat16 or float64, any strides; read in place.
     bias : Tensor or None
         ``[N]`` or ``[1]`` floating point, added to scores last. A margin gamma goes here. -inf
-        leaves a candidate out, which then must not be a positive (here ``label_c`` must be 0).
+        leaves a candidate out. Such a candidate must not be a positive, and ``label_c`` must be 0.
     positive_indptr, positive_indices : Tensor
         ``[B + 1]`` and ``[nnz]`` int64, CSR: the positives of each query, at least one, in any
         order; duplicates count once.
     label_a, label_c : float
-        What a positive label adds, and what every label has. :func:`kgfast.losses.bce` has the
-        smoothing conventions of the field in these terms.
+        Addition to the labels of positives, and base of all labels. :func:`kgfast.losses.bce` has
+        the smoothing conventions of the field in these terms.
     score : str
         ``dot``, ``l1``, ``l2``, ``rotate`` or ``rotate_interleaved``.
     precision : {"float32", "bf16"}
-        ``bf16``, of ``dot`` and float32 queries: what is multiplied is rounded to bfloat16 (to
-        nearest, ties to even): queries and candidates in scores, and these and the gradient of
-        the scores in gradients. Products are summed in float32, as everything else is computed.
-        Needs a GPU, a CPU that has such products (``kgfast.info().precisions``), or the reference.
+        ``bf16``, only for ``dot`` and float32 queries, rounds the factors of products to bfloat16
+        (to nearest, ties to even). The factors are queries and candidates, and in gradients also
+        the gradient of the scores. Products are summed in float32, and all other arithmetic is
+        float32. ``bf16`` needs a GPU, a CPU with such products (``kgfast.info().precisions``), or
+        the reference.
 
     Returns
     -------
@@ -77,8 +79,8 @@ def bce(
     ------
     ValueError, TypeError
         For a shape, dtype, device or id that does not fit, a row without positives, a precision
-        that is not to be had, and a NaN or an infinity that takes part
-        (:mod:`kgfast.ops.finite`); the message names the argument and the first offending row.
+        that is not available, and a NaN or an infinity that takes part (:mod:`kgfast.ops.finite`);
+        the message names the argument and the first offending row.
 
     Examples
     --------
@@ -120,7 +122,7 @@ def cross_entropy(
 
         rows = logsumexp(x) - (1 - eps) x_t - (eps / N) sum_j x_j
 
-    Otherwise as :func:`bce`.
+    All else is as in :func:`bce`.
 
     Parameters
     ----------
@@ -129,7 +131,7 @@ def cross_entropy(
     targets : Tensor
         ``[B]`` int64 in ``0 .. N-1``.
     label_smoothing : float
-        In ``[0, 1)``.
+        Smoothing eps, in ``[0, 1)``.
 
     Returns
     -------
@@ -160,9 +162,9 @@ def cross_entropy(
 
 
 class _KeptScores(Function):
-    """Operator whose scores a backend may keep for the first backward, which overwrites them.
+    """Operator with scores that a backend may keep for the first backward, which overwrites them.
 
-    A second one through a graph that was retained scores again.
+    A second backward through a retained graph computes the scores again.
     """
 
     @staticmethod
@@ -209,15 +211,15 @@ def checked_queries(
     score: str,
     precision: str,
 ) -> Tensor:
-    """Check the operands of a loss; return its queries, in float32 at least."""
+    """Check the operands of a loss; return the queries, in float32 at least."""
     common.refuse_forward_mode(name, queries, candidates, bias)
     queries = common.full_precision(queries)
     check_operands(queries, candidates, score, bias, None, None)
     check_precision(precision)
     if precision != "float32" and score != "dot":
-        raise ValueError(f"precision: {precision} is of dot products; got score {score!r}")
+        raise ValueError(f"precision: {precision} is for dot products; got score {score!r}")
     if precision != "float32" and queries.dtype != torch.float32:
-        raise ValueError(f"precision: {precision} is of float32 queries; got {queries.dtype}")
+        raise ValueError(f"precision: {precision} is for float32 queries; got {queries.dtype}")
     return queries
 
 
@@ -229,7 +231,7 @@ def check_labels(
     label_a: float,
     label_c: float,
 ) -> None:
-    """Check what :func:`bce` takes beside operands, but for the values of tensors."""
+    """Check the arguments of :func:`bce` beside operands, except values of tensors."""
     check_index("positive_indptr", positive_indptr, (len(queries) + 1,), candidates)
     check_index("positive_indices", positive_indices, (None,), candidates)
     for name, value in (("label_a", label_a), ("label_c", label_c)):
@@ -237,7 +239,7 @@ def check_labels(
 
 
 def check_smoothing(label_smoothing: float) -> None:
-    """Check that a smoothing of labels leaves something of them."""
+    """Check that a smoothing of labels leaves a part of the labels."""
     check_number("label_smoothing", label_smoothing)
     if not 0 <= label_smoothing < 1:
         raise ValueError(f"label_smoothing must be in [0, 1); got {label_smoothing}")
@@ -286,7 +288,7 @@ def _cross_entropy(
     precision: str,
     backend: str,
 ) -> tuple[Tensor, Tensor]:
-    """Return row losses, and their logsumexp in float64 for the backward."""
+    """Return row losses, and the logsumexp of each in float64 for the backward."""
     operands = run.operands_of(queries, candidates, score, bias, precision=precision)
     result = run.cross_entropy(operands, targets.contiguous(), label_smoothing, backend=backend)
     return result.rows, result.logsumexp
@@ -319,7 +321,7 @@ def operands_of(args: SimpleNamespace) -> Operands:
 
 
 def as_gradients(made: LossGradients, bias: Tensor | None) -> tuple[Tensor | None, ...]:
-    """Return the gradients of queries, candidates and bias, the last in its shape and dtype."""
+    """Return the gradients of queries, candidates and bias, with the bias's shape and dtype."""
     of_bias = made.bias
     if bias is not None and of_bias is not None:
         of_bias = common.bias_gradient(of_bias, bias)

@@ -1,4 +1,4 @@
-"""Loss of croppable embeddings of scores that are there, as one operator."""
+"""Loss of croppable embeddings on given scores, as one operator."""
 
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -27,13 +27,13 @@ def med_loss(
     *,
     is_exp: bool,
 ) -> Tensor:
-    """Return :func:`kgfast.losses.med.med_of_scores`, where :func:`serves_med`.
+    """Return :func:`kgfast.losses.med.med_of_scores`; only if :func:`serves_med`.
 
     Positives are weighted by ``softmax``, sub-models by ``exp`` or ``sigmoid``.
     """
     common.refuse_forward_mode("med_loss", positive, negative, *scales)
     *of_scores, of_crops = (scale.float() for scale in scales)
-    if len(positive) == 1:  # no smaller sub-model says what is hard
+    if len(positive) == 1:  # no smaller sub-model gives weights
         of_scores = [scale.detach() for scale in of_scores]
     weights = torch.stack([*of_scores, of_crops])
     given = positive, negative, weights, mask, [float(it) for it in fractions], is_exp

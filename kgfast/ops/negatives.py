@@ -1,6 +1,7 @@
-"""Losses of sampled negatives, where a backend reduces them as scores arise.
+"""Losses of sampled negatives, if a backend reduces scores as they are computed.
 
-Elsewhere they are formulas of scores (:mod:`kgfast.losses.formula`), which are the specification.
+On other backends the losses are formulas of scores (:mod:`kgfast.losses.formula`), which are the
+specification.
 """
 
 from types import SimpleNamespace
@@ -23,8 +24,8 @@ def fuses_negatives(
 ) -> bool:
     """Return whether :func:`pool_loss` or :func:`list_loss` takes these operands.
 
-    They take float32 where the backend fuses such losses; lists take no bias that has a gradient,
-    and neither takes weights that have one.
+    Both take float32, if the backend fuses such losses. Lists take no bias with a gradient, and
+    both take no weights with a gradient.
     """
     if queries.dtype == torch.float64 or not (len(queries) and negatives.numel()):
         return False
@@ -38,8 +39,8 @@ def fuses_negatives(
 def pool_loss(operands: Operands, positive: Tensor, loss: NegativeLoss) -> Tensor:
     """Return the loss of queries and a pool of negatives, the rows of the operands.
 
-    ``positive [B]`` are the scores of the positives. The result is a scalar, or ``[B]`` if it is
-    not reduced, float32. Differentiable in all but the weights; raises as
+    ``positive [B]`` are the scores of the positives. The result is float32, a scalar, or ``[B]`` if
+    not reduced. The loss is differentiable in all operands but the weights. Errors are those of
     :func:`kgfast.ops.pairwise_scores`.
     """
     queries, table, bias, factor = _checked(operands, "pool_loss")
@@ -60,11 +61,11 @@ def list_loss(
     *,
     sparse: bool = False,
 ) -> Tensor:
-    """Return the loss of queries, each with a positive and negatives of its own.
+    """Return the loss of queries, each with one positive and its own negatives.
 
-    ``targets [B]`` and ``negatives [B, K]`` are int64 rows of the operands' table. The result is as
-    of :func:`pool_loss`, differentiable in queries, table and factor; ``sparse`` and errors as of
-    :func:`kgfast.ops.indexed_scores`.
+    ``targets [B]`` and ``negatives [B, K]`` are int64 rows of the operands' table. The result is
+    that of :func:`pool_loss`, differentiable in queries, table and factor. ``sparse`` and errors
+    are those of :func:`kgfast.ops.indexed_scores`.
     """
     queries, table, bias, factor = _checked(operands, "list_loss", "table")
     check_row_index(negatives, queries, table)
@@ -119,7 +120,7 @@ def _negative_loss(
     backend: str,
     sparse: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return :class:`~kgfast.kernels.negatives.NegativeRows`, but no positives of a pool."""
+    """Return :class:`~kgfast.kernels.negatives.NegativeRows`, without the positives of a pool."""
     operands = run.operands_of(queries, table, score, bias, factor)
     loss = _loss(formula, parameter, mask, reduction, weights)
     sampled = Sampled(positive, targets, negatives)

@@ -1,4 +1,4 @@
-"""Cosine and sine of the phases of queries, the same bits on every device."""
+"""Cosine and sine of the phases of queries, with equal bits on every device."""
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from kgfast.ops.dispatch import find_backend
 def cos_sin(phases: Tensor) -> tuple[Tensor, Tensor]:
     """Return cosine and sine of float64 radians as the reference defines them.
 
-    Where neither gradients nor graphs are made, a kernel of the CPU computes them.
+    Without gradients and graphs, a kernel of the CPU computes both.
     """
     is_plain = type(phases) is Tensor and phases.device.type == "cpu"
     if not is_plain or torch.is_grad_enabled() or torch.compiler.is_compiling() or _is_traced():
@@ -23,6 +23,6 @@ def cos_sin(phases: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _is_traced() -> bool:
-    """Return whether tensors may carry tangents, or stand for batches of others."""
+    """Return whether tensors may carry tangents, or stand for batches of other tensors."""
     in_functorch = torch._C._functorch.maybe_current_level() is not None
     return in_functorch or forward_ad._current_level >= 0

@@ -1,4 +1,4 @@
-"""Rank counts: how many candidates score above the target of a query."""
+"""rank_counts(): the number of candidates that score above the target of a query."""
 
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -30,7 +30,7 @@ def rank_counts(
     candidate_indptr: Tensor | None = None,
     nan_worst: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Count, per query, the candidates that score above its target and those that equal it.
+    """Count, per query, the candidates above the target and the candidates equal to it.
 
     The counts are exact: pairs are compared by their canonical float64 scores
     (:mod:`kgfast.kernels.scores`), so every backend returns the same integers. Filtered counts are
@@ -43,26 +43,29 @@ def rank_counts(
     candidates : Tensor
         ``[N, G]`` float32, float16, bfloat16 or float64, any strides; read in place.
     targets : Tensor
-        ``[B]`` int64 in ``0 .. N-1``: the true entity of each query. It never counts itself.
+        ``[B]`` int64 in ``0 .. N-1``: the true entity of each query. The target itself never
+        counts.
     exclude_indptr, exclude_indices : Tensor
         ``[B + 1]`` and ``[nnz]`` int64, CSR: ids known to be true per query, in any order;
         duplicates count once, and the target is ignored.
     score : str
         A name from :data:`kgfast.kernels.scores.SCORES`.
     bias : Tensor, optional
-        ``[N]`` or ``[1]`` floating point, added to scores last; finite, as all that takes part
-        (:mod:`kgfast.ops.finite`).
+        ``[N]`` or ``[1]`` floating point, added to scores last; finite, like all numbers that take
+        part (:mod:`kgfast.ops.finite`).
     factor : Tensor, optional
-        ``[N, D]`` floating point, ``b`` of the ``rscf_*`` scores: then queries hold ``q | w | a``,
-        without it ``q | w`` (:mod:`kgfast.kernels.scores`). It may end with the widest crop.
+        ``[N, D]`` floating point, ``b`` of the ``rscf_*`` scores: queries hold ``q | w | a`` with a
+        factor, and ``q | w`` without (:mod:`kgfast.kernels.scores`). The factor may end with the
+        widest crop.
     dims : sequence of int, optional
         Crop widths in features. Results get a leading axis ``[len(dims)]``.
     candidate_ids : Tensor, optional
-        ``[M]`` int64, unique: only these rows are candidates. Targets and excluded ids stay ids
-        of the full table; a target outside the subset is ranked against it. ``[B, K]``: those of
-        each query, distinct but for -1, which is none; no ``[B, K, G]`` tensor is made.
+        ``[M]`` int64, unique: only these rows are candidates. Targets and excluded ids stay ids of
+        the full table; a target outside the subset is ranked against the subset. ``[B, K]``: the
+        candidates of each query, distinct except -1, which is none; no ``[B, K, G]`` tensor is
+        made.
     candidate_indptr : Tensor, optional
-        ``[B + 1]`` int64: ``candidate_ids [nnz]`` are those of each query one after the other, CSR.
+        ``[B + 1]`` int64: ``candidate_ids [nnz]`` are the candidates of each query in turn, CSR.
     nan_worst : bool
         Accept NaN and infinities: a target whose score is NaN ranks below every other candidate,
         a candidate whose score is NaN below every target.
@@ -112,7 +115,7 @@ def rank_counts(
 def check_candidate_ids(
     ids: Tensor | None, indptr: Tensor | None, num_queries: int, candidates: Tensor
 ) -> None:
-    """Check shapes, dtypes and devices of a list for all queries, or of one for each."""
+    """Check shapes, dtypes and devices of one list for all queries, or of a list for each."""
     if ids is None:
         if indptr is not None:
             raise ValueError("candidate_indptr must be given together with candidate_ids")
@@ -123,7 +126,7 @@ def check_candidate_ids(
 
 
 def is_listed(ids: Tensor | None, indptr: Tensor | None) -> bool:
-    """Return whether each query has candidates of its own."""
+    """Return whether each query has its own candidates."""
     return indptr is not None or getattr(ids, "ndim", 1) == 2
 
 

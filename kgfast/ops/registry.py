@@ -1,6 +1,6 @@
 """Register operators with torch.library; the annotations of a function are its schema.
 
-``torch.library.custom_op`` would do the same, but its first call imports the compiler, which takes
+``torch.library.custom_op`` would do the same. But the first call imports the compiler, which takes
 two CPU seconds and 160 MB in every process.
 """
 
@@ -20,14 +20,15 @@ from kgfast.ops.differentiable import zero_gradients
 from kgfast.ops.row_gradients import RowGradients
 
 Body = Callable[..., Any]
-_libraries: dict[str, torch.library.Library] = {}  # a registration lives as long as its library
+# a registration lives as long as its library object
+_libraries: dict[str, torch.library.Library] = {}
 
 
 class Operator:
-    """Function that is ``torch.ops.kgfast.<name>``; its gradient is a second operator.
+    """Function that is ``torch.ops.kgfast.<name>``; the gradient is a second operator.
 
-    The body returns new tensors: none shares storage with another or with an argument. ``waits``
-    says that the host may wait for the device in the body, as checks of values do: the tag
+    The body returns new tensors: none shares storage with another or with an argument. With
+    ``waits``, the host may wait for the device in the body, as checks of values do. The tag
     ``cudagraph_unsafe`` then keeps the operator out of CUDA graphs. A backward through an operator
     without a gradient raises.
     """
@@ -60,8 +61,8 @@ class Operator:
     ) -> None:
         """Register ``backward(ctx, need, *grads)``, the gradients of the parameters ``wrt``.
 
-        ``need`` says which of them are asked for. ``save(ctx, args, output)`` is ``setup_context``
-        of :class:`torch.autograd.Function`.
+        ``need`` has a bool for each, True if the gradient is needed. ``save(ctx, args, output)`` is
+        ``setup_context`` of :class:`torch.autograd.Function`.
         """
         self._backward, self._save, self._wrt = backward, save, tuple(wrt)
 
@@ -80,19 +81,20 @@ class Operator:
         Parameters
         ----------
         *wrt : str
-            Parameters that have a gradient. The function returns theirs, None where not needed.
+            Parameters that have a gradient. The function returns these gradients, None if not
+            needed.
         of : str
-            Public names, for the error of a second derivative.
+            Public name, for the error of a second derivative.
         grads, kept : sequence of str
             Names in ``args`` of the gradients of the first results, and of the last results.
             ``args`` has the operator's arguments too, and ``need``, a bool for each of ``wrt``.
         unsaved : sequence of str
             Arguments that are None in ``args``.
         rows : str, optional
-            Parameter whose gradient holds only some of its rows if ``args.sparse``; the function
-            returns their int64 ids, too, as the last result. The operator has a ``backend``.
+            Parameter with a gradient of only some rows if ``args.sparse``. The function then
+            returns the int64 ids of these rows as the last result. The operator has a ``backend``.
         named : str
-            Argument or kept result whose ids these are.
+            Argument or kept result with these ids.
         """
 
         def register(function: Body) -> Operator:
@@ -107,12 +109,12 @@ class Operator:
         return register
 
     def refuse_second_derivative(self, public_name: str) -> None:
-        """Make a backward through this operator, a backward itself, name the public operator."""
+        """Make a second derivative raise an error that names the public operator."""
 
         def refuse(ctx: Any, need: list[bool], *grads: Tensor | None) -> None:
             raise RuntimeError(
-                f"kgfast.ops.{public_name} can be differentiated once; its gradient has no "
-                f"gradient (create_graph=True cannot be followed through it)"
+                f"kgfast.ops.{public_name} can be differentiated once; a second derivative "
+                "(create_graph=True) does not exist"
             )
 
         self._backward = refuse
@@ -143,7 +145,7 @@ def operator(name: str, *, waits: bool = False) -> Callable[[Body], Operator]:
 
 @dataclass(frozen=True)
 class _Gradient:
-    """Backward of an operator as an operator; fields as of :meth:`Operator.gradient`."""
+    """Backward of an operator as an operator; fields are those of :meth:`Operator.gradient`."""
 
     forward: Operator
     function: Body
@@ -155,7 +157,7 @@ class _Gradient:
     named: str
 
     def body(self) -> Body:
-        """Make the body, whose signature has the gradients, kept results and arguments."""
+        """Make the body; the signature has the gradients, kept results and arguments."""
         own, count = inspect.signature(self.forward.body).parameters, len(self.wrt)
         count += self.rows is not None
         kinds: dict[str, Any] = dict.fromkeys((*self.grads, *self.kept), Tensor)
@@ -191,7 +193,7 @@ class _Gradient:
         return _result(made)
 
     def _num_rows(self, args: SimpleNamespace, table: Tensor) -> int | torch.SymInt:
-        """Return how many rows a gradient holds: of distinct ids, which nobody knows, or of all."""
+        """Return the number of rows of a gradient: an unknown number of distinct ids, or all."""
         if not _repeats(args.backend):
             return torch.library.get_ctx().new_dynamic_size()
         besides = getattr(args, "besides", None)
@@ -201,7 +203,7 @@ class _Gradient:
     def save(self, ctx: Any, args: SimpleNamespace, output: Any) -> None:
         results = output if isinstance(output, tuple) else (output,)
         count = len(self.grads)
-        ctx.set_materialize_grads(False)  # zeros for what is kept would be as large as scores
+        ctx.set_materialize_grads(False)  # zeros for kept results would be as large as scores
         ctx.mark_non_differentiable(*results[count:])
         ctx.results = [(it.shape, it.dtype, it.device) for it in results[:count]]
         kept = results[len(results) - len(self.kept) :]
@@ -211,7 +213,7 @@ class _Gradient:
         ctx.save_for_backward(*kept, *tensors.values())
 
     def differentiate(self, ctx: Any, need: list[bool], *slopes: Tensor | None) -> list[Any]:
-        saved, count = ctx.saved_tensors, len(self.kept)  # which checkpoints unpack once
+        saved, count = ctx.saved_tensors, len(self.kept)  # checkpoints unpack saved tensors once
         kept, tensors = saved[:count], saved[count:]
         given = ctx.given | dict(zip(ctx.names, tensors, strict=True))
         own = [
@@ -230,14 +232,14 @@ class _Gradient:
 
 
 def _repeats(backend: str) -> bool:
-    """Return whether ids of a gradient of rows may repeat."""
+    """Return whether ids of row gradients may repeat."""
     return dispatch.get_backend(backend).row_sums is not None
 
 
 def _zeros(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
     if shape.numel():
         return torch.zeros(shape, dtype=dtype, device=device)
-    return torch.empty(shape, dtype=dtype, device=device)  # which launches nothing
+    return torch.empty(shape, dtype=dtype, device=device)  # launches nothing
 
 
 def _result(made: Sequence[Tensor]) -> Any:
@@ -245,7 +247,7 @@ def _result(made: Sequence[Tensor]) -> Any:
 
 
 def on_host(body: Body) -> Body:
-    """Make a body serve devices without kernels: copy tensors to the CPU, and results back."""
+    """Let a body serve devices without kernels: copy tensors to the CPU, and results back."""
 
     @functools.wraps(body)
     def run(*args: Any) -> Any:
@@ -274,7 +276,7 @@ def _moved(result: Any, device: torch.device) -> Any:
 def _untraced(body: Body) -> Body:
     """Keep torch.compile out of the body without loading the compiler.
 
-    Where a compiled function falls back to eager, the compiler would look into every call.
+    When a compiled function falls back to eager, the compiler would look into every call.
     """
     disabled: list[Body] = []
 

@@ -1,9 +1,9 @@
-"""Gradients of a table by rows: one form for losses, which leave it, and optimizers, which take it.
+"""Row gradients of a table, in one form for losses, which make them, and optimizers.
 
-Autograd carries tensors only. So the form is a ``torch.sparse_coo`` gradient. On the CPU it is
-coalesced: its ids ascend, and none occurs twice. It is made without sorting or checking again. On a
-GPU the host would wait for the number of distinct ids. There the gradient has as many rows as were
-read, in any order; whoever takes it sums those of an id (:meth:`RowGradients.of`).
+Autograd carries tensors only, so the form is a ``torch.sparse_coo`` gradient. On the CPU the
+gradient is coalesced: ids ascend, and none occurs twice. No second sort or check is needed. On a
+GPU the host would wait for the number of distinct ids. So there the gradient has as many rows as
+were read, in any order. Consumers sum the rows of each id (:meth:`RowGradients.of`).
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 from kgfast.kernels.backend import SumRows
 from kgfast.ops.dispatch import find_backend, get_backend
 
-_KEPT = "_kgfast_row_gradients"  # attribute of a sparse gradient whose ids ascend and may repeat
+_KEPT = "_kgfast_row_gradients"  # attribute of a sparse gradient with ascending ids that may repeat
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class RowGradients:
     rows : Tensor
         ``[U, G]``.
     repeats : bool
-        Whether ids may repeat, as on a GPU: then the first of equal ones has the gradient, and the
-        others have zeros.
+        True if ids may repeat, as on a GPU. The first of equal ids then has the gradient, and all
+        repetitions have zeros.
 
     Examples
     --------
@@ -55,14 +55,14 @@ class RowGradients:
         Parameters
         ----------
         gradient : Tensor
-            ``torch.sparse_coo [N, G]`` with one sparse axis. Where its ids ascend, its tensors are
-            shared; another one, as the sum of several gradients is, is coalesced first. On a GPU
-            rows of an id are summed, in their order, and the host does not wait.
+            ``torch.sparse_coo [N, G]`` with one sparse axis. If ids ascend, the tensors are shared.
+            Any other gradient, such as a sum of gradients, is coalesced first. On a GPU the rows of
+            an id are summed in order, and the host does not wait.
 
         Raises
         ------
         TypeError, ValueError
-            For a dense gradient, or one whose rows are sparse themselves.
+            For a dense gradient, or a gradient with sparse rows.
         """
         if not isinstance(gradient, Tensor) or gradient.layout != torch.sparse_coo:
             kind = gradient.layout if isinstance(gradient, Tensor) else type(gradient).__name__
@@ -79,14 +79,14 @@ class RowGradients:
         if sums is not None:
             return _summed_by(sums, [(ids, rows)])
         if bool((ids[1:] > ids[:-1]).all()):
-            return cls(ids, rows)  # where torch puts a gradient into a leaf, it may drop the mark
+            return cls(ids, rows)  # torch may drop the mark when it puts a gradient into a leaf
         gradient = gradient.detach().coalesce()
         return cls(gradient.indices()[0], gradient.values())
 
     def to_sparse(self, num_rows: int) -> Tensor:
         """Return the sparse gradient ``[num_rows, G]``, which shares these tensors.
 
-        It is coalesced, unless ids may repeat.
+        The gradient is coalesced, unless ids may repeat.
         """
         gradient = _sparse(self.ids, self.rows, num_rows, is_coalesced=not self.repeats)
         if self.repeats:
@@ -94,12 +94,12 @@ class RowGradients:
         return gradient
 
     def _is_in(self, gradient: Tensor) -> bool:
-        """Return whether a gradient still has these ids: adding to it makes new ones."""
+        """Return whether a gradient still has these ids: an addition makes new ones."""
         ids = gradient._indices()
         return ids.shape[1] == len(self.ids) and ids.data_ptr() == self.ids.data_ptr()
 
     def distinct(self) -> "RowGradients":
-        """Return the same gradients without repeats: the host waits for their number."""
+        """Return equal gradients without repeats; the host waits for the number of rows."""
         if not self.repeats:
             return self
         is_first = torch.ones_like(self.ids, dtype=torch.bool)
@@ -108,15 +108,16 @@ class RowGradients:
         return RowGradients(self.ids.index_select(0, first), self.rows.index_select(0, first))
 
 
-Part = tuple[Tensor, Tensor]  # ids that may repeat, and their rows
+Part = tuple[Tensor, Tensor]  # ids that may repeat, and rows
 
 
 def merge(first: RowGradients | None, others: Sequence[Part]) -> RowGradients:
-    """Add gradients of rows ``(ids [*], rows [*, G])`` to others, in a fixed order.
+    """Add gradients of rows ``(ids [*], rows [*, G])`` in a fixed order.
 
-    ``first`` takes in what the others have of its rows, in place; it is returned if it has all
-    rows, else the result has new tensors. Without ``first`` there is at least one other. On a GPU
-    all is summed anew, so that ids of ``first`` may be in any order, too.
+    Gradients for rows of ``first`` are added to ``first`` in place. If ``first`` has all rows, the
+    result is ``first``; else the result has new tensors. Without ``first``, ``others`` must not be
+    empty. On a GPU all gradients are summed anew, so that the ids of ``first`` may also be in any
+    order.
     """
     parts = [*others] if first is None else [(first.ids, first.rows), *others]
     sums = _sums_for(parts[0][1])
@@ -138,13 +139,13 @@ def merge(first: RowGradients | None, others: Sequence[Part]) -> RowGradients:
 
 
 def add_to(table: Tensor, parts: Sequence[Part]) -> None:
-    """Add gradients of rows to those of a whole table ``[N, G]``."""
+    """Add row gradients to the gradient of a whole table ``[N, G]``."""
     for ids, rows in parts:
         _add_rows(table, ids, rows)
 
 
 def part_of(gradient: Tensor) -> Part:
-    """Return ids and rows of a gradient: as :meth:`RowGradients.of`, or on a GPU unsummed."""
+    """Return ids and rows of a gradient, like :meth:`RowGradients.of`, but unsummed on a GPU."""
     if gradient.sparse_dim() == 1 and _sums_for(gradient._values()) is not None:
         return gradient._indices()[0], gradient._values().detach()
     found = RowGradients.of(gradient)
@@ -152,17 +153,18 @@ def part_of(gradient: Tensor) -> Part:
 
 
 def numbers_of(gradient: Tensor) -> Tensor:
-    """Return the numbers of a dense or a coalesced gradient, which they share."""
+    """Return the numbers of a dense or a coalesced gradient, without a copy."""
     return gradient._values() if gradient.is_sparse else gradient
 
 
 def read_rows(table: Tensor, *ids: Tensor) -> tuple[Tensor, ...]:
-    """Read rows of a table, whose gradients reach the table as one gradient of rows.
+    """Read rows of a table; all gradients reach the table as one gradient of rows.
 
-    Returns the table ``[N, G]``, for an operator of kgfast, and rows ``[*, G]`` for each of the
-    int64 ``ids``. All their gradients become one of the table: sparse, in the form of this module,
-    unless the operator's is dense. On the CPU, and if it is dense, the operator's stays where it is
-    and takes in the others': nobody else may hold it.
+    The results are the table ``[N, G]``, for an operator of kgfast, and rows ``[*, G]`` for each of
+    the int64 ``ids``. All their gradients become one gradient of the table. This gradient is
+    sparse, in the form of this module, unless the operator's gradient is dense. If dense, or on the
+    CPU, the other gradients are added to the operator's gradient in place, so nothing else may hold
+    that gradient.
     """
     found: tuple[Tensor, ...] = _ReadRows.apply(table, *ids)  # type: ignore[no-untyped-call]
     return found
@@ -210,7 +212,7 @@ def _sparse(ids: Tensor, rows: Tensor, num_rows: int, *, is_coalesced: bool) -> 
 
 
 def _sums_for(rows: Tensor) -> SumRows | None:
-    """Return what sums rows on a device that the host does not wait for, if it is one."""
+    """Return the function that sums rows on a device without waiting; None elsewhere."""
     if not rows.is_floating_point():
         return None
     return get_backend(find_backend(rows.device)[0]).row_sums
@@ -237,7 +239,7 @@ def _summed(parts: Sequence[Part]) -> RowGradients:
 
 
 def _without(part: Part, base: RowGradients) -> Part:
-    """Add what a part has of the rows of a base; return the rest."""
+    """Add a part's gradients for rows of a base to the base; return the rest."""
     ids, rows = part
     if not len(base.ids):
         return part

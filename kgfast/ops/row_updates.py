@@ -1,6 +1,6 @@
 """Steps of optimizers on rows of a table, in place.
 
-Not torch.library operators: nothing differentiates or compiles a step of an optimizer.
+These are no torch.library operators: nothing differentiates or compiles a step of an optimizer.
 """
 
 import math
@@ -21,7 +21,7 @@ _ADAGRAD = ("the table", "sums of squares")
 
 
 def serves_rows(table: Tensor) -> bool:
-    """Return whether a kernel updates this table: contiguous float32 on a backend that has one."""
+    """Return whether a kernel updates this table: contiguous float32 on a fitting backend."""
     fits = table.dtype == torch.float32 and table.ndim > 0 and table.is_contiguous()
     fits = fits and not table.is_neg()
     return fits and common.offers(table.device, "row_updates")
@@ -44,33 +44,33 @@ def row_adam(
     Parameters
     ----------
     tables : sequence of Tensor
-        ``[N, *]`` each, as :func:`serves_rows` says: the table, first and second moments. None
-        shares memory with another or with the gradients.
+        ``[N, *]`` each, accepted by :func:`serves_rows`: the table, first and second moments. No
+        two of these and the gradients may share memory.
     ids : Tensor
         int64 ``[U]``, distinct, in ``0 .. N-1``.
     gradients : Tensor
         float32 ``[U, *]``, any strides.
     lr, betas, eps, weight_decay
-        As of :class:`torch.optim.Adam`.
+        See :class:`torch.optim.Adam`.
     step : int or Tensor
         Number of the step, from 1, for the bias correction. A tensor without axes on the tables'
-        device spares a GPU the wait for its value.
+        device saves the wait for the value.
     repeats : bool
-        On a GPU: whether ids ascend and may repeat, as those of :class:`kgfast.RowGradients`. The
-        first of equal ones has the gradient of the row, others are passed over.
+        On a GPU: allow ascending ids that may repeat, as in :class:`kgfast.RowGradients`. The first
+        of equal ids has the gradient of the row; repetitions are ignored.
 
     Raises
     ------
     ValueError, TypeError
         For tables, ids, gradients or numbers that do not fit, ids that repeat or lie out of range,
         and tensors that share memory; the message names the argument and the first offending
-        place. Nothing is changed then.
+        position. Tables are then unchanged.
 
     Notes
     -----
-    Within :func:`kgfast.unchecked` a GPU does not check ids: those out of range change nothing,
-    and a row that is named twice is updated once, by one of its gradients. The CPU always checks,
-    and takes no repeats.
+    Within :func:`kgfast.unchecked` a GPU does not check ids. Ids out of range change nothing, and a
+    repeated id updates the row once, by one of the gradients. The CPU always checks, and takes no
+    repeats.
 
     Examples
     --------
@@ -102,23 +102,23 @@ def row_adagrad(
     weight_decay: float,
     repeats: bool = False,
 ) -> None:
-    """Update rows of a table and of its sums of squared gradients (Duchi et al. 2011).
+    """Update rows of a table and of the sums of squared gradients (Duchi et al. 2011).
 
-    Bits are those of torch's fused Adagrad on the CPU.
+    Bits are equal to torch's fused Adagrad on the CPU.
 
     Parameters
     ----------
     tables : sequence of Tensor
-        ``[N, *]`` each, as :func:`serves_rows` says: the table and its sums. None shares memory
-        with another or with the gradients.
+        ``[N, *]`` each, accepted by :func:`serves_rows`: the table and the sums. No two of these
+        and the gradients may share memory.
     ids : Tensor, optional
-        int64 ``[U]``, distinct, in ``0 .. N-1``; None: all rows.
+        int64 ``[U]``, distinct, in ``0 .. N-1``; None takes all rows.
     gradients : Tensor
         float32 ``[U, *]``, any strides.
     lr, eps, weight_decay
-        As of :class:`torch.optim.Adagrad`.
+        See :class:`torch.optim.Adagrad`.
     repeats
-        As of :func:`row_adam`.
+        See :func:`row_adam`.
 
     Raises
     ------
@@ -149,7 +149,7 @@ def _checked(
     *,
     repeats: bool,
 ) -> RowUpdates:
-    """Check tensors, and return the kernels that update them."""
+    """Check tensors, and return the kernels for their update."""
     _check_tables(names, tables)
     table = tables[0]
     if ids is not None:
@@ -169,7 +169,7 @@ def _checked(
 
 
 def _check_tables(names: Sequence[str], tables: Sequence[Tensor]) -> None:
-    """Check that tables are of one shape, each with memory of its own."""
+    """Check that tables have one shape, each with its own memory."""
     if not hasattr(tables, "__len__"):
         raise TypeError(f"tables must be a sequence of tensors; got {type(tables).__name__}")
     if len(tables) != len(names):
@@ -215,7 +215,7 @@ def _check_numbers(below: float = math.inf, /, **numbers: Any) -> None:
 def _check_step(step: int | Tensor, table: Tensor) -> None:
     if isinstance(step, Tensor) and step.ndim == 0 and step.device == table.device:
         if get_backend(common.chosen_backend(table)).defers_checks:
-            return  # its value is not waited for
+            return  # the host does not wait for the value
         step = int(step)
     if isinstance(step, bool) or not isinstance(step, int):
         raise TypeError(f"step must be an int or a 0-d tensor on {table.device}; got {step!r}")
@@ -224,5 +224,5 @@ def _check_step(step: int | Tensor, table: Tensor) -> None:
 
 
 def _note_writes(tables: Sequence[Tensor]) -> None:
-    """Tell autograd and indices of writes through pointers, as torch does of its own."""
+    """Tell autograd and indexes of writes through pointers, as torch does for its writes."""
     torch.autograd.graph.increment_version(tables)

@@ -1,8 +1,8 @@
-"""Engine of every consumer, on operands: the entry of ``rank()``, ``topk()`` and the losses.
+"""Engine of every consumer, on operands: the entry for ``rank()``, ``topk()`` and the losses.
 
-Callers check names, shapes, dtypes and devices (:mod:`kgfast.ops.checks`); values are checked here.
-The operators of ``torch.library`` are shells over these functions: a schema cannot carry operands,
-nor what is known of candidates from one batch to the next.
+Callers check names, shapes, dtypes and devices (:mod:`kgfast.ops.checks`); this module checks
+values. The operators of ``torch.library`` are shells over these functions: a schema carries neither
+operands nor the checked candidates of an earlier batch.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -83,9 +83,9 @@ __all__ = [
 
 @contextmanager
 def _serving(operands: Operands, name: str | None) -> Iterator[Backend]:
-    """Yield the backend of a name, else the one that serves the queries; autocast is off inside.
+    """Yield the backend of a name, else the queries' backend; autocast is off inside.
 
-    A model that makes its candidates on a device without kernels at every call is refused here.
+    A model that makes candidates on a device without kernels at every call is refused.
     """
     device = operands.queries.device
     if device.type in COPIED:
@@ -95,13 +95,13 @@ def _serving(operands: Operands, name: str | None) -> Iterator[Backend]:
 
 
 def checks_for(device: torch.device, *, allows_nan: bool = False) -> Checks:
-    """Make the checks of one call: kept, where the backend waits for its device anyway."""
+    """Make the checks of one call: deferred, unless the backend waits for the device anyway."""
     deferred = get_backend(backend_for(device)).defers_checks
     return Checks(deferred=deferred, allows_nan=allows_nan)
 
 
 def prepare(candidates: Prepared, checks: Checks) -> Prepared:
-    """Check ids and bias of candidates; the ids that are returned are safe to index with."""
+    """Check ids and bias of candidates; returned ids are safe to index with."""
     if candidates.bias is not None and not checks.allows_nan:
         require_finite(checks, "bias", candidates.bias)
     ids = candidates.ids
@@ -122,14 +122,14 @@ def operands_of(
     precision: str = "float32",
     scale: Tensor | None = None,
 ) -> Operands:
-    """Make operands of the flat arguments of an operator."""
+    """Make operands from the flat arguments of an operator."""
     prepared = Prepared(table, get_score(score), bias, factor)
     return Operands(queries, prepared, None if dims is None else tuple(dims), precision, scale)
 
 
 def passes_of(queries: Tensor) -> Passes:
-    """Return the passes of the losses of the backend that serves ``queries``."""
-    # A backend that fuses its losses has no passes of its own.
+    """Return the passes of the losses, of the backend that serves ``queries``."""
+    # A backend that fuses losses has no passes.
     return getattr(get_backend(chosen_backend(queries)), "passes", TORCH_PASSES)
 
 
@@ -141,11 +141,11 @@ def rank_counts(
     lists: Lists | None = None,
     target_scores: Tensor | None = None,
 ) -> Counts:
-    """Count; the contract of :func:`kgfast.ops.rank_counts`, of prepared candidates.
+    """Count; the contract is that of :func:`kgfast.ops.rank_counts`, for prepared candidates.
 
-    ``lists``: the candidates of each query, whose values were checked. ``target_scores``:
-    canonical, float64 ``[C, B]``, of targets that may be in another table: these are -1. Not with
-    lists.
+    ``lists`` has the checked candidates of each query. ``target_scores`` has canonical scores,
+    float64 ``[C, B]``, of targets that may be in another table; such targets are -1. The two
+    exclude each other.
     """
     refuse_unchecked("rank_counts")
     count = operands.candidates.num_rows
@@ -162,7 +162,7 @@ def rank_counts(
 
 
 def target_scores(operands: Operands, targets: Tensor, checks: Checks) -> Tensor:
-    """Return canonical scores of the targets, which are rows, at every crop: float64 ``[C, B]``."""
+    """Return canonical scores of the targets, which are rows, at every crop, ``[C, B]``."""
     check_ids("targets", targets, operands.candidates.num_rows)
     with no_autocast(operands.queries.device):
         return canonical_target_scores(operands, targets, checks)
@@ -171,9 +171,9 @@ def target_scores(operands: Operands, targets: Tensor, checks: Checks) -> Tensor
 def topk(
     operands: Operands, k: int, known: Known | None, checks: Checks, lists: Lists | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return the best; the contract of :func:`kgfast.ops.topk` with ``pad``, of these operands.
+    """Return the best; the contract is that of :func:`kgfast.ops.topk` with ``pad``.
 
-    ``lists``: the candidates of each query, whose values were checked.
+    ``lists`` has the checked candidates of each query.
     """
     refuse_unchecked("topk")
     known = _checked_known(operands, known, checks)
@@ -191,10 +191,11 @@ def above(
     most: int,
     lists: Lists | None = None,
 ) -> Above | int:
-    """Return all candidates that reach float64 ``thresholds [B]``, or their number above ``most``.
+    """Return all candidates that reach float64 ``thresholds [B]``, or only their number.
 
-    The contract of :func:`kgfast.ops.above`, at one crop. ``lists``: the candidates of each query,
-    whose values were checked. A negative ``most`` asks for their number alone.
+    The contract is that of :func:`kgfast.ops.above`, at one crop. ``lists`` has the checked
+    candidates of each query. The result is the number if that is above ``most``, and for a negative
+    ``most``.
     """
     refuse_unchecked("above")
     known = _checked_known(operands, known, checks)
@@ -209,7 +210,7 @@ def above(
 
 
 def _checked_known(operands: Operands, known: Known | None, checks: Checks) -> Known | None:
-    """Return known answers whose values are checked, or will be; check angles, too."""
+    """Return known answers with values that are checked, now or later; check angles, too."""
     if known is not None:
         count = operands.candidates.num_rows
         indices = checked_ids(checks, "exclude_indices", known.indices, count)
@@ -226,7 +227,7 @@ def scores(
     backend: str | None = None,
     table_name: str = "candidates",
 ) -> Tensor:
-    """Score all pairs, or those that a checked ``index [B, K]`` names."""
+    """Score all pairs, or the pairs that a checked ``index [B, K]`` names."""
     queries = operands.queries
     shape = (len(queries), operands.candidates.num_rows) if index is None else index.shape
     if not (shape[0] and shape[1]):
@@ -313,7 +314,7 @@ def negative_gradients(
     rows_only: bool = False,
     backend: str | None = None,
 ) -> NegativeGradients:
-    """Return the gradients of :func:`negative_rows`, whose arguments were checked."""
+    """Return the gradients of :func:`negative_rows`; the arguments are checked."""
     with _serving(operands, backend) as chosen:
         assert chosen.negatives is not None
         options = {"bias": bias, "rows_only": rows_only}
@@ -335,7 +336,7 @@ def bce_gradients(
     *,
     backend: str | None = None,
 ) -> LossGradients:
-    """Return the gradients of :func:`bce`, whose arguments were checked."""
+    """Return the gradients of :func:`bce`; the arguments are checked."""
     with _serving(operands, backend) as chosen:
         return _losses(chosen, operands).bce_gradients(operands, labels, grad_rows, need)
 
@@ -348,7 +349,7 @@ def bce_total(
     *,
     backend: str | None = None,
 ) -> BceTotal:
-    """Return the sum of :func:`bce`, divided, and its gradients, of scores that are swept once."""
+    """Return the sum of :func:`bce`, divided, and the gradients, from one sweep over scores."""
     checks = _bce_checks(operands, labels)
     with _serving(operands, backend) as chosen:
         return _losses(chosen, operands).bce_total(operands, labels, divisor, need, checks)
@@ -365,7 +366,7 @@ def cross_entropy(
 ) -> CrossEntropyRows:
     """Return the rows of :func:`kgfast.ops.cross_entropy`.
 
-    ``keep`` and ``ahead``: as of :meth:`kgfast.kernels.backend.Losses.cross_entropy`.
+    ``keep`` and ``ahead`` are those of :meth:`kgfast.kernels.backend.Losses.cross_entropy`.
     """
 
     def check_targets() -> None:
@@ -388,7 +389,7 @@ def cross_entropy_total(
     *,
     backend: str | None = None,
 ) -> tuple[Tensor, LossGradients]:
-    """Return the sum of :func:`cross_entropy`, divided, and its gradients."""
+    """Return the sum of :func:`cross_entropy`, divided, and the gradients."""
     given = operands, targets, label_smoothing
     made = cross_entropy(*given, backend=backend, keep=True, ahead=Ahead(divisor, need))
     gradients = made.gradients
@@ -404,21 +405,21 @@ def cross_entropy_total(
 def cross_entropy_gradients(
     operands: Operands, made_of: CrossEntropyBackward, need: LossNeed, *, backend: str | None = None
 ) -> LossGradients:
-    """Return the gradients of :func:`cross_entropy`, whose arguments were checked."""
+    """Return the gradients of :func:`cross_entropy`; the arguments are checked."""
     made_of = made_of._replace(grad_rows=made_of.grad_rows.resolve_neg())
     with _serving(operands, backend) as chosen:
         return _losses(chosen, operands).cross_entropy_gradients(operands, made_of, need)
 
 
 def _losses(backend: Backend, operands: Operands) -> Losses:
-    """Return a backend's losses whose products have the precision that is asked for."""
+    """Return a backend's losses with products in the precision of the operands."""
     if operands.precision == "float32":
         return backend.losses
     found = backend.bf16_losses()
     if found is None:
         raise ValueError(
             f"precision: the {backend.name} backend has no bf16 products on this machine; "
-            f'precision="float32" is served everywhere'
+            'precision="float32" works on every machine'
         )
     return found
 
@@ -428,7 +429,7 @@ def _bce_checks(operands: Operands, labels: Labels) -> LossChecks | None:
 
 
 def _loss_checks(operands: Operands, check_labels: Callable[[], None]) -> LossChecks | None:
-    """Return the checks of a loss; None where values are not looked at."""
+    """Return the checks of a loss; None if values are not checked."""
     if operands.candidates.num_rows and not checks_values():
         return None
     return LossChecks(check_labels, lambda linear: check_scores(linear, operands))

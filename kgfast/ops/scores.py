@@ -1,4 +1,4 @@
-"""Scores of queries with all candidates, or with rows of a table that are their own; gradients."""
+"""Scores of queries with all candidates, or with each query's own rows; gradients."""
 
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -25,15 +25,15 @@ def pairwise_scores(
 ) -> Tensor:
     """Score every query with every candidate of a pool, without a ``[B, K, D]`` tensor.
 
-    Differentiable in queries, candidates, factor and bias. The backward runs on the backend of the
-    forward and recomputes what it needs; where a query equals a candidate, a distance has gradient
-    0. Two runs give equal bits. There is no second derivative.
+    Scores are differentiable in queries, candidates, factor and bias. The backward runs on the
+    backend of the forward and computes again what is not stored. If a query equals a candidate, a
+    distance has gradient 0. Two runs give equal bits. There is no second derivative.
 
     Parameters
     ----------
     queries : Tensor
-        ``[B, F]`` float32; half precision is cast to it. Float64 is computed in float64, by the
-        reference backend.
+        ``[B, F]`` float32; half precision is cast to float32. Float64 is computed in float64, by
+        the reference backend.
     candidates : Tensor
         ``[K, G]`` float32, float16, bfloat16 or float64, any strides; read in place.
     score : str
@@ -41,10 +41,11 @@ def pairwise_scores(
     bias : Tensor, optional
         ``[K]`` or ``[1]`` floating point, added to scores last.
     factor : Tensor, optional
-        ``[K, D]`` floating point, ``b`` of the ``rscf_*`` scores: then queries hold ``q | w | a``,
-        without it ``q | w`` (:mod:`kgfast.kernels.scores`). It may end with the widest crop.
+        ``[K, D]`` floating point, ``b`` of the ``rscf_*`` scores: queries hold ``q | w | a`` with a
+        factor, and ``q | w`` without (:mod:`kgfast.kernels.scores`). The factor may end with the
+        widest crop.
     dims : sequence of int, optional
-        Crop widths in features, in any order; all come from one pass over the features.
+        Crop widths in features, in any order; one pass over the features serves all crops.
 
     Returns
     -------
@@ -94,10 +95,10 @@ def indexed_scores(
     sparse: bool = False,
     besides: Tensor | None = None,
 ) -> Tensor:
-    """Score each query with rows of a table that are its own, gathered inside the kernel.
+    """Score each query with its own rows of a table, gathered inside the kernel.
 
-    As :func:`kgfast.ops.pairwise_scores`, with a list of candidates per query. Ids may repeat:
-    their gradients are summed in a fixed order.
+    The function is :func:`kgfast.ops.pairwise_scores` with a list of candidates per query. Ids may
+    repeat: the gradients of a row are summed in a fixed order.
 
     Parameters
     ----------
@@ -108,18 +109,19 @@ def indexed_scores(
     index : Tensor
         ``[B, K]`` int64 in ``0 .. N-1``: the candidates of each query.
     factor : Tensor, optional
-        ``[N, D]``, as in :func:`kgfast.ops.pairwise_scores`; its gradient is dense.
+        ``[N, D]``, as in :func:`kgfast.ops.pairwise_scores`; the gradient is dense.
     score, dims
         As in :func:`kgfast.ops.pairwise_scores`.
     bias : Tensor, optional
         ``[N]`` or ``[1]`` floating point, added to scores last.
     sparse : bool
-        Give the table a ``torch.sparse_coo`` gradient that holds only the rows named by the index
-        (coalesced: each once, ascending; on a GPU ids may repeat, with rows of zeros), instead of a
-        dense one; see :class:`kgfast.RowGradients`. Not under ``torch.compile``.
+        Make a ``torch.sparse_coo`` gradient of only the rows in the index, instead of a dense
+        gradient; see :class:`kgfast.RowGradients`. The gradient is coalesced: each row once,
+        ascending. On a GPU ids may repeat, with rows of zeros. Not available under
+        ``torch.compile``.
     besides : Tensor, optional
-        int64 ``[*]``: with ``sparse``, more rows that the gradient holds. Other gradients of these
-        rows can then be added to it in place.
+        int64 ``[*]``: with ``sparse``, more rows of the gradient. Other gradients of these rows can
+        then be added in place.
 
     Returns
     -------
@@ -129,9 +131,8 @@ def indexed_scores(
     Raises
     ------
     ValueError, TypeError
-        For a shape, dtype, device or id that does not fit, and a NaN or an infinity that takes
-        part (:mod:`kgfast.ops.finite`); the message names the argument and the first offending
-        place.
+        For a shape, dtype, device or id that does not fit, and a NaN or an infinity that takes part
+        (:mod:`kgfast.ops.finite`); the message names the argument and the first offending position.
     RuntimeError
         For ``sparse=True`` under ``torch.compile``.
 
@@ -152,7 +153,7 @@ def indexed_scores(
     if sparse and torch.compiler.is_compiling():
         raise RuntimeError(
             "indexed_scores: sparse=True gives a gradient whose size depends on the values of the "
-            "index, so it is eager only; use sparse=False under torch.compile"
+            "index, so sparse=True is eager only; use sparse=False under torch.compile"
         )
     if besides is not None:
         check_index("besides", besides, (None,), table)
@@ -172,7 +173,7 @@ def indexed_scores(
 
 
 def check_row_index(index: Tensor, queries: Tensor, table: Tensor) -> None:
-    """Check that an index is int64 ``[B, K]``, beside the rows that it names."""
+    """Check that an index is int64 ``[B, K]``, on the device of the table."""
     check_tensor("index", index)
     if index.dtype != torch.int64:
         raise TypeError(f"index must be int64; got {index.dtype}")
@@ -251,7 +252,7 @@ def _pairwise_backward(args: SimpleNamespace) -> tuple[Tensor | None, ...]:
 )
 def _indexed_backward(args: SimpleNamespace) -> tuple[Tensor | None, ...]:
     operands = run.operands_of(args.queries, args.table, args.score, None, args.factor, args.dims)
-    # The forward may have been unchecked, which a backward cannot know: force the index again.
+    # The forward may have been unchecked, which a backward cannot know: clamp the index again.
     index = inside_of(args.index, len(args.table)).contiguous()
     need = Need(args.need[0], args.need[1], args.need[3])
     rows = NamedRows(args.besides) if args.sparse else None
@@ -267,7 +268,7 @@ def _indexed_backward(args: SimpleNamespace) -> tuple[Tensor | None, ...]:
 
 
 def whole_factor(gradients: Gradients, operands: Operands) -> Tensor | None:
-    """Return the gradient of the whole factor, where the gradients are of rows, too."""
+    """Return the gradient of the whole factor, if the gradients are row gradients."""
     if gradients.ids is None:
         return gradients.factor
     return gradients.spread(operands, Need(False, False, gradients.factor is not None)).factor

@@ -1,4 +1,4 @@
-"""Best k candidates of each query."""
+"""topk(): the best k candidates of each query."""
 
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -34,10 +34,10 @@ def topk(
 ) -> tuple[Tensor, Tensor]:
     """Find the ``k`` best-scoring candidates of each query, without a ``[B, N]`` tensor.
 
-    Exact: candidates are ordered by their canonical float64 scores (:mod:`kgfast.kernels.scores`),
-    the lowest id first among equals, so every backend returns the same ids and the same scores.
-    Works for any output head: ``topk(hidden, weight, k=1)`` is greedy decoding. Not
-    differentiable.
+    The result is exact: candidates are ordered by canonical float64 scores
+    (:mod:`kgfast.kernels.scores`), and equal scores by the lowest id. So every backend returns the
+    same ids and scores. Any output head can be searched: ``topk(hidden, weight, k=1)`` is greedy
+    decoding. The operator is not differentiable.
 
     Parameters
     ----------
@@ -46,29 +46,30 @@ def topk(
     candidates : Tensor
         ``[N, G]`` float32, float16, bfloat16 or float64, any strides; read in place.
     k : int
-        How many, from 1 to 2^31 - 1; without ``pad`` no more than there are candidates.
+        Number of answers, from 1 to 2^31 - 1; without ``pad`` at most the number of candidates.
     exclude_indptr, exclude_indices : Tensor, optional
         ``[B + 1]`` and ``[nnz]`` int64, CSR: ids that are no candidates of a query, in any order.
     score : str
         A name from :data:`kgfast.kernels.scores.SCORES`.
     bias : Tensor, optional
-        ``[N]`` or ``[1]`` floating point, added to scores last; finite, as all that takes part
-        (:mod:`kgfast.ops.finite`).
+        ``[N]`` or ``[1]`` floating point, added to scores last; finite, like all numbers that take
+        part (:mod:`kgfast.ops.finite`).
     factor : Tensor, optional
-        ``[N, D]`` floating point, ``b`` of the ``rscf_*`` scores: then queries hold ``q | w | a``,
-        without it ``q | w`` (:mod:`kgfast.kernels.scores`). It may end with the widest crop.
+        ``[N, D]`` floating point, ``b`` of the ``rscf_*`` scores: queries hold ``q | w | a`` with a
+        factor, and ``q | w`` without (:mod:`kgfast.kernels.scores`). The factor may end with the
+        widest crop.
     dims : sequence of int, optional
         Crop widths in features. Results get a leading axis ``[len(dims)]``.
     candidate_ids : Tensor, optional
-        ``[M]`` int64, unique: only these rows are candidates. Ids stay ids of the full table.
-        ``[B, K]``: those of each query, distinct but for -1, which is none.
+        ``[M]`` int64, unique: only these rows are candidates. Ids stay ids of the full table. ``[B,
+        K]``: the candidates of each query, distinct except -1, which is none.
     candidate_indptr : Tensor, optional
-        ``[B + 1]`` int64: ``candidate_ids [nnz]`` are those of each query one after the other, CSR.
+        ``[B + 1]`` int64: ``candidate_ids [nnz]`` are the candidates of each query in turn, CSR.
     nan_worst : bool
-        Accept NaN and infinities: a candidate whose score is NaN comes after all others.
+        Accept NaN and infinities: a candidate that scores NaN comes after all others.
     pad : bool
-        Give queries with fewer than ``k`` candidates the id -1 and the score -inf in the places
-        that are left, instead of an error.
+        Fill the answers of queries with fewer than ``k`` candidates with the id -1 and the score
+        -inf, instead of raising an error.
 
     Returns
     -------
@@ -126,7 +127,7 @@ def check_excluded(
 
 
 def check_k(k: int, count: int | None) -> None:
-    """Check that k is a number of answers, at most ``count`` where that is a bound."""
+    """Check that k is a number of answers, at most ``count`` if given."""
     if isinstance(k, bool) or not isinstance(k, int):
         raise TypeError(f"k must be an int; got {k!r}")
     if k < 1:
@@ -170,7 +171,7 @@ def _topk(
 
 
 def _check_full(ids: Tensor, k: int) -> None:
-    """Check that every query has ``k`` candidates, of ids ``[..., B, k]`` whose crops agree."""
+    """Check that every query has ``k`` candidates, from ids ``[..., B, k]``; crops agree."""
     rows = ids if ids.ndim == 2 else ids[0]
     short = (rows[:, -1] < 0).nonzero()
     if len(short):

@@ -1,4 +1,4 @@
-"""Sums of row losses of a whole batch, whose gradients are made together with their value."""
+"""Sums of row losses over a whole batch, with gradients made together with the value."""
 
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -26,9 +26,9 @@ from kgfast.ops.losses import (
 from kgfast.ops.registry import operator
 
 _FULL = (torch.float32, torch.float64)
-_BACKEND = -2  # of the options of an operator
-_BLOCK = 1 << 20  # numbers of a product that are held at once
-_MOST_ROWS = 1 << 14  # whose sums one thread adds up, so in an order that no thread count changes
+_BACKEND = -2  # place of the backend among the options of an operator
+_BLOCK = 1 << 20  # numbers of a product in memory at once
+_MOST_ROWS = 1 << 14  # rows that one thread sums, so in an order that no thread count changes
 
 
 def bce_total(
@@ -47,20 +47,20 @@ def bce_total(
 ) -> Tensor:
     """Return the sum of the rows of :func:`kgfast.ops.bce`, divided.
 
-    Where a gradient is needed, it is made together with the value: scores are swept once and not
-    twice, at the price of gradients that are held from the forward on. A table or bias in half
-    precision is served by :func:`kgfast.ops.bce`, as is what a transform of torch differentiates:
-    a gradient of half precision would be rounded before it is scaled.
+    Needed gradients are computed together with the value. So scores are swept once and not twice,
+    but gradients are stored from the forward on. For a table or bias in half precision, and under a
+    transform of torch, :func:`kgfast.ops.bce` computes the rows: a gradient in half precision would
+    be rounded before scaling.
 
     Parameters
     ----------
     queries, candidates, bias, positive_indptr, positive_indices, label_a, label_c, score
-        As of :func:`kgfast.ops.bce`.
+        See :func:`kgfast.ops.bce`.
     divisor : float
         Positive; ``B N`` makes a mean over all labels.
     scale : Tensor, optional
-        ``[]`` floating point, of ``dot``: queries are multiplied by this number, so that scores are
-        ``scale q . t + bias``. Differentiable; no second tensor of the size of queries is made.
+        ``[]`` floating point, only for ``dot``: a factor of queries, so that scores are ``scale q .
+        t + bias``. The scale is differentiable; no second tensor of the size of queries is made.
     precision : {"float32", "bf16"}
         As of :func:`kgfast.ops.bce`.
 
@@ -107,16 +107,16 @@ def cross_entropy_total(
 ) -> Tensor:
     """Return the sum of the rows of :func:`kgfast.ops.cross_entropy`, divided.
 
-    Its gradients are made as those of :func:`bce_total`, where the backend can by one sweep.
+    Gradients are made as in :func:`bce_total`, if the backend can do so in one sweep.
 
     Parameters
     ----------
     queries, candidates, bias, targets, label_smoothing, score, precision
-        As of :func:`kgfast.ops.cross_entropy`.
+        See :func:`kgfast.ops.cross_entropy`.
     divisor : float
         Positive; ``B`` makes a mean.
     scale : Tensor, optional
-        As of :func:`bce_total`.
+        See :func:`bce_total`.
 
     Returns
     -------
@@ -167,10 +167,10 @@ def _scaled(queries: Tensor, scale: Tensor | None) -> Tensor:
 def _is_one_sweep(
     queries: Tensor, candidates: Tensor, bias: Tensor | None, scale: Tensor | None
 ) -> bool:
-    """Return whether one sweep makes the value and its gradients.
+    """Return whether one sweep makes the value and the gradients.
 
-    Gradients that would be rounded are not, nor is what a transform of torch differentiates. A
-    value alone is, where queries are scaled, block by block.
+    One sweep serves neither gradients that would be rounded nor transforms of torch. One sweep also
+    serves a value alone if queries are scaled, block by block.
     """
     tensors = queries, candidates, bias, scale
     is_half = any(it is not None and it.dtype not in _FULL for it in tensors[1:])
@@ -180,7 +180,7 @@ def _is_one_sweep(
 
 
 def _total(name: str, tensors: Sequence[Tensor | None], options: tuple[Any, ...]) -> Tensor:
-    """Call an operator ``kgfast::<name>`` so that its gradients are handed on without a copy."""
+    """Call an operator ``kgfast::<name>`` so that the backward returns gradients without a copy."""
     queries = tensors[0]
     assert queries is not None
     needs = torch.is_grad_enabled()
@@ -194,9 +194,9 @@ def _total(name: str, tensors: Sequence[Tensor | None], options: tuple[Any, ...]
 
 
 class _Total(Function):
-    """Operator whose backward hands on the gradients made in the forward, without a copy.
+    """Operator with a backward that returns the gradients of the forward, without a copy.
 
-    Only this function has them. A second backward through a graph that was retained sweeps again.
+    The gradients are used once: a second backward through a retained graph sweeps again.
     """
 
     @staticmethod
@@ -220,7 +220,7 @@ class _Total(Function):
 
     @staticmethod
     def backward(ctx: Any, grad_total: Tensor) -> tuple[Tensor | None, ...]:
-        tensors = ctx.saved_tensors[:4]  # raises where one was changed meanwhile
+        tensors = ctx.saved_tensors[:4]  # raises if a saved tensor was changed meanwhile
         gradients, ctx.gradients = ctx.gradients, None
         if gradients is None:
             with torch.no_grad():
@@ -232,7 +232,7 @@ class _Total(Function):
             get_backend(ctx.options[_BACKEND]).losses.scale(gradients[:3], grad_total)
             if ctx.needs_input_grad[3]:
                 gradients[3] = gradients[3] * grad_total
-        else:  # of a transform of torch
+        else:  # under a transform of torch
             for gradient in gradients:
                 gradient.mul_(grad_total)
         needed = zip(gradients, ctx.needs_input_grad, strict=False)
@@ -255,7 +255,7 @@ def _bce_total(
     backend: str,
     need: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return the total and its gradients; those that are not needed are empty."""
+    """Return the total and the gradients; gradients that are not needed are empty."""
     operands = run.operands_of(queries, candidates, score, bias, precision=precision, scale=scale)
     labels = labels_of(positive_indptr, positive_indices, label_a, label_c)
     made = run.bce_total(operands, labels, divisor, _of_sweep(need), backend=backend)
@@ -276,7 +276,7 @@ def _cross_entropy_total(
     backend: str,
     need: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return the total and its gradients; those that are not needed are empty."""
+    """Return the total and the gradients; gradients that are not needed are empty."""
     operands = run.operands_of(queries, candidates, score, bias, precision=precision, scale=scale)
     labels = targets.contiguous(), label_smoothing
     total, gradients = run.cross_entropy_total(
@@ -286,7 +286,7 @@ def _cross_entropy_total(
 
 
 def _of_sweep(need: Sequence[bool]) -> LossNeed:
-    """Return the gradients that a sweep makes: that of a scale is made of the queries'."""
+    """Return the gradients that a sweep makes; the scale's gradient needs the queries' gradient."""
     of_queries, of_table, of_bias, of_scale = need
     return LossNeed(of_queries or of_scale, of_table, of_bias)
 
@@ -327,7 +327,7 @@ def _total_backward(
     bias: Tensor | None,
     scale: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Multiply the gradients of a total by the total's own.
+    """Multiply the gradients of a total by the total's own gradient.
 
     The operands let a second derivative be refused.
     """
@@ -357,8 +357,8 @@ def _differentiate(
     ctx: Any, need: list[bool], grad_total: Tensor, *_: Tensor | None
 ) -> tuple[Tensor, ...]:
     if torch.compiler.is_compiling():
-        # The compiler writes a product that it sees in the place of what was saved, which only this
-        # graph has; a compiled graph has no second derivative.
+        # The compiler replaces saved tensors by a product that it sees, and only this graph has
+        # them; a compiled graph has no second derivative.
         return tuple(gradient * grad_total for gradient in ctx.saved_tensors[:4])
     gradients: tuple[Tensor, ...] = torch.ops.kgfast.total_backward(grad_total, *ctx.saved_tensors)
     return gradients

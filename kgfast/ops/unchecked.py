@@ -8,19 +8,18 @@ from kgfast.kernels.checks import checks_values, without_values
 
 @contextmanager
 def unchecked() -> Iterator[None]:
-    """Skip the checks of values in a ``with`` block: nothing waits for a device to look at them.
+    """Skip the checks of values in a ``with`` block: the host waits for no device.
 
     Numbers may then be NaN or infinite, ids out of range, positives missing. Shapes, dtypes and
-    devices are checked as ever. An id out of range is forced into it, so that nothing is read out
-    of bounds, but the result is undefined. Use the block for input that was checked before.
+    devices are still checked. An id out of range is clamped, so that nothing is read out of bounds,
+    but the result is undefined. Use the block for input that was checked before.
 
-    A step of training with shared negatives and fixed shapes then makes no wait, so that it can be
-    captured in a CUDA graph (docs/reference/losses.md says which). The block holds in its own
-    thread and context (as :mod:`contextvars` has it), for the calls that are made in it;
-    their backward may run after it. Blocks may be nested. ``rank()`` and ``topk()`` refuse it, as
-    their integers would mean nothing. On the CPU :func:`kgfast.ops.row_adam` checks its ids
-    nonetheless, as it writes;
-    on a GPU ids out of range change nothing.
+    A step of training with shared negatives and fixed shapes then never waits, so that a CUDA graph
+    can capture the step (docs/losses.md lists the steps). The block applies to its own thread and
+    context (:mod:`contextvars`), for the calls within; a backward may run after the block. Blocks
+    may be nested. ``rank()`` and ``topk()`` refuse the block, since their integers would mean
+    nothing. On the CPU :func:`kgfast.ops.row_adam` still checks ids, because it writes rows; on a
+    GPU ids out of range change nothing.
 
     Examples
     --------
@@ -39,6 +38,6 @@ def refuse_unchecked(name: str) -> None:
     """Raise a RuntimeError within :func:`unchecked`."""
     if not checks_values():
         raise RuntimeError(
-            f"{name} checks the values that it is given, or its result would mean nothing: call it "
-            f"outside of kgfast.unchecked()"
+            f"{name} must check the values of its arguments: call {name} outside of "
+            "kgfast.unchecked()"
         )

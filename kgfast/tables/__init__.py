@@ -1,4 +1,4 @@
-"""Tables of rows that may be larger than memory: in files, in shards, or in this process alone."""
+"""Tables of rows that may be larger than memory: in files, in shards, or in this process."""
 
 from kgfast.tables.opening import open_table as open
 from kgfast.tables.protocol import Rows, Table, WritableTable, as_rows, is_table

@@ -1,4 +1,4 @@
-"""A table whose rows are handed out on a device, and how its blocks get there beside the work."""
+"""Table that returns rows on a device, and the copies of blocks to that device."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,11 +10,11 @@ from kgfast.tables.protocol import Rows
 
 
 class OnDevice(Rows):
-    """Table on the CPU whose rows are handed out on another device."""
+    """Table on the CPU that returns rows on another device."""
 
     def __init__(self, table: Rows, device: torch.device | str) -> None:
         if table.device.type != "cpu":
-            raise ValueError(f"{table!r} hands out its rows on {table.device}, not on the CPU")
+            raise ValueError(f"{table!r} returns rows on {table.device}, not on the CPU")
         self.table, self.device = table, torch.device(device)
         self.shape, self.dtype, self.is_complex = table.shape, table.dtype, table.is_complex
 
@@ -25,7 +25,7 @@ class OnDevice(Rows):
 
     @property
     def tells(self) -> bool:
-        """Return whether facts change whenever rows do."""
+        """Return whether a change of rows always changes the facts."""
         return self.table.tells
 
     def block(self, start: int, stop: int) -> Tensor:
@@ -48,7 +48,7 @@ class OnDevice(Rows):
         self.table.give_back(start, stop)
 
     def where(self, row: int) -> str:
-        """Say where a row is."""
+        """Return the place of a row, for errors."""
         return self.table.where(row)
 
     def _held(self) -> str:
@@ -56,10 +56,10 @@ class OnDevice(Rows):
 
 
 class Copies:
-    """Copies from pinned memory to a GPU, on a stream of their own.
+    """Copies from pinned memory to a GPU, on a separate stream.
 
-    Work on another stream waits for a copy by its event, and a copy for the work on the memory that
-    it replaces. All of it is within a guard of the device, in whatever thread it is called.
+    Work on another stream waits for the event of a copy. A copy waits for the work on the memory
+    that the copy replaces. All calls guard the device, in any thread.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -68,7 +68,7 @@ class Copies:
             self.stream = torch.cuda.Stream(device)
 
     def pinned(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """Return memory of the host that is copied from while the host goes on."""
+        """Return pinned memory of the host, from which copies run while the host goes on."""
         return torch.empty(tuple(shape), dtype=dtype, device="cpu", pin_memory=True)
 
     def start(self, rows: Tensor, room: Tensor, used: Any) -> Any:
@@ -91,12 +91,12 @@ class Copies:
             torch.cuda.current_stream(self.device).wait_event(done)
 
     def used(self) -> Any:
-        """Return the event of the end of all work that was queued so far."""
+        """Return an event at the end of all work queued so far."""
         with torch.cuda.device(self.device):
             event = torch.cuda.Event()
             event.record(torch.cuda.current_stream(self.device))
         return event
 
     def finish(self) -> None:
-        """Wait for all copies: the memory that they go to may be given up."""
+        """Wait for all copies, so that the memory of their targets may be freed."""
         self.stream.synchronize()

@@ -1,7 +1,7 @@
-"""Rows that lie one after the other in a file: read where they are asked for, never mapped.
+"""Rows that lie one after the other in a file: read when needed, never mapped.
 
-Reading into memory of one's own keeps the pages of a file out of the process, and a file that
-shrinks under a run is an error where a mapped one ends the process.
+Reading keeps the pages of a file out of the process. A file that shrinks during a run is an error,
+whereas a mapped file would end the process.
 """
 
 import os
@@ -19,7 +19,7 @@ from kgfast.tables.protocol import Rows, checked_range, checked_row_ids, checked
 
 _CALL = 1 << 28  # bytes of one read: systems stop at 2 GiB
 _NEAR = 1 << 16  # bytes between two rows that are read together: a disk seeks no faster
-_SPAN = 1 << 24  # bytes that are read together, at most
+_SPAN = 1 << 24  # most bytes that are read together
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Place:
 
 
 class InFile(Rows):
-    """Rows of one file, however they lie there."""
+    """Rows of one file, in any layout."""
 
     def __init__(self, place: Place) -> None:
         self.place, self.path = place, place.path
@@ -44,11 +44,11 @@ class InFile(Rows):
 
     @property
     def facts(self) -> tuple[int, ...]:
-        """Return size and time of change of the file, and where its rows lie."""
+        """Return size and time of change of the file, and the place of the rows."""
         return (*self._facts, self.place.offset)
 
     def block(self, start: int, stop: int) -> Tensor:
-        """Return rows in new memory; a file that changed since it was opened is an error."""
+        """Return rows in new memory; a file that changed since the opening is an error."""
         checked_range(start, stop, self.shape[0])
         out = torch.empty((stop - start, self.shape[1]), dtype=self.dtype, device="cpu")
         self.read_into(start, out)
@@ -77,12 +77,12 @@ class InFile(Rows):
         return found if len(distinct) == len(ids) and torch.equal(distinct, ids) else found[place]
 
     def where(self, row: int) -> str:
-        """Say where a row is."""
+        """Return the place of a row, for errors."""
         return f"{self.path}: row {row}"
 
     @abstractmethod
     def _fill(self, start: int, out: Tensor) -> None:
-        """Read rows that are there."""
+        """Read existing rows."""
 
     def _stat(self) -> tuple[int, int]:
         found = os.stat(self.path)
@@ -94,7 +94,7 @@ class InFile(Rows):
             (size, _), (was, _) = found, self._facts
             how = f"its size was {was:,} and is {size:,}" if size != was else "it was written to"
             raise ValueError(
-                f"{self.path} changed while it was read: {how}; open it again and begin anew"
+                f"{self.path} changed while it was read: {how}; open the file again and begin anew"
             )
 
     def _held(self) -> str:
@@ -102,7 +102,7 @@ class InFile(Rows):
 
 
 class FileTable(InFile):
-    """Table whose rows lie one after the other in one file."""
+    """Table with rows one after the other in one file."""
 
     def __init__(self, place: Place, *, writable: bool = False) -> None:
         self.writable = writable
@@ -119,7 +119,7 @@ class FileTable(InFile):
     def update(self, ids: Tensor, rows: Tensor) -> None:
         """Write rows into the file, which must have been opened with ``writable``."""
         if not self.writable:
-            raise TypeError(f"{self.path} was opened to be read; open it with writable=True")
+            raise TypeError(f"{self.path} was opened to be read; open the file with writable=True")
         ids = checked_update(ids, rows, self, 0, self.shape[0])
         values = bytes_of(rows).reshape(len(ids), self.row_bytes)
         with self._lock:
@@ -142,7 +142,7 @@ class FileTable(InFile):
         if not self.shape[0]:
             return self.block(0, 0)
         size = self.shape[0] * self.row_bytes
-        # Private: torch warns of memory that cannot be written to.
+        # Private, since torch warns of memory that cannot be written to.
         pages = np.memmap(self.path, np.uint8, "c", self.place.offset, (size,))
         return torch.from_numpy(pages).view(self.dtype).view(self.shape)
 
@@ -155,7 +155,7 @@ class FileTable(InFile):
 
     def _fill(self, start: int, out: Tensor) -> None:
         offset = self.place.offset + start * self.row_bytes
-        done, view = 0, bytes_of(out.view(-1)).data  # of `out` itself: another layout raises
+        done, view = 0, bytes_of(out.view(-1)).data  # a view of `out` itself: another layout raises
         with self._lock:
             self._file.seek(offset)
             while done < len(view):

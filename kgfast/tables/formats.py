@@ -1,7 +1,7 @@
 """Places of rows in files of several formats: each function reads a header, no rows.
 
 ``.npy`` (numpy's format description), safetensors (its README), ``torch.save`` (a zip archive of
-plain records), HDF5 as PBG and GraphStorm write it, and rows with no header at all.
+plain records), HDF5 of PBG and GraphStorm, and rows with no header at all.
 """
 
 import json
@@ -39,13 +39,13 @@ _OF_SAFETENSORS = {
 }
 _REALS = {torch.complex64: torch.float32, torch.complex128: torch.float64}
 TABLE_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
-_LARGEST_HEADER = 100_000_000  # bytes; safetensors' own limit
+_LARGEST_HEADER = 100_000_000  # bytes; safetensors has the same limit
 
 
 def place_of(
     path: Path, offset: int, shape: Sequence[int], dtype: torch.dtype, name: str = "it"
 ) -> Place:
-    """Return the place of rows, whose numbers may be complex."""
+    """Return the place of rows of numbers that may be complex."""
     if len(shape) != 2:
         raise ValueError(f"{path}: {name} must have two axes; got shape {shown(list(shape))}")
     if not all(0 <= length < 1 << 63 for length in shape) or (shape[0] and not shape[1]):
@@ -64,14 +64,14 @@ def npy(path: Path, name: str | None) -> Place:
     _no_name(path, name)
     shape, by_columns, dtype, offset = npy_header(path)
     if not dtype.isnative:
-        raise TypeError(f"{path}: the order of its bytes is not this machine's: {dtype}")
+        raise TypeError(f"{path}: the order of bytes is not this machine's: {dtype}")
     if by_columns and len(shape) == 2 and min(shape) > 1:
         raise ValueError(
-            f"{path}: its columns lie one after the other (Fortran order), so that a row is "
-            f"spread over the whole file: save numpy.ascontiguousarray of it"
+            f"{path}: columns lie one after the other (Fortran order), so that a row is spread "
+            "over the whole file: save numpy.ascontiguousarray(array)"
         )
     if dtype.name not in _OF_NUMPY:
-        raise TypeError(f"{path}: it must be floating point; got {dtype}")
+        raise TypeError(f"{path}: the array must be floating point; got {dtype}")
     return place_of(path, offset, shape, _OF_NUMPY[dtype.name])
 
 
@@ -91,11 +91,11 @@ def safetensors(path: Path, name: str | None) -> Place:
         raise ValueError(f"{what}: data_offsets must be two; got {shown(places)}")
     first, last = places
     if not (isinstance(kind, str) and kind in _OF_SAFETENSORS):
-        raise TypeError(f"{what}: it must be floating point; got {shown(kind)}")
+        raise TypeError(f"{what}: the tensor must be floating point; got {shown(kind)}")
     dtype = _OF_SAFETENSORS[kind]
     if last - first != math.prod(shape) * dtype.itemsize or first < 0 or min(shape, default=0) < 0:
         raise ValueError(
-            f"{what}: its header contradicts itself: {shown(shape)} in bytes {shown(places)}"
+            f"{what}: the header contradicts itself: {shown(shape)} in bytes {shown(places)}"
         )
     return place_of(path, 8 + size + first, shape, dtype)
 
@@ -111,20 +111,21 @@ def _integers(what: str, facts: Mapping[str, Any], field: str) -> list[int]:
 def torch_file(path: Path, name: str | None) -> Place:
     """Find a tensor that ``torch.save`` wrote: alone, or in dicts; ``a.b`` is ``["a"]["b"]``.
 
-    Torch's loader of plain weights reads the file without the values of its tensors.
+    Torch's loader of plain weights reads the file without the values of tensors.
     """
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with path.open("rb") as file:
-        is_archive = file.read(4) == b"PK\3\4"  # as torch tells
+        is_archive = file.read(4) == b"PK\3\4"  # the test that torch uses
     if not is_archive:
         raise ValueError(
-            f"{path}: torch.load of plain weights cannot read it, or torch before 1.6 wrote it, "
-            f"and it cannot be read in place: save it as .npy or .safetensors"
+            f"{path}: cannot be read in place; torch.load of plain weights cannot read the file, "
+            "or torch before 1.6 wrote it: save the tensors as .npy or .safetensors"
         )
-    with reading(path, "torch.load of plain weights cannot read it"):
-        if _byte_order(path) != sys.byteorder.encode():  # the loader would swap values: none are
-            raise ValueError(f"{path}: the order of its bytes is not this machine's")
+    with reading(path, "torch.load of plain weights cannot read the file"):
+        # the loader would swap bytes of values, but values are not loaded
+        if _byte_order(path) != sys.byteorder.encode():
+            raise ValueError(f"{path}: the order of bytes is not this machine's")
         with FakeTensorMode():
             held = torch.load(path, map_location="cpu", weights_only=True)
         tensors, records = dict(_tensors(held)), _records(path)
@@ -134,27 +135,27 @@ def torch_file(path: Path, name: str | None) -> Place:
     offset = getattr(tensor.untyped_storage(), "_checkpoint_offset", None)
     if offset not in records:
         raise ValueError(
-            f"{path}: it cannot be read in place: its archive is compressed, or its records do "
-            f"not lie as torch.save writes them; save it as .npy or .safetensors"
+            f"{path}: cannot be read in place: the archive is compressed, or records do not lie "
+            "as torch.save writes them; save the tensors as .npy or .safetensors"
         )
     start = int(tensor.storage_offset()) * tensor.dtype.itemsize
     if not 0 <= start <= records[offset] - tensor.numel() * tensor.dtype.itemsize:
         raise ValueError(
-            f"{path}: it contradicts itself: {list(tensor.shape)} of {tensor.dtype} from byte "
+            f"{path}: contradicts itself: {list(tensor.shape)} of {tensor.dtype} from byte "
             f"{start} on in a record of {records[offset]} bytes"
         )
     return place_of(path, offset + start, tuple(tensor.shape), tensor.dtype)
 
 
 def _byte_order(path: Path) -> bytes:
-    """Return the order of bytes that an archive of torch names, read as the loader reads it."""
+    """Return the byte order that an archive of torch names, read like torch's loader."""
     reader: Any = torch._C.PyTorchFileReader(str(path))
     order: bytes = reader.get_record("byteorder") if reader.has_record("byteorder") else b"little"
     return order
 
 
 def _check_plain(what: str, tensor: Tensor) -> None:
-    """Check that a tensor's numbers lie in its memory as they are, row after row."""
+    """Check that a tensor's numbers lie unchanged in memory, row after row."""
     if tensor.layout != torch.strided:
         raise ValueError(f"{what} must be dense; got {tensor.layout}: save its .to_dense()")
     if tensor.is_conj() or tensor.is_neg():
@@ -165,15 +166,15 @@ def _check_plain(what: str, tensor: Tensor) -> None:
         )
     if tensor.ndim == 2 and tensor.numel() and tensor.stride() != (tensor.shape[1], 1):
         raise ValueError(
-            f"{what}: its rows do not lie one after the other (strides {list(tensor.stride())}): "
-            f"save its .contiguous()"
+            f"{what}: rows do not lie one after the other (strides {list(tensor.stride())}): save "
+            "its .contiguous()"
         )
 
 
 def _records(path: Path) -> dict[int, int]:
-    """Return the bytes of an archive's records by where they begin.
+    """Return the bytes of an archive's records by their offsets.
 
-    There are none where some are compressed, or where tensors do not lie in the order of their
+    The result is empty if a record is compressed, or if records do not lie in the order of their
     numbers, as torch supposes.
     """
     with zipfile.ZipFile(path) as archive, path.open("rb") as file:
@@ -181,7 +182,8 @@ def _records(path: Path) -> dict[int, int]:
         for it in sorted(archive.infolist(), key=lambda it: it.header_offset):
             if it.compress_type != zipfile.ZIP_STORED:
                 return {}
-            file.seek(it.header_offset + 26)  # what follows differs from the directory's
+            # the local header may differ from the directory's entry
+            file.seek(it.header_offset + 26)
             name, extra = struct.unpack("<HH", file.read(4))
             found[it.header_offset + 30 + name + extra] = it.file_size
             folder, _, last = it.filename.rpartition("/")
@@ -191,7 +193,7 @@ def _records(path: Path) -> dict[int, int]:
 
 
 def _tensors(held: Any, prefix: str = "") -> list[tuple[str, Tensor]]:
-    """Return the tensors in dicts of dicts, with their names; one alone has the name ""."""
+    """Return the tensors in dicts of dicts, with names; a single tensor has the name ""."""
     if isinstance(held, Tensor):
         return [(prefix, held)]
     if not isinstance(held, Mapping):
@@ -201,7 +203,7 @@ def _tensors(held: Any, prefix: str = "") -> list[tuple[str, Tensor]]:
 
 
 def _chosen(path: Path, name: str | None, names: Mapping[str, Any]) -> str:
-    """Return the tensor that is named, or the only one."""
+    """Return the named tensor, or the only one."""
     if name is not None and name in names:
         return name
     found = sorted(names)
@@ -233,19 +235,19 @@ _HDF5 = (".h5", ".hdf5")
 
 
 def open_file(path: Path, name: str | None, *, writable: bool, trust: bool) -> Rows:
-    """Open the table of one file, by the ending of its name."""
+    """Open the table of one file, by the ending of the file's name."""
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file")
     ending = path.suffix.lower()
     if ending in _HDF5:
         return open_hdf5(path, name, place_of, writable=writable, trust=trust)
-    if ending not in READERS and zipfile.is_zipfile(path):  # torch.save, whatever it is called
+    if ending not in READERS and zipfile.is_zipfile(path):  # torch.save, under any name
         return FileTable(torch_file(path, name), writable=writable)
     if ending not in READERS:
         known = ", ".join([*READERS, *_HDF5])
         raise ValueError(
-            f"{path}: files that end in {known} say what they hold; of rows without a header, "
-            f"columns= and dtype= must say it"
+            f"{path}: files that end in {known} have headers; rows without a header need columns= "
+            "and dtype="
         )
     return FileTable(READERS[ending](path, name), writable=writable)
 

@@ -1,7 +1,7 @@
-"""Tables in HDF5, as PBG (``embeddings_<type>_<part>.v<n>.h5``) and GraphStorm write them.
+"""Tables in HDF5 files of PBG (``embeddings_<type>_<part>.v<n>.h5``) and GraphStorm.
 
-Rows that lie one after the other in the file are read as of any file; those in chunks, which may
-be compressed, through h5py.
+Rows that lie one after the other in the file are read like rows of any file. Rows in chunks, which
+may be compressed, are read through h5py.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from kgfast.tables.file_table import FileTable, InFile, Place
 from kgfast.tables.protocol import Rows
 from kgfast.text import reading, shown
 
-_DATASET = "embeddings"  # the name in PBG's and in GraphStorm's files
+_DATASET = "embeddings"  # name in the files of PBG and GraphStorm
 _DAMAGED = "not a file of HDF5, damaged or truncated"
 _DTYPES = {"float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
 
@@ -75,11 +75,11 @@ def _datasets(file: Any, h5py: Any) -> list[str]:
     """Return the names of the datasets in the file itself; links are not followed."""
     found: list[str] = []
     file.visititems(lambda at, it: found.append(at) if isinstance(it, h5py.Dataset) else None)
-    return [name for name in found if isinstance(name, str)]  # else no UTF-8
+    return [name for name in found if isinstance(name, str)]  # skips names that are not UTF-8
 
 
 def _linked_file(file: Any, h5py: Any, name: str) -> str | None:
-    """Return the other file that a name leads to, without opening that file; None for none."""
+    """Return the other file that a name leads to, without opening that file; None if none."""
     at = file
     for part in filter(None, name.split("/")):
         link = at.get(part, getlink=True) if isinstance(at, h5py.Group) else None
@@ -93,13 +93,13 @@ def _linked_file(file: Any, h5py: Any, name: str) -> str | None:
 
 def _elsewhere(path: Path, name: str, what: str, files: list[str]) -> ValueError:
     return ValueError(
-        f"{path}: {name} must hold its rows itself; it is {what} {shown(files)}, which any file "
-        f"can say of any other: trust=True reads them"
+        f"{path}: {name} must hold its rows itself, but is {what} {shown(files)}, and a file can "
+        "name any other file: trust=True reads the other files"
     )
 
 
 class Hdf5Table(InFile):
-    """Dataset in chunks, which h5py reads."""
+    """Dataset in chunks, read by h5py."""
 
     def __init__(self, place: Place, dataset: Any) -> None:
         super().__init__(place)

@@ -1,4 +1,4 @@
-"""Room for tables in files that are mapped into memory, where tables outgrow it."""
+"""Memory for large tables, in files that are mapped into memory."""
 
 import math
 import os
@@ -13,22 +13,23 @@ from torch import Tensor
 class MappedRoom:
     """Maker of float32 tensors of zeros in files of a folder.
 
-    A file loses its name at once, so that its room is free when the process ends, however that
-    comes: checkpoints keep what a run needs. The system writes pages back and forgets them as it
-    needs memory; a step of a row optimizer touches those of its rows.
+    A file loses its name at once, so that its disk space is free when the process ends in any way:
+    checkpoints store what a run needs. The system writes pages back and forgets pages when it needs
+    memory. A step of a row optimizer touches only the pages of its rows.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
 
     def __call__(self, shape: Sequence[int]) -> Tensor:
-        """Return a tensor of zeros, for which the disk has reserved room."""
+        """Return a tensor of zeros, with reserved disk space."""
         count = math.prod(shape)
         self.folder.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(suffix=".rows", dir=self.folder)
         try:
             if count:
-                # Reserved, not only promised: a page without a place on the disk ends the process.
+                # Disk space is reserved, not only promised: a page without a place on the disk ends
+                # the process.
                 os.posix_fallocate(descriptor, 0, 4 * count)
             flat = torch.from_file(name, shared=True, size=count, dtype=torch.float32, device="cpu")
         except OSError as error:

@@ -1,4 +1,4 @@
-"""open(): a table of what lies in files, whatever wrote them."""
+"""open(): a table from files of many formats."""
 
 import os
 from collections.abc import Sequence
@@ -27,33 +27,33 @@ def open_table(
     trust: bool = False,
     device: torch.device | str | None = None,
 ) -> Rows:
-    """Open a table that may be larger than memory. Nothing but headers is read.
+    """Open a table that may be larger than memory; only headers are read.
 
     Parameters
     ----------
     source : str, path, Table, Tensor, or a list of them
         ``"entity.npy"``; ``"e.safetensors:entity"`` and ``"e.pt:entity"``, where the name after the
         colon may be left out if the file holds one tensor (``a.b`` is ``["a"]["b"]`` of a ``.pt``);
-        ``"embeddings_all_0.v50.h5"`` of PBG, whose dataset is called ``embeddings``, or
-        ``"file.h5:name"``; any other file with ``columns`` and ``dtype``. A list is one table:
-        the rows of each after those of the one before; those of a :class:`~kgfast.tables.Shard`
-        wherever it says.
+        ``"embeddings_all_0.v50.h5"`` of PBG, with the dataset ``embeddings``, or
+        ``"file.h5:name"``; any other file with ``columns`` and ``dtype``. A list is one table: the
+        rows of all members in turn. A :class:`~kgfast.tables.Shard` in a list knows the place of
+        its rows.
     columns, dtype, offset : int, torch.dtype, int
         Layout of rows without a header, one after the other from byte ``offset`` on.
     writable : bool
         Allow rows to be replaced in the files (:class:`WritableTable`).
     trust : bool
-        Allow a file of HDF5 to name other files that hold its rows: by external links,
-        external storage or a virtual dataset. Whoever made the file chose those files, among all
-        that you can read.
+        Allow a file of HDF5 to read rows from other files: by external links, external storage or a
+        virtual dataset. The maker of the file chose the other files, among all files that you can
+        read.
     device : torch.device or str, optional
-        The device of the model's other tensors, on which rows are handed out; the CPU by default.
-        On a GPU, blocks are copied from pinned memory while others are worked on.
+        The device of the model's other tensors, on which rows are returned; the CPU by default. On
+        a GPU, blocks are copied from pinned memory while earlier blocks are in use.
 
     Returns
     -------
     Table
-        A complex array has its parts ``re0 im0 re1 ...`` as twice as many columns.
+        A complex array has twice as many columns: ``re0 im0 re1 ...``.
 
     Raises
     ------
@@ -109,7 +109,7 @@ def _opened(
 
 
 def _path_and_name(source: str) -> tuple[Path, str | None]:
-    """Return the path and what stands after its last colon, unless that belongs to the path."""
+    """Return the path and the name after the last colon, unless the colon is part of the path."""
     path, colon, name = source.rpartition(":")
     is_drive = len(path) == 1 and name[:1] in ("\\", "/")
     if not colon or is_drive or Path(source).exists():

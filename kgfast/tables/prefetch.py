@@ -1,7 +1,7 @@
-"""A table read from its first row to its last by one thread, beside the work on what was read.
+"""A thread that reads a table from first to last row while earlier rows are in use.
 
-Two blocks are held: one is read into while the other is worked on. Of a GPU there are two of pinned
-memory and two of its own, and the thread starts each copy as soon as the rows are read.
+Memory holds two blocks: one is filled while the other is in use. For a GPU there are two blocks of
+pinned memory and two on the device, and the thread starts each copy as soon as the rows are read.
 """
 
 import queue
@@ -17,12 +17,12 @@ from torch import Tensor
 from kgfast.tables.device import Copies, OnDevice
 from kgfast.tables.protocol import Rows
 
-BUFFERS = 2  # one is read into while the other is worked on
+BUFFERS = 2  # one is filled while the other is in use
 _COPYING = ("cuda",)  # devices that copy from pinned memory while the host goes on
 
 
 class RowBlock(NamedTuple):
-    """Rows ``start .. stop - 1`` of a table, valid until the next block is asked for."""
+    """Rows ``start .. stop - 1`` of a table, valid until the next block is read."""
 
     rows: Tensor
     start: int
@@ -31,16 +31,16 @@ class RowBlock(NamedTuple):
 
 @dataclass(eq=False)
 class Buffer:
-    """Room for a block, which the reader fills and the worker gives back."""
+    """Memory of a block, which the reader fills and the worker gives back."""
 
-    host: Tensor  # memory that is read into: `room`, or pinned memory that is copied to `room`
-    room: Tensor  # where the block lies
+    host: Tensor  # memory to read into: `room`, or pinned memory that is copied to `room`
+    room: Tensor  # memory of the block
     copied: Any = None  # event of the last copy into `room`
     used: Any = None  # event of the last work on `room`
 
 
 class _InPlace:
-    """Reader into the memory where blocks are worked on: nothing has to be waited for."""
+    """Reader into the memory where blocks are used: no copy and no wait."""
 
     def __init__(self, table: Rows) -> None:
         self.table = table
@@ -63,7 +63,7 @@ class _InPlace:
 
 
 class _Copied:
-    """Reader into pinned memory, which is copied to a device beside the work there."""
+    """Reader into pinned memory, which is copied to a device during the work there."""
 
     def __init__(self, table: OnDevice) -> None:
         self.table, self.copies = table, Copies(table.device)
@@ -71,7 +71,7 @@ class _Copied:
     def buffer(self, shape: tuple[int, int]) -> Buffer:
         room = torch.empty(shape, dtype=self.table.dtype, device=self.table.device)
         host = self.copies.pinned(shape, self.table.dtype)
-        return Buffer(host, room, used=self.copies.used())  # by the last work on this memory
+        return Buffer(host, room, used=self.copies.used())  # used by the last work on this memory
 
     def fill(self, buffer: Buffer, start: int, stop: int) -> None:
         if buffer.copied is not None:
@@ -94,9 +94,9 @@ class _Copied:
 def prefetched(
     table: Rows, ranges: Sequence[tuple[int, int]], *, gives_back: bool
 ) -> Iterator[Iterator[RowBlock]]:
-    """Yield the blocks of a table, in order, on its device.
+    """Yield the blocks of a table, in order, on the table's device.
 
-    The thread ends with the context. Its errors are raised where their block is asked for.
+    The thread ends with the context. An error of the thread is raised when the block is needed.
     ``gives_back`` lets the system forget the pages that were read.
     """
     way: _Copied | _InPlace = _InPlace(table)
@@ -108,7 +108,8 @@ def prefetched(
     for _ in range(min(BUFFERS, len(ranges))):
         free.put(way.buffer((longest, table.shape[1])))
 
-    inference = torch.is_inference_mode_enabled()  # else tensors made in it cannot be written to
+    # else the thread's tensors could not be written to
+    inference = torch.is_inference_mode_enabled()
 
     def read() -> None:
         try:

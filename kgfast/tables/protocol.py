@@ -1,4 +1,4 @@
-"""Protocol of tables, whose rows are read by block or id, never all at once; tensors as tables."""
+"""Protocol of tables that are read by block or id, never at once; tensors as tables."""
 
 from abc import ABC, abstractmethod
 from typing import Any, Protocol, TypeGuard, runtime_checkable
@@ -9,23 +9,23 @@ from torch import Tensor
 
 @runtime_checkable
 class Table(Protocol):
-    """Rows of one width, read in blocks or by their ids.
+    """Rows of one width, read in blocks or by ids.
 
-    Every model takes one where it takes an entity table. An object with these four is one; it may
-    also have ``device``, where its rows are handed out (the CPU by default), and ``is_complex``,
-    whether its rows are complex numbers ``re0 im0 re1 ...``.
+    Every model takes such a table as an entity table. Any object with these four members will do.
+    Optional attributes are ``device``, the device of returned rows (the CPU by default), and
+    ``is_complex``, True for rows of complex numbers ``re0 im0 re1 ...``.
 
     Attributes
     ----------
     shape : tuple of int
-        ``(N, G)``: all rows, wherever they are held.
+        ``(N, G)``: all rows, in any place.
     dtype : torch.dtype
         float32, float16, bfloat16 or float64.
     """
 
     @property
     def shape(self) -> tuple[int, int]:
-        """``(N, G)``."""
+        """Return the shape ``(N, G)``."""
         ...
 
     @property
@@ -34,20 +34,20 @@ class Table(Protocol):
         ...
 
     def block(self, start: int, stop: int) -> Tensor:
-        """Return rows ``start .. stop - 1``, ``[n, G]``; the caller does not write to them."""
+        """Return rows ``start .. stop - 1``, ``[n, G]``; callers must not write to the result."""
         ...
 
     def rows(self, ids: Tensor) -> Tensor:
-        """Return the rows ``[B, G]`` of int64 ``ids [B]``, in their order: a new tensor."""
+        """Return the rows ``[B, G]`` of int64 ``ids [B]``, in order: a new tensor."""
         ...
 
 
 @runtime_checkable
 class WritableTable(Table, Protocol):
-    """A table whose rows can be replaced, as row-wise optimizers do."""
+    """Table with rows that can be replaced, for row-wise optimizers."""
 
     def update(self, ids: Tensor, rows: Tensor) -> None:
-        """Write ``rows [B, G]``, of the table's dtype, where distinct int64 ``ids [B]`` say."""
+        """Write ``rows [B, G]``, of the table's dtype, at distinct int64 ``ids [B]``."""
         ...
 
 
@@ -57,11 +57,11 @@ class Rows(ABC):
     Attributes
     ----------
     device : torch.device
-        The device on which rows are handed out.
+        The device of returned rows.
     is_complex : bool
-        Whether rows are complex numbers ``re0 im0 re1 ...``.
+        True if rows are complex numbers ``re0 im0 re1 ...``.
     requires_grad : bool
-        False: no gradients flow to what is read.
+        False: no gradients flow to rows that are read.
     """
 
     shape: tuple[int, int]
@@ -89,20 +89,20 @@ class Rows(ABC):
         out.copy_(self.block(start, start + len(out)))
 
     def give_back(self, start: int, stop: int) -> None:  # noqa: B027
-        """Let the system forget the pages of a range of rows, of a table that lies in files."""
+        """Let the system forget the pages of a range of rows, if the table lies in files."""
 
     def where(self, row: int) -> str:
-        """Say where a row is, for errors."""
+        """Return the place of a row, for errors."""
         return f"the entity table: row {row}"
 
     @property
     def facts(self) -> tuple[object, ...]:
-        """Return facts that change if the rows in files do; nothing for other tables."""
+        """Return facts that change when rows in files change; nothing for other tables."""
         return ()
 
     @property
     def tells(self) -> bool:
-        """Return whether ``facts`` change whenever rows do, as for files and not for tensors."""
+        """Return whether a change of rows always changes ``facts``, as for files."""
         return bool(self.facts)
 
     def __len__(self) -> int:
@@ -183,17 +183,17 @@ class TensorTable(Rows):
 
 
 def as_rows(table: Table) -> Rows:
-    """Return a table with the attributes that models read: itself, or :class:`Given`."""
+    """Return a table with the attributes that models read: the table, or :class:`Given`."""
     return table if isinstance(table, Rows) else Given(table)
 
 
 def is_table(value: object) -> TypeGuard[Table]:
-    """Return whether a value is a :class:`Table` and no tensor."""
+    """Return whether a value is a :class:`Table` and not a tensor."""
     return not isinstance(value, Tensor) and isinstance(value, Table)
 
 
 def device_of(table: Any) -> torch.device:
-    """Return the device of a tensor, or where a table hands out its rows."""
+    """Return the device of a tensor, or of the rows that a table returns."""
     return torch.device(getattr(table, "device", "cpu"))
 
 
@@ -204,7 +204,7 @@ def checked_range(start: int, stop: int, count: int) -> None:
 
 
 def checked_row_ids(ids: Tensor, first: int, last: int) -> Tensor:
-    """Return ids of rows ``first .. last - 1`` on the CPU; an IndexError names another one."""
+    """Return ids of rows ``first .. last - 1`` on the CPU; an IndexError names any other id."""
     if not isinstance(ids, Tensor) or ids.dtype != torch.int64 or ids.ndim != 1:
         raise TypeError("ids must be an int64 tensor of one axis")
     ids = ids.cpu()
@@ -226,5 +226,5 @@ def checked_update(ids: Tensor, rows: Tensor, table: Table, first: int, last: in
             f"rows must have shape {[len(ids), table.shape[1]]}; got {list(rows.shape)}"
         )
     if len(ids.unique()) != len(ids):
-        raise ValueError("ids of an update must not repeat: which of their rows is meant?")
+        raise ValueError("ids of an update must not repeat, since each id has one row")
     return ids

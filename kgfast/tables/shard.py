@@ -19,29 +19,29 @@ from kgfast.text import shown
 class Shard(Rows):
     """Rows ``start .. start + len(rows) - 1`` of a table of ``total_rows``.
 
-    It has the shape and the ids of the whole table, and serves the rows that it holds. A model of
-    it is ranked by all processes together (:mod:`kgfast.distributed`).
+    A shard has the shape and the ids of the whole table, and serves its own rows. All processes
+    together rank a model of shards (:mod:`kgfast.distributed`).
 
     Parameters
     ----------
     rows : Tensor or Table
         ``[n, G]`` floating point; n may be 0.
     start : int
-        The id of the first of them.
+        The id of the first row.
     total_rows : int
         Rows of the whole table.
 
     Attributes
     ----------
     held : Table
-        The rows that are held, by ids that count from ``start``.
+        The rows of the shard, with ids counted from ``start``.
     start, stop : int
         The ids held are ``start .. stop - 1``.
 
     Raises
     ------
     TypeError, ValueError
-        For rows that are none, or do not lie within the whole table.
+        For ``rows`` of another kind, or that do not lie within the whole table.
 
     Examples
     --------
@@ -71,12 +71,12 @@ class Shard(Rows):
         self.is_complex, self.device = held.is_complex, held.device
 
     def block(self, start: int, stop: int) -> Tensor:
-        """Return rows of the whole table that are held here.
+        """Return rows of the shard, by a range of the whole table.
 
         Raises
         ------
         IndexError
-            For rows that are not.
+            For rows outside the shard.
         """
         checked_range(start, stop, self.total_rows)
         if start == stop:
@@ -85,23 +85,23 @@ class Shard(Rows):
         return self.held.block(start - self.start, stop - self.start)
 
     def read_into(self, start: int, out: Tensor) -> None:
-        """Fill ``out [n, G]``, contiguous, with rows that are held here, from ``start`` on."""
+        """Fill ``out [n, G]``, contiguous, with rows of the shard from ``start`` on."""
         if len(out):
             self._check_held(start, start + len(out))
             self.held.read_into(start - self.start, out)
 
     def rows(self, ids: Tensor) -> Tensor:
-        """Return rows that are held here, by their ids in the whole table.
+        """Return rows of the shard, by ids of the whole table.
 
         Raises
         ------
         IndexError
-            For an id of a row that is not.
+            For an id outside the shard.
         """
         return self.held.rows(checked_row_ids(ids, self.start, self.stop) - self.start)
 
     def update(self, ids: Tensor, rows: Tensor) -> None:
-        """Write rows that are held here; into a tensor, or a table that can be written to.
+        """Write rows of the shard; into a tensor, or a table that can be written to.
 
         Raises
         ------
@@ -115,21 +115,21 @@ class Shard(Rows):
 
     @property
     def facts(self) -> tuple[object, ...]:
-        """Return the range and the facts of the rows that are held."""
+        """Return the range and the facts of the shard's rows."""
         return (self.start, self.stop, self.held.facts)
 
     @property
     def tells(self) -> bool:
-        """Return whether the facts of the rows that are held change whenever these rows do."""
+        """Return whether a change of the shard's rows always changes their facts."""
         return self.held.tells
 
     def give_back(self, start: int, stop: int) -> None:
-        """Let the system forget the pages of a range of rows that are held here."""
+        """Let the system forget the pages of a range of the shard's rows."""
         self._check_held(start, stop)
         self.held.give_back(start - self.start, stop - self.start)
 
     def where(self, row: int) -> str:
-        """Say where a row that is held here is."""
+        """Return the place of a row of the shard, for errors."""
         if isinstance(self.held, TensorTable):
             return super().where(row)
         own = self.held.where(row - self.start)

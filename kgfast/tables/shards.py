@@ -1,4 +1,4 @@
-"""Several tables as one: rows of each after those of the one before."""
+"""Several tables as one table: the rows of all tables in turn."""
 
 import bisect
 from collections.abc import Sequence
@@ -25,13 +25,13 @@ class Shards(Rows):
     Parameters
     ----------
     tables : sequence of Table
-        In the order of their rows; or all of them :class:`~kgfast.tables.Shard`, which know where
-        they stand, in any order.
+        Tables in the order of their rows; or only :class:`~kgfast.tables.Shard`, in any order.
 
     Raises
     ------
     ValueError
-        If there are none, if they differ in dtype or width, or if shards overlap or miss rows.
+        If there are no tables, if tables differ in dtype or width, or if shards overlap or miss
+        rows.
     """
 
     def __init__(self, tables: Sequence[Table]) -> None:
@@ -82,7 +82,7 @@ class Shards(Rows):
         return found
 
     def update(self, ids: Tensor, rows: Tensor) -> None:
-        """Write rows, of shards that can be written to.
+        """Write rows, if the shards can be written to.
 
         Raises
         ------
@@ -109,7 +109,7 @@ class Shards(Rows):
 
     @property
     def tells(self) -> bool:
-        """Return whether the facts of every shard change whenever its rows do."""
+        """Return whether a change of any shard's rows always changes the facts."""
         return all(part.tells for part in self.parts)
 
     def give_back(self, start: int, stop: int) -> None:
@@ -118,12 +118,12 @@ class Shards(Rows):
             self.parts[number].give_back(*its)
 
     def where(self, row: int) -> str:
-        """Say where a row is: in its shard, and in all."""
+        """Return the place of a row, within the shard and within the table, for errors."""
         number = bisect.bisect_right(self.starts, row) - 1
         return f"{self.parts[number].where(row - self.starts[number])} (row {row} of all shards)"
 
     def _cut(self, start: int, stop: int) -> list[tuple[int, tuple[int, int]]]:
-        """Return the shards that hold a range, with the range of their rows."""
+        """Return the shards with rows of a range, and the range within each."""
         found = []
         for number, begins in enumerate(self.starts[:-1]):
             ends = self.starts[number + 1]
@@ -144,18 +144,18 @@ class Shards(Rows):
 
 
 def _in_order(parts: list[Rows]) -> list[Rows]:
-    """Return tables as they are given; shards by their start, checked to be one table."""
+    """Return tables in the given order; shards by start, checked to be one table."""
     shards = [part for part in parts if isinstance(part, Shard)]
     if not shards:
         return parts
     if len(shards) != len(parts):
         raise ValueError(
-            "a list of shards must hold kgfast.tables.Shard throughout, or nowhere: of other "
-            "tables nobody knows where they stand"
+            "a list of shards must hold kgfast.tables.Shard throughout, or nowhere: other tables "
+            "do not know the place of their rows"
         )
     total = {shard.total_rows for shard in shards}
     if len(total) > 1:
-        raise ValueError(f"shards must be of one table; their total_rows are {sorted(total)}")
+        raise ValueError(f"shards must be of one table; total_rows are {sorted(total)}")
     shards.sort(key=lambda shard: (shard.start, shard.stop))
     done = 0
     for shard in shards:

@@ -1,4 +1,4 @@
-"""Views: tables whose rows are computed from those of another table as they are read."""
+"""Views: tables with rows computed from the rows of another table during reading."""
 
 import torch
 from torch import Tensor
@@ -11,9 +11,9 @@ _PIECE_ELSEWHERE = 1 << 22
 
 
 class UnitRows(Rows):
-    """Rows of a table divided by their Euclidean lengths, in float64.
+    """Rows of a table divided by Euclidean lengths, in float64.
 
-    The bits of a row do not depend on the rows that it is read with.
+    The bits of a row do not depend on the other rows of a read.
     """
 
     def __init__(self, table: Rows) -> None:
@@ -43,7 +43,7 @@ class UnitRows(Rows):
         self.table.give_back(start, stop)
 
     def where(self, row: int) -> str:
-        """Say where a row is."""
+        """Return the place of a row, for errors."""
         return self.table.where(row)
 
     def _divided(self, rows: Tensor, ids: Tensor | range) -> Tensor:
@@ -52,13 +52,13 @@ class UnitRows(Rows):
         zero = (largest[:, 0] == 0).nonzero()
         if len(zero):
             where = self.where(int(ids[int(zero[0])]))
-            raise ValueError(f"{where} is zero: it has no direction, and so no cosine")
+            raise ValueError(f"{where} is zero: a zero row has no direction, and so no cosine")
         rows = rows / largest  # no square overflows or vanishes
         return rows.div_(rounded_sqrt(_sums(rows.square())))
 
 
 def _sums(values: Tensor) -> Tensor:
-    """Return sums of rows, ``[n, 1]``, by halves: torch's own depend on the number of rows."""
+    """Return sums of rows, ``[n, 1]``, by halves: torch's sums depend on the number of rows."""
     while (width := values.shape[1]) > 1:
         half = -(-width // 2)
         values[:, : width - half] += values[:, half:]

@@ -1,4 +1,4 @@
-"""Training: a config, a trainer, a run folder. Names are imported when they are first used."""
+"""Training: a config, a trainer, a run folder. A name is imported at its first use."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -1,7 +1,7 @@
-"""Batches that a thread makes on the host, a few ahead of the step that takes them.
+"""Batches that a thread makes on the host, a few ahead of the steps that use them.
 
-A step then waits for a device neither to draw its batch nor to copy it there. A batch follows from
-its number, so steps have the batches that they would have without the thread.
+A step then never waits for a batch to be drawn or copied. A batch follows from its number, so the
+thread does not change the batches of steps.
 """
 
 from collections.abc import Callable
@@ -14,14 +14,14 @@ from torch import Tensor
 
 from kgfast.training.data import Batch
 
-_AHEAD = 2  # batches that are made while a step works on the one before
+_AHEAD = 2  # batches that are made ahead of the current step
 _PINNING = ("cuda",)  # devices that copy from pinned memory while the host goes on
-_ALIGNED = 64  # bytes; a kernel is compiled anew for pointers that are aligned less than others
+_ALIGNED = 64  # bytes; a kernel is compiled anew for pointers with smaller alignment
 _Packed = tuple[Batch, Tensor]
 
 
 class BatchesAhead:
-    """Batches of a run on a device; ``make`` makes one on the CPU by its number."""
+    """Batches of a run on a device; ``make`` makes a batch on the CPU from its number."""
 
     def __init__(self, make: Callable[[int], Batch], device: torch.device) -> None:
         self._make, self._device = make, device
@@ -29,7 +29,7 @@ class BatchesAhead:
         self._begun: dict[int, Future[_Packed]] = {}
 
     def take(self, number: int) -> Batch:
-        """Return a batch, and begin those after it; raise what the thread met when it made it."""
+        """Return a batch, and begin the next ones; raise any error of the thread for this batch."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="kgfast-batches")
         numbers = range(number, number + 1 + _AHEAD)
@@ -46,7 +46,7 @@ class BatchesAhead:
         self._pool, self._begun = None, {}
 
     def _packed(self, number: int) -> _Packed:
-        """Make a batch, and copy its tensors into one, which goes to the device as a whole."""
+        """Make a batch, and copy the tensors into one, which goes to the device whole."""
         batch = self._make(number)
         packed = torch.empty(sum(_sizes(batch)), dtype=torch.uint8, device="cpu")
         if self._device.type in _PINNING:
@@ -57,11 +57,11 @@ class BatchesAhead:
 
 
 def _sizes(batch: Batch) -> list[int]:
-    """Return the bytes of room for each tensor of a batch."""
+    """Return the bytes for each tensor of a batch."""
     return [-(-it.nbytes // _ALIGNED) * _ALIGNED for it in batch.tensors.values()]
 
 
 def _views(batch: Batch, packed: Tensor) -> dict[str, Any]:
-    """Return the parts of packed bytes as tensors of the shapes and dtypes of a batch."""
+    """Return the parts of packed bytes as tensors with the shapes and dtypes of a batch."""
     rooms = zip(batch.tensors.items(), packed.split(_sizes(batch)), strict=True)
     return {name: room[: it.nbytes].view(it.dtype).view(it.shape) for (name, it), room in rooms}

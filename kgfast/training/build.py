@@ -56,7 +56,7 @@ def load_dataset(config: Config, data: str | os.PathLike[str] | None = None) -> 
     Raises
     ------
     FileNotFoundError, ValueError
-        If there is no dataset, or a file of it is malformed.
+        If there is no dataset, or one of its files is malformed.
     """
     source = config.dataset
     return datasets.load(dataset_folder(config, data), source.name, columns=source.columns)
@@ -73,9 +73,9 @@ def dataset_folder(config: Config, data: str | os.PathLike[str] | None = None) -
 def build_model(
     config: Config, num_entities: int, num_relations: int, fresh: Fresh = ALL_ROWS
 ) -> Model:
-    """Make a fresh, trainable model on the CPU, of the entities that ``fresh`` names.
+    """Make a fresh, trainable model on the CPU, with the entities that ``fresh`` names.
 
-    The seed of the config determines its values.
+    The seed of the config determines the values.
     """
     section = config.model
     options: dict[str, Any] = {
@@ -106,7 +106,7 @@ def build_model(
 
 
 def _start_of(config: Config) -> Fill | None:
-    """Return the distribution that the config draws tables from, or None for the model's own."""
+    """Return the distribution from which the config draws tables; None for the model's own."""
     section = config.model
     generator = torch.Generator().manual_seed(mix(config.seed, Stream.START))
     if section.init_range is not None:
@@ -139,7 +139,7 @@ def _wrapped(model: Model, config: Config) -> Model:
 
 
 def device_of(config: Config) -> torch.device:
-    """Return the device of a config; each process of torchrun has a GPU of its own.
+    """Return the device of a config; each process of torchrun has its own GPU.
 
     Raise a ValueError if the config names a GPU and torch sees none.
     """
@@ -147,7 +147,7 @@ def device_of(config: Config) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name.startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError(f"device: {name} was asked for, but torch sees no GPU here")
+        raise ValueError(f"device: is {name}, but torch sees no GPU here")
     if name == "cuda" and "LOCAL_RANK" in os.environ:
         name = f"cuda:{os.environ['LOCAL_RANK']}"
     return torch.device(name)

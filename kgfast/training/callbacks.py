@@ -1,4 +1,4 @@
-"""Callbacks of a run: what a program of the user's hears of it."""
+"""Callbacks of a run: methods of a user's program that a run calls."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,10 +9,10 @@ from kgfast.training.logs import Logs, Row
 class Callback:
     """Base of callbacks, for a subclass that overrides the methods it needs.
 
-    :class:`kgfast.training.Trainer` takes them; of several processes the first one calls. After an
-    exception of :meth:`on_step` or :meth:`on_evaluation` the run makes its current step, saves its
-    state and raises the exception; it can be resumed. A run that is resumed after a kill calls
-    again for the rows since its last checkpoint, with the same steps.
+    :class:`kgfast.training.Trainer` takes callbacks; of several processes, the first one calls.
+    After an exception of :meth:`on_step` or :meth:`on_evaluation` the run makes the current step,
+    saves the state and raises the exception. Such a run can be resumed. A run that is resumed after
+    a kill calls again for the rows since the last checkpoint, with the same steps.
     """
 
     def on_step(self, row: Row) -> None:
@@ -22,7 +22,7 @@ class Callback:
         ----------
         row : dict
             ``step``, ``epoch``, ``time`` in seconds, the mean ``loss`` since the last row, ``lr``;
-            for croppable embeddings also their weights.
+            for croppable embeddings also the weights of MED.
         """
 
     def on_evaluation(self, row: Row) -> None:
@@ -36,10 +36,10 @@ class Callback:
         """
 
     def on_end(self, result: Any) -> None:
-        """Take the result of :meth:`kgfast.training.Trainer.fit`, once, before it is returned.
+        """Take the result of :meth:`kgfast.training.Trainer.fit`, once, before ``fit`` returns.
 
-        The run folder holds the best checkpoint and ``result.json`` then. A call of ``fit`` for a
-        run that was finished before calls this again; a run that was cut short does not.
+        The run folder then has the best checkpoint and ``result.json``. A call of ``fit`` for a
+        finished run calls this method again; a run that was cut short does not.
 
         Parameters
         ----------
@@ -48,14 +48,14 @@ class Callback:
 
 
 class Listeners:
-    """The log of a run and its callbacks, which are called until one of them raises."""
+    """The log of a run, and callbacks, which are called until one raises."""
 
     def __init__(self, logs: Logs | None, callbacks: Sequence[Callback]) -> None:
         self._logs, self._callbacks = logs, callbacks
         self.error: Exception | None = None
 
     def write(self, row: Row) -> None:
-        """Write a row, and call with a copy of it."""
+        """Write a row, and call the callbacks with a copy."""
         if self._logs is not None:
             self._logs.write(row)
         if self.error is not None:

@@ -1,7 +1,8 @@
 """Batches and negatives of a step, drawn from its number alone, on the CPU.
 
-Generators are seeded with the seed of the run and the number of the step, so samplers have no state
-and a resumed run draws what the uninterrupted one would have. No Python loop runs over triples.
+Generators are seeded with the seed of the run and the number of the step, so samplers have no
+state, and a resumed run draws the batches of an uninterrupted run. No Python loop runs over
+triples.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,29 +17,29 @@ from kgfast.models.base import SIDES, Side
 from kgfast.rng import Stream, mix
 
 _STREAM_OF = {"head": Stream.HEAD_BATCHES, "tail": Stream.TAIL_BATCHES}
-_ROUNDS = 8  # of replacing known answers; negatives that are known after them are masked
+_ROUNDS = 8  # rounds of replacing known answers; negatives that are still known are masked
 
 
 @dataclass(frozen=True)
 class Batch:
-    """The queries of a batch, all of one side.
+    """Queries of a batch, all on one side.
 
     Attributes
     ----------
     number : int
         Number of the batch in the run, from 0.
     side : {"head", "tail"}
-        The side that is predicted.
+        The predicted side.
     anchors, relations : Tensor
         int64 ``[B]``.
     targets : Tensor, optional
-        int64 ``[B]``; None for KvsAll, whose queries have several targets.
+        int64 ``[B]``; None for KvsAll, with several targets per query.
     weights : Tensor, optional
         Subsampling weights, float32 ``[B]``.
     negatives, mask : Tensor, optional
         Result of :meth:`Negatives.draw`.
     indptr, answers : Tensor, optional
-        All targets of each query, as of :meth:`kgfast.KnownTriples.exclude`.
+        All targets of each query, such as :meth:`kgfast.KnownTriples.exclude` returns.
     """
 
     number: int
@@ -60,7 +61,7 @@ class Batch:
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """Tensors of the batch by the name of their attribute."""
+        """Tensors of the batch by attribute name."""
         return {name: it for name, it in vars(self).items() if isinstance(it, Tensor)}
 
     def to(self, device: torch.device) -> "Batch":
@@ -99,7 +100,7 @@ def with_inverses(hrt: Tensor, num_relations: int) -> Tensor:
 
 
 def asked_of(hrt: Tensor, num_relations: int, has_inverses: bool) -> tuple[Tensor, Sequence[Side]]:
-    """Return the triples and sides that steps query: both sides, or the tails with inverses.
+    """Return the triples and sides that steps query: both sides, or tails with inverses.
 
     Parameters
     ----------
@@ -108,8 +109,8 @@ def asked_of(hrt: Tensor, num_relations: int, has_inverses: bool) -> tuple[Tenso
     num_relations : int
         Number of relations without inverses.
     has_inverses : bool
-        Whether the model has inverse relations (:attr:`kgfast.Model.has_inverses`). Queries of both
-        sides then share a batch, and its statistics.
+        True if the model has inverse relations (:attr:`kgfast.Model.has_inverses`). Queries of both
+        sides then share batches and batch statistics.
 
     Returns
     -------
@@ -121,7 +122,7 @@ def asked_of(hrt: Tensor, num_relations: int, has_inverses: bool) -> tuple[Tenso
 
 
 class Batches:
-    """Batches of each side, in an order that each epoch of a side draws anew.
+    """Batches of each side, in a new random order in each epoch of a side.
 
     An epoch has every batch of either side once, spread evenly: tail and head alternate, unless one
     side has more batches (KvsAll). The last batch may be smaller.
@@ -173,7 +174,7 @@ class Batches:
         return number // self.per_epoch
 
     def batch(self, number: int) -> Batch:
-        """Return a batch of the run by its number, from 0."""
+        """Return a batch of the run by number, from 0."""
         side, ids = self.rows_of(number)
         columns = self._rows[side].index_select(0, ids).t().contiguous()
         return Batch(
@@ -186,7 +187,7 @@ class Batches:
         )
 
     def rows_of(self, number: int) -> tuple[Side, Tensor]:
-        """Return the side of a batch, and the places of its rows among all, int64 ``[B]``."""
+        """Return the side of a batch, and the places of the rows among all, int64 ``[B]``."""
         epoch, side, index = self._place(number)
         start = index * self._batch_size
         return side, self._order(side, epoch)[start : start + self._batch_size]
@@ -225,8 +226,8 @@ class Negatives:
     shared : bool
         Draw one pool ``[K]`` for a batch, or a row ``[B, K]`` for each query.
     known : KnownTriples, optional
-        Training triples, whose answers are no negatives. In rows they are drawn again, at most
-        eight times; remaining ones, and all of them in a pool, are masked.
+        Training triples, whose answers are no negatives. Such answers are drawn again in rows, at
+        most eight times. Remaining answers, and all answers in a pool, are masked.
     """
 
     def __init__(
@@ -283,7 +284,7 @@ class Negatives:
         return mask.index_select(1, place)
 
     def _replaced(self, ids: Tensor, batch: Batch) -> tuple[Tensor, Tensor | None]:
-        """Draw known answers again; return the rows and a mask of those that remain known."""
+        """Draw known answers again; return the rows and a mask, False where still known."""
         if self._known is None:
             return ids, None
         indptr, answers = self._known.exclude(batch.anchors, batch.relations, batch.side)

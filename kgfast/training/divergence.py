@@ -6,11 +6,11 @@ from torch import Tensor, nn
 
 from kgfast.datasets import Dataset
 
-_NUMBERS = 1 << 22  # per block, so that no mask of the size of a table is made
+_NUMBERS = 1 << 22  # numbers per block, so that no mask of the size of a table is made
 
 
 def first_bad_row(model: nn.Module) -> tuple[str, int] | None:
-    """Return the first parameter with a NaN or an infinity, and its first such row, or None.
+    """Return the first parameter with a NaN or an infinity, and the first such row, or None.
 
     Examples
     --------
@@ -33,7 +33,7 @@ def first_bad_row(model: nn.Module) -> tuple[str, int] | None:
 def describe(
     model: nn.Module, dataset: Dataset, entity_id: Callable[[int], int] = lambda row: row
 ) -> str:
-    """Say in a clause what is wrong with the tables; ``entity_id`` turns a row into an entity."""
+    """Describe the error in the tables in a clause; ``entity_id`` turns a row into an entity."""
     bad_row = first_bad_row(model)
     if bad_row is None:
         return "all tables are finite, so the loss overflowed: try a lower optim.lr"

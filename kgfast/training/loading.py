@@ -33,7 +33,7 @@ from kgfast.training.saved import check_is_run, holds_tables, load_tables, with_
 class Vocabularies(NamedTuple):
     """Names of entities and relations, in the order of the rows of tables.
 
-    One of them may be None, in a folder that :func:`kgfast.save` wrote without it.
+    A vocabulary is None if :func:`kgfast.save` wrote the folder without it.
     """
 
     entities: Vocabulary | None
@@ -42,20 +42,20 @@ class Vocabularies(NamedTuple):
 
 @dataclass(frozen=True)
 class LoadedRun:
-    """A run, or a model that :func:`kgfast.save` saved, loaded to rank and predict.
+    """Run, or model that :func:`kgfast.save` saved, loaded to rank and predict.
 
     Attributes
     ----------
     model : Model
         The model, in eval mode, without gradients.
     vocabulary : Vocabularies, optional
-        The pair ``entities, relations``; None where neither has names.
+        The pair ``entities, relations``; None if neither has names.
     dataset : Dataset, optional
         The data with the ids of the run; None if they were not found.
     config : Config, optional
         None for a model that was not trained here.
     step : int, optional
-        The step of the checkpoint, if it is known.
+        The step of the checkpoint, if known.
     saved_known : KnownTriples, optional
         The known triples that were saved with a model.
     """
@@ -68,7 +68,7 @@ class LoadedRun:
     saved_known: KnownTriples | None = None
 
     def known(self) -> KnownTriples | None:
-        """Return the triples of all splits, else those that were saved with the model, or None."""
+        """Return the triples of all splits, else known triples saved with the model, or None."""
         return self.saved_known if self.dataset is None else self.dataset.known()
 
     def probabilities(self, scores: Tensor) -> Tensor | None:
@@ -123,7 +123,7 @@ class LoadedRun:
                     "a saved model holds no data to rank: name a dataset, data= or --data"
                 )
             load_dataset(self.config)  # raises an error that names the folder
-            raise ValueError("the run was loaded without its data")
+            raise ValueError("the run was loaded without data")
         return ranks_of(self.model, self.dataset, split, self.config, sides, **options)
 
     def type_constraints(
@@ -157,7 +157,9 @@ class LoadedRun:
             return TypeConstraints.from_triples(self._train_for("'train'"))
         path, names = Path(source), self.vocabulary or (None, None)
         if not path.is_file():
-            raise FileNotFoundError(f"types: {path}: no such file; 'train' takes those of training")
+            raise FileNotFoundError(
+                f"types: {path}: no such file; 'train' takes the types of training"
+            )
         with reading(path, "not the types of this model"):
             if path.suffix == ".json":
                 found = self._constraints_of_json(path, names)
@@ -190,13 +192,13 @@ class LoadedRun:
         return TypeConstraints.from_mapping(found, vocabulary=names)
 
     def classify(self, folder: str | os.PathLike[str] | None = None) -> Classification:
-        """Classify the test triples and as many false ones (:func:`kgfast.classify`).
+        """Classify the test triples and false test triples (:func:`kgfast.classify`).
 
         Parameters
         ----------
         folder
             The folder of ``valid_negatives.txt`` and ``test_negatives.txt``
-            (:func:`kgfast.datasets.load_negatives`); by default that of the dataset.
+            (:func:`kgfast.datasets.load_negatives`); by default the folder of the dataset.
 
         Raises
         ------
@@ -229,7 +231,7 @@ def _types_of_lines(path: Path) -> list[tuple[str, str]]:
     for number, line in numbered_lines(file.text()):
         entity, *kind = line.split("\t")
         if not entity or len(kind) != 1 or not kind[0]:
-            raise file.bad_line(number, "expected an entity, a tab and its type", line)
+            raise file.bad_line(number, "expected an entity, a tab and a type", line)
         found.append((entity, kind[0]))
     return found
 
@@ -244,7 +246,7 @@ def load_run(
     as_table: bool = False,
     trust: bool = False,
 ) -> LoadedRun:
-    """Load the model of a run, or one that was saved, its names and, if they are found, its data.
+    """Load the model of a run, or a saved model, with names and, if found, the data.
 
     Nothing is written: the folder may have been moved, and the run may still be training.
 
@@ -254,8 +256,8 @@ def load_run(
         The folder of a run; or of a model that :func:`kgfast.save`, ``kgfast export`` or ``kgfast
         convert`` wrote, whose entities are mapped from the file.
     data : path, Dataset or False, optional
-        The folder of the dataset, or of datasets; by default the folder that the config names, if
-        it is there. False loads no data. With a saved model, the folder of its dataset.
+        The folder of the dataset, or of datasets; by default the folder in the config, if it
+        exists. False loads no data. With a saved model, the folder of its dataset.
     checkpoint : {"best", "last"}
         The best state by the config's metric on valid, or the newest.
     device
@@ -266,8 +268,7 @@ def load_run(
         Leave the entities of a saved model in the file as a :class:`kgfast.tables.Table`, which
         :func:`kgfast.rank` reads in blocks within ``max_memory``.
     trust : bool
-        Import the model and the loss of the user's own that the config of a run names, which runs
-        their code.
+        Import the user's own model and loss that the config of a run names, which runs their code.
 
     Returns
     -------
@@ -279,9 +280,10 @@ def load_run(
         If the folder is not that of a run, holds no checkpoint, or ``data`` does not exist.
     ValueError
         If a file is damaged, the checkpoint does not fit the config or the names, or the data are
-        another graph than the run began with: lists the first five differences. If the config names
-        code of the user's own and ``trust`` is False. If a saved model is
-        of another format, the data name what it does not, or the folder holds ``.npy`` files alone.
+        another graph than at the beginning of the run: the message lists the first five
+        differences. If the config names code of the user's own and ``trust`` is False. If a saved
+        model is of another format, the data do not fit the model, or the folder holds ``.npy``
+        files alone.
 
     Examples
     --------
@@ -322,8 +324,8 @@ def load_run(
     graph = run.load_graph()
     if graph is not None and meta.get("graph", graph.rows) != graph.rows:
         raise ValueError(
-            f"{run.path}: the rows of its {checkpoint} checkpoint belong to other names than those "
-            f"of {run.graph.name}: one of the two comes from another run"
+            f"{run.path}: the rows of the {checkpoint} checkpoint belong to other names than "
+            f"those of {run.graph.name}: one of the two comes from another run"
         )
     dataset = _data(run, config, data, graph)
     named = graph or dataset
@@ -342,7 +344,7 @@ def loaded_tables(
     data: str | os.PathLike[str] | Dataset | Literal[False] | None,
     device: torch.device | str | None = None,
 ) -> LoadedRun:
-    """Return the model of a folder of tables with its names and data."""
+    """Return the model of a folder of tables with names and data."""
     dataset = None
     if data is not None and data is not False:
         given = data if isinstance(data, Dataset) else load_data(data)
@@ -350,8 +352,8 @@ def loaded_tables(
         if unnamed:
             where = given.name if isinstance(data, Dataset) else data
             warnings.warn(
-                f"{folder} does not name its {' and '.join(unnamed)}: rows are taken to be "
-                f"numbered as in {where}",
+                f"{folder} has no names of {' and '.join(unnamed)}: rows are taken to be numbered "
+                f"as in {where}",
                 stacklevel=3,
             )
     if device is not None and model.entity.device != torch.device(device):
@@ -363,7 +365,7 @@ def loaded_tables(
 def names_of_run(
     run: RunFolder, config: Config, named: RunGraph | Dataset, dataset: Dataset | None = None
 ) -> tuple[Vocabulary, Vocabulary]:
-    """Return the names of a run with the labels of its folder, else of its data."""
+    """Return the names of a run with labels from the folder, else from the data."""
     names = named.entities, named.relations
     own = with_labels(run.path, names)
     if own is names and dataset is not None:
@@ -399,8 +401,8 @@ def _data(
     if graph is not None:
         return graph.read(dataset, source)
     warnings.warn(
-        f"{run.path} was made by an earlier kgfast and does not say which graph it began with: "
-        f"{source} is taken for it",
+        f"{run.path} was made by an earlier kgfast and does not store its graph: {source} is "
+        "taken as the graph",
         stacklevel=4,
     )
     return dataset
@@ -432,7 +434,7 @@ def model_of(
 
 
 def _sizes(run: RunFolder, config: Config, state: Mapping[str, Tensor]) -> tuple[int, int]:
-    """Return the numbers of entities and relations by the sizes of the tables."""
+    """Return the numbers of entities and relations, from the sizes of the tables."""
     rows = {}
     for name in ("entity", "relation"):
         tables = [table for key, table in state.items() if f".{key}".endswith(f".{name}")]

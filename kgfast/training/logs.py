@@ -1,7 +1,7 @@
 """Logs of a run: JSON lines, CSV, and TensorBoard if it is installed.
 
-Rows are flushed at once, and those of a step before its checkpoint. Resuming cuts the rows after
-the resumed step, so the logs equal those of an uninterrupted run.
+Rows are flushed at once, and the rows of a step before its checkpoint. Resuming cuts the rows after
+the resumed step, so the logs equal the logs of an uninterrupted run.
 """
 
 import csv
@@ -28,9 +28,10 @@ Row = dict[str, Any]
 class Logs:
     """Logs of a run folder, open for appending.
 
-    ``metrics.jsonl`` holds every key of every row, ``metrics.csv`` the keys that are its columns,
+    ``metrics.jsonl`` holds every key of every row. ``metrics.csv`` holds the keys that are columns,
     which are fixed when the file is made. ``resume_step`` keeps the rows up to that step; None
-    starts new files. ``tensorboard`` also writes ``<folder>/tensorboard`` if it is installed.
+    starts new files. With ``tensorboard``, ``<folder>/tensorboard`` is also written if the package
+    is installed.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class Logs:
     def write(self, row: Mapping[str, Any]) -> None:
         """Append a row with a ``step``; NaN and infinity are written as null.
 
-        Rows of evaluations have a ``split``, and those of sub-models a ``dim``.
+        Rows of evaluations have a ``split``, and rows of sub-models also a ``dim``.
         """
         clean = {
             key: None if isinstance(value, float) and not math.isfinite(value) else value
@@ -88,7 +89,7 @@ def read_rows(folder: str | os.PathLike[str]) -> list[Row]:
     Raises
     ------
     ValueError
-        If another line is not JSON: names file and line.
+        If another line is not JSON: the message names file and line.
     """
     path = Path(folder) / "metrics.jsonl"
     if not path.is_file():
@@ -136,7 +137,7 @@ def _csv_line(values: list[Any]) -> str:
 
 
 def _rewritten(path: Path, text: str) -> TextIO:
-    """Write a file, which nobody else writes, and open it for appending."""
+    """Write a file, which no other process writes, and open the file for appending."""
     clear_beside(path)
     write_whole(path, lambda beside: beside.write_text(text, encoding="utf-8"))
     return path.open("a", encoding="utf-8", newline="")

@@ -1,4 +1,4 @@
-"""The loop of a run: steps, and between them logs, evaluations and checkpoints."""
+"""The loop of a run: steps with logs, evaluations and checkpoints between them."""
 
 import math
 import time
@@ -41,14 +41,15 @@ from kgfast.training.processes.placement import ALONE, Placement
 from kgfast.training.schedule import QUERIES, Deadline, Interrupts, Patience, Schedule, gain
 
 _AMP = {"bf16": torch.bfloat16, "fp16": torch.float16}
-_UNREAD = 1.0  # seconds of steps whose losses are unread, at most, where time is limited
-_WITH_LARGE_OPERATORS = (ConvE, RESCAL, MED)  # of torch, in queries or in the loss of sub-models
+_UNREAD = 1.0  # seconds of steps with unread losses, at most, if time is limited
+# with large operators of torch in queries or in the loss of sub-models
+_WITH_LARGE_OPERATORS = (ConvE, RESCAL, MED)
 
 Metrics = dict[str, float]
 
 
 class InFolder(NamedTuple):
-    """Folder of a run, the graph that it stores, and whether its newest checkpoint is resumed."""
+    """Folder of a run, with a stored graph, and whether to resume the newest checkpoint."""
 
     folder: RunFolder
     graph: RunGraph
@@ -58,13 +59,13 @@ class InFolder(NamedTuple):
 class _Unread(NamedTuple):
     """Losses of steps that are on the device."""
 
-    loss_sum: Tensor  # float64: that of the state, and of the steps since
-    first: int  # the first of these steps
-    seconds: float  # of training before that step
+    loss_sum: Tensor  # float64: the sum in the state, and of the steps since
+    first: int  # first of these steps
+    seconds: float  # seconds of training before that step
 
 
 class Run:
-    """One run of a trainer.
+    """Run of a trainer.
 
     Parameters
     ----------
@@ -72,9 +73,9 @@ class Run:
     dataset : Dataset
     model : Model
     placement : Placement
-        How processes divide the run.
+        Division of the run among processes.
     deadline : Deadline, optional
-        The time left for steps; by default what the config allows from now on.
+        The time left for steps; by default the time that the config allows from now on.
     stored : InFolder, optional
         The folder for logs and checkpoints; without one nothing is written.
     progress : bool
@@ -86,22 +87,22 @@ class Run:
     steps : int
         Number of steps of the whole run.
     resumed : bool
-        Whether the run was resumed from a checkpoint.
+        True if the run was resumed from a checkpoint.
     graph : RunGraph, optional
 
     Raises
     ------
     ValueError
-        If there are no training triples, or an id of them is out of range; if the folder holds a
+        If there are no training triples, or one of their ids is out of range; if the folder holds a
         run and ``resume`` is False, a run of another config, or no checkpoint that fits.
 
     Notes
     -----
-    Where kernels run beside the host, as on a GPU, this class does not wait for the device in a
-    step: ids are checked here, once, and :class:`~kgfast.training.ahead.BatchesAhead` makes
-    batches. Losses are summed on the device. :meth:`read_losses` reads them for each row of the
-    log, and before the model is evaluated or saved. Steps wait nonetheless for the norm of float16
-    gradients, which says whether a step is made, and for other processes.
+    On a device such as a GPU, where kernels run beside the host, this class does not wait for the
+    device in a step. Ids are checked here, once, and :class:`~kgfast.training.ahead.BatchesAhead`
+    makes batches. Losses are summed on the device. :meth:`read_losses` reads them for each row of
+    the log, and before the model is evaluated or saved. Steps still wait for other processes, and
+    for the norm of float16 gradients, which decides whether a step is made.
     """
 
     def __init__(
@@ -145,7 +146,7 @@ class Run:
             placement=placement,
             room=room_of(config),
         )
-        # Of such a step only the products that make filters are large operators of torch.
+        # In such a step only the products that make filters are large operators of torch.
         self._leaves_cores_to_kernels = (
             backend_for(device) == "cpu"
             and self._optimizer.runs_on_kernels
@@ -177,7 +178,7 @@ class Run:
         if self.resumed and train.max_total_minutes is not None and not self.is_over():
             self._check_time(self._deadline.total_is_up)  # max_minutes leaves time for a step
         if folder is not None and not self.resumed and folder.holds_a_run():
-            raise ValueError(f"{folder.path} holds a run: resume it, or use another folder")
+            raise ValueError(f"{folder.path} holds a run: resume that run, or use another folder")
         if stored is not None and placement.leads:
             if not self.resumed:
                 stored.folder.write_config(config)
@@ -195,7 +196,8 @@ class Run:
             Called before each step; True saves the run and returns. A later call continues it, with
             the steps, evaluations and logs of a run that never paused.
         callbacks : sequence of Callback
-            Called by process 0. An exception of theirs is raised when the state is saved.
+            Callbacks, which process 0 calls. An exception of a callback is raised when the state is
+            saved.
         """
         state, train = self.state, self._config.train
         self._model.train()
@@ -227,7 +229,8 @@ class Run:
                 if evaluates and len(self._dataset.valid):
                     due = state.step == self.steps or _is_due(state.step, train.eval_every)
                     self._validate(listeners, bar, due=due)
-                    self._check_time(self._deadline.is_up)  # it may have taken what was left
+                    # the step may have taken the remaining time
+                    self._check_time(self._deadline.is_up)
                 ends = self.is_over()
                 if keeps and self._folder is not None:
                     self._save_finite("model", self._folder.save_model)
@@ -235,7 +238,7 @@ class Run:
                 if ends or is_interrupted or is_due:
                     self._save()
                 if is_interrupted and not ends:
-                    # Where one process ends, torchrun ends the others: the state is written first.
+                    # When one process ends, torchrun ends all others: the state is written first.
                     self._placement.together(lambda: None)
                     break
             listeners.raise_error()
@@ -281,12 +284,12 @@ class Run:
         return 0.0
 
     def interruption(self) -> str:
-        """Return what to tell someone who interrupted the run."""
+        """Return the message for a user who interrupted the run."""
         where = f"interrupted after step {self.state.step:,} of {self.steps:,}"
         if self._folder is None:
             return f"{where}; nothing is saved, as there is no run folder"
         start, run = "kgfast", f"--run {self._folder.path}"
-        if self._placement.size > 1:  # torchrun takes --run for an option of its own
+        if self._placement.size > 1:  # torchrun takes --run as its own option
             start = f"torchrun --nproc-per-node={self._placement.size} -m kgfast"
             run = f"--set train.out_dir={self._folder.path}"
         return (
@@ -295,10 +298,10 @@ class Run:
         )
 
     def load_best(self) -> int:
-        """Give the model the best state of the folder, if there is one; return the step of it."""
+        """Give the model the best state of the folder, if there is one; return the step."""
         if self._folder is None or not self.state.best_step:
             return self.state.step
-        self._placement.together(lambda: None)  # process 0 may be writing still
+        self._placement.together(lambda: None)  # process 0 may still be writing
         return self._kept.load_best(self._folder)
 
     def evaluated(self, split: str) -> tuple[Metrics, dict[str, Metrics]]:
@@ -306,7 +309,7 @@ class Run:
         if not len(self._dataset.split(split)):
             return {}, {}
         self.read_losses()
-        self._optimizer.spares.clear()  # for whatever an evaluation takes
+        self._optimizer.spares.clear()  # frees memory for the evaluation
         start = time.perf_counter()
         ranks = self._placement.ranks(self._model, self._dataset, split, self._config)
         own = time.perf_counter() - start
@@ -322,7 +325,7 @@ class Run:
         """Make the next step and time it."""
         start, state = time.perf_counter(), self.state
         cores = threads.alone() if self._leaves_cores_to_kernels else nullcontext()
-        # Code of the user's own may make ids that nobody has checked.
+        # A user's own code may make ids that are not checked.
         values = Values.FORCED if self._runs_own_code else Values.TRUSTED
         checks = without_values(values) if self._is_deferred else nullcontext()
         with cores, checks, self._optimizer.spares.in_use():
@@ -339,7 +342,7 @@ class Run:
                 self.read_losses()
 
     def _add_loss(self, loss: float | Tensor) -> None:
-        """Add the loss of a step to those since the last row of the log."""
+        """Add the loss of a step to the losses since the last row of the log."""
         state = self.state
         if not isinstance(loss, Tensor):
             state.loss_sum += loss
@@ -364,7 +367,7 @@ class Run:
         self._deadline.step = seconds / (state.step - unread.first)
 
     def _step(self, step: int) -> float | Tensor:
-        """Make one step of the optimizer; return its loss, a tensor where reading it waits."""
+        """Make one step of the optimizer; return the loss, a tensor where reading would wait."""
         count, values = self._config.train.accumulate, []
         optimizer, placement = self._optimizer, self._placement
         for part in range(count):
@@ -407,7 +410,7 @@ class Run:
     def _dropout_of(self, number: int) -> Iterator[None]:
         """Let dropout draw from the generator of the run, seeded with the number of the batch.
 
-        Code of the user's own draws from torch's generators, which have their state back after it.
+        A user's own code draws from torch's generators, whose state is restored afterwards.
         """
         seed = mix(self._config.seed, number, Stream.DROPOUT)
         if self._generator is not None:
@@ -427,7 +430,7 @@ class Run:
                 layer.generator = None
 
     def _checked(self, loss: Tensor, step: int) -> float | Tensor:
-        """Return a loss that was read and is finite, or as it is, where that waits for a device."""
+        """Return a loss after checking that it is finite; unchecked where reading would wait."""
         if self._is_deferred:
             return loss
         value = float(loss)
@@ -513,7 +516,7 @@ class Run:
 
 
 def _check_sizes(model: Model, dataset: Dataset, placement: Placement) -> None:
-    """Raise a ValueError unless a model has a row for each name of a dataset that it holds."""
+    """Raise a ValueError unless a model has a row for each name of a dataset."""
     for what in ("entities", "relations"):
         own, others = (getattr(holder, f"num_{what}") for holder in (model, dataset))
         expected = placement.num_held(others) if what == "entities" else others
@@ -522,12 +525,12 @@ def _check_sizes(model: Model, dataset: Dataset, placement: Placement) -> None:
 
 
 def _mean(losses: list[float | Tensor]) -> float | Tensor:
-    """Return the mean of the losses of batches; of several it is computed in float64."""
+    """Return the mean of the losses of batches; the mean of several is computed in float64."""
     if len(losses) == 1:
         return losses[0]
     return sum(it.double() if isinstance(it, Tensor) else it for it in losses) / len(losses)
 
 
 def _is_due(step: int, every: int, *, or_if: bool = False) -> bool:
-    """Return whether a step is a multiple of ``every``; of 0, ``or_if``."""
+    """Return whether a step is a multiple of ``every``; for 0, return ``or_if``."""
     return step % every == 0 if every else or_if

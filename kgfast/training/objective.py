@@ -25,11 +25,11 @@ from kgfast.training.processes.placement import ALONE, Placement
 class Objective(ABC):
     """Base of the modes: the batches of a run, and the losses of a batch.
 
-    ``hrt`` are the training triples, int64 ``[T, 3]`` on the CPU, where batches are drawn.
-    ``sides`` are the sides that are queried, and ``device`` computes the losses.
+    ``hrt`` are the training triples, int64 ``[T, 3]`` on the CPU, from which batches are drawn.
+    ``sides`` are the queried sides, and ``device`` computes the losses.
     """
 
-    lazy = False  # whether a step uses few rows of the entity table
+    lazy = False  # True if a step uses few rows of the entity table
 
     def __init__(
         self,
@@ -57,24 +57,24 @@ class Objective(ABC):
         return Batches.of_triples(hrt, config.data.train_bs, config.seed, weights, sides)
 
     def _prepare(self, config: Config, hrt: Tensor, num_entities: int) -> None:  # noqa: B027
-        """Make what a mode needs beside its batches; nothing, unless it overrides this."""
+        """Make whatever a mode needs beside batches; by default nothing."""
 
     def batch(self, number: int) -> Batch:
-        """Draw a batch of the run with all that its losses need; it follows from its number."""
+        """Draw a batch of the run with all data of the losses; the number determines the batch."""
         return self.batches.batch(number)
 
     @abstractmethod
     def __call__(
         self, model: Model, batch: Batch, placement: Placement = ALONE
     ) -> Iterator[Tensor]:
-        """Yield the losses of a batch, each computed when it is asked for; their sum is minimised.
+        """Yield the losses of a batch, each computed when needed; their sum is minimised.
 
         ``placement`` reads the rows that sampled negatives name.
         """
         ...
 
     def _others(self, model: Model, batch: Batch) -> Iterator[Tensor]:
-        """Yield relation prediction and the regularizer, where the config has them."""
+        """Yield the losses of relation prediction and the regularizer, if the config has these."""
         weight, penalty = self._loss.relation_weight, self._regularizer
         if weight and batch.targets is not None:
             relations = model.relation_ids(batch.relations, batch.side)

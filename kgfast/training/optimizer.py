@@ -87,7 +87,7 @@ class Optimizer:
         self._dense = self._dense_optimizer(kind, self._whole)
         self._parts: dict[Tensor, list[Part]] = {}
         self.scaler = LossScaler(scaled)
-        self.spares = Spares()  # the memory of the last gradient of the table
+        self.spares = Spares()  # memory of the last gradient of the table
 
     @property
     def runs_on_kernels(self) -> bool:
@@ -108,15 +108,15 @@ class Optimizer:
     ) -> torch.optim.Optimizer:
         config = self._config
         if kind == "sgd":
-            return torch.optim.SGD(  # fused: it makes no temporaries of the size of a table
+            return torch.optim.SGD(  # fused, without temporaries of the size of a table
                 parameters, config.lr, weight_decay=config.weight_decay, fused=True
             )
         return self._row_optimizer(kind, parameters)
 
     def collect(self, of_entities: Sequence[RowGradients] = ()) -> None:
-        """Take the gradients of rows that a backward left, and further ones of the entity table.
+        """Take the row gradients that a backward left, and further gradients of the entity table.
 
-        If they stayed, torch would copy them to add those of the next backward.
+        If row gradients stayed, torch would copy them to add the gradients of the next backward.
         """
         for gradients in of_entities:
             self._parts.setdefault(self._entity, []).append((gradients.ids, gradients.rows))
@@ -127,7 +127,7 @@ class Optimizer:
 
     @torch.no_grad()
     def step(self, step: int, lr: float) -> None:
-        """Apply all gradients and drop them."""
+        """Apply all gradients, and drop them."""
         self._join_parts()
         whole = [it.grad for it in self._whole if it is not self._entity and it.grad is not None]
         self._placement.align([numbers_of(gradient) for gradient in whole])
@@ -136,7 +136,7 @@ class Optimizer:
             for optimizer in optimizers:
                 for group in optimizer.param_groups:
                     group["lr"] = lr
-            if self._rows is not None:  # steps that are skipped count, too
+            if self._rows is not None:  # skipped steps count, too
                 self._rows.steps_before = step
             for optimizer in optimizers:
                 optimizer.step()
@@ -145,11 +145,11 @@ class Optimizer:
             parameter.grad = None
         if gradient is None or gradient.is_sparse:
             return
-        if sys.getrefcount(gradient) <= 2:  # nobody else holds it
+        if sys.getrefcount(gradient) <= 2:  # no other object holds the gradient
             self.spares.give(gradient)
 
     def _join_parts(self) -> None:
-        """Join collected gradients of rows, in their order, into gradients of their parameters."""
+        """Join collected row gradients, in order, into gradients of their parameters."""
         parts, self._parts = self._parts, {}
         for parameter, found in parts.items():
             if parameter.grad is None and self._takes_rows(parameter):
@@ -161,13 +161,13 @@ class Optimizer:
             add_to(parameter.grad, found)
 
     def _takes_rows(self, parameter: Tensor) -> bool:
-        """Return whether an update leaves rows without a gradient as they are."""
+        """Return whether an update leaves rows without a gradient unchanged."""
         if parameter is self._entity:
             return self._rows is not None
         return isinstance(self._dense, RowAdagrad) and not self._config.weight_decay
 
     def _ready(self) -> bool:
-        """Unscale and clip the gradients; return whether they are fit for a step."""
+        """Unscale and clip the gradients; return whether the gradients are fit for a step."""
         clip, scale = self._config.grad_clip, self.scaler.scale
         if not (clip or self.scaler.enabled):
             return True
@@ -179,7 +179,7 @@ class Optimizer:
         if clip and not self.scaler.enabled and norm.device.type != "cpu":
             torch._foreach_mul_(numbers, (clip / (norm + 1e-6)).clamp_(max=1.0))
             return True
-        unscaled = float(norm) / scale  # float16 waits here: whether it makes the step
+        unscaled = float(norm) / scale  # float16 waits here, to learn whether a step is made
         factor = min(1.0, clip / (unscaled + 1e-6)) / scale if clip else 1 / scale
         if not self.scaler.accepts(unscaled):
             return False
@@ -190,7 +190,7 @@ class Optimizer:
     def tensors(self) -> dict[str, Tensor]:
         """Return the state for a checkpoint, by ``<parameter>.<name>``.
 
-        A parameter without a gradient so far has the state that it begins with.
+        A parameter without a gradient so far has the initial state.
         """
         return {
             f"{name}.{key}": value
@@ -201,8 +201,8 @@ class Optimizer:
     def check(self, tensors: Mapping[str, Tensor], *, complete: bool = True) -> None:
         """Raise a ValueError unless the tensors of a checkpoint fit.
 
-        Unless ``complete``, parameters may lack their state: checkpoints of an earlier kgfast lack
-        the state of parameters without a gradient.
+        Unless ``complete``, parameters may lack state: checkpoints of an earlier kgfast lack the
+        state of parameters without a gradient.
         """
         own = self.tensors()
         if not complete:
@@ -215,7 +215,7 @@ class Optimizer:
         check_tensors("optimizer", tensors, own)
 
     def load(self, tensors: Mapping[str, Tensor], *, complete: bool = True) -> None:
-        """Resume from the tensors of a checkpoint, which :meth:`check` looks at first."""
+        """Resume from the tensors of a checkpoint, which :meth:`check` has checked."""
         self.check(tensors, complete=complete)
         for full_name, value in tensors.items():
             name, _, key = full_name.rpartition(".")

@@ -1,7 +1,7 @@
-"""Models and losses of the user's own, which a config names by import path: ``module:Name``.
+"""Users' own models and losses, which a config names by import path: ``module:Name``.
 
-Importing a module runs its code, so :func:`follow` alone imports, for a caller who says that the
-config is trusted; all others take the classes that it followed.
+Importing a module runs its code. So only :func:`follow` imports, for a caller who trusts the
+config; all other functions use the classes that :func:`follow` imported.
 """
 
 import inspect
@@ -22,7 +22,7 @@ from kgfast.models import Model
 from kgfast.training.config import Config, is_own
 
 _FOLLOWED: dict[str, Any] = {}
-_OF_A_STEP = ("side", "mask", "weights", "sparse")  # arguments of a loss, no options
+_OF_A_STEP = ("side", "mask", "weights", "sparse")  # arguments of a loss, which are no options
 
 
 def follow(config: Config, *, trust: bool) -> None:
@@ -31,8 +31,8 @@ def follow(config: Config, *, trust: bool) -> None:
     Raises
     ------
     ValueError
-        If there is one and ``trust`` is False; if there is no such module or name, the name is not
-        a class of the right kind, or its options do not fit.
+        If there is an import path and ``trust`` is False; if there is no such module or name, the
+        name is not a class of the right kind, or the options do not fit.
     """
     model, loss = config.model, config.loss
     named = [(key, it.name) for key, it in (("model", model), ("loss", loss)) if is_own(it.name)]
@@ -56,7 +56,7 @@ def follow(config: Config, *, trust: bool) -> None:
 
 
 def own_class(key: str, name: str) -> Any:
-    """Return a class that was followed; raise a ValueError for another one."""
+    """Return an imported class; raise a ValueError for any other."""
     if name not in _FOLLOWED:
         raise ValueError(_refused(key, name))
     return _FOLLOWED[name]
@@ -69,7 +69,7 @@ def formula_of(name: str) -> type[LossFormula]:
 
 
 def loss_of(name: str) -> Callable[..., Tensor]:
-    """Return the function of a loss of a config, as those of :mod:`kgfast.losses`."""
+    """Return the function of a loss of a config, like the functions of :mod:`kgfast.losses`."""
     if not is_own(name):
         return LOSSES[name].function
     formula: type[NegativesFormula] = own_class("loss", name)
@@ -85,13 +85,13 @@ def loss_of(name: str) -> Callable[..., Tensor]:
 
 def _refused(key: str, name: str) -> str:
     return (
-        f"{key}.name: {name} is code of its own, which only training runs unasked; if you trust "
-        "who wrote it, say so with --trust (in Python trust=True)"
+        f"{key}.name: {name} is a user's own code, which only training runs by default; if you "
+        "trust the author, say so with --trust (in Python trust=True)"
     )
 
 
 def _imported(key: str, path: str, base: type, base_name: str) -> type[Any]:
-    """Import a class; modules are looked for in the current folder, too."""
+    """Import a class; modules in the current folder are found, too."""
     module_name, _, name = path.partition(":")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
@@ -99,7 +99,7 @@ def _imported(key: str, path: str, base: type, base_name: str) -> type[Any]:
         module = import_module(module_name)
     except ModuleNotFoundError as error:
         if not f"{module_name}.".startswith(f"{error.name}."):
-            raise  # of another module, which this one imports
+            raise  # another module, which this module imports, is missing
         raise ValueError(
             f"{key}.name: {path}: there is no module {error.name}, neither in {os.getcwd()} nor "
             "where Python looks (PYTHONPATH)"
@@ -125,14 +125,14 @@ def _fit(
     options: Mapping[str, Any],
     given: Sequence[str],
 ) -> None:
-    """Check options, none of which may be one that training gives."""
+    """Check options, none of which may be an argument that training gives."""
     for option in given:
         if option in options:
             raise ValueError(
-                f"{key}.options: {option} is an argument that training gives; {name} must call "
-                "its own by another name"
+                f"{key}.options: {option} is an argument that training gives; {name} must give "
+                "its option another name"
             )
     try:
         make(**options)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{key}.options: {name} does not take them: {error}") from None
+        raise ValueError(f"{key}.options: {name} does not take these options: {error}") from None

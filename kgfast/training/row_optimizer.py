@@ -1,6 +1,6 @@
 """Optimizers that change only the rows of a table that have a gradient.
 
-Other rows keep their values and states, while bias correction counts all steps.
+All other rows keep values and states, while bias correction counts all steps.
 
 Cost model of a row: the table and each state are read and written once, the gradient is read once.
 Rows are processed in blocks that fit the cache.
@@ -22,16 +22,16 @@ _BLOCK = {"cpu": 1 << 16}  # numbers per block: with gradient, states and copies
 _BLOCK_ELSEWHERE = 1 << 26
 
 EPS = {"adam": 1e-8, "adagrad": 1e-10}
-Tables = list[Tensor]  # a parameter and its states
+Tables = list[Tensor]  # a parameter, then the states
 Group = dict[str, Any]  # options of a group of parameters
-_Dense = tuple[Tables, Tensor, Tensor]  # a parameter and its states, its gradient, and its step
+_Dense = tuple[Tables, Tensor, Tensor]  # a parameter and the states, the gradient, and the step
 
 
 class RowOptimizer(torch.optim.Optimizer, ABC):
-    """Base: updates rows by a row-sparse gradient, and all by a dense one."""
+    """Base of optimizers that update rows by a row-sparse gradient, and all rows by a dense one."""
 
-    names: tuple[str, ...]  # of the tables of a parameter's state, each as large as the parameter
-    steps_before: int | None = None  # of a run that counts its steps; None: states count them
+    names: tuple[str, ...]  # names of the tables in the state, each as large as the parameter
+    steps_before: int | None = None  # step of a run that counts steps; None: states count steps
 
     def __init__(self, params: Iterable[Any], **numbers: Any) -> None:
         for name in ("lr", "eps", "weight_decay"):
@@ -75,7 +75,7 @@ class RowOptimizer(torch.optim.Optimizer, ABC):
         return state
 
     def _step_rows(self, tables: Tables, found: RowGradients, step: Tensor, group: Group) -> None:
-        """Update the rows that have a gradient; count the step."""
+        """Update the rows with a gradient; count the step."""
         found, step = found.distinct(), self._counted(step)
         ids, rows = found.ids, found.rows.contiguous()  # fused updates take no strides
         block = _BLOCK.get(rows.device.type, _BLOCK_ELSEWHERE)
@@ -89,19 +89,19 @@ class RowOptimizer(torch.optim.Optimizer, ABC):
         step += 1
 
     def _counted(self, step: Tensor) -> Tensor:
-        """Return the number of steps that were made, in the tensor of a state."""
+        """Return the number of steps made, in the tensor of a state."""
         return step if self.steps_before is None else step.fill_(self.steps_before)
 
     def _next(self, step: Tensor) -> int | Tensor:
-        """Return the number of this step, for a kernel; count the step where the state does."""
+        """Return the number of this step, for a kernel; count the step in the state, if need be."""
         if self.steps_before is not None:
-            return self.steps_before + 1  # nothing is launched to count
+            return self.steps_before + 1  # counting launches nothing
         step += 1
         return step
 
     @abstractmethod
     def _update(self, dense: Sequence[_Dense], group: Group) -> None:
-        """Update parameters and their states in place, and add 1 to their steps."""
+        """Update parameters and states in place, and add 1 to their steps."""
         ...
 
 
@@ -189,8 +189,8 @@ class RowAdam(RowOptimizer):
 class RowAdagrad(RowOptimizer):
     """Adagrad (Duchi et al. 2011), of the rows that have a gradient.
 
-    A row has the bits of a dense step, and on the CPU those of :class:`torch.optim.Adagrad`, in
-    which rows without a gradient do not change either unless there is weight decay.
+    A row has the bits of a dense step, and on the CPU the bits of :class:`torch.optim.Adagrad`.
+    There, too, rows without a gradient do not change, unless there is weight decay.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
-"""Folders of tables: a model of kgfast in files, with the names of its rows and known triples.
+"""Folders of tables: a model of kgfast in files, with names of rows and known triples.
 
-:func:`save`, ``kgfast export`` and ``kgfast convert`` write them, :func:`kgfast.load_run` reads
-them; docs/tutorials/own_tables.md describes each file.
+:func:`save`, ``kgfast export`` and ``kgfast convert`` write such folders, and
+:func:`kgfast.load_run` reads them. docs/own_tables.md describes each file.
 """
 
 import json
@@ -49,7 +49,7 @@ from kgfast.whole_files import new_folder
 
 FORMAT = 1
 CONFIG, TENSORS, KNOWN = "config.json", "model.safetensors", "known"
-# Options of each class, as its constructor takes them and as the model has them.
+# Options of each class: in the constructor, and as attributes of the model.
 _OPTIONS: dict[str, tuple[str, ...]] = {
     "RotatE": ("gamma", "layout", "relation_format", "norm"),
     "TransE": ("gamma", "norm"),
@@ -90,8 +90,8 @@ def save(
 ) -> None:
     """Save a model as a folder that :func:`kgfast.load_run` and every command read.
 
-    ``kgfast evaluate``, ``predict``, ``serve`` and ``report`` take the folder where they take a
-    run. It is written whole or not at all, within little memory, however large the tables are.
+    ``kgfast evaluate``, ``predict``, ``serve`` and ``report`` take the folder instead of a run. The
+    folder is written whole or not at all. Little memory is needed for tables of any size.
 
     Parameters
     ----------
@@ -156,7 +156,7 @@ def _checked_names(argument: str, names: Any, row: str, count: int) -> Vocabular
             )
         if places.setdefault(name, place) != place:
             raise ValueError(
-                f"{where} is the name of row {places[name]} already: each row needs its own"
+                f"{where} is the name of row {places[name]} already: each row needs its own name"
             )
     if len(listed) != count:
         raise ValueError(
@@ -167,7 +167,7 @@ def _checked_names(argument: str, names: Any, row: str, count: int) -> Vocabular
 
 
 def _checked_known(known: Any, names: Names, model: Model) -> KnownTriples:
-    """Return known triples whose ids are rows of the model."""
+    """Return known triples with ids that are rows of the model."""
     sizes: dict[str, Any] = {
         "num_entities": model.num_entities,
         "num_relations": model.num_relations,
@@ -196,7 +196,7 @@ def write_tables(
     about: Mapping[str, Any] | None = None,
     as_npy: bool = False,
 ) -> None:
-    """Write the files of a folder; ``about`` is what config.json says besides.
+    """Write the files of a folder; ``about`` is added to config.json.
 
     With ``as_npy`` a model of two tables is written as ``entity.npy`` and ``relation.npy``.
     """
@@ -213,12 +213,12 @@ def write_tables(
 
 
 def describe(model: Model) -> dict[str, Any]:
-    """Return the facts by which the tensors of a model score.
+    """Return the facts that define the score of a model's tensors.
 
     Raises
     ------
     TypeError
-        If a class is not one whose facts are known.
+        If the facts of a class are not known.
     """
     wrappers, inner = [], model
     while type(inner).__name__ in _OF_WRAPPERS and isinstance(inner, Wrapper):
@@ -247,7 +247,7 @@ def describe(model: Model) -> dict[str, Any]:
 
 
 def write_names(folder: Path, names: Names) -> None:
-    """Write the names of entities and relations in the order of rows, and their labels."""
+    """Write names and labels of entities and relations in the order of rows."""
     labels: dict[str, str] = {}
     for what, vocabulary in zip(("entities", "relations"), names, strict=True):
         if vocabulary is not None:
@@ -264,7 +264,7 @@ def write_json(path: Path, value: object) -> None:
 
 
 def _state(model: Model) -> dict[str, Any]:
-    """Return the tensors of a model by the names of its state dict; entities may be a table."""
+    """Return the tensors of a model by the names of the state dict; entities may be a table."""
     entity = "model." * len(describe(model)["wrappers"]) + "entity"
     held = dict(model.named_parameters()) | dict(model.named_buffers())
     return held | {entity: model.entity}
@@ -284,7 +284,7 @@ def _blocks(rows: Any) -> Iterator[Tensor]:
 
 
 def _write_tensors(path: Path, tensors: Mapping[str, Any]) -> None:
-    """Write a file of safetensors without holding it in memory."""
+    """Write a file of safetensors without holding the file in memory."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     names = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
     end = 0
@@ -303,7 +303,7 @@ def _write_tensors(path: Path, tensors: Mapping[str, Any]) -> None:
 
 
 def _write_npy(path: Path, rows: Any) -> None:
-    """Write an array of numpy without holding it in memory; numpy has no bfloat16."""
+    """Write an array of numpy without holding the array in memory; numpy has no bfloat16."""
     dtype = torch.float32 if rows.dtype == torch.bfloat16 else rows.dtype
     facts = {"shape": tuple(rows.shape), "fortran_order": False}
     nothing = torch.empty(0, dtype=dtype, device="cpu").numpy()
@@ -350,7 +350,7 @@ def load_tables(folder: Path, *, as_table: bool) -> tuple[Model, Names, KnownTri
         )
     if number != FORMAT:
         raise ValueError(f"{path}: format {number}; this kgfast reads {FORMAT}: update kgfast")
-    with reading(folder, "its config.json does not fit its tables"):
+    with reading(folder, "config.json does not fit the tables"):
         model = _built(folder, facts, as_table)
         for key in _SIZES:
             if getattr(model, key) != facts.get(key):
@@ -363,7 +363,7 @@ def load_tables(folder: Path, *, as_table: bool) -> tuple[Model, Names, KnownTri
 
 
 def _built(folder: Path, facts: Mapping[str, Any], as_table: bool) -> Model:
-    """Make the model that config.json describes of the tensors in the files."""
+    """Make the model that config.json describes from the tensors in the files."""
     layers = facts.get("wrappers", [])
     names = [facts.get("model"), *(it["class"] for it in layers)]
     for name, known in zip(names, [_OPTIONS, *[_OF_WRAPPERS] * len(layers)], strict=True):
@@ -432,9 +432,9 @@ def _names(folder: Path, what: str, model: Model) -> Vocabulary | None:
 
 
 def check_is_run(folder: Path) -> None:
-    """Raise an error for what is no run either; of arrays alone it says the line that saves them.
+    """Raise an error for a folder without a run; for arrays, with the line that saves them.
 
-    A folder that is not there is left to its reader.
+    A missing folder is left to its reader.
     """
     files = [folder] if folder.is_file() else sorted(folder.glob("*.npy"))
     files = sorted((it for it in files if it.suffix == ".npy"), key=lambda it: -it.stat().st_size)
@@ -443,23 +443,23 @@ def check_is_run(folder: Path) -> None:
     if files:
         entity, relation = files[0], files[1] if len(files) > 1 else "relation.npy"
         raise ValueError(
-            f"{folder} holds arrays, but nothing says how to score with them: save them with "
-            f"their model, and load that. For TransE: kgfast.save(kgfast.TransE("
-            f'np.load("{entity}", mmap_mode="r"), np.load("{relation}")), "my_model")'
+            f"{folder} holds arrays, but no model: save the arrays with a model, and load that "
+            f'folder. For TransE: kgfast.save(kgfast.TransE(np.load("{entity}", mmap_mode="r"), '
+            f'np.load("{relation}")), "my_model")'
         )
     raise FileNotFoundError(
-        f"{folder}: not the folder of a run: it has no config.yaml; nor that of a saved model: it "
-        f"has no {CONFIG}"
+        f"{folder}: not the folder of a run, without config.yaml, nor of a saved model, without "
+        f"{CONFIG}"
     )
 
 
 def with_data(
     folder: Path, model: Any, names: Names, dataset: Dataset
 ) -> tuple[Names, Dataset, list[str]]:
-    """Return names, and a dataset with the ids of the tables: triples are read by name.
+    """Return names, and a dataset with the ids of the tables; triples are read by name.
 
-    What the folder does not name is named as the dataset does, in the order of its rows; the last
-    result lists this.
+    Rows without names in the folder get the names of the dataset, in order; the last result lists
+    these.
     """
     own = dataset.entities, dataset.relations
     unnamed, maps, named = [], [], []
@@ -468,11 +468,11 @@ def with_data(
         if its is None and len(theirs) != rows:
             raise ValueError(
                 f"{folder} has {rows:,} rows of {what} without names, dataset {dataset.name} "
-                f"{len(theirs):,} names: they are not those of its rows"
+                f"{len(theirs):,} names: these are not names of the rows"
             )
         if its is None:
             unnamed.append(what)
-        with reading(folder, f"dataset {dataset.name} does not fit its {what}"):
+        with reading(folder, f"dataset {dataset.name} does not fit the {what}"):
             maps.append((its or theirs).ids(theirs))
         named.append(its if its is not None else theirs)
     entity, relation = maps

@@ -1,7 +1,7 @@
-"""The course of a run: the learning rate of each step, and when the run ends early.
+"""The course of a run: the learning rate of each step, and an early end.
 
-A run ends early after evaluations without a gain, out of time, or at an interrupt. Out of time it
-ends so that its last evaluation, its test and saving still fit.
+A run ends early after evaluations without a gain, out of time, or at an interrupt. Out of time, a
+run ends so that the last evaluation, the test and saving still fit.
 """
 
 import math
@@ -13,14 +13,14 @@ from typing import Any, Self
 
 from kgfast.training.config.sections import SchedConfig, TrainConfig
 
-QUERIES = 64  # by which the first evaluation is timed
+QUERIES = 64  # queries that time the first evaluation
 _LOWER_IS_BETTER = ("mr", "amr")
-_MARGIN = 1.25  # of the estimates: evaluations and the disk may be slower at the end
+_MARGIN = 1.25  # margin of the estimates: evaluations and the disk may be slower at the end
 _BYTES_PER_SECOND = 1e8  # assumed for the first checkpoint
 
 
 def gain(metric: str, value: float, best: float | None) -> float:
-    """Return how much better a value is than the best so far; infinity if there is none."""
+    """Return the gain of a value over the best so far; infinity if there is none."""
     if best is None:
         return math.inf
     return best - value if metric in _LOWER_IS_BETTER else value - best
@@ -62,9 +62,9 @@ class Patience:
 class Schedule:
     """The learning rate of every step of a run.
 
-    Warm-up is linear from ``lr / warmup_steps``; ``cosine`` and ``linear`` go to 0 over the steps
-    after it; ``step`` multiplies by ``factor`` at fractions of the whole run, ``plateau`` after
-    ``patience`` evaluations without a gain in ``metric``.
+    Warm-up is linear from ``lr / warmup_steps``. After warm-up, ``cosine`` and ``linear`` go to 0.
+    ``step`` multiplies by ``factor`` at fractions of the whole run, ``plateau`` after ``patience``
+    evaluations without a gain in ``metric``.
     """
 
     def __init__(self, config: SchedConfig, lr: float, steps: int, metric: str = "mrr") -> None:
@@ -109,10 +109,10 @@ class Schedule:
 
 
 class Deadline:
-    """The time left for steps, less what evaluation, test and saving take after the last step.
+    """Time left for steps, without evaluation, test and saving after the last step.
 
-    ``began`` is when this invocation began, by ``time.perf_counter()``; ``triples`` is the number
-    of triples that are ranked after the last step.
+    ``began`` is the beginning of this invocation, by ``time.perf_counter()``. ``triples`` is the
+    number of triples that are ranked after the last step.
 
     >>> train = TrainConfig(steps=9, max_minutes=1.0)
     >>> deadline = Deadline(train, time.perf_counter() - 30.0, triples=1_000)
@@ -130,7 +130,7 @@ class Deadline:
         self._began, self._triples = began, triples
         self.step = 0.0  # seconds of the last step
         self.saving: float | None = None  # seconds of the last checkpoint, if known
-        self.triple: float | None = None  # seconds of an evaluation for each triple, if known
+        self.triple: float | None = None  # seconds of an evaluation per triple, if known
 
     @property
     def is_set(self) -> bool:
@@ -140,7 +140,7 @@ class Deadline:
     @property
     def _end(self) -> float:
         """Seconds that evaluation, test and saving may take after the last step."""
-        # The best checkpoint, the last one, and reading the best one again.
+        # Writes the best checkpoint and the last one, and reads the best one again.
         return _MARGIN * (self._triples * (self.triple or 0.0) + 2 * (self.saving or 0.0))
 
     def expect_checkpoints_of(self, count: int) -> None:
@@ -172,10 +172,10 @@ class Deadline:
 
 
 class Interrupts:
-    """Note of the first interrupt, so that the run stops after its step; a second one raises.
+    """Note of the first interrupt, so that the run stops after the step; a second one raises.
 
-    Interrupted within an update, a table would belong to no step. Outside of the main thread, and
-    where the signal has another handler, nothing changes.
+    After an interrupt within an update, a table would belong to no step. Outside the main thread,
+    and if the signal has another handler, nothing changes.
 
     >>> with Interrupts() as interrupts:
     ...     signal.raise_signal(signal.SIGINT)

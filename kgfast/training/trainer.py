@@ -30,22 +30,22 @@ from kgfast.training.schedule import Deadline
 
 @dataclass(frozen=True, repr=False)
 class Result:
-    """The result of a run.
+    """Result of a run.
 
     Attributes
     ----------
     steps, planned_steps, best_step : int
         Steps made, steps planned, and the step with the best metric on valid (0: no evaluation).
     valid, test : dict
-        Filtered metrics of the best state, or without a run folder of the last. Empty for an empty
-        split; of croppable embeddings, the metrics of the widest sub-model.
+        Filtered metrics of the best state, or without a run folder of the last state. Empty for an
+        empty split. For croppable embeddings, metrics of the widest sub-model.
     valid_of_submodels, test_of_submodels : dict
         Metrics of each sub-model, by its width as a string; empty for other models.
     seconds_training, seconds_evaluating : float
         Sums over all invocations of a resumed run.
     stopped_early : bool
     test_on : {"test", "valid"}
-        The split that ``test`` is of: ``dataset.test_on`` of the config.
+        The split of ``test``: ``dataset.test_on`` of the config.
     tested_step : int, optional
         The step of the tested model; None for a run of an earlier kgfast.
     """
@@ -80,7 +80,7 @@ class Result:
 
 
 def steps_made(steps: int, planned: int, stopped_early: bool) -> str:
-    """Say how many steps were made and, if fewer than planned, why.
+    """Return the number of steps made and, if fewer than planned, the reason.
 
     >>> steps_made(6, 20, stopped_early=False)
     '6 steps of 20 (out of time)'
@@ -92,7 +92,7 @@ def steps_made(steps: int, planned: int, stopped_early: bool) -> str:
 
 
 def what_was_tested(result: Mapping[str, Any]) -> str:
-    """Say which split, filter and checkpoint the test metrics of a result are of.
+    """Return the split, filter and checkpoint of the test metrics of a result, in words.
 
     >>> what_was_tested({"steps": 7488, "best_step": 5000})
     'test triples, filtered, by the best checkpoint on valid (step 5,000)'
@@ -112,31 +112,31 @@ class Trainer:
     ----------
     config : Config
     run_dir : path, optional
-        The folder of logs, checkpoints and result. Without one nothing is written, and the model of
-        the last step is tested.
+        The folder of logs, checkpoints and result. Without a folder nothing is written, and the
+        model of the last step is tested.
     dataset : Dataset, optional
         The dataset of the config by default.
     progress : bool
         Show progress on the error stream.
     callbacks : iterable of Callback
-        Called by :meth:`fit` along the run.
+        Callbacks that :meth:`fit` calls during the run.
 
     Attributes
     ----------
     model : Model
-        The model, on the device of the config. Of a table that processes share, it holds the rows
+        The model, on the device of the config. If processes share a table, the model holds the rows
         of this process.
     config : Config
     dataset : Dataset
     placement : Placement
-        How the processes that ``torchrun`` started divide tables and work. Each makes the same
+        Division of tables and work among the processes of ``torchrun``. Each process makes the same
         trainer and the same calls.
 
     Raises
     ------
     ValueError, FileNotFoundError
-        If the dataset is missing, a file of it malformed, or the device does not exist; if a model
-        or loss of the user's own cannot be imported or does not take its options.
+        If the dataset is missing, a file of it malformed, or the device does not exist; if a user's
+        own model or loss cannot be imported or does not take the options.
 
     Examples
     --------
@@ -202,14 +202,14 @@ class Trainer:
         ----------
         resume : bool
             Resume from the newest checkpoint of the run folder, if there is one. The result is
-            bit-equal to that of an uninterrupted run with as many threads (most models: with any
-            number; see ``threads`` of :class:`kgfast.training.Config`). The data must be the graph
-            that the run began with, in any order of names and lines. A finished run is not changed;
-            its result is returned.
+            bit-equal to the result of an uninterrupted run with as many threads (for most models,
+            with any number; see ``threads`` of :class:`kgfast.training.Config`). The data must be
+            the graph of the run's beginning, in any order of names and lines. A finished run is not
+            changed: ``fit`` returns the stored result.
         trust_data : bool
             Resume a run of an earlier kgfast, which did not store its graph, with these data.
 
-        ``train.max_minutes`` counts from the call, plus the time that making the trainer took.
+        ``train.max_minutes`` counts from the call, and includes the time to make the trainer.
 
         Raises
         ------
@@ -217,14 +217,14 @@ class Trainer:
             If there are no training triples; if the folder holds a run and ``resume`` is False, or
             a run of another config or graph; if another process writes the folder.
         FloatingPointError
-            If the loss is not finite: names the step and the first bad row of the tables. The
-            checkpoints stay intact.
+            If the loss is not finite: the message names the step and the first bad row of the
+            tables. The checkpoints stay intact.
         OSError
-            If a checkpoint cannot be written; the one before is intact.
+            If a checkpoint cannot be written; the checkpoint before is intact.
         KeyboardInterrupt
             On Ctrl-C, after the current step is finished and saved.
         Exception
-            Whatever a callback raised, after the state is saved.
+            Any exception of a callback, after the state is saved.
         """
         with self.opened(resume, trust_data=trust_data) as run:
             folder = self.folder
@@ -233,7 +233,7 @@ class Trainer:
                 run.load_best()
                 if first_bad_row(self.model) is None:  # else ranking raises and names the row
                     if self.progress and self.placement.leads:
-                        note = f"{folder.path} was finished already: it stays as it is"
+                        note = f"{folder.path} was finished already, and stays unchanged"
                         print(note, file=sys.stderr)
                     return self._ended(before)
             if not run.train(callbacks=self.callbacks):
@@ -251,10 +251,10 @@ class Trainer:
     def opened(
         self, resume: bool = False, *, trust_data: bool = False, tests: bool = True
     ) -> Iterator[Run]:
-        """Open the run for a caller who makes its steps; errors are those of :meth:`fit`.
+        """Open the run for a caller that makes the steps; errors are those of :meth:`fit`.
 
-        While the run is open, its folder is locked and torch has the config's number of threads.
-        ``tests`` says that the caller ranks the test set at the end.
+        While the run is open, the folder is locked and torch has the config's number of threads.
+        With ``tests``, the caller ranks the test set at the end.
         """
         began = time.perf_counter() - self._seconds_preparing
         with self.placement.telling(), self._locked(), _threads(self.config.threads):
@@ -281,7 +281,7 @@ class Trainer:
         return self.folder.locked()
 
     def _graph_of_the_run(self, folder: RunFolder, resume: bool, trust_data: bool) -> RunGraph:
-        """Return the graph of the run folder, after reading the dataset through it."""
+        """Return the graph of the run folder, after reading the dataset in its order."""
         if not (resume and folder.holds_a_run()):
             return RunGraph(self.dataset)
         graph = folder.load_graph()
@@ -289,23 +289,23 @@ class Trainer:
             self.dataset = graph.read(self.dataset, f"dataset {self.dataset.name}")
         elif not trust_data:
             raise ValueError(
-                f"{folder.path} does not say which graph it began with ({folder.graph} "
-                f"is missing, as in runs of an earlier kgfast): if {self.dataset.name} is as it "
-                "was then, go on with --trust-data (trust_data=True)"
+                f"{folder.path} does not store its graph ({folder.graph} is missing, as in runs "
+                f"of an earlier kgfast): if {self.dataset.name} has not changed since, continue "
+                "with --trust-data (trust_data=True)"
             )
         return graph or RunGraph(self.dataset)
 
     def evaluate(
         self, split: str = "test", *, index: Index | None = None
     ) -> Ranks | dict[int, Ranks]:
-        """Rank a split by the model as it is, filtered by the triples of all splits.
+        """Rank a split by the present model, filtered by the triples of all splits.
 
         Parameters
         ----------
         split : {"train", "valid", "test"}
         index : Index, optional
-            An index of the model, for one process; packed again if the model has changed. It saves
-            time if a split has few triples.
+            An index of the model, for one process; packed again if the model has changed. An index
+            saves time if a split has few triples.
 
         Returns
         -------
@@ -316,7 +316,7 @@ class Trainer:
             return self.placement.ranks(self.model, self.dataset, split, self.config)
         if self.placement.size > 1:
             raise ValueError(
-                "index: several processes rank by their parts of the tables, without one"
+                "index: several processes rank by parts of the tables, without an index"
             )
         return ranks_of(self.model, self.dataset, split, self.config, index=index)
 
@@ -346,14 +346,14 @@ class Trainer:
 
 
 def _result_of_before(folder: RunFolder, run: Run) -> Result | None:
-    """Return the result of a finished run from its folder; None if there is none yet."""
+    """Return the result of a finished run from the folder; None if there is none yet."""
     if not run.is_over():
         return None
     try:
         result = TypeAdapter(Result).validate_python(folder.read_result())
     except (FileNotFoundError, ValueError):
         return None
-    # A run that was resumed after its time was up, and then killed, has an older result.
+    # A run that was resumed after the end of its time, and then killed, has an older result.
     return result if result.steps == run.state.step else None
 
 

@@ -144,7 +144,7 @@ def test_what_cannot_stay_in_the_file(tmp_path):
     write_run(tmp_path, "TransE")
     content = torch.load(tmp_path / "checkpoint")
     torch.save(content, tmp_path / "checkpoint", _use_new_zipfile_serialization=False)
-    with pytest.raises(ValueError, match=r"as torch before 1\.6 wrote it: load it without"):
+    with pytest.raises(ValueError, match=r"since torch before 1\.6 wrote it: load the run without"):
         load_official(tmp_path, as_table=True)
 
 

@@ -171,7 +171,7 @@ def test_top10_of_wikikg90m(tmp_path):
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"tail_neg": None}, KeyError, "the split lacks 'tail_neg'; it has head"),
+        ({"tail_neg": None}, KeyError, "the split lacks 'tail_neg', and has head"),
         (
             {"tail_neg": np.zeros((3, 2), int)},
             ValueError,
@@ -200,8 +200,8 @@ def test_splits_that_are_refused(change, error, message):
     [
         ({"head_type": ["gene"] * T}, r"head_type\[0\] must be one of disease, .* 'gene'"),
         ({"head_type": ["drug"]}, "head_type must name a type for each of 30"),
-        ({"tail": np.full(T, 15)}, r"tail\[0\] must be in 0 .. 10, as its type 'drug'"),
-        ({"tail_neg": np.full((T, 2), 15)}, r"tail_neg\[0, 0\] must be in 0 .. 10, as its type"),
+        ({"tail": np.full(T, 15)}, r"tail\[0\] must be in 0 .. 10, as type 'drug'"),
+        ({"tail_neg": np.full((T, 2), 15)}, r"tail_neg\[0, 0\] must be in 0 .. 10, as type"),
     ],
 )
 def test_types_that_are_refused(change, message):

@@ -73,6 +73,6 @@ def test_ranks_among_entities_of_a_type(trained, tmp_path, suffix):
 def test_types_without_a_tab(trained, tmp_path):
     path = tmp_path / "types.tsv"
     path.write_text("e0\teven\ne1 odd\n")
-    assert "types.tsv:2: expected an entity, a tab and its type" in error_of(
+    assert "types.tsv:2: expected an entity, a tab and a type" in error_of(
         "evaluate", trained, "--types", path
     )

@@ -119,7 +119,7 @@ def test_the_very_name_comes_before_others_in_upper_and_lower_case(graph):
 
 def test_what_is_missing_or_too_much_is_said_in_a_line(graph, tmp_path):
     said = error_of("train")
-    assert said == "error: name either a --config or a --model and its --data; got neither"
+    assert said == "error: name either a --config, or a --model and --data; got neither"
     models = "complex, conve, cp, distmult, rescal, rotate, transe"
     for words, end in (
         (("--config", "wn18rr/rotate", "--model", "rotate", "--data", graph), "got both"),

@@ -56,7 +56,7 @@ def test_a_table_and_a_file(trained, tmp_path):
     assert shown.exit_code == 0, shown.stderr
     assert shown.stdout.count("proponent") == shown.stdout.count("opponent") == 2
     assert "model_5.safetensors (rate 0.02)" in shown.stdout
-    assert "Above 0: a step" in shown.stdout
+    assert "Above 0, a step" in shown.stdout
     words = "--out", tmp_path / "a.csv", "--checkpoint", "best.safetensors"
     written = explained(trained, "--top", 2, *words)
     assert written.exit_code == 0, written.stderr
@@ -166,7 +166,7 @@ def test_a_saved_model_was_not_trained_here(tmp_path, entities):
     assert result.exit_code == 2, result.output
     (line,) = result.stderr.splitlines()
     assert "saved holds tables, not a run" in line
-    assert "nobody knows how it was trained" in line
+    assert "the training is unknown" in line
 
 
 def test_a_folder_without_a_run(tmp_path):

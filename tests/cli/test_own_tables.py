@@ -43,7 +43,7 @@ def test_the_commands(walked):
     assert run("report", "capitals", "--data", "DIR").exit_code == 0
     assert "Q90 (Paris)" in (walked / "capitals" / "report.html").read_text()
     line = run("evaluate", "capitals").stderr
-    assert "capitals holds tables, not a run: say with --data what to rank" in line
+    assert "capitals holds tables, not a run: --data must name the triples to rank" in line
     line = run("evaluate", ".", "--data", "DIR").stderr
     assert "kgfast.save(kgfast.TransE(np.load(" in line
 

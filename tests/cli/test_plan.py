@@ -103,7 +103,7 @@ def test_measured_rates_serve_the_next_call(monkeypatch):
 
     monkeypatch.setattr(calibration, "calibrate", lambda folder: rates_of("h200"))
     said = plan("--calibrate").stderr
-    assert re.search(r"^measured in .* s, kept in .*rates\.json$", said, flags=re.MULTILINE)
+    assert re.search(r"^measured in .* s, stored in .*rates\.json$", said, flags=re.MULTILINE)
     assert json.loads(plan(*SIZES, "--format", "json").stdout)["binding"] == "compute"
     save_rates(rates_of("a100"))
     assert "A100" in plan(*SIZES, "--in-memory").stdout

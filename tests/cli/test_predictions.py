@@ -41,7 +41,7 @@ def test_all_answers_above_a_score(trained):
     )
     assert all(it["score"] >= least for it in found)
     assert lines_of(*words, "--above", 1e9) == []
-    assert error_of(*words, "--above", 0, "--partial", "x").endswith("give it without --above")
+    assert error_of(*words, "--above", 0, "--partial", "x").endswith("and excludes --above")
     assert error_of("predict", trained, "--all", "--above", 0).endswith("not with --all")
 
 
@@ -247,7 +247,7 @@ def test_evaluating_a_folder_of_tables(trained, root, tmp_path, to):
     assert table_of(result) == table_of(run("evaluate", trained))
     assert result.stdout.startswith("test triples by the tables of the folder\n")
     line = error_of("evaluate", tmp_path / to)
-    assert line.endswith("holds tables, not a run: say with --data what to rank")
+    assert line.endswith("holds tables, not a run: --data must name the triples to rank")
 
 
 @pytest.mark.parametrize("to", ["npy", "safetensors"])
@@ -272,7 +272,7 @@ def test_a_folder_of_tables_in_blocks(trained, root, tmp_path, to):
     line = error_of("evaluate", tmp_path / "none", *data, "--max-memory", "8 KiB")
     assert line.endswith("none: no such folder")
     line = error_of("evaluate", trained, "--max-memory", "8 KiB")
-    assert "--max-memory is of folders of tables" in line
+    assert "--max-memory is for folders of tables" in line
     assert line.endswith("--to npy makes such a folder")
 
 
@@ -292,7 +292,7 @@ def test_known_triples_of_a_folder(trained, root, tmp_path):
     assert table_of(result) == repr(ranks)
     assert table_of(result) != table_of(run("evaluate", out, *data))
     line = error_of("evaluate", trained, "--known", tmp_path / "known")
-    assert "--known is of folders of tables" in line
+    assert "--known is for folders of tables" in line
     line = error_of("evaluate", out, *data, "--known", tmp_path / "none")
     assert "none" in line
 
@@ -316,7 +316,7 @@ def test_data_are_read_by_the_names_of_tables(trained, tmp_path):
     other = write_ring(tmp_path / "o", entities=[f"x{i}" for i in range(12)], splits={})
     (other / "train.txt").write_text("x0\tnext\tx1\n")
     line = error_of("evaluate", out, "--data", other)
-    assert "npy: dataset o does not fit its entities: unknown name 'x0'" in line
+    assert "npy: dataset o does not fit the entities: unknown name 'x0'" in line
 
 
 def edited(folder, **changes):
@@ -331,7 +331,7 @@ def test_tables_that_are_none(trained, tmp_path):
     for changes, message in (
         ({"dim": 9}, "config.json: dim is 9, of the tables 4"),
         ({"wrappers": [{"class": "GCN"}]}, "tables of 'GCN' are unknown here; known: MED, RSCF"),
-        ({"wrappers": ["MED"]}, "npy: its config.json does not fit its tables: TypeError"),
+        ({"wrappers": ["MED"]}, "npy: config.json does not fit the tables: TypeError"),
         ({"model": "BoxE"}, "tables of 'BoxE' are unknown here; known: RotatE, TransE"),
         ({"model": None}, "tables of None are unknown here"),
     ):
@@ -352,7 +352,9 @@ def test_tables_that_are_none(trained, tmp_path):
     (out / "config.json").write_text("{")
     with pytest.raises(ValueError, match=r"config.json: not a JSON object"):
         kgfast.load_run(out)
-    with pytest.raises(FileNotFoundError, match=r"no config\.yaml; nor .* saved model: it has no"):
+    with pytest.raises(
+        FileNotFoundError, match=r"without config\.yaml, nor .* saved model, without"
+    ):
         kgfast.load_run(tmp_path)
 
 

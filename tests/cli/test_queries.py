@@ -206,4 +206,4 @@ def test_a_run_goes_on_where_it_was_stopped(trained, asked, tmp_path, monkeypatc
     assert {path: path.stat().st_mtime_ns for path in times} == times
     assert "is of another call" in error_of("predict", trained, *words, "--include-known")
     line = error_of("evaluate", trained, "--partial", tmp_path / "ranks")
-    assert "--partial is of folders of tables" in line
+    assert "--partial is for folders of tables" in line

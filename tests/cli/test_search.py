@@ -28,7 +28,7 @@ def test_a_search_is_run_shown_and_gone_on_with(config, tmp_path):
     assert [line[:9] for line in done.stderr.splitlines()] == ["trial 0  ", "trial 1  "]
     again = run(*base, "--trials", 2)
     assert again.exit_code == 2
-    assert "holds a search: go on with --resume" in again.stderr
+    assert "holds a search: continue with --resume" in again.stderr
     own = folder / "config.yaml"
     options = "--trials", 3, "--resume", "--quiet"
     more = run("search", "--config", own, "--run", folder, *options)
@@ -44,7 +44,7 @@ def test_a_search_is_run_shown_and_gone_on_with(config, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "search.minutes: say for how long, or with search.trials how many trials"),
+        ((), "search.minutes: set the minutes, or set search.trials to a number of trials"),
         (("--minutes", "0"), "--set: search.minutes must be greater than 0; got 0.0"),
         (
             ("--trials", "1", "--set", "search.ranges.optim.lrr={low: 1, high: 2}"),

@@ -67,7 +67,7 @@ def test_ids_given_by_hand_are_kept(tmp_path: Path) -> None:
 def test_columns_that_nothing_tells_apart_must_be_said(tmp_path: Path) -> None:
     write_dglke(tmp_path, "htr")
     (tmp_path / "entities.tsv").write_text("4\tann\n0\tbob é\n1\tzoe\n3\tnew\n2\tyan\n")
-    with pytest.raises(ValueError, match=r"train\.tsv: its columns may be htr or thr.*columns="):
+    with pytest.raises(ValueError, match=r"train\.tsv: the columns may be htr or thr.*columns="):
         load(tmp_path)
     assert list(load(tmp_path, columns="htr").train)[1] == (4, 1, 0)
 

@@ -115,7 +115,7 @@ def test_files_that_are_no_parquet(tmp_path):
 def test_ntriples(tmp_path, name):
     (tmp_path / name).write_bytes(gzip.compress(NT) if name.endswith("gz") else NT)
     (tmp_path / "valid.nt").write_bytes(b"<http://x/bob> <http://x/knows> <http://x/ann> .")
-    with pytest.warns(UserWarning, match="1 triples whose object is a literal are left out"):
+    with pytest.warns(UserWarning, match="1 triples with a literal as object are left out"):
         graph = load(tmp_path)
     assert list(graph.entities) == ["_:eve", "http://x/ann", "http://x/bob"]
     assert list(graph.relations) == ["http://x/knows"]

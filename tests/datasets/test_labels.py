@@ -61,12 +61,12 @@ def test_a_dataset_folder(tmp_path, ending):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("e1\tone\ne2\n", r"labels.tsv:2: expected a name, a tab and its label: 'e2'"),
+        ("e1\tone\ne2\n", r"labels.tsv:2: expected a name, a tab and a label: 'e2'"),
         ("\tone\n", r"labels.tsv:1: expected a name"),
         ("e1\t  \n", r"labels.tsv:1: expected a name"),
         ("e1\tone\n\ne1\ttwo\n", r"labels.tsv:3: 'e1' was labelled 'one' before"),
         ("e1\t\xff\n", r"labels.tsv:1: not valid UTF-8"),
-        ("Q1\tone\n", r"labels.tsv: none of its lines has a name of this graph: .*'Q1', .*'e0'"),
+        ("Q1\tone\n", r"labels.tsv: no line has a name of this graph: .*'Q1', .*'e0'"),
     ],
 )
 def test_bad_lines_are_named(tmp_path, content, message):

@@ -83,7 +83,7 @@ def test_scores_are_those_of_topk_without_gamma():
         (TypeError, 0.0, {"max_results": 1.5}, "max_results must be an int; got 1.5"),
         (ValueError, 0.0, {"max_results": 0}, "max_results must be at least 1; got 0"),
         (ValueError, -9.0, {"max_results": 5}, "at least the number of results, 6; got 5"),
-        (ValueError, -9.0, {"max_memory": "1MiB"}, "max_memory is of models whose entities"),
+        (ValueError, -9.0, {"max_memory": "1MiB"}, "max_memory is only for models with"),
     ],
 )
 def test_what_is_wrong_is_named(batch_size, error, threshold, options, message):

@@ -162,7 +162,7 @@ def test_a_query_with_too_few_answers_is_named():
         (
             dict.fromkeys(("head", "tail"), TypeConstraints.from_mapping({0: ([0], [1])})),
             TypeError,
-            r"candidate_ids\['head'\]: type constraints have both sides; give them by themselves",
+            r"candidate_ids\['head'\]: type constraints have both sides; give them alone",
         ),
         ({"head": [0, 1]}, ValueError, "side 'tail' is ranked and has none"),
         ({"heads": [0]}, ValueError, "must be of 'head' and 'tail'; got 'heads'"),

@@ -88,7 +88,7 @@ def test_nothing_predicted_and_nothing_to_classify():
     ("valid", "error", "message"),
     [
         (TRUE, ValueError, r"valid, true triples: triples must have shape \[T, 3\]"),
-        (None, TypeError, "valid must be a pair, of true triples and of false ones; got NoneType"),
+        (None, TypeError, "valid must be a pair of true triples and false triples; got NoneType"),
         ((TRUE, []), ValueError, "valid: there are no false triples to choose thresholds on"),
         ((TRUE, [(0, 0, 4)]), ValueError, r"valid, false triples: triples\[0\].*0\.\.3"),
         (

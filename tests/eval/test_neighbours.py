@@ -156,7 +156,7 @@ def test_an_index_of_the_table_and_the_metric_serves():
     assert_nearest(neighbours(model, ids, 7, metric="l1", index=by_model), rows, ids, "l1")
     with pytest.raises(ValueError, match="index: it is of the score 'l1'"):
         neighbours(model, ids, metric="dot", index=by_model)
-    with pytest.raises(ValueError, match="index: cosines are of rows"):
+    with pytest.raises(ValueError, match="index: cosines take no index"):
         neighbours(model, ids, index=by_model)
 
 
@@ -201,8 +201,8 @@ ZERO, NAN = (BAD.index_fill(0, torch.tensor([5]), value) for value in (0.0, torc
         (ZERO, {"ids": 1}, ValueError, "entity table: row 5 is zero: .* no cosine"),
         (ZERO, {"ids": [5, 1]}, ValueError, "entity table: row 5 is zero"),
         (NAN, {"ids": 1}, ValueError, "row 5 holds a NaN"),
-        (NAN, {"ids": [1, 5]}, ValueError, r"ids\[1\] = 5: its row holds a NaN or an infinity"),
-        (NAN, {"ids": [1, 5], "metric": "l2"}, ValueError, r"ids\[1\] = 5: its row holds a NaN"),
+        (NAN, {"ids": [1, 5]}, ValueError, r"ids\[1\] = 5: the row holds a NaN or an infinity"),
+        (NAN, {"ids": [1, 5], "metric": "l2"}, ValueError, r"ids\[1\] = 5: the row holds a NaN"),
         (NAN, {"ids": 1, "metric": "l2"}, ValueError, "candidates.* 5.* NaN"),
         (BAD, {"ids": [1, 9]}, ValueError, r"ids\[1\] must be in 0 .. 8; got 9"),
         (BAD, {"ids": 0.5}, TypeError, "ids must be integers"),

@@ -119,7 +119,7 @@ def test_a_file_that_is_written_to_in_a_pass_is_named(tmp_path, monkeypatch, how
         patch.setattr(partial.Partial, "save", changing)
         with pytest.raises(ValueError, match=said):
             kgfast.rank(stored, TRIPLES, **options)
-    assert (tmp_path / "ranks" / "pass-0.npz").exists(), "what was finished before is kept"
+    assert (tmp_path / "ranks" / "pass-0.npz").exists(), "finished work is saved"
     again = stored.with_entity(tables.open(tmp_path / "e.npy"))
     with pytest.raises(ValueError, match="is of another call"):
         kgfast.rank(again, TRIPLES, **options)
@@ -229,7 +229,7 @@ def damage(how, path):
 def test_a_damaged_file_of_a_pass_is_named(finished, kept, how):
     stored, _, expected = finished
     damage(how, kept / "pass-0.npz")
-    with pytest.raises(ValueError, match=r"pass-0\.npz: damaged: .*; delete it$"):
+    with pytest.raises(ValueError, match=r"pass-0\.npz: damaged: .*; delete the file$"):
         kgfast.rank(stored, TRIPLES, **ONE_SIDE, partial=kept)
     (kept / "pass-0.npz").unlink()
     same(kgfast.rank(stored, TRIPLES, **ONE_SIDE, partial=kept), expected)
@@ -279,7 +279,7 @@ def test_a_damaged_call_is_named(finished, kept, how):
         given = json.loads(path.read_text()) | given
         given = json.dumps({name: it for name, it in given.items() if it is not ...})
     path.write_bytes(given if isinstance(given, bytes) else given.encode())
-    with pytest.raises(ValueError, match=r"call\.json: damaged: .*; delete it$"):
+    with pytest.raises(ValueError, match=r"call\.json: damaged: .*; delete the file$"):
         kgfast.rank(stored, TRIPLES, **ONE_SIDE, partial=kept)
     path.unlink()
     same(kgfast.rank(stored, TRIPLES, **ONE_SIDE, max_memory=SMALL, partial=kept), expected)
@@ -296,9 +296,7 @@ def test_a_full_disk_is_said_and_what_was_finished_is_kept(tmp_path, monkeypatch
 
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "disk_usage", filling)
-        with pytest.raises(
-            OSError, match="its disk has 100 left; what was finished before is kept"
-        ):
+        with pytest.raises(OSError, match="the disk has 100 left; finished work is saved"):
             kgfast.rank(stored, TRIPLES, **options)
     assert (tmp_path / "ranks" / "pass-0.npz").exists()
     same(kgfast.rank(stored, TRIPLES, **options), kgfast.rank(model, TRIPLES))
@@ -429,7 +427,8 @@ for number in range(4):
             continue
         pattern = (
             f"partial: {place} is being written by another process: process (\d+) on host "
-            f"{socket.gethostname()}, since 20.*; wait for it or end it, or choose another folder"
+            f"{socket.gethostname()}, since 20.*; wait for that process or "
+            "end it, or choose another folder"
         )
         match = re.fullmatch(pattern, text)
         assert match and int(match[1]) in set(children) - {child}, said

@@ -42,8 +42,8 @@ def test_rows_of_a_file_are_read_in_blocks(monkeypatch):
 @pytest.mark.parametrize(
     ("spans", "message"),
     [
-        ([(0, 50), (60, 97)], "nobody holds rows 50 .. 59 of 97"),
-        ([(0, 50), (50, 90)], "nobody holds rows 90 .. 96 of 97"),
+        ([(0, 50), (60, 97)], "no process holds rows 50 .. 59 of 97"),
+        ([(0, 50), (50, 90)], "no process holds rows 90 .. 96 of 97"),
         ([(0, 50), (40, 97)], "rows 40 .. 49 of 97 are held twice"),
         ([(0, 97), (20, 30)], "rows 20 .. 29 of 97 are held twice"),
         ([], "at least one range"),
@@ -79,7 +79,11 @@ def test_bad_arguments():
     part = kgfast.TransE(Shard(model.entity[:50], total_rows=97), model.relation)
     for error, message, call in (
         (ValueError, "range within 0 .. 97", lambda: count_range(model, graph.hrt, 5, 98)),
-        (ValueError, "it holds rows 0 .. 49 of 97", lambda: count_range(part, graph.hrt, 0, 5)),
+        (
+            ValueError,
+            "its shard holds rows 0 .. 49 of 97",
+            lambda: count_range(part, graph.hrt, 0, 5),
+        ),
         (ValueError, "of 'head' and 'tail'", lambda: count_range(model, [], 0, 5, sides=["x"])),
         (ValueError, "nan must be", lambda: count_range(model, graph.hrt, 0, 5, nan="x")),
         (

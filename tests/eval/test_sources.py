@@ -262,7 +262,7 @@ def test_answers_among_candidates_of_every_kind(answering, kind):
         same_answers(answering.topk(model, **options, partial=partial), expected)
     if kind == "lists":
         for ask in (answering.topk, kgfast.topk):
-            with pytest.raises(ValueError, match=r"k must be at most .* left to each query|k must"):
+            with pytest.raises(ValueError, match=r"k must be at most .* of each query|k must"):
                 ask(model, **options | {"k": 18, "pad": False})
 
 
@@ -350,7 +350,7 @@ def test_a_row_that_is_not_finite_is_named(source):
             source.rank(model, triples, sides=("tail",))
     if source.is_function:
         return
-    whole = r"triples\[0\] = \(47, 0, 1\): its tail query|query of entity 47 and relation 0"
+    whole = r"triples\[0\] = \(47, 0, 1\): the tail query|query of entity 47 and relation 0"
     with pytest.raises(ValueError, match=whole):
         source.rank(model, [(47, 0, 1)], sides=("tail",))
     options = {"nan": "worst", "known": KNOWN}

@@ -72,5 +72,5 @@ def test_tables_that_do_not_fit_are_named(align):
         align.align(source, target[:80])
     with pytest.raises(ValueError, match="k must be at most the number of candidates, 90; got 91"):
         align.align(source, target, 91)
-    with pytest.raises(ValueError, match="row 4 is zero: it has no direction"):
+    with pytest.raises(ValueError, match="row 4 is zero: a zero row has no direction"):
         align.unit_rows(torch.cat([source[:4], torch.zeros(1, DIM)]))

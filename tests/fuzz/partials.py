@@ -158,7 +158,9 @@ def _until_right(call: _Call, truth: Tensor) -> None:
             return
         files = [it for it in call.folder.iterdir() if message.startswith(f"{it}: damaged: ")]
         for file in files:
-            expect(message.endswith("; delete it"), f"what to do is not said: {message!r:.300}")
+            expect(
+                message.endswith("; delete the file"), f"what to do is not said: {message!r:.300}"
+            )
             file.unlink()
         if not files:
             expect("is of another call" in message, f"another error: {message!r:.300}")

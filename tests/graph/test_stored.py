@@ -375,7 +375,7 @@ def test_a_file_that_changes_under_a_run_is_refused(graph, tmp_path, monkeypatch
     path, original = write(tmp_path / f"a{ending}", graph), building.sorted_columns
     monkeypatch.setattr(building, "sorted_columns", changed)
     monkeypatch.setattr(inputs, "_PIECE", 100)
-    with pytest.raises(ValueError, match=rf"a\{ending}(:| ).* while it was read"):
+    with pytest.raises(ValueError, match=rf"a\{ending}(:| ).* during reading"):
         KnownTriples.build(path, tmp_path / "known", max_memory=500 * ROW)
     assert not (tmp_path / "known").exists()
 
@@ -384,7 +384,7 @@ def test_the_disk_is_looked_at_before(files, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         usage = shutil.disk_usage(tmp_path)._replace(free=10)
         patch.setattr(building.shutil, "disk_usage", lambda path: usage)
-        with pytest.raises(OSError, match=r"3,\d+ triples need up to .* its disk has 10 left"):
+        with pytest.raises(OSError, match=r"3,\d+ triples need up to .* the disk has 10 left"):
             KnownTriples.build(files, tmp_path / "known")
     assert not (tmp_path / "known").exists()
 
@@ -395,7 +395,7 @@ def test_a_full_disk_keeps_what_was_finished(files, graph, tmp_path, monkeypatch
 
     with monkeypatch.context() as patch:
         patch.setattr(building, "merged", full)
-        with pytest.raises(OSError, match="its disk is full; what was finished is kept"):
+        with pytest.raises(OSError, match="its disk is full; finished work is saved"):
             KnownTriples.build(files, tmp_path / "known")
     monkeypatch.setattr(building, "_blocks", None)
     assert_same(KnownTriples.build(files, tmp_path / "known"), KnownTriples(graph))
@@ -432,7 +432,7 @@ def test_damaged_folders_are_refused(folder):
     path.write_bytes(values + b"0")
     refused("too long")
     path.write_bytes(values[:-1] + bytes([values[-1] ^ 1]))
-    refused("damaged: its values are not those", verify=True)
+    refused("damaged: the values are not those", verify=True)
     path.unlink()
     refused("no such file: the folder is not whole", FileNotFoundError)
     path.write_bytes(values)
@@ -440,7 +440,7 @@ def test_damaged_folders_are_refused(folder):
     facts = json.loads(manifest.read_text())
     for changed, said in (
         ({"version": 2}, "of version 2; this kgfast reads version 1"),
-        ({"format": "x"}, "not what kgfast writes"),
+        ({"format": "x"}, "not written by kgfast"),
         ({"num_entities": -1}, "contradict each other"),
         ({"sides": {}}, "contradict each other"),
         ({"sides": {"tail": 3}}, "damaged"),
@@ -459,9 +459,9 @@ def test_damaged_folders_are_refused(folder):
         refused(said)
     for text in ("[", "[" * 100_000, '{"format": "\\ud800"', "null", '"x"'):
         manifest.write_text(text)
-        refused(r"known\.json: not what kgfast writes")
+        refused(r"known\.json: not written by kgfast")
     manifest.write_bytes(b"\xff")
-    refused(r"known\.json: not what kgfast writes")
+    refused(r"known\.json: not written by kgfast")
     manifest.unlink()
     refused("no folder that KnownTriples.build wrote", FileNotFoundError)
 
@@ -549,7 +549,7 @@ def test_a_folder_travels_as_its_path(folder, graph):
         assert_same(other, KnownTriples(graph))
     shutil.rmtree(folder)
     KnownTriples.build(write(folder.with_suffix(".npy"), graph[:9]), folder)
-    with pytest.raises(ValueError, match="holds other triples than when it was opened"):
+    with pytest.raises(ValueError, match="holds other triples than at the earlier opening"):
         pickle.loads(data)
 
 

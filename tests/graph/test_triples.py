@@ -153,7 +153,7 @@ def test_ids_that_fit_are_stored_in_32_bits() -> None:
 
 def test_a_range_and_a_number_of_answers_exclude_each_other() -> None:
     known, ids = KnownTriples([(0, 0, 1)]), torch.tensor([0])
-    with pytest.raises(ValueError, match="leave it out where within is given"):
+    with pytest.raises(ValueError, match="leave num_answers out if within is given"):
         known.exclude(ids, ids, "tail", num_answers=1, within=(0, 1))
 
 

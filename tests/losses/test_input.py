@@ -82,7 +82,7 @@ BAD = {
         "alpha must be finite": lambda: losses.NSSALoss(alpha=-1.0),
         "precision must be one of": lambda: losses.CrossEntropyLoss(precision="fp8"),
         "smoothing_style mu": lambda: losses.BCELoss(smoothing_style="x"),
-        r"positives: \(anchors, relations\) have none; give them, or triples \[B, 3\]": lambda: (
+        r"positives: \(anchors, relations\) have no targets; give positives, or tri": lambda: (
             bce_of(positives=None)
         ),
         "targets: .* have none": lambda: losses.cross_entropy(

@@ -172,7 +172,7 @@ BAD = {
         "tails": lambda m: losses.relation_logits(m, torch.tensor([0, 1]), torch.tensor([0])),
     },
     TypeError: {
-        "ConvE would run its network for every relation": lambda m: losses.relation_logits(
+        "ConvE would run the network for every relation": lambda m: losses.relation_logits(
             ConvE.init(N, R, 8, embedding_height=2, seed=0), torch.tensor([0]), torch.tensor([0])
         ),
     },

@@ -37,10 +37,10 @@ def test_a_matrix_that_does_not_fit_is_named(name, dims, use):
     [
         (lambda: RSCF(base("distmult")), "relation_transform must be False around DistMult"),
         (lambda: RSCF(base("complex")), "relation_transform must be False around ComplEx"),
-        (lambda: RSCF(RotatE.init(N, R, D, norm="l2")), "norm is modulus; got l2"),
+        (lambda: RSCF(RotatE.init(N, R, D, norm="l2")), "norm modulus; got l2"),
         (
             lambda: RSCF(RotatE.init(N, R, D, layout="interleaved")),
-            "layout is halves; got interleaved",
+            "layout halves; got interleaved",
         ),
         (lambda: RSCF(ConvE.init(N, R, 50)), "goes around RotatE, TransE, DistMult and ComplEx"),
         (lambda: RSCF(base("rotate"), p=0.5), "p must be a number of at least 1; got 0.5"),
@@ -59,7 +59,7 @@ def test_a_matrix_that_does_not_fit_is_named(name, dims, use):
         ),
         (
             lambda: RSCF(ComplEx.init(N, R, D, layout="interleaved"), False),
-            "ComplEx whose layout is halves; got interleaved",
+            "ComplEx with layout halves; got interleaved",
         ),
         (lambda: MED(base("rotate"), [4], crop="suffix"), "crop must be one of prefix, split"),
         (lambda: MED(base("rotate"), [D], scales=(1, 1)), r"three finite numbers.*got \(1, 1\)"),

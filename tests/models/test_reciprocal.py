@@ -106,10 +106,10 @@ BAD = {
         "order must be one of interleaved, appended; got 'last'": lambda: Reciprocal(
             MODELS["transe"](N, 2, 4, 0), "last"
         ),
-        "ConvE knows its inverse relations already": lambda: Reciprocal(
+        "ConvE has inverse relations already": lambda: Reciprocal(
             kgfast.ConvE.init(N, 2, 8, embedding_height=2, seed=0)
         ),
-        "Reciprocal knows its inverse relations already": lambda: Reciprocal(
+        "Reciprocal has inverse relations already": lambda: Reciprocal(
             Reciprocal(MODELS["transe"](N, 4, 4, 0))
         ),
         "relation 2 must be in 0..1": lambda: rank(

@@ -111,7 +111,7 @@ VALUES = [  # of operators, a change, what is said
     (TOTALS, {"divisor": -1}, r"^divisor must be "),
     (TOTALS, {"divisor": math.nan}, "divisor must be finite; got nan"),
     (TOTALS, {"scale": torch.ones(1)}, r"scale must be one number, of no axes; got shape \[1\]"),
-    (TOTALS, {"scale": torch.tensor(1.0)}, "scale: it is of dot products; got score 'rotate'"),
+    (TOTALS, {"scale": torch.tensor(1.0)}, "scale is for dot products; got score 'rotate'"),
     (TOTALS, {"score": "dot", "scale": torch.tensor(1.0, device="meta")}, "scale must be on cpu"),
     (TOTALS, {"score": "dot", "scale": torch.tensor(math.nan)}, "scale must be finite; got nan"),
 ]  # fmt: skip

@@ -219,8 +219,8 @@ def test_an_empty_batch(loss):
     ("change", "message"),
     [
         ({"precision": "fp8"}, "precision must be one of float32, bf16; got 'fp8'"),
-        ({"score": "l1"}, "precision: bf16 is of dot products; got score 'l1'"),
-        ({"double": True}, "precision: bf16 is of float32 queries; got torch.float64"),
+        ({"score": "l1"}, "precision: bf16 is for dot products; got score 'l1'"),
+        ({"double": True}, "precision: bf16 is for float32 queries; got torch.float64"),
     ],
     ids=["name", "score", "dtype"],
 )
@@ -261,5 +261,5 @@ def test_losses_of_a_model_hand_it_on(loss):
     assert not torch.equal(plain, half)
     torch.testing.assert_close(plain, half, rtol=1e-3, atol=1e-3)
     rotate = kgfast.RotatE.init(30, 2, 8, seed=0)
-    with pytest.raises(ValueError, match="precision: bf16 is of dot products"):
+    with pytest.raises(ValueError, match="precision: bf16 is for dot products"):
         make(precision="bf16")(rotate, (anchors, relations), anchors)

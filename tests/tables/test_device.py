@@ -124,7 +124,7 @@ def test_what_is_said_of_a_table_on_a_device(tmp_path):
     assert (table.facts, table.where(3)) == (inner.facts, inner.where(3))
     table.update(torch.tensor([3]), torch.ones(1, table.shape[1]))
     assert inner.rows(torch.tensor([3])).eq(1).all()
-    with pytest.raises(ValueError, match="hands out its rows on meta, not on the CPU"):
+    with pytest.raises(ValueError, match="returns rows on meta, not on the CPU"):
         device.OnDevice(table, "cpu")
     with pytest.raises(ValueError, match="entity is on meta but relation on cpu"):
         kgfast.RotatE(table, torch.ones(2, table.shape[1] // 2))

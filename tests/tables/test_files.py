@@ -197,7 +197,7 @@ def old_kind(path):
         ("e.npy", fortran, ValueError, "Fortran order"),
         ("e.npy", integers, TypeError, "must be floating point; got int64"),
         ("e.npy", one_axis, ValueError, r"two axes; got shape \[3\]"),
-        ("e.npy", foreign_bytes, TypeError, "order of its bytes"),
+        ("e.npy", foreign_bytes, TypeError, "order of bytes"),
         ("e.npy", text, ValueError, "not an array of numpy"),
         ("e.npy:entity", integers, ValueError, "one array, which has no name; got 'entity'"),
         ("e.safetensors", text, ValueError, "not a file of safetensors"),
@@ -210,12 +210,12 @@ def old_kind(path):
         ("e.safetensors:entety", several, ValueError, "no tensor 'entety'.*did you mean 'entity'"),
         ("e.safetensors", counts, TypeError, "floating point; got 'I64'"),
         ("e.pt", several, ValueError, "holds 2 tensors"),
-        ("e.pt", objects, ValueError, "torch.load of plain weights cannot read it"),
-        ("e.pt", text, ValueError, "torch.load of plain weights cannot read it"),
+        ("e.pt", objects, ValueError, "torch.load of plain weights cannot read the file"),
+        ("e.pt", text, ValueError, "torch.load of plain weights cannot read the file"),
         ("e.pt", turned, ValueError, r"do not lie one after the other \(strides \[1, 3\]\)"),
         ("e.pt", old_kind, ValueError, "cannot be read in place"),
         ("e.h5", text, ValueError, "not a file of HDF5"),
-        ("e.bin", text, ValueError, "columns= and dtype= must say it"),
+        ("e.bin", text, ValueError, "need columns= and dtype="),
         ("none.npy", lambda path: None, FileNotFoundError, "no such file"),
     ],
 )
@@ -292,7 +292,7 @@ def test_rows_can_be_replaced_in_files(tmp_path, write):
 
 def test_what_cannot_be_written_to_says_so(tmp_path):
     one = torch.ones(1, 3)
-    with pytest.raises(TypeError, match="opened to be read; open it with writable=True"):
+    with pytest.raises(TypeError, match="opened to be read; open the file with writable=True"):
         tables.open(as_npy(tmp_path, made())).update(torch.tensor([0]), one)
     chunked = as_chunked_hdf5(tmp_path, made())
     with pytest.raises(ValueError, match="lies in chunks, which are only read"):
@@ -402,7 +402,7 @@ def test_an_archive_that_was_packed_again_is_read_right_or_not_at_all(tmp_path, 
     for name, rows, is_refused in (("first", first, is_turned), ("second", second, True)):
         source = f"{tmp_path / 'e.pt'}:{name}"
         if is_refused:
-            with pytest.raises(ValueError, match="its records do not lie as torch"):
+            with pytest.raises(ValueError, match="records do not lie as torch"):
                 tables.open(source)
         else:
             assert torch.equal(tables.open(source).block(0, len(rows)), rows)
@@ -468,18 +468,18 @@ DAMAGED = {
         "must be dense; got torch.sp",
     ),
     "e.pt meta": (lambda path: torch.save(made().to("meta"), path), "cannot be read in place"),
-    "e.pt compressed": (packed(kind=zipfile.ZIP_DEFLATED), "in place: its archive is compressed"),
+    "e.pt compressed": (packed(kind=zipfile.ZIP_DEFLATED), "in place: the archive is compressed"),
     "e.pt other order": (
         packed(changed={"byteorder": b"big"}),
-        "the order of its bytes is not this machine's",
+        "the order of bytes is not this machine's",
     ),
     "e.pt beyond": (
         packed(changed={"0": b"\0" * 40}),
         r"contradicts itself: \[7, 3\] .* a record of 40 bytes",
     ),
     "e.pt nested": (nested, "cannot read it: RecursionError"),
-    "e.pt cut": (without_end, "torch.load of plain weights cannot read it"),
-    "e.pt directory": (no_directory, "torch.load of plain weights cannot read it"),
+    "e.pt cut": (without_end, "torch.load of plain weights cannot read the file"),
+    "e.pt directory": (no_directory, "torch.load of plain weights cannot read the file"),
     "e.npy negative": (npy_of((-50, 8)), r"rows of at least one number; got shape \[-50, 8\]"),
     "e.npy both": (npy_of((-50, -8)), "rows of at least one number"),
     "e.npy empty": (npy_of((50, 0)), "rows of at least one number"),
@@ -566,7 +566,7 @@ def test_hdf5_leads_to_no_other_file_unless_it_is_trusted(tmp_path, kind):
     words = "an external link" if kind == "a linked group" else kind
     with pytest.raises(ValueError, match=rf"e\.h5: .* must hold .*{words} .*other.*trust=True"):
         tables.open(source)
-    with pytest.raises(ValueError, match="trust=True reads them"):
+    with pytest.raises(ValueError, match="trust=True reads the other files"):
         tables.open([source, made()])
     agree(tables.open(source, trust=True), made())
     assert torch.equal(tables.open([made(), source], trust=True).block(7, 14), made())

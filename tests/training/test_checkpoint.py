@@ -166,10 +166,10 @@ class TestDamage:
         save(path, {"x": one, "y": two}, {})
         whole = path.read_bytes()
         path.write_bytes(whole.replace(b'"x"', b'"z"'))
-        with pytest.raises(ValueError, match="damaged: its checksum is"):
+        with pytest.raises(ValueError, match="damaged: the checksum is"):
             load(path)
         path.write_bytes(whole.replace(b'"F32"', b'"I32"'))
-        with pytest.raises(ValueError, match="damaged: its checksum is"):
+        with pytest.raises(ValueError, match="damaged: the checksum is"):
             load(path)
 
     def test_format_1_has_no_checksum_and_loads(self, tmp_path):
@@ -203,7 +203,7 @@ class TestDamage:
     )
     def test_meta_of_a_wrong_type(self, tmp_path, text):
         save_file({"x": torch.ones(2)}, tmp_path / "a", {"kgfast": text})
-        with pytest.raises(ValueError, match=r"not a checkpoint of kgfast|damaged: its checksum"):
+        with pytest.raises(ValueError, match=r"not a checkpoint of kgfast|damaged: the checksum"):
             load(tmp_path / "a")
 
 
@@ -223,7 +223,7 @@ except OSError as error:
         """A limit on the size of files stands for a full disk: the same write fails."""
         path = tmp_path / "a.safetensors"
         printed = finish(run_script(self.SCRIPT, arguments=[path]), timeout=600)
-        assert "cannot write a checkpoint: File too large; the old one is intact" in printed
+        assert "cannot write a checkpoint: File too large; the old file is intact" in printed
         assert str(path) in printed
         assert step_of(load(path)) == 1
         assert os.listdir(tmp_path) == [path.name]
@@ -237,7 +237,7 @@ except OSError as error:
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr(module, fails, full)
-        with pytest.raises(OSError, match="No space left on device; the old one is int") as caught:
+        with pytest.raises(OSError, match="No space left on device; the old file is int") as caught:
             save(path, *state(2))
         assert caught.value.errno == 28
         assert caught.value.filename == str(path)

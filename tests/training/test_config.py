@@ -145,11 +145,11 @@ train.mode=kvsall  loss.name=bce  loss.relation_weight=0.1
 loss.precision=bf16  model.name=complex
     loss.precision: only bce and cross_entropy have it; loss.name is nssa
 train.mode=1vsall  loss.name=cross_entropy  loss.precision=bf16
-    loss.precision: bf16 is of dot products, which rotate has not; leave it out
+    loss.precision: bf16 is for dot products, which rotate has not; leave it out
 train.mode=1vsall  loss.name=cross_entropy  loss.precision=fp8
     loss.precision must be one of float32 or bf16; got 'fp8'
 model.name=conve  model.base_dim=200  train.mode=1vsall  loss.name=bce  loss.relation_weight=0.1
-    loss.relation_weight: conve would run its network for every relation of a triple; leave
+    loss.relation_weight: conve would run the network for every relation of a triple; leave
 model.name=rescal  model.base_dim=80  med.dims=[40, 80]
     med: rescal cannot be cropped; set med.enabled=false
 model.name=cp  model.base_dim=8  med.dims=[4, 8]  med.crop=split
@@ -235,9 +235,9 @@ model.norm=l2  med.dims=[20, 80]
 med.dims=[20, 80]  train.mode=1vsall  loss.name=bce
     train.mode: must be negative with med; got 1vsall
 med.dims=[20, 80]  loss.alpha=0.5
-    loss.alpha: med has a loss of its own
+    loss.alpha: med has its own loss
 med.dims=[20, 80]  data.subsampling=true
-    data.subsampling: the loss of med has weights of its own
+    data.subsampling: the loss of med has its own weights
 model.name=conve  model.base_dim=201  train.mode=kvsall  loss.name=bce
     model.base_dim: must be a multiple of model.embedding_height (20)
 model.name=conve  model.base_dim=200  model.kernel_size=11  train.mode=kvsall  loss.name=bce

@@ -92,7 +92,7 @@ def test_a_run_of_an_earlier_kgfast(root, moved):
     run = kgfast.load_run(moved)
     assert (run.dataset, run.vocabulary) == (None, None)
     assert (run.model.num_entities, run.model.num_relations) == (RING, 2)
-    with pytest.warns(UserWarning, match="does not say which graph it began with: dataset ring in"):
+    with pytest.warns(UserWarning, match="does not store its graph: dataset ring in"):
         run = kgfast.load_run(moved, root)
     assert run.vocabulary.entities.names[3] == "e3"
 
@@ -127,7 +127,7 @@ class TestIncomplete:
     @pytest.mark.parametrize(
         ("missing", "what"),
         [
-            ("config.yaml", "not the folder of a run: it has no config.yaml"),
+            ("config.yaml", "not the folder of a run"),
             ("*.safetensors", "holds no checkpoint"),
             ("", "no such folder"),
         ],
@@ -146,7 +146,7 @@ class TestIncomplete:
         from kgfast.datasets import synthetic
 
         RunFolder(moved).write_graph(RunGraph(synthetic(50, 3, 60, 5, 5)))
-        with pytest.raises(ValueError, match="rows of its best checkpoint belong to other names"):
+        with pytest.raises(ValueError, match="rows of the best checkpoint belong to other names"):
             kgfast.load_run(moved)
 
     def test_a_checkpoint_of_another_size(self, moved):
@@ -223,5 +223,5 @@ class TestTypes:
         run = kgfast.load_run(root / "run", data=False)
         with pytest.raises(ValueError, match=r"types.safetensors: .*entity 0 is 'e0'.* but 'f0'"):
             run.type_constraints(path)
-        with pytest.raises(FileNotFoundError, match="none: no such file; 'train' takes those"):
+        with pytest.raises(FileNotFoundError, match="none: no such file; 'train' takes the types"):
             run.type_constraints(tmp_path / "none")

@@ -271,11 +271,11 @@ MISTAKES = {
         "name": "my_research:Gated",
         "options": {"seed": 1},
     },
-    "model.options: my_research:Gated does not take them: got an unexpected .* 'key'": {
+    "model.options: my_research:Gated does not take these options: got an unexpected .* 'key'": {
         "name": "my_research:Gated",
         "options": {"key": 1},
     },
-    "model.options: my_research:Gated does not take them: got an unexpected .* 'sdt'": {
+    "model.options: my_research:Gated does not take these options: got an unexpected .* 'sdt'": {
         "name": "my_research:Gated",
         "options": {"sdt": 1},
     },
@@ -291,11 +291,11 @@ LOSS_MISTAKES = {
         "name": "my_research:Contrastive",
         "options": {"mask": 1},
     },
-    "loss.options: my_research:Contrastive does not take them: .*'name'": {
+    "loss.options: my_research:Contrastive does not take these options: .*'name'": {
         "name": "my_research:Contrastive",
         "options": {"name": 1},
     },
-    "loss.options: my_research:Contrastive does not take them: .*'temprature'": {
+    "loss.options: my_research:Contrastive does not take these options: .*'temprature'": {
         "name": "my_research:Contrastive",
         "options": {"temprature": 1},
     },

@@ -139,7 +139,7 @@ def test_what_is_wrong_in_one_process_is_told_in_all(tmp_path):
         "names": "processes 0 and 1 differ in the names of entities and relations",
         "rscf": "model.use_rscf: filtered relations are ranked among all entities",
         "kvsall": "train.mode: kvsall scores all entities",
-        "cp": "model.name: cp is ranked by halves of its rows",
+        "cp": "model.name: cp is ranked by halves of rows",
         "split": "med.crop: split is ranked by parts of rows",
     }.items():
         for case in cases:
@@ -226,7 +226,9 @@ def test_rows_that_are_missing_or_damaged_are_named(tmp_path):
     with pytest.raises(ValueError, match=r"1-of-3\.safetensors: not of this checkpoint"):
         shards.read_rows(tmp_path)
     path.unlink()
-    with pytest.raises(ValueError, match=r"1-of-3\.safetensors is missing"):
+    with pytest.raises(
+        ValueError, match=r"1-of-3\.safetensors, with rows of this checkpoint, is missing"
+    ):
         shards.read_rows(tmp_path)
     head = RunFolder(tmp_path)
     save(head.last, {}, {"step": 5, "shards": {"kind": "state"}})

@@ -193,7 +193,7 @@ def test_a_disk_that_was_full_costs_nothing(tmp_path, monkeypatch):
         write(*arguments)
 
     monkeypatch.setattr(files, "save_file", full)
-    with pytest.raises(OSError, match="No space left on device; the old one is intact") as caught:
+    with pytest.raises(OSError, match="No space left on device; the old file is intact") as caught:
         trainer_of(name, tmp_path / "full").fit()
     assert str(caught.value.filename).startswith(str(tmp_path / "full"))
     monkeypatch.undo()

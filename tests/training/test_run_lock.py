@@ -144,7 +144,9 @@ def test_a_forked_child_that_outlives_its_parent(tmp_path):
     )
     try:
         with (
-            pytest.raises(ValueError, match="that one has ended; a process that it forked still"),
+            pytest.raises(
+                ValueError, match="that process has ended; a process that it forked still"
+            ),
             locked(tmp_path),
         ):
             pass

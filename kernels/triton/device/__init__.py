@@ -1,1 +1,1 @@
-"""The GPU's side: kernels and the functions they share. Imports nothing of the host's."""
+"""The GPU's side: kernels and shared functions, without imports of the host's side."""

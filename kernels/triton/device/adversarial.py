@@ -1,7 +1,7 @@
-"""Rows of scores weighted by their own softmax, and the slopes of that: one walk over them each.
+"""Rows of scores weighted by the softmax of the row, and slopes: one walk over scores each.
 
 Cost model: scores are read once forward (4 bytes each), read and written once backward; about 25
-issue slots a score forward, three exponentials among them, and 12 backward.
+issue slots per score forward, three exponentials among them, and 12 backward.
 """
 
 from typing import Any, NamedTuple
@@ -13,16 +13,16 @@ LOWEST: tl.constexpr = tl.constexpr(-3.4028234663852886e38)
 
 
 class WeightedRows(NamedTuple):
-    """Rows of scores, weighted by their own softmax: each ``[R]``."""
+    """Rows of scores, weighted by the softmax of the row: each ``[R]``."""
 
-    sums: Any  # sums of weights times softplus, over the sums of weights; or their gradient
+    sums: Any  # sums of weights times softplus, over sums of weights; or the gradients of these
     peaks: Any  # highest scores
     masses: Any  # sums of weights, relative to the highest
 
 
 @triton.jit
 def log1p_of(e):
-    """``log(1 + e)`` of ``0 <= e <= 1``, to 3e-7 of itself: a polynomial, nine slots."""
+    """Return ``log(1 + e)`` of ``0 <= e <= 1``, to 3e-7 relative: a polynomial, nine slots."""
     tail = -0.029505213722586632 + e * 0.0052326880395412445
     tail = -0.13663242757320404 + e * (0.07822591066360474 + e * tail)
     tail = -0.2484298199415207 + e * (0.19106005132198334 + e * tail)
@@ -32,13 +32,13 @@ def log1p_of(e):
 
 @triton.jit
 def softplus_of(x):
-    """``log(1 + exp(x))``; NaN of NaN."""
+    """Return ``log(1 + exp(x))``; NaN for NaN."""
     return tl.where(x < 0.0, 0.0, x) + log1p_of(tl.exp(-tl.abs(x)))
 
 
 @triton.jit
 def weight_of(x, peak, alpha):
-    """``exp(alpha (x - peak))``; a difference beyond float32 is its lowest number, NaN remains."""
+    """Return ``exp(alpha (x - peak))``; a difference below float32 is clamped, NaN stays."""
     below = x - peak
     return tl.exp(alpha * tl.where(below < LOWEST, LOWEST, below))
 
@@ -77,12 +77,12 @@ def adversarial_rows(
 def adversarial_slopes(
     scores,  # RowView [R, num_columns] of one plane
     p_slopes,  # [R, num_columns]
-    rows,  # WeightedRows, whose sums are gradients
+    rows,  # WeightedRows, with gradients in place of sums
     num_columns,
     alpha,
     COLUMNS: tl.constexpr,
 ):
-    """Compute the gradient of a part of a row of scores; none flows through weights."""
+    """Compute the gradient of a part of a row of scores; no gradient flows through weights."""
     parts = (num_columns + COLUMNS - 1) // COLUMNS
     row = (tl.program_id(0) // parts).to(tl.int64)
     column = ((tl.program_id(0) % parts) * COLUMNS + tl.arange(0, COLUMNS)).to(tl.int64)

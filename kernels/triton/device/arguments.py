@@ -1,7 +1,7 @@
 """Arguments of kernels: rows read in place, in any dtype, stride, complex layout and crop.
 
-Arguments travel as named tuples of pointers and strides; what is not given is None. What a kernel
-is compiled for, its :class:`Form` and its tile, travels as a constant.
+Arguments travel as named tuples of pointers and strides; missing arguments are None. The
+:class:`Form` and the tile, for which a kernel is compiled, travel as constants.
 """
 
 from enum import IntEnum
@@ -15,9 +15,9 @@ class Norm(IntEnum):
     """Norm of candidates that a bound needs."""
 
     NONE = 0
-    SUM = 1  # of magnitudes
+    SUM = 1  # sum of magnitudes
     EUCLIDEAN = 2
-    FACTOR = 3  # the largest |b - 1| of its factor
+    FACTOR = 3  # the largest |b - 1| of the factor
 
 
 NO_NORM: tl.constexpr = tl.constexpr(Norm.NONE.value)
@@ -27,7 +27,7 @@ FACTOR_NORM: tl.constexpr = tl.constexpr(Norm.FACTOR.value)
 
 
 class RowView(NamedTuple):
-    """Feature ``k`` of plane ``p`` of row ``r`` lies at ``ptr + r row + p plane + k step``."""
+    """View: feature ``k`` of plane ``p`` of row ``r`` is ``ptr + r row + p plane + k step``."""
 
     ptr: Any
     row: int
@@ -36,23 +36,23 @@ class RowView(NamedTuple):
 
 
 class Vector(NamedTuple):
-    """Entry ``i`` lies at ``ptr + i step``."""
+    """View of a vector: entry ``i`` lies at ``ptr + i step``."""
 
     ptr: Any
     step: int
 
 
 class Views(NamedTuple):
-    """Tensors that pairs are scored from, in place."""
+    """Tensors from which pairs are scored, in place."""
 
     queries: RowView
     table: RowView
-    factor: Any  # RowView of one plane; None: there is none
+    factor: Any  # RowView of one plane; None: there is no factor
     bias: Vector | None
 
 
 class Lanes(NamedTuple):
-    """The rows that lanes stand for: ``ids``, or else ``first ..``."""
+    """Rows that lanes stand for: ``ids``, or else ``first ..``."""
 
     rows: RowView
     ids: Any
@@ -61,24 +61,24 @@ class Lanes(NamedTuple):
 
 
 class Out(NamedTuple):
-    """Room for scores ``[num_crops, queries, candidates]`` of column stride 1."""
+    """Memory for scores ``[num_crops, queries, candidates]`` of column stride 1."""
 
     ptr: Any
     row: int
-    crops: Any  # [num_crops][2] width, first element in ``ptr``; widths do not fall; None: one
+    crops: Any  # [num_crops][2] width, first element in ``ptr``; widths do not fall; None: one crop
     num_crops: int | None  # None: an argument of the kernel
 
 
 class Form(NamedTuple):
-    """Constants that kernels of a score are compiled for; :func:`host.views.form_of` makes them."""
+    """Constants for which kernels of a score are compiled; made by :func:`host.views.form_of`."""
 
     term: int  # terms.PRODUCT, ...
-    planes: int  # of a candidate
-    is_root: bool  # the score is the root of the sum of its terms
+    planes: int  # planes of a candidate
+    is_root: bool  # the score is the root of the sum of terms
     is_rscf: bool  # the query brings a scale of the candidate, and may be moved
-    has_factor: bool  # it is moved by a of the query times b of the factor
+    has_factor: bool  # the query is moved by a of the query times b of the factor
     has_bias: bool = False
-    norm: int = 0  # of Norm: that the bound needs
+    norm: int = 0  # a value of Norm, which the bound needs
 
 
 class TileShape(NamedTuple):
@@ -89,10 +89,10 @@ class TileShape(NamedTuple):
 
 
 class SweepTile(NamedTuple):
-    """Rows and lanes of one program of a sweep, and how threads share them.
+    """Rows and lanes of one program of a sweep, and their distribution to threads.
 
-    The rows are cut into ``bands``, one a warp, and a thread has ``repeats`` lanes beside each
-    other: ``rows / bands * repeats`` pairs a thread. Without bands a thread has one lane.
+    The rows are cut into ``bands``, one per warp, and a thread has ``repeats`` lanes beside each
+    other: ``rows / bands * repeats`` pairs per thread. Without bands a thread has one lane.
     """
 
     rows: int
@@ -103,37 +103,37 @@ class SweepTile(NamedTuple):
 
 @triton.constexpr_function
 def rows_of_band(tile):
-    """Rows that a thread of a sweep holds."""
+    """Return the rows of a thread of a sweep."""
     return tile.rows // tile.bands
 
 
 @triton.constexpr_function
 def lanes_apart(tile):
-    """Threads beside each other that the lanes of a sweep are dealt to."""
+    """Return the number of threads to which the lanes of a sweep are dealt."""
     return tile.lanes // tile.repeats
 
 
 @triton.constexpr_function
 def query_planes(form):
-    """Planes of a packed query."""
+    """Return the planes of a packed query."""
     return 2 * form.planes + form.has_factor if form.is_rscf else form.planes
 
 
 @triton.constexpr_function
 def candidate_planes(form):
-    """Planes of a packed candidate, its factor among them."""
+    """Return the planes of a packed candidate, with the factor."""
     return form.planes + form.has_factor
 
 
 @triton.constexpr_function
 def threshold_rows(form):
-    """Numbers that decide the pairs of a query, see bounds.thresholds."""
+    """Return the number of thresholds of a query, see bounds.thresholds."""
     return 4 if form.is_rscf else 3
 
 
 @triton.jit
 def widen(values):
-    """Bfloat16 as float32, by its bits: denormals too, on every target; others as they are."""
+    """Return bfloat16 as float32, by bits, so denormals, too, on every target; others unchanged."""
     wide = values
     if values.dtype == tl.bfloat16:
         bits = values.to(tl.uint16, bitcast=True).to(tl.uint32) << 16
@@ -143,7 +143,7 @@ def widen(values):
 
 @triton.jit
 def load_as(pointer, mask, DTYPE: tl.constexpr):
-    """Numbers of a table as float32 or float64; 0 where masked, if there is a mask."""
+    """Load numbers of a table as float32 or float64; 0 where masked, if there is a mask."""
     values = tl.load(pointer) if mask is None else tl.load(pointer, mask=mask, other=0.0)
     return widen(values).to(DTYPE)
 
@@ -156,7 +156,7 @@ def plane_at(rows, PLANE: tl.constexpr):
 
 @triton.jit
 def is_finite(values):
-    """False for NaN and infinities."""
+    """Return False for NaN and infinities."""
     return tl.abs(values) < float("inf")
 
 
@@ -170,7 +170,7 @@ def note_bad_rows(p_status, rows, is_bad):
 
 @triton.jit
 def find_last_not_above(p_sorted, count, value):
-    """Index of the last of ``count`` sorted numbers that is not above ``value``, else -1."""
+    """Return the index of the last of ``count`` sorted numbers not above ``value``, else -1."""
     low = tl.zeros_like(value)  # the answer + 1 lies in low .. high
     high = low + count
     width = tl.full((), count, tl.int64)

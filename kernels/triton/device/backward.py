@@ -1,14 +1,14 @@
-"""Gradients of pairs in lists: sums over a list of slopes, weighted by its pairs.
+"""Gradients of pairs in lists: sums of slopes over a list, weighted by pairs.
 
-A list holds the pairs of a query, or those of a table's row, whose id it is, in the order of the
-index. Each pair stands in two lists, and is computed for either: what a pull of both sides at once
-(pull.py) would owe to the other side's row is as large as the rows that are gathered, and would
-have to be sorted. Lists are cut into pieces of bounded length, so that one hot id is many programs;
-pieces of a row are added in order. A sum never leaves its lane before its end: no atomics, a fixed
-order. One function, ``terms.minus_slopes``, serves either side; sums that a side does not have are
-never stored, so the compiler drops them.
+A list holds the pairs of a query, or of a row of the table, in the order of the index. Each pair
+stands in two lists, and is computed for both. A pull of both sides at once (pull.py) would write as
+much for the other side's rows as is gathered, and would have to sort this. Lists are cut into
+pieces of bounded length, so that one hot id is many programs; pieces of a row are added in order. A
+sum stays in its lane to the end: no atomics, a fixed order. One function, ``terms.minus_slopes``,
+serves both sides; sums that a side lacks are never stored, so the compiler drops them.
 
-Cost model: limited by the gathered rows, 8 bytes an element of rotate, beside about 11 issue slots.
+Cost model: limited by the gathered rows, 8 bytes per element of rotate, beside about 11 issue
+slots.
 """
 
 from typing import Any, NamedTuple
@@ -23,9 +23,9 @@ from .terms import load_candidate, load_query, minus_slopes
 
 
 class Side(NamedTuple):
-    """The side whose gradients a kernel sums, and its tile."""
+    """Side with the gradients that a kernel sums, and a tile."""
 
-    of_queries: bool  # else of candidates and their factor
+    of_queries: bool  # else of candidates and factors
     rows: int  # pairs of a step
     features: int
 
@@ -33,7 +33,7 @@ class Side(NamedTuple):
 class IndexLists(NamedTuple):
     """Pairs in lists that share a row, and lists in pieces."""
 
-    order: Any  # [places] pair of each place of the lists; None: its own number
+    order: Any  # [places] pair of each place of the lists; None: the place itself
     others: Any  # [places] row of the other side
     weight: Any  # [pairs]
     starts: Any  # [pieces + 1] first place of each piece
@@ -60,20 +60,20 @@ class SlopeSums(NamedTuple):
 
 @triton.jit
 def no_sums(zero):
-    """Sums of nothing."""
+    """Return sums of nothing."""
     return SlopeSums(zero, zero, zero, zero, zero)
 
 
 @triton.jit
 def plus(a, b):
-    """The sum of sums."""
+    """Return the sum of sums."""
     s0, s1, s2, s3, s4 = b
     return SlopeSums(a.s0 + s0, a.s1 + s1, a.s2 + s2, a.s3 + s3, a.s4 + s4)
 
 
 @triton.jit
 def minus_over_rows(sums):
-    """Minus the sums over the rows of a tile."""
+    """Return minus the sums over the rows of a tile."""
     return SlopeSums(
         -tl.sum(sums.s0, 0),
         -tl.sum(sums.s1, 0),
@@ -85,7 +85,7 @@ def minus_over_rows(sums):
 
 @triton.jit
 def at_row(views, row, FORM: tl.constexpr):
-    """Pointers to a row of the queries, of the table and of the factor."""
+    """Return pointers to a row of the queries, of the table and of the factor."""
     p_q = views.queries.ptr + row * views.queries.row
     p_c = views.table.ptr + row * views.table.row
     p_f = p_c
@@ -96,7 +96,7 @@ def at_row(views, row, FORM: tl.constexpr):
 
 @triton.jit
 def store_plane(sums, PLANE: tl.constexpr, target, k, total, mask):
-    """Store a plane of a row, or of an extra row where the list has several pieces."""
+    """Store a plane of a row, or of an extra row if the list has several pieces."""
     o_column = plane_at(sums.grad, PLANE) + k * sums.grad.step
     if target >= 0:
         value = narrow(total, sums.grad.ptr.dtype.element_ty)
@@ -109,16 +109,16 @@ def store_plane(sums, PLANE: tl.constexpr, target, k, total, mask):
 def backward_lists(
     views,
     lists,
-    sums,  # of the rows, and of the factor
+    sums,  # gradients of the rows, and of the factor
     first_feature,
     last_feature,
     FORM: tl.constexpr,
     SIDE: tl.constexpr,
 ):
-    """Write the gradient of the row that a piece's pairs share, or the piece's part of it."""
+    """Write the gradient of the row that a piece's pairs share, or the piece's part of that."""
     PAIRS: tl.constexpr = SIDE.rows
     FEATURES: tl.constexpr = SIDE.features
-    # Made anew: Triton 3.6 loses the members of nested tuples that are arguments in a loop.
+    # Made anew, since Triton 3.6 loses the members of nested tuples that are arguments in a loop.
     views = Views(views.queries, views.table, views.factor, views.bias)
     of_rows = Sums(sums[0].grad, sums[0].extra)
     of_factor = Sums(sums[1].grad, sums[1].extra)
@@ -140,7 +140,7 @@ def backward_lists(
     while first < count:
         stop = tl.minimum(first + SUM_BLOCK * PAIRS, count)
         part = no_sums(zero)
-        spare = tl.load(p_others + first)  # a row of this list: what 0 is multiplied with
+        spare = tl.load(p_others + first)  # a row of this list, to multiply by 0
         for step in range(first, stop, PAIRS):
             o_pair = step + tl.arange(0, PAIRS)
             m_pair = o_pair < count
@@ -190,7 +190,7 @@ def add_pieces(
     width,
     COLUMNS: tl.constexpr,
 ):
-    """The gradient of a row whose list was cut: its pieces, added in order."""
+    """Write the gradient of a row with a list in several pieces: the pieces, added in order."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     mask = column < width

@@ -1,13 +1,12 @@
 """Canonical scores: the definition of a rank, in float64, features in order, no fusion, bias last.
 
-Every kernel here is launched with ``enable_fp_fusion=False``: it then consists of ``mul.rn``,
-``add.rn`` and ``sqrt.rn``, and flushes no denormal.
+Every kernel here is launched with ``enable_fp_fusion=False``. Kernels then consist of ``mul.rn``,
+``add.rn`` and ``sqrt.rn``, and flush no denormal.
 
 Cost model: a lane owns a pair, so a feature costs up to four gathered loads, 5 float64 operations
 and a correctly rounded float64 square root (about 20 float64 instructions). Only targets and the
 pairs that a sweep leaves open come here: of ranks few, of the best k about k (1 + log(N / stripe))
-a query. Sums of monotone scores stop, as exactly as they are defined, once they are past their
-limit.
+a query. Sums of monotone scores stop once they are past a limit; this changes no result.
 """
 
 from typing import Any, NamedTuple
@@ -18,13 +17,14 @@ import triton.language as tl
 from .arguments import Views, is_finite, load_as, note_bad_rows
 from .terms import PRODUCT, canonical_score, canonical_term, load_candidate, load_query
 
-STOP_BLOCK: tl.constexpr = tl.constexpr(64)  # features between two looks at what can still win
+# features between two tests of which pairs can still win
+STOP_BLOCK: tl.constexpr = tl.constexpr(64)
 CANONICAL_LANES = 32  # pairs of a program
 _LANES: tl.constexpr = tl.constexpr(CANONICAL_LANES)
 
 
 class Targets(NamedTuple):
-    """The targets of the queries, and what is counted of their candidates."""
+    """Targets of the queries, and counts of candidates."""
 
     ids: Any  # [B]
     scores: Any  # [B] float64
@@ -33,7 +33,7 @@ class Targets(NamedTuple):
 
 
 class BandPairs(NamedTuple):
-    """Open pairs, and what their positions and lanes stand for."""
+    """Open pairs, and the meaning of their positions and lanes."""
 
     pairs: Any  # [capacity] position << 32 | lane
     cursor: Any  # [1]
@@ -46,7 +46,7 @@ class Survivors(NamedTuple):
     """Pairs that may be among the best."""
 
     pairs: Any  # [count] position << 32 | lane
-    cursor: Any  # [1] how many of these there are; None: all
+    cursor: Any  # [1] number of pairs; None: all
     order: Any  # [positions] query
     ids: Any  # [lanes] candidate; None: lanes are candidates
     limits: Any  # [positions] float64
@@ -54,7 +54,7 @@ class Survivors(NamedTuple):
 
 
 class Finite(NamedTuple):
-    """Flags of operands whose numbers were finite, as far as they were read."""
+    """Flags of operands with finite numbers, as far as these were read."""
 
     query: Any
     candidate: Any
@@ -63,9 +63,10 @@ class Finite(NamedTuple):
 
 @triton.jit
 def score_pairs(views, query, candidate, limit, m_pair, num_features, FORM: tl.constexpr):
-    """Canonical scores of pairs ``[P]``, and whether the numbers of each operand were finite.
+    """Return canonical scores of pairs ``[P]``, and whether numbers of each operand were finite.
 
-    A score that is certain to be below ``limit`` may be any number below it; NaN asks for all.
+    A score that is certain to be below ``limit`` may be any number below ``limit``. A limit of NaN
+    asks for all scores.
     """
     p_q = views.queries.ptr + query * views.queries.row
     p_c = views.table.ptr + candidate * views.table.row
@@ -121,7 +122,7 @@ def score_targets(
     num_features,
     FORM: tl.constexpr,
 ):
-    """The canonical score of every query's target; every query row is checked on the way."""
+    """Store the canonical score of every query's target; check every query row on the way."""
     query = tl.program_id(0).to(tl.int64) * _LANES + tl.arange(0, _LANES)
     m_pair = query < count
     target = tl.load(targets.ids + query, mask=m_pair, other=0)
@@ -142,7 +143,7 @@ def rescore(
     FORM: tl.constexpr,
 ):
     """Decide the pairs of a band that did not overflow; a query's own target never counts."""
-    # Made anew: Triton 3.6 loses the members of nested tuples that are arguments in a loop.
+    # Made anew, since Triton 3.6 loses the members of nested tuples that are arguments in a loop.
     views = Views(views.queries, views.table, views.factor, views.bias)
     appended = tl.load(band.cursor)
     size = tl.where(appended <= band.capacity, appended, 0).to(tl.int32)
@@ -159,7 +160,7 @@ def rescore(
         m_pair &= candidate != tl.load(targets.ids + query, mask=m_pair, other=0)
         threshold = tl.load(targets.scores + query, mask=m_pair, other=0.0)
         limit = threshold
-        if p_status is not None:  # every number is looked at
+        if p_status is not None:  # every number is checked
             limit = tl.full((_LANES,), float("nan"), tl.float64)
         score, finite = score_pairs(views, query, candidate, limit, m_pair, num_features, FORM)
         one = tl.full((_LANES,), 1, tl.int64)
@@ -180,7 +181,7 @@ def score_survivors(
     num_features,
     FORM: tl.constexpr,
 ):
-    """Canonical scores of pairs; below its query's limit a score may be any number below it."""
+    """Store canonical scores of pairs; a score below the query's limit may be any number below."""
     first = tl.program_id(0).to(tl.int64) * _LANES
     place = first + tl.arange(0, _LANES)
     size = tl.full((), count, tl.int64)
@@ -194,7 +195,7 @@ def score_survivors(
     if survivors.ids is not None:
         candidate = tl.load(survivors.ids + candidate, mask=m_pair, other=0)
     limit = tl.load(survivors.limits + (pair >> 32), mask=m_pair, other=0.0)
-    if p_status is not None:  # every number is looked at
+    if p_status is not None:  # every number is checked
         limit = tl.full((_LANES,), float("nan"), tl.float64)
     score, finite = score_pairs(views, query, candidate, limit, m_pair, num_features, FORM)
     tl.store(survivors.scores + place, score, mask=m_pair)

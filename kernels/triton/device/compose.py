@@ -1,7 +1,7 @@
-"""Queries of training, made of the rows of anchors and relations, and their gradients.
+"""Queries of training, made from rows of anchors and relations, and gradients.
 
 Cost model: memory alone. A number of a query is read from two rows and written once; backward reads
-three rows and writes two. A rotation takes one sine and one cosine a complex number each way.
+three rows and writes two. A rotation takes one sine and one cosine per complex number each way.
 """
 
 from typing import NamedTuple
@@ -17,21 +17,21 @@ _ROTATE: tl.constexpr = tl.constexpr(ROTATE)
 
 
 class Composed(NamedTuple):
-    """Constants that a composition is compiled for."""
+    """Constants for which a composition is compiled."""
 
     kind: int
     conjugates: bool  # the relation
 
 
 class Pair(NamedTuple):
-    """Rows of anchors and of their relations, or their gradients."""
+    """Rows of anchors and of relations, or gradients."""
 
     anchors: RowView
-    relations: RowView  # of a rotation: phases
+    relations: RowView  # phases of a rotation
 
 
 class Extent(NamedTuple):
-    """The number of rows, features of each, and radians of one unit of a phase."""
+    """Number of rows, features of each, and radians of one unit of a phase."""
 
     rows: int
     features: int
@@ -40,7 +40,7 @@ class Extent(NamedTuple):
 
 @triton.jit
 def places_of(extent, TILE: tl.constexpr):
-    """Return rows and features of a program's tile, and which are there."""
+    """Return rows and features of a program's tile, and a mask."""
     ROWS: tl.constexpr = TILE.rows
     FEATURES: tl.constexpr = TILE.lanes
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
@@ -94,7 +94,7 @@ def compose(rows, out, extent, FORM: tl.constexpr, TILE: tl.constexpr):
 
 @triton.jit
 def compose_backward(rows, grad, grads, extent, FORM: tl.constexpr, TILE: tl.constexpr):
-    """Write the gradients of both rows, given those of the queries."""
+    """Write the gradients of both rows, given the gradients of the queries."""
     KIND: tl.constexpr = FORM.kind
     CONJUGATES: tl.constexpr = FORM.conjugates
     row, k, mask = places_of(extent, TILE)
@@ -110,9 +110,9 @@ def compose_backward(rows, grad, grads, extent, FORM: tl.constexpr, TILE: tl.con
         b_re, b_im = load_factor(rows.relations, row, k, mask, extent, FORM)
         store_plane(grads.anchors, row, k, mask, g_re * b_re + g_im * b_im, 0)
         store_plane(grads.anchors, row, k, mask, g_im * b_re - g_re * b_im, 1)
-        factor_re = g_re * a_re + g_im * a_im  # the gradient of b, before it is conjugated
+        factor_re = g_re * a_re + g_im * a_im  # the gradient of b, before b is conjugated
         factor_im = g_im * a_re - g_re * a_im
-        if KIND == _ROTATE:  # the derivative of b by its phase is i b
+        if KIND == _ROTATE:  # the derivative of b by the phase is i b
             slope = factor_im * b_re - factor_re * b_im
             if CONJUGATES:
                 slope = -slope

@@ -1,11 +1,11 @@
-"""The sweep of several crops at once: running sums over the widest, classified where a crop ends.
+"""Sweep of several crops at once: running sums over the widest, classified at the end of each.
 
-Cost model: the loop of sweep.py (rotate, sm_90: 7.3 issue slots an element, 7.6 with the folds);
+Cost model: the loop of sweep.py (rotate, sm_90: 7.3 issue slots per element, 7.6 with the folds);
 at the end of each crop a classification. So crops of 128, 256 and 512 features cost little more
 than 512 alone. Sums are folded at the end of a crop, too; ``bounds.num_folds`` counts it.
 
-A tile stops when every total is past the limits of all crops still to come. These are made by
-the host (nest.py), so that a fold loads two numbers a query.
+A tile stops when every total is past the limits of all crops still to come. The host makes these
+limits (nest.py), so that a fold loads two numbers per query.
 """
 
 from typing import Any, NamedTuple
@@ -31,21 +31,21 @@ from .sweep import (
 )
 from .terms import PRODUCT, stored_move
 
-THRESHOLDS: tl.constexpr = tl.constexpr(6)  # numbers a query and crop
+THRESHOLDS: tl.constexpr = tl.constexpr(6)  # numbers per query and crop
 
 
 class CropWidths(NamedTuple):
-    """The crops of a sweep, and how far apart lie what each has of its own."""
+    """Crops of a sweep, and distances between the data of neighbouring crops."""
 
-    widths: Any  # [number], none below the one before; the last is the number of features
+    widths: Any  # [number], in rising order; the last is the number of features
     number: int
-    lanes: int  # between the lanes of a crop and of the next
+    lanes: int  # distance between the lanes of a crop and of the next
     cursor: int
 
 
 @triton.jit
 def limit_to_come(p_threshold, largest, FORM: tl.constexpr, TILE: tl.constexpr):
-    """The limit of each query past which no crop to come can count."""
+    """Return the limit of each query past which no later crop can count."""
     highest_bias, largest_norm = largest
     M: tl.constexpr = TILE.rows
     p_threshold += row_of_pair(TILE)
@@ -58,15 +58,15 @@ def limit_to_come(p_threshold, largest, FORM: tl.constexpr, TILE: tl.constexpr):
 
 @triton.jit(do_not_specialize=["num_candidates", "num_features"])
 def sweep_crops(
-    packed,  # thresholds [tiles][crops][6][M], see nest.py; rel stands among them
+    packed,  # thresholds [tiles][crops][6][M], see nest.py; rel is one of the six
     crops,
-    tally,  # of the first crop; greater [crops][positions], band [crops][capacity]
+    tally,  # data of the first crop; greater [crops][positions], band [crops][capacity]
     num_candidates,
     num_features,
     FORM: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Count, for each crop, what beats its target for certain; append what is open to its band."""
+    """Count, for each crop, pairs that certainly beat the target; append open pairs to the band."""
     M: tl.constexpr = TILE.rows
     p_threshold = packed.thresholds + tl.program_id(0) * crops.number * (THRESHOLDS * M)
     p_lanes = packed.lanes + tl.program_id(1) * (2 * TILE.lanes)

@@ -1,4 +1,4 @@
-"""Filters of RSCF: products of rows over their norm, one more than that, of each crop; gradients.
+"""Filters of RSCF: products of rows over their norm, plus one, of each crop; and gradients.
 
 Cost model: memory alone. A number is read and written once each way, and read once more backward;
 a program holds whole rows.
@@ -13,7 +13,7 @@ SMALLEST_NORM: tl.constexpr = tl.constexpr(1e-12)
 
 
 class FilterShape(NamedTuple):
-    """Rows of filters ``[crops, rows, columns]``, and features of each plane of columns."""
+    """Shape of filters ``[crops, rows, columns]``, and features of each plane of columns."""
 
     rows: int
     columns: int
@@ -22,7 +22,7 @@ class FilterShape(NamedTuple):
 
 @triton.jit
 def places_of(shape, TILE: tl.constexpr):
-    """Return rows of a program, features within planes, places in a crop, and which are there."""
+    """Return rows of a program, features within planes, places in a crop, and a mask."""
     ROWS: tl.constexpr = TILE.rows
     COLUMNS: tl.constexpr = TILE.lanes
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
@@ -33,7 +33,7 @@ def places_of(shape, TILE: tl.constexpr):
 
 @triton.jit
 def make_filters(p_filters, p_norms, widths, shape, CROPS: tl.constexpr, TILE: tl.constexpr):
-    """Turn products into filters where they lie, 0 beyond each crop, and write norms."""
+    """Turn products into filters in place, 0 beyond each crop, and write norms."""
     row, feature, place, there = places_of(shape, TILE)
     p_crop = p_filters + place
     p_norm = p_norms + row
@@ -58,7 +58,7 @@ def filter_slopes(
     CROPS: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Write, of each crop, the gradient of what it adds to products: its own and wider ones'."""
+    """Write, for each crop, the gradient of its own and wider crops' part of products."""
     row, feature, place, there = places_of(shape, TILE)
     total = tl.zeros(there.shape, tl.float32)
     for i in tl.static_range(CROPS):

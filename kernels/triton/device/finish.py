@@ -1,8 +1,8 @@
-"""Row sums of tiles become losses, and parts of a gradient of queries that gradient.
+"""Kernel that turns row sums of tiles into losses, and adds parts of a gradient of queries.
 
-Both are one launch: the first programs finish rows, those after them add parts, in their order.
-The program that finishes last adds the losses of all rows, also in order: which one that is does
-not show.
+Both are one launch: the first programs finish rows, later programs add parts in order. The program
+that finishes last adds the losses of all rows, also in order. The result does not depend on which
+program is last.
 """
 
 from typing import Any, NamedTuple
@@ -14,15 +14,15 @@ from .adversarial import LOWEST
 from .arguments import load_as
 from .pull import Striped, add_stripes_of
 
-FINISHED_ROWS, SUMMED, SCALED = 16, 1024, 4096  # of a program
-STRIPE_COLUMNS = 128  # likewise, of one query
+FINISHED_ROWS, SUMMED, SCALED = 16, 1024, 4096  # rows or numbers of a program
+STRIPE_COLUMNS = 128  # columns of a program, for one query
 _SUMMED: tl.constexpr = tl.constexpr(SUMMED)
 _STRIPE_COLUMNS: tl.constexpr = tl.constexpr(STRIPE_COLUMNS)
-_TILES: tl.constexpr = tl.constexpr(32)  # whose sums are added at once
+_TILES: tl.constexpr = tl.constexpr(32)  # tiles with sums that are added at once
 
 
 class Splits(NamedTuple):
-    """A gradient in parts ``[splits][B][features]``, and where their sum goes."""
+    """Gradient in parts ``[splits][B][features]``, and the target of the sum."""
 
     partial: Any
     grad: Any
@@ -30,40 +30,40 @@ class Splits(NamedTuple):
 
 
 class Totals(NamedTuple):
-    """Row sums of earlier tiles, and where those of all go.
+    """Row sums of earlier tiles, and targets for the sums of all tiles.
 
-    Sizes that change within a run are no members: kernels are compiled anew where an int of a tuple
+    Sizes that change within a run are no members: kernels are compiled anew when an int of a tuple
     begins or ceases to be a multiple of 16.
     """
 
     carried: Any  # [2, or 3 of a softmax][B] float64
     rows: Any  # [B] the losses
     linear: Any  # [B] float64
-    logsumexp: Any  # [B] float64, of a softmax
-    status: Any  # [programs] int64, 1 where a program met what is not finite
-    total: Any = None  # [1] the sum of the losses; None: not asked for
-    parts: Any = None  # [programs] float64, those of the total
-    finished: Any = None  # [1] int64: programs that have finished, 0 before
+    logsumexp: Any  # [B] float64, for a softmax
+    status: Any  # [programs] int64, 1 if a program met a number that is not finite
+    total: Any = None  # [1] the sum of the losses; None: not needed
+    parts: Any = None  # [programs] float64, parts of the total
+    finished: Any = None  # [1] int64: number of programs that have finished, 0 before
     sums: Any = None  # [tiles][2, or 3 of a softmax][B] row sums
     picked: Any = None  # [B] scores of the targets of a softmax
     num_candidates: int = 0
-    bias: Any = None  # [N], of a softmax. No Vector, as in losses.RowLabels
+    bias: Any = None  # [N], for a softmax. No Vector, as in losses.RowLabels
     bias_step: int = 0
 
 
 class Finish(NamedTuple):
-    """Constants that the kernel is compiled for."""
+    """Constants for which the kernel is compiled."""
 
     is_softmax: bool
     has_earlier: bool  # sums of earlier tiles are carried
     is_last: bool  # no tiles follow
-    rows: int  # of a program
-    striped: Striped | None  # planes and features of Stripes; None: splits are none
+    rows: int  # rows of a program
+    striped: Striped | None  # planes and features of Stripes; None: there are no splits
 
 
 @triton.jit
 def sum_over_tiles(p_sums, part, num_tiles, num_queries, row, PARTS: tl.constexpr):
-    """A sum of each row over all tiles, in float64 and in their order; of peaks, the highest."""
+    """Return a sum of each row over all tiles, in float64 and in order; the maximum of peaks."""
     total = tl.zeros_like(row).to(tl.float64)
     for first in range(0, num_tiles, _TILES):
         tile = first + tl.arange(0, _TILES)
@@ -75,7 +75,7 @@ def sum_over_tiles(p_sums, part, num_tiles, num_queries, row, PARTS: tl.constexp
 
 @triton.jit
 def mass_over_tiles(p_sums, num_tiles, num_queries, row, peak, mass):
-    """The highest score of each row, and its mass relative to that, with those so far."""
+    """Return the highest score of each row, and the relative mass, with earlier tiles."""
     for first in range(0, num_tiles, _TILES):
         tile = first + tl.arange(0, _TILES)
         mask = (tile < num_tiles)[:, None] & (row < num_queries)[None, :]
@@ -91,7 +91,7 @@ def mass_over_tiles(p_sums, num_tiles, num_queries, row, peak, mass):
 
 @triton.jit
 def is_last(p_finished, num_programs):
-    """Tell the program that is the last to come here, which sees what all have stored."""
+    """Return True in the program that comes last, which sees the stores of all programs."""
     tl.debug_barrier()
     one = tl.full((), 1, tl.int64)
     last = tl.atomic_add(p_finished, one, sem="acq_rel") == num_programs - 1
@@ -101,7 +101,7 @@ def is_last(p_finished, num_programs):
 
 @triton.jit
 def sum_of_programs(p_parts, num_programs):
-    """The sum of what programs stored, in a fixed order."""
+    """Return the sum of the numbers that programs stored, in a fixed order."""
     total = tl.zeros((_TILES,), tl.float64)
     for first in range(0, num_programs, _TILES):
         program = first + tl.arange(0, _TILES)
@@ -112,7 +112,7 @@ def sum_of_programs(p_parts, num_programs):
 
 @triton.jit
 def add_rows(totals, part, num_programs):
-    """Store this program's part of the total; the program that is the last to do so adds all."""
+    """Store this program's part of the total; the last program to do so adds all parts."""
     tl.store(totals.parts + tl.program_id(0), part)
     if is_last(totals.finished, num_programs):
         total = sum_of_programs(totals.parts, num_programs)
@@ -121,7 +121,7 @@ def add_rows(totals, part, num_programs):
 
 @triton.jit
 def finish_rows(labels, totals, num_tiles, num_queries, FINISH: tl.constexpr):
-    """Add the tiles' sums to those carried; of the last ones make the rows' losses."""
+    """Add the tiles' sums to the earlier sums; after the last tiles, make the rows' losses."""
     ROWS: tl.constexpr = FINISH.rows
     IS_SOFTMAX: tl.constexpr = FINISH.is_softmax
     HAS_EARLIER: tl.constexpr = FINISH.has_earlier
@@ -176,7 +176,7 @@ def finish_rows(labels, totals, num_tiles, num_queries, FINISH: tl.constexpr):
 
 @triton.jit
 def add_splits(splits, i_program, num_splits, num_numbers, BLOCK: tl.constexpr):
-    """The sum over the splits of a gradient, in their order."""
+    """Return the sum over the splits of a gradient, in order."""
     o = i_program.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = o < num_numbers
     p_partial = splits.partial + o
@@ -197,7 +197,7 @@ def finish(
     num_splits,
     FINISH: tl.constexpr,
 ):
-    """Finish the rows, and beside them a gradient that lies in splits or in stripes."""
+    """Finish the rows, and add a gradient in splits or in stripes."""
     STRIPED: tl.constexpr = FINISH.striped
     num_programs = tl.cdiv(num_queries, FINISH.rows)
     if tl.program_id(0) < num_programs:
@@ -216,7 +216,7 @@ def finish(
 
 @triton.jit
 def scale_part(p_values, count, factor, BLOCK: tl.constexpr):
-    """In place ``factor`` times a block of values."""
+    """Multiply a block of values by ``factor`` in place."""
     o = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     values = tl.load(p_values + o, mask=o < count, other=0.0)
     tl.store(p_values + o, values * factor, mask=o < count)
@@ -231,7 +231,7 @@ def scale(
     third_count,
     BLOCK: tl.constexpr,
 ):
-    """In place ``factor`` times gradients; a factor of 1 is read, and nothing else."""
+    """Multiply gradients by a factor in place; for a factor of 1, write nothing."""
     factor = tl.load(p_factor).to(tl.float32)
     if factor != 1.0:
         if values[0] is not None:

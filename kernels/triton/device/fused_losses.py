@@ -1,17 +1,17 @@
 """Losses of tiles of scores: of packed distances, and of products on tensor cores.
 
-What a tile of scores becomes stands in losses.py, and in negatives.py for a pool of them. Products'
-gradients are here, too; those of distances are pulled (pull.py).
+The reduction of a tile of scores stands in losses.py, and for a pool of negatives in negatives.py.
+Gradients of products are here, too; gradients of distances are pulled (pull.py).
 
 Operands of products are read in place, ``DEPTH`` features (or rows, of gradients) at a time.
 Float32 numbers are multiplied as three products of their tf32 parts (``tf32x3``), which errs by
-about 2**-21 of ``|q| |c|``, as float32 does; as one where the caller allows it (``tf32``). Every
-float16 is a tf32, so that two such products, of the parts of the other factor, are as exact
-(``tf32x2``). A table of bfloat16 is multiplied as it is, with float32 numbers in three parts of
-bfloat16 each (``bf16x3``). Where the caller asks for it, queries, table and slopes were rounded to
-bfloat16 before, and are multiplied as they are stored (``bf16``). Where there are no such units,
-``ieee``. Tensor cores add in an order of their own, but always in the same one: two runs are
-bit-equal, and a library that chooses its algorithms at run time is not asked.
+about 2**-21 of ``|q| |c|``, as float32 does; or as one product if the caller allows that
+(``tf32``). Every float16 is a tf32, so that two such products, of the parts of the other factor,
+are as exact (``tf32x2``). A table of bfloat16 is multiplied without conversion, with float32
+numbers in three parts of bfloat16 each (``bf16x3``). With ``bf16``, queries, table and slopes were
+rounded to bfloat16 before, and are multiplied as stored. Without such units, precision is ``ieee``.
+Tensor cores add in their own fixed order, so two runs are bit-equal. No library is used that
+chooses algorithms at run time.
 
 Cost model (sm_90): a 128 x 64 tile by 8 warps, 64 x 64 by 4 of gradients; tf32x3 issues three
 tensor core instructions where tf32 issues one, tf32x2 two, bf16 half of one. No spills; 80 KiB of
@@ -32,11 +32,11 @@ from .terms import score_of
 
 
 class Product(NamedTuple):
-    """Way that products are computed; a constant."""
+    """Way of computing products; a constant."""
 
     depth: int  # numbers that are multiplied at a time
     precision: str  # ieee, tf32, tf32x2, tf32x3, bf16x3, bf16
-    multiple: int  # what strides and the number of features are multiples of
+    multiple: int  # divisor of strides and of the number of features
 
 
 class Factors(NamedTuple):
@@ -48,22 +48,22 @@ class Factors(NamedTuple):
 
 
 class Weighted(NamedTuple):
-    """Slopes ``[B][row]`` and what they are multiplied with; where the result goes."""
+    """Slopes ``[B][row]``, the factors of their product, and the target of the result."""
 
     slopes: Any
     row: int
     others: RowView
-    grad: RowView  # of queries: ``num_rows`` rows of a split after those of the last
+    grad: RowView  # for queries: ``num_rows`` rows of a split after the rows of the last split
 
 
 class GradTile(NamedTuple):
-    """Rows and features of a program that multiplies slopes; what it makes of them."""
+    """Rows and features of a program that multiplies slopes, and the use of the product."""
 
     rows: int
     lanes: int
     of_queries: bool = False  # the gradient of queries; else of the table
-    adds: bool = False  # to what is there
-    multiple: int = 1  # what the gradient's stride and number of features are multiples of
+    adds: bool = False  # adds to the present values
+    multiple: int = 1  # divisor of the gradient's stride and number of features
 
 
 @triton.jit
@@ -79,14 +79,14 @@ def reduce_scores(raw, bias, labels, result, sizes, VARIANT: tl.constexpr):
 @triton.jit(do_not_specialize=["num_queries", "num_candidates", "num_features"])
 def distance_losses(
     packed,  # ScorePanels
-    labels,  # RowLabels; of a pool of negatives RowInputs
+    labels,  # RowLabels; for a pool of negatives RowInputs
     result,
     num_queries,
     num_candidates,
     num_features,
     VARIANT: tl.constexpr,
 ):
-    """Reduce one tile of a chunk, whose packed operands are those of score_tiles.py."""
+    """Reduce one tile of a chunk; packed operands are those of score_tiles.py."""
     FORM: tl.constexpr = VARIANT.form
     TILE: tl.constexpr = VARIANT.tile
     sizes = num_queries, num_candidates
@@ -96,13 +96,13 @@ def distance_losses(
 
 @triton.jit
 def aligned(number, MULTIPLE: tl.constexpr):
-    """A multiple of ``MULTIPLE``, in a form that tells the compiler so."""
+    """Return a multiple of ``MULTIPLE``, in a form that the compiler recognises."""
     return number // MULTIPLE * MULTIPLE
 
 
 @triton.jit
 def load_factor(pointer, mask, AS_STORED: tl.constexpr):
-    """Load numbers as they are stored, in bfloat16, or else as float32."""
+    """Load numbers as stored, in bfloat16, or else as float32."""
     if AS_STORED:
         values = tl.load(pointer, mask=mask, other=0.0)
     else:
@@ -112,7 +112,7 @@ def load_factor(pointer, mask, AS_STORED: tl.constexpr):
 
 @triton.jit
 def add_product(total, a, b, PRECISION: tl.constexpr):
-    """Add the product of ``a`` and ``b``, as :func:`load_factor` loads them, to ``total``."""
+    """Add the product of ``a`` and ``b``, loaded by :func:`load_factor`, to ``total``."""
     if PRECISION == "bf16":
         total = tl.dot(a, b, total)
     elif PRECISION == "bf16x3":
@@ -142,10 +142,10 @@ def product_losses(
     num_features,
     VARIANT: tl.constexpr,
 ):
-    """Reduce one tile of a chunk, as :func:`distance_losses`."""
+    """Reduce one tile of a chunk, like :func:`distance_losses`."""
     TILE: tl.constexpr = VARIANT.tile
     PRODUCT: tl.constexpr = VARIANT.product
-    # By names of their own: Triton 3.6 loses members of constants in a loop.
+    # Separate names, since Triton 3.6 loses members of constants in a loop.
     DEPTH: tl.constexpr = PRODUCT.depth
     PRECISION: tl.constexpr = PRODUCT.precision
     BOTH_STORED: tl.constexpr = PRECISION == "bf16"
@@ -205,7 +205,7 @@ def multiply_slopes(
     first = tl.program_id(2) * steps * DEPTH
     last = tl.minimum(first + steps * DEPTH, num_others)
     padded = last if OF_QUERIES else num_rows
-    if BOTH_STORED:  # read 8 at once: what stands beside the candidates is multiplied by 0
+    if BOTH_STORED:  # reads 8 at once: numbers beside the candidates are multiplied by 0
         padded = tl.cdiv(padded, 16) * 16
     total = tl.zeros((M, N), tl.float32)
     for other in range(first, last, DEPTH):

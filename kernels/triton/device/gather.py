@@ -1,8 +1,8 @@
 """Pairs that are named one by one: rows are gathered inside the kernel, no ``[B, K, D]`` exists.
 
-Cost model: lanes are features, rows are read in place: limited by the gathered rows, 8 bytes an
-element of rotate beside about 7 issue slots. A sum is reduced over lanes once a pair and crop, not
-once an element.
+Cost model: lanes are features, rows are read in place: limited by the gathered rows, 8 bytes per
+element of rotate beside about 7 issue slots. A sum is reduced over lanes once per pair and crop,
+not once per element.
 """
 
 import triton
@@ -14,7 +14,7 @@ from .terms import Query, add_term, load_candidate, load_query, score_of, stored
 
 @triton.jit
 def as_row(q):
-    """A query's features ``[F]`` as ``[1, F]``."""
+    """Return a query's features ``[F]`` as ``[1, F]``."""
     return Query(q.re[None, :], q.im[None, :], q.w_re[None, :], q.w_im[None, :], q.a[None, :])
 
 
@@ -28,10 +28,10 @@ def gather_scores(
     FORM: tl.constexpr,
     TILE: tl.constexpr,  # pairs, features
 ):
-    """Scores of a query with some of its candidates."""
+    """Store the scores of a query with some of its candidates."""
     PAIRS: tl.constexpr = TILE.rows
     FEATURES: tl.constexpr = TILE.lanes
-    # Made anew: Triton 3.6 loses the members of nested tuples that are arguments in a loop.
+    # Made anew, since Triton 3.6 loses the members of nested tuples that are arguments in a loop.
     views = Views(views.queries, views.table, views.factor, views.bias)
     query = tl.program_id(0).to(tl.int64)
     place = tl.program_id(1).to(tl.int64) * PAIRS + tl.arange(0, PAIRS)

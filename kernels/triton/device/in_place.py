@@ -1,13 +1,13 @@
-"""The sweep of few queries: rows of the table where they lie, read once, for all queries and crops.
+"""Sweep of few queries: rows of the table in place, read once, for all queries and crops.
 
-Packing pays where many queries use what was packed. A batch of 16 or fewer is limited by reading
-the table, so that nothing is copied here: lanes are features of rows in place, a program takes
+Packing pays if many queries use the packed rows. A batch of 16 or fewer queries is limited by
+reading the table, so nothing is copied here: lanes are features of rows in place, a program takes
 ``TILE.lanes`` candidates and all queries, and every crop is classified on the way to the widest.
 
-Cost model (sm_90): the table's bytes, once, and 4 bytes a candidate of a bias. Beside that, of
-rotate 13.8 issue slots an element of one query, 7.4 of sixteen, one square root among them: one
-query needs a fifth of the time that its bytes take, sixteen about twice of it and 64 sums a thread.
-Sums are not compared before a crop ends.
+Cost model (sm_90): the table's bytes, once, and 4 bytes per candidate for a bias. Beside that,
+rotate takes 13.8 issue slots per element for one query and 7.4 for sixteen, one square root among
+them. One query needs a fifth of the time that its bytes take; sixteen queries need about twice that
+time, and 64 sums per thread. Sums are not compared before a crop ends.
 
 Order of summation: a lane adds every 64th feature, at most ``ceil(D / 64)`` of them, and the 64
 lanes are then added up: the roundings that bounds.py counts.
@@ -38,15 +38,15 @@ class Decider(NamedTuple):
 
     thresholds: Any  # [crops][3][queries], see bounds.thresholds
     rels: Any  # [crops] float32
-    widths: Any  # [crops] int64, none below the one before
-    number: int  # of crops
+    widths: Any  # [crops] int64, in rising order
+    number: int  # number of crops
     queries: int
     cursor: int  # words between the cursors of two crops
 
 
 @triton.jit
 def add_norm(norm, c, mask, FORM: tl.constexpr):
-    """``norm`` in float32, as :func:`norm_of_lanes` takes it, with some features of candidates."""
+    """Return ``norm`` in float32, for :func:`norm_of_lanes`, with some features of candidates."""
     if FORM.norm == FACTOR_NORM:
         move = tl.abs(c.b - 1.0)
         move = tl.where(move < float("inf"), move, float("inf"))
@@ -61,9 +61,9 @@ def add_norm(norm, c, mask, FORM: tl.constexpr):
 
 @triton.jit
 def norm_of_lanes(norm, num_features, AXIS: tl.constexpr, FORM: tl.constexpr):
-    """A number that is not below the norm of each candidate, of its lanes along ``AXIS``.
+    """Return a number not below the norm of each candidate, from its lanes along ``AXIS``.
 
-    Rows are as they are stored: a query moves by ``a b``, so 1 is added to the factor's norm.
+    Rows are unchanged: a query moves by ``a b``, so 1 is added to the factor's norm.
     """
     if FORM.norm == FACTOR_NORM:
         above = tl.max(norm, AXIS) + 1.0
@@ -111,7 +111,7 @@ def note_bad_in_place(
 
 
 class Pairs(NamedTuple):
-    """The pairs of a tile ``[Q, C]`` at one crop, and what is known of their candidates ``[C]``."""
+    """Pairs of a tile ``[Q, C]`` at one crop, and facts of the candidates ``[C]``."""
 
     distance: Any
     valid: Any
@@ -121,7 +121,7 @@ class Pairs(NamedTuple):
 
 @triton.jit
 def judge_in_place(pairs, decider, tally, FORM: tl.constexpr, TILE: tl.constexpr):
-    """Count and append, for one crop, pairs as their distances decide."""
+    """Count and append, for one crop, pairs by their distances."""
     query = tl.program_id(0) * TILE.rows + tl.arange(0, TILE.rows)
     p_threshold = decider.thresholds + tl.minimum(query, decider.queries - 1)
     tau = tl.load(p_threshold)[:, None]
@@ -142,7 +142,7 @@ def judge_in_place(pairs, decider, tally, FORM: tl.constexpr, TILE: tl.constexpr
 
 @triton.jit
 def append_pairs(tally, is_open, TILE: tl.constexpr):
-    """Append the open pairs ``[Q, C]`` to the band, as sweep.append does.
+    """Append the open pairs ``[Q, C]`` to the band, like sweep.append.
 
     The cursor counts on past the capacity, in 64 bits. Nothing may branch on a load of it.
     """
@@ -162,17 +162,18 @@ def append_pairs(tally, is_open, TILE: tl.constexpr):
 @triton.jit(do_not_specialize=["num_candidates"])
 def sweep_in_place(
     views,
-    lanes,  # of the table; its rows are those of the views, its status that of note_bad_in_place
+    lanes,  # lanes of the table, with the rows of the views and the status of note_bad_in_place
     decider,
-    tally,  # of the first crop; greater [crops][Q], band [crops][capacity]; no greater: collect
+    # data of the first crop; greater [crops][Q], band [crops][capacity]; no greater: collect
+    tally,
     num_candidates,
     FORM: tl.constexpr,
     TILE: tl.constexpr,  # queries, candidates
 ):
-    """Count what beats its target for certain and append what is open, or all that may be best."""
+    """Count certain winners and append open pairs, or append all pairs that may be best."""
     Q: tl.constexpr = TILE.rows
     C: tl.constexpr = TILE.lanes
-    # Made anew: Triton 3.6 loses the members of nested tuples that are arguments in a loop.
+    # Made anew, since Triton 3.6 loses the members of nested tuples that are arguments in a loop.
     views = Views(views.queries, views.table, views.factor, views.bias)
     lane = tl.program_id(1) * C + tl.arange(0, C)
     position = tl.minimum(lane, num_candidates - 1).to(tl.int64)
@@ -203,7 +204,7 @@ def sweep_in_place(
             q = load_query(p_q, views.queries, k, mask, FORM, tl.float32)
             c = load_candidate(p_c, p_f, views, k, mask, FORM, tl.float32)
             total = add_term(total, q, c, FORM, stored_move(FORM))
-            if FORM.has_factor and FORM.planes == 2:  # the sine of no angle at all is a number
+            if FORM.has_factor and FORM.planes == 2:  # the sine of a missing angle is a number
                 total = tl.where(is_finite(q.a * c.b), total, float("inf"))
             if FORM.norm != NO_NORM:
                 norm = add_norm(norm, c, mask, FORM)

@@ -2,9 +2,9 @@
 
 Filtered counts are raw counts minus these, so no mask over candidates exists.
 
-Cost model: lanes are features, rows are read in place: 4 bytes of both rows a real, coalesced, and
-6 issue slots an element for rotate. Limited by the gathered rows: FB15k-237's test set has 9.7
-million known answers, 1.6 % of its pairs. Two binary searches a pair beside that.
+Cost model: lanes are features, rows are read in place: 4 bytes per real of both rows, coalesced,
+and 6 issue slots per element for rotate. Limited by the gathered rows: FB15k-237's test set has 9.7
+million known answers, 1.6 % of its pairs. Each pair also takes two binary searches.
 """
 
 from typing import Any, NamedTuple
@@ -17,13 +17,13 @@ from .in_place import add_norm, norm_of_lanes
 from .sweep import classify
 from .terms import PRODUCT, add_term, distance_of, load_candidate, load_query, stored_move
 
-KNOWN_PAIRS, KNOWN_FEATURES = 8, 64  # of a program, and of one step of it
+KNOWN_PAIRS, KNOWN_FEATURES = 8, 64  # pairs of a program, and features of a step
 _PAIRS: tl.constexpr = tl.constexpr(KNOWN_PAIRS)
 _FEATURES: tl.constexpr = tl.constexpr(KNOWN_FEATURES)
 
 
 class KnownRows(NamedTuple):
-    """The known answers, and what decides their pairs."""
+    """Known answers, and the data that decide their pairs."""
 
     indptr: Any  # [num_queries + 1]
     indices: Any  # [nnz]
@@ -38,7 +38,7 @@ class KnownRows(NamedTuple):
 
 @triton.jit
 def sweep_pairs(views, query, candidate, m_pair, num_features, FORM: tl.constexpr):
-    """Float32 distances of pairs ``[P]`` from rows as they are stored, and their norms."""
+    """Return float32 distances of pairs ``[P]`` from unchanged rows, and norms."""
     total = tl.zeros((_PAIRS, _FEATURES), tl.float32)
     norm = tl.zeros((_PAIRS, _FEATURES), tl.float32)
     p_q = (views.queries.ptr + query * views.queries.row)[:, None]
@@ -74,8 +74,8 @@ def count_known(
     num_features,
     FORM: tl.constexpr,
 ):
-    """Count what beats its target for certain among entries ``index.start .. stop - 1``."""
-    # Made anew: Triton 3.6 loses the members of nested tuples that are arguments in a branch.
+    """Count entries ``index.start .. stop - 1`` that certainly beat the target."""
+    # Made anew, since Triton 3.6 loses the members of nested tuples that are arguments in a branch.
     views = Views(views.queries, views.table, views.factor, views.bias)
     entry = index.start + tl.program_id(0).to(tl.int64) * _PAIRS + tl.arange(0, _PAIRS)
     m_entry = entry < stop

@@ -1,12 +1,12 @@
-"""Losses over all candidates, reduced where scores arise: tiles of scores that never leave a chip.
+"""Losses over all candidates, reduced as scores are computed: scores of tiles stay on the chip.
 
-A tile's scores become, in registers, the sums of its rows and, where gradients are asked for, the
-slope of the loss by each score, which is the one thing that is written for every pair. Row sums of
-a tile are float32; finish.py adds those of all tiles in float64, in the order of the tiles,
-whatever order programs ran in.
+A tile's scores become row sums in registers. If gradients are needed, the slope of the loss by each
+score is also computed, and is the only number that is written for every pair. Row sums of a tile
+are float32; finish.py adds the sums of all tiles in float64, in the order of the tiles, for any
+order of programs.
 
-Labels come as ascending keys ``row N + id``: a row of a tile finds its first positive by a binary
-search among its own and walks on while positives lie in the tile, so that a repeated one counts
+Labels come as ascending keys ``row N + id``. A row of a tile finds its first positive by a binary
+search among its own keys, and walks on while positives lie in the tile. A repeated positive counts
 once.
 
 Cost model (sm_90, d features): the loop of score_tiles.py, 6.6 d slots a pair for rotate, and about
@@ -26,9 +26,10 @@ from .adversarial import LOWEST, log1p_of
 from .arguments import Form, SweepTile, TileShape, find_last_not_above, load_as
 from .sweep import lane_of_pair, of_lanes, of_rows, row_of_pair
 
-LABELS = 1024  # of a program
+LABELS = 1024  # labels of a program
 FACTS = (
-    4  # words of a status before those of programs: positives, candidates, programs that finished
+    # words of a status before the words of programs: positives, candidates, programs that finished
+    4
 )
 _FACTS: tl.constexpr = tl.constexpr(FACTS)
 _NO_KEY: tl.constexpr = tl.constexpr(9223372036854775807)
@@ -42,53 +43,53 @@ class Loss(NamedTuple):
     has_sums: bool
     has_slopes: bool
     has_bias_sums: bool = False
-    formula: str = ""  # of sampled negatives, see negatives.py; then slopes are scores
+    formula: str = ""  # formula of sampled negatives, see negatives.py; then slopes are scores
 
 
 class Variant(NamedTuple):
-    """Constants that a kernel of losses is compiled for."""
+    """Constants for which a kernel of losses is compiled."""
 
     form: Form
     tile: TileShape | SweepTile
     loss: Loss
-    product: Any = None  # of fused_losses.Product
+    product: Any = None  # fused_losses.Product
 
 
 class KeyInputs(NamedTuple):
-    """Labels as a caller gives them, and what :func:`make_keys` writes."""
+    """Labels in a caller's form, and the output of :func:`make_keys`."""
 
     indptr: Any  # [B + 1]
     indices: Any  # [positives]
     keys: Any  # [positives]
-    status: Any  # [FACTS + programs] int64: what is a label; 1 where a program met what is wrong
+    status: Any  # [FACTS + programs] int64: facts of the labels; 1 if a program met an error
 
 
 class TileScores(NamedTuple):
-    """The scores of a tile."""
+    """Scores of a tile."""
 
     x: Any
-    linear: Any  # sums of rows; junk if no sums are asked for
+    linear: Any  # sums of rows; junk if no sums are needed
     m_lane: Any
 
 
 class RowLabels(NamedTuple):
-    """Facts of rows that a loss reads. A label is ``every``, and ``positive`` more of positives."""
+    """Facts of rows that a loss reads. A label is ``every``, plus ``positive`` at positives."""
 
     keys: Any  # [positives] int64 ascending ``row N + id``; softmax: [B] the targets
     indptr: Any  # [B + 1] where the keys of each row begin; softmax: None
-    status: Any  # of make_keys; softmax: None
+    status: Any  # status of make_keys; softmax: None
     positive: float
     every: float
     weight: float = 1.0  # times the gradient of a row
-    grad: Any = None  # of the rows; None: 1. No Vector, as in negatives.RowInputs
+    grad: Any = None  # gradient of the rows; None: 1. No Vector, as in negatives.RowInputs
     grad_step: int = 0
     logsumexp: Any = None  # [B] float64, for slopes of a softmax
     first: int = 0  # candidate of the chunk
-    row: int = 0  # that the launch begins at
+    row: int = 0  # first row of the launch
 
 
 class TileResults(NamedTuple):
-    """Room for the results of a tile."""
+    """Memory for the results of a tile."""
 
     sums: Any  # [tiles][2, or 3 of a softmax][B] loss, linear; peak, mass, linear
     picked: Any  # [B] scores of the targets of a softmax
@@ -99,64 +100,64 @@ class TileResults(NamedTuple):
 
 @triton.constexpr_function
 def is_swept(tile):
-    """Tell if scores lie as a sweep leaves its sums, ``[R, J, W, L]``; else ``[M, N]``.
+    """Return True if scores lie in the order of a sweep's sums, ``[R, J, W, L]``; else ``[M, N]``.
 
-    What belongs to rows is ``[J, W]``, or ``[M]``; what belongs to lanes ``[R, L]``, or ``[N]``.
+    Data of rows is ``[J, W]``, or ``[M]``; data of lanes is ``[R, L]``, or ``[N]``.
     """
     return hasattr(tile, "bands")
 
 
 @triton.jit
 def rows_in_tile(TILE: tl.constexpr):
-    """The rows of a tile."""
+    """Return the number of rows of a tile."""
     return row_of_pair(TILE) if is_swept(TILE) else tl.arange(0, TILE.rows)
 
 
 @triton.jit
 def lanes_in_tile(TILE: tl.constexpr):
-    """The lanes of a tile."""
+    """Return the number of lanes of a tile."""
     return lane_of_pair(TILE) if is_swept(TILE) else tl.arange(0, TILE.lanes)
 
 
 @triton.jit
 def by_row(values, TILE: tl.constexpr):
-    """Numbers of rows, as they are spread over the scores of a tile."""
+    """Return numbers of rows, spread over the scores of a tile."""
     return of_rows(values) if is_swept(TILE) else values[:, None]
 
 
 @triton.jit
 def by_lane(values, TILE: tl.constexpr):
-    """Numbers of lanes, as they are spread over the scores of a tile."""
+    """Return numbers of lanes, spread over the scores of a tile."""
     return of_lanes(values) if is_swept(TILE) else values[None, :]
 
 
 @triton.jit
 def sum_rows(values, TILE: tl.constexpr):
-    """The sum of each row of a tile."""
+    """Return the sum of each row of a tile."""
     return tl.sum(tl.sum(values, 0), 2) if is_swept(TILE) else tl.sum(values, 1)
 
 
 @triton.jit
 def max_rows(values, TILE: tl.constexpr):
-    """The highest number of each row of a tile."""
+    """Return the highest number of each row of a tile."""
     return tl.max(tl.max(values, 0), 2) if is_swept(TILE) else tl.max(values, 1)
 
 
 @triton.jit
 def sum_lanes(values, TILE: tl.constexpr):
-    """The sum of each lane of a tile."""
+    """Return the sum of each lane of a tile."""
     return tl.sum(tl.sum(values, 1), 1) if is_swept(TILE) else tl.sum(values, 0)
 
 
 @triton.jit
 def rows_of_tile(labels, TILE: tl.constexpr):
-    """The rows of this program's tile."""
+    """Return the rows of this program's tile."""
     return labels.row + tl.program_id(0) * TILE.rows + rows_in_tile(TILE)
 
 
 @triton.jit
 def first_positive(labels, row, first, num_queries, TILE: tl.constexpr):
-    """Return where to look for positives in each row of a tile from candidate ``first``.
+    """Return the place of the first positive in each row of a tile from candidate ``first``.
 
     The place of the row's first key that is not before the tile, which is searched among the keys
     of the row; the key of the tile's first candidate, and the first key that is past the tile.
@@ -182,15 +183,15 @@ def first_positive(labels, row, first, num_queries, TILE: tl.constexpr):
 
 @triton.jit
 def key_at(p_keys, place, num_keys):
-    """The key at each place, past the last a number that is past every key."""
+    """Return the key at each place; past the last key, a number above every key."""
     return tl.load(p_keys + place, mask=place < num_keys, other=_NO_KEY)
 
 
 @triton.jit
 def is_positive(p_keys, place, key, start, stop, TILE: tl.constexpr):
-    """Which elements ``[M, N]`` of a tile are the positives at ``place``.
+    """Return a mask of the elements ``[M, N]`` of a tile that are the positives at ``place``.
 
-    A key that stands there twice is none the second time.
+    A repeated key counts once.
     """
     before = tl.load(p_keys + place - 1, mask=(place > 0) & (key < stop), other=-1)
     lane = tl.where((key < stop) & (before != key), key - start, -1).to(tl.int32)
@@ -199,7 +200,7 @@ def is_positive(p_keys, place, key, start, stop, TILE: tl.constexpr):
 
 @triton.jit
 def weights_of(labels, row, m_row):
-    """Factors of the slopes of rows; 0 of rows that are none."""
+    """Return factors of the slopes of rows; 0 for missing rows."""
     weight = tl.where(m_row, labels.weight, 0.0)
     if labels.grad is not None:
         p_grad = labels.grad + row.to(tl.int64) * labels.grad_step
@@ -216,15 +217,15 @@ def store_sums(p_sums, row, num_queries, place, values, PARTS: tl.constexpr):
 
 @triton.jit
 def finite_or_bad(bias):
-    """A bias, but 0 where it is -inf, which leaves a candidate out and is no mistake."""
+    """Return a bias, but 0 for -inf, which leaves a candidate out and is no mistake."""
     return tl.where(bias == float("-inf"), 0.0, bias)
 
 
 @triton.jit
 def logistic_of(scores, labels, result, num_queries, TILE: tl.constexpr, LOSS: tl.constexpr):
-    """Store sums of a tile's binary cross entropies; return slopes, junk if not asked for.
+    """Store sums of a tile's binary cross entropies; return slopes, or junk if not needed.
 
-    Positives are walked once: what they add to the sums and to the slopes is found together.
+    Positives are walked once, for sums and slopes together.
     """
     x = scores.x
     row = rows_of_tile(labels, TILE)
@@ -277,7 +278,7 @@ def softmax_of(scores, labels, result, num_queries, TILE: tl.constexpr, LOSS: tl
         p_picked = tl.broadcast_to(by_row(result.picked + row, TILE), x.shape)
         tl.store(p_picked, x, mask=is_target)
         x = tl.where(by_lane(scores.m_lane, TILE), x, float("-inf"))
-        peak = tl.maximum(max_rows(x, TILE), LOWEST)  # of scores that are all -inf
+        peak = tl.maximum(max_rows(x, TILE), LOWEST)  # a finite peak for scores that are all -inf
         mass = sum_rows(tl.exp(x - by_row(peak, TILE)), TILE)
         store_sums(result.sums, row, num_queries, 0, peak, 3)
         store_sums(result.sums, row, num_queries, 1, mass, 3)
@@ -286,7 +287,7 @@ def softmax_of(scores, labels, result, num_queries, TILE: tl.constexpr, LOSS: tl
         whole = tl.load(labels.logsumexp + row, mask=m_row, other=0.0)
         near = whole.to(tl.float32)
         weight = weights_of(labels, row, m_row)
-        rest = (near.to(tl.float64) - whole).to(tl.float32)  # at most 2**-24 of it
+        rest = (near.to(tl.float64) - whole).to(tl.float32)  # at most 2**-24 of the whole
         scale = weight * (1.0 + rest * (1.0 + rest * (0.5 + rest * 0.16666667)))
         slope = by_row(scale, TILE) * tl.exp(x - by_row(near, TILE))
         slope -= by_row(weight * labels.every, TILE)
@@ -298,10 +299,10 @@ def softmax_of(scores, labels, result, num_queries, TILE: tl.constexpr, LOSS: tl
 def reduce_tile(raw, bias, labels, result, sizes, VARIANT: tl.constexpr):
     """Store sums and slopes of a tile of scores ``raw`` before the bias.
 
-    ``sizes``: queries, and candidates of the chunk. A slope by a score that is a root is divided by
-    it, which the pull of gradients wants. Beside the candidates of the chunk, up to the end of a
-    row of slopes, stand those of the last one, without a label: so a thread stores all its lanes
-    at once, and a sum may read them, times 0.
+    ``sizes`` has the number of queries, and of candidates of the chunk. A slope by a score that is
+    a root is divided by the score, for the pull of gradients. Past the candidates of the chunk, a
+    row of slopes repeats the last candidate without a label. So a thread stores all its lanes at
+    once, and a sum may read these slopes, times 0.
     """
     FORM: tl.constexpr = VARIANT.form
     TILE: tl.constexpr = VARIANT.tile
@@ -348,7 +349,7 @@ def make_keys(
     num_candidates,
     LABELS: tl.constexpr,
 ):
-    """Write a key of every positive, safe in any case, and whether all are as they must be."""
+    """Write a key of every positive, safe in any case, and whether all positives are valid."""
     p_indptr = positives.indptr
     p_status = positives.status
     i_program = tl.program_id(0)

@@ -1,8 +1,9 @@
-"""The loss of nested sub-models, of the scores of all: one walk over them each way.
+"""Loss of nested sub-models, on the scores of all: one walk over scores each way.
 
-With ``x`` the scores of one kind, positives negated, and ``y`` those of the next smaller sub-model
-(0 for the smallest), a sub-model adds the mean of ``huber(x - y)`` and that of ``softplus(x)``
-weighted by ``softmax(w y)``. Programs leave parts of both, which one program adds up in order.
+Let ``x`` be the scores of one kind, positives negated, and ``y`` the scores of the next smaller
+sub-model (0 for the smallest). A sub-model adds the mean of ``huber(x - y)``, and the mean of
+``softplus(x)`` weighted by ``softmax(w y)``. Programs leave parts of both, which one program adds
+up in order.
 
 Cost model: two scores are read forward, for some 40 issue slots; three backward, and one written.
 """
@@ -21,13 +22,13 @@ class KindOfScores(NamedTuple):
     """Scores ``[crops, number]`` of positives or of negatives."""
 
     ptr: Any
-    p_mask: Any  # bool [number]: which take part; None: all
+    p_mask: Any  # bool [number]: scores that take part; None: all
     number: int
     kind: int  # 0: positives, 1: negatives
 
 
 class MedSums(NamedTuple):
-    """Room for parts ``[2, crops, blocks, PARTS]`` and their sums ``[2, crops, PARTS]``."""
+    """Memory for parts ``[2, crops, blocks, PARTS]`` and sums ``[2, crops, PARTS]``."""
 
     p_parts: Any
     p_whole: Any
@@ -43,7 +44,7 @@ def load_scores(scores, crop, i, mask):
 
 @triton.jit
 def places_of(scores, SIZE: tl.constexpr):
-    """Return the places of a program and which take part."""
+    """Return the places of a program and a mask."""
     i = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     there = i < scores.number
     takes_part = there
@@ -54,7 +55,7 @@ def places_of(scores, SIZE: tl.constexpr):
 
 @triton.jit
 def huber_of(x):
-    """The Huber loss of a difference, threshold 1."""
+    """Return the Huber loss of a difference, threshold 1."""
     size = tl.abs(x)
     return tl.where(size < 1.0, 0.5 * x * x, size - 0.5)
 
@@ -119,12 +120,12 @@ def finish_crops(
     p_scales,  # [3]
     sums,
     most,
-    fractions,  # of each sub-model
+    fractions,  # fraction of each sub-model
     CROPS: tl.constexpr,
     IS_EXP: tl.constexpr,
     LANES: tl.constexpr,
 ):
-    """Write the loss, and what the slopes of scores and scales need."""
+    """Write the loss, and the sums that slopes of scores and scales need."""
     loss = 0.0
     of_w3 = 0.0
     for kind in tl.static_range(2):
@@ -176,5 +177,5 @@ def crop_slopes(scores, p_slopes, p_grad, p_scales, p_whole, SIZE: tl.constexpr)
 
 @triton.jit
 def clamped(x):
-    """The slope of the Huber loss; NaN of NaN."""
+    """Return the slope of the Huber loss; NaN for NaN."""
     return tl.where(x > 1.0, 1.0, tl.where(x < -1.0, -1.0, x))

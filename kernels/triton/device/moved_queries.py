@@ -1,7 +1,7 @@
-"""Queries that a factor moves, packed for a sweep as moved by 1, which every factor is near.
+"""Queries that a factor moves, packed for a sweep as if moved by 1, near which factors lie.
 
-``q e^{iab} = (q e^{ia}) e^{ia(b-1)}`` and ``q + a b = (q + a) + a (b - 1)``; both are taken in
-float64 and rounded once. Beside that, what bounds.py must know of every query.
+``q e^{iab} = (q e^{ia}) e^{ia(b-1)}`` and ``q + a b = (q + a) + a (b - 1)``; both are computed in
+float64 and rounded once. The module also computes the sizes of every query for bounds.py.
 
 Cost model: a canonical sine and cosine for every number of a query, 1/N of a sweep's work.
 """
@@ -19,7 +19,7 @@ LEAST_NORMAL: tl.constexpr = tl.constexpr(1.1754943508222875e-38)
 
 @triton.jit
 def moved_by_one(q, FORM: tl.constexpr):
-    """The float64 query moved as by a factor of 1."""
+    """Return the float64 query, moved as by a factor of 1."""
     re = q.re
     im = q.im
     if FORM.has_factor:
@@ -34,14 +34,14 @@ def moved_by_one(q, FORM: tl.constexpr):
 
 @triton.jit(do_not_specialize=["count", "num_features"])
 def pack_moved(
-    lanes,  # of queries
+    lanes,  # lanes of queries
     count,
     num_features,
     p_out,  # [tiles][num_features][planes][LANES]
     FORM: tl.constexpr,
     LANES: tl.constexpr,
 ):
-    """Pack ``ROWS`` rows by ``FEATURES`` features; lanes past the last row repeat it."""
+    """Pack ``ROWS`` rows by ``FEATURES`` features; lanes past the last row repeat the row."""
     TOTAL: tl.constexpr = query_planes(FORM)
     PLANES: tl.constexpr = FORM.planes
     rows = rows_of(lanes, count)
@@ -101,10 +101,10 @@ def describe_moves(
     p_sizes,  # [4][count] float64
     FORM: tl.constexpr,
 ):
-    """Store for each query sizes of ``q``, of ``a`` and of ``w``, and the largest ``|a|``.
+    """Store for each query the sizes of ``q``, of ``a`` and of ``w``, and the largest ``|a|``.
 
-    Sizes are sums of magnitudes (of squares: Euclidean); that of ``a`` is of ``|q a|`` where the
-    move is a phase. A ``w`` that float32 would flush makes its size infinite.
+    Sizes are sums of magnitudes (Euclidean norms for squares); if the move is a phase, the size of
+    ``a`` is that of ``|q a|``. A ``w`` that float32 would flush makes its size infinite.
     """
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     m_row = row < count

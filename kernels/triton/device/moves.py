@@ -1,6 +1,6 @@
 """Moves of queries, by ``a`` of the query and ``b`` of the factor: sines and cosines of a b.
 
-Where terms are moduli the move is a phase, elsewhere a shift. It is taken in one of four ways:
+If terms are moduli the move is a phase, else a shift. A move is computed in one of four ways:
 
     STILL   no factor: no sine
     NEAR    the sweep, ``q`` moved as by a factor of 1 and ``b - 1`` packed, |a (b - 1)| <= pi/2
@@ -8,9 +8,9 @@ Where terms are moduli the move is a phase, elsewhere a shift. It is taken in on
     PLAIN   ``q, a, b`` as they are stored; the product in two parts
 
 Cost model (issue slots): 10 for the two polynomials of NEAR, 21 with the reduction of FAR. The
-polynomials err by less than 8 u each on 0 .. 1.62, rounding included
-(docs/explanation/exactness.md). The canonical sine and cosine are ``kernels/reference/trig.py``,
-operation by operation, and are to be compiled without fusion.
+polynomials err by less than 8 u each on 0 .. 1.62, rounding included (docs/exactness.md). The
+canonical sine and cosine are those of ``kernels/reference/trig.py``, operation by operation, and
+must be compiled without fusion.
 """
 
 import triton
@@ -21,7 +21,7 @@ NEAR: tl.constexpr = tl.constexpr(1)
 FAR: tl.constexpr = tl.constexpr(2)
 PLAIN: tl.constexpr = tl.constexpr(3)
 
-NEAREST: tl.constexpr = tl.constexpr(1.5707)  # rounded products of what is NEAR stay below REACH
+NEAREST: tl.constexpr = tl.constexpr(1.5707)  # rounded products of NEAR stay below REACH
 _REACH: tl.constexpr = tl.constexpr(1.62)
 _INV_PI: tl.constexpr = tl.constexpr(0.3183098861837907)
 _PI: tl.constexpr = tl.constexpr(3.1415927410125732)  # float32
@@ -66,7 +66,7 @@ _C: tl.constexpr = tl.constexpr(
 
 @triton.jit
 def near_cos_sin(r):
-    """Float32 cosine and sine of ``|r| <= 1.62``."""
+    """Return float32 cosine and sine of ``|r| <= 1.62``."""
     z = r * r
     cosine = 1.0 + z * (_C1 + z * (_C2 + z * (_C3 + z * _C4)))
     sine = r * (1.0 + z * (_S1 + z * (_S2 + z * (_S3 + z * _S4))))
@@ -75,16 +75,16 @@ def near_cos_sin(r):
 
 @triton.jit
 def flip(values, sign):
-    """Float32 values with the sign bit exchanged where that of ``sign`` is set."""
+    """Return float32 values, with the sign bit flipped where ``sign`` is negative."""
     return (values.to(tl.uint32, bitcast=True) ^ sign).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def far_cos_sin(phase, low):
-    """Float32 cosine and sine of ``phase + low``.
+    """Return float32 cosine and sine of ``phase + low``.
 
-    Their error is that of ``near_cos_sin`` and a phase of 8 u |phase| at most. A phase too large
-    to be reduced is clamped: then the result, though arbitrary, is a number of about unit size.
+    The error is that of ``near_cos_sin`` and of a phase error of at most 8 u |phase|. A phase too
+    large to be reduced is clamped: the result is then arbitrary, but of about unit size.
     """
     rounded = tl.fma(phase, _INV_PI, _ROUNDER)
     n = rounded - _ROUNDER
@@ -97,7 +97,7 @@ def far_cos_sin(phase, low):
 
 @triton.jit
 def move_cos_sin(a, b, MOVE: tl.constexpr):
-    """Float32 cosine and sine of ``a b``."""
+    """Return float32 cosine and sine of ``a b``."""
     phase = a * b
     if MOVE == NEAR:
         cosine, sine = near_cos_sin(phase)
@@ -111,7 +111,7 @@ def move_cos_sin(a, b, MOVE: tl.constexpr):
 
 @triton.jit
 def canonical_cos_sin(phase):
-    """Cosine and sine of float64 radians; NaN beyond 2**20."""
+    """Return cosine and sine of float64 radians; NaN beyond 2**20."""
     turns = (phase * _TWO_OVER_PI + _EVEN) - _EVEN
     r = phase - turns * _HALF_PI_1
     r = r - turns * _HALF_PI_2

@@ -1,16 +1,16 @@
-"""Losses of sampled negatives, reduced where their scores arise, and the slopes of these losses.
+"""Losses of sampled negatives, reduced as scores are computed, and slopes of these losses.
 
 A pool that all queries share is scored in tiles (fused_losses.py); negatives of each row are
-gathered here. What a formula adds up of a row is kept in registers: of weights that are a
-softmax, the highest score, the sum of weights relative to it, and that of weights times terms.
-Tiles, or stripes of a row, leave four numbers a row, which one launch adds up in their order, to
-losses of rows; its program that finishes last makes one number of them, if that is asked for. Where
-gradients will be asked for, scores before the bias are written, once; one launch makes slopes of
-them, over the roots that scores are, as a pull of gradients wants them.
+gathered here. The sums of a row stay in registers. For softmax weights these are the highest score,
+the relative sum of weights, and the relative sum of weights times terms. Tiles, or stripes of a
+row, leave four numbers per row. One launch adds these numbers in order to losses of rows; the
+program that finishes last reduces the losses, if needed. If gradients will be needed, scores before
+the bias are written, once. One launch turns these scores into slopes, divided by roots for a pull
+of gradients.
 
-Cost model (sm_90): the loops of score_tiles.py, fused_losses.py and gather.py, of rotate with 70
-issue slots a pair for all code around them; 4 bytes a pair are written forward, and 4 read and 4
-written by the slopes, which take 61 slots a pair of nssa.
+Cost model (sm_90): the loops of score_tiles.py, fused_losses.py and gather.py, for rotate with 70
+issue slots per pair for all code around the loops. Forward, 4 bytes per pair are written. The
+slopes read 4 and write 4, and take 61 slots per pair of nssa.
 """
 
 from typing import Any, NamedTuple
@@ -34,16 +34,16 @@ from .losses import (
 from .sweep import SUM_BLOCK
 from .terms import add_term, load_candidate, load_query, score_of, stored_move
 
-PARTS = 4  # of a row: those of RowState, and the sum of scores
+PARTS = 4  # numbers of a row: those of RowState, and the sum of scores
 _PARTS: tl.constexpr = tl.constexpr(PARTS)
 
 
 class RowInputs(NamedTuple):
     """Inputs of a loss beside scores; ``first`` and ``row`` are those of ``losses.RowLabels``."""
 
-    positive: Any  # [B] scores of the positives; None: the formula asks for none
-    # [B, K] bool: which negatives take part; None: all. No RowView: Triton 3.6 loses the members of
-    # a tuple within a tuple that a function is given.
+    positive: Any  # [B] scores of the positives; None: the formula needs none
+    # [B, K] bool: negatives that take part; None: all. No RowView, since Triton 3.6 loses the
+    # members of a tuple within a tuple argument of a function.
     mask: Any
     mask_row: int
     mask_step: int
@@ -53,48 +53,49 @@ class RowInputs(NamedTuple):
 
 
 class RowLists(NamedTuple):
-    """The candidates of each row."""
+    """Candidates of each row."""
 
     targets: Vector  # [B]
     negatives: RowView  # [B, K]
-    index: Any  # [B, 1 + K]: both, forced to be rows of the table
-    num_rows: int  # of the table
-    pairs: int  # of a stripe: a multiple of the tile's rows and of 16
+    index: Any  # [B, 1 + K]: both, clamped to rows of the table
+    num_rows: int  # rows of the table
+    pairs: int  # pairs of a stripe: a multiple of the tile's rows and of 16
 
 
 class ForwardState(NamedTuple):
-    """Results of a forward, which its backward needs."""
+    """Results of a forward, which the backward needs."""
 
     raw: Any  # [B][row] scores before the bias
     row: int
     positive: Any  # [B] scores of the positives
     peaks: Any  # [B] each
     masses: Any
-    scale: Any  # [1] factor of the sum of the rows; None: they are not reduced
+    scale: Any  # [1] factor of the sum of the rows; None: rows are not reduced
     weights: Any  # [B] factors of the rows; None: all are 1
-    sums: Any = None  # [tiles][PARTS][B], of a forward
-    status: Any = None  # [programs] int64, of a forward: 1 where one met what is not finite
+    sums: Any = None  # [tiles][PARTS][B], in a forward
+    # [programs] int64, in a forward: 1 if a program met a number that is not finite
+    status: Any = None
 
 
 class Ends(NamedTuple):
-    """The loss, and what it is made of beside rows."""
+    """Loss, and the data from which it is made, beside rows."""
 
-    loss: Any  # of each row, or one
-    parts: Any  # [2][programs] float64: of the sum, and of what is counted; None: not reduced
+    loss: Any  # loss of each row, or one
+    parts: Any  # [2][programs] float64: parts of the sum, and of the count; None: not reduced
     finished: Any  # [1] int64: programs that have finished, 0 before
-    base: float  # of the divisor
+    base: float  # base of the divisor
 
 
 class ScoreGradients(NamedTuple):
-    """The gradient of scores, and what it is made of beside them."""
+    """Gradient of scores, and the data from which it is made."""
 
     ptr: Any  # [B][row]
     row: int
-    bias_sums: Any  # [tiles of rows][K]; None: not asked for
-    grad: Vector  # of the losses of rows, or of one
-    grad_positive: Any  # [B], of a pool; None: lists, whose first column the positives are
-    bias: Vector | None  # of the pool, or of the table
-    index: Any  # [B, 1 + K] of lists; None
+    bias_sums: Any  # [tiles of rows][K]; None: not needed
+    grad: Vector  # gradient of the losses of rows, or of one loss
+    grad_positive: Any  # [B], for a pool; None for lists, where the positives are the first column
+    bias: Vector | None  # bias of the pool, or of the table
+    index: Any  # [B, 1 + K] for lists; else None
 
 
 class RowState(NamedTuple):
@@ -107,7 +108,7 @@ class RowState(NamedTuple):
 
 @triton.jit
 def weights_and_terms(x, positive, peak, parameter, FORMULA: tl.constexpr):
-    """Return the weights of negatives ``x`` and their part of ``RowState.total``; 0 at -inf."""
+    """Return the weights of negatives ``x``, and their part of ``RowState.total``; 0 at -inf."""
     if FORMULA == "nssa":
         weight = tl.where(x == float("-inf"), 0.0, weight_of(x, peak, parameter))
         term = weight * softplus_of(x)
@@ -123,7 +124,7 @@ def weights_and_terms(x, positive, peak, parameter, FORMULA: tl.constexpr):
 
 @triton.jit
 def is_over(x, positive, margin):
-    """Tell which negatives of a margin have a slope."""
+    """Return a mask of the negatives of a margin that have a slope."""
     return margin - positive + x > 0.0
 
 
@@ -171,7 +172,7 @@ def reduce_negatives(raw, bias, given, result, sizes, VARIANT: tl.constexpr):
     if given.positive is not None:
         positive = by_row(tl.load(given.positive + row, mask=m_row, other=0.0), TILE)
     mass = sum_rows(part.to(tl.float32) + tl.zeros_like(x), TILE)
-    x = tl.where(part, x, float("-inf"))  # which is known as none from here on
+    x = tl.where(part, x, float("-inf"))  # none from here on
     if FORMULA == "nssa":
         peak = tl.maximum(max_rows(x, TILE), LOWEST)
     elif FORMULA == "margin":
@@ -187,7 +188,7 @@ def reduce_negatives(raw, bias, given, result, sizes, VARIANT: tl.constexpr):
 
 @triton.jit
 def gathered(p_q, views, id, num_features, FORM: tl.constexpr, FEATURES: tl.constexpr):
-    """Scores before the bias of a query with the rows ``id``."""
+    """Return scores before the bias of a query with the rows ``id``."""
     p_c = (views.table.ptr + id * views.table.row)[:, None]
     p_f = p_c
     if FORM.has_factor:
@@ -206,7 +207,7 @@ def gathered(p_q, views, id, num_features, FORM: tl.constexpr, FEATURES: tl.cons
 
 @triton.jit
 def bias_at(views, id, FORM: tl.constexpr):
-    """The biases of rows."""
+    """Return the biases of rows."""
     bias = tl.zeros_like(id).to(tl.float32)
     if FORM.has_bias:
         bias = load_as(views.bias.ptr + id * views.bias.step, None, tl.float32)
@@ -215,7 +216,7 @@ def bias_at(views, id, FORM: tl.constexpr):
 
 @triton.jit
 def forced(id, count):
-    """A row of a table of ``count``, and a NaN if it had to be forced to be one, else 0."""
+    """Return a row of a table of ``count``, and NaN if the id had to be clamped, else 0."""
     safe = tl.minimum(tl.maximum(id, 0), count - 1)
     return safe, tl.where(id == safe, 0.0, float("nan"))
 
@@ -230,12 +231,12 @@ def gather_negatives(
     num_features,
     VARIANT: tl.constexpr,  # the tile: pairs, features
 ):
-    """Reduce a stripe of the negatives of a row; the first one scores its positive, too."""
+    """Reduce a stripe of the negatives of a row; the first stripe scores the positive, too."""
     FORM: tl.constexpr = VARIANT.form
     TILE: tl.constexpr = VARIANT.tile
     LOSS: tl.constexpr = VARIANT.loss
     FORMULA: tl.constexpr = LOSS.formula
-    # Made anew: Triton 3.6 loses the members of nested tuples that are arguments in a loop.
+    # Made anew, since Triton 3.6 loses the members of nested tuples that are arguments in a loop.
     views = Views(views.queries, views.table, views.factor, views.bias)
     PAIRS: tl.constexpr = TILE.rows
     query = tl.program_id(0).to(tl.int64)
@@ -319,7 +320,7 @@ def finish_negatives(
     FORMULA: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    """Add what tiles left of rows, in the order of the tiles, and make the loss of them."""
+    """Add the tiles' numbers of rows, in the order of the tiles, and make the loss."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     m_row = row < num_queries
     wide = num_queries.to(tl.int64)
@@ -383,7 +384,7 @@ def finish_negatives(
             divisor = tl.zeros((), tl.float64) + ends.base
             if COUNTS:
                 divisor += sum_of_programs(ends.parts + num_programs, num_programs)
-                if kept.weights is None:  # the mean over no pair at all is 0, not 0 / 0
+                if kept.weights is None:  # the mean over no pair is 0, not 0 / 0
                     divisor = tl.where(divisor < 1.0, 1.0, divisor)
             scale = 1.0 / divisor
             mean = scale * sum_of_programs(ends.parts, num_programs)
@@ -397,10 +398,10 @@ def negative_slopes(
     given,
     slopes,
     num_queries,
-    num_columns,  # of a list, its positive among them
+    num_columns,  # number of columns of a list, with the positive
     VARIANT: tl.constexpr,
 ):
-    """Compute the slopes of a tile of scores; none flows through weights."""
+    """Compute the slopes of a tile of scores; no gradient flows through weights."""
     FORM: tl.constexpr = VARIANT.form
     TILE: tl.constexpr = VARIANT.tile
     LOSS: tl.constexpr = VARIANT.loss

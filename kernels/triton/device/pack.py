@@ -1,12 +1,12 @@
 """Packing: rows of a table, transposed once into float32 panels ``[panel][feature][plane][lane]``.
 
-A chunk of candidates is packed into bounded scratch and then swept by every query, so no
-converted copy of a table exists and the sweep sees one layout, whatever the table's dtype, strides
-and crop. A panel's stride is a multiple of 16 lanes: N = 14,541 is as fast as N = 14,592.
+A chunk of candidates is packed into bounded scratch and then swept by every query, so no converted
+copy of a table exists, and the sweep sees one layout for any dtype, strides and crop of the table.
+A panel's stride is a multiple of 16 lanes: N = 14,541 is as fast as N = 14,592.
 
 Cost model: a read and a write of every packed number, about 1/B of a sweep's work; limited by
-memory. The transposition of a 16 x 32 tile goes through shared memory. Biases and norms are
-written on the way: what is packed is read once.
+memory. The transposition of a 16 x 32 tile goes through shared memory. Biases and norms are written
+on the way: packed rows are read once.
 """
 
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ from .arguments import (
     widen,
 )
 
-PACK_ROWS, PACK_FEATURES = 16, 32  # of one program's tile
+PACK_ROWS, PACK_FEATURES = 16, 32  # rows and features of one program's tile
 ROWS: tl.constexpr = tl.constexpr(PACK_ROWS)
 FEATURES: tl.constexpr = tl.constexpr(PACK_FEATURES)
 
@@ -37,17 +37,17 @@ class Panel(NamedTuple):
     """Layout of rows as lanes of a panel."""
 
     lanes: int
-    planes: int  # of the rows
+    planes: int  # planes of the rows
     total: int  # planes of the panel; 0: nothing is stored
-    norm: int = 0  # of Norm; a program then takes all features, else FEATURES of them
-    first: int = 0  # plane of the panel that the first of these is
+    norm: int = 0  # a value of Norm; a program then takes all features, else FEATURES features
+    first: int = 0  # first plane of the panel that the rows fill
     is_less_one: bool = False  # 1 is subtracted before rounding
     is_negated: bool = False
 
 
 @triton.jit
 def rows_of(lanes, count):
-    """The rows that this program's lanes stand for; lanes past the last repeat it."""
+    """Return the rows of this program's lanes; lanes past the last row repeat the row."""
     lane = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     position = tl.minimum(lane, count - 1).to(tl.int64)
     rows = lanes.first + position
@@ -59,11 +59,11 @@ def rows_of(lanes, count):
 class LaneFacts(NamedTuple):
     """Biases and norms of lanes, ``[panels][2][lanes of a panel]``, of each crop."""
 
-    ptr: Any  # None: none are asked for
-    bias: Vector | None  # of rows
-    widths: Any  # [number] int64, none below the one before; None: one crop, of all features
+    ptr: Any  # None: not needed
+    bias: Vector | None  # bias of the rows
+    widths: Any  # [number] int64, in rising order; None: one crop, of all features
     number: int
-    apart: int  # between the lanes of a crop and of the next
+    apart: int  # distance between the lanes of a crop and of the next
 
 
 NO_FACTS = LaneFacts(None, None, None, 1, 0)
@@ -73,7 +73,7 @@ NO_FACTS = LaneFacts(None, None, None, 1, 0)
 def pack_features(lanes, rows, k, stop, panel, seen, PANEL: tl.constexpr):
     """Pack features ``k`` below ``stop``; ``seen`` is the sum of a norm, and whether rows are bad.
 
-    ``panel`` is a pointer, and the lanes in it.
+    ``panel`` is a pointer, and the lanes in the panel.
     """
     p_panel, o_lane = panel
     total, is_bad = seen
@@ -105,11 +105,11 @@ def pack(
     count,
     num_features,
     p_out,  # [panels][num_features][planes][lanes of a panel]
-    facts,  # LaneFacts; Triton 3.6 cannot ask whether a tuple that has a None is None
+    facts,  # LaneFacts; Triton 3.6 cannot test whether a tuple that has a None is None
     PANEL: tl.constexpr,
 ):
-    """Pack ``ROWS`` rows; write their bias, rounded, and an upper bound on their norm."""
-    # Made anew: Triton 3.6 loses the members of nested tuples that are arguments in a loop.
+    """Pack ``ROWS`` rows; write the bias, rounded, and an upper bound on the norm of each."""
+    # Made anew, since Triton 3.6 loses the members of nested tuples that are arguments in a loop.
     lanes = Lanes(lanes.rows, lanes.ids, lanes.first, lanes.status)
     facts = LaneFacts(facts.ptr, facts.bias, facts.widths, facts.number, facts.apart)
     NORM: tl.constexpr = PANEL.norm
@@ -152,7 +152,7 @@ def write_bias(p_lane, facts, rows):
 
 @triton.jit
 def grow_norm(total, values, mask, NORM: tl.constexpr):
-    """``total [ROWS]``, as ``norm_above`` takes it, with some features; 0 where masked."""
+    """Return ``total [ROWS]``, for ``norm_above``, with more features; 0 where masked."""
     if NORM == FACTOR_NORM:
         total = tl.maximum(total, largest_of(tl.where(mask, tl.abs(values - 1.0), 0.0)))
     else:
@@ -162,13 +162,13 @@ def grow_norm(total, values, mask, NORM: tl.constexpr):
 
 @triton.jit
 def largest_of(moves):
-    """The largest of each row of magnitudes, infinite where one is not a number."""
+    """Return the largest of each row of magnitudes, infinite if one is NaN."""
     return tl.max(tl.where(moves < float("inf"), moves, float("inf")), 1)
 
 
 @triton.jit
 def norm_above(total, NORM: tl.constexpr):
-    """A float32 that is not below the norm whose float64 sum is ``total``."""
+    """Return a float32 not below the norm with the float64 sum ``total``."""
     norm = total
     if NORM == EUCLIDEAN_NORM:
         norm = tl.sqrt(norm)

@@ -1,18 +1,18 @@
-"""Slopes of scores carried to queries and candidates at once: the symmetric pull.
+"""Symmetric pull: slopes of scores carried to queries and candidates at once.
 
 The difference of a pair, and the direction that it makes, serve both of its sides. A lane owns a
-feature of the rows of its tile, whose numbers and sums stay in registers, while queries pass by:
-each adds to the rows' sums in the lane; what the tile's rows owe to the query is added up within
-the lane, then over the lanes that share the feature, and joins the program's own partial sums of
-queries, which lie in memory and are touched by nobody else. These are added over programs in the
-end, in a fixed order (:func:`add_stripes`): no atomics, two runs are bit-equal.
+feature of the rows of its tile. Numbers and sums of the rows stay in registers, while queries pass
+by. Each query adds to the rows' sums in the lane. The contributions of the tile's rows to the query
+are added up within the lane, then over the lanes that share the feature. They join the program's
+own partial sums of queries in memory, which no other program touches. In the end partial sums are
+added over programs, in a fixed order (:func:`add_stripes`): no atomics, two runs are bit-equal.
 
-Cost model (rotate, sm_90, 256 x 4 tile, 1 warp): 10 arithmetic slots an element (two subtractions,
+Cost model (rotate, sm_90, 256 x 4 tile, 1 warp): 10 arithmetic slots per element (two subtractions,
 two multiply-adds for the square, ``MUFU.RSQ``, a product, two multiply-adds for each side), 11.8
-with loads, the three exchanges between lanes for 32 elements and the loop, where a pull for each
-side takes 2 x 9.6. Registers are full (255): what bounds the warps is the room for partial sums,
-``4 planes FEATURES`` bytes a query and program. Coefficients are read in place, a row of them
-coalesced over the tile and exchanged through shared memory; 1.2 words an element.
+with loads, the three exchanges between lanes for 32 elements and the loop. A separate pull for each
+side takes 2 x 9.6. Registers are full (255): the bound on warps is the memory for partial sums, ``4
+planes FEATURES`` bytes per query and program. Coefficients are read in place, in rows that are
+coalesced over the tile and exchanged through shared memory; 1.2 words per element.
 """
 
 from typing import Any, NamedTuple
@@ -27,25 +27,26 @@ from .terms import PRODUCT, load_candidate, load_query, weighted_direction
 
 
 class PullTile(NamedTuple):
-    """Rows and features of a program; which gradients are asked for."""
+    """Rows and features of a program, and the needed gradients."""
 
     rows: int
     features: int
     of_queries: bool
-    adds: bool  # to the gradients of rows; else they are written
+    adds: bool  # adds to the gradients of rows; else writes them
 
 
 class Pulled(NamedTuple):
-    """Slopes, and where the gradients that they are pulled into go."""
+    """Slopes, and the gradients into which slopes are pulled."""
 
     slopes: Any  # [num_queries, num_rows] of column stride 1
     partial: Any  # float32 [stripes][tiles of features][num_queries][planes][FEATURES]; or None
-    grad: RowView | None  # ``num_rows`` rows of a split of the queries after those of the last
+    # ``num_rows`` rows of a split of the queries after the rows of the last split
+    grad: RowView | None
     grad_factor: RowView | None
 
 
 class OfQuery(NamedTuple):
-    """Numbers for each plane of a query, as of ``terms.Query``; those it lacks are junk."""
+    """Numbers for each plane of a query, like ``terms.Query``; missing ones are junk."""
 
     re: Any
     im: Any
@@ -55,7 +56,7 @@ class OfQuery(NamedTuple):
 
 
 class OfRow(NamedTuple):
-    """Numbers for each plane of a candidate, as of ``terms.Candidate``."""
+    """Numbers for each plane of a candidate, like ``terms.Candidate``."""
 
     re: Any
     im: Any
@@ -64,7 +65,7 @@ class OfRow(NamedTuple):
 
 @triton.jit
 def narrow(values, DTYPE: tl.constexpr):
-    """Float32 values as the type of a gradient, rounded to nearest."""
+    """Return float32 values in the type of a gradient, rounded to nearest."""
     if DTYPE.primitive_bitwidth < 32:
         return values.to(DTYPE, fp_downcast_rounding="rtne")
     return values.to(DTYPE)
@@ -72,9 +73,9 @@ def narrow(values, DTYPE: tl.constexpr):
 
 @triton.jit
 def slopes_of_both(weight, q, c, FORM: tl.constexpr):
-    """``weight`` times the slopes of a score: minus those of the query, and those of the row.
+    """Return ``weight`` times slopes of a score: minus the query's slopes, and the row's.
 
-    A score that is a root is divided by it elsewhere.
+    A score that is a root is divided by the root elsewhere.
     """
     tl.static_assert(FORM.term != PRODUCT, "products are pulled by a GEMM")
     re = q.re
@@ -110,13 +111,13 @@ def slopes_of_both(weight, q, c, FORM: tl.constexpr):
 
 @triton.jit
 def plus(a, b):
-    """The sum of sums."""
+    """Return the sum of sums."""
     return OfRow(a.re + b.re, a.im + b.im, a.b + b.b)
 
 
 @triton.jit
 def load_partial(p_partial, mask, FORM: tl.constexpr, FEATURES: tl.constexpr):
-    """Sums that a program has of a query so far; 0 where masked."""
+    """Load the program's sums of a query so far; 0 where masked."""
     re = tl.load(p_partial, mask=mask, other=0.0)
     im = re
     w_re = re
@@ -135,7 +136,7 @@ def load_partial(p_partial, mask, FORM: tl.constexpr, FEATURES: tl.constexpr):
 
 @triton.jit
 def store_partial(p_partial, earlier, by, mask, FORM: tl.constexpr, FEATURES: tl.constexpr):
-    """Store a query's sums with those over the rows of a tile."""
+    """Store a query's sums with the sums over the rows of a tile."""
     tl.store(p_partial, earlier.re + tl.sum(by.re, 0), mask=mask)
     if FORM.planes == 2:
         tl.store(p_partial + FEATURES, earlier.im + tl.sum(by.im, 0), mask=mask)
@@ -152,7 +153,7 @@ def store_partial(p_partial, earlier, by, mask, FORM: tl.constexpr, FEATURES: tl
 
 @triton.jit
 def put(p_plane, total, mask, ADDS: tl.constexpr):
-    """Write a plane of a gradient, or add to it."""
+    """Write a plane of a gradient, or add to the plane."""
     if ADDS:
         total += tl.load(p_plane, mask=mask, other=0.0).to(tl.float32)
     tl.store(p_plane, narrow(total, p_plane.dtype.element_ty), mask=mask)
@@ -167,12 +168,13 @@ def put(p_plane, total, mask, ADDS: tl.constexpr):
 def pull(
     views,
     pulled,
-    row_of_slopes,  # its stride: unaligned to the compiler, which then loads what it exchanges best
+    # row stride, unaligned to the compiler, which then loads the numbers to exchange best
+    row_of_slopes,
     num_queries,
     num_rows,
     first_feature,
     last_feature,
-    has_earlier,  # whether partial sums hold those of earlier candidates
+    has_earlier,  # True if partial sums hold sums of earlier candidates
     FORM: tl.constexpr,
     TILE: tl.constexpr,
 ):
@@ -180,7 +182,7 @@ def pull(
     ROWS: tl.constexpr = TILE.rows
     FEATURES: tl.constexpr = TILE.features
     PLANES: tl.constexpr = query_planes(FORM)
-    # Made anew: Triton 3.6 loses the members of nested tuples that are arguments in a loop.
+    # Made anew, since Triton 3.6 loses the members of nested tuples that are arguments in a loop.
     views = Views(views.queries, views.table, views.factor, views.bias)
     grad = pulled.grad
     grad_factor = pulled.grad_factor
@@ -232,7 +234,7 @@ def pull(
                 p_q += views.queries.row
             total = plus(total, part)
             query = stop
-        # Made anew of what the loop leaves, so that no addresses fill registers within it.
+        # Made anew from the loop's results, so that no addresses fill registers within the loop.
         place = first_row + (query - last) + tl.arange(0, ROWS)
         mask = (place < num_rows)[:, None] & m_feature[None, :]
         row = place.to(tl.int64) + i_split.to(tl.int64) * num_rows
@@ -247,10 +249,11 @@ def pull(
 
 
 class Stripes(NamedTuple):
-    """The sums of programs, and where their gradient of queries goes."""
+    """Sums of programs, and the gradient of queries into which they go."""
 
-    partial: Any  # as of Pulled
-    num_features: int  # before ``grad``: Triton 3.6 loses what follows a tuple within a tuple
+    partial: Any  # see Pulled
+    # before ``grad``, since Triton 3.6 loses members after a tuple within a tuple
+    num_features: int
     grad: RowView  # float32
 
 
@@ -273,8 +276,8 @@ def add_stripes_of(
 ):
     """Bring the partial sums of all stripes, added in order, into a part of a query's gradient.
 
-    ``place``: the query, and which columns; ``sizes``: queries, stripes, features. The sums are
-    minus the gradient.
+    ``place`` is the query and the columns; ``sizes`` are queries, stripes and features. The sums
+    are minus the gradient.
     """
     query, i_columns = place
     num_queries, num_stripes, num_features = sizes

@@ -1,10 +1,10 @@
-"""The sweep that keeps its scores: tiles of packed queries against panels, every crop in one pass.
+"""Sweep that stores scores: tiles of packed queries against panels, all crops in one pass.
 
-Cost model: the loop of sweep.py, 6.6 issue slots an element for rotate on sm_90 with the folds;
-a store of 4 bytes a pair and crop beside that.
+Cost model: the loop of sweep.py, 6.6 issue slots per element for rotate on sm_90 with the folds,
+and a store of 4 bytes per pair and crop.
 
-A crop's total is read off where its last feature has been added, between two folds if need be, so
-it is the number that the cropped table gives, bit for bit.
+A crop's total is read after the addition of the last feature, between two folds if need be. So the
+total is that of the cropped table, bit for bit.
 """
 
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from .terms import score_of, stored_move
 
 
 class ScorePanels(NamedTuple):
-    """Packed queries and candidates, as of a sweep, and the biases of the candidates."""
+    """Packed queries and candidates, as in a sweep, and the biases of the candidates."""
 
     queries: Any
     panels: Any
@@ -27,7 +27,7 @@ class ScorePanels(NamedTuple):
 
 @triton.jit
 def sum_packed(p_queries, p_panels, num_features, FORM: tl.constexpr, TILE: tl.constexpr):
-    """The sums of a tile over all features, as of ``sweep.new_sums``."""
+    """Return the sums of a tile over all features, in the layout of ``sweep.new_sums``."""
     MOVE: tl.constexpr = stored_move(FORM)
     tile = tile_of(p_queries, p_panels, num_features, FORM, TILE)
     total = new_sums(TILE)
@@ -63,7 +63,7 @@ def score_tiles(
     FORM: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Scores of a tile, of every crop; of all features if there are no crops."""
+    """Store the scores of a tile, of every crop; of all features if there are no crops."""
     MOVE: tl.constexpr = stored_move(FORM)
     shape = num_queries, num_candidates
     bias = packed.bias

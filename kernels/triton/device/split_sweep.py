@@ -1,14 +1,14 @@
 """The sweep of dot products on tensor cores: rows as two bfloat16 parts, three products of them.
 
-``q = q_hi + q_lo + q_rest``; what is swept is ``q_lo c_hi + q_hi c_lo + q_hi c_hi``, and the bound
-(host/split.py, docs/explanation/exactness.md) covers the rest. Of 32 features each, the small
-products come first, from 0, so that what tensor cores cut off stays small; the sum is then
-added to a total in float32, as in sweep.py.
+With ``q = q_hi + q_lo + q_rest``, the sweep computes ``q_lo c_hi + q_hi c_lo + q_hi c_hi``, and the
+bound (host/split.py, docs/exactness.md) covers the rest. For each 32 features, the small products
+come first, from 0, so that tensor cores cut off little. The sum is then added to a total in
+float32, as in sweep.py.
 
-Cost model (sm_90, 128 x 128 tile, 8 warps): 6 HGMMA, 8 copies to shared memory and 64 additions a
+Cost model (sm_90, 128 x 128 tile, 8 warps): 6 HGMMA, 8 copies to shared memory and 64 additions per
 thread for 32 features; 168 registers, no spills, 128 KiB of shared memory in four stages. Limited
-by tensor cores (0.75 clocks a feature and 512 pairs) and by the bytes that the L2 cache gives:
-1/32 of a byte a pair and feature. The tile of at most 64 queries is turned: its rows are 128
+by tensor cores (0.75 clocks per feature and 512 pairs) and by the bytes that the L2 cache gives:
+1/32 of a byte per pair and feature. The tile of at most 64 queries is turned: its rows are 128
 candidates, 64 for each warp group. So no product is made twice, and a step has 2 barriers, not 17.
 """
 
@@ -21,23 +21,23 @@ from .arguments import Lanes, is_finite, load_as, note_bad_rows, widen
 from .pack import ROWS, norm_above, rows_of
 from .sweep import classify
 
-SPLIT_FEATURES = 32  # of a step; rows are padded to it
-SPLIT_NORMS = 3  # of a row: its own, that of its lower part, that of what is left
+SPLIT_FEATURES = 32  # features of a step; rows are padded to a multiple
+SPLIT_NORMS = 3  # norms of a row: of the row, of the lower part, and of the rest
 STEP: tl.constexpr = tl.constexpr(SPLIT_FEATURES)
 TERMS: tl.constexpr = tl.constexpr(1 + SPLIT_NORMS)
 THRESHOLDS: tl.constexpr = tl.constexpr(2 + SPLIT_NORMS)
 
 
 class SplitRows(NamedTuple):
-    """Packed rows of one side, whose parts are ``[rows][steps][STEP]``, padded with zeros."""
+    """Packed rows of one side, with parts ``[rows][steps][STEP]``, padded with zeros."""
 
     high: Any  # bfloat16
-    low: Any  # likewise; None: zeros, as of a table in bfloat16
+    low: Any  # lower part; None: zeros, as for a table in bfloat16
     terms: Any  # [panels][4][lanes of a panel] bias, norms
 
 
 class SplitPanels(NamedTuple):
-    """Both sides of a sweep, and the thresholds that decide their pairs."""
+    """Both sides of a sweep, and the thresholds that decide pairs."""
 
     queries: SplitRows
     candidates: SplitRows
@@ -47,10 +47,10 @@ class SplitPanels(NamedTuple):
 
 @triton.jit
 def to_bfloat16(values):
-    """Float32 rounded to the nearest, ties to even, by its bits; what a NaN becomes is undefined.
+    """Return float32 rounded to bfloat16, ties to even, by bits; a NaN becomes anything.
 
-    Denormals stay on every target, and the interpreter, whose own conversion carries wrongly, has
-    the same numbers.
+    Denormals stay on every target. The interpreter has equal numbers, although its own conversion
+    carries wrongly.
     """
     bits = values.to(tl.uint32, bitcast=True)
     bits += 32767 + ((bits >> 16) & 1)
@@ -59,7 +59,7 @@ def to_bfloat16(values):
 
 @triton.jit
 def number_or_infinity(norm):
-    """A norm, infinite where it is not a number."""
+    """Return a norm, or infinity for NaN."""
     return tl.where(norm < float("inf"), norm, float("inf"))
 
 
@@ -70,14 +70,14 @@ def pack_parts(
     packed,  # SplitRows
     count,
     num_features,
-    LANES: tl.constexpr,  # of a panel
+    LANES: tl.constexpr,  # lanes of a panel
     IS_NEGATED: tl.constexpr,
 ):
-    """Pack ``ROWS`` rows, and upper bounds on the norms of their parts.
+    """Pack ``ROWS`` rows, and upper bounds on the norms of the parts.
 
-    Cost model: a read of the rows, a write of 4 bytes a number; limited by memory.
+    Cost model: a read of the rows, a write of 4 bytes per number; limited by memory.
     """
-    # Made anew: Triton 3.6 loses the members of nested tuples that are arguments in a loop.
+    # Made anew, since Triton 3.6 loses the members of nested tuples that are arguments in a loop.
     lanes = Lanes(lanes.rows, lanes.ids, lanes.first, lanes.status)
     num_steps = (num_features + STEP - 1) // STEP
     rows = rows_of(lanes, count)
@@ -124,7 +124,7 @@ def pack_parts(
 
 @triton.constexpr_function
 def is_turned(tile):
-    """Tell whether candidates are the rows of a tile's products, as each warp group takes 64."""
+    """Return True if candidates are the rows of a tile's products, 64 for each warp group."""
     return tile.rows < tile.lanes
 
 
@@ -171,7 +171,7 @@ def multiply_tile(split, num_steps, STAGES: tl.constexpr, TILE: tl.constexpr):
 
 @triton.jit
 def judge_tile(total, split, num_candidates, FORM: tl.constexpr, TILE: tl.constexpr):
-    """Do what sweep.judge does, ``[M, N]``, with the norms of the parts."""
+    """Do sweep.judge, ``[M, N]``, with the norms of the parts."""
     M: tl.constexpr = TILE.rows
     N: tl.constexpr = TILE.lanes
     p_threshold = split.thresholds + tl.program_id(0) * (THRESHOLDS * M) + tl.arange(0, M)
@@ -214,7 +214,7 @@ def sweep_split(
     FORM: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Count what beats its target for certain; append what is open to the band."""
+    """Count pairs that certainly beat the target; append open pairs to the band."""
     split = SplitPanels(split.queries, split.candidates, split.thresholds, split.rel)
     total = multiply_tile(split, num_steps, STAGES, TILE)
     beats, loses, valid = judge_tile(total, split, num_candidates, FORM, TILE)
@@ -234,7 +234,7 @@ def collect_split(
     FORM: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Append what is not certain to be worse than its query's limit."""
+    """Append pairs that are not certainly worse than the query's limit."""
     split = SplitPanels(split.queries, split.candidates, split.thresholds, split.rel)
     total = multiply_tile(split, num_steps, STAGES, TILE)
     _, loses, valid = judge_tile(total, split, num_candidates, FORM, TILE)

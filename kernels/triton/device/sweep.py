@@ -3,15 +3,15 @@
 Cost model (rotate, sm_90, 64 x 128 tile, 8 warps): per feature and element 6 arithmetic slots and
 0.5 for loads and the loop, 6.6 with the folds; one square root takes as long as 8, so the square
 root unit is the limit. 127 registers, no spills, no shared memory in the loop. A thread has 8
-queries of its warp's and 4 candidates beside each other: query loads are uniform, all are 16-byte
-vectors, and 12 words serve 32 pairs and a plane. With loads rscf_rotate takes 6.8 slots without a
-factor, 22.2 where phases are near.
+queries of the warp and 4 candidates beside each other. Loads of queries are uniform, all loads are
+16-byte vectors, and 12 words serve 32 pairs and a plane. With loads rscf_rotate takes 6.8 slots
+without a factor, 22.2 if phases are near.
 
-Sums run over 64 features and are then folded into totals, which keeps the error bound short; the
-fold is also where a tile stops whose every total is past its query's limit. Sums of monotone
-scores only grow, so nothing is lost.
+Sums run over 64 features and are then folded into totals, which keeps the error bound short; at a
+fold, a tile stops if every total is past the query's limit. Sums of monotone scores only grow, so
+nothing is lost.
 
-:func:`sweep` counts for ranks and :func:`collect` keeps what may be among the best;
+:func:`sweep` counts for ranks and :func:`collect` keeps pairs that may be among the best;
 crop_sweep.py counts for several crops. All begin with :func:`tile_of` and :func:`extremes` and end
 with :func:`judge` and :func:`append`.
 """
@@ -32,24 +32,25 @@ from .arguments import (
 from .moves import FAR, NEAR, NEAREST, STILL
 from .terms import PRODUCT, Candidate, Query, add_term, distance_of
 
-SUM_BLOCK: tl.constexpr = tl.constexpr(64)  # features per short accumulator; bounds.py counts it
+# features per short accumulator; bounds.py counts folds by this number
+SUM_BLOCK: tl.constexpr = tl.constexpr(64)
 HUGE: tl.constexpr = tl.constexpr(3.4028234663852886e38)  # the largest finite float32
 
 
 class SweepPanels(NamedTuple):
-    """Operands of a sweep: rows, and what decides their pairs."""
+    """Operands of a sweep: rows, and the data that decide pairs."""
 
     queries: Any  # [tiles][num_features][planes][rows of a tile]
     panels: Any  # [panels][num_features][planes][lanes of a tile]
-    thresholds: Any  # [tiles][3, or 4 of rscf scores][rows of a tile], see bounds.thresholds
-    lanes: Any  # [panels][2][lanes of a tile] bias, norm; read if the form has them
+    thresholds: Any  # [tiles][3, or 4 for rscf scores][rows of a tile], see bounds.thresholds
+    lanes: Any  # [panels][2][lanes of a tile] bias, norm; read if the form needs these
     rel: float
 
 
 class Tally(NamedTuple):
-    """Counts of what is certain, and the band of what is open."""
+    """Counts of certain pairs, and the band of open pairs."""
 
-    greater: Any  # [positions]; int32 of a sweep
+    greater: Any  # [positions]; int32 in a sweep
     band: Any  # [capacity] position << 32 | lane
     cursor: Any  # [1] pairs appended, or more if there was no room
     capacity: int
@@ -58,9 +59,9 @@ class Tally(NamedTuple):
 
 @triton.jit
 def tile_of(p_queries, p_panels, num_features, FORM: tl.constexpr, TILE: tl.constexpr):
-    """The packed queries and candidates of this program's tile."""
+    """Return the packed queries and candidates of this program's tile."""
     wide = num_features.to(tl.int64)
-    # Queries first: a panel is reused while it is hot.
+    # Queries first, so that a panel is reused while it is in the cache.
     p_queries += tl.program_id(0) * (wide * (query_planes(FORM) * TILE.rows))
     p_panels += tl.program_id(1) * (wide * (candidate_planes(FORM) * TILE.lanes))
     return p_queries, p_panels
@@ -68,33 +69,33 @@ def tile_of(p_queries, p_panels, num_features, FORM: tl.constexpr, TILE: tl.cons
 
 @triton.jit
 def row_of_pair(TILE: tl.constexpr):
-    """The row of each pair of a tile, ``[J, W]``: warp w has those from ``w J`` on."""
+    """Return the row of each pair of a tile, ``[J, W]``: warp w has rows from ``w J`` on."""
     J: tl.constexpr = rows_of_band(TILE)
     return tl.arange(0, J)[:, None] + tl.arange(0, TILE.bands)[None, :] * J
 
 
 @triton.jit
 def lane_of_pair(TILE: tl.constexpr):
-    """The lane of each pair of a tile, ``[R, L]``: a thread's lie beside each other."""
+    """Return the lane of each pair of a tile, ``[R, L]``: a thread's lanes are neighbours."""
     R: tl.constexpr = TILE.repeats
     return tl.arange(0, R)[:, None] + tl.arange(0, lanes_apart(TILE))[None, :] * R
 
 
 @triton.jit
 def of_rows(values):
-    """``[J, W]`` as it is spread over the sums of a tile."""
+    """Return ``[J, W]``, spread over the sums of a tile."""
     return values[None, :, :, None]
 
 
 @triton.jit
 def of_lanes(values):
-    """``[R, L]`` as it is spread over the sums of a tile."""
+    """Return ``[R, L]``, spread over the sums of a tile."""
     return values[:, None, None, :]
 
 
 @triton.jit
 def new_sums(TILE: tl.constexpr):
-    """The sums of a tile, ``[R, J, W, L]``: lanes, rows and warps as Triton deals them out."""
+    """Return the sums of a tile, ``[R, J, W, L]``: lanes, rows and warps as Triton deals them."""
     R: tl.constexpr = TILE.repeats
     J: tl.constexpr = rows_of_band(TILE)
     W: tl.constexpr = TILE.bands
@@ -104,7 +105,7 @@ def new_sums(TILE: tl.constexpr):
 
 @triton.jit
 def flat(total, TILE: tl.constexpr):
-    """The sums of a tile as ``[M, N]``."""
+    """Return the sums of a tile as ``[M, N]``."""
     M: tl.constexpr = TILE.rows
     N: tl.constexpr = TILE.lanes
     return tl.reshape(tl.permute(total, (2, 1, 3, 0)), (M, N))
@@ -112,7 +113,7 @@ def flat(total, TILE: tl.constexpr):
 
 @triton.jit
 def add_packed(part, tile, first, stop, FORM: tl.constexpr, MOVE: tl.constexpr, TILE: tl.constexpr):
-    """``part``, as of :func:`new_sums`, plus the terms of packed features ``first .. stop - 1``."""
+    """Return ``part`` (:func:`new_sums`) plus terms of packed features ``first .. stop - 1``."""
     p_queries, p_panels = tile
     M: tl.constexpr = TILE.rows
     N: tl.constexpr = TILE.lanes
@@ -146,7 +147,7 @@ def add_packed(part, tile, first, stop, FORM: tl.constexpr, MOVE: tl.constexpr, 
 
 @triton.jit
 def add_swept(part, tile, first, stop, is_near, FORM: tl.constexpr, TILE: tl.constexpr):
-    """Do ``add_packed`` for queries that are moved: the cheaper loop where every phase is near."""
+    """Do ``add_packed`` for queries that are moved, with a cheaper loop if all phases are near."""
     if FORM.has_factor and FORM.planes == 2:
         if is_near:
             part = add_packed(part, tile, first, stop, FORM, NEAR, TILE)
@@ -161,7 +162,7 @@ def add_swept(part, tile, first, stop, is_near, FORM: tl.constexpr, TILE: tl.con
 
 @triton.jit
 def extremes(p_lanes, p_widest, FORM: tl.constexpr, TILE: tl.constexpr):
-    """The highest bias of a panel, and its largest norm, which stands in ``p_widest``."""
+    """Return the highest bias of a panel, and the largest norm, from ``p_widest``."""
     o_lane = tl.arange(0, TILE.lanes)
     highest_bias = 0.0
     if FORM.has_bias:
@@ -174,7 +175,7 @@ def extremes(p_lanes, p_widest, FORM: tl.constexpr, TILE: tl.constexpr):
 
 @triton.jit
 def of_squares(limit, FORM: tl.constexpr):
-    """The limit of a sum whose root is limited."""
+    """Return the limit of a sum, given the limit of its root."""
     if FORM.is_root:
         limit = tl.where(limit < 0.0, -1.0, limit * limit * (1.0 + 9.5367431640625e-07))
     return limit
@@ -182,17 +183,17 @@ def of_squares(limit, FORM: tl.constexpr):
 
 @triton.jit
 def all_past(total, limit):
-    """1 if every total is past its query's limit ``[J, W]``, else 0."""
+    """Return 1 if every total is past the query's limit ``[J, W]``, else 0."""
     past = (total > of_rows(limit)) & (total <= HUGE)
     return tl.min(past.to(tl.int32))
 
 
 @triton.jit
 def sweep_tile(tile, packed, num_features, largest, FORM: tl.constexpr, TILE: tl.constexpr):
-    """Sums of a tile, as of :func:`new_sums`, and whether it ran to its end.
+    """Return sums of a tile (:func:`new_sums`), and whether the tile ran to its end.
 
-    Thresholds are those of the tile, ``largest`` its :func:`extremes`. They are loaded at every
-    fold, since a lane would hold all of them.
+    Thresholds are those of the tile, and ``largest`` is its :func:`extremes`. Thresholds are loaded
+    at every fold, since a lane would have to hold all thresholds.
     """
     highest_bias, largest_norm = largest
     M: tl.constexpr = TILE.rows
@@ -221,7 +222,7 @@ def sweep_tile(tile, packed, num_features, largest, FORM: tl.constexpr, TILE: tl
 
 @triton.jit
 def classify(distance, tau, rel, absolute):
-    """Tell where the bound proves that a pair beats its target, and where that it loses.
+    """Return masks of pairs that are proven to beat the target, and proven to lose.
 
     Only true comparisons of finite numbers decide.
     """
@@ -233,7 +234,7 @@ def classify(distance, tau, rel, absolute):
 
 @triton.jit
 def judge(total, packed, num_candidates, FORM: tl.constexpr, TILE: tl.constexpr):
-    """Tell which pairs of a tile are proven to beat, which to lose, and which count."""
+    """Return masks of pairs that are proven to beat, that are proven to lose, and that count."""
     M: tl.constexpr = TILE.rows
     N: tl.constexpr = TILE.lanes
     p_threshold = packed.thresholds + row_of_pair(TILE)
@@ -253,7 +254,7 @@ def judge(total, packed, num_candidates, FORM: tl.constexpr, TILE: tl.constexpr)
 
 @triton.jit
 def count_certain(p_greater, beats, TILE: tl.constexpr):
-    """Add the pairs of a tile that beat their targets to the counts of its positions."""
+    """Add the pairs of a tile that beat the targets to the counts of positions."""
     position = tl.program_id(0) * TILE.rows + row_of_pair(TILE)
     count = tl.sum(tl.sum(beats.to(tl.int32), 0), 2)  # [J, W]
     tl.atomic_add(p_greater + position, count, mask=count > 0, sem="relaxed")
@@ -261,7 +262,7 @@ def count_certain(p_greater, beats, TILE: tl.constexpr):
 
 @triton.jit
 def append(tally, is_open, TILE: tl.constexpr):
-    """Append the open pairs of a tile to the band, as far as it has room.
+    """Append the open pairs of a tile to the band, as far as the band has room.
 
     The cursor counts on past the capacity, in 64 bits. Nothing may branch on a load of it: warps
     that see different numbers would part before a barrier.
@@ -286,7 +287,7 @@ def append(tally, is_open, TILE: tl.constexpr):
 
 @triton.jit
 def of_tile(packed, FORM: tl.constexpr, TILE: tl.constexpr):
-    """Packed thresholds and lanes of this program's tile, of one crop; rows as they are."""
+    """Return packed thresholds and lanes of this program's tile, of one crop; rows unchanged."""
     return SweepPanels(
         packed.queries,
         packed.panels,
@@ -298,7 +299,7 @@ def of_tile(packed, FORM: tl.constexpr, TILE: tl.constexpr):
 
 @triton.jit(do_not_specialize=["num_candidates", "num_features"])
 def sweep(packed, tally, num_candidates, num_features, FORM: tl.constexpr, TILE: tl.constexpr):
-    """Count what beats its target for certain; append what is open to the band."""
+    """Count pairs that certainly beat the target; append open pairs to the band."""
     packed = of_tile(packed, FORM, TILE)
     tile = tile_of(packed.queries, packed.panels, num_features, FORM, TILE)
     largest = extremes(packed.lanes, packed.lanes, FORM, TILE)
@@ -311,7 +312,7 @@ def sweep(packed, tally, num_candidates, num_features, FORM: tl.constexpr, TILE:
 
 @triton.jit(do_not_specialize=["num_candidates", "num_features"])
 def collect(packed, tally, num_candidates, num_features, FORM: tl.constexpr, TILE: tl.constexpr):
-    """Append the pairs of a tile that are not certain to be worse than their query's limit.
+    """Append the pairs of a tile that are not certainly worse than the query's limit.
 
     Thresholds are minus the limits (NaN: none).
     """

@@ -1,12 +1,12 @@
-"""One scorer per score: what one feature adds to a pair, in float32, as defined, and its slopes.
+"""Scorer per score: the term of a feature in float32 and as defined, and slopes.
 
 A sweep accumulates a *distance*, lower is better, so that one comparison serves every score; for
-``dot`` the packed queries are negated. Every kernel that scores calls these.
+``dot`` the packed queries are negated. Every kernel that scores calls these functions.
 
 The candidate of an ``rscf_*`` score is scaled by ``w`` of the query, and the query may move:
 ``q e^{iab} - w c`` where rows are complex, ``q + a b - w c`` elsewhere (moves.py).
 
-Cost model (issue slots an element, without loads): dot 1, l1 2, l2 2, rotate 6: two subtractions,
+Cost model (issue slots per element, without loads): dot 1, l1 2, l2 2, rotate 6: two subtractions,
 a product, a fused multiply-add, one square root (``MUFU.SQRT``) and an addition. rscf_rotate: 8
 without a factor, 21 where phases are near, 32 where they are far, 34 as stored.
 """
@@ -24,15 +24,16 @@ PRODUCT: tl.constexpr = tl.constexpr(Term.PRODUCT.number)
 MAGNITUDE: tl.constexpr = tl.constexpr(Term.MAGNITUDE.number)
 SQUARE: tl.constexpr = tl.constexpr(Term.SQUARE.number)
 MODULUS: tl.constexpr = tl.constexpr(Term.MODULUS.number)
-WRITTEN = Term.PRODUCT, Term.MAGNITUDE, Term.SQUARE, Term.MODULUS  # the host refuses others
+# the host refuses all other terms
+WRITTEN = Term.PRODUCT, Term.MAGNITUDE, Term.SQUARE, Term.MODULUS
 
 LEAST_NORMAL: tl.constexpr = tl.constexpr(1.1754943508222875e-38)
 
 
 class Query(NamedTuple):
-    """A feature of queries: complex, the scale of the candidate, the move.
+    """Feature of queries: complex, the scale of the candidate, the move.
 
-    What a form lacks is another of them and is never used.
+    A member that a form lacks is a copy of another member and is never used.
     """
 
     re: Any
@@ -43,7 +44,7 @@ class Query(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A feature of candidates: complex, the factor."""
+    """Feature of candidates: complex, the factor."""
 
     re: Any
     im: Any
@@ -52,13 +53,13 @@ class Candidate(NamedTuple):
 
 @triton.constexpr_function
 def stored_move(form):
-    """Move queries that are read as they are stored."""
+    """Return the move for queries that are read as stored."""
     return PLAIN.value if form.has_factor else STILL.value
 
 
 @triton.jit
 def load_query(p_row, rows, k, mask, FORM: tl.constexpr, DTYPE: tl.constexpr):
-    """Features ``k`` of queries where they are stored; the row's pointer, the rows' strides."""
+    """Load features ``k`` of queries in place, by the row's pointer and the rows' strides."""
     o = k * rows.step
     re = load_as(p_row + o, mask, DTYPE)
     im = re
@@ -79,7 +80,7 @@ def load_query(p_row, rows, k, mask, FORM: tl.constexpr, DTYPE: tl.constexpr):
 
 @triton.jit
 def load_candidate(p_row, p_factor, views, k, mask, FORM: tl.constexpr, DTYPE: tl.constexpr):
-    """Features ``k`` of candidates and their factor where they are stored; the rows' pointers."""
+    """Load features ``k`` of candidates and factors in place, by the rows' pointers."""
     o = k * views.table.step
     re = load_as(p_row + o, mask, DTYPE)
     im = re
@@ -95,7 +96,7 @@ def load_candidate(p_row, p_factor, views, k, mask, FORM: tl.constexpr, DTYPE: t
 
 @triton.jit
 def difference(q, c, FORM: tl.constexpr, MOVE: tl.constexpr):
-    """Return the difference whose length is a float32 term; the second is junk for real rows."""
+    """Return the difference with a float32 term as length; the second is junk for real rows."""
     re = q.re
     im = q.im
     if MOVE != STILL:
@@ -105,7 +106,7 @@ def difference(q, c, FORM: tl.constexpr, MOVE: tl.constexpr):
             im = q.re * sine + q.im * cosine
         else:
             re = re + q.a * c.b
-    if FORM.is_rscf:  # negated before it is broadcast, a candidate costs nothing
+    if FORM.is_rscf:  # negated before the broadcast, a candidate costs nothing
         x = re + q.w_re * -c.re
         y = im + q.w_im * -c.im
     else:
@@ -116,7 +117,7 @@ def difference(q, c, FORM: tl.constexpr, MOVE: tl.constexpr):
 
 @triton.jit
 def add_term(total, q, c, FORM: tl.constexpr, MOVE: tl.constexpr):
-    """``total`` plus the term of one feature, in float32; operands broadcast."""
+    """Return ``total`` plus the term of one feature, in float32; operands broadcast."""
     if FORM.term == PRODUCT:
         term = q.re * c.re
     else:
@@ -133,7 +134,7 @@ def add_term(total, q, c, FORM: tl.constexpr, MOVE: tl.constexpr):
 
 @triton.jit
 def distance_of(total, FORM: tl.constexpr):
-    """The distance that a float32 sum stands for."""
+    """Return the distance of a float32 sum."""
     distance = total
     if FORM.is_root:
         distance = tl.sqrt(total)
@@ -142,13 +143,13 @@ def distance_of(total, FORM: tl.constexpr):
 
 @triton.jit
 def score_of(total, FORM: tl.constexpr):
-    """The score that a float32 sum stands for; that of ``dot`` is the sum of what is stored."""
+    """Return the score of a float32 sum; for ``dot``, the sum of the stored products."""
     return total if FORM.term == PRODUCT else -distance_of(total, FORM)
 
 
 @triton.jit
 def canonical_term(q, c, FORM: tl.constexpr):
-    """One feature's share of a canonical score: float64, every operation rounds on its own."""
+    """Return one feature's share of a canonical score: float64, all operations round separately."""
     re = q.re
     im = q.im
     if FORM.has_factor:
@@ -180,7 +181,7 @@ def canonical_term(q, c, FORM: tl.constexpr):
 
 @triton.jit
 def canonical_score(total, bias, FORM: tl.constexpr):
-    """A canonical score from its float64 sum; the bias comes last."""
+    """Return a canonical score from the float64 sum; the bias comes last."""
     score = total
     if FORM.is_root:
         score = tl.sqrt(score)
@@ -193,11 +194,11 @@ def canonical_score(total, bias, FORM: tl.constexpr):
 
 @triton.jit
 def minus_slopes(weight, q, c, FORM: tl.constexpr, OF_QUERIES: tl.constexpr):
-    """Minus ``weight`` times the slopes of a score by the numbers of a query, or of a candidate.
+    """Return minus ``weight`` times the slopes of a score by a query's numbers, or a candidate's.
 
-    Five numbers, in the order of :class:`Query`, or of :class:`Candidate` and repeated. A score
-    that is a root is divided by it elsewhere. What is negated has not been broadcast: that costs
-    nothing.
+    There are five numbers, in the order of :class:`Query`, or of :class:`Candidate` and repeated. A
+    score that is a root is divided by the root elsewhere. Only numbers that are not yet broadcast
+    are negated, which costs nothing.
     """
     if FORM.term == PRODUCT:
         by = weight * -(c.re if OF_QUERIES else q.re)
@@ -214,7 +215,7 @@ def minus_slopes(weight, q, c, FORM: tl.constexpr, OF_QUERIES: tl.constexpr):
 
 @triton.jit
 def weighted_direction(weight, x, y, FORM: tl.constexpr):
-    """``weight`` times the slopes of a term by ``x`` and ``y``, of which it is the length.
+    """Return ``weight`` times the slopes of a term by ``x`` and ``y``; the term is their length.
 
     A modulus below 2**-54 fades: the square has 2**-126 added, which makes the direction 0 at 0
     without a select.

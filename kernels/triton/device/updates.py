@@ -1,8 +1,8 @@
 """Steps of optimizers on rows of a table, in place, and sums of rows that have one id.
 
 Cost model: memory alone. Per number of Adam 28 bytes: the row and both moments are read and written
-once, the gradient is read once. Of Adagrad 20 bytes. Nothing is added up, so bits depend on nothing
-but the numbers of the row. A sum reads each row once and writes as many, in a fixed order.
+once, the gradient is read once. Adagrad takes 20 bytes. Nothing is added up, so bits depend only on
+the numbers of the row. A sum reads each row once and writes as many, in a fixed order.
 """
 
 from typing import Any, NamedTuple
@@ -20,14 +20,14 @@ class GradientRows(NamedTuple):
 
 
 class AdamNumbers(NamedTuple):
-    """The numbers of :class:`kgfast.kernels.backend.AdamStep`, as the kernel takes them."""
+    """Numbers of :class:`kgfast.kernels.backend.AdamStep`, in the kernel's form."""
 
     lr: float
-    shares: Any  # of a gradient in the moments: 1 - beta
+    shares: Any  # share of a gradient in the moments: 1 - beta
     logs: Any  # natural logarithms of the betas
     eps: float
     weight_decay: float
-    step: float  # unless it is read
+    step: float  # step, unless it is read from memory
 
 
 @triton.jit
@@ -52,7 +52,7 @@ def places_of(gradients, count, num_rows, TILE: tl.constexpr):
 
 @triton.jit(do_not_specialize=["count", "width"])
 def sum_rows(p_ids, p_order, p_rows, p_total, count, width, TILE: tl.constexpr):
-    """Sum the rows of a run of equal ids, for its first; write zeros for the others."""
+    """Sum the rows of a run of equal ids, for the first id; write zeros for the rest."""
     ROWS: tl.constexpr = TILE.rows
     COLUMNS: tl.constexpr = TILE.lanes
     SUM: tl.constexpr = tl.float64 if p_rows.dtype.element_ty == tl.float64 else tl.float32
@@ -78,7 +78,7 @@ def sum_rows(p_ids, p_order, p_rows, p_total, count, width, TILE: tl.constexpr):
 
 @triton.jit(do_not_specialize=["count", "num_rows"])
 def update_adam(tables, gradients, numbers, p_step, count, num_rows, TILE: tl.constexpr):
-    """Adam (Kingma & Ba 2015, algorithm 1); ``tables``: the table, first and second moments."""
+    """Do a step of Adam (Kingma & Ba 2015, algorithm 1) on the table and both moments."""
     p_table, p_first, p_second = tables
     first_share, second_share = numbers.shares
     first_log, second_log = numbers.logs
@@ -102,7 +102,7 @@ def update_adam(tables, gradients, numbers, p_step, count, num_rows, TILE: tl.co
 
 @triton.jit(do_not_specialize=["count", "num_rows"])
 def update_adagrad(tables, gradients, numbers, count, num_rows, TILE: tl.constexpr):
-    """Adagrad (Duchi et al. 2011); ``tables``: the table and its sums of squares."""
+    """Do a step of Adagrad (Duchi et al. 2011) on the table and the sums of squares."""
     p_table, p_sum = tables
     lr, eps, weight_decay = numbers
     o_gradient, o_table, mask = places_of(gradients, count, num_rows, TILE)

@@ -1,4 +1,4 @@
-"""The start of a batch of ranks or of best candidates, and its known answers."""
+"""Start of a batch of ranks or of best candidates, with known answers."""
 
 from dataclasses import dataclass
 
@@ -10,14 +10,14 @@ from ...operands import Known, Operands
 
 @dataclass(frozen=True)
 class SharedOperands:
-    """The operands that all crops share, as the kernels serve them."""
+    """Operands that all crops share, in the kernels' form."""
 
     operands: Operands
     targets: Tensor  # [B]
     ids: Tensor | None  # [M]
     allows_nan: bool
     arch: int  # launch.architecture
-    target_scores: Tensor | None = None  # float64 [C, B], as the caller ordered crops, if given
+    target_scores: Tensor | None = None  # float64 [C, B], in the caller's order of crops, if given
 
     @property
     def device(self) -> torch.device:
@@ -26,27 +26,27 @@ class SharedOperands:
 
     @property
     def num_queries(self) -> int:
-        """B."""
+        """Number of queries."""
         return self.operands.num_queries
 
     @property
     def num_candidates(self) -> int:
-        """N, or M of a subset."""
+        """Number of candidates, N, or M of a subset."""
         return self.operands.candidates.num_candidates
 
     @property
     def sorted_ids(self) -> Tensor | None:
-        """The subset's, ascending."""
+        """Ids of the subset, ascending."""
         return self.operands.candidates.sorted_ids
 
     @property
     def bias_magnitude(self) -> Tensor | None:
-        """The largest finite one, a float64 scalar."""
+        """Largest finite magnitude of the bias, a float64 scalar."""
         return self.operands.candidates.bias_magnitude
 
     @staticmethod
     def of(operands: Operands, targets: Tensor, arch: int, *, allows_nan: bool) -> "SharedOperands":
-        """A batch of checked arguments.
+        """Return a batch of checked arguments.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""The best k of a block of queries so far, and how new pairs are merged into them.
+"""The best k of a block of queries so far, and the merge of new pairs.
 
 Nothing here waits: shapes depend on k and on the room for new pairs alone. The order in which new
 pairs come does not matter.
@@ -13,7 +13,7 @@ _MISSING, _NAN = -(2**63), 1 - 2**63  # keys below every number's
 
 
 class BestLanes:
-    """By score, then lowest lane; a *position* is a query in the order of the first limits.
+    """Best pairs by score, then lowest lane; a *position* is a query by its first limit.
 
     Parameters
     ----------
@@ -21,7 +21,7 @@ class BestLanes:
         int64 ``[b]``: the query of each position.
     k : int
     excluded : Tensor, optional
-        int64, rising: ``query << 32 | lane`` of what is never among the best.
+        int64, rising: ``query << 32 | lane`` of pairs that are never among the best.
     """
 
     def __init__(self, order: Tensor, k: int, excluded: Tensor | None) -> None:
@@ -33,9 +33,9 @@ class BestLanes:
         self.keys = torch.full_like(self.pairs, _MISSING)
 
     def merge(self, new: Tensor, new_scores: Tensor, is_new: Tensor) -> Tensor:
-        """Keep the best of those so far and new pairs; limits that the k-th cannot be below.
+        """Merge new pairs into the best; return limits below which no k-th score lies.
 
-        ``new [n]`` are pairs, ``new_scores`` canonical ones, wherever ``is_new``.
+        ``new [n]`` are pairs, and ``new_scores`` are canonical scores where ``is_new``.
         """
         scores = torch.cat([self.scores.flatten(), new_scores])
         pairs = torch.cat([self.pairs.flatten(), new])
@@ -50,7 +50,7 @@ class BestLanes:
         return torch.where(self.keys[:, -1] > _NAN, self.scores[:, -1], -torch.inf)
 
     def write(self, scores: Tensor, ids: Tensor, first: int, sorted_ids: Tensor | None) -> None:
-        """Store the best in the order of the queries, the first of which is ``first``."""
+        """Store the best in the order of queries, beginning with query ``first``."""
         is_missing = self.keys == _MISSING
         best = torch.where(is_missing, 0, self.pairs & LANE)
         if sorted_ids is not None:
@@ -60,7 +60,7 @@ class BestLanes:
         ids.index_copy_(0, rows, torch.where(is_missing, -1, best))
 
     def _rows_of(self, pairs: Tensor, is_new: Tensor) -> Tensor:
-        """Positions of pairs; one past the last where nothing is new, and for known answers."""
+        """Return positions of pairs; one past the last for old pairs and for known answers."""
         positions, excluded, past = pairs >> 32, self.excluded, len(self.order)
         positions = torch.where(is_new, positions, past)
         if excluded is None:
@@ -71,7 +71,7 @@ class BestLanes:
 
 
 def keys_of(scores: Tensor) -> Tensor:
-    """Integers in the order of the scores, zeros equal, NaN below every number."""
+    """Return integers in the order of the scores, zeros equal, NaN below every number."""
     bits = (scores + 0.0).view(torch.int64)
     ordered = bits ^ ((bits >> 63) & _LARGEST)
     return torch.where(scores.isnan(), _NAN, ordered)

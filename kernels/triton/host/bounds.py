@@ -1,13 +1,13 @@
-"""The error of a float32 sweep against the canonical score, and the thresholds that it gives.
+"""Error of a float32 sweep against the canonical score, and thresholds from this error.
 
-With u = 2**-24, from standard rounding analysis; derivations in docs/explanation/exactness.md.
-A sum runs over at most 64 features and is then folded into a total, so that a term meets
-``min(D, 64) + ceil(D / 64)`` additions, in whatever order lanes are combined. Contracting
-a product and a sum only removes a rounding. Denormals may be flushed anywhere in the sweep.
+The bounds come from standard rounding analysis with u = 2**-24; derivations in docs/exactness.md. A
+sum runs over at most 64 features and is then folded into a total, so that a term meets ``min(D, 64)
++ ceil(D / 64)`` additions, in whatever order lanes are combined. Contracting a product and a sum
+only removes a rounding. Denormals may be flushed anywhere in the sweep.
 
-``tl.sqrt`` is ``sqrt.approx.ftz.f32`` on NVIDIA, whose maximum relative error over the positive
-finite numbers is 2**-23 (PTX ISA, 9.7.3, sqrt), and ``v_sqrt_f32``, 1 ulp, on AMD; twice that is
-assumed. Both take denormals for zero. The interpreter's root is exact.
+``tl.sqrt`` is ``sqrt.approx.ftz.f32`` on NVIDIA, with a maximum relative error of 2**-23 over the
+positive finite numbers (PTX ISA, 9.7.3, sqrt). On AMD it is ``v_sqrt_f32``, 1 ulp. Twice that error
+is assumed. Both take denormals for zero. The interpreter's root is exact.
 """
 
 import math
@@ -23,20 +23,20 @@ from ..device.arguments import Norm
 from .views import term_of
 
 UNIT = 2.0**-24
-SUM_BLOCK = 64  # as in device/sweep.py and known.py
+SUM_BLOCK = 64  # same number as in device/sweep.py and known.py
 SQRT_ERROR = 2.0**-22
 ROUND_UP = 1 + 16 * UNIT  # an error is rounded four times in float32: (1 - u)**-4 < 1 + 16 u
 SCALE_ULPS = 4  # a scaled candidate errs by 3 u of the query and 4 u of the difference
-SHIFTED_ULPS, TURNED_ULPS = 10, 32  # of the query's size: shifted or not moved at all; turned
-SHIFT_ULPS, PHASE_ULPS = 20, 16  # of |a| (|b - 1| + 1), or of the phase times the query's size
+SHIFTED_ULPS, TURNED_ULPS = 10, 32  # ulps of the query's size: shifted or not moved; turned
+SHIFT_ULPS, PHASE_ULPS = 20, 16  # ulps of |a| (|b - 1| + 1), or of the phase times the query's size
 VANISHED = 2.0**-124  # four numbers below float32's smallest normal one
 LEAST = 2.0**-120  # above all that denormals can take from a threshold
-_BOUNDED = Term.PRODUCT, Term.MAGNITUDE, Term.SQUARE, Term.MODULUS  # a bound is derived of these
+_BOUNDED = Term.PRODUCT, Term.MAGNITUDE, Term.SQUARE, Term.MODULUS  # terms with a derived bound
 
 
 @dataclass(frozen=True)
 class ErrorBound:
-    """Bound on the distance of a swept sum from the canonical one.
+    """Bound on the distance of a swept sum from the canonical sum.
 
     ``|swept - canonical| <= rel * |canonical| + absolute + per_norm * norm(c)
     + (per_query + per_pair * norm(c)) * norm(q) + per_move * norm(a) * norm(c)``
@@ -67,10 +67,10 @@ def error_bound(
     ends: Sequence[int] = (),
     has_factor: bool = False,
 ) -> ErrorBound:
-    """The bound of a score; ``rounded_inputs``: float64 operands are rounded before the sweep.
+    """Return the bound of a score; ``rounded_inputs``: the sweep rounds float64 operands.
 
-    ``ends``: of the crops that are swept with it. The bound of a term for which none has been
-    derived is infinite: every pair is decided by its canonical score.
+    ``ends`` are the ends of crops in the sweep. The bound of a term without a derivation is
+    infinite: canonical scores decide every pair.
     """
     d, term = float(num_features), term_of(score)
     if term not in _BOUNDED:
@@ -93,7 +93,7 @@ def error_bound(
     norm = Norm.SUM
     if term is Term.MAGNITUDE:
         rel, absolute = gamma + canonical, d * 2.0**-124
-    elif term is Term.SQUARE:  # of the squares; the root halves it and adds its own
+    elif term is Term.SQUARE:  # bound of the squares; the root halves it and adds its own error
         rel, absolute = gamma + SQRT_ERROR + canonical, math.sqrt(d) * 2.0**-61
         norm = Norm.EUCLIDEAN
     else:
@@ -104,7 +104,7 @@ def error_bound(
 
 
 def _gamma(steps: float) -> float:
-    """The relative error of so many roundings."""
+    """Return the relative error of a number of roundings."""
     return steps * UNIT / (1 - steps * UNIT) if steps * UNIT < 0.5 else math.inf
 
 
@@ -137,12 +137,11 @@ def thresholds(
 ) -> Tensor:
     """Return the numbers that decide a query's pairs: ``[3, B]`` float32; rscf scores ``[4, B]``.
 
-    ``sizes``: of the queries of an rscf score, ``[4, B]`` (device/moved_queries.py).
+    ``sizes`` are those of the queries of an rscf score, ``[4, B]`` (device/moved_queries.py).
 
-    Rows: minus the target's score, NaN where there is none; ``base``; ``slope``. With
-    ``tau = bias + row 0`` and ``err = rel * |tau| + base + slope * norm(c)``, a distance below
-    ``tau - err`` beats the target, one above ``tau + err`` does not. The fourth is the largest
-    move ``|a|``.
+    The rows are minus the target's score (NaN for none), ``base`` and ``slope``. With ``tau = bias
+    + row 0`` and ``err = rel * |tau| + base + slope * norm(c)``, a distance below ``tau - err``
+    beats the target, one above ``tau + err`` does not. The fourth is the largest move ``|a|``.
     """
     size = target_scores.abs().nan_to_num(0.0)
     base = 4 * UNIT * (size if bias_magnitude is None else size + bias_magnitude) + bound.absolute
@@ -164,6 +163,6 @@ def thresholds(
 
 
 def tiled(of_position: Tensor, queries: int) -> Tensor:
-    """``[R, B]`` of whole tiles as ``[tiles, R, queries]``."""
+    """Return ``[R, B]`` of whole tiles as ``[tiles, R, queries]``."""
     rows = len(of_position)
     return of_position.view(rows, -1, queries).transpose(0, 1).contiguous()

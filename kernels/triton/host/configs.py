@@ -1,7 +1,7 @@
 """Tiles and scratch, in closed form from the shape: nothing is tuned at run time.
 
-Cost model (compiled for sm_90; registers a thread, issue slots an element of the rotate loop, words
-that a thread loads for a pair and plane):
+Cost model (compiled for sm_90; registers per thread, issue slots per element of the rotate loop,
+words that a thread loads for a pair and plane):
 
     64 queries x 128 candidates, 8 warps    127    6.5    0.38    8 x 4 pairs a thread
     32 x 64, 4 warps                         98    6.9    0.63    8 x 2: up to 255, or crops
@@ -19,32 +19,32 @@ from ..device import arguments
 from ..device.split_sweep import SPLIT_FEATURES
 
 PACKED_BYTES = 40 << 20  # packed queries and candidates together
-QUERY_BYTES = 16 << 20  # of these, packed queries at most
+QUERY_BYTES = 16 << 20  # most bytes of packed queries among these
 LANE_BYTES = 8  # a packed candidate's bias and norm
 SPLIT_LANE_BYTES = 16  # a split candidate's bias and norms
-FEW_QUERIES = 16  # the rows of the smallest tile
+FEW_QUERIES = 16  # rows of the smallest tile
 BAND_PAIRS = 1 << 19  # 8 bytes each; at least a tile
-QUERIES_PER_PASS = 8192  # leaves the band room for 64 undecided candidates a query
+QUERIES_PER_PASS = 8192  # leaves the band room for 64 undecided candidates per query
 MAX_GRID = 65535  # programs along the second or third axis of a launch
-MIDDLE_REGISTERS = RSCF_REGISTERS = 160  # no such kernel needs it; uncapped, ptxas spills scalars
-SPLIT_REGISTERS = 240  # as above
+MIDDLE_REGISTERS = RSCF_REGISTERS = 160  # no such kernel needs more; uncapped, ptxas spills scalars
+SPLIT_REGISTERS = 240  # a cap like that of MIDDLE_REGISTERS
 
 
 @dataclass(frozen=True)
 class CropTile:
-    """The tile of a sweep."""
+    """Tile of a sweep."""
 
     queries: int
     candidates: int
     num_warps: int
-    max_registers: int | None = None  # where ptxas spills scalars without it
+    max_registers: int | None = None  # cap if ptxas spills scalars without one
     bands: int = 1
-    repeats: int = 1  # lanes beside each other of a thread
+    repeats: int = 1  # neighbouring lanes of a thread
     stages: int = 0  # steps of a split sweep in flight
 
     @property
     def shape(self) -> arguments.SweepTile:
-        """The shape, for kernels."""
+        """Shape for kernels."""
         return arguments.SweepTile(self.queries, self.candidates, self.bands, self.repeats)
 
 
@@ -52,7 +52,7 @@ class CropTile:
 class CropPlan:
     """Passes and chunks of one crop: a chunk of panels is packed, then swept by a pass of queries.
 
-    ``is_split``: by tensor cores, of rows in two parts; else in float32.
+    With ``is_split``, tensor cores sweep rows in two parts; else the sweep is float32.
     """
 
     tile: CropTile
@@ -61,9 +61,9 @@ class CropPlan:
     is_split: bool = False
 
     def scratch(self, query_floats: int, row_floats: int) -> tuple[int, int, int]:
-        """Floats of the packed queries, of the packed panels, and of their biases and norms.
+        """Return floats of packed queries, of packed panels, and of biases and norms.
 
-        A split sweep has the last beside the scratch.
+        A split sweep has biases and norms beside the scratch.
         """
         chunk = self.candidates_per_chunk
         lanes = 0 if self.is_split else chunk * (LANE_BYTES // 4)
@@ -71,9 +71,10 @@ class CropPlan:
 
 
 def tile_for(score: Score, num_queries: int, arch: int, num_crops: int = 1) -> CropTile:
-    """The tile for a batch; ``arch`` is 80, 90, 100 for NVIDIA, 0 for AMD.
+    """Return the tile for a batch; ``arch`` is 80, 90, 100 for NVIDIA, 0 for AMD.
 
-    Crops that are swept at once keep their totals while one is classified: fewer queries.
+    Crops that are swept at once keep all totals while one crop is classified, so tiles have fewer
+    queries.
     """
     lanes = 32 if arch else 64
     if num_queries <= FEW_QUERIES:
@@ -88,24 +89,24 @@ def tile_for(score: Score, num_queries: int, arch: int, num_crops: int = 1) -> C
 def loss_tile(
     score: Score, num_queries: int, num_candidates: int, arch: int, multiprocessors: int
 ) -> CropTile:
-    """Return the tile of losses: a smaller one where tiles are fewer than multiprocessors."""
+    """Return the tile of losses: a smaller one if tiles are fewer than multiprocessors."""
     tile = tile_for(score, num_queries, arch)
     tiles = -(-num_queries // tile.queries) * -(-num_candidates // tile.candidates)
     return tile if tiles >= multiprocessors else tile_for(score, min(num_queries, 255), arch)
 
 
 def splits(score: Score, num_queries: int, arch: int) -> bool:
-    """Tell whether tensor cores sweep: dot products of many queries, on NVIDIA."""
+    """Return True if tensor cores sweep: dot products of many queries, on NVIDIA."""
     return not score.monotone and arch >= 80 and num_queries > FEW_QUERIES
 
 
 def split_tile(num_queries: int, arch: int) -> CropTile:
-    """Return the tile of a split sweep: 32 KiB of shared memory a stage, 24 KiB of the smaller.
+    """Return the tile of a split sweep: 32 KiB of shared memory per stage, or 24 KiB.
 
     Only data centres' GPUs have the memory for four stages. On sm_120 nothing spills uncapped.
     Predicted clocks of a step of the smaller on an H100: 1,024, all of them bytes of the L2 cache.
-    Where rows of a product are queries, 8 warps take 1,712 (17 barriers, products made twice, one
-    program a multiprocessor); 4 warps spill 48 bytes.
+    If rows of a product are queries, 8 warps take 1,712 (17 barriers, products made twice, one
+    program per multiprocessor); 4 warps spill 48 bytes.
     """
     stages = 4 if arch in (90, 100, 103) else 3
     registers = SPLIT_REGISTERS if arch < 120 else None
@@ -121,9 +122,9 @@ def plan(
     num_crops: int = 1,
     has_factor: bool = False,
 ) -> CropPlan | None:
-    """Cut a crop into passes and chunks that fit the scratch; None if not even one tile does.
+    """Cut a crop into passes and chunks that fit the scratch; None if not even one tile fits.
 
-    With ``num_crops`` the widest of so many, which are swept at once.
+    With ``num_crops``, the crop is the widest of that number, swept at once.
     """
     sizes = num_queries, num_candidates
     if num_crops == 1 and splits(score, num_queries, arch):
@@ -140,7 +141,7 @@ def plan(
 def _cut(
     tile: CropTile, sizes: tuple[int, int], query_bytes: int, row_bytes: int
 ) -> CropPlan | None:
-    """The plan for so many queries and candidates of so many bytes."""
+    """Return the plan for queries and candidates of the given numbers and bytes."""
     num_queries, num_candidates = sizes
     most_tiles = min(QUERY_BYTES // query_bytes, QUERIES_PER_PASS) // tile.queries
     if most_tiles == 0:
@@ -155,6 +156,6 @@ def _cut(
 
 
 def _even_share(count: int, limit: int) -> int:
-    """The size of equal parts of ``count``, as few of them as ``limit`` allows."""
+    """Return the size of equal parts of ``count``, as few as ``limit`` allows."""
     parts = max(1, -(-count // limit))
     return max(1, -(-count // parts))

@@ -1,4 +1,4 @@
-"""One crop of a batch: its scratch, its thresholds, and one method per kernel that it launches."""
+"""One crop of a batch: scratch, thresholds, and one method per launched kernel."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -18,13 +18,13 @@ from .layout import Described, Selection
 from .status import Status
 from .views import are_rounded, form_of, packed_planes, views_of
 
-EXACT = {"enable_fp_fusion": False}  # of every kernel of canonical.py
+EXACT = {"enable_fp_fusion": False}  # options of every kernel of canonical.py
 
 
 class PairBlock(NamedTuple):
     """Positions ``first_query ..`` against lanes ``first_candidate ..``.
 
-    A pair is named by its position less the first, and by its lane.
+    A pair is named by the position minus the first, and by the lane.
     """
 
     first_query: int
@@ -34,7 +34,7 @@ class PairBlock(NamedTuple):
 
 
 def _row_floats(batch: SharedOperands, dim: int, plan: configs.CropPlan) -> tuple[int, int]:
-    """Floats of a packed query and of a packed candidate."""
+    """Return floats of a packed query and of a packed candidate."""
     if plan.is_split:
         return split.row_floats(dim), split.row_floats(dim)
     of_query, of_candidate = packed_planes(batch.operands)
@@ -42,7 +42,7 @@ def _row_floats(batch: SharedOperands, dim: int, plan: configs.CropPlan) -> tupl
 
 
 class Scratch:
-    """Room that the crops of a batch use in turn: packed rows, a band of open pairs, the status.
+    """Memory that the crops of a batch use in turn: packed rows, a band of open pairs, the status.
 
     Kernels of a stream run in order, so the crops need not wait for each other.
     """
@@ -64,10 +64,10 @@ class Scratch:
 
 
 class Crop:
-    """The first ``dim`` features of a batch. Adds to ``counts [4, B]``.
+    """The first ``dim`` features of a batch, with counts added to ``counts [4, B]``.
 
-    A *position* is a query in the order of the targets' scores, so that queries whose target lies
-    close, which stop early, share tiles. A *lane* is a candidate.
+    A *position* is a query in the order of the targets' scores, so that queries with close targets,
+    which stop early, share tiles. A *lane* is a candidate.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Crop:
         scratch: Scratch,
         ends: Sequence[int] = (),
     ) -> None:
-        """``ends``: of the crops that are swept with this one."""
+        """Make the crop; ``ends`` are those of the crops in the sweep."""
         self.batch, self.dim, self.counts = batch, dim, counts
         self.plan, self.status = plan, scratch.status
         operands = batch.operands
@@ -100,11 +100,11 @@ class Crop:
             self.packed_queries, self.packed_panels, self.lanes = parts
 
     def forget_packed(self) -> None:
-        """To be called where another crop has used the scratch."""
+        """Forget packed rows, after another crop has used the scratch."""
         self._packed = PairBlock(0, 0, 0, 0)
 
     def score_targets(self) -> None:
-        """Canonical scores of the targets, then the thresholds and the order that they give."""
+        """Compute canonical scores of the targets, then thresholds and the order of queries."""
         batch = self.batch
         if batch.target_scores is None:
             self._find_target_scores()
@@ -121,7 +121,7 @@ class Crop:
         self.order = self.target_scores.sort(descending=True, stable=True).indices
 
     def _find_target_scores(self) -> None:
-        """Score the rows that are targets; queries are checked on the way."""
+        """Score rows that are targets; check queries on the way."""
         batch = self.batch
         self.target_scores = torch.empty_like(batch.targets, dtype=torch.float64)
         launcher.launch(
@@ -140,7 +140,7 @@ class Crop:
         )
 
     def _check_queries(self) -> None:
-        """Check what scoring the targets would, where their scores are given."""
+        """Check queries if target scores are given, as scoring the targets would."""
         batch, operands = self.batch, self.batch.operands
         if batch.allows_nan:
             return
@@ -151,11 +151,11 @@ class Crop:
         self.status.rows[0].clamp_(max=least)
 
     def register_cap(self, registers: int | None) -> dict[str, int]:
-        """An option for NVIDIA: ptxas, left to itself, sometimes spills a scalar to save more."""
+        """Return an option for NVIDIA: ptxas alone sometimes spills a scalar to save registers."""
         return {"maxnreg": registers} if registers and self.batch.arch else {}
 
     def pack_queries(self, block: PairBlock, tile: configs.CropTile) -> bool:
-        """Pack the queries of a block and their thresholds; False if they are."""
+        """Pack the queries of a block and the thresholds; return False if packed already."""
         if self._packed[:2] == block[:2]:
             return False
         self._packed = PairBlock(*block[:2], *self._packed[2:])
@@ -174,7 +174,7 @@ class Crop:
     def pack_candidates(
         self, block: PairBlock, tile: configs.CropTile, described: Described | None = None
     ) -> None:
-        """Pack the candidates of a block and describe them, unless they are."""
+        """Pack the candidates of a block and describe them, unless packed already."""
         if self._packed[2:] == block[2:]:
             return
         self._packed = PairBlock(*self._packed[:2], *block[2:])
@@ -189,19 +189,19 @@ class Crop:
         )
 
     def described(self, lanes: Tensor, widths: Tensor | None = None) -> Described:
-        """Return room for the biases and the norms of a block."""
+        """Return memory for the biases and the norms of a block."""
         bias = self.batch.operands.candidates.whole_bias
         return Described(lanes, self.bound.norm, widths, bias)
 
     def _selection(self, block: PairBlock) -> Selection:
-        """The table's rows of the lanes of a block."""
+        """Return the rows of the table for the lanes of a block."""
         first, count = block[2:]
         if self.batch.ids is None:
             return Selection(count, None, first)
         return Selection(count, self.batch.ids[first:])
 
     def count_pass(self, blocks: Sequence[PairBlock], cursor: Tensor) -> None:
-        """Count all candidates of blocks that share their queries, and decide what is open."""
+        """Count all candidates of blocks that share queries, and decide open pairs."""
         greater = self.positions(blocks[0])
         for block in blocks:
             self.sweep(block, cursor, greater)
@@ -209,14 +209,14 @@ class Crop:
         self.rescore(blocks[0], cursor)
 
     def positions(self, block: PairBlock) -> Tensor:
-        """Zeros for the positions of a block."""
+        """Return zeros for the positions of a block."""
         assert self.plan is not None
         width = self.plan.tile.queries
         size = -(-block.num_queries // width) * width
         return torch.zeros(size, dtype=torch.int32, device=self.batch.device)
 
     def sweep(self, block: PairBlock, cursor: Tensor, greater: Tensor) -> None:
-        """Count what beats its target for certain; append the open pairs to the band."""
+        """Count pairs that certainly beat the target; append open pairs to the band."""
         assert self.plan is not None
         tile = self.plan.tile
         self.pack_queries(block, tile)
@@ -230,7 +230,7 @@ class Crop:
         return SweepPanels(self.packed_queries, self.packed_panels, thresholds, lanes, self.rel)
 
     def launch_sweep(self, kernel: Any, block: PairBlock, **args: Any) -> None:
-        """Launch a sweep of what is packed."""
+        """Launch a sweep of packed rows."""
         assert self.plan is not None
         tile = self.plan.tile
         launcher.launch(
@@ -251,12 +251,12 @@ class Crop:
         )
 
     def count_certain(self, block: PairBlock, greater: Tensor) -> None:
-        """Add what a sweep counted for each position."""
+        """Add the counts of a sweep for each position."""
         queries = self.order[block.first_query : block.first_query + block.num_queries]
         self.counts[0].index_add_(0, queries, greater[: block.num_queries].long())
 
     def rescore(self, block: PairBlock, cursor: Tensor, pairs: Tensor | None = None) -> None:
-        """Decide the band of sweeps of a block's queries, unless it overflowed."""
+        """Decide the band of sweeps of a block's queries, unless the band overflowed."""
         pairs = self.band if pairs is None else pairs
         order = self.order[block.first_query :]
         band = BandPairs(pairs, cursor, len(pairs), order, self.batch.ids)
@@ -292,7 +292,7 @@ class Crop:
         )
 
     def count_known(self, known: Known, start: int, stop: int, cursor: Tensor) -> None:
-        """The excluded counts of entries ``start .. stop - 1``: no more than a band holds."""
+        """Count entries ``start .. stop - 1`` of the excluded, at most a band of them."""
         batch, subset = self.batch, self.batch.sorted_ids
         launcher.launch(
             count_known,
@@ -323,7 +323,7 @@ class Crop:
         self._rescore(band, self.counts[2:])
 
     def place_unscored(self) -> None:
-        """A target whose score is NaN ranks below every other candidate."""
+        """Rank targets that score NaN below every other candidate."""
         batch, greater = self.batch, self.counts[0]
         others = torch.full_like(greater, batch.num_candidates)
         if batch.sorted_ids is None:

@@ -1,4 +1,4 @@
-"""The crops of a few queries as one: swept in place, without packing (device/in_place.py)."""
+"""Crops of a few queries as one: swept in place, without packing (device/in_place.py)."""
 
 from collections.abc import Sequence
 
@@ -18,11 +18,11 @@ from .nest import Nest
 from .views import views_of
 from .widths import filled
 
-_REGISTERS = 255  # all there are; without a cap ptxas spills scalars to save registers
+_REGISTERS = 255  # all registers there are; with a lower cap ptxas spills scalars
 
 
 def few_plan(batch: SharedOperands, num_crops: int = 1) -> configs.CropPlan | None:
-    """Plan a sweep of few queries, which needs no scratch; None if they are many."""
+    """Plan a sweep of few queries, which needs no scratch; None for many queries."""
     if batch.num_queries > configs.FEW_QUERIES:
         return None
     tile = tile_for(batch.operands.score, batch.num_queries, batch.arch, num_crops)
@@ -30,12 +30,12 @@ def few_plan(batch: SharedOperands, num_crops: int = 1) -> configs.CropPlan | No
 
 
 def tile_for(score: Score, num_queries: int, arch: int, num_crops: int = 1) -> configs.CropTile:
-    """So many queries and candidates that sums stay in registers: 8 to 64 a thread.
+    """Return a tile with sums that stay in registers: 8 to 64 per thread.
 
-    Queries of rscf scores, which are limited by arithmetic, share a tile four by four, with crops
-    eight by eight: the next four find the rows in the cache. Four queries have half the candidates
-    where they are pairs on Blackwell, whose compiler takes more registers, and with crops, whose
-    counts take some.
+    Queries of rscf scores, which are limited by arithmetic, share a tile in groups of four, or
+    eight with crops: the next group finds the rows in the cache. Four queries have half the
+    candidates for complex rows on Blackwell, where the compiler takes more registers, and with
+    crops, where counts take registers.
     """
     most = 4 if score.is_rscf else 8 if num_crops > 1 else configs.FEW_QUERIES
     queries = min(1 << (num_queries - 1).bit_length(), most)
@@ -44,10 +44,10 @@ def tile_for(score: Score, num_queries: int, arch: int, num_crops: int = 1) -> c
 
 
 class FewCrop(Crop):
-    """A crop of few queries: positions are queries."""
+    """Crop of few queries, whose positions are queries."""
 
     def _take_room(self, scratch: Scratch) -> None:
-        """Nothing is packed."""
+        """Do nothing: no rows are packed."""
 
     def score_targets(self) -> None:
         """Score the targets, in the order of the queries."""
@@ -56,7 +56,7 @@ class FewCrop(Crop):
         self.order = torch.arange(count, dtype=torch.int64, device=self.batch.device)
 
     def sweep(self, block: PairBlock, cursor: Tensor, greater: Tensor) -> None:
-        """Count what beats its target for certain; append the open pairs to the band."""
+        """Count pairs that certainly beat the target; append open pairs to the band."""
         tally = Tally(greater, self.band, cursor, self.capacity, block.first_candidate)
         _sweep([self], block, tally, 0)
 
@@ -65,20 +65,20 @@ class Few(Nest):
     """Crops of rising widths of few queries."""
 
     def _make_room(self) -> None:
-        """Nothing is packed."""
+        """Do nothing: no rows are packed."""
 
     def score_targets(self) -> None:
-        """Canonical scores of the targets at every crop."""
+        """Compute canonical scores of the targets at every crop."""
         for crop in self.crops:
             crop.score_targets()
 
     def sweep(self, block: PairBlock, tally: Tally, apart: int) -> None:
-        """Count what is certain; the cursors of two crops lie ``apart`` words from each other."""
+        """Count certain pairs; the cursors of two crops lie ``apart`` words from each other."""
         _sweep(self.crops, block, tally, apart)
 
 
 def _sweep(crops: Sequence[Crop], block: PairBlock, tally: Tally, apart: int) -> None:
-    """One launch for all crops."""
+    """Launch once for all crops."""
     widest = crops[-1]
     batch, device = widest.batch, widest.batch.device
     rels = torch.empty(len(crops), dtype=torch.float32, device=device)
@@ -105,7 +105,7 @@ def launch_in_place(
     status: Tensor | None,
     tile: configs.CropTile,
 ) -> None:
-    """Sweep the rows of a selection, at most ``MAX_GRID`` tiles of them."""
+    """Sweep the rows of a selection, at most ``MAX_GRID`` tiles at a time."""
     launcher.launch(
         sweep_in_place,
         (-(-decider.queries // tile.queries), -(-selection.size // tile.candidates)),

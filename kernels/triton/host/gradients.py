@@ -1,4 +1,4 @@
-"""Gradients of a block of pairs, and of lists of them, as the host asks for them."""
+"""Host's side of gradients of a block of pairs, and of lists of pairs."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -16,16 +16,16 @@ from .pair_lists import PairLists, lists_of_ids, lists_of_queries
 from .pull import QuerySums, RowSums, SlopeFactors, pull
 from .views import form_of, plane_of, queries_of, rows_of, views_of
 
-TOTAL_BYTES = 8 << 20  # of float32 sums of rows that are stored in half precision
-MATMUL_BYTES = 8 << 20  # a chunk of rows converted for a GEMM
+TOTAL_BYTES = 8 << 20  # bytes of float32 sums of rows that are stored in half precision
+MATMUL_BYTES = 8 << 20  # bytes of a chunk of rows converted for a GEMM
 LIST_PAIRS, LIST_FEATURES, RSCF_LIST_FEATURES = 4, 64, 32
-PIECE_PAIRS = 256  # of a list, at least
+PIECE_PAIRS = 256  # fewest pairs of a piece
 EXTRA_BYTES = 8 << 20
 ADD_COLUMNS = 128
 
 
 class Accumulators(NamedTuple):
-    """Sums of the gradient of each operand; None where it is not needed."""
+    """Sums of the gradient of each operand; None if not needed."""
 
     queries: Tensor | None  # float32, added to
     table: RowSums | None
@@ -33,7 +33,7 @@ class Accumulators(NamedTuple):
 
 
 def row_cap(operands: Operands) -> int:
-    """Count the rows of a gradient whose float32 copy is small, which are summed at once."""
+    """Count the rows of a gradient that are summed at once, in a small float32 copy."""
     caps = [max(1, len(operands.table))]
     for rows in (operands.table, operands.factor):
         if rows is not None and rows.dtype != torch.float32:
@@ -44,9 +44,9 @@ def row_cap(operands: Operands) -> int:
 def add_gradients(
     operands: Operands, slopes: SlopeFactors, into: Accumulators, arch: int, *, is_first: bool
 ) -> None:
-    """Add the gradients of a block, all pairs of its queries and candidates, without a bias.
+    """Add the gradients of a block, all pairs of queries and candidates, without a bias.
 
-    ``is_first``: whether the block is the first of its candidates.
+    ``is_first`` marks the first block of the candidates.
     """
     if not operands.score.monotone:
         _add_by_matmul(operands, slopes, into, is_first=is_first)
@@ -87,7 +87,7 @@ def _multiply_into(total: Tensor, weights: Tensor, others: Tensor, *, adds: bool
 
 
 def float_chunks(rows: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Rows as a GEMM takes them: float32, one stride 1; in place or by bounded copies."""
+    """Yield rows for a GEMM: float32, one stride 1; in place or by bounded copies."""
     (height, width), (row, column) = rows.shape, rows.stride()
     is_matrix = (column == 1 and row >= width) or (row == 1 and column >= height)
     in_place = rows.dtype == torch.float32 and is_matrix
@@ -98,14 +98,14 @@ def float_chunks(rows: Tensor) -> Iterator[tuple[slice, Tensor]]:
 
 
 def no_autocast(device: torch.device) -> AbstractContextManager[object]:
-    """A context in which autocast leaves GEMMs alone."""
+    """Return a context in which autocast leaves GEMMs alone."""
     if not torch.amp.is_autocast_available(device.type):
         return nullcontext()
     return torch.autocast(device.type, enabled=False)
 
 
 class ListGradients:
-    """The gradient of the queries, or those of the table and the factor, of pairs in lists."""
+    """Gradient of queries, or gradients of table and factor, of pairs in lists."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class ListGradients:
         *,
         of_queries: bool,
     ) -> None:
-        """``need``: of the rows, and of the factor."""
+        """Make lists; ``need`` has the need of the rows, and of the factor."""
         self.operands, self.of_queries = operands, of_queries
         rows, pairs = operands.queries if of_queries else operands.table, index.numel()
         length = max(PIECE_PAIRS, -(-8 * pairs * rows.shape[1] // EXTRA_BYTES))
@@ -134,7 +134,7 @@ class ListGradients:
         self._extra_factor = _extra_rows(self.grad_factor, extras)
 
     def write(self, slopes: SlopeFactors) -> None:
-        """Write a range of features of the gradients, or of their pieces."""
+        """Write a range of features of the gradients, or of pieces."""
         operands, lists = self.operands, self.lists
         features = RSCF_LIST_FEATURES if operands.score.is_rscf else LIST_FEATURES
         grad, factor = self.grad, self.grad_factor
@@ -184,5 +184,5 @@ class ListGradients:
 
 
 def _extra_rows(grad: Tensor | None, count: int) -> Tensor | None:
-    """Float32 room for the pieces of lists that are cut."""
+    """Make float32 memory for the pieces of lists that are cut."""
     return None if grad is None else grad.new_zeros(count, grad.shape[1], dtype=torch.float32)

@@ -1,6 +1,6 @@
-"""Starting kernels: which devices they serve, and the one place that launches.
+"""Start of kernels: the devices that they serve, and the only function that launches.
 
-Tests replace :func:`launch` to see, without a GPU, what would be launched.
+Tests replace :func:`launch` to see the launches without a GPU.
 """
 
 import os
@@ -12,7 +12,8 @@ import torch
 
 from ...ieee import ieee_arithmetic
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # as when triton.jit decorated the kernels
+# same value as when triton.jit decorated the kernels
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def launch(kernel: Any, grid: tuple[int, ...], args: dict[str, Any], **options: Any) -> None:
@@ -22,7 +23,7 @@ def launch(kernel: Any, grid: tuple[int, ...], args: dict[str, Any], **options: 
 
 
 def architecture(device: torch.device) -> int:
-    """80, 90, ... for NVIDIA, 0 for AMD and for the interpreter.
+    """Return 80, 90, ... for NVIDIA, 0 for AMD and for the interpreter.
 
     Raises
     ------
@@ -50,7 +51,7 @@ def architecture(device: torch.device) -> int:
 
 @contextmanager
 def serving(device: torch.device) -> Iterator[int]:
-    """Within, launches go to ``device``, not to the current one; gives its architecture.
+    """Launch on ``device``, not on the current device, within; yield the architecture.
 
     Raises
     ------
@@ -67,7 +68,7 @@ def serving(device: torch.device) -> Iterator[int]:
 
 
 def num_multiprocessors(device: torch.device) -> int:
-    """Multiprocessors of a GPU; a few programs where there is none."""
+    """Return the multiprocessors of a GPU; a few programs without a GPU."""
     if device.type != "cuda":
         return 2
     return int(torch.cuda.get_device_properties(device).multi_processor_count)

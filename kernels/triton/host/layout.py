@@ -1,4 +1,4 @@
-"""Packing as the host asks for it: rows laid out in panels, and what is known of each lane."""
+"""Host's side of packing: rows laid out in panels, and facts of each lane."""
 
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from .views import form_of, packed_planes, plane_of, queries_of, rows_of, vector
 
 
 class Selection(NamedTuple):
-    """The ``size`` rows that lanes stand for: ``ids``, or else those from ``first`` on."""
+    """The ``size`` rows of lanes: ``ids``, or else the rows from ``first`` on."""
 
     size: int
     ids: Tensor | None = None
@@ -23,7 +23,7 @@ class Selection(NamedTuple):
 
     @staticmethod
     def of_rows(rows: Tensor, ids: Tensor | None = None) -> "Selection":
-        """All rows, or those of ``ids``."""
+        """Select all rows, or the rows of ``ids``."""
         return Selection(len(rows) if ids is None else len(ids), ids)
 
     def of(self, rows: RowView, status: Tensor | None = None) -> Lanes:
@@ -40,10 +40,10 @@ def pack_queries(
     out: Tensor | None = None,
     status: Tensor | None = None,
 ) -> Tensor:
-    """Queries as a sweep takes them, ``[tiles][dim][planes][width]``, flat.
+    """Pack queries for a sweep, ``[tiles][dim][planes][width]``, flat.
 
-    Those of products are negated, those that a factor moves are moved as by 1. With ``status [1]``
-    it is lowered to the least row that holds a number that is not finite.
+    Queries of products are negated; queries that a factor moves are moved as by 1. ``status [1]``,
+    if given, is lowered to the least row with a number that is not finite.
     """
     planes = operands.query_planes
     out = _room(out, operands.queries, selection, width * dim * planes, width)
@@ -69,7 +69,7 @@ def pack_queries(
 
 
 def pack_stored_queries(operands: Operands, dim: int, width: int) -> Tensor:
-    """All queries as they are stored, ``[tiles][dim][planes][width]``, flat."""
+    """Pack all queries as stored, ``[tiles][dim][planes][width]``, flat."""
     planes, selection = operands.query_planes, Selection.of_rows(operands.queries)
     out = _room(None, operands.queries, selection, width * dim * planes, width)
     lanes = selection.of(queries_of(operands))
@@ -78,11 +78,11 @@ def pack_stored_queries(operands: Operands, dim: int, width: int) -> Tensor:
 
 
 class Described(NamedTuple):
-    """Biases of lanes and upper bounds on their norms, which packing writes beside rows."""
+    """Biases of lanes and upper bounds on norms, which packing writes beside rows."""
 
     out: Tensor  # [panels][2][width], flat; with crops [number, panels * 2 * width]
     norm: Norm
-    widths: Tensor | None = None  # [number] of crops, none below the one before
+    widths: Tensor | None = None  # [number] of crops, in rising order
     bias: Tensor | None = None  # [rows]
 
     @property
@@ -104,10 +104,11 @@ def pack_candidates(
     status: Tensor | None = None,
     described: Described | None = None,
 ) -> Tensor:
-    """Candidates ``[panels][dim][planes][width]``, flat, with the factor as the last plane.
+    """Pack candidates ``[panels][dim][planes][width]``, flat, with the factor as the last plane.
 
-    ``status [2]`` as of queries, of the table's rows and of the factor's. ``described``: for a
-    sweep, whose queries are moved by 1; the factor is then less 1, and the norm is that of it.
+    ``status [2]`` is that of the table's rows and of the factor's rows. ``described`` is for a
+    sweep with queries moved by 1: the factor is then reduced by 1, and the norm is that of the
+    reduced factor.
     """
     planes, total = operands.score.planes, packed_planes(operands)[1]
     out = _room(out, operands.table, selection, width * dim * total, width)
@@ -125,12 +126,12 @@ def pack_candidates(
 
 
 def room_for_facts(operands: Operands, count: int, width: int) -> Tensor:
-    """Room for the biases and norms of so many lanes, flat."""
+    """Make memory for the biases and norms of lanes, flat."""
     return _room(None, operands.table, Selection(count), 2 * width, width)
 
 
 def query_norms(operands: Operands, selection: Selection, dim: int, norm: Norm) -> Tensor | None:
-    """Upper bounds on the norms of queries ``[count]``, if the bound needs them."""
+    """Return upper bounds on the norms of queries ``[count]``, if the bound needs these."""
     if not norm or operands.score.is_rscf:
         return None
     out = room_for_facts(operands, selection.size, PACK_ROWS)
@@ -141,7 +142,7 @@ def query_norms(operands: Operands, selection: Selection, dim: int, norm: Norm) 
 
 
 def query_sizes(operands: Operands, dim: int) -> Tensor | None:
-    """Return the sizes of queries that the bound takes, ``[4, B]``; None if none are moved."""
+    """Return the sizes of queries for the bound, ``[4, B]``; None if none are moved."""
     if not operands.score.is_rscf:
         return None
     count = len(operands.queries)
@@ -170,7 +171,7 @@ def query_sizes(operands: Operands, dim: int) -> Tensor | None:
 def _room(
     out: Tensor | None, like: Tensor, selection: Selection, floats: int, width: int
 ) -> Tensor:
-    """``out``, or room for so many floats a panel."""
+    """Return ``out``, or memory for a number of floats per panel."""
     if out is not None:
         return out
     return like.new_empty(-(-selection.size // width) * floats, dtype=torch.float32)

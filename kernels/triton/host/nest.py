@@ -1,4 +1,4 @@
-"""The crops of a batch as one: packed once, swept once, each with its own thresholds and band."""
+"""Crops of a batch as one: packed once, swept once, each with its own thresholds and band."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ from .widths import filled
 
 
 def band_of_each(plan: configs.CropPlan, num_crops: int) -> int:
-    """Pairs that the band of one crop holds: of two bands' room its share, at least a tile."""
+    """Return the pairs of one crop's band: a share of two bands' room, at least a tile."""
     share = 2 * configs.BAND_PAIRS // num_crops
     return max(share // 16 * 16, plan.tile.queries * plan.tile.candidates)
 
@@ -33,13 +33,13 @@ class Nest:
         self._make_room()
 
     def _make_room(self) -> None:
-        """Biases and norms of lanes, of each crop where the bound needs them."""
+        """Make memory for biases and norms of lanes, of each crop if the bound needs these."""
         self.lanes = self.widest.lanes.expand(len(self.crops), -1)
         if self.widest.bound.norm:
             self.lanes = torch.empty_like(self.lanes, memory_format=torch.contiguous_format)
 
     def score_targets(self) -> None:
-        """Canonical scores of the targets at every crop."""
+        """Compute canonical scores of the targets at every crop."""
         for crop in self.crops:
             crop.score_targets()
         for crop in self.crops:
@@ -58,7 +58,7 @@ class Nest:
             crop.rescore(blocks[0], cursor, band)
 
     def sweep(self, block: PairBlock, tally: Tally, apart: int) -> None:
-        """Count what is certain; the cursors of two crops lie ``apart`` words from each other."""
+        """Count certain pairs; the cursors of two crops lie ``apart`` words from each other."""
         widest, tile = self.widest, self.plan.tile
         if widest.pack_queries(block, tile):
             self._pack_thresholds(block)
@@ -89,17 +89,17 @@ class Nest:
 
 
 def distance_between(cursors: Sequence[Tensor]) -> int:
-    """Words between each cursor and the next."""
+    """Return the words between each cursor and the next."""
     if len(cursors) == 1:
         return 0
     return int(cursors[1].storage_offset() - cursors[0].storage_offset())
 
 
 def nested_thresholds(of_crop: Tensor, rels: Sequence[float]) -> Tensor:
-    """Make what decides, ``[C, 6, b]``: each crop's own ``[C, 3, b]``, rel, and two for abandoning.
+    """Make thresholds, ``[C, 6, b]``: each crop's own ``[C, 3, b]``, rel, and two to stop by.
 
-    ``limit + (1 + 2 rel) bias + 2 slope norm`` is at least ``tau + 2 err`` of every crop from this
-    one on: of twice the error one half is left for rounding it.
+    ``limit + (1 + 2 rel) bias + 2 slope norm`` is at least ``tau + 2 err`` of this and every later
+    crop. Half of twice the error is left for rounding the limit.
     """
     tau, base, slope = of_crop.double().unbind(1)
     rel = torch.empty_like(tau)

@@ -8,20 +8,20 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class PairLists:
-    """The pairs of each gradient row, one after the other, in pieces."""
+    """Pairs of each gradient row, one after the other, in pieces."""
 
-    order: Tensor | None  # [places] pair of each place; None: its own number
+    order: Tensor | None  # [places] pair of each place; None: the place itself
     others: Tensor  # [places] row of the other side
     starts: Tensor  # [pieces + 1] first place of each piece
     owners: Tensor  # [pieces] row that the pairs of a piece share
     target: Tensor  # [pieces] gradient row, or -1 - extra row where a list has several pieces
     first_extra: Tensor  # [lists + 1]
     ids: Tensor  # [lists] row of each list
-    is_cut: bool  # whether one may have several pieces
+    is_cut: bool  # True if a list may have several pieces
 
 
 def lists_of_queries(index: Tensor, length: int) -> PairLists:
-    """A list per query: its own pairs, in pieces of at most ``length``."""
+    """Make a list per query, of the query's pairs, in pieces of at most ``length``."""
     num_queries, num_candidates = index.shape
     pieces = max(1, -(-num_candidates // length))
     ids = _places(num_queries + 1, index)
@@ -34,11 +34,11 @@ def lists_of_queries(index: Tensor, length: int) -> PairLists:
 
 
 def lists_of_ids(index: Tensor, length: int, num_rows: int) -> PairLists:
-    """A list per distinct id: its pairs in the order of the index, in pieces of ``length``.
+    """Make a list per distinct id, with pairs in the order of the index, in pieces.
 
-    The host does not wait for their number: there are as many lists as there can be, and pieces.
-    The spare ones have no pairs, stand after the others, and have the last id; spare pieces are of
-    list ``len(ids)``.
+    The host does not wait for the number of lists: there are as many lists and pieces as can be
+    needed. Spare lists have no pairs, stand at the end, and have the last id; spare pieces belong
+    to list ``len(ids)``.
     """
     ids, order = index.flatten().sort(stable=True)
     if not len(ids):
@@ -54,7 +54,7 @@ def lists_of_ids(index: Tensor, length: int, num_rows: int) -> PairLists:
     num_pieces = min(pairs, num_lists + pairs // length)
     starts = torch.searchsorted(piece_of, _places(num_pieces + 1, ids))
     first_pair = starts[:-1].clamp(max=pairs - 1)
-    list_of = torch.where(starts[:-1] < pairs, list_of[first_pair], num_lists)  # of each piece
+    list_of = torch.where(starts[:-1] < pairs, list_of[first_pair], num_lists)  # list of each piece
     first_piece = torch.searchsorted(list_of, _places(num_lists + 2, ids))
     count = first_piece.diff()
     count[-1:].zero_()  # the spare pieces
@@ -70,5 +70,5 @@ def lists_of_ids(index: Tensor, length: int, num_rows: int) -> PairLists:
 
 
 def _places(count: int, like: Tensor) -> Tensor:
-    """0, 1, ... on the device of ``like``."""
+    """Return 0, 1, ... on the device of ``like``."""
     return torch.arange(count, dtype=torch.int64, device=like.device)

@@ -12,37 +12,38 @@ from . import launch as launcher
 from .configs import MAX_GRID
 from .views import form_of, plane_of, queries_of, rows_of, views_of
 
-PARTIAL_BYTES = 14 << 20  # of sums of queries, of all programs
-SPLIT_BYTES = 2 << 20  # of sums of rows, where queries are split
-PROGRAMS = 1056  # warps that a machine holds, of 255 registers a thread
-ROWS, RSCF_ROWS, RSCF_PHASE_ROWS = 32, 16, 8  # of a lane
-FEATURES = 4  # of a tile of many rows: fewer need less room, more exchange less
+PARTIAL_BYTES = 14 << 20  # bytes of sums of queries, of all programs
+SPLIT_BYTES = 2 << 20  # bytes of sums of rows, if queries are split
+PROGRAMS = 1056  # warps of a machine, with 255 registers per thread
+ROWS, RSCF_ROWS, RSCF_PHASE_ROWS = 32, 16, 8  # rows of a lane
+FEATURES = 4  # features of a tile of many rows: fewer need less memory, more exchange less
 ADD_COLUMNS = 128
-_LEAST_SPLIT = 64  # queries of a split
+_LEAST_SPLIT = 64  # fewest queries of a split
 
 
 class SlopeFactors(NamedTuple):
-    """A range of features, and what the slopes of a block's pairs are multiplied by there."""
+    """Range of features, and the factors of the slopes of a block's pairs."""
 
     low: int
     high: int
-    coefficient: Tensor  # one for each pair, of column stride 1 where all pairs are pulled
+    coefficient: Tensor  # one for each pair, of column stride 1 if all pairs are pulled
 
 
 class RowSums:
-    """The gradient of a chunk's rows: written by the first pull, added to by those after it.
+    """Gradient of a chunk's rows: written by the first pull, added to by later pulls.
 
     Parameters
     ----------
     grad : Tensor
         ``[R, G]``.
     is_single : bool
-        Whether one pull will write it, so that rows in half precision need no sums in float32.
+        True if a single pull writes the gradient, so that rows in half precision need no float32
+        sums.
     """
 
     def __init__(self, grad: Tensor, *, is_single: bool) -> None:
         self.grad = grad
-        self.splits: int | None = None  # of the queries; the first pull says how many
+        self.splits: int | None = None  # splits of the queries, set by the first pull
         self._is_direct = grad.dtype == torch.float32 or is_single
         self.total = grad if self._is_direct else grad.to(torch.float32)
         if not self._is_direct:
@@ -50,7 +51,7 @@ class RowSums:
         self._partial: Tensor | None = None
 
     def target(self, splits: int, *, is_first: bool) -> tuple[Tensor, bool]:
-        """``[R, G]``, the first of so many splits, and whether a pull adds to it."""
+        """Return ``[R, G]``, the first of the splits, and whether a pull adds to it."""
         if self.splits is None:
             self.splits = splits
             if splits > 1:
@@ -61,7 +62,7 @@ class RowSums:
         return self.total, not (is_first and self._is_direct)
 
     def finish(self) -> None:
-        """Bring the sums into the gradient, in its dtype."""
+        """Bring the sums into the gradient, in the gradient's dtype."""
         if self._partial is not None:
             total = self._partial.sum(0)
             if not self._is_direct:
@@ -72,16 +73,16 @@ class RowSums:
 
 
 class QuerySums:
-    """Partial gradients of queries, which programs leave, until they are added.
+    """Partial gradients of queries, which programs leave, until these are added.
 
     Parameters
     ----------
     operands : Operands
-        One of :func:`blocks_of`, and the chunk of candidates with most rows.
+        Operands of one of :func:`blocks_of`, and of the chunk of candidates with most rows.
     low, high : int
         The range of features.
     arch : int
-        As of :func:`launch.serving`.
+        See :func:`launch.serving`.
     """
 
     def __init__(self, operands: Operands, low: int, high: int, arch: int) -> None:
@@ -95,16 +96,16 @@ class QuerySums:
 
     @property
     def striped(self) -> Striped:
-        """The layout of the sums, for kernels."""
+        """Return the layout of the sums, for kernels."""
         return Striped(self._operands.query_planes, self.tile.features)
 
     def stripes_of(self, grad: Tensor) -> Stripes:
-        """The sums, and ``grad [B, F]`` which they will be brought into, as kernels take them."""
+        """Return the sums, and ``grad [B, F]`` into which they go, for kernels."""
         into = queries_of(self._operands, grad)
         return Stripes(self.partial, self.high - self.low, into)
 
     def finish(self, grad: Tensor, *, adds: bool = True) -> None:
-        """Bring the sums into ``grad [B, F]``, float32, which holds a part if it ``adds``."""
+        """Bring the sums into ``grad [B, F]``, float32, which holds a part if ``adds``."""
         if self.has_any:
             launcher.launch(
                 kernels.add_stripes,
@@ -123,11 +124,11 @@ class QuerySums:
 
 
 def blocks_of(operands: Operands) -> list[slice]:
-    """The queries in even blocks that are pulled at once, each so small that programs are many."""
+    """Return queries in even blocks that are pulled at once, small enough for many programs."""
     bytes_of_feature = 4 * operands.query_planes
     features = FEATURES
     of_all = bytes_of_feature * -(-operands.num_features // features) * features
-    of_programs = bytes_of_feature * features * PROGRAMS * 3 // 4  # rather than a second block
+    of_programs = bytes_of_feature * features * PROGRAMS * 3 // 4  # avoids a second block
     most = max(1, PARTIAL_BYTES // max(of_programs, of_all))
     count = operands.num_queries
     height = -(-count // max(1, -(-count // most)))
@@ -145,7 +146,7 @@ def pull(
 ) -> None:
     """Carry the slopes of a block, without a bias, to sums of queries, and to table and factor.
 
-    ``is_first``: whether these rows were pulled by no other block of queries.
+    ``is_first`` is True if no other block of queries has pulled these rows.
     """
     if sums is None:
         tile, stripes, splits = _cut(operands, slopes.low, slopes.high, arch)
@@ -187,7 +188,7 @@ def pull(
 
 
 def _cut(operands: Operands, low: int, high: int, arch: int) -> tuple[PullTile, int, int]:
-    """The tile, stripes of candidates, and splits of queries."""
+    """Return the tile, stripes of candidates, and splits of queries."""
     lanes, num_queries, num_rows = 32 if arch else 64, operands.num_queries, len(operands.table)
     pairs = lanes * _rows_of_lane(operands, arch)
     features = FEATURES
@@ -207,7 +208,7 @@ def _cut(operands: Operands, low: int, high: int, arch: int) -> tuple[PullTile, 
 
 
 def _rows_of_lane(operands: Operands, arch: int) -> int:
-    """Rows that a lane has registers for; Blackwell's and AMD's compilers take more of them."""
+    """Return the rows that a lane has registers for; Blackwell and AMD compilers take more."""
     if operands.has_factor and operands.score.planes == 2:
         return RSCF_PHASE_ROWS
     if operands.score.is_rscf:

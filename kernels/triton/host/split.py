@@ -1,10 +1,9 @@
-"""Dot products on tensor cores: how rows are split, what the sweep may err by, its launches.
+"""Dot products on tensor cores: the split of rows, the error bound of the sweep, the launches.
 
-With ``q = q_hi + q_lo + q_rest`` and the same of ``c``, each part rounded to bfloat16, the sweep
-(device/split_sweep.py) leaves out ``q_lo c_lo``, ``q c_rest`` and ``q_rest (c - c_rest)``. What it
-does add up is cut off as tensor cores do: :data:`CUT` of the largest addend for each product. That
-is an assumption, twice what is known of them.
-Derivation: docs/explanation/exactness.md.
+Let ``q = q_hi + q_lo + q_rest``, and likewise ``c``, with each part rounded to bfloat16. The sweep
+(device/split_sweep.py) leaves out ``q_lo c_lo``, ``q c_rest`` and ``q_rest (c - c_rest)``. Tensor
+cores cut off sums: :data:`CUT` of the largest addend for each product. This number is an
+assumption, twice the known cut; docs/exactness.md has the assumption and the derivation.
 """
 
 import math
@@ -31,15 +30,15 @@ from . import launch as launcher
 from .layout import Selection
 from .views import form_of, plane_of, vector_of
 
-CUT = 3 * bounds.UNIT  # what one product costs, of the largest addend: twice 1.5 units
-_LOW = 2.0**-8 * (1 + 2.0**-7)  # the lower part of a number, of the number
-_FLUSHED = 2.0**-122  # many times what is lost of a number below the smallest normal one
-_TERMS = 1 + SPLIT_NORMS  # of a packed row: bias, norms
+CUT = 3 * bounds.UNIT  # error of one product, relative to the largest addend: twice 1.5 units
+_LOW = 2.0**-8 * (1 + 2.0**-7)  # the lower part of a number, relative to the number
+_FLUSHED = 2.0**-122  # many times the loss of a number below the smallest normal one
+_TERMS = 1 + SPLIT_NORMS  # terms of a packed row: bias, norms
 
 
 @dataclass(frozen=True)
 class SplitBound:
-    """Bound on the distance of a swept product from the canonical one.
+    """Bound on the distance of a swept product from the canonical product.
 
     ``|swept - canonical| <= rel |canonical| + absolute + flushed (|q| + |c|) + sums |q| |c|
     + |q_lo| |c_lo| + |q| |c_rest| + |q_rest| (|c| + |c_rest|)``
@@ -52,9 +51,9 @@ class SplitBound:
 
 
 def split_bound(num_features: int) -> SplitBound:
-    """The bound for rows of so many features."""
+    """Return the bound for rows of ``num_features``."""
     d, steps = float(num_features), num_steps(num_features)
-    small, large = 2 * _LOW * (1 + 2.0**-7), (1 + 2.0**-7) ** 2  # of the products of a step
+    small, large = 2 * _LOW * (1 + 2.0**-7), (1 + 2.0**-7) ** 2  # bounds of the products of a step
     cut = CUT * SPLIT_FEATURES * (2 * small + small + large)
     added = steps * bounds.UNIT * (small + large)
     if steps * bounds.UNIT > 2.0**-8:
@@ -68,8 +67,8 @@ def thresholds(
 ) -> Tensor:
     """Return the numbers that decide a query's pairs, ``[5, B]`` float32; see bounds.thresholds.
 
-    ``norms [3, B]`` are those of the queries and of their parts. Rows: minus the target's score;
-    base; what a candidate's norm costs, that of its lower part, that of what is left of it.
+    ``norms [3, B]`` are norms of the queries and of their parts. The rows are minus the target's
+    score, base, and the factors of three norms: of a candidate, of its lower part, and of its rest.
     """
     of_row, of_low, of_rest = norms.double()
     size = target_scores.abs().nan_to_num(0.0)
@@ -83,7 +82,7 @@ def thresholds(
 def tiled_thresholds(
     bound: SplitBound, target_scores: Tensor, queries: SplitRows, bias_magnitude: Tensor | None
 ) -> Tensor:
-    """The thresholds of packed queries, ``[tiles, 5, rows of a tile]``; NaN past the last."""
+    """Return thresholds of packed queries, ``[tiles, 5, rows of a tile]``; NaN past the last."""
     count, width = len(target_scores), queries.terms.shape[2]
     rows = thresholds(bound, target_scores, norms_of(queries, count), bias_magnitude)
     rows = torch.nn.functional.pad(rows, (0, -count % width))
@@ -92,23 +91,23 @@ def tiled_thresholds(
 
 
 def num_steps(dim: int) -> int:
-    """Steps of a sweep over so many features."""
+    """Return the steps of a sweep over ``dim`` features."""
     return -(-dim // SPLIT_FEATURES)
 
 
 def has_low(rows: Tensor) -> bool:
-    """Tell whether the lower parts of these rows may hold more than zeros."""
+    """Return True if the lower parts of these rows may hold more than zeros."""
     return rows.dtype != torch.bfloat16
 
 
 def norms_of(rows: SplitRows, count: int) -> Tensor:
-    """Upper bounds on the norms of the first ``count`` rows and of their parts, ``[3, R]``."""
+    """Return upper bounds on norms of the first ``count`` rows and of parts, ``[3, R]``."""
     terms: Tensor = rows.terms
     return terms[:, 1:].transpose(0, 1).flatten(1)[:, :count]
 
 
 def row_floats(dim: int) -> int:
-    """Float32 numbers that a packed row takes: both parts."""
+    """Return the float32 numbers of a packed row: both parts."""
     return num_steps(dim) * SPLIT_FEATURES
 
 
@@ -121,7 +120,7 @@ def pack_queries(
     out: Tensor | None = None,
     status: Tensor | None = None,
 ) -> SplitRows:
-    """Pack negated queries in tiles of ``width``, as ``layout.pack_queries``."""
+    """Pack negated queries in tiles of ``width``, like ``layout.pack_queries``."""
     lanes = selection.of(plane_of(operands.queries), status)
     return _pack(lanes, None, (selection.size, dim), width, out, is_negated=True)
 
@@ -135,7 +134,7 @@ def pack_candidates(
     out: Tensor | None = None,
     status: Tensor | None = None,
 ) -> SplitRows:
-    """Pack candidates in panels of ``width``, as ``layout.pack_candidates``."""
+    """Pack candidates in panels of ``width``, like ``layout.pack_candidates``."""
     lanes = selection.of(plane_of(operands.table), status)
     bias = operands.candidates.whole_bias
     return _pack(lanes, bias, (selection.size, dim), width, out, is_negated=False)
@@ -186,7 +185,7 @@ def launch_sweep(
     num_candidates: int,
     facts: "SweepFacts",
 ) -> None:
-    """Sweep what is packed: count and collect, or only collect where ``tally`` has no counts."""
+    """Sweep packed rows: count and collect, or only collect if ``tally`` has no counts."""
     launcher.launch(
         collect_split if tally.greater is None else sweep_split,
         (len(queries.terms), len(candidates.terms)),

@@ -1,4 +1,4 @@
-"""A crop whose sweep runs on tensor cores; everything else is as of any other."""
+"""Crop with a sweep on tensor cores; all else is as in any crop."""
 
 from collections.abc import Sequence
 
@@ -12,10 +12,10 @@ from .layout import Described, Selection
 
 
 class SplitCrop(Crop):
-    """A :class:`Crop` of dot products of rows that are split in two."""
+    """:class:`Crop` of dot products of rows that are split in two."""
 
     def pack_queries(self, block: PairBlock, tile: configs.CropTile) -> bool:
-        """Split the queries of a block and make their thresholds; False if they are."""
+        """Split the queries of a block and make thresholds; return False if done already."""
         if self._packed[:2] == block[:2]:
             return False
         self._packed = PairBlock(*block[:2], *self._packed[2:])
@@ -39,7 +39,7 @@ class SplitCrop(Crop):
     def pack_candidates(
         self, block: PairBlock, tile: configs.CropTile, described: Described | None = None
     ) -> None:
-        """Split the candidates of a block, unless they are; their norms are always made."""
+        """Split the candidates of a block, unless done already; norms are always made."""
         assert described is None, "crops of split rows do not share a sweep"
         if self._packed[2:] == block[2:]:
             return
@@ -54,7 +54,7 @@ class SplitCrop(Crop):
         )
 
     def sweep(self, block: PairBlock, cursor: Tensor, greater: Tensor) -> None:
-        """Count what beats its target for certain; append the open pairs to the band."""
+        """Count pairs that certainly beat the target; append open pairs to the band."""
         assert self.plan is not None
         tile = self.plan.tile
         self.pack_queries(block, tile)
@@ -80,6 +80,6 @@ def crop_of(
     scratch: Scratch,
     ends: Sequence[int] = (),
 ) -> Crop:
-    """The crop that a plan asks for."""
+    """Make the crop for a plan."""
     kind = SplitCrop if plan is not None and plan.is_split else Crop
     return kind(batch, dim, counts, plan, scratch, ends)

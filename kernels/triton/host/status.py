@@ -8,13 +8,13 @@ from torch import Tensor
 from ...checks import Checks, nonfinite_error
 
 _NO_ROW = 2**63 - 1
-_WORDS = 2  # 64-bit words a cursor takes, so that each lies on a boundary of 16 bytes
+_WORDS = 2  # 64-bit words of a cursor, so that each lies on a boundary of 16 bytes
 _HEAD = 3 * _WORDS
 
 
 @dataclass(frozen=True)
 class Report:
-    """A status, read."""
+    """Status that was read."""
 
     bad_query: int
     bad_candidate: int
@@ -42,11 +42,11 @@ class Status:
         self.unsorted = self._words[4:5]
 
     def cursor(self, band: int) -> Tensor:
-        """The size of a band ``[1]``."""
+        """Return the size of a band ``[1]``."""
         start = _HEAD + _WORDS * band
         return self._words[start : start + 1]
 
     def read(self, checks: Checks) -> Report:
-        """Wait for the device; checks that were kept come first."""
+        """Wait for the device; deferred checks come first."""
         bad_query, bad_candidate, bad_factor, *rest = checks.read(self._words)
         return Report(bad_query, bad_candidate, bad_factor, bool(rest[1]), rest[3::_WORDS])

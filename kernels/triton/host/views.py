@@ -1,4 +1,4 @@
-"""Tensors as kernels take them: pointers and strides, and what a score is compiled for."""
+"""Tensors in the kernels' form: pointers and strides, and the constants of a score."""
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ def term_of(score: Score) -> Term:
     Raises
     ------
     ValueError
-        If no kernel has it.
+        If no kernel has the term.
     """
     if score.term not in terms.WRITTEN:
         raise ValueError(
@@ -26,7 +26,7 @@ def term_of(score: Score) -> Term:
 
 
 def form_of(operands: Operands, norm: Norm = Norm.NONE) -> Form:
-    """Return the form that kernels are compiled for. ``norm``: the one that a bound needs."""
+    """Return the form for which kernels are compiled, with the ``norm`` that a bound needs."""
     score, has_factor = operands.score, operands.has_factor
     term, has_bias = term_of(score), operands.bias is not None
     facts = term.number, term.planes, term.root, score.is_rscf
@@ -34,7 +34,7 @@ def form_of(operands: Operands, norm: Norm = Norm.NONE) -> Form:
 
 
 def views_of(operands: Operands) -> Views:
-    """Tensors that pairs are scored from, in place."""
+    """Return the tensors from which pairs are scored, in place."""
     factor, bias = operands.factor, operands.candidates.whole_bias
     return Views(
         queries_of(operands),
@@ -45,34 +45,34 @@ def views_of(operands: Operands) -> Views:
 
 
 def queries_of(operands: Operands, grad: Tensor | None = None) -> RowView:
-    """The queries, or a gradient of them."""
+    """View the queries, or a gradient of queries."""
     rows = operands.queries if grad is None else grad
     return rows_of(rows, operands.score, operands.query_planes)
 
 
 def rows_of(rows: Tensor, score: Score, planes: int | None = None) -> RowView:
-    """``rows [R, G]``, candidates or gradients of them; ``planes``: of other rows."""
+    """View ``rows [R, G]``, candidates or gradients; ``planes`` for other rows."""
     starts, step = score.columns(rows.shape[1], planes)
     row, column = rows.stride()
     return RowView(rows, row, starts[min(1, len(starts) - 1)] * column, step * column)
 
 
 def plane_of(rows: Tensor) -> RowView:
-    """``[R, D]`` as rows of one plane: the factor, or coefficients."""
+    """View ``[R, D]`` as rows of one plane: the factor, or coefficients."""
     row, step = rows.stride()
     return RowView(rows, row, 0, step)
 
 
 def vector_of(values: Tensor) -> Vector:
-    """``[N]`` of any stride."""
+    """View ``[N]`` of any stride."""
     return Vector(values, values.stride(0))
 
 
 def packed_planes(operands: Operands) -> tuple[int, int]:
-    """Numbers a feature of a packed query, and of a packed candidate."""
+    """Return numbers per feature of a packed query, and of a packed candidate."""
     return operands.query_planes, operands.score.planes + operands.has_factor
 
 
 def are_rounded(operands: Operands) -> bool:
-    """Tell whether float32 kernels round what is stored."""
+    """Return True if float32 kernels round stored numbers."""
     return torch.float64 in (operands.queries.dtype, operands.table.dtype)

@@ -1,4 +1,4 @@
-"""Crops: their order, and what each range of features owes to them."""
+"""Crops: their order, and the gradient of each range of features."""
 
 from collections.abc import Iterator, Sequence
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def crop_order(crops: Sequence[int], out: Tensor) -> Tensor:
-    """Rising widths and where in ``out [C, ...]`` each begins, ``[C, 2]``; waits for no copy."""
+    """Return rising widths and the start of each in ``out [C, ...]``, ``[C, 2]``, without waits."""
     order = torch.empty(len(crops), 2, dtype=torch.int64, device=out.device)
     places = sorted(range(len(crops)), key=crops.__getitem__)
     for row, place in zip(order, places, strict=True):
@@ -17,7 +17,7 @@ def crop_order(crops: Sequence[int], out: Tensor) -> Tensor:
 
 
 def filled(numbers: Sequence[int], device: torch.device) -> Tensor:
-    """An int64 vector on the device, without waiting for a copy."""
+    """Make an int64 vector on the device, without waiting for a copy."""
     vector = torch.empty(len(numbers), dtype=torch.int64, device=device)
     for place, number in zip(vector, numbers, strict=True):
         place.fill_(number)
@@ -25,9 +25,9 @@ def filled(numbers: Sequence[int], device: torch.device) -> Tensor:
 
 
 def segments(grad: Tensor, dims: Sequence[int]) -> Iterator[tuple[int, int, Tensor]]:
-    """Ranges of features, the last first, with the sum of ``grad [C, ...]`` over the crops there.
+    """Yield ranges of features, the last first, with ``grad [C, ...]`` summed over the crops there.
 
-    A crop adds to the features that it has, so the sum grows towards the first range.
+    A crop adds to its own features, so the sum grows towards the first range.
     """
     order = sorted(range(len(dims)), key=dims.__getitem__, reverse=True)
     coefficient = grad[order[0]]
@@ -40,6 +40,6 @@ def segments(grad: Tensor, dims: Sequence[int]) -> Iterator[tuple[int, int, Tens
 
 
 def over_norms(values: Tensor, norms: Tensor) -> Tensor:
-    """``values / norms``, in the place of ``norms``; 0 where the norm is 0."""
+    """Return ``values / norms``, in the memory of ``norms``; 0 for a norm of 0."""
     is_zero = norms == 0
     return torch.div(values, norms, out=norms).masked_fill_(is_zero, 0.0)

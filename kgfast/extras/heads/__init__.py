@@ -1,7 +1,7 @@
-"""Output layers over very many outputs, which never hold the scores of all of them.
+"""Output layers over very many outputs, which never store the scores of all outputs.
 
-:mod:`streamed` is the layer, :mod:`sampling` its draws. :class:`kgfast.RowAdam` updates only the
-rows that a step used.
+:mod:`streamed` is the layer, and :mod:`sampling` draws outputs. :class:`kgfast.RowAdam` updates
+only the rows that a step used.
 """
 
 from kgfast.extras.heads.streamed import StreamedHead

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from kgfast.ops import check_device, check_ids, check_index, check_tensor, check_unique
 
-_COLDEST = 1e-20  # temperatures: a score over it is finite in float32
+_COLDEST = 1e-20  # smallest temperature: a score divided by it is finite in float32
 
 
 def check_hidden(hidden: Tensor, weight: Tensor) -> None:
@@ -35,7 +35,7 @@ def check_ids_of(name: str, ids: Tensor, weight: Tensor) -> None:
 def check_targets(
     targets: Tensor, hidden: Tensor, num_outputs: int, ignore_index: int | None
 ) -> None:
-    """Check that targets are int64, one a hidden state, outputs or ``ignore_index``."""
+    """Check that targets are int64, one per hidden state, outputs or ``ignore_index``."""
     check_tensor("targets", targets)
     if targets.dtype != torch.int64:
         raise TypeError(f"targets must be int64; got {targets.dtype}")
@@ -56,7 +56,7 @@ def check_candidates(candidate_ids: Tensor, weight: Tensor) -> None:
     """Check that candidates are distinct outputs, at least one."""
     check_index("candidate_ids", candidate_ids, (None,), weight, "the rows of the head")
     if not len(candidate_ids):
-        raise ValueError("candidate_ids must name at least one output; it is empty")
+        raise ValueError("candidate_ids must name at least one output; the list is empty")
     check_ids("candidate_ids", candidate_ids, len(weight))
     check_unique("candidate_ids", candidate_ids)
 

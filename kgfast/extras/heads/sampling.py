@@ -2,12 +2,13 @@
 
 The highest of ``x_j + g_j``, with standard Gumbel noise, is a draw from ``softmax(x)``. The highest
 of a block is distributed as ``logsumexp(block) + g`` (Maddison et al. 2014, "A* sampling"). So one
-noise a block draws the block, and the noises of that block draw the output: an equal distribution
-with one logarithm a block instead of two an output. Blocks hold ``WIDTH`` candidates in the order
-of their ids, so a draw depends neither on the cut of rows nor on the order of ``candidate_ids``.
+noise per block draws the block, and the noises of that block draw the output. The distribution is
+equal, with one logarithm per block instead of two per output. Blocks hold ``WIDTH`` candidates in
+the order of their ids, so a draw depends neither on the cut of rows nor on the order of
+``candidate_ids``.
 
-Cost model: a sweep of all scores and one exponential each, then ``WIDTH`` scores and noises a row.
-Memory: two scratches of ``_SCRATCH`` scores and some of their size, O(rows).
+Cost model: a sweep of all scores with one exponential each, then ``WIDTH`` scores and noises per
+row. Memory: two scratches of ``_SCRATCH`` scores and some of their size, O(rows).
 """
 
 import math
@@ -38,7 +39,7 @@ class Outputs:
         return len(self.weight if self.ids is None else self.ids)
 
     def block(self, first: int) -> "Outputs":
-        """Return the outputs of the block that begins at a place, as a table of their own."""
+        """Return the outputs of the block that begins at a place, as a separate table."""
         part = slice(first, min(first + WIDTH, len(self)))
         chosen = part if self.ids is None else self.ids[part]
         bias = None if self.bias is None else self.bias[chosen]
@@ -76,7 +77,7 @@ def draw_of(scores: Tensor, ids: Tensor, temperature: float, seed: int, first: i
 def _blocks(
     hidden: Tensor, rows: Tensor, outputs: Outputs, temperature: float, seed: int
 ) -> Tensor:
-    """Draw a block for each row and return its first place, int64 ``[B]``."""
+    """Draw a block for each row and return the block's first place, int64 ``[B]``."""
     chosen = torch.zeros_like(rows)
     if len(outputs) <= WIDTH:
         return chosen
@@ -98,7 +99,7 @@ def _blocks(
 def _within(
     hidden: Tensor, rows: Tensor, outputs: Outputs, blocks: Tensor, law: tuple[float, int]
 ) -> Tensor:
-    """Draw the output of each row within its block."""
+    """Draw the output of each row within the block of the row."""
     temperature, seed = law
     drawn = torch.empty_like(rows)
     width = min(WIDTH, len(outputs))
@@ -120,10 +121,10 @@ def _within(
 def gumbel(seed: int, rows: Tensor, ids: Tensor) -> Tensor:
     """Return standard Gumbel noise of pairs, float64, for int64 rows and ids that broadcast.
 
-    It is ``-log(-log u)`` with ``u`` uniform in the middles of ``2**53`` intervals of ``(0, 1)``,
-    so it is always finite. Each row has a stream of splitmix64 (Steele et al. 2014), whose counter
-    is the id of the output: noise has no state, and does not depend on the device, nor on the cut
-    into rows and outputs.
+    The noise is ``-log(-log u)`` with ``u`` uniform in the middles of ``2**53`` intervals of ``(0,
+    1)``, so it is always finite. Each row has a stream of splitmix64 (Steele et al. 2014) with the
+    id of the output as counter. So noise has no state, and depends neither on the device nor on the
+    cut into rows and outputs.
 
     >>> import torch
     >>> rows, ids = torch.arange(2)[:, None], torch.arange(3)
@@ -138,18 +139,19 @@ def gumbel(seed: int, rows: Tensor, ids: Tensor) -> Tensor:
 
 
 class DrawnOutputs(NamedTuple):
-    """Outputs, and the correction of their scores."""
+    """Outputs, and corrections of scores."""
 
     ids: Tensor  # int64 [M], ascending
-    shift: Tensor  # float32 [M], added to scores: log of the outputs that a draw stands for
+    # float32 [M], added to scores: log of the number of outputs that a draw stands for
+    shift: Tensor
 
 
 def drawn_outputs(targets: Tensor, num_outputs: int, num_negatives: int, seed: int) -> DrawnOutputs:
-    """Return the distinct targets and ``num_negatives`` uniform draws without those.
+    """Return the distinct targets, and ``num_negatives`` uniform draws of other outputs.
 
     With ``T`` distinct targets and ``K`` distinct draws that are no target, a draw stands for ``(V
     - T) / K`` outputs, so that the sum of ``exp(score + shift)`` is an unbiased estimate of the sum
-    over all ``V``, given that a draw is left. Where ``num_negatives`` is at least ``V - T``, all
+    over all ``V``, given that a draw is left. If ``num_negatives`` is at least ``V - T``, all
     outputs are compared.
     """
     hit = targets.unique()

@@ -1,4 +1,4 @@
-"""An output layer and its softmax, whose scores of all outputs are never held."""
+"""Output layer with a softmax, which never stores the scores of all outputs."""
 
 import math
 from typing import Any, Literal, NamedTuple
@@ -13,12 +13,12 @@ from kgfast.extras.heads.sampling import Outputs, draw, draw_of, drawn_outputs
 from kgfast.ops import TABLE_DTYPES
 
 Reduction = Literal["mean", "sum", "none"]
-IGNORED = -100  # torch's default of ignore_index
-_TOP = 1 << 20  # best scores that top_k holds at once
+IGNORED = -100  # default of ignore_index in torch
+_TOP = 1 << 20  # best scores in memory at once in top_k
 
 
 class StreamedHead(nn.Module):
-    """A replacement of ``nn.Linear(dim, num_outputs)`` and the softmax after it.
+    """Replacement of ``nn.Linear(dim, num_outputs)`` and the softmax after it.
 
     Scores are ``hidden @ weight.T + bias``. They are made and reduced chunk by chunk, forward and
     backward, so memory does not grow with hidden states times outputs (docs/how-to/heads.md). Every
@@ -33,12 +33,12 @@ class StreamedHead(nn.Module):
     bias : bool
         Learn a number for each output.
     weight : nn.Parameter, optional
-        ``[V, D]`` floating point, used without a copy: that of an embedding, to tie both. A new
-        weight is uniform in ``+-D**-0.5``, as in :class:`torch.nn.Linear`.
+        ``[V, D]`` floating point, used without a copy, such as the weight of an embedding, to tie
+        both. A new weight is uniform in ``+-D**-0.5``, as in :class:`torch.nn.Linear`.
     sparse : bool
-        Give the weight ``torch.sparse_coo`` gradients where a method touches few rows: ``embed``,
+        Make ``torch.sparse_coo`` gradients of the weight if a method touches few rows: ``embed``,
         ``sampled_loss``, and ``loss`` and ``log_prob`` of ``candidate_ids``.
-        :class:`kgfast.RowAdam` takes them. A bias has a dense one.
+        :class:`kgfast.RowAdam` takes such gradients. A bias has a dense gradient.
     device, dtype
         Device and dtype of new parameters.
 
@@ -117,10 +117,10 @@ class StreamedHead(nn.Module):
         ignore_index : int
             Targets that do not count.
         reduction : {"mean", "sum", "none"}
-            ``mean`` is over the targets that count, 0 where none does.
+            ``mean`` is over the targets that count, 0 if none does.
         candidate_ids : Tensor, optional
-            The softmax is over these, whose rows are copied: ``[M, D]``. Every target that counts
-            is among them.
+            Candidates of the softmax, whose rows are copied: ``[M, D]``. Every target that counts
+            must be a candidate.
 
         Returns
         -------
@@ -132,7 +132,7 @@ class StreamedHead(nn.Module):
         ------
         ValueError, TypeError
             For a shape, dtype, device or number that does not fit, and a target that is no output;
-            the message names the argument and the first place.
+            the message names the argument and the first position.
         """
         if reduction not in ("mean", "sum", "none"):
             raise ValueError(f"reduction must be mean, sum or none; got {reduction!r}")
@@ -154,12 +154,12 @@ class StreamedHead(nn.Module):
         seed: int,
         ignore_index: int = IGNORED,
     ) -> Tensor:
-        """Estimate :meth:`loss` from few rows: those of targets, and of a uniform draw.
+        """Estimate :meth:`loss` from few rows: rows of targets, and of a uniform draw.
 
-        The softmax is over the distinct targets of the call and ``num_negatives`` uniform draws
-        without those. Each draw counts for the outputs that it stands for, so the estimate of the
-        sum of exponentials is unbiased, given that a draw is left (sampled softmax, Bengio &
-        Senécal 2008, with exact targets). With ``num_negatives`` of at least ``V`` it equals
+        The softmax is over the distinct targets of the call and ``num_negatives`` uniform draws of
+        other outputs. Each draw stands for several outputs, so the estimate of the sum of
+        exponentials is unbiased, given at least one draw (sampled softmax, Bengio & Senécal 2008,
+        with exact targets). With ``num_negatives`` of at least ``V`` the estimate equals
         :meth:`loss`.
 
         Parameters
@@ -169,12 +169,12 @@ class StreamedHead(nn.Module):
         num_negatives : int
             At least 1.
         seed : int
-            Seed of the draw: give another one in each step.
+            Seed of the draw: use another seed in each step.
 
         Returns
         -------
         Tensor
-            The mean over targets that count, 0 where none does.
+            The mean over targets that count, 0 if none does.
 
         Raises
         ------
@@ -297,7 +297,7 @@ class StreamedHead(nn.Module):
     def embed(self, ids: Tensor) -> Tensor:
         """Return rows of the weight ``[..., D]`` for ids ``[...]``: input tokens, if tied.
 
-        With ``sparse`` the gradient holds only those rows.
+        With ``sparse`` the gradient holds only these rows.
         """
         checks.check_ids_of("ids", ids, self.weight)
         return functional.embedding(ids, self.weight, sparse=self.sparse)
@@ -312,7 +312,7 @@ class StreamedHead(nn.Module):
         return hidden.detach().reshape(-1, self.dim)
 
     def _check_pool(self, candidate_ids: Tensor | None) -> int:
-        """Check candidates and return their number."""
+        """Check candidates, and return the number of candidates."""
         if candidate_ids is None:
             return self.num_outputs
         checks.check_candidates(candidate_ids, self.weight)
@@ -347,7 +347,7 @@ class StreamedHead(nn.Module):
 
 
 class _Pool(NamedTuple):
-    """The outputs that a softmax is over."""
+    """Outputs of a softmax."""
 
     rows: Tensor  # [M, D]
     bias: Tensor | None  # [M]
@@ -355,7 +355,7 @@ class _Pool(NamedTuple):
 
 
 class _Counted(NamedTuple):
-    """Hidden states and targets that count, and their cross entropy."""
+    """Hidden states and targets that count, with cross entropy."""
 
     hidden: Tensor  # [B, D]
     targets: Tensor  # [B]

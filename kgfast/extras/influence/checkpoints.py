@@ -22,7 +22,7 @@ _LOSSES = {mode: losses_of(mode) for mode in ("negative", "1vsall", "kvsall")}
 
 @dataclass(frozen=True)
 class Origin:
-    """The run that wrote a checkpoint, and the step after which it was written."""
+    """Run that wrote a checkpoint, and the step of the checkpoint."""
 
     config: Config
     graph: RunGraph
@@ -33,9 +33,9 @@ class Origin:
 class Checkpoint:
     """A state of a model."""
 
-    name: str  # in messages
+    name: str  # name in messages
     open: Callable[[], Any]  # returns the model, in eval mode
-    digest: int  # of the tensors
+    digest: int  # digest of the tensors
     sizes: tuple[int, int]  # entities, relations
     rate: float | None  # learning rate; None: unknown
     origin: Origin | None  # None for a model in memory
@@ -56,7 +56,7 @@ class Stages:
         return self.checkpoints[0].origin
 
 
-# What callers may pass.
+# Checkpoints that callers may pass.
 _One = str | os.PathLike[str] | RankableModel
 Checkpoints = _One | Sequence[_One]
 
@@ -99,7 +99,7 @@ def _each(checkpoints: Any, device: torch.device | str, trust: bool) -> Iterable
 
 
 def _files_of(folder: RunFolder) -> list[Path]:
-    """List the models that a run kept; without any, its best or last state."""
+    """List the models that a run saved; without any, the best or last state."""
     kept = folder.models()
     if kept:
         return kept
@@ -115,11 +115,11 @@ def _of_file(path: Path, device: torch.device | str, trust: bool) -> Checkpoint:
     graph = folder.load_graph()
     if graph is None or not isinstance(meta.get("config"), dict):
         raise ValueError(
-            f"{path}: {folder.graph} is missing, as in runs of an earlier kgfast: nobody knows "
-            "which triples it was trained with"
+            f"{path}: {folder.graph} is missing, as in runs of an earlier kgfast: the triples of "
+            "training are unknown"
         )
     if meta.get("graph", graph.rows) != graph.rows:
-        raise ValueError(f"{path}: its rows belong to other names than those of {folder.graph}")
+        raise ValueError(f"{path}: the rows belong to other names than those of {folder.graph}")
     config, step = Config.from_dict(meta["config"]), int(meta["step"])
     follow(config, trust=trust)
     names = graph.entities, graph.relations
@@ -128,7 +128,7 @@ def _of_file(path: Path, device: torch.device | str, trust: bool) -> Checkpoint:
     def opened() -> Model:
         return model_of(folder, config, folder.load(path)[0], names).to(device)
 
-    model_of(folder, config, state, names)  # whether it fits
+    model_of(folder, config, state, names)  # raises unless the state fits
     sizes = len(graph.entities), len(graph.relations)
     rate = _logged_rate(path.parent, step)
     return Checkpoint(str(path), opened, _digest(state), sizes, rate, Origin(config, graph, step))
@@ -193,24 +193,26 @@ def _loss_of(
         own, of_run = config.loss, config.train.mode
         differs = loss != own if isinstance(loss, LossConfig) else name not in (None, own.name)
         if differs or mode not in (None, of_run):
-            raise ValueError(f"{first.name} was trained with {_named(config)}; leave loss and mode")
+            raise ValueError(
+                f"{first.name} was trained with {_named(config)}; leave loss and mode out"
+            )
         return own, of_run
     if name is None:
-        raise ValueError("loss: models do not say what they were trained with; name it")
+        raise ValueError("loss: a model does not store the loss of its training; name the loss")
     chosen = loss if isinstance(loss, LossConfig) else LossConfig.model_validate({"name": name})
     of_mode: Mode = mode or ("1vsall" if name in _LOSSES["1vsall"] else "negative")
     if chosen.name not in _LOSSES[of_mode]:
         raise ValueError(f"loss {chosen.name} does not go with mode {of_mode}")
     if of_mode == "negative":
         raise ValueError(
-            f"loss {chosen.name} needs the negatives of the run: give its folder or its "
-            "checkpoints, not a model"
+            f"loss {chosen.name} needs the negatives of the run: give the folder or the "
+            "checkpoints of the run, not a model"
         )
     return chosen, of_mode
 
 
 def _rates_of(found: list[Checkpoint], rates: Sequence[float] | None) -> list[float]:
-    """Return the given rates, else the logged ones."""
+    """Return the given rates, else the logged rates."""
     if rates is not None:
         values = [float(rate) for rate in rates]
         if len(values) != len(found):

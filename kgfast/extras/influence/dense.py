@@ -1,18 +1,18 @@
 """Influences by losses over all entities: binary cross entropy and softmax, of dot scores.
 
-With scores ``x = E q + b`` and slopes ``s = dloss / dx``, an example's gradient of the table is
-``s q^T`` and that of the biases ``s``. So the inner product of two is ``(s . s') (q . q' + 1)``
-(without biases ``(s . s') (q . q')``), and the sum over entities is streamed: a chunk of slopes
-``[B, n]`` is made by one product and used up by another.
+With scores ``x = E q + b`` and slopes ``s = dloss / dx``, an example's gradient of the table is ``s
+q^T``, and the gradient of the biases is ``s``. So the inner product of two gradients is ``(s . s')
+(q . q' + 1)`` (without biases ``(s . s') (q . q')``). The sum over entities is streamed: one
+product makes a chunk of slopes ``[B, n]``, and another product consumes the chunk.
 
 With all parameters the row of an entity also makes the queries that it anchors. With ``g`` the
 gradient of the anchor ``a``, products gain ``s_{a'} (q . g')``, ``s'_a (q' . g)`` and
 ``[a = a'] g . g'``; ``g`` follows from ``s E``, a third product.
 
-Examples of one query differ only in their target. The slopes of a query are made once, as if it
-had no answer, and ``label e_t`` is subtracted from the sums ("late"). Where a query has one
-example, the label is subtracted from the slope itself: a difference of sums would lose a slope near
-0. (The slopes of a query with several answers are not near 0.)
+Examples of one query differ only in their target. The slopes of a query are made once, as if it had
+no answer, and ``label e_t`` is subtracted from the sums ("late"). If a query has one example, the
+label is subtracted from the slope itself: a difference of sums would lose a slope near 0. (The
+slopes of a query with several answers are not near 0.)
 
 Cost model: U N (2 F + 2 M) operations for U queries and M others; with all parameters 2 U N F
 more. Memory: ``BLOCK x _ENTITIES`` slopes of queries, and as many of the others.
@@ -34,7 +34,7 @@ from kgfast.ops import check_ids, run
 from kgfast.ops.run import Operands, Passes
 from kgfast.training.config import LossConfig
 
-BLOCK = 2048  # queries of a block, whose slopes are made together
+BLOCK = 2048  # queries of a block, with slopes that are made together
 _ENTITIES = 1024  # entities of a chunk: narrower products take longer
 _ASKED = 256  # queries that are made together: 10 MB of ConvE's features
 
@@ -52,7 +52,7 @@ class _Slopes:
 
     @property
     def label(self) -> float:
-        """Return the amount by which a positive lowers its slope."""
+        """Return the amount by which a positive lowers the slope."""
         is_mean = self.logsumexp is None
         return self.labels[0] / self.operands.candidates.num_rows if is_mean else self.labels[0]
 
@@ -84,14 +84,14 @@ class _Slopes:
 
 @dataclass
 class _Side:
-    """Examples, their distinct queries, and the slopes of these queries."""
+    """Examples with distinct queries, and the slopes of these queries."""
 
     examples: ExampleQueries  # [B]
     place: Tensor  # int64 [B]: the query of each example
-    late: Tensor  # int64 [L]: examples whose label is not in the slopes of their query
+    late: Tensor  # int64 [L]: examples with a label that is not in the slopes of the query
     slopes: _Slopes
-    anchors: Tensor  # int64 [U], of the queries
-    rows: Tensor  # [U, F], the queries
+    anchors: Tensor  # int64 [U], anchors of the queries
+    rows: Tensor  # [U, F], vectors of the queries
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -113,7 +113,7 @@ class _Side:
 class DenseInfluence:
     """Inner products of gradients of a loss over all entities, at one state of a model.
 
-    It is fastest where examples of equal queries are neighbours.
+    Examples of equal queries should be neighbours, for speed.
     """
 
     def __init__(self, model: Any, loss: LossConfig, parameters: str) -> None:
@@ -169,7 +169,7 @@ class DenseInfluence:
         return total + theirs.products(own)
 
     def _swept(self, side: _Side, other: _Side) -> "_Swept":
-        """Sum over entities, and pick the slopes at some of them."""
+        """Sum over entities, and pick the slopes at some entities."""
         size, rows, asker = len(side), side.rows, self._asker
         dots, at_late = rows.new_zeros(len(other), size), rows.new_zeros(len(other), len(side.late))
         held = dots.shape if asker is not None else (0, 0)
@@ -222,7 +222,7 @@ class DenseInfluence:
 
     @staticmethod
     def _with_bias(side: _Side) -> float:
-        """Return 1 if each entity has its own bias, whose gradient is the slope."""
+        """Return 1 if each entity has its own bias, with the slope as gradient; else 0."""
         bias = side.slopes.operands.bias
         return 0.0 if bias is None or len(bias) == 1 else 1.0
 
@@ -244,7 +244,7 @@ class DenseInfluence:
         return _Side(examples, place, late, slopes, queries.anchors, slopes.operands.queries)
 
     def _slopes(self, queries: ExampleQueries, of_rows: Tensor, ids: Tensor) -> _Slopes:
-        """Make the slopes of queries whose positives are the pairs (row, id)."""
+        """Make the slopes of queries; positives are the pairs (row, id)."""
         model, loss = self._model, self._loss
         candidates = candidates_at(model, queries.side, None)
         if candidates.factor is not None:
@@ -276,7 +276,7 @@ class _Swept:
     at_late: Tensor  # [M, L], slopes of others at late labels
     at_own: Tensor  # [M, U], slopes of others at anchors of queries
     at_others: Tensor  # [M, U], slopes of queries at anchors of others
-    own: QuerySide | None = None  # of examples
+    own: QuerySide | None = None  # gradients of the examples' query side
     others: QuerySide | None = None
 
 

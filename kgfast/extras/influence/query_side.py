@@ -1,11 +1,11 @@
 """Gradients of anchors, relations and encoder weights, one for each example.
 
-In eval mode queries do not depend on each other, so one backward gives each gathered row its own
+In eval mode queries do not depend on each other, so one backward gives each gathered row a separate
 gradient. The gradient of a linear layer's weight is an outer product (input, output gradient), and
-only its two factors are stored. All other weights are small: ``torch.func`` makes their gradient
+only the two factors are stored. All other weights are small: ``torch.func`` makes their gradient
 for each example.
 
-Memory: the activations of the encoder for ``_EXAMPLES`` queries, and those gradients.
+Memory: the activations of the encoder for ``_EXAMPLES`` queries, and the gradients.
 """
 
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ class QuerySide:
     others: Tensor  # [B, P], all other weights
 
     def products(self, other: "QuerySide") -> Tensor:
-        """Return inner products ``[B, C]`` without anchors, whose rows are entities."""
+        """Return inner products ``[B, C]`` without anchors, which are entity rows."""
         same = self.relations[:, None] == other.relations
         total = torch.where(same, self.of_relations @ other.of_relations.T, 0.0)
         for (into, out), (other_into, other_out) in zip(self.layers, other.layers, strict=True):
@@ -59,8 +59,8 @@ class Asker(nn.Module):
         inner = model.model if isinstance(model, Reciprocal) else model
         if not isinstance(inner, Model) or isinstance(inner, MED | RSCF):
             raise TypeError(
-                f"influences of {type(inner).__name__} are not served here: its gradients are not "
-                "rows of its tables and an encoder's weights"
+                f"influences of {type(inner).__name__} are not served: the gradients are not "
+                "those of table rows and of an encoder's weights"
             )
         self._relation_ids, self._has_inverses = model.relation_ids, model.has_inverses
         self.model = inner
@@ -90,7 +90,7 @@ class Asker(nn.Module):
         return relations, both[0], both[1]
 
     def gradients(self, queries: ExampleQueries, slopes: Tensor) -> QuerySide:
-        """Return gradients of examples, from the gradients ``[B, F]`` of their queries."""
+        """Return gradients of examples, from the gradients ``[B, F]`` of the queries."""
         relations, anchors, rows = self.gathered(queries)
         pieces = zip(*(it.split(_EXAMPLES) for it in (anchors, rows, slopes)), strict=True)
         parts = [self._of_part(queries.side, *piece) for piece in pieces]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-# Influences of examples on one test triple each, by the row of that triple.
+# Influences of examples on one test triple each, by the row of the test triple.
 Products = Callable[[list[tuple[int, ExampleQueries]]], list[Tensor]]
 
 
@@ -26,9 +26,9 @@ class Strongest:
     Attributes
     ----------
     ids : Tensor
-        int64 ``[M, k]``, of examples.
+        int64 ``[M, k]``, ids of examples.
     values : Tensor
-        ``[M, k]``.
+        ``[M, k]``, influences.
     """
 
     ids: Tensor
@@ -41,7 +41,7 @@ class Strongest:
         return cls(ids, torch.empty(count, 0, dtype=dtype, device=device))
 
     def taking(self, ids: Tensor, values: Tensor, k: int, *, descending: bool) -> "Strongest":
-        """Merge with examples ``ids [B]`` of influences ``values [M, B]``."""
+        """Merge in examples ``ids [B]`` with influences ``values [M, B]``."""
         both = torch.cat([self.values, values], 1)
         rows, k = len(both), min(k, both.shape[1])
         worst = torch.topk(both, k, largest=descending, sorted=False).values
@@ -66,7 +66,7 @@ class Influences:
     Attributes
     ----------
     proponents, opponents : Strongest
-        The k highest and the k lowest influences: examples whose gradients agree most, and
+        The k highest and the k lowest influences: examples with gradients that agree most, and
         disagree most, with the gradient of the test triple.
     examples : Examples
         The examples that ids refer to.
@@ -75,7 +75,7 @@ class Influences:
     checkpoints : list of str
     rates : list of float
     num_seen : int
-        Examples that the influences are of: all, unless ``minutes`` were over.
+        Number of examples that were seen: all, unless ``minutes`` were over.
     matrix : Tensor or None
         ``[M, T]``, mapped from the file ``out``.
     """
@@ -106,15 +106,15 @@ class Influences:
         Parameters
         ----------
         vocabulary : pair of Vocabulary or lists of names, Dataset or Triples, optional
-            Entities and relations: names instead of ids.
+            Entities and relations, to have names instead of ids.
 
         Returns
         -------
         dict
             ``test`` (row of the test triple), ``kind``, ``influence``, ``head``, ``relation``,
-            ``tail`` of the example, and the side that it ``predicts``. Where an example is a query
-            with all its answers, that entity is ``?`` (-1 without names). Where names have labels,
-            ``head_label``, ``relation_label`` and ``tail_label``.
+            ``tail`` of the example, and the side that the example ``predicts``. If an example is a
+            query with all its answers, the predicted entity is ``?`` (-1 without names). Names with
+            labels add ``head_label``, ``relation_label`` and ``tail_label``.
         """
         parts = [
             self._columns_of(kind, found)
@@ -128,12 +128,12 @@ class Influences:
         return columns | found | labels
 
     def triples(self, vocabulary: VocabularyLike | None = None) -> dict[str, Any]:
-        """Return a row for each training triple of the strongest examples, as :meth:`columns` does.
+        """Return a row for each training triple of the strongest examples, like :meth:`columns`.
 
         The loss of a query with all its answers is linear in its labels: the loss without answers,
-        and a term for each answer. The share of a triple is the influence of its own term and of an
-        equal part of the loss without answers, so that the shares of a query add up to its
-        influence. A call computes gradients of these triples at each checkpoint again.
+        and a term for each answer. The share of a triple is the influence of the triple's term and
+        of an equal part of the loss without answers. So the shares of a query add up to the
+        influence of the query. A call computes gradients of these triples again at each checkpoint.
 
         Parameters
         ----------
@@ -143,9 +143,9 @@ class Influences:
         Returns
         -------
         dict
-            The columns of :meth:`columns`, and before ``influence``, which is that of the triple,
-            ``of_query``: the influence of the whole query. Where examples are triples, both are
-            equal. Triples of a query are sorted by their influence, as queries are.
+            The columns of :meth:`columns`, where ``influence`` is that of the triple. Before it
+            stands ``of_query``, the influence of the whole query. If examples are triples, both are
+            equal. Triples of a query are sorted by influence, as queries are.
         """
         if self._products is None:
             columns = self.columns(vocabulary)

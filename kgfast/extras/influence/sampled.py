@@ -1,10 +1,10 @@
-"""Influences by losses of sampled negatives: gradients of few rows, joined by their ids.
+"""Influences by losses of sampled negatives: gradients of few rows, joined by ids.
 
-The gradient of the entity table is zero except at the target and the negatives of an example, so
-the inner product of two gradients is a sum over the entities of both. The rows of the others are
-stored, sorted by entity; of an example only rows of these entities are computed.
+The gradient of the entity table is zero except at the target and the negatives of an example. So
+the inner product of two gradients is a sum over the entities of both. The rows of the M other
+examples are stored, sorted by entity. For each example only rows of these entities are computed.
 
-Samplers have no state, so the negatives of a training triple are drawn again: those of the epoch in
+Samplers have no state, so the negatives of a training triple are drawn again, as in the epoch in
 which the checkpoint was written. Other triples get negatives of the same sampler with another seed.
 """
 
@@ -32,12 +32,12 @@ _SCORES = 1 << 20  # scores that are in memory at once
 
 
 class DrawnNegatives(NamedTuple):
-    """Examples with their negatives."""
+    """Examples with negatives."""
 
     queries: ExampleQueries  # [B]
     negatives: Tensor  # int64 [B, K]
     mask: Tensor | None  # bool [B, K], False: takes no part
-    factor: Tensor  # [B], of a row in B times the loss of its batch
+    factor: Tensor  # [B], factor of a row in B times the loss of the row's batch
 
     def part(self, rows: Any) -> "DrawnNegatives":
         """Select examples by a slice or by row ids."""
@@ -63,7 +63,7 @@ class Replay:
     def training(self, queries: ExampleQueries, step: int) -> DrawnNegatives:
         """Return training triples with the negatives of the epoch in which ``step`` ended.
 
-        Raises ValueError if a triple is not among those of the run.
+        Raises ValueError if a triple is not a training triple of the run.
         """
         ids, its_side = self._rows_of(queries), self._as_trained(queries).side
         batches, count = self._objective.batches, len(ids)
@@ -87,11 +87,11 @@ class Replay:
             if taking_part is not None:
                 mask[at[own]] = taking_part[own]
             factor[at[own]] = self._factor(batch, drawn, taking_part)[own]
-        # A triple that stands twice in the training set counts as its last occurrence.
+        # A triple that stands twice in the training set counts as the last occurrence.
         return DrawnNegatives(queries, negatives, mask, factor).part(place[ids])
 
     def others(self, queries: ExampleQueries) -> DrawnNegatives:
-        """Return any triples, each as its own batch, with negatives that no step had."""
+        """Return any triples, each as a separate batch, with negatives that no step had."""
         data, count = self._config.data, len(queries)
         known = KnownTriples(self._hrt.cpu()) if data.filter_negatives else None
         negatives = Negatives(
@@ -137,7 +137,7 @@ class Replay:
         return order[at]
 
     def _as_trained(self, queries: ExampleQueries) -> ExampleQueries:
-        """Return queries as the training asks them: with inverse relations, all for tails."""
+        """Return queries as in training: with inverse relations, all for tails."""
         if not self._has_inverses or queries.side == "tail":
             return queries
         return replace(queries, side="tail", relations=queries.relations + self._num_relations)
@@ -163,9 +163,9 @@ def _triples_of(queries: ExampleQueries) -> tuple[Tensor, Tensor, Tensor]:
 
 @dataclass
 class _Entries:
-    """Rows of gradients, sorted by their row in a table."""
+    """Rows of gradients, sorted by the row of a table."""
 
-    of: Tensor  # [P], the example
+    of: Tensor  # [P], number of the example
     ids: Tensor  # [P], the row of the table, ascending
     rows: Tensor  # [P, G]
 
@@ -198,7 +198,7 @@ class _Entries:
 
 @dataclass
 class _Part:
-    """Examples with the slopes of their scores, and the gradients of their query side."""
+    """Examples with slopes of scores, and gradients of the query side."""
 
     drawn: DrawnNegatives
     queries: Tensor  # [B, F]
@@ -214,8 +214,8 @@ class SampledInfluence:
     def __init__(self, model: Any, loss: LossConfig, parameters: str, origin: Origin) -> None:
         if isinstance(model, MED):
             raise TypeError(
-                "influences of MED are not served: its loss weighs an example by the others of its "
-                "batch"
+                "influences of MED are not served: the loss of MED weighs an example by the other "
+                "examples of the batch"
             )
         self._asker = Asker(model) if parameters == "all" else None
         self._model, self._loss, self._step = model, loss, origin.step
@@ -287,7 +287,7 @@ class SampledInfluence:
         return _Part(drawn, made, index, slopes, relations, found.of_anchors)
 
     def _candidates(self, side: Side) -> Candidates:
-        """Return the candidates of a side; RSCF makes them only once."""
+        """Return the candidates of a side, made only once for RSCF."""
         if side not in self._made:
             with torch.no_grad():
                 self._made[side] = candidates_at(self._model, side, None)

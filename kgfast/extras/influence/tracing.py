@@ -36,8 +36,8 @@ from kgfast.time_limit import TimeLimit
 from kgfast.training import checkpoint as files
 from kgfast.training.config import LossConfig
 
-_EXAMPLES = 1 << 14  # training examples of a chunk, at most
-_CELLS = 1 << 20  # influences of a chunk, at most
+_EXAMPLES = 1 << 14  # most training examples of a chunk
+_CELLS = 1 << 20  # most influences of a chunk
 
 _KINDS = ("proponents", "opponents")
 
@@ -64,15 +64,15 @@ def tracin(
 ) -> Influences:
     """Compute influences of training examples on test triples, and the strongest of each.
 
-    A training example is a triple and a side, or with ``kvsall`` a query with all its answers; a
+    A training example is a triple and a side, or with ``kvsall`` a query with all its answers. A
     training step takes the mean of the examples' losses. A test triple is a query on one side, with
-    its own answer alone.
+    a single answer.
 
     Parameters
     ----------
     checkpoints
-        The folder of a run (the models that ``train.keep_every`` kept; else its best state, or the
-        last), the file of a checkpoint, a model, or a list of those.
+        The folder of a run (the models that ``train.keep_every`` saved; else the best state, or the
+        last), the file of a checkpoint, a model, or a list of these.
     train : Triples, Tensor or array, optional
         int64 ``[T, 3]``; default: the training triples of the run. With sampled negatives, a subset
         of these.
@@ -80,33 +80,33 @@ def tracin(
         int64 ``[M, 3]``.
     loss : str or LossConfig, optional
         ``bce`` or ``cross_entropy`` over all entities; for runs ``nssa``, ``margin`` and
-        ``logistic`` too. A run names its loss and the options.
+        ``logistic`` too. A run knows its loss and options.
     mode : {"1vsall", "kvsall", "negative"}, optional
-        A run names its mode; the default for models is ``1vsall``.
+        A run knows its mode; the default for models is ``1vsall``.
     rates : sequence of float, optional
         The learning rate at each checkpoint; default: the rates in the run's log.
     parameters : {"entity", "all"}
-        ``entity``: the last layer, which is the entity table as candidates and its biases. ``all``:
+        ``entity``: the last layer, which is the entity table as candidates, with biases. ``all``:
         all parameters, with anchors, relations and encoder weights.
     side : {"head", "tail"}
         The side that test triples predict.
     k : int
         Examples per test triple; all, if there are fewer.
     out : path, optional
-        Write all influences there, a NumPy file ``[M, T]``.
+        Path of a NumPy file ``[M, T]`` for all influences.
     restart : path, optional
         A file with the state after each checkpoint of each chunk. A repeated call continues there
         after a kill. The file is deleted at the end.
     minutes : float, optional
         Stop before the block of examples that would end later than that; at least one block is
-        seen. ``num_seen`` of the result counts the examples seen, and the columns of the others in
-        ``out`` are NaN. The file ``restart`` is kept then, and a repeated call continues there.
+        seen. ``num_seen`` of the result counts the examples seen; the columns of all other examples
+        in ``out`` are NaN. The file ``restart`` stays, and a repeated call continues there.
     device
         Device of models that are read from files.
     progress : bool
         Show a progress bar.
     trust : bool
-        As of :func:`kgfast.load_run`.
+        See :func:`kgfast.load_run`.
 
     Returns
     -------
@@ -173,7 +173,7 @@ def tracin(
                     ]
                 state.keep(step, total, best)
             seen += len(queries)
-            if step > state.done:  # not read from the file
+            if step > state.done:  # skipped after reading the state from the file
                 is_over = limit.parts_left() < 1
     if seen == len(examples):
         state.delete()
@@ -207,7 +207,7 @@ def self_influence(
 ) -> Tensor:
     """Compute the influence of each training example on itself.
 
-    It is high for mislabelled and for rare examples.
+    The influence is high for mislabelled and for rare examples.
 
     Parameters
     ----------
@@ -246,7 +246,7 @@ def self_influence(
 
 
 class _Checkpoints:
-    """The models of the checkpoints, one in memory at a time, and triples that fit them."""
+    """Models of the checkpoints, one in memory at a time, and triples that fit."""
 
     def __init__(self, stages: Stages, parameters: str) -> None:
         if parameters not in ("entity", "all"):
@@ -264,7 +264,7 @@ class _Checkpoints:
         first = self._stages.checkpoints[0]
         if given is None:
             if first.origin is None:
-                raise TypeError(f"{name}: a model does not say what it was trained with")
+                raise TypeError(f"{name}: a model does not store its training triples")
             given = first.origin.graph.splits[name]
         num_entities, num_relations = first.sizes
         try:
@@ -275,14 +275,14 @@ class _Checkpoints:
 
     @contextmanager
     def at(self, place: int) -> Iterator[DenseInfluence | SampledInfluence]:
-        """Yield the inner products at a checkpoint; its model is in eval mode meanwhile."""
+        """Yield the inner products at a checkpoint; the model is in eval mode meanwhile."""
         model, influence = self._opened(place)
         with evaluating(model), torch.no_grad(), no_autocast(self.device):
             yield influence
 
     def _opened(self, place: int) -> tuple[Any, DenseInfluence | SampledInfluence]:
         if self._held is None or self._held[0] != place:
-            self._held = None  # before the next is read
+            self._held = None  # frees the model before the next is read
             checkpoint, stages = self._stages.checkpoints[place], self._stages
             model = checkpoint.open()
             self._held = place, model, _influence(checkpoint, model, stages, self._parameters)
@@ -295,8 +295,8 @@ def _influence(
     inner = model.model if isinstance(model, Reciprocal) else model
     if isinstance(inner, CP):
         raise TypeError(
-            "influences of CP are not served: its rows are a head's and a tail's, of which a "
-            "candidate is half"
+            "influences of CP are not served: a row is a head's and a tail's, and a candidate is "
+            "half of a row"
         )
     if stages.mode != "negative":
         return DenseInfluence(model, stages.loss, parameters)
@@ -316,7 +316,7 @@ def _check_finite(values: Tensor, ids: Tensor) -> None:
 
 
 def _chunk_size(tests: int) -> int:
-    """Return the number of training examples of a chunk: full blocks, where one fits."""
+    """Return the number of training examples of a chunk: full blocks, if one fits."""
     size = min(_EXAMPLES, max(1, _CELLS // max(1, tests)))
     return size // BLOCK * BLOCK or size
 
@@ -342,7 +342,7 @@ def _digest_of(
 
 @dataclass
 class _Restart:
-    """The file from which an interrupted call continues; None keeps nothing.
+    """File from which an interrupted call continues; None stores nothing.
 
     Raises ValueError if the file belongs to another call, or is damaged.
     """
@@ -356,7 +356,9 @@ class _Restart:
             return
         _, meta = files.load(self.path)
         if meta.get("influences") != self.digest:
-            raise ValueError(f"{self.path} is the state of another call: delete it to begin anew")
+            raise ValueError(
+                f"{self.path} is the state of another call: delete the file to begin anew"
+            )
         self.done = int(meta["done"])
 
     def keep(self, done: int, total: Tensor, best: Sequence[Strongest]) -> None:

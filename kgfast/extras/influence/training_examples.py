@@ -21,8 +21,8 @@ class ExampleQueries:
     side: Side
     anchors: Tensor
     relations: Tensor
-    targets: Tensor | None  # None where a query has all its answers
-    known: KnownTriples | None  # the answers, where targets is None
+    targets: Tensor | None  # None if a query has all its answers
+    known: KnownTriples | None  # the answers, if targets is None
 
     def __len__(self) -> int:
         return len(self.anchors)
@@ -40,7 +40,7 @@ class ExampleQueries:
         return rows[self.anchors[rows].argsort(stable=True)]
 
     def runs(self) -> Tensor:
-        """Return for each example the number ``[B]`` of its run of equal queries, from 0."""
+        """Return for each example the number ``[B]`` of the run of equal queries, from 0."""
         if not len(self):
             return self.anchors
         is_other = self.anchors.diff().bool() | self.relations.diff().bool()
@@ -59,9 +59,9 @@ class ExampleQueries:
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Training examples: first those that predict tails, then those that predict heads.
+    """Training examples: first all that predict tails, then all that predict heads.
 
-    Each is a triple and a side, or (``kvsall``) a distinct query with all its answers.
+    An example is a triple and a side, or (``kvsall``) a distinct query with all its answers.
     """
 
     tails: ExampleQueries
@@ -96,7 +96,7 @@ class Examples:
     def columns(self, ids: Tensor) -> dict[str, Tensor]:
         """Return columns ``head``, ``relation``, ``tail``, ``predicts_head`` for example ids.
 
-        The predicted entity is -1 where an example is a query with all its answers.
+        The predicted entity is -1 if an example is a query with all its answers.
         """
         flat = ids.flatten().to(self.tails.anchors.device)
         is_head = flat >= len(self.tails)
@@ -128,7 +128,7 @@ class Examples:
 
 
 def asked(hrt: Tensor, side: Side) -> ExampleQueries:
-    """Make an example of each triple ``[M, 3]``, with its own answer alone."""
+    """Make an example of each triple ``[M, 3]``, with a single answer."""
     h, r, t = hrt.t().contiguous()
     anchors, targets = (h, t) if side == "tail" else (t, h)
     return ExampleQueries(side, anchors, r, targets, None)

@@ -1,9 +1,9 @@
 """The tensors with gradients that a function closes over.
 
-A message is any function of torch, and what it closes over is not among its arguments. Leaves are
-found in the graph of its result. A tensor with a graph of its own (node states) is found where
-torch's functions receive it, and is replaced by a leaf of the same values: else the gradients of
-every chunk would flow on through that graph, and count its sources once a chunk.
+A message is any function of torch, and tensors in its closure are not among the arguments. Leaves
+are found in the graph of the result. A tensor with its own graph (node states) is found when
+torch's functions receive the tensor, and is replaced by a leaf of equal values. Otherwise the
+gradients of every chunk would flow on through that graph, and count its sources once per chunk.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.graph import Node, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
-Edge = tuple[Node, int]  # an output of a node: what a tensor is to autograd
+Edge = tuple[Node, int]  # an output of a node: autograd's form of a tensor
 
 
 class Sources:
@@ -26,7 +26,7 @@ class Sources:
             self.add(tensor)
 
     def add(self, tensor: Tensor) -> None:
-        """Add a tensor, if it has a gradient."""
+        """Add a tensor, if the tensor has a gradient."""
         if tensor.requires_grad:
             self.tensors.setdefault(_edge(tensor), tensor)
 
@@ -42,8 +42,9 @@ class Sources:
             leaf = getattr(node, "variable", None)
             if leaf is None:
                 raise ValueError(
-                    f"message hands a tensor that {node.name()} made to an autograd.Function of "
-                    f"its own: hand it tensor.view_as(tensor) instead, so that it can be found"
+                    f"message hands a tensor that {node.name()} made to its own "
+                    "autograd.Function: hand tensor.view_as(tensor) to that function instead, so "
+                    "that the tensor can be found"
                 )
             if not cut.made(leaf):
                 self.add(leaf)
@@ -53,7 +54,7 @@ class GraphCut(TorchFunctionMode):
     """A context in which tensors from outside that have a graph are leaves.
 
     ``sources`` are the known tensors. With ``since`` (:func:`now` at the begin), older tensors are
-    found too, and listed in ``found``.
+    found, too, and listed in ``found``.
     """
 
     def __init__(self, sources: Iterable[Tensor], since: int | None = None) -> None:
@@ -127,7 +128,7 @@ def _outside(value: Tensor, since: int) -> Iterator[Edge]:
 
 
 def _changed(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """Return arguments with their tensors changed."""
+    """Return arguments with changed tensors."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, dict):

@@ -1,8 +1,8 @@
 """The paths of a graph by number: any path, without making the paths before it.
 
-The number of paths that begin with an edge is a sum over the edges that may follow it, so counts of
-one length come from those of the length below by prefix sums. A path's number is then read digit by
-digit: a binary search for each of its edges.
+The number of paths that begin with an edge is a sum over the edges that may follow. So counts of
+one length come from the counts of the length below by prefix sums. A path's number is then read
+digit by digit: a binary search for each edge of the path.
 
 Cost model: O(order E) numbers are stored; a chunk of P paths takes O(P order) numbers and O(P order
 log E) steps. No Python loop runs over nodes, edges or paths.
@@ -32,10 +32,10 @@ class Paths:
     num_nodes : int
         Nodes are 0 to ``num_nodes - 1``.
     order : int
-        Edges of a path, at least 1; it has one node more.
+        Edges of a path, at least 1; a path has one node more.
     backtracking : bool
-        Allow a path to return at once to the node that it came from (i -> j -> i). A triangle may
-        close (i -> j -> k -> i) in either case.
+        Allow a path to return at once to the node before (i -> j -> i). A triangle may close (i ->
+        j -> k -> i) in either case.
     by : "first" or "last"
         Order paths by their edges from the first to the last, or from the last to the first: paths
         that begin, or end, in one node are neighbours. Edges are ordered by their nodes, parallel

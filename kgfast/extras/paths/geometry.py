@@ -10,11 +10,11 @@ import math
 import torch
 from torch import Tensor
 
-_NOISE = 8.0  # sines below so many units of rounding are those of points in a line
+_NOISE = 8.0  # sines below so many units of rounding count as collinear points
 
 
 def distance(a: Tensor, b: Tensor) -> Tensor:
-    """Return the distance of two points; where they coincide, the gradient is 0.
+    """Return the distance of two points; for equal points, the gradient is 0.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ def distance(a: Tensor, b: Tensor) -> Tensor:
 def angle(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     """Return the angle at ``b`` between ``a`` and ``c``, 0 to pi.
 
-    Collinear points have the angle 0 or pi with gradient 0. Where ``b`` equals ``a`` or ``c``, the
+    Collinear points have the angle 0 or pi with gradient 0. If ``b`` equals ``a`` or ``c``, the
     angle is 0 with gradient 0.
 
     Parameters
@@ -74,7 +74,7 @@ def angle(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
 def torsion(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
     """Return the dihedral angle about ``b -> c`` from ``a`` to ``d``, -pi to pi.
 
-    Where three neighbours are collinear or two coincide, there is no plane, and the angle is 0 with
+    If three neighbours are collinear or two coincide, there is no plane, and the angle is 0 with
     gradient 0. The sign is that of chemistry (IUPAC): clockwise, from ``b`` to ``c``, is positive.
 
     Parameters
@@ -115,7 +115,7 @@ def _check(*points: Tensor) -> None:
 def _scaled(vector: Tensor) -> Tensor:
     """Scale vectors to about length 1, so that no square under- or overflows.
 
-    An angle does not depend on the length of its sides, so the factor carries no gradient.
+    An angle does not depend on the length of sides, so the factor carries no gradient.
     """
     size = vector.detach().abs().amax(-1, keepdim=True)
     return vector / size.masked_fill(size == 0, 1.0)
@@ -130,7 +130,7 @@ def _length_of_cross(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _in_line(cross: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """Return where a cross product is not larger than its own rounding."""
+    """Return a mask of cross products that are not larger than their rounding."""
     with torch.no_grad():
         least = (_NOISE * torch.finfo(cross.dtype).eps) ** 2
         sides = first.square().sum(-1) * second.square().sum(-1)

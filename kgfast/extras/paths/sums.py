@@ -1,7 +1,8 @@
 """Sums of a function over the paths that end in each node, chunk by chunk, forward and backward.
 
-The forward adds up the messages of a chunk and drops them; the backward makes them again. The
-gradient of a message is that of the node that received it, so chunks do not depend on each other.
+The forward adds up the messages of a chunk and drops them; the backward makes the messages again.
+The gradient of a message is the gradient of the receiving node, so chunks do not depend on each
+other.
 
 Cost model: the message runs twice on every path and its backward once. Memory: one chunk's
 activations, the gradients of the tensors that the message depends on, and O(order E) numbers.
@@ -37,28 +38,29 @@ def path_sum(
 ) -> Tensor:
     """Sum ``message`` over the paths that end in each node.
 
-    Gradients of all that the message depends on are exact, in the memory of one chunk: the backward
+    Gradients of all tensors behind the message are exact, in the memory of one chunk. The backward
     makes each chunk again, with equal random numbers (dropout) and equal autocast. Equal calls give
-    equal bits if the message's own operations do; to that end index with :func:`take`.
+    equal bits if the message's own operations do; index with :func:`take` for that.
 
     Parameters
     ----------
     message : callable
         Takes paths, int64 ``[P, order + 1]``, first node first; returns floats ``[P, H]``. A row of
-        the result must depend on that path alone, not on its chunk. It may close over anything.
+        the result must depend on that path alone, not on the chunk. The function may close over
+        anything.
     edge_index : Tensor, int64 or int32 [2, E]
         Edges, as in :class:`Paths`.
     num_nodes : int
         Rows of the result.
     inputs : sequence of Tensor
-        Tensors that the message closes over. They need not be named: parameters and results of
-        other operations are found when the message runs.
+        Tensors that the message closes over. These may be left out: parameters and results of other
+        operations are found when the message runs.
     order : int
         Edges of a path.
     to : "last" or "first"
         The node of a path to which its message goes.
     chunk : int, optional
-        Paths at once, 2,048 unless given. The result depends on it as a sum depends on its order.
+        Paths at once, 2,048 by default. The result depends on the chunk as a sum depends on order.
     backtracking : bool
         Allow i -> j -> i as (part of) a path.
 
@@ -190,7 +192,7 @@ class _Surroundings:
 
 @dataclass(frozen=True)
 class _Job:
-    """One sum: the message, and the paths that it is summed over."""
+    """Sum in progress: the message, and the paths to sum over."""
 
     message: Message
     paths: Paths
@@ -256,7 +258,7 @@ class _Job:
         yield from self.paths.ranges(self.size) if len(self.paths) else [(0, 0)]
 
     def _found(self, path: Tensor, sources: Sources) -> Tensor:
-        """Return the messages of some paths, and add what they depend on to the sources."""
+        """Return the messages of some paths, and add the tensors behind them to the sources."""
         since = now()
         with GraphCut(sources.tensors.values(), since) as cut:
             value = self._value(path)
@@ -279,7 +281,7 @@ class _Job:
         return value
 
     def _add(self, total: Tensor, value: Tensor, start: int, stop: int) -> None:
-        """Add the messages of a chunk to their nodes; a node's paths are neighbours."""
+        """Add the messages of a chunk to the nodes; a node's paths are neighbours."""
         if start == stop:
             return
         first, offsets = self.paths.segments(start, stop)
@@ -291,7 +293,7 @@ class _Job:
 
 @contextmanager
 def _without_hooks(tensors: Sequence[Tensor]) -> Iterator[None]:
-    """Disable tensor hooks: they see the whole gradient later, not that of a chunk."""
+    """Disable tensor hooks, which later see the whole gradient, not the gradient of a chunk."""
     hooks = [it._backward_hooks for it in tensors if it._backward_hooks]
     kept = [dict(it) for it in hooks]
     for those in hooks:
@@ -309,22 +311,22 @@ def _sum_dtype(kind: torch.dtype) -> torch.dtype:
 
 
 class _Recomputed(torch.autograd.Function):
-    """Sums as an autograd function of the tensors that their messages depend on."""
+    """Sums as an autograd function of the tensors behind the messages."""
 
     @staticmethod
     def forward(ctx: Any, job: _Job, total: list[Tensor], *tensors: Tensor) -> Tensor:
-        """Return the sums; they come in a list, which autograd does not take for an argument."""
+        """Return the sums, which come in a list, since autograd takes no list for an argument."""
         ctx.job, ctx.sources = job, tensors
         ctx.save_for_backward(*tensors)
         return total.pop()
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """Make every chunk again, and its gradients."""
+        """Make every chunk again, with gradients."""
         if torch.is_grad_enabled():
             raise NotImplementedError(
-                "path_sum has no gradient of its gradient: create_graph must be False"
+                "path_sum has no second derivative: create_graph must be False"
             )
-        _ = ctx.saved_tensors  # raises where one was changed in place
+        _ = ctx.saved_tensors  # raises if a tensor was changed in place
         parts = ctx.job.gradients(grad, ctx.sources, ctx.needs_input_grad[2:])
         return None, None, *parts

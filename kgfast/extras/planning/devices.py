@@ -1,8 +1,8 @@
-"""Rates that were not measured on this machine: predicted ones of GPUs, and defaults of a CPU.
+"""Rates that were not measured on this machine: predicted for GPUs, and defaults for a CPU.
 
 The rates of GPUs come from ``benchmarks/results/static-roofline.json``: for ``rotate`` and ``dot``
-the elements a second of a sweep over WN18RR, for the others the clocks of the busiest unit. The
-defaults are those of the machine that tested this package, in
+the elements per second of a sweep over WN18RR, for all other scores the clocks of the busiest unit.
+The defaults come from the machine that tested this package, in
 ``benchmarks/results/cpu-scale.json``. A test compares both.
 """
 
@@ -14,9 +14,9 @@ from kgfast.extras.planning.work import BYTES, PLANES
 
 @dataclass(frozen=True)
 class GpuFacts:
-    """A GPU."""
+    """Facts of a GPU."""
 
-    name: str  # as in the roofline
+    name: str  # name in the roofline
     memory: int  # bytes, by the data sheet
     bytes_per_second: float  # peak by the data sheet
     elements: dict[str, float]  # score -> elements a second
@@ -51,15 +51,15 @@ DEVICES = {
 _LAUNCHES = 1e-3  # seconds of a call's launches: assumed
 
 
-# Seconds of a row, of its packing and of one feature of a pair, of two threads.
+# Seconds of a row, of packing a row, and of one feature of a pair, for two threads.
 _COSTS = {
     "rotate": Cost(0.0, 1.2e-9, 0.0, 4.8e-11),
     "l1": Cost(0.0, 3.0e-10, 1.5e-10, 1.6e-11),
-    "l2": Cost(0.0, 3.0e-10, 1.5e-10, 1.6e-11),  # taken for those of l1
+    "l2": Cost(0.0, 3.0e-10, 1.5e-10, 1.6e-11),  # same as l1
     "dot": Cost(0.0, 3.0e-10, 1.3e-10, 6.1e-12),
 }
 _SOURCE = (
-    "defaults, not measured here: two threads of a Xeon at 2.10 GHz with AVX-512, its disk; "
+    "defaults, not measured here: two threads of a Xeon at 2.10 GHz with AVX-512 and its disk; "
     "`kgfast plan --calibrate` measures this machine in some minutes"
 )
 
@@ -86,9 +86,9 @@ def rates_of(device: str) -> Rates:
 
 
 def default_rates() -> Rates:
-    """Return the default rates with this machine's own memory.
+    """Return the default rates with the memory of this machine.
 
-    Every dtype and consumer has the costs of its score.
+    Every dtype and consumer of a score has the same costs.
 
     >>> default_rates().threads
     2

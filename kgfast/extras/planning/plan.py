@@ -1,4 +1,4 @@
-"""Memory, time, bytes and bottleneck of a ranking, from its sizes and the rates of a machine."""
+"""Memory, time, bytes and bottleneck of a ranking, from sizes and the rates of a machine."""
 
 import math
 from dataclasses import asdict, dataclass
@@ -7,13 +7,13 @@ from typing import Any
 from kgfast.extras.planning.rates import Rates
 from kgfast.extras.planning.work import Work
 
-# As rank() and topk() read a table in files (docs/how-to/tables.md):
-# a test compares these with a call.
+# Constants of rank() and topk() for a table in files (docs/tables.md): a test compares these with a
+# call.
 _BLOCK_BYTES, _BUFFERS = 32 << 20, 2
 _QUERY_BYTES, _MOST = 8 << 20, 4096  # limits of a batch: bytes, queries
 _KERNEL_BYTES = 8 << 20  # scratch of one call: measured; at most 64 MiB
 _KNOWN_BYTES = 2 * 20  # upper bound for a known triple: an id and an own pair, both ways
-_SHARE = 0.5  # share of the memory that a table may take before it is read from its file
+_SHARE = 0.5  # share of the memory that a table may take before the file is read in blocks
 _SENT_BYTES = 48  # counts and other numbers of a query that processes exchange
 _MEETINGS = 5  # exchanges of the processes for a batch
 MEETING_SECONDS = 1e-4  # seconds of each process at each exchange: assumed
@@ -22,24 +22,24 @@ NETWORK = 1.25e9  # bytes a second: assumed unless given
 
 @dataclass(frozen=True)
 class Plan:
-    """The predicted needs of a ranking, for the slowest worker.
+    """Predicted needs of a ranking, for the slowest worker.
 
     Attributes
     ----------
     streamed : bool
-        The table is read in blocks, not held in memory.
+        True if the table is read in blocks, not stored in memory.
     passes : int
         Number of reads of the table's file.
     table_bytes, memory_bytes, process_bytes : int
         All rows; the peak of a worker; the part of this peak that Python and torch take.
     read_bytes, sent_bytes : int
-        Bytes that a worker reads from its disk, and sends to the others.
+        Bytes that a worker reads from disk, and sends to all others.
     compute_seconds, disk_seconds, network_seconds : float
-        Seconds of each alone; disk: None where no rate is known.
+        Seconds of each alone; for the disk, None if no rate is known.
     load_seconds, seconds : float
         Reading a table into memory first; the ranking after that.
     binding : str
-        ``compute``, ``disk``, ``network``, or ``memory`` where there is not enough of it.
+        ``compute``, ``disk``, ``network``, or ``memory`` if memory is too small.
     source : str
         Origin of the rates.
     """
@@ -88,11 +88,11 @@ def planned(
     rates : Rates
         Rates of each worker.
     disk, network : float, optional
-        Bytes a second of each worker, instead of the measured or assumed ones.
+        Bytes per second of each worker, instead of the measured or assumed rates.
     max_memory : int, optional
         Bytes for blocks and queries; by default a quarter of the memory.
     streamed : bool, optional
-        Read the table in blocks; by default where it takes more than half the memory.
+        Read the table in blocks; by default if the table takes more than half the memory.
 
     Raises
     ------
@@ -112,8 +112,8 @@ def planned(
         streamed = part > _SHARE * rates.memory
     if streamed and disk is None:
         raise ValueError(
-            f"{part / 1e9:,.1f} GB of rows do not fit in memory, so they are read from a disk: say "
-            f"how fast it is (--disk 2GB/s)"
+            f"{part / 1e9:,.1f} GB of rows do not fit in memory, so rows are read from a disk: "
+            "give the rate of the disk (--disk 2GB/s)"
         )
     cut = FileCut.of(work, max_memory or rates.memory // 4)
     batches = work.sides * math.ceil(work.queries / batch_size(work))
@@ -125,7 +125,7 @@ def planned(
     sent, talking = _network(work, network or NETWORK, batches)
     memory = _memory(work, rates, cut, streamed)
     seconds = compute
-    if streamed and disk is not None:  # reading takes cores; the first block is waited for
+    if streamed and disk is not None:  # reading takes cores, and the first block is waited for
         first = passes * cut.block_rows * work.row_bytes / disk
         seconds = first + max(read / disk, compute + read * rates.read_seconds / rates.threads)
     each = {"compute": compute, "disk": reading or 0.0, "network": talking}
@@ -181,7 +181,7 @@ class FileCut:
 
 
 def query_bytes(work: Work) -> int:
-    """Return the bytes of a query during a pass: itself, its target's score, counts, an answer."""
+    """Return the bytes of a query during a pass: query, target's score, counts, an answer."""
     return 3 * 8 * work.columns + 104 + 32 + 64
 
 

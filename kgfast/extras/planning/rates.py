@@ -12,18 +12,18 @@ from typing import Any
 from kgfast.extras.planning.work import Work
 from kgfast.whole_files import write_whole
 
-FOLDER_VARIABLE = "KGFAST_DATA"  # names the cache of kgfast, with downloaded data
+FOLDER_VARIABLE = "KGFAST_DATA"  # variable that names the cache of kgfast, with downloaded data
 _FORMAT = 1
 
 
 @dataclass(frozen=True)
 class Cost:
-    """The seconds of a counting call for one score and dtype."""
+    """Seconds of a counting call for one score and dtype."""
 
-    row: float  # packing a row, once a call
-    row_dim: float  # each dimension of that
+    row: float  # packing a row, once per call
+    row_dim: float  # each dimension of packing
     pair: float  # a row and a query
-    pair_dim: float  # each dimension of that
+    pair_dim: float  # each dimension of a row and a query
 
     def seconds(self, rows: float, features: int, queries: float, calls: float) -> float:
         """Return the seconds of all queries with all rows, in ``calls`` calls."""
@@ -41,7 +41,7 @@ class Rates:
     base_bytes: int  # a process before any table
     disk: float | None  # bytes a second of an uncached file
     read_seconds: float  # CPU seconds a byte read
-    threads: int  # of the measured kernels
+    threads: int  # threads of the measured kernels
     memory: int  # bytes that tables may take
 
     def cost(self, work: Work) -> Cost:
@@ -51,7 +51,7 @@ class Rates:
             return self.costs[consumer][work.score][work.dtype]
         except KeyError:
             raise ValueError(
-                f"{self.source} says nothing of {consumer} by {work.score} of {work.dtype} tables"
+                f"{self.source} has no rate for {consumer} by {work.score} of {work.dtype} tables"
             ) from None
 
     def as_dict(self) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def save_rates(rates: Rates) -> Path:
 
 
 def load_rates() -> Rates:
-    """Read the stored rates of this machine; the message of an error says how to measure them."""
+    """Read the stored rates of this machine; an error says how to measure rates."""
     path = rates_file()
     again = "measure this machine with `kgfast plan --calibrate`, or name a --device"
     try:
@@ -125,7 +125,7 @@ def load_rates() -> Rates:
 
 
 def memory_of_the_machine() -> int:
-    """Return the bytes of this machine's memory; 8 GiB where it does not say so."""
+    """Return the bytes of this machine's memory; 8 GiB if unknown."""
     try:
         found = bytes_of(Path("/proc/meminfo").read_text(), "MemTotal")
     except OSError:

@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 
 BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
-# The score of each model, and how many reals of a row are one dimension.
+# The score of each model, and the number of reals per dimension of a row.
 MODELS = {
     "rotate": ("rotate", 2),
     "transe": ("l1", 1),
@@ -20,12 +20,12 @@ _RATE = re.compile(r"\s*(\d+(?:\.\d+)?(?:e\d+)?)\s*([kKmMgGtT]?)(b|B)(?:/s|ps)\s
 
 @dataclass(frozen=True)
 class Work:
-    """The sizes of a ranking, or of a search for the best answers.
+    """Sizes of a ranking, or of a search for the best answers.
 
     Attributes
     ----------
     entities, dim, queries : int
-        Rows; dimensions (complex ones of complex models); triples.
+        Rows; dimensions (complex dimensions for complex models); triples.
     dtype, model : str
         Names in :data:`BYTES` and :data:`MODELS`.
     sides : int
@@ -35,7 +35,7 @@ class Work:
     top : int, optional
         Number of best answers a query, instead of ranks.
     workers : int
-        Processes, each on a machine of its own, with an equal part of the rows.
+        Processes, each on a separate machine, with an equal part of the rows.
 
     Raises
     ------
@@ -74,7 +74,7 @@ class Work:
 
     @property
     def score(self) -> str:
-        """Name of the score, as operators call it."""
+        """Name of the score, for operators."""
         return MODELS[self.model][0]
 
     @property
@@ -94,12 +94,12 @@ class Work:
 
     @property
     def asked(self) -> int:
-        """Queries of all sides."""
+        """Number of queries of all sides."""
         return self.queries * self.sides
 
     @property
     def rows(self) -> int:
-        """Rows of a worker."""
+        """Number of rows of a worker."""
         return math.ceil(self.entities / self.workers)
 
 

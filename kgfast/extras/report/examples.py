@@ -14,7 +14,7 @@ _ANSWERS = 3  # answers shown that the model prefers
 
 @dataclass(frozen=True)
 class Example:
-    """A triple and the rank of one of its sides."""
+    """Triple, and the rank of one side."""
 
     head: str
     relation: str
@@ -22,8 +22,8 @@ class Example:
     side: str  # the predicted side
     rank: float
     candidates: int
-    frequency: int  # known triples of the target
-    instead: list[str]  # answers that the model prefers; only of the worst
+    frequency: int  # number of known triples with the target
+    instead: list[str]  # answers that the model prefers; only for the worst predictions
 
 
 def examples(
@@ -34,10 +34,10 @@ def examples(
     count: int,
     dims: int | None = None,
 ) -> tuple[list[Example], list[Example]]:
-    """Return the ``count`` worst predictions and the best ones.
+    """Return the ``count`` worst predictions and the ``count`` best.
 
-    Among equal ranks, the worst begin with the most frequent targets and the best with the rarest:
-    those surprise most.
+    Among equal ranks, the worst begin with the most frequent targets and the best with the rarest,
+    since these surprise most.
     """
     columns = [2 if side == "tail" else 0 for side in ranks.sides]
     targets = ranks.triples[:, columns]
@@ -45,7 +45,7 @@ def examples(
     cells = ranks.realistic.flatten(), frequency.flatten()
     worst = _first(-cells[0], -cells[1], count)
     best = _first(*cells, count)
-    worst = worst[cells[0][worst] > 1]  # where all are first, none is bad
+    worst = worst[cells[0][worst] > 1]  # if all are first, none is bad
     return (
         [_example(model, ranks, frequency, names, cell, (known, dims)) for cell in worst.tolist()],
         [_example(model, ranks, frequency, names, cell, None) for cell in best.tolist()],

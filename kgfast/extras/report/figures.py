@@ -1,4 +1,4 @@
-"""Figures of a report: SVG that takes its colours from the page, so that it can be dark."""
+"""Figures of a report: SVG with the colours of the page, which can be dark."""
 
 import itertools
 import math
@@ -19,8 +19,8 @@ from kgfast.plots import draw, drawn_run
 INK, LINE, ACCENT, OTHER = "#010203", "#040506", "#070809", "#0a0b0c"
 _VARIABLES = {INK: "--ink", LINE: "--line", ACCENT: "--accent", OTHER: "--other"}
 _SIDES = {"tail": ACCENT, "head": OTHER, "relation": INK}
-_EDGES = (1, 2, 3, 4, 6, 11, 21, 51)  # the first ranks of the bins; then 101, 201, 501, 1001, ...
-_TICKS = 18  # labels of the histogram that have room side by side
+_EDGES = (1, 2, 3, 4, 6, 11, 21, 51)  # first ranks of the bins; then 101, 201, 501, 1001, ...
+_TICKS = 18  # labels of the histogram that fit side by side
 _STYLE = {
     "svg.fonttype": "none",
     "font.family": "sans-serif",
@@ -75,7 +75,7 @@ def rank_histogram(ranks: Ranks) -> str:
 
 
 def mrr_of_groups(name: str, title: str, groups: Parts) -> str:
-    """Draw the MRR of groups as bars with intervals, one bar a side."""
+    """Draw the MRR of groups as bars with intervals, one bar per side."""
     sides = list(next(iter(groups.values())))
 
     def paint(figure: Any) -> dict[str, str]:
@@ -88,7 +88,7 @@ def mrr_of_groups(name: str, title: str, groups: Parts) -> str:
                 center = index + _offset(place, len(sides))
                 axes.vlines(center, it.low, it.high, color=INK, linewidth=1)
                 titles[gid] = f"{group}, {side}: MRR {it}"
-        lines = ("", "\n" if len(groups) > 4 else "")  # many stand in two lines by turns
+        lines = ("", "\n" if len(groups) > 4 else "")  # many labels stand in two lines by turns
         names = [f"{lines[place % 2]}{group}" for place, group in enumerate(groups)]
         axes.set_xticks(range(len(groups)), names, size=8 if len(groups) > 5 else 10)
         axes.set_ylabel("MRR")
@@ -100,7 +100,7 @@ def mrr_of_groups(name: str, title: str, groups: Parts) -> str:
 
 
 def _bars(axes: Any, place: int, sides: Sequence[str], heights: Sequence[float]) -> list[str]:
-    """Draw the bars of one side; return their group ids."""
+    """Draw the bars of one side; return the group ids of the bars."""
     ids, side = [], sides[place]
     for index, height in enumerate(heights):
         ids.append(f"bar-{place}-{index}")
@@ -163,7 +163,7 @@ def _svg(
     matplotlib = needed("matplotlib", "kgfast report")
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": name}):  # the same bytes each time
+    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": name}):  # equal bytes each time
         figure = Figure(figsize=size, layout="constrained")
         titles = paint(figure)
         text = StringIO()

@@ -1,6 +1,6 @@
-"""One self-contained HTML page about a run.
+"""Self-contained HTML page about a run.
 
-Everything is escaped. A policy in the head of the page allows its one script by its hash, and no
+Everything is escaped. A policy in the head of the page allows the single script by hash, and no
 network address.
 """
 
@@ -31,7 +31,7 @@ from kgfast.whole_files import write_whole
 
 RELATIONS = 500  # rows of the table of relations
 EXAMPLES = 10
-_FIRST_PART = 64  # triples that are ranked whatever the limit of time
+_FIRST_PART = 64  # triples that are ranked under any limit of time
 _SHOWN = ("mrr", "mr", "median_rank", "hits@1", "hits@3", "hits@10", "amri")
 _CARDS = ("mrr", "hits@1", "hits@10", "amri")
 
@@ -51,21 +51,21 @@ def write_report(
 ) -> Path:
     """Rank a split with a trained model and write a report of one page.
 
-    It shows curves of training, metrics with intervals, breakdowns by relation, cardinality and
-    frequency, a histogram of ranks, and the worst and the best predictions with labels. The page
-    needs no other file and no network.
+    The page shows curves of training, metrics with intervals, breakdowns by relation, cardinality
+    and frequency, a histogram of ranks, and the worst and the best predictions with labels. The
+    page needs no other file and no network.
 
     Parameters
     ----------
     run
         The folder of the run, or of a model that :func:`kgfast.save` saved (with ``data``).
     out
-        Where to write; ``<run>/report.html`` by default.
+        Path of the page; ``<run>/report.html`` by default.
     split : {"test", "valid"}
         The split to rank.
     minutes : float, optional
-        Rank no longer than that: a random part of the split, the same one for the same number of
-        triples. The page says how many triples of how many were ranked.
+        Limit of ranking: a random part of the split is ranked. Equal numbers of triples are equal
+        parts. The page shows the number of ranked triples and the size of the split.
     data, checkpoint, device, overrides, trust
         See :func:`kgfast.load_run`. The data must exist.
     samples : int
@@ -74,13 +74,13 @@ def write_report(
     Returns
     -------
     Path
-        The page.
+        Path of the page.
 
     Raises
     ------
     FileNotFoundError, ValueError
-        If the folder is not that of a run, or its data are not found: as :func:`kgfast.load_run`.
-        If the split is empty, or ``minutes`` are not above 0.
+        If the folder is not that of a run, or data are not found: see :func:`kgfast.load_run`. If
+        the split is empty, or ``minutes`` are not above 0.
     ImportError
         If matplotlib or jinja2 is not installed.
     """
@@ -123,7 +123,7 @@ def write_report(
 
 
 def _ranks_in_time(loaded: LoadedRun, split: str, limit: TimeLimit) -> Ranks | dict[int, Ranks]:
-    """Rank growing parts of a split in random order, as many as there is time for."""
+    """Rank growing parts of a split in random order, as many as time allows."""
     dataset = loaded.dataset
     if dataset is None:
         return loaded.ranks(split)  # raises an error that names the data
@@ -152,7 +152,7 @@ def _ranks_in_time(loaded: LoadedRun, split: str, limit: TimeLimit) -> Ranks | d
 
 
 def ranks_name(ranks: Ranks) -> str:
-    """Return the name of the pooled ranks among those of the sides."""
+    """Return the name of the pooled ranks among the names of sides."""
     return "both" if len(ranks.sides) > 1 else ranks.sides[0]
 
 
@@ -217,7 +217,7 @@ def _facts(
     assert dataset is not None
     try:
         result = folder.read_result()
-    except FileNotFoundError:  # it still runs
+    except FileNotFoundError:  # the run is not finished
         result = {}
     seconds = result.get("seconds_training")
     steps = f"{result['steps']:,}" if "steps" in result else "still training"

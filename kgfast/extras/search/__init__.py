@@ -1,7 +1,7 @@
-"""Search for values of a config's keys: successive halving over the ranges that it declares.
+"""Search for values of a config's keys: successive halving over the ranges of the config.
 
 :mod:`space` checks the ranges, :mod:`study` stores trials and decides which continue, :mod:`trial`
-trains one, :mod:`searching` runs the search; :mod:`trials` and :mod:`pictures` show results.
+trains a trial, :mod:`searching` runs the search; :mod:`trials` and :mod:`pictures` show results.
 """
 
 from kgfast.extras.search.pictures import plot_trials

@@ -1,4 +1,4 @@
-"""The picture of a search: MRR of trials at their rungs, and against each key."""
+"""Picture of a search: MRR of trials at rungs, and against each key."""
 
 import os
 from pathlib import Path
@@ -23,7 +23,7 @@ def plot_trials(
     folder
         Folder of the search.
     out
-        Where to put the pictures, a ``.png`` and an ``.svg``; ``<folder>/trials`` by default.
+        Path of the pictures, a ``.png`` and an ``.svg``; ``<folder>/trials`` by default.
 
     Returns
     -------
@@ -65,7 +65,7 @@ def plot_trials(
 
 def _draw_rungs(panel: Any, trials: Trials) -> None:
     best = trials.best
-    for trial in reversed(trials.by_merit()):  # the best above the others
+    for trial in reversed(trials.by_merit()):  # best trials are drawn last, above all others
         points = sorted(trial.rungs.items())
         panel.plot(*zip(*points, strict=True), **_style(trial, best)) if points else None
     panel.set_xscale("log")
@@ -74,7 +74,7 @@ def _draw_rungs(panel: Any, trials: Trials) -> None:
 
 
 def _draw_key(panel: Any, trials: Trials, key: str) -> None:
-    """Draw a point per trial; hollow where the trial was stopped."""
+    """Draw a point per trial; a hollow point if the trial was stopped."""
     seen = [trial for trial in reversed(trials.by_merit()) if trial.mrr is not None]
     values = [trial.values[key] for trial in seen]
     numbers = [it for it in values if isinstance(it, int | float) and not isinstance(it, bool)]

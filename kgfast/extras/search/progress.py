@@ -1,4 +1,4 @@
-"""The progress of a search: a bar, or a line per trial where the output is no terminal."""
+"""Progress of a search: a bar, or a line per trial if the output is no terminal."""
 
 import sys
 from typing import TYPE_CHECKING, Self

@@ -1,4 +1,4 @@
-"""The search: trials one after the other, until their number or their time is reached."""
+"""The search: trials one after the other, up to a number or a time."""
 
 import os
 import sys
@@ -30,31 +30,31 @@ def search(
     resume: bool = False,
     progress: bool = True,
 ) -> Trials:
-    """Try values of the keys that the config has ranges for; rate them by filtered MRR on valid.
+    """Try values of the keys with ranges in the config; rate trials by filtered MRR on valid.
 
-    Every trial is a run of the config with its own values and the config's seed. Rungs stand after
-    ``search.first_rung`` epochs and each ``search.reduction`` times as many. A trial continues past
-    a rung if it is among the best ``1 / reduction`` of the trials that reached the rung
-    (asynchronous successive halving: Li et al. 2020, arXiv 1810.05934, by optuna's
+    Every trial is a run of the config with other values and the config's seed. Rungs stand after
+    ``search.first_rung`` epochs, and after ``search.reduction`` times as many each. A trial
+    continues past a rung if it is among the best ``1 / reduction`` of the trials that reached the
+    rung (asynchronous successive halving: Li et al. 2020, arXiv 1810.05934, by optuna's
     ``SuccessiveHalvingPruner``). optuna's ``TPESampler`` (Bergstra et al. 2011) draws the values.
     The test set is not ranked.
 
     ``folder`` gets ``config.yaml``, the journal ``trials.log``, ``best.yaml`` (the config of the
-    best trial), and a run folder ``trials/<number>`` of each. Ended trials keep their config and
-    log; the best one its checkpoints too.
+    best trial), and a run folder ``trials/<number>`` per trial. Ended trials keep config and log;
+    the best trial also keeps checkpoints.
 
     Parameters
     ----------
     config : Config
-        With a section ``search``, and there ``trials``, ``minutes`` or both.
+        Config with a section ``search``, and in it ``trials``, ``minutes`` or both.
     folder
         Folder of the search.
     dataset : Dataset, optional
         Default: the dataset of the config.
     resume : bool
-        Continue the search of the folder, if it holds one. Ended trials stay, an interrupted one
-        continues. ``trials`` and ``minutes`` count from the first start. With an equal number of
-        threads the trials equal those of an uninterrupted search.
+        Continue the search in the folder, if there is one. Ended trials stay, and an interrupted
+        trial continues. ``trials`` and ``minutes`` count from the first start. With an equal number
+        of threads, trials are equal to those of an uninterrupted search.
     progress : bool
         Show progress on the error stream.
 
@@ -65,11 +65,10 @@ def search(
     Raises
     ------
     ValueError
-        If the ranges do not fit the config
-        (see :class:`~kgfast.extras.search.space.Space`), there is neither ``trials`` nor
-        ``minutes``, or no validation triple; if the folder holds a search and ``resume`` is False,
-        or one of another config, or another process writes it; if trials diverge or contradict
-        again and again.
+        If the ranges do not fit the config (see :class:`~kgfast.extras.search.space.Space`), there
+        is neither ``trials`` nor ``minutes``, or no validation triple; if the folder holds a search
+        and ``resume`` is False, or a search of another config; if another process writes the
+        folder; if many trials in a row diverge or contradict.
     ImportError
         If optuna is not installed.
     KeyboardInterrupt
@@ -94,9 +93,9 @@ def read_trials(folder: str | os.PathLike[str]) -> Trials:
     Raises
     ------
     FileNotFoundError
-        If the folder holds none.
+        If the folder holds no search.
     ValueError
-        If its config cannot be read.
+        If the config cannot be read.
     """
     path = Path(folder)
     if not (path / "config.yaml").is_file():
@@ -105,7 +104,7 @@ def read_trials(folder: str | os.PathLike[str]) -> Trials:
 
 
 class _Searching:
-    """A search in its folder."""
+    """Search in a folder."""
 
     def __init__(self, config: Config, path: Path) -> None:
         self._section = _section(config)
@@ -124,7 +123,7 @@ class _Searching:
         if journal.exists():
             if not resume:
                 raise ValueError(
-                    f"{self.path} holds a search: go on with --resume, or name another folder"
+                    f"{self.path} holds a search: continue with --resume, or name another folder"
                 )
             _check_same(Config.from_yaml(file), self._config)
         write_durably(file, self._config.to_yaml, "the config")
@@ -142,7 +141,7 @@ class _Searching:
         while not self._is_over():
             drawn = self._study.next(self._space.distributions)
             if drawn is None:
-                shown.say("no values are left that no trial had")
+                shown.say("no values are left that are new")
                 break
             self._study.begin(drawn, self._space.values_of(drawn.params))
             self._try(drawn, shown)
@@ -200,7 +199,7 @@ class _Searching:
         return RunFolder(self.path / "trials" / str(number))
 
     def _keep_best(self, trials: Trials) -> None:
-        """Write the best trial's config, and drop checkpoints of the others that ended."""
+        """Write the best trial's config, and drop checkpoints of all other ended trials."""
         best = trials.best
         if best is not None:
             config = self._space.config_of(best.values)
@@ -219,20 +218,22 @@ class _Searching:
         last = trials.ended[-_FRUITLESS:]
         if len(last) == _FRUITLESS and all(trial.mrr is None for trial in last):
             raise ValueError(
-                f"the last {_FRUITLESS} trials came to nothing; the last of them: "
+                f"the last {_FRUITLESS} trials came to nothing; the last one: "
                 f"{last[-1].outcome.value}: {last[-1].message}"
             )
 
 
 def _section(config: Config) -> SearchConfig:
-    """Return the section ``search`` of a config; raise ValueError where it is incomplete."""
+    """Return the section ``search`` of a config; raise ValueError if it is incomplete."""
     if config.search is None:
         raise ValueError(
-            "search.ranges is missing: say what trials differ in, such as "
-            "search: {ranges: {optim.lr: {low: 1e-4, high: 1e-1, log: true}}}"
+            "search.ranges is missing: give ranges of keys, such as search: "
+            "{ranges: {optim.lr: {low: 1e-4, high: 1e-1, log: true}}}"
         )
     if config.search.trials is None and config.search.minutes is None:
-        raise ValueError("search.minutes: say for how long, or with search.trials how many trials")
+        raise ValueError(
+            "search.minutes: set the minutes, or set search.trials to a number of trials"
+        )
     return config.search
 
 
@@ -241,7 +242,7 @@ def _unit(config: Config) -> str:
 
 
 def _check_same(begun: Config, config: Config) -> None:
-    """Check that a search continues with the config that it began with."""
+    """Check that a search continues with the config of its beginning."""
     changed = begun.training_differences(config)
     old, new = (vars(_section(it)) for it in (begun, config))
     changed |= {
@@ -257,4 +258,4 @@ def _check_same(begun: Config, config: Config) -> None:
 
 
 def _how_to_go_on(path: Path) -> str:
-    return f"go on with: kgfast search --config {path / 'config.yaml'} --run {path} --resume"
+    return f"continue with: kgfast search --config {path / 'config.yaml'} --run {path} --resume"

@@ -1,4 +1,4 @@
-"""The values that trials may have: the ranges of a config, checked against its keys."""
+"""Values that trials may have: the ranges of a config, checked against the keys."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +10,7 @@ from kgfast.text import shown
 from kgfast.training import Config
 from kgfast.training.config import IGNORED, RangeConfig, assigned, may_change
 
-_TRIES = 200  # combinations with the values of other ranges, before a value is refused
+_TRIES = 200  # tries of a value with values of other ranges, before the value is refused
 _SAME_FOR_ALL = ("dataset", "search")
 
 Values = Mapping[str, Any]
@@ -19,9 +19,9 @@ Values = Mapping[str, Any]
 class Space:
     """The configs that trials may have.
 
-    ``distributions`` are optuna's, by key. ValueError has a line for each key that does not exist
-    or must be equal in all trials, and for each value that its key cannot have, or that contradicts
-    the other sections for any values of the other ranges.
+    ``distributions`` are optuna's, by key. A ValueError has a line for each key that does not exist
+    or must be equal in all trials. It also has a line for each value that a key cannot have, or
+    that contradicts other sections for all values of other ranges.
     """
 
     def __init__(self, config: Config) -> None:
@@ -40,11 +40,11 @@ class Space:
             raise ValueError("\n".join(problems))
 
     def values_of(self, params: Values) -> dict[str, Any]:
-        """Return the values of keys that drawn parameters stand for."""
+        """Return the values of keys from drawn parameters."""
         return {key: self._choices.get(key, {}).get(it, it) for key, it in params.items()}
 
     def config_of(self, values: Values) -> Config:
-        """Return the config of a trial; raise ValueError where values contradict each other."""
+        """Return the config of a trial; raise ValueError if values contradict each other."""
         return Config.from_dict(assigned(self._base, values))
 
     def _distribution(self, key: str) -> Any:
@@ -57,16 +57,16 @@ class Space:
         if self._ranges[key].choices is not None:
             self._choices[key] = dict(zip(map(_drawn, values), values, strict=True))
             if len(self._choices[key]) < len(values):
-                raise ValueError(f"search.ranges.{key}: has the same choice twice")
+                raise ValueError(f"search.ranges.{key}: has a choice twice")
             return optuna.distributions.CategoricalDistribution(list(self._choices[key]))
         low, high = values
         if any(isinstance(it, bool) or not isinstance(it, int | float) for it in values):
-            raise ValueError(f"search.ranges.{key}: is no number: it needs choices")
+            raise ValueError(f"search.ranges.{key}: is no number and needs choices")
         kind = "IntDistribution" if isinstance(low, int) else "FloatDistribution"
         return getattr(optuna.distributions, kind)(low, high, log=self._ranges[key].log)
 
     def _checked(self, key: str, value: Any) -> Any:
-        """Return a value as a config holds it: alone, or with values of other ranges."""
+        """Return a value in the form of a config: alone, or with values of other ranges."""
         try:
             return _at(self.config_of({key: value}), key)
         except ValueError as error:
@@ -87,7 +87,7 @@ def _fixed(key: str) -> str | None:
     if key in IGNORED:
         return f"changes nothing: {IGNORED[key]}"
     if key.partition(".")[0] in _SAME_FOR_ALL or may_change(key):
-        return "must be the same for all trials: it is no part of what a run learns, and how"
+        return "must be equal in all trials: the key does not change learning"
     return None
 
 
@@ -99,17 +99,18 @@ def _ends(it: RangeConfig) -> Sequence[Any]:
 def _at(config: Config, key: str) -> Any:
     value: Any = config
     for part in key.split("."):
-        value = value[part] if isinstance(value, dict) else getattr(value, part)  # of options
+        # key of a mapping of options
+        value = value[part] if isinstance(value, dict) else getattr(value, part)
     return value
 
 
 def _drawn(value: Any) -> Any:
-    """Return the text of a list or an object: optuna takes neither."""
+    """Return the text of a list or an object, since optuna takes neither."""
     return json.dumps(value) if isinstance(value, list | dict) else value
 
 
 def names_of(values: Values) -> Iterator[tuple[str, str]]:
-    """Return keys without their sections, where that is clear, and values as text.
+    """Return keys without sections, where that is clear, and values as text.
 
     >>> list(names_of({"optim.lr": 0.00123456, "model.name": "cp"}))
     [('lr', '0.001235'), ('model.name', 'cp')]

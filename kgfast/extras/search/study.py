@@ -1,4 +1,4 @@
-"""The stored trials of a search, and the decisions of optuna: the next values, and who stops.
+"""Stored trials of a search, and optuna's decisions: the next values, and the trials to stop.
 
 optuna writes the trials to a journal, a file of lines that are appended.
 """
@@ -15,14 +15,14 @@ from kgfast.text import reading
 
 _NAME = "kgfast"
 _DAMAGED = "damaged: not the journal of a search"
-_REDRAWS = 100  # draws of values that a trial had, before the search ends
+_REDRAWS = 100  # repeated draws of used values, before the search ends
 _VALUES, _OUTCOME, _SECONDS, _MESSAGE = "values", "outcome", "seconds", "message"
 
 
 class Study:
-    """The trials of a search in a journal, which no other process may write.
+    """Trials of a search in a journal, which no other process may write.
 
-    The seed, the number of a trial and the results before it decide its values.
+    The seed, the number of a trial and all earlier results decide the values of the trial.
     """
 
     def __init__(self, path: Path, *, first_rung: int, reduction: int, seed: int) -> None:
@@ -55,7 +55,7 @@ class Study:
             before = [it.params for it in trials if it.number < trial.number and _counts(it)]
             if set(trial.params) == set(distributions) and trial.params not in before:
                 return trial
-            self._study.tell(trial, state=states.FAIL)  # killed while it was drawn, or drawn again
+            self._study.tell(trial, state=states.FAIL)  # killed during the draw, or a repeated draw
         return None
 
     def _sampler(self, number: int) -> Any:
@@ -73,7 +73,7 @@ class Study:
         trial.report(mrr, rung)
 
     def stops(self, trial: Any) -> bool:
-        """Return whether a trial stops at the rung it reported, as others were better."""
+        """Return whether a trial stops at the reported rung, since others were better."""
         return bool(trial.should_prune())
 
     def reported(self, trial: Any) -> dict[int, float]:
@@ -127,7 +127,7 @@ def _counts(trial: Any) -> bool:
 def _trial(trial: Any) -> Trial:
     noted = trial.user_attrs
     outcome = Outcome(noted.get(_OUTCOME, Outcome.open.value))
-    if not trial.state.is_finished():  # killed before it was told
+    if not trial.state.is_finished():  # killed before its end was stored
         outcome = Outcome.open
     rungs = dict(sorted(trial.intermediate_values.items()))
     last = next(reversed(rungs.values()), None)

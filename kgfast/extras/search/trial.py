@@ -1,4 +1,4 @@
-"""One trial: a run that pauses at rungs, where it is compared with other trials."""
+"""Trial of a search: a run that pauses at rungs, for comparison with other trials."""
 
 import math
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from kgfast.training import Run, Trainer, first_bad_row
 
 
 class Course:
-    """A trial in progress: reports to its study, and asks whether to stop."""
+    """Trial in progress, which reports to the study and learns whether to stop."""
 
     def __init__(self, study: Study, drawn: Any, is_late: Callable[[], bool]) -> None:
         self._study, self._drawn, self._is_late = study, drawn, is_late
@@ -49,7 +49,7 @@ class Course:
 
 @dataclass(frozen=True)
 class End:
-    """The end of a trial; one that is done has its epochs or steps and its MRR."""
+    """End of a trial; a trial that is done has epochs or steps, and an MRR."""
 
     outcome: Outcome
     reached: int = 0
@@ -58,10 +58,10 @@ class End:
 
 
 def train_trial(trainer: Trainer, course: Course, first_rung: int, reduction: int) -> End:
-    """Train to the end, to a rung where others were better, or until the time is up.
+    """Train to the end, to a rung where others were better, or until time is up.
 
     An existing run folder is continued. The evaluations at rungs belong to the search: early
-    stopping and the log do not see them, so the run is that of its config. Ctrl-C raises
+    stopping and the log do not see them, so the run is equal to a run of the config. Ctrl-C raises
     KeyboardInterrupt when the current step is done and saved.
     """
     try:
@@ -74,7 +74,8 @@ def train_trial(trainer: Trainer, course: Course, first_rung: int, reduction: in
     except ValueError as error:
         if first_bad_row(trainer.model) is None:
             raise
-        return End(Outcome.diverged, message=str(error))  # an evaluation met what a step made
+        # an evaluation met a bad value that a step made
+        return End(Outcome.diverged, message=str(error))
 
 
 def _trained(run: Run, course: Course, stations: list[tuple[int, int]]) -> End:
@@ -95,12 +96,12 @@ def _trained(run: Run, course: Course, stations: list[tuple[int, int]]) -> End:
         if course.at_rung(rung, lambda: run.evaluated("valid")[0]["mrr"]):
             return End(Outcome.stopped)
     total = stations[-1][0]
-    reached = max(1, round(total * run.state.step / run.steps))  # less, if it stopped early
+    reached = max(1, round(total * run.state.step / run.steps))  # fewer, if it stopped early
     return End(Outcome.done, reached, run.state.valid["mrr"])
 
 
 def _stations(trainer: Trainer, run: Run, first_rung: int, reduction: int) -> list[tuple[int, int]]:
-    """Return rungs with their steps; the last is the end of the run, without a comparison."""
+    """Return rungs and their steps; the last is the end of the run, without a comparison."""
     train = trainer.config.train
     total = train.epochs or run.steps
     found, rung = [], first_rung

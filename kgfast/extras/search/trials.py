@@ -1,4 +1,4 @@
-"""Trials of a search: each as a row, and the best of them."""
+"""Trials of a search: each as a row, and the best trial."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Outcome(StrEnum):
-    """The end of a trial."""
+    """End of a trial."""
 
     open = "open"
     done = "done"
@@ -27,16 +27,16 @@ class Trial:
     values : dict
         Values of the keys that have ranges.
     outcome : {"open", "done", "stopped", "diverged", "contradicts", "out of memory"}
-        ``done``: trained to its end; ``stopped`` at a rung, where others were better; ``open``:
-        the search ended before.
+        ``done``: trained to the end; ``stopped`` at a rung, where others were better; ``open``: the
+        search ended before.
     rungs : dict of int to float
-        Filtered MRR on valid after so many epochs (steps, where the config counts steps).
+        Filtered MRR on valid by the number of epochs (or steps, if the config counts steps).
     mrr : float, optional
-        MRR of the best state of a done trial, else at its last rung; None if it saw none.
+        MRR of the best state of a done trial, else at the last rung; None without a rung.
     seconds : float
         Seconds of training and evaluations.
     message : str
-        Why it diverged, or what contradicts.
+        Reason of divergence, or of contradiction.
     """
 
     number: int
@@ -55,7 +55,7 @@ class Trial:
     @property
     def merit(self) -> tuple[bool, int, float]:
         """Sort key: done or not, rungs, MRR."""
-        done = self.outcome is Outcome.done  # also where it stopped early
+        done = self.outcome is Outcome.done  # also done if it stopped early
         return done, 0 if done else self.reached, self.mrr or 0.0
 
     def row(self) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class Trials:
     Attributes
     ----------
     all : tuple of Trial
-        By number.
+        Trials by number.
     unit : {"epochs", "steps"}
         Unit of rungs.
     """
@@ -81,7 +81,7 @@ class Trials:
 
     @property
     def best(self) -> Trial | None:
-        """Best of the trials that are done; while none is, of those that got furthest."""
+        """Best of the trials that are done; without any, of the trials that got furthest."""
         seen = [trial for trial in self.all if trial.mrr is not None]
         return max(seen, key=lambda trial: (*trial.merit, -trial.number), default=None)
 

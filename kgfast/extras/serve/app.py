@@ -1,6 +1,6 @@
 """The endpoints: POST /topk, /rank, /score; GET /, /health, /metrics, /openapi.json.
 
-None writes. Errors are JSON: ``{"error": ..., "field": ...}``.
+No endpoint writes. Errors are JSON: ``{"error": ..., "field": ...}``.
 """
 
 import asyncio
@@ -104,15 +104,16 @@ class _Service:
         except Refused as error:
             return _Json(error.content(), error.status, error.headers)
         except ClientDisconnect:
-            return Response(status_code=499)  # nobody reads it; so nginx counts them
+            # no client reads this; nginx counts such requests under this code
+            return Response(status_code=499)
         except Exception as error:
             logger.exception("a request failed")
-            # ValueErrors of kgfast describe the model: a NaN in a table is named with its row.
+            # ValueErrors of kgfast describe the model, such as the row of a NaN in a table.
             why = str(error) if isinstance(error, ValueError) else "internal error"
             return _Json({"error": why}, 500)
 
     async def _body(self, request: Request) -> bytes:
-        """Read a body within the limits; refuse a larger one by its header."""
+        """Read a body within the limits; refuse a larger body by its header."""
         most = self.limits.body
         too_large = Refused(413, f"must hold at most {most:,} bytes", "body")
         said = request.headers.get("content-length", "0")
@@ -143,7 +144,7 @@ class _Service:
         self.running += 1
         try:
             return await self.batcher.ask(await self._question(body, read))
-        except NotImplementedError as error:  # relations, of a model that has no scores for them
+        except NotImplementedError as error:  # relations, for a model that cannot score them
             raise Refused(422, str(error), "relations") from None
         finally:
             self.running -= 1
@@ -180,7 +181,7 @@ class _Service:
 
 
 class _Json(JSONResponse):
-    """JSON whose control characters are escaped, even those that JSON allows."""
+    """JSON with escaped control characters, even those that JSON allows."""
 
     def render(self, content: Any) -> bytes:
         """Return the body."""
@@ -191,7 +192,7 @@ class _Json(JSONResponse):
 async def _unless_gone(request: Request, answering: Coroutine[Any, Any, Answer]) -> Answer:
     """Return an answer; raise ClientDisconnect and end the work when the client hangs up."""
     answer = asyncio.create_task(answering)
-    gone = asyncio.ensure_future(request.receive())  # the body was read: nothing else can come
+    gone = asyncio.ensure_future(request.receive())  # the body is read, so only a hang-up can come
     try:
         await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
         if not answer.done():

@@ -1,8 +1,8 @@
-"""Questions that arrive during a sweep share the next one; large ones are answered in parts.
+"""Questions that arrive during a sweep share the next sweep; large ones are answered in parts.
 
-One thread calls the engine, which has all cores. An idle engine takes a question at once, a busy
-one takes all that arrived meanwhile. After each part, the rest of a question goes to the end of the
-queue: any question delays another one by at most one batch.
+One thread calls the engine, which has all cores. An idle engine takes a question at once. A busy
+engine next takes all questions that arrived meanwhile. After each part, the rest of a question goes
+to the end of the queue: any question delays another by at most one batch.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from kgfast.extras.serve.questions import Question
 
 @dataclass
 class _Pending:
-    """A question, and the answers to its finished parts."""
+    """Question, and the answers to finished parts."""
 
     question: Question
     future: asyncio.Future[Answer]
@@ -27,7 +27,7 @@ class _Pending:
 
 
 class Batcher:
-    """The queue before an engine, and the context in which it works.
+    """Queue before an engine, and the context of its work.
 
     ``most`` limits the queries of a call; a question with several sides counts for each.
     """
@@ -52,7 +52,7 @@ class Batcher:
         await asyncio.to_thread(self._thread.shutdown)
 
     async def ask(self, question: Question) -> Answer:
-        """Return the answer to a question, or raise the error of its call.
+        """Return the answer to a question, or raise the error of the call.
 
         After a cancellation no further part of the question is computed.
         """
@@ -83,12 +83,13 @@ class Batcher:
         room = self._most
         while self._waiting and room > 0:
             asked = self._waiting.popleft()
-            if asked.future.done():  # nobody waits any more
+            if asked.future.done():  # no client waits any more
                 continue
             sides = max(1, len(asked.question.sides))
             part = asked.question.part(asked.done, asked.done + max(1, self._most // sides))
             queries = len(part) * sides
-            # A part of a large question fills up no batch of others, who would wait for it too.
+            # A part of a large question does not fill up a batch of other questions, which would
+            # wait for it.
             if batch and (asked.question.key != batch[0][1].key or queries > room):
                 others.append(asked)
                 continue
@@ -112,7 +113,7 @@ class Batcher:
             asked.future.set_result(_joined(asked.answers))
 
     def _answers(self, questions: Sequence[Question]) -> list[Answer | BaseException]:
-        """Return an answer or an exception each: a failing question fails no other."""
+        """Return an answer or an exception for each: a failing question fails no other."""
         self._metrics.batches += 1
         self._metrics.queries += sum(map(len, questions))
         try:
@@ -124,7 +125,7 @@ class Batcher:
 
 
 def _joined(parts: list[Answer]) -> Answer:
-    """Join the answers to all parts: their lists follow each other."""
+    """Join the answers to all parts in order."""
     return {
         key: [it for part in parts for it in part[key]] if isinstance(value, list) else value
         for key, value in parts[0].items()

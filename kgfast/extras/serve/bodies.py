@@ -31,12 +31,12 @@ _NOT_GIVEN: Any = {"type": "null"}
 
 
 def _wrong(message: str) -> PydanticCustomError:
-    # pydantic formats the message as a template, so the client's text must not stand in it.
+    # pydantic formats the message as a template, so the client's text must not stand there.
     return PydanticCustomError("wrong", "{message}", {"message": message})
 
 
 def _said(forms: str) -> WrapValidator:
-    """Return a check whose error names all that a value may be."""
+    """Return a check with an error that names all forms of a value."""
 
     def check(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
         try:
@@ -49,7 +49,7 @@ def _said(forms: str) -> WrapValidator:
 
 @dataclass(frozen=True)
 class _Length:
-    """The bounds of a list, checked before its entries; ``--max-queries`` is the upper one."""
+    """Bounds of a list, checked before the entries; ``--max-queries`` is the upper bound."""
 
     least: int
     entries: str = "names or ids"
@@ -108,7 +108,7 @@ Restricted = Annotated[
 
 
 class _Body(BaseModel):
-    """The base of request bodies."""
+    """Base of request bodies."""
 
     model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
 
@@ -129,7 +129,7 @@ class _Body(BaseModel):
         if first["type"] == "extra_forbidden":
             message = f"unknown field{did_you_mean(field, cls.model_fields)}"
             if field == "known" and "include_known" in cls.model_fields:
-                message = "unknown field; its name is 'include_known'"
+                message = "unknown field; the field is called 'include_known'"
             raise Refused(422, message, shown(field)[1:-1])
         rows = (0 if it == "single" else it for it in first["loc"][1:])
         place = "".join(f"[{row}]" for row in rows if isinstance(row, int))
@@ -137,7 +137,7 @@ class _Body(BaseModel):
 
 
 class TopkBody(_Body):
-    """Two of heads, relations and tails; the third is predicted."""
+    """Body with two of heads, relations and tails; the third is predicted."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -163,7 +163,7 @@ class TopkBody(_Body):
 
 
 class ScoreBody(_Body):
-    """Triples."""
+    """Body with triples."""
 
     heads: Entries
     relations: Entries
@@ -171,7 +171,7 @@ class ScoreBody(_Body):
 
 
 class RankBody(ScoreBody):
-    """Triples, and the sides to rank."""
+    """Body with triples, and the sides to rank."""
 
     sides: Annotated[
         list[Literal["head", "relation", "tail"]],

@@ -1,4 +1,4 @@
-"""A model that answers: many questions of one kind by one call of `topk` or `rank`."""
+"""Model that answers: many questions of one kind by one call of `topk` or `rank`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,21 +13,22 @@ from kgfast.eval import Index, rank, topk
 from kgfast.extras.serve.questions import Question
 from kgfast.graph import KnownTriples, Names, TypeConstraints
 
-Answer = dict[str, Any]  # as JSON
+Answer = dict[str, Any]  # JSON object
 _VECTORS = 64  # numbers; no vector of torch holds more
 
 
 @dataclass(frozen=True)
 class Engine:
-    """A model with its names, known triples and index."""
+    """Model with names, known triples and index."""
 
-    model: Any  # as kgfast.rank takes it; nothing changes it meanwhile
-    names: Names = (None, None)  # of entities and relations
+    model: Any  # model for kgfast.rank; nothing changes it meanwhile
+    names: Names = (None, None)  # vocabularies of entities and of relations
     known: KnownTriples | None = None  # no candidates, unless a question includes them
     dim: int | None = None  # the sub-model of croppable embeddings
-    probabilities: Callable[[Tensor], Tensor | None] | None = None  # of scores, in their shape
+    # probabilities of scores, in the shape of the scores
+    probabilities: Callable[[Tensor], Tensor | None] | None = None
     index: Index | None = None  # croppable, with a dim
-    types: TypeConstraints | None = None  # candidates of questions that ask for them
+    types: TypeConstraints | None = None  # candidates for questions that want types
 
     def answers(self, questions: Sequence[Question]) -> list[Answer]:
         """Answer questions of one key by one call."""
@@ -94,7 +95,7 @@ class Engine:
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
     def _candidates(self, questions: Sequence[Question]) -> Any:
-        """Return the candidates of all queries, as `topk` and `rank` take them."""
+        """Return the candidates of all queries, in the form for `topk` and `rank`."""
         if questions[0].types:
             return self.types
         if questions[0].candidates is None:
@@ -127,7 +128,7 @@ class Engine:
         return [{"filtered": filtering is not None, "ranks": listed[part]} for part in parts]
 
     def _score(self, columns: list[Tensor], parts: list[slice]) -> list[Answer]:
-        """Return scores of tails as `topk` has them: canonical, rounded once."""
+        """Return scores of tails like `topk`: canonical, rounded once."""
         heads, relations, tails = columns
         scores = topk(
             self.model,
@@ -147,13 +148,13 @@ class Engine:
     def _meaning(self, scores: Tensor) -> Tensor | None:
         if self.probabilities is None:
             return None
-        # torch computes the numbers that do not fill its vectors by another formula.
+        # torch computes numbers that do not fill its vectors by another formula.
         found = self.probabilities(pad(scores, (0, -len(scores) % _VECTORS)))
         return None if found is None else found[: len(scores)]
 
 
 def _excluded(questions: Sequence[Question]) -> tuple[Tensor, Tensor] | None:
-    """Return the ids that each query leaves out, as CSR; None where no query does."""
+    """Return the ids that each query leaves out, as CSR; None if no query leaves any out."""
     if not any(question.exclude for question in questions):
         return None
     return _csr([ids for it in questions for ids in it.exclude or [[]] * len(it)])

@@ -1,7 +1,7 @@
-"""The host names of a server, which protect it against DNS rebinding.
+"""Host names of a server, which protect the server against DNS rebinding.
 
-A page in a browser may ask only servers of its own name, but the owner of that name can let it
-point to 127.0.0.1 meanwhile. The header Host then still has the page's name.
+A page in a browser may send requests only to servers of its own name. But the owner of that name
+can let the name point to 127.0.0.1 meanwhile. The header Host then still has the page's name.
 """
 
 import re
@@ -17,9 +17,9 @@ _HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\s:/@\[\]]+))(?::[0-9]*)?", re.IGNO
 
 
 class OwnHosts:
-    """An ASGI application that answers only requests to a name of its own; others get 421.
+    """ASGI application that answers only requests to its own names; others get 421.
 
-    These are the address of the connection, ``localhost`` where that address is local, and
+    Own names are the address of the connection, ``localhost`` if that address is local, and
     ``names``.
     """
 
@@ -32,7 +32,7 @@ class OwnHosts:
         receive: Callable[[], Awaitable[Any]],
         send: Callable[[Any], Awaitable[None]],
     ) -> None:
-        """Answer a request, or refuse it."""
+        """Answer or refuse a request."""
         if scope["type"] != "http" or "*" in self._names:
             await self._app(scope, receive, send)
             return
@@ -60,7 +60,7 @@ def names_of(hosts: Iterable[str]) -> frozenset[str]:
 
 
 def _host_of(text: str) -> str | None:
-    """Return the host of a header in one spelling; None if it is none.
+    """Return the host of a header in one spelling; None if the header has none.
 
     >>> _host_of("LocalHost.:8000"), _host_of("[0:0::1]:80"), _host_of("::ffff:127.0.0.1")
     ('localhost', '::1', '127.0.0.1')

@@ -1,8 +1,8 @@
-"""HTTP/1.1 on a socket for one ASGI application, whose clients may stop anywhere.
+"""HTTP/1.1 on a socket for one ASGI application, with clients that may stop anywhere.
 
-h11 parses. Every connection is a task that reads a request, has it answered, and then reads the
-next one: pipelined requests wait in the network, and memory stays constant. Clients that stop
-within a head, or do not read their answer, are disconnected after some seconds.
+h11 parses. Every connection is a task that reads a request, waits for the answer, and then reads
+the next request. So pipelined requests wait in the network, and memory stays constant. Clients that
+stop within a head, or do not read an answer, are disconnected after some seconds.
 """
 
 import asyncio
@@ -28,14 +28,14 @@ Application = Callable[
     Awaitable[None],
 ]
 
-BACKLOG = 1024  # connections that wait to be accepted, in the kernel
-_CHUNK = 1 << 16  # bytes that are read or written at once, and held of what is sent ahead
-_PARTING = 1.0  # seconds in which a client whose connection is closed may read why
-_MOST_PARTING = 64  # connections over the limit that get these seconds
+BACKLOG = 1024  # connections that wait in the kernel to be accepted
+_CHUNK = 1 << 16  # bytes that are read or written at once, and stored of a body that is sent ahead
+_PARTING = 1.0  # seconds in which a client of a closed connection may read the reason
+_MOST_PARTING = 64  # most connections over the limit that get these seconds
 
 
 class Connections:
-    """The connections of clients to an ASGI application, whose lifespan is the caller's."""
+    """Connections of clients to an ASGI application; the caller runs its lifespan."""
 
     def __init__(self, app: Application, limits: Limits) -> None:
         self.app, self.limits, self.end = app, limits, False
@@ -60,7 +60,7 @@ class Connections:
                 task.cancel()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve a connection, or refuse it where the limit is reached."""
+        """Serve a connection, or refuse it at the limit."""
         if len(self._open) >= self.limits.connections:
             writer.write(_refusal(503, "too many connections: try again", "retry-after: 1\r\n"))
             if self._parting < _MOST_PARTING:
@@ -75,18 +75,18 @@ class Connections:
         try:
             await connection.serve()
         except (TimeoutError, OSError, asyncio.CancelledError):
-            pass  # the client stopped, or went away, or the server ends
+            pass  # the client stopped or went away, or the server ends
         finally:
             writer.close()
             with suppress(TimeoutError, OSError):
                 async with asyncio.timeout(self.limits.stall_seconds):
                     await writer.wait_closed()
-            writer.transport.abort()  # the client does not read what is left
+            writer.transport.abort()  # the client does not read the rest
             del self._open[task]
 
 
 class _Connection:
-    """One client, whose requests are answered one after the other."""
+    """Client with requests that are answered one after the other."""
 
     def __init__(
         self, among: Connections, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -98,7 +98,7 @@ class _Connection:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether no request waits for its answer."""
+        """Return whether no request waits for an answer."""
         return bool(self._http.our_state is h11.IDLE)
 
     async def serve(self) -> None:
@@ -162,7 +162,7 @@ class _Connection:
             while len(self._http.trailing_data[0]) < _CHUNK:
                 if not await self._read():
                     raise ConnectionAbortedError("the client hung up")
-            await asyncio.Event().wait()  # to see more, what comes would have to be held
+            await asyncio.Event().wait()  # seeing more would mean storing all that comes
         except (h11.RemoteProtocolError, OSError) as error:
             self._failed = error
         return {"type": "http.disconnect"}
@@ -184,7 +184,7 @@ class _Connection:
 
     def _head(self, message: Message) -> h11.Response:
         """Return the head of an answer, which tells whether the connection will be closed."""
-        with suppress(h11.RemoteProtocolError):  # skip the received part of an unread body
+        with suppress(h11.RemoteProtocolError):  # skips the received part of an unread body
             while self._http.their_state is h11.SEND_BODY:
                 if not isinstance(self._http.next_event(), h11.Data):
                     break
@@ -207,7 +207,7 @@ class _Connection:
         return event
 
     async def _read(self) -> bool:
-        """Read the client's next bytes; return False where it has hung up."""
+        """Read the client's next bytes; return False after a hang-up."""
         try:
             data = await self._bytes()
         except OSError:
@@ -216,12 +216,13 @@ class _Connection:
         return bool(data)
 
     async def _bytes(self) -> bytes:
-        async with self._reading:  # the application's wait for a hang-up, just cancelled, reads too
+        # the application's wait for a hang-up, just cancelled, reads, too
+        async with self._reading:
             return await self._reader.read(_CHUNK)
 
 
 def _refusal(status: int, message: str, header: str = "") -> bytes:
-    """Return an answer to an invalid request; the connection is closed after it."""
+    """Return an answer to an invalid request, after which the connection is closed."""
     content = json.dumps({"error": message})
     return (
         f"HTTP/1.1 {status} {responses.get(status, '')}\r\ncontent-type: application/json\r\n"
@@ -230,7 +231,7 @@ def _refusal(status: int, message: str, header: str = "") -> bytes:
 
 
 async def _part(read: Callable[[], Awaitable[bytes]], writer: asyncio.StreamWriter) -> None:
-    """Close our side, and wait for the client to close its own.
+    """Close the server's side, and wait for the client to close its side.
 
     Closing a connection while data arrives resets it, and loses the last answer.
     """

@@ -1,4 +1,4 @@
-"""Counts of requests and their latest latencies, in bounded memory."""
+"""Counts of requests and latest latencies, in bounded memory."""
 
 from array import array
 from collections import Counter
@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 
 QUANTILES = (0.5, 0.9, 0.99)
-_KEPT = 4096  # latencies of an endpoint that quantiles are taken of
+_KEPT = 4096  # latencies of an endpoint in quantiles
 
 
 class Latencies:
@@ -33,7 +33,7 @@ class Latencies:
         self.total += seconds
 
     def quantiles(self) -> dict[float, float]:
-        """Return quantiles of the latest latencies; none of none."""
+        """Return quantiles of the latest latencies; an empty dict without any."""
         if not self._latest:
             return {}
         values = np.quantile(np.frombuffer(self._latest.tobytes()), QUANTILES)

@@ -1,4 +1,4 @@
-"""The document ``/openapi.json``: the endpoints, and the models that check their requests."""
+"""The document ``/openapi.json``: endpoints, and the models that check requests."""
 
 from typing import Any, Literal
 
@@ -15,8 +15,8 @@ _QUESTIONS: dict[str, tuple[type[BaseModel], str]] = {
     "/score": (ScoreBody, "Score triples"),
 }
 _OTHERS = {
-    "/": ("A page that asks the server", "text/html"),
-    "/health": ("What is served, and latencies", "application/json"),
+    "/": ("A page with a form for queries", "text/html"),
+    "/health": ("The served model, and latencies", "application/json"),
     "/metrics": ("Counts and latencies for Prometheus", "text/plain"),
     "/openapi.json": ("This document", "application/json"),
 }
@@ -60,7 +60,7 @@ def openapi(limits: Limits) -> dict[str, Any]:
 
 
 def _limited(schema: Any, limits: Limits) -> Any:
-    """Return a schema in which limits are numbers, and no default is above its maximum."""
+    """Return a schema in which limits are numbers, and defaults respect the maximum."""
     if isinstance(schema, list):
         return [_limited(it, limits) for it in schema]
     if not isinstance(schema, dict):

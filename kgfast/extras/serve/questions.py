@@ -14,12 +14,12 @@ from kgfast.text import shown
 
 @dataclass(frozen=True)
 class Question:
-    """A request as ids."""
+    """Request as ids."""
 
     kind: Literal["topk", "rank", "score"]
-    columns: tuple[list[int], ...]  # of topk: anchors, others; else heads, relations, tails
-    sides: tuple[Side, ...] = ()  # predicted, or ranked
-    include_known: bool = False  # known triples are candidates too
+    columns: tuple[list[int], ...]  # for topk: anchors, others; else heads, relations, tails
+    sides: tuple[Side, ...] = ()  # sides that are predicted, or ranked
+    include_known: bool = False  # known triples are candidates, too
     k: int = 0  # answers to a query
     exclude: Sequence[list[int]] = ()  # ids that are no answers to each query; empty: none
     candidates: Sequence[list[int]] | None = None  # distinct ids of each query; None: not listed
@@ -44,7 +44,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Reader:
-    """A parser of request bodies for one model."""
+    """Parser of request bodies for one model."""
 
     sizes: tuple[int, int]  # entities, relations
     names: Names
@@ -134,12 +134,12 @@ class Reader:
             raise Refused(422, '"types" restrict entities; relations are predicted', "candidates")
         if not self.has_types:
             raise Refused(
-                422, "the server has no types: kgfast serve --types sets them", "candidates"
+                422, "the server has no types: kgfast serve --types sets types", "candidates"
             )
         return {"types": True}
 
     def _lists(self, field: str, given: list[Any], count: int, side: Side) -> list[list[int]]:
-        """Return the ids of a list for all queries, or of one for each."""
+        """Return the ids of one list for all queries, or of a list for each."""
         place = 1 if side == "relation" else 0
         if not given or not isinstance(given[0], list):
             return [self._ids_of(field, given, place)] * count

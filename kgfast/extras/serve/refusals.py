@@ -7,7 +7,7 @@ from kgfast.text import shown
 
 
 class Refused(Exception):
-    """A request that gets an HTTP error for an answer; ``field`` is such as ``heads[3]``."""
+    """Request that gets an HTTP error as answer; ``field`` is such as ``heads[3]``."""
 
     def __init__(
         self,
@@ -26,7 +26,7 @@ class Refused(Exception):
 
 
 class UnknownName(Exception):
-    """A name without a row; finding similar names can take a third of a second."""
+    """Name without a row; finding similar names can take a third of a second."""
 
     def __init__(self, field: str, name: str, names: Vocabulary) -> None:
         super().__init__(field, name)

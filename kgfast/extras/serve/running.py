@@ -1,4 +1,4 @@
-"""A server that runs until it is told to stop, and then finishes its open requests."""
+"""Server that runs until it is told to stop, and then finishes open requests."""
 
 import asyncio
 import os
@@ -23,9 +23,9 @@ def serve(
 ) -> NoReturn:
     """Serve a model until SIGTERM or SIGINT, then exit with code 0.
 
-    It binds only ``host``; port 0 is a free one. ``ready`` gets the URL once connections are
-    accepted. ``hosts`` are more names of the server, as in
-    :func:`~kgfast.extras.serve.app.make_app`. OSError: the address cannot be bound.
+    The server binds only ``host``; port 0 takes a free port. ``ready`` gets the URL once
+    connections are accepted. ``hosts`` are more names of the server, as in
+    :func:`~kgfast.extras.serve.app.make_app`. An OSError says that the address cannot be bound.
     """
     app = make_app(engine, limits, hosts=(host, *hosts))
     listener = bound(host, port)
@@ -57,16 +57,16 @@ async def answer(app: Any, limits: Limits, listener: socket.socket, stop: asynci
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """Return a socket that accepts connections to one address, of IPv4 or IPv6.
+    """Return a socket that accepts connections to one address, IPv4 or IPv6.
 
-    It names TCP, which `socket.create_server` does not. Without the name asyncio leaves Nagle's
-    algorithm on, and an answer, whose head and body are two writes, waits 40 ms for the client to
+    The socket names TCP, unlike `socket.create_server`. Without the name asyncio leaves Nagle's
+    algorithm on. An answer, whose head and body are two writes, then waits 40 ms for the client to
     confirm.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        if os.name == "posix":  # elsewhere it lets two servers have one address
+        if os.name == "posix":  # on other systems the option lets two servers have one address
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
         listener.listen(BACKLOG)

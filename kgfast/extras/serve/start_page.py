@@ -1,4 +1,4 @@
-"""``GET /``: a page in one file, which asks the server that it came from."""
+"""``GET /``: a page in one file, which sends requests to its own server."""
 
 import base64
 import hashlib
@@ -17,7 +17,7 @@ def _hash(tag: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-# The page's own style and script, questions to its server, and an empty icon; nothing else.
+# Allows the page's own style and script, requests to its server, and an empty icon; nothing else.
 _POLICY = (
     f"default-src 'none'; style-src {_hash('style')}; script-src {_hash('script')}; "
     "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "

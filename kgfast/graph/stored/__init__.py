@@ -1,1 +1,1 @@
-"""Known triples in a folder: built of files that are larger than memory, and mapped from there."""
+"""Known triples in a folder: built from files larger than memory, and mapped."""

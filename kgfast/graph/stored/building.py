@@ -1,8 +1,8 @@
 """An index of known triples built out of core: sorted runs of the files, merged once for each side.
 
-Everything lies in ``<folder>.building`` until it is whole; then that takes the folder's name. Who
-is killed goes on after the last file that was read, and the last side that was finished: a marker,
-written last, says what each was made of.
+All files lie in ``<folder>.building`` until the index is whole; then that folder is renamed. A
+killed run resumes after the last finished file and the last finished side. A marker, written last,
+records the input of each.
 """
 
 import json
@@ -28,12 +28,12 @@ from kgfast.progress import progress_bar
 from kgfast.storage import check_room
 from kgfast.text import reading
 
-# Which columns are anchor, other and id. Runs are read in the first order.
+# Columns of anchor, other and id. Runs are read in the first order.
 _SIDES = {"tail": (0, 1, 2), "head": (2, 1, 0), "relation": (0, 2, 1)}
-_INDEX = "index"  # the folder of what is finished
-_ROW_BYTES = 56  # of memory while a row is sorted
-_RUN_BYTES, _SIDE_BYTES = 12, 16  # of disk, of a row whose ids fit 32 bits
-_SPARE = 1 << 20  # bytes of disk for all else
+_INDEX = "index"  # folder of finished files
+_ROW_BYTES = 56  # bytes of memory per row while rows are sorted
+_RUN_BYTES, _SIDE_BYTES = 12, 16  # bytes of disk per row with ids of 32 bits
+_SPARE = 1 << 20  # bytes of disk for all other files
 
 Advance = Callable[[int], None]
 
@@ -44,7 +44,7 @@ class Options:
 
     asked: ReadOptions
     max_memory: int  # bytes
-    relations: bool  # whether the relations of (h, t) are indexed, too
+    relations: bool  # also index the relations of (h, t)
     progress: bool
 
     @property
@@ -54,7 +54,7 @@ class Options:
 
     @property
     def sides(self) -> tuple[str, ...]:
-        """Return the sides to index, in the order in which they are built."""
+        """Return the sides to index, in the order of building."""
         return tuple(_SIDES) if self.relations else ("tail", "head")
 
 
@@ -62,7 +62,7 @@ def build(files: Any, folder: str | os.PathLike[str], options: Options) -> None:
     """Build a folder; see :meth:`kgfast.KnownTriples.build`."""
     path = Path(folder)
     if path.exists():
-        raise FileExistsError(f"{path} is there already: choose another folder, or delete it")
+        raise FileExistsError(f"{path} is there already: choose another folder, or delete this one")
     found = open_files(files, options.asked)
     rows = sum(file.rows for file in found)
     total = rows * 2 * len(options.sides)
@@ -75,7 +75,7 @@ def build(files: Any, folder: str | os.PathLike[str], options: Options) -> None:
             if error.errno != ENOSPC:
                 raise
             raise OSError(
-                f"{work}: its disk is full; what was finished is kept: make room and call again"
+                f"{work}: its disk is full; finished work is saved: make room and call again"
             ) from None
         os.replace(work / _INDEX, path)
     shutil.rmtree(work)
@@ -83,11 +83,11 @@ def build(files: Any, folder: str | os.PathLike[str], options: Options) -> None:
 
 @contextmanager
 def _working(path: Path) -> Iterator[Path]:
-    """Hold the lock of the folder beside, in which one process at a time builds."""
+    """Hold the lock of ``<folder>.building``, in which one process at a time builds."""
     work = path.with_name(f"{path.name}.building")
     is_ours = any((work / name).exists() for name in (LOCK, _INDEX, "file-0.json"))
     if work.is_dir() and any(work.iterdir()) and not is_ours:
-        raise ValueError(f"{work} holds other files: move them, or choose another folder")
+        raise ValueError(f"{work} holds other files: move these files, or choose another folder")
     work.mkdir(parents=True, exist_ok=True)
     with locked(work, instead="choose another folder"):
         yield work
@@ -102,11 +102,11 @@ class _Builder:
         self.work, self.files, self.options, self.advance = work, files, options, advance
         self.index = work / _INDEX
         self.index.mkdir(exist_ok=True)
-        for path in work.rglob(".*-*"):  # half-written, by a process that was killed
+        for path in work.rglob(".*-*"):  # half-written by a killed process
             path.unlink()
 
     def check_disk(self, rows: int) -> None:
-        """Check that all files still to be written find room, at most."""
+        """Check that all files still to be written fit on the disk."""
         limit = self.options.asked.num_entities
         wide = 2 if limit is not None and limit > 2**31 else 1
         held = sum(it.stat().st_size for it in self.work.rglob("*.npy"))
@@ -129,18 +129,18 @@ class _Builder:
             sides[side] = self._marked(f"side-{side}.json", made_of, make)["arrays"]
         ours = {f"{side}.{part}.npy" for side in sides for part in PARTS}
         for path in [it for it in self.index.iterdir() if it.name not in ours]:
-            path.unlink()  # of a side that a call before asked for
+            path.unlink()  # a side that an earlier call needed
         facts = {"num_entities": num_entities, "num_relations": num_relations, "sides": sides}
         write_manifest(self.index, facts)
-        for side in sides:  # their arrays go with the folder
+        for side in sides:  # the arrays go with the folder
             (self.work / f"side-{side}.json").unlink()
 
     def _marked(
         self, name: str, made_of: Mapping[str, Any], make: Callable[[], Mapping[str, Any]]
     ) -> dict[str, Any]:
-        """Return what a step found, of its marker if the step was finished before."""
+        """Return the result of a step, from a marker if the step is finished."""
         path = self.work / name
-        made_of = json.loads(json.dumps(made_of))  # with the types that a marker is read with
+        made_of = json.loads(json.dumps(made_of))  # with the types that a marker has when read
         if path.exists():
             with reading(path, f"damaged: delete {self.work}, and build again"):
                 found: dict[str, Any] = dict(json.loads(path.read_text()))
@@ -153,7 +153,7 @@ class _Builder:
         return facts
 
     def _read(self, number: int, file: IdFile) -> dict[str, Any]:
-        """Return the runs of a file, and one past its largest ids."""
+        """Return the runs of a file, and one past the largest ids."""
         asked = self.options.asked
         facts = [*_state_of(file.path), asked.order, asked.num_entities, asked.num_relations]
         facts.append(self.options.rows)
@@ -177,7 +177,7 @@ class _Builder:
             save_run(self._path(runs[-1], "tail"), sorted_columns(columns))
             self.advance(len(head))
         if _state_of(file.path) != before:
-            raise ValueError(f"{file.path} changed while it was read: build again")
+            raise ValueError(f"{file.path} changed during reading: build again")
         return {"runs": runs, "num_entities": sizes[0], "num_relations": sizes[1], "steps": steps}
 
     def _remove_others(self, names: Sequence[str]) -> None:
@@ -226,7 +226,7 @@ class _Builder:
 
 
 class _Arrays:
-    """Arrays of a side, as far as they were merged."""
+    """Arrays of a side, as far as merged."""
 
     def __init__(self, folder: Path, side: str, num_ids: int, most: int) -> None:
         dtypes = np.int64, narrow_dtype(most + 1), narrow_dtype(num_ids)
@@ -237,7 +237,7 @@ class _Arrays:
         self._last: int | None = None
 
     def append(self, pairs: Column, ids: Column) -> None:
-        """Add the next rows in order; the first pair may be the last of those before."""
+        """Add the next rows in order; the first pair may equal the last earlier pair."""
         keys, indptr, indices = self._parts
         new = differs_from_previous(pairs)
         new[0] = self._last != int(pairs[0])
@@ -249,14 +249,14 @@ class _Arrays:
         self._last = int(pairs[-1])
 
     def finish(self) -> dict[str, Any]:
-        """Return what the manifest says of the arrays."""
+        """Return the manifest's facts of the arrays."""
         _, indptr, indices = self._parts
         indptr.append(np.array([indices.count]))
         return {name: part.finish() for name, part in zip(PARTS, self._parts, strict=True)}
 
 
 def _state_of(path: Path) -> list[Any]:
-    """Return place, size and time of change of a file, which tell that it is the same."""
+    """Return path, size and time of change of a file, to recognise it."""
     found = path.stat()
     return [str(path.resolve()), found.st_size, found.st_mtime_ns]
 
@@ -284,7 +284,7 @@ def _slice(columns: Columns, start: int, stop: int | None) -> Columns:
 
 
 def _joined(parts: list[Columns]) -> Columns:
-    """Concatenate columns, and let the parts go."""
+    """Concatenate columns, and free the parts."""
     first, second, third = (np.concatenate([part[place] for part in parts]) for place in range(3))
     parts.clear()
     return first, second, third

@@ -1,4 +1,4 @@
-"""The folder of an index of known triples: arrays of numpy, and ``known.json``, which names them.
+"""The folder of an index of known triples: numpy arrays, and ``known.json`` with their names.
 
 | file | holds |
 |---|---|
@@ -6,7 +6,8 @@
 | `tail.indptr.npy` | `[P + 1]`: pair p has the tails `indptr[p] .. indptr[p + 1] - 1` |
 | `tail.indices.npy` | `[T]`: the tails, ascending within a pair |
 
-`head.*` are of tails and relations, `relation.*` of heads and tails. What fits is int32.
+`head.*` are for tails and relations, `relation.*` for heads and tails. Arrays are int32 if their
+values fit.
 """
 
 import hashlib
@@ -29,12 +30,12 @@ MANIFEST = "known.json"
 FORMAT, VERSION = "kgfast known triples", 1
 PARTS = ("pairs", "indptr", "indices")
 _HEADER = 128  # bytes before the values of an array
-_HASHED = 1 << 24  # bytes
+_HASHED = 1 << 24  # bytes that are hashed at once
 
 
 @dataclass(frozen=True)
 class Stored:
-    """Contents of a folder; ``checksum`` is equal for equal triples, whatever their files."""
+    """Contents of a folder; ``checksum`` is equal for equal triples in any files."""
 
     num_entities: int
     checksum: str
@@ -42,7 +43,7 @@ class Stored:
 
 
 class GrowingArray:
-    """File of a numpy array of one axis, which is appended to."""
+    """File of a numpy array of one axis, for appending."""
 
     def __init__(self, path: Path, dtype: type[np.integer[Any]]) -> None:
         self.dtype, self.count = np.dtype(dtype), 0
@@ -51,14 +52,14 @@ class GrowingArray:
         self._file.write(b"\0" * _HEADER)
 
     def append(self, values: np.ndarray[Any, Any]) -> None:
-        """Write values after the others."""
+        """Write values after all earlier values."""
         values = np.ascontiguousarray(values, self.dtype)
         self.count += len(values)
         self._hash.update(values.data)
         self._file.write(values.data)
 
     def finish(self) -> dict[str, Any]:
-        """Write the header, and sync; return what the manifest says of the file."""
+        """Write the header, and sync; return the manifest's facts of the file."""
         facts = {"descr": self.dtype.str, "fortran_order": False, "shape": (self.count,)}
         text = repr(facts).encode()
         self._file.seek(0)
@@ -71,20 +72,20 @@ class GrowingArray:
 
 
 def write_manifest(folder: Path, facts: Mapping[str, Any]) -> None:
-    """Write sizes, and what :class:`GrowingArray` said of the arrays of each side."""
+    """Write sizes, and the facts of :class:`GrowingArray` for the arrays of each side."""
     found = {"format": FORMAT, "version": VERSION} | dict(facts)
     found["checksum"] = _checksum(facts["num_relations"], facts["sides"]["tail"])
     write_json(folder / MANIFEST, found, indent=1)
 
 
 def write_json(path: Path, facts: Mapping[str, Any], indent: int | None = None) -> None:
-    """Write facts of a folder or a step; they outlive a loss of power."""
+    """Write facts of a folder or a step, so that they outlive a loss of power."""
     text = json.dumps(facts, indent=indent)
     write_whole(path, lambda beside: beside.write_text(text), lasting=True)
 
 
 def write_folder(folder: Path, sizes: tuple[int, int], indices: Mapping[str, PairIndex]) -> None:
-    """Write indices that are at hand; ``sizes`` are the numbers of entities and relations."""
+    """Write indexes that are in memory; ``sizes`` are the numbers of entities and relations."""
     sides: dict[str, Any] = {}
     for side, index in indices.items():
         sides[side] = {}
@@ -98,7 +99,7 @@ def write_folder(folder: Path, sizes: tuple[int, int], indices: Mapping[str, Pai
 
 
 def checksum_of(tails: PairIndex) -> str:
-    """Return the checksum that a folder of the same triples has, from their tails in memory."""
+    """Return the checksum of a folder of these triples, from tails in memory."""
     arrays = {}
     for name, values in zip(PARTS, (tails.pairs, tails.indptr, tails.indices), strict=True):
         found = hashlib.blake2b(digest_size=20)
@@ -137,11 +138,11 @@ def _manifest(folder: Path) -> dict[str, Any]:
         raise FileNotFoundError(
             f"{path}: no such file: {folder} is no folder that KnownTriples.build wrote"
         )
-    with reading(path, "not what kgfast writes"):
+    with reading(path, "not written by kgfast"):
         facts = json.loads(path.read_text(encoding="utf-8"))
         is_ours, version = facts["format"] == FORMAT, facts["version"]
     if not is_ours:
-        raise ValueError(f"{path}: not what kgfast writes: format {shown(facts['format'])}")
+        raise ValueError(f"{path}: not written by kgfast: format {shown(facts['format'])}")
     if version != VERSION:
         raise ValueError(
             f"{path}: of version {shown(version)}; this kgfast reads version {VERSION}: build the "
@@ -161,7 +162,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
         for pairs, indptr, _ in sides.values():
             is_whole &= pairs["dtype"] == "int64" and indptr["count"] == pairs["count"] + 1
         if not is_whole:
-            raise ValueError("its numbers contradict each other")
+            raise ValueError("the numbers contradict each other")
         check_sizes(*numbers[:2], has_relations="relation" in sides)
     return dict(facts)
 
@@ -170,16 +171,18 @@ def _mapped(path: Path, facts: Mapping[str, Any], verify: bool) -> Tensor:
     """Map an array."""
     dtype, count = np.dtype(facts["dtype"]), facts["count"]
     if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file: the folder is not whole; build it again")
+        raise FileNotFoundError(
+            f"{path}: no such file: the folder is not whole; build the folder again"
+        )
     needed, size = _HEADER + count * dtype.itemsize, path.stat().st_size
     if size != needed:
         how = "truncated" if size < needed else "too long"
         raise ValueError(f"{path}: {how}: {needed:,} bytes were written; it has {size:,}")
     if verify and _digest(path) != facts["blake2b"]:
-        raise ValueError(f"{path}: damaged: its values are not those that were written")
+        raise ValueError(f"{path}: damaged: the values are not those that were written")
     if not count:
         return torch.from_numpy(np.empty(0, dtype))
-    # Private: torch warns of memory that cannot be written to.
+    # Private, since torch warns of memory that cannot be written to.
     return torch.from_numpy(np.memmap(path, dtype, "c", _HEADER, (count,)))
 
 

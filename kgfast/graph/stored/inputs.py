@@ -1,8 +1,8 @@
 """Files of triples of ids, read in pieces: ``.npy``, Parquet, and text.
 
 Cost model of text: a few operations of numpy on each byte and on each digit, 0.2 s for a million
-lines of 20 characters. What is not digits between tabs or spaces is walked line by line, which
-takes ten times as long and finds the line to blame.
+lines of 20 characters. Text with anything but digits between tabs or spaces is read line by line.
+This takes ten times as long and finds the wrong line.
 """
 
 import os
@@ -24,7 +24,7 @@ from kgfast.text import reading, shown
 Column = npt.NDArray[Any]
 Columns = tuple[Column, Column, Column]
 
-# What Parquet files call heads, relations and tails.
+# Names of heads, relations and tails in Parquet files.
 TRIPLE_COLUMNS = (
     ("head", "relation", "tail"),
     ("h", "r", "t"),
@@ -36,10 +36,10 @@ ORDERS = ("hrt", "htr", "rht", "rth", "thr", "trh")
 _TEXT_ENDINGS = (".tsv", ".txt", ".del")
 _ENDINGS = (".npy", ".parquet", *_TEXT_ENDINGS)
 _PIECE = 1 << 20  # rows that are read at once
-_TEXT = 1 << 23  # bytes of text that are
+_TEXT = 1 << 23  # bytes of text that are read at once
 _SAMPLE = 1 << 20  # bytes of text from which the number of lines is estimated
 _WHOLE = 2**53  # floats hold every whole number up to here
-_MOST_DIGITS = 18  # of ids that are read together
+_MOST_DIGITS = 18  # most digits of ids that are read together
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class IdFile:
 
 
 def open_files(sources: Any, asked: ReadOptions) -> list[IdFile]:
-    """Open files, or folders of files; nothing but headers is read."""
+    """Open files, or folders of files; only headers are read."""
     is_one = isinstance(sources, str | os.PathLike)
     if not is_one and not isinstance(sources, Sequence):
         raise TypeError(f"files must be a path or a list of paths; got {shown(sources)}")
@@ -121,7 +121,7 @@ def _npy(path: Path, asked: ReadOptions) -> IdFile:
 
 
 def _npy_pieces(path: Path, header: NpyHeader, asked: ReadOptions) -> Iterator[Columns]:
-    """Read pieces; a mapped file that shrinks under a run would end the process."""
+    """Read pieces; a mapped file that shrinks meanwhile would end the process."""
     count, dtype, start = header.shape[0], header.dtype, header.offset
     size = dtype.itemsize
     with path.open("rb") as file:
@@ -140,7 +140,7 @@ def _numbers(path: Path, file: BinaryIO, dtype: Any, offset: int, count: int) ->
     file.seek(offset)
     found = np.fromfile(file, dtype, count)
     if len(found) != count:
-        raise ValueError(f"{path}: truncated while it was read")
+        raise ValueError(f"{path}: truncated during reading")
     return found
 
 
@@ -181,7 +181,7 @@ def _parquet_pieces(path: Path, names: tuple[str, ...], asked: ReadOptions) -> I
 
 
 def arrow_values(path: Path, column: Any, what: str, first: int = 0) -> Column:
-    """Return the values of a column of pyarrow, whose every row must have one."""
+    """Return the values of a column of pyarrow, in which every row must have a value."""
     if column.null_count:
         row = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
         raise ValueError(f"{path}: row {first + row} has no {what}")
@@ -197,7 +197,7 @@ def _of_arrow(path: Path, column: Any, first: int) -> Column:
 
 
 def _checked(path: Path, columns: list[Column], first: int, asked: ReadOptions) -> Columns:
-    """Check that values are whole numbers within their sizes; return the narrowest dtype."""
+    """Check that values are whole numbers within the sizes; return the narrowest dtype."""
     found = []
     for name, values, size in zip(NAMES, columns, asked.sizes, strict=True):
         if values.dtype.kind == "f":
@@ -219,7 +219,7 @@ def _refuse(path: Path, bad: Column, values: Column, first: int, problem: str) -
 
 
 def _lines_of(path: Path) -> int:
-    """Estimate the number of lines of a file by those at its beginning."""
+    """Estimate the number of lines of a file from its first lines."""
     with path.open("rb") as file:
         text = file.read(_SAMPLE)
     if not text:
@@ -243,7 +243,7 @@ def _text_pieces(path: Path, asked: ReadOptions) -> Iterator[Columns]:
 
 
 def _parsed(path: Path, text: bytes, number: int, asked: ReadOptions) -> Columns:
-    """Return the ids of whole lines, the first of which is line `number`."""
+    """Return the ids of whole lines; the first is line `number`."""
     if number == 1:
         text = text.removeprefix(b"\xef\xbb\xbf")
     if b"\r" in text:
@@ -258,7 +258,7 @@ def _parsed(path: Path, text: bytes, number: int, asked: ReadOptions) -> Columns
 
 
 def _digits(text: bytes) -> npt.NDArray[np.int64] | None:
-    """Return rows of three numbers, int64 ``[n, 3]``; None if anything else is between them."""
+    """Return rows of three numbers, int64 ``[n, 3]``; None if other characters occur."""
     characters = np.frombuffer(text, np.uint8)
     ends = np.flatnonzero(characters < ord("0"))
     if len(ends) % 3 or (characters > ord("9")).any():
@@ -272,7 +272,8 @@ def _digits(text: bytes) -> npt.NDArray[np.int64] | None:
         return None
     values = np.zeros(len(ends), np.int64)
     for place in range(int(sizes.max(initial=0))):
-        digits = characters[ends - 1 - place].astype(np.int64)  # of shorter numbers, any
+        # shorter numbers read any character here
+        digits = characters[ends - 1 - place].astype(np.int64)
         digits -= ord("0")
         digits *= sizes > place
         digits *= 10**place
@@ -281,7 +282,7 @@ def _digits(text: bytes) -> npt.NDArray[np.int64] | None:
 
 
 def _walked(path: Path, text: bytes, first: int, asked: ReadOptions) -> npt.NDArray[np.int64]:
-    """Read line by line, up to the line to blame; blank lines are left out."""
+    """Read line by line, up to the first wrong line; blank lines are left out."""
     names = [NAMES["hrt".index(letter)] for letter in asked.order]
     sizes = [asked.sizes["hrt".index(letter)] for letter in asked.order]
     sizes = [INT64_MAX + 1 if size is None else size for size in sizes]

@@ -1,9 +1,9 @@
 """Triples in sorted runs, each a file, and their merge a range at a time.
 
-A run holds distinct rows in the order of their columns. Every s-th row of each run is a sample;
-ranges end at every g-th sample of all. A range then holds at most ``(g + 2 m) s`` rows of m runs:
-each run has fewer than s rows before its first sample there, and samples that are equal are of
-different runs.
+A run holds distinct rows in the order of the columns. Every s-th row of each run is a sample;
+ranges end at every g-th sample of all runs. A range then holds at most ``(g + 2 m) s`` rows of m
+runs. The reason: each run has fewer than s rows before its first sample in the range, and equal
+samples belong to different runs.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,7 +33,7 @@ def sorted_columns(columns: Columns) -> Columns:
 
 
 def save_run(path: Path, columns: Columns) -> None:
-    """Write a run of sorted columns and sync: its marker may outlive a loss of power."""
+    """Write a run of sorted columns and sync, since the marker may outlive a loss of power."""
     dtype = np.dtype(narrow_dtype(1 + max(int(column.max(initial=0)) for column in columns)))
     header = {"descr": dtype.str, "fortran_order": False, "shape": (3, len(columns[0]))}
 
@@ -91,7 +91,7 @@ def _packed(first: Column, second: Column, num_others: int) -> IntArray:
 
 
 def _splitters(runs: Sequence[Columns], most: int) -> list[_Key]:
-    """Return rows at which ranges of no more than ``most`` rows begin."""
+    """Return rows at which ranges of at most ``most`` rows begin."""
     if sum(len(run[0]) for run in runs) <= most:
         return []
     step = max(1, most // (4 * len(runs)))

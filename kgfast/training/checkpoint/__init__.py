@@ -1,4 +1,4 @@
-"""Checkpoints of a run: the format of a file, the folder, the graph and the state that it holds."""
+"""Checkpoints of a run: the format of a file, the folder, the graph and the state."""
 
 from kgfast.training.checkpoint.format import VERSION, blocks, load, load_meta, save
 

@@ -1,8 +1,9 @@
 """The file of a checkpoint: atomic, checksummed, and read without running code.
 
-A safetensors file holds the tensors and, as JSON in its header, everything else. It is written
-beside its place, synced and renamed, so a file under its name is always complete. A CRC-32 over
-header and tensors detects damage (0.03 s for 100 MB). Format 1 of earlier versions has no checksum.
+A safetensors file holds the tensors and, as JSON in its header, everything else. A file is written
+under another name, synced and renamed, so a file with the final name is always complete. A CRC-32
+over header and tensors detects damage (0.03 s for 100 MB). Format 1 of earlier versions has no
+checksum.
 """
 
 import errno
@@ -26,7 +27,7 @@ from kgfast.whole_files import write_durably
 VERSION = 2
 _WITHOUT_CHECKSUM = 1
 _KEY, _CHECKSUM = "kgfast", "crc32"
-_NUMBERS = 1 << 23  # of a block
+_NUMBERS = 1 << 23  # numbers of a block
 
 State = tuple[dict[str, Tensor], dict[str, Any]]
 Room = Callable[[Sequence[int]], Tensor]
@@ -50,7 +51,7 @@ def save(
     Raises
     ------
     OSError
-        If the file cannot be written: names the path.
+        If the file cannot be written: the message names the path.
     TypeError
         If JSON cannot hold ``meta``.
 
@@ -70,7 +71,7 @@ def save(
 
 
 def _save_file(rows: dict[str, Tensor], path: Path, header: dict[str, str]) -> None:
-    """Write a file; raise the OSError that safetensors wraps in an error of its own."""
+    """Write a file; raise the OSError inside safetensors' own error."""
     try:
         save_file(rows, path, header)
     except SafetensorError as error:
@@ -80,7 +81,7 @@ def _save_file(rows: dict[str, Tensor], path: Path, header: dict[str, str]) -> N
 
 
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Move tensors to the CPU, each to a storage of its own, as the format requires."""
+    """Move tensors to the CPU, each to its own storage, as the format requires."""
     rows: dict[str, Tensor] = {}
     storages: set[int] = set()
     for name, tensor in tensors.items():
@@ -125,8 +126,8 @@ def load(path: str | os.PathLike[str], room: Room | None = None) -> State:
     FileNotFoundError
         If there is no such file.
     ValueError
-        If the file is truncated, damaged, no checkpoint of kgfast, or of a later version; names the
-        path.
+        If the file is truncated, damaged, no checkpoint of kgfast, or of a later version: the
+        message names the path.
     """
     tensors: dict[str, Tensor] = {}
     with _opened(path) as opened:
@@ -168,7 +169,7 @@ def blocks(path: str | os.PathLike[str]) -> Iterator[Block]:
 
 
 class _Opened(NamedTuple):
-    """An open checkpoint, with the contents of its header."""
+    """Open checkpoint, with the contents of the header."""
 
     path: Path
     file: Any
@@ -210,7 +211,7 @@ def _blocks(opened: _Opened, most: int | None) -> Iterator[Block]:
     said = opened.header.get(_CHECKSUM)
     if opened.version != _WITHOUT_CHECKSUM and said != f"{found:08x}":
         raise ValueError(
-            f"{opened.path}: damaged: its checksum is {said}, that of its content {found:08x}"
+            f"{opened.path}: damaged: the checksum is {said}, and that of the content {found:08x}"
         )
 
 
@@ -225,7 +226,7 @@ def _meta(path: Path, header: Mapping[str, str]) -> tuple[int, dict[str, Any]]:
         raise ValueError(f"{path}: a safetensors file, but not a checkpoint of kgfast") from None
     if version > VERSION:
         raise ValueError(
-            f"{path}: format version {version}; this kgfast reads up to {VERSION}: update it"
+            f"{path}: format version {version}; this kgfast reads up to {VERSION}: update kgfast"
         )
     return version, meta
 

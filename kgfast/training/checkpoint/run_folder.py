@@ -1,4 +1,4 @@
-"""The folder of a run: its files, and what to do about a file that is broken."""
+"""The folder of a run: files, and the treatment of broken files."""
 
 import json
 import os
@@ -66,7 +66,7 @@ class RunFolder:
         self.graph = self.path / "graph.safetensors"
         self.result = self.path / "result.json"
         self._broken: set[Path] = set()
-        self._read: Path | None = None  # the newest state, when it was read
+        self._read: Path | None = None  # the newest state, once read
 
     def locked(self) -> AbstractContextManager[None]:
         """Lock the run for writing; raise a ValueError that names the process that holds it."""
@@ -100,13 +100,13 @@ class RunFolder:
     def finish_save(self, meta: Mapping[str, Any], keep: int = 0) -> None:
         """Finish a save that a kill cut short, if :meth:`load_last` read the state of that save.
 
-        ``meta`` is the meta of that state. The caller has held the lock since it was read.
+        ``meta`` is the meta of that state. The caller has held the lock since reading the state.
         """
         if self._read == self.next:
             self._put_in_place(meta, keep)
 
     def _put_in_place(self, meta: Mapping[str, Any], keep: int) -> None:
-        """Copy ``next`` if asked, then rename it to ``last``: the rename ends a save."""
+        """Copy ``next`` if ``keep``, then rename ``next`` to ``last``: the rename ends a save."""
         if keep:
             copy = self.path / f"step_{meta['step']}.safetensors"
             write_durably(copy, partial(shutil.copyfile, self.next), "a checkpoint")
@@ -137,7 +137,7 @@ class RunFolder:
         drop_unused(self.path, [head for head in heads if head.is_file()], int(meta["step"]))
 
     def load(self, path: Path) -> State:
-        """Read a state with its rows, by whatever number of processes it was saved.
+        """Read a state with all rows, saved by any number of processes.
 
         Raises
         ------
@@ -182,7 +182,7 @@ class RunFolder:
         ----------
         check : callable, optional
             Raises a ValueError for a state that the run cannot resume from. Such a state is skipped
-            like an unreadable one: the one before it is read, with a warning.
+            like an unreadable one: the state before is read, with a warning.
 
         Raises
         ------
@@ -195,7 +195,7 @@ class RunFolder:
                 state = self.load(path)
                 if check is not None:
                     _checked(path, state, check)
-            except FileNotFoundError:  # there is none, or the writer has just renamed it
+            except FileNotFoundError:  # there is none, or the writer has just renamed the file
                 continue
             except ValueError as error:
                 broken.append(str(error))
@@ -215,9 +215,9 @@ class RunFolder:
         Raises
         ------
         FileNotFoundError
-            If there is neither.
+            If there is neither state.
         ValueError
-            If it cannot be read.
+            If the state cannot be read.
         """
         try:
             return self.load(self.best)
@@ -241,7 +241,7 @@ class RunFolder:
         if not self.path.is_dir():
             raise FileNotFoundError(f"{self.path}: no such folder")
         if not self.config.is_file():
-            raise FileNotFoundError(f"{self.path}: not the folder of a run: it has no config.yaml")
+            raise FileNotFoundError(f"{self.path}: not the folder of a run: config.yaml is missing")
         return Config.from_yaml(self.config, overrides)
 
     def write_config(self, config: Config) -> None:
@@ -299,7 +299,7 @@ class RunFolder:
 
 
 def _checked(path: Path, state: State, check: Callable[[State], object]) -> None:
-    """Call ``check`` and put the path before its error."""
+    """Call ``check`` and put the path before the message of an error."""
     try:
         check(state)
     except ValueError as error:

@@ -1,7 +1,7 @@
-"""The graph of a run: the names and triples that it began with.
+"""The graph of a run: the names and triples at its beginning.
 
-A run stores its vocabularies and triples once, in ``graph.safetensors``, because they say which
-entity each row of a table is. Data given later are read through them: another order of names or
+A run stores its vocabularies and triples once, in ``graph.safetensors``, because they define the
+entity of each row of a table. Later data are read through this file: another order of names or
 lines changes nothing, another graph is an error.
 """
 
@@ -23,7 +23,7 @@ from kgfast.training.checkpoint.format import load, save
 
 
 class RunGraph:
-    """The graph that a run began with.
+    """Graph at the beginning of a run.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ class RunGraph:
         FileNotFoundError
             If there is no such file.
         ValueError
-            If the file is damaged or no graph; names the path.
+            If the file is damaged or no graph: the message names the path.
         """
         tensors, meta = load(path)
         try:
@@ -85,7 +85,7 @@ class RunGraph:
             )
             graph = cls(Dataset("", train, valid, test, entities, relations))
             if meta["graph"] != graph.rows:
-                raise ValueError("its digest is not that of its names")
+                raise ValueError("the digest is not that of the names")
         except KeyError as error:
             raise ValueError(f"{path}: not the graph of a run: {error} is missing") from None
         except (TypeError, ValueError, RuntimeError) as error:
@@ -93,19 +93,19 @@ class RunGraph:
         return graph
 
     def read(self, dataset: Dataset, source: str) -> Dataset:
-        """Return a dataset with the ids and the order of the run, if it is the same graph.
+        """Return a dataset with the ids and the order of the run, if both have one graph.
 
         Parameters
         ----------
         dataset : Dataset
-            Names and triples in any order; returned as it is if the order is that of the run.
+            Names and triples in any order; returned unchanged if the order is that of the run.
         source : str
-            What errors call the dataset.
+            Name of the dataset in errors.
 
         Raises
         ------
         ValueError
-            If names or triples are missing or new: lists the first five of each.
+            If names or triples are missing or new: the message lists the first five of each.
         """
         if self._is(dataset):
             return dataset
@@ -123,7 +123,7 @@ class RunGraph:
 
 
 def _vocabulary(tensors: Mapping[str, Tensor], what: str) -> Vocabulary:
-    """Return the names that a file stores as one text and the end of each."""
+    """Return names from a file, which stores one text and the end of each name."""
     text = tensors[f"{what}.text"].numpy().tobytes()
     edges = [0, *tensors[f"{what}.ends"].tolist()]
     if edges != sorted(edges) or edges[-1] != len(text):

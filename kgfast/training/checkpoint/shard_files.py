@@ -1,7 +1,8 @@
-"""Checkpoints of a sharded table: a head, and a file of rows for each process.
+"""Checkpoints of a sharded table: a head, and a file of rows per process.
 
-The head is a checkpoint without the rows. Its meta names their files, which are written before it,
-so a state is complete once its head is. Any number of processes can read the rows again.
+The head is a checkpoint without the rows. The meta of the head names the files of rows, which are
+written first. So a state is complete once its head is complete. Any number of processes can read
+the rows again.
 """
 
 from collections.abc import Iterable, Mapping
@@ -27,7 +28,7 @@ class ShardFiles(BaseModel):
     step: NonNegativeInt
     size: PositiveInt  # number of processes, hence of files
     total: NonNegativeInt  # number of entities
-    names: list[str]  # of the tensors whose rows the files hold
+    names: list[str]  # tensors whose rows the files hold
 
     @classmethod
     def of(cls, meta: Mapping[str, Any]) -> Self | None:
@@ -60,7 +61,7 @@ class ShardFiles(BaseModel):
         for rank in range(self.size):
             path = self.path(folder, rank)
             if not path.is_file():
-                raise ValueError(f"{path} is missing: it holds rows of this checkpoint")
+                raise ValueError(f"{path}, with rows of this checkpoint, is missing")
             if load_meta(path) != {"rank": rank, **self.model_dump()}:
                 raise ValueError(f"{path}: not of this checkpoint")
             for name, shape, start, block in blocks(path):
@@ -74,7 +75,7 @@ class ShardFiles(BaseModel):
                     tensors[name] = makes(own) if makes else block.new_empty(own)
                 tensors[name].index_copy_(0, ids[wanted] // step, block[wanted])
         if sorted(tensors) != sorted(self.names):
-            raise ValueError(f"{self.path(folder, 0)}: its tensors are not those of the checkpoint")
+            raise ValueError(f"{self.path(folder, 0)}: the tensors are not those of the checkpoint")
         return tensors
 
 
@@ -110,7 +111,7 @@ def drop_unused(folder: Path, heads: Iterable[Path], before: int) -> None:
         try:
             shards = ShardFiles.of(load_meta(head))
         except (OSError, ValueError):
-            return  # it may name any file
+            return  # the meta may name any file
         if shards is not None:
             kept |= {shards.path(folder, rank) for rank in range(shards.size)}
     for path in (folder / FOLDER).glob("*.safetensors"):

@@ -23,16 +23,16 @@ _KNOWS_ITS_GRAPH = "graph"  # key of the meta that checkpoints of an earlier kgf
 
 
 class State(BaseModel):
-    """Numbers of a run that are no tensors and do not follow from its step."""
+    """Numbers of a run that are no tensors and do not follow from the step."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    step: NonNegativeInt = 0  # steps that were made
+    step: NonNegativeInt = 0  # steps made
     best: float | None = None  # value of the best metric on valid
     best_step: NonNegativeInt = 0
-    valid: dict[str, float] = {}  # all metrics of the best state; of MED's widest sub-model
-    valid_of_submodels: dict[str, dict[str, float]] = {}  # by width
-    loss_sum: float = 0.0  # since the last row of the log
+    valid: dict[str, float] = {}  # all metrics of the best state; for MED, of the widest sub-model
+    valid_of_submodels: dict[str, dict[str, float]] = {}  # metrics by width
+    loss_sum: float = 0.0  # sum since the last row of the log
     loss_count: NonNegativeInt = 0
     seconds_training: float = 0.0
     seconds_evaluating: float = 0.0
@@ -60,7 +60,7 @@ class State(BaseModel):
 
 @dataclass(frozen=True)
 class Kept:
-    """Objects of a run whose state a checkpoint holds, beside the :class:`State`."""
+    """Objects of a run with state in a checkpoint, beside the :class:`State`."""
 
     config: Config
     model: Model
@@ -83,7 +83,7 @@ class Kept:
         return int(meta["step"])
 
     def tensors(self, kind: Kind = "state") -> dict[str, Tensor]:
-        """Return tensors named ``model.<name>``; of a state also ``optim.<name>``."""
+        """Return tensors named ``model.<name>``; for a state also ``optim.<name>``."""
         found = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
         if kind == "state":
             found |= {f"optim.{name}": it for name, it in self.optimizer.tensors().items()}
@@ -101,7 +101,7 @@ class Kept:
 
     @property
     def _remembering(self) -> dict[str, Schedule | LossScaler | Patience | None]:
-        """Return the objects whose numbers the meta holds, by their keys in it."""
+        """Return the objects with numbers in the meta, by key."""
         scaler = self.optimizer.scaler
         return {"schedule": self.schedule, "scaler": scaler, "patience": self.patience}
 
@@ -115,9 +115,9 @@ class Kept:
         return None if self.graph is None else self.graph.rows
 
     def load(self, checkpoint: Checkpoint) -> State:
-        """Give a checked checkpoint to the objects and return the state of the run.
+        """Give a checked checkpoint to the objects, and return the state of the run.
 
-        Raise a ValueError that names the keys, before any change, for another config.
+        For another config, a ValueError names the keys before any change.
         """
         tensors, meta = checkpoint
         changed = Config.from_dict(meta["config"]).training_differences(self.config)
@@ -137,8 +137,8 @@ class Kept:
     def check(self, checkpoint: Checkpoint) -> None:
         """Raise a ValueError unless the run can resume from a checkpoint; change nothing.
 
-        A checkpoint of another config passes: :meth:`load` raises for it, so that no older one is
-        tried.
+        A checkpoint of another config passes: :meth:`load` raises for such a checkpoint, so that no
+        older one is tried.
         """
         tensors, meta = checkpoint
         complete = _KNOWS_ITS_GRAPH in meta
@@ -154,10 +154,10 @@ class Kept:
         if changed:
             return
         if complete and meta[_KNOWS_ITS_GRAPH] != self._rows:
-            raise ValueError("its rows belong to other names than those of the run")
+            raise ValueError("the rows belong to other names than those of the run")
         state = State.of(meta.get("state"), complete=complete)
         if type(meta.get("step")) is not int or meta["step"] != state.step:
-            raise ValueError(f"step is {meta.get('step')!r:.60}, that of its state {state.step}")
+            raise ValueError(f"step is {meta.get('step')!r:.60}, that of the state {state.step}")
         for name, numbers in self._numbers().items():
             check_like(name, meta.get(name), numbers)
         check_tensors("model", of_part("model", tensors), self.model.state_dict())

@@ -15,7 +15,7 @@ _NORMS = {"rotate": ("modulus", "l2"), "transe": ("l1", "l2")}
 
 
 def problems(config: Sections) -> Iterator[str]:
-    """Yield a line per contradiction, which begins with a dotted key and a colon."""
+    """Yield a line per contradiction, beginning with a dotted key and a colon."""
     yield from _of_the_model(config)
     yield from _of_rscf(config)
     yield from _of_med(config)
@@ -74,9 +74,9 @@ def _of_med(config: Sections) -> Iterator[str]:
         yield f"train.mode: must be negative with med; got {config.train.mode}"
         return
     for key in _changed(config.loss, ("name", *config.loss.hyperparameters())):
-        yield f"loss.{key}: med has a loss of its own; leave it out"
+        yield f"loss.{key}: med has its own loss; leave it out"
     if config.data.subsampling:
-        yield "data.subsampling: the loss of med has weights of its own; leave it out"
+        yield "data.subsampling: the loss of med has its own weights; leave it out"
 
 
 def _of_the_model(config: Sections) -> Iterator[str]:
@@ -89,7 +89,7 @@ def _of_the_model(config: Sections) -> Iterator[str]:
         for key in _changed(model, ("gamma",)):
             yield f"model.{key}: give {model.name} its own by model.options"
     elif model.options:
-        yield f"model.options: only a model of your own has them; model.name is {model.name}"
+        yield f"model.options: only a model of your own has options; model.name is {model.name}"
     if model.init_range is not None and model.init_std is not None:
         yield "model.init_std: model.init_range says how entries start already; leave one out"
     if model.name == "conve" and model.reciprocal:
@@ -164,8 +164,8 @@ def _of_the_loss(config: Sections) -> Iterator[str]:
     if loss.precision != "float32" and config.model.name in _NORMS:
         model = config.model.name
         yield (
-            f"loss.precision: {loss.precision} is of dot products, which {model} has not; "
-            "leave it out"
+            f"loss.precision: {loss.precision} is for dot products, which {model} has not; leave "
+            "it out"
         )
     if loss.relation_weight:
         yield from _of_relation_prediction(config)
@@ -174,7 +174,7 @@ def _of_the_loss(config: Sections) -> Iterator[str]:
 def _of_relation_prediction(config: Sections) -> Iterator[str]:
     if config.model.name == "conve":
         yield (
-            "loss.relation_weight: conve would run its network for every relation of a triple; "
+            "loss.relation_weight: conve would run the network for every relation of a triple; "
             "leave it out"
         )
     if config.train.mode == "kvsall":
@@ -228,6 +228,6 @@ def _of_the_optimizer(config: Sections) -> Iterator[str]:
 
 
 def _changed(section: Any, keys: tuple[str, ...]) -> list[str]:
-    """Return the keys whose value is not the default."""
+    """Return the keys with other values than the default."""
     fields = type(section).model_fields
     return [key for key in keys if getattr(section, key) != fields[key].default]

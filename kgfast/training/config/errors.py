@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from kgfast.graph import nearest_names
 from kgfast.text import shown
 
-_MOST = 20  # messages
+_MOST = 20  # messages at most
 _SAYS = {
     "float_type": "must be a number",
     "int_type": "must be a whole number",
@@ -33,7 +33,7 @@ _SAYS = {
 
 
 def describe(error: ValidationError, keys: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield a dotted key and a message for each mistake; ``keys`` are all keys that exist."""
+    """Yield a dotted key and a message for each mistake; ``keys`` are all existing keys."""
     mistakes = error.errors(include_url=False)
     for mistake in mistakes[:_MOST]:
         key = _cut(".".join(str(part) for part in mistake["loc"]))
@@ -59,7 +59,7 @@ def _cut(text: str, limit: int = 100) -> str:
 
 
 def _nearest(key: str, keys: Sequence[str]) -> str:
-    """Suggest the most similar key of the section, else a key of that name in another one."""
+    """Suggest the most similar key of the section, else a key of that name elsewhere."""
     section, _, name = key.rpartition(".")
     prefix = f"{section}." if section else ""
     siblings = [other.removeprefix(prefix) for other in keys if other.rpartition(".")[0] == section]

@@ -1,4 +1,4 @@
-"""Types of the values of a config: numbers that YAML reads as text, names in any case."""
+"""Types of values of a config: numbers that YAML reads as text, names in any case."""
 
 import re
 from collections.abc import Callable
@@ -19,7 +19,7 @@ def _number(value: Any) -> Any:
 
 
 def _whole(value: Any) -> Any:
-    """Turn a whole float such as ``1e5`` into an int; a fraction stays, for the check to refuse."""
+    """Turn a whole float such as ``1e5`` into an int; a fraction stays, and fails the check."""
     value = _number(value)
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
@@ -29,7 +29,7 @@ def _lower(value: Any) -> Any:
 
 
 def _path_or(value: Any, among: Callable[[Any], Any]) -> Any:
-    """Return an import path as it is, and another name if it is among those of kgfast."""
+    """Return an import path unchanged, and any other name if kgfast has that name."""
     if not isinstance(value, str) or not (is_own(value) or "." in value):
         return among(value)
     if _PATH.fullmatch(value):

@@ -1,4 +1,4 @@
-"""Files of configs: which one a name means, and its values with those of ``--set``, unchecked."""
+"""Files of configs: their names, and their values with those of ``--set``, unchecked."""
 
 import os
 import warnings
@@ -21,7 +21,7 @@ IGNORED = {
     "model.rscf_alpha": "no published formula has it",
     "sched.total_steps": "a schedule spans the run",
 }
-# Section and two keys of which one is set: an override of one replaces the other.
+# Section and two keys; only one may be set: an override of one replaces the other.
 _ONE_OF_TWO = (("train", "epochs", "steps"), ("model", "init_range", "init_std"))
 _DEEPEST = 24  # levels of sections: no config has more than three
 _SUFFIX = ".yaml"
@@ -30,8 +30,8 @@ _SUFFIX = ".yaml"
 def find_config(name: str | os.PathLike[str]) -> Path:
     """Return the path of a file, else of a packaged config such as ``wn18rr/rotate_fast``.
 
-    The name may have ``configs/`` before it and ``.yaml`` behind it. The FileNotFoundError for
-    another name lists the nearest ones.
+    The name may begin with ``configs/`` and end with ``.yaml``. The FileNotFoundError for an
+    unknown name lists the nearest names.
 
     >>> find_config("wn18rr/rotate_fast").name
     'rotate_fast.yaml'
@@ -40,7 +40,7 @@ def find_config(name: str | os.PathLike[str]) -> Path:
     try:
         if path.is_file():
             return path
-    except OSError:  # longer than any file's name
+    except OSError:  # the name is longer than a file's name may be
         pass
     packaged = packaged_configs()
     plain_name = path.as_posix().removeprefix("./").removeprefix("configs/").removesuffix(_SUFFIX)
@@ -50,7 +50,7 @@ def find_config(name: str | os.PathLike[str]) -> Path:
 
 
 def packaged_configs() -> dict[str, Path]:
-    """Return the files of the configs in the package by their names, sorted.
+    """Return the files of the packaged configs by name, sorted.
 
     >>> "default/rotate" in packaged_configs()
     True
@@ -61,7 +61,7 @@ def packaged_configs() -> dict[str, Path]:
 
 
 def _instead(plain_name: str, packaged: dict[str, Path]) -> str:
-    """Say for an unknown name which packaged config may be meant."""
+    """Return the packaged configs that an unknown name may mean, for an error."""
     whole = did_you_mean(plain_name, packaged)
     if whole:
         return f", nor one of the package{whole}"
@@ -76,7 +76,7 @@ def _instead(plain_name: str, packaged: dict[str, Path]) -> str:
 
 
 def said(name: str | os.PathLike[str]) -> str:
-    """Return a name for a message, cut if it is long."""
+    """Return a name for a message, cut if long."""
     text = str(name)
     return text if len(text) <= 200 else f"{text[:200]}..."
 
@@ -101,7 +101,7 @@ def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def nested(values: Mapping[Any, Any], depth: int = 0) -> dict[str, Any]:
-    """Return a copy whose dotted keys, which LibKGE's configs have, are sections."""
+    """Return a copy with dotted keys, as in LibKGE's configs, turned into sections."""
     if depth > _DEEPEST:
         raise ValueError(f"sections are nested more than {_DEEPEST} levels deep")
     result: dict[str, Any] = {}
@@ -114,7 +114,7 @@ def nested(values: Mapping[Any, Any], depth: int = 0) -> dict[str, Any]:
 def override(values: dict[str, Any], overrides: Sequence[str]) -> list[str]:
     """Put every ``a.b=c`` into the values of a file; return each ``a.b``.
 
-    If they set one of two keys that exclude each other, the other key of the file is unset.
+    If an override sets one of two keys that exclude each other, the other key of the file is unset.
 
     >>> values = {"train": {"epochs": 5, "mode": "1vsall"}}
     >>> override(values, ["train.steps=300"])
@@ -151,7 +151,7 @@ def assign(values: dict[str, Any], override: str) -> str:
 
 
 def assigned(values: Mapping[str, Any], by_key: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of nested values with those of dotted keys put into it.
+    """Return a copy of nested values with the values of dotted keys.
 
     Examples
     --------

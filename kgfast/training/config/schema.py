@@ -1,4 +1,4 @@
-"""The config: its sections together, read, checked, compared and written."""
+"""The config: all sections together, read, checked, compared and written."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,8 +38,8 @@ class Config(Sections):
         ``auto``: the GPU if there is one.
     threads : int, optional
         Threads of torch and the kernels; as many as torch has by default. A run that is resumed
-        with another number has the same bits, except for conve and for MED around RSCF: their
-        gradients hold matrix products of torch, whose last bits depend on the number.
+        with another number has the same bits, except for conve and for MED around RSCF: gradients
+        of these contain matrix products of torch, with last bits that depend on the number.
 
     Examples
     --------
@@ -74,7 +74,7 @@ class Config(Sections):
             A YAML mapping of sections, or the name of a config of the package:
             ``wn18rr/rotate_fast``.
         overrides : sequence of str
-            Dotted keys and YAML values, ``"optim.lr=1e-3"``, that replace those of the file.
+            Dotted keys and YAML values, ``"optim.lr=1e-3"``, that replace values of the file.
             ``train.steps`` also replaces ``train.epochs`` and the other way round, as do
             ``model.init_range`` and ``model.init_std``.
 
@@ -112,7 +112,8 @@ class Config(Sections):
     def training_differences(self, other: "Config") -> dict[str, tuple[Any, Any]]:
         """Return the dotted keys that differ and must not, with the values of (this, other).
 
-        A resumed run may change where, how often and for how long, but not what is learned and how.
+        A resumed run may change places, frequencies and lengths, but not the model, the data and
+        the method of training.
         """
         mine, theirs = (_flat(it.to_dict() | {"search": None}) for it in (self, other))
         return {
@@ -154,10 +155,10 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _keys(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """Yield the dotted keys of a section, its own sections included."""
+    """Yield the dotted keys of a section and of its inner sections."""
     for name, field in section.model_fields.items():
         yield prefix + name
-        if get_origin(field.annotation) is dict:  # with keys of any name
+        if get_origin(field.annotation) is dict:  # a mapping has keys of any name
             continue
         for kind in (field.annotation, *getattr(field.annotation, "__args__", ())):
             if isinstance(kind, type) and issubclass(kind, BaseModel):

@@ -1,4 +1,4 @@
-"""The section of a search: the keys that trials differ in, and its budget."""
+"""The section of a search: the keys that differ between trials, and the budget."""
 
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
@@ -68,7 +68,7 @@ class SearchConfig(Section):
 
 
 def problems_of_ranges(search: SearchConfig) -> Iterator[str]:
-    """Yield a line per range that contradicts itself, which begins with its dotted key."""
+    """Yield a line per range that contradicts itself, beginning with the dotted key."""
     for key, it in search.ranges.items():
         where = f"search.ranges.{key}"
         if it.choices is not None:

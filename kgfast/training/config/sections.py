@@ -1,4 +1,4 @@
-"""The sections of a config: keys, types, defaults and meanings, for docs/reference/config.md."""
+"""The sections of a config: keys, types, defaults and meanings (the source of docs/config.md)."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -59,7 +59,7 @@ class DatasetConfig(Section):
         """Return the folder of the dataset; raise a FileNotFoundError if there is none."""
         root = Path(self.root).expanduser()
         if root.is_dir():
-            # The exact name first: beside data/FB15K there may be another data/fb15k.
+            # The exact name comes first: beside data/FB15K there may be another data/fb15k.
             own_first = sorted(root.iterdir(), key=lambda path: (path.name != self.name, path.name))
             for child in own_first:
                 if child.name.casefold() == self.name.casefold() and child.is_dir():
@@ -67,8 +67,8 @@ class DatasetConfig(Section):
             if any(root.glob("*train*")) or (root / "dataset.yaml").is_file():
                 return root
         raise FileNotFoundError(
-            f"no dataset {self.name}: neither {root / self.name} nor {root} holds train.txt; "
-            "set dataset.root to the folder that holds it"
+            f"no dataset {self.name}: neither {root / self.name} nor {root} holds train.txt; set "
+            "dataset.root to the folder that contains it"
         )
 
 
@@ -111,7 +111,7 @@ class ModelConfig(Section):
     use_rscf : bool
         Filter entities and relations by RSCF; not with conve, cp and rescal.
     rscf_relation_transform : bool, optional
-        Whether RSCF filters relations: by default with rotate and transe, where it can.
+        Filter relations by RSCF, too: by default with rotate and transe, which can.
     embedding_height : int
         For conve: rows are reshaped to ``embedding_height x (base_dim / embedding_height)``.
     channels, kernel_size, input_dropout, feature_dropout, hidden_dropout, initial_bias

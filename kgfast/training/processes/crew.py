@@ -1,8 +1,8 @@
 """The messages between processes that train together: numbers, rows, gradients.
 
 Every process makes the same calls in the same order. Numbers are added in the order of processes,
-so that all have the same bits. The error of a failed collective names the process that is gone, or
-why it gave up (:class:`Meeting`).
+so that all processes have the same bits. The error of a failed collective names the missing
+process, or the reason why a process gave up (:class:`Meeting`).
 """
 
 from collections.abc import Sequence
@@ -16,9 +16,9 @@ from kgfast.eval.meeting import Meeting
 
 
 class Crew:
-    """The processes of one run, which wait ``timeout`` seconds for each other.
+    """Processes of one run, which wait ``timeout`` seconds for each other.
 
-    Rows are sent from ``device``, where the tables of this process are.
+    Rows are sent from ``device``, the device of this process's tables.
     """
 
     def __init__(self, timeout: float, device: torch.device) -> None:
@@ -41,7 +41,7 @@ class Crew:
         return self._joined(ids, counts), self._joined(rows, counts)
 
     def _joined(self, own: Tensor, counts: Sequence[int]) -> Tensor:
-        """Join the rows of all processes, ``counts[rank]`` of each, which are sent padded."""
+        """Join the rows of all processes, ``counts[rank]`` of each, sent with padding."""
         padded = own.new_zeros((max(counts), *own.shape[1:]))
         padded[: len(own)] = own
         parts = [torch.empty_like(padded) for _ in range(self.size)]
@@ -50,7 +50,7 @@ class Crew:
         return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
 
     def counts_of(self, counts: Sequence[int]) -> list[int]:
-        """Send ``counts[rank]`` to each process; return the numbers that this one receives."""
+        """Send ``counts[rank]`` to each process; return the numbers that this process receives."""
         sent, received = _counts(counts), _counts([0] * self.size)
         self.meeting.collective(lambda: dist.all_to_all_single(received, sent, group=self._numbers))
         return received.tolist()
@@ -58,7 +58,7 @@ class Crew:
     def exchange(self, values: Tensor, counts: Sequence[int], received: Sequence[int]) -> Tensor:
         """Send the first ``counts[0]`` values to process 0 and so on; return the values received.
 
-        They are ``received[rank]`` from each process, in the order of ranks.
+        The result has ``received[rank]`` values from each process, in the order of ranks.
         """
         values = values.contiguous()
         out = values.new_empty((sum(received), *values.shape[1:]))
@@ -78,11 +78,11 @@ class Crew:
         return [slice(first, stop) for first, stop in pairwise(ends)]
 
     def join(self, own: Tensor, count: int) -> Tensor:
-        """Join rows ``[count, ...]`` of which each process has its span."""
+        """Join rows ``[count, ...]``; each process has one span of the rows."""
         return self._joined(own, [span.stop - span.start for span in self._spans(count)])
 
     def sum(self, values: Tensor) -> Tensor:
-        """Sum the values of all processes, in place, to the same bits in all."""
+        """Sum the values of all processes, in place, with equal bits in all."""
         self.meeting.collective(lambda: dist.all_reduce(values, group=self._rows))
         return values
 

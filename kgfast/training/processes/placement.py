@@ -28,7 +28,7 @@ class Placement:
 
     rank: int = 0
     size: int = 1
-    fresh: Fresh = ALL_ROWS  # rows of a fresh table that this process holds
+    fresh: Fresh = ALL_ROWS  # rows of a fresh table in this process
 
     @property
     def leads(self) -> bool:
@@ -36,17 +36,17 @@ class Placement:
         return self.rank == 0
 
     def check(self, config: Config, dataset: Dataset, device: torch.device) -> None:
-        """Raise a ValueError in all processes unless all can train the same run."""
+        """Raise a ValueError in all processes unless all can train one run."""
 
     def check_same(self, facts: Mapping[str, object]) -> None:
-        """Raise a ValueError in all processes unless all have the same facts."""
+        """Raise a ValueError in all processes unless all have equal facts."""
 
     def together(self, work: Callable[[], Result]) -> Result:
-        """Return the result of this process's work, once all processes have done theirs."""
+        """Return the result of this process's work, once all processes are done."""
         return work()
 
     def telling(self) -> AbstractContextManager[None]:
-        """Tell the other processes of an error within."""
+        """Tell all other processes of an error within."""
         return nullcontext()
 
     def entity_id(self, row: int) -> int:
@@ -57,14 +57,14 @@ class Placement:
         """Return the number of rows that this process holds."""
         return len(range(self.fresh.first, num_entities, self.fresh.step))
 
-    # A step.
+    # One step.
 
     def read(self, model: Model, batch: Batch) -> tuple[Model, Batch]:
-        """Return a model of the rows that sampled negatives need, and the batch by its rows."""
+        """Return a model of the rows that sampled negatives need, and the batch by these rows."""
         return model, batch
 
     def sharing(self, device: torch.device) -> AbstractContextManager[None]:
-        """Divide the losses computed within, and their gradients, among all processes."""
+        """Divide the losses computed within, and the gradients, among all processes."""
         return nullcontext()
 
     def read_gradients(self) -> list[RowGradients]:
@@ -81,7 +81,7 @@ class Placement:
     def norm(self, gradients: Sequence[Tensor], of_table: Sequence[bool]) -> Tensor:
         """Return the norm of all gradients, dense or coalesced; nothing waits for a device.
 
-        ``of_table`` says which of them are of the entity table.
+        ``of_table`` marks gradients of the entity table.
         """
         return nn.utils.get_total_norm([numbers_of(it) for it in gradients])
 
@@ -94,7 +94,7 @@ class Placement:
         return ranks_of(model, dataset, split, config, most=most)
 
     def head(self, folder: RunFolder, kind: Kind, state: State) -> State:
-        """Write the rows of shards into files of their own; return the rest of a checkpoint."""
+        """Write the rows of shards into separate files; return the rest of a checkpoint."""
         return state
 
 

@@ -1,4 +1,4 @@
-"""Replicated tables: each process sums a part of the gradients, and all make the same update."""
+"""Replicated tables: each process sums a part of the gradients, and all update alike."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -23,21 +23,22 @@ from kgfast.training.processes.placement import Placement, RankResult
 from kgfast.training.processes.shared import SharedBackend
 
 Result = TypeVar("Result")
-# Keys that may differ between processes, among those that a resumed run may change.
+# Keys that may differ between processes, although a resumed run may change more keys.
 _OWN = ("device", "threads", "dataset.root", "train.out_dir", "train.table_folder")
 
 
 class Replicated(Placement):
-    """Several processes that hold all rows each; gradients of rows go to all as (ids, rows).
+    """Processes that each hold all rows; row gradients go to all as (ids, rows).
 
     Every process draws the same batch and negatives, calls the same losses, and computes a part of
-    them (:mod:`shared`). So all have the same gradients and make the same update, bit for bit.
+    the losses (:mod:`shared`). So all processes have equal gradients and make equal updates, bit
+    for bit.
     """
 
     def __init__(self, crew: Crew) -> None:
         self._crew = crew
         self.rank, self.size = crew.rank, crew.size
-        self._shared: SharedBackend | None = None  # of this step
+        self._shared: SharedBackend | None = None  # backend of this step
 
     def check(self, config: Config, dataset: Dataset, device: torch.device) -> None:
         self.together(lambda: _check_trainable(config))
@@ -52,7 +53,7 @@ class Replicated(Placement):
             self._crew.meeting.agree({name: str(fact) for name, fact in facts.items()})
         except ValueError as error:
             raise ValueError(
-                f"{error}; all of a run must be started with the same command and the same data"
+                f"{error}; start all processes of a run with the same command and the same data"
             ) from None
 
     def together(self, work: Callable[[], Result]) -> Result:
@@ -80,7 +81,7 @@ class Replicated(Placement):
         return self._ranks(model, dataset.split(split)[:most], dataset.known(), config)
 
     def _ranks(self, model: Model, triples: Any, known: KnownTriples, config: Config) -> RankResult:
-        """Rank triples, of which each process ranks a part."""
+        """Rank triples; each process ranks a part."""
 
         def ranked(dim: int | None) -> Ranks:
             return distributed.rank(
@@ -108,17 +109,17 @@ def _check_trainable(config: Config) -> None:
         )
     if config.model.name == "cp":
         raise ValueError(
-            "model.name: cp is ranked by halves of its rows, which shards do not hand out; use "
+            "model.name: cp is ranked by halves of rows, which shards do not return; use "
             "distributed.tables=replicated"
         )
     if is_own(config.model.name):
         raise ValueError(
-            "model.name: shards hand out rows for kgfast's own models alone; use "
+            "model.name: shards return rows for kgfast's own models alone; use "
             "distributed.tables=replicated"
         )
     if config.med is not None and config.med.crop == "split":
         raise ValueError(
-            "med.crop: split is ranked by parts of rows, which shards do not hand out; use "
+            "med.crop: split is ranked by parts of rows, which shards do not return; use "
             "distributed.tables=replicated"
         )
     filters = config.model.use_rscf and config.model.rscf_relation_transform is not False

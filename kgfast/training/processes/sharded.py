@@ -1,7 +1,7 @@
-"""Sharded tables: entity ``id`` is held by process ``id mod size``.
+"""Sharded tables: entity ``id`` is a row of process ``id mod size``.
 
-A step fetches the rows of its batch. Gradients of rows are summed, and rows and their optimizer
-states updated, by the process that holds the rows.
+A step fetches the rows of its batch. The process with a row sums the row's gradients, and updates
+the row and its optimizer state.
 """
 
 from collections.abc import Sequence
@@ -31,14 +31,15 @@ from kgfast.training.processes.replicated import Replicated
 
 
 class Sharded(Replicated):
-    """Several processes, of which each holds the rows of entities ``rank, rank + size, ...``."""
+    """Processes that each hold the rows of entities ``rank, rank + size, ...``."""
 
     def __init__(self, crew: Crew) -> None:
         super().__init__(crew)
         self.fresh = Fresh(first=crew.rank, step=crew.size)
         self._total = 0
-        self._known: KnownTriples | None = None  # by the places where shards are ranked
-        # Rows of this process among those that were fetched last, which stand first among them.
+        # known triples by the places of entities in the ranking of shards
+        self._known: KnownTriples | None = None
+        # Rows of this process among the rows that were fetched last; they come first.
         self._held = torch.empty(0, dtype=torch.int64, device="cpu")
         self._fetched: nn.Parameter | None = None
 
@@ -55,11 +56,12 @@ class Sharded(Replicated):
         is_read = torch.ones_like(is_held)
         dims = getattr(model, "dims", None)
         if negatives.ndim > 1 and scored_table(model, batch.side, dims) is not None:
-            own = self._crew.span(len(negatives))  # this process scores the negatives of these
+            # this process scores the negatives of these queries
+            own = self._crew.span(len(negatives))
             is_read = is_held.index_fill(0, torch.cat([*places[:2], places[2][own].flatten()]), 1)
         first, then = is_held.nonzero()[:, 0], (is_read & ~is_held).nonzero()[:, 0]
         order = torch.cat([first, then])
-        numbers = torch.full_like(ids, len(order))  # the number of the row that is not read
+        numbers = torch.full_like(ids, len(order))  # number of the row of zeros, which is not read
         numbers[order] = torch.arange(len(order), dtype=torch.int64, device=ids.device)
         anchors, targets, negatives = (numbers[place] for place in places)
         self._held = ids[first] // self.size
@@ -106,8 +108,8 @@ class Sharded(Replicated):
     def ranks(
         self, model: Model, dataset: Dataset, split: str, config: Config, most: int | None = None
     ) -> RankResult:
-        # Ranking takes ranges of rows, so entities are numbered anew, those of process 0 first. No
-        # count depends on their order.
+        # Ranking takes ranges of rows, so entities get new numbers, first the entities of process
+        # 0. No count depends on the order.
         hrt = dataset.split(split).hrt[:most]
         if self._known is None:
             self._known = KnownTriples(*(self._placed(dataset.split(name).hrt) for name in SPLITS))
@@ -142,7 +144,7 @@ class Sharded(Replicated):
 
 
 def _renamed(ranks: Ranks, hrt: Tensor, dataset: Dataset) -> Ranks:
-    """Return the counts of ranks with triples by their own ids."""
+    """Return the counts of ranks with triples by the original ids."""
     triples = Triples(hrt.cpu(), entities=dataset.entities, relations=dataset.relations)
 
     def counts(of: Ranks, raw: Ranks | None) -> Ranks:

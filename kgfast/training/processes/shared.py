@@ -1,9 +1,9 @@
-"""A backend whose scores and gradients several processes share out.
+"""Backend with scores and gradients that several processes share out.
 
-Every process has the queries of the whole batch and gets all their scores: it computes those of its
-span of the batch and receives the others. In the backward one process sums the whole gradient of a
-query, and of a candidate. So no sum depends on the number of processes, except in losses over all
-entities, where each process sums over its span of the batch.
+Every process has the queries of the whole batch and gets all scores: the process computes the
+scores of one span of the batch and receives all others. In the backward one process sums the whole
+gradient of a query, and of a candidate. So no sum depends on the number of processes, except in
+losses over all entities, where each process sums over one span of the batch.
 """
 
 from collections.abc import Sequence
@@ -30,25 +30,25 @@ from kgfast.training.processes.crew import Crew
 
 _Made = TypeVar("_Made", BceRows, BceTotal, CrossEntropyRows)
 
-_TERMS = 1024  # of an uncut sum of products
+_TERMS = 1024  # most terms of an uncut sum of products
 _STRIPE = 256  # candidates of an uncut sum of distances
 _PARTS = 1 << 22  # numbers of the parts of cut sums that a kernel stores
 _ROOTS = 1 << 19  # scores of a block, for distances with a root
 
 
 class SharedBackend:
-    """A backend whose scores and gradients processes share out; ``backend`` computes all else.
+    """Backend with scores and gradients that processes share out; ``backend`` does all else.
 
     All processes make the same calls with the same queries and indices.
     """
 
     name = "shared"
-    negatives: NegativeLosses | None = None  # scores are shared out, not their sums
+    negatives: NegativeLosses | None = None  # scores are shared out, not sums of scores
 
     def __init__(self, crew: Crew, backend: Backend) -> None:
         self._crew, self._backend = crew, backend
-        # Rows of the table whose gradients stay with this process. If None, each process sums a
-        # span of the rows, and all get all of them.
+        # Rows of the table with gradients that stay in this process. If None, each process sums a
+        # span of the rows, and all get all rows.
         self.own: slice | None = None
         self.losses: Losses = SharedLosses(crew, backend.losses)
 
@@ -83,7 +83,7 @@ class SharedBackend:
         need: Need,
         rows: NamedRows | None = None,
     ) -> Gradients:
-        """Compute gradients; of ``rows``, ``within`` is not used: ``own`` takes its place."""
+        """Compute gradients; in ``rows``, ``own`` replaces ``within``."""
         if index is not None and index.shape[1] == 1 and rows is None:
             return self._backend.backward(operands, grad, index, need=need)
         of_queries = self._of_queries(operands, grad, index) if need.queries else None
@@ -98,7 +98,7 @@ class SharedBackend:
         return found._replace(queries=of_queries)
 
     def _of_queries(self, operands: Operands, grad: Tensor, index: Tensor | None) -> Tensor | None:
-        """Return the gradients of all queries, after summing those of this process's span."""
+        """Return the gradients of all queries, of which this process sums one span."""
         need, crew, count = Need(True, False), self._crew, operands.num_queries
         if index is None and not are_summed_alone(operands, grad, of_queries=True):
             return self._backend.backward(operands, grad, need=need).queries
@@ -115,7 +115,7 @@ class SharedBackend:
     def _of_named_rows(
         self, operands: Operands, grad: Tensor, index: Tensor, need: Need, rows: NamedRows
     ) -> Gradients:
-        """Return the gradients of indexed rows: of ``own`` rows, or of all by the spans of all."""
+        """Return the gradients of indexed rows: of ``own`` rows, or of all rows, span by span."""
         crew = self._crew
         within = crew.span(operands.candidates.num_rows) if self.own is None else self.own
         rows = rows._replace(within=within)
@@ -134,10 +134,10 @@ class SharedBackend:
     def _of_rows(
         self, operands: Operands, grad: Tensor, index: Tensor | None, need: Need
     ) -> Gradients:
-        """Return dense gradients of table and factor, after summing those of a span of rows."""
+        """Return dense gradients of table and factor, of which this process sums one span."""
         crew, count = self._crew, operands.candidates.num_rows
         span = crew.span(count)
-        if index is not None and self.own is not None:  # each process numbers rows its own way
+        if index is not None and self.own is not None:  # each process numbers rows differently
             return self._backend.backward(operands, grad, index, need=need)
         if index is not None:
             rows = NamedRows(within=span)
@@ -160,13 +160,13 @@ class SharedBackend:
 
 
 def are_summed_alone(operands: Operands, grad: Tensor, *, of_queries: bool) -> bool:
-    """Return whether gradients of a part of the queries, or candidates, have the bits of the whole.
+    """Return whether gradients of some queries, or candidates, have the bits of the whole.
 
     The CPU's kernels cut long sums by the shape of the problem (host/backward.cpp,
     host/product.cpp), so that sums of a part may be cut elsewhere.
     """
     score, pool = operands.score, grad.shape[-1]
-    if score.is_rscf:  # queries and candidates are turned in groups
+    if score.is_rscf:  # queries and candidates are rotated in groups
         return False
     if not score.monotone:
         return (pool if of_queries else grad.shape[-2]) <= _TERMS
@@ -177,7 +177,7 @@ def are_summed_alone(operands: Operands, grad: Tensor, *, of_queries: bool) -> b
 
 
 class SharedLosses(Losses):
-    """Losses over all candidates, whose queries processes share out."""
+    """Losses over all candidates, with queries that processes share out."""
 
     def __init__(self, crew: Crew, losses: Losses) -> None:
         self._crew, self._losses = crew, losses
@@ -260,7 +260,7 @@ class SharedLosses(Losses):
         self._losses.scale(gradients, factor)
 
     def _own(self, operands: Operands, checks: LossChecks | None) -> tuple[Operands | None, slice]:
-        """Check all labels; return the queries of this process, or None, and its span."""
+        """Check all labels; return the span of this process, and its queries or None."""
         if checks is not None:
             checks.labels()
         span = self._crew.span(operands.num_queries)
@@ -290,7 +290,7 @@ def _no_rows(operands: Operands, count: int) -> list[Tensor]:
 
 
 def _no_gradients(operands: Operands, need: LossNeed) -> LossGradients:
-    """Return the gradients of no queries."""
+    """Return the gradients for no queries."""
     table = operands.table
     return LossGradients(
         operands.queries[:0] if need.queries else None,

@@ -161,7 +161,7 @@ def test_filtered_candidates_have_their_factor_s_gradient_too(name, tmp_path):
     )
     found = tracin(tmp_path, train, test[:3], out=tmp_path / "all.npy").matrix[:, : len(train)]
     assert_close(found, stages.rates[0] * tests @ rows.T)
-    with pytest.raises(TypeError, match="influences of RSCF are not served here"):
+    with pytest.raises(TypeError, match="influences of RSCF are not served"):
         tracin(tmp_path, train, test[:3], parameters="all")
 
 
@@ -182,7 +182,9 @@ def _by_dense_scores(model, drawn, row, alpha):
 def test_croppable_models_are_refused(tmp_path):
     sections = {"model": {"base_dim": 8}, "data": {"neg_size": 4, "train_bs": 32}}
     trainer_of(tmp_path, GRAPH, med={"dims": [4, 8]}, train={"steps": 1}, **sections).fit()
-    with pytest.raises(TypeError, match="MED are not served: its loss weighs an example by the"):
+    with pytest.raises(
+        TypeError, match="MED are not served: the loss of MED weighs an example by the"
+    ):
         tracin(tmp_path, test=GRAPH.test.hrt[:1])
 
 

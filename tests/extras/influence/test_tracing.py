@@ -286,7 +286,7 @@ def test_a_checkpoint_without_a_rate(run, tmp_path):
         tracin(tmp_path, test=TEST)
     assert tracin(tmp_path, test=TEST, rates=[1.0]).rates == [1.0]
     (tmp_path / "graph.safetensors").unlink()
-    with pytest.raises(ValueError, match="nobody knows which triples"):
+    with pytest.raises(ValueError, match="the triples of training are unknown"):
         tracin(tmp_path, test=TEST, rates=[1.0])
 
 
@@ -294,14 +294,14 @@ def test_models_need_to_be_told(run, tmp_path):
     model = DistMult.init(60, 3, 4, seed=0)
     train = GRAPH.train
     for options, message in (
-        ({"rates": [1.0]}, "models do not say what they were trained with"),
+        ({"rates": [1.0]}, "a model does not store the loss"),
         ({"loss": "bce"}, "the DistMult has no learning rate; give rates"),
         ({"loss": "nssa", "rates": [1.0]}, "nssa needs the negatives of the run"),
         ({"loss": "nssa", "mode": "1vsall", "rates": [1.0]}, "nssa does not go with mode 1vsall"),
     ):
         with pytest.raises(ValueError, match=message):
             tracin(model, train, TEST, **options)
-    with pytest.raises(TypeError, match="train: a model does not say"):
+    with pytest.raises(TypeError, match="train: a model does not store"):
         tracin(model, None, TEST, loss="bce", rates=[1.0])
     with pytest.raises(TypeError, match="needs test triples"):
         tracin(model, train, loss="bce", rates=[1.0])
@@ -324,5 +324,5 @@ def test_rows_of_other_names_are_refused(run, tmp_path):
     tensors, meta = load(run / "best.safetensors")
     (tmp_path / "graph.safetensors").write_bytes((run / "graph.safetensors").read_bytes())
     save(tmp_path / "best.safetensors", tensors, meta | {"graph": "another"})
-    with pytest.raises(ValueError, match="its rows belong to other names"):
+    with pytest.raises(ValueError, match="the rows belong to other names"):
         tracin(tmp_path, test=TEST)

@@ -182,7 +182,7 @@ class TestWhatAMessageClosesOver:
 
         leaf = randn(NODES, WIDTH)
         states = leaf.exp()
-        with pytest.raises(ValueError, match=r"ExpBackward0 made .* hand it tensor\.view_as"):
+        with pytest.raises(ValueError, match=r"ExpBackward0 made .* hand tensor\.view_as"):
             path_sum(lambda path: Pick.apply(states, path[:, 0]), graph(), NODES)
         seen = path_sum(lambda path: Pick.apply(states.view_as(states), path[:, 0]), graph(), NODES)
         plain = path_sum(lambda path: states[path[:, 0]], graph(), NODES)

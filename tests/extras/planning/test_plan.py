@@ -115,7 +115,7 @@ def test_what_does_not_fit():
     assert planned(Work(91_000_000, 512, 10, "float16"), gpu, disk=1e9).streamed
     held = planned(Work(91_000_000, 512, 10, "float16"), gpu, streamed=False)
     assert held.binding == "memory"
-    with pytest.raises(ValueError, match="by hand says nothing of rank by l1 of float16 tables"):
+    with pytest.raises(ValueError, match="by hand has no rate for rank by l1 of float16 tables"):
         planned(Work(10, 4, 10, "float16", "transe"), RATES)
 
 

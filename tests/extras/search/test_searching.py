@@ -145,7 +145,7 @@ def test_a_search_goes_on_only_as_it_began(tmp_path):
         read_trials(tmp_path / "a")
     config = search_config(search={"trials": 1})
     found_by(tmp_path / "a", config, resume=True)
-    with pytest.raises(ValueError, match="holds a search: go on with --resume"):
+    with pytest.raises(ValueError, match="holds a search: continue with --resume"):
         found_by(tmp_path / "a", config)
     for other in (
         search_config(optim={"lr": 0.1}),
@@ -158,9 +158,9 @@ def test_a_search_goes_on_only_as_it_began(tmp_path):
 
 def test_what_a_search_lacks_is_said(tmp_path):
     bare = Config.from_dict({**search_config().to_dict(), "search": None})
-    with pytest.raises(ValueError, match=r"search\.ranges is missing: say what trials differ in"):
+    with pytest.raises(ValueError, match=r"search\.ranges is missing: give ranges of keys"):
         found_by(tmp_path / "a", bare)
-    with pytest.raises(ValueError, match=r"search\.minutes: say for how long"):
+    with pytest.raises(ValueError, match=r"search\.minutes: set the minutes"):
         found_by(tmp_path / "a", search_config(search={"trials": None}))
     splits = GRAPH.train, GRAPH.valid[:0], GRAPH.test
     dataset = Dataset("none", *splits, GRAPH.entities, GRAPH.relations)
