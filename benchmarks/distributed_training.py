@@ -54,8 +54,14 @@ WAYS = (ONE, ("replicated", 2), ("sharded", 2), ("replicated", 4), ("sharded", 4
 SOME_WAYS = {
     "ComplEx, 1-vs-all": (ONE, ("replicated", 2), ("replicated", 4)),
 }
-SMALL = (2_000, 8, 12_000, 200, 200)  # sizes of docs/scale.md; the others have those of WN18RR
-ON_SMALL = ("docs/scale.md", *SOME_WAYS)
+SMALL = (
+    2_000,
+    8,
+    12_000,
+    200,
+    200,
+)  # sizes of docs/explanation/scale.md; the others have those of WN18RR
+ON_SMALL = ("docs/explanation/scale.md", *SOME_WAYS)
 WORKER = "--worker"  # the script is one of the processes
 
 

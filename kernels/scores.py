@@ -53,7 +53,7 @@ class Score:
     equation: str  # equation of query q and candidate c; higher is better
     term: Term
     # Rounding errors of one float32 term, in units of u = 2**-24, beyond the errors of
-    # accumulation. Derivations: docs/exactness.md.
+    # accumulation. Derivations: docs/explanation/exactness.md.
     term_ulps: int
     moves: Moves = Moves.NONE  # not NONE for the rscf_* scores
     interleaved: bool = False  # complex rows are re0 im0 re1 ... instead of re | im

@@ -44,7 +44,7 @@ class Info:
     isas : tuple of str
         Instruction sets of this machine and build, best first.
     tiers : tuple of str
-        Cheaper sweeps that rankings use before float32 (docs/tiers.md).
+        Cheaper sweeps that rankings use before float32 (docs/explanation/tiers.md).
     other_tiers : dict of str to str
         Tiers that are off, with the reason: the machine, the build, ``KGFAST_CPU_ISA`` or
         ``KGFAST_TIERS``.

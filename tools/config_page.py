@@ -1,7 +1,7 @@
-"""Page of all config keys: docs/config.md, made from the sections that check configs.
+"""Every key of a config: docs/reference/config.md, made from the sections that check configs.
 
-``benchmarks/pages.py`` writes the page. Types, ranges and defaults come from the schema, and
-meanings come from the Attributes of docstrings.
+``benchmarks/pages.py`` writes the page, as all others that are made. Types, ranges and
+defaults are those of the schema; meanings those of the docstrings' Attributes.
 """
 
 import inspect
@@ -59,7 +59,7 @@ def page() -> str:
 
 
 def sections(section: type[BaseModel], prefix: str) -> Iterator[tuple[str, type[BaseModel]]]:
-    """Yield dotted name and class of every section, the outer before the inner."""
+    """Dotted name and class of every section, the outer before the inner."""
     yield prefix, section
     for name, field in section.model_fields.items():
         inner = _section_of(field.annotation)
@@ -86,7 +86,7 @@ def rows(section: type[BaseModel], prefix: str) -> Iterator[str]:
 
 
 def takes(annotation: Any, metadata: Sequence[Any] = ()) -> str:
-    """Return the values that an annotation allows, in words.
+    """In words what an annotation allows.
 
     >>> from pydantic import Field
     >>> takes(Annotated[int, Field(ge=1)] | None)

@@ -1,4 +1,4 @@
-"""Hooks for the site of docs/: links that leave docs/ become names, and drawings stand inline."""
+"""Hooks of the site of docs/: pictures from outside it, links out of it, drawings inline."""
 
 import posixpath
 import re
@@ -21,7 +21,24 @@ def on_files(files: "Files", config: "MkDocsConfig") -> "Files":
     """Add the pictures of benchmarks/results/ that pages show."""
     from mkdocs.structure.files import File
 
-    A browser follows no links in a drawing that is an image.
+    for page in list(files.documentation_pages()):
+        for _, link in _PICTURE.findall(page.content_string):
+            source = _target(page.src_uri, link)
+            name = f"images/{posixpath.basename(source)}"
+            if files.get_file_from_path(name) is None:
+                files.append(File.generated(config, name, abs_src_path=str(ROOT / source)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: "Page", **_: Any) -> str:
+    """Show pictures and drawings, and turn links out of docs/ into names."""
+    return shown(markdown, page.file.src_uri)
+
+
+def shown(markdown: str, uri: str) -> str:
+    """Return the text of a page as the site shows it; ``uri`` is its path below docs/.
+
+    A drawing stands inline, so that its links work. Files outside docs/ are not on the site.
 
     Examples
     --------

@@ -105,7 +105,7 @@ def _row(case: Case, folder: Path, options: dict[str, Any], rounds: int) -> dict
         "measured_seconds": measured,
         "error": predicted / measured - 1,
         "binding": plans[len(plans) // 2].binding,
-        "rates": rates.as_dict(),  # rates that docs/scale.md simulates with
+        "rates": rates.as_dict(),  # rates that docs/explanation/scale.md simulates with
     }
     if case.from_file:
         peak = max(it["anonymous_bytes"] for it in taken)

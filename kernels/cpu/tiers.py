@@ -83,7 +83,7 @@ class TierEngine(NamedTuple):
 
     tier: str
     isa: str  # instruction set beside which the kernels serve
-    needs: str  # the instructions, in docs/tiers.md's words
+    needs: str  # the instructions, in docs/explanation/tiers.md's words
     has: bool
     is_built: bool
 

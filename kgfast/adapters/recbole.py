@@ -28,7 +28,7 @@ def attach(trainer: Any) -> Any:
     Most models have a ``full_sort_predict`` that returns a product ``[users, D] @ [D, items]``;
     these are swept. RecBole scores other models itself, in a matrix, with one warning. Items in the
     history of a user, and RecBole's padding, item 0, are no candidates. Scores are canonical
-    (docs/exactness.md), and the lowest id comes first among equals.
+    (docs/explanation/exactness.md), and the lowest id comes first among equals.
 
     Parameters
     ----------

@@ -27,9 +27,10 @@ _BYTES = (torch.int8, torch.uint8)  # dtypes of quantised embeddings, which floa
 class VectorSearch:
     """Rows of embeddings, and exact search of the best rows of each query.
 
-    Scores are canonical float64 scores (docs/exactness.md), rounded once; the lowest row comes
-    first among equals. For cosines each row is divided by its length in float64 and rounded to
-    float32, unless embeddings are float64. A row of zeros has the cosine 0 with every row.
+    Scores are canonical float64 scores (docs/explanation/exactness.md), rounded once; the
+    lowest row comes first among equals. For cosines each row is divided by its length in float64
+    and rounded to float32, unless embeddings are float64. A row of zeros has the cosine 0 with
+    every row.
 
     Parameters
     ----------

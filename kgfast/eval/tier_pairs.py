@@ -14,8 +14,8 @@ class TierPairs:
     """Pairs of queries and candidates of one call, by the sweep that decided them.
 
     Tiers sweep first. Float32 sweeps the pairs that tiers leave open, and canonical scores decide
-    the pairs that float32 leaves open (docs/tiers.md). Ranks do not depend on the sweep that
-    decides. Equal queries are swept once.
+    the pairs that float32 leaves open (docs/explanation/tiers.md). Ranks do not depend
+    on the sweep that decides. Equal queries are swept once.
 
     Attributes
     ----------

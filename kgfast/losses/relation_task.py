@@ -24,7 +24,7 @@ def relation_prediction(
     With the scores of a model as logits (:func:`relation_logits`) this is the auxiliary objective
     of Chen et al. 2021 (arXiv 2110.02834, section 3), with ``loss.relation_weight`` of a config as
     its weight. The exact form of RSCF's term is not known, so kgfast has no such term
-    (docs/med_rscf.md).
+    (docs/how-to/med_rscf.md).
 
     Parameters
     ----------

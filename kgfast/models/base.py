@@ -96,7 +96,7 @@ class Model(nn.Module, ABC):
 
     A tensor that requires a gradient and is no parameter, such as an encoder's output, stays in the
     graph of the encoder. The model holds such a tensor as a buffer that a state dict leaves out
-    (docs/encoders.md). All other tensors become parameters.
+    (docs/how-to/encoders.md). All other tensors become parameters.
 
     Subclasses set :attr:`score` and implement ``_queries``. Unless overridden, :meth:`candidates`
     is the entity table on both sides.

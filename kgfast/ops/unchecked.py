@@ -15,11 +15,11 @@ def unchecked() -> Iterator[None]:
     but the result is undefined. Use the block for input that was checked before.
 
     A step of training with shared negatives and fixed shapes then never waits, so that a CUDA graph
-    can capture the step (docs/losses.md lists the steps). The block applies to its own thread and
-    context (:mod:`contextvars`), for the calls within; a backward may run after the block. Blocks
-    may be nested. ``rank()`` and ``topk()`` refuse the block, since their integers would mean
-    nothing. On the CPU :func:`kgfast.ops.row_adam` still checks ids, because it writes rows; on a
-    GPU ids out of range change nothing.
+    can capture the step (docs/reference/losses.md lists the steps). The block applies to its own
+    thread and context (:mod:`contextvars`), for the calls within; a backward may run after the
+    block. Blocks may be nested. ``rank()`` and ``topk()`` refuse the block, since their integers
+    would mean nothing. On the CPU :func:`kgfast.ops.row_adam` still checks ids, because it writes
+    rows; on a GPU ids out of range change nothing.
 
     Examples
     --------

@@ -1,7 +1,7 @@
 """Folders of tables: a model of kgfast in files, with names of rows and known triples.
 
 :func:`save`, ``kgfast export`` and ``kgfast convert`` write such folders, and
-:func:`kgfast.load_run` reads them. docs/own_tables.md describes each file.
+:func:`kgfast.load_run` reads them. docs/tutorials/own_tables.md describes each file.
 """
 
 import json

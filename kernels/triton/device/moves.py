@@ -8,9 +8,9 @@ If terms are moduli the move is a phase, else a shift. A move is computed in one
     PLAIN   ``q, a, b`` as they are stored; the product in two parts
 
 Cost model (issue slots): 10 for the two polynomials of NEAR, 21 with the reduction of FAR. The
-polynomials err by less than 8 u each on 0 .. 1.62, rounding included (docs/exactness.md). The
-canonical sine and cosine are those of ``kernels/reference/trig.py``, operation by operation, and
-must be compiled without fusion.
+polynomials err by less than 8 u each on 0 .. 1.62, rounding included
+(docs/explanation/exactness.md). The canonical sine and cosine are those of
+``kernels/reference/trig.py``, operation by operation, and must be compiled without fusion.
 """
 
 import triton

@@ -1,9 +1,9 @@
 """The sweep of dot products on tensor cores: rows as two bfloat16 parts, three products of them.
 
 With ``q = q_hi + q_lo + q_rest``, the sweep computes ``q_lo c_hi + q_hi c_lo + q_hi c_hi``, and the
-bound (host/split.py, docs/exactness.md) covers the rest. For each 32 features, the small products
-come first, from 0, so that tensor cores cut off little. The sum is then added to a total in
-float32, as in sweep.py.
+bound (host/split.py, docs/explanation/exactness.md) covers the rest. For each 32 features, the
+small products come first, from 0, so that tensor cores cut off little. The sum is then added to a
+total in float32, as in sweep.py.
 
 Cost model (sm_90, 128 x 128 tile, 8 warps): 6 HGMMA, 8 copies to shared memory and 64 additions per
 thread for 32 features; 168 registers, no spills, 128 KiB of shared memory in four stages. Limited

@@ -1,9 +1,10 @@
 """Error of a float32 sweep against the canonical score, and thresholds from this error.
 
-The bounds come from standard rounding analysis with u = 2**-24; derivations in docs/exactness.md. A
-sum runs over at most 64 features and is then folded into a total, so that a term meets ``min(D, 64)
-+ ceil(D / 64)`` additions, in whatever order lanes are combined. Contracting a product and a sum
-only removes a rounding. Denormals may be flushed anywhere in the sweep.
+The bounds come from standard rounding analysis with u = 2**-24; derivations in
+docs/explanation/exactness.md. A sum runs over at most 64 features and is then folded into a total,
+so that a term meets ``min(D, 64) + ceil(D / 64)`` additions, in whatever order lanes are combined.
+Contracting a product and a sum only removes a rounding. Denormals may be flushed anywhere in the
+sweep.
 
 ``tl.sqrt`` is ``sqrt.approx.ftz.f32`` on NVIDIA, with a maximum relative error of 2**-23 over the
 positive finite numbers (PTX ISA, 9.7.3, sqrt). On AMD it is ``v_sqrt_f32``, 1 ulp. Twice that error

@@ -3,7 +3,8 @@
 Let ``q = q_hi + q_lo + q_rest``, and likewise ``c``, with each part rounded to bfloat16. The sweep
 (device/split_sweep.py) leaves out ``q_lo c_lo``, ``q c_rest`` and ``q_rest (c - c_rest)``. Tensor
 cores cut off sums: :data:`CUT` of the largest addend for each product. This number is an
-assumption, twice the known cut; docs/exactness.md has the assumption and the derivation.
+assumption, twice the known cut; docs/explanation/exactness.md has the assumption and the
+derivation.
 """
 
 import math

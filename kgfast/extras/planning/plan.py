@@ -7,8 +7,8 @@ from typing import Any
 from kgfast.extras.planning.rates import Rates
 from kgfast.extras.planning.work import Work
 
-# Constants of rank() and topk() for a table in files (docs/tables.md): a test compares these with a
-# call.
+# Constants of rank() and topk() for a table in files (docs/how-to/tables.md): a test compares these
+# with a call.
 _BLOCK_BYTES, _BUFFERS = 32 << 20, 2
 _QUERY_BYTES, _MOST = 8 << 20, 4096  # limits of a batch: bytes, queries
 _KERNEL_BYTES = 8 << 20  # scratch of one call: measured; at most 64 MiB

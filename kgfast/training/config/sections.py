@@ -1,4 +1,4 @@
-"""The sections of a config: keys, types, defaults and meanings (the source of docs/config.md)."""
+"""Sections of a config: keys, types, defaults, meanings; source of docs/reference/config.md."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
