@@ -1,4 +1,4 @@
-"""Compare dot products with the int8 tier and without it, and the best k with faiss, in turns.
+"""Compare dot products with the int8 tier and without it, in turns.
 
     python benchmarks/dot_tiers_speed.py            writes results/cpu-dot-tiers-speed.json
 
@@ -25,8 +25,6 @@ from lib.benchmark import Benchmark, Option, Options, Parser, of_others
 from lib.columns import DOT_TIERS
 from lib.indexed import Indexed
 from lib.measure import take_turns, thread_seconds
-from lib.peers import Missing
-from lib.peers.nearest import faiss_flat
 from lib.peers.topk import Search
 
 K = 10
@@ -67,22 +65,16 @@ def rank_row(entities: int, dim: int, batch: int, table: str, rounds: int) -> di
 
 
 def best_row(entities: int, dim: int, batch: int, rounds: int) -> dict[str, Any]:
-    """Find the best k, also by faiss where it is installed."""
+    """Find the best k, also with an index."""
     generator = torch.Generator().manual_seed(0)
     rows, queries = (random_rows(count, dim, "normal", generator) for count in (entities, batch))
     search = Search(queries, rows, K)
     indexed = Indexed(search, "dot")
-    others: dict[str, Callable[[], Any]] = {"index": indexed}
-    note = {}
-    try:
-        others["faiss"] = faiss_flat(search, "dot")
-    except (ImportError, Missing) as error:
-        note["note"] = f"without faiss: {error}"
 
     def best() -> Result:
         return ops.topk(queries, rows, K, score="dot")
 
-    found = race(best, rounds, others) | note
+    found = race(best, rounds, {"index": indexed})
     found["equal"] = found["equal"] and torch.equal(indexed(), best()[1])
     return found
 

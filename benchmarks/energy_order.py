@@ -6,8 +6,8 @@ Writes results/cpu-energy-order.json. Rows of dot are rotated to the principal a
 features of rotate and l1 are ordered by their mean deviation; the norm of the features to come
 bounds what they add (Panorama of faiss; Cauchy-Schwarz and the triangle inequality). `read`: bytes
 of the table that decide the exact best k, as shares of float32, where the k-th best score is known
-from the start. Times: bare loops of lib/energy_order.cpp and faiss, one query a call, CPU seconds
-of one thread, on whole panels of 64 rows.
+from the start. Times: bare loops of lib/energy_order.cpp, one query a call, CPU seconds of one
+thread, on whole panels of 64 rows; peers_speed.py has Panorama beside an index.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,8 @@ import torch
 import kgfast
 from lib.benchmark import Benchmark, Option, Options
 from lib.columns import ENERGY
-from lib.measure import thread_seconds
+from lib.indexed import normal_like
+from lib.native import compiled
 from lib.results import Rows
 
 K, LEVELS, LINE, LANES = 10, 8, 60, 64
@@ -36,7 +37,6 @@ FACT = 4  # bytes of a bound
 FEW = 8  # queries of a table of normal numbers
 MRR_TRIPLES = 1_000  # test triples that say how far a run has come
 Array = npt.NDArray[Any]
-SOURCE = Path(__file__).parent / "lib" / "energy_order.cpp"
 
 
 @dataclass(frozen=True)
@@ -236,22 +236,18 @@ def _upwards(values: Array) -> Array:
     return ((values.view(np.uint32) + 0xFFFF) >> 16).astype(np.uint16)
 
 
-def compiled(folder: str) -> Any:
+def loops(folder: str) -> Any:
     """Compile the loops for this machine; None where they do not compile."""
-    library = Path(folder) / "energy_order.so"
-    flags = ["-std=c++17", "-O3", "-march=native", "-shared", "-fPIC"]
-    words = ["g++", *flags, str(SOURCE), "-o", str(library)]
     try:
-        subprocess.run(words, check=True, capture_output=True)
+        found = ctypes.CDLL(str(compiled("energy_order.cpp", folder)))
     except (OSError, subprocess.CalledProcessError):
         return None
-    found = ctypes.CDLL(str(library))
     found.search.restype = ctypes.c_double
     return found
 
 
 def times(work: Work, rounds: int, library: Any) -> dict[str, Any]:
-    """Time loops over bytes, and faiss where it is installed, in turns of one query each."""
+    """Time loops over bytes in turns of one query each."""
     count = len(work.table) // LANES * LANES
     table = work.table[:count].astype(np.float32)
     part = Work(work.score, table.astype(np.float64), work.queries)
@@ -259,18 +255,14 @@ def times(work: Work, rounds: int, library: Any) -> dict[str, Any]:
     scans = {f"leading {p}": Scan(library, part, p) for p in LEADING if p + LINE <= features}
     scans["bytes"] = Scan(library, part, features)
     asked = {name: [scan.asked(it) for it in part.queries] for name, scan in scans.items()}
-    peers = dict(faiss_ways(part))
-    seconds: dict[str, list[float]] = {name: [] for name in (*scans, *peers)}
+    seconds: dict[str, list[float]] = {name: [] for name in scans}
     right = {name: 0 for name in seconds}
     for place, query in enumerate(part.queries):
         best = np.argsort(-(part.table @ query), kind="stable")[:K].tolist()
         for turn in range(rounds + 1):  # the first warms up
-            for name in seconds:
-                if name in scans:
-                    spent, found = scans[name](asked[name][place][0]), scans[name].ids
-                else:
-                    spent, found = peers[name](query)
-                right[name] += turn == 0 and set(found.tolist()) == set(best)
+            for name, scan in scans.items():
+                spent = scan(asked[name][place][0])
+                right[name] += turn == 0 and set(scan.ids.tolist()) == set(best)
                 if turn:
                     seconds[name].append(spent)
     medians = {name: statistics.median(it) for name, it in seconds.items()}
@@ -285,39 +277,8 @@ def times(work: Work, rounds: int, library: Any) -> dict[str, Any]:
         "fastest": int(fastest.split()[1]),
         "speedup": ratios[fastest],
         "right": right,
-        "equal": all(right[name] == len(part.queries) for name in scans),
+        "equal": all(it == len(part.queries) for it in right.values()),
     }
-
-
-def faiss_ways(work: Work) -> Iterator[tuple[str, Callable[[Array], tuple[float, Array]]]]:
-    """Yield faiss's flat indexes of dot, with its rows in their own order and rotated."""
-    try:
-        import faiss
-    except ImportError:
-        return
-    faiss.omp_set_num_threads(1)
-    features = work.table.shape[1]
-    table = np.ascontiguousarray(work.table, np.float32)
-    centred = work.table - work.table.mean(0)
-    axes = np.linalg.eigh(centred.T @ centred)[1][:, ::-1]
-    flat = faiss.IndexFlatIP(features)
-    flat.add(table)
-    rotated = faiss.IndexFlatIPPanorama(features, LEVELS, 128)
-    rotated.add(np.ascontiguousarray(centred @ axes, np.float32))
-
-    def search(index: Any, turn: Array | None, threshold: int) -> Any:
-        def call(query: Array) -> tuple[float, Array]:
-            row = np.ascontiguousarray((query if turn is None else query @ turn)[None], np.float32)
-            faiss.cvar.distance_compute_blas_threshold = threshold
-            found: list[Array] = []
-            spent = thread_seconds(lambda: found.append(index.search(row, K)[1][0]))
-            return spent, found[0]
-
-        return call
-
-    for threshold in (1, 20):
-        yield f"faiss flat, threshold {threshold}", search(flat, None, threshold)
-    yield "faiss Panorama", search(rotated, axes, 20)
 
 
 def works(options: Options) -> Iterator[tuple[dict[str, Any], Work]]:
@@ -348,17 +309,10 @@ def works(options: Options) -> Iterator[tuple[dict[str, Any], Work]]:
             yield told | {"extrapolated": True, "side": side}, Work("dot", alike, queries[:FEW])
 
 
-def normal_like(rows: Array, count: int) -> Array:
-    """Draw rows of normal numbers that have the mean and covariance of a table's."""
-    generator = np.random.default_rng(0)
-    root = np.linalg.cholesky(np.cov(rows.T) + 1e-9 * np.eye(rows.shape[1]) * rows.var())
-    return generator.normal(size=(count, rows.shape[1])) @ root.T + rows.mean(0)
-
-
 def rows_of(options: Options) -> Iterator[dict[str, Any]]:
     """Yield a row of each table and side."""
     with tempfile.TemporaryDirectory() as folder:
-        library = compiled(folder)
+        library = loops(folder)
         for told, work in works(options):
             moved = work.moved()
             row = (
@@ -398,7 +352,6 @@ BENCHMARK = Benchmark(
     tables=ENERGY,
     notes=notes,
     threads=1,
-    packages=("faiss-cpu",),
 )
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@
 
 A unit of work counts, for 128 queries, the entities above the target and those that are equal;
 whole test sets are ranked beside PyKEEN's evaluator. A sample of kgfast's counts is compared with
-the float64 specification. The roof is the bare register loop of the sweep, on as many threads.
+the float64 specification. `bare` is a loop over packed rows that is compiled here
+(lib/bare_loop.cpp); the roof is the register loop of the sweep, on as many threads.
 """
 
 import sys
@@ -31,6 +32,7 @@ from lib.bench import (
 from lib.benchmark import Benchmark, Options
 from lib.columns import RACE, RACE_WORK
 from lib.measure import SLOW_ROUNDS, Timing, take_turns
+from lib.peers import bare
 from lib.peers import ranks as peers
 from lib.peers.ranks import Counts, Work
 from lib.results import Row, Rows, find, of_section
@@ -39,7 +41,7 @@ from lib.tables import LABELS, Columns
 SWEEP_BATCH = 1024
 DOT_DIMS = (200, 512)
 REFERENCE_QUERIES = 4  # checked against the specification
-PYKEEN_TRIPLES = (4, 12)  # the difference is what 8 triples cost, without what a call costs
+PYKEEN_TRIPLES = (8, 16)  # the difference is what 8 triples cost, without what a call costs
 PYKEEN = "PyKEEN's evaluator, L2"
 
 
@@ -52,7 +54,7 @@ def rotate_rows(options: Options) -> Iterator[Row]:
             contenders = {"kgfast": partial(kgfast_counts, work)}
             for isa in race.isas()[1:]:
                 contenders[f"kgfast {isa}"] = partial(kgfast_counts, work, isa=isa)
-            makers = {it: partial(getattr(peers, MAKERS[it]), work) for it in MAKERS}
+            makers = {it: partial(MAKERS[it], work) for it in MAKERS}
             what = {"dim": dim, "table": table, "batch": BATCH}
             yield from compared(race, "rotate", work, contenders, makers, what)
 
@@ -62,7 +64,7 @@ def single_rows(options: Options) -> Iterator[Row]:
     race, dim = Race(options), max(options.dims)
     for table in options.tables:
         work = race.rotate_work(table, dim, 1)
-        makers = {it: partial(getattr(peers, MAKERS[it]), work) for it in ("compile", "eager")}
+        makers = {it: partial(MAKERS[it], work) for it in MAKERS if it != "keops"}
         what = {"dim": dim, "table": table, "batch": 1}
         yield from compared(
             race, "single", work, {"kgfast": partial(kgfast_counts, work)}, makers, what
@@ -79,10 +81,16 @@ def dot_rows(options: Options) -> Iterator[Row]:
             "matmul + compare": peers.matmul_compare(work),
         }
         what = {"dim": dim, "table": "normal", "batch": BATCH}
-        yield from compared(race, "dot", work, contenders, {}, what)
+        makers = {"bare": partial(bare.Loop, work, "dot")}
+        yield from compared(race, "dot", work, contenders, makers, what)
 
 
-MAKERS = {"compile": "compiled", "eager": "eager", "keops": "keops"}  # contenders of peers
+MAKERS: dict[str, Contender] = {
+    "compile": peers.compiled,
+    "eager": peers.eager,
+    "keops": peers.keops,
+    "bare": partial(bare.Loop, score="rotate"),
+}
 
 
 def compared(
@@ -201,7 +209,7 @@ def whole_rows(options: Options) -> Iterator[Row]:
             pykeen = found["pykeen"]
             same = pykeen.by_kgfast()
             contenders["kgfast, planted, L2"] = partial(kgfast.rank, same, test, known=known)
-            contenders |= {count: partial(pykeen.evaluate, count, few) for count in (few, more)}
+            contenders |= {count: partial(pykeen.evaluate, count) for count in (few, more)}
             compared = compare_with_pykeen(pykeen, same, known)  # and warms it up
         rounds = min(SLOW_ROUNDS, options.rounds)
         seconds = take_turns(contenders, rounds, race.stopwatch.seconds)
@@ -213,7 +221,7 @@ def whole_rows(options: Options) -> Iterator[Row]:
             between = Timing.of([max(long - short, 1e-9) for short, long in pairs])
             row = whole_row(race, PYKEEN, between.scaled(len(test) / (more - few)), work)
             note = f"extrapolated from {more - few} triples"
-            yield row | {"extrapolated": True, "note": note} | compared
+            yield row | {"extrapolated": True, "note": note, **pykeen.options} | compared
         for note in missing.values():
             yield race.row("whole", PYKEEN, **work, seconds=None, note=note)
 
@@ -227,8 +235,8 @@ def whole_row(race: Race, name: str, timing: Timing, work: Mapping[str, int]) ->
 
 def compare_with_pykeen(pykeen: peers.PyKEEN, model: Any, known: Any) -> dict[str, int]:
     """Compare PyKEEN's ranks of a few triples with kgfast's of the same function."""
-    few, more = PYKEEN_TRIPLES
-    evaluator = pykeen.evaluate(more, few)
+    more = max(PYKEEN_TRIPLES)
+    evaluator = pykeen.evaluate(more)
     ours = kgfast.rank(model, pykeen.test[:more], known=known)
     return _furthest(
         [

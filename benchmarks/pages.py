@@ -12,7 +12,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from lib.columns import ABOVE, FACTS, SIGLIP, STEP_COUNTS
+from lib.columns import ABOVE, FACTS, PEERS, SIGLIP, STEP_COUNTS
 from lib.pages import Page, med, of_file, one_file, readme, runs, scale, speed, systems
 from lib.results import RESULTS, ROOT
 
@@ -36,6 +36,7 @@ PAGES = {
     "path_star": Page("examples/path_star/README.md", systems.path_star),
     "paths": Page("docs/how-to/paths.md", systems.paths),
     "predictions": Page("docs/how-to/predictions.md", of_file("cpu-facts-speed.json", FACTS)),
+    "prepared": Page("docs/how-to/prepared.md", of_file("cpu-peers-speed.json", PEERS)),
     "pykeen": Page("docs/tutorials/pykeen.md", one_file.pykeen),
     "reliability": Page("docs/reference/reliability.md", one_file.reliability),
     "results": Page("docs/reference/results.md", runs.block),

@@ -1,4 +1,4 @@
-"""Measure `kgfast serve` under load, and its searches beside faiss, usearch and torch.
+"""Measure `kgfast serve` under load.
 
     python benchmarks/serve_speed.py            everything; writes results/cpu-serve-speed.json
     python benchmarks/serve_speed.py --sections delay       these rows anew, beside the others
@@ -6,23 +6,18 @@
 `load`: a server in a process of its own, and 1 to 64 clients that each ask for the 10 best tails of
 one query after the other; clients share the cores and measure latencies. `delay`: latencies of one
 query beside clients that ask 1,000 at once, and after 256 of these hung up. `memory`: memory of the
-server over many requests, and with a client that sends ahead. `search`: the 10 best rows for 1 and
-for 64 queries in turns; kgfast and faiss have an index, `table` is kgfast without one.
+server over many requests, and with a client that sends ahead. Searches beside other libraries:
+peers_speed.py.
 """
 
 import json
 import sys
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
-import torch
-
 import kgfast
-from kgfast import ops
-from lib.bench import built
 from lib.benchmark import THREADS, Benchmark, Option, Options
-from lib.columns import SERVE_DELAY, SERVE_LOAD, SERVE_SEARCH
+from lib.columns import SERVE_DELAY, SERVE_LOAD
 from lib.http_load import (
     Served,
     ask,
@@ -33,15 +28,10 @@ from lib.http_load import (
     seconds_after_hanging_up,
     served,
 )
-from lib.indexed import Indexed
-from lib.measure import Stopwatch
-from lib.peers.nearest import brute_force, faiss_flat, usearch_exact
-from lib.peers.topk import Search, eager
 from lib.tables import human_bytes
 
 K = 10
 CLIENTS = (1, 2, 4, 8, 16, 32, 64)
-BATCHES = (1, 64)
 RELATIONS = 11
 LARGE = 1000  # queries of a large request
 
@@ -59,47 +49,6 @@ def query(number: int, entities: int) -> dict[str, Any]:
 def requests_of(count: int, entities: int) -> list[bytes]:
     """Return so many requests."""
     return [post("/topk", json.dumps(query(it, entities)).encode()) for it in range(count)]
-
-
-def search_rows(options: Options) -> Iterator[dict[str, Any]]:
-    """Yield rows of each score and batch: all contenders in turns."""
-    for score, entities, dim in (
-        ("dot", options.rows, 128),
-        ("l2", options.rows, 128),
-        ("rotate", options.entities, options.dim),
-    ):
-        generator = torch.Generator().manual_seed(0)
-        width = 2 * dim if score == "rotate" else dim
-        table = torch.randn(entities, width, generator=generator)
-        for batch in BATCHES:
-            queries = torch.randn(batch, width, generator=generator)
-            where = {"section": "search", "score": score, "entities": entities, "dim": dim}
-            where |= {"batch": batch, "threads": torch.get_num_threads()}
-            found = race(Search(queries, table, K), score, options.rounds)
-            yield from (where | row for row in found)
-
-
-def race(search: Search, score: str, rounds: int) -> Iterator[dict[str, Any]]:
-    """Yield a row for each contender."""
-    ours = partial(ops.topk, search.queries, search.table, search.k, score=score)
-    contenders: dict[str, Any] = {"kgfast": Indexed(search, score), "table": lambda: ours()[1]}
-    if score == "rotate":
-        peer = eager(search)
-        contenders["brute"] = lambda: peer()[1]
-    else:
-        peers = {"brute": brute_force, "faiss": faiss_flat, "usearch": usearch_exact}
-        found, missing = built({name: partial(it, search, score) for name, it in peers.items()})
-        contenders |= found
-        for name, note in missing.items():
-            yield {"contender": name, "seconds": None, "note": note}
-    answers, timings = Stopwatch("cpu").race(contenders, rounds)
-    for name, timing in timings.items():
-        yield {
-            "contender": name,
-            "seconds": timing.as_dict(),
-            "times_kgfast": timing.median / timings["kgfast"].median,
-            "differing_queries": int((answers[name] != answers["kgfast"]).any(1).sum()),
-        }
 
 
 def load_rows(options: Options) -> Iterator[dict[str, Any]]:
@@ -178,12 +127,10 @@ def growth(held: list[int]) -> dict[str, Any]:
 BENCHMARK = Benchmark(
     "serve_speed",
     __doc__,
-    {"load": load_rows, "delay": delay_rows, "memory": memory_rows, "search": search_rows},
+    {"load": load_rows, "delay": delay_rows, "memory": memory_rows},
     options={
-        "rows": Option("rows of the tables of dot and l2", 1_000_000, 2_000),
         "entities": Option("of RotatE", 40_943, 500),
         "dim": Option("of RotatE", 256, 16),
-        "rounds": Option("turns of each contender", 5, 2),
         "threads": THREADS,
         "requests": Option("for each number of clients", 2_000, 64),
         "memory_requests": Option("of the memory test", 100_000, 640),
@@ -207,13 +154,9 @@ BENCHMARK = Benchmark(
                 ("more than after a tenth:", "{growth_bytes:,} B"),
             ),
         ),
-        "search": (
-            "The best 10 rows",
-            SERVE_SEARCH,
-        ),
     },
     section_of=lambda row: "memory" if row["section"] == "ahead" else row["section"],
-    packages=("starlette", "h11", "faiss-cpu", "usearch"),
+    packages=("starlette", "h11"),
 )
 
 if __name__ == "__main__":

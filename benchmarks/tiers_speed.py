@@ -32,13 +32,13 @@ from lib.bench import embeddings, equals_reference, kgfast_counts
 from lib.benchmark import Benchmark, Option, Options, graph_of, of_others
 from lib.columns import HALF_LOOPS, TIERS
 from lib.measure import Timing, take_turns, thread_seconds
+from lib.native import compiled
 from lib.peers.ranks import Work
 from lib.results import ROOT, Row, Rows
 
 REFERENCE_QUERIES = 2  # checked against the specification
 NORMAL = ("l1", "l2")  # scores of normal numbers
 LINEAR = ("l1", "rotate")  # scores that the linear tier serves
-LOOPS = Path(__file__).parent / "lib" / "half_loops.cpp"
 SOURCES = ROOT / "kernels" / "cpu" / "csrc"
 FLAGS = {  # flags of setup.py
     "avx2": ["-mavx2", "-mfma", "-mf16c"],
@@ -152,10 +152,8 @@ def half_rows(options: Options) -> Iterator[dict[str, Any]]:
     if cpu.isa() not in FLAGS:
         return
     with tempfile.TemporaryDirectory() as folder:
-        program = Path(folder, "half_loops")
-        command = ["g++", "-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno"]
-        command += [*FLAGS[cpu.isa()], f'-DHEADER="simd/{cpu.isa()}.h"', f"-I{SOURCES}"]
-        subprocess.run([*command, str(LOOPS), "-o", str(program)], check=True)
+        flags = [*FLAGS[cpu.isa()], "-ffp-contract=off", f'-DHEADER="simd/{cpu.isa()}.h"']
+        program = compiled("half_loops.cpp", folder, [*flags, f"-I{SOURCES}"], shared=False)
         said = subprocess.run([str(program)], check=True, capture_output=True, text=True).stdout
     for row in map(json.loads, said.splitlines()):
         both = row.pop("seconds")

@@ -29,7 +29,7 @@ TOLERANCE = 1e-4  # allowed for losses in float32
 STEPS = {"kgfast": 10}  # steps a turn; peers make one
 SLOW_SECONDS = 10.0
 FB15K237_SIZES = (14_541, 237, 272_115, 0, 0)
-EPOCH_STEPS = 20  # steps a turn
+EPOCH_STEPS = 10  # steps a turn
 LOOP_STEPS = {False: 5, True: 1}  # steps a turn, by whether each triple has negatives of its own
 # Times kgfast's; of negatives and of epochs.
 GOALS = {"plain torch": ">= 30", "pykeen": ">= 10"}

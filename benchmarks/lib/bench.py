@@ -20,11 +20,11 @@ from lib.results import Row
 
 BATCH = 128
 TABLES = ["random", "planted"]
-PEERS = ["compile", "eager", "keops", "pykeen"]
+PEERS = ["compile", "eager", "keops", "pykeen", "bare"]
 OPTIONS = {
     "dims": Option("features", [128, 512], [16]),
     "tables": Option("embeddings", TABLES, keywords={"choices": TABLES}),
-    "peers": Option("contenders", PEERS, ["eager"], {"nargs": "*", "choices": PEERS}),
+    "peers": Option("contenders", PEERS, ["eager", "bare"], {"nargs": "*", "choices": PEERS}),
     "rounds": Option("turns of each contender", 5, 2),
 }
 

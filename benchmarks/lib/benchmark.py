@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 import kgfast
-from lib.machine import facts, machine_line, machine_tag
+from lib.machine import facts, load_average, machine_line, machine_tag
 from lib.results import RESULTS, Row, engine_of, read_rows, write_json
 from lib.tables import RATIOS, Columns, cell_of, plain, ratio_lines
 
@@ -150,7 +150,7 @@ class Benchmark:
             first = len(rows)
             try:
                 for row in self.sections[name](options):
-                    rows.append({"benchmark": self.name} | about | row)
+                    rows.append({"benchmark": self.name} | about | load_average() | row)
                     self._write(options, rows)  # a run that is stopped keeps what there is
             except Exception:  # no memory, no compiler, a dead process: other sections go on
                 traceback.print_exc()

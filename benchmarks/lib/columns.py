@@ -8,6 +8,7 @@ from lib.tables import LABELS, Columns, cell_of, human_seconds, median
 NAMES = LABELS | {
     "counts": "kgfast.rank_counts, the same queries",
     "pykeen": "PyKEEN",
+    "bare": "bare loop, packed rows",
     "linear": "linear_cross_entropy",
     "products": "the three matrix products",
     "kgfast_bf16": "kgfast, bf16",
@@ -118,27 +119,6 @@ PYKEEN: Columns = (
 )
 
 
-def _faiss_times(name: str) -> Columns:
-    def times(row: Row) -> str:
-        faiss, ours = row["seconds"].get("faiss"), row["seconds"].get(name)
-        return f"{faiss / ours:.1f}x" if faiss and ours else ""
-
-    return times
-
-
-def _faiss_ratio(row: Row, name: str) -> str:
-    """Write how many times as long faiss takes as a flat scan of bytes."""
-    if name not in row.get("seconds", {}):
-        return ""
-    return f"{1 / row['times_faster_than_bytes'][name]:.1f}x"
-
-
-def _faiss_best(row: Row) -> str:
-    ways = [name for name in row.get("seconds", {}) if name.startswith("faiss flat")]
-    ratios = row.get("times_faster_than_bytes", {})
-    return _faiss_ratio(row, max(ways, key=ratios.__getitem__)) if ways else ""
-
-
 TIERS: Columns = (
     ("instructions", "{machine[isa]}, {machine[name]}"),
     ("score", "{score}"),
@@ -182,8 +162,37 @@ DOT_TIERS: Columns = (
     ("times faster:", "{speedup:.2f}"),
     ("to float32:", "{pairs[float32]:.2%}"),
     ("canonical:", "{pairs[canonical]:.3%}"),
-    ("faiss:", _faiss_times("int8")),
-    ("faiss, to an index:", _faiss_times("index")),
+)
+
+
+def _peer(row: Row) -> str:
+    name = row["best_peer"]
+    return f"{name}, {row['options'][name]}"
+
+
+def _best_time(row: Row, key: str = "seconds") -> Any:
+    return row[key][row["best_peer"]]
+
+
+def _winner(row: Row) -> str:
+    """Write which of the best peer and kgfast with an index is faster, and by how much."""
+    times = _best_time(row, "times_index")
+    return f"**{times:.2f}x**" if times >= 1 else f"{times:.2f}x: {row['best_peer']} wins"
+
+
+PEERS: Columns = (
+    TIERS[0],
+    ("score", "{score}"),
+    ("table", lambda row: cell_of(row, "{table} (`{run}`)" if "run" in row else "{table}")),
+    ("entities x features:", "{entities:,} x {dim}"),
+    ("threads:", "{threads}"),
+    ("queries:", "{batch}"),
+    ("kgfast, index:", "{seconds[index][median]:time}"),
+    ("without:", "{seconds[table][median]:time}"),
+    ("best peer", _peer),
+    ("takes:", lambda row: human_seconds(_best_time(row)["median"])),
+    ("times the index:", _winner),
+    ("bare loop, times:", "{times_index[bare loop]:.2f}x"),
 )
 ENERGY_TABLES = {
     False: lambda row: cell_of(row, "`{run}`, MRR {mrr:.2f}" if "run" in row else "{table}"),
@@ -199,8 +208,6 @@ ENERGY: Columns = (
     ("ordered bytes:", "{read[ordered_bytes]:.1%}"),
     ("bytes, time:", "{seconds[bytes]:time}"),
     ("ordered bytes, times faster:", lambda row: cell_of(row, "{speedup:.2f} (p = {fastest})")),
-    ("faiss flat:", _faiss_best),
-    ("faiss Panorama:", lambda row: _faiss_ratio(row, "faiss Panorama")),
 )
 SIGLIP: Columns = (
     (" ", "{section}"),
@@ -404,12 +411,6 @@ def _latencies(row: Row) -> str:
     return " / ".join(human_seconds(it) for it in row["latency_seconds"].values())
 
 
-SEARCHERS = {
-    "table": "kgfast, no index",
-    "brute": "torch, all at once",
-    "faiss": "faiss IndexFlat",
-    "usearch": "usearch, exact",
-}
 SERVE_LOAD: Columns = (
     ("clients:", "{clients}"),
     ("p50 / p90 / p99:", _latencies),
@@ -422,12 +423,4 @@ SERVE_DELAY: Columns = (
     ("asked", "{asked}"),
     ("large beside:", "{beside}"),
     ("p50 / p90 / p99:", _latencies),
-)
-SERVE_SEARCH: Columns = (
-    ("score", "{score}"),
-    ("queries:", "{batch}"),
-    ("contender", lambda row: SEARCHERS.get(row["contender"], row["contender"])),
-    ("median:", median),
-    ("x kgfast:", "{times_kgfast:.2f}"),
-    ("other ids:", "{differing_queries}"),
 )

@@ -2,11 +2,20 @@
 
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 import kgfast
 from lib.peers.topk import Search
+
+
+def normal_like(rows: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
+    """Draw rows of normal numbers that have the mean and covariance of a table's."""
+    generator = np.random.default_rng(0)
+    root = np.linalg.cholesky(np.cov(rows.T) + 1e-9 * np.eye(rows.shape[1]) * rows.var())
+    return generator.normal(size=(count, rows.shape[1])) @ root.T + rows.mean(0)
 
 
 class RowsModel:

@@ -26,6 +26,11 @@ def facts(device: str, *packages: str) -> dict[str, Any]:
     }
 
 
+def load_average() -> dict[str, float]:
+    """Return how many processes wanted a core in the last minute, this one included."""
+    return {"load_average": round(os.getloadavg()[0], 2)} if hasattr(os, "getloadavg") else {}
+
+
 def command() -> str:
     """Return the command line, with the last part of absolute paths only."""
     words = [Path(word).name if os.path.isabs(word) else word for word in sys.argv[1:]]

@@ -51,7 +51,7 @@ def measured(call: Callable[..., SimpleNamespace], tmp_path: Path) -> Callable[.
         assert done.returncode == 0, done.stdout + done.stderr
         rows = json.loads((tmp_path / file).read_text())["rows"]
         for row in rows:
-            assert {"command", "machine", "versions", "date"} <= row.keys()
+            assert {"command", "machine", "versions", "date", "load_average"} <= row.keys()
             seconds = row.get("seconds")
             if isinstance(seconds, dict) and "median" in seconds:
                 assert 0 <= seconds["min"] <= seconds["median"] <= seconds["max"]

@@ -16,6 +16,7 @@ NAMES = (
         "path_star",
         "paths",
         "predictions",
+        "prepared",
         "pykeen",
         "reliability",
         "results",
@@ -27,7 +28,7 @@ NAMES = (
     ),
 )
 ABOUT = {
-    "machine": {"device": "cpu", "name": "a machine", "threads": 3, "cores": 2},
+    "machine": {"device": "cpu", "name": "a machine", "threads": 3, "cores": 2, "isa": "isa"},
     "versions": {"kgfast": "1", "python": "3", "torch": "9.9", "numpy": "2"},
     "date": "2026-01-02T03:04:05",
     "command": "a command",
@@ -77,7 +78,7 @@ def test_every_page_with_markers_is_in_the_table(load):
             assert ("<!-- results:begin -->" in path.read_text()) == (path in paths), path
 
 
-def test_every_results_file_has_one_command_that_writes_it():
+def test_every_results_file_has_one_command_that_writes_it(load):
     text, makefile = (RESULTS / "README.md").read_text(), (ROOT / "Makefile").read_text()
     lines = re.findall(r"^\| (`.*`) \| (`.*) \|$", text, flags=re.MULTILINE)
     named = [name for names, _ in lines for name in re.findall(r"`([^`]+)`", names)]
@@ -91,11 +92,13 @@ def test_every_results_file_has_one_command_that_writes_it():
         for module in re.findall(r"-m ([\w.]+)", command):
             assert ROOT.joinpath(*module.split(".")).with_suffix(".py").is_file(), command
         for target in re.findall(r"make ([\w-]+)", command):
-            recipe = re.search(rf"^{target}:.*\n((?:\t.*\n)+)", makefile, flags=re.MULTILINE)
-            assert recipe is not None, command
+            assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), command
             script = re.sub(r"^`cpu-(.*?)(?:-20)?\.json`.*", r"\1", name).replace("-", "_")
-            if target.startswith("bench"):
-                assert f"benchmarks/{script}.py" in recipe[1], name
+            if target == "bench":
+                parts = [it.words for it in load("bench").PARTS if script in it.words]
+                assert parts, name
+                has_data = all("{data}" in it or "{runs}" in it for it in parts)
+                assert has_data == ("DATA=DIR" in command) or script == "peers_speed", name
 
 
 def test_a_page_is_updated_and_checked(call, load, tmp_path, page):
@@ -112,14 +115,13 @@ def test_a_page_is_updated_and_checked(call, load, tmp_path, page):
     text = page.read_text()
     assert text.startswith("before\n<!-- results:begin -->\n| | ")
     assert text.endswith("<!-- results:end -->\nafter\n")
-    assert "peak memory beyond the inputs, whole test set, dim 8" in text
-    assert "python benchmarks/eval_mem.py --quick" in text
+    assert "filtered evaluation, RotatE, dim 8: memory beyond the inputs" in text
 
 
 def test_a_page_needs_its_markers(call, tmp_path):
     page = tmp_path / "README.md"
     page.write_text("no markers")
-    done = call("pages.py", "speed", "--results", tmp_path, "--page", page)
+    done = call("pages.py", "readme", "--page", page)
     assert done.returncode == 1
     assert "results:begin" in done.stderr
     assert page.read_text() == "no markers"
@@ -178,9 +180,8 @@ def test_tiers_are_a_row_each(write, made):
     row |= {"times_faster": {"median": 1.5, "min": 1.4, "max": 1.6}}
     write("cpu-tiers-speed.json", row)
     dot = {"work": "best", "entities": 5000, "dim": 7, "batch": 3, "speedup": 2.0}
-    dot |= {"seconds": {"none": 2.0, "int8": 1.0, "faiss": 3.0}, "table": "normal"}
+    dot |= {"seconds": {"none": 2.0, "int8": 1.0}, "table": "normal"}
     ranks = dot | {"work": "ranks", "pairs": {"float32": 0.0021, "canonical": 0.00003}}
-    ranks["seconds"] = {"none": 2.0, "int8": 1.0}
     write("cpu-dot-tiers-speed.json", ranks, dot)
     few = {"section": "dot", "dim": 7, "batch": 3, "table_times_index": 4.0}
     few |= {"seconds": {"table": {"median": 2.0}, "index": {"median": 0.5}}}
@@ -189,21 +190,59 @@ def test_tiers_are_a_row_each(write, made):
     leading = {"table": "decaying", "side": "tail", "entities": 5000, "features": 7}
     leading |= {"energy": {"eighth": 0.5, "quarter": 0.75}, "extrapolated": False}
     leading |= {"read": {"bytes": 0.26, "ordered_floats": 0.2, "ordered_bytes": 0.05}}
-    ratios = {"bytes": 1.0, "faiss flat, threshold 1": 0.1, "faiss flat, threshold 20": 0.2}
-    timed = {"speedup": 1.25, "fastest": 64, "times_faster_than_bytes": ratios}
-    write("cpu-energy-order.json", leading, leading | timed | {"seconds": dict(ratios)})
+    timed = {"speedup": 1.25, "fastest": 64, "seconds": {"bytes": 1.0}}
+    write("cpu-energy-order.json", leading, leading | timed)
     found = made("tiers")
     shares = "| decaying | tail | 5,000 x 7 | 50% / 75% | 26.0% | 20.0% | 5.0% |"
-    assert f"{shares}  |  |  |  |" in found
+    assert f"{shares}  |  |" in found
     assert "| dot | 7 | 3 | 2.0 s | 0.50 s | 4.00 | 1.25 |  |" in found
     assert "| dot | 7 | 64 |" not in found
-    assert f"{shares} 1.0 s | 1.25 (p = 64) | 5.0x |  |" in found
+    assert f"{shares} 1.0 s | 1.25 (p = 64) |" in found
     assert (
         "| l2 | 7 | normal | tail | linear,fp16 | 1.50 (1.40 .. 1.60) | 25% | 50% | 2.1% | 0.03% |"
         in found
     )
-    assert "| ranks | 5,000 | 7 | 3 | normal | 2.00 | 0.21% | 0.003% |  |" in found
-    assert "| best 10 | 5,000 | 7 | 3 | normal | 2.00 |  |  | 3.0x |" in found
+    assert "| ranks | 5,000 | 7 | 3 | normal | 2.00 | 0.21% | 0.003% |" in found
+    assert "| best 10 | 5,000 | 7 | 3 | normal | 2.00 |  |  |" in found
+
+
+def peers_row(**changes):
+    """A row of peers_speed.py: the peer takes three times as long as the index."""
+    row = {"benchmark": "peers_speed", "table": "normal", "score": "dot", "entities": 5000}
+    row |= {"dim": 7, "k": 10, "threads": 1, "batch": 1, "best_peer": "faiss Flat"}
+    times = {"index": 1.0, "table": 2.0, "faiss Flat": 3.0, "bare loop": 1.5}
+    row |= {"options": {"faiss Flat": "without BLAS"}, "times_index": times}
+    return row | {"seconds": {name: {"median": it} for name, it in times.items()}} | changes
+
+
+def test_a_row_says_which_peer_wins(write, made):
+    lost = peers_row(batch=16, times_index={"faiss Flat": 0.5, "bare loop": 1.5})
+    write("cpu-peers-speed.json", peers_row(), lost)
+    text = made("prepared")
+    assert "| faiss Flat, without BLAS | 3.0 s | **3.00x** | 1.50x |" in text
+    assert "| 0.50x: faiss Flat wins | 1.50x |" in text
+
+
+def test_the_readme_has_rows_of_one_machine(write, made, monkeypatch):
+    memory = {"benchmark": "eval_mem", "dim": 7, "kgfast": {"bytes": 100}}
+    memory |= {"formula": {"batch": 128, "pykeen": 5000}}
+    write("cpu-eval-mem.json", memory)
+    lines = made("readme").splitlines()
+    assert len(lines) == 6
+    write("cpu-peers-speed.json", peers_row(), peers_row(batch=64), peers_row(threads=2))
+    lines = made("readme").splitlines()
+    assert len(lines) == 8
+    assert lines[3].startswith("| the best 10 by `dot` with an index, 5,000 x 7, normal, 1 query, ")
+    assert lines[3].endswith("| **1.0 s** | faiss Flat | 3.00x | 1.50x |")
+    monkeypatch.setitem(ABOUT, "machine", ABOUT["machine"] | {"isa": "another"})
+    write("cpu-peers-speed.json", peers_row())
+    assert len(made("readme").splitlines()) == 6
+
+
+def test_the_readme_has_at_most_twelve_rows(load):
+    pages = load("lib.pages.readme")
+    table = pages.block(RESULTS).split("\n\n")[0].splitlines()
+    assert len(table) - 2 <= 12
 
 
 def test_epochs_of_other_programs_stand_below_the_runs(write, made):

@@ -18,7 +18,6 @@ from lib.columns import (
     SEARCHES,
     SERVE_DELAY,
     SERVE_LOAD,
-    SERVE_SEARCH,
     TIERS,
     best_first,
     reached,
@@ -178,13 +177,12 @@ def _values(trial: Row) -> dict[str, str]:
 
 
 def serve(folder: Path) -> str:
-    """Write the rows of serve_speed.py: load, delays beside large requests, searches."""
+    """Write the rows of serve_speed.py: load, delays beside large requests."""
     rows = read_rows(folder / "cpu-serve-speed.json")
     parts = []
     for section, columns in (
         ("load", SERVE_LOAD),
         ("delay", SERVE_DELAY),
-        ("search", SERVE_SEARCH),
     ):
         of = [row for row in rows if row["section"] == section]
         parts += [*markdown(columns, of), ""]

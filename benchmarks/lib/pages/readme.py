@@ -1,38 +1,136 @@
-"""The block of README.md: the most telling rows of docs/reference/speed.md, of one machine."""
+"""The block of README.md: one table of at most twelve rows, of one machine.
 
-from collections.abc import Iterator
+The machine is the one of the picture. A row has kgfast's measure, the best peer's as a multiple of
+it, and the bare loop's (`lib/bare_loop.cpp`). What was extrapolated has a ``~``.
+"""
+
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from lib.pages import machine_of, sources
-from lib.pages.speed import LEGEND, measurements, read_results
-from lib.tables import markdown
+from lib.pages import packages
+from lib.results import Row, Rows, engine_of, find, of_section, read_rows
+from lib.tables import LABELS, Columns, cell_of, human_bytes, human_seconds, markdown, median
 
-ROWS = (
-    "peak memory",
-    "one `[",
-    "official code",
-    "naive",
-    "kgfast, planted: whole",
-    "PyKEEN's evaluator, L2",
-    "kgfast, planted, L2",
-    "rotate, dim 512, planted",
-    "dot, dim 512",
-    "RotatE training step",
+MOST_ROWS = 12
+FILES = ("eval-speed", "peers-speed", "train-speed")
+COUNTERS = LABELS | {"matmul + compare": "matmul + compare"}  # peers that count ranks
+STEPS = {"pykeen": "PyKEEN", "plain torch, tuned": "torch, tuned"}
+COLUMNS: Columns = (
+    (" ", "{what}"),
+    ("kgfast:", "**{ours}**"),
+    ("best peer", "{peer}"),
+    ("times kgfast:", "{times}"),
+    ("bare loop:", "{loop}"),
 )
-NARROW = "whole test set, dim 128"
+LEGEND = (
+    "WN18RR's size: 40,943 entities, 6,268 filtered queries. Last columns: how many times as long "
+    "a peer at its best, and a [bare loop](benchmarks/lib/bare_loop.cpp) that counts without a "
+    "bound or a filter, take. ~ extrapolated."
+)
+NEAREST = (
+    "the best {k} by `{score}` with an index, {entities:,} x {dim}, {table}, {queries}, one thread"
+)
 
 
 def block(folder: Path) -> str:
-    """Write the table of the first machine, and its sources."""
-    return "\n".join(_lines(folder))
+    """Write the table, and where its numbers come from."""
+    pictured = read_rows(folder / "cpu-eval-mem.json")
+    others = [folder / f"cpu-{name}.json" for name in FILES]
+    rows = [row for path in others if path.exists() for row in read_rows(path)]
+    rows = [*pictured, *(row for row in rows if engine_of(row) == engine_of(pictured[0]))]
+    lines = list(_lines(rows))
+    assert len(lines) <= MOST_ROWS
+    return "\n".join([*markdown(COLUMNS, lines), "", LEGEND, _source(rows)])
 
 
-def _lines(folder: Path) -> Iterator[str]:
-    rows = read_results(folder)[0]
-    lines = [
-        {"what": what, "measured": measured}
-        for what, measured in measurements(rows)
-        if what.startswith(ROWS) and NARROW not in what
-    ]
-    yield from markdown(((" ", "{what}"), (f"{machine_of(rows)}:", "{measured}")), lines)
-    yield from ["", LEGEND, *sources([rows])]
+def _source(rows: Rows) -> str:
+    """Say where and when rows were measured."""
+    about, dates = rows[0]["machine"], sorted({row["date"][:10] for row in rows})
+    days = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
+    return (
+        f"`make bench DATA=DIR` on {about['name']}, {about['isa']}, {about['cores']} cores, "
+        f"{days}: {packages(rows[0]['versions'])}. Each row's own command stands in its file."
+    )
+
+
+def _lines(rows: Rows) -> Iterator[dict[str, str]]:
+    by = {
+        name: [row for row in rows if row["benchmark"] == name]
+        for name in ("eval_mem", "eval_speed", "peers_speed", "train_speed", "epoch_speed")
+    }
+    yield from _memory(max(by["eval_mem"], key=lambda row: int(row["dim"])))
+    yield from _whole(of_section(by["eval_speed"], "whole"))
+    yield from _ranks(by["eval_speed"])
+    yield from _nearest(by["peers_speed"])
+    steps = "RotatE training step, dim {dim}, {batch} triples x {negatives} negatives"
+    yield from _steps(by["train_speed"], steps)
+    rank = max((row["rank"] for row in by["epoch_speed"]), default=0)
+    epochs = [row for row in by["epoch_speed"] if row["rank"] == rank]
+    yield from _steps(epochs, "1-vs-all step, ComplEx, rank {rank}, {batch} queries")
+
+
+def _line(what: str, ours: str, peer: str = "", times: str = "", loop: str = "") -> dict[str, str]:
+    return {"what": what, "ours": ours, "peer": peer, "times": times, "loop": loop}
+
+
+def _memory(row: Row) -> Iterator[dict[str, str]]:
+    what = cell_of(row, "filtered evaluation, RotatE, dim {dim}: memory beyond the inputs")
+    ours, theirs = row["kgfast"]["bytes"], row["formula"]["pykeen"]
+    peer = cell_of(row, "PyKEEN, {formula[batch]} queries at once, by formula")
+    yield _line(what, human_bytes(ours), peer, f"~{theirs / ours:,.0f}x")
+
+
+def _whole(rows: Rows) -> Iterator[dict[str, str]]:
+    dim = max((row["dim"] for row in rows), default=0)
+    ours = find(rows, "whole", "kgfast, planted, L2", dim=dim)
+    theirs = find(rows, "whole", "PyKEEN's evaluator, L2", dim=dim)
+    if ours and theirs:
+        times = theirs["seconds"]["median"] / ours["seconds"]["median"]
+        what = f"the same, L2 norm, dim {dim}: time"
+        yield _line(what, median(ours), "PyKEEN's evaluator", f"~{times:,.0f}x")
+
+
+def _ranks(rows: Rows) -> Iterator[dict[str, str]]:
+    """Yield counts of planted tables at every width, of one query and of dot at the largest."""
+    for section, table in (("rotate", "planted"), ("single", "planted"), ("dot", "normal")):
+        own = [row for row in of_section(rows, section) if row["contender"] == "kgfast"]
+        own = [row for row in own if row["table"] == table]
+        for row in own if section == "rotate" else own[-1:]:
+            work = {name: row[name] for name in ("table", "dim", "batch")}
+            found = {name: find(rows, section, name, **work) for name in (*COUNTERS, "bare")}
+            timed = {name: it["times_kgfast"] for name, it in found.items() if it}
+            loop = f"{timed.pop('bare'):.2f}x" if "bare" in timed else ""
+            peer = min(timed, key=timed.__getitem__)
+            score = "dot" if section == "dot" else "RotatE"
+            what = f"ranks, {score}, dim {row['dim']}, {_queries(row['batch'])}"
+            yield _line(what, median(row), COUNTERS[peer], f"{timed[peer]:.1f}x", loop)
+
+
+def _nearest(rows: Rows) -> Iterator[dict[str, str]]:
+    """Yield the best k by one thread: dot of a random table, and a trained table of each score."""
+    alone = [row for row in rows if row["threads"] == 1]
+    random = [row for row in alone if row["score"] == "dot" and "run" not in row]
+    chosen = [row for row in random if row["batch"] in (1, 64)]
+    single = [row for row in alone if row["table"].startswith("trained") and row["batch"] == 1]
+    chosen += {row["score"]: row for row in reversed(single)}.values()  # the first of each score
+    for row in sorted(chosen, key=lambda row: ("run" in row, row["score"], row["batch"])):
+        times: Mapping[str, Any] = row["times_index"]
+        what = cell_of({**row, "queries": _queries(row["batch"])}, NEAREST)
+        ours, peer = human_seconds(row["seconds"]["index"]["median"]), row["best_peer"]
+        loop = f"{times['bare loop']:.2f}x" if "bare loop" in times else ""
+        yield _line(what, ours, peer, f"{times[peer]:.2f}x", loop)
+
+
+def _steps(rows: Rows, what: str) -> Iterator[dict[str, str]]:
+    timed = {row["contender"]: row for row in rows if row["seconds"]}
+    own = timed.pop("kgfast", None)
+    others = [row for name, row in timed.items() if not name.startswith("kgfast")]
+    if own and others:
+        best = min(others, key=lambda row: float(row["times_kgfast"]))
+        peer = STEPS.get(best["contender"], best["contender"])
+        yield _line(cell_of(own, what), median(own), peer, f"{best['times_kgfast']:.1f}x")
+
+
+def _queries(batch: int) -> str:
+    return "1 query" if batch == 1 else f"{batch} queries"

@@ -68,21 +68,21 @@ def ratios(folder: Path) -> Iterator[str]:
 
     Nothing is written without their files.
     """
-    files = [folder / f"cpu-{name}-speed.json" for name in ("tiers", "index", "dot-tiers")]
+    files = [folder / f"cpu-{name}-speed.json" for name in ("tiers", "index")]
     if not all(path.is_file() for path in files):
         return
-    tiers, index, dot = map(read_rows, files)
-    engines = list(dict.fromkeys(engine_of(row) for rows in (tiers, index, dot) for row in rows))
+    tiers, index = map(read_rows, files)
+    engines = list(dict.fromkeys(engine_of(row) for rows in (tiers, index) for row in rows))
     lines: dict[str, dict[str, str]] = {}
     for engine in engines:
-        own = ([row for row in rows if engine_of(row) == engine] for rows in (tiers, index, dot))
-        for write, rows in zip((_tier_lines, _index_lines, _faiss_lines), own, strict=True):
+        own = ([row for row in rows if engine_of(row) == engine] for rows in (tiers, index))
+        for write, rows in zip((_tier_lines, _index_lines), own, strict=True):
             for what, times in write(rows) if rows else ():
                 lines.setdefault(what, {"what": what})[", ".join(engine)] = times
     names = [", ".join(engine) for engine in engines]
     columns = [("times as fast, one thread", "{what}")]
     columns += [(f"{name}:", _of_machine(name)) for name in names]
-    yield from ["", *markdown(columns, list(lines.values())), "", *sources([tiers, index, dot])]
+    yield from ["", *markdown(columns, list(lines.values())), "", *sources([tiers, index])]
 
 
 def _tier_lines(rows: Rows) -> Iterator[tuple[str, str]]:
@@ -108,16 +108,6 @@ def _index_lines(rows: Rows) -> Iterator[tuple[str, str]]:
     first = single[0]
     work = f"{first['entities']:,} x {first['dim']}"
     yield f"one query with an index, top-{first['k']}, {work}, to none", cells
-
-
-def _faiss_lines(rows: Rows) -> Iterator[tuple[str, str]]:
-    large = [row for row in rows if row["work"] == "best" and row["entities"] == 1_000_000]
-    cells = ", ".join(
-        f"{_queries(row['batch'])} {row['seconds']['faiss'] / row['seconds']['index']:.1f}x"
-        for row in sorted(large, key=lambda row: int(row["batch"]))
-        if row["seconds"].get("faiss") and row["seconds"].get("index")
-    )
-    yield "top-10 of dot with an index, 1,000,000 x 128, to faiss `IndexFlatIP`", cells
 
 
 def measurements(rows: Rows) -> Iterator[tuple[str, str]]:

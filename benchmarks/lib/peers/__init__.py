@@ -1,6 +1,21 @@
-"""Peers: ways to do without kgfast, each at its best; a module for each work.
+"""Peers: ways to do without kgfast, each by the options that are fastest here.
 
-A peer that cannot run here raises `Missing`. Chunk sizes are tried beforehand.
+| work | module | peers | options that are tried beforehand, in the same process |
+|---|---|---|---|
+| the best k by dot, l2 or rotate | nearest.py | its own table | its own table |
+| ranks of RotatE | ranks.py | torch, torch.compile, KeOps | rows of a chunk; KeOps has none |
+| | ranks.py | PyKEEN's evaluator | queries of a batch, rows of a slice |
+| ranks by dot | ranks.py | matmul + compare | none: the matrix is held at once |
+| an output head, predictions | topk.py | torch, PyKEEN | queries or rows of a chunk |
+| steps with sampled negatives | steps.py | the official formula in torch | rows of a part |
+| | steps.py | PyKEEN's sLCWA | rows of a part (its sub-batch) |
+| steps of 1-vs-all | epochs.py | dense torch, LibKGE's product, PyKEEN's LCWA | float32 and bf16 |
+| losses | losses.py | torch, dense, in chunks, compiled | rows of a chunk by memory |
+| documents | retrieval.py | mteb's default, its faiss index | none: both as mteb has them |
+| pairs of images and texts | siglip.py | torch, whole and in chunks | images of a chunk |
+| all scores | bare.py | a bare loop in C++, compiled here | none |
+
+A peer that cannot run here raises `Missing`. A benchmark names the options beside its times.
 """
 
 import io
@@ -37,6 +52,8 @@ def building() -> Iterator[None]:
             yield
     except ImportError:
         raise Missing("not installed") from None
+    except Missing:
+        raise
     except Exception as error:  # no C++ compiler, no Triton: whatever it lacks
         first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise Missing(f"does not compile here: {first_line[:100]}") from None

@@ -4,18 +4,21 @@ All count the same ranks, in float32, as a user would write them: they may diffe
 where two scores are closer than float32 tells.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 import kgfast
+from lib.measure import Stopwatch
 from lib.peers import TRIED_ROWS, Missing, building, fastest, quiet, rotate_scores, silence_pykeen
 
 Counts = tuple[Tensor, Tensor | None]  # greater [B], equal [B] or None: not counted
 EAGER_CHUNKS = (8, 16, 32, 64, 256)
+PYKEEN_BATCHES, PYKEEN_SLICES = (1, 8), (None, 1024, 8192)  # queries, and rows of a slice
 COMPILED_CHUNKS = (1024, 8192, 1 << 62)  # the last: the whole table
 
 
@@ -127,6 +130,33 @@ def keops(work: Work) -> Callable[[], Counts]:
     return run
 
 
+def evaluated(model: Any, test: Tensor, known: list[Tensor], options: Mapping[str, Any]) -> Any:
+    """Evaluate by PyKEEN's own evaluator; return the evaluator, which holds the ranks."""
+    from pykeen.evaluation import RankBasedEvaluator
+
+    evaluator = RankBasedEvaluator(filtered=True, clear_on_finalize=False)
+    with quiet():
+        evaluator.evaluate(model, test, additional_filter_triples=known, use_tqdm=False, **options)
+    return evaluator
+
+
+def fastest_evaluation(model: Any, test: Tensor, known: list[Tensor]) -> dict[str, int | None]:
+    """Return the options of PyKEEN's evaluator that rank a few triples fastest."""
+    few = test[: max(PYKEEN_BATCHES)]
+    tried = [
+        {"batch_size": batch, "slice_size": rows}
+        for batch in PYKEEN_BATCHES
+        for rows in PYKEEN_SLICES
+        if rows is None or rows < model.num_entities
+    ]
+    evaluated(model, few, known, tried[0])  # warms up
+    seconds = [
+        Stopwatch("cpu").seconds(partial(evaluated, model, few, known, options))
+        for options in tried
+    ]
+    return tried[seconds.index(min(seconds))]
+
+
 class PyKEEN:
     """PyKEEN's RankBasedEvaluator on its RotatE, which is the L2 norm of the whole vector."""
 
@@ -155,20 +185,14 @@ class PyKEEN:
         self.known = [graph.train.hrt, graph.valid.hrt]
         self.test = graph.test.hrt
 
-    def evaluate(self, count: int, batch_size: int) -> Any:
+    def evaluate(self, count: int) -> Any:
         """Evaluate the first triples; returns the evaluator, which holds their ranks."""
-        from pykeen.evaluation import RankBasedEvaluator
+        return evaluated(self.model, self.test[:count], self.known, self.options)
 
-        evaluator = RankBasedEvaluator(filtered=True, clear_on_finalize=False)
-        with quiet():
-            evaluator.evaluate(
-                self.model,
-                self.test[:count],
-                batch_size=batch_size,
-                additional_filter_triples=self.known,
-                use_tqdm=False,
-            )
-        return evaluator
+    @cached_property
+    def options(self) -> dict[str, int | None]:
+        """Return the fastest options."""
+        return fastest_evaluation(self.model, self.test, self.known)
 
     def by_kgfast(self) -> kgfast.RotatE:
         """Return kgfast's model of the same function: interleaved rows, Euclidean norm."""

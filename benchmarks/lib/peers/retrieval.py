@@ -63,12 +63,13 @@ def default(documents: Array, queries: Array, k: int) -> Callable[[], list[list[
 
 
 def faiss_index() -> Any:
-    """Return mteb's index of faiss for cosines, with as many threads as torch."""
+    """Return mteb's index of faiss for cosines, with as many threads as torch and BLAS always."""
     import faiss
     from mteb.models.model_meta import ScoringFunction
     from mteb.models.search_encoder_index import FaissSearchIndex
 
     faiss.omp_set_num_threads(torch.get_num_threads())
+    faiss.cvar.distance_compute_blas_threshold = 1  # its default: slower for many queries
     meta = mock.Mock(similarity_fn_name=ScoringFunction.COSINE)
     return FaissSearchIndex(mock.Mock(mteb_model_meta=meta))
 

@@ -1,0 +1,83 @@
+"""benchmarks/peers_speed.py in its smoke-test size; its peers, and the bare loop."""
+
+import time
+
+import pytest
+import torch
+
+FAST = ("torch", "faiss Flat", "faiss Panorama", "USearch", "NumKong")
+SLOW = [pytest.param(it, marks=pytest.mark.slow) for it in ("torch.compile", "KeOps")]
+
+
+def test_the_best_are_those_of_peers(measured):
+    rows = measured("peers_speed.py", "--threads", 1, "--batches", 16, "--peers", *FAST)
+    assert [row["score"] for row in rows] == ["dot", "l2", "rotate"]
+    for row in rows:
+        assert row["equal"]
+        assert row["wrong"] == 0
+        assert row["best_peer"] in row["options"]
+        assert row["seconds"].keys() >= {"index", "table", row["best_peer"]}
+        assert {*row["options"], *row["missing"], *row["slow"]} >= {*FAST}
+    assert rows[2]["missing"]["faiss Flat"] == "no score rotate"
+
+
+@pytest.mark.parametrize("score", ["dot", "l2", "rotate"])
+@pytest.mark.parametrize("name", [*FAST, *SLOW])
+def test_every_way_of_a_peer_finds_the_best(load, name, score):
+    nearest, topk = load("lib.peers.nearest"), load("lib.peers.topk")
+    generator = torch.Generator().manual_seed(0)
+    search = topk.Search(*(torch.randn(n, 32, generator=generator) for n in (5, 700)), 4)
+    block = topk.score_block if score == "rotate" else topk.dot_block
+    scores = block(search.queries, search.table)
+    if score == "l2":
+        scores = -torch.cdist(search.queries, search.table)
+    expected = scores.topk(4).indices
+    try:
+        ways = list(nearest.PEERS[name](search.table, score, 4))
+    except load("lib.peers").Missing:
+        pytest.skip(f"{name}: not here, or no score {score}")
+    assert ways
+    for way in ways:
+        assert torch.equal(way(search.queries), expected), way.options
+    wrong = expected.clone()
+    wrong[2, 3] = scores[2].argmin()
+    assert nearest.different_scores(search, score, expected, wrong) == 1
+
+
+def test_the_fastest_way_is_chosen(load, monkeypatch):
+    nearest, topk = load("lib.peers.nearest"), load("lib.peers.topk")
+    slow, fast = (nearest.Way(name, lambda q: q) for name in ("slow", "fast"))
+    monkeypatch.setitem(nearest.PEERS, "some", lambda *_: iter([slow, fast, slow]))
+    work = topk.Search(torch.zeros(2, 3), torch.zeros(4, 3), 1)
+    seconds = {"slow": 2.0, "fast": 1.0}
+    found = nearest.best_way("some", work, "dot", 1, lambda it: seconds[it.func.options])
+    assert found == (1.0, fast)
+
+
+@pytest.mark.parametrize("score", ["dot", "l1", "l2", "rotate"])
+def test_the_bare_loop_counts_as_the_specification(load, score):
+    bare, bench = load("lib.peers.bare"), load("lib.bench")
+    generator = torch.Generator().manual_seed(0)
+    queries, table = (torch.randn(n, 24, generator=generator) for n in (6, 333))
+    work = load("lib.peers.ranks").Work(queries, table, torch.arange(6))
+    try:
+        loop = bare.Loop(work, score)
+    except load("lib.peers").Missing as error:
+        pytest.skip(str(error))
+    (greater, equal), (expected, _) = loop(), bench.kgfast_counts(work, score)
+    assert (greater - expected).abs().max() <= 1  # roots are estimates
+    assert equal.max() == 0
+
+
+def test_pykeens_fastest_options_are_chosen(load, monkeypatch):
+    ranks, tried = load("lib.peers.ranks"), []
+
+    def evaluated(model, test, known, options):
+        tried.append(tuple(options.values()))
+        time.sleep(0 if tried[-1] == (1, 1024) else 0.01)
+
+    monkeypatch.setattr(ranks, "evaluated", evaluated)
+    model = type("Model", (), {"num_entities": 5000})
+    found = ranks.fastest_evaluation(model, torch.zeros(9, 3), [])
+    assert found == {"batch_size": 1, "slice_size": 1024}
+    assert set(tried) == {(1, None), (1, 1024), (8, None), (8, 1024)}
