@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from lib.columns import ABOVE, FACTS, SIGLIP, STEP_COUNTS
-from lib.pages import Page, med, of_file, one_file, readme, runs, scale, systems
+from lib.pages import Page, med, of_file, one_file, readme, runs, sampled, scale, systems
 from lib.results import RESULTS, ROOT
 
 sys.path.append(str(ROOT / "tools"))
@@ -38,6 +38,7 @@ PAGES = {
     "reliability": Page("docs/reference/reliability.md", one_file.reliability),
     "results": Page("docs/reference/results.md", runs.block),
     "retrieval": Page("docs/how-to/retrieval.md", one_file.retrieval),
+    "sampled": Page("docs/explanation/sampled_vs_exact.md", sampled.block),
     "scale": Page("docs/explanation/scale.md", scale.block),
     "search": Page("docs/how-to/search.md", one_file.search),
     "serve": Page("docs/how-to/serve.md", one_file.serve),

@@ -20,6 +20,7 @@ NAMES = (
         "reliability",
         "results",
         "retrieval",
+        "sampled",
         "scale",
         "search",
         "serve",

@@ -1,0 +1,149 @@
+"""Metrics of checkpoints by each protocol, kept in files, so that none is measured twice."""
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+import kgfast
+from kgfast import DistMult, Ranks
+from kgfast.datasets import Dataset
+from kgfast.models import Model
+from kgfast.training import LoadedRun, RunFolder, Vocabularies, model_of
+from kgfast.whole_files import write_whole
+
+from .negatives import SIDES, drawn
+
+COUNTS = (500, 1000)  # negatives a side; the first ones of a draw are the shorter list
+METRICS = ("mrr", "hits@1", "hits@3", "hits@10")
+ALL, TYPED = "exact", "exact, typed"
+TYPE_FILES = ("entity2types.json", "entity_types.tsv")
+
+RankType = Literal["optimistic", "realistic", "pessimistic"]
+RANK_TYPES: tuple[RankType, ...] = ("realistic", "optimistic", "pessimistic")
+Models = Mapping[str, Callable[[], Model]]  # names, and functions that read them
+Measured = dict[str, dict[str, Any]]  # of each model: its metrics by protocol
+
+
+def sampled_name(kind: str, count: int) -> str:
+    """Name a sampled protocol: ``500 uniform``."""
+    return f"{count:,} {kind}"
+
+
+def model_at(path: Path) -> Model:
+    """Read a ``model_<n>.safetensors`` of a run, in eval mode."""
+    run = RunFolder(path.parent)
+    graph = run.load_graph()
+    if graph is None:
+        raise ValueError(f"{run.path}: graph.safetensors is missing")
+    return model_of(run, run.read_config(), run.load(path)[0], (graph.entities, graph.relations))
+
+
+class Study:
+    """The test triples of a graph, and the protocols that rank them.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        The graph, with the ids of the runs.
+    source : Path
+        The folder of the graph. A file of TYPE_FILES in it names the types of entities. Without
+        one, the type-correct candidates of a relation are the entities that train has on its side.
+    folder : Path
+        The folder of the files of metrics.
+    counts : sequence of int
+        Negatives a side, ascending.
+
+    Attributes
+    ----------
+    constant : Model
+        A model whose scores are all equal.
+    """
+
+    def __init__(
+        self, dataset: Dataset, source: Path, folder: Path, counts: Sequence[int] = COUNTS
+    ) -> None:
+        self.folder, self.counts = folder, tuple(counts)
+        self.hrt, self.known = dataset.test.hrt, dataset.known()
+        self.num_entities = dataset.num_entities
+        sizes = dataset.num_entities, dataset.num_relations
+        self.constant = DistMult(*(torch.zeros(size, 1, dtype=torch.float32) for size in sizes))
+        names = Vocabularies(dataset.entities, dataset.relations)
+        types = next((source / it for it in TYPE_FILES if (source / it).is_file()), None)
+        self.types = "train" if types is None else types.name
+        run = LoadedRun(self.constant, names, dataset, None)
+        self.allowed = run.type_constraints(types or "train")
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def exact(self, models: Models) -> Measured:
+        """Return filtered metrics among all entities and among type-correct ones, by rank type."""
+        return self._kept("exact", models, lambda: self._exact)
+
+    def sampled(self, models: Models, kind: str, draw: int) -> Measured:
+        """Return metrics among the negatives of a draw, by each number of negatives."""
+        return self._kept(f"{kind}-{draw:02d}", models, lambda: self._sampler(kind, draw))
+
+    def _kept(
+        self, name: str, models: Models, prepare: Callable[[], Callable[[Model], dict[str, Any]]]
+    ) -> Measured:
+        """Read the metrics of models from a file, and measure and add those that it lacks."""
+        path = self.folder / f"{name}.json"
+        found: Measured = json.loads(path.read_text()) if path.is_file() else {}
+        missing = [key for key in models if key not in found]
+        if missing:
+            measure = prepare()
+            found |= {key: measure(models[key]()) for key in missing}
+            text = json.dumps(found, indent=1) + "\n"
+            write_whole(path, lambda beside: beside.write_text(text))
+        return {key: found[key] for key in models}
+
+    def _exact(self, model: Model) -> dict[str, Any]:
+        found = {}
+        for name, ids in ((ALL, None), (TYPED, self.allowed)):
+            start = time.process_time()
+            ranks = kgfast.rank(model, self.hrt, known=self.known, candidate_ids=ids)
+            seconds = time.process_time() - start
+            by_type = {it: _chosen(ranks.metrics(it)) for it in RANK_TYPES}
+            found[name] = {"cpu_seconds": seconds, **by_type}
+        return found
+
+    def _sampler(self, kind: str, draw: int) -> Callable[[Model], dict[str, Any]]:
+        """Draw negatives, which all models share, and return the function that ranks by them."""
+        start = time.process_time()
+        allowed = self.allowed if kind == "typed" else None
+        most = self.counts[-1]
+        ids = drawn(self.hrt, self.known, self.num_entities, most, draw, allowed)
+        return partial(self._sampled, kind, ids, time.process_time() - start)
+
+    def _sampled(
+        self, kind: str, ids: dict[str, torch.Tensor], drawing: float, model: Model
+    ) -> dict[str, Any]:
+        """Rank among the first negatives of a draw, then add those that come after them."""
+        found = {}
+        greater, equal, candidates = (torch.zeros_like(self.hrt[:, ::2]) for _ in range(3))
+        first, seconds = 0, 0.0
+        for count in self.counts:
+            part = {side: ids[side][:, first:count].contiguous() for side in SIDES}
+            start = time.process_time()
+            ranks = kgfast.rank(model, self.hrt, known=None, candidate_ids=part)
+            seconds += time.process_time() - start
+            greater, equal = greater + ranks.greater, equal + ranks.equal
+            candidates = candidates + ranks.num_candidates - 1
+            both = Ranks(greater, equal, candidates + 1, SIDES, self.hrt)
+            by_type = {it: _chosen(both.metrics(it)) for it in RANK_TYPES}
+            about = {
+                "cpu_seconds": seconds,
+                "drawing_cpu_seconds": drawing,
+                "candidates": float(candidates.double().mean()) + 1,
+            }
+            found[sampled_name(kind, count)] = {**about, **by_type}
+            first = count
+        return found
+
+
+def _chosen(metrics: Mapping[str, float]) -> dict[str, float]:
+    return {name: metrics[name] for name in METRICS}
