@@ -16,6 +16,7 @@ from kgfast.models import Model
 from kgfast.training import LoadedRun, RunFolder, Vocabularies, model_of
 from kgfast.whole_files import write_whole
 
+from .counting import Bits, Counts, Draw, bits_of
 from .negatives import SIDES, drawn
 
 COUNTS = (500, 1000)  # negatives a side; the first ones of a draw are the shorter list
@@ -26,7 +27,8 @@ TYPE_FILES = ("entity2types.json", "entity_types.tsv")
 RankType = Literal["optimistic", "realistic", "pessimistic"]
 RANK_TYPES: tuple[RankType, ...] = ("realistic", "optimistic", "pessimistic")
 Models = Mapping[str, Callable[[], Model]]  # names, and functions that read them
-Measured = dict[str, dict[str, Any]]  # of each model: its metrics by protocol
+Metrics = dict[str, Any]
+Measured = dict[str, Metrics]  # of each model: its metrics by protocol
 
 
 def sampled_name(kind: str, count: int) -> str:
@@ -68,6 +70,7 @@ class Study:
         self, dataset: Dataset, source: Path, folder: Path, counts: Sequence[int] = COUNTS
     ) -> None:
         self.folder, self.counts = folder, tuple(counts)
+        self._bits: dict[str, Bits | None] = {}
         self.hrt, self.known = dataset.test.hrt, dataset.known()
         self.num_entities = dataset.num_entities
         sizes = dataset.num_entities, dataset.num_relations
@@ -84,11 +87,19 @@ class Study:
         return self._kept("exact", models, lambda: self._exact)
 
     def sampled(self, models: Models, kind: str, draw: int) -> Measured:
-        """Return metrics among the negatives of a draw, by each number of negatives."""
+        """Return metrics among the negatives of a draw, by each number of negatives.
+
+        Draw 0 is ranked, and timed; others are counted from bits, where a model has them.
+
+        Raises
+        ------
+        ArithmeticError
+            If the counts from bits are not those of the ranking in draw 0.
+        """
         return self._kept(f"{kind}-{draw:02d}", models, lambda: self._sampler(kind, draw))
 
     def _kept(
-        self, name: str, models: Models, prepare: Callable[[], Callable[[Model], dict[str, Any]]]
+        self, name: str, models: Models, prepare: Callable[[], Callable[[str, Model], Metrics]]
     ) -> Measured:
         """Read the metrics of models from a file, and measure and add those that it lacks."""
         path = self.folder / f"{name}.json"
@@ -96,13 +107,13 @@ class Study:
         missing = [key for key in models if key not in found]
         if missing:
             measure = prepare()
-            found |= {key: measure(models[key]()) for key in missing}
+            found |= {key: measure(key, models[key]()) for key in missing}
             text = json.dumps(found, indent=1) + "\n"
             write_whole(path, lambda beside: beside.write_text(text))
         return {key: found[key] for key in models}
 
-    def _exact(self, model: Model) -> dict[str, Any]:
-        found = {}
+    def _exact(self, key: str, model: Model) -> Metrics:
+        found: Metrics = {}
         for name, ids in ((ALL, None), (TYPED, self.allowed)):
             start = time.process_time()
             ranks = kgfast.rank(model, self.hrt, known=self.known, candidate_ids=ids)
@@ -111,38 +122,54 @@ class Study:
             found[name] = {"cpu_seconds": seconds, **by_type}
         return found
 
-    def _sampler(self, kind: str, draw: int) -> Callable[[Model], dict[str, Any]]:
+    def _sampler(self, kind: str, draw: int) -> Callable[[str, Model], Metrics]:
         """Draw negatives, which all models share, and return the function that ranks by them."""
         start = time.process_time()
         allowed = self.allowed if kind == "typed" else None
         most = self.counts[-1]
         ids = drawn(self.hrt, self.known, self.num_entities, most, draw, allowed)
-        return partial(self._sampled, kind, ids, time.process_time() - start)
+        about = {"drawing_cpu_seconds": time.process_time() - start}
+        return partial(self._sampled, kind, Draw(ids), about, draw == 0)
 
     def _sampled(
-        self, kind: str, ids: dict[str, torch.Tensor], drawing: float, model: Model
-    ) -> dict[str, Any]:
-        """Rank among the first negatives of a draw, then add those that come after them."""
-        found = {}
-        greater, equal, candidates = (torch.zeros_like(self.hrt[:, ::2]) for _ in range(3))
+        self, kind: str, draw: Draw, about: Metrics, is_ranked: bool, key: str, model: Model
+    ) -> Metrics:
+        """Count among the first negatives of a draw, then add those that come after them."""
+        bits = None if model is self.constant else self._bits_of(key, model)
+        found: Metrics = {}
+        greater, equal = (torch.zeros_like(self.hrt[:, ::2]) for _ in range(2))
         first, seconds = 0, 0.0
         for count in self.counts:
-            part = {side: ids[side][:, first:count].contiguous() for side in SIDES}
             start = time.process_time()
-            ranks = kgfast.rank(model, self.hrt, known=None, candidate_ids=part)
+            if bits is None or is_ranked:
+                part = draw.ranked(model, self.hrt, first, count)
+            else:
+                part = draw.counted(bits, first, count)
             seconds += time.process_time() - start
-            greater, equal = greater + ranks.greater, equal + ranks.equal
-            candidates = candidates + ranks.num_candidates - 1
-            both = Ranks(greater, equal, candidates + 1, SIDES, self.hrt)
-            by_type = {it: _chosen(both.metrics(it)) for it in RANK_TYPES}
-            about = {
-                "cpu_seconds": seconds,
-                "drawing_cpu_seconds": drawing,
-                "candidates": float(candidates.double().mean()) + 1,
+            if bits is not None and is_ranked:
+                _check_same(key, part, draw.counted(bits, first, count))
+            greater, equal = greater + part[0], equal + part[1]
+            sizes = torch.stack([(draw.ids[side][:, :count] >= 0).sum(1) for side in SIDES], 1) + 1
+            ranks = Ranks(greater, equal, sizes, SIDES, self.hrt)
+            timed = {"cpu_seconds": seconds} if bits is None or is_ranked else {}
+            found[sampled_name(kind, count)] = {
+                **timed,
+                **about,
+                "candidates": float(sizes.double().mean()),
+                **{it: _chosen(ranks.metrics(it)) for it in RANK_TYPES},
             }
-            found[sampled_name(kind, count)] = {**about, **by_type}
             first = count
         return found
+
+    def _bits_of(self, key: str, model: Model) -> Bits | None:
+        if key not in self._bits:
+            self._bits[key] = bits_of(model, self.hrt, kgfast.rank(model, self.hrt, known=None))
+        return self._bits[key]
+
+
+def _check_same(key: str, ranked: Counts, counted: Counts) -> None:
+    if not all(map(torch.equal, ranked, counted)):
+        raise ArithmeticError(f"{key}: counts from bits are not those of the ranking")
 
 
 def _chosen(metrics: Mapping[str, float]) -> dict[str, float]:

@@ -87,11 +87,12 @@ def _orders(
 def _seconds(drawn: Sequence[Measured], keys: Sequence[str], protocol: str) -> Row:
     """Return CPU seconds of ranking the test set once by one model, and of drawing negatives."""
     measured = [draw[key][protocol] for draw in drawn for key in keys]
+    timed = [it["cpu_seconds"] for it in measured if "cpu_seconds" in it]
     found: Row = {
         "cpu_seconds": {
-            "median": median(it["cpu_seconds"] for it in measured),
-            "low": min(it["cpu_seconds"] for it in measured),
-            "high": max(it["cpu_seconds"] for it in measured),
+            "median": median(timed),
+            "low": min(timed),
+            "high": max(timed),
         },
         "draws": len(drawn),
     }

@@ -10,9 +10,9 @@ import torch
 import kgfast
 from support.examples import load
 
-negatives, statistics, models, measures, study = (
+negatives, statistics, models, counting, measures, study = (
     load(f"sampled_vs_exact.{name}")
-    for name in ("negatives", "statistics", "models", "measures", "__main__")
+    for name in ("negatives", "statistics", "models", "counting", "measures", "__main__")
 )
 SIDES = {"head": 2, "tail": 0}  # and the column of the anchor
 
@@ -111,7 +111,7 @@ def test_sampled_ranks_are_those_of_a_plain_loop(tmp_path):
     model = kgfast.DistMult(torch.randn(60, 4), torch.randn(4, 4))
     write(data, tmp_path / "tiny")
     it = measures.Study(data, tmp_path / "tiny", tmp_path / "measures", (5, 9))
-    found = it.sampled({"m": lambda: model}, "uniform", 1)["m"]
+    found = it.sampled({"m": lambda: model}, "uniform", 1)["m"]  # counted from bits
     ids = negatives.drawn(it.hrt, it.known, 60, 9, 1)
     entity, relation = model.entity.double(), model.relation.double()
     for count in (5, 9):
@@ -126,6 +126,36 @@ def test_sampled_ranks_are_those_of_a_plain_loop(tmp_path):
         expected = sum(1 / rank for rank in ranks) / len(ranks)
         assert own["realistic"]["mrr"] == pytest.approx(expected, abs=1e-12)
         assert own["candidates"] == count + 1
+
+
+@pytest.mark.parametrize("name", ["distmult", "rotate", "conve", "rscf"])
+def test_counts_from_bits_are_those_of_ranking(name):
+    data = graph()
+    torch.manual_seed(1)
+    wave = torch.randn(60, 8), torch.randn(4, 4)
+    made = {
+        "distmult": lambda: kgfast.DistMult(torch.randn(60, 4), torch.randn(4, 4)),
+        "rotate": lambda: kgfast.RotatE(*wave, relation_format="phase"),
+        "conve": lambda: kgfast.ConvE.init(60, 4, 8, embedding_height=2, channels=2, seed=0),
+        "rscf": lambda: kgfast.RSCF(kgfast.RotatE(*wave, relation_format="phase")),
+    }
+    model = made[name]().eval()
+    if name == "distmult":  # twins, whose scores are equal, and one that float32 calls equal
+        model.entity.data[30:58] = model.entity.data[2:30]
+        model.entity.data[3:5] *= 1 + 1e-7
+    exact = kgfast.rank(model, data.test.hrt)
+    bits = counting.bits_of(model, data.test.hrt, exact)
+    assert bits is not None
+    ids = negatives.drawn(data.test.hrt, data.known(), 60, 50, 0)
+    ids["head"][:, 45:] = -1
+    draw = counting.Draw(ids)
+    for first, last in ((0, 50), (7, 20)):
+        ranked = draw.ranked(model, data.test.hrt, first, last)
+        counted = draw.counted(bits, first, last)
+        assert all(map(torch.equal, ranked, counted))
+    assert (int(ranked[1].sum()) > 0) == (name == "distmult")
+    exact.greater[3, 1] += 1
+    assert counting.bits_of(model, data.test.hrt, exact) is None
 
 
 def test_a_constant_model_wins_by_optimistic_ranks_alone(tmp_path):
@@ -150,6 +180,7 @@ def test_measures_are_kept_and_only_missing_ones_made(tmp_path):
         raise AssertionError("measured twice")
 
     again = it.sampled({"a": refuse, "b": lambda: model}, "typed", 0)
+    assert (it.folder / "typed-00.json").is_file()
     assert again["a"] == first["a"]
     realistic = [again[name]["5 typed"]["realistic"] for name in ("a", "b")]
     assert realistic[0] == realistic[1]
