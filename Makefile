@@ -118,7 +118,7 @@ bench-scale: $(VENV)/.complete
 	$(PY) benchmarks/scale.py --folder $(FOLDER)
 	$(PY) benchmarks/pages.py scale
 
-# A row of docs/results.md, trained again, beside ours: `make reproduce ROW=fb15k237/transe`, with
+# A row of docs/reference/results.md, trained again, beside ours: `make reproduce ROW=fb15k237/transe`, with
 # DATA=DIR instead of a download, THREADS=8, OUT=FOLDER. Without ROW it lists the rows.
 reproduce: $(VENV)/.complete
 	$(PY) benchmarks/reproduce.py $(ROW) $(if $(DATA),--data $(DATA)) \

@@ -1,4 +1,4 @@
-"""Trains a row of docs/results.md again, and prints what came out beside the row.
+"""Trains a row of docs/reference/results.md again, and prints what came out beside the row.
 
     python benchmarks/reproduce.py                               list the rows
     python benchmarks/reproduce.py fb15k237/transe               download, train, compare
@@ -118,7 +118,7 @@ def main() -> int:
     options = parser.parse_args()
     rows = rows_of(options.results)
     if options.row is None:
-        print(*plain("Rows of docs/results.md", LIST, list(rows.values())), sep="\n")
+        print(*plain("Rows of docs/reference/results.md", LIST, list(rows.values())), sep="\n")
         return 0
     try:
         if options.row not in rows:

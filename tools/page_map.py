@@ -49,6 +49,7 @@ COLUMNS: Mapping[str, Mapping[str, Pages]] = {
     "I want": {
         "numbers to publish": {
             "how-to/ranks": "ranks and metrics",
+            "explanation/sampled_vs_exact": "sampled or exact ranks",
             "how-to/relations": "ranks of relations",
             "how-to/classify": "classes, typed candidates",
             "reference/results": "results of the configs",

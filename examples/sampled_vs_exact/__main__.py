@@ -5,7 +5,7 @@
 
 DIR holds a folder for each graph. FOLDER keeps runs and measures: the same command goes on where an
 earlier one was stopped. Writes benchmarks/results/cpu-sampled-vs-exact.json, whose rows of other
-graphs stay; docs/sampled_vs_exact.md says what the rows mean.
+graphs stay; docs/explanation/sampled_vs_exact.md says what the rows mean.
 """
 
 import argparse

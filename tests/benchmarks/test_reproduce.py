@@ -1,4 +1,4 @@
-"""benchmarks/reproduce.py: rows of docs/results.md, trained again from their files."""
+"""benchmarks/reproduce.py: rows of docs/reference/results.md, trained again from their files."""
 
 import json
 import re

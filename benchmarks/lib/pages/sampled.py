@@ -1,4 +1,4 @@
-"""The block of docs/sampled_vs_exact.md: a section for each graph of the study."""
+"""The block of docs/explanation/sampled_vs_exact.md: a section for each graph of the study."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
