@@ -15,7 +15,7 @@ from torch import Tensor
 
 import kgfast
 from kgfast import Ranks
-from kgfast.models import Candidates, Model
+from kgfast.models import Model
 
 from .negatives import SIDES
 
@@ -94,42 +94,42 @@ def bits_of(model: Model, hrt: Tensor, exact: Ranks) -> Bits | None:
     found = Bits({}, {})
     for column, side in enumerate(SIDES):
         anchors, targets = (hrt[:, 2], hrt[:, 0]) if side == "head" else (hrt[:, 0], hrt[:, 2])
-        parts: tuple[list[_Bytes], list[_Bytes]] = [], []
-        sums = []
-        for rows in torch.arange(len(hrt), dtype=torch.int64, device="cpu").split(_BLOCK):
-            signs = _signs(model, hrt[rows], anchors[rows], targets[rows], side)
-            for own, sign in zip(parts, (1, 0), strict=True):
-                own.append(np.packbits(signs == sign, axis=1, bitorder="little"))
-            sums.append(np.stack([(signs == sign).sum(1) for sign in (1, 0)], 1))
-        counts = torch.from_numpy(np.concatenate(sums))
-        if not torch.equal(counts, torch.stack([exact.greater, exact.equal], 2)[:, column]):
-            return None
-        for kind, own, total in zip(found, parts, counts.sum(0).tolist(), strict=True):
-            packed = np.concatenate(own)
-            kind[side] = packed if total else packed[:, :0]
+        parts = [
+            _beating(model, hrt[rows], anchors[rows], targets[rows], side)
+            for rows in torch.arange(len(hrt), dtype=torch.int64, device="cpu").split(_BLOCK)
+        ]
+        own = [exact.greater[:, column], exact.equal[:, column]]
+        for kind, blocks, count in zip(found, zip(*parts, strict=True), own, strict=True):
+            if not torch.equal(torch.cat([sums for _, sums in blocks]), count):
+                return None
+            packed = np.concatenate([bits for bits, _ in blocks])
+            kind[side] = packed if int(count.sum()) else packed[:, :0]
     return found
 
 
-def _signs(
+_Packed = tuple[_Bytes, Tensor]  # bits, and their sums for each query
+
+
+def _beating(
     model: Model, hrt: Tensor, anchors: Tensor, targets: Tensor, side: str
-) -> npt.NDArray[np.int8]:
-    """Return for ``[B, N]`` 1: higher than the target, 0: as high, -1: lower, or the target."""
+) -> tuple[_Packed, _Packed]:
+    """Return the entities that score higher than the targets of a block, and as high."""
     candidates = model.candidates(side)
-    if not isinstance(candidates, Candidates):
-        candidates = Candidates(candidates)
     queries = model.queries(anchors, hrt[:, 1], side).float()
     scores = kgfast.ops.pairwise_scores(queries, score=model.score, **candidates.operands())
-    distance = scores - scores.gather(1, targets[:, None])
-    close = distance.abs() <= _CLOSE * scores.abs().amax(1, keepdim=True)
-    rows = torch.arange(len(hrt), dtype=torch.int64, device="cpu")
-    close[rows, targets] = False
-    distance[rows, targets] = -1.0
-    signs = distance.sign().to(torch.int8)
+    largest = scores.abs().amax(1, keepdim=True)
+    scores -= scores.gather(1, targets[:, None])
+    greater, equal = scores > 0, torch.zeros_like(scores, dtype=torch.bool)
+    close = scores.abs_() <= _CLOSE * largest
+    close[torch.arange(len(hrt), dtype=torch.int64, device="cpu"), targets] = False
     rows, ids = close.nonzero().unbind(1)
     if len(rows):
         own = kgfast.rank(
             model, hrt[rows], known=None, sides=(side,), candidate_ids={side: ids[:, None]}
         )
-        decided = torch.where(own.greater > 0, 1, torch.where(own.equal > 0, 0, -1))
-        signs[rows, ids] = decided[:, 0].to(torch.int8)
-    return signs.numpy()
+        greater[rows, ids], equal[rows, ids] = own.greater[:, 0] > 0, own.equal[:, 0] > 0
+    return _packed(greater), _packed(equal)
+
+
+def _packed(given: Tensor) -> _Packed:
+    return np.packbits(given.numpy(), axis=1, bitorder="little"), given.sum(1)
