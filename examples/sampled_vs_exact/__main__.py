@@ -65,6 +65,7 @@ def _plain(name: str) -> str:
 def rows_of_graph(
     source: Path,
     folder: Path,
+    names: Sequence[str],
     minutes: float,
     draws: int,
     counts: Sequence[int],
@@ -74,16 +75,16 @@ def rows_of_graph(
     dataset = kgfast.datasets.load(source)
     models: dict[str, Callable[[], Model]] = {}
     runs: dict[str, Row] = {}
-    for name in MODELS:
+    for name in names:
         config = config_of(name, source, minutes, torch.get_num_threads())
         say(f"{source.name}: {name}, {config.train.steps:,} steps")
         paths = trained(folder / name, config, dataset)
         runs[name] = _facts(folder / name, name)
         models |= {f"{name}/{_step(path)}": cache(partial(model_at, path)) for path in paths}
-    graph = RunFolder(folder / name).load_graph()  # the ids of measures are those of the runs
+    graph = RunFolder(folder / names[0]).load_graph()  # the ids of measures are those of the runs
     if graph is not None:
         dataset = graph.read(dataset, str(source))
-    study = Study(dataset, source, folder / "measures", counts)
+    study = Study(dataset, source, folder, counts)
     constant = {f"{CONSTANT}/0": lambda: study.constant}
     say(f"{source.name}: {len(models)} checkpoints, exactly")
     exact = study.exact(models | constant)
@@ -126,6 +127,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, required=True, metavar="DIR")
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--graphs", default=GRAPHS, help=f"{GRAPHS} unless given")
+    parser.add_argument("--models", default=",".join(MODELS), help="all eight unless given")
     parser.add_argument(
         "--minutes",
         type=float,
@@ -141,6 +143,9 @@ def main(arguments: list[str] | None = None) -> int:
     counts = [int(word) for word in options.negatives.split(",")]
     if options.draws < 1 or counts[0] < 1 or counts != sorted(set(counts)):
         parser.error("--draws must be at least 1, --negatives ascending numbers of at least 1")
+    names = options.models.split(",")
+    if unknown := [name for name in names if name not in MODELS]:
+        parser.error(f"--models {unknown[0]}: models are {', '.join(MODELS)}")
     if options.threads:
         torch.set_num_threads(options.threads)
     about = {"benchmark": "sampled_vs_exact"} | lib("machine").facts("cpu")
@@ -148,10 +153,12 @@ def main(arguments: list[str] | None = None) -> int:
     about["command"] = shlex.join(["python", "-m", "examples.sampled_vs_exact", *words])
     say = partial(print, flush=True)
     try:
-        for name in options.graphs.split(","):
-            source = folder_of(options.data, name)
+        for graph in options.graphs.split(","):
+            source = folder_of(options.data, graph)
             folder = options.out / source.name
-            found = rows_of_graph(source, folder, options.minutes, options.draws, counts, say)
+            found = rows_of_graph(
+                source, folder, names, options.minutes, options.draws, counts, say
+            )
             rows = [about | row for row in found]
             old = lib("results").read_rows(options.json) if options.json.exists() else []
             kept = [row for row in old if row["graph"] != source.name]

@@ -26,7 +26,7 @@ TYPE_FILES = ("entity2types.json", "entity_types.tsv")
 
 RankType = Literal["optimistic", "realistic", "pessimistic"]
 RANK_TYPES: tuple[RankType, ...] = ("realistic", "optimistic", "pessimistic")
-Models = Mapping[str, Callable[[], Model]]  # names, and functions that read them
+Models = Mapping[str, Callable[[], Model]]  # "<run>/<step>", and functions that read them
 Metrics = dict[str, Any]
 Measured = dict[str, Metrics]  # of each model: its metrics by protocol
 
@@ -56,7 +56,7 @@ class Study:
         The folder of the graph. A file of TYPE_FILES in it names the types of entities. Without
         one, the type-correct candidates of a relation are the entities that train has on its side.
     folder : Path
-        The folder of the files of metrics.
+        The folder of the runs, in which their metrics are kept.
     counts : sequence of int
         Negatives a side, ascending.
 
@@ -80,7 +80,6 @@ class Study:
         self.types = "train" if types is None else types.name
         run = LoadedRun(self.constant, names, dataset, None)
         self.allowed = run.type_constraints(types or "train")
-        folder.mkdir(parents=True, exist_ok=True)
 
     def exact(self, models: Models) -> Measured:
         """Return filtered metrics among all entities and among type-correct ones, by rank type."""
@@ -101,16 +100,33 @@ class Study:
     def _kept(
         self, name: str, models: Models, prepare: Callable[[], Callable[[str, Model], Metrics]]
     ) -> Measured:
-        """Read the metrics of models from a file, and measure and add those that it lacks."""
-        path = self.folder / f"{name}.json"
-        found: Measured = json.loads(path.read_text()) if path.is_file() else {}
-        missing = [key for key in models if key not in found]
+        """Read the metrics of models from files, and measure and add those that they lack."""
+        found = {key: self._stored(name, key) for key in models}
+        missing = [key for key, metrics in found.items() if metrics is None]
         if missing:
             measure = prepare()
-            found |= {key: measure(key, models[key]()) for key in missing}
-            text = json.dumps(found, indent=1) + "\n"
-            write_whole(path, lambda beside: beside.write_text(text))
-        return {key: found[key] for key in models}
+            for key in missing:
+                found[key] = self._store(name, key, measure(key, models[key]()))
+        return {key: metrics for key, metrics in found.items() if metrics is not None}
+
+    def _stored(self, name: str, key: str) -> Metrics | None:
+        """Read what the folder of a model's run holds of a protocol at a step."""
+        path, step = self._place(name, key)
+        return json.loads(path.read_text()).get(step) if path.is_file() else None
+
+    def _store(self, name: str, key: str, metrics: Metrics) -> Metrics:
+        path, step = self._place(name, key)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        earlier = json.loads(path.read_text()) if path.is_file() else {}
+        text = json.dumps({**earlier, step: metrics}, indent=1) + "\n"
+        write_whole(path, lambda beside: beside.write_text(text))
+        return metrics
+
+    def _place(self, name: str, key: str) -> tuple[Path, str]:
+        """Return the file of a protocol in a run's folder, which is deleted with the run."""
+        model, _, step = key.rpartition("/")
+        counts = "-".join(map(str, self.counts))
+        return self.folder / model / f"measures-{counts}" / f"{name}.json", step
 
     def _exact(self, key: str, model: Model) -> Metrics:
         found: Metrics = {}

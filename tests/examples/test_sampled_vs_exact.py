@@ -111,7 +111,7 @@ def test_sampled_ranks_are_those_of_a_plain_loop(tmp_path):
     model = kgfast.DistMult(torch.randn(60, 4), torch.randn(4, 4))
     write(data, tmp_path / "tiny")
     it = measures.Study(data, tmp_path / "tiny", tmp_path / "measures", (5, 9))
-    found = it.sampled({"m": lambda: model}, "uniform", 1)["m"]  # counted from bits
+    found = it.sampled({"m/1": lambda: model}, "uniform", 1)["m/1"]  # counted from bits
     ids = negatives.drawn(it.hrt, it.known, 60, 9, 1)
     entity, relation = model.entity.double(), model.relation.double()
     for count in (5, 9):
@@ -174,15 +174,15 @@ def test_measures_are_kept_and_only_missing_ones_made(tmp_path):
     it = measures.Study(data, write(data, tmp_path / "tiny"), tmp_path / "measures", (5,))
     torch.manual_seed(0)
     model = kgfast.DistMult(torch.randn(60, 4), torch.randn(4, 4))
-    first = it.sampled({"a": lambda: model}, "typed", 0)
+    first = it.sampled({"a/1": lambda: model}, "typed", 0)
 
     def refuse():
         raise AssertionError("measured twice")
 
-    again = it.sampled({"a": refuse, "b": lambda: model}, "typed", 0)
-    assert (it.folder / "typed-00.json").is_file()
-    assert again["a"] == first["a"]
-    realistic = [again[name]["5 typed"]["realistic"] for name in ("a", "b")]
+    again = it.sampled({"a/1": refuse, "a/2": lambda: model}, "typed", 0)
+    assert (it.folder / "a" / "measures-5" / "typed-00.json").is_file()
+    assert again["a/1"] == first["a/1"]
+    realistic = [again[name]["5 typed"]["realistic"] for name in ("a/1", "a/2")]
     assert realistic[0] == realistic[1]
 
 
@@ -212,8 +212,10 @@ def test_the_command_names_what_is_missing(capsys, tmp_path):
     words = ["--data", str(tmp_path), "--out", str(tmp_path / "out")]
     assert study.main([*words, "--graphs", "wn18rr"]) == 1
     assert "no folder wn18rr in it" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        study.main([*words, "--negatives", "9,5"])
+    for wrong in (["--negatives", "9,5"], ["--draws", "0"], ["--models", "rotate,gpt"]):
+        with pytest.raises(SystemExit):
+            study.main([*words, *wrong])
+    assert "models are rotate, transe" in capsys.readouterr().err
 
 
 @pytest.mark.slow
