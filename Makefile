@@ -8,7 +8,11 @@ SOURCES := pyproject.toml setup.py constraints.txt $(wildcard kernels/cpu/csrc/*
 # The suite starts processes by the hundred: each would compile what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
+<<<<<<< HEAD
 .PHONY: install demo test test-all wheel check-wheel sdist docs arm64 fuzz sanitize journeys lint bench bench-scale gpu clean
+=======
+.PHONY: install demo test test-all wheel check-wheel sdist docs arm64 fuzz sanitize journeys lint bench bench-data bench-scale reproduce gpu clean
+>>>>>>> refs/heads/study
 
 install: $(VENV)/.complete
 
@@ -100,6 +104,12 @@ bench: $(VENV)/.complete
 bench-scale: $(VENV)/.complete
 	$(PY) benchmarks/scale.py --folder $(FOLDER)
 	$(PY) benchmarks/pages.py scale
+
+# A row of docs/reference/results.md, trained again, beside ours: `make reproduce ROW=fb15k237/transe`, with
+# DATA=DIR instead of a download, THREADS=8, OUT=FOLDER. Without ROW it lists the rows.
+reproduce: $(VENV)/.complete
+	$(PY) benchmarks/reproduce.py $(ROW) $(if $(DATA),--data $(DATA)) \
+	    $(if $(THREADS),--threads $(THREADS)) $(if $(OUT),--out $(OUT))
 
 # On a machine with a GPU and no network: uses the python3 at hand, which needs torch, Triton and
 # numpy, and installs nothing. `make gpu MINUTES=8 OUT=DIR`.

@@ -3,9 +3,11 @@
     python benchmarks/add_runs.py RUN...                          runs of files under configs/
         --note TEXT                                               what a reader must know of them
     python benchmarks/add_runs.py RUN... --variants-of CONFIG     a config with other values
+    python benchmarks/add_runs.py --checksums DIR                 of the data, for files without
 
-RUN is a folder that ``kgfast train`` has finished. What is copied is its result.json, the values
-that its config changes, and its evaluations; a row of the page exists only where such a file does.
+RUN is a folder that ``kgfast train`` has finished. A copy holds its result.json, all values of its
+config, its evaluations and checksums of its data; a row of the page exists only where such a file
+does, and `python benchmarks/reproduce.py` trains the row again.
 """
 
 import argparse
@@ -13,12 +15,14 @@ import json
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import yaml
 from pages import PAGES
 
+from lib.graph_files import checksums, folder_of
 from lib.results import RESULTS, ROOT
 
 CONFIGS = ROOT / "configs"
@@ -31,10 +35,12 @@ def add(folder: Path, config: Path, target: Path, note: str | None = None) -> Pa
     """Copy a finished run of a file under configs/ into a folder."""
     result, rows, values = _read(folder)
     widest = max((row["dim"] for row in rows if row.get("dim")), default=None)
-    values["dataset"].pop("root", None)  # folders of the machine that ran it
-    values["train"].pop("out_dir", None)
+    data = data_of(values["dataset"]["name"], Path(values["dataset"].pop("root", "data")))
+    values["train"].pop("out_dir", None)  # as the root of the data, of the machine that ran it
     run = {
         "config": config.as_posix(),
+        "seed": values.get("seed", 0),
+        "data": data,
         **{name: result[name] for name in (*FACTS, "test", "seconds_evaluating")},
         "planned_steps": result.get("planned_steps", result["steps"]),
         "command": portable_command(result["command"], config),
@@ -55,6 +61,7 @@ def add_variants(folders: Sequence[Path], config: Path, target: Path) -> Path:
     variants = []
     for folder in folders:
         result, rows, values = _read(folder)
+        data = data_of(values["dataset"]["name"], Path(values["dataset"].get("root", "data")))
         variants.append(
             {
                 "values": {key: it for key, it in flat(values).items() if key not in OF_A_RUN},
@@ -64,7 +71,32 @@ def add_variants(folders: Sequence[Path], config: Path, target: Path) -> Path:
                 "command": portable_command(result["command"], config),
             }
         )
-    return _write(target, config, {"config": config.as_posix(), "variants": variants})
+    return _write(target, config, {"config": config.as_posix(), "data": data, "variants": variants})
+
+
+def data_of(name: str, root: Path) -> dict[str, Any]:
+    """Return the name of a graph and checksums of its files in a folder of graphs."""
+    return {"name": name, "sha256": checksums(folder_of(name, root, root))}
+
+
+def add_checksums(target: Path, root: Path) -> None:
+    """Add what earlier files of runs lack: the seed, and checksums of the data as they are now.
+
+    Such a file says that its checksums were added afterwards, and on which day.
+    """
+    note = f"added on {datetime.now(UTC).date()}, of a copy of the data, not by the run"
+    for path in [*sorted(target.glob("*.json")), *sorted(target.glob("variants/*.json"))]:
+        run = json.loads(path.read_text())
+        if "data" in run:
+            continue
+        first = {"config": run.pop("config")}
+        values = run["values"] if "values" in run else run["variants"][0]["values"]
+        if "values" in run:
+            first["seed"] = values["seed"]
+        name = flat(values)["dataset.name"]
+        content = {**first, "data": {**data_of(name, root), "note": note}, **run}
+        path.write_text(json.dumps(content, indent=2) + "\n")
+        print(path)
 
 
 def _read(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]:
@@ -130,14 +162,19 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def main() -> int:
     """Add runs and update the page; 1 if a run cannot be added."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN")
+    parser.add_argument("runs", type=Path, nargs="*", metavar="RUN")
     parser.add_argument("--note", help="of the runs that are added")
     parser.add_argument("--variants-of", type=Path, metavar="CONFIG", help="a file under configs/")
+    parser.add_argument("--checksums", type=Path, metavar="DIR", help="the folder of the graphs")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--page", type=Path, help="instead of docs/reference/results.md")
     options = parser.parse_args()
+    if not options.runs and options.checksums is None:
+        parser.error("name a RUN, or --checksums DIR")
     target = options.results / "runs"
     try:
+        if options.checksums is not None:
+            add_checksums(target, options.checksums)
         if options.variants_of is not None:
             config = options.variants_of.resolve().relative_to(ROOT)
             print(add_variants(options.runs, config, target / "variants"))

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from lib.columns import ABOVE, FACTS, PEERS, SIGLIP, STEP_COUNTS
-from lib.pages import Page, med, of_file, one_file, readme, runs, scale, speed, systems
+from lib.pages import Page, med, of_file, one_file, readme, runs, sampled, scale, speed, systems
 from lib.results import RESULTS, ROOT
 
 sys.path.append(str(ROOT / "tools"))
@@ -24,6 +24,7 @@ PAGES = {
     "above": Page("docs/how-to/above.md", of_file("cpu-above-speed.json", ABOVE)),
     "readme": Page("README.md", readme.block),
     "alignment": Page("docs/how-to/alignment.md", one_file.alignment),
+    "classify": Page("docs/how-to/classify.md", one_file.typed),
     "cli": Page("docs/reference/cli.md", lambda folder: cli_page.page(), is_whole=True),
     "config": Page("docs/reference/config.md", lambda folder: config_page.page(), is_whole=True),
     "gpu": Page("docs/reference/gpu.md", of_file("static-step-counts.json", STEP_COUNTS)),
@@ -41,6 +42,7 @@ PAGES = {
     "reliability": Page("docs/reference/reliability.md", one_file.reliability),
     "results": Page("docs/reference/results.md", runs.block),
     "retrieval": Page("docs/how-to/retrieval.md", one_file.retrieval),
+    "sampled": Page("docs/explanation/sampled_vs_exact.md", sampled.block),
     "scale": Page("docs/explanation/scale.md", scale.block),
     "search": Page("docs/how-to/search.md", one_file.search),
     "serve": Page("docs/reference/http.md", one_file.serve),

@@ -52,6 +52,7 @@ COLUMNS: Mapping[str, Mapping[str, Pages]] = {
         "numbers to publish": {
             "tutorials/first_ranking": "my first ranking",
             "how-to/ranks": "ranks and metrics",
+            "explanation/sampled_vs_exact": "sampled or exact ranks",
             "how-to/relations": "ranks of relations",
             "how-to/classify": "classes, typed candidates",
             "reference/results": "results of the configs",

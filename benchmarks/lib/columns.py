@@ -67,6 +67,19 @@ FACTS: Columns = (
     ("CPU seconds:", "{cpu_seconds:,.0f}"),
     ("peak memory:", "{peak_mib:.0f} MiB"),
 )
+TYPED: Columns = (
+    ("model", "{model}, d = {dim}"),
+    ("MRR, all:", "{all[mrr]:.3f}"),
+    ("type-correct:", "{typed[mrr]:.3f}"),
+    ("hits@1, all:", "{all[hits@1]:.3f}"),
+    ("type-correct:", "{typed[hits@1]:.3f}"),
+    ("hits@10, all:", "{all[hits@10]:.3f}"),
+    ("type-correct:", "{typed[hits@10]:.3f}"),
+    ("MR, all:", "{all[mr]:,.0f}"),
+    ("type-correct:", "{typed[mr]:,.0f}"),
+    ("CPU seconds, all:", "{all[cpu_seconds]:.1f}"),
+    ("type-correct:", "{typed[cpu_seconds]:.1f}"),
+)
 ABOVE: Columns = (
     ("model", "{model}, d = {dim}, {data}"),
     ("queries:", "{queries:,}"),

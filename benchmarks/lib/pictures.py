@@ -167,6 +167,51 @@ def draw_reports(systems: Mapping[str, tuple[Sequence[Bar], Sequence[Bar]]], pat
     draw_panels(path, 4.6, words, panels, left_width=1)
 
 
+def draw_sampled(rows: Rows, path: Path) -> None:
+    """Draw the MRR of each model by each protocol of `examples.sampled_vs_exact`, and its time."""
+    last = [row for row in rows if row["section"] == "checkpoint" and row["is_last"]]
+    timed = [row for row in rows if row["section"] == "seconds"]
+    names = [row["protocol"] for row in timed]
+    models = dict.fromkeys(row["model"] for row in last)
+    words = Words(
+        f"{rows[0]['graph']}: the MRR of {len(models)} models by protocol",
+        f"{rows[0]['test_triples']:,} test triples, both sides, {rows[0]['entities']:,} entities. "
+        f"{_where(rows[0])}.",
+        f"Left: the last checkpoints; bars span {max(row['draws'] for row in timed)} draws. Lines "
+        "that cross are models whose order changes. Right: one ranking of the test set, median.",
+    )
+
+    def lines(axes: Axes) -> None:
+        axes.set_title("MRR", loc="left", fontweight="bold", pad=10)
+        for number, name in enumerate(models):
+            own = {row["protocol"]: row["mrr"] for row in last if row["model"] == name}
+            means = [own[it]["mean"] for it in names]
+            spans = [[abs(own[it]["mean"] - own[it][end]) for it in names] for end in _ENDS]
+            colour = f"C{number}"
+            axes.errorbar(range(len(names)), means, spans, color=colour, linewidth=1.3, capsize=2)
+            axes.annotate(
+                name, (len(names) - 1, means[-1]), (6, 0), textcoords="offset points", color=colour
+            )
+        axes.set_xticks(range(len(names)), [it.replace(" ", "\n", 1) for it in names])
+        axes.set_xlim(-0.3, len(names) - 0.1)
+        axes.grid(axis="y", color=GRID, linewidth=0.8)
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+
+    bars = {
+        row["protocol"].replace(" ", "\n", 1): [
+            named_bar(
+                "kgfast", row["cpu_seconds"]["median"], human_seconds(row["cpu_seconds"]["median"])
+            )
+        ]
+        for row in timed
+    }
+    draw_panels(path, 4.6, words, (lines, panel("CPU seconds", bars, second_ticks)), left_width=1.6)
+
+
+_ENDS = ("low", "high")
+
+
 def named_bar(name: str, value: float, text: str) -> Bar:
     """Make a bar whose text begins with ``~`` where its value is a guess."""
     colour = ACCENT if name == "kgfast" else GREYS["official"]

@@ -1,6 +1,7 @@
 """benchmarks/add_runs.py: runs become rows, and nothing of the machine's folders does."""
 
 import doctest
+import hashlib
 import json
 from functools import partial
 
@@ -27,6 +28,13 @@ def page(tmp_path):
     return path
 
 
+def write_files(folder, ending="\n"):
+    """Write the files of triples of a graph."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for split in ("train", "valid", "test"):
+        (folder / f"{split}.txt").write_bytes(f"a\tr\t{split}{ending}".encode())
+
+
 @pytest.fixture
 def finished(tmp_path):
     """A run folder of configs/wn18rr/rotate_fast.yaml, as the trainer leaves it."""
@@ -46,6 +54,8 @@ def finished(tmp_path):
     (folder / "result.json").write_text(json.dumps(result))
     values = yaml.safe_load((ROOT / "configs/wn18rr/rotate_fast.yaml").read_text())
     values["dataset"]["root"] = values["train"]["out_dir"] = str(tmp_path / "data")
+    values["seed"] = 7
+    write_files(tmp_path / "data" / "wn18rr")
     (folder / "config.yaml").write_text(yaml.safe_dump(values))
     rows = []
     for step in range(1000, 15001, 1000):
@@ -77,6 +87,10 @@ def test_a_run_becomes_a_row(add, tmp_path, finished, page):
     assert str(tmp_path) not in text
     saved = json.loads(copy.read_text())
     assert len(saved["curve"]) == 15
+    assert saved["seed"] == 7
+    assert saved["data"]["name"] == "wn18rr"
+    expected = hashlib.sha256(b"a\tr\tvalid\n").hexdigest()
+    assert saved["data"]["sha256"]["valid.txt"] == expected
     assert saved["values"]["model"]["base_dim"] == 128
 
 
@@ -125,7 +139,7 @@ def test_other_values_of_a_config_stand_in_a_table(add, tmp_path, finished, page
     other.mkdir()
     for name in ("result.json", "metrics.jsonl"):
         (other / name).write_text((finished / name).read_text())
-    values["model"]["gamma"], values["dataset"]["root"] = 4.5, "elsewhere"
+    values["model"]["gamma"], values["train"]["out_dir"] = 4.5, "elsewhere"
     (other / "config.yaml").write_text(yaml.safe_dump(values))
     of = ("--variants-of", ROOT / "configs/wn18rr/rotate_fast.yaml")
     done = add(finished, other, *of)
@@ -141,6 +155,45 @@ def test_other_values_of_a_config_stand_in_a_table(add, tmp_path, finished, page
     (other / "result.json").unlink()
     done = add(other, *of)
     assert (done.returncode, "result.json" in done.stderr) == (1, True)
+
+
+def test_line_ends_change_no_checksum(load, tmp_path):
+    files = load("lib.graph_files")
+    for name, ending in (("one", "\n"), ("two", "\r\n"), ("other", " \n")):
+        write_files(tmp_path / name, ending)
+    sums = {name: files.checksums(tmp_path / name) for name in ("one", "two", "other")}
+    assert sums["one"] == sums["two"]
+    files.check(tmp_path / "two", sums["one"])
+    with pytest.raises(
+        ValueError, match=r"train\.txt: its SHA-256, with line ends of one byte, is"
+    ):
+        files.check(tmp_path / "other", sums["one"])
+
+
+def test_earlier_files_get_checksums_once_and_say_so(add, tmp_path, finished):
+    other = ("--variants-of", ROOT / "configs/wn18rr/rotate_fast.yaml")
+    assert add(finished).returncode == add(finished, *other).returncode == 0
+    runs = tmp_path / "results" / "runs"
+    for path in (runs / "wn18rr-rotate_fast.json", runs / "variants" / "wn18rr-rotate_fast.json"):
+        before = json.loads(path.read_text())
+        earlier = {name: it for name, it in before.items() if name not in ("data", "seed")}
+        path.write_text(json.dumps(earlier))
+        done = add("--checksums", tmp_path / "data")
+        assert (done.returncode, done.stdout.splitlines()) == (0, [str(path)])
+        after = json.loads(path.read_text())
+        note = after["data"].pop("note")
+        assert after == before
+        assert note.endswith("of a copy of the data, not by the run")
+    assert add("--checksums", tmp_path / "data").stdout == ""
+    assert add("--checksums", tmp_path / "nowhere").returncode == 0  # nothing is missing
+    assert add().returncode == 2
+
+
+def test_a_run_whose_data_are_gone_is_not_added(add, tmp_path, finished):
+    (tmp_path / "data" / "wn18rr" / "test.txt").unlink()
+    done = add(finished)
+    assert done.returncode == 1
+    assert "test.txt" in done.stderr
 
 
 def test_its_doctests(load):

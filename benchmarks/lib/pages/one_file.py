@@ -19,6 +19,7 @@ from lib.columns import (
     SERVE_DELAY,
     SERVE_LOAD,
     TIERS,
+    TYPED,
     best_first,
     reached,
 )
@@ -37,6 +38,18 @@ def alignment(folder: Path) -> str:
     """Write the ranks of aligned entities."""
     rows = read_rows(folder / "cpu-retrieval.json")
     return with_sources(of_section(rows, "alignment"), ALIGNMENT)
+
+
+def typed(folder: Path) -> str:
+    """Write a row of each run: ranks among all entities and among type-correct ones."""
+    rows = read_rows(folder / "cpu-typed-ranks.json")
+    told = cell_of(
+        {**rows[0], "targets": 2 * rows[0]["test_triples"]},
+        "{dataset}, test set, both sides, filtered: {entities:,} entities, or {candidates:,.0f} "
+        "type-correct ones on average after filtering, by `{types}`. {outside} of {targets:,} "
+        "targets are not type-correct; such a target is ranked against the entities that are.\n",
+    )
+    return f"{told}\n{with_sources(rows, TYPED)}"
 
 
 # docs/reference/losses.md

@@ -1,0 +1,173 @@
+"""The block of docs/explanation/sampled_vs_exact.md: a section for each graph of the study."""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from lib.pages import machine_of, sources
+from lib.results import Row, Rows, of_section, read_rows
+from lib.tables import Columns, human_seconds, markdown
+
+FILE = "cpu-sampled-vs-exact.json"
+FLIPS_SHOWN = 12
+METRIC = "mrr"
+
+
+def block(folder: Path) -> str:
+    """Write the tables of every graph in the results file, and where they come from."""
+    rows = read_rows(folder / FILE)
+    graphs = dict.fromkeys(row["graph"] for row in rows)
+    parts = ["\n".join(of_graph([row for row in rows if row["graph"] == it])) for it in graphs]
+    return "\n\n".join([f"Graphs that were run: {', '.join(graphs)}.", *parts]) + "\n"
+
+
+def of_graph(rows: Rows) -> Iterator[str]:
+    """Yield the lines of a graph's section."""
+    about = rows[0]
+    protocols = [row["protocol"] for row in of_section(rows, "seconds")]
+    draws = max(row["draws"] for row in of_section(rows, "seconds"))
+    runs = of_section(rows, "run")
+    seconds = [run["seconds_training"] for run in runs]
+    types = "of train" if about["types"] == "train" else f"by `{about['types']}`"
+    yield f"### {about['graph']}\n"
+    yield (
+        f"{about['test_triples']:,} test triples, both sides, {about['entities']:,} entities; "
+        f"types {types}; {draws} draws. {len(runs)} models, trained for "
+        f"{human_seconds(min(seconds))} to {human_seconds(max(seconds))} each.\n"
+    )
+    yield (
+        "MRR at the last checkpoint; of sampled protocols the mean and the standard deviation over "
+        "draws:\n"
+    )
+    yield from markdown(_model_columns(protocols), list(_models(rows, protocols)))
+    yield (
+        "\nEach protocol against exact ranks among all entities, by MRR. Bias and spread: means "
+        "over models. Flips: pairs of models in another order than the exact one. Choice: share of "
+        "draws whose best of a model's checkpoints is not the exact best. Seconds: CPU seconds of "
+        "ranking the test set once, median over checkpoints and draws; in brackets, of drawing "
+        "the negatives, which all models share.\n"
+    )
+    yield from markdown(PROTOCOLS, list(_protocols(rows, protocols)))
+    pairs = [row for row in of_section(rows, "flip") if row["metric"] == METRIC]
+    if pairs:
+        shown = sorted(pairs, key=lambda row: -row["share"])[:FLIPS_SHOWN]
+        yield (
+            f"\nPairs that a protocol ordered otherwise in at least one draw: {len(pairs)}"
+            + (f"; the {FLIPS_SHOWN} most frequent:\n" if len(pairs) > len(shown) else ":\n")
+        )
+        yield from markdown(FLIPS, shown)
+    else:
+        yield "\nNo protocol flipped a pair of models by MRR in any draw."
+    yield "\nTau at the last checkpoints by other metrics, mean over draws:\n"
+    yield from markdown(OTHERS, list(_others(rows, protocols)))
+    yield "\nMRR of a model whose scores are all equal, by the treatment of ties:\n"
+    yield from markdown(TIES, of_section(rows, "ties"))
+    yield ""
+    yield f"{machine_of(rows)}. " + " ".join(sources([rows]))
+
+
+def _models(rows: Rows, protocols: list[str]) -> Iterator[dict[str, Any]]:
+    """Yield a row of each model, the best first, with the MRR by each protocol."""
+    last = [row for row in of_section(rows, "checkpoint") if row["is_last"]]
+    names = dict.fromkeys(row["model"] for row in last)
+    found = [
+        {"model": name} | {row["protocol"]: row[METRIC] for row in last if row["model"] == name}
+        for name in names
+    ]
+    yield from sorted(found, key=lambda row: -row[protocols[0]]["mean"])
+
+
+def _model_columns(protocols: list[str]) -> Columns:
+    return [("model", "{model}"), *((f"{it}:", _mean_of(it)) for it in protocols)]
+
+
+def _mean_of(protocol: str) -> Callable[[Row], str]:
+    def cell(row: Row) -> str:
+        value = row[protocol]
+        if value["low"] == value["high"]:
+            return f"{value['mean']:.4f}"
+        return f"{value['mean']:.4f} ± {value['spread']:.4f}"
+
+    return cell
+
+
+def _protocols(rows: Rows, protocols: list[str]) -> Iterator[Mapping[str, Any]]:
+    """Yield what stands in each line of the table of protocols."""
+    checkpoints = [row for row in of_section(rows, "checkpoint") if row["is_last"]]
+    for name in protocols:
+        own = [row[METRIC] for row in checkpoints if row["protocol"] == name]
+        orders = {
+            row["scope"]: row
+            for row in of_section(rows, "order")
+            if (row["protocol"], row["metric"]) == (name, METRIC)
+        }
+        (choice,) = (
+            row
+            for row in of_section(rows, "choice")
+            if (row["protocol"], row["metric"]) == (name, METRIC)
+        )
+        (seconds,) = (row for row in of_section(rows, "seconds") if row["protocol"] == name)
+        yield {
+            "protocol": name,
+            "bias": sum(it["bias"] for it in own) / len(own),
+            "spread": sum(it["spread"] for it in own) / len(own),
+            **orders,
+            "choice": choice["mean"],
+            "seconds": seconds,
+        }
+
+
+def _others(rows: Rows, protocols: list[str]) -> Iterator[Mapping[str, Any]]:
+    """Yield tau of the last checkpoints by each metric."""
+    for name in protocols:
+        yield {"protocol": name} | {
+            row["metric"]: row["tau"]
+            for row in of_section(rows, "order")
+            if row["protocol"] == name and row["scope"] == "last"
+        }
+
+
+def _seconds(row: Row) -> str:
+    own = row["seconds"]
+    text = human_seconds(own["cpu_seconds"]["median"])
+    if "drawing_cpu_seconds" in own:
+        text += f" ({human_seconds(own['drawing_cpu_seconds'])})"
+    return text
+
+
+PROTOCOLS: Columns = (
+    ("protocol", "{protocol}"),
+    ("bias:", "{bias:+.4f}"),
+    ("spread:", "{spread:.4f}"),
+    ("tau, last:", "{last[tau]:.3f}"),
+    ("least tau:", "{last[tau_low]:.3f}"),
+    ("tau, all checkpoints:", "{all[tau]:.3f}"),
+    ("pairs flipped in some draw:", "{last[flipped_in_some]} of {last[pairs]}"),
+    ("in most draws:", "{last[flipped_in_most]}"),
+    ("choice:", "{choice:.1%}"),
+    ("CPU seconds:", _seconds),
+)
+FLIPS: Columns = (
+    ("protocol", "{protocol}"),
+    ("better, exactly", "{better}"),
+    ("worse, exactly", "{worse}"),
+    ("exact gap:", "{exact_gap:.4f}"),
+    ("flipped in:", "{share:.0%}"),
+)
+OTHERS: Columns = (
+    ("protocol", "{protocol}"),
+    *((f"{name}:", f"{{{name}:.3f}}") for name in ("mrr", "hits@1", "hits@3", "hits@10")),
+)
+TIES: Columns = (
+    ("protocol", "{protocol}"),
+    *(
+        (f"{it}:", f"{{constant_mrr[{it}]:.6f}}")
+        for it in ("optimistic", "realistic", "pessimistic")
+    ),
+    ("most that ties move the MRR of a trained checkpoint:", lambda row: _width(row)),
+)
+
+
+def _width(row: Row) -> str:
+    values = row["widest_mrr"]
+    return f"{values['optimistic'] - values['pessimistic']:.6f} ({row['widest']})"

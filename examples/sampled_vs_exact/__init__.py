@@ -1,0 +1,1 @@
+"""Study of sampled metrics: ranks among drawn negatives beside exact ranks of the same models."""
