@@ -320,7 +320,7 @@ class Run:
 
     def make_step(self) -> None:
         """Make the next step and time it."""
-        start, state = time.perf_counter(), self.state
+        start, cpu, state = time.perf_counter(), time.process_time(), self.state
         cores = threads.alone() if self._leaves_cores_to_kernels else nullcontext()
         # Code of the user's own may make ids that nobody has checked.
         values = Values.FORCED if self._runs_own_code else Values.TRUSTED
@@ -331,6 +331,7 @@ class Run:
         state.step += 1
         seconds = time.perf_counter() - start
         state.seconds_training += seconds
+        state.seconds_cpu += time.process_time() - cpu
         if self._unread is None:
             self._deadline.step = seconds
         elif self._deadline.is_set:
