@@ -36,6 +36,7 @@ def add(folder: Path, config: Path, target: Path, note: str | None = None) -> Pa
     run = {
         "config": config.as_posix(),
         **{name: result[name] for name in (*FACTS, "test", "seconds_evaluating")},
+        "seconds_cpu": result.get("seconds_cpu"),
         "planned_steps": result.get("planned_steps", result["steps"]),
         "command": portable_command(result["command"], config),
         "note": note,

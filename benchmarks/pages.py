@@ -23,6 +23,7 @@ PAGES = {
     "above": Page("docs/above.md", of_file("cpu-above-speed.json", ABOVE)),
     "readme": Page("README.md", readme.block),
     "alignment": Page("docs/alignment.md", one_file.alignment),
+    "classify": Page("docs/classify.md", one_file.classify),
     "config": Page("docs/config.md", lambda folder: config_page.page(), is_whole=True),
     "gpu": Page("docs/gpu.md", of_file("static-step-counts.json", STEP_COUNTS)),
     "graphs": Page("docs/graphs.md", one_file.graphs),

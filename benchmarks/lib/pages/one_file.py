@@ -7,6 +7,7 @@ from pathlib import Path
 from lib.columns import (
     ALIGNMENT,
     BUILDS,
+    CLASSES,
     CONVERSIONS,
     DOT_TIERS,
     ENERGY,
@@ -24,6 +25,7 @@ from lib.columns import (
     reached,
 )
 from lib.pages import goals_of, machine_of, sources, with_sources
+from lib.published import CODEX_M
 from lib.results import Row, of_section, read_rows
 from lib.tables import Columns, cell_of, markdown
 
@@ -108,6 +110,20 @@ def options(folder: Path) -> str:
         "(`python benchmarks/conversions.py`, torch {versions[torch]}, {day}).",
     )
     return "\n".join([*markdown(CONVERSIONS, rows), "", source])
+
+
+def classify(folder: Path) -> str:
+    """Write a row of each classified run, with the published figures of its model."""
+    rows = [
+        row | {"theirs": CODEX_M.get(row["model"])}
+        for row in read_rows(folder / "cpu-classification.json")
+    ]
+    columns = (
+        *CLASSES,
+        ("published accuracy:", "{theirs[accuracy]:.3f}"),
+        ("published F1:", "{theirs[f1]:.3f}"),
+    )
+    return with_sources(rows, columns)
 
 
 def pykeen(folder: Path) -> str:
