@@ -8,11 +8,7 @@ SOURCES := pyproject.toml setup.py constraints.txt $(wildcard kernels/cpu/csrc/*
 # The suite starts processes by the hundred: each would compile what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-<<<<<<< HEAD
-.PHONY: install demo test test-all wheel check-wheel sdist docs arm64 fuzz sanitize journeys lint bench bench-scale gpu clean
-=======
-.PHONY: install demo test test-all wheel check-wheel sdist docs arm64 fuzz sanitize journeys lint bench bench-data bench-scale reproduce gpu clean
->>>>>>> refs/heads/study
+.PHONY: install demo test test-all wheel check-wheel sdist docs arm64 fuzz sanitize journeys lint bench bench-scale reproduce gpu clean
 
 install: $(VENV)/.complete
 

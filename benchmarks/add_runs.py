@@ -42,6 +42,7 @@ def add(folder: Path, config: Path, target: Path, note: str | None = None) -> Pa
         "seed": values.get("seed", 0),
         "data": data,
         **{name: result[name] for name in (*FACTS, "test", "seconds_evaluating")},
+        "seconds_cpu": result.get("seconds_cpu"),
         "planned_steps": result.get("planned_steps", result["steps"]),
         "command": portable_command(result["command"], config),
         "note": note,

@@ -24,7 +24,7 @@ PAGES = {
     "above": Page("docs/how-to/above.md", of_file("cpu-above-speed.json", ABOVE)),
     "readme": Page("README.md", readme.block),
     "alignment": Page("docs/how-to/alignment.md", one_file.alignment),
-    "classify": Page("docs/how-to/classify.md", one_file.typed),
+    "classify": Page("docs/how-to/classify.md", one_file.classify),
     "cli": Page("docs/reference/cli.md", lambda folder: cli_page.page(), is_whole=True),
     "config": Page("docs/reference/config.md", lambda folder: config_page.page(), is_whole=True),
     "gpu": Page("docs/reference/gpu.md", of_file("static-step-counts.json", STEP_COUNTS)),

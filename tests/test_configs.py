@@ -4,21 +4,27 @@ from pathlib import Path
 
 import pytest
 
+from kgfast.extras.search.space import Space
 from kgfast.training import Config
 from support.paths import ROOT
 
 FILES = sorted(ROOT.glob("configs/**/*.yaml"))
-DATASETS = {"wn18rr": "wn18rr", "fb15k237": "fb15k-237"}
+DATASETS = {"wn18rr": "wn18rr", "fb15k237": "fb15k-237", "codex-m": "codex-m"}
+WITH_MED = ("wn18rr", "fb15k237")
 EXPECTED = {
     *(f"wn18rr/{name}" for name in ("rotate", "rotate_fast", "transe", "complex", "distmult")),
     *(f"fb15k237/{name}" for name in ("rotate", "transe", "complex", "distmult")),
     *("wn18rr/conve", "fb15k237/conve"),
     *(
         f"{dataset}/rotate_{name}"
-        for dataset in DATASETS
+        for dataset in WITH_MED
         for name in ("med", "rscf", "med_rscf", "med_rscf_80d")
     ),
     "wn18rr/rotate_med_640d",
+    *(
+        f"codex-m/{name}"
+        for name in ("complex_n3", "conve", "distmult", "rescal_dura", "rotate", "transe")
+    ),
 }
 
 
@@ -40,6 +46,13 @@ def test_loads_and_says_what_it_is(path):
     assert config.train.eval_every > 0
 
 
+@pytest.mark.parametrize(
+    "path", [path for path in FILES if "\nsearch:" in path.read_text()], ids=name_of
+)
+def test_ranges_are_of_keys_that_exist(path):
+    assert Space(Config.from_yaml(path, ["dataset.root=elsewhere"])).distributions
+
+
 def test_the_published_values_stand_in_them():
     rotate = Config.from_yaml(ROOT / "configs/wn18rr/rotate.yaml")
     assert (rotate.model.base_dim, rotate.model.gamma, rotate.loss.alpha) == (500, 6, 0.5)
@@ -49,7 +62,7 @@ def test_the_published_values_stand_in_them():
     assert (conve.train.mode, conve.loss.label_smoothing) == ("kvsall", 0.1)
 
 
-@pytest.mark.parametrize("dataset", DATASETS)
+@pytest.mark.parametrize("dataset", WITH_MED)
 def test_the_run_that_did_not_fit_is_there_as_it_was_meant(dataset):
     config = Config.from_yaml(ROOT / f"configs/{dataset}/rotate_med_rscf.yaml")
     assert (config.model.base_dim, config.model.gamma, config.model.use_rscf) == (512, 12, True)
@@ -61,7 +74,7 @@ def test_the_run_that_did_not_fit_is_there_as_it_was_meant(dataset):
     assert (config.optim.name, config.sched.name, config.train.epochs) == ("adam", "linear", 100)
 
 
-@pytest.mark.parametrize("dataset", DATASETS)
+@pytest.mark.parametrize("dataset", WITH_MED)
 def test_what_it_was_cut_down_to(dataset):
     config = Config.from_yaml(ROOT / f"configs/{dataset}/rotate_med_rscf_80d.yaml")
     assert config.med is not None
@@ -72,7 +85,7 @@ def test_what_it_was_cut_down_to(dataset):
     assert config.train.eval_every == 3000
 
 
-@pytest.mark.parametrize("dataset", DATASETS)
+@pytest.mark.parametrize("dataset", WITH_MED)
 def test_either_method_alone(dataset):
     both, med, rscf = (
         Config.from_yaml(ROOT / f"configs/{dataset}/rotate_{name}.yaml")

@@ -89,6 +89,14 @@ ABOVE: Columns = (
     ("times ranks':", "{times_ranks[median]:.2f}x"),
     ("memory beyond the result:", "{peak_mib:.0f} MiB"),
 )
+CLASSES: Columns = (
+    ("run", "{run}"),
+    ("triples:", "{triples:,}"),
+    ("accuracy:", "{accuracy:.3f}"),
+    ("precision:", "{precision:.3f}"),
+    ("recall:", "{recall:.3f}"),
+    ("F1:", "{f1:.3f}"),
+)
 STEP_COUNTS: Columns = (
     ("step", "{mode}"),
     ("kernels:", "{kernels}"),

@@ -323,7 +323,7 @@ class Run:
 
     def make_step(self) -> None:
         """Make the next step and time it."""
-        start, state = time.perf_counter(), self.state
+        start, cpu, state = time.perf_counter(), time.process_time(), self.state
         cores = threads.alone() if self._leaves_cores_to_kernels else nullcontext()
         # A user's own code may make ids that are not checked.
         values = Values.FORCED if self._runs_own_code else Values.TRUSTED
@@ -334,6 +334,7 @@ class Run:
         state.step += 1
         seconds = time.perf_counter() - start
         state.seconds_training += seconds
+        state.seconds_cpu += time.process_time() - cpu
         if self._unread is None:
             self._deadline.step = seconds
         elif self._deadline.is_set:

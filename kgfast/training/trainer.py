@@ -42,12 +42,15 @@ class Result:
     valid_of_submodels, test_of_submodels : dict
         Metrics of each sub-model, by its width as a string; empty for other models.
     seconds_training, seconds_evaluating : float
-        Sums over all invocations of a resumed run.
+        Wall-clock seconds, summed over all invocations of a resumed run.
     stopped_early : bool
     test_on : {"test", "valid"}
         The split of ``test``: ``dataset.test_on`` of the config.
     tested_step : int, optional
         The step of the tested model; None for a run of an earlier kgfast.
+    seconds_cpu : float, optional
+        CPU seconds of the training steps, of all threads of process 0; other programs on the
+        machine change them less than ``seconds_training``. None for a run of an earlier kgfast.
     """
 
     steps: int
@@ -62,6 +65,7 @@ class Result:
     stopped_early: bool
     test_on: str = "test"
     tested_step: int | None = None
+    seconds_cpu: float | None = None
 
     def __repr__(self) -> str:
         made = steps_made(self.steps, self.planned_steps, self.stopped_early)
@@ -338,6 +342,7 @@ class Trainer:
             stopped_early=state.stopped_early,
             test_on=self.config.dataset.test_on,
             tested_step=tested_step,
+            seconds_cpu=state.seconds_cpu,
         )
         if self.folder is not None and self.placement.leads:
             of_graph = {} if run.graph is None else {"graph": run.graph.fingerprint}

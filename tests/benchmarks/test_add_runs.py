@@ -101,6 +101,23 @@ def test_a_run_that_ended_before_its_last_step_says_so(add, tmp_path, finished, 
     assert "| 3,340 | 15,000 of 20,000 | 6 min |" in page.read_text()
 
 
+def test_a_run_that_recorded_cpu_seconds_is_judged_by_them(add, finished, page):
+    result = json.loads((finished / "result.json").read_text())
+    slow = {"seconds_training": 1200.0, "seconds_cpu": 400.0}
+    (finished / "result.json").write_text(json.dumps(result | slow))
+    assert add(finished).returncode == 0
+    assert "| 20 min, 7 min of CPU | MRR >= 0.46: met, 8 min of CPU: met |" in page.read_text()
+
+
+def test_codex_stands_beside_published_figures(add, tmp_path, finished, page):
+    run = finished.rename(tmp_path / "codex-m-transe")
+    (run / "config.yaml").write_text((ROOT / "configs/codex-m/transe.yaml").read_text())
+    assert add(run).returncode == 0
+    text = page.read_text()
+    assert "| codex-m/transe | 0.471 | 0.430 | 0.550 | 0.303 | 0.223 | 0.454 |" in text
+    assert "| tucker |  |  |  | 0.328 | 0.259 | 0.458 |" in text
+
+
 def test_sub_models_have_a_row_each_and_runs_a_note(add, tmp_path, finished, page):
     result = json.loads((finished / "result.json").read_text())
     result["test_of_submodels"] = {"64": TEST | {"mrr": 0.25}, "128": TEST}

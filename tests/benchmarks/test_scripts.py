@@ -133,6 +133,12 @@ def test_answers_above_a_threshold_are_alike(measured):
     assert row["times_ranks"]["median"] > 0
 
 
+def test_planted_triples_are_told_from_false_ones(measured):
+    (row,) = measured("classification.py")
+    assert row["accuracy"] > 0.6  # planted triples are noisy, and half are true
+    assert (row["model"], row["triples"]) == ("rotate", 120)
+
+
 def test_an_index_gives_the_same_answers(measured, load):
     rows = measured("index_speed.py")
     assert {row["section"] for row in rows} == set(load("index_speed").MODELS)

@@ -33,6 +33,7 @@ def test_a_run_folder_holds_what_happened(tmp_path):
     assert written["test"] == result.test
     assert {"machine", "threads", "versions", "command", "seconds_training"} <= written.keys()
     assert written["threads"] == 1
+    assert 0 < written["seconds_cpu"] == result.seconds_cpu
     assert Config.from_yaml(tmp_path / "run" / "config.yaml") == trainer.config
     assert "test " in repr(result)
     assert "20 steps in" in repr(result)

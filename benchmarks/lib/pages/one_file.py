@@ -7,6 +7,7 @@ from pathlib import Path
 from lib.columns import (
     ALIGNMENT,
     BUILDS,
+    CLASSES,
     CONVERSIONS,
     DOT_TIERS,
     ENERGY,
@@ -24,6 +25,7 @@ from lib.columns import (
     reached,
 )
 from lib.pages import goals_of, machine_of, sources, with_sources
+from lib.published import CODEX_M
 from lib.results import Row, of_section, read_rows
 from lib.tables import Columns, cell_of, markdown
 
@@ -38,18 +40,6 @@ def alignment(folder: Path) -> str:
     """Write the ranks of aligned entities."""
     rows = read_rows(folder / "cpu-retrieval.json")
     return with_sources(of_section(rows, "alignment"), ALIGNMENT)
-
-
-def typed(folder: Path) -> str:
-    """Write a row of each run: ranks among all entities and among type-correct ones."""
-    rows = read_rows(folder / "cpu-typed-ranks.json")
-    told = cell_of(
-        {**rows[0], "targets": 2 * rows[0]["test_triples"]},
-        "{dataset}, test set, both sides, filtered: {entities:,} entities, or {candidates:,.0f} "
-        "type-correct ones on average after filtering, by `{types}`. {outside} of {targets:,} "
-        "targets are not type-correct; such a target is ranked against the entities that are.\n",
-    )
-    return f"{told}\n{with_sources(rows, TYPED)}"
 
 
 # docs/reference/losses.md
@@ -120,6 +110,37 @@ def options(folder: Path) -> str:
         "(`python benchmarks/conversions.py`, torch {versions[torch]}, {day}).",
     )
     return "\n".join([*markdown(CONVERSIONS, rows), "", source])
+
+
+def classify(folder: Path) -> str:
+    """Write classified runs beside published figures, and ranks among type-correct entities."""
+    return f"{_accuracies(folder)}\n\n{_typed(folder)}"
+
+
+def _accuracies(folder: Path) -> str:
+    """Write a row of each classified run, with the published figures of its model."""
+    rows = [
+        row | {"theirs": CODEX_M.get(row["model"])}
+        for row in read_rows(folder / "cpu-classification.json")
+    ]
+    columns = (
+        *CLASSES,
+        ("published accuracy:", "{theirs[accuracy]:.3f}"),
+        ("published F1:", "{theirs[f1]:.3f}"),
+    )
+    return with_sources(rows, columns)
+
+
+def _typed(folder: Path) -> str:
+    """Write a row of each run: ranks among all entities and among type-correct ones."""
+    rows = read_rows(folder / "cpu-typed-ranks.json")
+    told = cell_of(
+        {**rows[0], "targets": 2 * rows[0]["test_triples"]},
+        "{dataset}, test set, both sides, filtered: {entities:,} entities, or {candidates:,.0f} "
+        "type-correct ones on average after filtering, by `{types}`. {outside} of {targets:,} "
+        "targets are not type-correct; such a target is ranked against the entities that are.\n",
+    )
+    return f"{told}\n{with_sources(rows, TYPED)}"
 
 
 def pykeen(folder: Path) -> str:

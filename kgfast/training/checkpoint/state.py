@@ -20,6 +20,7 @@ from kgfast.training.schedule import Patience, Schedule
 
 Write = Callable[[Mapping[str, Tensor], Mapping[str, Any]], None]
 _KNOWS_ITS_GRAPH = "graph"  # key of the meta that checkpoints of an earlier kgfast lack
+_NEW_NUMBERS = {"seconds_cpu"}  # keys of the state that they lack too, which may be missing
 
 
 class State(BaseModel):
@@ -36,6 +37,7 @@ class State(BaseModel):
     loss_count: NonNegativeInt = 0
     seconds_training: float = 0.0
     seconds_evaluating: float = 0.0
+    seconds_cpu: float = 0.0  # of seconds_training, by all threads of process 0
     stopped_early: bool = False
 
     @classmethod
@@ -49,7 +51,8 @@ class State(BaseModel):
         if not isinstance(values, Mapping):
             raise ValueError(f"state must be a mapping; got {values!r:.60}")
         names = set(cls.model_fields)
-        check_names("state", values, names if complete else names & set(values))
+        optional = _NEW_NUMBERS if complete else names
+        check_names("state", values, names - optional | names & set(values))
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:
