@@ -50,6 +50,15 @@ def topk(
     nan_worst: bool,
     best: tuple[int, int],
 ) -> tuple[int, int, int]: ...
+def topk_of_ids(
+    machine: Machine,
+    operands: Pointers,
+    width: int,
+    k: int,
+    composition: tuple[int, bool, bool, float, View, View],
+    ids: tuple[list[int], list[int]],
+    best: tuple[int, int],
+) -> tuple[int, int, int]: ...
 
 class AboveResult:
     count: int

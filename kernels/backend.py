@@ -52,16 +52,23 @@ class AdagradStep(NamedTuple):
 
 
 class Composition(NamedTuple):
-    """Rule that makes queries of training from rows of anchors and relations.
+    """Rule that makes queries from rows of anchors and relations.
 
-    ``kind`` is multiply, multiply_complex, or rotate by phases of ``unit`` radians. The relation
-    may be conjugated first.
+    ``kind`` is add, multiply, multiply_complex, or rotate by phases of ``unit`` radians. The
+    relation may be conjugated first (the negative is added). Kernels of training do not add.
     """
 
     kind: str
     conjugates: bool = False
     interleaved: bool = False  # the complex layout
     unit: float = 1.0
+
+    def fits(self, width: int, relation: Tensor) -> bool:
+        """Return whether rows of a table are as wide as those of so many numbers need."""
+        if self.kind in ("multiply_complex", "rotate") and width % 2:
+            return False
+        needed = width // 2 if self.kind == "rotate" else width
+        return relation.ndim == 2 and relation.shape[1] == needed and not relation.is_neg()
 
 
 class Compose(Protocol):
@@ -328,6 +335,20 @@ class Packing(Protocol):
 
     def reads(self, panels: Panels) -> bool:
         """Return whether this machine reads panels of this format and shape."""
+        ...
+
+    def topk_of_ids(
+        self,
+        candidates: Prepared,
+        relation: Tensor,
+        how: Composition,
+        ids: tuple[list[int], list[int]],
+        k: int,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the best ``k`` of few queries: checked ids of rows of candidates and relations.
+
+        Tables are float32, candidates have neither bias nor factor.
+        """
         ...
 
 

@@ -2,19 +2,23 @@
 
 A pair survives unless the float32 sweep proves that k others are better; canonical scores order the
 survivors (host/topk.h). Few queries of an index read bytes before float32, or high bytes before low
-ones (host/byte_rows.h, host/int8.h). Cost model: the sweep (engine/sweep.h), and k canonical scores
-per query. Memory: panels and packed queries as for ranks, at most 24 MiB of survivors over all
-threads. If k is about as large as the table, or too large for the memory of survivors, all pairs
-get canonical scores, with some 16 k bytes per thread.
+ones (host/byte_rows.h, host/int8.h); a kernel may also make these queries (host/compose.h). Cost
+model: the sweep (engine/sweep.h), and k canonical scores per query. Memory: panels and packed
+queries as for ranks, at most 24 MiB of survivors over all threads. If k is about as large as the
+table, or too large for the memory of survivors, all pairs get canonical scores, with some 16 k
+bytes per thread.
 """
 
 import torch
 from torch import Tensor
 
+from ..backend import Composition
 from ..checks import Checks
-from ..operands import Known, Operands
+from ..operands import Known, Operands, Prepared
 from . import extension
-from .views import address, machine, pointers_of, raise_nonfinite
+from .views import address, machine, plane_view, pointers_of, pointers_of_ids, raise_nonfinite
+
+COMPOSED = ("add", "multiply", "multiply_complex", "rotate")  # csrc/host/compose.h
 
 
 def topk(operands: Operands, k: int, known: Known | None, checks: Checks) -> tuple[Tensor, Tensor]:
@@ -31,3 +35,22 @@ def topk(operands: Operands, k: int, known: Known | None, checks: Checks) -> tup
         pair = address(best), address(best_ids)
         raise_nonfinite(extension.topk(machine(), pointers, dim, k, where, checks.allows_nan, pair))
     return (best, best_ids) if operands.dims is None else (scores, ids)
+
+
+def topk_of_ids(
+    candidates: Prepared,
+    relation: Tensor,
+    how: Composition,
+    ids: tuple[list[int], list[int]],
+    k: int,
+) -> tuple[Tensor, Tensor]:
+    """Return the best; the contract of :meth:`kgfast.kernels.backend.Packing.topk_of_ids`."""
+    scores = torch.empty((len(ids[0]), k), dtype=torch.float32, device="cpu")
+    best = torch.empty((len(ids[0]), k), dtype=torch.int64, device="cpu")
+    of, pair = machine(), (scores.data_ptr(), best.data_ptr())
+    pointers, rows = pointers_of_ids(candidates, of)
+    kind = COMPOSED.index(how.kind)
+    composition = kind, how.conjugates, how.interleaved, how.unit, rows, plane_view(relation)
+    width = candidates.num_features
+    raise_nonfinite(extension.topk_of_ids(of, pointers, width, k, composition, ids, pair))
+    return scores, best

@@ -62,18 +62,28 @@ def machine() -> tuple[str, int, int]:
     return isa(), threads.count(), tiers.mask()
 
 
+def pointers_of_ids(candidates: Prepared, of: tuple[str, int, int]) -> tuple[Pointers, View]:
+    """Return pointers for queries that are made there, and a view of the table as one plane.
+
+    The queries are float32 rows, one after the other, with the columns of a row of the table.
+    Candidates have no bias. ``of``: the :func:`machine`.
+    """
+    fixed = _fixed(candidates, of)
+    return fixed.of_ids, fixed.rows
+
+
 def pointers_of(operands: Operands, bias: Tensor | None) -> Pointers:
     """Return pointers of operands, which must outlive the call, and of a ``bias [N]``."""
     candidates = operands.candidates
     ids = None if candidates.ids is None else candidates.ids.contiguous()
-    fixed = _fixed(candidates)
+    fixed = _fixed(candidates, machine())
     return Pointers(
         fixed.code,
         fixed.term_ulps,
         query_view(operands.queries, operands),
         fixed.table,
         fixed.factor,
-        None if bias is None else factor_view(bias[None]),
+        None if bias is None else plane_view(bias[None]),
         None if ids is None else (address(ids), len(ids), ids),
         fixed.packed,
     )
@@ -87,24 +97,22 @@ class _Fixed(NamedTuple):
     table: View
     factor: View | None
     packed: Packed | None
+    of_ids: Pointers  # as pointers_of_ids has them
+    rows: View  # of the table, as one plane
 
 
-def _fixed(candidates: Prepared) -> _Fixed:
+def _fixed(candidates: Prepared, of: tuple[str, int, int]) -> _Fixed:
     """Return the addresses of candidates, which are cached for the sweep in use."""
-    key = "_fixed", isa(), tiers.mask(), address(candidates.table)
+    table, score = candidates.table, candidates.score
+    key = "_fixed", of[0], of[2], address(table)
     made = candidates.__dict__.get(key[0])
     if made is None or made[0] != key:
-        score = candidates.score
-        made = (
-            key,
-            _Fixed(
-                score_code(score, has_factor=candidates.factor is not None),
-                score.term_ulps,
-                table_view(candidates.table, score),
-                factor_view(candidates.factor),
-                _packed(candidates),
-            ),
-        )
+        facts = score_code(score, has_factor=candidates.factor is not None), score.term_ulps
+        view, packed = table_view(table, score), _packed(candidates)
+        queries = _made_view(table.shape[1], score)
+        of_ids = Pointers(*facts, queries, view, None, None, None, packed)
+        factor, rows = factor_view(candidates.factor), plane_view(table)
+        made = key, _Fixed(*facts, view, factor, packed, of_ids, rows)
         candidates.__dict__[key[0]] = made
     fixed: _Fixed = made[1]
     return fixed
@@ -222,12 +230,21 @@ def table_view(rows: Tensor, score: Score) -> View:
     return _view(rows, score, score.planes)
 
 
+def _made_view(width: int, score: Score) -> View:
+    """View float32 rows of so many numbers that are still to be made."""
+    starts, step = score.columns(width)
+    return View(0, _DTYPES[torch.float32], 0, width, list(starts), step)
+
+
 def factor_view(factor: Tensor | None) -> View | None:
     """View a ``factor [R, D]`` or its gradient."""
-    if factor is None:
-        return None
-    row_stride, step = factor.stride()
-    return View(factor.data_ptr(), _DTYPES[factor.dtype], len(factor), row_stride, [0], step)
+    return None if factor is None else plane_view(factor)
+
+
+def plane_view(rows: Tensor) -> View:
+    """View ``rows [R, D]`` as one plane."""
+    row_stride, step = rows.stride()
+    return View(rows.data_ptr(), _DTYPES[rows.dtype], rows.shape[0], row_stride, [0], step)
 
 
 def _view(rows: Tensor, score: Score, planes: int) -> View:

@@ -146,10 +146,10 @@ class Index:
         """
         if score != self.score:
             return None
-        own = next((it for it in self._held if it.state.is_of(table)), None)
-        if own is None or own.panels is None or not _is_same(own.table, table):
-            return None
-        return own.prepared(score)
+        for own in self._held:
+            if own.state.is_of(table) and own.panels is not None and _is_same(own.table, table):
+                return own.prepared(score)
+        return None
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the panels to a safetensors file; whole or not at all.
@@ -200,7 +200,7 @@ class Index:
         sources = _sources(of)
         states = [TableState(table) for table in sources.tables]
         index.croppable, panels = read_index(path, index.score, sources.tables)
-        packing = _packing()
+        packing = packing_here()
         if all(it is None or (packing and packing.reads(it)) for it in panels):
             packed = [
                 own or _packed(table, index.score, croppable=index.croppable)
@@ -301,18 +301,24 @@ class _Held(NamedTuple):
 
 
 def _is_same(a: Tensor, b: Tensor) -> bool:
-    places = ((it.data_ptr(), it.shape, it.stride(), it.dtype, it.is_neg()) for it in (a, b))
-    return next(places) == next(places)
+    return (
+        a.data_ptr() == b.data_ptr()
+        and a.shape == b.shape
+        and a.stride() == b.stride()
+        and a.dtype == b.dtype
+        and a.is_neg() == b.is_neg()
+    )
 
 
 def _packed(table: Tensor, score: str | None, *, croppable: bool) -> Panels | str:
-    packing = _packing()
+    packing = packing_here()
     if packing is None:
         return "the reference backend reads tables in place"
     return packing.pack(Prepared(table.detach(), get_score(str(score))), croppable=croppable)
 
 
-def _packing() -> Packing | None:
+def packing_here() -> Packing | None:
+    """Return the packing of the backend that serves tables on the CPU; None where it has none."""
     return get_backend(backend_for(_CPU)).packing
 
 

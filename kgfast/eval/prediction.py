@@ -110,7 +110,7 @@ def topk(
     """
     refuse_unchecked("topk()")
     others = known, exclude, candidate_ids, dims, vocabulary, batch_size, max_memory, partial
-    if index is not None and not progress and all(it is None for it in others):
+    if index is not None and not progress and not [it for it in others if it is not None]:
         soon = few_answers(index, model, heads, tails, relations, k)
         if soon is not None:
             return soon

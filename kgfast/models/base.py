@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from kgfast import ops
+from kgfast.kernels.backend import Composition
 from kgfast.models.tables import Table, gathered, held_table, is_computed
 from kgfast.tables import Rows, as_rows, is_table
 from kgfast.tables import Table as TableOfRows
@@ -256,6 +257,10 @@ class Model(nn.Module, ABC):
     @abstractmethod
     def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
         """Make the queries of a few rows, in the precision of :func:`query_rows`."""
+
+    def _composition(self, side: Side) -> Composition | None:
+        """Return how the queries of entities are made of two rows each; None: some other way."""
+        return None
 
     def relation_ids(self, relations: Tensor, side: Side) -> Tensor:
         """Return rows of the relation table for queries of a side; inverses have their own rows."""

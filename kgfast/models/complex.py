@@ -73,12 +73,14 @@ class ComplEx(Model):
         others = self.entity if side == "relation" else self.relation
         rows = query_rows(self.entity, anchors), query_rows(others, relations)
         if side != "relation" and ops.serves_composition(self.entity, others):
-            how = Composition("multiply_complex", side == "head", self.layout == "interleaved")
-            return ops.compose(*rows, how)
+            return ops.compose(*rows, self._composition(side))
         anchor, other = (split(it, self.layout) for it in rows)
         if side == "relation":  # Re(h r conj(t)) is the dot product of r and conj(h) t
             return join(anchor.conj().times(other), self.layout)
         return join(anchor.times(other if side == "tail" else other.conj()), self.layout)
+
+    def _composition(self, side: Side) -> Composition:
+        return Composition("multiply_complex", side == "head", self.layout == "interleaved")
 
     def crop_width(self, dim: int) -> int | None:
         """Return :meth:`Model.crop_width`; zeros in a query crop ``re | im`` rows exactly."""

@@ -137,14 +137,16 @@ class RotatE(Model):
 
     def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
         if ops.serves_composition(self.entity, self.relation):
-            kind = "multiply_complex" if self.relation_format == "complex" else "rotate"
-            how = Composition(kind, side == "head", self.layout == "interleaved", self.phase_unit)
             rows = query_rows(self.entity, anchors), query_rows(self.relation, relations)
-            return ops.compose(*rows, how)
+            return ops.compose(*rows, self._composition(side))
         anchor = split(query_rows(self.entity, anchors), self.layout)
         rotation = self.rotations(relations)
         turned = anchor.times(rotation if side == "tail" else rotation.conj())
         return join(turned, self.layout)
+
+    def _composition(self, side: Side) -> Composition:
+        kind = "multiply_complex" if self.relation_format == "complex" else "rotate"
+        return Composition(kind, side == "head", self.layout == "interleaved", self.phase_unit)
 
     def rotations(self, relations: Tensor) -> Complex:
         """Return unit complex numbers ``[B, D]``; without gradients, bits are equal everywhere."""

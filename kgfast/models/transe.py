@@ -5,6 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from kgfast.kernels.backend import Composition
 from kgfast.models.base import Model, Side, check_width, query_rows
 from kgfast.models.fresh import ALL_ROWS, Fresh, uniform
 from kgfast.models.rotate import EPSILON
@@ -76,3 +77,6 @@ class TransE(Model):
             return query_rows(self.entity, relations) - query_rows(self.entity, anchors)
         anchor, relation = query_rows(self.entity, anchors), query_rows(self.relation, relations)
         return anchor + relation if side == "tail" else anchor - relation
+
+    def _composition(self, side: Side) -> Composition:
+        return Composition("add", side == "head")

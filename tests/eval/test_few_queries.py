@@ -18,11 +18,27 @@ pytestmark = pytest.mark.skipif(not cpu.is_available(), reason="the extension is
 MODELS = {
     "rotate": lambda: kgfast.RotatE.init(300, 11, 12, seed=0),
     "rotate, interleaved": lambda: kgfast.RotatE.init(300, 11, 12, seed=0, layout="interleaved"),
+    "rotate, phases": lambda: _turning("phase", 12),
+    "rotate, complex": lambda: _turning("complex", 24),
+    "rotate, l2": lambda: kgfast.RotatE.init(300, 11, 12, seed=0, norm="l2"),
     "l1": lambda: kgfast.TransE.init(300, 11, 12, seed=0),
     "l2": lambda: kgfast.TransE.init(300, 11, 12, seed=0, norm="l2"),
     "dot": lambda: kgfast.DistMult.init(300, 11, 12, seed=0),
     "complex": lambda: kgfast.ComplEx.init(300, 11, 12, seed=0),
+    "complex, interleaved": lambda: kgfast.ComplEx.init(300, 11, 12, seed=0, layout="interleaved"),
+    "of a matrix": lambda: kgfast.RESCAL.init(300, 11, 12, seed=0),
+    "strided": lambda: kgfast.TransE(_rows(12, 300).T, _rows(24, 11).T[:, ::2]),
 }
+
+
+def _rows(*shape):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
+
+
+def _turning(relation_format, width):
+    return kgfast.RotatE(_rows(300, 24), 9 * _rows(11, width), relation_format=relation_format)
+
+
 ASKED = (
     {"heads": 5, "relations": 3},
     {"tails": [5, 299, 5], "relations": [0, 10, 3]},
@@ -40,9 +56,9 @@ def is_served(index, model, k=10, **asked):
 def test_answers_are_those_without_an_index(name):
     model = MODELS[name]()
     index = Index(model)
-    for asked in ASKED:
+    for asked, k in zip(ASKED, (10, 300, 10, 300), strict=True):
         assert is_served(index, model, **asked)
-        found, expected = topk(model, **asked, k=10, index=index), topk(model, **asked, k=10)
+        found, expected = topk(model, **asked, k=k, index=index), topk(model, **asked, k=k)
         for part in ("ids", "scores", "heads", "relations", "tails"):
             a, b = getattr(found, part), getattr(expected, part)
             assert (a is None and b is None) or torch.equal(a, b)
@@ -124,6 +140,73 @@ def test_relations_are_read_at_every_call():
     assert not torch.equal(found.scores, before.scores)
 
 
+def _same_best(model, index, **asked):
+    found, expected = (topk(model, **asked, k=9, index=it) for it in (index, None))
+    assert torch.equal(found.ids, expected.ids)
+    assert torch.equal(found.scores, expected.scores)
+    return found
+
+
+@pytest.mark.parametrize("name", ["rotate", "l1", "complex"])
+def test_relations_of_another_kind_take_the_place_of_earlier_ones(name):
+    """A call believes neither the place nor the strides nor the width of earlier ones."""
+    model = MODELS[name]()
+    index = Index(model)
+    asked = {"heads": [5, 6], "relations": [3, 2]}
+    before, width = _same_best(model, index, **asked), model.relation.shape[1]
+    given = _rows(width, 11).T, torch._neg_view(_rows(11, width)), _rows(11, width).double()
+    for relation in given:
+        model.relation = torch.nn.Parameter(relation)
+        assert not torch.equal(_same_best(model, index, **asked).scores, before.scores)
+    model.relation = torch.nn.Parameter(_rows(11, width + 1))
+    with pytest.raises(RuntimeError, match="size"):
+        topk(model, **asked, k=9, index=index)
+    model.relation = torch.nn.Parameter(_rows(3, width))
+    with pytest.raises(ValueError, match=r"relations\[0\] must be in 0 \.\. 2; got 3"):
+        topk(model, **asked, k=9, index=index)
+
+
+def test_facts_of_a_model_are_read_at_every_call():
+    model = MODELS["rotate"]()
+    index = Index(model)
+    before = _same_best(model, index, heads=5, relations=3)
+    model.gamma = 3.0  # phases are in units of it
+    after = _same_best(model, index, heads=5, relations=3)
+    assert not torch.equal(before.scores, after.scores)
+
+
+def test_backends_and_instruction_sets_may_change_between_calls(monkeypatch):
+    model = MODELS["rotate"]()
+    index = Index(model)
+    expected = _same_best(model, index, heads=5, relations=3)
+    for isa in cpu.available_isas():
+        monkeypatch.setenv("KGFAST_CPU_ISA", isa)
+        assert torch.equal(_same_best(model, index, heads=5, relations=3).scores, expected.scores)
+    for tiers in ("none", "all"):
+        monkeypatch.setenv("KGFAST_TIERS", tiers)
+        assert torch.equal(_same_best(model, index, heads=5, relations=3).scores, expected.scores)
+    with kgfast.use_backend("reference"):
+        assert torch.equal(_same_best(model, index, heads=5, relations=3).scores, expected.scores)
+
+
+def test_the_mode_of_the_caller_changes_nothing():
+    """Denormals are kept, and results are float32 on the CPU, whatever torch's defaults are."""
+    model = kgfast.DistMult(_rows(300, 12), _rows(11, 12) * 1e-41)
+    index = Index(model)
+    expected = topk(model, heads=5, relations=3, k=9)
+    torch.set_flush_denormal(True)
+    torch.set_default_dtype(torch.float64)
+    try:
+        found = topk(model, heads=5, relations=3, k=9, index=index)
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_flush_denormal(False)
+    assert found.scores.dtype == torch.float32
+    assert torch.equal(found.scores, expected.scores)
+    assert torch.equal(found.ids, expected.ids)
+    assert (found.scores != 0).all()
+
+
 def test_an_own_model_is_asked_as_ever():
     class Own(kgfast.TransE):
         def _queries(self, anchors, relations, side, dims):
@@ -132,7 +215,9 @@ def test_an_own_model_is_asked_as_ever():
     model = Own.init(300, 11, 12, seed=0)
     plain = MODELS["l1"]()
     plain._queries = lambda *args: kgfast.TransE._queries(plain, *args) + 1
-    for it in (model, plain):
+    turned = MODELS["l1"]()
+    turned._composition = lambda side: None
+    for it in (model, plain, turned):
         index = Index(it)
         assert not is_served(index, it, heads=0, relations=0)
         found, expected = (topk(it, heads=0, relations=0, k=3, index=own) for own in (index, None))
@@ -163,9 +248,9 @@ def work_of(call):
     return operators.count, events["call"] + events["c_call"]
 
 
-@pytest.mark.parametrize(("name", "operators", "calls"), [("l1", 14, 300), ("rotate", 26, 380)])
+@pytest.mark.parametrize(("name", "operators", "calls"), [("l1", 4, 120), ("rotate", 4, 120)])
 def test_a_call_takes_few_steps(monkeypatch, name, operators, calls):
-    """Counted, not timed: a third of the longer way, or less."""
+    """Counted, not timed: a fifth of the longer way, or less."""
     model = MODELS[name]()
     index = Index(model)
 
@@ -177,4 +262,4 @@ def test_a_call_takes_few_steps(monkeypatch, name, operators, calls):
     assert found[1] <= calls
     monkeypatch.setattr(prediction, "few_answers", lambda *given: None)
     longer = work_of(call)
-    assert 2 * found[1] < longer[1]
+    assert 5 * found[1] < longer[1]

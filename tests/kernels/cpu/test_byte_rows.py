@@ -99,6 +99,35 @@ def test_neither_threads_nor_an_order_change_them(score):
 
 
 @pytest.mark.parametrize("score", SCORES)
+def test_more_candidates_stay_open_than_there_is_room_for(score):
+    """Bytes tell none of a thousand rows apart, of which a panel has few."""
+    width = 16 * get_score(score).planes
+    table = rows_of("normal", 8_000, width)
+    queries = rows_of("normal", 2, width, seed=1)
+    close = torch.arange(8_000) % 64 < 8
+    table[close] = queries[0] + 1e-5 * rows_of("normal", int(close.sum()), width, seed=2)
+    own, plain = packed(table, score), Prepared(table, get_score(score))
+    for count in (1, 2):
+        with threads(count):
+            assert_same_best(queries[:1], plain, own, 10)
+            assert_same_best(queries, plain, own, 30)
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_a_bias_may_be_anything(score):
+    """A candidate whose bias is a NaN or infinite has its place in the order all the same."""
+    width = 16 * get_score(score).planes
+    table, bias = rows_of("normal", 4_000, width), torch.linspace(-30, 30, 4_000)
+    bias[::7], bias[5], bias[900] = torch.nan, torch.inf, -torch.inf
+    own, plain = packed(table, score, bias), Prepared(table, get_score(score), bias)
+    allowing = Checks(deferred=False, allows_nan=True)
+    for k in (1, 10, 3_900):
+        expected, found = best_of(table[:2], plain, own, k, checks=allowing)
+        assert torch.equal(found[1], expected[1])
+        assert torch.equal(found[0].nan_to_num(7.0), expected[0].nan_to_num(7.0))
+
+
+@pytest.mark.parametrize("score", SCORES)
 def test_numbers_at_the_ends_of_the_range(score):
     width = 8 * get_score(score).planes
     table = rows_of("normal", 200, width)

@@ -3,6 +3,7 @@
 #include "bind/python.h"
 #include "host/above.h"
 #include "host/byte_table.h"
+#include "host/compose.h"
 #include "host/int8.h"
 #include "host/int8_table.h"
 #include "host/listed.h"
@@ -113,6 +114,43 @@ py::tuple py_topk(const Machine& machine, const py::tuple& operands, int64_t wid
       compute(machine, [&](const Execution& execution) { return topk(execution, request); }));
 }
 
+// (kind, whether it conjugates, interleaved, unit, anchors, relations)
+Composition as_composition(const py::tuple& spec) {
+  Composition how{};
+  how.kind = static_cast<Compose>(spec[0].cast<int>());
+  how.conjugates = spec[1].cast<bool>();
+  how.interleaved = spec[2].cast<bool>();
+  how.unit = spec[3].cast<double>();
+  how.anchors = as_view(spec[4].cast<py::tuple>());
+  how.relations = as_view(spec[5].cast<py::tuple>());
+  return how;
+}
+
+// Of queries that are composed here, float32 rows as long as those of anchors: the operands say
+// where the columns of such a row are. `ids`: of anchors and relations.
+py::tuple py_topk_of_ids(const Machine& machine, const py::tuple& operands, int64_t width,
+                         int64_t k, const py::tuple& composition,
+                         const std::pair<std::vector<int64_t>, std::vector<int64_t>>& ids,
+                         const std::pair<uintptr_t, uintptr_t>& best) {
+  Composition how = as_composition(composition);
+  how.anchor_ids = ids.first.data();
+  how.relation_ids = ids.second.data();
+  TopkRequest request{};
+  request.operands = as_operands(operands);
+  request.num_features = width;
+  request.k = k;
+  request.scores = pointer<void>(best.first);
+  request.ids = pointer<int64_t>(best.second);
+  View& query = request.operands.query;
+  query.count = static_cast<int64_t>(ids.first.size());
+  Buffer<float> queries(query.count * query.row_stride);
+  query.data = reinterpret_cast<const char*>(queries.data);
+  return bad_rows(compute(machine, [&](const Execution& execution) {
+    compose(how, query.count, query.row_stride, queries.data);
+    return topk(execution, request);
+  }));
+}
+
 // The bad rows, and the results, which know how many they are.
 std::pair<py::tuple, std::unique_ptr<AboveResult>> py_above(
     const Machine& machine, const py::tuple& operands, int64_t width, uintptr_t lowest,
@@ -192,6 +230,7 @@ void bind_rank(py::module_& module) {
   module.def("pack_bytes", &py_pack_bytes);
   module.def("byte_errors", &py_byte_errors);
   module.def("topk", &py_topk);
+  module.def("topk_of_ids", &py_topk_of_ids);
   py::class_<AboveResult>(module, "AboveResult")
       .def_readonly("count", &AboveResult::count)
       .def("write", &py_write_above);

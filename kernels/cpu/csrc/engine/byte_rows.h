@@ -126,41 +126,29 @@ inline const float* byte_moved(const SweepJob& job, int64_t panel) {
   return reinterpret_cast<const float*>(job.packed.bytes + (panel + 1) * bytes) - kByteCandidates;
 }
 
-// The lanes that may be among the best k of a query. With tau = limit + bias, v (1 - rel) past
-// tau + |r| of both loses; 2^-20 of each is for its roundings.
+// Lower bounds on the costs of a panel's candidates, in `lows`; returns the lanes that may be among
+// the best k of a query. v (1 - rel) less |r| of both and the bias is such a bound; 2^-21 of each is
+// for roundings.
 template <class Score>
 inline uint64_t open_byte_lanes(const ByteJob& job, const TopkJob& topk, const PanelFacts& facts,
-                                const float* moved, int64_t position, const int32_t* sums) {
+                                const float* moved, int64_t position, const int32_t* sums,
+                                float* lows) {
   const V limit = Simd::set1(Keeping<Score>::limit_of(topk, position));
   const V own = Simd::set1(job.moved[position] + job.base[position]);
   const float scale = topk.packed.scale * (1.0f - kByteRel);
-  const V up = Simd::set1(1.0f + 0x1p-20f), huge = Simd::set1(FLT_MAX);
   uint64_t lost = 0;
   for (int b = 0; b < kByteCandidates; b += Simd::W) {
-    const V tau = Simd::add(limit, Simd::load(facts.bias + b));
-    const V near = Simd::fma(Simd::abs(tau), Simd::set1(0x1p-20f), tau);
-    const V reach = Simd::fma(Simd::add(own, Simd::load(moved + b)), up, near);
-    const V distance = byte_distance<Score>(sums + b, scale);
-    const uint64_t loses = Simd::less(reach, distance) & Simd::less(distance, huge);
+    const V distance = byte_distance<Score>(sums + b, scale), bias = Simd::load(facts.bias + b);
+    const V rest = Simd::add(own, Simd::load(moved + b));
+    const V size = Simd::add(Simd::add(distance, rest), Simd::abs(bias));
+    const V low = Simd::fma(size, Simd::set1(-0x1p-21f),
+                            Simd::sub(Simd::sub(distance, rest), bias));
+    Simd::store(lows + b, low);
+    const uint64_t loses = Simd::less(limit, low);
     lost |= loses << b;
   }
   const uint64_t valid = facts.valid == 64 ? ~uint64_t{0} : (uint64_t{1} << facts.valid) - 1;
   return valid & ~lost;
-}
-
-// Asks for the rows that get canonical scores next: no prefetcher of the machine knows of them.
-inline void prefetch_rows(const TopkJob& topk, int64_t first, uint64_t open) {
-  constexpr int64_t line = 64 / sizeof(float);
-  const View& view = topk.rows.view;
-  if (view.dtype != DType::f32 || view.step < 1) return;
-  for (; open; open &= open - 1) {
-    const int64_t row = first + __builtin_ctzll(open);
-    for (int p = 0; p < topk.facts.planes; ++p) {
-      const auto* from = run_at<float>(view, row, p, 0);
-      for (int64_t k = 0; k < topk.num_features * view.step; k += line)
-        __builtin_prefetch(from + k);
-    }
-  }
 }
 
 // The float32 panels of the same candidates.
@@ -170,10 +158,10 @@ inline void sweep_floats(const TopkJob& topk, int64_t panel, TopkWorker& worker)
     topk.isa->topk->sweep_panel(topk, i, worker);
 }
 
-constexpr int kByteOpen = 8;  // open candidates of a query that cost less than a panel of float32
+constexpr int kByteOpen = 16;  // open candidates of a query that cost less than a panel of float32
 
-// Candidates that stay open get canonical scores, where they are few; else float32 sweeps the
-// panel, and others after it.
+// Candidates that stay open wait for canonical scores of the most promising, where they are few or
+// the first; else float32 sweeps the panel, and others after it.
 template <class Score>
 void keep_byte_panel(const ByteJob& job, const TopkJob& topk, int64_t panel, TopkWorker& worker) {
   const int64_t queries = topk.num_queries;
@@ -184,19 +172,22 @@ void keep_byte_panel(const ByteJob& job, const TopkJob& topk, int64_t panel, Top
   const FloatMode mode(FloatMode::kIeee);
   const PanelFacts facts = panel_facts(topk, kByteCandidates, panel);
   alignas(64) int32_t sums[kByteQueries][kByteCandidates];
+  alignas(64) float lows[kByteQueries][kByteCandidates];
   uint64_t open[kByteQueries];
   int64_t count = 0;
   all_byte_sums<Score>(job, panel, sums);
   for (int64_t i = 0; i < queries; ++i) {
-    open[i] = open_byte_lanes<Score>(job, topk, facts, byte_moved(topk, panel), i, sums[i]);
+    open[i] =
+        open_byte_lanes<Score>(job, topk, facts, byte_moved(topk, panel), i, sums[i], lows[i]);
     count += __builtin_popcountll(open[i]);
   }
-  const bool was_worth_it = count <= kByteOpen * queries;
+  const bool are_first = worker.counts[0] < topk.k;
+  const bool was_worth_it = are_first || count <= kByteOpen * queries;
   pause_bytes(was_worth_it, worker.bytes_pause);
-  if (!was_worth_it) return sweep_floats(topk, panel, worker);
-  for (int64_t i = 0; count && i < queries; ++i) prefetch_rows(topk, facts.first, open[i]);
-  for (int64_t i = 0; count && i < queries; ++i)
-    if (open[i]) keep_scored(topk, i, facts.first, open[i], worker);
+  if (!was_worth_it) sweep_floats(topk, panel, worker);
+  for (int64_t i = 0; was_worth_it && count && i < queries; ++i)
+    keep_open(topk, i, facts.first, open[i], lows[i], worker);
+  for (int64_t i = 0; (are_first || !was_worth_it) && i < queries; ++i) settle(topk, i, worker);
 }
 
 template <class Score>

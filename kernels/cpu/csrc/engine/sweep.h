@@ -9,6 +9,7 @@
 // needs no more of a panel, in a crop and those after it, and its `take` receives the totals of one
 // query where a crop ends. So nested crops cost one sweep over the widest.
 #pragma once
+#include <algorithm>
 #include <cfloat>
 
 #include "engine/pack.h"
@@ -145,10 +146,9 @@ __attribute__((noinline)) PanelFacts panel_facts(const SweepJob& job, int L, int
   facts.valid = static_cast<int>(left < L ? left : L);
   facts.norm_is_known = false;
   facts.norm = 0.0f;
-  for (int lane = 0; lane < L; ++lane) {
-    const bool used = job.bias && lane < facts.valid;
-    facts.bias[lane] = used ? job.bias[candidate_of(job, facts.first + lane)] : 0.0f;
-  }
+  std::fill_n(facts.bias, L, 0.0f);
+  for (int lane = 0; job.bias && lane < facts.valid; ++lane)
+    facts.bias[lane] = job.bias[candidate_of(job, facts.first + lane)];
   return facts;
 }
 

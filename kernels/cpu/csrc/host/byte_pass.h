@@ -8,8 +8,8 @@
 
 namespace kgfast {
 
-// Rows of a table for each answer that is asked for: about 25 k candidates get a canonical score
-// each, which takes as long as float32 distances of some 8. Measured on a Xeon with AMX (2.1 GHz).
+// Rows of a table for each answer that is asked for: of fewer, canonical scores of what stays open
+// take as long as float32 distances. Measured on a Xeon with AMX (2.1 GHz).
 constexpr int64_t kRowsOfAnswer = 200;
 
 class BytePass {

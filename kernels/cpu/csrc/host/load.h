@@ -88,7 +88,10 @@ template <class T>
 inline void load_doubles_as(const View& view, int64_t row, int plane, int64_t feature,
                             int64_t count, double* out) {
   const T* from = run_at<T>(view, row, plane, feature);
-  for (int64_t i = 0; i < count; ++i) out[i] = to_double(from[i * view.step]);
+  if (view.step == 1)
+    for (int64_t i = 0; i < count; ++i) out[i] = to_double(from[i]);
+  else
+    for (int64_t i = 0; i < count; ++i) out[i] = to_double(from[i * view.step]);
 }
 
 __attribute__((noinline)) bool load_floats(const View& view, int64_t row, int plane,

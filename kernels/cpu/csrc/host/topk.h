@@ -39,9 +39,14 @@ struct TopkKernels {
 void keep_survivors(const TopkJob& job, int64_t position, int64_t first, uint64_t open,
                     const float* distances, double absolute, TopkWorker& worker);
 
-// The same by their canonical scores.
-void keep_scored(const TopkJob& job, int64_t position, int64_t first, uint64_t open,
-                 TopkWorker& worker);
+// The same of candidates whose costs are at least `lows`, or anything where one is NaN. Canonical
+// scores of the k most promising lower the limit whenever the survivors of a worker are many.
+void keep_open(const TopkJob& job, int64_t position, int64_t first, uint64_t open,
+               const float* lows, TopkWorker& worker);
+
+// Lowers the limit of a query by the canonical scores of its k most promising survivors, and drops
+// those past it.
+void settle(const TopkJob& job, int64_t position, TopkWorker& worker);
 
 // A candidate with its canonical score.
 struct Scored {

@@ -27,6 +27,8 @@ struct OwnedTopkWorker : WorkerMemory {
   TopkWorker worker{};
 };
 
+constexpr int64_t kMostOpen = 4096;  // survivors of a query that bytes leave, beyond those of floats
+
 class TopkPasses {
  protected:
   // A first limit on costs, and the largest number that costs are compared with, beside a bias.
@@ -70,6 +72,8 @@ class TopkPasses {
                     : std::make_unique<Int8Pass>(execution_, job_);
     bytes_ = std::make_unique<BytePass>(execution_, job_, std::max<int64_t>(answers, 1));
     plan_.int8_bytes = int8_->worker_bytes(queries);
+    // Bytes tell less of a candidate: more stay open until canonical scores of a few decide.
+    if (bytes_->serves(queries)) job_.capacity += std::min(7 * job_.capacity, kMostOpen);
     for (int i = 0; i < plan_.threads; ++i)
       workers_.push_back(std::make_unique<OwnedTopkWorker>(plan_, job_, queries, job_.capacity));
     begin_workers();
@@ -121,6 +125,8 @@ class TopkPasses {
       for (int64_t panel = task * run; panel < std::min((task + 1) * run, panels); ++panel)
         bytes_->tier().keep_panel(bytes_->job(), job_, panel, owned.worker);
     });
+    for (const auto& owned : workers_)
+      for (int64_t i = 0; i < job_.num_queries; ++i) settle(job_, i, owned->worker);
   }
 
   // A group of candidates in float32.

@@ -11,6 +11,7 @@
 
 #include "host/above.h"
 #include "host/fpmode.h"
+#include "host/load.h"
 #include "host/passes.h"
 #include "host/topk.h"
 
@@ -63,17 +64,38 @@ Survivor exactly(double score, int64_t candidate) {  // a NaN costs more than ev
 
 bool lies_lower(const Survivor& a, const Survivor& b) { return a.high < b.high; }
 
+// Asks for rows that get canonical scores next: no prefetcher of the machine knows of them.
+void prefetch_rows(const TopkJob& job, const std::vector<Pair>& pairs) {
+  constexpr int64_t line = 64 / sizeof(float);
+  const View& view = job.rows.view;
+  if (view.dtype != DType::f32 || view.step < 1) return;
+  for (const Pair& pair : pairs)
+    for (int plane = 0; plane < job.rows.planes; ++plane) {
+      const auto* from = run_at<float>(view, pair.candidate, plane, 0);
+      for (int64_t k = 0; k < job.num_features * view.step; k += line)
+        __builtin_prefetch(from + k);
+    }
+}
+
+// Canonical scores of some survivors.
+std::vector<Scored> scores_of(const TopkJob& job, int64_t position, const Survivor* survivors,
+                              int64_t count, TopkWorker& worker) {
+  std::vector<Pair> pairs(count);
+  std::vector<double> scores(count);
+  std::vector<Scored> found(count);
+  for (int64_t i = 0; i < count; ++i)
+    pairs[i] = {job.query_ids[position], survivors[i].candidate};
+  prefetch_rows(job, pairs);
+  job.isa->canonical(job, job.num_features, pairs.data(), count, worker.scratch, scores.data());
+  for (int64_t i = 0; i < count; ++i) found[i] = {scores[i], survivors[i].candidate};
+  return found;
+}
+
 // Replaces the survivors of a query by the best k of them, with their canonical scores.
 void resolve(const TopkJob& job, int64_t position, TopkWorker& worker) {
   Survivor* survivors = worker.survivors + position * job.capacity;
-  const int64_t count = worker.counts[position];
-  std::vector<Pair> pairs(count);
-  std::vector<double> scores(count);
-  std::vector<Scored> scored(count);
-  for (int64_t i = 0; i < count; ++i)
-    pairs[i] = {job.query_ids[position], survivors[i].candidate};
-  job.isa->canonical(job, job.num_features, pairs.data(), count, worker.scratch, scores.data());
-  for (int64_t i = 0; i < count; ++i) scored[i] = {scores[i], survivors[i].candidate};
+  std::vector<Scored> scored =
+      scores_of(job, position, survivors, worker.counts[position], worker);
   std::nth_element(scored.begin(), scored.begin() + job.k - 1, scored.end(), is_better);
   for (int64_t i = 0; i < job.k; ++i)
     survivors[i] = exactly(scored[i].score, scored[i].candidate);
@@ -114,19 +136,30 @@ void keep_survivors(const TopkJob& job, int64_t position, int64_t first, uint64_
   }
 }
 
-void keep_scored(const TopkJob& job, int64_t position, int64_t first, uint64_t open,
-                 TopkWorker& worker) {
-  const FloatMode mode(FloatMode::kIeee);
-  Pair pairs[64];
-  double scores[64];
-  int64_t count = 0;
+void keep_open(const TopkJob& job, int64_t position, int64_t first, uint64_t open,
+               const float* lows, TopkWorker& worker) {
   for (; open; open &= open - 1) {
-    const int64_t place = first + __builtin_ctzll(open);
-    pairs[count++] = {job.query_ids[position], job.candidate_ids ? job.candidate_ids[place] : place};
+    const int lane = __builtin_ctzll(open);
+    const int64_t place = first + lane;
+    const float low = std::isnan(lows[lane]) ? -kInfinity : lows[lane];
+    if (worker.counts[position] == job.capacity) settle(job, position, worker);
+    keep(job, position,
+         {low, kInfinity, job.candidate_ids ? job.candidate_ids[place] : place}, worker);
   }
-  job.isa->canonical(job, job.num_features, pairs, count, worker.scratch, scores);
-  for (int64_t i = 0; i < count; ++i)
-    keep(job, position, exactly(scores[i], pairs[i].candidate), worker);
+}
+
+void settle(const TopkJob& job, int64_t position, TopkWorker& worker) {
+  if (worker.above) return;
+  Survivor* first = worker.survivors + position * job.capacity;
+  Survivor* last = first + worker.counts[position];
+  if (last - first < job.k) return;
+  std::nth_element(first, first + job.k - 1, last,
+                   [](const Survivor& a, const Survivor& b) { return a.low < b.low; });
+  Survivor* unknown = std::partition(
+      first, first + job.k, [](const Survivor& survivor) { return survivor.high < kInfinity; });
+  for (const Scored& it : scores_of(job, position, unknown, first + job.k - unknown, worker))
+    *unknown++ = exactly(it.score, it.candidate);
+  compress(job, position, worker);
 }
 
 }  // namespace kgfast

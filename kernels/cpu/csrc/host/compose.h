@@ -1,0 +1,24 @@
+// Queries of rows of anchors and relations, as models of kgfast make them without gradients.
+#pragma once
+#include <cstdint>
+
+#include "host/view.h"
+
+namespace kgfast {
+
+// How a relation acts on an anchor; in the order of COMPOSED in topk.py.
+enum class Compose : int { add, multiply, multiply_complex, rotate };
+
+struct Composition {
+  Compose kind;
+  bool conjugates, interleaved;  // the relation first (its negative is added); the complex layout
+  double unit;                   // radians of a phase
+  View anchors, relations;       // one plane each: all numbers of a row
+  const int64_t *anchor_ids, *relation_ids;
+};
+
+// Fills float32 [count][width] of rows of `width` numbers. Every operation is one of IEEE float64,
+// in the order of models/*.py, and the results are rounded once.
+void compose(const Composition& how, int64_t count, int64_t width, float* out);
+
+}  // namespace kgfast
