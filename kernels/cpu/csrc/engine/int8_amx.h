@@ -186,7 +186,7 @@ void pack_amx_queries(const SweepJob& job, int8_t* tiles, float* floats, Int8Que
   const auto pack = [&](const float* row, int8_t* tile, int i, Int8Sums* sums) {
     int8_t* high = tile + i * kInt8Block;
     BytesOut to(high, high + kInt8Queries * padded, kInt8Queries * kInt8Block);
-    pack_row(row, features, std::numeric_limits<float>::infinity(), to, i, sums);
+    pack_row(row, features, kPairLimits, to, i, sums);
   };
   pack_query_tiles(job, tiles, floats, queries, true, pack);
 }

@@ -1,7 +1,7 @@
 // Ranks' and the best k's consumers of sums of whole numbers: pairs that the bound leaves open of
 // high bytes are decided by both bytes, the rest of these by float32 and by canonical scores.
 //
-// Cost model: that of the engine, engine/int8_amx.h or engine/int8_words.h.
+// Cost model: that of the engine.
 #pragma once
 #include "engine/counting.h"
 #include "engine/int8_sweep.h"

@@ -22,8 +22,14 @@ using I = Bytes::I;
 constexpr float kMostWhole = 32512.0f;  // 127 * 256: the largest |X|, whose bytes do not overflow
 constexpr float kLeastSize = 0x1p-100f;  // of a row's largest number, for a scale that is normal
 constexpr float kMostNorm = 0x1p62f;     // rows beyond are left open: no product overflows
-// Of a row of words: any sum of products of two of them is below 2^31, by Cauchy and Schwarz.
-constexpr float kMostWordNorm = 46290.0f;
+
+// Of whole numbers of a row.
+struct RowLimits {
+  float most, norm;
+};
+constexpr RowLimits kPairLimits{kMostWhole, std::numeric_limits<float>::infinity()};
+// Of words: any sum of products of two rows is below 2^31, by Cauchy and Schwarz.
+constexpr RowLimits kWordLimits{kMostWhole, 46290.0f};
 constexpr int kBlockVectors = kInt8Block / Simd::W;
 
 // Sums over the features of up to 16 rows.
@@ -152,10 +158,9 @@ inline float squares_of(const float* row, int64_t features, float factor) {
   return sum_of(Simd::add(squares[0], squares[1]));
 }
 
-// The scale of a row: no number is above kMostWhole of it, and no norm above `most_norm`. Squares
-// are taken of the numbers themselves, where their sum says that none was too large or too small.
-inline float scale_of(const float* row, int64_t features, float most_norm) {
-  const bool is_limited = std::sqrt(static_cast<float>(features)) * kMostWhole > most_norm;
+// The scale of a row, of which its numbers and its norm are within limits. Squares are taken of the numbers themselves, where their sum says that none was too large or too small.
+inline float scale_of(const float* row, int64_t features, const RowLimits& limits) {
+  const bool is_limited = std::sqrt(static_cast<float>(features)) * limits.most > limits.norm;
   V most = Simd::set1(kLeastSize), squares[2] = {Simd::zero(), Simd::zero()};
   for_each_block(row, features, [&](int64_t, const float* from) {
 #pragma GCC unroll 16
@@ -165,20 +170,20 @@ inline float scale_of(const float* row, int64_t features, float most_norm) {
       if (is_limited) squares[i % 2] = Simd::fma(x, x, squares[i % 2]);
     }
   });
-  const float scale = most_of(most) * (1.0f / kMostWhole);
+  const float scale = most_of(most) * (1.0f / limits.most);
   if (!is_limited) return scale;
   const float sum = sum_of(Simd::add(squares[0], squares[1]));
   const bool fits = sum > 0x1p-60f && sum < 0x1p120f;
   const float size = std::sqrt(fits ? sum : squares_of(row, features, 1.0f / scale));
   const float norm = size * sum_inflation(features) * (fits ? 1.0f : scale);
-  return norm > most_norm * scale ? norm / most_norm : scale;
+  return norm > limits.norm * scale ? norm / limits.norm : scale;
 }
 
 // Packs one row into `out`, and what was lost into a lane of `sums`.
 template <class Out>
-inline void pack_row(const float* row, int64_t features, float most_norm, Out& out, int lane,
-                     Int8Sums* sums) {
-  const float scale = scale_of(row, features, most_norm), inverse = 1.0f / scale;
+inline void pack_row(const float* row, int64_t features, const RowLimits& limits, Out& out,
+                     int lane, Int8Sums* sums) {
+  const float scale = scale_of(row, features, limits), inverse = 1.0f / scale;
   const V factor = Simd::set1(inverse);
   V rounding[2] = {Simd::zero(), Simd::zero()}, size[2] = {Simd::zero(), Simd::zero()};
   for_each_block(row, features, [&](int64_t block, const float* x) {
@@ -297,7 +302,7 @@ __attribute__((noinline)) void pack_int8_panel(const SweepJob& job, int64_t pane
   constexpr int64_t tile = kInt8Column * kInt8Block;
   const auto pack = [&](const float* row, int i, Int8Sums* sums) {
     BytesOut to(rows + i * kInt8Block, rows + kInt8Column * padded + i * kInt8Block, tile);
-    pack_row(row, features, has_limit ? kMostWordNorm : std::numeric_limits<float>::infinity(), to, i, sums);
+    pack_row(row, features, has_limit ? kWordLimits : kPairLimits, to, i, sums);
   };
   const auto finish = [&](int64_t column) {
     for (int64_t half = 0; half < 2; ++half)

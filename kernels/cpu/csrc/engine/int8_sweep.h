@@ -1,7 +1,7 @@
 // Distances of a query and a column of 16 candidates by sums of whole numbers, the bound on their
 // errors, and the high bytes that few queries read first.
 //
-// One of engine/int8_amx.h and engine/int8_words.h, the engines, makes the sums; a consumer
+// One of int8_amx.h, int8_words.h and int8_bytes.h, the engines, makes the sums; a consumer
 // (int8_consumers.h) takes those of a run of queries and a column at a time.
 #pragma once
 #include "engine/int8_pack.h"

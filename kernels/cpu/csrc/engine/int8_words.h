@@ -7,7 +7,8 @@
 //   int16 words [4 columns][K / 2][16 candidates][2 features], and facts as in host/int8.h,
 // and panels of an index hold bytes as host/int8.h has them, which many queries join to words.
 // Tiles of queries are
-//   int16 words [K / 4][16 queries][4 features].
+//   int16 words [16 / Q][K / 4][Q queries][4 features] of Q = Words::queries, so that those which are
+// multiplied together lie together: a tile of 16 and a column would fill a first-level cache.
 //
 // Cost model, per 16 pairs and 2 features: 1 instruction of AVX512-VNNI, 4 of AVX2, where float32
 // takes 2 and 4 (of which AVX2's additions use other ports than its products). Measured on an AMD
@@ -15,17 +16,17 @@
 // against 51 to 58e9). Sums that are stored, compared and counted take about 12 instructions for 16
 // pairs more.
 //
-// One product of bytes is four times as fast as float32, but leaves 9% (128 features) to 20% (512)
-// of random pairs open; to decide these by words of their rows takes 25 to 47 cycles a pair, as the
-// rows come from the second-level cache and their number is not foreseen: 1.55 to 1.9 times as fast
-// as float32 in a bare loop, where one product of words and its comparisons are 1.65 to 1.95.
+// One product of bytes (int8_bytes.h) is four times as fast as float32, and goes first where it
+// leaves few pairs open. Random pairs are not so: 9% (128 features) to 20% (512) stay open, and to
+// decide these by words of their rows takes 26 to 54 cycles a pair even where they are read at once,
+// tile by tile: no faster than one product of words.
 //
 // Few queries wait for the memory: of panels of an index they read the high bytes first, a quarter
 // of float32, and low bytes of the columns that these leave open.
 #pragma once
 #include <vector>
 
-#include "engine/int8_consumers.h"
+#include "engine/int8_bytes.h"
 
 namespace kgfast {
 namespace {
@@ -50,7 +51,7 @@ __attribute__((noinline)) void pack_word_panel(const SweepJob& job, int64_t pane
   auto* words = reinterpret_cast<int16_t*>(out);
   const auto pack = [&](const float* row, int i, Int8Sums* sums) {
     WordsOut to{rows + i * padded};
-    pack_row(row, features, kMostWordNorm, to, i, sums);
+    pack_row(row, features, kWordLimits, to, i, sums);
   };
   const auto finish = [&](int64_t column) {
     for (int64_t k = 0; k < padded; k += 32) {
@@ -65,15 +66,20 @@ __attribute__((noinline)) void pack_word_panel(const SweepJob& job, int64_t pane
   pack_panel_columns(job, panel, out, floats, worker, pack, finish);
 }
 
+// Where the words of a query begin in its tile.
+inline int64_t word_query(int64_t i, int64_t padded) {
+  return i / Words::queries * Words::queries * padded + i % Words::queries * 4;
+}
+
 void pack_word_queries(const SweepJob& job, int8_t* tiles, float* floats, Int8Query* queries) {
   const int64_t features = job.num_features, padded = int8_padded(features);
   std::vector<int16_t> words(padded);
   const auto pack = [&](const float* row, int8_t* tile, int i, Int8Sums* sums) {
     WordsOut to{words.data()};
-    pack_row(row, features, kMostWordNorm, to, i, sums);
-    auto* out = reinterpret_cast<int16_t*>(tile) + 4 * i;
+    pack_row(row, features, kWordLimits, to, i, sums);
+    auto* out = reinterpret_cast<int16_t*>(tile) + word_query(i, padded);
     for (int64_t k = 0; k < padded; k += 4)
-      std::memcpy(out + k * kInt8Queries, words.data() + k, 4 * sizeof(int16_t));
+      std::memcpy(out + k * Words::queries, words.data() + k, 4 * sizeof(int16_t));
   };
   pack_query_tiles(job, tiles, floats, queries, false, pack);
 }
@@ -90,9 +96,6 @@ __attribute__((noinline)) void join_bytes(const char* panel, int64_t padded, cha
     }
   std::memcpy(out + 2 * half, panel + 2 * half, kInt8Facts * kInt8Candidates * sizeof(float));
 }
-
-// Features of a row in whole steps of four; the rest of its last block is zero.
-inline int64_t swept_features(int64_t features) { return (features + 3) / 4 * 4; }
 
 // Products of Q queries of a tile and C columns of words, each [16][16] from the first query on.
 template <int Q, int C>
@@ -115,7 +118,7 @@ inline void word_products(const int16_t* columns, const int16_t* queries, int64_
                            n % kParts * 2 * Simd::W);
 #pragma GCC unroll 8
       for (int a = 0; a < Q; ++a) {
-        const B q = Bytes::set_word(queries + k * kInt8Queries + a * 4 + half);
+        const B q = Bytes::set_word(queries + k * Words::queries + a * 4 + half);
 #pragma GCC unroll 4
         for (int n = 0; n < N; ++n) sums[a][n] = Words::add_word_products(sums[a][n], q, c[n]);
       }
@@ -146,7 +149,7 @@ inline void byte_products(const int8_t* column, const int16_t* queries, int64_t 
       c[n] = Words::load_widened(column + k * kInt8Column + n * 4 * lanes);
 #pragma GCC unroll 4
     for (int a = 0; a < Q; ++a) {
-      const B q = Bytes::set_run(queries + k * kInt8Queries + a * 4);
+      const B q = Bytes::set_run(queries + k * Words::queries + a * 4);
 #pragma GCC unroll 8
       for (int n = 0; n < N; ++n) chain[a][n] = Words::add_word_products(chain[a][n], q, c[n]);
     }
@@ -168,75 +171,33 @@ inline void byte_products(const int8_t* column, const int16_t* queries, int64_t 
 inline void all_byte_products(const int8_t* column, const int16_t* queries, int64_t count,
                               int64_t features, const char* next, int32_t* out) {
   constexpr int Q = 16 / (2 * kParts) < 4 ? 2 : 4;
+  static_assert(Words::queries % Q == 0);
+  const int64_t padded = int8_padded(features);
   int64_t i = 0;
   for (; i + Q <= count; i += Q, next = nullptr)
-    byte_products<Q>(column, queries + 4 * i, features, next, out + i * kInt8Column);
+    byte_products<Q>(column, queries + word_query(i, padded), features, next, out + i * kInt8Column);
   for (; i < count; ++i, next = nullptr)
-    byte_products<1>(column, queries + 4 * i, features, next, out + i * kInt8Column);
+    byte_products<1>(column, queries + word_query(i, padded), features, next, out + i * kInt8Column);
 }
-
-// Asks for the rows of a panel that is packed soon, a part in each of so many steps.
-class RowsAhead {
- public:
-  RowsAhead(const SweepJob& job, int64_t panel, int64_t steps) : job_(job) {
-    constexpr int64_t most = 1024;  // features: 64 rows are a quarter of a second-level cache
-    if (panel < 0 || !is_direct(job.rows) || job.num_features > most) return;
-    next_ = panel * kInt8Candidates;
-    end_ = std::min(next_ + kInt8Candidates, job.num_candidates);
-    rows_ = ((end_ - next_) + steps - 1) / steps;
-  }
-  void step() {
-    for (int64_t i = 0; i < rows_ && next_ < end_; ++i, ++next_) {
-      const float* row = run_at<float>(job_.rows.view, candidate_of(job_, next_), 0, 0);
-      for (int64_t k = 0; k < job_.num_features; k += 16) __builtin_prefetch(row + k, 0, 2);
-    }
-  }
-
- private:
-  const SweepJob& job_;
-  int64_t next_ = 0, end_ = 0, rows_ = 0;
-};
-
-// Sums of a run of queries and a column, [queries][16].
-struct WordSums {
-  const int32_t* sums;
-  V at(int64_t i) const { return Bytes::to_floats(Bytes::load_ints(sums + i)); }
-};
 
 struct WordEngine {
   static constexpr float unit = 1.0f / 256.0f;  // of products of words
+  static constexpr int queries = Words::queries, columns = Words::columns, width = 2;
 
-  // Calls take(position, count, column facts, sums) for tiles of queries and every column of a
-  // panel.
+  static void multiply(const char* rows, const int8_t* tile, int64_t first, int64_t features,
+                       int32_t* out) {
+    word_products<queries, columns>(reinterpret_cast<const int16_t*>(rows),
+                                    reinterpret_cast<const int16_t*>(tile) +
+                                        word_query(first, int8_padded(features)),
+                                    features, out);
+  }
+
+  // Calls take as sweep_columns does; the bytes of a panel of an index are joined to words first.
   template <class Take>
   static void sweep(const Int8Job& job, const PanelFacts& panel, const Int8Panel& place,
                     Take take) {
-    constexpr int Q = Words::queries, C = Words::columns;
-    const int64_t features = job.sweep->num_features, padded = int8_padded(features);
-    const int64_t queries = job.sweep->num_queries;
-    const FloatMode mode(FloatMode::kIeee);
-    if (place.next) join_bytes(place.packed, padded, place.room);
-    const char* packed = place.next ? place.room : place.packed;
-    const auto* facts = reinterpret_cast<const float*>(packed + 2 * kInt8Candidates * padded);
-    const auto* tiles = reinterpret_cast<const int16_t*>(job.tiles);
-    alignas(64) int32_t sums[C * kSums];
-    const int64_t tiles_of_queries = (queries + kInt8Queries - 1) / kInt8Queries;
-    RowsAhead ahead(*job.sweep, place.ahead, kInt8Candidates / kInt8Column / C * tiles_of_queries);
-    for (int64_t first = 0; first < panel.valid; first += C * kInt8Column) {
-      const auto* words = reinterpret_cast<const int16_t*>(packed) + first * padded;
-      Int8Facts columns[C];
-      for (int64_t i = 0; i < C; ++i)
-        columns[i] = column_facts(job, panel, facts, first + i * kInt8Column, unit);
-      for (int64_t position = 0; position < queries; position += kInt8Queries) {
-        const int64_t count = std::min(kInt8Queries, queries - position);
-        ahead.step();
-        for (int64_t i = 0; i < count; i += Q)
-          word_products<Q, C>(words, tiles + position * padded + 4 * i, features,
-                              sums + i * kInt8Column);
-        for (int64_t i = 0; i < C; ++i)
-          take(position, count, columns[i], WordSums{sums + i * kSums});
-      }
-    }
+    if (place.next) join_bytes(place.packed, int8_padded(job.sweep->num_features), place.room);
+    sweep_columns<WordEngine>(job, panel, place, place.next ? place.room : place.packed, take);
   }
 
   // Reads high bytes first, for one tile of queries: calls take as `sweep` does, of the columns of
@@ -259,14 +220,14 @@ struct WordEngine {
       const auto* high = reinterpret_cast<const int8_t*>(place.packed) + first * padded;
       all_byte_products(high, tile, queries, features, next, sums);
       Int8Facts column = column_facts(job, panel, facts, first, 1.0f);
-      if (decide(column, WordSums{sums})) continue;
+      if (decide(column, WholeSums{sums})) continue;
       ++opened;
       all_byte_products(high + kInt8Candidates * padded, tile, queries, features, nullptr, low);
       for (int64_t i = 0; i < queries * kInt8Column; ++i)
         sums[i] = static_cast<int32_t>(256u * static_cast<uint32_t>(sums[i]) +
                                        static_cast<uint32_t>(low[i]));
       for (V& scale : column.scale) scale = Simd::mul(scale, Simd::set1(unit));
-      take(int64_t{0}, queries, column, WordSums{sums});
+      take(int64_t{0}, queries, column, WholeSums{sums});
     }
     pause_bytes(opened <= kInt8Candidates / kInt8Column / 2, pause);
   }
@@ -280,13 +241,12 @@ inline const Int8Tier* word_tier(Saving saving) {
                                 kWordPacking,
                                 [](int64_t) {},
                                 [] {},
-                                pack_word_queries,
+                                {pack_word_queries, pack_word_panel, count_int8_panel<WordEngine>,
+                                 record_int8_panel<WordEngine>},
+                                first_rows(),
                                 pack_int8_panel<true>,
-                                pack_word_panel,
                                 check_int8_panel,
-                                count_int8_panel<WordEngine>,
-                                keep_int8_panel<WordEngine>,
-                                record_int8_panel<WordEngine>};
+                                keep_int8_panel<WordEngine>};
   return &tier;
 }
 

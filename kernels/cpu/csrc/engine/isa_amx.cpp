@@ -22,13 +22,12 @@ const Int8Tier* amx_tier() {
                                 60.0,
                                 begin_tiles,
                                 end_tiles,
-                                pack_amx_queries,
-                                pack_int8_panel<false>,
+                                {pack_amx_queries, pack_int8_panel<false>,
+                                 count_int8_panel<AmxEngine>, record_int8_panel<AmxEngine>},
+                                nullptr,
                                 pack_int8_panel<false>,
                                 check_int8_panel,
-                                count_int8_panel<AmxEngine>,
-                                keep_int8_panel<AmxEngine>,
-                                record_int8_panel<AmxEngine>};
+                                keep_int8_panel<AmxEngine>};
   return &tier;
 }
 

@@ -9,8 +9,8 @@ namespace {
 
 constexpr int64_t kLongestPause = 15;  // panels
 
-inline void pause_bytes(bool was_worth_it, BytesPause& pause) {
-  pause.length = was_worth_it ? 0 : std::min(2 * pause.length + 1, kLongestPause);
+inline void pause_bytes(bool was_worth_it, BytesPause& pause, int64_t longest = kLongestPause) {
+  pause.length = was_worth_it ? 0 : std::min(2 * pause.length + 1, longest);
   pause.left = pause.length;
 }
 

@@ -13,7 +13,7 @@
 //   int8 high [K / 64][16 queries][64 features]
 //   int8 low  the same
 // so that every [16][64] of them is a tile of AMX. engine/int8_words.h has the layouts of words, of
-// the same size. Plain data, like job.h.
+// the same size, and engine/int8_bytes.h those of one byte a number. Plain data, like job.h.
 #pragma once
 #include "host/tiers.h"
 #include "host/topk.h"
@@ -85,7 +85,21 @@ struct Int8Panel {
   int64_t ahead;     // the panel that is packed after it by the same worker, or -1
 };
 
-// One way to sum products.
+// One way to pack the rows of a call, and to sum their products.
+struct Int8Rows {
+  // Packs the queries of job.query_ids into tiles, floats and facts; in tiles, zeros follow the
+  // last.
+  void (*pack_queries)(const SweepJob&, int8_t* tiles, float* floats, Int8Query* queries);
+  // Packs a panel, and notes rows that are not finite.
+  void (*pack_panel)(const SweepJob&, int64_t panel, char* scratch, char* out, Worker&);
+  // Counts the pairs of a packed panel that the bound decides, or float32 after it, and collects
+  // the others. Scratch: a row.
+  void (*count_panel)(const Int8Job&, const Int8Panel&, char* scratch, const Isa&, Worker&);
+  // The tier's own first values of a packed panel and their bounds, [Q][64] each: for tests.
+  void (*panel_values)(const Int8Job&, const Int8Panel&, float* values, float* bounds);
+};
+
+// A tier: bytes and words of rows, and what it takes.
 struct Int8Tier {
   const char* format;  // of panels of an index; the layout is one, and the scale of rows is not
   double (*saving)(int64_t features);  // cycles of a pair, against float32
@@ -94,21 +108,15 @@ struct Int8Tier {
   // back.
   void (*begin)(int64_t queries);
   void (*end)();
-  // Packs the queries of job.query_ids into tiles, floats and facts; in tiles, zeros follow the
-  // last.
-  void (*pack_queries)(const SweepJob&, int8_t* tiles, float* floats, Int8Query* queries);
-  // Packs a panel of an index, or one for this call, and notes rows that are not finite.
+  Int8Rows rows;
+  // Rows of one byte a number, which many queries try before these; nullptr: none.
+  const Int8Rows* first;
+  // Packs a panel of an index, and notes rows that are not finite.
   void (*pack_panel)(const SweepJob&, int64_t panel, char* scratch, char* out, Worker&);
-  void (*pack_own_panel)(const SweepJob&, int64_t panel, char* scratch, char* out, Worker&);
   // Notes rows that are not finite, of a panel that was packed before.
   void (*check_panel)(const SweepJob&, int64_t panel, const char* packed, Worker&);
-  // Counts the pairs of a packed panel that the bound decides, or float32 after it, and collects
-  // the others. Scratch: a row.
-  void (*count_panel)(const Int8Job&, const Int8Panel&, char* scratch, const Isa&, Worker&);
   // Keeps the candidates of a packed panel that may be among the best k.
   void (*keep_panel)(const Int8Job&, const TopkJob&, const Int8Panel&, TopkWorker&);
-  // The tier's own first values of a packed panel and their bounds, [Q][64] each: for tests.
-  void (*panel_values)(const Int8Job&, const Int8Panel&, float* values, float* bounds);
 };
 
 }  // namespace kgfast

@@ -14,6 +14,17 @@ namespace kgfast {
 // read and packed, as a panel is ready: measured on a Xeon with AMX (2.1 GHz).
 constexpr double kInt8Gather = 128.0, kInt8Survivor = 1600.0, kInt8Read = 0.3;
 
+// Queries of a pass as rows of one kind have them.
+struct Int8Side {
+  const Int8Rows* rows = nullptr;
+  std::unique_ptr<Buffer<int8_t>> tiles;
+  int64_t bytes = 0;  // of tiles
+  std::vector<Int8Query> queries;
+  std::vector<Int8Target> targets;
+  std::vector<float> bases;
+  Int8Job job{};
+};
+
 class Int8Pass {
   struct InUse {
     InUse(const Int8Tier& used, int64_t queries) : tier(used) { tier.begin(queries); }
@@ -55,11 +66,13 @@ class Int8Pass {
   int64_t groups(int64_t candidates) const { return divide_up(candidates, group_); }
   int64_t group() const { return group_; }
 
-  // Whether a worker should go on with the tier, after what became of its pairs. Of the best k
-  // every query has survivors in any case, while its limit falls.
-  bool pays(const TierPairs& pairs, int64_t queries) const {
+  // Whether a worker should go on with the tier, after what became of its pairs; those that bytes
+  // left before words say nothing of that. Of the best k every query has survivors in any case,
+  // while its limit falls.
+  bool pays(const Worker& worker, int64_t queries) const {
     if (is_forced_) return true;
-    const double swept = static_cast<double>(pairs.swept);
+    const double swept = static_cast<double>(worker.pairs.swept - worker.first.swept);
+    const double gathered = static_cast<double>(worker.pairs.gathered - worker.first.gathered);
     double free = 1024.0;
     if (k_) {
       const double kept = static_cast<double>(2 * k_ + 32), all = static_cast<double>(queries);
@@ -67,10 +80,10 @@ class Int8Pass {
     }
     double saving = saving_;
     if (ready_) saving += kInt8Read * static_cast<double>(features_) / static_cast<double>(queries);
-    return kInt8Gather * (static_cast<double>(pairs.gathered) - free) <= saving * swept;
+    return kInt8Gather * (gathered - free) <= saving * swept;
   }
 
-  // Calls sweep(panel) for the panels of a group.
+  // Calls sweep(side, panel) for the panels of a group.
   template <class Sweep>
   void sweep_group(const SweepJob& job, int64_t group, char* memory, Worker& worker, Sweep sweep) {
     const int64_t first = group * group_, last = std::min(first + group_, job.num_candidates);
@@ -82,16 +95,17 @@ class Int8Pass {
         const bool is_last = at + kInt8Candidates >= job.num_candidates;
         tier_->check_panel(job, panel, packed, worker);
         const char* next = packed + (is_last ? 0 : int8_panel_bytes(features_));
-        sweep(Int8Panel{panel, packed, next, memory, -1});
+        sweep(whole_, Int8Panel{panel, packed, next, memory, -1});
       } else {
-        tier_->pack_own_panel(job, panel, scratch(memory), memory, worker);
+        const Int8Side& side = next_side(worker.bytes_pause);
+        side.rows->pack_panel(job, panel, scratch(memory), memory, worker);
         const int64_t ahead = at + kInt8Candidates < last ? panel + 1 : -1;
-        sweep(Int8Panel{panel, memory, nullptr, nullptr, ahead});
+        sweep(side, Int8Panel{panel, memory, nullptr, nullptr, ahead});
       }
     }
   }
   const Int8Tier& tier() const { return *tier_; }
-  const Int8Job& job() const { return job_; }
+  const Int8Job& job() const { return whole_.job; }
 
   // Of a worker: the panel, and what packing it needs.
   int64_t worker_bytes(int64_t queries) const {
@@ -101,54 +115,29 @@ class Int8Pass {
 
   // Packs the queries of a pass.
   void pack(const SweepJob& sweep) {
-    const int64_t tiles = divide_up(sweep.num_queries, kInt8Queries);
-    const int64_t bytes = tiles * int8_tile_bytes(features_);
-    if (!tiles_ || bytes > bytes_) {
-      tiles_ = std::make_unique<Buffer<int8_t>>(bytes);
-      floats_ = std::make_unique<Buffer<float>>(bytes / 2);
-      bytes_ = bytes;
-    }
-    queries_.resize(sweep.num_queries);
-    tier_->pack_queries(sweep, tiles_->data, floats_->data, queries_.data());
-    find_slopes();
-    job_.sweep = &sweep;
-    job_.tiles = tiles_->data;
-    job_.floats = floats_->data;
-    job_.queries = queries_.data();
-    const bool rounded = sweep.rows.view.dtype == DType::f64 || sweep.query.dtype == DType::f64;
-    // A lane adds up a term of 64, and 4 sums of 16 lanes are a tree; the score has D + 8
-    // roundings.
-    const double steps = static_cast<double>(features_ / 64 + 8) + (rounded ? 3.0 : 0.0);
-    job_.near = round_up(steps * 0x1p-24 * (1.0 + 0x1p-10) +
-                         static_cast<double>(features_ + 8) * 0x1p-52);
+    first_.rows = nullptr;
+    whole_.rows = &tier_->rows;
+    pack(sweep, whole_);
   }
 
-  // What the error of query `position` gains by comparing numbers up to `magnitude`.
-  float base(int64_t position, double magnitude) const {
-    const double inverse = queries_[position].inverse;
-    return round_up((16.0 * 0x1p-24 * magnitude + 0x1p-120) * inverse * (1.0 + 0x1p-20) + 0x1p-120);
+  // The same of ranks, whose many queries may try rows of fewer bytes first.
+  void pack_ranks(const SweepJob& sweep) {
+    pack(sweep);
+    if (ready_ || sweep.num_queries <= kInt8Queries || !tier_->first) return;
+    first_.rows = tier_->first;
+    pack(sweep, first_);
   }
 
   // Targets of the queries, of which `scores` are the canonical ones by slot.
   void set_targets(const double* scores, double bias) {
-    const SweepJob& sweep = *job_.sweep;
-    targets_.clear();
-    for (int64_t i = 0; i < sweep.num_queries; ++i)
-      for (int64_t t = sweep.first_threshold[i]; t < sweep.first_threshold[i + 1]; ++t) {
-        const int64_t slot = sweep.thresholds[t].slot;
-        const double inverse = queries_[i].inverse;
-        targets_.push_back({slot, static_cast<uint32_t>(i),
-                            static_cast<float>(-scores[slot] * inverse),
-                            base(i, std::fabs(scores[slot]) + bias), queries_[i]});
-      }
-    job_.targets = targets_.data();
+    set_targets(scores, bias, whole_);
+    if (first_.rows) set_targets(scores, bias, first_);
   }
 
   // The same for the best k, whose limits are compared with a bound of their own.
   void set_bases(double bias) {
-    bases_.clear();
-    for (int64_t i = 0; i < job_.sweep->num_queries; ++i) bases_.push_back(base(i, bias));
-    job_.base = bases_.data();
+    set_bases(bias, whole_);
+    if (first_.rows) set_bases(bias, first_);
   }
 
  private:
@@ -158,23 +147,79 @@ class Int8Pass {
     return std::clamp<int64_t>(panels / (8 * std::max(threads, 1)), 1, most);
   }
 
+  // The rows of the next panel that a worker packs.
+  const Int8Side& next_side(BytesPause& pause) const {
+    if (!first_.rows) return whole_;
+    return pause.left ? (--pause.left, whole_) : first_;
+  }
+
+  void pack(const SweepJob& sweep, Int8Side& side) {
+    const int64_t bytes = divide_up(sweep.num_queries, kInt8Queries) * int8_tile_bytes(features_);
+    if (side.bytes < bytes) {
+      side.tiles = std::make_unique<Buffer<int8_t>>(bytes);
+      side.bytes = bytes;
+      if (&side == &whole_) floats_ = std::make_unique<Buffer<float>>(bytes / 2);
+    }
+    side.queries.resize(sweep.num_queries);
+    side.rows->pack_queries(sweep, side.tiles->data, floats_->data, side.queries.data());
+    find_slopes(side);
+    side.job.sweep = &sweep;
+    side.job.tiles = side.tiles->data;
+    side.job.floats = floats_->data;
+    side.job.queries = side.queries.data();
+    const bool rounded = sweep.rows.view.dtype == DType::f64 || sweep.query.dtype == DType::f64;
+    // A lane adds up a term of 64, and 4 sums of 16 lanes are a tree; the score has D + 8
+    // roundings.
+    const double steps = static_cast<double>(features_ / 64 + 8) + (rounded ? 3.0 : 0.0);
+    side.job.near = round_up(steps * 0x1p-24 * (1.0 + 0x1p-10) +
+                             static_cast<double>(features_ + 8) * 0x1p-52);
+  }
+
+  // What the error of a query gains by comparing numbers up to `magnitude`.
+  static float base(const Int8Query& query, double magnitude) {
+    const double inverse = query.inverse;
+    return round_up((16.0 * 0x1p-24 * magnitude + 0x1p-120) * inverse * (1.0 + 0x1p-20) + 0x1p-120);
+  }
+
+  static void set_targets(const double* scores, double bias, Int8Side& side) {
+    const SweepJob& sweep = *side.job.sweep;
+    side.targets.clear();
+    for (int64_t i = 0; i < sweep.num_queries; ++i)
+      for (int64_t t = sweep.first_threshold[i]; t < sweep.first_threshold[i + 1]; ++t) {
+        const int64_t slot = sweep.thresholds[t].slot;
+        const Int8Query& query = side.queries[i];
+        const double inverse = query.inverse;
+        side.targets.push_back({slot, static_cast<uint32_t>(i),
+                                static_cast<float>(-scores[slot] * inverse),
+                                base(query, std::fabs(scores[slot]) + bias), query});
+      }
+    side.job.targets = side.targets.data();
+  }
+
+  static void set_bases(double bias, Int8Side& side) {
+    side.bases.clear();
+    for (const Int8Query& query : side.queries) side.bases.push_back(base(query, bias));
+    side.job.base = side.bases.data();
+  }
+
   // Shares that nine queries of ten have; the others' slopes are larger for it.
-  void find_slopes() {
+  static void find_slopes(Int8Side& side) {
     const auto share = [&](float Int8Query::*part) {
       std::vector<float> shares;
-      for (const Int8Query& query : queries_)
+      for (const Int8Query& query : side.queries)
         if (query.*part / query.size <= 1.0f) shares.push_back(query.*part / query.size);
       if (shares.empty()) return 1.0f;
       const auto place = shares.begin() + static_cast<int64_t>(shares.size()) * 9 / 10;
       std::nth_element(shares.begin(), place, shares.end());
       return *place;
     };
-    job_.rounding_share = share(&Int8Query::rounding);
-    job_.low_share = share(&Int8Query::low);
-    for (Int8Query& query : queries_) {
+    side.job.rounding_share = share(&Int8Query::rounding);
+    side.job.low_share = share(&Int8Query::low);
+    for (Int8Query& query : side.queries) {
       const double size = query.size, rounding = query.rounding;
-      const double shared = rounding / job_.rounding_share;
-      const double low = query.low > 0.0f ? query.low / static_cast<double>(job_.low_share) : 0.0;
+      const double shared = rounding / side.job.rounding_share;
+      const double low =
+          query.low > 0.0f ? query.low / static_cast<double>(side.job.low_share) : 0.0;
       query.slope = round_up(std::max({size, shared, low}) * (1.0 + 0x1p-20));
       query.high_slope = round_up(std::max(size + rounding, shared) * (1.0 + 0x1p-20));
     }
@@ -188,13 +233,8 @@ class Int8Pass {
   const char* const ready_;
   const int64_t group_;
   int64_t k_ = 0;
-  Int8Job job_{};
-  std::unique_ptr<Buffer<int8_t>> tiles_;
-  std::unique_ptr<Buffer<float>> floats_;
-  int64_t bytes_ = 0;
-  std::vector<Int8Query> queries_;
-  std::vector<Int8Target> targets_;
-  std::vector<float> bases_;
+  Int8Side whole_, first_;  // rows of both bytes, and those that are tried before them
+  std::unique_ptr<Buffer<float>> floats_;  // of the queries
 };
 
 }  // namespace kgfast

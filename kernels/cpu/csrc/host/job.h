@@ -138,6 +138,7 @@ struct Worker {
   int64_t bad_factor;     // likewise
   int64_t canonical;      // pairs of the band that got canonical scores
   TierPairs pairs;        // of tiers
+  TierPairs first;        // of these, pairs that bytes swept before words
   BytesPause bytes_pause;  // likewise
 };
 

@@ -162,15 +162,14 @@ void RankTiers::half_errors(float* values, double* bounds) {
 }
 
 void RankTiers::sweep_int8(const double* target_scores, double magnitude) {
-  int8_.pack(job_);
+  int8_.pack_ranks(job_);
   int8_.set_targets(target_scores, magnitude);
   workers_.run(int8_.groups(job_.num_candidates), [&](OwnedWorker& owned, int64_t group) {
-    if (!int8_.pays(owned.worker.pairs, job_.num_queries)) return sweep_wide(group, owned);
+    if (!int8_.pays(owned.worker, job_.num_queries)) return sweep_wide(group, owned);
     int8_.sweep_group(job_, group, owned.int8.data, owned.worker,
-                      [&](const Int8Panel& panel) {
-                        int8_.tier().count_panel(int8_.job(), panel,
-                                                 int8_.scratch(owned.int8.data), isa_,
-                                                 owned.worker);
+                      [&](const Int8Side& side, const Int8Panel& panel) {
+                        side.rows->count_panel(side.job, panel, int8_.scratch(owned.int8.data),
+                                               isa_, owned.worker);
                       });
   });
 }
@@ -183,11 +182,11 @@ void RankTiers::sweep_wide(int64_t group, OwnedWorker& owned) {
 
 void RankTiers::int8_errors(float* values, double* bounds) {
   const int64_t queries = job_.query.count, all = job_.num_candidates;
-  int8_.pack(job_);
+  int8_.pack_ranks(job_);
   int8_.set_bases(0.0);
   std::vector<float> panel_values(queries * kInt8Candidates), panel_bounds(panel_values);
-  const auto keep = [&](const Int8Panel& panel) {
-    int8_.tier().panel_values(int8_.job(), panel, panel_values.data(), panel_bounds.data());
+  const auto keep = [&](const Int8Side& side, const Int8Panel& panel) {
+    side.rows->panel_values(side.job, panel, panel_values.data(), panel_bounds.data());
     const int64_t first = panel.index * kInt8Candidates;
     for (int64_t query = 0; query < queries; ++query)
       for (int64_t n = 0; n < std::min(kInt8Candidates, all - first); ++n) {

@@ -107,9 +107,9 @@ class TopkPasses {
     int8_->pack(job_);
     int8_->set_bases(bias_.magnitude());
     parallel(int8_->groups(job_.num_candidates), [&](OwnedTopkWorker& owned, int64_t group) {
-      if (!int8_->pays(owned.worker.pairs, job_.num_queries)) return sweep_wide(group, owned);
+      if (!int8_->pays(owned.worker, job_.num_queries)) return sweep_wide(group, owned);
       int8_->sweep_group(job_, group, owned.int8.data, owned.worker,
-                         [&](const Int8Panel& panel) {
+                         [&](const Int8Side&, const Int8Panel& panel) {
                            int8_->tier().keep_panel(int8_->job(), job_, panel, owned.worker);
                          });
     });

@@ -11,8 +11,10 @@ struct Bytes {
   using I = __m512i;  // as many int32 as floats are in a vector
   static constexpr int W = 64;
 #if defined(__AVX512VNNI__)
+  static constexpr bool has_products = true;  // of four bytes, and a sum, as one instruction
   static constexpr int most = 127;  // the largest magnitude of signed bytes whose products are exact
 #else
+  static constexpr bool has_products = false;
   static constexpr int most = 64;  // 2 * 255 * 64 < 2^15
 #endif
 

@@ -10,6 +10,7 @@ struct Bytes {
   using B = uint8x16_t;  // bytes
   using I = int32x4_t;   // as many int32 as floats are in a vector
   static constexpr int W = 16;
+  static constexpr bool has_products = false;  // of four bytes, and a sum, as one instruction
   static constexpr int most = 127;  // the largest magnitude of signed bytes whose products are exact
 
   static B load(const void* p) { return vld1q_u8(static_cast<const uint8_t*>(p)); }
