@@ -57,7 +57,7 @@ def few_answers(
 
 
 _SIDES: dict[str, Side] = {"head": "head", "tail": "tail"}
-_OVERRIDES = frozenset(("queries", "_queries", "candidates"))  # of an object
+_OVERRIDES = frozenset(("queries", "_queries", "candidates"))  # attributes of an object
 
 
 @lru_cache

@@ -39,7 +39,7 @@ def default(documents: Array, queries: Array, k: int) -> Callable[[], list[list[
     names = {row: str(row) for row in range(len(queries))}
 
     def search() -> list[list[int]]:
-        # Its loader hands texts to an encoder; here the embeddings are there.
+        # mteb's loader hands texts to an encoder; here the embeddings are there.
         with mock.patch.object(search_wrappers, "create_dataloader", lambda some, **_: some):
             heaps = search_wrappers.chunked_full_corpus_search(
                 task_corpus=Corpus(range(len(documents))),
