@@ -36,7 +36,7 @@ def add(folder: Path, config: Path, target: Path, note: str | None = None) -> Pa
     result, rows, values = _read(folder)
     widest = max((row["dim"] for row in rows if row.get("dim")), default=None)
     data = data_of(values["dataset"]["name"], Path(values["dataset"].pop("root", "data")))
-    values["train"].pop("out_dir", None)  # as the root of the data, of the machine that ran it
+    values["train"].pop("out_dir", None)  # a path of the machine, like the root of the data
     run = {
         "config": config.as_posix(),
         "seed": values.get("seed", 0),

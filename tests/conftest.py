@@ -26,8 +26,10 @@ def interruptible() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def unsynced() -> Iterator[None]:
-    """Files are not forced to the disk, as no test cuts the power: a process that is killed keeps
-    what it wrote. Scripts in processes of their own do force them."""
+    """Force no files to the disk, as no test cuts the power.
+
+    A process that is killed keeps all it wrote. Scripts in their own processes do force files.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
         yield

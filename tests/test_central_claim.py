@@ -1,8 +1,8 @@
 """Nothing of size [batch, entities] exists: every allocation of every public call is watched.
 
 A dispatch mode sees each tensor that torch makes, forward and backward, on every backend that the
-machine has. What kernels take for themselves is measured by tests of their memory beside theirs,
-and for Triton by tests/kernels/triton/test_workspace.py.
+machine has. Scratch memory of kernels is measured by tests beside the kernels' own, and for Triton
+by tests/kernels/triton/test_workspace.py.
 """
 
 import tempfile
@@ -53,7 +53,7 @@ def _storage(tensor: Tensor) -> int:
 
 @pytest.fixture
 def b(backend: str) -> int:
-    """The number of queries of a call."""
+    """Return the number of queries of a call."""
     return BATCH[backend]
 
 
@@ -174,7 +174,7 @@ def watched(b: int, call: Callable[[], Any]) -> None:
 @pytest.mark.parametrize("model", MODELS)
 def test_ranks_and_predictions(b, model, call) -> None:
     if (model, call) == ("a function", "neighbours"):
-        return  # it has no rows
+        return  # a function has no rows
     of = MODELS[model]()
     watched(b, lambda: answers(b)[call](of))
 

@@ -25,7 +25,7 @@ STEPS = 6
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """A folder of datasets that holds one, ``ring``: 12 entities, 2 relations."""
+    """Return a folder of datasets with one, ``ring``: 12 entities, 2 relations."""
     root = tmp_path_factory.mktemp("data")
     write_ring(root / "ring", layout="plain")
     return root
@@ -47,7 +47,7 @@ def config(data):
 
 @pytest.fixture(scope="module")
 def trained(config, tmp_path_factory):
-    """A run folder, and what training printed."""
+    """Return a run folder, and what training printed."""
     folder = tmp_path_factory.mktemp("runs") / "tiny"
     result = run("train", "--config", config, "--run", folder)
     assert result.exit_code == 0, result.stderr
@@ -269,7 +269,7 @@ class TestPredict:
         top = kgfast.topk(loaded.model, heads=[ids[0]], relations=ids[1], k=4, known=known)
         assert [(it["tail"], it["score"]) for it in found] == top.named(loaded.vocabulary)[0]
         assert all((it["head"], it["relation"]) == ("e3", "next") for it in found)
-        assert "e4" not in [it["tail"] for it in found]  # that one is known
+        assert "e4" not in [it["tail"] for it in found]  # a known answer
 
     def test_known_answers_too(self, trained):
         words = [trained[0], "--head", "e3", "--relation", "next", "--k", 99]
@@ -334,7 +334,7 @@ class TestPredict:
 
 
 def moved_run(folder, data, tmp_path):
-    """A copy of a run whose config points to no data."""
+    """Return a copy of a run whose config points to no data."""
     moved = tmp_path / "moved"
     shutil.copytree(folder, moved)
     text = (moved / "config.yaml").read_text()

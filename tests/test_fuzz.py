@@ -57,7 +57,7 @@ def test_what_should_be_refused():
             refused(call, errors=(ValueError,))
 
 
-# What fuzz.worker says on the way, without what it imports.
+# Words of fuzz.worker on the way, without its imports.
 WORKER = """
 import json, os, signal, sys, time
 events = os.fdopen(int(sys.argv[1]), "w", buffering=1)

@@ -83,7 +83,7 @@ def all_scores() -> list[Tensor]:
 
 
 def filtered_scores() -> list[Tensor]:
-    """The scores of filters, with a factor."""
+    """Return the scores of filters, with a factor."""
     queries, table, factor = make(B, 5 * 4), make(N, 8, seed=6), make(N, 4, seed=7)
     counts = ops.rank_counts(queries, table, TARGETS, INDPTR, INDICES, "rscf_rotate", factor=factor)
 
@@ -101,7 +101,7 @@ def filtered_scores() -> list[Tensor]:
 
 
 def row_losses() -> list[Tensor]:
-    """The losses over all candidates."""
+    """Return the losses over all candidates."""
     found: list[Tensor] = []
     table, bias = make(N, WIDTH, seed=4), make(N, seed=5)
     for score in ("dot", "rotate"):
@@ -234,8 +234,8 @@ STATES: dict[str, tuple[str, ...]] = {
     **{name: (name,) for name in ("autocast", "deterministic", *ROUNDINGS)},
     "everything": ("float64", "meta", "flush", "deterministic", "autocast"),
 }
-# What stands between kernels is torch's own arithmetic. It follows a rounding in the last bits; and
-# between operators autocast, whose numbers are halves.
+# Between kernels stands torch's own arithmetic, which follows a rounding in the last bits, and
+# autocast, whose numbers are halves.
 ROUNDED = 1e-5
 HALVED, HALVES = ("autocast", "everything"), 2e-2
 OF_TORCH = ("sampled_losses", "rankings")

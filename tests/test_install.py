@@ -15,7 +15,7 @@ import torch
 from support.examples import PATH_STAR
 from support.paths import ROOT
 
-# Of the tree, what is no part of it (or is made in it).
+# Files beside the tree, or made in it.
 NOT_COPIED = (".*", "build", "dist", "runs", "results", "*.egg-info", "*.so", "__pycache__")
 IN_A_CLONE = shutil.ignore_patterns("*.so", "__pycache__", "csrc")
 SCRIPT = """
@@ -37,13 +37,13 @@ print(ranks.realistic.tolist(), [str(it.message) for it in caught])
 
 @pytest.fixture
 def clone(tmp_path):
-    """A clone in which nothing was built, and the Python of a new environment."""
+    """Return a clone in which nothing was built, and the Python of a new environment."""
     for name in ("kgfast", "kernels", "configs", "examples"):
         shutil.copytree(ROOT / name, tmp_path / "clone" / name, ignore=IN_A_CLONE)
     home = tmp_path / "venv"
     venv.create(home, with_pip=False)
     (site,) = home.glob("lib/python*/site-packages")
-    # Of what is installed here, all but the mapping of this checkout.
+    # All that is installed here, but for the mapping of this checkout.
     (site / "dependencies.pth").write_text(f"{Path(torch.__file__).parents[1]}\n")
     return tmp_path / "clone", home / "bin" / "python", site
 
@@ -86,7 +86,7 @@ def _build(what, folder):
 
 @pytest.fixture(scope="module")
 def sdist(tmp_path_factory):
-    """The sdist of a copy of the tree."""
+    """Return the sdist of a copy of the tree."""
     pytest.importorskip("pybind11")
     folder = tmp_path_factory.mktemp("sdist")
     source = folder / "source"

@@ -27,7 +27,7 @@ MODULES = sorted(
     for info in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}.")
     if not info.name.endswith("._cpu")
 )
-# They import other libraries, seconds each, and have no doctests.
+# Adapters import other libraries, seconds each, and have no doctests.
 DOORS = {
     f"kgfast.adapters.{name}"
     for name in ("libkge", "libkge_models", "pyg", "pykeen", "pykeen_models")
@@ -303,7 +303,7 @@ def test_every_folder_of_code_is_installed():
     }
 
 
-# What is handed on to a function or a module that the caller chose; and the result of a trainer, of
+# Options handed on to a function or a module that the caller chose; and a trainer's result, of
 # which callbacks know nothing.
 HANDED_ON = {
     "Callback.on_end(result)",

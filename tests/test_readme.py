@@ -69,7 +69,7 @@ def test_the_targets_of_make_exist():
 
 def test_what_cannot_be_exported_is_said_beside_the_command():
     (line,) = re.findall(r"^    kgfast export .*pykeen.*$", TRAIN, flags=re.MULTILINE)
-    config = Config.from_yaml("wn18rr/rotate_fast")  # of the run in that line
+    config = Config.from_yaml("wn18rr/rotate_fast")  # the run in that line
     assert config.model.norm in (None, "modulus")
     assert "RotatE: only of model.norm: l2" in line
 

@@ -93,7 +93,7 @@ def test_a_dict_of_ranks_prints_as_one_table():
     assert isinstance(found, dict)
     assert list(found) == [2, 4]
     lines = repr(found).splitlines()
-    assert lines[0] == "Ranks by dim, raw, realistic"  # as no triples are known
+    assert lines[0] == "Ranks by dim, raw, realistic"  # no triples are known
     assert [line.split()[0] for line in lines[2:4]] == ["2", "4"]
     assert f"{found[2].mrr:.4f}" in lines[2]
     assert widest(found) <= WIDTH
@@ -200,7 +200,7 @@ def test_tables_of_one_column():
 
 @pytest.mark.filterwarnings("error")
 def test_a_notebook_without_widgets_shows_a_bar_of_text(monkeypatch, capsys):
-    """rich would warn twice and show nothing."""
+    """``rich`` would warn twice and show nothing."""
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
     monkeypatch.setattr(progress, "find_spec", lambda name: None)
     rank(model(), some(), progress=True)

@@ -22,7 +22,7 @@ CSRC = ROOT / "kernels/cpu/csrc"
 
 
 def build(tmp_path, **environment):
-    """A wheel of a copy of the tree, made by what pip runs."""
+    """Make a wheel of a copy of the tree by what pip runs."""
     source = tmp_path / "source"
     ignored = shutil.ignore_patterns(".*", "build", "dist", "runs", "results", "*.so", "tests")
     shutil.copytree(ROOT, source, ignore=ignored)
@@ -47,7 +47,7 @@ def test_a_wheel_in_a_fresh_environment(tmp_path):
     venv.create(home, with_pip=False)
     python = home / "bin" / "python"
     (site,) = home.glob("lib/python*/site-packages")
-    # What it depends on is this environment's; a path of a .pth file adds no editable installs.
+    # Dependencies are this environment's; a path of a .pth file adds no editable installs.
     (site / "dependencies.pth").write_text(f"{Path(torch.__file__).parents[1]}\n")
     shutil.unpack_archive(wheel, site, "zip")
     checked = subprocess.run(

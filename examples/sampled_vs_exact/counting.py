@@ -20,9 +20,9 @@ from kgfast.models import Model
 from .negatives import SIDES
 
 _BLOCK = 64  # queries whose scores of all entities are held
-_CLOSE = 1e-5  # of the largest score of a query: differences that float32 may have wrong
+_CLOSE = 1e-5  # share of a query's largest score: differences that float32 may have wrong
 
-Counts = tuple[Tensor, Tensor]  # of greater and of equal candidates, int64 [T, 2]
+Counts = tuple[Tensor, Tensor]  # numbers of greater and of equal candidates, int64 [T, 2]
 _Bytes = npt.NDArray[np.uint8]
 
 

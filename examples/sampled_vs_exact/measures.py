@@ -28,7 +28,7 @@ RankType = Literal["optimistic", "realistic", "pessimistic"]
 RANK_TYPES: tuple[RankType, ...] = ("realistic", "optimistic", "pessimistic")
 Models = Mapping[str, Callable[[], Model]]  # "<run>/<step>", and functions that read them
 Metrics = dict[str, Any]
-Measured = dict[str, Metrics]  # of each model: its metrics by protocol
+Measured = dict[str, Metrics]  # each model's metrics by protocol
 
 
 def sampled_name(kind: str, count: int) -> str:

@@ -15,7 +15,7 @@ from kgfast.rng import mix
 
 SIDES = ("head", "tail")
 KINDS = ("uniform", "typed")
-_PAIRS = 1 << 20  # of queries and entities in a block
+_PAIRS = 1 << 20  # pairs of queries and entities in a block
 _FEW = 8  # pools with fewer than _FEW * count entities are shuffled as a whole
 
 

@@ -10,7 +10,7 @@ from .statistics import bias_and_spread, flips, order_of, other_choices
 CONSTANT = "constant"  # the name of the model whose scores are all equal
 
 Row = dict[str, Any]
-Values = Mapping[str, Mapping[str, Sequence[float]]]  # of each checkpoint, by metric: the draws
+Values = Mapping[str, Mapping[str, Sequence[float]]]  # draws of each checkpoint, by metric
 
 
 def rows_of(

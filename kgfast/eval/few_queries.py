@@ -63,7 +63,7 @@ def few_answers(
 
 
 _SIDES: dict[str, Side] = {"head": "head", "tail": "tail"}
-_OVERRIDES = frozenset(("queries", "_queries", "_composition", "candidates"))  # of an object
+_OVERRIDES = frozenset(("queries", "_queries", "_composition", "candidates"))  # attributes of an object
 
 
 @lru_cache

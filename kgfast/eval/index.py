@@ -40,16 +40,17 @@ class Index:
         than the sweep packs, of functions, and whose candidates are made anew at every call are
         served as without an index, which then holds nothing and says why.
     score : str, optional
-        Of :class:`Candidates`, which do not say it: a name of :data:`kgfast.kernels.scores.SCORES`.
+        Score of :class:`Candidates`, which do not tell: a name of
+        :data:`kgfast.kernels.scores.SCORES`.
     croppable : bool
         Keep the features in their own order, so that the index serves calls with ``dims``.
 
     Attributes
     ----------
     score : str or None
-        Of the model; None of one that is scored by a function.
+        Score of the model; None where a function scores.
     seconds : float
-        What packing, or loading, took.
+        Seconds that packing, or loading, took.
 
     Raises
     ------
@@ -60,9 +61,9 @@ class Index:
     -----
     A table that changes under an index is noticed by torch's version counter, its place in memory
     and its shape: a call then raises, until :meth:`refresh`. The steps of all optimizers raise the
-    counter, fused ones too. Of an inference tensor, which has none, and of another tensor on the
-    same memory 4,096 rows are compared. Other writes past the counter, as through ``.data``, numpy
-    or another process, are not noticed: call :meth:`refresh` after them.
+    counter, fused ones too. An inference tensor has none: 4,096 rows are compared then, as of
+    another tensor on the same memory. Other writes past the counter, as through ``.data``, numpy or
+    another process, are not noticed: call :meth:`refresh` after them.
 
     Examples
     --------

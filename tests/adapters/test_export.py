@@ -277,7 +277,7 @@ def test_a_trained_run_goes_out_and_comes_back(tmp_path):
     export_run(run, "official", tmp_path / "out")
     for name in ("train.txt", "valid.txt", "test.txt"):
         shutil.copy(tmp_path / "ring" / name, tmp_path / "out" / name)
-    data = kgfast.datasets.load(tmp_path / "out")  # its own names: entities.dict
+    data = kgfast.datasets.load(tmp_path / "out")  # entities.dict of the folder
     assert len(data.entities) == RING
     found = kgfast.rank(kgfast.load_official(tmp_path / "out"), data.test, known=data.known())
     expected = kgfast.rank(run.model, run.dataset.test, known=run.dataset.known())

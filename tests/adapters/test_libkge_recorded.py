@@ -43,7 +43,7 @@ def door(monkeypatch):
 
 
 def recorded_model(name, folder):
-    """The model from a checkpoint with the recorded tables."""
+    """Return the model from a checkpoint with the recorded tables."""
     tables = [np.array(RECORDED["models"][name][it], np.float32) for it in ("entity", "relation")]
     path = libkge_files.write(folder / "model.pt", name.split()[-1], tables, None)
     model = load_libkge(path)

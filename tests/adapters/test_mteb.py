@@ -195,7 +195,7 @@ def test_calls_that_do_not_fit_are_named():
 
 
 def real_task(top_ranked=None):
-    """A task of mteb that downloads nothing."""
+    """Return a task of mteb that downloads nothing."""
     datasets = pytest.importorskip("datasets")
     tasks = pytest.importorskip("mteb.abstasks")
     described = pytest.importorskip("mteb.abstasks.task_metadata")

@@ -93,7 +93,7 @@ TEST, TRUE = triples(30), triples(30) + triples(300, seed=1)
 
 
 def obvious(model, test, true):
-    """The five numbers, entity by entity, in float64."""
+    """Return the five numbers, entity by entity, in float64."""
     model, known, logs = model.double(), set(true), []
     for triple in test:
         for place in (0, 2):

@@ -68,7 +68,7 @@ def write_run(folder, model, state=None, config=None, checkpoint=True, arrays=Tr
 
 
 def score(model, state, h, r, t):
-    """The functions of its model.py, for one triple, in float64."""
+    """Return the functions of its model.py, for one triple, in float64."""
     head, relation, tail = (
         state["entity_embedding"][h].to(DTYPE),
         state["relation_embedding"][r].to(DTYPE),

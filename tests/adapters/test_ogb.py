@@ -68,7 +68,7 @@ def scores_of(split: dict) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def defined(positive: torch.Tensor, negative: torch.Tensor) -> torch.Tensor:
-    """(number greater + number greater or equal) / 2 + 1."""
+    """Return (number greater + number greater or equal) / 2 + 1."""
     above = (negative > positive[:, None]).sum(1)
     return 0.5 * (above + (negative >= positive[:, None]).sum(1)) + 1
 

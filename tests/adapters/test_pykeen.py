@@ -58,7 +58,7 @@ def graph(name="Nations", inverse=False):
 
 
 def trained(name, inverse=False, on="Nations", epochs=0):
-    """A model of PyKEEN after a few steps: no values that only initialisers have."""
+    """Return a PyKEEN model after a few steps: no values that only initialisers have."""
     if epochs:
         return _trained(name, inverse, on, epochs)
     return copy.deepcopy(_few_steps(name, inverse))

@@ -102,7 +102,7 @@ def collected(made, given):
 
 
 def expected(model, given):
-    """The best items, hits and mean ranks, by sorting all scores in float64."""
+    """Find the best items, hits and mean ranks by sorting all scores in float64."""
     interaction, history, users, items = given
     scores = (model.user.double() @ model.item.double().T).numpy()[interaction.users]
     scores[:, 0] = -np.inf

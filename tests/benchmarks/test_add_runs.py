@@ -37,7 +37,7 @@ def write_files(folder, ending="\n"):
 
 @pytest.fixture
 def finished(tmp_path):
-    """A run folder of configs/wn18rr/rotate_fast.yaml, as the trainer leaves it."""
+    """Return a run folder of configs/wn18rr/rotate_fast.yaml, as the trainer leaves it."""
     folder = tmp_path / "wn18rr-rotate_fast"
     folder.mkdir()
     result = {

@@ -29,7 +29,7 @@ def run(gpu, tmp_path):
 
 
 def rehearse(folder, *arguments: object) -> dict:
-    """The summary of a rehearsal by a python that has torch, Triton and numpy alone."""
+    """Return the summary of a rehearsal by a python that has torch, Triton and numpy alone."""
     pytest.importorskip("triton")
     if "TRITON_INTERPRET" in os.environ:
         pytest.skip("Triton compiles here")

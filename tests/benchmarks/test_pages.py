@@ -209,7 +209,7 @@ def test_tiers_are_a_row_each(write, made):
 
 
 def peers_row(**changes):
-    """A row of peers_speed.py: the peer takes three times as long as the index."""
+    """Make a row of peers_speed.py: the peer takes three times as long as the index."""
     row = {"benchmark": "peers_speed", "table": "normal", "score": "dot", "entities": 5000}
     row |= {"dim": 7, "k": 10, "threads": 1, "batch": 1, "best_peer": "faiss Flat"}
     times = {"index": 1.0, "table": 2.0, "faiss Flat": 3.0, "bare loop": 1.5}

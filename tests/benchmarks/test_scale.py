@@ -18,7 +18,7 @@ def test_a_table_is_its_file_and_its_ranks_are_known(planted, tmp_path, load):
     on_disk = np.load(path)
     assert np.array_equal(on_disk, planted.table())
     assert torch.equal(planted.rows(65_000, 66_000), torch.from_numpy(on_disk[65_000:66_000]))
-    assert planted.write(tmp_path) == path  # as it is
+    assert planted.write(tmp_path) == path  # the file is kept
     runs = load("lib.scale_runs")
     wide = load("lib.planted").Planted(3_000, 32, 12, most=2)
     ranks = runs.rank(wide, wide.table())

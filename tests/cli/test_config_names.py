@@ -18,7 +18,7 @@ QUICK = ["train.steps=2", "train.eval_every=0", "train.early_stopping=null", "da
 
 @pytest.fixture
 def graph(tmp_path):
-    """A folder that holds train.txt itself, in one whose name says nothing."""
+    """Return a folder that holds train.txt itself, in one whose name says nothing."""
     folder = tmp_path / "graphs" / "1e3: ring #1 é"
     folder.mkdir(parents=True)
     lines = [f"e{i}\tnext\te{(i + 1) % 12}\n" for i in range(12)]

@@ -19,7 +19,7 @@ PAGE = ROOT / "docs/tutorials/own_tables.md"
 
 @pytest.fixture
 def walked(tmp_path, monkeypatch):
-    """The folder in which the Python of the page has run."""
+    """Return the folder in which the Python of the page has run."""
     monkeypatch.chdir(tmp_path)
     run_page(PAGE)
     return tmp_path

@@ -14,7 +14,7 @@ from support.small_runs import ring_trainer, ring_triples, write_ring
 
 @pytest.fixture(scope="module")
 def kvsall(root, tmp_path_factory):
-    """A run of binary cross entropy."""
+    """Return a run of binary cross entropy."""
     folder = tmp_path_factory.mktemp("runs") / "kvsall"
     sections = {
         "model": {"name": "transe"},
@@ -122,7 +122,7 @@ def test_files(trained, tmp_path, suffix, words):
 
 @pytest.fixture
 def called(trained, tmp_path):
-    """The tables of the run, and the ring with other names."""
+    """Return the tables of the run, and the ring with other names."""
 
     def folders(entities, relations=("next", "previous")):
         old = [*(f"e{i}" for i in range(12)), "next", "previous"]
@@ -277,7 +277,7 @@ def test_a_folder_of_tables_in_blocks(trained, root, tmp_path, to):
 
 
 def test_known_triples_of_a_folder(trained, root, tmp_path):
-    """They take the place of all splits: here every tail of a test query is known."""
+    """The folder's triples take the place of all splits: every tail of a test query is known."""
     out, data = tmp_path / "npy", ("--data", root / "ring")
     run("export", trained, "--to", "npy", "--out", out)
     model = kgfast.load_run(out).model

@@ -168,7 +168,7 @@ def test_a_changed_cache_is_refused(server, tmp_path):
 
 
 def packed(files: dict[str, bytes | None]) -> bytes:
-    """An archive of files; of folders where there are no data."""
+    """Return an archive of files; of folders where there are no data."""
     target = io.BytesIO()
     with tarfile.open(fileobj=target, mode="w:gz") as tar:
         for name, data in files.items():

@@ -29,7 +29,7 @@ def root(tmp_path_factory):
 
 @pytest.fixture
 def labelled(root, tmp_path):
-    """A run whose own folder has labels."""
+    """Return a run whose own folder has labels."""
     shutil.copytree(root / "run", tmp_path / "run")
     (tmp_path / "run" / "labels.tsv").write_text(LINES)
     return tmp_path / "run"

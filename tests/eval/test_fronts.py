@@ -1,6 +1,6 @@
 """rank(), topk(), above() and top_facts() alike: whoever computes, and what they leave.
 
-What each of them finds, and its arguments: the files of their own beside this one.
+Answers and arguments of each are tested in files beside this one.
 """
 
 import pytest

@@ -63,7 +63,7 @@ def test_draws_are_of_all_triples_and_of_the_seed_alone(monkeypatch):
     assert whole.shape == (2000, 50)
     assert (whole.sum(1) == 50).all()
     assert whole.mean(0) == pytest.approx(np.ones(50), abs=0.15)
-    assert whole.var() == pytest.approx(1 - 1 / 50, rel=0.05)  # of a multinomial
+    assert whole.var() == pytest.approx(1 - 1 / 50, rel=0.05)  # the variance of a multinomial
     monkeypatch.setattr(intervals, "_DRAWN", 130)  # two samples at once
     assert torch.equal(torch.cat(list(intervals.draws(50, 2000, 1))), whole)
     assert not torch.equal(torch.cat(list(intervals.draws(50, 2000, 2))), whole)

@@ -152,7 +152,7 @@ def test_an_index_of_the_table_and_the_metric_serves():
         index = Index(Candidates(model.entity), score=metric)
         found = neighbours(model, ids, 7, metric=metric, index=index)
         assert_nearest(found, rows, ids, metric)
-    by_model = Index(model)  # its score is l1
+    by_model = Index(model)  # the score l1
     assert_nearest(neighbours(model, ids, 7, metric="l1", index=by_model), rows, ids, "l1")
     with pytest.raises(ValueError, match="index: it is of the score 'l1'"):
         neighbours(model, ids, metric="dot", index=by_model)

@@ -159,7 +159,7 @@ def test_folders_that_hold_something_else(tmp_path):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A model, the folder of a finished call, and what that found."""
+    """Return a model, the folder of a finished call, and what that found."""
     path = tmp_path_factory.mktemp("finished")
     model, stored = rotate(path)
     expected = kgfast.rank(model, TRIPLES, **ONE_SIDE)
@@ -169,7 +169,7 @@ def finished(tmp_path_factory):
 
 @pytest.fixture
 def kept(finished, tmp_path):
-    """A copy of that folder."""
+    """Return a copy of that folder."""
     return shutil.copytree(finished[1], tmp_path / "kept")
 
 
@@ -181,7 +181,7 @@ def kept_arrays(path):
         return dict(found)
 
 
-# What may become of the file of a pass whose arrays are given.
+# Damage to the file of a pass whose arrays are given.
 BYTES = {
     "cut": lambda data: data[:-30],
     "bit": lambda data: data[:200] + bytes([data[200] ^ 4]) + data[201:],

@@ -32,7 +32,7 @@ class OwnTable:
 
 
 def in_memory(how, rows, path):
-    """A table that reads a tensor, which may change."""
+    """Return a table that reads a tensor, which may change."""
     if how == "own":
         return OwnTable(rows)
     if how == "shard":
@@ -45,7 +45,7 @@ def in_memory(how, rows, path):
 
 
 def call_of(kind, model, folder):
-    """A call that asks of rows of the sample alone; what it returns, as one tensor."""
+    """Ask for rows of the sample alone; return the answers as one tensor."""
     options = {"partial": folder, "max_memory": 16_000}
     if kind == "topk":
         top = kgfast.topk(model, heads=SAMPLE[:20], relations=1, k=5, **options)
@@ -125,7 +125,7 @@ def test_tables_in_memory_go_on_where_they_were_stopped(tmp_path, monkeypatch, k
     model = MODELS["distmult"](N, R, D, 0).to(dtype)
     model.entity.data = model.entity.data[torch.arange(N) % 9].contiguous()  # ties
     expected, options = ask(kind, model), {"batch_size": 5, "partial": tmp_path / "kept"}
-    saves = {"topk": 8, "facts": 61}[kind]  # of 40 queries; of 61 heads with all relations
+    saves = {"topk": 8, "facts": 61}[kind]  # 40 queries; 61 heads with all relations
     for last, left in ((count, saves), (saves, saves - count), (0, 0)):  # the third call only reads
         with monkeypatch.context() as patch:
             kept = stop_after(patch, last)

@@ -1,7 +1,7 @@
 """Sources of candidates: each finds what the same model finds with its tables in memory.
 
-A source is asked by rank(), topk(), above() and top_facts(). What each of these finds of tables in
-memory is held in the files beside this one.
+A source is asked by rank(), topk(), above() and top_facts(). The files beside this one test answers
+from tables in memory.
 """
 
 import pickle
@@ -50,7 +50,7 @@ class Source:
         return not self.is_ranges and (model.scores_relations or not self.is_function)
 
     def of(self, model: Any) -> tuple[Any, dict[str, Any]]:
-        """The model with its entities there, and the options that make many blocks of them."""
+        """Return the model with its entities there, and options that make many blocks of them."""
         if self.is_ranges:
             return model, {}
         if self.is_function:
@@ -105,7 +105,7 @@ def same_above(answering, model, asked, **options) -> None:
     """All answers that are as good as the third of each query, or better, to the last bit."""
     threshold = kgfast.topk(model, **asked, k=3).scores[:, -1]
     expected = kgfast.above(model, threshold, **asked, **options)
-    if answering.is_function:  # whose scores are not rounded
+    if answering.is_function:  # a function's scores are not rounded
         threshold = answering.topk(model, **asked, k=3).scores[:, -1]
     found = answering.above(model, threshold, **asked, **options)
     assert torch.equal(found.indptr, expected.indptr)
@@ -126,7 +126,7 @@ def same_facts(found, expected) -> None:
 
 
 def tied(model):
-    """The model with rows that occur several times."""
+    """Return the model with rows that occur several times."""
     model.entity.data = model.entity.data[torch.arange(N) % 9].contiguous()
     return model
 

@@ -158,7 +158,7 @@ def test_the_bench_runs(tmp_path):
     assert all(row["bytes"] >= 0 and row["seconds"] > 0 for row in rows)
     assert rows[0]["command"] == "python -m examples.path_star.bench --quick --json rows.json"
     assert [row["section"] for row in rows[:2]] == ["greedy", "sample"]
-    for more in written[1:]:  # what is measured anew is there once, all else stays
+    for more in written[1:]:  # rows measured anew are there once, all others stay
         assert more[:-2] == rows[2:]
         assert [(row["section"], row["samples"]) for row in more[-2:]] == [
             ("greedy", 160),

@@ -10,7 +10,7 @@ from support.browser import PROGRAMS, Browser
 
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """A browser; skips where there is none."""
+    """Yield a browser; skip where there is none."""
     program = next(filter(None, map(shutil.which, PROGRAMS)), None)
     if program is None:
         pytest.skip("no chromium: apt-get install chromium")

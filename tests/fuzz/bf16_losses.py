@@ -20,7 +20,7 @@ from support.sampled import threads
 _DIMS = (*DIMS, 200, 256, 300, 530)
 _ROWS = (*ROWS, 300, 511, 700, 1000, 2100, 5000)
 _BATCHES = (*BATCHES, 32, 64, 100, 256, 257, 300, 1030)
-_NUMBERS = {"cpu": 300_000, "reference": 20_000}  # of scores, and of a table
+_NUMBERS = {"cpu": 300_000, "reference": 20_000}  # numbers of scores and of a table
 _VALUES = ("normal", "normal", "grid", "signs", "zero", "lognormal", "cauchy", "same", "few")
 _HALVES = (torch.float16, torch.bfloat16)
 

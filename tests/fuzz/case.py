@@ -49,7 +49,7 @@ class Kind:
     name: str
     run: Callable[[Case], None]
     group: str
-    share: float  # of 1,000 cases
+    share: float  # cases in 1,000
     seconds: float = 60.0  # until a case is a hang, sanitizers off
     sanitized: Sequence[str] = field(default=("address", "thread"))
     lacks: Callable[[], str] = str  # why it cannot run here; nothing where it can

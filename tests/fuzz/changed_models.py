@@ -89,7 +89,7 @@ class Doubled(nn.Module):
 
 def forms(case: Case) -> None:
     """Compare a model that was cast or parametrized with one of the tables' values."""
-    drawn = models.draw(case, trains=True, computes=False)  # it is copied
+    drawn = models.draw(case, trains=True, computes=False)  # copied below
     plain, cast, side = drawn.model, case.choice(_CASTS), case.choice(SIDES)
     if cast:
         getattr(plain, cast)()

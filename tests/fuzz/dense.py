@@ -40,9 +40,9 @@ class OfScores:
         return float(found.abs().max()) if found.numel() else 0.0
 
     def cancelling(self, grad: Tensor, *tensors: Tensor | None) -> list[float]:
-        """Return how large the numbers are that add up to the gradient of each tensor.
+        """Return the size of the numbers that add up to the gradient of each tensor.
 
-        That of a score in cross entropy is ``p - y``, which adds up to 0 over the candidates.
+        A score's gradient in cross entropy is ``p - y``, which adds up to 0 over the candidates.
         """
         leaves = [None if it is None else _leaf(it, it.requires_grad, None) for it in tensors]
         found = self.scores(*leaves)
@@ -95,7 +95,7 @@ def check(
         got = mine.grad.to_dense() if mine.grad.is_sparse else mine.grad
         expect(got.dtype == mine.dtype, f"{name}: gradient {place} is {got.dtype}")
         none = torch.zeros_like(right)
-        # Those of the numbers, and those of the exponents that they come from.
+        # Roundings of the numbers, and of the exponents that the numbers come from.
         roundings = CANCELLING * (1 + largest) * (2.0**-53 if precise else 2.0**-24)
         remains = roundings * cancelling[place]
         if mine.numel() == 1:  # a sum of all gradients that come in, which float32 has rounded
@@ -148,7 +148,7 @@ def close(
     relative = _relative(precise, largest) * float(exact.abs().max())
     allowed = relative + smallest + 4 * rough + remains
     error = (found - exact).abs() - eps * exact.abs()
-    # What a dtype does not hold is infinite in it.
+    # Numbers beyond a dtype are infinite in it.
     is_infinite = found.isinf() & (exact.abs() > (1 - eps) * info.max) & (found * exact > 0)
     error = error.masked_fill(is_infinite, 0.0)
     where = int(error.argmax())

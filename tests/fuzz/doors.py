@@ -39,7 +39,7 @@ class _Function:
                 table.round_()
             spoilt = torch.rand(table.shape, generator=case.generator) < 0.2
             if values in ("infinite", "nan"):
-                table[spoilt] = torch.inf * table[spoilt].sign()  # of 0: NaN
+                table[spoilt] = torch.inf * table[spoilt].sign()  # 0 becomes NaN
             if values == "infinite":
                 table.nan_to_num_(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
             self.tables[side] = table.to(dtype)

@@ -49,10 +49,10 @@ class Attack:
     counts: Mapping[str, int]
     say: Callable[[str], None]
     workers: int = 2
-    patience: float = 1.0  # how many times as long as usual a case may take
-    deadline: float = float("inf")  # of time.monotonic(); no chunk begins after it
+    patience: float = 1.0  # a case may take this many times as long as usual
+    deadline: float = float("inf")  # by time.monotonic(); no chunk begins after the deadline
     environment: Mapping[str, str] = field(default_factory=dict)
-    options: str = ""  # of a command that repeats a case
+    options: str = ""  # options of a command that repeats a case
     launcher: Sequence[str] = ()  # words before the command of a worker
     first: int = 0  # cases before this number are left out
     tallies: dict[str, Tally] = field(default_factory=dict)

@@ -1,7 +1,7 @@
 """Valid calls of ``kgfast.rank`` and ``kgfast.topk`` on every model against the oracle.
 
 The model's queries and factors are recorded as the call asks for them: ranks are exact given these.
-That they are right is checked against the dense equations.
+Queries and factors are checked against the dense equations.
 """
 
 from collections.abc import Sequence
@@ -75,7 +75,7 @@ class Recorded:
     def tails(self, pairs: Sequence[tuple[int, int]]) -> oracles.Floats:
         """Return canonical scores of all tails of heads and relations at full width, ``[B, N]``."""
         missing = [pair for pair in pairs if (*pair, "tail", None) not in self._queries]
-        with torch.no_grad():  # as the call had it: RSCF makes others where they train
+        with torch.no_grad():  # RSCF makes other factors where tables train
             if missing:  # pruned before it was asked
                 heads, relations = (torch.tensor(it) for it in zip(*missing, strict=True))
                 self.queries(heads, relations, "tail")

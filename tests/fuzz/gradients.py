@@ -187,7 +187,7 @@ def _differentiable(case: Case, scores: tuple[str, ...] | None = None) -> Operan
             break
         case.notes.clear()
     if operands.table.dtype == torch.float64 and operands.queries.dtype == torch.float32:
-        operands.table = operands.table.float().double()  # as it is read: else q = c is ill-posed
+        operands.table = operands.table.float().double()  # read as float32: else q = c is ill-posed
     if scores is not None:
         operands.dims = None
         operands.factor = None

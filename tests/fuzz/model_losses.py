@@ -53,7 +53,7 @@ def sampled(case: Case) -> None:
             )
             for dim in dims or [None]
         ]
-        if not scores:  # of the float64 tables, which come first
+        if not scores:  # float64 tables come first
             scores.extend(it for pair in found for it in pair)
         if name == "med":
             return _med(drawn, tables, found, mask, cancelling)

@@ -29,10 +29,11 @@ class Drawn:
     model: Any
     name: str
     rscf: bool = False
-    dims: list[int] | None = None  # of MED
+    dims: list[int] | None = None  # crops of MED
     split: bool = False
     cancelling: dict[str, float] = field(default_factory=dict)  # in gradients: how large
-    leaves: dict[str, Tensor] = field(default_factory=dict)  # of tables that a graph computed
+    # leaves of tables that a graph computed
+    leaves: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def base(self) -> Any:
@@ -64,9 +65,9 @@ class Rescal:
 
 
 def draw(case: Case, *, trains: bool = False, computes: bool = True) -> Drawn:
-    """A random model; in training with tables that require gradients, in float32 or float64.
+    """Draw a model; in training with tables that require gradients, in float32 or float64.
 
-    Those are parameters, or computed from leaves, as the output of an encoder is.
+    Such tables are parameters, or computed from leaves, as the output of an encoder is.
     """
     name = case.choice(NAMES if not trains else NAMES[:-1])
     entities, relations = case.pick.randint(2, 60), case.pick.randint(1, 5)

@@ -92,7 +92,7 @@ def matrix(case: Case, kind: str, rows: int, width: int) -> Tensor:
     """Draw float64 values ``[rows, width]`` of a kind that is hard in its own way."""
     if kind == "close":
         return case.normal(1, width) + 10.0 ** case.pick.randint(-12, -4) * case.normal(rows, width)
-    if kind == "subnormal":  # of float64, or of float32
+    if kind == "subnormal":  # subnormal in float64, or in float32
         step = case.choice((1e-310, 5e-324, 1e-308, 1e-42, 1e-45))
         return case.ids(50, rows, width).double() * step
     values = table_of(kind, rows, width, case.generator)

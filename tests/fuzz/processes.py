@@ -170,7 +170,7 @@ def memory(case: Case) -> None:
 
 
 def together(case: Case) -> None:
-    """Calls of several processes, some of which fail in some of them: what all others are told.
+    """Check calls that fail in some of several processes: all others are told.
 
     No two calls differ in more than the rows of the table.
     """
@@ -191,7 +191,7 @@ def together(case: Case) -> None:
         expect(isinstance(result, list), f"process {rank} of {world}: {result!r}")
     for number, call in enumerate(plan):
         came = [result[number] for result in results]
-        # What stands in rows that nobody asks for, or that a process has none of, fails nowhere.
+        # Rows that nobody asks for, or that a process has none of, fail nowhere.
         failed = [rank for rank, one in enumerate(came) if isinstance(one, BaseException)]
         early = [rank for rank, why in call["fails"].items() if why not in ("NaN", "interrupt")]
         expect(set(early) <= set(failed), f"call {number}: {came}")

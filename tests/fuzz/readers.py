@@ -76,7 +76,7 @@ def reader(case: Case) -> None:
             return
         try:
             wanted = own.oracle(folder)
-        except Exception:  # of a library that looks at more than kgfast does, such as checksums
+        except Exception:  # a library that checks more than kgfast does, such as checksums
             return
         expect(_same(found, wanted), f"{found!r:.200}, not {wanted!r:.200}")
 
@@ -258,7 +258,7 @@ def _read_known(folder: Path) -> Any:
 
 
 def _verify_known(folder: Path) -> Any:
-    KnownTriples.open(folder / "known", verify=True)  # what is damaged is refused
+    KnownTriples.open(folder / "known", verify=True)  # damaged files are refused
     return _read_known(folder)
 
 

@@ -62,9 +62,9 @@ if "seconds" in options:
 
 
 def kill(case: Case) -> None:
-    """Killed at random moments, and resumed: bit-equal to a run that nobody touched.
+    """Kill a run at random moments, and resume: bit-equal to a run that nobody touched.
 
-    Whether it has a time to end by, which never comes, changes nothing.
+    A time to end by that never comes changes nothing.
     """
     with scratch() as path:
         limit = case.choice(({}, {"max_minutes": 1e3}, {"max_total_minutes": 1e3}))

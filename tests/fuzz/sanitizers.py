@@ -17,7 +17,7 @@ from fuzz.surroundings import worker_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = ("address", "thread")
-PATIENCE = 10.0  # how many times as long a case may take
+PATIENCE = 10.0  # a case may take this many times as long
 _OPTIONS = {
     "address": {
         "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0:handle_abort=1:"

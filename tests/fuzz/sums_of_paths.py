@@ -38,7 +38,7 @@ def sums(case: Case) -> None:
     ends = paths[:, -1 if to == "last" else 0]
     exact = [it.detach().double() for it in (states, weights, grad)]
     wanted = _all_at_once(paths, ends, exact)
-    sizes = _all_at_once(paths, ends, [it.abs() for it in exact])  # of all terms of each sum
+    sizes = _all_at_once(paths, ends, [it.abs() for it in exact])  # sums of all terms' moduli
     for name, got, right, size in zip(
         ("sums", "states", "weights"), found, wanted, sizes, strict=True
     ):

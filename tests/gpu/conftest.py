@@ -16,5 +16,5 @@ def device(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(params=[pytest.param("cuda", marks=needs_gpu)])
 def cuda(request: pytest.FixtureRequest) -> str:
-    """A device with streams and memory of its own, for what the host has not."""
+    """Yield a device with its own streams and memory, for what the host lacks."""
     return str(request.param)

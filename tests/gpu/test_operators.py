@@ -32,7 +32,7 @@ def moved(value: Any, device: str) -> Any:
 
 
 def problem(score, rows, batch, dim, dtype=torch.float32, reach=3.0):
-    """Queries, a table, and a factor where the score takes one."""
+    """Return Queries, a table, and a factor where the score takes one."""
     generator, facts = torch.Generator().manual_seed(0), get_score(score)
 
     def normal(count, width):
@@ -160,7 +160,7 @@ def test_autocast_computes_in_float32(device, dtype):
             assert_same(results_of(name, *args, "rotate"), expected)
 
 
-# What only a GPU has.
+# Checks that only a GPU can make.
 
 
 @pytest.mark.usefixtures("cuda")

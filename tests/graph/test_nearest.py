@@ -41,7 +41,7 @@ def test_the_nearest_come_first_and_few():
 
 
 def test_among_tens_of_thousands_it_is_found_soon():
-    """difflib alone takes 25 seconds for these; 5 are ten times what a slow machine needs here."""
+    """``difflib`` alone takes 25 seconds; 5 are ten times what a slow machine needs."""
     pick = random.Random(0)
     names = ["".join(pick.choices(string.ascii_lowercase, k=40)) for _ in range(20_000)]
     wanted = names[9][:20] + "#" + names[9][21:]

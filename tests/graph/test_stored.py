@@ -32,7 +32,7 @@ ANY = ReadOptions("hrt", None, None)
 
 
 def write(path, rows):
-    """A file of triples, in the format of its ending."""
+    """Return a file of triples, in the format of its ending."""
     rows = np.array(rows, np.int64).reshape(-1, 3)
     if path.suffix == ".npy":
         np.save(path, rows)
@@ -97,7 +97,7 @@ def graph():
 
 @pytest.fixture
 def files(graph, tmp_path):
-    """The graph in three files of three kinds, one after the other and with rows in common."""
+    """Return the graph in three files of three kinds, in order and with rows in common."""
     parts = (".npy", graph[:1100]), (".parquet", graph[1000:2000]), (".tsv", graph[1900:])
     return [
         write(tmp_path / f"{number}{ending}", own) for number, (ending, own) in enumerate(parts)
@@ -467,7 +467,7 @@ def test_damaged_folders_are_refused(folder):
 
 
 def of_array(side, part, **changed):
-    """A manifest that says other things of an array; None: nothing."""
+    """Return a manifest that says other things of an array; None: nothing."""
 
     def change(facts):
         own = facts["sides"][side][part] | changed
@@ -561,7 +561,7 @@ def test_relations_need_their_own_index(folder, graph):
 
 def test_consumers_take_a_mapped_index(folder, graph, tmp_path, monkeypatch):
     mapped, known = KnownTriples.open(folder), KnownTriples(graph)
-    monkeypatch.setattr(PairIndex, "triples", None)  # which copies all of it
+    monkeypatch.setattr(PairIndex, "triples", None)  # a copy of all triples
     model = kgfast.DistMult.init(200, 5, 4, seed=0)
     hrt = torch.from_numpy(graph[::200].copy())
     expected = kgfast.rank(model, hrt, known=known)

@@ -112,7 +112,7 @@ FOURTH: tl.constexpr = tl.constexpr(Term.FOURTH.number)
 
 
 def steps() -> list[str]:
-    """The files that the steps begin with."""
+    """Return the files that the steps begin with."""
     text = (ROOT / "CONTRIBUTING.md").read_text()
     section = text.split("## Add a score\n")[1].split("\n## ")[0]
     return re.findall(r"^\d\. `([\w/.]+)`", section, re.MULTILINE)

@@ -61,7 +61,7 @@ def assert_within(errors: Errors) -> None:
 @examples(120, 3)
 def test_the_error_bound_is_never_exceeded(engine, seed, kind, dtype, dim):
     score = engine.scores[seed % len(engine.scores)]
-    if engine.name == "fp16" and dtype == torch.float64:  # which it leaves to the float32 sweep
+    if engine.name == "fp16" and dtype == torch.float64:  # left to the float32 sweep
         dtype = torch.float32
     generator, rows = torch.Generator().manual_seed(seed), 20 if engine.is_triton else 64
     pool = table_of(kind, rows + 5, dim * get_score(score).planes, generator, dtype)
@@ -99,7 +99,7 @@ def test_the_error_bound_of_moved_queries_is_never_exceeded(
     assert_within(errors_of(engine, queries, table, score, widths, factor))
 
 
-PLAIN = ("dot", "l1", "l2", "rotate", "rotate_interleaved")  # whose bound is derived
+PLAIN = ("dot", "l1", "l2", "rotate", "rotate_interleaved")  # scores whose bound is derived
 MOVED = [(score, spread) for score in RSCF_SCORES for spread in (None, "unit", "wild")]
 
 

@@ -56,7 +56,7 @@ def test_subnormals_where_the_band_and_the_survivors_overflow(isa, name, count):
 
 
 def arguments(score: str, dtype: torch.dtype):
-    """Queries that repeat, known answers, a bias of subnormals: all that is read in double."""
+    """Return repeated queries, known answers, a subnormal bias: all that is read in double."""
     generator = torch.Generator().manual_seed(7)
     pool = table_of("subnormal", 420, 6, generator, dtype)
     table = cast(pool[:400], dtype)

@@ -21,7 +21,7 @@ from support.sampled import Sampled, assert_close, make_moved, make_sampled, thr
 ENGINES = ("reference", *ISAS, "baseline", "triton")
 ON_CPU = (*ISAS, "baseline")
 ALL_SCORES = (*SCORES, *RSCF_SCORES)
-FAST = ("rotate", "dot")  # where kernels are interpreted
+FAST = ("rotate", "dot")  # for interpreted kernels
 SEEDS = st.integers(0, 2**31 - 1)
 EITHER = pytest.mark.parametrize("is_indexed", [False, True], ids=["pairwise", "indexed"])
 assert set(ENGINES) <= {*NAMES, "reference"}
@@ -128,7 +128,7 @@ def test_a_crop_has_the_bits_of_that_crop_alone_and_of_the_cropped_table(
         alone = scores(problem.queries, problem.table, *rows, score, None, factor, [width])
         assert torch.equal(together[place], alone[0])
         assert torch.equal(together[place], scores(*given, *rows, score, None, own, [width])[0])
-    if not (engine.is_triton and score == "dot"):  # which is a GEMM without crops
+    if not (engine.is_triton and score == "dot"):  # a GEMM without crops
         whole = scores(problem.queries, problem.table, *rows, score, None, factor)
         assert torch.equal(together[0], whole)
 
@@ -289,7 +289,7 @@ def test_gradients_are_rounded_once_to_nearest(engine, dtype):
     grad = torch.cat([torch.randn(1, 4_000, generator=generator) * size, 0.0 * size[:, :1]], 1)
     table = torch.zeros(grad.shape[1], 1, dtype=dtype)
     found = run(engine, Sampled(torch.ones(1, 1), table, "dot", None, None, ""), grad, None)
-    assert torch.equal(found.table, grad.t().to(dtype))  # of a product with 1
+    assert torch.equal(found.table, grad.t().to(dtype))  # a product with 1
 
 
 @engines(*ON_CPU, scores=SCORES)
@@ -400,5 +400,5 @@ def test_packed_rows_of_products_change_no_bit(rows):
         ]
     exact = table.double().sum(0).expand(400, 130)
     assert (found[0] - exact).abs().max() <= 1e-5 * table.abs().sum(0).max()
-    if rows == 1000:  # of more, stripes of rows depend on the number of blocks
+    if rows == 1000:  # with more rows, stripes depend on the number of blocks
         assert torch.equal(found[0][:150], found[1])

@@ -19,7 +19,7 @@ from support.sampled import WELL_SPREAD, assert_close, dense, differentiable, ma
 ON_CPU = (*ISAS, "baseline")
 ENGINES = (*ON_CPU, "triton")
 SEEDS = st.integers(0, 2**31 - 1)
-FAST = ("dot", "rotate")  # where kernels are interpreted: on tensor cores, and not
+FAST = ("dot", "rotate")  # for interpreted kernels: with tensor cores, and without
 SMALL = pytest.mark.usefixtures("small_passes")
 EVERY_NEED = True, True, True
 
@@ -27,7 +27,8 @@ EVERY_NEED = True, True, True
 @pytest.fixture
 def small_passes(monkeypatch) -> None:
     """Make several blocks of queries, chunks of candidates, and sums that are added on the way."""
-    monkeypatch.setattr(reference_backend, "_LOSS_SCRATCH", 1 << 20)  # its own tests split it
+    # tests of the reference split further
+    monkeypatch.setattr(reference_backend, "_LOSS_SCRATCH", 1 << 20)
     monkeypatch.setattr(cpu_backend, "_LOSS_SCRATCH", 7 * 64)
     monkeypatch.setattr(cpu_backend, "_LOSS_QUERIES", 7)
     if CAN_RUN:
@@ -52,7 +53,7 @@ def loss_problem(score: str, dtype: torch.dtype = torch.float32) -> tuple:
         queries = torch.cat([queries, 1 + 0.1 * normal(5, *queries.shape)], 1)
     generator = torch.Generator().manual_seed(6)
     lengths = torch.randint(1, 4, (17,), generator=generator)
-    lengths[3] = 9  # of six
+    lengths[3] = 9  # more than the six drawn
     indptr = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
     indices = torch.randint(70, (int(indptr[-1]),), generator=generator)
     first = int(indptr[3])
@@ -116,7 +117,7 @@ def test_moved_queries(engine, score):
 
 
 def random_problem(seed):
-    # Where rows are alike, gradients cancel to nothing: what is left are roundings of what did.
+    # Gradients of rows that are alike cancel to nothing: only roundings are left.
     problem = make_sampled(seed, 200, WELL_SPREAD)
     problem.dims = None
     generator = torch.Generator().manual_seed(seed)
@@ -285,7 +286,7 @@ def test_a_mask_leaves_candidates_out(engine):
         assert_close(got, right)
 
 
-WRONG_WITH_A_MASK = {  # of a table, its bias, the targets
+WRONG_WITH_A_MASK = {  # functions of a table, its bias, the targets
     "a label of all candidates": lambda c, bias, targets: None,
     "a target": lambda c, bias, targets: targets[5:6].fill_(3),
     "a NaN among biases": lambda c, bias, targets: bias[66:67].fill_(torch.nan),

@@ -44,7 +44,7 @@ from support.sampled import threads
 from support.target_scores import assert_blocks_sum_to_the_whole
 
 SEEDS = st.integers(0, 2**31 - 1)
-PLAIN_SCORES = [score for score in SCORES if score != "rotate_interleaved"]  # it is a layout
+PLAIN_SCORES = [score for score in SCORES if score != "rotate_interleaved"]  # a layout, no score
 SERVED_BY = SCORES, RSCF_SCORES
 
 
@@ -111,7 +111,7 @@ def long_rows(score):
 
 
 def crops_of_long_rows(score):
-    """Ends between two folds, in any order, one twice."""
+    """Return ends between two folds, in any order, one twice."""
     table = rows_of(score, 60, 140, 0)
     targets, *known = known_ids(5, 60)
     queries = table[targets] + 0.1 * rows_of(score, 5, 140, 1)
@@ -125,7 +125,7 @@ def planes_last(rows: Tensor) -> Tensor:
 
 
 def a_crop_that_is_lost_before_a_wider_one_is_won(score):
-    """The first tile is past the limit of the narrow crop, not that of the wide one."""
+    """Make a problem whose first tile is past the narrow crop's limit, not the wide one's."""
     rows = torch.zeros(90, 140, get_score(score).planes)
     rows[:89, :64] = 1.0
     rows[89, 64:] = 1.0  # the target
@@ -256,7 +256,7 @@ def test_hard_problems(engine, score, name):
         check(engine, problem, is_packed=False)
 
 
-# What is ranked is the same however it is divided.
+# Ranks are the same however the work is divided.
 
 
 @engines(*ISAS, "baseline", "fp16", "linear", "int8", scores=SCORES)
@@ -332,7 +332,7 @@ def clustered_problem(score, dtype, dim, rows, batch, has_factor=False) -> Probl
 
 
 def unmoved(rest: Tensor, target: Tensor, factor: Tensor | None, planes: int) -> Tensor:
-    """The query that a target turns, shifts and scales into itself."""
+    """Return the query that a target turns, shifts and scales into itself."""
     dim = target.shape[1] // planes
     goal = (rest[:, : planes * dim] * target).unflatten(1, (planes, dim))
     if factor is None:
@@ -566,7 +566,7 @@ def test_nothing_to_rank(engine):
         engine.rank_counts(table[:1], table[:0], ids[:1], *no_known(1), "rotate")
 
 
-# What concerns the CPU.
+# The CPU alone.
 
 needs_extension = pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
 

@@ -47,7 +47,7 @@ from support.sampled import threads
 
 COUNTS = (1, 2, 3, 10, 31, 64, 257, 300)
 SEEDS = st.integers(0, 2**31 - 1)
-PLAIN_SCORES = [score for score in SCORES if score != "rotate_interleaved"]  # it is a layout
+PLAIN_SCORES = [score for score in SCORES if score != "rotate_interleaved"]  # a layout, no score
 
 
 def arguments(problem: Problem) -> tuple:

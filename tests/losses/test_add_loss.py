@@ -107,7 +107,7 @@ def test_hyperparameters_of_others_are_refused():
 
 
 def steps() -> list[str]:
-    """The files that the steps begin with."""
+    """Return the files that the steps begin with."""
     text = (ROOT / "CONTRIBUTING.md").read_text()
     section = text.split("## Add a loss\n")[1].split("\n## ")[0]
     return re.findall(r"^\d\. `([\w/.<>]+)`", section, re.MULTILINE)

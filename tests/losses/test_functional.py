@@ -227,7 +227,7 @@ EACH_LOSS = pytest.mark.parametrize("name", losses.LOSSES)
 
 
 def batch_of(name):
-    """A model, triples, and what they are compared with."""
+    """Return a model, triples, and what they are compared with."""
     is_of_crops = losses.LOSSES[name].formula.over == "crops"
     model = MED(RotatE.init(N, R, 6, seed=0), [2, 6]) if is_of_crops else MODELS["rotate"]()
     is_of_all = losses.LOSSES[name].formula.over == "entities"
@@ -268,7 +268,7 @@ def test_a_batch_is_triples_or_a_tuple_of_their_columns(name, side):
     if not others:
         assert torch.equal(loss(model, (anchors, relations), targets, side=side), expected)
         other = loss(model, (anchors, relations, anchors), targets, side=side)
-        assert torch.equal(other, expected)  # what is given is taken
+        assert torch.equal(other, expected)  # given candidates are taken
 
 
 def test_sampled_scores_of_an_empty_batch_and_of_no_negatives():

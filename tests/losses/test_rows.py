@@ -44,7 +44,7 @@ class Transformed(DistMult):
 
 
 def made(name):
-    """A model, a batch of its training triples for each side, and their negatives' drawer."""
+    """Return a model, a batch of training triples a side, and the drawer of negatives."""
     model = trainer_of(**MODELS[name]).model
     if name == "gamma and bias":
         model.__class__ = Biased
@@ -56,7 +56,7 @@ def made(name):
 
 
 def batches_of(negatives):
-    """A batch of tails, one of heads, and negatives and mask of each."""
+    """Yield a batch of tails, one of heads, and negatives and mask of each."""
     sections = {"negatives": negatives, "filter_negatives": True}
     config = trainer_of(data=sections).config
     objective = MODES["negative"](config, GRAPH.train.hrt, GRAPH.num_entities)
@@ -66,7 +66,7 @@ def batches_of(negatives):
 
 
 def gradients_of(model, loss):
-    """The gradient of each parameter that has one."""
+    """Return the gradient of each parameter that has one."""
     loss.backward()
     found = {name: it.grad for name, it in model.named_parameters() if it.grad is not None}
     model.zero_grad(set_to_none=True)
@@ -102,7 +102,8 @@ def test_gradients_of_rows_are_those_of_the_table(name, negatives):
         used = torch.cat([batch.anchors, batch.targets, ids.flatten()]).unique()
         rows = RowGradients.of(entity)
         assert torch.equal(rows.ids, used)
-        assert rows.rows.data_ptr() == entity._values().data_ptr()  # it was one, and in order
+        # one tensor already, and in order
+        assert rows.rows.data_ptr() == entity._values().data_ptr()
 
 
 @pytest.mark.parametrize("name", IN_ONE_PASS)

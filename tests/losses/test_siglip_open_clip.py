@@ -17,7 +17,7 @@ from support.gloo import run_together, values
 from support.paths import TESTS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-COUNT, WIDTH = 12, 6  # of all processes
+COUNT, WIDTH = 12, 6  # images of all processes
 RINGS = [(2, "bidir"), (2, "gather"), (4, "bidir"), (4, "shift"), (4, "reduce"), (4, "gather")]
 WEIGHTS = [1.0, 0.5, 2.0, 3.0]  # gradients of the losses of processes
 

@@ -153,7 +153,7 @@ def test_both_tables_may_take_the_place_of_others(name):
     computed = tables()
     expected = make(*computed)
     model = make(*(torch.zeros_like(it) for it in computed))
-    model.load_state_dict(expected.state_dict(), strict=False)  # of a network or filters
+    model.load_state_dict(expected.state_dict(), strict=False)  # the state of a network or filters
     model = model.with_entity(computed[0]).with_relation(computed[1])
     for loss in ("nssa", "l2"):
         assert torch.equal(LOSSES[loss](model), LOSSES[loss](expected))

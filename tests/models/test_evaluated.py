@@ -22,7 +22,7 @@ def numbers(*shape: int, seed: int = 0) -> Tensor:
 
 
 def shaken(module: nn.Module) -> nn.Module:
-    """A network whose normalisations are not those of a fresh one."""
+    """Return a network whose normalisations are not those of a fresh one."""
     generator = torch.Generator().manual_seed(7)
     for layer in module.modules():
         if isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d)):
@@ -52,7 +52,7 @@ class Encoder(nn.Module):
 
     def queries(self, anchors, relations, side):
         rows = self.wide[anchors] * self.wide[N + relations]
-        self.held = self.net(rows if side == "tail" else -rows)  # as no two threads may
+        self.held = self.net(rows if side == "tail" else -rows)  # no two threads may do so
         return self.held
 
     def candidates(self, side):
@@ -223,7 +223,7 @@ def test_callers_in_several_threads_get_the_same_bits():
         callers = [threading.Thread(target=run, args=(place,)) for place in range(3)]
         for caller in callers:
             caller.start()
-        torch.set_num_threads(3)  # of MKL in all threads
+        torch.set_num_threads(3)  # sets MKL's threads in all threads
         for caller in callers:
             caller.join()
     assert all(torch.equal(found[place], whole) for place in range(3))

@@ -61,7 +61,7 @@ def test_a_row_without_a_norm(chunks):
     rows, matrix = operands(2)
     with torch.no_grad():
         rows[3] = 0.0
-        rows[4] *= 1e-16  # of a norm below the smallest
+        rows[4] *= 1e-16  # below the smallest norm
     found = filters_of(rows, matrix, spans(2), WIDTHS)
     expected = one_by_one(rows, matrix, 2)
     assert torch.equal(found[2][3], torch.ones(DIM, dtype=torch.float64))

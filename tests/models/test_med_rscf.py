@@ -313,7 +313,7 @@ def test_scales_start_where_they_are_asked_to():
 
 class TestStateDicts:
     def foreign(self, med, prefix):
-        """The state of another program, trained with crops by columns."""
+        """Load the state of another program, trained with crops by columns."""
         own = dict(med.state_dict())
         return {
             f"{prefix}entity_embedding": own["model.model.entity"] + 1,

@@ -21,7 +21,7 @@ def ids(*values):
 
 
 def given(name):
-    """A valid call of an operator."""
+    """Return a valid call of an operator."""
     rows = {"queries": torch.zeros(B, G), "candidates": torch.zeros(N, G), "score": "rotate"}
     excluded = {"exclude_indptr": ids(0, 1, 2), "exclude_indices": ids(0, 3)}
     positives = {"positive_indptr": ids(0, 1, 2), "positive_indices": ids(3, 5)}
@@ -52,7 +52,7 @@ def refused(name, error, message, **change):
     assert "\n" not in str(caught.value)
 
 
-VALUES = [  # of operators, a change, what is said
+VALUES = [  # operators, a change, the message
     (SWEEPS, {"score": "cosine"}, "score must be one of dot, l1"),
     (SWEEPS, {"queries": torch.zeros(G)}, "queries must have two axes"),
     (SWEEPS, {"queries": torch.zeros(B, 6)}, "queries must have 4 columns"),

@@ -19,7 +19,7 @@ from support.tensor_cores import tensor_cores
 from support.tiers import lacks
 
 CPU = torch.device("cpu")
-RARE = [pytest.mark.slow] if INTERPRETED else []  # as many tiles as (33, 300, 64) shows, and more
+RARE = [pytest.mark.slow] if INTERPRETED else []  # (33, 300, 64) shows as many tiles, and more
 SHAPES = [(1, 1, 1), (1, 5, 3), (17, 15, 31), (33, 300, 64), (40, 140, 530)]
 SHAPES += [pytest.param((70, 1000, 100), marks=RARE)]
 
@@ -54,7 +54,7 @@ def _serves(request):
 
 
 def problem(batch: int, rows: int, dim: int) -> tuple[Tensor, ...]:
-    """Queries, table, bias, targets and grad of rows; targets stand on seams, too."""
+    """Return queries, table, bias, targets and grad of rows; targets stand on seams, too."""
     generator = torch.Generator().manual_seed(batch + rows + dim)
     shapes = (batch, dim), (rows, dim), (rows,), (batch,)
     queries, table, bias, grad = (torch.randn(*it, generator=generator) for it in shapes)
@@ -138,7 +138,7 @@ def test_a_total_of_bce_is_that_of_its_rows():
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.usefixtures("backend")
 def test_tables_of_any_dtype_and_stride(loss, dtype):
-    """Their numbers are rounded by way of float32, and gradients have their dtype."""
+    """Numbers of a table are rounded by way of float32, and its gradients have its dtype."""
     queries, table, bias, targets, grad = problem(20, 90, 40)
     table = cast(table.double(), dtype)
     whole = table.float().requires_grad_()

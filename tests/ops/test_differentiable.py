@@ -192,7 +192,7 @@ def test_autocast_computes_in_float32(name, dtype, monkeypatch):
         forward = len(states)
         found = torch.autograd.grad(result.sum(), (half, table))
     assert forward > 0
-    assert (forward < len(states)) == (name not in TOTALS)  # whose forward makes gradients
+    assert (forward < len(states)) == (name not in TOTALS)  # a total's forward makes gradients
     assert not any(states)
     assert result.dtype == torch.float32
     assert torch.equal(result, expected)
@@ -294,7 +294,7 @@ def test_only_gradients_that_are_needed_are_computed(name, wanted, asked):
     needed = tuple(place == wanted for place in range(3))
     if name in LOSSES:
         assert asked[0] == needed
-    elif wanted == 2:  # which is a sum of the gradient that comes in
+    elif wanted == 2:  # a sum of the gradient that comes in
         assert not asked
     else:
         assert asked == [(*needed[:2], False)]
@@ -400,7 +400,7 @@ def test_memory_of_losses_stays_below_64_mib(loss, score, backend):
     with ops.use_backend(backend):
         run(
             *operands(loss, score, batch=batch, rows=batch, dim=dim)
-        )  # what a first call imports is not counted
+        )  # imports of a first call are not counted
         with PeakMemory("cpu") as peak:
             run(*tensors)
     assert peak.bytes < sum(4 * it.numel() for it in tensors) + limit

@@ -16,7 +16,7 @@ BIASES = pytest.mark.parametrize("bias", [slice(None), slice(1), None], ids=["ow
 
 
 def some(name, score="dot", bias=slice(None), dtype=torch.float32):
-    """Queries, a table and a bias of each candidate, of all or none; they require gradients."""
+    """Make queries, a table and a bias of all candidates or none; they require gradients."""
     made = [it.detach().to(dtype).requires_grad_() for it in operands(name, score)]
     return [*made[:2], None if bias is None else made[2].detach()[bias].requires_grad_()]
 
@@ -125,7 +125,7 @@ def test_a_gradient_of_the_total_scales_its_own(name, factor):
 
 @pytest.fixture
 def asked(monkeypatch):
-    """The kernels that were asked for, and with which ``need``."""
+    """Record the kernels that are asked for, and with which ``need``."""
     names = []
     for name in ("bce", "bce_gradients", "bce_total"):
         inner = getattr(losses.ChunkedLosses, name)
@@ -180,7 +180,7 @@ def test_a_graph_that_is_retained_gives_the_same_gradients_again(name, factors):
         assert all_equal(results[-1], expected)
     kept = [it.clone() for it in results[0]]
     for one in results[1]:
-        one.zero_()  # it shares nothing with what the first one gave
+        one.zero_()  # shares nothing with the first call's results
     assert all_equal(results[0], kept)
 
 
@@ -290,7 +290,7 @@ def test_a_scale_multiplies_queries(name, bias, kept, request):
 @pytest.mark.usefixtures("backend")
 def test_a_compiler_sees_how_gradients_are_scaled():
     """So that it may do it in place."""
-    from torch._dynamo.backends.common import aot_autograd  # which take two CPU seconds
+    from torch._dynamo.backends.common import aot_autograd  # two CPU seconds
     from torch._functorch.aot_autograd import make_boxed_func
 
     tensors, products = some("bce_total", "rotate"), []

@@ -24,7 +24,7 @@ def rows():
 
 
 def graded(function, *leaves):
-    """A result and the gradients of its sum."""
+    """Return a result and the gradients of its sum."""
     leaves = [leaf.detach().clone().requires_grad_() for leaf in leaves]
     result = function(*leaves)
     return [result.detach(), *torch.autograd.grad(result.sum(), leaves)]

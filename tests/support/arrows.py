@@ -1,4 +1,4 @@
-"""Which module imports which: read from the source, nothing is imported."""
+"""Imports between modules, read from the source: nothing is imported."""
 
 import ast
 from collections.abc import Iterator, Mapping

@@ -60,8 +60,8 @@ class Word(NamedTuple):
     """The box of a visible word, or of one of its lines, in pixels of the window."""
 
     text: str
-    tag: str  # of the element that it stands in
-    line: int  # of the word; above 0: the word is broken
+    tag: str  # tag of the element around the word
+    line: int  # number of the word's line; above 0: the word is broken
     lines: int
     left: float
     top: float

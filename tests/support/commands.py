@@ -12,14 +12,14 @@ def run(*words):
 
 
 def lines_of(*words):
-    """The objects that a command prints with ``--json``."""
+    """Return the objects that a command prints with ``--json``."""
     result = run(*words, "--json")
     assert result.exit_code == 0, result.stderr
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 def error_of(*words):
-    """The one line of a command that fails."""
+    """Return the one line of a command that fails."""
     result = run(*words)
     assert (result.exit_code, result.stdout) == (2, ""), result.output
     (line,) = result.stderr.splitlines()

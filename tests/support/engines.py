@@ -31,7 +31,7 @@ from support.tiers import FORCED, FP16, INT8, LINEAR, lacks, serving
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 ON_GPU = not INTERPRETED and torch.cuda.is_available()
 CAN_RUN = INTERPRETED or ON_GPU
-DEVICE = "cuda" if ON_GPU else "cpu"  # of Triton's tensors
+DEVICE = "cuda" if ON_GPU else "cpu"  # device of Triton's tensors
 NO_DEVICE = "torch sees no CUDA or ROCm device: `make gpu` runs this on one"
 LAYERS = ("backend", "operator")
 
@@ -90,7 +90,7 @@ class Engine:
         return _each(value, self.there)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        """A call of :class:`support.flat.Flat`, or of an operator, with tensors of the host."""
+        """Call a :class:`support.flat.Flat`, or an operator, with tensors of the host."""
         if name.startswith("_"):
             raise AttributeError(name)
 

@@ -1,7 +1,7 @@
 """Processes forked from a server of one thread that has loaded the trainer.
 
-Loading takes longer than what tests do there, and to fork this process, which has threads, is not
-safe. What they run is found by its name: it stands in ``support``.
+Loading takes longer than the tests' work, and a fork of this process, which has threads, is not
+safe. Their functions are found by name: these stand in ``support``.
 """
 
 import multiprocessing

@@ -32,7 +32,7 @@ def run(
         scores = engine.pairwise_scores(*given, problem.bias, problem.factor, problem.dims)
         made = engine.pairwise_backward(grad, *given, problem.factor, problem.dims, need)
         return Result(scores, *made)
-    if not engine.is_triton:  # which reads any strides; for others the operator lays it out
+    if not engine.is_triton:  # Triton reads any strides; for others the operator lays ids out
         given = (*given[:2], index.contiguous(), problem.score)
     scores = engine.indexed_scores(*given, problem.bias, problem.factor, problem.dims)
     of_queries, rows, of_factor = engine.indexed_backward(
@@ -72,7 +72,7 @@ def check(engine: Engine, problem: Sampled, index: Tensor | None = None) -> Resu
     assert found.scores.dtype == torch.float32
     # a moved query is turned and scaled in float32 by torch, too: its error is that of the product
     assert_close(found.scores, exact.scores, float32.scores)
-    # where a candidate is near, the direction of their small difference has more of that error
+    # A near candidate has more of that error in the direction of the small difference.
     rel = 1e-5 if problem.factor is None else 2e-5
     likes = problem.queries, problem.table, problem.factor
     for got, right, like in zip(found[1:], exact[1:], likes, strict=True):

@@ -45,4 +45,4 @@ def _killed(
     except BaseException:  # nobody sees what a server's child prints
         folder.with_suffix(".error").write_text(traceback.format_exc())
         raise
-    time.sleep(60)  # where the end came sooner
+    time.sleep(60)  # for an end that came sooner

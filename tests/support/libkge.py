@@ -1,6 +1,7 @@
 """LibKGE itself, where ``KGFAST_LIBKGE`` names a checkout of it (github.com/uma-pi1/kge).
 
-It is on no package index. What only its searches need is not installed: stand-ins take its place.
+It is on no package index. Packages that only LibKGE's searches need are not installed: stand-ins
+take their place.
 """
 
 import json
@@ -100,7 +101,7 @@ def graph_of(folder: Path) -> Any:
 
 
 def model_of(name: str, options: Mapping[str, Any], graph: Any, folder: Path, dim: int = 32) -> Any:
-    """A fresh model, such as "complex", "rotate l2" or "reciprocal conve"."""
+    """Return a fresh model, such as "complex", "rotate l2" or "reciprocal conve"."""
     from kge.model import KgeModel
 
     kind, base = name.split()[0], None

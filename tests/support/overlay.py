@@ -14,8 +14,8 @@ from support.paths import ROOT
 def run_tests_with(folder: Path, file: str, *packages: str) -> None:
     """Install packages into a new environment, and run there the tests of a file named "real".
 
-    What is installed here is found there, behind what the packages bring. A test is skipped where
-    they cannot be installed, as without a network.
+    Packages of this environment are found there, behind the new ones. A test is skipped where
+    packages cannot be installed, as without a network.
     """
     venv.create(folder, with_pip=True)
     (site,) = folder.glob("lib/python*/site-packages")

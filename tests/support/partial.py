@@ -22,14 +22,14 @@ def stop_after(patch, count):
 
 
 def results(found) -> list[torch.Tensor]:
-    """The tensors of a result."""
+    """Return the tensors of a result."""
     if isinstance(found, kgfast.Ranks):
         return [it for own in (found, found.raw) for it in (own.greater, own.equal)]
     return [found.ids, found.scores] if hasattr(found, "ids") else [found.triples, found.scores]
 
 
 def ask(kind, model, **options):
-    """A call of each front, the last two among rows with ties."""
+    """Return a call of each front, the last two among rows with ties."""
     options = {"known": KNOWN} | options
     if kind == "rank":
         return results(kgfast.rank(model, TRIPLES, **options))

@@ -268,7 +268,7 @@ def late(rank: int) -> list[Any]:
 def without_one(how: str, rank: int) -> None:
     """Rank with a process that goes away in the middle of a batch."""
     graph, model = example(), model_of("RotatE", [(0, 30), (30, 60), (60, 97)][rank])
-    if rank == 1:  # it leaves in the middle of a batch
+    if rank == 1:  # leaves in the middle of a batch
         queries, calls = type(model).queries, []
 
         def leave(self: Any, *args: Any, **options: Any) -> Any:

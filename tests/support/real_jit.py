@@ -188,7 +188,7 @@ def adversarial() -> Iterator[tuple[str, Call]]:
 
 
 def row_updates() -> Iterator[tuple[str, Call]]:
-    """Steps of optimizers on some rows of a table."""
+    """Step optimizers on some rows of a table."""
     kernel, tables = triton.backend.row_updates, torch.zeros(3, ROWS, DIM).unbind()
     ids, rows = torch.arange(5, dtype=torch.int64), torch.ones(5, DIM)
     counted, read = (AdamStep(0.1, (0.9, 0.999), 1e-8, 0.0, it) for it in (1, torch.ones(())))
@@ -201,7 +201,7 @@ def row_updates() -> Iterator[tuple[str, Call]]:
 
 
 def queries() -> Iterator[tuple[str, Call]]:
-    """Queries of training and their gradients."""
+    """Make queries of training and their gradients."""
     kernel, anchors = triton.backend.compose, torch.ones(BATCH, 2 * DIM)
     for kind in ("rotate", "multiply", "multiply_complex"):
         relations = torch.ones(BATCH, DIM if kind == "rotate" else 2 * DIM)
@@ -214,7 +214,7 @@ def queries() -> Iterator[tuple[str, Call]]:
 
 
 def croppable() -> Iterator[tuple[str, Call]]:
-    """Filters of RSCF of two crops, the loss of MED, and gradients."""
+    """Filter by RSCF at two crops, and compute the loss of MED and gradients."""
     kernel, matrix = triton.backend.filters, torch.ones(2 * DIM, DIM)
     nested, positive, negative = triton.backend.med, torch.ones(2, BATCH), torch.ones(2, BATCH, 50)
 
@@ -326,5 +326,5 @@ def main(arch: int, scores: list[str], which: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.path.append(str(Path(__file__).parents[2]))  # of tools
+    sys.path.append(str(Path(__file__).parents[2]))  # finds tools
     main(int(sys.argv[1]), sys.argv[2].split(","), sys.argv[3])

@@ -1,8 +1,7 @@
 """The oracle of losses whose products are of bf16 numbers: in float64, of rounded operands.
 
-It rounds as the losses say they do. What float32 sums may add to a score moves the gradient of that
-score by as much, and only where it crosses the middle of two bf16 numbers is it rounded to another
-one.
+It rounds as the losses say they do. Errors of float32 sums in a score move that score's gradient by
+as much. Only a gradient that crosses the middle of two bf16 numbers is rounded to another one.
 """
 
 from typing import NamedTuple
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor
 
 U = 2.0**-24
-TINY = 2.0**-126  # what is smaller is flushed
+TINY = 2.0**-126  # smaller numbers are flushed
 
 
 class Asked(NamedTuple):
@@ -28,7 +27,7 @@ class Expected(NamedTuple):
 
     rows: Tensor
     row_bound: Tensor
-    gradients: list[Tensor]  # of queries, table, bias
+    gradients: list[Tensor]  # gradients of queries, table, bias
     bounds: list[Tensor]
 
 
@@ -44,7 +43,8 @@ def expected(
     q, t, grad = rounded(queries), rounded(table), grad.double()[:, None]
     bias = torch.zeros(len(t)) if bias is None else bias.detach()
     x = q @ t.T + bias.double()
-    far = U * ((q.shape[1] + 4) * (q.abs() @ t.abs().T) + 4 * bias.double().abs() + 1)  # of a score
+    # error of a score
+    far = U * ((q.shape[1] + 4) * (q.abs() @ t.abs().T) + 4 * bias.double().abs() + 1)
     labels = asked.a * asked.positives + asked.c
     if asked.loss == "bce":
         steepness = x.sigmoid()
@@ -57,8 +57,8 @@ def expected(
         far = far + (far.amax(1) + 64 * U * (1 + largest))[:, None]
     slopes, size = (steepness - labels) * grad, steepness * grad.abs()
     moved = (size * (2 * far).expm1()).nan_to_num(torch.inf)  # 0 times infinity says nothing
-    moved = torch.minimum(moved, grad.abs())  # as what is steep is at most 1
-    off = moved + 16 * U * (slopes.abs() + size) + TINY  # of a slope
+    moved = torch.minimum(moved, grad.abs())  # slopes are at most 1
+    off = moved + 16 * U * (slopes.abs() + size) + TINY  # error of a slope
     near = rounded(slopes)
     flips = torch.maximum(
         (rounded(slopes + off) - near).abs(), (rounded(slopes - off) - near).abs()

@@ -101,7 +101,7 @@ def assert_close(
     assert got.shape == exact.shape
     if not exact.numel():
         return
-    beyond = exact.abs() > torch.finfo(got.dtype).max  # of half precision: an infinity is right
+    beyond = exact.abs() > torch.finfo(got.dtype).max  # beyond half precision: an infinity is right
     assert torch.equal(got[beyond], exact[beyond].to(got.dtype))
     got, exact = got.masked_fill(beyond, 0.0), exact.masked_fill(beyond, 0.0)
     rounding = 0.0 if got.dtype == torch.float32 else torch.finfo(got.dtype).eps

@@ -63,8 +63,8 @@ def expected(
 ) -> list[list[Tensor]]:
     """Return loss and gradients of each process, by one process in float64.
 
-    Those of image, scale and bias are of a process's own loss, that of the text is of all losses;
-    ``weights`` are the gradients of the losses.
+    Gradients of image, scale and bias are of a process's own loss, a text's gradient is of all
+    losses; ``weights`` are the gradients of the losses.
     """
     weights = [1.0] * world if weights is None else weights
     image, text = (it.requires_grad_() for it in pairs(world * count, width, dtype=torch.float64))

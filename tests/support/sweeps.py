@@ -21,7 +21,7 @@ def sweep_errors(
     factor: Tensor | None = None,
     tiers: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """A sweep's distances, the canonical ones, and the claimed bound: ``[C, B, N]`` each.
+    """Return a sweep's distances, canonical ones, and the claimed bound: ``[C, B, N]`` each.
 
     ``tiers``: the mask of a tier, for its distances and its bound.
     """

@@ -1,8 +1,9 @@
 """Tensor cores in Triton's interpreter: products of bfloat16, cut off as hardware cuts them.
 
-What is known of NVIDIA's (Fasi, Higham, Mikaitis and Pranesh, PeerJ Comput. Sci. 7:e330, 2021;
-arXiv:2512.07004 for the H100): the exact products of a group and the accumulator are aligned to the
-largest of them, cut to ``bits`` bits towards zero, added exactly, and the sum is cut to float32.
+NVIDIA's cores are known to work so (Fasi, Higham, Mikaitis and Pranesh, PeerJ Comput. Sci. 7:e330,
+2021; arXiv:2512.07004 for the H100): the exact products of a group and the accumulator are aligned
+to the largest of them, cut to ``bits`` bits towards zero, added exactly, and the sum is cut to
+float32.
 """
 
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ Floats = NDArray[np.float64]
 
 
 def adversarial_rows(steps: int, bits: int) -> tuple[Tensor, Tensor]:
-    """A product of 1 in every step, and others that are cut to nothing beside it."""
+    """Return a product of 1 in every step, and others that are cut to nothing beside it."""
     queries = torch.full((1, 32 * steps), 2.0**-12, dtype=torch.float32)
     candidates = torch.full_like(queries, 2.0 ** (13 - bits) * (1 - 2.0**-8))
     queries[:, ::32] = candidates[:, ::32] = 1.0
@@ -67,7 +68,7 @@ def tensor_cores(group: int = 16, bits: int = 25) -> Iterator[list[int]]:
     calls, plain = [0], interpreter.InterpreterBuilder.create_dot
 
     def create_dot(self: Any, a: Any, b: Any, d: Any, *options: Any) -> Any:
-        if not a.data.dtype == b.data.dtype == np.uint16:  # as bfloat16 is kept
+        if not a.data.dtype == b.data.dtype == np.uint16:  # the interpreter's form of bfloat16
             return plain(self, a, b, d, *options)
         calls[0] += 1
         product = multiply(widened(a.data), widened(b.data), d.data, group=group, bits=bits)

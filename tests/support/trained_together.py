@@ -156,12 +156,12 @@ def is_bit_equal(name: str, tables: str) -> bool:
 
 @cache
 def graph() -> Dataset:
-    """A graph whose last batches are smaller than four processes."""
+    """Return a graph whose last batches are smaller than four processes."""
     return synthetic(200, 6, 514, 40, 40)
 
 
 def config_of(name: str, steps: int, distributed: dict[str, Any], **train: Any) -> Config:
-    """The config of a case."""
+    """Return the config of a case."""
     case = dict(CASES[name])
     train = {"steps": steps, "log_every": 1, "eval_every": 20} | case.pop("train", {}) | train
     data = {"train_bs": 64} | case.pop("data", {})
@@ -170,7 +170,7 @@ def config_of(name: str, steps: int, distributed: dict[str, Any], **train: Any) 
 
 
 def losses_in(folder: Path) -> Tensor:
-    """The loss of every step, float64, by the log of a run."""
+    """Return the loss of every step, float64, by the log of a run."""
     rows = [row["loss"] for row in read_rows(folder) if "loss" in row]
     return torch.tensor(rows, dtype=torch.float64)
 
@@ -218,7 +218,7 @@ def all_ways(
 
 
 def both_ways(folder: Path, steps: int, rank: int) -> list[dict[str, Any]]:
-    """A run of replicated tables, and one of shards, which crashes and is resumed."""
+    """Train with replicated tables, and with shards in a run that crashes and is resumed."""
     name = "rotate, nssa, rows, filtered"
     replicated = fitted(config_of(name, steps, REPLICATED), folder / "replicated")
     config = config_of(name, steps, SHARDED, save_every=5)
@@ -228,7 +228,7 @@ def both_ways(folder: Path, steps: int, rank: int) -> list[dict[str, Any]]:
 
 
 def ended_by_time(folder: Path, rank: int) -> list[dict[str, Any]]:
-    """Runs of which process 0 says that time is up after 3 steps, and others never."""
+    """Train while process 0 says after 3 steps that time is up, and others never do."""
     Deadline.is_up = lambda self, spent: not rank and watched.state.step >= 3  # type: ignore
     found = []
     for tables in (REPLICATED, SHARDED):
@@ -273,7 +273,7 @@ def wrong_starts(folder: Path, rank: int) -> dict[str, Exception]:
 
 
 def without_one(how: str, folder: Path, rank: int) -> Any:
-    """A run of which one process goes away before a step."""
+    """Train while one process goes away before a step."""
     step, tables = Run._step, {"tables": "sharded", "timeout": 4}
 
     def stepped(self: Run, number: int) -> float:
@@ -288,7 +288,7 @@ def without_one(how: str, folder: Path, rank: int) -> Any:
 
 
 def tensors_of(folder: Path) -> dict[str, Tensor]:
-    """The newest state of a run, put together."""
+    """Return the newest state of a run, put together."""
     state = RunFolder(folder).load_last()
     assert state is not None
     return state[0]

@@ -1,4 +1,4 @@
-"""Which architectures Triton's kernels are compiled for, and how tests pick a launch."""
+"""Architectures that Triton's kernels are compiled for, and the choice of a launch in tests."""
 
 import itertools
 from collections.abc import Sequence

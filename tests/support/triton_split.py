@@ -17,7 +17,7 @@ from kgfast.kernels.triton.host.layout import Selection
 from support.tensor_cores import tensor_cores
 
 SMALL = configs.CropTile(16, 16, 1, stages=1)
-TURNED = configs.CropTile(16, 32, 1, stages=1)  # whose rows are candidates
+TURNED = configs.CropTile(16, 32, 1, stages=1)  # rows of the tile are candidates
 
 
 @contextmanager

@@ -56,7 +56,7 @@ def swept_distances(score: str, queries: Tensor, candidates: Tensor, factor: Ten
     def allowed(distance: Tensor) -> Tensor:
         q, c = queries.double(), candidates.double()
         bound = crop.bound
-        if facts.is_rscf:  # as thresholds() makes them, of a target whose score is 0
+        if facts.is_rscf:  # like thresholds() of a target with score 0
             from kgfast.kernels.triton.host.bounds import thresholds
 
             zeros = torch.zeros(len(queries), dtype=torch.float64, device=DEVICE)

@@ -432,7 +432,7 @@ def no_directory(path):
     torch.save(made(), path)
     raw = path.read_bytes()
     entry = raw.index(b"PK\1\2")
-    path.write_bytes(raw[: entry + 6] + b"\xff" + raw[entry + 7 :])  # of a later version
+    path.write_bytes(raw[: entry + 6] + b"\xff" + raw[entry + 7 :])  # a later version
 
 
 def npy_of(shape):
@@ -537,7 +537,7 @@ def test_damaged_hdf5_is_an_error_of_one_line_with_the_file(tmp_path, write):
 
 
 def elsewhere(path, kind):
-    """A file whose rows lie in another."""
+    """Return a file whose rows lie in another."""
     h5py = pytest.importorskip("h5py")
     rows, other = made().numpy(), path.with_name("other.h5")
     with h5py.File(other, "w") as file:

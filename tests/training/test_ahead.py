@@ -43,12 +43,12 @@ def threads_of_batches():
 
 @pytest.fixture
 def as_on_a_gpu(monkeypatch):
-    """Runs take the branches of a backend that runs beside the host."""
+    """Let runs take the branches of a backend that runs beside the host."""
     monkeypatch.setattr(loop, "get_backend", lambda name: SimpleNamespace(defers_checks=True))
 
 
 def trained(folder=None, **sections):
-    """The tables and the losses of a run."""
+    """Return the tables and the losses of a run."""
     sections = sections | {"train": TRAIN | sections.get("train", {})}
     trainer = trainer_of(folder, **sections)
     trainer.fit()

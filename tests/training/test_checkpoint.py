@@ -26,7 +26,7 @@ def state(step, rows=3):
 
 
 def step_of(loaded):
-    """The step of a state whose tensors and meta agree."""
+    """Return the step of a state whose tensors and meta agree."""
     tensors, meta = loaded
     assert (tensors["model.entity"] == meta["step"]).all()
     return meta["step"]

@@ -15,7 +15,7 @@ from support.small_runs import RING, assert_same_tensors, ring_trainer, write_ri
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    """A folder with data, ``ring``, and a run on them, ``run``."""
+    """Return a folder with data, ``ring``, and a run on them, ``run``."""
     root = tmp_path_factory.mktemp("loading")
     write_ring(root / "ring")
     ring_trainer(root, root / "run").fit()
@@ -24,7 +24,7 @@ def root(tmp_path_factory):
 
 @pytest.fixture
 def moved(root, tmp_path):
-    """The run elsewhere, where its config points to no data."""
+    """Return the run elsewhere, where its config points to no data."""
     folder = tmp_path / "elsewhere"
     shutil.copytree(root / "run", folder)
     config = (folder / "config.yaml").read_text()

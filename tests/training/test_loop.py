@@ -171,7 +171,7 @@ def test_a_run_ends_when_the_time_of_all_invocations_is_up(tmp_path, monkeypatch
     assert "6 steps of 20 (out of time)" in repr(result)
     assert result.test["mrr"] > 0
     before = (tmp_path / "result.json").read_bytes()
-    assert trainer_of(tmp_path, train=train).fit(resume=True) == result  # its time is up still
+    assert trainer_of(tmp_path, train=train).fit(resume=True) == result  # the time is still up
     assert (tmp_path / "result.json").read_bytes() == before
     monkeypatch.undo()
     longer = {"steps": 20, "max_total_minutes": 100}
@@ -183,7 +183,7 @@ def test_a_run_ends_when_the_time_of_all_invocations_is_up(tmp_path, monkeypatch
         patch.setattr(RunFolder, "write_result", killed)
         with pytest.raises(MemoryError):
             trainer_of(tmp_path, train=longer).fit(resume=True)
-    assert (tmp_path / "result.json").read_bytes() == before  # that of 6 steps
+    assert (tmp_path / "result.json").read_bytes() == before  # the result of 6 steps
     assert trainer_of(tmp_path, train=longer).fit(resume=True).steps == 20
     assert json.loads((tmp_path / "result.json").read_text())["steps"] == 20
     state = load_file(tmp_path / "last.safetensors")
@@ -320,7 +320,7 @@ def test_a_step_leaves_the_memory_of_the_tables_gradient_to_the_next(mode):
     )
     with trainer.opened() as run:
         for _ in range(4):
-            # Of what is made in between, nothing may have that place by chance.
+            # Tensors made in between: none may have that place by chance.
             between = [torch.empty_like(trainer.model.entity) for _ in range(4)]
             run.make_step()
         assert len(set(places)) == 1, "a step took memory of its own"

@@ -41,7 +41,7 @@ def plain_scores(model, batch, candidates):
 
 
 def plain_loss(objective, config, model, batch, hrt):
-    """The loss of a batch without leaves, operators or streams."""
+    """Return the loss of a batch without leaves, operators or streams."""
     own = torch.arange(len(batch.anchors))
     log_sigmoid = torch.nn.functional.logsigmoid
     if config.train.mode == "negative":
@@ -88,7 +88,7 @@ def plain_loss(objective, config, model, batch, hrt):
 
 
 def of(name, **more):
-    """The section of a model; only distances have a gamma of their own here."""
+    """Return the section of a model; only distances have a gamma of their own here."""
     return {"model": {"name": name, **({} if name in ("rotate", "transe") else NO_GAMMA), **more}}
 
 

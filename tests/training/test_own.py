@@ -49,7 +49,7 @@ def write_files(folder):
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """A folder with the files of the page, whose module nobody has imported yet."""
+    """Yield a folder with the files of the page, whose module nobody has imported yet."""
     write_files(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [it for it in sys.path if it])
@@ -61,7 +61,7 @@ def here(tmp_path, monkeypatch):
 
 @pytest.fixture
 def run(here):
-    """The folder of a run, as someone else finds it who has imported nothing."""
+    """Return the folder of a run, as someone else finds it who has imported nothing."""
     trainer_of("run", **OWN, train={"steps": 8, "keep_every": 4}).fit()
     del sys.modules["my_research"]
     own._FOLLOWED.clear()
@@ -95,7 +95,7 @@ DOORS = {
 }
 
 
-# What each prints with --trust.
+# Output of each command with --trust.
 COMMANDS = {
     "evaluate run": "test triples by the best checkpoint (step 4)",
     "predict run --head e0 --relation next --k 3": "next",
@@ -107,7 +107,7 @@ COMMANDS = {
     "export run --to safetensors": "config.json",
     "export run --to official": "checkpoint",
 }
-LOSS_ALONE = [line for line in COMMANDS if line.startswith("export")]  # of a model of kgfast
+LOSS_ALONE = [line for line in COMMANDS if line.startswith("export")]  # for models of kgfast
 
 
 class TestTrust:
@@ -191,7 +191,7 @@ def test_a_resumed_run_has_the_bits_of_an_uninterrupted_one(here, dropout):
 
 
 def test_ids_of_own_code_are_forced_where_nothing_is_waited_for(here, monkeypatch):
-    """kgfast checked those of the batch alone, and a GPU would read whatever stands there."""
+    """``kgfast`` checked ids of the batch alone, and a GPU would read whatever stands there."""
     trainer, seen = trainer_of(**OWN), []
     formula = sys.modules["my_research"].Contrastive
     of_negatives = formula.of_negatives

@@ -40,7 +40,7 @@ NAME = "rotate, nssa, rows, filtered"
 
 
 def assert_same_losses(name, tables, folder, one):
-    """The bits of one process's, or within 1e-5 of each step's loss."""
+    """Compare losses with one process's: equal bits, or within 1e-5 at each step."""
     losses, expected = losses_in(folder), losses_in(one)
     assert len(losses) == len(expected)
     if is_bit_equal(name, tables):
@@ -49,7 +49,7 @@ def assert_same_losses(name, tables, folder, one):
 
 
 def assert_same_tables(name, tables, found, one):
-    """The bits of one process's; of shards, of the rows that each process holds."""
+    """Compare tables with one process's, bit by bit; of shards, the rows of each process."""
     if not is_bit_equal(name, tables):
         return
     for rank, of_rank in enumerate(found):
@@ -123,7 +123,7 @@ def test_two_processes_train_as_one_and_save_for_any_number(tmp_path):
         f"{kind}.{rank}-of-2.safetensors" for kind in ("model_20", "state_15") for rank in (0, 1)
     ]
     assert set(names) >= set(kept)
-    assert len(names) == 6  # of best, last and previous
+    assert len(names) == 6  # best, last and previous
 
 
 def test_processes_end_together_when_the_time_of_the_first_is_up(tmp_path):
@@ -258,7 +258,8 @@ def test_tables_in_mapped_files_train_as_those_in_memory(optim, tmp_path, monkey
     tables = 3 if optim == "row_adam" else 2
     assert made == [(300, 32)] * tables
     trainer_of(tmp_path / "files", **sections).fit(resume=True)
-    assert made.count((300, 32)) == 3 * tables + 1  # of a state that was read, and of the best
+    # once for a state that was read, the rest for the best
+    assert made.count((300, 32)) == 3 * tables + 1
     assert_same_tensors(*(tensors_of(tmp_path / it) for it in ("files", "memory")))
     assert list((tmp_path / "tables").iterdir()) == []
 

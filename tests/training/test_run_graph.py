@@ -33,7 +33,7 @@ def named(dataset, split):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """The data and the folder of a run that has ended."""
+    """Return the data and the folder of a run that has ended."""
     root = tmp_path_factory.mktemp("finished")
     write_ring(root / "ring")
     ring_trainer(root, root / "run").fit()
@@ -42,7 +42,7 @@ def finished(tmp_path_factory):
 
 @pytest.fixture
 def place(finished, tmp_path):
-    """Copies that a test may spoil."""
+    """Return copies that a test may spoil."""
     shutil.copytree(finished / "run", tmp_path / "run")
     return tmp_path
 
@@ -148,7 +148,7 @@ class TestEvaluate:
 
 
 def make_old(run):
-    """A run folder as it was before runs kept their graph."""
+    """Make a run folder as they were before runs kept their graph."""
     (run / "graph.safetensors").unlink()
     for path in run.glob("*.safetensors"):
         tensors, meta = checkpoint.load(path)
@@ -158,7 +158,7 @@ def make_old(run):
 
 class TestResume:
     def half(self, place, **sections):
-        """A run as a kill after step 8 leaves it."""
+        """Return a run as a kill after step 8 leaves it."""
         ring_trainer(place, place / "run", **sections).fit()
         run = RunFolder(place / "run")
         run.result.unlink()

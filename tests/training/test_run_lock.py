@@ -39,7 +39,7 @@ ring_trainer(sys.argv[1], sys.argv[2]).fit()
 
 @pytest.fixture(scope="module")
 def writer(tmp_path_factory):
-    """A process that is in the middle of a run, and its folder."""
+    """Yield a process that is in the middle of a run, and its folder."""
     root = tmp_path_factory.mktemp("locked")
     write_ring(root / "ring")
     environment = os.environ | {"PYTHONPATH": str(TESTS)}

@@ -87,7 +87,7 @@ def test_every_model_comes_back(name, tmp_path):
         assert same_ranks(model, run.model, dims=dim)
     for option in ("submodels_per_step", "loss_weight", "positive_weight", "crop"):
         assert getattr(model, option, None) == getattr(run.model, option, None)
-    files = load_file(tmp_path / "it" / "model.safetensors")  # as other programs read it
+    files = load_file(tmp_path / "it" / "model.safetensors")  # the way of other programs
     assert files.keys() == own.keys()
     assert all(torch.equal(own[it], files[it]) and own[it].dtype == files[it].dtype for it in own)
     if not isinstance(model, CP):

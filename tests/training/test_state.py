@@ -35,7 +35,7 @@ def runs(tmp_path_factory):
 
 
 def resumed(runs, tmp_path, kind, tensors=None, meta=None):
-    """The end of a run whose last state (of step 8) was changed; the one before is whole."""
+    """Resume a run whose last state (of step 8) was changed; the one before is whole."""
     root, made = runs
     (old_tensors, old_meta), _, sections = made[kind]
     folder = RunFolder(tmp_path / "run")
@@ -262,7 +262,7 @@ class TestMeta:
 
 
 def mutated(value, pick, values):
-    """A copy in which one value, at any depth, is another, or a key is gone."""
+    """Return a copy in which one value, at any depth, is another, or a key is gone."""
     if not isinstance(value, dict) or not value or pick.random() < 0.2:
         return pick.choice(values)
     key = pick.choice(sorted(value))

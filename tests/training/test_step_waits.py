@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture
 def device(monkeypatch):
-    """A device of Triton that computes nothing."""
+    """Return a device of Triton that computes nothing."""
     from kgfast.kernels.triton.host import launch, status
 
     monkeypatch.setenv("KGFAST_BACKEND", "triton")
@@ -33,7 +33,7 @@ def device(monkeypatch):
 
 
 def run_on(device, **sections):
-    """A run whose model is on the device, after its first step."""
+    """Return a run whose model is on the device, after its first step."""
     trainer = trainer_of(**sections)
     with device:
         run = Run(trainer.config, GRAPH, trainer.model.to("meta"))

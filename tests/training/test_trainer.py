@@ -116,7 +116,7 @@ def all_entities(optim, model, **options):
     [
         ({}, "cpu", 1),
         ({}, "reference", 3),
-        ({"optim": {"name": "adam"}}, "cpu", 3),  # of a whole table
+        ({"optim": {"name": "adam"}}, "cpu", 3),  # steps a whole table
         (all_entities("adagrad", "complex", reciprocal=True), "cpu", 1),
         (all_entities("adam", "complex"), "cpu", 3),
         (all_entities("adagrad", "rescal", base_dim=4), "cpu", 3),

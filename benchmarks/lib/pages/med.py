@@ -8,7 +8,7 @@ from lib.pages import machine_of, sources
 from lib.results import Rows, read_rows
 from lib.tables import cell_of, human_bytes, markdown
 
-ROWS_SHOWN = 6  # of a run's evaluations; of more a sentence
+ROWS_SHOWN = 6  # evaluations of a run; a sentence tells of more
 
 
 def block(folder: Path) -> str:

@@ -179,7 +179,7 @@ def tiers(folder: Path) -> str:
     return "\n".join([*tables, *sources([rows, dot, index, leading])])
 
 
-TRIALS_SHOWN = 5  # of each search
+TRIALS_SHOWN = 5  # trials of each search
 
 
 def search(folder: Path) -> str:

@@ -18,7 +18,7 @@ GOALS = {  # test MRR, minutes on two cores
     "wn18rr/transe": (0.225, 30),
     "fb15k237/transe": (0.312, 30),
     "wn18rr/complex": (0.44, 30),
-    "wn18rr/rotate_med_640d": (0.466, 90),  # of the widest: within 0.01 of the published
+    "wn18rr/rotate_med_640d": (0.466, 90),  # MRR of the widest: within 0.01 of the published
     "wn18rr/distmult": (0.445, 60),
     "wn18rr/conve": (0.430, 120),
     "fb15k237/conve": (0.320, 120),

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from lib.measure import Stopwatch, take_turns
 
-TRIED_ROWS = 4096  # of the table, when chunk sizes of eager code are tried
+TRIED_ROWS = 4096  # rows of the table, when chunk sizes of eager code are tried
 
 
 class Missing(Exception):

@@ -60,7 +60,7 @@ class Kgfast(TrainerSteps):
     def __init__(self, work: Work, precision: str = "float32") -> None:
         if precision not in kgfast.info().precisions:
             raise Missing(f"no {precision} products on this machine")
-        self.queries = 2 * len(work.graph.train.hrt)  # of an epoch
+        self.queries = 2 * len(work.graph.train.hrt)  # queries of an epoch
         super().__init__(work.trainer(precision))
 
 
@@ -69,7 +69,7 @@ class Dense:
 
     def __init__(self, work: Work) -> None:
         model: Any = work.trainer().model
-        inner = getattr(model, "model", model)  # its relations and their inverses are one table
+        inner = getattr(model, "model", model)  # inner relations and their inverses are one table
         both = with_inverses(work.graph.train.hrt, work.graph.num_relations)
         self.queries = len(both)
         self.entity = nn.Parameter(inner.entity.detach().clone())

@@ -39,7 +39,7 @@ def default(documents: Array, queries: Array, k: int) -> Callable[[], list[list[
     names = {row: str(row) for row in range(len(queries))}
 
     def search() -> list[list[int]]:
-        # Its loader hands texts to an encoder; here the embeddings are there.
+        # mteb's loader hands texts to an encoder; here the embeddings are there.
         with mock.patch.object(search_wrappers, "create_dataloader", lambda some, **_: some):
             heaps = search_wrappers.chunked_full_corpus_search(
                 task_corpus=Corpus(range(len(documents))),
@@ -69,7 +69,8 @@ def faiss_index() -> Any:
     from mteb.models.search_encoder_index import FaissSearchIndex
 
     faiss.omp_set_num_threads(torch.get_num_threads())
-    faiss.cvar.distance_compute_blas_threshold = 1  # its default: slower for many queries
+    # faiss's default is slower for many queries
+    faiss.cvar.distance_compute_blas_threshold = 1
     meta = mock.Mock(similarity_fn_name=ScoringFunction.COSINE)
     return FaissSearchIndex(mock.Mock(mteb_model_meta=meta))
 

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from kgfast import losses
 
 Run = Callable[[], list[Tensor]]  # the loss and its gradients
-SCALE, BIAS = 10.0, -10.0  # those that training begins with
+SCALE, BIAS = 10.0, -10.0  # values that training begins with
 
 
 @dataclass

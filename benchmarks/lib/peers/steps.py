@@ -29,7 +29,7 @@ from lib.peers.pykeen_loop import PykeenLoop
 GAMMA, ALPHA, LR = 6.0, 0.5, 1e-3
 # [B, K, d] float32 tensors alive at the peak of a step: measured on small batches.
 _TENSORS = {"plain": 8, "pykeen": 13}
-_SHARE = 0.6  # of the memory that is free
+_SHARE = 0.6  # share of free memory
 _TINY = 1e-20  # the square root has no slope at 0
 
 
@@ -211,7 +211,7 @@ def rows_at_once(name: str, work: Work) -> int:
         return work.batch
     kind = name.split()[0]
     fitting = work.fitting(kind)
-    if name == "plain torch":  # as a user would start it
+    if name == "plain torch":  # a user would start the loop so
         return fitting
     contender, stopwatch = CONTENDERS[name](work, fitting), Stopwatch("cpu")
     seconds = {}

@@ -15,7 +15,7 @@ from lib.peers.ranks import PyKEEN
 Best = tuple[Tensor, Tensor]  # scores [B, k], ids [B, k]
 EAGER_CHUNKS = (8, 32, 64, 256)
 COMPILED_CHUNKS = (1024, 8192)
-QUERY_CHUNKS = (128, 512, 2048)  # of an output head
+QUERY_CHUNKS = (128, 512, 2048)  # queries of an output head
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ class State(BaseModel):
     loss_count: NonNegativeInt = 0
     seconds_training: float = 0.0
     seconds_evaluating: float = 0.0
-    seconds_cpu: float = 0.0  # of seconds_training, by all threads of process 0
+    seconds_cpu: float = 0.0  # part of seconds_training, by all threads of process 0
     stopped_early: bool = False
 
     @classmethod

@@ -47,7 +47,7 @@ SLOW = ("rotate, nssa, shared", "complex, logistic")
     params=[pytest.param(it, marks=[pytest.mark.slow] * (it in SLOW)) for it in RUNS],
 )
 def run(request, tmp_path_factory):
-    """A run that kept two models, in its third epoch and after."""
+    """Return a run that kept two models, in its third epoch and after."""
     folder = tmp_path_factory.mktemp("run")
     sections = {name: dict(section) for name, section in RUNS[request.param].items()}
     sections["data"] |= {"train_bs": 32}
@@ -56,7 +56,7 @@ def run(request, tmp_path_factory):
 
 
 def gradient(model, drawn, row, loss, parameters):
-    """The gradient of one example, flat."""
+    """Return the gradient of one example, flat."""
     queries = drawn.queries
     anchor, relation, target = (
         it[row] for it in (queries.anchors, queries.relations, queries.targets)
@@ -166,7 +166,7 @@ def test_filtered_candidates_have_their_factor_s_gradient_too(name, tmp_path):
 
 
 def _by_dense_scores(model, drawn, row, alpha):
-    """The gradient of the table as candidates, by scores of all entities."""
+    """Return the gradient of the table as candidates, by scores of all entities."""
     queries = drawn.queries
     query = model.queries(queries.anchors[row, None], queries.relations[row, None], queries.side)
     table = model.entity.detach().clone().requires_grad_()

@@ -26,7 +26,7 @@ METRICS = "document.querySelector('table').parentElement"
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
-    """A report on a graph whose names are as long as those of WordNet and Freebase."""
+    """Return a report on a graph with names as long as those of WordNet and Freebase."""
     plain = synthetic(12_000, 4, 20_000, 100, 100)
     entities = [f"derivationally_organized_administration.n.{it}" for it in range(6_000)]
     entities += [f"/m/0{it:05x}" for it in range(6_000)]

@@ -53,7 +53,7 @@ class Reader(HTMLParser):
 
 @pytest.fixture(scope="module")
 def graph():
-    """A graph whose every name is an attack."""
+    """Return a graph whose every name is an attack."""
     plain = synthetic(60, 3, 240, 20, 20)
     names = [
         Vocabulary([f"{EVIL}&{{{{ 7*7 }}}}\x1b[2J{name}" for name in own.names_of(range(len(own)))])

@@ -26,7 +26,7 @@ def found_by(folder, config=None, **options):
 
 @pytest.fixture(scope="module")
 def searched(tmp_path_factory):
-    """A search that nobody cut off, and its folder."""
+    """Return a search that nobody cut off, and its folder."""
     folder = tmp_path_factory.mktemp("searches") / "whole"
     return folder, found_by(folder)
 
@@ -244,7 +244,7 @@ def test_the_picture_shows_every_key(searched, tmp_path):
 
 
 def _killed(folder, moment):
-    """The child kills itself in the middle of what the search writes."""
+    """Let the child kill itself in the middle of what the search writes."""
     report, seen = Study.report, 0
 
     def counted(self, *arguments):

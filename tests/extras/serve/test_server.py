@@ -41,7 +41,7 @@ def test_one_connection_serves_many_requests(port):
 
 
 def test_answers_do_not_wait_for_the_client_to_confirm():
-    """asyncio turns Nagle's algorithm off where a socket names TCP."""
+    """``asyncio`` turns Nagle's algorithm off where a socket names TCP."""
     with bound("127.0.0.1", 0) as listener, connect(listener.getsockname()[1]):
         accepted, _ = listener.accept()
         with accepted:

@@ -28,7 +28,7 @@ def address(engine):
 
 @pytest.fixture(scope="module")
 def marked():
-    """The address of a server whose names, labels and relations are HTML."""
+    """Yield the address of a server whose names, labels and relations are HTML."""
     names = [f"{MARKUP}{it}" for it in range(150)] + [f"{LONG}{it}" for it in range(150)]
     entities = Vocabulary(names).labelled({it: f"<b>{it}</b>" for it in names[::2]})
     relations = Vocabulary([f"<script>{it}" for it in range(6)])

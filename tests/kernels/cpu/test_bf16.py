@@ -1,6 +1,6 @@
 """The bf16 products of losses: what may not matter changes no bit, and every block counts once.
 
-That their numbers are right is in tests/ops/test_bf16.py.
+tests/ops/test_bf16.py checks the numbers.
 """
 
 from pathlib import Path
@@ -113,7 +113,7 @@ def test_candidates_may_be_permuted(loss):
 def test_memory_stays_below_64_mib(loss, batch, rows, dim):
     """Many candidates, whose dense scores alone would take 128 MiB, and many features."""
     targets = torch.arange(batch)
-    run(loss, tensors_of(40, 90, 8), targets[:40]).backward()  # what a first call makes
+    run(loss, tensors_of(40, 90, 8), targets[:40]).backward()  # a first call makes buffers
     tensors = tensors_of(batch, rows, dim)
     with PeakMemory("cpu") as peak:
         run(loss, tensors, targets).backward()

@@ -21,8 +21,7 @@ from support.tiers import BYTES, FORCED, needs_tier, serving
 
 SCORES = ("l1", "l2", "rotate")
 KINDS = (*TABLES, "outlier")
-# What a modulus is by weights of its larger and its smaller side (csrc/engine/byte_rows.h), of all
-# directions.
+# Moduli by weights of the larger and the smaller side (csrc/engine/byte_rows.h), all directions.
 ANGLES = torch.linspace(0, math.pi / 4, 1001, dtype=torch.float64)
 SIDES = torch.tensor([[85.0, 13.0], [72.0, 47.0]], dtype=torch.float64) / 86
 MODULI = (SIDES @ torch.stack([ANGLES.cos(), ANGLES.sin()])).amax(0)
@@ -209,7 +208,7 @@ def test_errors_stay_below_the_bound(kind, score):
 
 @pytest.mark.parametrize("score", SCORES)
 def test_the_bound_says_something(score):
-    """It is a part of what distances of random rows differ by."""
+    """The bound is a part of the distances between random rows."""
     width = 256 * get_score(score).planes
     table, queries = rows_of("normal", 500, width), rows_of("normal", 4, width, seed=1)
     values, exact, bounds = errors_of(table, queries, score)

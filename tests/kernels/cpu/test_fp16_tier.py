@@ -65,7 +65,7 @@ def test_every_float16_as_a_difference():
 
 
 def test_the_root_is_within_its_bound(tmp_path):
-    """vrsqrtph of every float16 above zero, denormals included, in both modes of flushing."""
+    """``vrsqrtph`` of every float16 above zero, denormals included, in both modes of flushing."""
     if shutil.which("g++") is None:
         pytest.skip("g++ is not installed")
     program = str(tmp_path / "root")

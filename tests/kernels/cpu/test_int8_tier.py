@@ -148,7 +148,7 @@ def test_bytes_first_change_nothing(kind, dim):
 
 @contextmanager
 def prepared(table: torch.Tensor) -> Iterator[None]:
-    """Calls of ``table`` use panels that are made once."""
+    """Let calls of ``table`` use panels that are made once."""
     dim = table.shape[1]
     memory = torch.zeros(cpu.extension.int8_bytes(*table.shape) + 64, dtype=torch.uint8)
     start = memory.data_ptr() + -memory.data_ptr() % 64
@@ -233,7 +233,7 @@ def test_a_bad_row_of_ready_panels_is_named():
 
 
 def errors_of(queries, table):
-    """The tier's distances, the canonical ones, and the claimed bound: ``[B, N]`` each."""
+    """Return the tier's distances, the canonical ones, and the claimed bound: ``[B, N]`` each."""
     widths = table.shape[1:]
     found = sweep_errors(cpu.isa(), queries, table, "dot", widths, tiers=INT8 | FORCED)
     return [values[0] for values in found]

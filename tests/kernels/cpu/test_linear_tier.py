@@ -36,7 +36,7 @@ def isa(request, monkeypatch):
 
 
 some = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-# What became of pairs with the last of the masks: (swept, decided, gathered, canonical).
+# Pairs with the last of the masks are counted as (swept, decided, gathered, canonical).
 assert_same = partial(assert_same_counts, counter="linear_pairs")
 
 

@@ -35,7 +35,7 @@ def each_score(run):
 
 
 def ulps(got, exact):
-    """The largest error in units of the last place; denormal numbers may be anything as small."""
+    """Return the largest error in units of the last place; denormals may be anything as small."""
     denormal = exact.abs() < 2.0**-125
     assert bool((got[denormal].abs() < 2.0**-125).all())
     got, exact = got[~denormal].double(), exact[~denormal]

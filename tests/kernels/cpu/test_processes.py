@@ -80,7 +80,7 @@ def test_scripts_of_the_attack(name):
 
 @pytest.mark.slow
 def test_a_child_forked_by_a_handler_does_not_wait_for_its_parents_threads():
-    """It comes back into a sweep whose threads are not there."""
+    """The child comes back into a sweep whose threads are not there."""
     process = run_script(
         """
         parent, children = os.getpid(), []

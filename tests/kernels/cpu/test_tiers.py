@@ -24,7 +24,8 @@ from support.tiers import lacks, pairs_of
 
 SUBSETS = [*chain(*(combinations(tiers.TIERS, count) for count in range(len(tiers.TIERS) + 1)))]
 needs_extension = pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
-WHO = {"near": "linear", "far": "fp16", "products": "int8"}  # what decides most pairs of a problem
+# the tier that decides most pairs of a problem
+WHO = {"near": "linear", "far": "fp16", "products": "int8"}
 
 
 def test_names_choose_tiers(monkeypatch):
@@ -149,7 +150,7 @@ def test_the_line_says_what_ran_and_what_did_not(monkeypatch, has, line):
     ids=["one process", "xdist"],
 )
 def test_the_line_stands_before_the_last_one(workers):
-    """Which stays pytest's own, with workers too, and on a machine that lacks all tiers."""
+    """The last line stays pytest's own, with workers too, and on a machine without tiers."""
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *workers]
     narrow = {"KGFAST_CPU_ISA": cpu.available_isas()[-1]} if cpu.is_available() else {}
     done = subprocess.run(

@@ -19,7 +19,7 @@ B, N, K = 4, 9, 3
 
 
 def tensors(score: str, dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, ...]:
-    """Queries, a table and a bias; the first query equals the third row."""
+    """Return Queries, a table and a bias; the first query equals the third row."""
     generator = torch.Generator().manual_seed(2)
     width = 5 * get_score(score).planes
     queries = torch.randn(B, width, generator=generator, dtype=torch.float64)

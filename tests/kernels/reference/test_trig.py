@@ -11,7 +11,7 @@ from support.engines import bits
 
 
 def ulps(values: torch.Tensor, exact: np.ndarray) -> float:
-    """The largest error in units of the last place of the exact value."""
+    """Return the largest error in units of the last place of the exact value."""
     spacing = np.spacing(np.abs(exact).astype(np.float64)).astype(np.longdouble)
     return float((np.abs(values.numpy().astype(np.longdouble) - exact) / spacing).max())
 

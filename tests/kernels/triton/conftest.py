@@ -10,6 +10,6 @@ from support.waits import pretended_triton
 
 @pytest.fixture
 def launches() -> Iterator[Counter[str]]:
-    """The kernels that would be launched on an sm_90, by name; Triton serves every call."""
+    """Yield the names of kernels launched on a pretended sm_90; Triton serves every call."""
     with pretended_triton() as names:
         yield names

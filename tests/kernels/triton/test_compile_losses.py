@@ -33,7 +33,7 @@ slow = pytest.mark.slow
 def pairs_recorded(
     score: str, batch: int, *, arch: int, dtype=torch.float32, options: bool = False
 ):
-    """Launches of every operator; sizes that no tile divides."""
+    """Return launches of every operator; sizes that no tile divides."""
     width = 100 * get_score(score).planes
     queries, table = torch.empty(batch, width), torch.empty(2_041, width, dtype=dtype)
     bias = torch.empty(len(table), dtype=dtype) if options else None
@@ -57,7 +57,7 @@ def loop_of(launch, arch: int, elements: int):
     return inner.total() / elements, roots / elements, inner
 
 
-PAIRS = {  # those that need most registers; other scores do less of the same
+PAIRS = {  # kernels that need most registers; other scores do less of the same
     "rotate": (100, torch.float32, True, {"collect"} | PULL),
     "many of rotate": (1000, torch.float32, False, {"collect"} | PULL),
     "one of rotate": (1, torch.float16, True, PULL),
@@ -181,7 +181,7 @@ def losses_recorded(
 ) -> list:
     """Each of the losses' own kernels, once for each way it is compiled.
 
-    Those of a value with its gradients come first.
+    Kernels of a value with its gradients come first.
     """
     launches = launches_of_losses(score, arch, dtype, batch, dim, precision)
     ways = {(it.name, str(aot.specialisation(it))): it for it in launches if it.name in OF_LOSSES}
@@ -276,7 +276,7 @@ def check_distances(launches: list, score: str, arch: int) -> None:
         pairs = math.prod(launch.tile[:2]) // (32 * launch.options["num_warps"])
         inner = code.loop_of_roots(pairs)
         slots = inner.total() / inner["MUFU.SQRT"]
-        small = 7.6 if arch == 120 else 7.5  # what sm_120 takes more is in the loop's end
+        small = 7.6 if arch == 120 else 7.5  # sm_120's additional slots are in the loop's end
         assert slots <= (9 if score.startswith("rscf") else 6.7 if is_large else small)
         around = (code.operations.total() - inner.total()) / pairs
         assert around <= (75 if is_large else 100), around
@@ -364,7 +364,7 @@ def check_tensor_cores(launch, code) -> None:
     tile, product, loop = launch.tile, product_of(launch), code.busiest
     parts = {"tf32x3": 3, "bf16x3": 3, "tf32x2": 2, "tf32": 1, "bf16": 1}[product.precision]
     needed = parts * tile.rows * tile.lanes * product.depth
-    if not loop["UTCHMMA"]:  # which does not say how much it multiplies
+    if not loop["UTCHMMA"]:  # UTCHMMA does not tell how much it multiplies
         assert loop.products.total() * launch.options["num_warps"] == needed
     assert loop["BAR"] <= 2
 

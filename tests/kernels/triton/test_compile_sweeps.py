@@ -41,7 +41,7 @@ def recorded(
     dims=None,
     has_factor: bool = False,
 ):
-    """The launches of a small ``rank_counts``; 14,541 candidates, so that tails exist."""
+    """Return the launches of a small ``rank_counts``; 14,541 candidates make tails."""
     rows, facts = 14_541, get_score(score)
     table = torch.empty(rows, 100 * facts.planes, dtype=dtype)
     width = 100 * facts.query_planes(has_factor)
@@ -116,7 +116,7 @@ def test_crops_are_swept_at_the_price_of_the_widest(arch) -> None:
             "rotate", batch, arch=arch, dtype=dtype, options=options, dims=[50, 100, 80]
         )
         names = [launch.name for launch in launches]
-        of_norms = 3 if dtype == torch.float64 else 0  # of the queries, at every crop
+        of_norms = 3 if dtype == torch.float64 else 0  # norms of the queries, at every crop
         assert (names.count("sweep_crops"), names.count("sweep")) == (1, 0)
         assert names.count("pack") == 2 + of_norms
         launch = only(launches, "sweep_crops")
@@ -182,7 +182,7 @@ def test_the_other_loops_are_arithmetic(score: str, most: float) -> None:
     assert not any("MUFU" in name for name in inner)
 
 
-WORDS = {100: 0.63, 1000: 0.38}  # that a thread loads, a pair and plane
+WORDS = {100: 0.63, 1000: 0.38}  # words that a thread loads, a pair and plane
 
 
 @pytest.mark.parametrize(("arch", "score"), on_each_arch("rotate", "dot", slow=["l1", "l2"]))
@@ -227,13 +227,14 @@ def test_products_are_swept_by_tensor_cores(name, arch, batch, dtype, options) -
     inner = next(loop for loop in code.loops if loop[name])
     products = 2 if dtype == torch.bfloat16 else 3
     rows = 128 if batch > 64 else 64
-    # Of 128 columns by 32 features: a warp group multiplies 64 rows by 16 at once, a warp 16 by 8.
+    # A warp group multiplies 64 rows by 16 of 128 columns by 32 features at once, a warp 16 by 8.
     pieces = rows // 64 * 2 if name != "HMMA" else rows // 16 * 16 * 2 // 8
     assert inner[name] * (8 // 4 if name == "HGMMA" else 1) >= products * pieces // 2
     assert inner["FADD"] + inner["FADD2"] * 2 <= rows * 128 // 256
     assert inner["LDL"] == inner["STL"] == 0
     assert inner["BAR"] <= (5 if arch == 100 else 2)
-    if arch != 100:  # whose instructions do not say how much they multiply; elsewhere none twice
+    # sm_100's instructions do not tell how much they multiply; others multiply nothing twice
+    if arch != 100:
         assert inner.products.total() * 8 == products * rows * 128 * 32
     assert aot.compile_for(only(launches, "pack_parts"), arch).stack == 0
 
@@ -335,7 +336,8 @@ def test_amd_code_of_sweeps(score, batch, dtype) -> None:
     assert roots == (elements if score in ("l2", "rotate") else 0)
     for name in ("score_targets", "rescore"):
         asm = codes[name].asm["amdgcn"]
-        of_roots = 7 if score in ("l2", "rotate") else 0  # of one correctly rounded double root
+        # a correctly rounded double root has seven
+        of_roots = 7 if score in ("l2", "rotate") else 0
         assert len(re.findall(r"\bv_fma\w*_f64", asm)) == of_roots, name
         assert re.search(r"\bv_add_f64", asm), name
 
@@ -351,7 +353,7 @@ def test_amd_code_of_crops_and_filters() -> None:
     asm = aot.compile_for(
         next(launch for launch in launches[::-1] if launch.name == "rescore"), "gfx942"
     ).asm
-    assert len(re.findall(r"\bv_fma\w*_f64", asm["amdgcn"])) == 7  # of the root
+    assert len(re.findall(r"\bv_fma\w*_f64", asm["amdgcn"])) == 7  # the root's
 
 
 @pytest.mark.parametrize("name", ["sweep", "score_targets"])
@@ -368,7 +370,7 @@ def deepest(error: BaseException) -> BaseException:
 
 
 def in_place(score: str, batch: int, *, arch: int, dims=None, moves=False, **options):
-    """The launch of a small ``rank_counts`` of few queries; 14,541 candidates."""
+    """Return the launch of a small ``rank_counts`` of few queries; 14,541 candidates."""
     rows, facts = 14_541, get_score(score)
     dtype = options.get("dtype", torch.float32)
     width = 100 * facts.query_planes(moves)
@@ -408,7 +410,7 @@ def test_the_rotate_loop_in_place(arch, batch, most, words) -> None:
     assert inner["MUFU.SQRT"] == elements
     assert inner.total() / elements <= most
     assert code.stack == 0
-    assert inner["LDG"] / elements <= words  # of the table, once for all queries, and of these
+    assert inner["LDG"] / elements <= words  # the table, once for all queries, and the queries
 
 
 @pytest.mark.slow

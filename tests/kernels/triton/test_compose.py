@@ -13,7 +13,7 @@ N, R = 11, 4
 
 @pytest.fixture
 def launched(monkeypatch):
-    """The kernels that were launched, by name."""
+    """Record the kernels that are launched, by name."""
     names, real = [], launch.launch
 
     def note(kernel, *args, **options):
@@ -40,7 +40,7 @@ def models(dim):
 
 
 def made(model, side, dims=None, **chosen):
-    """The queries, and the gradients of both tables for random ones of the queries."""
+    """Return the queries, and the gradients of both tables for random ones of the queries."""
     model.requires_grad_().zero_grad()
     anchors, relations = torch.tensor([3, 9, 3, 0, 7]), torch.tensor([1, 1, 3, 0, 2])
     with ops.use_backend(**chosen):

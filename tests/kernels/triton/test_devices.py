@@ -18,7 +18,7 @@ from kgfast.kernels.triton.host import launch as launcher
 
 @pytest.fixture
 def launches(monkeypatch) -> list[tuple[str, torch.device]]:
-    """The kernels that would be launched, each with the device that was current."""
+    """Record the kernels that would be launched, each with the device that was current."""
     made: list[tuple[str, Any]] = []
     current: list[torch.device] = []
 

@@ -15,7 +15,7 @@ from support.problems import SCORES
 
 pytest.importorskip("triton")
 
-PLAIN_SCORES = [score for score in SCORES if score != "rotate_interleaved"]  # it is a layout
+PLAIN_SCORES = [score for score in SCORES if score != "rotate_interleaved"]  # a layout, no score
 only_interpreted = pytest.mark.skipif(not INTERPRETED, reason="looks into the interpreter")
 
 
@@ -65,10 +65,10 @@ def allowed(score: str, queries: Tensor, candidates: Tensor, distance: Tensor) -
 @only_interpreted
 @pytest.mark.parametrize(("score", "dtype"), [("rotate", torch.float32), ("dot", torch.float16)])
 def test_the_table_is_read_once(score, dtype, monkeypatch) -> None:
-    """Bytes of it that all launches of a call load, over those that it has.
+    """All launches of a call load the bytes of the table about once.
 
-    Of 1,000,000 rows the rest of the last tile, the target's row and the open pairs are
-    nothing; the stripe that gives the best their limits is 4096 rows.
+    The rest of the last tile, the target's row and the open pairs are nothing beside 1,000,000
+    rows; the stripe that gives the best their limits is 4096 rows.
     """
     from kgfast.kernels.triton import topk
 
@@ -76,7 +76,7 @@ def test_the_table_is_read_once(score, dtype, monkeypatch) -> None:
     dim = 256 // get_score(score).planes
     candidates = rows_of(score, 400, dim, dtype)
     candidates[2] *= 3.0
-    query = candidates[2:3].float().clone()  # its own best: few others survive
+    query = candidates[2:3].float().clone()  # best for itself: few others survive
     size = candidates.numel() * candidates.element_size()
     none = torch.zeros(2, dtype=torch.int64)
     loaded = counted_loads(monkeypatch, candidates)
@@ -90,7 +90,7 @@ def test_the_table_is_read_once(score, dtype, monkeypatch) -> None:
 
 
 def counted_loads(monkeypatch: pytest.MonkeyPatch, rows: Tensor) -> list[int]:
-    """A list whose last number grows by the bytes of ``rows`` that kernels load."""
+    """Return a list whose last number grows by the bytes of ``rows`` that kernels load."""
     from triton.runtime import interpreter
 
     loaded, first = [0], rows.data_ptr()

@@ -1,7 +1,7 @@
 """Launches and waits of losses, counted without a GPU.
 
-What counts: every kernel of this backend, and every operator of torch that computes on the device
-(a sort as one, though it is several kernels). See docs/reference/losses.md.
+Counted are every kernel of this backend, and every operator of torch that computes on the device (a
+sort as one, though it is several kernels). See docs/reference/losses.md.
 """
 
 import os
@@ -43,7 +43,7 @@ def labels() -> list:
 
 
 def total_of(score: str, *, has_bias: bool = False, precision=PRECISION) -> PretendDevice:
-    """A value and its gradients, as a step of training takes them, and its backward."""
+    """Compute a value and its gradients, as a step of training does, and its backward."""
     need = [True, True, has_bias, False]
     with PretendDevice(0) as device:
         arguments = (
@@ -134,7 +134,7 @@ def test_a_backward_waits_for_nothing(launches, score) -> None:
     assert device.waits == {"device to host": 2}  # one of each
     assert launches["finish"] == 2
     need = [True, True, False]
-    grad = rows[:1].expand(B)  # as of a sum: read in place
+    grad = rows[:1].expand(B)  # a sum's gradient: read in place
     with PretendDevice(0) as device:
         losses._bce_backward.body(grad, *given(score), *labels(), *options, need)
         made_of = grad, lse, *given(score), targets, 0.1, *options, need
@@ -164,7 +164,7 @@ K = 1024
 
 
 def negatives_of(score: str, formula: str, *, is_pool: bool) -> tuple[PretendDevice, int]:
-    """A value and its gradients, checked; how many launches are the value's."""
+    """Check a value and its gradients; return also the number of the value's launches."""
     planes, width = get_score(score).planes, K if is_pool else 1 + K
     queries, table = meta(B, DIM * planes), meta(K if is_pool else N, DIM * planes)
     ids = (None, None) if is_pool else tuple(meta(B, *it, dtype=torch.int64) for it in ((), (K,)))
@@ -195,7 +195,7 @@ def test_a_pool_is_scored_once_and_read_once(launches, score, formula) -> None:
         made |= {"pack": 2, "distance_losses": 1, "pull": 1, "add_stripes": 1}
     assert launches == made
     assert forward == 1  # zeros: how many programs have finished
-    assert set(device.operators) <= {"new_zeros", "sum", "copy_"}  # of gradients
+    assert set(device.operators) <= {"new_zeros", "sum", "copy_"}  # for gradients
     assert device.waits == {"device to host": 1}
 
 

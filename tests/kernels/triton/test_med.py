@@ -35,7 +35,7 @@ def compare(run, *tensors):
 
 
 def crops_one_by_one(rows, matrix, widths, features):
-    """Filters by torch's own operators."""
+    """Return filters by torch's own operators."""
     made = []
     for width in widths:
         inner, columns = (torch.arange(len(it)) % features < width for it in (matrix, matrix.T))

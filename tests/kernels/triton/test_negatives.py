@@ -335,7 +335,7 @@ def test_an_equation_of_its_own_is_not_fused_as_that_of_its_base() -> None:
 
 
 def recorded(arch, problem: Problem, dim: int = 100) -> list:
-    """This project's own kernels, of a value and its gradients, as they are compiled."""
+    """Return This project's own kernels, of a value and its gradients, as they are compiled."""
     from kgfast.kernels.negatives import Sampled
     from kgfast.kernels.operands import Need
     from kgfast.kernels.triton.negatives import NEGATIVES
@@ -350,7 +350,7 @@ def recorded(arch, problem: Problem, dim: int = 100) -> list:
     with aot.recorded(arch if isinstance(arch, int) else 0) as launches:
         made = NEGATIVES.rows(operands, sampled, problem.loss, keeps=True, check=None)
         grad, is_pool = problem.grad[0], problem.ids is None
-        if not is_pool:  # which the host reads
+        if not is_pool:  # the host reads ids
             made = made._replace(ids=problem.ids)
         NEGATIVES.gradients(operands, problem.loss, made, grad, need, bias=is_pool)
     own = {"finish_negatives", "negative_slopes", "gather_negatives"}
@@ -403,7 +403,7 @@ def test_what_is_added_to_a_sweep_costs_little_and_does_not_spill(arch, case) ->
         # 168: three programs of four warps on a multiprocessor, as with 160
         assert code.registers <= (240 if is_large else 168), launch.name
         if launch.name == "negative_slopes" and case == CODE[0]:
-            assert code.operations.total() <= 62 * 8  # of 8 pairs a thread
+            assert code.operations.total() <= 62 * 8  # 8 pairs a thread
         if launch.name == "distance_losses" and score == "rotate":
             pairs = launch.tile.rows * launch.tile.lanes
             pairs //= 32 * launch.options["num_warps"]

@@ -1,7 +1,7 @@
 """Triton's own compiler, binder and launcher, over a driver that launches nothing.
 
-What the interpreter and compiling ahead of time do not show: what an older Triton cannot compile,
-arguments that the launcher refuses, grids and shared memory beyond what a GPU has.
+The interpreter and compiling ahead of time do not show: code that an older Triton cannot compile,
+arguments that the launcher refuses, grids and shared memory beyond a GPU's.
 """
 
 import json
@@ -22,18 +22,18 @@ pytest.importorskip("triton")
 TESTS = Path(__file__).parents[2]
 PROGRAM = TESTS / "support" / "real_jit.py"
 ARCHS = sorted(SHARED)
-OLDEST = "3.6.0"  # what torch 2.11 brings
+OLDEST = "3.6.0"  # the Triton of torch 2.11
 slow = pytest.mark.slow
 
 
 def installed() -> Path:
-    """The package of this environment."""
+    """Return the package of this environment."""
     return Path(util.find_spec("triton").origin).parent
 
 
 @pytest.fixture(scope="module")
 def oldest(tmp_path_factory) -> Path:
-    """The oldest Triton that is served, in a folder of its own."""
+    """Return the oldest Triton that is served, in a folder of its own."""
     if metadata.version("triton") == OLDEST:
         return installed()
     folder = tmp_path_factory.mktemp("triton")

@@ -182,7 +182,7 @@ def test_lists_whose_number_the_host_does_not_know(
     grad, need = rows("l1", 4, 3, 2).to(DEVICE), Need(True, True, has_factor)
     whole = triton.backend.backward(problem, grad, index, need=need)
     some = triton.backend.backward(problem, grad, index, need=need, rows=NamedRows())
-    assert some.ids.tolist() == [0, 2, 3, *[8] * 6]  # as many as the table has rows
+    assert some.ids.tolist() == [0, 2, 3, *[8] * 6]  # a place for each row of the table
     assert not some.table[4:].any()
     assert bool(some.table[:4].any(1).all())
     spread = some.spread(problem, need)

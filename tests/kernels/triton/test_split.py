@@ -52,7 +52,7 @@ def test_the_sweep_stays_within_its_bound(shape, scale, law, dtype, group, seed)
     if scale == 1.0:
         assert bool(is_finite.all())
         size = queries.double().norm(dim=1)[:, None] * candidates.double().norm(dim=1)
-        assert bool((allowed <= 2.0**-14 * size + 1e-30).all())  # it says something
+        assert bool((allowed <= 2.0**-14 * size + 1e-30).all())  # the bound is not vacuous
 
 
 @emulated

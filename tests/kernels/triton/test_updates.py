@@ -102,7 +102,7 @@ def test_rows_of_an_id_are_summed_for_the_first(width, dtype):
     is_first[1:] = found.ids[1:] != found.ids[:-1]
     torch.testing.assert_close(found.rows[is_first], exact[[0, 2, 5, 7, 12]].to(dtype))
     assert not found.rows[~is_first].any()
-    assert again.rows.data_ptr() == found.rows.data_ptr()  # what was summed is known
+    assert again.rows.data_ptr() == found.rows.data_ptr()  # sums know their rows
     one_each = found.distinct()
     assert one_each.ids.tolist() == [0, 2, 5, 7, 12]
     assert torch.equal(one_each.rows, found.rows[is_first])

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(
     os.environ.get("TRITON_INTERPRET") == "1", reason="needs kernels that are not interpreted"
 )
 
-NOTHING_FITS = 1 << 40  # as the size of a band; as a flag, true
+NOTHING_FITS = 1 << 40  # a band of this size overflows; a flag of this value is true
 
 
 def operands(batch: int, known: int = 5) -> list:
@@ -128,10 +128,10 @@ def test_rank_waits_once_a_batch(
         ranks = kgfast.rank(
             model, triples, known=known, candidate_ids=subset, batch_size=batch_size
         )
-    groups = 2 * -(-40 // (20 // batch_size * batch_size))  # of both sides
+    groups = 2 * -(-40 // (20 // batch_size * batch_size))  # both sides
     of_groups = groups * (2 if known_on == "meta" else 1)
     batches = 2 * 40 // batch_size
-    of_subset = 2 * has_subset  # whether its ids are good, for each side
+    of_subset = 2 * has_subset  # a check of ids, for each side
     assert device.waits == {"device to host": batches + of_groups + of_subset}
     assert len(ranks.greater) == 40
 
@@ -158,7 +158,7 @@ def test_an_unchecked_step_with_shared_negatives_never_waits(launches, make, los
 
 
 class SeesPairs(RunsBodies):
-    """Which operators of torch read or write a number, or a mask, for each of ``shapes``."""
+    """Operators of torch that read or write a number, or a mask, for each of ``shapes``."""
 
     def __init__(self, *shapes: tuple[int, int]) -> None:
         super().__init__(0)
@@ -242,7 +242,7 @@ def test_checks_are_what_a_step_waits_for() -> None:
 
 
 def trainable(make, count: int = 3000):
-    """A model whose tables train."""
+    """Return a model whose tables train."""
     entity = torch.nn.Parameter(torch.empty(count, 64, device="meta"))
     columns = 32 if make is kgfast.RotatE else 64
     return make(entity, torch.nn.Parameter(torch.empty(7, columns, device="meta")))
@@ -371,7 +371,7 @@ def test_a_step_can_be_captured(launches, make, loss, sparse) -> None:
             with kgfast.unchecked():
                 value = loss(model, triples, sparse)
                 value.backward()
-            value = value.detach()  # its graph holds what the backward read
+            value = value.detach()  # else the graph keeps all that the backward read
             gradients = [it.grad for it in model.parameters() if it.grad is not None]
             parts = [part for it in gradients for part in _parts(it)]
             stay.append(device.alive() - before - {key_of(it) for it in (value, *parts)})
