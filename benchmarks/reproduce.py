@@ -131,6 +131,9 @@ def main() -> int:
     except (OSError, ValueError, ImportError) as error:
         print(error, file=sys.stderr)
         return 1
+    except KeyboardInterrupt:  # the training saves its state when it is interrupted
+        print("interrupted: the same command goes on", file=sys.stderr)
+        return 130
     print(*plain(f"{options.row}: test set", COMPARED, list(compared(row, found))), sep="\n")
     if row.get("note"):
         print(f"\nThe row's run: {row['note']}.")

@@ -183,17 +183,19 @@ def draw_sampled(rows: Rows, path: Path) -> None:
 
     def lines(axes: Axes) -> None:
         axes.set_title("MRR", loc="left", fontweight="bold", pad=10)
+        ends: dict[str, tuple[float, str]] = {}
         for number, name in enumerate(models):
             own = {row["protocol"]: row["mrr"] for row in last if row["model"] == name}
             means = [own[it]["mean"] for it in names]
             spans = [[abs(own[it]["mean"] - own[it][end]) for it in names] for end in _ENDS]
             colour = f"C{number}"
             axes.errorbar(range(len(names)), means, spans, color=colour, linewidth=1.3, capsize=2)
-            axes.annotate(
-                name, (len(names) - 1, means[-1]), (6, 0), textcoords="offset points", color=colour
-            )
+            ends[name] = means[-1], colour
+        low, high = axes.get_ylim()
+        for name, place in _apart({name: at for name, (at, _) in ends.items()}, high - low).items():
+            axes.annotate(name, (len(names) - 0.9, place), va="center", color=ends[name][1])
         axes.set_xticks(range(len(names)), [it.replace(" ", "\n", 1) for it in names])
-        axes.set_xlim(-0.3, len(names) - 0.1)
+        axes.set_xlim(-0.3, len(names) - 0.3)
         axes.grid(axis="y", color=GRID, linewidth=0.8)
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
@@ -210,6 +212,16 @@ def draw_sampled(rows: Rows, path: Path) -> None:
 
 
 _ENDS = ("low", "high")
+
+
+def _apart(places: Mapping[str, float], height: float) -> dict[str, float]:
+    """Move labels up where they would cover the one below."""
+    found: dict[str, float] = {}
+    least = float("-inf")
+    for name, place in sorted(places.items(), key=lambda it: it[1]):
+        found[name] = max(place, least)
+        least = found[name] + 0.05 * height
+    return found
 
 
 def named_bar(name: str, value: float, text: str) -> Bar:

@@ -105,6 +105,15 @@ def test_other_data_and_unknown_rows_are_refused(reproduce, tmp_path):
     assert (done.returncode, "no dataset tiny" in done.stderr) == (1, True)
 
 
+def test_an_interruption_says_how_to_go_on(load, reproduce, monkeypatch, tmp_path):
+    def interrupt(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(load("reproduce").subprocess, "run", interrupt)
+    done = reproduce("tiny/fast", "--data", tmp_path / "data")
+    assert (done.returncode, done.stderr) == (130, "interrupted: the same command goes on\n")
+
+
 def test_the_graph_is_downloaded_unless_a_folder_is_named(load, reproduce, monkeypatch, tmp_path):
     asked = []
 

@@ -72,7 +72,7 @@ class TestNegatives:
             assert not torch.equal(one[side], other[side])
 
     def test_every_candidate_is_as_likely(self):
-        """Each of 40 candidates is drawn near 1,000 * 4 / 40 times for 1,000 queries."""
+        """Each of 40 candidates of 1,000 equal queries is drawn near 1,000 * few / 40 times."""
         hrt = torch.tensor([[0, 0, 1]]).repeat(1000, 1)
         known = kgfast.KnownTriples(hrt)
         for few in (4, 8):  # rejection and shuffling

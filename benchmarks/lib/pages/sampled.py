@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from lib.pages import machine_of, sources
+from lib.pages import sources
 from lib.results import Row, Rows, of_section, read_rows
 from lib.tables import Columns, human_seconds, markdown
 
@@ -17,8 +17,16 @@ def block(folder: Path) -> str:
     """Write the tables of every graph in the results file, and where they come from."""
     rows = read_rows(folder / FILE)
     graphs = dict.fromkeys(row["graph"] for row in rows)
-    parts = ["\n".join(of_graph([row for row in rows if row["graph"] == it])) for it in graphs]
-    return "\n\n".join([f"Graphs that were run: {', '.join(graphs)}.", *parts]) + "\n"
+    parts = [f"Graphs that were run: {', '.join(graphs)}."]
+    for graph in graphs:
+        own = "\n".join(of_graph([row for row in rows if row["graph"] == graph]))
+        picture = f"{FILE.removesuffix('.json')}-{graph}.png"
+        if (folder / picture).is_file():
+            place = f"../../benchmarks/results/{picture}"
+            title, own = own.split("\n\n", 1)
+            own = f"{title}\n\n![MRR of each model by protocol, {graph}]({place})\n\n{own}"
+        parts.append(own)
+    return "\n\n".join(parts)
 
 
 def of_graph(rows: Rows) -> Iterator[str]:
@@ -28,12 +36,14 @@ def of_graph(rows: Rows) -> Iterator[str]:
     draws = max(row["draws"] for row in of_section(rows, "seconds"))
     runs = of_section(rows, "run")
     seconds = [run["seconds_training"] for run in runs]
+    steps = [run["steps"] for run in runs]
     types = "of train" if about["types"] == "train" else f"by `{about['types']}`"
     yield f"### {about['graph']}\n"
     yield (
         f"{about['test_triples']:,} test triples, both sides, {about['entities']:,} entities; "
-        f"types {types}; {draws} draws. {len(runs)} models, trained for "
-        f"{human_seconds(min(seconds))} to {human_seconds(max(seconds))} each.\n"
+        f"types {types}; {draws} draws. {len(runs)} models, {min(steps):,} to {max(steps):,} steps "
+        f"each, which took {human_seconds(min(seconds))} to {human_seconds(max(seconds))} on a "
+        "machine that others used.\n"
     )
     yield (
         "MRR at the last checkpoint; of sampled protocols the mean and the standard deviation over "
@@ -63,7 +73,7 @@ def of_graph(rows: Rows) -> Iterator[str]:
     yield "\nMRR of a model whose scores are all equal, by the treatment of ties:\n"
     yield from markdown(TIES, of_section(rows, "ties"))
     yield ""
-    yield f"{machine_of(rows)}. " + " ".join(sources([rows]))
+    yield from sources([rows])
 
 
 def _models(rows: Rows, protocols: list[str]) -> Iterator[dict[str, Any]]:
