@@ -34,7 +34,7 @@ from lib.peers.ranks import Work
 from lib.peers.topk import Search
 from lib.results import Row, engine_of
 
-CALLS = {1: 8, 16: 2, 64: 1}  # calls a turn, by the queries of a call
+CALLS = {1: 8, 16: 2, 64: 1}  # calls of a turn, by the queries of a call
 RANDOM = {"dot": (1_000_000, 128), "l2": (200_000, 128), "rotate": (40_943, 256)}
 SLOW = 3.0  # times the fastest peer: slower ones take no turns
 QUICK = (600, 16)

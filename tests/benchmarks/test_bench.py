@@ -43,7 +43,7 @@ def test_a_call_goes_on_where_it_was_stopped(load, run):
     assert run(parts, called.append) == ([], [])
     _, told = run(parts, lambda _: 0, KEY | {"commit": "2"})
     assert [it.split(";")[0] for it in told] == ["[1/3] a.py", "[2/3] b.py", "[3/3] c.py"]
-    assert told[0].endswith("about 0:00:00 left")  # parts took no time
+    assert told[0].endswith("about 0:00:00 left")  # the parts took no time
     assert len(run(parts, lambda _: 0, KEY | {"commit": "2"}, fresh=True)[1]) == 3
 
 

@@ -1,7 +1,7 @@
 """The block of README.md: one table of at most twelve rows, of one machine.
 
 The machine is the one of the picture. A row has kgfast's measure, the best peer's as a multiple of
-it, and the bare loop's (`lib/bare_loop.cpp`). Extrapolated numbers have a ``~``.
+kgfast's, and the bare loop's (`lib/bare_loop.cpp`). Extrapolated numbers have a ``~``.
 """
 
 from collections.abc import Iterator, Mapping

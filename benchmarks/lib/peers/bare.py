@@ -33,7 +33,7 @@ def panels_of(table: Tensor, score: str) -> Tensor:
     padded = torch.full((-(-rows // lanes) * lanes, width), torch.nan)
     padded[:rows] = table
     panels = padded.view(-1, lanes, planes, width // planes).permute(0, 3, 2, 1)
-    room = torch.empty(panels.numel() + 16)  # the start may move to a cache line
+    room = torch.empty(panels.numel() + 16)  # room to start at a cache line
     aligned = room[-room.data_ptr() % 64 // 4 :][: panels.numel()].view(panels.shape)
     return aligned.copy_(panels)
 

@@ -28,15 +28,14 @@ from lib.peers import Missing, building, rotate_scores
 from lib.peers.topk import ChunkedRows, Search, dot_block, score_block
 
 Ids = Tensor  # [B, k]
-Find = Callable[[Tensor], Ids]  # finds ids for queries [B, F]
+Find = Callable[[Tensor], Ids]  # ids of queries [B, F]
 Block = Callable[[Tensor, Tensor], Tensor]  # scores [B, C] of queries and rows
 CHUNKS = (1 << 14, 1 << 16, 1 << 62)  # rows; the last: the whole table
 COMPILED_CHUNKS = (1 << 13, 1 << 16)
-BLAS_ROWS = (1_024, 8_192)  # rows of faiss's blocks; the default first
+BLAS_ROWS = (1_024, 8_192)  # rows of faiss's blocks for BLAS; the default first
 ALWAYS, NEVER = 1, 1 << 30  # thresholds of faiss for BLAS
 TRIED_CALLS, HOPELESS = 2, 3.0  # calls that each way answers twice, unless it is hopeless
-# levels and batches of Panorama; defaults are 8 and 128
-LEVELS, BATCH_ROWS = (4, 8, 16), (128, 512)
+LEVELS, BATCH_ROWS = (4, 8, 16), (128, 512)  # Panorama: defaults are 8 and 128
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class Way:
 
 
 Ways = Iterator[Way]
-Maker = Callable[[Tensor, str, int], Ways]  # makes ways from a table, a score and k
+Maker = Callable[[Tensor, str, int], Ways]  # ways to search a table by a score for k
 
 
 def by_torch(table: Tensor, score: str, k: int) -> Ways:

@@ -69,8 +69,7 @@ def faiss_index() -> Any:
     from mteb.models.search_encoder_index import FaissSearchIndex
 
     faiss.omp_set_num_threads(torch.get_num_threads())
-    # faiss's default is slower for many queries
-    faiss.cvar.distance_compute_blas_threshold = 1
+    faiss.cvar.distance_compute_blas_threshold = 1  # the default is slower for many queries
     meta = mock.Mock(similarity_fn_name=ScoringFunction.COSINE)
     return FaissSearchIndex(mock.Mock(mteb_model_meta=meta))
 

@@ -211,7 +211,7 @@ def rows_at_once(name: str, work: Work) -> int:
         return work.batch
     kind = name.split()[0]
     fitting = work.fitting(kind)
-    if name == "plain torch":  # a user would start the loop so
+    if name == "plain torch":  # a user would start so
         return fitting
     contender, stopwatch = CONTENDERS[name](work, fitting), Stopwatch("cpu")
     seconds = {}
