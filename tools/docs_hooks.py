@@ -12,6 +12,7 @@ if TYPE_CHECKING:  # tests read this file where mkdocs is not installed
     from mkdocs.structure.pages import Page
 
 ROOT = DOCS.parent
+_DARK = "@media (prefers-color-scheme: dark)"  # the site knows better where it is dark
 _DRAWING = re.compile(r"!\[[^\]]*\]\(([\w./-]+\.svg)\)")
 _PICTURE = re.compile(r"(!\[[^\]]*\]\()((?:\.\./)+[\w./-]+\.png)\)")
 _OUTSIDE = re.compile(r"\[([^\]]+)\]\(((?:\.\./)+[^)\s]+)\)")
@@ -49,7 +50,8 @@ def shown(markdown: str, uri: str) -> str:
 
     def drawing(link: re.Match[str]) -> str:
         name = posixpath.normpath(posixpath.join("docs", posixpath.dirname(uri), link[1]))
-        return (ROOT / name).read_text(encoding="utf-8").replace('href="', f'href="{up}')
+        text = (ROOT / name).read_text(encoding="utf-8").replace('href="', f'href="{up}')
+        return text.replace(_DARK, '[data-md-color-scheme="slate"]')
 
     def picture(link: re.Match[str]) -> str:
         return f"{link[1]}{up}images/{posixpath.basename(link[2])})"
