@@ -39,7 +39,8 @@ def on_page_markdown(markdown: str, page: "Page", **_: Any) -> str:
 def shown(markdown: str, uri: str) -> str:
     """Return the text of a page as the site shows it; ``uri`` is its path below docs/.
 
-    A drawing stands inline, so that its links work. Files outside docs/ are not on the site.
+    A drawing stands inline, because a browser follows no links in an image. Files outside docs/
+    are not on the site.
 
     Examples
     --------
