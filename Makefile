@@ -52,7 +52,7 @@ sdist: $(VENV)/.complete
 
 # docs/ as a site in build/site; a link that leads nowhere is an error.
 docs: $(VENV)/.complete
-	$(PY) -m mkdocs build --strict --quiet
+	$(PY) -m mkdocs build --strict
 
 # The extension of 64-bit ARM and its suite, emulated: half an hour. Needs Debian's packages
 # g++-aarch64-linux-gnu and qemu-user-static, and the network once.

@@ -23,23 +23,23 @@ INTRO = """# Configs
 Written by `python benchmarks/pages.py config` from the sections that check configs; do not edit.
 
 A config is a YAML file of sections (`model:`, `train:`, ...), or of dotted keys (`model.name:`).
-What it does not say has the default. `--set model.base_dim=128` overrides a key on the command
-line, its value read as YAML. An unknown key, a value out of its range and values that contradict
-each other are errors that name the key, before anything is read or allocated. Numbers such as
-`1e-3`, which YAML reads as text, are numbers here; names may be written in upper case. Aliases
-(`*name`), keys given twice and files beyond 128 KiB are refused.
+Keys that the file lacks have their defaults. `--set model.base_dim=128` overrides a key on the
+command line; its value is read as YAML. kgfast checks all keys before it reads data or allocates
+memory. An unknown key, a value out of range and values that contradict each other are errors that
+name the key. Numbers such as `1e-3`, which YAML reads as text, are numbers here. Names may be in
+upper case. Aliases (`*name`), repeated keys and files beyond 128 KiB are refused.
 
     kgfast train --config FILE                    a file; it wins over a name of the package
     kgfast train --config wn18rr/rotate_fast      a config that comes with the package
     kgfast train --config NAME --data DIR         on another graph: DIR holds train.txt itself
     kgfast train --data DIR --model rotate        the model's default config, which is printed
 
-`-` as default: the key must be given. *may change*: `--resume` accepts another value than the run
-began with. `--data` gives `dataset.name` and `dataset.root`. A gzipped file of a dataset may unpack
-to 64 times its size, and to 64 MiB at least; the environment variable `KGFAST_MAX_BYTES` sets
-another limit.
+The default `-` marks a required key. *may change* marks a key whose value may differ when
+`--resume` continues a run. `--data` gives `dataset.name` and `dataset.root`. A gzipped file of a
+dataset may unpack to 64 times its size, and to 64 MiB at least; the environment variable
+`KGFAST_MAX_BYTES` sets another limit.
 """
-IGNORED_INTRO = "Keys of configs in use that change nothing here; each is warned of."
+IGNORED_INTRO = "Common keys of other programs that have no effect here. kgfast warns of each."
 
 
 def page() -> str:
@@ -50,9 +50,7 @@ def page() -> str:
         parts.append(f"## {title}\n\n{_summary(section)}\n")
         parts.append("| key | takes | default | meaning |\n|---|---|---|---|")
         parts.append("\n".join(rows(section, prefix)) + "\n")
-    parts.append(
-        "## Ignored\n\nKeys of configs in use that change nothing here; each is warned of.\n"
-    )
+    parts.append(f"## Ignored\n\n{IGNORED_INTRO}\n")
     parts.append("\n".join(f"- `{key}`: {why}" for key, why in IGNORED.items()) + "\n")
     parts.append("## In the package\n\n" + ", ".join(f"`{it}`" for it in packaged_configs()) + "\n")
     return "\n".join(parts)

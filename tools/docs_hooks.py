@@ -12,6 +12,7 @@ if TYPE_CHECKING:  # tests read this file where mkdocs is not installed
     from mkdocs.structure.pages import Page
 
 ROOT = DOCS.parent
+_DARK = "@media (prefers-color-scheme: dark)"  # the site knows better where it is dark
 _DRAWING = re.compile(r"!\[[^\]]*\]\(([\w./-]+\.svg)\)")
 _PICTURE = re.compile(r"(!\[[^\]]*\]\()((?:\.\./)+[\w./-]+\.png)\)")
 _OUTSIDE = re.compile(r"\[([^\]]+)\]\(((?:\.\./)+[^)\s]+)\)")
@@ -38,7 +39,8 @@ def on_page_markdown(markdown: str, page: "Page", **_: Any) -> str:
 def shown(markdown: str, uri: str) -> str:
     """Return the text of a page as the site shows it; ``uri`` is its path below docs/.
 
-    A drawing stands inline, so that its links work. Files outside docs/ are not on the site.
+    A drawing stands inline, because a browser follows no links in an image. Files outside docs/
+    are not on the site.
 
     Examples
     --------
@@ -49,7 +51,8 @@ def shown(markdown: str, uri: str) -> str:
 
     def drawing(link: re.Match[str]) -> str:
         name = posixpath.normpath(posixpath.join("docs", posixpath.dirname(uri), link[1]))
-        return (ROOT / name).read_text(encoding="utf-8").replace('href="', f'href="{up}')
+        text = (ROOT / name).read_text(encoding="utf-8").replace('href="', f'href="{up}')
+        return text.replace(_DARK, '[data-md-color-scheme="slate"]')
 
     def picture(link: re.Match[str]) -> str:
         return f"{link[1]}{up}images/{posixpath.basename(link[2])})"

@@ -194,7 +194,7 @@ def _svg(label: str, width: int, height: int, *parts: str) -> str:
     return (
         f'<svg class="drawing" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
         f'role="img" aria-label="{escape(label)}"><style>{STYLE}{dark}</style>\n'
-        + "\n".join(parts)
+        + "\n".join(filter(None, parts))  # a blank line would end the block of HTML in a page
         + "\n</svg>\n"
     )
 

@@ -202,6 +202,8 @@ class Trainer:
     def fit(self, resume: bool = False, *, trust_data: bool = False) -> Result:
         """Train, evaluate on valid, and rank the test set at the end.
 
+        ``train.max_minutes`` counts from the call, and includes the time to make the trainer.
+
         Parameters
         ----------
         resume : bool
@@ -212,8 +214,6 @@ class Trainer:
             changed: ``fit`` returns the stored result.
         trust_data : bool
             Resume a run of an earlier kgfast, which did not store its graph, with these data.
-
-        ``train.max_minutes`` counts from the call, and includes the time to make the trainer.
 
         Raises
         ------

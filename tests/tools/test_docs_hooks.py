@@ -33,3 +33,4 @@ def test_the_drawings_are_up_to_date():
     for name, picture in DRAWINGS.items():
         found = (FOLDER / f"{name}.svg").read_text(encoding="utf-8")
         assert found == picture(), "run python tools/drawings.py"
+        assert "\n\n" not in found, "a blank line ends the block of HTML in a page"
