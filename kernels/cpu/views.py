@@ -97,8 +97,8 @@ class _Fixed(NamedTuple):
     table: View
     factor: View | None
     packed: Packed | None
-    of_ids: Pointers  # as pointers_of_ids has them
-    rows: View  # of the table, as one plane
+    of_ids: Pointers  # result of pointers_of_ids
+    rows: View  # rows of the table, as one plane
 
 
 def _fixed(candidates: Prepared, of: tuple[str, int, int]) -> _Fixed:

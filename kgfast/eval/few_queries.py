@@ -19,6 +19,7 @@ from kgfast.kernels.checks import Checks, NonFiniteError
 from kgfast.kernels.ieee import ieee_arithmetic
 from kgfast.kernels.operands import Operands
 from kgfast.models.base import Model, Side
+from kgfast.models.reciprocal import Reciprocal
 from kgfast.ops import run
 
 _MOST = 16  # queries
@@ -28,8 +29,12 @@ def few_answers(
     index: Any, model: Any, heads: Any, tails: Any, relations: Any, k: Any
 ) -> Predictions | None:
     """Return the best answers to few queries of ids; None where another way has to find them."""
-    kind: Any = type(model)
-    if not (isinstance(index, Index) and _is_plain(kind) and not model._modules):
+    outer = model if type(model) is Reciprocal else None
+    if outer is not None:
+        model = outer._modules.get("model")
+        if not _OVERRIDES.isdisjoint(outer.__dict__):
+            return None
+    if not (isinstance(index, Index) and _is_plain(type(model)) and not model._modules):
         return None
     entity, relation = model._parameters.get("entity"), model._parameters.get("relation")
     given, side = (heads, "tail") if tails is None else (tails, "head")
@@ -37,7 +42,8 @@ def few_answers(
         return None
     if not (_is_held(entity) and _is_held(relation)):
         return None
-    first, second = _ids(given, entity.shape[0]), _ids(relations, relation.shape[0])
+    num_relations = relation.shape[0] if outer is None else relation.shape[0] // 2
+    first, second = _ids(given, entity.shape[0]), _ids(relations, num_relations)
     candidates = index.prepared(entity, model.score)
     is_count = type(k) is int and 1 <= k <= entity.shape[0]
     if first is None or second is None or candidates is None or not is_count:
@@ -48,6 +54,10 @@ def few_answers(
     first = first if len(first) == count else first * count
     second = second if len(second) == count else second * count
     anchors, others = _as_tensor(first), _as_tensor(second)
+    asked, told = side, others
+    if outer is not None:  # heads are tails of the inverse relation
+        told, side = outer.relation_ids(others, _SIDES[asked]), "tail"
+        second = told.tolist()
     packing, how = packing_here(), model._composition(side)
     is_composed = how is not None and how.fits(entity.shape[1], relation)
     try:
@@ -55,15 +65,17 @@ def few_answers(
             scores, ids = packing.topk_of_ids(candidates, relation, how, (first, second), k)
         else:
             with torch.no_grad(), ieee_arithmetic(2 * entity.numel()):
-                queries = Operands(model.queries(anchors, others, side), candidates)
+                queries = Operands(model.queries(anchors, told, side), candidates)
                 scores, ids = run.topk(queries, k, None, Checks(deferred=False))
     except NonFiniteError:
         return None
-    return Predictions(scores, ids, anchors, others, _SIDES[side])
+    return Predictions(scores, ids, anchors, others, _SIDES[asked])
 
 
 _SIDES: dict[str, Side] = {"head": "head", "tail": "tail"}
-_OVERRIDES = frozenset(("queries", "_queries", "_composition", "candidates"))  # attributes of an object
+_OVERRIDES = frozenset(
+    ("queries", "_queries", "_composition", "candidates", "relation_ids")
+)  # attributes
 
 
 @lru_cache

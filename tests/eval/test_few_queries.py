@@ -27,6 +27,11 @@ MODELS = {
     "complex": lambda: kgfast.ComplEx.init(300, 11, 12, seed=0),
     "complex, interleaved": lambda: kgfast.ComplEx.init(300, 11, 12, seed=0, layout="interleaved"),
     "of a matrix": lambda: kgfast.RESCAL.init(300, 11, 12, seed=0),
+    "inverses between": lambda: kgfast.Reciprocal(kgfast.ComplEx.init(300, 22, 12, seed=0)),
+    "inverses behind": lambda: kgfast.Reciprocal(
+        kgfast.RotatE.init(300, 22, 12, seed=0), order="appended"
+    ),
+    "inverses of matrices": lambda: kgfast.Reciprocal(kgfast.RESCAL.init(300, 22, 12, seed=0)),
     "strided": lambda: kgfast.TransE(_rows(12, 300).T, _rows(24, 11).T[:, ::2]),
 }
 

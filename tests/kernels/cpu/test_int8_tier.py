@@ -242,7 +242,7 @@ def errors_of(queries, table):
 @pytest.mark.parametrize(
     ("dtype", "of_high", "count"),
     [
-        *((it, False, count) for it in DTYPES for count in (16, 70)),  # of words, bytes first
+        *((it, False, count) for it in DTYPES for count in (16, 70)),  # bytes before words
         *((it, True, 16) for it in DTYPES if it != torch.float16),
     ],
 )

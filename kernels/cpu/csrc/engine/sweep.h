@@ -222,7 +222,7 @@ void sweep_block(const typename Consumer::Job& job, const PanelFacts& facts, int
 }
 
 // Norms of a panel's candidates in the crops that end in a block of features, from `crop` on.
-__attribute__((noinline)) void find_norms(const SweepJob& job, const ScoreFacts& facts,
+[[maybe_unused]] __attribute__((noinline)) void find_norms(const SweepJob& job, const ScoreFacts& facts,
                                           int64_t feature, int64_t count, int64_t crop,
                                           Worker& worker, float* lane_norm) {
   const int64_t end = feature + count;
