@@ -111,7 +111,7 @@ BUILDS: Columns = (
     ("their size:", "{input_bytes:bytes}"),
     ("seconds:", "{seconds:,.0f}"),
     ("CPU seconds:", "{cpu_seconds:,.0f}"),
-    ("memory held:", "{anonymous_bytes:GiB}"),
+    ("memory of the process:", "{anonymous_bytes:GiB}"),
     ("the folder:", "{bytes:bytes}"),
 )
 CONVERSIONS: Columns = (
@@ -120,7 +120,7 @@ CONVERSIONS: Columns = (
     ("what is forgotten", "{forgotten}"),
     ("MRR:", "{wrong:.4f}"),
     ("instead of:", "{right:.4f}"),
-    ("what the door says", "`{refused}`"),
+    ("error of the adapter", "`{refused}`"),
 )
 
 
@@ -264,7 +264,7 @@ CROP_RANKS: Columns = (
 )
 EVALUATIONS: Columns = (  # evaluations of a run, by train_memory.py
     ("after step:", "{step:,}"),
-    ("held:", "{resident_bytes:bytes}"),
+    ("memory of the process:", "{resident_bytes:bytes}"),
     ("at its peak:", "+ {peak_bytes:positive_bytes}"),
     ("evaluation:", "{seconds:time}"),
     ("a step:", "{seconds_per_step:time}"),
@@ -346,7 +346,7 @@ def _peak(row: Row) -> str:
 
 PATHS: Columns = (
     ("paths:", "{paths:,}"),
-    ("by", lambda row: "kgfast" if row["contender"] == "kgfast" else "torch, all paths held"),
+    ("by", lambda row: "kgfast" if row["contender"] == "kgfast" else "torch, all paths in memory"),
     ("peak:", _peak),
     ("seconds:", "{seconds[median]:.1f}"),
     ("seconds of cores:", "{cpu_seconds[median]:.1f}"),
@@ -363,7 +363,7 @@ STREAMED: Columns = (
     ("disk:", "{disk_elements_per_s:giga}, {disk_bytes_per_s:bytes}/s"),
     ("of what binds:", "{of_binding:.0%} of {binding}"),
     ("by cores:", "{of_memory_by_cores:.0%}"),
-    ("memory held:", "{anonymous_bytes:bytes}"),
+    ("memory of the process:", "{anonymous_bytes:bytes}"),
 )
 SAMPLED: Columns = (
     ("  ", "{contender}"),
@@ -441,7 +441,7 @@ SERVE_LOAD: Columns = (
 )
 SERVE_DELAY: Columns = (
     ("batch:", "{batch}"),
-    ("asked", "{asked}"),
+    ("queries of a request", "{asked}"),
     ("large beside:", "{beside}"),
     ("p50 / p90 / p99:", _latencies),
 )

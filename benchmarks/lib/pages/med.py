@@ -58,16 +58,16 @@ def _memory(rows: Rows) -> Iterator[str]:
     first = rows[0]
     yield _title(f"Memory of {first['config']} in training", rows)
     yield (
-        f"On {first['graph']}; an evaluation is of {first['triples']:,} triples of the valid set, "
-        "filtered, by every sub-model. Held: by the whole process, after it; at its peak: how much "
-        "more within it, the factor included.\n"
+        f"An evaluation ranks {first['triples']:,} valid triples of {first['graph']}, filtered, by "
+        "every sub-model. The memory of the process is measured after the evaluation. The peak is "
+        "the memory that the evaluation adds, the factor included.\n"
     )
     if len(rows) <= ROWS_SHOWN:
         yield from markdown(EVALUATIONS, rows)
         return
     held = [row["resident_bytes"] for row in rows]
     yield (
-        f"Over {len(rows)} evaluations, {first['step']} steps apart: {human_bytes(held[0])} held "
+        f"Over {len(rows)} evaluations, {first['step']} steps apart: {human_bytes(held[0])} "
         f"after the first, {human_bytes(held[-1])} after the last, {held[-1] / held[0] - 1:+.2%}; "
         f"between {human_bytes(min(held))} and {human_bytes(max(held))}. At most "
         f"{human_bytes(max(row['peak_bytes'] for row in rows))} more within one."
@@ -78,7 +78,7 @@ def _trials(rows: Rows) -> Iterator[str]:
     yield cell_of(rows[0], "### What MED's settings do: RotatE on {graph}, {steps:,} steps\n")
     yield (
         "MRR on the valid set of the narrowest and the widest sub-model (dimensions): how soon "
-        "they learn, not how far they come. Gamma 4 unless it says otherwise.\n"
+        "they learn, not how far they come. Gamma is 4 unless a row says otherwise.\n"
     )
     yield from markdown(MED_TRIALS, rows)
 

@@ -87,14 +87,14 @@ def graphs(folder: Path) -> str:
         ),
         *markdown(BUILDS, rows),
         "",
-        "Seconds are those of a machine that others work on, too. Memory held is the highest "
+        "Other work ran on the machine. The memory of the process is the highest "
         f"`RssAnon` of the process, torch included: all but mapped files. {are} equal to those of "
         "one sort of all triples in memory.\n",
         cell_of(
             rows[0],
-            "Asked for the heads of {queries:,} (r, t), many of them hubs: {all_answers:,} answers "
+            "The heads of {queries:,} (r, t), many of them hubs: {all_answers:,} answers "
             "in {all_cpu_seconds:.2f} CPU seconds; of a sixteenth of the entities "
-            "{shard_answers:,} in {shard_cpu_seconds:.2f}. The process held "
+            "{shard_answers:,} in {shard_cpu_seconds:.2f}. The process took "
             "{asking_anonymous_bytes:bytes}.\n",
         ),
     ]
