@@ -254,8 +254,10 @@ def checked_beside_ours(wheel: Path, home: Path) -> str:
 
 
 def _import_times() -> tuple[float, float]:
-    """Return the CPU seconds that a new process needs to import torch, and then kgfast."""
-    run = subprocess.run([sys.executable, "-P", "-c", TIME], capture_output=True, check=True)
+    """CPU seconds that a new process needs for torch, and then for kgfast."""
+    given = {name: it for name, it in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    command = [sys.executable, "-P", "-c", TIME]
+    run = subprocess.run(command, capture_output=True, check=True, env=given)
     of_torch, own = map(float, run.stdout.split())
     return of_torch, own
 

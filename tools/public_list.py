@@ -1,8 +1,8 @@
 """Writes tests/public.txt, the list of all that kgfast promises: ``python tools/public_list.py``.
 
 Signatures are read from the sources, so the list depends neither on the Python that writes it nor
-on installed libraries. ``--check`` compares the stored list; docs/reference/stability.md says what the
-promises are.
+on installed libraries. ``--check`` compares the stored list. docs/reference/stability.md holds the
+promises.
 """
 
 import argparse
