@@ -225,7 +225,7 @@ def resolved(module: str, name: str, *, missing: bool = False) -> tuple[str, Nod
             if own is not None and it.module != module:
                 return resolved(str(it.module), own, missing=missing)
         elif isinstance(it, ast.FunctionDef | ast.ClassDef):
-            found = it if it.name == name else found  # of overloads the last, which has the body
+            found = it if it.name == name else found  # the last of several overloads has the body
         elif isinstance(it, ast.Assign | ast.AnnAssign):
             targets = it.targets if isinstance(it, ast.Assign) else [it.target]
             found = it if name in map(ast.unparse, targets) else found
