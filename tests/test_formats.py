@@ -97,7 +97,7 @@ OTHERS = {
             "sharded/shards/model_2.1-of-2.safetensors",
             ('"version": 2', '"version": 9'),
             lambda folder: SHARDS.read_rows(folder / "sharded"),
-            "model_2.1-of-2.safetensors: format version 9; this kgfast reads up to 2: update kgfast",
+            "1-of-2.safetensors: format version 9; this kgfast reads up to 2: update kgfast",
         ),
     ],
     "folders of kgfast.save": [
@@ -122,7 +122,7 @@ OTHERS = {
             "index.safetensors",
             ('"version": 1', f'"version": {number}'),
             lambda folder: kgfast.Index.load(folder / "index.safetensors", model()),
-            f"index.safetensors: an index of version {number}; this kgfast reads 1: make the index again",
+            f"index.safetensors: an index of version {number}; this kgfast reads 1: make the index",
         )
         for number in (0, 9)
     ],
