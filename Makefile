@@ -8,7 +8,7 @@ SOURCES := pyproject.toml setup.py constraints.txt $(wildcard kernels/cpu/csrc/*
 # The suite starts processes by the hundred: each would compile what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install demo test test-all wheel check-wheel sdist docs arm64 fuzz sanitize journeys lint bench bench-scale reproduce gpu clean
+.PHONY: install demo test test-all wheel check-wheel sdist release-check docs arm64 fuzz sanitize journeys lint bench bench-scale reproduce gpu clean
 
 install: $(VENV)/.complete
 
@@ -49,6 +49,12 @@ check-wheel: wheel
 
 sdist: $(VENV)/.complete
 	$(PY) -m build --sdist --no-isolation
+
+# All that can be checked before a release without a network: see tools/check_wheel.py.
+release-check: $(VENV)/.complete
+	@$(PY) tools/extras.py release > $(VENV)/release.txt
+	$(PIP) -r $(VENV)/release.txt
+	$(PY) tools/check_wheel.py --release
 
 # docs/ as a site in build/site; a link that leads nowhere is an error.
 docs: $(VENV)/.complete

@@ -8,33 +8,41 @@ whole process) or contract products into sums (canonical scores are defined with
 says how many sources are compiled at a time (default: as many as the machine has cores);
 ``KGFAST_REQUIRE_EXTENSION=1`` fails where a compiler does, as a wheel without kernels is none.
 
+The extension uses the limited API of Python 3.11, so one wheel of a platform serves every later
+version. A free-threaded Python has no limited API: it gets an extension of its own.
+
 On Windows the compiler is clang-cl of Visual Studio's LLVM, for vector attributes, which are not
 Microsoft's; ``cl`` is not tried.
 """
 
+import gzip
+import json
 import os
+import re
 import shutil
 import sys
+import sysconfig
+import tarfile
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from setuptools import setup
+import setuptools
+from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
+from setuptools.command.sdist import sdist
 from setuptools.errors import CompileError
 
-try:
-    from pybind11.setup_helpers import ParallelCompile, Pybind11Extension
-except ImportError:  # reading the metadata needs no compiler
-    Pybind11Extension = None  # type: ignore[assignment, misc]
-else:
-    ParallelCompile("KGFAST_BUILD_JOBS").install()
-
 SOURCES = Path("kernels/cpu/csrc")
+HAS_LIMITED_API = not sysconfig.get_config_var("Py_GIL_DISABLED")
 COMMON_FLAGS = [
     *("-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"),
+    *("-fvisibility=hidden", "-g0"),
     "-Werror=switch",  # what is said of each kind of terms, or of passes, is said of all
 ]
+LINK_FLAGS: list[str] = []
 SANITIZERS = {
     "address": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
     "thread": ["-fsanitize=thread"],
@@ -71,6 +79,10 @@ X86_PROBES = {
     "isa_amx_bf16.cpp": "void f() { _tile_dpbf16ps(0, 1, 2); }",
 }
 X86_PROBES["isa_avx512vnni_int8.cpp"] = X86_PROBES["isa_avx512vnni.cpp"]
+if sys.platform == "linux":
+    LINK_FLAGS += ["-pthread", "-Wl,-z,relro,-z,now"]  # no table of addresses stays writable
+    if not SANITIZER_FLAGS:  # which check for themselves
+        COMMON_FLAGS += ["-fstack-protector-strong", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=3"]
 if SANITIZER_FLAGS:  # the widest instruction set and plain C++, so that it builds in minutes
     COMMON_FLAGS += ["-O1", "-g1", "-fno-omit-frame-pointer", *SANITIZER_FLAGS]
     del X86_FLAGS["isa_avx2.cpp"]
@@ -89,13 +101,19 @@ class BuildPerFile(build_ext):
     """Sources whose flags the compiler does not know."""
 
     def build_extension(self, ext: Any) -> None:
-        """Wrap the compiler so that a source gets its own flags."""
+        """Wrap the compiler so that sources get their own flags and are compiled side by side."""
         if self.compiler.compiler_type == "msvc":
             self._use_clang_cl()
-        else:
-            self._wrap_unix()
+        self._compile_each()
         self.unknown = {name for name in X86_PROBES if self._is_x86() and not self._knows(name)}
         super().build_extension(ext)
+
+    def copy_extensions_to_source(self) -> None:
+        """Copy the extension; delete an earlier one, whose name would be found first."""
+        for path in Path("kernels").glob("_cpu.*"):
+            if path.suffix in (".so", ".pyd"):
+                path.unlink()
+        super().copy_extensions_to_source()
 
     def _flags_of(self, source: str) -> list[str]:
         """Return the flags of a source alone."""
@@ -118,15 +136,20 @@ class BuildPerFile(build_ext):
                 return False
         return True
 
-    def _wrap_unix(self) -> None:
-        compile_one = self.compiler._compile
+    def _compile_each(self) -> None:
+        """Compile sources one by one, on all cores."""
+        compile_all = self.compiler.compile
+        jobs = int(os.environ.get("KGFAST_BUILD_JOBS") or os.cpu_count() or 1)
 
-        def compile_with_flags(
-            obj: str, src: str, suffix: str, cc_args: Any, extra: list[str], pp_opts: Any
-        ) -> None:
-            compile_one(obj, src, suffix, cc_args, [*extra, *self._flags_of(src)], pp_opts)
+        def compile_each(files: list[str], extra_postargs: Any = None, **rest: Any) -> list[str]:
+            def compile_one(file: str) -> list[str]:
+                flags = [*(extra_postargs or []), *self._flags_of(file)]
+                return compile_all([file], extra_postargs=flags, **rest)  # type: ignore[no-any-return]
 
-        self.compiler._compile = compile_with_flags
+            with ThreadPoolExecutor(jobs) as pool:
+                return [made for several in pool.map(compile_one, files) for made in several]
+
+        self.compiler.compile = compile_each
 
     def _use_clang_cl(self) -> None:
         clang_cl = shutil.which("clang-cl")
@@ -135,16 +158,68 @@ class BuildPerFile(build_ext):
         if not self.compiler.initialized:
             self.compiler.initialize(self.plat_name)
         self.compiler.cc = clang_cl
-        compile_all = self.compiler.compile
 
-        def compile_each(files: list[str], extra_postargs: Any = None, **rest: Any) -> list[str]:
-            objects: list[str] = []
-            for file in files:
-                flags = [*(extra_postargs or []), *self._flags_of(file)]
-                objects += compile_all([file], extra_postargs=flags, **rest)
-            return objects
 
-        self.compiler.compile = compile_each
+class SameBytes(sdist):
+    """Write a source archive whose bytes depend on the files alone, not on clocks or owners."""
+
+    def make_archive(self, base_name: str, format: str, **rest: Any) -> str:
+        """Pack the folder that setuptools has filled."""
+        path, folder = f"{base_name}.tar.gz", Path(rest["base_dir"])
+        date = int(os.environ.get("SOURCE_DATE_EPOCH", 0))
+
+        def stripped(member: tarfile.TarInfo) -> tarfile.TarInfo:
+            member.mtime, member.uid, member.gid, member.uname, member.gname = date, 0, 0, "", ""
+            member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
+            return member
+
+        with (
+            gzip.GzipFile("", "wb", 9, Path(path).open("wb"), mtime=date) as packed,
+            tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+        ):
+            for file in sorted(folder.rglob("*")):
+                archive.add(file, str(file), recursive=False, filter=stripped)
+        return path
+
+
+class WithSbom(bdist_wheel):
+    """Add a software bill of materials to a wheel (PEP 770), as CycloneDX."""
+
+    def egg2dist(self, egginfo_path: str, distinfo_path: str) -> None:
+        """Write the metadata, and the bill beside the licences."""
+        super().egg2dist(egginfo_path, distinfo_path)
+        path = Path(distinfo_path, "sboms", "kgfast.cdx.json")
+        path.parent.mkdir()
+        path.write_text(json.dumps(bill_of_materials(self.distribution), indent=1) + "\n")
+
+
+def bill_of_materials(distribution: Any) -> dict[str, Any]:
+    """Describe the contents of a wheel: no code of others is in it, and these it asks for."""
+
+    def component(requirement: str) -> dict[str, Any]:
+        name = re.split(r"[^\w.-]", requirement)[0]
+        asked = {"name": "kgfast:requirement", "value": requirement}
+        purl = f"pkg:pypi/{name.lower()}"
+        own = {"type": "library", "name": name, "purl": purl, "bom-ref": purl}
+        return own | {"scope": "required", "properties": [asked]}
+
+    name, version = distribution.get_name(), distribution.get_version()
+    own = {"type": "library", "name": name, "version": version, "licenses": []}
+    own["licenses"] = [{"license": {"id": "Apache-2.0"}}]
+    own["bom-ref"] = own["purl"] = f"pkg:pypi/{name}@{version}"
+    needed = [component(it) for it in sorted(distribution.install_requires)]
+    tool = {"type": "application", "name": "setuptools", "version": setuptools.__version__}
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {"tools": {"components": [tool]}, "component": own},
+        "components": needed,
+        "dependencies": [
+            {"ref": own["purl"], "dependsOn": [it["purl"] for it in needed]},
+            *({"ref": it["purl"]} for it in needed),
+        ],
+    }
 
 
 def spelled(flags: list[str]) -> list[str]:
@@ -158,29 +233,39 @@ def sources() -> list[str]:
     return [paths[name] for name in [*FIRST, *sorted(paths.keys() - set(FIRST))]]
 
 
-def extensions() -> list[Any]:
-    """Return the one extension; ``optional``: an install without a compiler still succeeds."""
-    if Pybind11Extension is None:
-        return []
-    extension = Pybind11Extension(
+def extension() -> Extension:
+    """Return the extension; ``optional``: an install without a compiler still succeeds."""
+    is_windows = sys.platform == "win32"
+    macros: list[tuple[str, str | None]] = []
+    if HAS_LIMITED_API:
+        macros.append(("Py_LIMITED_API", "0x030B0000"))
+    if _is_set("KGFAST_BUILD_BASELINE"):
+        macros.append(("KGFAST_BUILD_BASELINE", "1"))
+    is_wheel = sys.platform == "linux" and _is_set("KGFAST_REQUIRE_EXTENSION")
+    strip = ["-Wl,-s"] if is_wheel else []  # profilers want symbols, users 30 KB less
+    return Extension(
         "kgfast.kernels._cpu",
         sources(),
         depends=sorted(str(path) for path in SOURCES.glob("*/*.h")),
         include_dirs=[str(SOURCES)],
-        cxx_std=17,
-        define_macros=[("KGFAST_BUILD_BASELINE", "1")] if _is_set("KGFAST_BUILD_BASELINE") else [],
-        extra_compile_args=spelled(COMMON_FLAGS),
-        extra_link_args=[
-            *([] if sys.platform in ("darwin", "win32") else ["-pthread"]),
-            *SANITIZER_FLAGS,
+        language="c++",
+        define_macros=macros,
+        extra_compile_args=[
+            *(["/std:c++17", "/EHsc", "/bigobj"] if is_windows else ["-std=c++17"]),
+            *spelled(COMMON_FLAGS),
         ],
+        extra_link_args=[*LINK_FLAGS, *strip, *SANITIZER_FLAGS],
+        py_limited_api=HAS_LIMITED_API,
         optional=not _is_set("KGFAST_REQUIRE_EXTENSION"),
     )
-    return [extension]
 
 
 def _is_set(variable: str) -> bool:
     return os.environ.get(variable, "0") not in ("", "0")
 
 
-setup(ext_modules=extensions(), cmdclass={"build_ext": BuildPerFile})
+setup(
+    ext_modules=[extension()],
+    cmdclass={"bdist_wheel": WithSbom, "build_ext": BuildPerFile, "sdist": SameBytes},
+    options={"bdist_wheel": {"py_limited_api": "cp311"}} if HAS_LIMITED_API else {},
+)

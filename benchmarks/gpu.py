@@ -55,7 +55,7 @@ PYTEST = [sys.executable, "-m", "pytest", "-q", "--continue-on-collection-errors
 PYTEST += ["-n", str(WORKERS)] * (find_spec("xdist") is not None)
 NEEDS = {
     **dict.fromkeys(("tests", "host"), ("pytest", "hypothesis")),
-    "extension": ("setuptools", "pybind11"),
+    "extension": ("setuptools",),
 }
 STEPS = ("kernels", "checks", "headlines", "tests", *BENCHMARKS, *SANITIZERS, "extension", "host")
 LAID_OUT = {"kgfast": "kgfast", "kernels": "kgfast/kernels", "configs": "kgfast/configs"}

@@ -59,11 +59,6 @@ def topk_of_ids(
     ids: tuple[list[int], list[int]],
     best: tuple[int, int],
 ) -> tuple[int, int, int]: ...
-
-class AboveResult:
-    count: int
-    def write(self, machine: Machine, out: tuple[int, int, int]) -> None: ...
-
 def above(
     machine: Machine,
     operands: Pointers,
@@ -71,7 +66,8 @@ def above(
     lowest: int,
     known: tuple[int, int] | None,
     most: int,
-) -> tuple[tuple[int, int, int], AboveResult]: ...
+) -> tuple[tuple[int, int, int], int, object]: ...
+def write_above(machine: Machine, results: object, out: tuple[int, int, int]) -> None: ...
 def panel_shape(isa: str, score: int) -> tuple[int, int]: ...
 def pack_panels(
     machine: Machine, operands: Pointers, width: int, panels: int, norms: int

@@ -80,7 +80,7 @@ def parse(text: str, source: object, numbered: bool = True) -> Any:
     if len(text) > MOST_BYTES:
         raise ValueError(f"{source}: {len(text):,} characters; YAML is read up to {MOST_BYTES:,}")
     try:
-        return yaml.load(text, _Loader)
+        return yaml.load(text, _Loader)  # noqa: S506, a SafeLoader
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         problem = f"not valid YAML: character #x{error.character:04x} is not allowed"

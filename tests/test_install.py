@@ -87,7 +87,6 @@ def _build(what, folder):
 @pytest.fixture(scope="module")
 def sdist(tmp_path_factory):
     """Return the sdist of a copy of the tree."""
-    pytest.importorskip("pybind11")
     folder = tmp_path_factory.mktemp("sdist")
     source = folder / "source"
     shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(*NOT_COPIED))

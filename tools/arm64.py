@@ -89,8 +89,6 @@ def fetch() -> None:
 
 def build(jobs: int) -> None:
     """Lay out the package as an install does, with the extension for ARM."""
-    import pybind11
-
     site, objects = HOME / "kgfast", HOME / "objects"
     shutil.rmtree(site, ignore_errors=True)
     setup = [sys.executable, "setup.py", "--quiet", "build_py", "--build-lib", str(site)]
@@ -98,7 +96,7 @@ def build(jobs: int) -> None:
     objects.mkdir(parents=True, exist_ok=True)
     sources = ROOT / "kernels" / "cpu" / "csrc"
     headers = HOME / "root" / "usr" / "include"
-    folders = [sources, Path(pybind11.get_include()), headers / "python3.11", headers]
+    folders = [sources, headers / "python3.11", headers]
     included = [f"-I{folder}" for folder in folders]
 
     def compile_one(source: Path) -> str:
@@ -109,7 +107,7 @@ def build(jobs: int) -> None:
 
     with ThreadPoolExecutor(jobs) as pool:
         made = list(pool.map(compile_one, sorted(sources.glob("*/*.cpp"))))
-    name = site / "kgfast" / "kernels" / "_cpu.cpython-311-aarch64-linux-gnu.so"
+    name = site / "kgfast" / "kernels" / "_cpu.abi3.so"
     subprocess.run([COMPILER, "-shared", "-pthread", *made, "-o", str(name)], check=True)
 
 

@@ -3,22 +3,31 @@
 The package must import in time, have its kernels, and rank like the reference. With ``--fresh
 FILE`` the wheel is installed into a new environment beside torch and checked there. FILE gets the
 findings and the seconds of that install (``make check-wheel``).
+
+``--release`` does all that can be done before a release without a network (``make release-check``):
+it builds the sdist twice, a wheel of the tree and a wheel of the sdist, whose bytes must be equal,
+checks their metadata, ABI, hardening, bill of materials and versions, and installs both.
 """
 
 import argparse
+import hashlib
 import json
 import os
 import platform
+import re
+import shutil
+import struct
 import subprocess
 import sys
 import tempfile
 import time
 import venv
+import zipfile
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-MEGABYTES = 5.0
+MEGABYTES = 2.0
 OF_TORCH = 0.25  # import time allowed, as a share of the CPU time that importing torch takes
 TIME = "import time; a = time.process_time(); import torch; b = time.process_time();"
 TIME += "import kgfast, kgfast.eval.ranking; print(b - a, time.process_time() - b)"
@@ -34,7 +43,10 @@ def main() -> int:
     parser.add_argument(
         "--fresh", type=Path, metavar="FILE", help="install it; write what is found"
     )
+    parser.add_argument("--release", action="store_true", help="build and check a release")
     options = parser.parse_args()
+    if options.release:
+        return check_release()
     if options.fresh is None:
         return check(options.wheel)
     if options.wheel is None or not options.wheel.is_file():
@@ -108,9 +120,144 @@ def check(wheel: Path | None) -> int:
     return 0
 
 
+def check_release() -> int:
+    """Build what is published, twice, and check all of it; stop at the first fault."""
+    began = time.perf_counter()
+    check_versions()
+    run(sys.executable, CHECKOUT / "tools/public_list.py", "--check")
+    date = run("git", "log", "-1", "--format=%ct").strip()
+    with tempfile.TemporaryDirectory() as folder:
+        sdists, wheels = [], []
+        for name in ("first", "second"):
+            copy = clone(Path(folder, name))
+            sdists.append(built("sdist", copy, Path(folder, f"{name}-sdist"), date))
+        same_bytes(sdists)
+        shutil.unpack_archive(sdists[0], Path(folder, "unpacked"))
+        (unpacked,) = Path(folder, "unpacked").iterdir()
+        for source in (Path(folder, "first"), unpacked):
+            wheels.append(built("wheel", source, Path(folder, f"{source.name}-wheel"), date))
+            say(f"a wheel of {'the sdist' if source is unpacked else 'the tree'}")
+        same_bytes(wheels)
+        run(sys.executable, "-m", "twine", "check", "--strict", sdists[0], wheels[0])
+        say("metadata and README are in order (twine check --strict)")
+        check_content(wheels[0])
+        for place, wheel in zip(("tree", "sdist"), wheels, strict=True):
+            said = checked_beside_ours(wheel, Path(folder, f"{place}-venv"))
+            say(f"the wheel of the {place} in a fresh environment: {said}")
+    say("all checks of a release passed")
+    print(f"{time.perf_counter() - began:.0f} s")
+    return 0
+
+
+def say(line: str) -> None:
+    """Print a line at once."""
+    print(line, flush=True)
+
+
+def run(*command: object, **options: Any) -> str:
+    """Run a command in the checkout and return its output; stop with its output if it fails."""
+    words = [str(it) for it in command]
+    done = subprocess.run(
+        words, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=CHECKOUT, **options
+    )
+    if done.returncode:
+        raise SystemExit(f"{' '.join(words)}:\n{done.stdout[-4000:]}")
+    return str(done.stdout)
+
+
+def clone(folder: Path) -> Path:
+    """Copy the files that git knows, as they are now."""
+    for name in run("git", "ls-files", "-z").split("\0")[:-1]:
+        if (CHECKOUT / name).is_file():
+            target = folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(CHECKOUT / name, target)
+    return folder
+
+
+def built(what: str, source: Path, out: Path, date: str) -> Path:
+    """Build an sdist or a wheel with the packages at hand."""
+    asked = {"SOURCE_DATE_EPOCH": date, "KGFAST_REQUIRE_EXTENSION": "1"}
+    build = [sys.executable, "-m", "build", f"--{what}", "--no-isolation", "--outdir", out, source]
+    run(*build, env={**os.environ, **asked})
+    (made,) = out.iterdir()
+    return made
+
+
+def same_bytes(paths: list[Path]) -> None:
+    """Stop unless files have the same name and bytes."""
+    found = [(it.name, hashlib.sha256(it.read_bytes()).hexdigest()) for it in paths]
+    if len(set(found)) > 1:
+        raise SystemExit(f"two builds differ: {found}")
+    say(f"{found[0][0]}: {paths[0].stat().st_size / 1e6:.2f} MB, two builds are byte-equal")
+
+
+def check_versions(checkout: Path = CHECKOUT) -> str:
+    """Compare the versions of the package, CITATION.cff and CHANGELOG.md."""
+    text = (checkout / "kgfast/__init__.py").read_text(encoding="utf-8")
+    (version,) = re.findall(r'^__version__ = "(.+)"$', text, re.M)
+    cited = re.findall(r"^version: (.+)$", (checkout / "CITATION.cff").read_text("utf-8"), re.M)
+    if cited != [version]:
+        raise SystemExit(f"CITATION.cff is of {cited}, the package of {version}")
+    changes = (checkout / "CHANGELOG.md").read_text("utf-8")
+    newest = re.findall(r"^## \[(.+?)\]", changes, re.M)[0]
+    if newest not in (version, "Unreleased"):
+        raise SystemExit(f"CHANGELOG.md begins with {newest}, the package is {version}")
+    say(f"version {version} in all places; CHANGELOG.md begins with {newest}")
+    return str(version)
+
+
+def check_content(wheel: Path) -> None:
+    """Check what a wheel holds beside the code: licences, types, bill of materials, extension."""
+    with zipfile.ZipFile(wheel) as archive, tempfile.TemporaryDirectory() as folder:
+        names = archive.namelist()
+        for ending in ("/licenses/LICENSE", "/sboms/kgfast.cdx.json", "kgfast/py.typed"):
+            if not any(name.endswith(ending) for name in names):
+                raise SystemExit(f"{wheel.name} lacks {ending}")
+        (extension,) = (it for it in names if re.search(r"/_cpu\..*(so|pyd)$", it))
+        found = Path(archive.extract(extension, folder))
+        missing = hardening_missing(found.read_bytes()) if sys.platform == "linux" else []
+        if missing:
+            raise SystemExit(f"{extension} is built without {', '.join(missing)}")
+    if "-abi3-" in wheel.name:
+        run(sys.executable, "-m", "abi3audit", "--strict", wheel)
+        say("the extension uses the stable ABI of Python 3.11 alone (abi3audit --strict)")
+
+
+def hardening_missing(elf: bytes) -> list[str]:
+    """List the protections that a shared library of 64-bit Linux lacks."""
+    (start,) = struct.unpack_from("<Q", elf, 32)
+    size, count = struct.unpack_from("<HH", elf, 54)
+    headers = [struct.unpack_from("<IIQQQQ", elf, start + i * size) for i in range(count)]
+    missing = [] if any(it[0] == 0x6474E552 for it in headers) else ["RELRO"]
+    (_, _, place, _, _, length) = next(it for it in headers if it[0] == 2)  # PT_DYNAMIC
+    tags = dict(struct.iter_unpack("<QQ", elf[place : place + length]))
+    if not (tags.get(24) is not None or tags.get(30, 0) & 8 or tags.get(0x6FFFFFFB, 0) & 1):
+        missing.append("immediate binding")
+    if any(it[0] == 0x6474E551 and it[1] & 1 for it in headers):  # PT_GNU_STACK
+        missing.append("a stack that is not executable")
+    missing += [] if b"__stack_chk_fail" in elf else ["stack protectors"]
+    return missing
+
+
+def checked_beside_ours(wheel: Path, home: Path) -> str:
+    """Install a wheel beside the packages of this environment, without a network, and check it."""
+    import torch
+
+    venv.create(home, with_pip=False)
+    python = home / ("Scripts" if sys.platform == "win32" else "bin") / "python"
+    site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
+    # Paths of a .pth file add no editable installs.
+    (site / "dependencies.pth").write_text(f"{Path(torch.__file__).parents[1]}\n")
+    shutil.unpack_archive(wheel, site, "zip")
+    return run(python, "-P", __file__, wheel).strip()
+
+
 def _import_times() -> tuple[float, float]:
-    """Return the CPU seconds that a new process needs to import torch, and then kgfast."""
-    run = subprocess.run([sys.executable, "-P", "-c", TIME], capture_output=True, check=True)
+    """CPU seconds that a new process needs for torch, and then for kgfast."""
+    given = {name: it for name, it in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    command = [sys.executable, "-P", "-c", TIME]
+    run = subprocess.run(command, capture_output=True, check=True, env=given)
     of_torch, own = map(float, run.stdout.split())
     return of_torch, own
 

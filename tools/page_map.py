@@ -84,6 +84,7 @@ COLUMNS: Mapping[str, Mapping[str, Pages]] = {
             "explanation/exactness": "why ranks are exact",
             "explanation/tiers": "fast tiers",
             "reference/reliability": "reliability",
+            "reference/stability": "promises",
         },
         "every name and format": {
             "reference/api": "the API",

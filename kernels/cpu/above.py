@@ -28,11 +28,11 @@ def above(
         known = Known(known.indptr.contiguous(), known.indices.contiguous())
         where = address(known.indptr), address(known.indices)
     asked = pointers, operands.crops[0], address(lowest), where, most
-    bad_rows, found = extension.above(machine(), *asked)
+    bad_rows, count, found = extension.above(machine(), *asked)
     raise_nonfinite(bad_rows)
-    if found.count > most:
+    if count > most:
         return int(counts_above(rank_counts, operands, lowest, known, checks).sum())
     indptr = lowest.new_empty(len(queries) + 1, dtype=torch.int64)
-    ids, scores = indptr.new_empty(found.count), queries.new_empty(found.count)
-    found.write(machine(), (address(indptr), address(ids), address(scores)))
+    ids, scores = indptr.new_empty(count), queries.new_empty(count)
+    extension.write_above(machine(), found, (address(indptr), address(ids), address(scores)))
     return Above(indptr, ids, scores)

@@ -161,11 +161,18 @@ class Partial:
         """Read the call that made the folder."""
         path = self.folder / _FACTS
         try:
-            return _checked_call(json.loads(path.read_text()))
+            found = json.loads(path.read_text())
+            number = found.get("format") if isinstance(found, dict) else None
+            if type(number) is not int or number == _FORMAT:
+                return _checked_call(found)
         except FileNotFoundError:
             return None
         except (ValueError, TypeError, RecursionError, IsADirectoryError) as error:
             raise _damaged(path, error) from None
+        raise ValueError(
+            f"{path}: format {number}; this kgfast goes on with format {_FORMAT}: choose another "
+            f"folder, or delete this one"
+        )
 
     def _compare(self, is_same: bool) -> None:
         """Check that this call made the folder, on a table that has not changed."""

@@ -24,7 +24,7 @@ from kgfast.text import reading, shown
 from kgfast.whole_files import write_whole
 
 _SIDES: tuple[Side, Side] = ("head", "tail")
-_FORMAT = "kgfast type constraints 1"
+_FORMAT, _VERSION = "kgfast type constraints", 1
 
 
 class TypeConstraints:
@@ -339,7 +339,8 @@ class TypeConstraints:
                 tensors[what] = _as_bytes(names)
         if not Path(path).parent.is_dir():
             raise FileNotFoundError(f"{Path(path).parent}: no such folder")
-        write_whole(path, lambda beside: save_file(tensors, beside, {"format": _FORMAT}))
+        header = {"format": f"{_FORMAT} {_VERSION}"}
+        write_whole(path, lambda beside: save_file(tensors, beside, header))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "TypeConstraints":
@@ -357,10 +358,16 @@ class TypeConstraints:
         if not Path(path).is_file():
             raise FileNotFoundError(f"{path}: no such file of type constraints")
         with reading(path, "no file of TypeConstraints.save"), safe_open(path, "pt") as file:
-            is_ours = (file.metadata() or {}).get("format") == _FORMAT
+            written = (file.metadata() or {}).get("format", "")
+            is_ours, version = written.startswith(f"{_FORMAT} "), written[len(_FORMAT) + 1 :]
             stored = tuple(file.keys())
             tensors = {name: file.get_tensor(name) for name in stored}
             wanted = {f"{side}_{part}" for side in _SIDES for part in ("indptr", "ids")}
+            if is_ours and version != str(_VERSION):
+                raise ValueError(
+                    f"{path}: type constraints of version {shown(version)}; this kgfast reads "
+                    f"{_VERSION}: save the constraints again"
+                )
             if not is_ours or wanted - set(tensors):
                 raise ValueError(f"{path}: not a file of TypeConstraints.save")
             names = [_from_bytes(tensors.get(what)) for what in ("entities", "relations")]

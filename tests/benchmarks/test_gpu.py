@@ -15,7 +15,7 @@ from kgfast.kernels.scores import SCORES
 from support.paths import ROOT, TESTS
 
 ABSENT = ("pydantic", "pydantic_core", "pykeen", "rich", "typer", "yaml", "safetensors")
-ABSENT += ("setuptools", "pybind11", "hypothesis", "pandas", "matplotlib")
+ABSENT += ("setuptools", "hypothesis", "pandas", "matplotlib")
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_kernels_are_checked_where_torch_and_triton_are_alone(tmp_path) -> None:
     assert verdicts == {
         "checks": "good",
         "tests": "left out: needs hypothesis",
-        "extension": "left out: needs setuptools and pybind11",
+        "extension": "left out: needs setuptools",
     }, found["log"][-2000:]
     assert len(found["cases"]) == 4
     assert all(it["void"] and "relative_error" not in it for it in found["cases"])

@@ -263,7 +263,7 @@ CALLS = {
     "another": {"per_pass": 3},
     "huge": {"block_rows": 10**30},
     "no rows": {"block_rows": 0},
-    "format": {"format": 1},
+    "format": {"format": "1"},
     "fingerprint": {"fingerprint": None},
     "blocks": {"blocks": ["00000000"]},
     "more": {"also": 1},

@@ -63,7 +63,7 @@ class Rates:
         """Read the values of :meth:`as_dict`; raise ValueError for anything else."""
         try:
             if values["format"] != _FORMAT:
-                raise ValueError(f"format {values['format']!r:.60}")
+                raise ValueError(f"format {values['format']!r:.60}; this kgfast reads {_FORMAT}")
             own = {name: values[name] for name in cls.__dataclass_fields__}
             own["costs"] = {
                 consumer: {

@@ -71,7 +71,7 @@ class Space:
             return _at(self.config_of({key: value}), key)
         except ValueError as error:
             alone = str(error)
-        generator = Random(0)
+        generator = Random(0)  # noqa: S311, a search is repeated by its seed
         others = {name: _ends(it) for name, it in self._ranges.items() if name != key}
         for _ in range(_TRIES if others else 0):
             drawn = {name: generator.choice(ends) for name, ends in others.items()}

@@ -1,6 +1,6 @@
 // kgfast.kernels._cpu: pointers, sizes and strides in, numbers into memory that Python has made.
 //
-// One unit for all bindings: reading pybind11 takes as long as compiling what uses it here.
+// One unit for all bindings.
 #include "bind/losses.h"
 #include "bind/rank.h"
 #include "bind/scores.h"
@@ -32,29 +32,67 @@ bool has_bf16(const std::string& isa) { return has_bf16_losses(isa_named(isa)); 
 
 unsigned py_find_tiers(const std::string& isa) { return find_tiers(isa_named(isa)); }
 
+using EngineOfTier = std::tuple<unsigned, std::string, std::string, bool, bool>;
+
 // (bit of the tier, instruction set, what it needs, whether this machine has that, and this build)
-py::list py_tier_engines() {
-  py::list found;
+std::vector<EngineOfTier> py_tier_engines() {
+  std::vector<EngineOfTier> found;
   for (const TierEngine& engine : tier_engines())
-    found.append(py::make_tuple(static_cast<unsigned>(engine.tier), engine.isa, engine.needs,
-                                engine.has, engine.is_built));
+    found.emplace_back(static_cast<unsigned>(engine.tier), engine.isa, engine.needs, engine.has,
+                       engine.is_built);
   return found;
+}
+
+py::object attribute(const py::object& of, const char* name) {
+  return py::owned(PyObject_GetAttrString(of.get(), name));
+}
+
+// Whether Python ends is asked without its lock, by a function that the limited API has since 3.13.
+IsFinalizing find_is_finalizing() {
+  const char* name = Py_Version < 0x030D0000 ? "_Py_IsFinalizing" : "Py_IsFinalizing";
+  const py::object ctypes = py::owned(PyImport_ImportModule("ctypes"));
+  const py::object function = attribute(attribute(ctypes, "pythonapi"), name);
+  const py::object cast = attribute(ctypes, "cast"), type = attribute(ctypes, "c_void_p");
+  const py::object found =
+      py::owned(PyObject_CallFunctionObjArgs(cast.get(), function.get(), type.get(), nullptr));
+  return reinterpret_cast<IsFinalizing>(py::handle(attribute(found, "value").get()).cast<uintptr_t>());
+}
+
+unsigned long ident_of_main_thread() {
+  const py::object threading = py::owned(PyImport_ImportModule("threading"));
+  const py::object function = attribute(threading, "main_thread");
+  const py::object thread = py::owned(PyObject_CallFunctionObjArgs(function.get(), nullptr));
+  return py::handle(attribute(thread, "ident").get()).cast<unsigned long>();
+}
+
+PyMethodDef* methods_of_the_module() {
+  static py::Methods methods;
+  bind_rank(methods);
+  bind_scores(methods);
+  bind_losses(methods);
+  methods.def<&py_roof>("roof");
+  methods.def<&has_score>("has_score");
+  methods.def<&py_find_isa>("find_isa");
+  methods.def<&py_find_tiers>("find_tiers");
+  methods.def<&py_tier_engines>("tier_engines");
+  methods.def<&has_bf16>("has_bf16");
+  return methods.all();
 }
 
 }  // namespace
 }  // namespace kgfast
 
-PYBIND11_MODULE(_cpu, module) {
-  const auto main = pybind11::module_::import("threading").attr("main_thread")();
-  kgfast::note_main_thread(main.attr("ident").cast<unsigned long>());
-  module.doc() = "SIMD kernels of kgfast for the CPU";
-  kgfast::bind_rank(module);
-  kgfast::bind_scores(module);
-  kgfast::bind_losses(module);
-  module.def("roof", &kgfast::py_roof);
-  module.def("has_score", &kgfast::has_score);
-  module.def("find_isa", &kgfast::py_find_isa);
-  module.def("find_tiers", &kgfast::py_find_tiers);
-  module.def("tier_engines", &kgfast::py_tier_engines);
-  module.def("has_bf16", &kgfast::has_bf16);
+PyMODINIT_FUNC PyInit__cpu() {
+  return kgfast::py::guarded([] {
+    kgfast::note_python(kgfast::ident_of_main_thread(), kgfast::find_is_finalizing());
+    static PyModuleDef definition = {
+        PyModuleDef_HEAD_INIT, "_cpu", "SIMD kernels of kgfast for the CPU", -1,
+        kgfast::methods_of_the_module(), nullptr, nullptr, nullptr, nullptr};
+    auto module = kgfast::py::owned(PyModule_Create(&definition));
+#ifdef Py_GIL_DISABLED
+    // Kernels ran without Python's lock before there were Pythons without one.
+    PyUnstable_Module_SetGIL(module.get(), Py_MOD_GIL_NOT_USED);
+#endif
+    return module;
+  });
 }

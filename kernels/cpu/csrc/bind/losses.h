@@ -95,11 +95,11 @@ void py_adagrad(const Machine& machine, const std::vector<uintptr_t>& tables,
   compute(machine, [&](const Execution& execution) { adagrad(execution, job); });
 }
 
-void bind_losses(py::module_& module) {
-  module.def("loss_pass", &py_loss_pass);
-  module.def("bf16_loss", &py_bf16_loss);
-  module.def("row_adam", &py_row_adam);
-  module.def("adagrad", &py_adagrad);
+void bind_losses(py::Methods& methods) {
+  methods.def<&py_loss_pass>("loss_pass");
+  methods.def<&py_bf16_loss>("bf16_loss");
+  methods.def<&py_row_adam>("row_adam");
+  methods.def<&py_adagrad>("adagrad");
 }
 
 }  // namespace

@@ -1,9 +1,6 @@
 // What the bindings of every consumer share: Python's views, pointers and interrupts. Python has
 // checked everything that they are given, made the outputs and sorted the crops.
 #pragma once
-#include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
-
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -11,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "bind/arguments.h"
 #include "bind/unlocked.h"
 #include "host/execution.h"
 #include "host/machine.h"
@@ -18,8 +16,7 @@
 namespace kgfast {
 namespace {
 
-namespace py = pybind11;
-
+using BadRows = std::tuple<int64_t, int64_t, int64_t>;
 using MaybeTuple = std::optional<py::tuple>;
 using Widths = std::vector<int64_t>;
 using Machine = std::tuple<std::string, int, unsigned>;  // instruction set, threads, tiers
@@ -108,10 +105,10 @@ void stop_if(bool was_interrupted) {
 }
 
 // First bad rows of queries, candidates and factor, -1 where there is none.
-py::tuple bad_rows(const SweepStatus& status) {
+BadRows bad_rows(const SweepStatus& status) {
   stop_if(status.interrupted);
   const auto row = [](int64_t bad) { return bad == INT64_MAX ? int64_t{-1} : bad; };
-  return py::make_tuple(row(status.bad_query), row(status.bad_candidate), row(status.bad_factor));
+  return {row(status.bad_query), row(status.bad_candidate), row(status.bad_factor)};
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ namespace {
 
 // `targets`: their ids, their scores or 0, and the candidates' ids in order, or 0. `counts`: those of
 // the targets, and of pairs.
-py::tuple py_rank_counts(const Machine& machine, const py::tuple& operands, const Widths& widths,
+BadRows py_rank_counts(const Machine& machine, const py::tuple& operands, const Widths& widths,
                          const std::tuple<uintptr_t, uintptr_t, uintptr_t>& targets,
                          const MaybeTuple& known, bool nan_worst,
                          const std::pair<uintptr_t, uintptr_t>& counts) {
@@ -68,7 +68,7 @@ std::string py_int8_format(const std::string& isa) {
 int64_t py_int8_bytes(int64_t rows, int64_t width) { return int8_table_bytes(rows, width); }
 
 // Fills the panels of a table's rows, of so many features.
-py::tuple py_pack_int8(const Machine& machine, const py::tuple& operands, int64_t width,
+BadRows py_pack_int8(const Machine& machine, const py::tuple& operands, int64_t width,
                        uintptr_t panels) {
   const Operands given = as_operands(operands);
   return bad_rows(compute(machine, [&](const Execution& execution) {
@@ -99,7 +99,7 @@ void py_byte_errors(const Machine& machine, const py::tuple& operands, uintptr_t
 }
 
 // `best`: scores and ids, [B, k] each.
-py::tuple py_topk(const Machine& machine, const py::tuple& operands, int64_t width, int64_t k,
+BadRows py_topk(const Machine& machine, const py::tuple& operands, int64_t width, int64_t k,
                   const MaybeTuple& known, bool nan_worst,
                   const std::pair<uintptr_t, uintptr_t>& best) {
   TopkRequest request{};
@@ -128,7 +128,7 @@ Composition as_composition(const py::tuple& spec) {
 
 // Of queries that are composed here, float32 rows as long as those of anchors: the operands say
 // where the columns of such a row are. `ids`: of anchors and relations.
-py::tuple py_topk_of_ids(const Machine& machine, const py::tuple& operands, int64_t width,
+BadRows py_topk_of_ids(const Machine& machine, const py::tuple& operands, int64_t width,
                          int64_t k, const py::tuple& composition,
                          const std::pair<std::vector<int64_t>, std::vector<int64_t>>& ids,
                          const std::pair<uintptr_t, uintptr_t>& best) {
@@ -151,8 +151,10 @@ py::tuple py_topk_of_ids(const Machine& machine, const py::tuple& operands, int6
   }));
 }
 
-// The bad rows, and the results, which know how many they are.
-std::pair<py::tuple, std::unique_ptr<AboveResult>> py_above(
+constexpr const char* kAboveResult = "kgfast.AboveResult";
+
+// The bad rows, the number of results, and the results.
+std::tuple<BadRows, int64_t, py::object> py_above(
     const Machine& machine, const py::tuple& operands, int64_t width, uintptr_t lowest,
     const MaybeTuple& known, int64_t most) {
   const AboveRequest request = {as_operands(operands), width, pointer<const double>(lowest),
@@ -161,12 +163,14 @@ std::pair<py::tuple, std::unique_ptr<AboveResult>> py_above(
   const SweepStatus status = compute(machine, [&](const Execution& execution) {
     return above(execution, request, result.get());
   });
-  return {bad_rows(status), std::move(result)};
+  const int64_t count = result->count;
+  return {bad_rows(status), count, py::held(std::move(result), kAboveResult)};
 }
 
 // `out`: indptr [B + 1], ids and scores [count].
-void py_write_above(AboveResult& result, const Machine& machine,
+void py_write_above(const Machine& machine, py::handle results,
                     const std::tuple<uintptr_t, uintptr_t, uintptr_t>& out) {
+  auto& result = py::held_in<AboveResult>(results, kAboveResult);
   const auto [indptr, ids, scores] = out;
   compute(machine, [&, indptr = indptr, ids = ids, scores = scores](const Execution& execution) {
     result.write(execution.threads, pointer<int64_t>(indptr), pointer<int64_t>(ids),
@@ -175,12 +179,12 @@ void py_write_above(AboveResult& result, const Machine& machine,
 }
 
 // Lanes and planes of a panel of a score.
-py::tuple py_panel_shape(const std::string& isa, int score) {
+std::tuple<int64_t, int64_t> py_panel_shape(const std::string& isa, int score) {
   const ScoreFacts facts = isa_named(isa).facts(static_cast<ScoreId>(score));
-  return py::make_tuple(facts.lanes, facts.planes);
+  return {facts.lanes, facts.planes};
 }
 
-py::tuple py_pack_panels(const Machine& machine, const py::tuple& operands, int64_t width,
+BadRows py_pack_panels(const Machine& machine, const py::tuple& operands, int64_t width,
                          uintptr_t panels, uintptr_t norms) {
   const Operands given = as_operands(operands);
   return bad_rows(compute(machine, [&](const Execution& execution) {
@@ -194,7 +198,7 @@ ListRequest list_request(const py::tuple& operands, int64_t width, const py::tup
   return {as_operands(operands), width, as_known(lists), as_known(known), nan_worst};
 }
 
-py::tuple py_list_counts(const Machine& machine, const py::tuple& operands, int64_t width,
+BadRows py_list_counts(const Machine& machine, const py::tuple& operands, int64_t width,
                          const py::tuple& lists, const MaybeTuple& known, bool nan_worst,
                          const std::pair<uintptr_t, uintptr_t>& targets_and_counts) {
   const ListRequest request = list_request(operands, width, lists, known, nan_worst);
@@ -207,7 +211,7 @@ py::tuple py_list_counts(const Machine& machine, const py::tuple& operands, int6
 }
 
 // `best`: k, and scores and ids, [B, k] each.
-py::tuple py_list_topk(const Machine& machine, const py::tuple& operands, int64_t width,
+BadRows py_list_topk(const Machine& machine, const py::tuple& operands, int64_t width,
                        const py::tuple& lists, const MaybeTuple& known, bool nan_worst,
                        const std::tuple<int64_t, uintptr_t, uintptr_t>& best) {
   const ListRequest request = list_request(operands, width, lists, known, nan_worst);
@@ -219,26 +223,24 @@ py::tuple py_list_topk(const Machine& machine, const py::tuple& operands, int64_
   }));
 }
 
-void bind_rank(py::module_& module) {
-  module.def("rank_counts", &py_rank_counts);
-  module.def("sweep_errors", &py_sweep_errors);
-  module.def("linear_bounds", &py_linear_bounds);
-  module.def("int8_format", &py_int8_format);
-  module.def("int8_bytes", &py_int8_bytes);
-  module.def("pack_int8", &py_pack_int8);
-  module.def("byte_row_bytes", &py_byte_row_bytes);
-  module.def("pack_bytes", &py_pack_bytes);
-  module.def("byte_errors", &py_byte_errors);
-  module.def("topk", &py_topk);
-  module.def("topk_of_ids", &py_topk_of_ids);
-  py::class_<AboveResult>(module, "AboveResult")
-      .def_readonly("count", &AboveResult::count)
-      .def("write", &py_write_above);
-  module.def("above", &py_above);
-  module.def("panel_shape", &py_panel_shape);
-  module.def("pack_panels", &py_pack_panels);
-  module.def("list_counts", &py_list_counts);
-  module.def("list_topk", &py_list_topk);
+void bind_rank(py::Methods& methods) {
+  methods.def<&py_rank_counts>("rank_counts");
+  methods.def<&py_sweep_errors>("sweep_errors");
+  methods.def<&py_linear_bounds>("linear_bounds");
+  methods.def<&py_int8_format>("int8_format");
+  methods.def<&py_int8_bytes>("int8_bytes");
+  methods.def<&py_pack_int8>("pack_int8");
+  methods.def<&py_byte_row_bytes>("byte_row_bytes");
+  methods.def<&py_pack_bytes>("pack_bytes");
+  methods.def<&py_byte_errors>("byte_errors");
+  methods.def<&py_topk>("topk");
+  methods.def<&py_topk_of_ids>("topk_of_ids");
+  methods.def<&py_above>("above");
+  methods.def<&py_write_above>("write_above");
+  methods.def<&py_panel_shape>("panel_shape");
+  methods.def<&py_pack_panels>("pack_panels");
+  methods.def<&py_list_counts>("list_counts");
+  methods.def<&py_list_topk>("list_topk");
 }
 
 }  // namespace

@@ -81,11 +81,11 @@ void py_cos_sin(const Machine& machine, uintptr_t phases, int64_t count, uintptr
   });
 }
 
-void bind_scores(py::module_& module) {
-  module.def("cos_sin", &py_cos_sin);
-  module.def("scores", &py_scores);
-  module.def("pairwise_backward", &py_pairwise_backward);
-  module.def("indexed_backward", &py_indexed_backward);
+void bind_scores(py::Methods& methods) {
+  methods.def<&py_cos_sin>("cos_sin");
+  methods.def<&py_scores>("scores");
+  methods.def<&py_pairwise_backward>("pairwise_backward");
+  methods.def<&py_indexed_backward>("indexed_backward");
 }
 
 }  // namespace

@@ -15,6 +15,7 @@ namespace kgfast {
 namespace {
 
 std::atomic<unsigned long> main_thread{0};
+std::atomic<IsFinalizing> is_finalizing{nullptr};
 
 #if !defined(_WIN32)
 void note_this_thread() { main_thread = PyThread_get_thread_ident(); }
@@ -27,19 +28,11 @@ void note_this_thread() { main_thread = PyThread_get_thread_ident(); }
   for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
 }
 
-bool is_finalizing() {
-#if PY_VERSION_HEX >= 0x030D0000
-  return Py_IsFinalizing() != 0;
-#else
-  return _Py_IsFinalizing() != 0;
-#endif
-}
-
 }  // namespace
 
 bool is_main_thread() { return main_thread == PyThread_get_thread_ident(); }
 
-bool python_is_gone() { return is_finalizing() && !is_main_thread(); }
+bool python_is_gone() { return is_finalizing.load()() != 0 && !is_main_thread(); }
 
 void take_python_lock(PyThreadState* state) {
   if (python_is_gone()) wait_for_the_end();
@@ -54,6 +47,9 @@ void take_python_lock(PyThreadState* state) {
 #endif
 }
 
-void note_main_thread(unsigned long ident) { main_thread = ident; }
+void note_python(unsigned long main_ident, IsFinalizing function) {
+  main_thread = main_ident;
+  is_finalizing = function;
+}
 
 }  // namespace kgfast

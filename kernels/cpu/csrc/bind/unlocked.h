@@ -20,8 +20,11 @@ bool python_is_gone();
 // Whether the calling thread is the one that handles signals.
 bool is_main_thread();
 
-// Notes the main thread, by threading's `ident`; called when the module is loaded.
-void note_main_thread(unsigned long ident);
+// Tells whether the interpreter ends.
+using IsFinalizing = int (*)();
+
+// Notes the main thread, by threading's `ident`, when the module is loaded.
+void note_python(unsigned long main_ident, IsFinalizing function);
 
 namespace {
 

@@ -1,0 +1,115 @@
+"""Checks of a release: versions, protections of the extension, bill of materials, pins."""
+
+import importlib.util
+import json
+import re
+import runpy
+import shutil
+import struct
+import sys
+from types import SimpleNamespace
+
+import check_wheel
+import pytest
+import setuptools
+
+from support.paths import ROOT
+
+CHANGES = {
+    "RELRO": (struct.pack("<I", 0x6474E552), struct.pack("<I", 0)),
+    "stack protectors": (b"__stack_chk_fail", b"__stack_chk_none"),
+}
+
+
+@pytest.fixture
+def extension() -> bytes:
+    spec = importlib.util.find_spec("kgfast.kernels._cpu")
+    if spec is None or sys.platform != "linux":
+        pytest.skip("no extension of Linux")
+    with open(spec.origin, "rb") as file:
+        return file.read()
+
+
+def test_the_extension_is_hardened(extension):
+    assert check_wheel.hardening_missing(extension) == []
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_missing_protection_is_named(extension, name):
+    assert check_wheel.hardening_missing(extension.replace(*CHANGES[name])) == [name]
+
+
+def test_late_binding_and_an_executable_stack_are_named(extension):
+    start = struct.unpack_from("<Q", extension, 32)[0]
+    size, count = struct.unpack_from("<HH", extension, 54)
+    changed = bytearray(extension)
+    for place in range(start, start + size * count, size):
+        kind, flags = struct.unpack_from("<II", extension, place)
+        if kind == 0x6474E551:  # PT_GNU_STACK
+            struct.pack_into("<I", changed, place + 4, flags | 1)
+        if kind == 2:  # PT_DYNAMIC
+            first, _, _, length = struct.unpack_from("<QQQQ", extension, place + 8)
+            for tag in range(first, first + length, 16):
+                if struct.unpack_from("<Q", extension, tag)[0] in (24, 30, 0x6FFFFFFB):
+                    struct.pack_into("<QQ", changed, tag, 0x6FFFFEF5, 0)
+    missing = check_wheel.hardening_missing(bytes(changed))
+    assert missing == ["immediate binding", "a stack that is not executable"]
+
+
+FILES = ("kgfast/__init__.py", "CITATION.cff", "CHANGELOG.md")
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    for name in FILES:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copyfile(ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+def test_versions_are_those_of_the_package(checkout):
+    import kgfast
+
+    assert check_wheel.check_versions() == kgfast.__version__
+    assert 'dynamic = ["version"]' in (ROOT / "pyproject.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "error"),
+    [
+        ("CITATION.cff", r"version: 0.*", "version: 9.9.9", "CITATION.cff is of ..9.9.9"),
+        ("CHANGELOG.md", r"\[Unreleased\]", "[9.9.9]", "CHANGELOG.md begins with 9.9.9"),
+    ],
+)
+def test_another_version_is_refused(checkout, name, old, new, error):
+    path = checkout / name
+    path.write_text(re.sub(old, new, path.read_text(), count=1))
+    with pytest.raises(SystemExit, match=error):
+        check_wheel.check_versions(checkout)
+
+
+def test_the_bill_of_materials(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(setuptools, "setup", lambda **_: None)
+    made = runpy.run_path("setup.py")["bill_of_materials"](
+        SimpleNamespace(
+            get_name=lambda: "kgfast",
+            get_version=lambda: "1.2",
+            install_requires=["torch>=2.6", "numpy>=1.24"],
+        )
+    )
+    assert json.loads(json.dumps(made)) == made
+    assert made["metadata"]["component"]["purl"] == "pkg:pypi/kgfast@1.2"
+    assert [it["purl"] for it in made["components"]] == ["pkg:pypi/numpy", "pkg:pypi/torch"]
+    assert made["dependencies"][0]["dependsOn"] == ["pkg:pypi/numpy", "pkg:pypi/torch"]
+
+
+def test_actions_are_pinned_by_digest_and_packages_by_hash():
+    workflow = (ROOT / ".github/workflows/wheels.yml").read_text()
+    used = re.findall(r"uses: (\S+)", workflow)
+    assert len(used) > 8
+    assert [it for it in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", it)] == []
+    lines = (ROOT / ".github/build.txt").read_text().split("\n")
+    names = [line for line in lines if "==" in line]
+    assert len(names) > 5
+    assert all(line.endswith("\\") for line in names)
