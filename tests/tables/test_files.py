@@ -477,7 +477,7 @@ DAMAGED = {
         packed(changed={"0": b"\0" * 40}),
         r"contradicts itself: \[7, 3\] .* a record of 40 bytes",
     ),
-    "e.pt nested": (nested, "cannot read it: RecursionError"),
+    "e.pt nested": (nested, "cannot read the file: RecursionError"),
     "e.pt cut": (without_end, "torch.load of plain weights cannot read the file"),
     "e.pt directory": (no_directory, "torch.load of plain weights cannot read the file"),
     "e.npy negative": (npy_of((-50, 8)), r"rows of at least one number; got shape \[-50, 8\]"),
