@@ -84,7 +84,7 @@ def write_rates(folder: Path) -> None:
     (folder / "rates.json").write_text(json.dumps(values))
 
 
-# Of each format: a file, the text of its version and of another, who reads it, the error.
+# Each format has a file, the text of its version and of another, who reads it, the error.
 OTHERS = {
     "checkpoints, and rows of shards": [
         (

@@ -134,7 +134,7 @@ def test_ids_may_be_arrays_in_any_order():
 def test_half_precision_is_rounded_by_pyg(dtype):
     model = made("rotate").to(dtype)
     with pytest.raises(
-        ValueError, match=rf"computes in {dtype}, whose rounding is PyG's, .* convert model.float"
+        ValueError, match=rf"computes in {dtype} with the rounding of PyG, .* convert model.float"
     ):
         from_pyg(model)
     assert type(from_pyg(model.float())) is kgfast.RotatE

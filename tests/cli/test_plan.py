@@ -76,10 +76,10 @@ def test_rates_that_cannot_be_read_are_said_and_replaced(cache):
     assert "rates    defaults, not measured here" in done.stdout
 
 
-def test_the_readme_plans_what_it_says_was_measured():
+def test_the_page_of_scale_plans_what_it_says_was_measured():
     """The command plans the ranking of the sentence below it, and says its memory."""
-    text = (ROOT / "README.md").read_text()
-    (line,) = re.findall(r"^    kgfast plan (.*?) +#", text, flags=re.MULTILINE)
+    text = (ROOT / "docs/explanation/scale.md").read_text()
+    (line,) = re.findall(r"^    kgfast plan (.*--from-file)$", text, flags=re.MULTILINE)
     found = json.loads(plan(*shlex.split(line), "--format", "json").stdout)
     rows = json.loads((ROOT / "benchmarks/results/cpu-scale.json").read_text())["rows"]
     (row,) = (it for it in rows if it["section"] == "stream" and it["entities"] > 9e7)

@@ -87,7 +87,7 @@ class TestErrors:
         return result.stderr
 
     def test_no_run(self, tmp_path):
-        assert "no config.yaml" in self.error_of(tmp_path)
+        assert "without config.yaml" in self.error_of(tmp_path)
 
     def test_another_graph(self, trained, tmp_path):
         other = write_ring(tmp_path / "other", entities=[f"x{i}" for i in range(12)], splits={})

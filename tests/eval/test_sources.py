@@ -414,7 +414,7 @@ def test_a_small_limit_makes_blocks_and_passes(tmp_path, monkeypatch):
 def test_what_a_model_of_a_table_does_not_do(tmp_path):
     model, stored = rotate(tmp_path)
     for call, words in (
-        (stored.state_dict, r"state_dict\(\): the entities are FileTable.*its own file"),
+        (stored.state_dict, r"state_dict\(\): the entities are FileTable.*has a file already"),
         (stored.double, r"to\(\): the entities are FileTable.*table of that dtype"),
         (lambda: stored.to("cpu"), r"to\(\): the entities are FileTable"),
         (lambda: RSCF(stored).state_dict(), r"state_dict\(\): the entities"),

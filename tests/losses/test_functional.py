@@ -253,7 +253,9 @@ def test_the_hyperparameters_of_a_module_are_those_of_its_function(name):
     accepted = set(inspect.signature(module.function).parameters)
     assert set(module.formula.hyperparameters()) <= set(module.defaults) <= accepted
     assert set(inspect.signature(module).parameters) == set(module.defaults)
-    with pytest.raises(TypeError, match=f"{module.__name__} has no weights; it has "):
+    with pytest.raises(
+        TypeError, match=f"{module.__name__} has no weights; its hyperparameters are "
+    ):
         module(weights=torch.ones(B))
 
 

@@ -85,7 +85,7 @@ BAD = {
         r"positives: \(anchors, relations\) have no targets; give positives, or tri": lambda: (
             bce_of(positives=None)
         ),
-        "targets: .* have none": lambda: losses.cross_entropy(
+        "targets: .* have no targets": lambda: losses.cross_entropy(
             MODELS["rotate"](), query_of(some_triples(), "tail")[:2]
         ),
         r"triples must have targets, \[B, 3\] or \(anchors, relations, targets\); got": lambda: (

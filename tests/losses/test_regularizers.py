@@ -155,7 +155,7 @@ def test_wrapped_models_have_the_penalty_of_the_model_inside(name):
 def test_models_that_a_penalty_does_not_fit_are_refused(name):
     others = [MODELS[kind](R) for kind in MODELS if kind not in FITS[name]]
     for model in (*others, ConvE.init(N, R, 8, embedding_height=2, seed=0)):
-        with pytest.raises(ValueError, match=f"{name} goes with DistMult, ComplEx, CP"):
+        with pytest.raises(ValueError, match=f"{name} takes DistMult, ComplEx, CP"):
             getattr(regularizers, name)(model, HRT)
     assert regularizers.l2(model, HRT) > 0
 

@@ -166,7 +166,7 @@ class TestModule:
         assert repr(loss) == "SigLIPLoss(precision='bf16', group=None)"
         for other in (copy.deepcopy(loss), pickle.loads(pickle.dumps(loss))):
             assert other.precision == "bf16"
-        with pytest.raises(TypeError, match="SigLIPLoss has no rank; it has precision, group"):
+        with pytest.raises(TypeError, match="no rank; its hyperparameters are precision, group"):
             losses.SigLIPLoss(rank=0)
         with pytest.raises(ValueError, match="precision must be one of float32, bf16; got 'int8'"):
             losses.SigLIPLoss(precision="int8")
@@ -301,10 +301,14 @@ def test_a_group_is_a_ring_of_its_own():
 @pytest.mark.parametrize(
     ("change", "own", "others"),
     [
-        ("nan", "text: row 2 holds a NaN", "process 1 of 2: its arguments"),
-        ("shape", r"text must have shape \[3, 5\]", "process 1 of 2: its arguments"),
+        ("nan", "text: row 2 holds a NaN", "process 1 of 2 has wrong arguments"),
+        ("shape", r"text must have shape \[3, 5\]", "process 1 of 2 has wrong arguments"),
         ("batch", "differ in the batch size: 2 and 3", "differ in the batch size: 3 and 2"),
-        ("need", "asked for: text and none", "asked for: none and text"),
+        (
+            "need",
+            "differ in the gradients that are needed: text and none",
+            "differ in the gradients that are needed: none and text",
+        ),
     ],
 )
 def test_all_processes_learn_of_wrong_arguments(change, own, others):
