@@ -68,6 +68,7 @@ def trained(run: str, config: str, graph: str, *changes: str) -> Part:
 
 RUNS = ("complex-fb15k237", "distmult-fb15k237", "rotate-wn18rr")
 TRAINED = " ".join(f"--run {{runs}}/{it}" for it in RUNS)
+OF_DOT = " ".join(f"--run {{runs}}/{it}" for it in RUNS[:2])
 PARTS = (
     Part(
         "eval_mem.py",
@@ -88,8 +89,8 @@ PARTS = (
     Part("peers_speed.py", 15),
     Part(f"peers_speed.py --scores --entities 200000 {TRAINED}", 14),
     Part("eval_speed.py --sections roof", 1),
-    Part("tiers_speed.py", 6),
-    Part("dot_tiers_speed.py", 3),
+    Part("tiers_speed.py --run {runs}/rotate-wn18rr", 6),
+    Part(f"dot_tiers_speed.py {OF_DOT}", 3),
     Part("index_speed.py", 3),
     Part("topk_speed.py", 8),
     Part("lists_speed.py", 2),

@@ -1,6 +1,7 @@
 """Compare dot products with the int8 tier and without it, in turns.
 
     python benchmarks/dot_tiers_speed.py            writes results/cpu-dot-tiers-speed.json
+    python benchmarks/dot_tiers_speed.py --run DIR  ranks with tables of runs (may be repeated)
 
 Rows of other machines and instruction sets (`KGFAST_CPU_ISA`) stay in the file. Tables are normal
 or of heavy tails (Student's t with 3 degrees of freedom). Times are median CPU seconds of one
@@ -12,22 +13,27 @@ import os
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import torch
 from torch import Tensor
 
+import kgfast
 from kgfast import ops
 from kgfast.kernels import cpu
 from kgfast.kernels.cpu import tiers
+from kgfast.models.base import Side
 from lib.benchmark import Benchmark, Option, Options, Parser, of_others
 from lib.columns import DOT_TIERS
 from lib.indexed import Indexed
 from lib.measure import take_turns, thread_seconds
+from lib.peers.ranks import Work
 from lib.peers.topk import Search
 
 K = 10
+TRAINED = 512  # queries of a run
 TIERS = ("none", "int8")
 TABLES = ("normal", "heavy tails")
 RANKS = ((40_943, 256, 512), (40_943, 128, 512), (40_943, 512, 512), (14_541, 200, 512))
@@ -42,24 +48,50 @@ def rows_of(options: Options) -> Iterator[dict[str, Any]]:
     ranks, best = (QUICK_RANKS, QUICK_BEST) if options.quick else (RANKS, BEST)
     for shape in ranks:
         for table in TABLES:
-            yield where("ranks", *shape, table) | rank_row(*shape, table, options.rounds)
+            yield where("ranks", *shape, table) | rank_row(drawn(*shape, table), options.rounds)
+    for run in options.run or ():
+        for side, work in trained(run):
+            shape = (*work.table.shape, len(work.queries))
+            table = f"trained on {run.name}, {side}"
+            yield where("ranks", *shape, table) | rank_row(work, options.rounds)
     for shape in best:
         yield where("best", *shape, "normal") | best_row(*shape, options.rounds)
 
 
-def rank_row(entities: int, dim: int, batch: int, table: str, rounds: int) -> dict[str, Any]:
-    """Count ranks of random targets."""
+def drawn(entities: int, dim: int, batch: int, table: str) -> Work:
+    """Draw rows, queries and their targets."""
     generator = torch.Generator().manual_seed(0)
     rows, queries = (random_rows(count, dim, table, generator) for count in (entities, batch))
-    targets = torch.randint(entities, (batch,), generator=generator)
+    return Work(queries, rows, torch.randint(entities, (batch,), generator=generator))
+
+
+def trained(run: Path) -> Iterator[tuple[Side, Work]]:
+    """Yield the sides of a run of a model by dot products, with queries of the test set."""
+    loaded = kgfast.load_run(run)
+    if loaded.dataset is None or loaded.model.score != "dot":
+        raise SystemExit(f"--run {run}: not a run by dot products whose dataset is at hand")
+    hrt = loaded.dataset.test.hrt
+    chosen = torch.randperm(len(hrt), generator=torch.Generator().manual_seed(0))[:TRAINED]
+    heads, relations, tails = hrt[chosen].T.contiguous()
+    ids: dict[Side, tuple[Tensor, Tensor]] = {"tail": (heads, tails), "head": (tails, heads)}
+    for side, (anchors, targets) in ids.items():
+        with torch.no_grad():
+            queries = loaded.model.queries(anchors, relations, side).float().contiguous()
+            rows = loaded.model.candidates(side).table.float().contiguous()
+        yield side, Work(queries, rows, targets)
+
+
+def rank_row(work: Work, rounds: int) -> dict[str, Any]:
+    """Count ranks of targets, without known triples."""
+    batch = len(work.queries)
     no_known = torch.zeros(batch + 1, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)
 
     def counts() -> Result:
-        return ops.rank_counts(queries, rows, targets, *no_known, "dot")
+        return ops.rank_counts(work.queries, work.table, work.targets, *no_known, "dot")
 
     with tiers.counted_pairs() as pairs:
         found = race(counts, rounds, {})
-    swept, _, *left = (pairs[1:].sum(0) / (rounds * batch * entities)).tolist()
+    swept, _, *left = (pairs[1:].sum(0) / (rounds * batch * len(work.table))).tolist()
     pairs = dict(zip(("swept", "float32", "canonical"), (swept, *left), strict=True))
     return found | {"pairs": pairs}
 
@@ -132,7 +164,10 @@ BENCHMARK = Benchmark(
     "dot_tiers_speed",
     __doc__,
     {"dot": rows_of},
-    options={"rounds": Option("turns of each contender", 7)},
+    options={
+        "rounds": Option("turns of each contender", 7),
+        "run": Option("the folder of a run", keywords={"type": Path, "action": "append"}),
+    },
     tables=DOT_TIERS,
     check=check,
     stays=of_others,
