@@ -34,7 +34,8 @@ def few_answers(
         model = outer._modules.get("model")
         if not _OVERRIDES.isdisjoint(outer.__dict__):
             return None
-    if not (isinstance(index, Index) and _is_plain(type(model)) and not model._modules):
+    kind: Any = type(model)
+    if not (isinstance(index, Index) and _is_plain(kind) and not model._modules):
         return None
     entity, relation = model._parameters.get("entity"), model._parameters.get("relation")
     given, side = (heads, "tail") if tails is None else (tails, "head")
