@@ -41,6 +41,7 @@ test-all: $(VENV)/.baseline
 
 # What is published, into dist/; wheels of other platforms: .github/workflows/wheels.yml.
 wheel: $(VENV)/.complete
+	@rm -rf build/lib* build/bdist* # files of earlier versions
 	KGFAST_REQUIRE_EXTENSION=1 $(PY) -m build --wheel --no-isolation
 
 # The wheel in a new environment beside torch, and what that took; needs the network.
