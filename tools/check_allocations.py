@@ -12,7 +12,7 @@ Functions that take after a tensor (``new_empty``, ``zeros_like``) have nothing 
 
 import ast
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -113,23 +113,29 @@ def _offence(name: str, call: ast.Call | None) -> str | None:
     return f"torch.{name} must name {' and '.join(missing)}: the default is the process's"
 
 
-def sources(paths: Sequence[str]) -> Iterator[Path]:
-    """Return the given files, or all files of the package."""
+def sources(paths: Sequence[str], folders: Sequence[str] = FOLDERS) -> Iterator[Path]:
+    """Return the given files, or all files of some folders."""
     if paths:
         yield from map(Path, paths)
         return
-    for folder in FOLDERS:
+    for folder in folders:
         yield from sorted((ROOT / folder).rglob("*.py"))
+
+
+def report(paths: Iterable[Path], check: Callable[[str, str], list[Finding]]) -> int:
+    """Print every finding of some files and return how many there are."""
+    count = 0
+    for path in paths:
+        name = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
+        for finding in check(path.read_text(), str(name)):
+            print(finding)
+            count += 1
+    return count
 
 
 def main(paths: Sequence[str]) -> int:
     """Print every offence; return 1 if there is one."""
-    count = 0
-    for path in sources(paths):
-        name = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
-        for finding in findings(path.read_text(), str(name)):
-            print(finding)
-            count += 1
+    count = report(sources(paths), findings)
     if count:
         print(f"{count} allocations take their dtype or device from the process")
     return int(count > 0)

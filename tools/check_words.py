@@ -15,10 +15,9 @@ import re
 import sys
 import tokenize
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parents[1]
+from check_allocations import Finding, report, sources
+
 FOLDERS = ("kgfast", "kernels", "benchmarks", "tests", "tools", "examples")
 
 _SENTENCE = ("That", "Those", "What", "Whether", "Which", "Who", "Whom", "Whose", "Of")
@@ -27,17 +26,6 @@ OPENINGS = (*_SENTENCE, "As", "How", "It", "Its", "The same", "Their", "Them", "
 _FIRST = re.compile(rf"(?i:{'|'.join(OPENINGS)})\b")
 _LATER = re.compile(rf"(?:^|[.!?]\s)\s*((?:{'|'.join(_SENTENCE)})\b)")
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-
-
-class Finding(NamedTuple):
-    """One text that begins wrongly."""
-
-    path: str
-    line: int
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.path}:{self.line}: begins without its noun: {self.text}"
 
 
 def findings(source: str, path: str) -> list[Finding]:
@@ -60,11 +48,15 @@ def findings(source: str, path: str) -> list[Finding]:
         opening = _FIRST.match(text)
         later = [it for part in _paragraphs(text) for it in _LATER.finditer(part)]
         if opening:
-            found.append(Finding(path, line, text.splitlines()[0]))
+            found.append(_finding(path, line, text.splitlines()[0]))
         elif later:
             sentence = later[0].string[later[0].start(1) :]
-            found.append(Finding(path, line, sentence[:60]))
+            found.append(_finding(path, line, sentence[:60]))
     return sorted(found, key=lambda it: it.line)
+
+
+def _finding(path: str, line: int, text: str) -> Finding:
+    return Finding(path, line, f"begins without its noun: {text}")
 
 
 def _docstrings(source: str, path: str) -> Iterator[tuple[int, str]]:
@@ -110,15 +102,7 @@ def _paragraphs(text: str) -> Iterator[str]:
 
 def main(paths: Sequence[str]) -> int:
     """Print every finding; return 1 if there is one."""
-    folders = (ROOT / folder for folder in FOLDERS)
-    files = map(Path, paths) if paths else (it for at in folders for it in sorted(at.rglob("*.py")))
-    count = 0
-    for path in files:
-        name = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
-        for finding in findings(path.read_text(), str(name)):
-            print(finding)
-            count += 1
-    return int(count > 0)
+    return int(report(sources(paths, FOLDERS), findings) > 0)
 
 
 if __name__ == "__main__":
