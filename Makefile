@@ -115,7 +115,7 @@ reproduce: $(VENV)/.complete
 	    $(if $(THREADS),--threads $(THREADS)) $(if $(OUT),--out $(OUT))
 
 # On a machine with a GPU and no network: uses the python3 at hand, which needs torch, Triton and
-# numpy, and installs nothing. `make gpu MINUTES=8 OUT=DIR`.
+# numpy, and installs nothing. `make gpu MINUTES=12 OUT=DIR`.
 gpu:
 	$(PYTHON) benchmarks/gpu.py $(if $(MINUTES),--minutes $(MINUTES)) $(if $(OUT),--out $(OUT))
 

@@ -12,7 +12,7 @@ are missing is left out and says so; a step that fails ends no other. Cases of t
 run in processes of their own, so that one which crashes, hangs or fills the memory ends only
 itself. ``DIR`` gets at most eight files, each written as results come: <gpu>-summary.json (device,
 versions and the outcome of each step), <gpu>-cases.jsonl (a line for each case), <gpu>-log.txt (all
-output), and one file of each of the four benchmarks.
+output), and one file of each of the four benchmarks. With ``--steps``, results of other steps stay.
 """
 
 import argparse
@@ -88,7 +88,7 @@ class Run:
     def steps(self, package: Path) -> dict[str, tuple[float, Callable[[float], Outcome]]]:
         """Return the most seconds of each step and what runs it, in order of worth."""
         device = ["--quick"] if self.rehearses else ["--device", "cuda"]
-        commands = {"tests": (150, [*PYTEST, "-m", "gpu", *ON_DEVICE])}
+        commands = {"tests": (300, [*PYTEST, "-m", "gpu", *ON_DEVICE])}
         for name in BENCHMARKS:
             file = f"{self.files}-{name.replace('_', '-')}.json"
             command = [sys.executable, f"benchmarks/{name}.py", *device, "--json", file]
@@ -104,7 +104,7 @@ class Run:
         commands["host"] = 120, [*PYTEST, "-m", "not gpu and not slow", *TESTED]
         scores = SCORES[:1] if self.rehearses else SCORES
         return {
-            "kernels": (90, partial(self.cases, "kernels", scores)),
+            "kernels": (120, partial(self.cases, "kernels", scores)),
             "checks": (90, partial(self.cases, "checks", scores)),
             "headlines": (90, partial(self.cases, "headlines", [""])),
             **{name: (most, partial(self.command, it)) for name, (most, it) in commands.items()},
@@ -127,7 +127,7 @@ class Run:
         return Path(f"{self.files}-log.txt").open("a")
 
     def cases(self, step: str, scores: Sequence[str], seconds: float) -> Outcome:
-        """Run the cases of a step; the kernels of several scores are compiled side by side."""
+        """Run the cases of a step, those of several scores side by side unless they are timed."""
         lines: list[dict[str, Any]] = []
 
         def record(line: dict[str, Any]) -> None:
@@ -136,7 +136,7 @@ class Run:
                 file.write(json.dumps(line) + "\n")
 
         until = time.time() + seconds
-        with ThreadPoolExecutor(WORKERS if step == "kernels" else 1) as pool:
+        with ThreadPoolExecutor(1 if step == "headlines" else WORKERS) as pool:
             list(pool.map(lambda score: self._cases(step, score, until, record), scores))
         failed = [it for it in lines if "error" in it]
         said = [f"{it['case']}: {it['error'].splitlines()[-1][:100]}" for it in failed[:8]]
@@ -217,7 +217,9 @@ def lay_out(package: Path) -> None:
 def main() -> int:
     """Run the steps; return 1 if one of them went wrong."""
     parser = argparse.ArgumentParser(prog="make gpu", description=__doc__.split("\n")[0])
-    parser.add_argument("--minutes", type=float, default=8.0, help="the most that all may take; 8")
+    parser.add_argument(
+        "--minutes", type=float, default=12.0, help="the most that all may take; 12"
+    )
     parser.add_argument("--out", type=Path, default=RESULTS, help="benchmarks/results unless given")
     parser.add_argument("--steps", nargs="+", choices=STEPS, default=STEPS, help="all unless given")
     parser.add_argument("--rehearse", action="store_true", help="without a GPU; results are void")
@@ -260,8 +262,9 @@ def run_all(
     tag = "rehearsal" if options.rehearse else machine_tag("cuda")
     options.out.mkdir(parents=True, exist_ok=True)
     run = Run(str(options.out.resolve() / tag), environment, options.rehearse)
-    for end in ("log.txt", "cases.jsonl"):
-        Path(f"{run.files}-{end}").write_text("")
+    summary, cases = Path(f"{run.files}-summary.json"), Path(f"{run.files}-cases.jsonl")
+    Path(f"{run.files}-log.txt").write_text("")
+    found = kept(summary, cases, options.steps)
     about = {"command": "make gpu", "void": options.rehearse, **about_device(options.rehearse)}
     outcomes: dict[str, Outcome] = {}
     for name, (most, work) in run.steps(package).items():
@@ -279,15 +282,20 @@ def run_all(
             outcome = work(left if options.rehearse else min(most, left))
         outcomes[name] = replace(outcome, seconds=time.time() - begun)
         print(*said(name, outcomes[name]), sep="\n", flush=True)
-        found = {name: asdict(it) for name, it in outcomes.items()}
-        write_json(
-            Path(f"{run.files}-summary.json"),
-            {**about, "seconds": time.time() - started, "steps": found},
-        )
+        found[name] = asdict(outcomes[name])
+        write_json(summary, {**about, "seconds": time.time() - started, "steps": found})
     print(*predicted_for(str(about.get("machine", {}).get("name")), PREDICTIONS), sep="\n")
     print("", *(f"{name:12} {it.verdict}" for name, it in outcomes.items()), sep="\n")
     print(f"{time.time() - started:.0f} s; wrote {run.files}-*")
     return int(any(it.is_bad for it in outcomes.values()))
+
+
+def kept(summary: Path, cases: Path, steps: Sequence[str]) -> dict[str, Any]:
+    """Leave the cases of steps that do not run again; return the outcomes of these steps."""
+    lines = cases.read_text().splitlines(keepends=True) if cases.exists() else []
+    cases.write_text("".join(it for it in lines if json.loads(it)["step"] not in steps))
+    earlier = json.loads(summary.read_text())["steps"] if summary.exists() else {}
+    return {name: it for name, it in earlier.items() if name not in steps}
 
 
 def said(name: str, outcome: Outcome) -> list[str]:

@@ -12,7 +12,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from lib.columns import ABOVE, FACTS, PEERS, SIGLIP, STEP_COUNTS
+from lib.columns import ABOVE, FACTS, PEERS, SIGLIP
 from lib.pages import Page, med, of_file, one_file, readme, runs, sampled, scale, speed, systems
 from lib.results import RESULTS, ROOT
 
@@ -27,7 +27,7 @@ PAGES = {
     "classify": Page("docs/how-to/classify.md", one_file.classify),
     "cli": Page("docs/reference/cli.md", lambda folder: cli_page.page(), is_whole=True),
     "config": Page("docs/reference/config.md", lambda folder: config_page.page(), is_whole=True),
-    "gpu": Page("docs/reference/gpu.md", of_file("static-step-counts.json", STEP_COUNTS)),
+    "gpu": Page("docs/reference/gpu.md", one_file.gpu),
     "graphs": Page("docs/how-to/graphs.md", one_file.graphs),
     "index": Page("docs/index.md", one_file.wheel),
     "influence": Page("docs/how-to/influence.md", systems.influence),

@@ -106,6 +106,14 @@ STEP_COUNTS: Columns = (
     ("operators within kgfast's:", "{within}"),
     ("waits:", "{waits}"),
 )
+CASES: Columns = (
+    ("score", "`{score}`"),
+    ("calls of kernels that ran:", "{launched}"),
+    ("ranks and best k, all equal:", "{equal:d}"),
+    ("losses and scores with gradients:", "{near:d}"),
+    ("their largest relative error:", "{error:.1e}"),
+    ("failed:", "{failed}"),
+)
 BUILDS: Columns = (
     ("files", "`.{format}`"),
     ("their size:", "{input_bytes:bytes}"),

@@ -15,7 +15,9 @@ class OnDevice(Rows):
     def __init__(self, table: Rows, device: torch.device | str) -> None:
         if table.device.type != "cpu":
             raise ValueError(f"{table!r} returns rows on {table.device}, not on the CPU")
-        self.table, self.device = table, torch.device(device)
+        self.table = table
+        # a tensor's own device: `cuda` names one GPU, `cuda:0` say, which models compare
+        self.device = torch.empty(0, device=device).device
         self.shape, self.dtype, self.is_complex = table.shape, table.dtype, table.is_complex
 
     @property

@@ -356,7 +356,7 @@ def loaded_tables(
                 f"as in {where}",
                 stacklevel=3,
             )
-    if device is not None and model.entity.device != torch.device(device):
+    if device is not None:
         model.to(device)
     vocabulary = Vocabularies(*names) if any(names) else None
     return LoadedRun(model, vocabulary, dataset, None, None, known)

@@ -167,7 +167,16 @@ def test_a_program_that_cannot_begin_is_not_started_again(gpu, run, tmp_path, mo
     monkeypatch.setattr(gpu, "PROGRAM", program(tmp_path, "raise SystemExit(7)"))
     outcome = run.cases("checks", ["dot", "l1"], 60)
     assert outcome.verdict == "FAILED: 2 of 2 cases"
-    assert outcome.lines[1] == "l1: the first: did not begin: exit code 7; see the log"
+    assert sorted(outcome.lines)[1] == "l1: the first: did not begin: exit code 7; see the log"
+
+
+def test_results_of_steps_that_do_not_run_again_stay(gpu, tmp_path) -> None:
+    summary, cases = tmp_path / "summary.json", tmp_path / "cases.jsonl"
+    assert gpu.kept(summary, cases, ["checks"]) == {}
+    cases.write_text('{"step": "kernels"}\n{"step": "checks"}\n')
+    summary.write_text('{"steps": {"kernels": 1, "checks": 2, "tests": 3}}')
+    assert gpu.kept(summary, cases, ["checks", "headlines"]) == {"kernels": 1, "tests": 3}
+    assert cases.read_text() == '{"step": "kernels"}\n'
 
 
 def test_cases_end_with_the_time_of_their_step(gpu, run, tmp_path, monkeypatch) -> None:

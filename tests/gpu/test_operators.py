@@ -117,6 +117,14 @@ def test_integers_of_a_large_table(device, name, score, dtype):
         assert_same(host(found), expected, zeros_have_signs=False)
 
 
+def error_of(name: str, score: str) -> float:
+    """Return the allowed error: a score of -90 errs by 5e-5, its exponential by as much of itself.
+
+    Sines of a GPU's gradients err by 8 units of float32, which turns the short differences.
+    """
+    return 1e-4 if name in LOSSES or score == "rscf_rotate" else 2e-5
+
+
 @pytest.mark.parametrize("name", GRADED)
 @pytest.mark.parametrize("score", [*SCORES, *RSCF_SCORES])
 def test_values_and_gradients_of_a_large_table(device, name, score):
@@ -131,9 +139,8 @@ def test_values_and_gradients_of_a_large_table(device, name, score):
         assert_same(found, again)
         exact = queries.double(), table.double(), *args[2:]
         expected = results_of(name, *exact, **{k: v.double() for k, v in factor.items()})
-        # a score of -90 errs by 5e-5, and its exponential by as much of itself
         for a, b in zip(host(found), expected, strict=True):
-            close(a, b, 1e-4 if name in LOSSES else 2e-5)
+            close(a, b, error_of(name, score))
 
 
 @pytest.mark.parametrize("name", [*SWEEPS, "bce", "pairwise_scores"])
@@ -323,8 +330,11 @@ def test_bands_that_overflow_between_streams():
 
 @pytest.mark.usefixtures("cuda")
 def test_offsets_are_64_bits_wide():
-    """A table of more than 2^31 elements, of rows that lie far from each other."""
-    stride = (1 << 30) + 8
+    """A table of more than 2^31 elements, of rows that lie far from each other.
+
+    The stride is a multiple of 16, like that of the copy: the compiler then makes the same code.
+    """
+    stride = (1 << 30) + 16
     if torch.cuda.mem_get_info()[0] < 12 << 30:
         pytest.skip("needs 12 GiB of free memory")
     storage = torch.empty(4 * stride + 64, dtype=torch.float16, device="cuda")

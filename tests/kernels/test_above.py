@@ -247,7 +247,7 @@ def test_workspace_is_bounded():
         capture_output=True,
         text=True,
         cwd=TESTS,
-        env=os.environ | {"OMP_NUM_THREADS": "2"},
+        env=os.environ | {"OMP_NUM_THREADS": "2", "MALLOC_MMAP_THRESHOLD_": "65536"},
         check=True,
     )
     assert max(map(int, done.stdout.split())) < 64 << 20

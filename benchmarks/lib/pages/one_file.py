@@ -7,6 +7,7 @@ from pathlib import Path
 from lib.columns import (
     ALIGNMENT,
     BUILDS,
+    CASES,
     CLASSES,
     CONVERSIONS,
     DOT_TIERS,
@@ -19,6 +20,7 @@ from lib.columns import (
     SEARCHES,
     SERVE_DELAY,
     SERVE_LOAD,
+    STEP_COUNTS,
     TIERS,
     TYPED,
     best_first,
@@ -71,6 +73,40 @@ def _bold(row: Row) -> str:
     if "instructions" in row:
         name += f" ({row['instructions']})"
     return "**kgfast**" if row["contender"] == "kgfast" else name
+
+
+def gpu(folder: Path) -> str:
+    """Write what ran on devices, and the launches of a step."""
+    parts = [with_sources(read_rows(folder / "static-step-counts.json"), STEP_COUNTS)]
+    parts += ["", "## On a device"]
+    for path in sorted(folder.glob("*-cases.jsonl")):
+        about = json.loads(Path(f"{path}".replace("cases.jsonl", "summary.json")).read_text())
+        cases = [json.loads(line) for line in path.read_text().splitlines()]
+        scores = dict.fromkeys(it["case"].split(":")[0] for it in cases if it["step"] == "kernels")
+        parts += ["", *markdown(CASES, [_on_device(score, cases) for score in scores]), ""]
+        parts.append(
+            cell_of(
+                about,
+                "`{command}` on {machine[name]}, driver {machine[driver]}, CUDA {machine[cuda]}: "
+                "torch {versions[torch]}, triton {versions[triton]}, kgfast {versions[kgfast]}.",
+            )
+        )
+    return "\n".join(parts)
+
+
+def _on_device(score: str, cases: list[Row]) -> Row:
+    """Count the cases of a score that ran on a device, and find the largest error."""
+    own = [it for it in cases if it["case"].startswith(f"{score}: ")]
+    errors = [it["relative_error"] for it in own if "relative_error" in it]
+    checks = [it for it in own if it["step"] == "checks"]
+    return {
+        "score": score,
+        "launched": sum(it["step"] == "kernels" for it in own),
+        "equal": sum("relative_error" not in it for it in checks) or None,
+        "near": len(errors) or None,
+        "error": max(errors, default=None),
+        "failed": sum("error" in it for it in own),
+    }
 
 
 def graphs(folder: Path) -> str:

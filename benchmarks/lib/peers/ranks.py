@@ -17,8 +17,9 @@ from lib.measure import Stopwatch
 from lib.peers import TRIED_ROWS, Missing, building, fastest, quiet, rotate_scores, silence_pykeen
 
 Counts = tuple[Tensor, Tensor | None]  # greater [B], equal [B] or None: not counted
-EAGER_CHUNKS = (8, 16, 32, 64, 256)
-PYKEEN_BATCHES, PYKEEN_SLICES = (1, 8), (None, 1024, 8192)  # queries, and rows of a slice
+EAGER_CHUNKS = {"cpu": (8, 16, 32, 64, 256), "cuda": (256, 1024, 4096, 16384)}
+PYKEEN_BATCHES = {"cpu": (1, 8), "cuda": (8, 32)}  # queries
+PYKEEN_SLICES = (None, 1024, 8192)  # rows of a slice
 COMPILED_CHUNKS = (1024, 8192, 1 << 62)  # the last: the whole table
 
 
@@ -78,8 +79,8 @@ class Chunked:
 
 def eager(work: Work) -> Chunked:
     """Count by plain torch, with the fastest chunk size."""
-    part = work.first_rows(min(TRIED_ROWS, len(work.table)))
-    tried = [Chunked(part, count_block, size) for size in EAGER_CHUNKS]
+    part = work.first_rows(min(TRIED_ROWS[work.device], len(work.table)))
+    tried = [Chunked(part, count_block, size) for size in EAGER_CHUNKS[work.device]]
     return Chunked(work, count_block, fastest(tried, work.device).chunk)
 
 
@@ -142,10 +143,11 @@ def evaluated(model: Any, test: Tensor, known: list[Tensor], options: Mapping[st
 
 def fastest_evaluation(model: Any, test: Tensor, known: list[Tensor]) -> dict[str, int | None]:
     """Return the options of PyKEEN's evaluator that rank a few triples fastest."""
-    few = test[: max(PYKEEN_BATCHES)]
+    batches = PYKEEN_BATCHES[model.device.type]
+    few = test[: max(batches)]
     tried = [
         {"batch_size": batch, "slice_size": rows}
-        for batch in PYKEEN_BATCHES
+        for batch in batches
         for rows in PYKEEN_SLICES
         if rows is None or rows < model.num_entities
     ]

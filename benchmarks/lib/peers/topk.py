@@ -13,7 +13,7 @@ from lib.peers import TRIED_ROWS, building, fastest, rotate_scores
 from lib.peers.ranks import PyKEEN
 
 Best = tuple[Tensor, Tensor]  # scores [B, k], ids [B, k]
-EAGER_CHUNKS = (8, 32, 64, 256)
+EAGER_CHUNKS = {"cpu": (8, 32, 64, 256), "cuda": (256, 1024, 4096, 16384)}
 COMPILED_CHUNKS = (1024, 8192)
 QUERY_CHUNKS = (128, 512, 2048)  # queries of an output head
 
@@ -84,8 +84,8 @@ class ChunkedQueries:
 
 def eager(search: Search, block: Callable[..., Tensor] = score_block) -> ChunkedRows:
     """Search by plain torch, with the fastest chunk size."""
-    part = search.first_rows(min(TRIED_ROWS, len(search.table)))
-    tried = [ChunkedRows(part, block, size) for size in EAGER_CHUNKS]
+    part = search.first_rows(min(TRIED_ROWS[search.device], len(search.table)))
+    tried = [ChunkedRows(part, block, size) for size in EAGER_CHUNKS[search.device]]
     return ChunkedRows(search, block, fastest(tried, search.device).chunk)
 
 
