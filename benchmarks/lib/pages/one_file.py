@@ -264,11 +264,10 @@ def wheel(folder: Path) -> str:
     found = json.loads((folder / "wheel.json").read_text())
     return cell_of(
         found,
-        "The wheel of Linux {machine} has {wheel_mb:.2f} MB. Beside torch pip installs it in "
-        "{install_beyond_torch_cpu_s:.1f} CPU s ({install_beyond_torch_s:.0f} s where other work "
-        "had the cores), and importing it takes {import_beyond_torch_cpu_s:.2f} CPU s beyond "
-        "torch's {import_torch_cpu_s:.2f} (`{command}`, {date:.10}, python {versions[python]}, "
-        "torch {versions[torch]}).",
+        "The wheel of Linux {machine} has {wheel_mb:.2f} MB. Where torch is installed, pip needs "
+        "{install_beyond_torch_cpu_s:.1f} CPU s for the rest. `import kgfast` takes "
+        "{import_beyond_torch_cpu_s:.2f} CPU s more than the {import_torch_cpu_s:.2f} of torch "
+        "(`{command}`, {date:.10}, python {versions[python]}, torch {versions[torch]}).",
     )
 
 
