@@ -279,7 +279,7 @@ ATTACKS = {
 }
 GROUPS = {
     "valid": "valid calls, against the oracles",
-    "state": "the same under another global state",
+    "state": "valid calls under another global state",
     "invalid": "invalid arguments",
     "files": "mutated data folders, configs and files of other readers",
     "checkpoints": "mutated checkpoints",
