@@ -17,7 +17,7 @@ class OnDevice(Rows):
             raise ValueError(f"{table!r} returns rows on {table.device}, not on the CPU")
         self.table = table
         # a tensor's own device: `cuda` names one GPU, `cuda:0` say, which models compare
-        self.device = torch.empty(0, device=device).device
+        self.device = torch.empty(0, dtype=self.table.dtype, device=device).device
         self.shape, self.dtype, self.is_complex = table.shape, table.dtype, table.is_complex
 
     @property

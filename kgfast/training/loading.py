@@ -356,8 +356,8 @@ def loaded_tables(
                 f"as in {where}",
                 stacklevel=3,
             )
-    if device is not None:
-        model.to(device)
+    if device is not None and model.entity.device != torch.device(device):
+        model.to(device)  # refuses a table in a file
     vocabulary = Vocabularies(*names) if any(names) else None
     return LoadedRun(model, vocabulary, dataset, None, None, known)
 
