@@ -9,15 +9,18 @@ from torch import Tensor
 from kgfast.tables.protocol import Rows
 
 
+def numbered(device: torch.device | str) -> torch.device:
+    """Return a device as tensors name it: `cuda` stands for one GPU, such as `cuda:0`."""
+    return torch.empty(0, dtype=torch.uint8, device=device).device
+
+
 class OnDevice(Rows):
     """Table on the CPU that returns rows on another device."""
 
     def __init__(self, table: Rows, device: torch.device | str) -> None:
         if table.device.type != "cpu":
             raise ValueError(f"{table!r} returns rows on {table.device}, not on the CPU")
-        self.table = table
-        # a tensor's own device: `cuda` names one GPU, `cuda:0` say, which models compare
-        self.device = torch.empty(0, dtype=self.table.dtype, device=device).device
+        self.table, self.device = table, numbered(device)
         self.shape, self.dtype, self.is_complex = table.shape, table.dtype, table.is_complex
 
     @property

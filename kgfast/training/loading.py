@@ -20,6 +20,7 @@ from kgfast.graph import KnownTriples, Names, Triples, TypeConstraints, Vocabula
 from kgfast.graph.ids import read_id
 from kgfast.losses import EntitiesFormula
 from kgfast.models import SIDES, Model, Side
+from kgfast.tables.device import numbered
 from kgfast.text import escaped, reading, shown
 from kgfast.training.build import build_model, dataset_folder, device_of, load_dataset, ranks_of
 from kgfast.training.checkpoint.format import check_tensors, of_part
@@ -356,7 +357,7 @@ def loaded_tables(
                 f"as in {where}",
                 stacklevel=3,
             )
-    if device is not None and model.entity.device != torch.device(device):
+    if device is not None and model.entity.device != numbered(device):
         model.to(device)  # refuses a table in a file
     vocabulary = Vocabularies(*names) if any(names) else None
     return LoadedRun(model, vocabulary, dataset, None, None, known)

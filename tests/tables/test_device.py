@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import kgfast
 from kgfast import tables
@@ -129,6 +130,13 @@ def test_what_is_said_of_a_table_on_a_device(tmp_path):
     with pytest.raises(ValueError, match="entity is on meta but relation on cpu"):
         kgfast.RotatE(table, torch.ones(2, table.shape[1] // 2))
     assert len(table) == N
+
+
+def test_a_device_is_named_as_tensors_name_it():
+    """Models compare devices; fake tensors know the names of a GPU without one."""
+    assert device.numbered("cpu") == torch.device("cpu")
+    with FakeTensorMode():
+        assert device.numbered("cuda") == torch.device("cuda", 0)
 
 
 def test_cuda_is_asked_on_its_device_and_its_own_stream(monkeypatch):
