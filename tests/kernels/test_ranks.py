@@ -1,7 +1,6 @@
 """Ranks of every engine: the reference's integers, whatever is ranked and however it is asked."""
 
 import dataclasses
-import os
 import time
 from functools import cache
 from pathlib import Path
@@ -30,6 +29,7 @@ from support.engines import (
     packed,
 )
 from support.flat import reference
+from support.forked import printed_by
 from support.problems import (
     RSCF_SCORES,
     SCORES,
@@ -39,7 +39,6 @@ from support.problems import (
     moving_queries,
     no_known,
 )
-from support.processes import run_script
 from support.sampled import threads
 from support.target_scores import assert_blocks_sum_to_the_whole
 
@@ -602,10 +601,11 @@ def test_queries_of_signs_are_grouped_as_fast_as_others():
 @needs_extension
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux")
 def test_peak_memory_beyond_the_inputs():
-    process = run_script(
-        """
-        import torch
+    script = """
+        import ctypes, torch
         from support.flat import cpu
+        torch.set_num_threads(2)
+        ctypes.CDLL(None).mallopt(-3, 65536)  # M_MMAP_THRESHOLD: freed memory goes back
         def resident(field):
             lines = open("/proc/self/status").read().splitlines()
             return next(int(l.split()[1]) for l in lines if l.startswith(field)) / 1024
@@ -619,12 +619,9 @@ def test_peak_memory_beyond_the_inputs():
             before = resident("VmRSS")
             cpu.rank_counts(queries, table, targets, *known(batch), "rotate")
             print(resident("VmHWM") - before)
-        """,
-        env={**os.environ, "OMP_NUM_THREADS": "2", "MALLOC_MMAP_THRESHOLD_": "65536"},
-    )
-    output, errors = process.communicate(timeout=120)
-    peaks = [float(line) for line in output.split()]
-    assert len(peaks) == 2, errors
+    """
+    peaks = [float(line) for line in printed_by(script).split()]
+    assert len(peaks) == 2
     assert max(peaks) <= 64
 
 

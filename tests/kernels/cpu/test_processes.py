@@ -12,6 +12,7 @@ import pytest
 from fuzz.processes import PRELUDE as SCRIPT_PRELUDE
 from fuzz.processes import SCRIPTS, run_python
 from kgfast.kernels import cpu
+from support.forked import printed_by
 from support.paths import TESTS
 from support.processes import finish, run_script
 
@@ -146,8 +147,7 @@ def test_interrupts_while_threads_that_sweep_are_joined():
 )
 def test_memory_that_a_worker_does_not_get_is_an_error(rows, k, batch):
     """Under limits from less than the results take to more than all of it does."""
-    process = run_script(
-        f"""
+    script = f"""
         import resource
 
         def limit(numbers):
@@ -171,10 +171,8 @@ def test_memory_that_a_worker_does_not_get_is_an_error(rows, k, batch):
             limit(resource.RLIM_INFINITY)
             assert greater() == 7
         print(sorted(ends))
-        """,
-        PRELUDE,
-    )
-    assert finish(process, timeout=240) == "['refused', 'served']\n"
+    """
+    assert printed_by(script, PRELUDE, timeout=240) == "['refused', 'served']\n"
 
 
 @needs_linux
