@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fuzz.processes import PRELUDE as SCRIPT_PRELUDE
-from fuzz.processes import SCRIPTS, run_python
+from fuzz.processes import SCRIPTS
 from kgfast.kernels import cpu
 from support.forked import printed_by
 from support.paths import TESTS
@@ -76,7 +76,7 @@ def test_scripts_of_the_attack(name):
     text = (SCRIPT_PRELUDE + SCRIPTS[name]).format_map(
         given | {"score": "l1", "count": 2, "pause": 0.02}
     )
-    assert run_python(text) == ""
+    assert printed_by(text, timeout=150) == ""
 
 
 @pytest.mark.slow
