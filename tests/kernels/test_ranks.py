@@ -350,17 +350,23 @@ CROPS = [
 ]  # fmt: skip
 
 
+@cache  # the specification takes as long as all engines
+def problem_of_crops(score, dtype, has_factor):
+    problem = clustered_problem(score, dtype, 200, 300, 21, has_factor)
+    dims = [130, 7, 64, 200, 130, 65, 128]
+    return problem, dims, reference.rank_counts(*problem.args, **problem.kwargs, dims=dims)
+
+
 @engines(*ISAS, "baseline")
 @pytest.mark.parametrize(("score", "dtype", "has_factor"), CROPS, ids=str)
 def test_crops_of_one_sweep_equal_those_alone(engine, score, dtype, has_factor):
     """In any order, some twice, at ends that blocks of 64 do not share; ties; abandoned tiles."""
-    problem = clustered_problem(score, dtype, 200, 300, 21, has_factor)
-    dims = [130, 7, 64, 200, 130, 65, 128]
+    problem, dims, expected = problem_of_crops(score, dtype, has_factor)
     nested = engine.rank_counts(*problem.args, **problem.kwargs, dims=dims)
     for place, dim in enumerate(dims):
         alone = engine.rank_counts(*problem.args, **problem.kwargs, dims=[dim])
         assert_same([it[place] for it in nested], [it[0] for it in alone])
-    assert_same(nested, reference.rank_counts(*problem.args, **problem.kwargs, dims=dims))
+    assert_same(nested, expected)
     assert int(nested[0][3].median()) < 20  # the queries do find their targets
 
 
