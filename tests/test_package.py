@@ -86,8 +86,9 @@ def test_doctests(module):
         pytest.importorskip("triton")
     if module.startswith("kgfast.extras.serve."):
         pytest.importorskip("h11", reason="the extra serve is not installed")
-    results = doctest.testmod(importlib.import_module(module), optionflags=doctest.ELLIPSIS)
-    assert results.failed == 0
+    found = importlib.import_module(module)
+    if ">>>" in Path(found.__file__).read_text():  # to look for examples takes 20 ms a module
+        assert doctest.testmod(found, optionflags=doctest.ELLIPSIS).failed == 0
 
 
 def test_doors_have_no_doctests():
