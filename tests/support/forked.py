@@ -24,10 +24,10 @@ PROCESSES.set_forkserver_preload(
 def start(
     script: str, *prelude: str, arguments: Sequence[Any] = (), folder: Path
 ) -> ForkServerProcess:
-    """Start ``script``, indented as one likes, after the ``prelude``, and write what it says.
+    """Start ``script``, indented as one likes, after the ``prelude``.
 
-    The script finds torch and kgfast loaded. What it prints is in ``folder / "output"``, warnings
-    and errors are in ``folder / "errors"``.
+    The script finds torch and kgfast loaded. ``folder / "output"`` gets the text that the script
+    prints, ``folder / "errors"`` its warnings and errors.
     """
     text = "\n".join(textwrap.dedent(part) for part in (*prelude, script))
     given = text, [str(it) for it in arguments], folder
@@ -39,7 +39,7 @@ def start(
 def printed_by(
     script: str, *prelude: str, arguments: Sequence[Any] = (), timeout: float = 60, ends: int = 0
 ) -> str:
-    """Return what :func:`start` writes of a script, which ends with the exit code ``ends``."""
+    """Return the output of a script, which :func:`start` takes; ``ends`` is its exit code."""
     with TemporaryDirectory() as name:
         process = start(script, *prelude, arguments=arguments, folder=Path(name))
         process.join(timeout)
