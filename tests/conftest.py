@@ -1,5 +1,6 @@
 """Fixtures that several files share."""
 
+import gc
 import os
 import platform
 import signal
@@ -33,6 +34,17 @@ def unsynced() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
         yield
+
+
+def pytest_collection() -> None:
+    """Look for no garbage while thousands of tests are made, all of which stay."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Leave the tests, and the libraries that they loaded, out of later searches for garbage."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

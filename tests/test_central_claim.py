@@ -173,8 +173,10 @@ def watched(b: int, call: Callable[[], Any]) -> None:
 @pytest.mark.parametrize("call", answers(1))
 @pytest.mark.parametrize("model", MODELS)
 def test_ranks_and_predictions(b, model, call) -> None:
-    if (model, call) == ("a function", "neighbours"):
-        return  # a function has no rows
+    if model == "a function":
+        if call == "neighbours":
+            return  # a function has no rows
+        b = BATCH["reference"]  # PyTorch computes the scores whatever the backend is
     of = MODELS[model]()
     watched(b, lambda: answers(b)[call](of))
 

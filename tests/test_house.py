@@ -130,7 +130,7 @@ def test_circles_are_seen(tmp_path):
 def test_no_class_name_stands_for_two_things():
     homes: dict[str, list[str]] = {}
     for path in [*ROOT.glob("kgfast/**/*.py"), *ROOT.glob("kernels/**/*.py")]:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(arrows.parsed(path)):
             if isinstance(node, ast.ClassDef):
                 homes.setdefault(node.name, []).append(path.relative_to(ROOT).as_posix())
     assert {name: where for name, where in homes.items() if len(where) > 1} == {}

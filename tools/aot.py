@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -23,6 +24,7 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+from triton.runtime.cache import get_cache_manager
 
 from kgfast.kernels.triton.device.sweep import SUM_BLOCK
 from kgfast.kernels.triton.host import launch as launcher
@@ -357,10 +359,16 @@ def _operation(text: str) -> str:
 
 
 def _cuobjdump(flag: str, cubin: bytes) -> str:
+    """Return what the tool says of a cubin, from Triton's cache where it has said so before."""
+    kept = get_cache_manager(sha256(cubin + triton.__version__.encode()).hexdigest())
+    name = f"{flag}.txt"
+    if (path := kept.get_file(name)) is not None:
+        return Path(path).read_text()
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        return subprocess.run(
-            [str(tool), flag, file.name], capture_output=True, text=True, check=True
-        ).stdout
+        words = [str(tool), flag, file.name]
+        said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    kept.put(said, name, binary=False)
+    return said

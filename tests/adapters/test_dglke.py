@@ -11,7 +11,7 @@ import torch
 
 import kgfast
 from kgfast.adapters.dglke import load_dglke
-from support.processes import finish, run_script
+from support.forked import printed_by
 
 ENTITIES, RELATIONS, DIM, GAMMA = 30, 3, 4, 7.0
 WIDTHS = {
@@ -121,7 +121,7 @@ def test_writing_to_a_mapped_table_leaves_the_file(tmp_path):
             assert torch.equal(table.add_(1.0), before + 1.0)
         print("written")
     """
-    assert finish(run_script(script)) == "written\n"
+    assert printed_by(script) == "written\n"
     model = load_dglke(tmp_path)
     for loaded, table in zip((model.entity, model.relation), tables("TransE"), strict=True):
         assert torch.equal(loaded.detach(), torch.from_numpy(table))

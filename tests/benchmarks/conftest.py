@@ -9,6 +9,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from support.forked import PROCESSES
 from support.paths import BENCHMARKS
 
 Load = Callable[[str], ModuleType]
@@ -18,6 +19,7 @@ Load = Callable[[str], ModuleType]
 def load(monkeypatch: pytest.MonkeyPatch) -> Load:
     """Import a module of benchmarks/: of a script, or of ``lib``."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.setattr("lib.measure._child_context", lambda: PROCESSES)
     return importlib.import_module
 
 

@@ -2,11 +2,14 @@
 
 import json
 import re
+import sys
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
 from kgfast.training import Config
+from support.commands import run
 from support.paths import BENCHMARKS, ROOT
 
 RUNS = sorted((BENCHMARKS / "results" / "runs").glob("*.json"))
@@ -70,13 +73,27 @@ def reproduce(call, tmp_path, fake):
     return run
 
 
+@pytest.fixture
+def in_this_process(load, monkeypatch):
+    """Run what the script would start a process for, which loads torch and the trainer, here."""
+
+    def run_here(words, check):
+        assert words[:3] == [sys.executable, "-m", "kgfast"]
+        return SimpleNamespace(returncode=run(*words[3:]).exit_code)
+
+    def switch():
+        monkeypatch.setattr(load("reproduce").subprocess, "run", run_here)
+
+    return switch
+
+
 def test_without_a_row_it_lists_them(reproduce):
     done = reproduce()
     assert done.returncode == 0
     assert re.search(r"tiny/fast +0\.5000 +2\.0 s +1 +tiny", done.stdout)
 
 
-def test_a_row_is_trained_and_stands_beside_ours(reproduce, tmp_path):
+def test_a_row_is_trained_and_stands_beside_ours(reproduce, in_this_process, tmp_path):
     done = reproduce("tiny/fast", "--data", tmp_path / "data")
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "out" / "tiny-fast" / "result.json").read_text())
@@ -87,6 +104,7 @@ def test_a_row_is_trained_and_stands_beside_ours(reproduce, tmp_path):
     assert "The row's run: on a quiet machine." in done.stdout
     config = yaml.safe_load((tmp_path / "out" / "tiny-fast" / "config.yaml").read_text())
     assert (config["seed"], config["threads"]) == (3, 1)
+    in_this_process()
     again = reproduce("tiny/fast", "--data", tmp_path / "data")
     assert again.returncode == 0
     later = json.loads((tmp_path / "out" / "tiny-fast" / "result.json").read_text())
@@ -114,7 +132,9 @@ def test_an_interruption_says_how_to_go_on(load, reproduce, monkeypatch, tmp_pat
     assert (done.returncode, done.stderr) == (130, "interrupted: the same command goes on\n")
 
 
-def test_the_graph_is_downloaded_unless_a_folder_is_named(load, reproduce, monkeypatch, tmp_path):
+def test_the_graph_is_downloaded_unless_a_folder_is_named(
+    reproduce, in_this_process, monkeypatch, tmp_path
+):
     asked = []
 
     def download(name, *, root, progress):
@@ -123,6 +143,7 @@ def test_the_graph_is_downloaded_unless_a_folder_is_named(load, reproduce, monke
         return type("Graph", (), {"name": "tiny"})
 
     monkeypatch.setattr("kgfast.datasets.download", download)
+    in_this_process()
     done = reproduce("tiny/fast")
     assert done.returncode == 0, done.stderr
     assert asked == ["tiny"]

@@ -23,8 +23,8 @@ def default() -> SyntheticDataset:
 
 def pairs_of(graph: SyntheticDataset, relation: str) -> set[tuple[int, int]]:
     id = graph.relations[relation]
-    splits = (graph.train, graph.valid, graph.test)
-    return {(h, t) for split in splits for h, r, t in split if r == id}
+    hrt = torch.cat([graph.train.hrt, graph.valid.hrt, graph.test.hrt])
+    return {(h, t) for h, t in hrt[hrt[:, 1] == id][:, ::2].tolist()}
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import torch
 
 from kgfast.eval import intervals
 from kgfast.eval.ranks import Ranks
-from support.processes import finish, run_script
+from support.forked import printed_by
 
 NAMES = ["mrr", "mr", "median_rank", "hits@1", "hits@3", "hits@10", "amr", "amri"]
 
@@ -100,7 +100,7 @@ def test_memory_of_a_million_triples():
             ranks.intervals(samples=6)
         print(peak.bytes)
     """
-    large = int(finish(run_script(script), timeout=300))
+    large = int(printed_by(script, timeout=300))
     assert large <= 64 << 20
 
 
@@ -125,7 +125,7 @@ def test_memory_does_not_grow_with_the_samples():
                 call(samples=100)
             print(few.bytes, many.bytes)
     """
-    for line in finish(run_script(script), timeout=300).splitlines():
+    for line in printed_by(script, timeout=300).splitlines():
         few, many = map(int, line.split())
         assert many <= few + (8 << 20)
 

@@ -13,8 +13,8 @@ import kgfast
 from kgfast import tables
 from kgfast.eval import partial, rows
 from support.engines import assert_same
+from support.forked import printed_by
 from support.partial import ask, stop_after
-from support.processes import finish, run_script
 from support.ranked_models import MODELS
 from support.streamed import KNOWN, SMALL, TRIPLES, D, N, R, in_file, rotate, same
 
@@ -370,7 +370,7 @@ print(moment)
     ],
 )
 def test_a_kill_at_any_moment_resumes(tmp_path, storage, stride):
-    printed = finish(run_script(KILLS, arguments=(tmp_path, storage, stride)), timeout=600)
+    printed = printed_by(KILLS, arguments=(tmp_path, storage, stride), timeout=600)
     assert int(printed) > 150, "what writes a folder is not watched any more"
 
 
@@ -438,4 +438,4 @@ print("refused" if len(set(said.values())) > 1 else "")
 
 
 def test_several_processes_at_once_on_one_folder(tmp_path):
-    finish(run_script(TOGETHER, arguments=[tmp_path]), timeout=600)
+    printed_by(TOGETHER, arguments=[tmp_path], timeout=600)

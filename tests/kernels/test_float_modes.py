@@ -11,8 +11,8 @@ from kgfast.kernels import cpu
 from support import flat, oracles
 from support.engines import NAMES, engines
 from support.flat import reference
+from support.forked import printed_by
 from support.problems import DTYPES, SCORES, cast, no_known, table_of
-from support.processes import finish, run_script
 from support.sampled import threads
 from support.states import ROUNDINGS, C, state
 
@@ -115,8 +115,7 @@ def test_threads_that_began_in_another_mode(name):
     unit, start = (1e-310, 0.0) if name == "flush" else (2.0**-54, 1.0)
     modes = {"flush": "torch.set_flush_denormal(True)", "up": f"C.fesetround({ROUNDINGS['up']})"}
     switch_on = modes[name]
-    process = run_script(
-        f"""
+    script = f"""
         import ctypes, torch
         C = ctypes.CDLL(None)
         torch.set_num_threads(3)
@@ -138,12 +137,11 @@ def test_threads_that_began_in_another_mode(name):
             with kgfast.use_backend(backend):
                 counts = ops.rank_counts(queries, table, torch.tensor([0, 1]), *none, "l1")
             print(counts[0].tolist(), counts[1].tolist(), torch.get_num_threads())
-        """
-    )
+    """
     values = (torch.arange(60_000) * 7919) % 50
     values[:2] = torch.tensor([40, 49])
     scores = torch.tensor([v * unit + start for v in range(50)], dtype=torch.float64)[values]
     lower = [int((scores < scores[t]).sum()) for t in (0, 1)]
     same = [int((scores == scores[t]).sum()) - 1 for t in (0, 1)]
-    found = finish(process).splitlines()
+    found = printed_by(script).splitlines()
     assert found == [f"{lower} {same} 3"] * (1 + cpu.is_available())

@@ -9,10 +9,13 @@ from support.engines import CAN_RUN
 from support.interpreted import run_interpreted
 from support.paths import TESTS
 
-# Files that run together in one process: half of such a process is its start.
+# Files that run together in one process, which takes seconds to start.
 FAST = (
-    ("../ops/test_bf16.py", "test_losses.py", "test_gradients.py", "test_adversarial.py"),
-    ("test_topk.py", "test_above.py", "test_ranks.py", "test_lists.py", "test_bounds.py"),
+    (
+        "../ops/test_bf16.py",
+        *(f"test_{it}.py" for it in ("losses", "gradients", "adversarial", "topk", "above")),
+        *(f"test_{it}.py" for it in ("ranks", "lists", "bounds")),
+    ),
     (
         "triton/test_compose.py",
         "triton/test_in_place.py",

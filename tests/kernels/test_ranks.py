@@ -1,7 +1,6 @@
 """Ranks of every engine: the reference's integers, whatever is ranked and however it is asked."""
 
 import dataclasses
-import os
 import time
 from functools import cache
 from pathlib import Path
@@ -30,6 +29,7 @@ from support.engines import (
     packed,
 )
 from support.flat import reference
+from support.forked import printed_by
 from support.problems import (
     RSCF_SCORES,
     SCORES,
@@ -39,7 +39,6 @@ from support.problems import (
     moving_queries,
     no_known,
 )
-from support.processes import run_script
 from support.sampled import threads
 from support.target_scores import assert_blocks_sum_to_the_whole
 
@@ -351,17 +350,23 @@ CROPS = [
 ]  # fmt: skip
 
 
+@cache  # the specification takes as long as all engines
+def problem_of_crops(score, dtype, has_factor):
+    problem = clustered_problem(score, dtype, 200, 300, 21, has_factor)
+    dims = [130, 7, 64, 200, 130, 65, 128]
+    return problem, dims, reference.rank_counts(*problem.args, **problem.kwargs, dims=dims)
+
+
 @engines(*ISAS, "baseline")
 @pytest.mark.parametrize(("score", "dtype", "has_factor"), CROPS, ids=str)
 def test_crops_of_one_sweep_equal_those_alone(engine, score, dtype, has_factor):
     """In any order, some twice, at ends that blocks of 64 do not share; ties; abandoned tiles."""
-    problem = clustered_problem(score, dtype, 200, 300, 21, has_factor)
-    dims = [130, 7, 64, 200, 130, 65, 128]
+    problem, dims, expected = problem_of_crops(score, dtype, has_factor)
     nested = engine.rank_counts(*problem.args, **problem.kwargs, dims=dims)
     for place, dim in enumerate(dims):
         alone = engine.rank_counts(*problem.args, **problem.kwargs, dims=[dim])
         assert_same([it[place] for it in nested], [it[0] for it in alone])
-    assert_same(nested, reference.rank_counts(*problem.args, **problem.kwargs, dims=dims))
+    assert_same(nested, expected)
     assert int(nested[0][3].median()) < 20  # the queries do find their targets
 
 
@@ -602,10 +607,11 @@ def test_queries_of_signs_are_grouped_as_fast_as_others():
 @needs_extension
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux")
 def test_peak_memory_beyond_the_inputs():
-    process = run_script(
-        """
-        import torch
+    script = """
+        import ctypes, torch
         from support.flat import cpu
+        torch.set_num_threads(2)
+        ctypes.CDLL(None).mallopt(-3, 65536)  # M_MMAP_THRESHOLD: freed memory goes back
         def resident(field):
             lines = open("/proc/self/status").read().splitlines()
             return next(int(l.split()[1]) for l in lines if l.startswith(field)) / 1024
@@ -619,12 +625,9 @@ def test_peak_memory_beyond_the_inputs():
             before = resident("VmRSS")
             cpu.rank_counts(queries, table, targets, *known(batch), "rotate")
             print(resident("VmHWM") - before)
-        """,
-        env={**os.environ, "OMP_NUM_THREADS": "2", "MALLOC_MMAP_THRESHOLD_": "65536"},
-    )
-    output, errors = process.communicate(timeout=120)
-    peaks = [float(line) for line in output.split()]
-    assert len(peaks) == 2, errors
+    """
+    peaks = [float(line) for line in printed_by(script).split()]
+    assert len(peaks) == 2
     assert max(peaks) <= 64
 
 

@@ -1,9 +1,5 @@
 """Top-k: the specification against the oracle, every engine against the specification."""
 
-import os
-import subprocess
-import sys
-import textwrap
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -31,7 +27,7 @@ from support.engines import (
     packed,
 )
 from support.flat import Flat, reference
-from support.paths import TESTS
+from support.forked import printed_by
 from support.problems import (
     DTYPES,
     RSCF_SCORES,
@@ -312,6 +308,7 @@ def test_workspace_is_bounded():
     script = """
         import resource, torch
         from support.flat import cpu
+        torch.set_num_threads(4)
         table, queries = torch.randn(60_000, 32), torch.randn(2_000, 32)
         cpu.topk(queries[:8], table[:2_000], 3)
         peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -321,12 +318,4 @@ def test_workspace_is_bounded():
         cpu.topk(queries[:2], table, 60_000)
         print(peak() - before)
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        capture_output=True,
-        text=True,
-        cwd=TESTS,
-        env=os.environ | {"OMP_NUM_THREADS": "4"},
-        check=True,
-    )
-    assert int(done.stdout) < 64 << 20
+    assert int(printed_by(script)) < 64 << 20

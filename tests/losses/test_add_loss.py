@@ -120,7 +120,7 @@ def test_the_steps_are_those_followed_here():
 
 @pytest.mark.timeout(600)
 def test_a_loss_that_was_added_is_a_function_a_module_and_trains(tmp_path):
-    ignored = shutil.ignore_patterns("__pycache__", "csrc")
+    ignored = shutil.ignore_patterns("csrc")  # files that were compiled stay compiled
     for name, place in PACKAGE.items():
         shutil.copytree(ROOT / name, tmp_path / "lib" / place, ignore=ignored)
     shutil.copytree(ROOT / "tests", tmp_path / "tests", ignore=ignored)

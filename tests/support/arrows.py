@@ -2,12 +2,19 @@
 
 import ast
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 from support.paths import ROOT
 
 Graph = Mapping[str, set[str]]
 FOLDERS = {"kgfast": ROOT / "kgfast", "kgfast.kernels": ROOT / "kernels"}
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    """Parse a file, once for all tests that look at it."""
+    return ast.parse(path.read_text())
 
 
 def sources() -> dict[str, Path]:
@@ -27,7 +34,7 @@ def graphs(files: Mapping[str, Path]) -> tuple[Graph, Graph]:
     later: dict[str, set[str]] = {name: set() for name in files}
     for name, path in files.items():
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-        for node, is_late in _imports(ast.parse(path.read_text()), False):
+        for node, is_late in _imports(parsed(path), False):
             edges = later if is_late else at_once
             edges[name] |= {it for it in _targets(node, package, files) if it != name}
     return at_once, later

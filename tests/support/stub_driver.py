@@ -10,9 +10,12 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from support.paths import ROOT
+
 # Bytes of shared memory of a block: CUDA C++ programming guide, "Technical specifications".
 SHARED = {80: 166912, 86: 101376, 89: 101376, 90: 232448, 100: 232448, 120: 101376}
 _SOURCE = Path(__file__).with_suffix(".c")
+_CACHE = ROOT / "build" / "triton"  # compiled kernels, by their sources and Triton's version
 
 
 def build(folder: Path, triton: Path) -> dict[str, str]:
@@ -27,7 +30,8 @@ def build(folder: Path, triton: Path) -> dict[str, str]:
     subprocess.run([compiler, *options, "-o", library, _SOURCE], check=True)
     (folder / "libcuda.so").unlink(missing_ok=True)
     (folder / "libcuda.so").symlink_to(library.name)
-    return {"LD_LIBRARY_PATH": str(folder), "TRITON_LIBCUDA_PATH": str(folder)}
+    paths = {"LD_LIBRARY_PATH": folder, "TRITON_LIBCUDA_PATH": folder, "TRITON_CACHE_DIR": _CACHE}
+    return {name: str(path) for name, path in paths.items()}
 
 
 class StubDriver:

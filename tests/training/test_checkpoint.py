@@ -15,7 +15,7 @@ from kgfast import whole_files
 from kgfast.training import RunFolder
 from kgfast.training.checkpoint import format as files
 from kgfast.training.checkpoint import load, run_folder, save
-from support.processes import finish, run_script
+from support.forked import printed_by
 
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 DTYPES = [*FLOATS, torch.int64, torch.int32, torch.uint8, torch.bool]
@@ -222,7 +222,7 @@ except OSError as error:
     def test_the_system_refuses_to_write_more(self, tmp_path):
         """A limit on the size of files stands for a full disk: the same write fails."""
         path = tmp_path / "a.safetensors"
-        printed = finish(run_script(self.SCRIPT, arguments=[path]), timeout=600)
+        printed = printed_by(self.SCRIPT, arguments=[path])
         assert "cannot write a checkpoint: File too large; the old file is intact" in printed
         assert str(path) in printed
         assert step_of(load(path)) == 1
@@ -433,7 +433,7 @@ print(reported, in_the_middle, *sorted(os.listdir(sys.argv[1])))
 
 def test_killed_in_the_middle_of_writing(tmp_path):
     """SIGKILL at random moments: a state at least as new as the last one reported is there."""
-    printed = finish(run_script(KILL_OFTEN, arguments=[tmp_path]), timeout=600)
+    printed = printed_by(KILL_OFTEN, arguments=[tmp_path], timeout=600)
     reported, in_the_middle, *left = printed.split()
     assert int(reported) > 0
     assert int(in_the_middle) > 0, "no kill fell into a write: the test has shown nothing"

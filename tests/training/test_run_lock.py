@@ -5,8 +5,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -17,19 +15,21 @@ from kgfast.training import RunFolder
 from kgfast.training.logs import read_rows
 from kgfast.training.loop import Run
 from support.commands import run
-from support.paths import TESTS
+from support.forked import printed_by, start
+from support.serving import wait_for
 from support.small_runs import ring_trainer, write_ring
 
 # Trains until it is killed, slowly, and says when it has begun.
 WRITER = """
 import sys, time
+from pathlib import Path
 from support.small_runs import ring_trainer
 from kgfast.training.loop import Run
 
 step = Run._step
 def slowly(self, number):
     if number == 5:
-        print("begun", flush=True)
+        Path(sys.argv[2]).with_name("begun").touch()
         time.sleep(600)
     return step(self, number)
 Run._step = slowly
@@ -42,17 +42,11 @@ def writer(tmp_path_factory):
     """Yield a process that is in the middle of a run, and its folder."""
     root = tmp_path_factory.mktemp("locked")
     write_ring(root / "ring")
-    environment = os.environ | {"PYTHONPATH": str(TESTS)}
-    process = subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(root), str(root / "run")],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment,
-    )
-    assert process.stdout.readline() == "begun\n"
+    process = start(WRITER, arguments=[root, root / "run"], folder=root)
+    wait_for(lambda: (root / "begun").exists() or not process.is_alive())
     yield process, root
     process.kill()
-    process.wait()
+    process.join()
 
 
 def test_a_second_writer_is_told_who_writes(writer):
@@ -75,8 +69,8 @@ def test_a_run_that_goes_on_can_be_evaluated(writer):
 
 def test_a_kill_leaves_no_lock(writer):
     process, root = writer
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.kill()
+    process.join()
     assert json.loads((root / "run" / ".lock").read_text())["process"] == process.pid
     assert ring_trainer(root, root / "run").fit(resume=True).steps == 12
     assert [row["step"] for row in read_rows(root / "run") if "loss" in row] == list(range(1, 13))
@@ -139,9 +133,7 @@ def test_a_forked_child_that_outlives_its_parent(tmp_path):
         "        os.close(1); time.sleep(600)\n"
         "    print(child, flush=True); os._exit(0)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True
-    )
+    child = int(printed_by(script, arguments=[tmp_path]))
     try:
         with (
             pytest.raises(
@@ -151,7 +143,7 @@ def test_a_forked_child_that_outlives_its_parent(tmp_path):
         ):
             pass
     finally:
-        os.kill(int(done.stdout), signal.SIGKILL)
+        os.kill(child, signal.SIGKILL)
 
 
 def test_a_file_system_without_locks(tmp_path, monkeypatch):

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from fuzz.processes import PRELUDE as SCRIPT_PRELUDE
-from fuzz.processes import SCRIPTS, run_python
+from fuzz.processes import SCRIPTS
 from kgfast.kernels import cpu
+from support.forked import printed_by, start
 from support.paths import TESTS
 from support.processes import finish, run_script
+from support.serving import wait_for
 
 pytestmark = pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
 needs_linux = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux")
@@ -40,24 +42,26 @@ PRELUDE = """
 """
 
 
-def test_interrupting_a_long_sweep():
-    process = run_script(
-        """
-        print("sweeping", flush=True)
+def test_interrupting_a_long_sweep(tmp_path):
+    script = """
+        from pathlib import Path
+
         try:
+            Path(sys.argv[1]).touch()
             while True:
                 sweep(20_000)
         except KeyboardInterrupt:
-            print("interrupted", flush=True)
-        """,
-        PRELUDE,
-    )
-    assert process.stdout.readline() == "sweeping\n"
+            print("interrupted")
+    """
+    begun = tmp_path / "begun"
+    process = start(script, PRELUDE, arguments=[begun], folder=tmp_path)
+    wait_for(lambda: begun.exists() or not process.is_alive())
     time.sleep(0.5)
-    start = time.monotonic()
-    process.send_signal(signal.SIGINT)
-    assert finish(process) == "interrupted\n"
-    assert time.monotonic() - start < 30  # one sweep alone takes far longer than its 50 ms checks
+    os.kill(process.pid, signal.SIGINT)
+    process.join(30)  # one sweep alone takes far longer than its 50 ms checks
+    process.kill()
+    assert process.exitcode == 0, (tmp_path / "errors").read_text()
+    assert (tmp_path / "output").read_text() == "interrupted\n"
 
 
 @pytest.mark.parametrize(
@@ -75,7 +79,7 @@ def test_scripts_of_the_attack(name):
     text = (SCRIPT_PRELUDE + SCRIPTS[name]).format_map(
         given | {"score": "l1", "count": 2, "pause": 0.02}
     )
-    assert run_python(text) == ""
+    assert printed_by(text, timeout=150) == ""
 
 
 @pytest.mark.slow
@@ -146,8 +150,7 @@ def test_interrupts_while_threads_that_sweep_are_joined():
 )
 def test_memory_that_a_worker_does_not_get_is_an_error(rows, k, batch):
     """Under limits from less than the results take to more than all of it does."""
-    process = run_script(
-        f"""
+    script = f"""
         import resource
 
         def limit(numbers):
@@ -171,10 +174,8 @@ def test_memory_that_a_worker_does_not_get_is_an_error(rows, k, batch):
             limit(resource.RLIM_INFINITY)
             assert greater() == 7
         print(sorted(ends))
-        """,
-        PRELUDE,
-    )
-    assert finish(process, timeout=240) == "['refused', 'served']\n"
+    """
+    assert printed_by(script, PRELUDE, timeout=240) == "['refused', 'served']\n"
 
 
 @needs_linux

@@ -52,7 +52,7 @@ def run_program(folder: Path, package: Path, arch: int, *arguments: str) -> dict
     except FileNotFoundError as error:
         pytest.skip(str(error))
     path = [str(TESTS)] + ([] if package == installed() else [str(package.parent)])
-    own = {"PYTHONPATH": os.pathsep.join(path), "TRITON_CACHE_DIR": str(folder / "cache")}
+    own = {"PYTHONPATH": os.pathsep.join(path)}
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     command = [sys.executable, str(PROGRAM), str(arch), *arguments]
     made = subprocess.run(
