@@ -50,13 +50,13 @@ def draw_memory(rows: Rows, path: Path) -> None:
 
 def _headline(row: Row) -> str:
     ours = row["kgfast"]
-    memory, tensor = human_bytes(ours["bytes"]), human_bytes(row["formula"]["tensor"])
+    memory, naive = human_bytes(ours["bytes"]), human_bytes(row["formula"]["official"])
     if not _has_naive(row):
-        return f"Filtered ranks at dim {row['dim']} in {memory} instead of {tensor}"
+        return f"Filtered ranks at dim {row['dim']} in {memory}, by the official formula {naive}"
     naive_time = human_seconds(row["naive"]["extrapolated_seconds"])
     return (
         f"Filtered ranks at dim {row['dim']} in {memory} and {human_seconds(ours['seconds'])}, "
-        f"not {tensor} and ~{naive_time}"
+        f"by the official formula {naive} and ~{naive_time}"
     )
 
 

@@ -229,16 +229,19 @@ def test_the_readme_has_rows_of_one_machine(write, made, monkeypatch):
     memory = {"benchmark": "eval_mem", "dim": 7, "kgfast": {"bytes": 100}}
     memory |= {"formula": {"batch": 128, "pykeen": 5000}}
     write("cpu-eval-mem.json", memory)
-    lines = made("readme").splitlines()
-    assert len(lines) == 6
+
+    def table():
+        return [line for line in made("readme").splitlines() if line.startswith("|")]
+
+    assert len(table()) == 3
     write("cpu-peers-speed.json", peers_row(), peers_row(batch=64), peers_row(threads=2))
-    lines = made("readme").splitlines()
-    assert len(lines) == 8
+    lines = table()
+    assert len(lines) == 5
     assert lines[3].startswith("| the best 10 by `dot` with an index, 5,000 x 7, normal, 1 query, ")
     assert lines[3].endswith("| **1.0 s** | faiss Flat | 3.00x | 1.50x |")
     monkeypatch.setitem(ABOUT, "machine", ABOUT["machine"] | {"isa": "another"})
     write("cpu-peers-speed.json", peers_row())
-    assert len(made("readme").splitlines()) == 6
+    assert len(table()) == 3
 
 
 def test_the_readme_has_at_most_twelve_rows(load):
