@@ -75,12 +75,15 @@ def rows_of_graph(
     dataset = kgfast.datasets.load(source)
     models: dict[str, Callable[[], Model]] = {}
     runs: dict[str, Row] = {}
+    last: list[str] = []
     for name in names:
         config = config_of(name, source, minutes, torch.get_num_threads())
         say(f"{source.name}: {name}, {config.train.steps:,} steps")
         paths = trained(folder / name, config, dataset)
         runs[name] = _facts(folder / name, name)
-        models |= {f"{name}/{_step(path)}": cache(partial(model_at, path)) for path in paths}
+        own = {f"{name}/{_step(path)}": cache(partial(model_at, path)) for path in paths}
+        models |= own
+        last.append(list(own)[-1])
     graph = RunFolder(folder / names[0]).load_graph()  # the ids of measures are those of the runs
     if graph is not None:
         dataset = graph.read(dataset, str(source))
@@ -92,7 +95,10 @@ def rows_of_graph(
     for draw in range(draws):
         say(f"{source.name}: draw {draw + 1} of {draws}")
         for kind in KINDS:
-            found = study.sampled(models if draw else models | constant, kind, draw)
+            if draw:
+                found = study.sampled(models, kind, draw)
+            else:
+                found = study.sampled(models | constant, kind, draw, ranked=last)
             for count in counts:
                 measured.setdefault(sampled_name(kind, count), []).append(found)
     about = {

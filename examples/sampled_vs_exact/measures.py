@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -85,17 +85,20 @@ class Study:
         """Return filtered metrics among all entities and among type-correct ones, by rank type."""
         return self._kept("exact", models, lambda: self._exact)
 
-    def sampled(self, models: Models, kind: str, draw: int) -> Measured:
+    def sampled(
+        self, models: Models, kind: str, draw: int, ranked: Collection[str] = ()
+    ) -> Measured:
         """Return metrics among the negatives of a draw, by each number of negatives.
 
-        Draw 0 is ranked, and timed; others are counted from bits, where a model has them.
+        Models named in ``ranked`` are ranked, and timed; others are counted from bits, where they
+        have them.
 
         Raises
         ------
         ArithmeticError
-            If the counts from bits are not those of the ranking in draw 0.
+            If the counts from bits are not those of the ranking.
         """
-        return self._kept(f"{kind}-{draw:02d}", models, lambda: self._sampler(kind, draw))
+        return self._kept(f"{kind}-{draw:02d}", models, lambda: self._sampler(kind, draw, ranked))
 
     def _kept(
         self, name: str, models: Models, prepare: Callable[[], Callable[[str, Model], Metrics]]
@@ -138,20 +141,29 @@ class Study:
             found[name] = {"cpu_seconds": seconds, **by_type}
         return found
 
-    def _sampler(self, kind: str, draw: int) -> Callable[[str, Model], Metrics]:
+    def _sampler(
+        self, kind: str, draw: int, ranked: Collection[str]
+    ) -> Callable[[str, Model], Metrics]:
         """Draw negatives, which all models share, and return the function that ranks by them."""
         start = time.process_time()
         allowed = self.allowed if kind == "typed" else None
         most = self.counts[-1]
         ids = drawn(self.hrt, self.known, self.num_entities, most, draw, allowed)
         about = {"drawing_cpu_seconds": time.process_time() - start}
-        return partial(self._sampled, kind, Draw(ids), about, draw == 0)
+        return partial(self._sampled, kind, Draw(ids, self.num_entities), about, ranked)
 
     def _sampled(
-        self, kind: str, draw: Draw, about: Metrics, is_ranked: bool, key: str, model: Model
+        self,
+        kind: str,
+        draw: Draw,
+        about: Metrics,
+        ranked: Collection[str],
+        key: str,
+        model: Model,
     ) -> Metrics:
         """Count among the first negatives of a draw, then add those that come after them."""
         bits = None if model is self.constant else self._bits_of(key, model)
+        is_ranked = key in ranked
         found: Metrics = {}
         greater, equal = (torch.zeros_like(self.hrt[:, ::2]) for _ in range(2))
         first, seconds = 0, 0.0

@@ -46,7 +46,7 @@ def rows_of(
                 metric: bias_and_spread(_exact(exact, key, metric), values[key][metric])
                 for metric in METRICS
             }
-        yield {"section": "seconds", "protocol": protocol, **_seconds(drawn, keys, protocol)}
+        yield {"section": "seconds", "protocol": protocol, **_seconds(drawn, last, protocol)}
         for metric in METRICS:
             yield from _orders(exact, values, protocol, metric, steps)
         yield {"section": "ties", "protocol": protocol, **_ties(drawn[0], keys, protocol)}
@@ -85,7 +85,10 @@ def _orders(
 
 
 def _seconds(drawn: Sequence[Measured], keys: Sequence[str], protocol: str) -> Row:
-    """Return CPU seconds of ranking the test set once by one model, and of drawing negatives."""
+    """Return CPU seconds of ranking the test set once by one model, and of drawing negatives.
+
+    Takes the median over models.
+    """
     measured = [draw[key][protocol] for draw in drawn for key in keys]
     timed = [it["cpu_seconds"] for it in measured if "cpu_seconds" in it]
     found: Row = {

@@ -54,8 +54,8 @@ def of_graph(rows: Rows) -> Iterator[str]:
         "\nEach protocol against exact ranks among all entities, by MRR. Bias and spread: means "
         "over models. Flips: pairs of models in another order than the exact one. Choice: share of "
         "draws whose best of a model's checkpoints is not the exact best. Seconds: CPU seconds of "
-        "ranking the test set once, median over checkpoints and draws; in brackets, of drawing "
-        "the negatives, which all models share.\n"
+        "ranking the test set once, median over last checkpoints; in brackets, of drawing the "
+        "negatives, which all models share.\n"
     )
     yield from markdown(PROTOCOLS, list(_protocols(rows, protocols)))
     pairs = [row for row in of_section(rows, "flip") if row["metric"] == METRIC]
