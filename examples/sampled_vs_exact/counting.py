@@ -1,9 +1,9 @@
 """Counts of drawn negatives that beat the targets: by ranking among them, or from bits.
 
-To rank among lists reads scattered rows of the table, and again in each draw. Bits say once for
-each query which entities score higher than the target; a draw then is a mask of these bits. Pairs
-whose float32 scores are too close to call are decided by :func:`kgfast.rank`, as all others are
-there, and the sums of the bits must be the exact counts.
+Ranking among lists reads scattered rows of the entity table in every draw. Bits say, once for each
+query, which entities score higher than the target; a draw then is a mask of these bits.
+:func:`kgfast.rank` decides pairs whose float32 scores are too close to call. The sums of the bits
+must equal the exact counts.
 
 Cost model of a draw, for each query and side: N / 64 words, ANDed and counted, against K scattered
 reads of D numbers.
@@ -22,7 +22,7 @@ from kgfast.models import Model
 
 from .negatives import SIDES
 
-_BLOCK = 64  # queries whose scores of all entities are held
+_BLOCK = 256  # queries of a block: scores of all entities exist for one block
 _CLOSE = 1e-5  # share of a query's largest score: differences that float32 may have wrong
 
 Counts = tuple[Tensor, Tensor]  # numbers of greater and of equal candidates, int64 [T, 2]
@@ -85,12 +85,16 @@ def _mask_of(ids: Tensor, num_entities: int) -> _Words:
 
 
 def _common(one: _Words, other: _Words) -> Tensor:
-    """Count the bits that are set in both, in each row."""
-    sums = np.zeros(len(one), np.int64)
-    for first in range(0, len(one) if one.size else 0, _BLOCK):
-        rows = np.s_[first : first + _BLOCK]
-        sums[rows] = np.bitwise_count(one[rows] & other[rows]).sum(axis=1, dtype=np.int64)
-    return torch.from_numpy(sums)
+    """Count the bits of each row that are set in both."""
+    if not one.size:
+        return torch.zeros(len(one), dtype=torch.int64, device="cpu")
+    starts = range(0, len(one), _BLOCK)
+    return torch.cat([_sums(one[it : it + _BLOCK] & other[it : it + _BLOCK]) for it in starts])
+
+
+def _sums(words: _Words) -> Tensor:
+    """Count the bits of each row."""
+    return torch.from_numpy(np.bitwise_count(words).sum(axis=1, dtype=np.int64))
 
 
 @torch.no_grad()
@@ -120,19 +124,16 @@ def bits_of(model: Model, hrt: Tensor, exact: Ranks) -> Bits | None:
         ]
         own = [exact.greater[:, column], exact.equal[:, column]]
         for kind, blocks, count in zip(found, zip(*parts, strict=True), own, strict=True):
-            if not torch.equal(torch.cat([sums for _, sums in blocks]), count):
+            packed = np.concatenate(blocks)
+            if not torch.equal(_sums(packed), count):
                 return None
-            packed = np.concatenate([bits for bits, _ in blocks])
             kind[side] = packed if int(count.sum()) else packed[:, :0]
     return found
 
 
-_Summed = tuple[_Words, Tensor]  # bits, and their sums for each query
-
-
 def _beating(
     model: Model, hrt: Tensor, anchors: Tensor, targets: Tensor, side: str
-) -> tuple[_Summed, _Summed]:
+) -> tuple[_Words, _Words]:
     """Return the entities that score higher than the targets of a block, and as high."""
     candidates = model.candidates(side)
     queries = model.queries(anchors, hrt[:, 1], side).float()
@@ -148,7 +149,7 @@ def _beating(
             model, hrt[rows], known=None, sides=(side,), candidate_ids={side: ids[:, None]}
         )
         greater[rows, ids], equal[rows, ids] = own.greater[:, 0] > 0, own.equal[:, 0] > 0
-    return (_packed(greater), greater.sum(1)), (_packed(equal), equal.sum(1))
+    return _packed(greater), _packed(equal)
 
 
 def _packed(given: Tensor) -> _Words:

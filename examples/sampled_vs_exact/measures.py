@@ -103,7 +103,7 @@ class Study:
     def _kept(
         self, name: str, models: Models, prepare: Callable[[], Callable[[str, Model], Metrics]]
     ) -> Measured:
-        """Read the metrics of models from files, and measure and add those that they lack."""
+        """Read the metrics of models from files; measure and store missing ones."""
         found = {key: self._stored(name, key) for key in models}
         missing = [key for key, metrics in found.items() if metrics is None]
         if missing:
@@ -113,7 +113,7 @@ class Study:
         return {key: metrics for key, metrics in found.items() if metrics is not None}
 
     def _stored(self, name: str, key: str) -> Metrics | None:
-        """Read what the folder of a model's run holds of a protocol at a step."""
+        """Read a model's stored metrics of a protocol; None if they are missing."""
         path, step = self._place(name, key)
         return json.loads(path.read_text()).get(step) if path.is_file() else None
 
@@ -126,7 +126,7 @@ class Study:
         return metrics
 
     def _place(self, name: str, key: str) -> tuple[Path, str]:
-        """Return the file of a protocol in a run's folder, which is deleted with the run."""
+        """Return the file of a protocol, inside the folder of the run, and the step."""
         model, _, step = key.rpartition("/")
         counts = "-".join(map(str, self.counts))
         return self.folder / model / f"measures-{counts}" / f"{name}.json", step
@@ -144,7 +144,7 @@ class Study:
     def _sampler(
         self, kind: str, draw: int, ranked: Collection[str]
     ) -> Callable[[str, Model], Metrics]:
-        """Draw negatives, which all models share, and return the function that ranks by them."""
+        """Draw negatives for all models, and return the function that ranks among them."""
         start = time.process_time()
         allowed = self.allowed if kind == "typed" else None
         most = self.counts[-1]
