@@ -9,6 +9,7 @@ Cost model of a draw, for each query and side: N / 64 words, ANDed and counted, 
 reads of D numbers.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -48,10 +49,21 @@ class Draw:
         For "head" and "tail" int64 ``[T, K]``, distinct in a row, -1 where a query has fewer.
     num_entities : int
         Number of entities.
+    counts : sequence of int
+        Numbers of first columns, each a list of negatives.
+
+    Attributes
+    ----------
+    sizes : dict of int to Tensor
+        For each of ``counts`` the candidates of a query, its target included: int64 ``[T, 2]``.
     """
 
-    def __init__(self, ids: dict[str, Tensor], num_entities: int) -> None:
+    def __init__(self, ids: dict[str, Tensor], num_entities: int, counts: Sequence[int]) -> None:
         self.ids = ids
+        self.sizes = {
+            count: 1 + torch.stack([(ids[side][:, :count] >= 0).sum(1) for side in SIDES], 1)
+            for count in counts
+        }
         self._num_entities = num_entities
         self._masks: dict[tuple[str, int, int], _Words] = {}
 

@@ -150,7 +150,8 @@ class Study:
         most = self.counts[-1]
         ids = drawn(self.hrt, self.known, self.num_entities, most, draw, allowed)
         about = {"drawing_cpu_seconds": time.process_time() - start}
-        return partial(self._sampled, kind, Draw(ids, self.num_entities), about, ranked)
+        negatives = Draw(ids, self.num_entities, self.counts)
+        return partial(self._sampled, kind, negatives, about, ranked)
 
     def _sampled(
         self,
@@ -177,13 +178,12 @@ class Study:
             if bits is not None and is_ranked:
                 _check_same(key, part, draw.counted(bits, first, count))
             greater, equal = greater + part[0], equal + part[1]
-            sizes = torch.stack([(draw.ids[side][:, :count] >= 0).sum(1) for side in SIDES], 1) + 1
-            ranks = Ranks(greater, equal, sizes, SIDES, self.hrt)
+            ranks = Ranks(greater, equal, draw.sizes[count], SIDES, self.hrt)
             timed = {"cpu_seconds": seconds} if bits is None or is_ranked else {}
             found[sampled_name(kind, count)] = {
                 **timed,
                 **about,
-                "candidates": float(sizes.double().mean()),
+                "candidates": float(draw.sizes[count].double().mean()),
                 **{it: _chosen(ranks.metrics(it)) for it in RANK_TYPES},
             }
             first = count

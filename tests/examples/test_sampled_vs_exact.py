@@ -161,7 +161,7 @@ def test_counts_from_bits_are_those_of_ranking(name):
     assert bits is not None
     ids = negatives.drawn(data.test.hrt, data.known(), 60, 50, 0)
     ids["head"][:, 45:] = -1
-    draw = counting.Draw(ids, 60)
+    draw = counting.Draw(ids, 60, [50])
     for first, last in ((0, 50), (7, 20)):
         ranked = draw.ranked(model, data.test.hrt, first, last)
         counted = draw.counted(bits, first, last)
