@@ -3,7 +3,7 @@
 from typing import Any
 
 from lib.results import Row
-from lib.tables import LABELS, Columns, cell_of, human_seconds, median
+from lib.tables import LABELS, Columns, cell_of, human_bytes, human_seconds, median
 
 NAMES = LABELS | {
     "counts": "kgfast.rank_counts, the same queries",
@@ -37,14 +37,20 @@ CROPS = {
 }
 MODELS = {"rotate": "RotatE", "rotate + rscf": "RotatE + RSCF"}
 
+
+def _adding_peak(row: Row) -> str:
+    return human_bytes(row["add_peak_bytes"]) if "add_peak_bytes" in row else "-"
+
+
 RETRIEVERS = {"mteb": "mteb, its default", "faiss": "mteb, its faiss index"}
 RETRIEVAL: Columns = (
     ("documents:", "{documents:,}"),
     ("contender", lambda row: RETRIEVERS.get(row["contender"], row["contender"])),
     ("search:", "{seconds[median]:time}"),
     ("times kgfast:", "{times_kgfast:.2f}x"),
-    ("peak memory:", "{search_peak_bytes:bytes}"),
+    ("peak memory of search:", "{search_peak_bytes:bytes}"),
     ("adding:", lambda row: f"{row['add_seconds']:.2f} s" if "add_seconds" in row else "-"),
+    ("peak memory of adding:", _adding_peak),
     ("queries with other ids:", "{differing_queries} of {queries}"),
 )
 ALIGNMENT: Columns = (

@@ -4,8 +4,8 @@
     python -m examples.sampled_vs_exact --data DIR --out FOLDER --graphs wn18rr --minutes 1 --plots
 
 DIR holds a folder for each graph. FOLDER keeps runs and measures: the same command goes on where an
-earlier one was stopped. Writes benchmarks/results/cpu-sampled-vs-exact.json, whose rows of other
-graphs stay; docs/explanation/sampled_vs_exact.md says what the rows mean.
+earlier one was stopped. The command writes benchmarks/results/cpu-sampled-vs-exact.json and keeps
+the rows of other graphs. docs/explanation/sampled_vs_exact.md explains the rows. Needs numpy 2.
 """
 
 import argparse
@@ -49,7 +49,7 @@ def folder_of(data: Path, graph: str) -> Path:
     Raises
     ------
     FileNotFoundError
-        If there is none.
+        If DIR has no such folder.
     """
     places = [it for it in sorted(data.iterdir()) if it.is_dir()] if data.is_dir() else []
     for place in places:
@@ -75,13 +75,16 @@ def rows_of_graph(
     dataset = kgfast.datasets.load(source)
     models: dict[str, Callable[[], Model]] = {}
     runs: dict[str, Row] = {}
+    last: list[str] = []
     for name in names:
         config = config_of(name, source, minutes, torch.get_num_threads())
         say(f"{source.name}: {name}, {config.train.steps:,} steps")
         paths = trained(folder / name, config, dataset)
         runs[name] = _facts(folder / name, name)
-        models |= {f"{name}/{_step(path)}": cache(partial(model_at, path)) for path in paths}
-    graph = RunFolder(folder / names[0]).load_graph()  # the ids of measures are those of the runs
+        own = {f"{name}/{_step(path)}": cache(partial(model_at, path)) for path in paths}
+        models |= own
+        last.append(list(own)[-1])
+    graph = RunFolder(folder / names[0]).load_graph()  # measures need the ids of the runs
     if graph is not None:
         dataset = graph.read(dataset, str(source))
     study = Study(dataset, source, folder, counts)
@@ -92,7 +95,10 @@ def rows_of_graph(
     for draw in range(draws):
         say(f"{source.name}: draw {draw + 1} of {draws}")
         for kind in KINDS:
-            found = study.sampled(models if draw else models | constant, kind, draw)
+            if draw:
+                found = study.sampled(models, kind, draw)
+            else:
+                found = study.sampled(models | constant, kind, draw, ranked=last)
             for count in counts:
                 measured.setdefault(sampled_name(kind, count), []).append(found)
     about = {
@@ -122,7 +128,7 @@ def _step(path: Path) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Train what is missing, measure what is missing, write the results; 1 if data are missing."""
+    """Train and measure missing models and write the results; return 1 if data are missing."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--data", type=Path, required=True, metavar="DIR")
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
@@ -132,11 +138,11 @@ def main(arguments: list[str] | None = None) -> int:
         "--minutes",
         type=float,
         default=NOMINAL_MINUTES,
-        help="training of each model on one core, about: sets the number of steps",
+        help="approximate training time of each model on one core; sets the number of steps",
     )
     parser.add_argument("--draws", type=int, default=DRAWS, help=f"{DRAWS} unless given")
     parser.add_argument("--negatives", default=",".join(map(str, COUNTS)), metavar="K,K")
-    parser.add_argument("--threads", type=int, help="torch's unless given")
+    parser.add_argument("--threads", type=int, help="torch's number unless given")
     parser.add_argument("--json", type=Path, default=RESULTS / f"{NAME}.json", metavar="FILE")
     parser.add_argument("--plots", action="store_true", help="draw FILE-<graph>.png of each graph")
     options = parser.parse_args(arguments)

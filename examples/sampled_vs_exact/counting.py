@@ -1,11 +1,15 @@
 """Counts of drawn negatives that beat the targets: by ranking among them, or from bits.
 
-To rank among lists reads scattered rows of the table, and again in each draw. Bits say once for
-each query which entities score higher than the target; a draw then costs a look-up each. Pairs
-whose float32 scores are too close to call are decided by :func:`kgfast.rank`, as all others are
-there, and the sums of the bits must be the exact counts.
+Ranking among lists reads scattered rows of the entity table in every draw. Bits say, once for each
+query, which entities score higher than the target; a draw then is a mask of these bits.
+:func:`kgfast.rank` decides pairs whose float32 scores are too close to call. The sums of the bits
+must equal the exact counts.
+
+Cost model of a draw, for each query and side: N / 64 words, ANDed and counted, against K scattered
+reads of D numbers.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,35 +23,49 @@ from kgfast.models import Model
 
 from .negatives import SIDES
 
-_BLOCK = 64  # queries whose scores of all entities are held
+_BLOCK = 256  # queries of a block: scores of all entities exist for one block
 _CLOSE = 1e-5  # share of a query's largest score: differences that float32 may have wrong
 
 Counts = tuple[Tensor, Tensor]  # numbers of greater and of equal candidates, int64 [T, 2]
-_Bytes = npt.NDArray[np.uint8]
+_Words = npt.NDArray[np.uint64]
 
 
 class Bits(NamedTuple):
-    """Entities that score higher than the targets, and as high, a bit each: ``[T, N / 8]``."""
+    """Entities that score higher than the targets, and as high: uint64 ``[T, N / 64]``.
 
-    greater: dict[str, _Bytes]
-    equal: dict[str, _Bytes]
+    The second dimension is 0 where no bit is set.
+    """
+
+    greater: dict[str, _Words]
+    equal: dict[str, _Words]
 
 
 class Draw:
-    """Negatives of a draw, and where their bits are.
+    """Negatives of a draw.
 
     Parameters
     ----------
     ids : dict of str to Tensor
-        For "head" and "tail" int64 ``[T, K]``, -1 where a query has fewer.
+        For "head" and "tail" int64 ``[T, K]``, distinct in a row, -1 where a query has fewer.
+    num_entities : int
+        Number of entities.
+    counts : sequence of int
+        Numbers of first columns, each a list of negatives.
+
+    Attributes
+    ----------
+    sizes : dict of int to Tensor
+        For each of ``counts`` the candidates of a query, its target included: int64 ``[T, 2]``.
     """
 
-    def __init__(self, ids: dict[str, Tensor]) -> None:
+    def __init__(self, ids: dict[str, Tensor], num_entities: int, counts: Sequence[int]) -> None:
         self.ids = ids
-        numbers = {side: own.clamp(min=0).numpy() for side, own in ids.items()}
-        self._bytes = {side: own >> 3 for side, own in numbers.items()}
-        self._shifts = {side: (own & 7).astype(np.uint8) for side, own in numbers.items()}
-        self._there = {side: (own >= 0).numpy() for side, own in ids.items()}
+        self.sizes = {
+            count: 1 + torch.stack([(ids[side][:, :count] >= 0).sum(1) for side in SIDES], 1)
+            for count in counts
+        }
+        self._num_entities = num_entities
+        self._masks: dict[tuple[str, int, int], _Words] = {}
 
     def ranked(self, model: Model, hrt: Tensor, first: int, last: int) -> Counts:
         """Count by ranking among the negatives of some columns."""
@@ -58,19 +76,37 @@ class Draw:
     def counted(self, bits: Bits, first: int, last: int) -> Counts:
         """Count from bits."""
         greater, equal = (
-            torch.stack([self._sums(own[side], side, first, last) for side in SIDES], 1)
+            torch.stack([_common(own[side], self._mask(side, first, last)) for side in SIDES], 1)
             for own in bits
         )
         return greater, equal
 
-    def _sums(self, packed: _Bytes, side: str, first: int, last: int) -> Tensor:
-        columns = np.s_[:, first:last]
-        if not packed.size:  # no bit is set
-            return torch.zeros(len(packed), dtype=torch.int64, device="cpu")
-        found = np.take_along_axis(packed, self._bytes[side][columns], axis=1)
-        found >>= self._shifts[side][columns]
-        found &= self._there[side][columns]
-        return torch.from_numpy(found.sum(axis=1, dtype=np.int64))
+    def _mask(self, side: str, first: int, last: int) -> _Words:
+        """Return the bits of the negatives of some columns, which all models share."""
+        key = side, first, last
+        if key not in self._masks:
+            parts = self.ids[side][:, first:last].split(_BLOCK)
+            self._masks[key] = np.concatenate([_mask_of(it, self._num_entities) for it in parts])
+        return self._masks[key]
+
+
+def _mask_of(ids: Tensor, num_entities: int) -> _Words:
+    found = torch.zeros(len(ids), num_entities + 1, dtype=torch.bool, device="cpu")
+    found.scatter_(1, ids.where(ids >= 0, num_entities), True)
+    return _packed(found[:, :num_entities])
+
+
+def _common(one: _Words, other: _Words) -> Tensor:
+    """Count the bits of each row that are set in both."""
+    if not one.size:
+        return torch.zeros(len(one), dtype=torch.int64, device="cpu")
+    starts = range(0, len(one), _BLOCK)
+    return torch.cat([_sums(one[it : it + _BLOCK] & other[it : it + _BLOCK]) for it in starts])
+
+
+def _sums(words: _Words) -> Tensor:
+    """Count the bits of each row."""
+    return torch.from_numpy(np.bitwise_count(words).sum(axis=1, dtype=np.int64))
 
 
 @torch.no_grad()
@@ -100,19 +136,16 @@ def bits_of(model: Model, hrt: Tensor, exact: Ranks) -> Bits | None:
         ]
         own = [exact.greater[:, column], exact.equal[:, column]]
         for kind, blocks, count in zip(found, zip(*parts, strict=True), own, strict=True):
-            if not torch.equal(torch.cat([sums for _, sums in blocks]), count):
+            packed = np.concatenate(blocks)
+            if not torch.equal(_sums(packed), count):
                 return None
-            packed = np.concatenate([bits for bits, _ in blocks])
             kind[side] = packed if int(count.sum()) else packed[:, :0]
     return found
 
 
-_Packed = tuple[_Bytes, Tensor]  # bits, and their sums for each query
-
-
 def _beating(
     model: Model, hrt: Tensor, anchors: Tensor, targets: Tensor, side: str
-) -> tuple[_Packed, _Packed]:
+) -> tuple[_Words, _Words]:
     """Return the entities that score higher than the targets of a block, and as high."""
     candidates = model.candidates(side)
     queries = model.queries(anchors, hrt[:, 1], side).float()
@@ -131,5 +164,8 @@ def _beating(
     return _packed(greater), _packed(equal)
 
 
-def _packed(given: Tensor) -> _Packed:
-    return np.packbits(given.numpy(), axis=1, bitorder="little"), given.sum(1)
+def _packed(given: Tensor) -> _Words:
+    """Pack bits ``[B, N]`` into words ``[B, N / 64]``; the last one is filled up with zeros."""
+    packed = np.packbits(given.numpy(), axis=1, bitorder="little")
+    filled = np.pad(packed, ((0, 0), (0, -packed.shape[1] % 8)))
+    return filled.view(np.uint64)

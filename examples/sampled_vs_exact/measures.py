@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -85,22 +85,25 @@ class Study:
         """Return filtered metrics among all entities and among type-correct ones, by rank type."""
         return self._kept("exact", models, lambda: self._exact)
 
-    def sampled(self, models: Models, kind: str, draw: int) -> Measured:
+    def sampled(
+        self, models: Models, kind: str, draw: int, ranked: Collection[str] = ()
+    ) -> Measured:
         """Return metrics among the negatives of a draw, by each number of negatives.
 
-        Draw 0 is ranked, and timed; others are counted from bits, where a model has them.
+        Models named in ``ranked`` are ranked, and timed; others are counted from bits, where they
+        have them.
 
         Raises
         ------
         ArithmeticError
-            If the counts from bits are not those of the ranking in draw 0.
+            If the counts from bits are not those of the ranking.
         """
-        return self._kept(f"{kind}-{draw:02d}", models, lambda: self._sampler(kind, draw))
+        return self._kept(f"{kind}-{draw:02d}", models, lambda: self._sampler(kind, draw, ranked))
 
     def _kept(
         self, name: str, models: Models, prepare: Callable[[], Callable[[str, Model], Metrics]]
     ) -> Measured:
-        """Read the metrics of models from files, and measure and add those that they lack."""
+        """Read the metrics of models from files; measure and store missing ones."""
         found = {key: self._stored(name, key) for key in models}
         missing = [key for key, metrics in found.items() if metrics is None]
         if missing:
@@ -110,7 +113,7 @@ class Study:
         return {key: metrics for key, metrics in found.items() if metrics is not None}
 
     def _stored(self, name: str, key: str) -> Metrics | None:
-        """Read what the folder of a model's run holds of a protocol at a step."""
+        """Read a model's stored metrics of a protocol; None if they are missing."""
         path, step = self._place(name, key)
         return json.loads(path.read_text()).get(step) if path.is_file() else None
 
@@ -123,7 +126,7 @@ class Study:
         return metrics
 
     def _place(self, name: str, key: str) -> tuple[Path, str]:
-        """Return the file of a protocol in a run's folder, which is deleted with the run."""
+        """Return the file of a protocol, inside the folder of the run, and the step."""
         model, _, step = key.rpartition("/")
         counts = "-".join(map(str, self.counts))
         return self.folder / model / f"measures-{counts}" / f"{name}.json", step
@@ -138,20 +141,30 @@ class Study:
             found[name] = {"cpu_seconds": seconds, **by_type}
         return found
 
-    def _sampler(self, kind: str, draw: int) -> Callable[[str, Model], Metrics]:
-        """Draw negatives, which all models share, and return the function that ranks by them."""
+    def _sampler(
+        self, kind: str, draw: int, ranked: Collection[str]
+    ) -> Callable[[str, Model], Metrics]:
+        """Draw negatives for all models, and return the function that ranks among them."""
         start = time.process_time()
         allowed = self.allowed if kind == "typed" else None
         most = self.counts[-1]
         ids = drawn(self.hrt, self.known, self.num_entities, most, draw, allowed)
         about = {"drawing_cpu_seconds": time.process_time() - start}
-        return partial(self._sampled, kind, Draw(ids), about, draw == 0)
+        negatives = Draw(ids, self.num_entities, self.counts)
+        return partial(self._sampled, kind, negatives, about, ranked)
 
     def _sampled(
-        self, kind: str, draw: Draw, about: Metrics, is_ranked: bool, key: str, model: Model
+        self,
+        kind: str,
+        draw: Draw,
+        about: Metrics,
+        ranked: Collection[str],
+        key: str,
+        model: Model,
     ) -> Metrics:
         """Count among the first negatives of a draw, then add those that come after them."""
         bits = None if model is self.constant else self._bits_of(key, model)
+        is_ranked = key in ranked
         found: Metrics = {}
         greater, equal = (torch.zeros_like(self.hrt[:, ::2]) for _ in range(2))
         first, seconds = 0, 0.0
@@ -165,13 +178,12 @@ class Study:
             if bits is not None and is_ranked:
                 _check_same(key, part, draw.counted(bits, first, count))
             greater, equal = greater + part[0], equal + part[1]
-            sizes = torch.stack([(draw.ids[side][:, :count] >= 0).sum(1) for side in SIDES], 1) + 1
-            ranks = Ranks(greater, equal, sizes, SIDES, self.hrt)
+            ranks = Ranks(greater, equal, draw.sizes[count], SIDES, self.hrt)
             timed = {"cpu_seconds": seconds} if bits is None or is_ranked else {}
             found[sampled_name(kind, count)] = {
                 **timed,
                 **about,
-                "candidates": float(sizes.double().mean()),
+                "candidates": float(draw.sizes[count].double().mean()),
                 **{it: _chosen(ranks.metrics(it)) for it in RANK_TYPES},
             }
             first = count

@@ -6,7 +6,7 @@ from kgfast.datasets import Dataset
 from kgfast.training import Config, RunFolder, Trainer
 from kgfast.training.config.files import find_config
 
-CHECKPOINTS = 3  # kept by each run, at equal distances
+CHECKPOINTS = 3  # number for each run, at equal distances
 NOMINAL_MINUTES = 5.0  # duration of the steps in MODELS on one core of an AMD EPYC, WN18RR
 
 _POOL = (
@@ -93,8 +93,8 @@ def trained(folder: Path, config: Config, dataset: Dataset) -> list[Path]:
         differs = [it for it in _COMPARED if getattr(before, it) != getattr(config, it)]
         if differs or before.train.steps != config.train.steps:
             raise ValueError(
-                f"{folder}: holds a run of {before.train.steps:,} steps, whose "
-                f"{', '.join(differs) or 'length'} is not that of this study "
+                f"{folder}: holds a run of {before.train.steps:,} steps. Its "
+                f"{', '.join(differs) or 'length'} differs from this study "
                 f"({config.train.steps:,} steps): name another folder, or the same --minutes"
             )
     else:

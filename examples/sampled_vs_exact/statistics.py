@@ -7,7 +7,7 @@ from typing import Any
 
 
 def kendall_tau(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Return Kendall's tau-b of two lists of values; None where one of them is constant.
+    """Return Kendall's tau-b of two lists of values; None if one list is constant.
 
     Source: Kendall, "The treatment of ties in ranking problems", Biometrika 33, 1945.
 
@@ -53,8 +53,8 @@ def order_of(
     Returns
     -------
     dict
-        Mean and least tau over draws; pairs of models, the pairs that some draw flips, and those
-        that most draws flip; the share of flipped pairs in a draw on average.
+        Mean and least tau over draws; numbers of pairs of models, of pairs that some draw flips,
+        and of pairs that most draws flip; the mean share of flipped pairs in a draw.
     """
     names = list(exact)
     count = len(next(iter(draws.values())))

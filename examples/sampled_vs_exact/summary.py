@@ -23,7 +23,7 @@ def rows_of(
     exact
         Metrics of each checkpoint, and of the constant model, by the exact protocols.
     draws
-        For each sampled protocol, the metrics of each draw; the first has the constant model, too.
+        For each sampled protocol, the metrics of each draw; draw 0 includes the constant model.
     runs
         For each model of the study: facts of its training.
     """
@@ -46,7 +46,7 @@ def rows_of(
                 metric: bias_and_spread(_exact(exact, key, metric), values[key][metric])
                 for metric in METRICS
             }
-        yield {"section": "seconds", "protocol": protocol, **_seconds(drawn, keys, protocol)}
+        yield {"section": "seconds", "protocol": protocol, **_seconds(drawn, last, protocol)}
         for metric in METRICS:
             yield from _orders(exact, values, protocol, metric, steps)
         yield {"section": "ties", "protocol": protocol, **_ties(drawn[0], keys, protocol)}
@@ -63,7 +63,7 @@ def _orders(
     metric: str,
     steps: Mapping[str, Sequence[str]],
 ) -> Iterator[Row]:
-    """Yield how a protocol orders the last checkpoints, and all; and which ones it chooses."""
+    """Yield rows about the order of last and of all checkpoints, and about chosen checkpoints."""
     about = {"protocol": protocol, "metric": metric}
     for scope, keys in (
         ("last", {name: own[-1] for name, own in steps.items()}),
@@ -85,7 +85,7 @@ def _orders(
 
 
 def _seconds(drawn: Sequence[Measured], keys: Sequence[str], protocol: str) -> Row:
-    """Return CPU seconds of ranking the test set once by one model, and of drawing negatives."""
+    """Return CPU seconds of one ranking of the test set, over models, and of drawing negatives."""
     measured = [draw[key][protocol] for draw in drawn for key in keys]
     timed = [it["cpu_seconds"] for it in measured if "cpu_seconds" in it]
     found: Row = {

@@ -62,6 +62,19 @@ class TestNegatives:
                 assert set(chosen) <= pool
                 assert ids[len(chosen) :] == [-1] * (count - len(chosen))
 
+    def test_a_query_with_many_known_answers_still_gets_all_others(self):
+        """Only 5 of 1,000 entities are no answers: draws with repetition hardly ever find 3."""
+        hrt = torch.tensor([[0, 0, tail] for tail in range(995)])
+        known = kgfast.KnownTriples(hrt)
+        ids = negatives.drawn(hrt[:4], known, 1000, 3, 0)["tail"]
+        assert ids.min() >= 995
+        assert all(len(set(row)) == 3 for row in ids.tolist())
+        assert len({tuple(row) for row in ids.tolist()}) > 1
+        all_five = negatives.drawn(hrt[:4], known, 1000, 9, 0)["tail"]
+        assert torch.equal(
+            all_five.sort(1).values, torch.tensor([[-1] * 4 + list(range(995, 1000))] * 4)
+        )
+
     def test_a_draw_is_a_function_of_its_number(self):
         data = graph()
         one, same, other = (
@@ -148,7 +161,7 @@ def test_counts_from_bits_are_those_of_ranking(name):
     assert bits is not None
     ids = negatives.drawn(data.test.hrt, data.known(), 60, 50, 0)
     ids["head"][:, 45:] = -1
-    draw = counting.Draw(ids)
+    draw = counting.Draw(ids, 60, [50])
     for first, last in ((0, 50), (7, 20)):
         ranked = draw.ranked(model, data.test.hrt, first, last)
         counted = draw.counted(bits, first, last)
@@ -184,6 +197,19 @@ def test_measures_are_kept_and_only_missing_ones_made(tmp_path):
     assert again["a/1"] == first["a/1"]
     realistic = [again[name]["5 typed"]["realistic"] for name in ("a/1", "a/2")]
     assert realistic[0] == realistic[1]
+
+
+def test_ranking_and_bits_measure_alike_and_ranking_is_timed(tmp_path):
+    data = graph()
+    write(data, tmp_path / "tiny")
+    it = measures.Study(data, tmp_path / "tiny", tmp_path / "measures", (5, 9))
+    torch.manual_seed(0)
+    model = kgfast.DistMult(torch.randn(60, 4), torch.randn(4, 4))
+    found = it.sampled(dict.fromkeys(("a/1", "a/2"), lambda: model), "typed", 0, ranked=["a/1"])
+    for protocol in ("5 typed", "9 typed"):
+        ranked, counted = (found[name][protocol] for name in ("a/1", "a/2"))
+        assert ranked.pop("cpu_seconds") > 0
+        assert ranked == counted
 
 
 def test_types_come_from_a_file_where_there_is_one(tmp_path):

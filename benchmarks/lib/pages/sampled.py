@@ -9,7 +9,6 @@ from lib.results import Row, Rows, of_section, read_rows
 from lib.tables import Columns, human_seconds, markdown
 
 FILE = "cpu-sampled-vs-exact.json"
-FLIPS_SHOWN = 12
 METRIC = "mrr"
 
 
@@ -17,7 +16,9 @@ def block(folder: Path) -> str:
     """Write the tables of every graph in the results file, and where they come from."""
     rows = read_rows(folder / FILE)
     graphs = dict.fromkeys(row["graph"] for row in rows)
-    parts = [f"Graphs that were run: {', '.join(graphs)}."]
+    parts = [
+        "\n".join(_of_all([[row for row in rows if row["graph"] == graph] for graph in graphs]))
+    ]
     for graph in graphs:
         own = "\n".join(of_graph([row for row in rows if row["graph"] == graph]))
         picture = f"{FILE.removesuffix('.json')}-{graph}.png"
@@ -27,6 +28,34 @@ def block(folder: Path) -> str:
             own = f"{title}\n\n![MRR of each model by protocol, {graph}]({place})\n\n{own}"
         parts.append(own)
     return "\n\n".join(parts)
+
+
+def _of_all(graphs: list[Rows]) -> Iterator[str]:
+    """Yield a table of the order of models in all graphs."""
+    orders = [
+        {"graph": rows[0]["graph"]}
+        | {
+            row["protocol"]: row
+            for row in of_section(rows, "order")
+            if (row["metric"], row["scope"]) == (METRIC, "last")
+        }
+        for rows in graphs
+    ]
+    yield (
+        "Kendall's tau between each protocol's order of models and the exact order, by MRR: mean "
+        "over draws. In brackets, pairs of models that most draws flip.\n"
+    )
+    protocols = [it for it in orders[0] if it not in ("graph", "exact")]
+    columns = [("graph", "{graph}"), *((f"{it}:", _order_by(it)) for it in protocols)]
+    yield from markdown(columns, orders)
+
+
+def _order_by(protocol: str) -> Callable[[Row], str]:
+    def cell(row: Row) -> str:
+        own = row[protocol]
+        return f"{own['tau']:.2f} ({own['flipped_in_most']} of {own['pairs']})"
+
+    return cell
 
 
 def of_graph(rows: Rows) -> Iterator[str]:
@@ -54,18 +83,14 @@ def of_graph(rows: Rows) -> Iterator[str]:
         "\nEach protocol against exact ranks among all entities, by MRR. Bias and spread: means "
         "over models. Flips: pairs of models in another order than the exact one. Choice: share of "
         "draws whose best of a model's checkpoints is not the exact best. Seconds: CPU seconds of "
-        "ranking the test set once, median over checkpoints and draws; in brackets, of drawing "
-        "the negatives, which all models share.\n"
+        "ranking the test set once, median over last checkpoints; in brackets, of drawing the "
+        "negatives, which all models share.\n"
     )
     yield from markdown(PROTOCOLS, list(_protocols(rows, protocols)))
-    pairs = [row for row in of_section(rows, "flip") if row["metric"] == METRIC]
+    pairs = _flips(rows)
     if pairs:
-        shown = sorted(pairs, key=lambda row: -row["share"])[:FLIPS_SHOWN]
-        yield (
-            f"\nPairs that a protocol ordered otherwise in at least one draw: {len(pairs)}"
-            + (f"; the {FLIPS_SHOWN} most frequent:\n" if len(pairs) > len(shown) else ":\n")
-        )
-        yield from markdown(FLIPS, shown)
+        yield "\nPairs of models that a protocol flips, and the share of draws that flip them:\n"
+        yield from markdown(_flip_columns(protocols[1:]), pairs)
     else:
         yield "\nNo protocol flipped a pair of models by MRR in any draw."
     yield "\nTau at the last checkpoints by other metrics, mean over draws:\n"
@@ -127,6 +152,29 @@ def _protocols(rows: Rows, protocols: list[str]) -> Iterator[Mapping[str, Any]]:
         }
 
 
+def _flips(rows: Rows) -> Rows:
+    """Return pairs of models with the share of draws that flip them by each protocol."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in of_section(rows, "flip"):
+        if row["metric"] == METRIC:
+            pair = found.setdefault((row["better"], row["worse"]), {**row, "shares": {}})
+            pair["shares"][row["protocol"]] = row["share"]
+    return sorted(found.values(), key=lambda pair: -pair["exact_gap"])
+
+
+def _flip_columns(protocols: list[str]) -> Columns:
+    return [
+        ("better, exactly", "{better}"),
+        ("worse, exactly", "{worse}"),
+        ("exact gap:", "{exact_gap:.4f}"),
+        *((f"{it}:", _share_by(it)) for it in protocols),
+    ]
+
+
+def _share_by(protocol: str) -> Callable[[Row], str]:
+    return lambda row: f"{row['shares'].get(protocol, 0):.0%}"
+
+
 def _others(rows: Rows, protocols: list[str]) -> Iterator[Mapping[str, Any]]:
     """Yield tau of the last checkpoints by each metric."""
     for name in protocols:
@@ -156,13 +204,6 @@ PROTOCOLS: Columns = (
     ("in most draws:", "{last[flipped_in_most]}"),
     ("choice:", "{choice:.1%}"),
     ("CPU seconds:", _seconds),
-)
-FLIPS: Columns = (
-    ("protocol", "{protocol}"),
-    ("better, exactly", "{better}"),
-    ("worse, exactly", "{worse}"),
-    ("exact gap:", "{exact_gap:.4f}"),
-    ("flipped in:", "{share:.0%}"),
 )
 OTHERS: Columns = (
     ("protocol", "{protocol}"),
