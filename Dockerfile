@@ -4,16 +4,18 @@ FROM python:3.12-slim AS build
 RUN apt-get update && apt-get install -y --no-install-recommends g++
 RUN python -m venv /venv
 WORKDIR /source
-COPY constraints.txt ./
+COPY requirements requirements
+RUN /venv/bin/pip install --no-cache-dir --require-hashes --no-deps -r requirements/serve.txt
 # An index beside PyPI's, which has torch without CUDA.
 ARG TORCH_INDEX_URL=""
-RUN /venv/bin/pip install --no-cache-dir -c constraints.txt \
-    ${TORCH_INDEX_URL:+--extra-index-url "$TORCH_INDEX_URL"} torch
+RUN /venv/bin/pip install --no-cache-dir \
+    ${TORCH_INDEX_URL:+--extra-index-url "$TORCH_INDEX_URL"} -r requirements/torch.txt
 COPY pyproject.toml setup.py MANIFEST.in README.md CHANGELOG.md LICENSE ./
 COPY kernels kernels
 COPY configs configs
 COPY kgfast kgfast
-RUN KGFAST_REQUIRE_EXTENSION=1 /venv/bin/pip install --no-cache-dir -c constraints.txt ".[serve]"
+RUN KGFAST_REQUIRE_EXTENSION=1 /venv/bin/pip install --no-cache-dir --no-deps \
+    --no-build-isolation .
 
 FROM python:3.12-slim
 COPY --from=build /venv /venv

@@ -2,26 +2,29 @@
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
-PIP := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
-SOURCES := pyproject.toml setup.py constraints.txt $(wildcard kernels/cpu/csrc/*/*)
+PIP := $(PY) -m pip install --quiet --disable-pip-version-check
+# Exactly the files of a list, by their hashes, and none that they ask for: `make lock` lists these.
+LOCKED := $(PIP) --require-hashes --no-deps -r requirements
+SOURCES := pyproject.toml setup.py $(wildcard requirements/*.txt kernels/cpu/csrc/*/*)
 
 # The suite starts processes by the hundred: each would compile what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install demo test test-all wheel check-wheel sdist release-check docs arm64 fuzz sanitize journeys lint bench bench-scale reproduce gpu clean
+.PHONY: install demo test test-all wheel check-wheel sdist release-check lock docs arm64 fuzz sanitize journeys lint bench bench-scale reproduce gpu clean
 
 install: $(VENV)/.complete
 
 # The package alone: all that the demo needs.
 $(VENV)/.package: $(SOURCES)
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	$(PIP) -e .
+	$(LOCKED)/package.txt
+	$(PIP) -r requirements/torch.txt
+	$(PIP) --no-deps --no-build-isolation -e .
 	@touch $@
 
-# What the extras name, without the package: to install that again would compile it again.
+# With what the extras for tests, benchmarks and documentation name.
 $(VENV)/.complete: $(VENV)/.package
-	@$(PY) tools/extras.py test bench docs > $(VENV)/extras.txt
-	$(PIP) -r $(VENV)/extras.txt
+	$(LOCKED)/develop.txt
 	@touch $@
 
 # The extension again, with the kernels of machines without AVX2.
@@ -53,9 +56,21 @@ sdist: $(VENV)/.complete
 
 # All that can be checked before a release without a network: see tools/check_wheel.py.
 release-check: $(VENV)/.complete
-	@$(PY) tools/extras.py release > $(VENV)/release.txt
-	$(PIP) -r $(VENV)/release.txt
+	$(LOCKED)/release.txt
 	$(PY) tools/check_wheel.py --release
+
+# The lists in requirements/ again, after a change of pyproject.toml, by uv; needs the network.
+# `make lock UPGRADE=1` takes newer versions, and requirements/torch.txt is changed by hand.
+LOCK = echo setuptools | uv pip compile --quiet --universal --python-version 3.11 \
+    --generate-hashes --no-annotate --no-header --no-emit-package torch pyproject.toml -
+
+lock:
+	$(LOCK) $(if $(UPGRADE),--upgrade) --extra test --extra bench --extra docs \
+	    -o requirements/develop.txt
+	$(LOCK) -c requirements/develop.txt -o requirements/package.txt
+	$(LOCK) -c requirements/develop.txt --extra serve -o requirements/serve.txt
+	$(LOCK) -c requirements/develop.txt $(if $(UPGRADE),--upgrade) --extra release \
+	    -o requirements/release.txt
 
 # docs/ as a site in build/site; a link that leads nowhere is an error.
 docs: $(VENV)/.complete

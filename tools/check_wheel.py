@@ -5,8 +5,9 @@ FILE`` the wheel is installed into a new environment beside torch and checked th
 findings and the seconds of that install (``make check-wheel``).
 
 ``--release`` does all that can be done before a release without a network (``make release-check``):
-it builds the sdist twice, a wheel of the tree and a wheel of the sdist, whose bytes must be equal,
-checks their metadata, ABI, hardening, bill of materials and versions, and installs both.
+it runs clang-tidy over the C++ sources, builds the sdist twice, a wheel of the tree and a wheel of
+the sdist, whose bytes must be equal, checks their metadata, ABI, hardening, bill of materials and
+versions, and installs the wheel.
 """
 
 import argparse
@@ -15,17 +16,21 @@ import json
 import os
 import platform
 import re
+import runpy
 import shutil
 import struct
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 import venv
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 MEGABYTES = 2.0
 OF_TORCH = 0.25  # import time allowed, as a share of the CPU time that importing torch takes
@@ -62,8 +67,8 @@ def in_a_fresh_environment(wheel: Path) -> dict[str, Any]:
         venv.create(folder, with_pip=True)
         scripts = Path(folder) / ("Scripts" if sys.platform == "win32" else "bin")
         python = scripts / "python"
-        install = [python, "-m", "pip", "install", "--quiet", "-c", CHECKOUT / "constraints.txt"]
-        subprocess.run([*install, "torch"], check=True)
+        install = [python, "-m", "pip", "install", "--quiet"]
+        subprocess.run([*install, "-r", CHECKOUT / "requirements/torch.txt"], check=True)
         began, before = time.perf_counter(), os.times()
         subprocess.run([*install, wheel.resolve()], check=True)
         seconds, after = time.perf_counter() - began, os.times()
@@ -125,6 +130,7 @@ def check_release() -> int:
     began = time.perf_counter()
     check_versions()
     run(sys.executable, CHECKOUT / "tools/public_list.py", "--check")
+    check_sources()
     date = run("git", "log", "-1", "--format=%ct").strip()
     with tempfile.TemporaryDirectory() as folder:
         sdists, wheels = [], []
@@ -141,9 +147,8 @@ def check_release() -> int:
         run(sys.executable, "-m", "twine", "check", "--strict", sdists[0], wheels[0])
         say("metadata and README are in order (twine check --strict)")
         check_content(wheels[0])
-        for place, wheel in zip(("tree", "sdist"), wheels, strict=True):
-            said = checked_beside_ours(wheel, Path(folder, f"{place}-venv"))
-            say(f"the wheel of the {place} in a fresh environment: {said}")
+        said = checked_beside_ours(wheels[0], Path(folder, "venv"))
+        say(f"the wheel, installed into a fresh environment: {said}")
     say("all checks of a release passed")
     print(f"{time.perf_counter() - began:.0f} s")
     return 0
@@ -207,6 +212,24 @@ def check_versions(checkout: Path = CHECKOUT) -> str:
     return str(version)
 
 
+def check_sources() -> None:
+    """Run clang-tidy (``.clang-tidy``) over the C++ sources, each with the flags of its build."""
+    with mock.patch("setuptools.setup"):
+        build = runpy.run_path(str(CHECKOUT / "setup.py"))
+    flags = ["-std=c++17", "-DKGFAST_BUILD_BASELINE=1", f"-I{build['SOURCES']}"]
+    flags += ["-DPy_LIMITED_API=0x030B0000", f"-isystem{sysconfig.get_path('include')}"]
+    of_file = build["X86_FLAGS"] if platform.machine() in ("x86_64", "AMD64") else {}
+
+    def check_one(source: Path) -> None:
+        tidy = Path(sys.executable).with_name("clang-tidy")
+        run(tidy, "--quiet", source, "--", *flags, *of_file.get(source.name, []))
+
+    sources = sorted((CHECKOUT / build["SOURCES"]).glob("*/*.cpp"))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(check_one, sources))
+    say(f"clang-tidy finds nothing in {len(sources)} sources and their headers")
+
+
 def check_content(wheel: Path) -> None:
     """Check what a wheel holds beside the code: licences, types, bill of materials, extension."""
     with zipfile.ZipFile(wheel) as archive, tempfile.TemporaryDirectory() as folder:
@@ -249,7 +272,9 @@ def checked_beside_ours(wheel: Path, home: Path) -> str:
     site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
     # Paths of a .pth file add no editable installs.
     (site / "dependencies.pth").write_text(f"{Path(torch.__file__).parents[1]}\n")
-    shutil.unpack_archive(wheel, site, "zip")
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-index"]
+    run(*pip, "--no-deps", wheel)
+    run(python.with_name("kgfast"), "--version")
     return run(python, "-P", __file__, wheel).strip()
 
 

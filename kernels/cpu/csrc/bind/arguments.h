@@ -1,5 +1,5 @@
-// The part of Python's C API that bindings use: all of it is in the limited API of Python 3.11, so
-// that one extension serves that version and every later one.
+// The part of Python's C API that bindings use. All calls belong to the limited API of Python 3.11,
+// so one extension serves Python 3.11 and every later version.
 #pragma once
 #include <Python.h>
 

@@ -47,7 +47,8 @@ py::object attribute(const py::object& of, const char* name) {
   return py::owned(PyObject_GetAttrString(of.get(), name));
 }
 
-// Whether Python ends is asked without its lock, by a function that the limited API has since 3.13.
+// Finds the function that says, without Python's lock, if Python ends; the limited API has this
+// function since 3.13.
 IsFinalizing find_is_finalizing() {
   const char* name = Py_Version < 0x030D0000 ? "_Py_IsFinalizing" : "Py_IsFinalizing";
   const py::object ctypes = py::owned(PyImport_ImportModule("ctypes"));

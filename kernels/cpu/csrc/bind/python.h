@@ -1,5 +1,5 @@
-// What the bindings of every consumer share: Python's views, pointers and interrupts. Python has
-// checked everything that they are given, made the outputs and sorted the crops.
+// Views, pointers and interrupts of Python, shared by the bindings of every consumer. The Python
+// code has checked all arguments, allocated the outputs and sorted the crops.
 #pragma once
 #include <optional>
 #include <stdexcept>

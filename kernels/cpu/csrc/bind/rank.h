@@ -126,8 +126,8 @@ Composition as_composition(const py::tuple& spec) {
   return how;
 }
 
-// Of queries that are composed here, float32 rows as long as those of anchors: the operands say
-// where the columns of such a row are. `ids`: of anchors and relations.
+// Composes queries as float32 rows, as long as rows of anchors; the operands give the columns of
+// such a row. `ids` names anchors and relations.
 BadRows py_topk_of_ids(const Machine& machine, const py::tuple& operands, int64_t width,
                          int64_t k, const py::tuple& composition,
                          const std::pair<std::vector<int64_t>, std::vector<int64_t>>& ids,

@@ -9,15 +9,15 @@
 
 namespace kgfast {
 
-// Takes Python's lock again for the calling thread. While the interpreter ends no thread but the
-// main one gets it: such a thread waits here until the process is gone, as Python 3.14 has it.
-// Before, Python unwinds the thread, and that ends the process where a destructor is on the way.
+// Takes Python's lock again for the calling thread. While the interpreter ends, only the main
+// thread gets the lock; other threads wait here until the process is gone, as in Python 3.14.
+// Earlier versions unwind such a thread, which ends the process at the first destructor.
 void take_python_lock(PyThreadState* state);
 
-// Whether the calling thread must not ask Python for anything any more.
+// True if the calling thread must not call Python any more.
 bool python_is_gone();
 
-// Whether the calling thread is the one that handles signals.
+// True if the calling thread handles signals.
 bool is_main_thread();
 
 // Tells whether the interpreter ends.

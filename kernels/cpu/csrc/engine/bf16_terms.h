@@ -31,7 +31,7 @@ inline V log_above_one(V t) {
   return Simd::mul(p, t);
 }
 
-// What softplus and sigmoid have in common: exp(-|x|).
+// Returns exp(-|x|), which softplus and sigmoid share.
 inline V power_below(V x) { return power_of_two(Simd::mul(Simd::abs(x), Simd::set1(-kLog2E))); }
 
 inline V softplus_of(V x, V t) { return Simd::add(Simd::max(Simd::zero(), x), log_above_one(t)); }

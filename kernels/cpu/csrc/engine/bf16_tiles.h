@@ -1,5 +1,5 @@
-// Where 2 x 2 tiles of bf16 numbers and of their sums stand, and all tiles that a worker holds.
-// bf16_amx.h and bf16_vector.h multiply them.
+// Places of 2 x 2 tiles of bf16 numbers and of their sums, and all tiles of a worker. bf16_amx.h
+// and bf16_vector.h multiply these tiles.
 #pragma once
 #include "host/bf16_loss.h"
 #include "scores/common.h"
@@ -13,14 +13,13 @@ struct TilesOf {
   TilesOf at(int64_t k) const { return {first + k * kTileNumbers, second + k * kTileNumbers}; }
 };
 
-// Where 2 x 2 tiles of sums stand: so many floats from one on the left to the next, and likewise on
-// the right.
+// Place of 2 x 2 tiles of sums: floats from one tile to the next, on the left and on the right.
 struct SumTiles {
   float* sums;
   int64_t left, right;
 };
 
-// What a worker holds.
+// Memory of a worker.
 struct Bf16Room {
   uint16_t *left;      // [block / 16][features / 32] tiles of candidates, for scores
   uint16_t *turned;    // [features / 16][block / 32] tiles of them, for the queries' gradient

@@ -1,4 +1,4 @@
-// What a loss makes of 32 x 32 scores: sums of their terms and, as bf16 tiles, their slopes.
+// Terms of a loss over 32 x 32 scores: their sums, and their slopes as bf16 tiles.
 //
 // Cost model: of 16 slopes of softmax 12 instructions, and 5 for every 32, which are rounded and
 // stored as the left side of one product and the right side of the other.
@@ -26,7 +26,7 @@ struct ScorePair {
   }
 };
 
-// Where their slopes go.
+// Places of the slopes.
 struct SlopePair {
   uint16_t* rows[2];   // tiles by_rows
   uint16_t* pairs[2];  // tiles by_pairs
@@ -81,7 +81,7 @@ inline void scale_doubles(double* sums, V factors) {
 
 constexpr int64_t kWalkRows = 4;  // that are walked over together: constants stay in registers
 
-// What a loss makes of the scores of one ScorePair, some rows at a time: a lane is a query.
+// Walk of a loss over the scores of one ScorePair, some rows at a time; a lane is a query.
 template <LossPass pass>
 class LaneWalk {
  public:
@@ -167,8 +167,8 @@ class LaneWalk {
     return power_of_two(Simd::mul(Simd::sub(x, shift_[half]), Simd::set1(kLog2E)));
   }
 
-  // Where a score is far above what it was compared with, the sums of the pair are made again; so
-  // are those of the first.
+  // Makes the sums of a pair again if a score is far above its reference, as it does for the first
+  // pair.
   void raise_shifts() {
     for (int half = 0; half < 2; ++half) {
       const V before = shift_[half], most = Simd::add(before, Simd::set1(kMostAbove));

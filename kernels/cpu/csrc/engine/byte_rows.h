@@ -65,8 +65,8 @@ inline void with_byte_score(ScoreId id, F&& call) {
   with_one_of<L1, L2, Rotate>(id, call);
 }
 
-// Bytes that are asked for early, into the second-level cache: 0.3 to 0.6 of the time of rotate from
-// memory; into the first-level cache it gains nothing.
+// Bytes fetched early, into the second-level cache: rotate from memory takes 0.3 to 0.6 of the
+// time. The first-level cache gains nothing.
 constexpr int64_t kBytesAhead = 8192;
 
 // Sums [64] of Q queries, of which the first is `queries`.
@@ -120,7 +120,7 @@ inline V byte_distance(const int32_t* sums, float scale) {
 
 constexpr float kByteRel = 0x1p-19f;  // of a distance: its roundings, and the canonical score's
 
-// What is left of the candidates of a panel.
+// Returns the bounds on |r| of a panel's candidates.
 inline const float* byte_moved(const SweepJob& job, int64_t panel) {
   const int64_t bytes = byte_panel_bytes(job.num_features, job.facts.planes);
   return reinterpret_cast<const float*>(job.packed.bytes + (panel + 1) * bytes) - kByteCandidates;
@@ -160,8 +160,8 @@ inline void sweep_floats(const TopkJob& topk, int64_t panel, TopkWorker& worker)
 
 constexpr int kByteOpen = 16;  // open candidates of a query that cost less than a panel of float32
 
-// Candidates that stay open wait for canonical scores of the most promising, where they are few or
-// the first; else float32 sweeps the panel, and others after it.
+// Few open candidates, or the first, wait for canonical scores of the most promising. Otherwise
+// float32 sweeps this panel and some panels after it.
 template <class Score>
 void keep_byte_panel(const ByteJob& job, const TopkJob& topk, int64_t panel, TopkWorker& worker) {
   const int64_t queries = topk.num_queries;

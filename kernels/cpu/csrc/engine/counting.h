@@ -34,7 +34,7 @@ inline void classify(const SweepJob& job, const PanelFacts& facts, int64_t crop,
   worker.greater[t.slot] += greater;
 }
 
-// What ranking does with the totals of query `position` in a crop: compares them with its targets.
+// Consumer of ranking: compares the totals of query `position` in a crop with the query's targets.
 template <class S>
 struct Counting {
   using Score = S;

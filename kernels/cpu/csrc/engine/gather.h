@@ -21,7 +21,7 @@ constexpr int kGatherVectors = kGatherLanes / Simd::W;  // of float32
 using LaneMasks = uint32_t[kGatherVectors];             // bits of lanes
 constexpr uint32_t kAllLanes = (1u << Simd::W) - 1;
 
-// What is the same for every tile of a panel.
+// Facts of a panel, shared by all its tiles.
 struct GatherPlace {
   int64_t first;  // position of lane 0 among the candidates
   int64_t num_valid;
@@ -113,7 +113,7 @@ struct GatheredRows {
   }
 };
 
-// Where the planes of a candidate stand in float32.
+// Finds the addresses of a candidate's planes in float32.
 template <class Score>
 inline void find_row(const SweepJob& sweep, const GatherPlace& place, int lane, Gathering& worker,
                      const float** planes) {

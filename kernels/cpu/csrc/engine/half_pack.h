@@ -134,7 +134,7 @@ void pack_half_query(const SweepJob& job, float scale, int64_t row, uint32_t* to
   uint16_t rounded[P][W];
   V sum = Simd::zero();
   uint32_t misfits = 0;
-  for (int64_t k = 0; k < features; k += kPackBlock) {
+  for (int64_t k = 0; k < job.num_features; k += kPackBlock) {
     const int64_t rest = job.num_features - k, width = rest < kPackBlock ? rest : kPackBlock;
     load_query(job, row, k, width, run);
     for (int p = 0; p < P; ++p)

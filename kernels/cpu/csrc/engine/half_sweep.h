@@ -159,8 +159,8 @@ inline void decide_totals(const HalfJob& job, const GatherPlace& place, int64_t 
   }
 }
 
-// Sweeps a panel with one tile of queries. It stops where gathering what is left costs no more than
-// the next features.
+// Sweeps a panel with one tile of queries, and stops once gathering the remaining pairs costs no
+// more than the next features.
 template <class Half>
 void sweep_half_tile(const HalfJob& job, const GatherPlace& place, int64_t tile,
                      HalfWorker& worker) {

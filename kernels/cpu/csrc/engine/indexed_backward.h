@@ -29,8 +29,8 @@ struct Anchor {
   float* sums;          // likewise: its gradient
 };
 
-// What partners' terms are multiplied with from `feature` on; `at[r]` points at the gradient of
-// crop 0.
+// Computes the factors of partners' terms from `feature` on; `at[r]` points at the gradient of crop
+// 0.
 template <class Score, int R>
 inline void partner_coefficients(const ScoreGradient& grad, const float* const (&at)[R],
                                  int64_t feature, V (&out)[R]) {

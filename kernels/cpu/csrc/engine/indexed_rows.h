@@ -8,7 +8,7 @@
 // and the 24 instructions of a pair hide what it reads.
 //
 // Order: a lane sums 64 terms at most, then a second level; the lanes as a tree. A crop's score has
-// the bits of that crop alone: what stands in a vector beyond its end is taken as 0 for it.
+// the bits of that crop alone: numbers of a vector beyond the crop's end count as 0.
 #pragma once
 #include <algorithm>
 #include <cstring>

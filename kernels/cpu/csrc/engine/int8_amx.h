@@ -24,8 +24,8 @@ struct Int8Products {
   alignas(64) int32_t high[2][kSums], mixed[2][kSums];
 };
 
-// Adds the products of one block of features, of a tile of queries and the high bytes of two columns
-// of candidates, to tiles 0 to 3; what stands low is so many bytes on.
+// Adds products of one block of features to tiles 0 to 3: a tile of queries and the high bytes of
+// two columns of candidates. Low bytes of the queries stand `query_low` bytes further on.
 inline void add_high_products(const int8_t* queries, int64_t query_low, const int8_t* candidates,
                               const int8_t* second) {
   _tile_loadd(4, queries, kInt8Block);
@@ -38,7 +38,7 @@ inline void add_high_products(const int8_t* queries, int64_t query_low, const in
   _tile_dpbssd(3, 5, 7);
 }
 
-// Those of both bytes.
+// Adds products of both bytes.
 inline void add_products(const int8_t* queries, int64_t query_low, const int8_t* candidates,
                          const int8_t* second, int64_t candidate_low) {
   add_high_products(queries, query_low, candidates, second);
@@ -137,9 +137,9 @@ struct AmxEngine {
     }
   }
 
-  // Reads high bytes first, for one tile of queries: calls take as `sweep` does, of the columns of
-  // which decide(column facts, sums of H.H' and L.H') says that the high bytes leave a pair open. Low
-  // bytes of other columns are not read: half of the memory.
+  // Reads high bytes first, for one tile of queries. decide(column facts, sums of H.H' and L.H')
+  // returns true if the high bytes leave no pair of a column open. Other columns go to `take`, as
+  // in `sweep`; only their low bytes are read, which saves up to half of the memory.
   template <class Decide, class Take>
   static void sweep_high(const Int8Job& job, const PanelFacts& panel, const Int8Panel& place,
                                BytesPause& pause, Decide decide, Take take) {

@@ -8,58 +8,19 @@
 // Cost model: AVX512-VNNI takes half the products of words, and a pair that stays open costs
 // kNearCycles and more. AVX2 takes as many instructions for bytes as for words.
 #pragma once
-#include <vector>
-
 #include "engine/int8_vector.h"
 
 namespace kgfast {
 namespace {
-
-constexpr RowLimits kByteLimits{static_cast<float>(Bytes::most),
-                                std::numeric_limits<float>::infinity()};
 
 // Cycles that a pair saves against words, and that one costs whose rows float32 reads, measured on
 // an AMD EPYC (Zen 4); and panels of words between two of bytes, at most.
 constexpr double kByteSaving = 1.0 / 64.0, kNearCycles = 30.0, kNearFeature = 0.25;
 constexpr int64_t kLongestBytePause = 127;
 
-// Stores whole numbers of a row as bytes.
-struct BytesPlus128 {
-  uint8_t* out;
-  void store(int64_t block, const I* whole) {
-    for (int i = 0; i < kBlockVectors; ++i)
-      Bytes::store_bytes(out + block * kInt8Block + i * Simd::W, whole[i]);
-  }
-  float low_squares() const { return 0.0f; }
-};
-
-__attribute__((noinline)) void pack_byte_panel(const SweepJob& job, int64_t panel, char* scratch,
-                                               char* out, Worker& worker) {
-  const int64_t features = job.num_features, padded = int8_padded(features);
-  auto* rows = reinterpret_cast<uint8_t*>(scratch);  // [16][padded]
-  const auto pack = [&](const float* row, int i, Int8Sums* sums) {
-    BytesPlus128 to{rows + i * padded};
-    pack_row(row, features, kByteLimits, to, i, sums);
-  };
-  const auto finish = [&](int64_t column) {
-    for (int64_t k = 0; k < padded; k += kInt8Block) {
-      const float* from[kInt8Column];
-      for (int64_t i = 0; i < kInt8Column; ++i)
-        from[i] = reinterpret_cast<const float*>(rows + i * padded + k);
-      char* to = out + column * padded + k * kInt8Column;
-      transpose_column(from, reinterpret_cast<float*>(to));
-    }
-  };
-  auto* floats = reinterpret_cast<float*>(rows + kInt8Column * padded);
-  pack_panel_columns(job, panel, out, floats, worker, pack, finish);
-}
-
 void pack_byte_queries(const SweepJob& job, int8_t* tiles, float* floats, Int8Query* queries) {
-  const int64_t features = job.num_features, padded = int8_padded(features);
-  std::vector<uint8_t> bytes(padded);
-  const auto pack = [&](const float* row, int8_t* tile, int i, Int8Sums* sums) {
-    BytesPlus128 to{bytes.data()};
-    pack_row(row, features, kByteLimits, to, i, sums);
+  const int64_t padded = int8_padded(job.num_features);
+  const auto place = [&](const uint8_t* bytes, int8_t* tile, int i) {
     int32_t sum = 0;
     for (int64_t k = 0; k < padded; ++k) {
       const int whole = bytes[k] - 128;
@@ -68,7 +29,7 @@ void pack_byte_queries(const SweepJob& job, int8_t* tiles, float* floats, Int8Qu
     }
     reinterpret_cast<int32_t*>(tile + kInt8Queries * padded)[i] = -128 * sum;
   };
-  pack_query_tiles(job, tiles, floats, queries, false, pack);
+  pack_number_queries<uint8_t>(job, tiles, floats, queries, place);
 }
 
 struct ByteEngine {
@@ -131,7 +92,7 @@ void count_byte_panel(const Int8Job& job, const Int8Panel& place, char* scratch,
 
 // nullptr where bytes are no faster than words.
 inline const Int8Rows* first_rows() {
-  static constexpr Int8Rows rows = {pack_byte_queries, pack_byte_panel,
+  static constexpr Int8Rows rows = {pack_byte_queries, pack_number_panel<uint8_t>,
                                     count_byte_panel, record_int8_panel<ByteEngine>};
   return Bytes::has_products ? &rows : nullptr;
 }

@@ -147,7 +147,7 @@ template <class Engine>
 void count_int8_panel(const Int8Job& job, const Int8Panel& place, char* scratch, const Isa& isa,
                       Worker& worker) {
   const SweepJob& sweep = *job.sweep;
-  const PanelFacts facts = int8_panel_facts(sweep, place.index);
+  const PanelFacts facts = panel_facts(sweep, kInt8Candidates, place.index);
   const int64_t* first_target = sweep.first_threshold;
   worker.pairs.swept += (first_target[sweep.num_queries] - first_target[0]) * facts.valid;
   const auto* sizes =
@@ -231,7 +231,7 @@ inline void int8_distances(const Sums& sums, int64_t i, const Int8Facts& column,
 template <class Engine, bool has_bias>
 void keep_int8_lanes_of(const Int8Job& job, const TopkJob& topk, const Int8Panel& place,
                         TopkWorker& worker) {
-  const PanelFacts facts = int8_panel_facts(topk, place.index);
+  const PanelFacts facts = panel_facts(topk, kInt8Candidates, place.index);
   worker.pairs.swept += topk.num_queries * facts.valid;
   const auto take = [&](int64_t position, int64_t count, const Int8Facts& column,
                         const auto& sums) {

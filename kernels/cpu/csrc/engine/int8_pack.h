@@ -23,12 +23,12 @@ constexpr float kMostWhole = 32512.0f;  // 127 * 256: the largest |X|, whose byt
 constexpr float kLeastSize = 0x1p-100f;  // of a row's largest number, for a scale that is normal
 constexpr float kMostNorm = 0x1p62f;     // rows beyond are left open: no product overflows
 
-// Of whole numbers of a row.
+// Limits on the whole numbers of a row.
 struct RowLimits {
   float most, norm;
 };
 constexpr RowLimits kPairLimits{kMostWhole, std::numeric_limits<float>::infinity()};
-// Of words: any sum of products of two rows is below 2^31, by Cauchy and Schwarz.
+// Limits for words: any sum of products of two rows is below 2^31, by Cauchy and Schwarz.
 constexpr RowLimits kWordLimits{kMostWhole, 46290.0f};
 constexpr int kBlockVectors = kInt8Block / Simd::W;
 

@@ -17,7 +17,7 @@ inline void fetch_bytes(const char* first, int64_t count) {
   for (int64_t i = 0; i < count; i += 64) __builtin_prefetch(first + i);
 }
 
-// What is the same for all queries of a column of candidates.
+// Facts of a column of candidates, shared by all queries.
 struct Int8Facts {
   V scale[kParts], error[kParts], size[kParts], bias[kParts];  // errors are times a query's slope
   V high_error[kParts];  // of high bytes alone
@@ -46,21 +46,12 @@ inline Int8Facts column_facts(const Int8Job& job, const PanelFacts& panel, const
   return found;
 }
 
-// Facts of a panel; without a bias there is nothing to look up.
-inline PanelFacts int8_panel_facts(const SweepJob& job, int64_t panel) {
-  if (job.bias) return panel_facts(job, kInt8Candidates, panel);
-  PanelFacts facts{};
-  facts.first = panel * kInt8Candidates;
-  facts.valid = static_cast<int>(std::min(kInt8Candidates, job.num_candidates - facts.first));
-  return facts;
-}
-
 // The bound on the errors of distances, and `base`.
 inline V int8_errors(float slope, V error, float base) {
   return Simd::fma(Simd::set1(slope), error, Simd::set1(base));
 }
 
-// Whether few queries read the high bytes of a panel first.
+// True if so few queries read the high bytes of a panel first.
 inline bool begins_high(const Int8Job& job, const Int8Panel& place, BytesPause& pause) {
   if (!place.next || job.sweep->num_queries > kInt8Queries) return false;
   return pause.left ? (--pause.left, false) : true;

@@ -1,6 +1,8 @@
 // Sums of products of a panel of 64 candidates and tiles of 16 queries, by vectors: words
 // (int8_words.h) or bytes (int8_bytes.h).
 #pragma once
+#include <vector>
+
 #include "engine/int8_consumers.h"
 
 namespace kgfast {
@@ -8,6 +10,61 @@ namespace {
 
 // Features of a row in whole steps of four; the rest of its last block is zero.
 inline int64_t swept_features(int64_t features) { return (features + 3) / 4 * 4; }
+
+// Stores whole numbers of a row as words, or as bytes plus 128.
+template <class Number>
+struct NumbersOut {
+  Number* out;
+  void store(int64_t block, const I* whole) {
+    for (int i = 0; i < kBlockVectors; ++i) store(out + block * kInt8Block + i * Simd::W, whole[i]);
+  }
+  static void store(uint8_t* to, I whole) { Bytes::store_bytes(to, whole); }
+  static void store(int16_t* to, I whole) { Words::store_words(to, whole); }
+  float low_squares() const { return 0.0f; }
+};
+
+template <class Number>
+constexpr RowLimits kNumberLimits = kWordLimits;
+template <>
+constexpr RowLimits kNumberLimits<uint8_t>{static_cast<float>(Bytes::most),
+                                           std::numeric_limits<float>::infinity()};
+
+// Packs a panel for one call, [4 columns][K / n][16 candidates][n features] of 4 bytes each, and
+// facts as in host/int8.h.
+template <class Number>
+__attribute__((noinline)) void pack_number_panel(const SweepJob& job, int64_t panel, char* scratch,
+                                                 char* out, Worker& worker) {
+  const int64_t features = job.num_features, padded = int8_padded(features);
+  auto* rows = reinterpret_cast<Number*>(scratch);  // [16][padded]
+  const auto pack = [&](const float* row, int i, Int8Sums* sums) {
+    NumbersOut<Number> to{rows + i * padded};
+    pack_row(row, features, kNumberLimits<Number>, to, i, sums);
+  };
+  const auto finish = [&](int64_t column) {
+    for (int64_t k = 0; k < padded; k += 64 / int64_t{sizeof(Number)}) {
+      const float* from[kInt8Column];
+      for (int64_t i = 0; i < kInt8Column; ++i)
+        from[i] = reinterpret_cast<const float*>(rows + i * padded + k);
+      Number* to = reinterpret_cast<Number*>(out) + column * padded + k * kInt8Column;
+      transpose_column(from, reinterpret_cast<float*>(to));
+    }
+  };
+  auto* floats = reinterpret_cast<float*>(rows + kInt8Column * padded);
+  pack_panel_columns(job, panel, out, floats, worker, pack, finish);
+}
+
+// Packs queries; place(numbers, tile, i) copies the numbers of query i into its tile.
+template <class Number, class Place>
+inline void pack_number_queries(const SweepJob& job, int8_t* tiles, float* floats,
+                                Int8Query* queries, Place place) {
+  std::vector<Number> numbers(int8_padded(job.num_features));
+  const auto pack = [&](const float* row, int8_t* tile, int i, Int8Sums* sums) {
+    NumbersOut<Number> to{numbers.data()};
+    pack_row(row, job.num_features, kNumberLimits<Number>, to, i, sums);
+    place(numbers.data(), tile, i);
+  };
+  pack_query_tiles(job, tiles, floats, queries, false, pack);
+}
 
 // Asks for the rows of a panel that is packed soon, a part in each of so many steps.
 class RowsAhead {

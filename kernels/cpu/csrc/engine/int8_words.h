@@ -24,8 +24,6 @@
 // Few queries wait for the memory: of panels of an index they read the high bytes first, a quarter
 // of float32, and low bytes of the columns that these leave open.
 #pragma once
-#include <vector>
-
 #include "engine/int8_bytes.h"
 
 namespace kgfast {
@@ -33,55 +31,19 @@ namespace {
 
 constexpr double kWordPacking = 60.0;  // cycles of a candidate, beyond float32's
 
-// Stores whole numbers of a row as words.
-struct WordsOut {
-  int16_t* out;
-  void store(int64_t block, const I* whole) {
-    for (int i = 0; i < kBlockVectors; ++i)
-      Words::store_words(out + block * kInt8Block + i * Simd::W, whole[i]);
-  }
-  float low_squares() const { return 0.0f; }
-};
-
-// Packs a panel of words for one call.
-__attribute__((noinline)) void pack_word_panel(const SweepJob& job, int64_t panel, char* scratch,
-                                               char* out, Worker& worker) {
-  const int64_t features = job.num_features, padded = int8_padded(features);
-  auto* rows = reinterpret_cast<int16_t*>(scratch);  // [16][padded]
-  auto* words = reinterpret_cast<int16_t*>(out);
-  const auto pack = [&](const float* row, int i, Int8Sums* sums) {
-    WordsOut to{rows + i * padded};
-    pack_row(row, features, kWordLimits, to, i, sums);
-  };
-  const auto finish = [&](int64_t column) {
-    for (int64_t k = 0; k < padded; k += 32) {
-      const float* from[kInt8Column];
-      for (int64_t i = 0; i < kInt8Column; ++i)
-        from[i] = reinterpret_cast<const float*>(rows + i * padded + k);
-      int16_t* to = words + column * padded + k * kInt8Column;
-      transpose_column(from, reinterpret_cast<float*>(to));
-    }
-  };
-  auto* floats = reinterpret_cast<float*>(rows + kInt8Column * padded);
-  pack_panel_columns(job, panel, out, floats, worker, pack, finish);
-}
-
-// Where the words of a query begin in its tile.
+// Returns the place of a query's first word in its tile.
 inline int64_t word_query(int64_t i, int64_t padded) {
   return i / Words::queries * Words::queries * padded + i % Words::queries * 4;
 }
 
 void pack_word_queries(const SweepJob& job, int8_t* tiles, float* floats, Int8Query* queries) {
-  const int64_t features = job.num_features, padded = int8_padded(features);
-  std::vector<int16_t> words(padded);
-  const auto pack = [&](const float* row, int8_t* tile, int i, Int8Sums* sums) {
-    WordsOut to{words.data()};
-    pack_row(row, features, kWordLimits, to, i, sums);
+  const int64_t padded = int8_padded(job.num_features);
+  const auto place = [&](const int16_t* words, int8_t* tile, int i) {
     auto* out = reinterpret_cast<int16_t*>(tile) + word_query(i, padded);
     for (int64_t k = 0; k < padded; k += 4)
-      std::memcpy(out + k * Words::queries, words.data() + k, 4 * sizeof(int16_t));
+      std::memcpy(out + k * Words::queries, words + k, 4 * sizeof(int16_t));
   };
-  pack_query_tiles(job, tiles, floats, queries, false, pack);
+  pack_number_queries<int16_t>(job, tiles, floats, queries, place);
 }
 
 // Joins the bytes of a panel to words, and copies its facts.
@@ -167,7 +129,7 @@ inline void byte_products(const int8_t* column, const int16_t* queries, int64_t 
     }
 }
 
-// The same of all queries of a tile.
+// Computes products of words of all queries of a tile and signed bytes of a column, [count][16].
 inline void all_byte_products(const int8_t* column, const int16_t* queries, int64_t count,
                               int64_t features, const char* next, int32_t* out) {
   constexpr int Q = 16 / (2 * kParts) < 4 ? 2 : 4;
@@ -200,9 +162,9 @@ struct WordEngine {
     sweep_columns<WordEngine>(job, panel, place, place.next ? place.room : place.packed, take);
   }
 
-  // Reads high bytes first, for one tile of queries: calls take as `sweep` does, of the columns of
-  // which decide(column facts, sums of the high bytes) says that these leave a pair open. Low bytes
-  // of other columns are not read: half of the memory.
+  // Reads high bytes first, for one tile of queries. decide(column facts, sums of the high bytes)
+  // returns true if these leave no pair of a column open. Other columns go to `take`, as in
+  // `sweep`; only their low bytes are read, which saves up to half of the memory.
   template <class Decide, class Take>
   static void sweep_high(const Int8Job& job, const PanelFacts& panel, const Int8Panel& place,
                          BytesPause& pause, Decide decide, Take take) {
@@ -241,8 +203,8 @@ inline const Int8Tier* word_tier(Saving saving) {
                                 kWordPacking,
                                 [](int64_t) {},
                                 [] {},
-                                {pack_word_queries, pack_word_panel, count_int8_panel<WordEngine>,
-                                 record_int8_panel<WordEngine>},
+                                {pack_word_queries, pack_number_panel<int16_t>,
+                                 count_int8_panel<WordEngine>, record_int8_panel<WordEngine>},
                                 first_rows(),
                                 pack_int8_panel<true>,
                                 check_int8_panel,

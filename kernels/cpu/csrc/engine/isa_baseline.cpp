@@ -1,5 +1,6 @@
-// What needs no instruction set. 64-bit ARM always has a better one, and x86 machines without AVX2
-// have become rare: there it is compiled only where KGFAST_BUILD_BASELINE asks for it.
+// Kernels in plain C++, for machines without a known instruction set. 64-bit ARM always has a
+// better one. x86 machines without AVX2 are rare: builds for x86 compile this file only with
+// KGFAST_BUILD_BASELINE.
 #include "host/job.h"
 
 #if defined(KGFAST_BUILD_BASELINE) || !(defined(__x86_64__) || defined(__aarch64__))

@@ -42,7 +42,7 @@ inline V log1p(V t) {
   return Simd::mul(s, p);
 }
 
-// What softplus and sigmoid have in common: exp(-|x|).
+// Returns exp(-|x|), which softplus and sigmoid share.
 inline V exp_below(V x) { return exp(Simd::sub(Simd::zero(), Simd::abs(x))); }
 
 inline V softplus_by(V x, V t) { return Simd::add(Simd::max(Simd::zero(), x), log1p(t)); }

@@ -45,7 +45,7 @@ inline void load_block(const Rows& rows, int64_t row, const FeatureBlock& block,
   }
 }
 
-// The same of gradients, where they are asked for.
+// Loads gradients likewise, if they are requested.
 template <int planes>
 inline void load_gradient(const Rows& rows, int64_t row, const FeatureBlock& block, float* out) {
   for (int p = 0; p < planes; ++p)
@@ -92,8 +92,8 @@ struct PairTile {
   int64_t row, rows, column, columns;
 };
 
-// What the gradients of a pair's features from `feature` on are multiplied with: the sum over the
-// crops that have them.
+// Loads the factors of a pair's gradients from `feature` on: the sum over the crops that hold these
+// features.
 inline void load_coefficients(const ScoreGradient& grad, int64_t feature, float scale,
                               const PairTile& tile,
                               float (&out)[kTileQueries][kTileCandidates]) {
@@ -113,13 +113,13 @@ inline void load_coefficients(const ScoreGradient& grad, int64_t feature, float 
   }
 }
 
-// Which gradients are asked for, one at least.
+// Requested gradients, at least one.
 struct Need {
   bool queries, rows;
   int index() const { return queries + queries * rows; }  // rows, queries, both
 };
 
-// What a group of candidates and `rows` queries have in one feature block.
+// Operands of a group of candidates and `rows` queries in one feature block.
 struct Group {
   const float* queries;
   float* sums;  // the queries' gradients
@@ -130,7 +130,7 @@ struct Group {
   float* totals;  // the candidates' gradients
 };
 
-// Whether all phases of a group are near.
+// True if all phases of a group are near.
 template <class Score>
 inline bool group_is_near(const Group& group) {
   constexpr int W = Simd::W, P = Score::query_planes, R = Score::row_planes;
@@ -200,8 +200,8 @@ inline Span span_of(const PairwiseBackwardJob& job, int64_t index) {
   return {job.blocks + first, (index + 1) * job.num_blocks / job.num_spans - first};
 }
 
-// The same where Q and C, whether the gradients of queries and of candidates are asked for, and
-// whether all phases are near are known at run time only.
+// Picks the template by facts of run time: requested gradients of queries and of candidates (Q, C),
+// and phases that are all near.
 template <class Score>
 inline void backward_group_of(const Need& need, const Group& group) {
   using Backward = void (*)(const Group&);

@@ -18,7 +18,7 @@ namespace {
 
 // An rscf score has blocks (indexed_rows.h), dot is a product (product_scores.h).
 template <class Score>
-inline constexpr bool serves_panels() {
+constexpr bool serves_panels() {
   if constexpr (Score::is_rscf)
     return false;
   else

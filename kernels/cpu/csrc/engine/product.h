@@ -25,13 +25,13 @@ constexpr int kStrip = kStripVectors * Simd::W;
 constexpr int64_t kDepth = 128, kBlockRows = 192;
 constexpr int64_t kCoefficients = kDepth * kBlockRows, kOthers = kDepth * kStrip;
 
-// Where the coefficients of a block stand: that of row i and term j at i * row + j * term.
+// Coefficients of a block: row i and term j stand at i * row + j * term.
 struct Coefficients {
   const float* data;
   int64_t row, term;
 };
 
-// What is summed: `depth` rows, to what is known of the sums, if anything, and where they go.
+// A sum of `depth` rows: its terms, the earlier sums that it continues, if any, and its place.
 struct ProductSums {
   const float* other;  // [depth][kStrip]
   int64_t depth;
@@ -118,8 +118,9 @@ struct ProductTile {
   int64_t row, rows, term, depth;
 };
 
-// The coefficients of a feature, the sums over the crops that have it. Those whose lines run along
-// the terms stand as they should; others are copied, along whichever index their memory runs.
+// Returns the coefficients of a feature: sums over the crops that hold the feature. Coefficients
+// whose lines run along the terms are used in place; others are copied along the index of their
+// memory.
 inline Coefficients product_coefficients(const ScoreGradient& grad, int64_t feature,
                                          const ProductTile& tile, float* out) {
   const float* from = grad.data + tile.row * grad.row_stride + tile.term * grad.column_stride;

@@ -47,7 +47,7 @@ inline void accumulate(const float* panel, const float* tile, int64_t count,
   }
 }
 
-// Where a block stands of which a tile sweeps a panel.
+// Place of a block of features in a panel and a tile.
 struct BlockPlace {
   const float *panel, *tile;                // of the first feature
   const float *panel_angles, *tile_angles;  // likewise, of a score with phases
@@ -61,7 +61,7 @@ struct BlockPlace {
   }
 };
 
-// The same with as many terms of sine and cosine as the angles of these features need.
+// Accumulates with as many terms of sine and cosine as the angles of these features need.
 template <class Score, int Q>
 inline void accumulate_turned(const BlockPlace& place, int64_t count,
                               V (&sums)[Q][Score::vectors]) {
@@ -77,7 +77,7 @@ inline void accumulate_turned(const BlockPlace& place, int64_t count,
     accumulate<Within<Score, Angles::any>, Q>(place.panel, place.tile, count, sums);
 }
 
-// Whether every lane of a query is finite and past the query's limit.
+// True if every lane of a query is finite and past the query's limit.
 template <class Score>
 inline bool lanes_past(const V* totals, float past) {
   const V huge = Simd::set1(FLT_MAX), limit = Simd::set1(past);
@@ -123,7 +123,7 @@ __attribute__((noinline)) bool run_tile(const BlockPlace& place, int64_t count,
   return true;
 }
 
-// What is the same for every tile of a panel.
+// Facts of a panel, shared by all its tiles.
 struct PanelFacts {
   int64_t first;  // position of lane 0 among the candidates
   int valid;      // lanes that hold a candidate

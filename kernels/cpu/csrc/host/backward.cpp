@@ -79,13 +79,13 @@ bool pairwise_backward(const Execution& execution, PairwiseBackwardJob& job) {
   const int64_t numbers = job.query.count * shape.floats;
   job.blocks = blocks.data();
   job.num_blocks = static_cast<int64_t>(blocks.size());
-  plan(job, shape.blocks, numbers * sizeof(float));
+  plan(job, shape.blocks, numbers * int64_t{sizeof(float)});
   const bool partial = job.grad_query.data && job.num_stripes > 1;
   Buffer<float> parts(partial ? job.num_spans * job.num_stripes * numbers : 0);
   job.parts = parts.data;
 
   const int64_t tasks = job.num_spans * job.num_stripes;
-  const int64_t fit = kScratchBytes / std::max<int64_t>(3 * numbers * sizeof(float), 1);
+  const int64_t fit = kScratchBytes / std::max<int64_t>(3 * numbers * int64_t{sizeof(float)}, 1);
   const int threads = threads_for(std::min(fit, tasks), execution.threads);
   Buffer<float> scratch(threads * 3 * numbers);
   const bool stopped =

@@ -48,8 +48,7 @@ struct BackwardWorker {
   float* totals;   // likewise: of all candidates so far
 };
 
-// How the rows are cut: feature blocks of `width`, some to a span, and the floats that a span
-// has of a query.
+// Division of the rows: feature blocks of `width`, some to a span, and a span's floats of a query.
 struct SpanShape {
   int width, blocks, floats;
 };

@@ -20,7 +20,7 @@ struct PositivePairs {
   const float* share;                   // [B]: what the slope of one loses
 };
 
-// How a problem is cut: by its sizes alone, so that threads change no sum.
+// Division of a problem, by its sizes alone, so that threads change no sum.
 struct Bf16Shape {
   int64_t queries, features;     // multiples of kTilePair
   int64_t block, num_blocks;     // candidates whose slopes are held together
@@ -40,7 +40,7 @@ struct Bf16LossJob : Operands {
   bool adds_to_rows;           // grad_rows (float32) holds a gradient already
   float* grad_bias;            // [N], added to, or nullptr
 
-  // What the driver adds.
+  // Fields that the driver adds.
   Bf16Shape shape;
   const uint16_t* queries_right;     // [queries / 16][features / 32] tiles, of pairs of features
   const uint16_t* coefficients_right;  // [features / 16][queries / 32] tiles, of pairs of queries
@@ -65,7 +65,8 @@ struct Bf16Kernels {
 const Bf16Kernels* amx_bf16_kernels();
 const Bf16Kernels* avx512bf16_kernels();
 
-// Those of this machine, or nullptr. Their sums differ in their order, so in their last bits.
+// Returns the kernels of this machine, or nullptr. Orders of sums, and so the last bits, differ
+// between kernels.
 const Bf16Kernels* find_bf16_kernels();
 
 // True if it was interrupted. Only where has_bf16_losses says so.

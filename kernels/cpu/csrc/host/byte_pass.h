@@ -1,4 +1,4 @@
-// Whether rows as bytes serve a pass of queries for the best k, and what they need of it.
+// Rows as bytes for a pass of queries for the best k: if they serve, and their needs.
 #pragma once
 #include <memory>
 #include <vector>
@@ -24,8 +24,8 @@ class BytePass {
     most_ = std::min(most_, job.facts.terms == Terms::magnitudes ? kByteQueries : kByteQueries / 4);
   }
 
-  // Whether they serve a pass of so many queries: more are faster by float32, whose panels they
-  // share.
+  // True if bytes serve a pass of so many queries; more queries share float32 panels and are faster
+  // there.
   bool serves(int64_t queries) const { return tier_ && queries <= most_; }
   const ByteTier& tier() const { return *tier_; }
   const ByteJob& job() const { return job_; }

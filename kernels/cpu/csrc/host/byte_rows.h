@@ -26,7 +26,7 @@ namespace {
 inline int64_t byte_padded(int64_t features) {
   return (features + kByteRun - 1) / kByteRun * kByteRun;
 }
-// Of a row that is packed, whose last vector of numbers is whole.
+// Bytes of a packed row, whose last vector of numbers is whole.
 inline int64_t byte_scratch(int64_t features) { return byte_padded(features) + kByteRun; }
 inline int64_t byte_panel_bytes(int64_t features, int planes) {
   return kByteCandidates *

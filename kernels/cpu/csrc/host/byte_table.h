@@ -7,7 +7,7 @@ namespace kgfast {
 // Bytes of the panels of so many rows.
 int64_t byte_table_bytes(int64_t rows, int64_t features, int planes);
 
-// Fills them, of finite rows. Of a distance, where the execution may use bytes.
+// Fills the panels from finite rows, for a distance whose execution may use bytes.
 SweepStatus pack_byte_table(const Execution& execution, const Operands& operands, int64_t features,
                             float scale, char* out);
 

@@ -6,7 +6,7 @@
 
 namespace kgfast {
 
-// How a relation acts on an anchor; in the order of COMPOSED in topk.py.
+// Action of a relation on an anchor, in the order of COMPOSED in topk.py.
 enum class Compose : int { add, multiply, multiply_complex, rotate };
 
 struct Composition {

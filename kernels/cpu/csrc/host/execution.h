@@ -1,4 +1,4 @@
-// Where a call computes.
+// The threads, instruction set and tiers of a call.
 #pragma once
 #include <functional>
 

@@ -1,4 +1,4 @@
-// What a worker of a tier needs to decide pairs by float32, row by row. Plain data, as in job.h.
+// Data by which a worker of a tier decides pairs by float32, row by row. Plain data, as in job.h.
 #pragma once
 #include "host/job.h"
 

@@ -1,4 +1,4 @@
-// What the half-precision sweep is given and what a worker of it keeps. Plain data, as in job.h.
+// Job and worker of the half-precision sweep. Plain data, as in job.h.
 #pragma once
 #include <cstdint>
 
@@ -25,7 +25,7 @@ struct HalfPanels {
   float* errors;
 };
 
-// What one tile of queries took on panels that were swept for a sample.
+// Costs of one tile of queries on the panels of a sample.
 struct TileCost {
   int64_t pairs;        // that it swept, with lanes and queries that are not there
   int64_t terms;        // swept in half precision
@@ -52,13 +52,13 @@ struct HalfWorker : Gathering {
   TileCost* costs;     // [tiles], or nullptr
 };
 
-// What things cost, in terms of the float32 sweep (measured on a Xeon of the Granite Rapids kind).
+// Costs in terms of the float32 sweep, measured on a Xeon of the Granite Rapids kind.
 struct HalfCosts {
   double term, pair;                    // of this sweep
   double gathered_term, gathered_pair;  // of pairs that it leaves open
 };
 
-// What is known of a score that this sweep serves; a limit of 0: it does not.
+// Facts of a score for this sweep; a limit of 0 means that the sweep does not serve the score.
 struct HalfFacts {
   float limit;  // the largest operand, scaled
   HalfCosts costs;

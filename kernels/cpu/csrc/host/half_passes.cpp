@@ -13,7 +13,7 @@ namespace {
 constexpr int64_t kHalfPanelSize = 1 << 19;  // halves: it should stay in the second-level cache
 constexpr int64_t kHalfMinPanels = 32;   // of fewer, the sample is too much of the work
 constexpr int64_t kHalfMinQueries = 32;  // of fewer, packing is
-// What packing a panel costs, in queries that the float32 sweep compares with it.
+// Cost of packing a panel, in queries that the float32 sweep compares with that panel.
 constexpr double kPackFloats = 15.0, kPackHalves = 18.0;
 
 // Halves of one panel.
@@ -60,7 +60,7 @@ float half_scale(const SweepJob& job, float limit) {
 
 }  // namespace
 
-// What a worker keeps beside the float32 sweep's.
+// Memory of a worker, beside the float32 sweep's.
 struct HalfMemory {
   HalfMemory(const Isa& isa, const SweepJob& job, int64_t tiles)
       : values(half_panel_size(job.facts, job.num_features)),

@@ -14,7 +14,7 @@ struct HalfMemory;  // of a worker
 
 class HalfPasses {
  public:
-  // Whether the sweep serves a job: not several crops, nor panels beyond a MiB, nor float64.
+  // True if the sweep serves a job: one crop, panels up to a MiB, no float64.
   static bool can_serve(const Execution& execution, const SweepJob& job);
   HalfPasses(const Execution& execution, const SweepJob& job, const PassPlan& plan);
   ~HalfPasses();

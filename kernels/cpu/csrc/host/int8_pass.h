@@ -1,4 +1,4 @@
-// Whether the int8 tier serves a sweep, and what it needs of a pass of queries.
+// The int8 tier of a sweep: if the tier serves, and its needs for a pass of queries.
 #pragma once
 #include <cmath>
 #include <memory>
@@ -54,8 +54,8 @@ class Int8Pass {
 
   bool is_available() const { return tier_; }
 
-  // Whether the tier sweeps a pass of so many queries: of panels that are ready few are enough, as
-  // twice the bytes of float32 would be read and packed.
+  // True if the tier sweeps a pass of so many queries. Few are enough for panels that are ready,
+  // since float32 would read and pack twice their bytes.
   bool serves(int64_t queries) const {
     const double packing = ready_ ? -kInt8Read * static_cast<double>(features_) : packing_;
     return tier_ && (is_forced_ || saving_ * static_cast<double>(queries) >= packing);
@@ -66,9 +66,8 @@ class Int8Pass {
   int64_t groups(int64_t candidates) const { return divide_up(candidates, group_); }
   int64_t group() const { return group_; }
 
-  // Whether a worker should go on with the tier, after what became of its pairs; those that bytes
-  // left before words say nothing of that. Of the best k every query has survivors in any case,
-  // while its limit falls.
+  // True if a worker should go on with the tier, judged by its earlier pairs; pairs that bytes left
+  // to words do not count. For the best k every query has survivors while its limit falls.
   bool pays(const Worker& worker, int64_t queries) const {
     if (is_forced_) return true;
     const double swept = static_cast<double>(worker.pairs.swept - worker.first.swept);
@@ -107,7 +106,7 @@ class Int8Pass {
   const Int8Tier& tier() const { return *tier_; }
   const Int8Job& job() const { return whole_.job; }
 
-  // Of a worker: the panel, and what packing it needs.
+  // Bytes of a worker: the panel, and scratch for packing.
   int64_t worker_bytes(int64_t queries) const {
     return serves(queries) ? int8_panel_bytes(features_) + int8_scratch_bytes(features_) : 0;
   }
@@ -120,7 +119,7 @@ class Int8Pass {
     pack(sweep, whole_);
   }
 
-  // The same of ranks, whose many queries may try rows of fewer bytes first.
+  // Packs the queries of ranks, whose many queries may try rows of fewer bytes first.
   void pack_ranks(const SweepJob& sweep) {
     pack(sweep);
     if (ready_ || sweep.num_queries <= kInt8Queries || !tier_->first) return;
@@ -134,7 +133,7 @@ class Int8Pass {
     if (first_.rows) set_targets(scores, bias, first_);
   }
 
-  // The same for the best k, whose limits are compared with a bound of their own.
+  // Sets the bases of the best k, whose limits are compared with a bound of their own.
   void set_bases(double bias) {
     set_bases(bias, whole_);
     if (first_.rows) set_bases(bias, first_);
@@ -168,14 +167,14 @@ class Int8Pass {
     side.job.floats = floats_->data;
     side.job.queries = side.queries.data();
     const bool rounded = sweep.rows.view.dtype == DType::f64 || sweep.query.dtype == DType::f64;
-    // A lane adds up a term of 64, and 4 sums of 16 lanes are a tree; the score has D + 8
-    // roundings.
-    const double steps = static_cast<double>(features_ / 64 + 8) + (rounded ? 3.0 : 0.0);
-    side.job.near = round_up(steps * 0x1p-24 * (1.0 + 0x1p-10) +
+    // Each of 64 sums has at most features / 64 + 1 terms, and a tree of 6 levels adds the sums.
+    // The canonical score has D + 8 roundings.
+    const int64_t roundings = features_ / 64 + 8 + (rounded ? 3 : 0);
+    side.job.near = round_up(static_cast<double>(roundings) * 0x1p-24 * (1.0 + 0x1p-10) +
                              static_cast<double>(features_ + 8) * 0x1p-52);
   }
 
-  // What the error of a query gains by comparing numbers up to `magnitude`.
+  // Returns the error that comparing numbers up to `magnitude` adds to a query.
   static float base(const Int8Query& query, double magnitude) {
     const double inverse = query.inverse;
     return round_up((16.0 * 0x1p-24 * magnitude + 0x1p-120) * inverse * (1.0 + 0x1p-20) + 0x1p-120);

@@ -1,5 +1,5 @@
-// What one sweep is given and what a worker of it keeps. Plain data: it crosses translation units
-// that are compiled for different instruction sets, so nothing in it may have inline code.
+// Job and worker of one sweep. Plain data: these structs cross translation units that are compiled
+// for different instruction sets, so none of them may have inline code.
 #pragma once
 #include <cstdint>
 
@@ -14,13 +14,13 @@ enum class ScoreId : int {};
 
 [[noreturn]] void throw_unknown_score(ScoreId score);
 
-// What a score sums. Other than products they are a distance's, so that sums only grow; of squares
-// the root is taken at the end. Of others no bound is derived: their sweep decides nothing.
+// Terms that a score sums. All but products belong to a distance, so sums only grow; squares end
+// with a root. `others` have no derived bound: their sweep decides nothing.
 enum class Terms : int { products, magnitudes, squares, moduli, others };
 
 constexpr int64_t kPackBlock = 64;  // features converted at a time
 
-// What is known of a score at run time: its functor says so, of the sweep's tiles as well.
+// Facts of a score and of its tiles at run time, taken from the score's functor.
 struct ScoreFacts {
   Terms terms;
   int planes, query_planes;  // of a candidate in a panel, its factor included, and of a query
@@ -30,7 +30,7 @@ struct ScoreFacts {
   bool has_phase;        // the factor turns queries: tiles and panels hold their largest angles
   float factor_origin;   // panels hold the factor less this
   float query_sign;      // tiles hold queries times this
-  // What packing does to `count` features of a query; nullptr: nothing.
+  // Prepares `count` features of a query when they are packed; nullptr if nothing is to be done.
   void (*prepare)(double (*run)[kPackBlock], int64_t count);
 };
 
@@ -75,11 +75,10 @@ struct Crop {
   float rel;  // of the bound on the sweep's error there
 };
 
-// A target of a query, and how the query's pairs are decided for it.
-// Derivation: docs/explanation/exactness.md.
-// With tau = bias - target score, err = rel * |tau| + (base + slope * panel norm): below tau - err
-// the candidate beats the target, above tau + err it does not, in between the canonical score
-// decides.
+// A target of a query, and the rule that decides the query's pairs for this target. Derivation:
+// docs/explanation/exactness.md. With tau = bias - target score, err = rel * |tau| + (base + slope
+// * panel norm): below tau - err the candidate beats the target, above tau + err it does not, in
+// between the canonical score decides.
 struct Threshold {
   int64_t slot;        // crop * rows + row of the query table: where the counts go
   float minus_target;  // - canonical score of the target, rounded
@@ -142,7 +141,7 @@ struct Worker {
   BytesPause bytes_pause;  // likewise
 };
 
-// How a sweep ended: the first rows seen with a number that is not finite, else INT64_MAX.
+// End of a sweep: the first rows with a number that is not finite, else INT64_MAX.
 struct SweepStatus {
   int64_t bad_query = INT64_MAX;
   int64_t bad_candidate = INT64_MAX;

@@ -55,7 +55,7 @@ struct LinearWorker : Gathering {
   int64_t decided;
 };
 
-// What things cost, in terms of the float32 sweep.
+// Costs in terms of the float32 sweep.
 struct LinearCosts {
   double term, pair;                    // of the product
   double gathered_term, gathered_pair;  // of pairs that it leaves open

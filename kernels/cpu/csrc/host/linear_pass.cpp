@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kLinearPanelBytes = 1 << 19;  // it should stay in the second-level cache
 constexpr int64_t kLinearMinPanels = 32;        // of fewer, the sample is too much of the work
 constexpr int64_t kLinearRows = 1024;           // whose mean is the candidates'
-// What packing a panel costs, in queries that the float32 sweep compares with it.
+// Cost of packing a panel, in queries that the float32 sweep compares with that panel.
 constexpr double kPackLinear = 5.0;
 // The share of its terms that a later sweep would take of a tile before it leaves it.
 constexpr double kLaterShare = 0.6;
@@ -242,7 +242,7 @@ void LinearPass::pack_query(const SweepJob& job, int64_t position, double reach)
   }
   start = (start - size * 0x1p-36) / tier_.most;  // the roundings of these sums
   starts_.resize(std::max<size_t>(starts_.size(), position + 1));
-  starts_[position] = fits ? start : -INFINITY;
+  starts_[position] = fits ? start : -double{INFINITY};
   offsets_[position] = static_cast<int32_t>(-128 * sum);
   const double limit = start - reach;
   const double rounding = (std::fabs(start) + std::fabs(reach)) * 0x1p-50;

@@ -12,7 +12,7 @@ struct LinearMemory;  // of a worker
 
 class LinearPass {
  public:
-  // Whether the tier serves a job: one crop of distances of plain rows, not float64.
+  // True if the tier serves a job: one crop of distances of plain rows, no float64.
   static bool can_serve(const Execution& execution, const SweepJob& job);
   LinearPass(const Execution& execution, const SweepJob& job, const PassPlan& plan);
   ~LinearPass();
@@ -37,13 +37,13 @@ class LinearPass {
 
   LinearPairs pairs() const;
 
-  // What the tier proves of the distances of a panel: no distance is below, [Q][kLinearLanes].
+  // Lower bounds that the tier proves on the distances of a panel, [Q][kLinearLanes].
   void lower_bounds(int64_t panel, Worker& wide, double* out);
 
  private:
   bool serves_any() const;
 
-  // Of rows that are evenly spaced, without what is not finite.
+  // Computes the mean of evenly spaced rows, without numbers that are not finite.
   void find_mean(const SweepJob& job);
 
   // q - mean of some features; zeros in the place of a second plane that is not there.

@@ -17,12 +17,12 @@ namespace {
 constexpr int64_t kPairsPerTask = 2048;
 constexpr int64_t kWidestVector = 16;
 
-// Where a canonical score lies for certain; a NaN where nothing is known.
+// Interval that certainly holds a canonical score; NaN if nothing is known.
 struct Interval {
   double low, high;
 };
 
-// What a thread keeps.
+// Memory of a thread.
 struct ListWorker {
   explicit ListWorker(int64_t query_floats) : query(query_floats), scratch(kCanonicalScratch) {}
   Buffer<float> query;
@@ -45,7 +45,7 @@ class Lists {
     const int64_t folds = job_.num_features / 64 + 8;
     bound_ = error_bound(job_.facts, job_.num_features + kWidestVector, folds, job_.term_ulps,
                          isa_.sqrt_error, rounded);
-    // Where nothing is proven without panels or norms of magnitudes, canonical scores decide all.
+    // Canonical scores decide all pairs if nothing is proven without panels or norms of magnitudes.
     is_bounded_ = !job_.facts.is_rscf && !rounded && std::isfinite(bound_.absolute) &&
                   bound_.rel < 0.25;
   }
@@ -76,11 +76,11 @@ class Lists {
   SweepStatus topk(int64_t k, void* scores, int64_t* ids) {
     run(job_.query.count, [&](ListWorker& worker, int64_t query) {
       std::vector<Scored> best = best_of(worker, query, k);
-      const int64_t count = std::min<int64_t>(k, best.size());
+      const int64_t count = std::min(k, static_cast<int64_t>(best.size()));
       std::partial_sort(best.begin(), best.begin() + count, best.end(), is_better);
       for (int64_t i = 0; i < k; ++i) {
         const int64_t at = query * k + i;
-        const double score = i < count ? best[i].score : -INFINITY;
+        const double score = i < count ? best[i].score : -double{INFINITY};
         ids[at] = i < count ? best[i].candidate : -1;
         if (job_.query.dtype == DType::f64)
           static_cast<double*>(scores)[at] = score;
@@ -230,9 +230,9 @@ class Lists {
       find_intervals(worker, query, list, count);
       std::vector<double> lows;
       for (int64_t i = 0; i < count; ++i)
-        if (!is_known(list[i]) && worker.intervals[i].low > -INFINITY)
+        if (!is_known(list[i]) && worker.intervals[i].low > -double{INFINITY})
           lows.push_back(worker.intervals[i].low);
-      double limit = -INFINITY;
+      double limit = -double{INFINITY};
       if (static_cast<int64_t>(lows.size()) >= k) {
         std::nth_element(lows.begin(), lows.begin() + k - 1, lows.end(), std::greater<double>());
         limit = lows[k - 1];

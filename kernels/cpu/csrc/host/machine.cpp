@@ -1,4 +1,4 @@
-// What this machine has, and how fast its bare register loop runs.
+// Instruction sets and tiers of this machine, and the speed of its bare register loop.
 #include "host/machine.h"
 
 #include <chrono>
@@ -21,8 +21,8 @@
 namespace kgfast {
 namespace {
 
-// What an x86 machine and its operating system have, asked of the machine itself: the compiler's
-// own way, __builtin_cpu_supports, needs a library that Windows' linker does not know.
+// Features of an x86 machine and its operating system, read from the machine. The compiler's own
+// __builtin_cpu_supports needs a library that Windows' linker does not know.
 struct X86 {
   // With what their kernels are compiled for.
   bool avx2, avx512, avx512fp16, avx512vnni, avx512bf16, amx, amx_bf16;

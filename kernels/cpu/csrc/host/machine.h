@@ -1,4 +1,4 @@
-// What this machine has, and how fast its bare register loop runs.
+// Instruction sets and tiers of this machine, and the speed of its bare register loop.
 #pragma once
 #include <vector>
 
@@ -28,7 +28,7 @@ unsigned find_tiers(const Isa& isa);
 // The linear tier beside an instruction set; nullptr where this build or machine lacks it.
 const LinearTier* find_linear_tier(const Isa& isa);
 
-// Whether there are losses beside an instruction set whose products are of bf16 numbers.
+// True if an instruction set comes with losses whose products take bf16 numbers.
 bool has_bf16_losses(const Isa& isa);
 
 }  // namespace kgfast

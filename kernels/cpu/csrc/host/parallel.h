@@ -15,7 +15,7 @@ namespace kgfast {
 
 inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// How many of `threads` have work.
+// Returns the number of `threads` that have work.
 inline int threads_for(int64_t tasks, int threads) {
   return static_cast<int>(std::clamp<int64_t>(tasks, 1, std::max(threads, 1)));
 }
@@ -52,8 +52,8 @@ class Tasks {
 // For what takes milliseconds and is not interrupted.
 inline bool never() { return false; }
 
-// Runs body(worker, task) for every task; true if it was interrupted. What a body throws ends the
-// others' work and is thrown again.
+// Runs body(worker, task) for every task; returns true if interrupted. An exception of a body ends
+// the work of all and is thrown again.
 template <class Body>
 bool parallel(int threads, int64_t count, const std::function<bool()>& interrupted, Body body) {
   Tasks tasks(count, interrupted);

@@ -11,16 +11,16 @@ PassPlan plan_passes(SweepJob& job, int threads, int64_t max_queries) {
   PassPlan plan{};
   plan.panels = divide_up(job.num_candidates, lanes);
   plan.threads = threads_for(plan.panels, threads);
-  const int64_t feature_bytes = job.facts.planes * lanes * static_cast<int64_t>(sizeof(float));
+  const int64_t feature_bytes = job.facts.planes * lanes * int64_t{sizeof(float)};
   const int64_t panel_bytes = std::min(kPanelBytes, kScratchBytes / 2 / plan.threads);
   const int64_t block = std::max<int64_t>(64, panel_bytes / feature_bytes / 64 * 64);
   job.features_per_block = std::min(job.num_features, block);
-  const int64_t row_bytes = job.num_features * job.facts.query_planes * sizeof(float);
+  const int64_t row_bytes = job.num_features * job.facts.query_planes * int64_t{sizeof(float)};
   const bool blocked = job.features_per_block < job.num_features;
   int64_t queries = std::min(kPackedQueryBytes / std::max<int64_t>(1, row_bytes), max_queries);
   if (blocked)
-    queries = std::min<int64_t>(queries, kScratchBytes / 2 / plan.threads /
-                                             (lanes * sizeof(float)));
+    queries = std::min(queries,
+                       kScratchBytes / 2 / plan.threads / (lanes * int64_t{sizeof(float)}));
   plan.queries = std::max<int64_t>(tile, queries / tile * tile);
   const int64_t per_pass = std::min(plan.queries, job.query.count + tile);
   plan.panel_floats = job.features_per_block * job.facts.planes * lanes;

@@ -1,5 +1,5 @@
-// What the consumers that sweep have in common: how the work is cut into passes of queries and
-// panels of candidates, the memory of a worker, the tasks of a pool, the facts of a query row.
+// Parts that all consumers of a sweep share: passes of queries and panels of candidates, the memory
+// of a worker, the tasks of a pool, the facts of a query row.
 #pragma once
 #include <algorithm>
 #include <cfloat>
@@ -45,7 +45,7 @@ inline bool is_ok(const SweepStatus& status) {
          status.bad_candidate == INT64_MAX && status.bad_factor == INT64_MAX;
 }
 
-// What every worker of a sweep points into.
+// Memory that every worker of a sweep points into.
 struct WorkerMemory {
   WorkerMemory(const PassPlan& plan, const SweepJob& job)
       : panel(plan.panel_floats), angles(job.angle_stride), totals(plan.total_floats),
@@ -67,7 +67,7 @@ struct WorkerMemory {
   int64_t bad_query = INT64_MAX;
 };
 
-// What a worker of a tier points into where it reads pairs again.
+// Memory in which a worker of a tier reads pairs again.
 struct GatherMemory {
   explicit GatherMemory(const SweepJob& job)
       : rows(kGatherLanes * job.facts.planes * job.num_features),
@@ -131,7 +131,7 @@ inline float round_up(double x) {
 // The bound of a crop that ends at a feature.
 ErrorBound crop_bound(const Isa& isa, const SweepJob& job, int64_t crop);
 
-// What the norms of candidates need, of every crop.
+// Sets the norms of candidates that the bound needs, for every crop.
 void set_norm(SweepJob& job, const ErrorBound& bound);
 
 bool has_nonfinite(const SweepJob& job, const View& view, int planes, int64_t row);
@@ -157,10 +157,10 @@ void check_candidate(const SweepJob& job, int64_t row, int64_t* bad, int64_t* ba
 // An upper bound on the norm of a query that `bound` asks for.
 double query_norm(const SweepJob& job, int64_t features, Norm norm, int64_t query);
 
-// What a query of an rscf score contributes to the error: for rscf_rotate
-// sum |q_k| (per_query + per_shift |a_k| reach), for rscf_l1 sum (per_query |q_k| + per_shift |a_k|
-// reach), for rscf_l2 the Euclidean norms of both; and what flushed entries take from products.
-// Infinite where a phase may be too large for a sine, or a scale is so small that it is flushed.
+// Returns the error that a query of an rscf score contributes: for rscf_rotate sum |q_k| (per_query
+// + per_shift |a_k| reach), for rscf_l1 sum (per_query |q_k| + per_shift |a_k| reach), for rscf_l2
+// the Euclidean norms of both; and what flushed entries take from products. Infinite where a phase
+// may be too large for a sine, or a scale is so small that it is flushed.
 double rscf_error(const SweepJob& job, int64_t features, const ErrorBound& bound,
                          int64_t query);
 
@@ -185,8 +185,9 @@ void sweep_floats(const Isa& isa, const SweepJob& job, int64_t panel, Worker& wo
 // Panels that are swept first to tell what others cost, evenly spaced.
 std::vector<int64_t> sample_panels(int64_t panels);
 
-// How far the factors of candidates are from their origin, and how large they are; rounding to
-// float32 included. What is not finite decides nothing anyway. True when it was interrupted.
+// Finds the largest distance of the candidates' factors from their origin, and their largest size,
+// rounding to float32 included. Skips numbers that are not finite, which decide nothing. Returns
+// true if interrupted.
 bool find_factor_reach(SweepJob& job, int threads,
                               const std::function<bool()>& interrupted);
 

@@ -17,9 +17,9 @@ namespace kgfast {
 
 class Pool {
  public:
-  // Calls work(0) .. work(workers - 1), each on a thread of its own, and returns when all have; what
-  // one of them throws is thrown again here. Where there are no more threads to be had it calls
-  // fewer: whoever is called does what is left to do.
+  // Calls work(0) .. work(workers - 1), each on a thread of its own, and returns when all have
+  // returned; throws their exception again. Calls fewer if no more threads can be had: the called
+  // workers do all that is left.
   static void run(int workers, const std::function<void(int)>& work);
 
   // Ends the workers that calls of so many threads leave idle, unless somebody uses them now.

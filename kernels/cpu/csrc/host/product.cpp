@@ -13,7 +13,7 @@ namespace {
 constexpr int64_t kPartBytes = 16 << 20;  // of the stripes' sums
 constexpr int64_t kTasks = 24;            // enough to keep many threads busy to the end
 constexpr int64_t kLeastStripe = 1024;
-// Of the queries of one pass over scores, and of the other side of a gradient.
+// Bytes of the queries of one pass over scores, or of the other side of a gradient.
 constexpr int64_t kPackedBytes = 12 << 20;
 constexpr int64_t kPackedFloats = kPackedBytes / sizeof(float);
 

@@ -107,7 +107,7 @@ class Ranking {
                      [&](int64_t a, int64_t b) { return reach[a] > reach[b]; });
   }
 
-  // Where no target's score is a number, no sweep reads the candidates.
+  // No sweep reads the candidates if no target's score is a number.
   void check_candidates() {
     constexpr int64_t block = 256;
     const int64_t count = job_.num_candidates;

@@ -21,13 +21,13 @@ struct RankRequest {
 
 SweepStatus rank_counts(const Execution& execution, const RankRequest& request);
 
-// What the sweep, or the tier that the execution may use, computes for every pair and the bound on
-// its error, both [C][B][M] in the units of a distance (for l2 after the root): the test of the
-// bound.
+// Writes the value and the error bound of the sweep, or of the tier that the execution may use, for
+// every pair. Both are [C][B][M], in units of a distance (for l2 after the root), for the test of
+// the bound.
 void sweep_errors(const Execution& execution, const RankRequest& request, float* values,
                   double* bounds);
 
-// What the linear tier proves: no distance is below, [B][M]. For tests.
+// Writes the lower bounds that the linear tier proves, [B][M], for tests.
 void linear_bounds(const Execution& execution, const RankRequest& request, double* bounds);
 
 }  // namespace kgfast

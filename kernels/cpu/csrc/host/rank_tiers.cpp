@@ -15,7 +15,7 @@ void write(Tier tier, const LinearPairs& pairs, PairCounts& counts) {
   std::copy_n(values, 4, counts[row]);
 }
 
-// Of a tier that gathers all pairs that it does not decide.
+// Writes the counts of a tier that gathers all undecided pairs.
 void write(Tier tier, const TierPairs& pairs, PairCounts& counts) {
   const int64_t decided = pairs.swept - pairs.gathered;
   write(tier, LinearPairs{pairs.swept, decided, pairs.gathered, pairs.canonical}, counts);

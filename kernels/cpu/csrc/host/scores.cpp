@@ -26,15 +26,15 @@ class PanelSweep {
     sweep_.bias = job.bias;
     sweep_.num_features = job.num_features;
     std::iota(rows_.begin(), rows_.end(), 0);
-    const int64_t feature_bytes = facts_.planes * lanes_ * sizeof(float);
+    const int64_t feature_bytes = facts_.planes * lanes_ * int64_t{sizeof(float)};
     const int64_t panel_bytes = std::min(kPanelBytes, kScratchBytes / 2 / threads_);
     const int64_t block = std::max<int64_t>(64, panel_bytes / feature_bytes / 64 * 64);
     sweep_.features_per_block = std::min(sweep_.num_features, block);
-    const int64_t row_bytes = sweep_.num_features * facts_.planes * sizeof(float);
+    const int64_t row_bytes = sweep_.num_features * facts_.planes * int64_t{sizeof(float)};
     int64_t rows = kPackedQueryBytes / row_bytes;
     const bool blocked = sweep_.features_per_block < sweep_.num_features;
     if (blocked)
-      rows = std::min<int64_t>(rows, kScratchBytes / 2 / threads_ / (lanes_ * sizeof(float)));
+      rows = std::min(rows, kScratchBytes / 2 / threads_ / (lanes_ * int64_t{sizeof(float)}));
     rows = std::min(rows, divide_up(num_queries_, tile_) * tile_);
     pass_ = std::max<int64_t>(tile_, rows / tile_ * tile_);
     packed_ = std::make_unique<Buffer<float>>(pass_ * sweep_.num_features * facts_.planes);
@@ -118,7 +118,8 @@ bool score_indexed(const Execution& execution, const ScoresJob& job) {
 // Scores with all rows, of an rscf score, which knows no panels.
 bool score_blocks(const Execution& execution, const ScoresJob& job) {
   const ScoresKernels& kernels = *execution.isa.scores;
-  const int64_t row_bytes = sizeof(float) * kernels.query_floats(job.score, job.num_features);
+  const int64_t row_bytes =
+      int64_t{sizeof(float)} * kernels.query_floats(job.score, job.num_features);
   const int64_t step = std::max<int64_t>(kBlockBytes / row_bytes / 4 * 4, 4);
   const int64_t blocks = divide_up(job.per_query, step);
   const int64_t parts = divide_up(job.query.count, kBlockQueries);

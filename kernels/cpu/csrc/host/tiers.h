@@ -9,18 +9,18 @@ namespace kgfast {
 // `forced` makes them serve whatever that costs: for tests.
 enum class Tier : unsigned { fp16 = 1, bf16 = 2, int8 = 4, linear = 8, bytes = 16, forced = 256 };
 
-// What became of pairs.
+// Outcomes of pairs.
 struct TierPairs {
   int64_t swept, gathered, canonical;
 };
 
-// What became of all pairs of a ranking, in the rows and columns that kernels/cpu/tiers.py names:
-// all of them, then those of the tier of each bit of a mask.
+// Outcomes of all pairs of a ranking, in the rows and columns that kernels/cpu/tiers.py names:
+// first the total, then the tier of each bit of a mask.
 constexpr int kMostTiers = 8;
 using PairCounts = int64_t[1 + kMostTiers][4];
 
-// When a worker tries fewer bytes of a panel first, again: after so many others, of a pause that
-// doubles while they leave much of a panel open.
+// Pause until a worker tries fewer bytes of a panel first again: a number of panels, which doubles
+// while these bytes leave much of a panel open.
 struct BytesPause {
   int64_t left, length;
 };

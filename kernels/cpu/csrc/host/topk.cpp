@@ -87,11 +87,11 @@ class Topk : TopkPasses {
 
   // Sorts the candidates of a query and writes the first k.
   void write(int64_t query, std::vector<Scored>& scored) const {
-    const int64_t count = std::min<int64_t>(request_.k, scored.size());
+    const int64_t count = std::min(request_.k, static_cast<int64_t>(scored.size()));
     std::partial_sort(scored.begin(), scored.begin() + count, scored.end(), is_better);
     for (int64_t i = 0; i < request_.k; ++i) {
       const int64_t at = query * request_.k + i;
-      const double score = i < count ? scored[i].score : -INFINITY;
+      const double score = i < count ? scored[i].score : -double{INFINITY};
       request_.ids[at] = i < count ? scored[i].candidate : -1;
       if (job_.query.dtype == DType::f64)
         static_cast<double*>(request_.scores)[at] = score;

@@ -39,8 +39,8 @@ struct TopkKernels {
 void keep_survivors(const TopkJob& job, int64_t position, int64_t first, uint64_t open,
                     const float* distances, double absolute, TopkWorker& worker);
 
-// The same of candidates whose costs are at least `lows`, or anything where one is NaN. Canonical
-// scores of the k most promising lower the limit whenever the survivors of a worker are many.
+// Keeps candidates whose costs are at least `lows`; a NaN there means that nothing is known.
+// Canonical scores of the k most promising lower the limit when a worker has many survivors.
 void keep_open(const TopkJob& job, int64_t position, int64_t first, uint64_t open,
                const float* lows, TopkWorker& worker);
 

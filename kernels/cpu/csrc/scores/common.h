@@ -1,4 +1,4 @@
-// What the functors of all scores build on.
+// Base and helpers of the functors of all scores.
 #pragma once
 #include <cmath>
 
@@ -12,7 +12,7 @@ using V = Simd::V;
 // Squares get this added, so that a square root by reciprocal never meets zero: 2^-62 a modulus.
 constexpr float kTiny = 0x1p-124f;
 
-// What a functor says of its score where it says nothing else: distances of real rows.
+// Default facts of a score: distances of real rows.
 struct RealRows {
   static constexpr int planes = 1, query_planes = 1;
   static constexpr int tile_queries = 4, vectors = Simd::W == 16 ? 4 : 2;

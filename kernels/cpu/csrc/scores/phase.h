@@ -47,7 +47,7 @@ inline V reduce_fused(V a, V b, V s, V y, V* turns) {
   return Simd::add(r, where_below(y, kNear, Simd::zero(), low));
 }
 
-// The same without fma, in float64.
+// Computes sine and cosine without fma, in float64.
 inline V reduce_in_double(V a, V b, V s, V y, V* turns) {
   alignas(64) float as[Simd::W], bs[Simd::W], ss[Simd::W], rs[Simd::W], ns[Simd::W];
   Simd::store(as, a);
@@ -80,7 +80,8 @@ inline Phasor phasor_of_query(V a) {
           where_below(a, kTurnable, turn.sine, Simd::zero())};
 }
 
-// What is left for a row. `worst`: the largest square of a phase that was taken to be near.
+// Returns the turn of a query that is left for a row. `worst` keeps the largest square of a phase
+// that was taken to be near.
 template <bool Near>
 inline Phasor phasor_of_row(V a, V b, V* worst) {
   const V one = Simd::set1(1.0f);

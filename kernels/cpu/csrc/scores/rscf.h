@@ -77,7 +77,7 @@ struct SweptRotate : RealRows {
   }
   static V finish(V sum) { return sum; }
 
-  // What packing does to one feature of a query.
+  // Prepares one feature of a query when the query is packed.
   static void prepare(double* q) {
     const CosSin turn = cos_sin(q[4]);
     const double re = q[0] * turn.cosine - q[1] * turn.sine;
@@ -104,7 +104,7 @@ struct Within : Score {
   }
 };
 
-// What rscf_l1 and rscf_l2 share, e = q + a b - w c. Planes: [q, w, a] and [c, b].
+// Shared part of rscf_l1 and rscf_l2, e = q + a b - w c. Planes: [q, w, a] and [c, b].
 template <bool Factor>
 struct SweptReal : RealRows {
   static constexpr int planes = Factor ? 2 : 1, query_planes = Factor ? 3 : 2;

@@ -86,7 +86,7 @@ struct RscfRotate : RealRows {
   }
 };
 
-// What rscf_l1 and rscf_l2 share: e = q + a b - w c, and where its gradient goes.
+// Shared part of rscf_l1 and rscf_l2: e = q + a b - w c, and the places of its gradient.
 template <bool Factor>
 struct RscfReal : RealRows {
   static constexpr int query_planes = Factor ? 3 : 2, row_planes = Factor ? 2 : 1;

@@ -27,7 +27,7 @@ struct Simd {
   static V sqrt(V a) { return _mm256_sqrt_ps(a); }
   // acc + sqrt(m) for m > 0; not finite where m is not.
   static V add_sqrt(V acc, V m) { return _mm256_fmadd_ps(m, _mm256_rsqrt_ps(m), acc); }
-  // The same in full float32 precision and doubled, m > 0: one Newton step, r (3 - m r^2) / 2.
+  // Adds 2 sqrt(m) in full float32 precision, m > 0: one Newton step, r (3 - m r^2) / 2.
   static V add_two_sqrt(V acc, V m) {
     const V r = _mm256_rsqrt_ps(m), root = mul(m, r);
     return fma(root, _mm256_fnmadd_ps(root, r, set1(3.0f)), acc);

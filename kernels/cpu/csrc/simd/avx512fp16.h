@@ -16,7 +16,9 @@ struct Half16 {
   static H load(const uint16_t* p) { return _mm512_loadu_ph(p); }
   static void store(uint16_t* p, H x) { _mm512_storeu_ph(p, x); }
   // A pair of equal halves: a broadcast of 32 bits takes a load port alone, of 16 bits port 5 too.
-  static H set_pair(uint32_t pair) { return _mm512_castsi512_ph(_mm512_set1_epi32(pair)); }
+  static H set_pair(uint32_t pair) {
+    return _mm512_castsi512_ph(_mm512_set1_epi32(static_cast<int>(pair)));
+  }
   static H smallest() { return _mm512_castsi512_ph(_mm512_set1_epi16(1)); }  // 2^-24
   static H add(H a, H b) { return _mm512_add_ph(a, b); }
   static H sub(H a, H b) { return _mm512_sub_ph(a, b); }

@@ -25,7 +25,7 @@ struct Simd {
   static V mul(V a, V b) { return vmulq_f32(a, b); }
   static V fma(V a, V b, V c) { return vfmaq_f32(c, a, b); }
   static V abs(V a) { return vabsq_f32(a); }
-  // As on x86, b where one of them is NaN; vmaxq_f32 would keep the NaN of a.
+  // Returns b if one operand is NaN, as on x86; vmaxq_f32 would keep the NaN of a.
   static V max(V a, V b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
   static V sqrt(V a) { return vsqrtq_f32(a); }
   static V add_sqrt(V acc, V m) { return add(acc, sqrt(m)); }

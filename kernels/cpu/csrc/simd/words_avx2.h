@@ -17,7 +17,7 @@ struct Words : Bytes {
   static B load_widened(const int8_t* p) {
     return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   }
-  // Of each four signed bytes, words 256 * high + low: the first two, and the last two.
+  // Joins signed bytes to words 256 * high + low: the first two of each four, and the last two.
   static void join(B high, B low, B* first, B* last) {
     high = _mm256_add_epi8(high, _mm256_cmpgt_epi8(zero(), low));  // of low < 0, -1
     const __m256 a = _mm256_castsi256_ps(_mm256_unpacklo_epi8(low, high));

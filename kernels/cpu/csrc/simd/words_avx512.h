@@ -21,7 +21,7 @@ struct Words : Bytes {
   static B load_widened(const int8_t* p) {
     return _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   }
-  // Of each four signed bytes, words 256 * high + low: the first two, and the last two.
+  // Joins signed bytes to words 256 * high + low: the first two of each four, and the last two.
   static void join(B high, B low, B* first, B* last) {
     high = _mm512_add_epi8(high, _mm512_movm_epi8(_mm512_movepi8_mask(low)));  // of low < 0, -1
     const __m512 a = _mm512_castsi512_ps(_mm512_unpacklo_epi8(low, high));

@@ -17,7 +17,7 @@ struct Words : Bytes {
   }
   // Loads half a vector of signed bytes as words.
   static B load_widened(const int8_t* p) { return vreinterpretq_u8_s16(vmovl_s8(vld1_s8(p))); }
-  // Of each four signed bytes, words 256 * high + low: the first two, and the last two.
+  // Joins signed bytes to words 256 * high + low: the first two of each four, and the last two.
   static void join(B high, B low, B* first, B* last) {
     const int8x16_t carried = vshrq_n_s8(vreinterpretq_s8_u8(low), 7);  // of low < 0, -1
     high = vaddq_u8(high, vreinterpretq_u8_s8(carried));
