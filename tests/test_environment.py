@@ -72,7 +72,7 @@ def test_how_much_slower_comes_from_a_file():
     assert all(row["equal"] for row in rows)
     times = [int(row["times_cpu"]) for row in rows]
     assert f"{min(times)} to {max(times)}" == dispatch.TIMES_SLOWER
-    assert f"{dispatch.TIMES_SLOWER} times slower" in (ROOT / "docs/index.md").read_text()
+    assert f"{dispatch.TIMES_SLOWER} times as long" in (ROOT / "docs/index.md").read_text()
 
 
 def test_on_the_command_line():

@@ -3,7 +3,7 @@
 import importlib
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -16,11 +16,15 @@ Load = Callable[[str], ModuleType]
 
 
 @pytest.fixture
-def load(monkeypatch: pytest.MonkeyPatch) -> Load:
-    """Import a module of benchmarks/: of a script, or of ``lib``."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
+    """Import a module of benchmarks/: of a script, or of ``lib``.
+
+    Places that other packages add to the path stay: KeOps imports what it compiles from one.
+    """
+    sys.path.insert(0, str(BENCHMARKS))
     monkeypatch.setattr("lib.measure._child_context", lambda: PROCESSES)
-    return importlib.import_module
+    yield importlib.import_module
+    sys.path.remove(str(BENCHMARKS))
 
 
 @pytest.fixture

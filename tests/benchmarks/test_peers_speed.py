@@ -77,7 +77,7 @@ def test_pykeens_fastest_options_are_chosen(load, monkeypatch):
         time.sleep(0 if tried[-1] == (1, 1024) else 0.01)
 
     monkeypatch.setattr(ranks, "evaluated", evaluated)
-    model = type("Model", (), {"num_entities": 5000})
+    model = type("Model", (), {"num_entities": 5000, "device": torch.device("cpu")})
     found = ranks.fastest_evaluation(model, torch.zeros(9, 3), [])
     assert found == {"batch_size": 1, "slice_size": 1024}
     assert set(tried) == {(1, None), (1, 1024), (8, None), (8, 1024)}
