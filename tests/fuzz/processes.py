@@ -41,10 +41,12 @@ def scored():
     return ops.pairwise_scores(queries, table[:50], "{score}")
 calls = [ranked, found, scored]
 wanted = [call() for call in calls]
+sweeps = threading.Semaphore(0)
 def sweep_for_long():  # so that a thread is in the kernel when the process ends, not in torch
     large = torch.randn(200_000, 64)
     asked = torch.zeros(3_000, dtype=torch.int64)
     known = torch.zeros(3_001, dtype=torch.int64), asked[:0]
+    sweeps.release()
     while True:
         ops.rank_counts(large[:3_000], large, asked, *known, "{score}")
 def same():
@@ -122,14 +124,16 @@ assert same()
     # A daemon thread that sweeps when the process ends.
     "exit": """
 for _ in range(2): threading.Thread(target=sweep_for_long, daemon=True).start()
-time.sleep(0.5 + {pause})
+for _ in range(2): sweeps.acquire()
+time.sleep(0.3 + {pause})
 """,
     # An interrupt while the main thread waits for a sweeping one.
     "join": """
 signal.signal(signal.SIGINT, signal.default_int_handler)
 thread = threading.Thread(target=sweep_for_long, daemon=True)
 thread.start()
-threading.Timer(0.5 + {pause}, os.kill, (os.getpid(), signal.SIGINT)).start()
+sweeps.acquire()
+threading.Timer(0.3 + {pause}, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:
     thread.join()
 except KeyboardInterrupt:
