@@ -61,10 +61,12 @@ release-check: $(VENV)/.complete
 
 # The lists in requirements/ again, after a change of pyproject.toml, by uv; needs the network.
 # `make lock UPGRADE=1` takes newer versions, and requirements/torch.txt is changed by hand.
-LOCK = echo setuptools | uv pip compile --quiet --universal --python-version 3.11 \
-    --generate-hashes --no-annotate --no-header --no-emit-package torch pyproject.toml -
+LOCK = echo setuptools | $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 \
+    --generate-hashes --no-annotate --no-header --no-emit-package torch \
+    -c requirements/torch.txt pyproject.toml -
 
-lock:
+lock: $(VENV)/.package
+	$(PIP) uv
 	$(LOCK) $(if $(UPGRADE),--upgrade) --extra test --extra bench --extra docs \
 	    -o requirements/develop.txt
 	$(LOCK) -c requirements/develop.txt -o requirements/package.txt
