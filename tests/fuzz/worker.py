@@ -16,6 +16,7 @@ import torch
 
 from fuzz.case import Case, Wrong
 from fuzz.kinds import KINDS
+from support.paths import ROOT
 
 _COLLECT_EVERY = 50
 
@@ -30,6 +31,7 @@ def run_case(kind: str, seed: int, number: int) -> dict[str, Any] | None:
     except (Exception, KeyboardInterrupt) as error:
         last = traceback.format_exception(error)[-3:]
         message = f"{type(error).__name__}: {error} ({''.join(last)[-1500:]})"
+        message = message.replace(f"{ROOT}/", "")
         return {"what": "wrong", "message": message, "drawn": " ".join(case.notes)}
     return None
 

@@ -80,7 +80,9 @@ def gpu(folder: Path) -> str:
     parts = [with_sources(read_rows(folder / "static-step-counts.json"), STEP_COUNTS)]
     parts += ["", "## On a device"]
     for path in sorted(folder.glob("*-cases.jsonl")):
-        about = json.loads(Path(f"{path}".replace("cases.jsonl", "summary.json")).read_text())
+        about = json.loads(
+            path.with_name(path.name.replace("cases.jsonl", "summary.json")).read_text()
+        )
         cases = [json.loads(line) for line in path.read_text().splitlines()]
         scores = dict.fromkeys(it["case"].split(":")[0] for it in cases if it["step"] == "kernels")
         parts += ["", *markdown(CASES, [_on_device(score, cases) for score in scores]), ""]

@@ -56,7 +56,7 @@ def block(folder: Path) -> str:
 
 
 def _conditions(rows: Rows) -> Iterator[str]:
-    """Yield the times of random tables and of small steps."""
+    """Yield times of random tables, of all batches by torch.compile, and of small steps."""
     own = [row for row in rows if row.get("section") == "rotate" and row["contender"] == "kgfast"]
     seconds = {(row["dim"], row["table"]): _median(row) for row in own}
     planted = {dim: it for (dim, table), it in seconds.items() if table == "planted"}
@@ -67,10 +67,10 @@ def _conditions(rows: Rows) -> Iterator[str]:
         yield f"Ranks of random tables take {min(times):.1f} to {max(times):.1f} times as long."
     batches = [row for row in rows if row.get("section") == "rotate" and row["batch"] > 1]
     batches = [row for row in batches if (row["contender"], row["table"]) == ("compile", "planted")]
-    whole = [row for row in rows if row.get("section") == "whole"]
+    queries = {row["dim"]: row["queries"] for row in rows if row.get("section") == "whole"}
+    batches = [row for row in batches if row["dim"] in queries]
     for row in sorted(batches, key=lambda row: -row["dim"])[:1]:
-        queries = next(it["queries"] for it in whole if it["dim"] == row["dim"])
-        count = -(-queries // row["batch"])
+        count = -(-queries[row["dim"]] // row["batch"])
         text = (
             f"torch.compile would take ~{human_seconds(count * _median(row))} for {count} batches"
         )
