@@ -3,9 +3,10 @@
     python benchmarks/eval_speed.py            everything; writes results/cpu-eval-speed.json
 
 A unit of work counts, for 128 queries, the entities above the target and those that are equal;
-whole test sets are ranked beside PyKEEN's evaluator. A sample of kgfast's counts is compared with
-the float64 specification. `bare` is a loop over packed rows that is compiled here
-(lib/bare_loop.cpp); the roof is the register loop of the sweep, on as many threads.
+whole test sets are ranked beside PyKEEN's evaluator and products of matrices, by the L2 norm. A
+sample of kgfast's counts is compared with the float64 specification. `bare` is a loop over packed
+rows that is compiled here (lib/bare_loop.cpp); the roof is the register loop of the sweep, on as
+many threads.
 """
 
 import sys
@@ -44,6 +45,7 @@ REFERENCE_QUERIES = 4  # checked against the specification
 # the difference is what some triples cost, without what a call costs
 PYKEEN_TRIPLES = {"cpu": (8, 16), "cuda": (64, 320)}
 PYKEEN = "PyKEEN's evaluator, L2"
+PRODUCTS = "matmul + compare, L2"
 
 
 def rotate_rows(options: Options) -> Iterator[Row]:
@@ -206,17 +208,23 @@ def whole_rows(options: Options) -> Iterator[Row]:
         found, missing = built(makers if "pykeen" in options.peers else {})
         few, more = PYKEEN_TRIPLES[race.device]
         compared: dict[str, int] = {}
+        beside: dict[str, Any] = {}
         if found:
             pykeen = found["pykeen"]
             same = pykeen.by_kgfast()
             contenders["kgfast, planted, L2"] = partial(kgfast.rank, same, test, known=known)
+            by_products = peers.products(same, test, known)
+            contenders[PRODUCTS] = by_products
+            ours = kgfast.rank(same, test, known=known).optimistic
+            beside = {"batch": by_products.batch} | _furthest([(by_products() - ours).abs()])
             contenders |= {count: partial(pykeen.evaluate, count) for count in (few, more)}
             compared = compare_with_pykeen(pykeen, same, known, more)  # and warms it up
         rounds = min(SLOW_ROUNDS, options.rounds)
         seconds = take_turns(contenders, rounds, race.stopwatch.seconds)
         calls = [seconds.pop(count) for count in (few, more) if found]
         for name, values in seconds.items():
-            yield whole_row(race, name, Timing.of(values), work)
+            row = whole_row(race, name, Timing.of(values), work)
+            yield row | beside if name == PRODUCTS else row
         if calls:
             pairs = zip(*calls, strict=True)
             between = Timing.of([max(long - short, 1e-9) for short, long in pairs])
@@ -271,10 +279,11 @@ def ratios(rows: Rows) -> Iterator[tuple[str, str, str]]:
             yield name, f"{row['times_kgfast']:.2f}x", ">= 1.0x"
     for row in of_section(rows, "whole"):
         ours = find(rows, "whole", "kgfast, planted, L2", dim=row["dim"])
-        if ours and row["extrapolated"]:
+        if ours and row["seconds"] and row["contender"] in (PYKEEN, PRODUCTS):
             ratio = row["seconds"]["median"] / ours["seconds"]["median"]
-            name = f"whole test set, L2, dim {row['dim']}: kgfast against PyKEEN's evaluator"
-            yield name, f"~{ratio:.0f}x", ""
+            peer = row["contender"].removesuffix(", L2")
+            name = f"whole test set, L2, dim {row['dim']}: kgfast against {peer}"
+            yield name, f"~{ratio:.0f}x" if row["extrapolated"] else f"{ratio:.1f}x", ""
 
 
 COUNTED: Columns = (*RACE_WORK, ("differ:", differs))

@@ -223,7 +223,7 @@ BENCHMARK = Benchmark(
             "RotatE training steps, dim {dim}, {batch} triples x {negatives} negatives",
             NEGATIVES,
         ),
-        "epochs": ("1-vs-all, ComplEx, batch {batch}, {entities:,} entities", EPOCHS),
+        "epochs": ("loss over all {entities:,} entities, ComplEx, batch {batch}", EPOCHS),
         "loops": ("the trainer and a user's loop, RotatE, dim {dim}, batch {batch}", LOOPS),
     },
     section_of=lambda row: SECTIONS[row["benchmark"]],

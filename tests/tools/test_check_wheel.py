@@ -80,8 +80,8 @@ def test_versions_are_those_of_the_package(checkout):
 @pytest.mark.parametrize(
     ("name", "old", "new", "error"),
     [
-        ("CITATION.cff", r"version: 0.*", "version: 9.9.9", "CITATION.cff is of ..9.9.9"),
-        ("CHANGELOG.md", r"\[Unreleased\]", "[9.9.9]", "CHANGELOG.md begins with 9.9.9"),
+        ("CITATION.cff", r"\nversion: .*", "\nversion: 9.9.9", "CITATION.cff is of ..9.9.9"),
+        ("CHANGELOG.md", r"\[\d.+?\]", "[9.9.9]", "CHANGELOG.md begins with 9.9.9"),
     ],
 )
 def test_another_version_is_refused(checkout, name, old, new, error):

@@ -4,7 +4,7 @@ The machine is the one of the picture. A row has kgfast's measure, the best peer
 kgfast's, and the bare loop's (`lib/bare_loop.cpp`). Extrapolated numbers have a ``~``.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from lib.tables import LABELS, Columns, cell_of, human_bytes, human_seconds, mar
 MOST_ROWS = 12
 FILES = ("eval-speed", "peers-speed", "train-speed")
 COUNTERS = LABELS | {"matmul + compare": "matmul + compare"}  # peers that count ranks
+EVALUATIONS = ("kgfast, planted", "matmul + compare", "PyKEEN's evaluator")
 STEPS = {"pykeen": "PyKEEN", "plain torch, tuned": "torch, tuned"}
 COLUMNS: Columns = (
     (" ", "{what}"),
@@ -26,15 +27,14 @@ COLUMNS: Columns = (
 LEGEND = (
     "*Times kgfast* says how many times as long (or as much memory) a peer takes on the same CPU: "
     "below 1 the peer wins, and ~ is extrapolated from a part or by formula. The peer is the "
-    "fastest that was tried and omits no candidate; for a whole evaluation PyKEEN's evaluator "
-    "alone was tried.",
+    "fastest that was tried and omits no candidate.",
     "A [bare loop](benchmarks/lib/bare_loop.cpp) in C++ computes all scores and counts them.",
     "The graph is synthetic and of WN18RR's size, 40,943 entities and 6,268 filtered queries, "
-    "where a row names no other. Its tables of RotatE are planted: they fit the graph.",
-    "A row of RotatE and ComplEx has *dim* complex numbers.",
-    "PyKEEN's RotatE has the L2 norm, so the second row has that too; the picture has the usual "
-    "sum of moduli. PyKEEN's memory is that of one batch without slices; its time is that of its "
-    "fastest batch and slices.",
+    "where a row names no other. Its tables of RotatE are planted: they fit the graph. A row of "
+    "RotatE and ComplEx has *dim* complex numbers.",
+    "The second row has the L2 norm of PyKEEN's RotatE, which products of matrices can rank; the "
+    "picture has the usual sum of moduli, which they cannot. PyKEEN's memory is that of one batch "
+    "without slices.",
     "A single query gains only with an [index](docs/how-to/prepared.md), a table that was prepared "
     "once.",
 )
@@ -56,7 +56,11 @@ def block(folder: Path) -> str:
 
 
 def _conditions(rows: Rows) -> Iterator[str]:
-    """Yield times of random tables, of all batches by torch.compile, and of small steps."""
+    """Yield times of an evaluator, of random tables, of torch.compile, and of small steps."""
+    if whole := _whole_rows(rows):
+        ours, _, theirs = whole.values()
+        times = f"~{_median(theirs) / _median(ours):,.0f}x"
+        yield f"PyKEEN's evaluator, at its fastest options, takes {times} in the second row."
     own = [row for row in rows if row.get("section") == "rotate" and row["contender"] == "kgfast"]
     seconds = {(row["dim"], row["table"]): _median(row) for row in own}
     planted = {dim: it for (dim, table), it in seconds.items() if table == "planted"}
@@ -75,9 +79,7 @@ def _conditions(rows: Rows) -> Iterator[str]:
             f"torch.compile would take ~{human_seconds(count * _median(row))} for {count} batches"
         )
         yield f"{text} of {row['batch']} queries at dim {row['dim']}, without the filter."
-    epochs = [row for row in rows if row["benchmark"] == "epoch_speed"]
-    rank = min((row["rank"] for row in epochs), default=0)
-    for line in _steps([row for row in epochs if row["rank"] == rank], "dim {rank}"):
+    for line in _steps(_one_vs_all(rows, min), "dim {rank}"):
         yield f"At {line['what']}, the peer of the last row takes {line['times']} ({line['peer']})."
 
 
@@ -97,15 +99,13 @@ def _lines(rows: Rows) -> Iterator[dict[str, str]]:
         for name in ("eval_mem", "eval_speed", "peers_speed", "train_speed", "epoch_speed")
     }
     yield from _memory(max(by["eval_mem"], key=lambda row: int(row["dim"])))
-    yield from _whole(of_section(by["eval_speed"], "whole"))
+    yield from _whole(by["eval_speed"])
     yield from _ranks(by["eval_speed"])
     yield from _nearest(by["peers_speed"])
     steps = "training step, RotatE, dim {dim}, {batch} triples x {negatives} shared negatives"
     yield from _steps(by["train_speed"], steps)
-    rank = max((row["rank"] for row in by["epoch_speed"]), default=0)
-    epochs = [row for row in by["epoch_speed"] if row["rank"] == rank]
     yield from _steps(
-        epochs,
+        _one_vs_all(by["epoch_speed"], max),
         "training step, loss over all {entities:,} entities, ComplEx, dim {rank}, {batch} queries",
     )
 
@@ -121,14 +121,21 @@ def _memory(row: Row) -> Iterator[dict[str, str]]:
     yield _line(what, human_bytes(ours), peer, f"~{theirs / ours:,.0f}x")
 
 
-def _whole(rows: Rows) -> Iterator[dict[str, str]]:
+def _whole_rows(rows: Rows) -> dict[str, Row]:
+    """Return the widest evaluations by the L2 norm; nothing unless all were timed."""
+    rows = [row for row in rows if row.get("section") == "whole"]
     dim = max((row["dim"] for row in rows), default=0)
-    ours = find(rows, "whole", "kgfast, planted, L2", dim=dim)
-    theirs = find(rows, "whole", "PyKEEN's evaluator, L2", dim=dim)
-    if ours and theirs:
-        times = theirs["seconds"]["median"] / ours["seconds"]["median"]
-        what = f"filtered evaluation, RotatE with the L2 norm, dim {dim}: time"
-        yield _line(what, median(ours), "PyKEEN's evaluator", f"~{times:,.0f}x")
+    found = {name: find(rows, "whole", f"{name}, L2", dim=dim) for name in EVALUATIONS}
+    timed = {name: row for name, row in found.items() if row}
+    return timed if len(timed) == len(EVALUATIONS) else {}
+
+
+def _whole(rows: Rows) -> Iterator[dict[str, str]]:
+    if whole := _whole_rows(rows):
+        ours, theirs, _ = whole.values()
+        what = f"filtered evaluation, RotatE with the L2 norm, dim {ours['dim']}: time"
+        times = f"{_median(theirs) / _median(ours):.1f}x"
+        yield _line(what, median(ours), "matmul + compare", times)
 
 
 def _ranks(rows: Rows) -> Iterator[dict[str, str]]:
@@ -174,6 +181,14 @@ def _steps(rows: Rows, what: str) -> Iterator[dict[str, str]]:
         peer = STEPS.get(best["contender"], best["contender"])
         times = f"{_median(best) / _median(fastest):.1f}x"
         yield _line(cell_of(fastest, what) + precision, median(fastest), peer, times)
+
+
+def _one_vs_all(rows: Rows, choose: Callable[..., int]) -> Rows:
+    """Return steps of triples with cross entropy at the smallest or the largest rank."""
+    rows = [row for row in rows if row["benchmark"] == "epoch_speed"]
+    rows = [row for row in rows if row["contender"] not in ("kgfast, KvsAll", "pykeen")]
+    rank = choose((row["rank"] for row in rows), default=0)
+    return [row for row in rows if row["rank"] == rank]
 
 
 def _median(row: Row) -> float:

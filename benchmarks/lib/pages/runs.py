@@ -174,15 +174,16 @@ def _curve(run: Row) -> str:
 
 
 def _epochs(rows: Rows) -> str:
-    """Write epochs of 1-vs-all beside those of other programs."""
+    """Write epochs over all entities beside those of other programs."""
     precision = "float32"
     if any("bf16" in row["contender"] for row in rows):
         precision = "float32 but for products of rows that say bf16"
     told = (
-        f"Steps of ComplEx with cross entropy over all {rows[0]['entities']:,} entities, batch "
-        f"{rows[0]['batch']}, Adagrad, {precision}, in turns. LCWA asks each distinct pair once, "
-        "with all its answers: so its epochs have fewer queries. Epochs are extrapolated from the "
-        "median step.\n\n"
+        f"Steps of ComplEx with a loss over all {rows[0]['entities']:,} entities, batch "
+        f"{rows[0]['batch']}, Adagrad, {precision}, in turns. The loss is cross entropy, and each "
+        "triple asks two queries. In the rows of KvsAll and LCWA, two names of one way, the loss "
+        "is binary cross entropy, and each distinct pair asks one query with all its answers. "
+        "Epochs are extrapolated from the median step.\n\n"
     )
     return told + with_sources(rows, EPOCHS)
 

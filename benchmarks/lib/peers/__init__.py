@@ -5,6 +5,7 @@
 | the best k by dot, l2 or rotate | nearest.py | its own table | its own table |
 | ranks of RotatE | ranks.py | torch, torch.compile, KeOps | rows of a chunk; KeOps has none |
 | | ranks.py | PyKEEN's evaluator | queries of a batch, rows of a slice |
+| | ranks.py | matmul + compare, L2 norm | queries of a batch |
 | ranks by dot | ranks.py | matmul + compare | none: the matrix is held at once |
 | an output head, predictions | topk.py | torch, PyKEEN | queries or rows of a chunk |
 | steps with sampled negatives | steps.py | the official formula in torch | rows of a part |

@@ -1,9 +1,9 @@
-"""Steps of 1-vs-all training of ComplEx by kgfast and by what a user could run instead.
+"""Steps of ComplEx trained over all entities, by kgfast and by what a user could run instead.
 
-Each contender has the same graph, batch and rank, cross entropy over all entities, inverse
-relations, float32 and Adagrad; two of them products of bf16 numbers. A query is one (h, r, ?) or
-(?, r, t). In an epoch of 1-vs-all each triple asks two, of LCWA each distinct pair one, with all
-its answers as labels.
+Each contender has the same graph, batch and rank, inverse relations, float32 and Adagrad; two of
+them products of bf16 numbers. A query is one (h, r, ?) or (?, r, t). In an epoch of 1-vs-all each
+triple asks two, and the loss is cross entropy. In one of KvsAll, which PyKEEN calls LCWA, each
+distinct pair asks one, with all its answers as labels, and the loss is binary cross entropy.
 """
 
 from collections.abc import Callable
@@ -40,16 +40,16 @@ class Work:
         """Return a synthetic graph."""
         return synthetic(*self.sizes)
 
-    def trainer(self, precision: str = "float32") -> Trainer:
+    def trainer(self, loss: str = "cross_entropy", precision: str = "float32") -> Trainer:
         """Return kgfast's trainer."""
         model = {"name": "complex", "base_dim": self.rank, "init_std": INIT_STD, "reciprocal": True}
         config = {
             "dataset": {"name": "synthetic"},
             "model": model,
             "optim": {"name": "adagrad", "lr": LR},
-            "train": {"steps": 1_000_000, "mode": "1vsall"},
+            "train": {"steps": 1_000_000, "mode": "kvsall" if loss == "bce" else "1vsall"},
             "data": {"train_bs": self.batch},
-            "loss": {"name": "cross_entropy", "precision": precision},
+            "loss": {"name": loss, "precision": precision},
         }
         return Trainer(Config.from_dict(config), dataset=self.graph, progress=False)
 
@@ -61,7 +61,16 @@ class Kgfast(TrainerSteps):
         if precision not in kgfast.info().precisions:
             raise Missing(f"no {precision} products on this machine")
         self.queries = 2 * len(work.graph.train.hrt)  # queries of an epoch
-        super().__init__(work.trainer(precision))
+        super().__init__(work.trainer(precision=precision))
+
+
+class KgfastKvsAll(TrainerSteps):
+    """The trainer's own steps of pairs with all their answers."""
+
+    def __init__(self, work: Work) -> None:
+        both = with_inverses(work.graph.train.hrt, work.graph.num_relations)
+        self.queries = len(both[:, :2].unique(dim=0))
+        super().__init__(work.trainer("bce"))
 
 
 class Dense:
@@ -135,7 +144,7 @@ class PykeensLcwa:
             "ComplEx",
             "lcwa",
             partial(torch.optim.Adagrad, lr=LR),
-            {"embedding_dim": work.rank, "loss": "crossentropy"},
+            {"embedding_dim": work.rank, "loss": "bcewithlogits"},
         )
 
     def steps(self, count: int) -> None:
@@ -150,6 +159,7 @@ CONTENDERS: dict[str, Callable[[Work], Any]] = {
     "dense torch": Dense,
     "dense torch, bf16": DenseBf16,
     "LibKGE's way": LibKGEs,
+    "kgfast, KvsAll": KgfastKvsAll,
     "pykeen": PykeensLcwa,
 }
 
