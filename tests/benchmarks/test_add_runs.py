@@ -117,8 +117,8 @@ def test_codex_stands_beside_published_figures(add, tmp_path, finished, page):
     write_files(tmp_path / "data" / "codex-m")
     assert add(run).returncode == 0
     text = page.read_text()
-    assert "| codex-m/transe | 0.471 | 0.430 | 0.550 | 0.303 | 0.223 | 0.454 |" in text
-    assert "| tucker |  |  |  | 0.328 | 0.259 | 0.458 |" in text
+    assert "| codex-m/transe | 0.471 | 0.430 | 0.550 | 0.303 | 0.223 | 0.454 | Safavi" in text
+    assert "| codex-m/tucker |  |  |  | 0.328 | 0.259 | 0.458 | Safavi" in text
 
 
 def test_sub_models_have_a_row_each_and_runs_a_note(add, tmp_path, finished, page):

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lib.pages import packages, with_sources
-from lib.published import CODEX_M
+from lib.published import LINK_PREDICTION, SAFAVI
 from lib.results import Row, Rows, read_rows
 from lib.tables import Cell, Columns, cell_of, markdown
 
@@ -58,8 +58,8 @@ def block(folder: Path) -> str:
     runs.sort(key=lambda run: str(run["config"]))
     lines = [line for run in runs for line in _lines(run)]
     parts = ["\n".join(markdown(RUNS, lines)), "\n".join(_sources(runs))]
-    if any(run["values"]["dataset"]["name"] == "codex-m" for run in runs):
-        parts.insert(1, "\n".join(_beside_codex(runs)))
+    if any(name_of(run["config"]) in LINK_PREDICTION for run in runs):
+        parts.insert(1, "\n".join(_beside_published(runs)))
     curves = [_curve(run) for run in runs if run["curve"]]
     parts.append("\n".join(["Filtered MRR on valid, by step:\n", *curves]))
     speeds = read_rows(folder / SPEEDS)
@@ -128,24 +128,28 @@ RUNS: Columns = (
 )
 
 
-def _beside_codex(runs: Rows) -> Iterator[str]:
-    """Yield a table of the runs on CoDEx-M beside the published figures of the same models."""
-    of_model = {
-        run["values"]["model"]["name"]: {"config": name_of(run["config"]), "ours": run["test"]}
-        for run in runs
-        if run["values"]["dataset"]["name"] == "codex-m"
-    }
+def _beside_published(runs: Rows) -> Iterator[str]:
+    """Yield a table of runs beside the published figures of the same models."""
+    ours = {name_of(run["config"]): run["test"] for run in runs}
     yield (
-        "CoDEx-M beside the figures of Safavi and Koutra 2020 (arXiv 2009.07810), who searched "
-        "for the values of each model:\n"
+        "Runs beside published figures. Safavi and Koutra and Ruffinelli et al. (whose figures are "
+        "those of LibKGE's README) searched for the values of each model; Lacroix et al. have a "
+        "rank of 2000.\n"
     )
-    names = sorted(of_model.keys() | CODEX_M)
-    rows = [{"theirs": CODEX_M.get(it), **of_model.get(it, {"config": it})} for it in names]
+    rows = [
+        {"config": name, "ours": ours.get(name), **figures._asdict()}
+        for name, figures in LINK_PREDICTION.items()
+        if name in ours or figures.source == SAFAVI
+    ]
     metrics = {name: METRICS[name] for name in ("mrr", "hits@1", "hits@10")}
     columns = (
         ("model", "{config}"),
         *((f"{label}:", f"{{ours[{name}]:.3f}}") for name, label in metrics.items()),
-        *((f"published {label}:", f"{{theirs[{name}]:.3f}}") for name, label in metrics.items()),
+        *(
+            (f"published {label}:", f"{{{name.replace('@', '_')}}}")
+            for name, label in metrics.items()
+        ),
+        ("by", "{source}"),
     )
     yield from markdown(columns, rows)
 
