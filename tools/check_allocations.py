@@ -113,13 +113,16 @@ def _offence(name: str, call: ast.Call | None) -> str | None:
     return f"torch.{name} must name {' and '.join(missing)}: the default is the process's"
 
 
-def sources(paths: Sequence[str], folders: Sequence[str] = FOLDERS) -> Iterator[Path]:
-    """Return the given files, or all files of some folders."""
+def sources(
+    paths: Sequence[str], folders: Sequence[str] = FOLDERS, suffixes: Sequence[str] = (".py",)
+) -> Iterator[Path]:
+    """Return the given files, or all files of some folders with these suffixes."""
     if paths:
         yield from map(Path, paths)
         return
     for folder in folders:
-        yield from sorted((ROOT / folder).rglob("*.py"))
+        files = (ROOT / folder).rglob("*")
+        yield from sorted(it for it in files if it.suffix in suffixes)
 
 
 def report(paths: Iterable[Path], check: Callable[[str, str], list[Finding]]) -> int:

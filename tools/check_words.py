@@ -1,7 +1,7 @@
 """Find docstrings and comments that begin with a word that leaves the noun out.
 
 "Of one batch", "What is left" and "Those of now" point at a noun that the reader must guess.
-A docstring begins with a verb or a noun instead, and so does a comment::
+A docstring begins with a verb or a noun instead, and so does a comment, of Python or of C++::
 
     python tools/check_words.py            # all folders
     python tools/check_words.py FILE ...
@@ -14,10 +14,11 @@ import io
 import re
 import sys
 import tokenize
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from check_allocations import Finding, report, sources
 
+CPP = (".h", ".cpp")
 FOLDERS = ("kgfast", "kernels", "benchmarks", "tests", "tools", "examples")
 
 _SENTENCE = ("That", "Those", "What", "Whether", "Which", "Who", "Whom", "Whose", "Of")
@@ -26,28 +27,28 @@ OPENINGS = (*_SENTENCE, "As", "How", "It", "Its", "The same", "Their", "Them", "
 _FIRST = re.compile(rf"(?i:{'|'.join(OPENINGS)})\b")
 _LATER = re.compile(rf"(?:^|[.!?]\s)\s*((?:{'|'.join(_SENTENCE)})\b)")
 # Comments with none of this need no closer look, which takes milliseconds a file.
+_CPP_COMMENT = re.compile(r"(?:^|[\s;{(,])//\s?(.*)")
 _IN_COMMENT = re.compile(rf"#\W*(?i:{'|'.join(OPENINGS)})\b|#.*\b(?:{'|'.join(_SENTENCE)})\b")
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def findings(source: str, path: str) -> list[Finding]:
-    """Return the texts of a module that begin wrongly, by line.
+    """Return the texts of a file that begin wrongly, by line.
 
     Parameters
     ----------
     source : str
-        Python code.
+        Code: C++ where the path ends in ``.h`` or ``.cpp``, or else Python.
     path : str
-        The name of the module, for messages.
+        The name of the file.
 
     Raises
     ------
     SyntaxError
-        If the code is not Python.
+        If code that should be Python is not.
     """
     found = []
-    comments = _comments(source) if _IN_COMMENT.search(source) else ()
-    for line, text in (*_docstrings(source, path), *comments):
+    for line, text in _texts(source, path):
         opening = _FIRST.match(text)
         later = [it for part in _paragraphs(text) for it in _LATER.finditer(part)]
         if opening:
@@ -62,6 +63,16 @@ def _finding(path: str, line: int, text: str) -> Finding:
     return Finding(path, line, f"begins without its noun: {text}")
 
 
+def _texts(source: str, path: str) -> Iterator[tuple[int, str]]:
+    """Yield the line and the text of each docstring and each comment that needs a look."""
+    if path.endswith(CPP):
+        yield from _blocks(_cpp_comments(source))
+        return
+    yield from _docstrings(source, path)
+    if _IN_COMMENT.search(source):
+        yield from _blocks(_comments(source))
+
+
 def _docstrings(source: str, path: str) -> Iterator[tuple[int, str]]:
     """Yield the line and the text of each docstring."""
     for node in ast.walk(ast.parse(source, path)):
@@ -70,22 +81,33 @@ def _docstrings(source: str, path: str) -> Iterator[tuple[int, str]]:
             yield node.body[0].lineno, text
 
 
-def _comments(source: str) -> Iterator[tuple[int, str]]:
-    """Yield the line and the text of each comment; lines of comments in a row are one."""
-    block: list[str] = []
-    first, last = 0, (-1, -1)
+def _comments(source: str) -> Iterator[tuple[int, str, bool]]:
+    """Yield line and text of each comment of Python, and whether it stands alone."""
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type != tokenize.COMMENT:
-            continue
-        row, column = token.start
-        is_alone = not token.line[:column].strip()
-        if block and (not is_alone or last != (row - 1, column)):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            yield row, token.string.lstrip("#").strip(), not token.line[:column].strip()
+
+
+def _cpp_comments(source: str) -> Iterator[tuple[int, str, bool]]:
+    """Yield line, text and whether it stands alone of each comment of C++."""
+    for row, line in enumerate(source.splitlines(), 1):
+        if found := _CPP_COMMENT.search(line):
+            yield row, found[1].strip(), not line[: found.start()].strip()
+
+
+def _blocks(comments: Iterable[tuple[int, str, bool]]) -> Iterator[tuple[int, str]]:
+    """Yield first line and text of comments; comments alone on lines in a row are one."""
+    block: list[str] = []
+    first = last = 0
+    for row, text, is_alone in comments:
+        if block and (not is_alone or last != row - 1):
             yield first, "\n".join(block)
             block = []
         if not block:
             first = row
-        block.append(token.string.lstrip("#").strip())
-        last = (row, column) if is_alone else (-1, -1)
+        block.append(text)
+        last = row if is_alone else 0
     if block:
         yield first, "\n".join(block)
 
@@ -105,7 +127,7 @@ def _paragraphs(text: str) -> Iterator[str]:
 
 def main(paths: Sequence[str]) -> int:
     """Print every finding; return 1 if there is one."""
-    return int(report(sources(paths, FOLDERS), findings) > 0)
+    return int(report(sources(paths, FOLDERS, (".py", *CPP)), findings) > 0)
 
 
 if __name__ == "__main__":

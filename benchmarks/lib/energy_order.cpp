@@ -18,7 +18,7 @@ constexpr int kLanes = 64;
 
 struct Line {
   uint8_t features[kLine];
-  uint16_t rounding, rest;  // of all features up to this line, and of those behind it: bfloat16
+  uint16_t rounding, rest;  // bfloat16, for all features up to this line and for all behind it
 };
 
 double seconds() {
@@ -97,10 +97,10 @@ struct Table {
 };
 
 struct Asked {
-  const float* axes;   // [F][F]: of the rotation, times the units of bytes; none in a flat scan
+  const float* axes;   // [F][F]: axes of the rotation, times the units of bytes; none in a flat scan
   const float* plain;  // [F]: the query in float32, which is rotated; in a flat scan its weights
-  float norms[5];        // of the rotated query: leading, others; with the line, behind it; all
-  float base;            // what rounding the query moves any product by
+  float norms[5];        // the rotated query: leading, others; with the line, behind it; all
+  float base;            // the most that rounding the query moves a product
   const double* query;   // [F], as the model has it
   double shift;          // the product with the mean of the rows
 };

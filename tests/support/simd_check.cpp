@@ -177,7 +177,7 @@ int16_t word_of(const void* words, int i) {
 void check_words(const int8_t* a, const int8_t* b, const int32_t* begin) {
   Words::B first, last;
   Words::join(Bytes::load(a), Bytes::load(b), &first, &last);
-  for (int i = 0; i < kBytes / 2; ++i) {  // of four bytes, two words stand in each
+  for (int i = 0; i < kBytes / 2; ++i) {  // two words of four bytes stand in each
     const int of_first = i / 2 * 4 + i % 2, of_last = of_first + 2;
     const auto joined = [&](int at) { return static_cast<int16_t>(256 * a[at] + b[at]); };
     expect_int("join, first", word_of(&first, i), joined(of_first), i);

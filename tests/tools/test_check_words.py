@@ -20,6 +20,11 @@ OFFENCES = {
     'def f(x):\n    """Count.\n\n    x\n        Of rows.\n    """': (2, "Of rows."),
     "# Bytes of a row.\n# That is all.": (1, "That is all."),
 }
+CPP_OFFENCES = {
+    "int a;  // of a row": (1, "of a row"),
+    "\n// Those of a panel,\n// in order.": (2, "Those of a panel,"),
+    "  // Bytes. What is left\n  // is zero.": (1, "What is left is zero."),
+}
 ALLOWED = (
     '"""Count rows.\n\n    Where there is none, return 0. As numpy does.\n    """',
     'def f():\n    """Offer a choice."""  # offset',
@@ -35,6 +40,14 @@ def test_an_opening_without_a_noun_is_named_with_its_line(source):
     found = check_words.findings(source, "some/file.py")
     assert [it.line for it in found] == [line]
     assert str(found[0]) == f"some/file.py:{line}: begins without its noun: {text}"
+
+
+@pytest.mark.parametrize("source", CPP_OFFENCES)
+def test_a_comment_of_cpp_is_read_too(source):
+    found = check_words.findings(source, "some/file.h")
+    assert [(it.line, it.message.partition(": ")[2]) for it in found] == [CPP_OFFENCES[source]]
+    assert check_words.findings('auto a = "http://of.example";  // its address', "a.cpp") != []
+    assert check_words.findings('auto a = "http://of.example";', "a.cpp") == []
 
 
 @pytest.mark.parametrize("source", ALLOWED)

@@ -73,7 +73,7 @@ inline size_t len(const handle& value) {
 }
 
 template <class T, class = void>
-struct Cast;  // of a type that no binding takes
+struct Cast;  // undefined for types that no binding takes
 
 template <class T>
 struct Cast<T, std::enable_if_t<std::is_integral_v<T>>> {

@@ -56,7 +56,8 @@ IsFinalizing find_is_finalizing() {
   const py::object cast = attribute(ctypes, "cast"), type = attribute(ctypes, "c_void_p");
   const py::object found =
       py::owned(PyObject_CallFunctionObjArgs(cast.get(), function.get(), type.get(), nullptr));
-  return reinterpret_cast<IsFinalizing>(py::handle(attribute(found, "value").get()).cast<uintptr_t>());
+  const py::object address = attribute(found, "value");
+  return reinterpret_cast<IsFinalizing>(py::handle(address.get()).cast<uintptr_t>());
 }
 
 unsigned long ident_of_main_thread() {

@@ -96,8 +96,8 @@ auto compute(const Machine& machine, Body body) {
   const auto& [name, threads, tiers] = machine;
   const Isa& isa = isa_named(name);
   Unlocked unlocked(threads);
-  return body(Execution{isa, threads, tiers & (find_tiers(isa) | static_cast<unsigned>(Tier::forced)),
-                        unlocked.interrupted()});
+  const unsigned served = tiers & (find_tiers(isa) | static_cast<unsigned>(Tier::forced));
+  return body(Execution{isa, threads, served, unlocked.interrupted()});
 }
 
 void stop_if(bool was_interrupted) {

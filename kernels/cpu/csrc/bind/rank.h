@@ -14,8 +14,8 @@
 namespace kgfast {
 namespace {
 
-// `targets`: their ids, their scores or 0, and the candidates' ids in order, or 0. `counts`: those of
-// the targets, and of pairs.
+// `targets`: their ids, their scores or 0, and the candidates' ids in order, or 0. `counts`: those
+// of the targets, and of pairs.
 BadRows py_rank_counts(const Machine& machine, const py::tuple& operands, const Widths& widths,
                          const std::tuple<uintptr_t, uintptr_t, uintptr_t>& targets,
                          const MaybeTuple& known, bool nan_worst,
@@ -57,7 +57,8 @@ void py_linear_bounds(const Machine& machine, const py::tuple& operands, const W
   });
 }
 
-// The format of the int8 tier's panels beside an instruction set; empty where there is no such tier.
+// The format of the int8 tier's panels beside an instruction set; empty where there is no such
+// tier.
 std::string py_int8_format(const std::string& isa) {
   const Isa* found = find_isa(isa.c_str());
   const Int8Tier* tier = found ? find_int8_tier(*found) : nullptr;

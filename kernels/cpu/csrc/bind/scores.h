@@ -74,7 +74,7 @@ void py_cos_sin(const Machine& machine, uintptr_t phases, int64_t count, uintptr
   auto *real = pointer<double>(cosine), *imaginary = pointer<double>(sine);
   compute(machine, [&](const Execution&) {
     for (int64_t i = 0; i < count; ++i) {
-      const CosSin turn = cos_sin(from[i] + 0.0);  // of -0, as of 0
+      const CosSin turn = cos_sin(from[i] + 0.0);  // + 0.0 makes 0 of -0
       real[i] = turn.cosine;
       imaginary[i] = turn.sine;
     }

@@ -26,7 +26,7 @@ class Bf16Stripe {
         gradient_(job.stripe_gradients + stripe * shape_.queries * shape_.features),
         first_block_(stripe * shape_.stripe), depth_(shape_.features / kTilePair) {
     std::fill_n(sums_, 3 * shape_.queries, 0.0);
-    std::fill_n(room_.shifts, shape_.queries, -FLT_MAX / 2);  // its exponent is in range
+    std::fill_n(room_.shifts, shape_.queries, -FLT_MAX / 2);  // a shift whose exponent is in range
   }
 
   void run() {
@@ -143,7 +143,7 @@ class Bf16Stripe {
       const int64_t p = job_.positive_order[positive_], query = positives.queries[p];
       const int64_t candidate = positives.candidates[p] - first_ - n % pairs_ * kTilePair;
       const int64_t lane = query - pair.query;
-      if (candidate >= kTilePair || lane >= kTilePair) return;  // of a later pair
+      if (candidate >= kTilePair || lane >= kTilePair) return;  // a later pair has it
       const V scores = pair.at(candidate, lane / kTileRows);
       if constexpr (has_sums(pass)) {
         alignas(64) float lanes[Simd::W];
@@ -157,7 +157,7 @@ class Bf16Stripe {
 
   __attribute__((noinline)) void add_to_rows() {
     const int64_t depth = columns_ / kTilePair, step = shape_.queries / kTilePair * kTileNumbers;
-    const int64_t row_sums = 2 * depth_ * kTileSums;  // of 16 candidates
+    const int64_t row_sums = 2 * depth_ * kTileSums;  // numbers of 16 candidates
     for (int64_t row = 0; row < 2 * pairs_; row += 2)
       for (int64_t k = 0; k < 2 * depth_; k += 2) {
         const uint16_t* right =
@@ -169,7 +169,7 @@ class Bf16Stripe {
   }
 
   __attribute__((noinline)) void add_to_queries(bool is_first) {
-    const int64_t query_sums = shape_.features * kTileRows;  // of 16 queries
+    const int64_t query_sums = shape_.features * kTileRows;  // numbers of 16 queries
     for (int64_t i = 0; i < columns_ / kTileRows; i += 2)
       for (int64_t k = 0; k < 2 * depth_; k += 2) {
         const SumTiles sums{gradient_ + (query_ / kTileRows + i) * query_sums + k * kTileSums,
@@ -211,9 +211,9 @@ class Bf16Stripe {
   double* const sums_;
   float* const gradient_;
   const int64_t first_block_, depth_;  // depth: tiles of features
-  int64_t first_ = 0, count_ = 0, pairs_ = 0;  // candidates of the block, and pairs of tiles of them
+  int64_t first_ = 0, count_ = 0, pairs_ = 0;  // candidates of the block; pairs of their tiles
   int64_t query_ = 0, columns_ = 0;            // queries whose slopes are held
-  int64_t positive_ = 0, last_positive_ = 0;   // of these, those that were not seen yet
+  int64_t positive_ = 0, last_positive_ = 0;   // positives of these queries, not seen yet
 };
 
 template <LossPass pass>
@@ -236,11 +236,11 @@ inline void bf16_stripe(const Bf16LossJob& job, int64_t stripe, float* scratch) 
       return run_bf16_stripe<LossPass::softplus_sums_sigmoid_slopes>(job, stripe, scratch);
     case LossPass::adversarial_sums:
     case LossPass::adversarial_slopes:
-    case LossPass::exp_sums_softmax_slopes: return;  // of sampled negatives, and of kept scores
+    case LossPass::exp_sums_softmax_slopes: return;  // for sampled negatives and kept scores
   }
 }
 
-// Of 16 queries: the stripes' sums, in their order, turned back to rows.
+// Adds up the stripes' sums of 16 queries, in their order, and turns them back to rows.
 inline void finish_bf16_queries(const Bf16LossJob& job, int64_t tile, float* scratch) {
   const FloatMode mode(FloatMode::kFlush);
   const Bf16Shape& shape = job.shape;

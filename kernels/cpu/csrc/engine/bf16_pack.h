@@ -22,7 +22,7 @@ inline __m512i rounded(V low, V high) {
   return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
 }
 
-// The same, of each lane in turn.
+// Bits of bf16 numbers, as `rounded` has them: `low` and `high` alternate.
 inline __m512i rounded_pairs(V low, V high) {
   alignas(64) static constexpr uint16_t places[32] = {
       0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,

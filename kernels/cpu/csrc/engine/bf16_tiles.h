@@ -39,7 +39,9 @@ struct Bf16Room {
       floats += count;
       return from;
     };
-    const auto numbers = [&](int64_t count) { return reinterpret_cast<uint16_t*>(take(count / 2)); };
+    const auto numbers = [&](int64_t count) {
+      return reinterpret_cast<uint16_t*>(take(count / 2));
+    };
     left = numbers(shape.block * shape.features);
     turned = numbers(shape.block * shape.features);
     by_rows = numbers(shape.block * shape.columns);

@@ -3,7 +3,7 @@
 // Cost model: 32 x 32 sums of 32 terms are 1,024 `vdpbf16ps` of 32 products, 512 broadcasts and 128
 // loads: 8 rows and 2 columns of tiles are 16 registers of sums.
 //
-// Errors: those of float32 sums. Of each two terms the second is added first, each rounded once.
+// Errors: those of float32 sums. The second of each two terms is added first, each rounded once.
 #pragma once
 #include <cstring>
 
@@ -16,7 +16,7 @@ namespace {
 struct Products {};
 inline void publish() {}
 
-constexpr int64_t kSumRows = 8;  // of sums that are held in registers
+constexpr int64_t kSumRows = 8;  // rows of sums in registers
 
 inline __m512bh words_at(const uint16_t* numbers) {
   return reinterpret_cast<__m512bh>(_mm512_load_si512(numbers));

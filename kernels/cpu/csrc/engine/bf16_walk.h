@@ -79,7 +79,7 @@ inline void scale_doubles(double* sums, V factors) {
   _mm512_storeu_pd(sums + 8, _mm512_mul_pd(_mm512_loadu_pd(sums + 8), _mm512_cvtps_pd(high)));
 }
 
-constexpr int64_t kWalkRows = 4;  // that are walked over together: constants stay in registers
+constexpr int64_t kWalkRows = 4;  // rows of a walk: constants stay in registers
 
 // Walk of a loss over the scores of one ScorePair, some rows at a time; a lane is a query.
 template <LossPass pass>

@@ -118,7 +118,7 @@ inline V byte_distance(const int32_t* sums, float scale) {
   return Simd::mul(length, Simd::set1(scale * ByteSums<Score>::unit));
 }
 
-constexpr float kByteRel = 0x1p-19f;  // of a distance: its roundings, and the canonical score's
+constexpr float kByteRel = 0x1p-19f;  // for roundings of a distance, and of the canonical score
 
 // Returns the bounds on |r| of a panel's candidates.
 inline const float* byte_moved(const SweepJob& job, int64_t panel) {
@@ -127,8 +127,8 @@ inline const float* byte_moved(const SweepJob& job, int64_t panel) {
 }
 
 // Lower bounds on the costs of a panel's candidates, in `lows`; returns the lanes that may be among
-// the best k of a query. v (1 - rel) less |r| of both and the bias is such a bound; 2^-21 of each is
-// for roundings.
+// the best k of a query. v (1 - rel) less |r| of both and the bias is such a bound; 2^-21 of each
+// is for roundings.
 template <class Score>
 inline uint64_t open_byte_lanes(const ByteJob& job, const TopkJob& topk, const PanelFacts& facts,
                                 const float* moved, int64_t position, const int32_t* sums,
@@ -255,7 +255,7 @@ void pack_byte_panel(const SweepJob& job, int64_t panel, float scale, float* scr
   const int64_t valid = std::min(kByteCandidates, job.num_candidates - first);
   auto* moved = reinterpret_cast<float*>(out + kByteCandidates * P * padded);
   std::fill_n(scratch, P * stride, 0.0f);
-  for (int64_t i = 0; i < kByteCandidates; ++i) {  // those past the last candidate repeat it
+  for (int64_t i = 0; i < kByteCandidates; ++i) {  // the last candidate fills up the panel
     const int64_t row = first + std::min(i, valid - 1);
     for (int p = 0; p < P; ++p)
       load_floats(job.rows.view, row, p, 0, features, scratch + p * stride);

@@ -3,8 +3,8 @@
 //
 // Cost model: the float32 sweep's instructions for each 16 features of a pair, whose operands come
 // from memory, and 4 additions of lanes. Four candidates share the loads of a query. A term passes
-// at most 64 additions of its lane, the folds of lanes and 4 levels of their tree, which are no more
-// than the sweep's steps (docs/explanation/exactness.md).
+// at most 64 additions of its lane, the folds of lanes and 4 levels of their tree, which are no
+// more than the sweep's steps (docs/explanation/exactness.md).
 #pragma once
 #include <algorithm>
 #include <cfloat>
@@ -16,8 +16,8 @@
 namespace kgfast {
 namespace {
 
-constexpr int64_t kGatherTerms = 64;                    // of one lane, before it is folded
-constexpr int kGatherVectors = kGatherLanes / Simd::W;  // of float32
+constexpr int64_t kGatherTerms = 64;                    // terms of one lane before they are folded
+constexpr int kGatherVectors = kGatherLanes / Simd::W;  // vectors of float32
 using LaneMasks = uint32_t[kGatherVectors];             // bits of lanes
 constexpr uint32_t kAllLanes = (1u << Simd::W) - 1;
 
@@ -52,7 +52,7 @@ inline V load_first(const float* from, int64_t count) {
   return Simd::load(lanes);
 }
 
-// Its lanes as a tree.
+// Adds up the lanes as a tree.
 inline float add_lanes(V x) {
   alignas(64) float lanes[Simd::W];
   Simd::store(lanes, x);
@@ -61,8 +61,8 @@ inline float add_lanes(V x) {
   return lanes[0];
 }
 
-// Rows of N candidates, and those that come after them: they are fetched meanwhile, as no prefetcher
-// of the machine knows of them.
+// Rows of N candidates, and those that come after them: they are fetched meanwhile, as no
+// prefetcher of the machine knows of them.
 template <class Score, int N>
 struct GatheredRows {
   const float* const* query;  // planes

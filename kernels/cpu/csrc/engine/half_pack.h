@@ -1,6 +1,6 @@
-// Packing for the half-precision sweep: values times a power of two, rounded, and how far that moved
-// each candidate and each query, measured. A value that does not fit makes the error of its row
-// infinite, and the row zeros: its pairs stay open.
+// Packing for the half-precision sweep: values times a power of two, rounded, and how far that
+// moved each candidate and each query, measured. A value that does not fit makes the error of its
+// row infinite, and the row zeros: its pairs stay open.
 #pragma once
 #include <cmath>
 #include <limits>

@@ -1,7 +1,7 @@
 // The gradients of indexed scores: each row sums what its partners add to it, features in lanes.
 //
-// Cost model: memory, and the instructions that pairwise_backward.h counts, twice: a row is read once per pair
-// for the queries' gradient, and once for its own, with the queries that name it.
+// Cost model: memory, and the instructions that pairwise_backward.h counts, twice: a row is read
+// once per pair for the queries' gradient, and once for its own, with the queries that name it.
 //
 // Order: 64 pairs, then a second level; a query's in the order of the index, a row's in the order
 // of their positions.

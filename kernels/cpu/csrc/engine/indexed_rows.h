@@ -1,8 +1,8 @@
 // Indexed scores: rows are read where they stand, features in lanes.
 //
 // Cost model: memory. A pair reads one row, 4 KiB of random access at 512 complex features, for as
-// few instructions as pairwise_sweep.h and pairwise_backward.h count: 8 GB/s a core, where the arithmetic alone
-// could take 80. Fetching the rows that come next changed nothing (measured).
+// few instructions as pairwise_sweep.h and pairwise_backward.h count: 8 GB/s a core, where the
+// arithmetic alone could take 80. Fetching the rows that come next changed nothing (measured).
 //
 // The rscf scores, which know no panels, serve pools in here too: kTile queries share kRows rows,
 // and the 24 instructions of a pair hide what it reads.

@@ -4,10 +4,10 @@
 //
 // Cost model: 16 queries x 32 candidates x 64 features are 6 tile products of 16 cycles and 6 tile
 // loads; 512 sums are then stored, and cost 12 vector instructions for 16 pairs: for 256 features
-// 21 cycles for 16 pairs (measured), where float32 takes 128. The sums of the last tile are compared between
-// the products of the next, as the machine looks ahead by no more instructions than a block's loads
-// are; and these are stored behind that, as loads wait for stores before them whose addresses agree
-// in 12 bits.
+// 21 cycles for 16 pairs (measured), where float32 takes 128. The sums of the last tile are
+// compared between the products of the next, as the machine looks ahead by no more instructions
+// than a block's loads are; and these are stored behind that, as loads wait for stores before them
+// whose addresses agree in 12 bits.
 //
 // Few queries wait for the memory: of panels that are ready they read the high bytes first, and the
 // low bytes of the columns that these leave open. One query, 40,943 candidates of 256 features that
@@ -89,8 +89,8 @@ struct AmxSums {
 constexpr int64_t kRun = 8;  // queries that are worth a call
 
 struct AmxEngine {
-  // Calls take(position, count, column facts, sums) for runs of a tile's queries and every column of
-  // a packed panel: a part of the last tile's after each block of the next.
+  // Calls take(position, count, column facts, sums) for runs of a tile's queries and every column
+  // of a packed panel: a part of the last tile's after each block of the next.
   template <class Take>
   static void sweep(const Int8Job& job, const PanelFacts& panel, const Int8Panel& place,
                                Take take) {

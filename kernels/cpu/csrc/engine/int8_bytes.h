@@ -34,7 +34,8 @@ void pack_byte_queries(const SweepJob& job, int8_t* tiles, float* floats, Int8Qu
 
 struct ByteEngine {
   static constexpr float unit = 1.0f / 256.0f;
-  static constexpr int queries = Bytes::W == 64 ? 8 : 4, columns = Bytes::W == 64 ? 2 : 1, width = 1;
+  static constexpr int queries = Bytes::W == 64 ? 8 : 4, columns = Bytes::W == 64 ? 2 : 1;
+  static constexpr int width = 1;
 
   static void multiply(const char* rows, const int8_t* tile, int64_t first, int64_t features,
                        int32_t* out) {
@@ -69,7 +70,7 @@ struct ByteEngine {
                     Take take) {
     sweep_columns<ByteEngine>(job, panel, place, place.packed, take);
   }
-  template <class Decide, class Take>  // of panels of an index, which are of both bytes
+  template <class Decide, class Take>  // for panels of an index, which have both bytes
   static void sweep_high(const Int8Job&, const PanelFacts&, const Int8Panel&, BytesPause&, Decide,
                          Take) {}
 };

@@ -27,10 +27,11 @@ inline float near_product(const float* q, const float* c, int64_t features) {
   return sum_of(sums[0]);
 }
 
-// Pairs of a panel that float32 decides, together: their rows wait for the cache one beside another.
+// Pairs of a panel that float32 decides, together: their rows wait for the cache one beside
+// another.
 struct NearPair {
   const Int8Target* target;
-  int64_t lane;  // of the panel
+  int64_t lane;  // lane of the panel
 };
 
 class NearPairs {
@@ -79,7 +80,7 @@ class NearPairs {
   NearPair pairs_[kMost];
 };
 
-constexpr int64_t kTargetRun = 16;  // whose open pairs are together few enough
+constexpr int64_t kTargetRun = 16;  // targets whose open pairs are together few enough
 
 // The lanes of a column whose distances from a query are below tau, or not, by a bound.
 struct Decided {
@@ -122,7 +123,7 @@ __attribute__((noinline)) void count_int8_run(const Int8Target* first, const Int
   }
 }
 
-constexpr int64_t kHighTargets = 64;  // that high bytes decide together
+constexpr int64_t kHighTargets = 64;  // targets that high bytes decide together
 
 // Counts the pairs of a column, if the high bytes decide all of them.
 template <class Sums>

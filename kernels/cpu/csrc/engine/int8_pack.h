@@ -20,7 +20,7 @@ using B = Bytes::B;
 using I = Bytes::I;
 
 constexpr float kMostWhole = 32512.0f;  // 127 * 256: the largest |X|, whose bytes do not overflow
-constexpr float kLeastSize = 0x1p-100f;  // of a row's largest number, for a scale that is normal
+constexpr float kLeastSize = 0x1p-100f;  // a row's largest number, at least, for a normal scale
 constexpr float kMostNorm = 0x1p62f;     // rows beyond are left open: no product overflows
 
 // Limits on the whole numbers of a row.
@@ -35,8 +35,8 @@ constexpr int kBlockVectors = kInt8Block / Simd::W;
 // Sums over the features of up to 16 rows.
 struct Int8Sums {
   alignas(64) float scale[16], inverse[16];
-  alignas(64) float rounding[16], size[16];  // of squares of t - X and of t = x / s
-  alignas(64) float low[16];                 // of squares of L
+  alignas(64) float rounding[16], size[16];  // sums of squares of t - X and of t = x / s
+  alignas(64) float low[16];                 // sum of squares of L
 };
 
 #if defined(__AVX512VBMI__)
@@ -70,7 +70,7 @@ class BytesOut {
 #pragma GCC unroll 2
     for (int i = 0; i < 2; ++i) {
       word[i] = _mm512_packs_epi32(whole[2 * i], whole[2 * i + 1]);
-      carried[i] = _mm512_add_epi16(word[i], half);  // its high byte is H
+      carried[i] = _mm512_add_epi16(word[i], half);  // the high byte of a word is H
       const __m512i part =  // L, as a word
           _mm512_sub_epi16(word[i], _mm512_and_si512(carried[i], _mm512_set1_epi16(-256)));
       lows_ = _mm512_add_epi32(lows_, _mm512_madd_epi16(part, part));
@@ -129,7 +129,7 @@ inline float sum_of(V x) {
 #endif
 }
 
-inline float most_of(V x) {  // of numbers that are not negative
+inline float most_of(V x) {  // for numbers that are not negative
 #if defined(__AVX512F__)
   return _mm512_reduce_max_ps(x);
 #else
@@ -158,7 +158,8 @@ inline float squares_of(const float* row, int64_t features, float factor) {
   return sum_of(Simd::add(squares[0], squares[1]));
 }
 
-// The scale of a row, of which its numbers and its norm are within limits. Squares are taken of the numbers themselves, where their sum says that none was too large or too small.
+// The scale of a row, of which its numbers and its norm are within limits. Squares are taken of the
+// numbers themselves, where their sum says that none was too large or too small.
 inline float scale_of(const float* row, int64_t features, const RowLimits& limits) {
   const bool is_limited = std::sqrt(static_cast<float>(features)) * limits.most > limits.norm;
   V most = Simd::set1(kLeastSize), squares[2] = {Simd::zero(), Simd::zero()};
@@ -280,7 +281,7 @@ inline void pack_panel_columns(const SweepJob& job, int64_t panel, char* out, fl
   auto* facts = reinterpret_cast<float*>(out + 2 * kInt8Candidates * int8_padded(features));
   for (int64_t column = 0; column < kInt8Candidates; column += kInt8Column) {
     Int8Sums sums;
-    for (int64_t i = 0; i < kInt8Column; ++i) {  // those past the last candidate repeat it
+    for (int64_t i = 0; i < kInt8Column; ++i) {  // the last candidate fills up the panel
       const int64_t id = candidate_of(job, first + std::min(column + i, valid - 1));
       const int64_t next = candidate_of(job, first + std::min(column + i + kAhead, valid - 1));
       if (is_direct(job.rows)) fetch(run_at<float>(job.rows.view, next, 0, 0), features);

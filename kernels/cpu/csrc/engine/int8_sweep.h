@@ -20,7 +20,7 @@ inline void fetch_bytes(const char* first, int64_t count) {
 // Facts of a column of candidates, shared by all queries.
 struct Int8Facts {
   V scale[kParts], error[kParts], size[kParts], bias[kParts];  // errors are times a query's slope
-  V high_error[kParts];  // of high bytes alone
+  V high_error[kParts];  // errors of high bytes alone
   int64_t first;         // position of lane 0 among the candidates
   uint32_t valid;        // lanes that hold a candidate
 };

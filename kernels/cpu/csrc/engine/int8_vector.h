@@ -95,8 +95,8 @@ struct WholeSums {
 };
 
 // Calls take(position, count, column facts, sums) for tiles of queries and every column of a panel.
-// Rows::multiply writes the products of Rows::queries queries of a tile and Rows::columns columns of
-// Rows::width bytes a number.
+// Rows::multiply writes the products of Rows::queries queries of a tile and Rows::columns columns
+// of Rows::width bytes a number.
 template <class Rows, class Take>
 inline void sweep_columns(const Int8Job& job, const PanelFacts& panel, const Int8Panel& place,
                           const char* packed, Take take) {

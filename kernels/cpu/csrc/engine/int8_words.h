@@ -7,8 +7,8 @@
 //   int16 words [4 columns][K / 2][16 candidates][2 features], and facts as in host/int8.h,
 // and panels of an index hold bytes as host/int8.h has them, which many queries join to words.
 // Tiles of queries are
-//   int16 words [16 / Q][K / 4][Q queries][4 features] of Q = Words::queries, so that those which are
-// multiplied together lie together: a tile of 16 and a column would fill a first-level cache.
+//   int16 words [16 / Q][K / 4][Q queries][4 features] of Q = Words::queries, so that words which
+// are multiplied together lie together: a tile of 16 and a column would fill a first-level cache.
 //
 // Cost model, per 16 pairs and 2 features: 1 instruction of AVX512-VNNI, 4 of AVX2, where float32
 // takes 2 and 4 (of which AVX2's additions use other ports than its products). Measured on an AMD
@@ -18,8 +18,8 @@
 //
 // One product of bytes (int8_bytes.h) is four times as fast as float32, and goes first where it
 // leaves few pairs open. Random pairs are not so: 9% (128 features) to 20% (512) stay open, and to
-// decide these by words of their rows takes 26 to 54 cycles a pair even where they are read at once,
-// tile by tile: no faster than one product of words.
+// decide these by words of their rows takes 26 to 54 cycles a pair even where they are read at
+// once, tile by tile: no faster than one product of words.
 //
 // Few queries wait for the memory: of panels of an index they read the high bytes first, a quarter
 // of float32, and low bytes of the columns that these leave open.
@@ -98,7 +98,7 @@ inline void byte_products(const int8_t* column, const int16_t* queries, int64_t 
                           const char* next, int32_t* out) {
   const int64_t swept = swept_features(features);
   constexpr int N = 2 * kParts, lanes = Simd::W / 2;  // vectors, and candidates of each
-  constexpr int chains = Q == 1 && N < 8 ? 2 : 1;     // of one sum, as its additions wait
+  constexpr int chains = Q == 1 && N < 8 ? 2 : 1;     // sums, as additions wait
   I sums[chains][Q][N];
   for (auto& chain : sums)
     for (auto& row : chain)
@@ -135,15 +135,16 @@ inline void all_byte_products(const int8_t* column, const int16_t* queries, int6
   constexpr int Q = 16 / (2 * kParts) < 4 ? 2 : 4;
   static_assert(Words::queries % Q == 0);
   const int64_t padded = int8_padded(features);
+  const auto from = [&](int64_t query) { return queries + word_query(query, padded); };
   int64_t i = 0;
   for (; i + Q <= count; i += Q, next = nullptr)
-    byte_products<Q>(column, queries + word_query(i, padded), features, next, out + i * kInt8Column);
+    byte_products<Q>(column, from(i), features, next, out + i * kInt8Column);
   for (; i < count; ++i, next = nullptr)
-    byte_products<1>(column, queries + word_query(i, padded), features, next, out + i * kInt8Column);
+    byte_products<1>(column, from(i), features, next, out + i * kInt8Column);
 }
 
 struct WordEngine {
-  static constexpr float unit = 1.0f / 256.0f;  // of products of words
+  static constexpr float unit = 1.0f / 256.0f;  // unit of products of words
   static constexpr int queries = Words::queries, columns = Words::columns, width = 2;
 
   static void multiply(const char* rows, const int8_t* tile, int64_t first, int64_t features,

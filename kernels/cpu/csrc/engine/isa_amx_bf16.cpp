@@ -1,6 +1,6 @@
-// Compiled with -mamx-tile, -mamx-bf16, -mavx512bf16 and what isa_avx512.cpp has where the target is
-// x86-64 and the compiler knows them, empty elsewhere; machine.cpp probes the machine, and asks the
-// operating system for its tiles, before it calls in here.
+// Compiled with -mamx-tile, -mamx-bf16, -mavx512bf16 and what isa_avx512.cpp has where the target
+// is x86-64 and the compiler knows them, empty elsewhere; machine.cpp probes the machine, and asks
+// the operating system for its tiles, before it calls in here.
 #include "host/bf16_loss.h"
 
 #if defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AVX512BF16__)

@@ -1,5 +1,5 @@
-// Compiled with -mavx512{f,bw,dq,vl} where the target is x86-64, empty elsewhere; machine.cpp probes
-// the machine before it calls in here.
+// Compiled with -mavx512{f,bw,dq,vl} where the target is x86-64, empty elsewhere; machine.cpp
+// probes the machine before it calls in here.
 #include "host/job.h"
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)

@@ -1,5 +1,5 @@
-// Compiled with -mavx512bf16 and what isa_avx512.cpp has where the target is x86-64 and the compiler
-// knows it, empty elsewhere; machine.cpp probes the machine before it calls in here.
+// Compiled with -mavx512bf16 and what isa_avx512.cpp has where the target is x86-64 and the
+// compiler knows it, empty elsewhere; machine.cpp probes the machine before it calls in here.
 #include "host/bf16_loss.h"
 
 #if defined(__AVX512BF16__)

@@ -1,7 +1,7 @@
 // Rows as bytes for the linear tier, with what rounding left of them, as the score measures it.
 //
-// Cost model: two passes over a row, 14 instructions for a vector of numbers (rotate: and a root for
-// two); columns of as many rows are transposed as words of 4 bytes.
+// Cost model: two passes over a row, 14 instructions for a vector of numbers (rotate: and a root
+// for two); columns of as many rows are transposed as words of 4 bytes.
 #pragma once
 #include <algorithm>
 #include <cfloat>
@@ -13,7 +13,7 @@
 namespace kgfast {
 namespace {
 
-constexpr float kLeastLinear = 0x1p-100f;  // of a row's largest number, for a scale that is normal
+constexpr float kLeastLinear = 0x1p-100f;  // a row's largest number, at least, for a normal scale
 constexpr float kMostLinear = 0x1p100f;    // rows beyond are left open: no product overflows
 
 // Packs one row: planes `stride` bytes apart. False where it does not fit, or is not finite.
@@ -63,7 +63,7 @@ void pack_linear_panel(const SweepJob& sweep, int64_t panel, LinearWorker& worke
     *has_row = false;
   for (int lane = 0; lane < kLinearLanes; lane += W) {
     const float* rows[W];
-    for (int i = 0; i < W; ++i) {  // those past the last candidate repeat it
+    for (int i = 0; i < W; ++i) {  // the last candidate fills up the panel
       const int64_t last = place.num_valid - 1;
       const int from = lane + i < last ? lane + i : static_cast<int>(last);
       const float* planes[P];

@@ -1,5 +1,5 @@
-// The linear tier: a panel of bytes against tiles of 4 queries. What a product leaves open is
-// gathered, or left to another sweep.
+// The linear tier: a panel of bytes against tiles of 4 queries. Pairs that a product leaves open
+// are gathered, or left to another sweep.
 //
 // Cost model: for 4 numbers of a row 4 queries x 4 vectors of 16 candidates (AVX2: 2 of 8), one
 // instruction each (without VNNI three), and 8 loads: a twentieth of the float32 sweep's rotate, or

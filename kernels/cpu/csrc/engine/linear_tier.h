@@ -7,9 +7,11 @@ namespace {
 
 // Costs by measurement: of products that are one instruction, and of those that are three.
 #if defined(__AVX512VNNI__)
-constexpr LinearCosts kLinearL1 = {0.09, 12.0, 1.5, 750.0}, kLinearRotate = {0.06, 4.0, 1.25, 270.0};
+constexpr LinearCosts kLinearL1 = {0.09, 12.0, 1.5, 750.0};
+constexpr LinearCosts kLinearRotate = {0.06, 4.0, 1.25, 270.0};
 #else
-constexpr LinearCosts kLinearL1 = {0.25, 12.0, 1.5, 750.0}, kLinearRotate = {0.17, 4.0, 1.25, 270.0};
+constexpr LinearCosts kLinearL1 = {0.25, 12.0, 1.5, 750.0};
+constexpr LinearCosts kLinearRotate = {0.17, 4.0, 1.25, 270.0};
 #endif
 
 // Calls with the functor of a score that the tier serves, and what it costs.

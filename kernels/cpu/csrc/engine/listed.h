@@ -1,5 +1,5 @@
-// Distances of a query and of rows that it names, as a bound can decide them: the sweep's lines, rows
-// read where they stand, features in lanes.
+// Distances of a query and of rows that it names, as a bound can decide them: the sweep's lines,
+// rows read where they stand, features in lanes.
 //
 // Cost model: that of indexed_rows.h, memory. A product's row is read a second time, from the
 // cache, for its norm, one instruction an element.

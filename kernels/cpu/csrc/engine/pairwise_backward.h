@@ -3,14 +3,14 @@
 //
 // Cost model (rotate, AVX-512): per vector of 16 elements 2 sub, 2 fma, rsqrt14 (3 operations) and
 // its Newton step (4 with the coefficient), 4 fma: 15 on two ports, 7.5 cycles, 8.1 measured, and
-// 10 with all that surrounds it; l2 3, l1 5, dot 2 instructions, rscf_rotate 39. A group of candidates
-// and their gradients stay in registers while 32 queries and theirs stream from the first-level
-// cache, 4 KiB a plane. A task owns about kSpan floats of every row, so that a tile of coefficients
-// is made once for several vectors of features; its lines, which stand a row of `grad` apart, are
-// fetched one tile ahead.
+// 10 with all that surrounds it; l2 3, l1 5, dot 2 instructions, rscf_rotate 39. A group of
+// candidates and their gradients stay in registers while 32 queries and theirs stream from the
+// first-level cache, 4 KiB a plane. A task owns about kSpan floats of every row, so that a tile of
+// coefficients is made once for several vectors of features; its lines, which stand a row of `grad`
+// apart, are fetched one tile ahead.
 //
 // Order: sums of 32 queries (in registers) or 64 candidates (in `sums`) go to a second
-// level. Who does which task is free: a candidate's gradient is one task's, a query's the stripes',
+// level. Any worker may do any task: a candidate's gradient is one task's, a query's the stripes',
 // added in their order.
 #pragma once
 #include <algorithm>
@@ -28,7 +28,7 @@ constexpr int64_t kTileQueries = 32, kTileCandidates = 32, kTileSum = 64;
 constexpr int kSpan = 64;  // floats of a query, where they make a vector of each plane
 
 template <class Score>
-constexpr int kBlocks =  // of a span
+constexpr int kBlocks =  // blocks of a span
     Score::query_planes * Simd::W < kSpan ? kSpan / (Score::query_planes * Simd::W) : 1;
 
 template <class Score>
@@ -223,7 +223,7 @@ template <class Score>
 void backward_candidates(const PairwiseBackwardJob& job, const Need& need, const Span& span,
                          int64_t first, int64_t count, BackwardWorker& worker) {
   constexpr int W = Simd::W, P = Score::query_planes, R = Score::row_planes;
-  constexpr int64_t size = kTileCandidates * R * W;  // of one feature block
+  constexpr int64_t size = kTileCandidates * R * W;  // floats of one feature block
   alignas(64) float candidates[kBlocks<Score> * size], totals[kBlocks<Score> * size];
   alignas(64) float coefficients[kTileQueries][kTileCandidates];
   std::memset(candidates, 0, sizeof candidates);

@@ -2,12 +2,12 @@
 //
 // Cost model (AVX-512): 6 rows x 4 vectors of features are 24 accumulators; per row that is summed
 // 4 loads and 6 broadcasts for 24 fused multiply-adds, 12 cycles on two ports. A block of
-// coefficients is copied once, so that its lines are read whole. Strips of the other side are copied
-// once for all blocks, where they fit kPackedBytes: a copy for each block of 192 rows takes a tenth
-// of the time of its arithmetic, as the strips are lines far apart.
+// coefficients is copied once, so that its lines are read whole. Strips of the other side are
+// copied once for all blocks, where they fit kPackedBytes: a copy for each block of 192 rows takes
+// a tenth of the time of its arithmetic, as the strips are lines far apart.
 //
-// Order: kDepth terms in registers, then the block's sums; stripes in their order. Who does which
-// task is free.
+// Order: kDepth terms in registers, then the block's sums; stripes in their order. Any
+// worker may do any task.
 #pragma once
 #include <algorithm>
 #include <cstring>
@@ -20,7 +20,7 @@
 namespace kgfast {
 namespace {
 
-constexpr int kTileRows = 6, kStripVectors = Simd::W == 8 ? 2 : 4;  // of the registers there are
+constexpr int kTileRows = 6, kStripVectors = Simd::W == 8 ? 2 : 4;  // tiles that fit the registers
 constexpr int kStrip = kStripVectors * Simd::W;
 constexpr int64_t kDepth = 128, kBlockRows = 192;
 constexpr int64_t kCoefficients = kDepth * kBlockRows, kOthers = kDepth * kStrip;

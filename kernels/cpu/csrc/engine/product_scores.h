@@ -1,6 +1,6 @@
 // Scores of `dot`, a product as its gradients are: rows are the coefficients, where they stand, and
-// queries the lanes. What is transposed is queries, once, and scores, on their way out; a table
-// would have D numbers a row transposed for every pass over the queries.
+// queries the lanes. Queries are transposed once, and scores on their way out; a table would have D
+// numbers a row transposed for every pass over the queries.
 //
 // Cost model (AVX-512): product.h's, and per 16 x 16 scores a transpose of 80 instructions beside
 // 8 D of arithmetic.
@@ -17,8 +17,8 @@
 namespace kgfast {
 namespace {
 
-// Of a block. Each query has a run of so many scores of it, and runs of 96, a quarter of that, took
-// 1.5 times the time of a block where [B, N] is 29 MB: they are written past the cache.
+// Rows of a block. Each query has a run of so many scores, written past the cache: runs of 96 took
+// 1.5 times the time where [B, N] is 29 MB.
 constexpr int64_t kScoreRows = 384;
 constexpr int64_t kCopiedFloats = 1 << 18;
 

@@ -49,8 +49,8 @@ inline void accumulate(const float* panel, const float* tile, int64_t count,
 
 // Place of a block of features in a panel and a tile.
 struct BlockPlace {
-  const float *panel, *tile;                // of the first feature
-  const float *panel_angles, *tile_angles;  // likewise, of a score with phases
+  const float *panel, *tile;                // at the first feature
+  const float *panel_angles, *tile_angles;  // likewise, for a score with phases
 
   template <class Score>
   BlockPlace at(int64_t k) const {
@@ -127,7 +127,7 @@ __attribute__((noinline)) bool run_tile(const BlockPlace& place, int64_t count,
 struct PanelFacts {
   int64_t first;  // position of lane 0 among the candidates
   int valid;      // lanes that hold a candidate
-  bool norm_is_known;  // that of the widest crop: only after its last features
+  bool norm_is_known;  // `norm` is set: after the last features of the widest crop
   float norm;
   alignas(64) float bias[kMaxLanes];
 };
@@ -222,9 +222,9 @@ void sweep_block(const typename Consumer::Job& job, const PanelFacts& facts, int
 }
 
 // Norms of a panel's candidates in the crops that end in a block of features, from `crop` on.
-[[maybe_unused]] __attribute__((noinline)) void find_norms(const SweepJob& job, const ScoreFacts& facts,
-                                          int64_t feature, int64_t count, int64_t crop,
-                                          Worker& worker, float* lane_norm) {
+[[maybe_unused]] __attribute__((noinline)) void find_norms(
+    const SweepJob& job, const ScoreFacts& facts, int64_t feature, int64_t count, int64_t crop,
+    Worker& worker, float* lane_norm) {
   const int64_t end = feature + count;
   const int planes = facts.planes, lanes = facts.lanes;
   for (int64_t at = feature; job.norm != Norm::none && at < end;) {

@@ -1,7 +1,7 @@
 // Top-k's consumer of the sweep: one comparison with the query's limit, and what is left goes on.
 //
-// Cost model: two comparisons a vector of finished totals; survivors, about k ln(N / k) a query, cost
-// some 50 ns each (topk_survivors.cpp).
+// Cost model: two comparisons a vector of finished totals; survivors, about k ln(N / k) a query,
+// cost some 50 ns each (topk_survivors.cpp).
 #pragma once
 #include "engine/sweep.h"
 #include "host/topk.h"
@@ -21,8 +21,8 @@ struct Keeping {
     return limit;
   }
 
-  // With tau = limit + bias, a distance past tau + err loses:
-  // docs/explanation/exactness.md, with the limit for the target's cost. The bias is the largest here.
+  // With tau = limit + bias, a distance past tau + err loses: docs/explanation/exactness.md, with
+  // the limit for the target's cost. The bias is the largest here.
   static float limit(const TopkJob& job, int64_t /*crop*/, int64_t position, float norm) {
     const float tau = limit_of(job, position) + (job.bias ? job.bias_max : 0.0f);
     const float absolute = job.base[position] + job.slope[position] * norm;

@@ -52,7 +52,7 @@ struct AboveList {
   Buffer<Pair> pairs;
   Buffer<double> scores;
   std::vector<AbovePiece> pieces;
-  std::atomic<int64_t>& total;  // of all workers
+  std::atomic<int64_t>& total;  // pairs of all workers
 };
 
 void keep_above(const TopkJob& job, int64_t position, int64_t candidate, TopkWorker& worker) {
@@ -64,8 +64,8 @@ void keep_above(const TopkJob& job, int64_t position, int64_t candidate, TopkWor
 
 namespace {
 
-constexpr int64_t kPairBytes = 24 << 20;  // of all workers together
-constexpr int64_t kQueriesPerTask = 256;  // whose rows are sorted
+constexpr int64_t kPairBytes = 24 << 20;  // bytes of all workers together
+constexpr int64_t kQueriesPerTask = 256;  // queries whose rows a task sorts
 
 class Above : TopkPasses {
  public:

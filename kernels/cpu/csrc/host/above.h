@@ -22,7 +22,7 @@ struct AboveRequest {
 struct AbovePiece {
   std::vector<std::pair<int64_t, int64_t>> runs;  // a query and how many results it has here
   std::unique_ptr<Buffer<int64_t>> ids;
-  std::unique_ptr<Buffer<char>> scores;  // of the queries' dtype
+  std::unique_ptr<Buffer<char>> scores;  // scores in the queries' dtype
 };
 
 struct AboveResult {

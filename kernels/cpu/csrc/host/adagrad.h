@@ -10,7 +10,7 @@ namespace kgfast {
 // Rows of `width` float32 numbers, one after the other.
 struct AdagradJob {
   float *table, *sum;      // [N][width]
-  const int64_t* ids;      // of the rows of the gradient, distinct; null: 0, 1, ...
+  const int64_t* ids;      // distinct ids of the gradient's rows; null: 0, 1, ...
   const float* gradient;   // [count / width][width]
   int64_t count, width;
   float rate, eps, weight_decay;

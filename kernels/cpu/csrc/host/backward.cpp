@@ -24,8 +24,8 @@ std::vector<FeatureBlock> feature_blocks(const ScoreGradient& grad, int64_t widt
 
 namespace {
 
-constexpr int64_t kScratchBytes = 24 << 20;  // of all workers together
-constexpr int64_t kPartBytes = 16 << 20;     // of the stripes' gradients
+constexpr int64_t kScratchBytes = 24 << 20;  // for all workers together
+constexpr int64_t kPartBytes = 16 << 20;     // for the stripes' gradients
 constexpr int64_t kSpanTasks = 48;           // enough to keep many threads busy to the end
 constexpr int64_t kIdsPerTask = 32;
 constexpr int64_t kTurnedBytes = 24 << 20;

@@ -66,7 +66,7 @@ struct RowGroups {
 struct IndexedBackwardJob : BackwardJob {
   const int64_t* index;  // [B, K]
   int64_t per_query;     // K
-  int64_t num_features;  // of the widest crop
+  int64_t num_features;  // features of the widest crop
   const int64_t* widths;  // [C] crop widths, ascending, each once
   RowGroups groups;
   const float* turned;  // [B][planes][padded], the queries as rows are scored with, or nullptr

@@ -10,13 +10,13 @@
 namespace kgfast {
 namespace {
 
-constexpr int64_t kMostRows = 256;        // of a block, and queries beside them
-constexpr int64_t kBlockNumbers = 1 << 16;  // of packed candidates, that stay in the cache
+constexpr int64_t kMostRows = 256;        // rows of a block, and queries beside them
+constexpr int64_t kBlockNumbers = 1 << 16;  // numbers of packed candidates: they stay in the cache
 constexpr int64_t kLeastBlocks = 16;
 constexpr int64_t kStripes = 24;          // enough to keep many threads busy to the end
 constexpr int64_t kLeastStripes = 4;
-constexpr int64_t kStripeRows = 1536;  // whose work is ten times that of a part of the gradient
-constexpr int64_t kPartBytes = 16 << 20;  // of the stripes' gradients
+constexpr int64_t kStripeRows = 1536;  // ten times the work of a part of the gradient
+constexpr int64_t kPartBytes = 16 << 20;  // for the stripes' gradients
 
 int64_t whole_pairs(int64_t count) { return divide_up(count, kTilePair) * kTilePair; }
 

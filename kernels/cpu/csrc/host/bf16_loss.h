@@ -1,8 +1,9 @@
 // Losses over all candidates of `dot`, whose products take operands rounded to bf16 and sum them in
 // float32: scores, what a loss makes of them, and both gradients, block by block.
 //
-// Tiles, of 1 KiB each: [16 rows][32 terms] on the left of a product; [16 pairs of terms][16 columns]
-// [2 terms] on its right; [16][16] float32 of sums. Plain data, like job.h.
+// Tiles, of 1 KiB each: [16 rows][32 terms] on the left of a product;
+// [16 pairs of terms][16 columns][2 terms] on its right; [16][16] float32 of sums. Plain data, like
+// job.h.
 #pragma once
 #include "host/losses.h"
 #include "host/view.h"

@@ -14,7 +14,7 @@ namespace kgfast {
 //                                 + per_shift * norm(q's a) * max |b - origin|
 struct ErrorBound {
   double rel, absolute, per_query, per_pair, per_norm, per_shift;
-  Norm norm;  // of queries and of candidates; queries of an rscf score have one of their own
+  Norm norm;  // norm of queries and of candidates; queries of an rscf score have their own
 };
 
 // `folds`: how many short sums of at most 64 terms are added up.
@@ -41,7 +41,7 @@ inline ErrorBound error_bound(const ScoreFacts& facts, int64_t features, int64_t
       bound.absolute = d * 0x1p-124;
       break;
     case Terms::squares:
-      bound.rel += gamma + canonical;  // of the squares; the root halves it
+      bound.rel += gamma + canonical;  // an error of the squares; the root halves it
       bound.absolute = root * 0x1p-61;
       break;
     case Terms::moduli:
@@ -64,8 +64,9 @@ inline ErrorBound error_bound(const ScoreFacts& facts, int64_t features, int64_t
   return bound;
 }
 
-// |half-precision sweep - canonical distance| <= rel * |distance| + (1 + rel) * (what rounding moved
-//                                                the query and the candidate) + absolute / scale
+// |half-precision sweep - canonical distance|
+//     <= rel * |distance| + (1 + rel) * moved + absolute / scale
+// where `moved` says how far rounding moved the query and the candidate.
 struct HalfBound {
   double rel, absolute;
 };

@@ -12,7 +12,7 @@ namespace kgfast {
 struct Execution {
   const Isa& isa;
   int threads;
-  unsigned tiers;  // that may serve: a mask, of those that find_tiers has
+  unsigned tiers;  // mask of tiers that may serve, out of find_tiers()
   std::function<bool()> interrupted;
   bool may_use(Tier tier) const { return tiers & static_cast<unsigned>(tier); }
 };

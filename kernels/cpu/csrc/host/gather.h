@@ -11,7 +11,7 @@ struct Gathering {
   bool* has_row;  // [kGatherLanes]
   float* query;  // [planes][features], likewise
   TierPairs pairs;
-  Worker* wide;  // of the float32 sweep: counts and band
+  Worker* wide;  // worker of the float32 sweep: counts and band
   void (*rescore_band)(const SweepJob&, Worker&);
 };
 

@@ -7,7 +7,7 @@
 namespace kgfast {
 
 constexpr int kHalfLanes = kGatherLanes;  // candidates of a panel
-constexpr int kHalfQueries = 4;  // of a tile, as the float32 sweep's of these scores
+constexpr int kHalfQueries = 4;  // queries of a tile, as in the float32 sweep of these scores
 constexpr int kHalfChain = 4;    // terms added up one by one; features are padded to whole chains
 constexpr int kHalfTree = 4;     // chains whose sums are added as a tree, and then to float32
 constexpr int64_t kHalfBlock = 32;  // features between two looks at what is left open
@@ -27,16 +27,16 @@ struct HalfPanels {
 
 // Costs of one tile of queries on the panels of a sample.
 struct TileCost {
-  int64_t pairs;        // that it swept, with lanes and queries that are not there
+  int64_t pairs;        // swept pairs, with lanes and queries that are not there
   int64_t terms;        // swept in half precision
-  int64_t gathered;     // pairs that it left open
-  int64_t float_terms;  // that the float32 sweep would have swept
+  int64_t gathered;     // open pairs
+  int64_t float_terms;  // terms that the float32 sweep would have swept
 };
 
 struct HalfJob {
   const SweepJob* sweep;
   float scale, unscale;
-  float rel;                       // of the bound
+  float rel;                       // relative part of the bound
   const uint32_t* packed_queries;  // [tiles][padded features][plane][kHalfQueries], each twice
   const float* query_errors;       // [Q]: the absolute part of the bound that is the query's
   const float* reaches;            // [Q]: past reach + 1.25 (1 + rel) error no target is beaten
@@ -46,7 +46,7 @@ struct HalfJob {
 
 struct HalfWorker : Gathering {
   HalfPanels room;     // for one panel
-  const uint16_t* values;  // of the present panel, as in HalfPanels
+  const uint16_t* values;  // the present panel, as in HalfPanels
   const float* errors;
   float* slack;        // [kHalfLanes]: the absolute part of the bound that is a candidate's
   TileCost* costs;     // [tiles], or nullptr
@@ -54,8 +54,8 @@ struct HalfWorker : Gathering {
 
 // Costs in terms of the float32 sweep, measured on a Xeon of the Granite Rapids kind.
 struct HalfCosts {
-  double term, pair;                    // of this sweep
-  double gathered_term, gathered_pair;  // of pairs that it leaves open
+  double term, pair;                    // costs of this sweep
+  double gathered_term, gathered_pair;  // costs of pairs that it leaves open
 };
 
 // Facts of a score for this sweep; a limit of 0 means that the sweep does not serve the score.

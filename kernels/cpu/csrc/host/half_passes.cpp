@@ -11,8 +11,8 @@ namespace kgfast {
 namespace {
 
 constexpr int64_t kHalfPanelSize = 1 << 19;  // halves: it should stay in the second-level cache
-constexpr int64_t kHalfMinPanels = 32;   // of fewer, the sample is too much of the work
-constexpr int64_t kHalfMinQueries = 32;  // of fewer, packing is
+constexpr int64_t kHalfMinPanels = 32;   // with fewer, the sample is too much of the work
+constexpr int64_t kHalfMinQueries = 32;  // with fewer, packing is too much
 // Cost of packing a panel, in queries that the float32 sweep compares with that panel.
 constexpr double kPackFloats = 15.0, kPackHalves = 18.0;
 
@@ -199,7 +199,8 @@ void HalfPasses::values(int64_t panel, Worker& wide, float* out, double* errors)
           static_cast<double>(query_errors_[query]) + worker.slack[lane];
 }
 
-void HalfPasses::sweep_halves(int64_t panel, HalfMemory& memory, const uint8_t* done, Worker& wide) {
+void HalfPasses::sweep_halves(int64_t panel, HalfMemory& memory, const uint8_t* done,
+                              Worker& wide) {
   HalfJob job = job_;
   bool any = false;
   for (size_t tile = 0; tile < serves_.size(); ++tile)

@@ -10,7 +10,7 @@
 
 namespace kgfast {
 
-struct HalfMemory;  // of a worker
+struct HalfMemory;  // memory of a worker
 
 class HalfPasses {
  public:
@@ -39,7 +39,7 @@ class HalfPasses {
   // The distances of a panel as the sweep computes them, and the absolute part of each one's bound.
   void values(int64_t panel, Worker& wide, float* out, double* errors);
   float rel() const { return job_.rel; }
-  double term() const { return facts_.costs.term; }  // what one costs
+  double term() const { return facts_.costs.term; }  // cost of one term
 
  private:
   void sweep_halves(int64_t panel, HalfMemory& memory, const uint8_t* done, Worker& wide);

@@ -20,10 +20,10 @@
 
 namespace kgfast {
 
-constexpr int64_t kInt8Candidates = 64, kInt8Column = 16;  // of a panel, and of a tile in it
-constexpr int64_t kInt8Queries = 16;                       // of a tile
+constexpr int64_t kInt8Candidates = 64, kInt8Column = 16;  // sizes of a panel, and of a tile in it
+constexpr int64_t kInt8Queries = 16;                       // queries of a tile
 constexpr int64_t kInt8Block = 64;                         // features of a tile
-constexpr int64_t kInt8Facts = 4;                          // of a candidate
+constexpr int64_t kInt8Facts = 4;                          // facts of a candidate
 constexpr int64_t kInt8MostFeatures = 4096;                // a panel stays in the cache
 
 namespace {
@@ -54,7 +54,7 @@ struct Int8Query {
   float scale, inverse;  // s and 1 / s
   float size, rounding, low;
   float slope;
-  float high_slope;  // of the high bytes alone: times s |r| + share * |x| + s |L|
+  float high_slope;  // slope of the high bytes alone: times s |r| + share * |x| + s |L|
 };
 
 // A target of query `position`, likewise: what is added to the error, of numbers that are compared.
@@ -67,13 +67,13 @@ struct Int8Target {
 
 struct Int8Job {
   const SweepJob* sweep;
-  const int8_t* tiles;              // of job.query_ids: bytes or words
+  const int8_t* tiles;              // bytes or words of job.query_ids
   const Int8Query* queries;         // [Q]
-  const float* floats;              // [Q][padded features]: of job.query_ids, as tiles have them
+  const float* floats;              // [Q][padded features] of job.query_ids, in the order of tiles
   float rounding_share, low_share;
   float near;                       // the float32 product of a pair errs by near |q| |c|
-  const Int8Target* targets;        // as sweep->thresholds, of ranks
-  const float* base;                // [Q]; of the best k
+  const Int8Target* targets;        // the targets of sweep->thresholds, for ranks
+  const float* base;                // [Q], for the best k
 };
 
 // A packed panel.
@@ -81,7 +81,7 @@ struct Int8Panel {
   int64_t index;
   const char* packed;
   const char* next;  // the panel of an index that is read after it; nullptr: packed for this call
-  char* room;        // for a panel; of those of an index
+  char* room;        // for the joined bytes of a panel of an index
   int64_t ahead;     // the panel that is packed after it by the same worker, or -1
 };
 
@@ -101,7 +101,7 @@ struct Int8Rows {
 
 // A tier: bytes and words of rows, and what it takes.
 struct Int8Tier {
-  const char* format;  // of panels of an index; the layout is one, and the scale of rows is not
+  const char* format;  // names panels of an index; all have one layout, not one scale of rows
   double (*saving)(int64_t features);  // cycles of a pair, against float32
   double packing;                      // cycles of a candidate, beyond float32's
   // Takes what the sweeps of panels below need of the machine, for so many queries, and gives it

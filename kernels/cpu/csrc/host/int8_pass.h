@@ -18,7 +18,7 @@ constexpr double kInt8Gather = 128.0, kInt8Survivor = 1600.0, kInt8Read = 0.3;
 struct Int8Side {
   const Int8Rows* rows = nullptr;
   std::unique_ptr<Buffer<int8_t>> tiles;
-  int64_t bytes = 0;  // of tiles
+  int64_t bytes = 0;  // bytes of tiles
   std::vector<Int8Query> queries;
   std::vector<Int8Target> targets;
   std::vector<float> bases;
@@ -228,12 +228,12 @@ class Int8Pass {
   const bool is_forced_;
   const int64_t features_;
   double saving_;  // cycles of a pair
-  const double packing_;  // of a candidate
+  const double packing_;  // cycles of a candidate
   const char* const ready_;
   const int64_t group_;
   int64_t k_ = 0;
   Int8Side whole_, first_;  // rows of both bytes, and those that are tried before them
-  std::unique_ptr<Buffer<float>> floats_;  // of the queries
+  std::unique_ptr<Buffer<float>> floats_;  // numbers of the queries
 };
 
 }  // namespace kgfast

@@ -8,8 +8,8 @@
 
 namespace kgfast {
 
-// Score.code of kernels/scores.py, its negative for an rscf score without a factor. Which functor
-// has it is said in scores/ alone.
+// Score.code of kernels/scores.py, its negative for an rscf score without a factor. scores/ alone
+// says which functor has a code.
 enum class ScoreId : int {};
 
 [[noreturn]] void throw_unknown_score(ScoreId score);
@@ -23,7 +23,7 @@ constexpr int64_t kPackBlock = 64;  // features converted at a time
 // Facts of a score and of its tiles at run time, taken from the score's functor.
 struct ScoreFacts {
   Terms terms;
-  int planes, query_planes;  // of a candidate in a panel, its factor included, and of a query
+  int planes, query_planes;  // a candidate in a panel, with its factor; a query
   int lanes, tile_queries;   // candidates of a panel, queries of a tile
   bool is_rscf;              // queries bring a scale of the candidate, and a factor may move them
   bool has_factor;
@@ -41,7 +41,7 @@ struct Packed {
   const float* panels;  // [panels][features][planes][lanes]
   const float* norms;   // [panels]: upper bounds on those of all features
   const char* bytes;    // beside these, or nullptr: byte_rows.h
-  float scale;          // of bytes
+  float scale;          // scale of these bytes
   const char* int8;     // int8.h
 };
 
@@ -50,10 +50,10 @@ struct Operands {
   ScoreId score;
   int term_ulps;  // see kernels/scores.py
   View query;
-  Rows rows;                     // of the table, and their factor
+  Rows rows;                     // rows of the table, and their factor
   View bias_view;                // one row of a number for each row of the table, or no data
   const int64_t* candidate_ids;  // [M] or nullptr: all rows
-  bool has_subset;               // whether there are ids; an empty subset has no memory
+  bool has_subset;               // there are ids; an empty subset has no memory
   int64_t num_candidates;        // M
   Packed packed;
 };
@@ -72,7 +72,7 @@ struct Pair {
 // The first `end` features of every row are a model of their own: the sweep decides it on its way.
 struct Crop {
   int64_t end;
-  float rel;  // of the bound on the sweep's error there
+  float rel;  // relative part of the bound on the sweep's error there
 };
 
 // A target of a query, and the rule that decides the query's pairs for this target. Derivation:
@@ -101,7 +101,7 @@ struct SweepJob : Operands {
   const float* bias;  // [N] or nullptr
   float bias_max;
   const double* bias_exact;         // [N] or nullptr
-  int64_t num_features;             // of the widest crop
+  int64_t num_features;             // features of the widest crop
   const Crop* crops;                // [C], ascending
   int64_t num_crops;                // C
   int64_t features_per_block;       // features that a panel holds at once
@@ -110,13 +110,13 @@ struct SweepJob : Operands {
   const float* packed_queries;      // [tiles][features][query planes][tile_queries]
   const float* tile_angles;         // [tiles][angle_stride]: largest |a|, of a score with phases
   int64_t angle_stride;             // a few more than the features, as those are read by vectors
-  const Threshold* thresholds;      // of query i in crop c: first_threshold[c * Q + i] .. [.. + 1]
+  const Threshold* thresholds;      // for query i, crop c: first_threshold[c * Q + i] .. [.. + 1]
   const int64_t* first_threshold;   // [C * Q + 1]
   const Reach* reaches;             // [C][Q]
   const int64_t* targets;           // [B], by query row
   const double* target_scores;      // [C][B], by slot
   const uint8_t* is_served;         // [tiles]: by another sweep; nullptr: none
-  Norm norm;                        // of candidates, that the bound asks for
+  Norm norm;                        // norm of candidates that the bound asks for
   float norm_inflation;
   float norm_floor;
 };
@@ -128,7 +128,7 @@ struct Worker {
   float* totals;   // [tiles][tile_queries][lanes], used when features come in several blocks
   uint8_t* alive;  // [tiles], likewise
   float* norms;    // [C]: of the present panel
-  Pair* band;      // its queries are slots
+  Pair* band;      // pairs whose queries are slots
   int64_t band_size, band_capacity;
   double* scratch;   // canonical_scratch doubles
   int64_t* greater;  // [C][B], by slot
@@ -136,8 +136,8 @@ struct Worker {
   int64_t bad_candidate;  // lowest row seen with a number that is not finite, or INT64_MAX
   int64_t bad_factor;     // likewise
   int64_t canonical;      // pairs of the band that got canonical scores
-  TierPairs pairs;        // of tiers
-  TierPairs first;        // of these, pairs that bytes swept before words
+  TierPairs pairs;        // pairs of tiers
+  TierPairs first;        // pairs of tiers that bytes swept before words
   BytesPause bytes_pause;  // likewise
 };
 

@@ -1,9 +1,9 @@
 // The linear tier of distances: a product of bytes that proves candidates to be past the targets.
 //
 // With vectors u_k of a query that are no longer than 1, sum_k |q_k - c_k| >= <U, q> - <U, c>. Here
-// U = a / m, whole numbers, m the tier's `most`; c = s (X + r), whole numbers and what rounding left, which is
-// measured. So the product <a, X> is one of bytes, exactly.
-// Its bound: docs/explanation/exactness.md.
+// U = a / m, whole numbers, m the tier's `most`; c = s (X + r), whole numbers and what rounding
+// left, which is measured. So the product <a, X> is one of bytes, exactly. Its bound:
+// docs/explanation/exactness.md.
 //
 // Layout of a panel (128 candidates, K numbers: planes one after the other, each of whole
 // kLinearRun):
@@ -17,7 +17,7 @@
 namespace kgfast {
 
 constexpr int kLinearLanes = kGatherLanes;
-constexpr int kLinearQueries = 4;     // of a tile, as the other sweeps' of distances
+constexpr int kLinearQueries = 4;     // queries of a tile, as in the other sweeps of distances
 constexpr int64_t kLinearGroup = 4;   // numbers that one instruction adds up
 constexpr int64_t kLinearRun = 16;    // numbers that are packed at a time
 constexpr int kLinearByte = 127;      // the largest |X|
@@ -38,7 +38,7 @@ struct LinearPairs {
 struct LinearJob {
   const SweepJob* sweep;
   int64_t numbers;         // K
-  const int8_t* queries;   // of job.query_ids
+  const int8_t* queries;   // bytes of job.query_ids
   const int32_t* offsets;  // [tiles][kLinearQueries]: -128 times the sum of a
   const float* limits;     // likewise: where s <a, X> + error is below, all targets are passed
   const uint8_t* serves;   // [tiles]: whether the tier sweeps it
@@ -46,7 +46,7 @@ struct LinearJob {
 };
 
 struct LinearWorker : Gathering {
-  uint8_t* bytes;         // of the present panel, and room for whole transposes
+  uint8_t* bytes;         // the present panel, and room for whole transposes
   uint8_t* row_bytes;     // [16][numbers]
   float *scales, *errors;  // [kLinearLanes]: s / m; what is added to a product, infinite where
                            // numbers did not fit
@@ -57,8 +57,8 @@ struct LinearWorker : Gathering {
 
 // Costs in terms of the float32 sweep.
 struct LinearCosts {
-  double term, pair;                    // of the product
-  double gathered_term, gathered_pair;  // of pairs that it leaves open
+  double term, pair;                    // costs of the product
+  double gathered_term, gathered_pair;  // costs of pairs that it leaves open
 };
 
 struct LinearTier {

@@ -13,9 +13,9 @@
 namespace kgfast {
 namespace {
 
-constexpr int64_t kLinearPanelBytes = 1 << 19;  // it should stay in the second-level cache
-constexpr int64_t kLinearMinPanels = 32;        // of fewer, the sample is too much of the work
-constexpr int64_t kLinearRows = 1024;           // whose mean is the candidates'
+constexpr int64_t kLinearPanelBytes = 1 << 19;  // a panel should stay in the second-level cache
+constexpr int64_t kLinearMinPanels = 32;        // with fewer, the sample is too much of the work
+constexpr int64_t kLinearRows = 1024;           // rows whose mean stands for the candidates'
 // Cost of packing a panel, in queries that the float32 sweep compares with that panel.
 constexpr double kPackLinear = 5.0;
 // The share of its terms that a later sweep would take of a tile before it leaves it.
@@ -29,7 +29,8 @@ int64_t linear_numbers(const SweepJob& job) {
 // The length of a vector.
 float length(float x, float y) { return std::sqrt(x * x + y * y); }
 
-// The whole numbers a of a feature, of which `whole` is the length of a vector that is not too long.
+// The whole numbers a of a feature, of which `whole` is the length of a vector that is not too
+// long.
 void direction(float x, float y, int whole, int* a) {
   const float size = length(x, y), most = y == 0.0f ? whole : whole - 0.4f;
   a[0] = a[1] = 0;
@@ -67,7 +68,8 @@ struct LinearMemory {
 };
 
 bool LinearPass::can_serve(const Execution& execution, const SweepJob& job) {
-  const LinearTier* tier = execution.may_use(Tier::linear) ? find_linear_tier(execution.isa) : nullptr;
+  const bool may_serve = execution.may_use(Tier::linear);
+  const LinearTier* tier = may_serve ? find_linear_tier(execution.isa) : nullptr;
   const bool is_wide = job.rows.view.dtype == DType::f64 || job.query.dtype == DType::f64;
   const int64_t panels = divide_up(job.num_candidates, kLinearLanes);
   return tier && tier->costs(job.score).term > 0.0 && job.num_crops == 1 && !is_wide &&

@@ -8,7 +8,7 @@
 
 namespace kgfast {
 
-struct LinearMemory;  // of a worker
+struct LinearMemory;  // memory of a worker
 
 class LinearPass {
  public:
@@ -20,7 +20,7 @@ class LinearPass {
   // sum_k |q_k - mean_k|, and 0 where it is not a number.
   float spread(const SweepJob& job, int64_t query) const;
 
-  // Packs the queries of a pass that are worth a try; false where there are none. What is left is
+  // Packs the queries of a pass that are worth a try; false where there are none. The rest is
   // swept at `next_term` of the float32 sweep's cost.
   bool begin(const SweepJob& job, double next_term);
   int64_t samples() const { return static_cast<int64_t>(samples_.size()); }

@@ -158,7 +158,7 @@ class Lists {
     const double base = bound_.absolute + bound_.per_query * of_query + 0x1p-120;
     const double slope = bound_.per_pair * of_query + bound_.per_norm;
     for (int64_t i = 0; i < count; ++i) {
-      double norm = 0.0;  // of the row, at least: flushed squares are below 2^-126
+      double norm = 0.0;  // lower bound of the row's norm: flushed squares are below 2^-126
       if (has_norm)
         norm = std::sqrt(static_cast<double>(worker.squares[i])) * (1.0 + terms * 0x1p-22) +
                terms * 0x1p-62;

@@ -14,7 +14,7 @@ struct LossTile {
   const float* share;        // [rows]
 };
 
-// As kernels/cpu/passes.py has it.
+// Passes over a row of scores, with the numbers of kernels/cpu/passes.py.
 enum class LossPass : int {
   softplus_sums = 0,   // a += sum softplus(x), b += sum x
   sigmoid_slopes = 1,  // x = scale (sigmoid(x) - constant)

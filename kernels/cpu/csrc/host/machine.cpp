@@ -92,7 +92,7 @@ const Isa* find_isa(const char* name) {
 
 const std::vector<TierEngine>& tier_engines() {
   static const X86 has = probe_x86();
-  static const std::vector<TierEngine> engines = {  // their panels are those of the instruction set
+  static const std::vector<TierEngine> engines = {  // panels are those of the instruction set
       {Tier::linear, "avx512", "AVX-512", has.avx512, avx512_isa() != nullptr},
       {Tier::linear, "avx2", "AVX2", has.avx2, avx2_isa() != nullptr},
       {Tier::linear, "neon", "NEON", neon_isa() != nullptr, neon_isa() != nullptr},
@@ -148,11 +148,11 @@ const Bf16Kernels* find_bf16_kernels() {
 }
 
 bool has_bf16_losses(const Isa& isa) {
-  return &isa == avx512_isa() && find_bf16_kernels();  // what their scores ask for is of this width
+  return &isa == avx512_isa() && find_bf16_kernels();  // bounds need this width
 }
 
 double roof(const Isa& isa, ScoreId score, int64_t features, double seconds) {
-  const int64_t planes = kMaxPlanes;  // as many as any score has
+  const int64_t planes = kMaxPlanes;  // the planes of the largest score
   const ScoreFacts facts = isa.facts(score);
   const int64_t lanes = facts.lanes, queries = facts.tile_queries;
   Buffer<float> panel(features * planes * lanes), tile(features * planes * queries);

@@ -13,8 +13,8 @@ double roof(const Isa& isa, ScoreId score, int64_t features, double seconds);
 // The best instruction set of this machine, or the named one; nullptr if it is not to be had.
 const Isa* find_isa(const char* name);
 
-// Instructions that a tier is made of, beside an instruction set, whether this machine has them, and
-// whether this build has the tier's kernels.
+// Instructions that a tier is made of, beside an instruction set, whether this machine has them,
+// and whether this build has the tier's kernels.
 struct TierEngine {
   Tier tier;
   const char *isa, *needs;

@@ -40,7 +40,7 @@ SweepJob begin_sweep(const Isa& isa, const Operands& operands) {
 ErrorBound crop_bound(const Isa& isa, const SweepJob& job, int64_t crop) {
   int64_t folds = 0;
   for (int64_t c = 0, at = 0; c <= crop; ++c)
-    for (; at < job.crops[c].end; ++folds)  // as sweep_tile and run_tile cut them
+    for (; at < job.crops[c].end; ++folds)  // blocks end where sweep_tile and run_tile end them
       at = std::min({at + 64, job.crops[c].end,
                      (at / job.features_per_block + 1) * job.features_per_block});
   const bool rounded = job.rows.view.dtype == DType::f64 || job.query.dtype == DType::f64;

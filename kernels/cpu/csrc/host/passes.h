@@ -19,19 +19,19 @@
 
 namespace kgfast {
 
-constexpr int64_t kPackedQueryBytes = 12 << 20;  // of all queries of one pass
-constexpr int64_t kPanelBytes = 1 << 20;         // of one worker, at most
-constexpr int64_t kScratchBytes = 24 << 20;      // of all workers together
+constexpr int64_t kPackedQueryBytes = 12 << 20;  // for all queries of one pass
+constexpr int64_t kPanelBytes = 1 << 20;         // for one worker, at most
+constexpr int64_t kScratchBytes = 24 << 20;      // for all workers together
 constexpr int64_t kQueriesPerPass = 4096;
 
 struct PassPlan {
   int threads;
   int64_t panels;
-  int64_t queries;       // of one pass, whole tiles
-  int64_t panel_floats;  // of one worker
-  int64_t total_floats;  // of one worker, for features that come in several blocks
+  int64_t queries;       // queries of one pass, whole tiles
+  int64_t panel_floats;  // for one worker
+  int64_t total_floats;  // for one worker, where features come in several blocks
   int64_t tiles;
-  int64_t int8_bytes;  // of one worker, where that tier may serve
+  int64_t int8_bytes;  // for one worker, where that tier may serve
 };
 
 // Cuts the work for at most so many threads and queries of a pass; sets job.features_per_block.

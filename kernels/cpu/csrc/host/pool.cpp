@@ -18,7 +18,7 @@ namespace {
 std::atomic<Pool*> current{nullptr};  // never freed: its threads sleep until the process ends
 thread_local bool is_calling = false;
 
-#if !defined(_WIN32)  // which has no fork()
+#if !defined(_WIN32)  // Windows has no fork()
 void forget_pool() {
   current = nullptr;
   is_calling = false;

@@ -37,10 +37,10 @@ class Pool {
   std::condition_variable wake_, done_;
   std::vector<std::thread> threads_;
   const std::function<void(int)>* work_ = nullptr;
-  std::exception_ptr error_;  // what a worker of the current call threw
+  std::exception_ptr error_;  // the exception of a worker of the current call
   int kept_ = 0;      // workers from here on end
   int active_ = 0;    // workers of the current call
-  int pending_ = 0;   // of those, still at work
+  int pending_ = 0;   // active workers that have not ended yet
   uint64_t call_ = 0;
 };
 

@@ -10,15 +10,15 @@
 namespace kgfast {
 namespace {
 
-constexpr int64_t kPartBytes = 16 << 20;  // of the stripes' sums
+constexpr int64_t kPartBytes = 16 << 20;  // for the stripes' sums
 constexpr int64_t kTasks = 24;            // enough to keep many threads busy to the end
 constexpr int64_t kLeastStripe = 1024;
 // Bytes of the queries of one pass over scores, or of the other side of a gradient.
 constexpr int64_t kPackedBytes = 12 << 20;
 constexpr int64_t kPackedFloats = kPackedBytes / sizeof(float);
 
-// Memory for packed strips, up to kPackedBytes, which the process keeps for its next product: malloc
-// would give out pieces of so large a block between two products, and take another one.
+// Memory for packed strips, up to kPackedBytes, which the process keeps for its next product:
+// malloc would give out pieces of so large a block between two products, and take another one.
 class PackedRoom {
  public:
   PackedRoom() : room_(spare().exchange(nullptr)) {

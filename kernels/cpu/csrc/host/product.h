@@ -20,29 +20,29 @@ struct ProductJob {
 
 struct ProductShape {
   int strip;        // features of a strip, at most
-  int vector;       // of a vector: strips are whole ones
-  int64_t rows;     // of a block, at most
+  int vector;       // features of a vector: strips are whole ones
+  int64_t rows;     // rows of a block, at most
   int64_t depth;    // rows of the other side that are summed in registers
   int64_t scratch;  // floats that a task needs beside the sums of its block
   int64_t part;     // floats of a strip of `depth` rows of the other side
 };
 
-// Scores of queries with blocks of rows. Rows are the coefficients, queries the lanes: a strip holds
-// all features of so many queries.
+// Scores of queries with blocks of rows. Rows are the coefficients, queries the lanes: a strip
+// holds all features of so many queries.
 struct ProductScoresJob : ScoresJob {
-  const FeatureBlock* strips;  // of queries
+  const FeatureBlock* strips;  // strips of queries
   const float* packed;         // [strips][features][strip]
 };
 
 struct ProductScoresShape {
-  int64_t rows;     // of a block
+  int64_t rows;     // rows of a block
   int64_t copied;   // floats of rows that are not read where they stand
   int64_t scratch;  // floats that a task needs
 };
 
 struct ProductKernels {
   ProductShape (*shape)();
-  int64_t (*block_floats)(const ProductJob&);  // of the sums of a block
+  int64_t (*block_floats)(const ProductJob&);  // floats of a block's sums
   // A strip of `depth` rows of the other side; `part` counts strips first.
   void (*pack_others)(const ProductJob&, int64_t part, float* out);
   // One block of rows, of one stripe. `scratch`: shape().scratch floats, then those of a block.

@@ -11,7 +11,7 @@
 namespace kgfast {
 
 constexpr int64_t kBandCapacity = 8192;
-constexpr int kKinds = 4;  // of counts: greater, equal, and both of the excluded
+constexpr int kKinds = 4;  // kinds of counts: greater, equal, and both of the excluded
 
 // A worker and the memory that it points into.
 struct OwnedWorker : WorkerMemory {
@@ -47,7 +47,7 @@ struct RankWorkers {
   Worker& first() { return all[0]->worker; }
 
   const Execution& execution;
-  const bool checks_finite;  // whether numbers that are not finite are errors
+  const bool checks_finite;  // numbers that are not finite are errors
   std::vector<std::unique_ptr<OwnedWorker>> all;
   SweepStatus status;
 };
@@ -95,11 +95,11 @@ class RankTiers {
   const Execution& execution_;
   const Isa& isa_;
   const SweepJob& job_;
-  const int64_t panels_;  // of the float32 sweep
+  const int64_t panels_;  // panels of the float32 sweep
   Int8Pass int8_;
   std::unique_ptr<HalfPasses> half_;
   std::unique_ptr<LinearPass> linear_;
-  int64_t pairs_ = 0;  // of queries, or of targets where int8 serves, and candidates
+  int64_t pairs_ = 0;  // pairs of queries, or of targets where int8 serves, and candidates
 };
 
 }  // namespace kgfast

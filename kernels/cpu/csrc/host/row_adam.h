@@ -13,7 +13,7 @@ struct RowAdamJob {
   const int64_t* ids;                           // [count], distinct
   const float* gradients;                       // [count][width]
   int64_t count, width;
-  float first_share, second_share;  // of a gradient in the moments: 1 - beta
+  float first_share, second_share;  // share of a gradient in the moments: 1 - beta
   float step_size;                  // rate over the first bias correction
   float root_scale;                 // 1 / square root of the second bias correction
   float eps, weight_decay;

@@ -18,7 +18,7 @@ struct ScoresJob : Operands {
   int64_t per_query;     // K
   const float* bias;     // [N] or nullptr
   float* out;            // [*, B, K]
-  int64_t num_features;  // of the widest crop
+  int64_t num_features;  // features of the widest crop
 };
 
 // Scores with all rows by panels of them.
@@ -31,7 +31,7 @@ struct PanelJob {
 struct ScoresKernels {
   // Scores of the queries at positions [first, last) of a pass with one panel.
   void (*panel)(const PanelJob&, int64_t panel, int64_t first, int64_t last, Worker&);
-  int64_t (*query_floats)(ScoreId, int64_t num_features);  // of a query that is held as float32
+  int64_t (*query_floats)(ScoreId, int64_t num_features);  // floats of a query held as float32
   // Scores of query `row` with its places [first, last); scratch: one query.
   void (*indexed)(const ScoresJob&, int64_t row, int64_t first, int64_t last, float* scratch);
   // Floats that `block` needs for queries and rows that are not plain float32.

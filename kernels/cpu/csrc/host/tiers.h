@@ -1,5 +1,5 @@
-// Cheaper sweeps with bounds of their own, which decide what pairs they can before float32 does: the
-// integers are the same whichever of them serve. docs/explanation/exactness.md derives each.
+// Cheaper sweeps with bounds of their own, which decide what pairs they can before float32 does:
+// the integers are the same whichever of them serve. docs/explanation/exactness.md derives each.
 #pragma once
 #include <cstdint>
 

@@ -10,10 +10,10 @@
 namespace kgfast {
 namespace {
 
-constexpr int64_t kSurvivorBytes = 24 << 20;  // of all workers together
+constexpr int64_t kSurvivorBytes = 24 << 20;  // for all workers together
 constexpr int64_t kChunk = 1 << 16;           // candidates scored at once without a sweep
-constexpr int64_t kChunkBytes = 32 << 20;     // of all workers together, where k allows it
-constexpr int64_t kQueriesPerTask = 32;       // of the final order
+constexpr int64_t kChunkBytes = 32 << 20;     // for all workers together, where k allows it
+constexpr int64_t kQueriesPerTask = 32;       // queries of a task of the final order
 
 class Topk : TopkPasses {
  public:

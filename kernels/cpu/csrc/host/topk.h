@@ -25,7 +25,7 @@ struct AboveList;  // above.h
 struct TopkWorker : Worker {
   Survivor* survivors;  // [Q][capacity]
   int64_t* counts;      // [Q]
-  AboveList* above;     // of candidates above a threshold, in place of both; or nullptr
+  AboveList* above;     // candidates above a threshold, in place of both; or nullptr
 };
 
 // One instruction set's entry.

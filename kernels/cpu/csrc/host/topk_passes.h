@@ -27,7 +27,7 @@ struct OwnedTopkWorker : WorkerMemory {
   TopkWorker worker{};
 };
 
-constexpr int64_t kMostOpen = 4096;  // survivors of a query that bytes leave, beyond those of floats
+constexpr int64_t kMostOpen = 4096;  // survivors of a query that bytes leave beyond floats
 
 class TopkPasses {
  protected:

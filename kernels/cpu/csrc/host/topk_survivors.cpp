@@ -1,9 +1,9 @@
 // The survivors of top-k: certified intervals of their costs, and a buffer per worker and query.
 //
-// A buffer holds every candidate seen that may be among the best k. When it is full, the k-th lowest
-// upper end becomes the query's limit and what lies above it goes. If too much is left (a table of
-// like rows), the canonical scores decide and k stay; so nothing overflows, and each round frees at
-// least half of the room beyond k.
+// A buffer holds every candidate seen that may be among the best k. When it is full, the k-th
+// lowest upper end becomes the query's limit and what lies above it goes. If too much is left (a
+// table of like rows), the canonical scores decide and k stay; so nothing overflows, and each round
+// frees at least half of the room beyond k.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -111,7 +111,7 @@ void compress(const TopkJob& job, int64_t position, TopkWorker& worker) {
     lower_limit(job, position, first[job.k - 1].high);
   }
   const float limit = limit_of(job, position);
-  last = std::remove_if(first, last, [&](const Survivor& survivor) { return survivor.low > limit; });
+  last = std::remove_if(first, last, [&](const Survivor& it) { return it.low > limit; });
   worker.counts[position] = last - first;
   if (last - first > (job.k + job.capacity) / 2) resolve(job, position, worker);
 }

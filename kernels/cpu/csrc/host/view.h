@@ -13,14 +13,14 @@ constexpr int kMaxPlanes = 5;
 struct View {
   const char* data = nullptr;
   DType dtype = DType::f32;
-  int64_t count = 0;               // of rows
+  int64_t count = 0;               // rows
   int64_t row_stride = 0;          // in elements; may be 0 or negative
   int64_t start[kMaxPlanes] = {};  // in elements, column stride included
   int64_t step = 1;                // in elements, column stride included
 };
 
 // `planes` planes of `view`, and then that of `factor`, which has no data where there is none.
-// Of gradients, what has no data is not asked for.
+// A gradient without data is not computed.
 struct Rows {
   View view, factor;
   int planes = 0;

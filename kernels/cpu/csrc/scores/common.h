@@ -17,7 +17,7 @@ struct RealRows {
   static constexpr int planes = 1, query_planes = 1;
   static constexpr int tile_queries = 4, vectors = Simd::W == 16 ? 4 : 2;
   static constexpr float query_sign = 1.0f, factor_origin = 0.0f;
-  static constexpr float grad_scale = 1.0f;  // of the g that `backward` is given
+  static constexpr float grad_scale = 1.0f;  // scale of the g that `backward` is given
   static constexpr bool is_rscf = false, has_factor = false, has_phase = false;
 };
 

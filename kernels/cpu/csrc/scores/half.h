@@ -1,5 +1,5 @@
-// The scores of the half-precision sweep: sums of a chain of terms in float16, whose operands are at
-// most `limit`, so that nothing overflows. Roundings: docs/explanation/exactness.md.
+// The scores of the half-precision sweep: sums of a chain of terms in float16, whose operands are
+// at most `limit`, so that nothing overflows. Roundings: docs/explanation/exactness.md.
 #pragma once
 #include "host/half.h"
 #include "scores/scores.h"

@@ -11,7 +11,7 @@
 namespace kgfast {
 namespace {
 
-constexpr float kNearSquare = 0.6f;     // of phases that Near serves: |y| < 0.775
+constexpr float kNearSquare = 0.6f;     // squares of phases that Near serves: |y| < 0.775
 constexpr float kNear = 0.78f;          // below it, all agree that no right angle is taken off
 constexpr float kTurnable = 0x1p20f;    // |a| beyond: a query is not turned, as b must be tiny
 constexpr float kWholes = 0x1.8p23f;    // adding it rounds to whole numbers, into the lowest bits

@@ -33,8 +33,8 @@ struct Precise<SweptL1<Factor>> : RscfL1<Factor> {};
 template <bool Factor>
 struct Precise<SweptL2<Factor>> : RscfL2<Factor> {};
 
-// One feature's share of a score. Of phases, those beyond kNear need Near = false; `worst`, which
-// says so, keeps their largest square.
+// One feature's share of a score. Phases beyond kNear need Near = false; `worst` keeps the largest
+// square of phases, which tells.
 template <class Score, bool Near>
 inline V add_term(V sum, const V* q, const V* c, V* worst) {
   if constexpr (Score::has_phase)

@@ -1,6 +1,7 @@
 // The rscf scores as ranking and top-k take them: one functor per score, as in scores.h, with the
-// bound of docs/explanation/exactness.md. A query brings a scale w of the candidate and,
-// where there is a factor b of the candidate, the a of a phase a b (rscf_rotate) or of a shift a b (the others).
+// bound of docs/explanation/exactness.md. A query brings a scale w of the candidate and, where
+// there is a factor b of the candidate, the a of a phase a b (rscf_rotate) or of a shift a b (the
+// others).
 //
 // b is near 1, so e^{iab} = e^{ia} e^{ia(b-1)}: packing turns the query by e^{ia} and stores b - 1,
 // and the angle x = a (b - 1) of a block of features says how many terms its sine and cosine need.

@@ -1,5 +1,6 @@
-// AVX512-FP16, beside simd/avx512.h: 32 lanes of float16. Denormals are computed with, at full speed,
-// whatever the flush bits of the thread's mode say (Intel AVX512-FP16 Architecture Specification).
+// AVX512-FP16, beside simd/avx512.h: 32 lanes of float16. Denormals are computed with, at full
+// speed, whatever the flush bits of the thread's mode say (Intel AVX512-FP16 Architecture
+// Specification).
 #pragma once
 #include <immintrin.h>
 

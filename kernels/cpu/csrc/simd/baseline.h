@@ -49,7 +49,7 @@ struct Simd {
     return (V)((negative & (Bits)a) | (~negative & (Bits)b));
   }
   static V power_of_two(V n) {  // 2^n for whole n in -126 .. 127, 0 for -127
-    const Bits biased = (Bits)(n + (0x1p23f + 127.0f));  // its lowest bits are n + 127
+    const Bits biased = (Bits)(n + (0x1p23f + 127.0f));  // the lowest bits are n + 127
     return (V)(biased << 23);
   }
   static V minus_product(V a, V b, V c) { return c - a * b; }

@@ -8,9 +8,9 @@ namespace {
 
 struct Bytes {
   using B = __m256i;  // bytes
-  using I = __m256i;  // as many int32 as floats are in a vector
+  using I = __m256i;  // int32, as many as floats in a vector
   static constexpr int W = 32;
-  static constexpr bool has_products = false;  // of four bytes, and a sum, as one instruction
+  static constexpr bool has_products = false;  // one instruction adds up products of four bytes
   // The largest magnitude of signed bytes whose products are exact: 2 * 255 * 64 < 2^15.
   static constexpr int most = 64;
 

@@ -8,11 +8,11 @@ namespace {
 
 struct Bytes {
   using B = __m512i;  // bytes
-  using I = __m512i;  // as many int32 as floats are in a vector
+  using I = __m512i;  // int32, as many as floats in a vector
   static constexpr int W = 64;
 #if defined(__AVX512VNNI__)
-  static constexpr bool has_products = true;  // of four bytes, and a sum, as one instruction
-  static constexpr int most = 127;  // the largest magnitude of signed bytes whose products are exact
+  static constexpr bool has_products = true;  // one instruction adds up products of four bytes
+  static constexpr int most = 127;  // signed bytes up to here have exact products
 #else
   static constexpr bool has_products = false;
   static constexpr int most = 64;  // 2 * 255 * 64 < 2^15
@@ -76,7 +76,8 @@ struct Bytes {
   }
   // Sums of that as of add_distances: each eight bytes have two integers.
   static I fold(I low, I high) {
-    const I sums = _mm512_add_epi32(_mm512_unpacklo_epi32(low, high), _mm512_unpackhi_epi32(low, high));
+    const I first = _mm512_unpacklo_epi32(low, high), last = _mm512_unpackhi_epi32(low, high);
+    const I sums = _mm512_add_epi32(first, last);
     return _mm512_shuffle_epi32(sums, _MM_PERM_DBCA);
   }
   // Stores the sum of each two integers.

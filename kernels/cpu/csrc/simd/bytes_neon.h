@@ -8,10 +8,10 @@ namespace {
 
 struct Bytes {
   using B = uint8x16_t;  // bytes
-  using I = int32x4_t;   // as many int32 as floats are in a vector
+  using I = int32x4_t;   // int32, as many as floats in a vector
   static constexpr int W = 16;
-  static constexpr bool has_products = false;  // of four bytes, and a sum, as one instruction
-  static constexpr int most = 127;  // the largest magnitude of signed bytes whose products are exact
+  static constexpr bool has_products = false;  // one instruction adds up products of four bytes
+  static constexpr int most = 127;  // signed bytes up to here have exact products
 
   static B load(const void* p) { return vld1q_u8(static_cast<const uint8_t*>(p)); }
   static B set_run(const void* p) {  // 8 bytes, again and again

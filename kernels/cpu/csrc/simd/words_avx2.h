@@ -7,7 +7,7 @@ namespace kgfast {
 namespace {
 
 struct Words : Bytes {
-  static constexpr int columns = 1, queries = 4;  // of a tile of sums: 8 of 16 registers
+  static constexpr int columns = 1, queries = 4;  // a tile of sums: 8 of 16 registers
 
   // Adds products of two words to each integer.
   static I add_word_products(I sum, B a, B b) {
@@ -19,7 +19,7 @@ struct Words : Bytes {
   }
   // Joins signed bytes to words 256 * high + low: the first two of each four, and the last two.
   static void join(B high, B low, B* first, B* last) {
-    high = _mm256_add_epi8(high, _mm256_cmpgt_epi8(zero(), low));  // of low < 0, -1
+    high = _mm256_add_epi8(high, _mm256_cmpgt_epi8(zero(), low));  // -1 where low < 0
     const __m256 a = _mm256_castsi256_ps(_mm256_unpacklo_epi8(low, high));
     const __m256 b = _mm256_castsi256_ps(_mm256_unpackhi_epi8(low, high));
     *first = _mm256_castps_si256(_mm256_shuffle_ps(a, b, 0x88));

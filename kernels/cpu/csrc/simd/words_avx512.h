@@ -7,7 +7,7 @@ namespace kgfast {
 namespace {
 
 struct Words : Bytes {
-  static constexpr int columns = 2, queries = 8;  // of a tile of sums: 16 of 32 registers
+  static constexpr int columns = 2, queries = 8;  // a tile of sums: 16 of 32 registers
 
   // Adds products of two words to each integer.
   static I add_word_products(I sum, B a, B b) {
@@ -23,7 +23,7 @@ struct Words : Bytes {
   }
   // Joins signed bytes to words 256 * high + low: the first two of each four, and the last two.
   static void join(B high, B low, B* first, B* last) {
-    high = _mm512_add_epi8(high, _mm512_movm_epi8(_mm512_movepi8_mask(low)));  // of low < 0, -1
+    high = _mm512_add_epi8(high, _mm512_movm_epi8(_mm512_movepi8_mask(low)));  // -1 where low < 0
     const __m512 a = _mm512_castsi512_ps(_mm512_unpacklo_epi8(low, high));
     const __m512 b = _mm512_castsi512_ps(_mm512_unpackhi_epi8(low, high));
     *first = _mm512_castps_si512(_mm512_shuffle_ps(a, b, 0x88));

@@ -7,7 +7,7 @@ namespace kgfast {
 namespace {
 
 struct Words : Bytes {
-  static constexpr int columns = 1, queries = 4;  // of a tile of sums: 16 of 32 registers
+  static constexpr int columns = 1, queries = 4;  // a tile of sums: 16 of 32 registers
 
   // Adds products of two words to each integer.
   static I add_word_products(I sum, B a, B b) {
@@ -19,7 +19,7 @@ struct Words : Bytes {
   static B load_widened(const int8_t* p) { return vreinterpretq_u8_s16(vmovl_s8(vld1_s8(p))); }
   // Joins signed bytes to words 256 * high + low: the first two of each four, and the last two.
   static void join(B high, B low, B* first, B* last) {
-    const int8x16_t carried = vshrq_n_s8(vreinterpretq_s8_u8(low), 7);  // of low < 0, -1
+    const int8x16_t carried = vshrq_n_s8(vreinterpretq_s8_u8(low), 7);  // -1 where low < 0
     high = vaddq_u8(high, vreinterpretq_u8_s8(carried));
     const uint32x4_t a = vreinterpretq_u32_u8(vzip1q_u8(low, high));
     const uint32x4_t b = vreinterpretq_u32_u8(vzip2q_u8(low, high));
