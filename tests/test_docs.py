@@ -72,6 +72,12 @@ class TestRunner:
         with pytest.raises(AssertionError, match="ZeroDivision"):  # a mark is of one block
             run_page(self.page(tmp_path, "<!-- not run: needs a GPU -->\n```\n```" + block))
 
+    def test_outputs_are_those_of_the_blocks_before_them(self, tmp_path):
+        page = "```python\nprint(1)\nprint(2)\n```\nSo:\n```text\n2\n```\n"
+        run_page(self.page(tmp_path, page))
+        with pytest.raises(AssertionError, match=r"page\.md:7: printed otherwise:\n1\n2"):
+            run_page(self.page(tmp_path, page.replace("\n2\n", "\n3\n")))
+
     def test_sessions(self, tmp_path):
         run_page(self.page(tmp_path, "```python\n>>> 1 + 1\n2\n```\n"))
         with pytest.raises(AssertionError, match="Expected"):

@@ -1,8 +1,10 @@
 """The code of pages: fenced blocks, what marks one that cannot run, and lines of commands."""
 
 import doctest
+import io
 import re
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,13 +34,21 @@ def snippets(text: str) -> Iterator[Snippet]:
 
 
 def run_page(path: Path, names: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Run the Python of a page in order, in one namespace; name the line of what fails."""
+    """Run the Python of a page in order, in one namespace; name the line of what fails.
+
+    Blocks of ``text`` are outputs: blocks before them must have printed these lines.
+    """
     names = {"__name__": "__page__"} if names is None else names
+    printed = io.StringIO()
     for snippet in snippets(path.read_text(encoding="utf-8")):
         if snippet.reason is not None:
             assert len(snippet.reason) > 10, f"{path}:{snippet.line}: a mark says why not"
         elif snippet.language in ("python", "py"):
-            _run(path, snippet, names)
+            with redirect_stdout(printed):
+                _run(path, snippet, names)
+        elif snippet.language == "text":
+            said = printed.getvalue()
+            assert snippet.code in said, f"{path}:{snippet.line}: printed otherwise:\n{said}"
     return names
 
 
