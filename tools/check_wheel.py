@@ -33,10 +33,12 @@ from typing import Any
 from unittest import mock
 
 MEGABYTES = 2.0
-OF_TORCH = 0.25  # import time allowed, as a share of the CPU time that importing torch takes
-TIME = "import time; a = time.process_time(); import torch; b = time.process_time();"
-TIME += "import kgfast, kgfast.eval.ranking; print(b - a, time.process_time() - b)"
-
+OF_TORCH = 0.15  # import time allowed, as a share of the CPU time that importing torch takes
+# Importing torch leaves a full garbage collection due, 0.08 s over torch's own objects, which would
+# fall into whatever import comes next: it counts as torch's.
+TIME = "import gc, time; a = time.process_time(); import torch; gc.collect();"
+TIME += "b = time.process_time(); import kgfast, kgfast.eval.ranking;"
+TIME += "print(b - a, time.process_time() - b)"
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 

@@ -13,9 +13,7 @@ class Figures(NamedTuple):
 
 
 SAFAVI = "Safavi and Koutra 2020"  # arXiv 2009.07810
-LIBKGE = (
-    "Ruffinelli et al. 2020"  # the README of LibKGE: searches of equal effort
-)
+LIBKGE = "Ruffinelli et al. 2020"  # the README of LibKGE: searches of equal effort
 SUN = "Sun et al. 2019"  # arXiv 1902.10197
 LACROIX = "Lacroix et al. 2018"  # the README of their code: rank 2000
 CHEN = "Chen et al. 2021"  # arXiv 2110.02834
