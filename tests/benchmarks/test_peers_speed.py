@@ -5,6 +5,8 @@ import time
 import pytest
 import torch
 
+import kgfast
+
 FAST = ("torch", "faiss Flat", "faiss Panorama", "USearch", "NumKong")
 SLOW = [pytest.param(it, marks=pytest.mark.slow) for it in ("torch.compile", "KeOps")]
 
@@ -81,3 +83,13 @@ def test_pykeens_fastest_options_are_chosen(load, monkeypatch):
     found = ranks.fastest_evaluation(model, torch.zeros(9, 3), [])
     assert found == {"batch_size": 1, "slice_size": 1024}
     assert set(tried) == {(1, None), (1, 1024), (8, None), (8, 1024)}
+
+
+def test_products_of_matrices_rank_by_the_l2_norm(load):
+    generator = torch.Generator().manual_seed(0)
+    entity, relation = (torch.randint(-9, 9, (n, 6), generator=generator).float() for n in (41, 3))
+    model = kgfast.TransE(entity, relation, norm="l2")
+    hrt = torch.stack([torch.randint(n, (50,), generator=generator) for n in (41, 3, 41)], 1)
+    known = kgfast.KnownTriples(hrt)
+    found = load("lib.peers.ranks").Products(model, hrt, known, batch=7)()
+    assert torch.equal(found, kgfast.rank(model, hrt, known=known).optimistic)
