@@ -23,7 +23,7 @@ constexpr int kWidth = kBytes / 4, kLanes = kWidth * kVectors, kTile = 4;
 typedef float V __attribute__((vector_size(kBytes)));
 typedef int32_t I __attribute__((vector_size(kBytes)));
 
-// The estimate alone, as it is fastest: wrong by 2^-14 of a root (AVX: 2^-12), so that ranks are off.
+// Returns the fastest estimate: wrong by 2^-14 of a root (AVX: 2^-12), so that ranks are off.
 V root(V x) {
 #if defined(__AVX512F__)
   return x * (V)_mm512_rsqrt14_ps(x);

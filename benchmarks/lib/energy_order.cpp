@@ -1,7 +1,7 @@
 // The best k dot products of one query, exactly: bytes of the leading features of rotated rows, a
 // bound on the rest, then more bytes of the rows that stay open, then float64.
 //
-// Compiled by benchmarks/energy_order.py, for a machine with AVX512-VNNI. With p = F it is a flat
+// Compiled by benchmarks/energy_order.py, for a machine with AVX512-VNNI. With p = F this is a flat
 // scan of bytes.
 #include <immintrin.h>
 
@@ -32,7 +32,7 @@ float widen(uint16_t bits) { return _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_s
 // Numbers of a query in two bytes: t (128 h + l).
 struct Query {
   std::vector<int8_t> h, l;
-  std::vector<int64_t> offsets;  // 128 sum (128 h + l) of the features before one
+  std::vector<int64_t> offsets;  // [k]: 128 sum (128 h + l) of the features before k
   float t;
   void pack(const float* q, int count) {
     float most = 1e-30f;
@@ -48,7 +48,7 @@ struct Query {
       offsets.push_back(offsets.back() + 128 * value);
     }
   }
-  // The product with bytes at features first .. first + 63, of which a mask counts.
+  // Returns the product with those bytes of features first .. first + 63 that a mask chooses.
   int64_t sum(const uint8_t* bytes, int first, __mmask64 chosen) const {
     const __m512i c = _mm512_maskz_loadu_epi8(chosen, bytes), zero = _mm512_setzero_si512();
     const __m512i high = _mm512_dpbusd_epi32(zero, c, _mm512_loadu_si512(h.data() + first));
@@ -88,9 +88,9 @@ double exact(const float* row, const double* q, int features) {
 struct Table {
   int64_t rows, features, leading;  // F and p
   const uint8_t* panels;            // [rows / 64][p / 4][64][4]: leading features, + 128
-  const float *rounding, *rest;     // [rows]: of the leading features, and the norm of the others
+  const float *rounding, *rest;     // [rows]: of the leading features, and the norm of the rest
   const Line* lines;                // [rows]: the next 60
-  const uint8_t* tails;             // [rows][tail_width]: those behind
+  const uint8_t* tails;             // [rows][tail_width]: features behind the lines
   int64_t tail_width;
   const float* all_rounding;  // [rows]
   const float* table;         // [rows][F], as the model has it
@@ -105,7 +105,7 @@ struct Asked {
   double shift;          // the product with the mean of the rows
 };
 
-// Products of a query with all axes.
+// Computes the products of a query with all axes.
 static void rotate(const Asked& q, int features, float* weights) {
   for (int first = 0; first < features; first += 64) {
     __m512 sums[4];
@@ -118,7 +118,7 @@ static void rotate(const Asked& q, int features, float* weights) {
   }
 }
 
-// Seconds; `counts`: rows of which a line, a tail and the floats were read. `room`: [2][rows].
+// Returns seconds; `counts`: rows whose line, tail and floats were read. `room`: [2][rows].
 extern "C" double search(const Table* x, const Asked* q, int k, float* room, int64_t* ids,
                          int64_t* counts) {
   const double start = seconds();

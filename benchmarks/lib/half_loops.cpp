@@ -33,7 +33,7 @@ V load(const uint16_t* from) {
 #endif
 }
 
-// Sums of Q queries and a panel, as engine/sweep.h has them.
+// Sums Q queries and a panel, as engine/sweep.h does.
 template <class Score, int Q, class T>
 __attribute__((noinline)) void sweep(const T* panel, const float* tile) {
   constexpr int L = lanes_of<Score>(), P = Score::planes, B = Score::vectors;

@@ -11,7 +11,7 @@
 
 namespace kgfast {
 
-// The engine's other half, which is not asked here.
+// Stubs of host functions, which this check never calls.
 void throw_unknown_score(ScoreId) { __builtin_trap(); }
 void keep_survivors(const TopkJob&, int64_t, int64_t, uint64_t, const float*, double,
                     TopkWorker&) {}

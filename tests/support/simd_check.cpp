@@ -34,7 +34,7 @@ void expect(const char* what, float got, float wanted, float a, float b, float c
     std::printf("%s(%a, %a, %a): %a instead of %a\n", what, a, b, c, got, wanted);
 }
 
-// A function of three vectors against one of three numbers.
+// Holds a function of three vectors against one of three numbers.
 template <class Vector, class Scalar>
 void check(const char* what, const std::vector<float>& values, Vector vector, Scalar scalar) {
   const size_t n = values.size();
@@ -54,7 +54,7 @@ void check(const char* what, const std::vector<float>& values, Vector vector, Sc
 
 float fused(float a, float b, float c) { return Simd::fuses ? std::fma(a, b, c) : a * b + c; }
 
-// Relative, as reciprocal roots are not rounded correctly everywhere.
+// Compares relative errors, as reciprocal roots are not rounded correctly everywhere.
 void check_roots(double allowed) {
   for (float m : {0x1p-124f, 1e-30f, 0.3f, 1.0f, 2.0f, 3.0f, 1e10f, 1.7e38f}) {
     float out[W];
@@ -116,7 +116,7 @@ void expect_int(const char* what, int got, int wanted, int lane) {
   ++failures;
 }
 
-// Unsigned bytes a and b, signed ones of at most `most`, and numbers to begin a sum with.
+// Checks unsigned bytes a and b, signed bytes s of at most `most`, and numbers that begin a sum.
 void check_bytes(const uint8_t* a, const uint8_t* b, const int8_t* s, const int32_t* begin) {
   const Bytes::B x = Bytes::load(a), y = Bytes::load(b);
   const auto bytes = [&](const char* what, Bytes::B got, int (*wanted)(int, int)) {
@@ -173,7 +173,7 @@ int16_t word_of(const void* words, int i) {
   return word;
 }
 
-// Signed bytes a and b, and numbers to begin a sum with.
+// Checks words of signed bytes a and b, and numbers that begin a sum.
 void check_words(const int8_t* a, const int8_t* b, const int32_t* begin) {
   Words::B first, last;
   Words::join(Bytes::load(a), Bytes::load(b), &first, &last);
@@ -216,7 +216,7 @@ void check_all_bytes() {
   uint32_t state = 1;
   const auto next = [&] { return (state = state * 1664525u + 1013904223u) >> 8; };
   for (int turn = 0; turn < 500; ++turn) {
-    for (int i = 0; i < kBytes; ++i) {  // a third of the turns: the ends of the ranges
+    for (int i = 0; i < kBytes; ++i) {  // a third of the turns draws the ends of the ranges
       const bool ends = turn % 3 == 0;
       const int most = Bytes::most;
       a[i] = static_cast<uint8_t>(ends ? next() % 2 * 255 : next());

@@ -19,7 +19,7 @@ namespace kgfast {
 namespace {
 namespace py {
 
-// Thrown where Python's error is set.
+// Exception for an error that Python has set.
 struct error_already_set : std::exception {};
 
 struct Release {
@@ -199,7 +199,7 @@ object made(std::vector<T> values) {
   return found;
 }
 
-// A C++ object that Python holds and knows nothing of.
+// Wraps a C++ object in a capsule, which Python holds without knowing its type.
 template <class T>
 object held(std::unique_ptr<T> value, const char* name) {
   const auto destroy = [](PyObject* capsule) {
@@ -217,8 +217,8 @@ T& held_in(const handle& capsule, const char* name) {
   return *static_cast<T*>(found);
 }
 
-// Runs a binding and sets Python's error for what it throws. Nothing else is caught: an unwinding
-// thread is no error.
+// Runs a binding, and sets Python's error for its exceptions. The unwinding of a thread is not
+// caught, as it is no error.
 template <class Body>
 PyObject* guarded(Body body) {
   try {

@@ -1,4 +1,4 @@
-// kgfast.kernels._cpu: pointers, sizes and strides in, numbers into memory that Python has made.
+// kgfast.kernels._cpu: takes pointers, sizes and strides, and writes to memory that Python made.
 //
 // One unit for all bindings.
 #include "bind/losses.h"
@@ -34,7 +34,7 @@ unsigned py_find_tiers(const std::string& isa) { return find_tiers(isa_named(isa
 
 using EngineOfTier = std::tuple<unsigned, std::string, std::string, bool, bool>;
 
-// (bit of the tier, instruction set, what it needs, whether this machine has that, and this build)
+// Returns (tier's bit, instruction set, needed instructions, machine has these, build has it).
 std::vector<EngineOfTier> py_tier_engines() {
   std::vector<EngineOfTier> found;
   for (const TierEngine& engine : tier_engines())
@@ -92,7 +92,7 @@ PyMODINIT_FUNC PyInit__cpu() {
         kgfast::methods_of_the_module(), nullptr, nullptr, nullptr, nullptr};
     auto module = kgfast::py::owned(PyModule_Create(&definition));
 #ifdef Py_GIL_DISABLED
-    // Kernels ran without Python's lock before there were Pythons without one.
+    // Kernels run without Python's lock anyway.
     PyUnstable_Module_SetGIL(module.get(), Py_MOD_GIL_NOT_USED);
 #endif
     return module;

@@ -31,8 +31,8 @@ void py_loss_pass(const Machine& machine, int pass, const py::tuple& scores,
 }
 
 // `positives`: (queries, candidates, count, scores, shares). `sums` are float64, `factors` (shift,
-// scale, share) float32 numbers of each row, or 0. `gradients`: views of those of queries and rows,
-// or None, the address of the bias's, and whether that of the rows is added to.
+// scale, share) float32 numbers of each row, or 0. `gradients`: views of the gradients of queries
+// and of rows, or None, the address of the bias's gradient, and whether rows are added to.
 void py_bf16_loss(const Machine& machine, int pass, const py::tuple& operands, int64_t width,
                   const py::tuple& positives, const std::vector<uintptr_t>& sums,
                   const std::vector<uintptr_t>& factors, double constant,
@@ -79,7 +79,7 @@ void py_row_adam(int threads, const std::vector<uintptr_t>& tables, const py::tu
   row_adam(job, threads);
 }
 
-// `rows`: (ids or 0, gradients, numbers of these, width). `rates`: rate, eps, weight decay.
+// `rows`: (ids or 0, gradients, count of numbers, width). `rates`: rate, eps, weight decay.
 void py_adagrad(const Machine& machine, const std::vector<uintptr_t>& tables,
                 const py::tuple& rows, const std::vector<double>& rates) {
   AdagradJob job{};

@@ -33,7 +33,7 @@ T* pointer(const py::handle& address) {
 
 int planes_in(const py::tuple& view) { return static_cast<int>(py::len(view[4])); }
 
-// (pointer, dtype, rows, row stride, column starts, column step), strides in elements
+// Reads (pointer, dtype, rows, row stride, column starts, column step), strides in elements.
 View as_view(const py::tuple& spec) {
   View view;
   view.data = pointer<const char>(spec[0]);
@@ -51,9 +51,9 @@ View as_view_if(const py::handle& spec) {
   return spec.is_none() ? View{} : as_view(spec.cast<py::tuple>());
 }
 
-// (score, its term_ulps, queries, table, factor or None, bias or None, (ids, their count) or None,
-// panels or None: (features, float32 panels, their norms, bytes, their scale, panels of the int8
-// tier), 0 where there are none)
+// Reads (score, its term_ulps, queries, table, factor or None, bias or None, (ids, their count) or
+// None, panels or None). Panels are (features, float32 panels, their norms, bytes, their scale,
+// panels of the int8 tier), 0 where there are none.
 Operands as_operands(const py::tuple& spec) {
   Operands operands{};
   const auto table = spec[3].cast<py::tuple>();
@@ -78,7 +78,7 @@ Operands as_operands(const py::tuple& spec) {
   return operands;
 }
 
-// (indptr, indices), or None
+// Reads (indptr, indices), or None.
 Known as_known(const MaybeTuple& spec) {
   if (!spec) return {};
   return {pointer<const int64_t>((*spec)[0]), pointer<const int64_t>((*spec)[1])};
@@ -104,7 +104,7 @@ void stop_if(bool was_interrupted) {
   if (was_interrupted) throw py::error_already_set();
 }
 
-// First bad rows of queries, candidates and factor, -1 where there is none.
+// Returns the first bad rows of queries, candidates and factor, -1 where there is none.
 BadRows bad_rows(const SweepStatus& status) {
   stop_if(status.interrupted);
   const auto row = [](int64_t bad) { return bad == INT64_MAX ? int64_t{-1} : bad; };

@@ -14,8 +14,8 @@
 namespace kgfast {
 namespace {
 
-// `targets`: their ids, their scores or 0, and the candidates' ids in order, or 0. `counts`: those
-// of the targets, and of pairs.
+// `targets`: ids, scores or 0, and the candidates' sorted ids or 0. `counts`: counts of the
+// targets, and of pairs.
 BadRows py_rank_counts(const Machine& machine, const py::tuple& operands, const Widths& widths,
                          const std::tuple<uintptr_t, uintptr_t, uintptr_t>& targets,
                          const MaybeTuple& known, bool nan_worst,
@@ -57,15 +57,14 @@ void py_linear_bounds(const Machine& machine, const py::tuple& operands, const W
   });
 }
 
-// The format of the int8 tier's panels beside an instruction set; empty where there is no such
-// tier.
+// Returns the format of the int8 tier's panels beside an instruction set, or "" without a tier.
 std::string py_int8_format(const std::string& isa) {
   const Isa* found = find_isa(isa.c_str());
   const Int8Tier* tier = found ? find_int8_tier(*found) : nullptr;
   return tier ? tier->format : "";
 }
 
-// Bytes of the int8 tier's panels of so many rows.
+// Returns the bytes of the int8 tier's panels of so many rows.
 int64_t py_int8_bytes(int64_t rows, int64_t width) { return int8_table_bytes(rows, width); }
 
 // Fills the panels of a table's rows, of so many features.
@@ -77,12 +76,12 @@ BadRows py_pack_int8(const Machine& machine, const py::tuple& operands, int64_t 
   }));
 }
 
-// Bytes of the panels of bytes of so many rows.
+// Returns the bytes of the byte panels of so many rows.
 int64_t py_byte_row_bytes(int64_t rows, int64_t width, int planes) {
   return byte_table_bytes(rows, width, planes);
 }
 
-// Fills the panels of bytes of a table's rows, which are finite, in units of a scale.
+// Fills the byte panels of a table's rows, which are finite, in units of a scale.
 void py_pack_bytes(const Machine& machine, const py::tuple& operands, int64_t width, float scale,
                    uintptr_t panels) {
   const Operands given = as_operands(operands);
@@ -115,7 +114,7 @@ BadRows py_topk(const Machine& machine, const py::tuple& operands, int64_t width
       compute(machine, [&](const Execution& execution) { return topk(execution, request); }));
 }
 
-// (kind, whether it conjugates, interleaved, unit, anchors, relations)
+// Reads (kind, whether the composition conjugates, interleaved, unit, anchors, relations).
 Composition as_composition(const py::tuple& spec) {
   Composition how{};
   how.kind = static_cast<Compose>(spec[0].cast<int>());
@@ -154,7 +153,7 @@ BadRows py_topk_of_ids(const Machine& machine, const py::tuple& operands, int64_
 
 constexpr const char* kAboveResult = "kgfast.AboveResult";
 
-// The bad rows, the number of results, and the results.
+// Returns the bad rows, the number of results, and the results.
 std::tuple<BadRows, int64_t, py::object> py_above(
     const Machine& machine, const py::tuple& operands, int64_t width, uintptr_t lowest,
     const MaybeTuple& known, int64_t most) {
@@ -179,7 +178,7 @@ void py_write_above(const Machine& machine, py::handle results,
   });
 }
 
-// Lanes and planes of a panel of a score.
+// Returns the lanes and planes of a panel of a score.
 std::tuple<int64_t, int64_t> py_panel_shape(const std::string& isa, int score) {
   const ScoreFacts facts = isa_named(isa).facts(static_cast<ScoreId>(score));
   return {facts.lanes, facts.planes};

@@ -25,8 +25,8 @@ void py_scores(const Machine& machine, const py::tuple& operands,
   stop_if(compute(machine, [&](const Execution& execution) { return scores(execution, job); }));
 }
 
-// `grad`: (pointer, stride of crops, of rows, of columns), in elements. `gradients`: views of those
-// of queries, rows and factor, None where not asked for.
+// `grad`: (pointer, stride of crops, of rows, of columns), in elements. `gradients`: views of the
+// gradients of queries, rows and factor; None: not computed.
 template <class Job>
 Job backward_job(const py::tuple& operands, const Widths& widths, const py::tuple& grad,
                  const py::tuple& gradients) {
@@ -47,7 +47,7 @@ void py_pairwise_backward(const Machine& machine, const py::tuple& operands, con
                   [&](const Execution& execution) { return pairwise_backward(execution, job); }));
 }
 
-// `groups`: (ids, order, first, count, whether gradients of rows are those of the whole table).
+// `groups`: (ids, order, first, count, whether gradients are of the whole table).
 void py_indexed_backward(const Machine& machine, const py::tuple& operands, const Widths& widths,
                          const py::tuple& grad, const py::tuple& gradients,
                          const std::pair<uintptr_t, int64_t>& index, const MaybeTuple& groups) {
@@ -67,7 +67,7 @@ void py_indexed_backward(const Machine& machine, const py::tuple& operands, cons
                   [&](const Execution& execution) { return indexed_backward(execution, job); }));
 }
 
-// Cosine and sine of float64 radians.
+// Computes cosine and sine of float64 radians.
 void py_cos_sin(const Machine& machine, uintptr_t phases, int64_t count, uintptr_t cosine,
                 uintptr_t sine) {
   const auto* from = pointer<const double>(phases);

@@ -20,7 +20,7 @@ std::atomic<IsFinalizing> is_finalizing{nullptr};
 #if !defined(_WIN32)
 void note_this_thread() { main_thread = PyThread_get_thread_ident(); }
 
-// After fork() the thread that called it is the main one.
+// After fork() the thread that called fork() is the main one.
 [[maybe_unused]] const int registered = pthread_atfork(nullptr, nullptr, note_this_thread);
 #endif
 

@@ -20,7 +20,7 @@ bool python_is_gone();
 // True if the calling thread handles signals.
 bool is_main_thread();
 
-// Tells whether the interpreter ends.
+// Function that tells whether the interpreter ends.
 using IsFinalizing = int (*)();
 
 // Notes the main thread, by threading's `ident`, when the module is loaded.
@@ -28,7 +28,7 @@ void note_python(unsigned long main_ident, IsFinalizing function);
 
 namespace {
 
-// While it lives, the calling thread is without Python's lock and computes in IEEE arithmetic, and
+// Scope in which the calling thread is without Python's lock and computes in IEEE arithmetic, and
 // the pool has no more workers than `threads` need.
 class Unlocked {
  public:

@@ -48,7 +48,7 @@ inline void adagrad_numbers(const AdagradJob& job, int64_t place, const float* g
   std::memcpy(sum + i, lanes[1], bytes);
 }
 
-// Numbers first .. last - 1 of the gradient: a part may begin and end within a row.
+// Updates numbers first .. last - 1; a part may begin and end within a row.
 inline void adagrad_part(const AdagradJob& job, int64_t first, int64_t last) {
   while (first < last) {
     const int64_t row = first / job.width, column = first % job.width;

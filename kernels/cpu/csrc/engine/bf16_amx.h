@@ -1,9 +1,9 @@
 // Products of 2 x 2 tiles of bf16 numbers by AMX.
 //
-// Cost model: 32 x 32 sums of 32 terms are 4 tile products of 16 cycles and 4 tile loads. Sums of
-// more terms than are held at a time are loaded and stored once for each part of them.
+// Cost model: 32 x 32 sums of 32 terms are 4 tile products of 16 cycles and 4 tile loads. Longer
+// sums are loaded and stored once for each part of their terms.
 //
-// Errors: those of float32 sums; of each 32 terms the even and the odd ones are summed apart.
+// Errors: those of float32 sums. The even and the odd terms of each 32 are summed apart.
 #pragma once
 #include "engine/bf16_tiles.h"
 #include "engine/tiles.h"
@@ -45,7 +45,7 @@ inline void store_sums(const SumTiles& at) {
   _tile_stored(3, at.sums + at.left + at.right, 64);
 }
 
-// Adds a product to sums, or makes the first.
+// Adds a product to the sums, or sets them if it is the first.
 inline void add_product(TilesOf left, TilesOf right, int64_t depth, const SumTiles& sums,
                         bool is_first) {
   is_first ? clear_sums() : load_sums(sums);

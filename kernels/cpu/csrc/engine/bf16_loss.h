@@ -1,13 +1,13 @@
-// Blocks of candidates with all queries: scores, the rows' loss and its slopes, and both gradients,
-// as products of bf16 numbers: those of the header that was included before, bf16_amx.h or
-// bf16_vector.h.
+// A block of candidates with all queries: scores, the rows' loss and its slopes, and both
+// gradients. The header that was included before, bf16_amx.h or bf16_vector.h, makes the products
+// of bf16 numbers.
 //
-// Cost model: that of the products for scores and for each gradient, whose sums are loaded and
-// stored once for a block, and that of bf16_walk.h. Scores are not kept: they are made again in
-// less time than 8 bytes of each take to memory and back. Where a machine has tiles, what a tile of
-// scores still asks for is done between the products of the next. Measured by AMX at 500 queries,
-// 14,541 candidates and 256 features: 4 ms for sums, 13 for slopes and both gradients, where their
-// products alone, from the second cache, take 2 and 6.
+// Cost model: that of the products, and that of bf16_walk.h. Sums of gradients are loaded and
+// stored once for a block. Scores are not kept: to make them again takes less time than to move 8
+// bytes of each to memory and back. With AMX, the loss of a tile of scores is computed between the
+// products of the next tile. Measured by AMX at 500 queries, 14,541 candidates and 256 features: 4
+// ms for sums, 13 for slopes and both gradients. The products alone, from the second cache, take 2
+// and 6.
 #pragma once
 #include <cfloat>
 
@@ -80,7 +80,7 @@ class Bf16Stripe {
     return room_.by_pairs + tile * (shape_.block / kTilePair) * kTileNumbers;
   }
 
-  // Scores pair by pair: all candidates of 32 queries, then the next.
+  // Computes scores in pairs of tiles: all candidates with 32 queries, then with the next 32.
   __attribute__((noinline)) void make_scores() {
     const int64_t count = columns_ / kTilePair * pairs_;
     const int64_t across = (shape_.queries + shape_.columns - 1) / shape_.columns;
@@ -102,7 +102,7 @@ class Bf16Stripe {
                           sums_ + 2 * shape_.queries + pair.query);
       int64_t done = 0, due = 0;
       if (n < count)
-        multiply(n, sums, [&] {  // evenly: after each of `depth_` products
+        multiply(n, sums, [&] {  // spread evenly over `depth_` products
           for (due += kTilePair; due >= depth_ * kWalkRows; due -= depth_ * kWalkRows)
             walk.rows(done, slopes), done += kWalkRows;
         });
@@ -143,7 +143,7 @@ class Bf16Stripe {
       const int64_t p = job_.positive_order[positive_], query = positives.queries[p];
       const int64_t candidate = positives.candidates[p] - first_ - n % pairs_ * kTilePair;
       const int64_t lane = query - pair.query;
-      if (candidate >= kTilePair || lane >= kTilePair) return;  // a later pair has it
+      if (candidate >= kTilePair || lane >= kTilePair) return;  // a later pair has this positive
       const V scores = pair.at(candidate, lane / kTileRows);
       if constexpr (has_sums(pass)) {
         alignas(64) float lanes[Simd::W];
@@ -179,7 +179,7 @@ class Bf16Stripe {
       }
   }
 
-  // Apart from the products: row by row, as memory likes it.
+  // Stores gradients row by row, as memory likes it, apart from the products.
   __attribute__((noinline)) void store_rows() {
     const View& out = job_.grad_rows;
     const int64_t features = job_.num_features;
@@ -240,7 +240,7 @@ inline void bf16_stripe(const Bf16LossJob& job, int64_t stripe, float* scratch) 
   }
 }
 
-// Adds up the stripes' sums of 16 queries, in their order, and turns them back to rows.
+// Adds up the stripes' sums of 16 queries, in their order, and transposes the sums to rows.
 inline void finish_bf16_queries(const Bf16LossJob& job, int64_t tile, float* scratch) {
   const FloatMode mode(FloatMode::kFlush);
   const Bf16Shape& shape = job.shape;

@@ -1,7 +1,7 @@
 // Rows of any dtype as tiles of bf16, rounded to nearest, ties to even.
 //
-// Cost model: for 32 numbers of a left tile a conversion; of a right tile, or of a left one that is
-// transposed, a conversion and a permutation, and 4 shuffles for 32 numbers that are transposed.
+// Cost model, for 32 numbers: a left tile takes a conversion, a right tile a conversion and a
+// permutation. A transpose adds 4 shuffles.
 #pragma once
 #include <algorithm>
 
@@ -17,12 +17,12 @@ inline __mmask16 lanes_before(int64_t count) {
   return static_cast<__mmask16>(count >= 16 ? 0xFFFF : count <= 0 ? 0 : (1u << count) - 1);
 }
 
-// Bits of bf16 numbers: those of `low`, then those of `high`.
+// Rounds to bf16, and returns the bits: numbers of `low`, then of `high`.
 inline __m512i rounded(V low, V high) {
   return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
 }
 
-// Bits of bf16 numbers, as `rounded` has them: `low` and `high` alternate.
+// Rounds to bf16, and returns the bits: numbers of `low` and `high` in turns.
 inline __m512i rounded_pairs(V low, V high) {
   alignas(64) static constexpr uint16_t places[32] = {
       0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
@@ -30,7 +30,7 @@ inline __m512i rounded_pairs(V low, V high) {
   return _mm512_permutexvar_epi16(_mm512_load_si512(places), rounded(low, high));
 }
 
-// Up to 32 rows in float32, where they stand or copied to room[32][features].
+// Up to 32 rows in float32, read in place or copied to room[32][features].
 struct FloatRows {
   const float* rows[kTilePair];
   int64_t count, features;
@@ -45,28 +45,28 @@ struct FloatRows {
     }
   }
 
-  // 16 features from k on; zeros where there are none.
+  // Loads 16 features from k on, and zeros past the last.
   V load(int64_t row, int64_t k) const {
     const __mmask16 lanes = row < count ? lanes_before(features - k) : 0;
     return _mm512_maskz_loadu_ps(lanes, rows[row] + k);
   }
 };
 
-// [16][32]: rows from `first` on, features from k on.
+// Packs a tile [16][32]: rows from `first` on, features from k on.
 inline void pack_left(const FloatRows& rows, int64_t first, int64_t k, uint16_t* tile) {
   for (int64_t i = 0; i < kTileRows; ++i)
     _mm512_store_si512(tile + i * kTilePair,
                        rounded(rows.load(first + i, k), rows.load(first + i, k + 16)));
 }
 
-// [16 pairs of rows][16 features][2].
+// Packs a tile [16 pairs of rows][16 features][2].
 inline void pack_right(const FloatRows& rows, int64_t k, uint16_t* tile) {
   for (int64_t i = 0; i < kTileRows; ++i)
     _mm512_store_si512(tile + i * kTilePair,
                        rounded_pairs(rows.load(2 * i, k), rows.load(2 * i + 1, k)));
 }
 
-// Words of two numbers: a left tile of 16 rows as the right one of so many columns, and back.
+// Transposes words of two numbers: a left tile of 16 rows to a right tile of 16 columns, or back.
 inline void transpose_words(const uint16_t* tile, uint16_t* out) {
   const float* rows[kTileRows];
   for (int64_t i = 0; i < kTileRows; ++i)

@@ -1,7 +1,7 @@
 // Exponentials, softplus and sigmoid of scores whose operands were rounded to bf16.
 //
-// Cost model, per vector: a power of two is 7 instructions, and 2 more where it is that of minus
-// a magnitude or of a difference; beside it softplus is 11 and sigmoid 7.
+// Cost model, per vector: a power of two is 7 instructions, and 2 more with an exponent of -|x| or
+// x - shift. Softplus is 11 more, and sigmoid 7.
 //
 // Errors: exponentials 2.5 units of 2^-24, their arguments one more of each.
 #pragma once
@@ -12,8 +12,8 @@ namespace {
 
 constexpr float kLog2E = 0x1.715476p0f;
 
-// 2^t but for 2.5 units of 2^-24: a polynomial of degree 5 on [0, 1), of the least largest relative
-// error, 7.5e-8. Beyond the range 0 or infinity.
+// Returns 2^t, with an error of 2.5 units of 2^-24: by a minimax polynomial of degree 5 on [0, 1),
+// whose relative error is 7.5e-8. Beyond the range the result is 0 or infinity.
 inline V power_of_two(V t) {
   const V f = _mm512_reduce_ps(t, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);  // t - floor(t)
   V p = Simd::set1(0.00187757667f);
@@ -22,7 +22,7 @@ inline V power_of_two(V t) {
   return _mm512_scalef_ps(p, t);
 }
 
-// log(1 + t) for t in [0, 1]: t times a polynomial of degree 8, likewise, 3.0e-8.
+// Returns log(1 + t), t in [0, 1]: t times a minimax polynomial of degree 8, relative error 3.0e-8.
 inline V log_above_one(V t) {
   V p = Simd::set1(0.00523269426f);
   for (const float c : {-0.0295052388f, 0.0782259519f, -0.136632458f, 0.191060068f, -0.248429822f,

@@ -7,7 +7,7 @@
 namespace kgfast {
 namespace {
 
-// Two tiles; those of the next terms follow each.
+// Two tiles; each is followed by its tiles of the next terms.
 struct TilesOf {
   const uint16_t *first, *second;
   TilesOf at(int64_t k) const { return {first + k * kTileNumbers, second + k * kTileNumbers}; }
@@ -22,14 +22,14 @@ struct SumTiles {
 // Memory of a worker.
 struct Bf16Room {
   uint16_t *left;      // [block / 16][features / 32] tiles of candidates, for scores
-  uint16_t *turned;    // [features / 16][block / 32] tiles of them, for the queries' gradient
+  uint16_t *turned;    // [features / 16][block / 32] tiles of candidates, for queries' gradient
   uint16_t *by_rows;   // [block / 16][columns / 32] tiles of slopes
-  uint16_t *by_pairs;  // [columns / 16][block / 32] tiles of the same
+  uint16_t *by_pairs;  // [columns / 16][block / 32] tiles of slopes
   float* gradient;     // [block / 16][features / 16] tiles of sums
   float* scores;       // [2][4] tiles of sums
   float* bias;         // [block]
   float* bias_sums;    // [block][16]
-  float* shifts;       // [queries]: what exponentials of scores are relative to
+  float* shifts;       // [queries]: subtracted from scores before exponentials
   float* rows;         // [32][features]
   int64_t floats;
 

@@ -12,7 +12,7 @@
 namespace kgfast {
 namespace {
 
-// AMX holds tiles while products are made, and reads memory behind gcc's back: these do neither.
+// Stand-ins for functions of AMX: vectors need no tiles, and gcc sees the memory that they read.
 struct Products {};
 inline void publish() {}
 
@@ -28,7 +28,7 @@ inline __m512bh every_pair(const uint16_t* pair) {
   return reinterpret_cast<__m512bh>(_mm512_set1_epi32(word));
 }
 
-// kSumRows rows of a tile on the left with both on the right.
+// Adds kSumRows rows of a left tile with both right tiles to the sums.
 inline void add_rows(const uint16_t* left, TilesOf right, int64_t depth, float* sums,
                      int64_t right_sums, bool is_first) {
   V held[kSumRows][2];
@@ -58,7 +58,7 @@ inline void add_rows(const uint16_t* left, TilesOf right, int64_t depth, float* 
   }
 }
 
-// Adds a product to sums, or makes the first.
+// Adds a product to the sums, or sets them if it is the first.
 inline void add_product(TilesOf left, TilesOf right, int64_t depth, const SumTiles& at,
                         bool is_first) {
   for (int64_t row = 0; row < kTileRows; row += kSumRows) {
@@ -68,7 +68,7 @@ inline void add_product(TilesOf left, TilesOf right, int64_t depth, const SumTil
   }
 }
 
-// Makes a product; other work waits, as these take the same units.
+// Makes a product; other work does not run between, as it would take the same units.
 template <class Between>
 void make_product(TilesOf left, TilesOf right, int64_t depth, const SumTiles& sums, Between) {
   add_product(left, right, depth, sums, true);

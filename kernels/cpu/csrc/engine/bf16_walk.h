@@ -1,9 +1,9 @@
 // Terms of a loss over 32 x 32 scores: their sums, and their slopes as bf16 tiles.
 //
-// Cost model: of 16 slopes of softmax 12 instructions, and 5 for every 32, which are rounded and
-// stored as the left side of one product and the right side of the other.
+// Cost model: 16 slopes of softmax take 12 instructions. Each 32 slopes take 5 more, which round
+// them and store both sides: the left of one product, the right of the other.
 //
-// Errors: float32 sums of a lane's 32 terms, then float64; those of bf16_terms.h before that.
+// Errors: those of bf16_terms.h, then of float32 sums of a lane's 32 terms, then of float64 sums.
 #pragma once
 #include <cfloat>
 
@@ -18,7 +18,7 @@ struct ScorePair {
   const float* scores;  // [2 of queries][2 of candidates] tiles of sums
   const float* bias;    // [32]
   int64_t valid;        // candidates, of at most 32
-  int64_t query;        // the first
+  int64_t query;        // first query
 
   V at(int64_t row, int64_t half) const {
     return Simd::add(Simd::load(scores + half * 2 * kTileSums + row * Simd::W),
@@ -44,7 +44,7 @@ struct SlopePair {
     }
   }
 
-  // Takes `share` from the slope of one pair, whose slopes of 16 queries are given.
+  // Subtracts `share` from the slope of one pair; `slopes` are those of the row and 16 queries.
   void take(int64_t row, int64_t lane, V slopes, float share) const {
     alignas(32) uint16_t numbers[16];
     const int64_t half = lane / kTileRows, place = lane % kTileRows;
@@ -85,7 +85,7 @@ constexpr int64_t kWalkRows = 4;  // rows of a walk: constants stay in registers
 template <LossPass pass>
 class LaneWalk {
  public:
-  // `shifts`, and `second` and `third` of sums, of the queries of the pair.
+  // Takes the shifts of the pair's queries, and their second and third sums.
   LaneWalk(const Bf16LossJob& job, const ScorePair& pair, float* shifts, double* second,
            double* third)
       : pair_(pair), shifts_(shifts), second_(second), third_(third) {
@@ -100,7 +100,7 @@ class LaneWalk {
     constant_ = Simd::set1(job.constant);
   }
 
-  // kWalkRows of them from `row` on.
+  // Walks kWalkRows rows from `row` on.
   void rows(int64_t row, const SlopePair& out) {
     if (row + kWalkRows <= pair_.valid)
       some_rows<true>(row, out);
@@ -162,13 +162,12 @@ class LaneWalk {
     return Simd::mul(scale_[half], Simd::sub(sigmoid_of(x, t), constant_));
   }
 
-  // exp(x - shift): their difference first, which is exact where it matters however large they are.
+  // Returns exp(x - shift). The difference is exact where it matters, however large x and shift.
   V exponential(V x, int half) const {
     return power_of_two(Simd::mul(Simd::sub(x, shift_[half]), Simd::set1(kLog2E)));
   }
 
-  // Makes the sums of a pair again if a score is far above its reference, as it does for the first
-  // pair.
+  // Computes the sums of a pair again if a score is far above its shift, as in the first pair.
   void raise_shifts() {
     for (int half = 0; half < 2; ++half) {
       const V before = shift_[half], most = Simd::add(before, Simd::set1(kMostAbove));

@@ -1,7 +1,7 @@
 // Distances of bytes: a panel of 64 candidates against a few queries, from memory.
 //
-// Cost model: of 64 bytes of candidates l1 takes 2 instructions of AVX-512 beside a load, l2 9, and
-// rotate 22 for its two planes (AVX2: twice, NEON: four times as many); 64 bytes come from the
+// Cost model: for 64 bytes of candidates l1 takes 2 instructions of AVX-512 beside a load, l2 9,
+// and rotate 22 for its two planes (AVX2: twice, NEON: four times as many). 64 bytes come from the
 // third-level cache in 5 cycles, from memory in 12.
 #pragma once
 #include <cmath>
@@ -18,8 +18,8 @@ using B = Bytes::B;
 using I = Bytes::I;
 constexpr int kByteLanes = Bytes::W / kByteRun;  // candidates of a vector
 
-// Sums of one query and the candidates of a vector: `add` takes 8 numbers of each, `store` gives
-// whole numbers, which are distances in units of 1 / `unit` (l2: their squares).
+// Sums of one query and the candidates of a vector. `add` takes 8 numbers of each; `store` gives
+// whole numbers, which are distances in units of `unit` (l2: their squares).
 template <class Score>
 struct ByteSums;
 
@@ -39,9 +39,9 @@ struct ByteSums<L2> {
   void store(int32_t* out) const { Bytes::store_pairs(out, sum); }
 };
 
-// By Cauchy and Schwarz a x + b y <= |(x, y)| where a^2 + b^2 <= 1, for each of two directions: the
-// larger of both is at most 2.3 % below a modulus, 0.7 % as a mean of all.
-constexpr int kModulus = 86;  // 1, of these weights of the larger side and of the smaller one
+// By Cauchy and Schwarz a x + b y <= |(x, y)| where a^2 + b^2 <= 1. The larger of two such
+// directions is at most 2.3 % below a modulus, and 0.7 % on average.
+constexpr int kModulus = 86;  // 1, in units of these weights of the larger and the smaller side
 constexpr int kSteep[2] = {85, 13}, kFlat[2] = {72, 47};
 static_assert(kSteep[0] * kSteep[0] + kSteep[1] * kSteep[1] <= kModulus * kModulus);
 static_assert(kFlat[0] * kFlat[0] + kFlat[1] * kFlat[1] <= kModulus * kModulus);
@@ -65,11 +65,11 @@ inline void with_byte_score(ScoreId id, F&& call) {
   with_one_of<L1, L2, Rotate>(id, call);
 }
 
-// Bytes fetched early, into the second-level cache: rotate from memory takes 0.3 to 0.6 of the
-// time. The first-level cache gains nothing.
+// Bytes that are prefetched ahead, into the second-level cache: rotate from memory then takes 0.3
+// to 0.6 of the time. The first-level cache gains nothing.
 constexpr int64_t kBytesAhead = 8192;
 
-// Sums [64] of Q queries, of which the first is `queries`.
+// Computes sums [64] for each of Q queries from `queries` on.
 template <class Score, int Q>
 inline void byte_sums(const char* panel, const uint8_t* queries, int64_t padded,
                       int32_t (*out)[kByteCandidates]) {
@@ -95,7 +95,7 @@ inline void byte_sums(const char* panel, const uint8_t* queries, int64_t padded,
   }
 }
 
-// Sums of all queries of a job.
+// Computes the sums of all queries of a job.
 template <class Score>
 inline void all_byte_sums(const ByteJob& job, int64_t panel, int32_t (*out)[kByteCandidates]) {
   const SweepJob& sweep = *job.sweep;
@@ -110,7 +110,7 @@ inline void all_byte_sums(const ByteJob& job, int64_t panel, int32_t (*out)[kByt
     byte_sums<Score, 1>(packed, job.queries + i * query_bytes, padded, out + i);
 }
 
-// Distances of a vector of sums; those of rotate may be too small.
+// Returns the distances of a vector of sums; distances of rotate may be too small.
 template <class Score>
 inline V byte_distance(const int32_t* sums, float scale) {
   const V sum = Bytes::to_floats(Bytes::load_ints(sums));
@@ -126,9 +126,9 @@ inline const float* byte_moved(const SweepJob& job, int64_t panel) {
   return reinterpret_cast<const float*>(job.packed.bytes + (panel + 1) * bytes) - kByteCandidates;
 }
 
-// Lower bounds on the costs of a panel's candidates, in `lows`; returns the lanes that may be among
-// the best k of a query. v (1 - rel) less |r| of both and the bias is such a bound; 2^-21 of each
-// is for roundings.
+// Writes lower bounds on the costs of a panel's candidates to `lows`. Returns the lanes that may be
+// among the best k of a query. The bound is v (1 - rel) less |r| of both rows and the bias; 2^-21
+// of each is for roundings.
 template <class Score>
 inline uint64_t open_byte_lanes(const ByteJob& job, const TopkJob& topk, const PanelFacts& facts,
                                 const float* moved, int64_t position, const int32_t* sums,
@@ -151,17 +151,17 @@ inline uint64_t open_byte_lanes(const ByteJob& job, const TopkJob& topk, const P
   return valid & ~lost;
 }
 
-// The float32 panels of the same candidates.
+// Sweeps the candidates of a panel of bytes in float32.
 inline void sweep_floats(const TopkJob& topk, int64_t panel, TopkWorker& worker) {
   const int64_t panels = kByteCandidates / topk.facts.lanes, first = panel * panels;
   for (int64_t i = first; i < first + panels && i * topk.facts.lanes < topk.num_candidates; ++i)
     topk.isa->topk->sweep_panel(topk, i, worker);
 }
 
-constexpr int kByteOpen = 16;  // open candidates of a query that cost less than a panel of float32
+constexpr int kByteOpen = 16;  // open candidates of a query that cost less than a float32 panel
 
-// Few open candidates, or the first, wait for canonical scores of the most promising. Otherwise
-// float32 sweeps this panel and some panels after it.
+// Keeps open candidates that are few, or a worker's first: these wait for canonical scores of the
+// most promising. Otherwise float32 sweeps this panel and some panels after it.
 template <class Score>
 void keep_byte_panel(const ByteJob& job, const TopkJob& topk, int64_t panel, TopkWorker& worker) {
   const int64_t queries = topk.num_queries;
@@ -207,13 +207,13 @@ void record_byte_panel(const ByteJob& job, int64_t panel, float* values, float* 
   }
 }
 
-// Upper bounds of the lengths of what is left are their sums times this.
+// Returns a factor that turns a computed length of the rest r into an upper bound.
 inline float length_inflation(const SweepJob& job) {
   constexpr float root = static_cast<float>(2.0 * Simd::sqrt_error);
   return 1.0f + root + static_cast<float>(job.num_features * job.facts.planes + 16) * 0x1p-22f;
 }
 
-// Packs a row, and returns the length of what is left. `scratch` has zeros after the features.
+// Packs a row, and returns the length of its rest r. `scratch` has zeros after the features.
 template <class Score>
 float pack_byte_row(const float* scratch, int64_t features, float scale, char* to) {
   constexpr int P = Score::planes;

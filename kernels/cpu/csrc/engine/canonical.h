@@ -15,7 +15,7 @@
 namespace kgfast {
 namespace {
 
-// terms[i] of features [feature, feature + count) of one pair.
+// Computes terms[i] of features [feature, feature + count) of one pair.
 template <class Score>
 inline void canonical_terms(const SweepJob& job, Pair pair, int64_t feature, int64_t count,
                             double* operands, double* terms) {
@@ -38,7 +38,7 @@ inline void canonical_terms(const SweepJob& job, Pair pair, int64_t feature, int
   }
 }
 
-// Sums of up to kPairBlock pairs, interleaved so that their chains of additions overlap.
+// Scores up to kPairBlock pairs, interleaved so that their chains of additions overlap.
 template <class Score>
 void canonical_block(const SweepJob& job, int64_t features, const Pair* pairs, int64_t count,
                      double* scratch, double* out) {
@@ -73,7 +73,7 @@ inline void canonical_scores(const SweepJob& job, int64_t features, const Pair* 
 
 // Counts the collected pairs one by one, crop by crop; a query's own target never counts.
 __attribute__((noinline)) void rescore_band(const SweepJob& job, Worker& worker) {
-  const FloatMode mode(FloatMode::kIeee);  // a sweep whose band is full calls it in its own
+  const FloatMode mode(FloatMode::kIeee);  // a sweep with a full band calls this in its own mode
   for (int64_t crop = 0; crop < job.num_crops; ++crop) {
     const int64_t first_slot = crop * job.query.count;
     Pair pairs[kPairBlock];

@@ -1,4 +1,4 @@
-// Ranking's consumer of the sweep: pairs that the bound decides are counted, the others collected.
+// Ranking's consumer of the sweep: counts pairs that the bound decides, and collects the others.
 #pragma once
 #include "engine/canonical.h"
 #include "engine/sweep.h"

@@ -1,5 +1,5 @@
-// Pairs that a tier of distances leaves open: their distances in float32, row by row, decided under
-// the float32 sweep's bound; what is still open goes to the band, for canonical scores.
+// Decides pairs that a tier of distances leaves open: by float32 distances, row by row, under the
+// float32 sweep's bound. Pairs that stay open go to the band, for canonical scores.
 //
 // Cost model: the float32 sweep's instructions for each 16 features of a pair, whose operands come
 // from memory, and 4 additions of lanes. Four candidates share the loads of a query. A term passes
@@ -45,7 +45,7 @@ inline GatherPlace gather_place(const SweepJob& job, int64_t panel) {
   return place;
 }
 
-// The first lanes of numbers in memory, and zeros.
+// Loads `count` numbers, and zeros into the other lanes.
 inline V load_first(const float* from, int64_t count) {
   alignas(64) float lanes[Simd::W] = {};
   std::copy_n(from, count, lanes);
@@ -61,8 +61,8 @@ inline float add_lanes(V x) {
   return lanes[0];
 }
 
-// Rows of N candidates, and those that come after them: they are fetched meanwhile, as no
-// prefetcher of the machine knows of them.
+// Rows of N candidates, and the next N rows, which are prefetched meanwhile: no prefetcher of the
+// machine knows of them.
 template <class Score, int N>
 struct GatheredRows {
   const float* const* query;  // planes
@@ -95,7 +95,7 @@ struct GatheredRows {
     }
   }
 
-  // Sums of all terms, l2's squares.
+  // Computes the sums of all terms; for l2, of the squares.
   void sum(int64_t features, float* out) const {
     constexpr int64_t W = Simd::W, fold = kGatherTerms * W;
     V totals[N];
@@ -142,7 +142,7 @@ inline void find_query(const SweepJob& sweep, int64_t position, Gathering& worke
   }
 }
 
-// The sums of a query's lanes in `open`, in their places in `near`; false where there are none.
+// Writes the sums of a query's `open` lanes to their places in `near`; false where none is open.
 template <class Score>
 __attribute__((noinline)) bool gather_lanes(const SweepJob& sweep, const GatherPlace& place,
                                             int64_t position, const LaneMasks& open,
@@ -201,7 +201,7 @@ inline void decide_near(const SweepJob& sweep, const GatherPlace& place, const T
   }
 }
 
-// Gathers the pairs of a query that are left, where all others are past its targets.
+// Decides the left pairs of a query by float32, where all others are past its targets.
 template <class Score>
 inline void decide_left(const SweepJob& sweep, const GatherPlace& place, int64_t position,
                         const LaneMasks& left, Gathering& worker) {

@@ -1,6 +1,6 @@
-// Packing for the half-precision sweep: values times a power of two, rounded, and how far that
-// moved each candidate and each query, measured. A value that does not fit makes the error of its
-// row infinite, and the row zeros: its pairs stay open.
+// Packing for the half-precision sweep: multiplies values by a power of two, rounds them, and
+// measures how far this moved each candidate and query. A value that does not fit makes its row
+// zeros, and the row's error infinite, so that the row's pairs stay open.
 #pragma once
 #include <cmath>
 #include <limits>
@@ -12,7 +12,7 @@
 namespace kgfast {
 namespace {
 
-// Adds what rounding moved in one feature, as the score measures it.
+// Adds one feature's move by rounding, in the norm of the score.
 template <class Score>
 inline V add_move(V sum, const V* move) {
   if constexpr (Score::terms == Terms::magnitudes) return Simd::add(sum, Simd::abs(move[0]));
@@ -22,8 +22,8 @@ inline V add_move(V sum, const V* move) {
         sum, Simd::fma(move[0], move[0], Simd::fma(move[1], move[1], Simd::set1(kTiny))));
 }
 
-// An upper bound on the move of a row, from such a sum of scaled values: its roundings and those of
-// its roots (2^-14) are given back.
+// Returns an upper bound on the move of a row from add_move's sum of scaled values. The bound
+// allows for the roundings of the sum and of its roots (2^-14).
 template <class Score>
 inline float largest_move(float sum, int64_t features, float scale) {
   const double terms = static_cast<double>(features) * Score::planes;
@@ -32,7 +32,7 @@ inline float largest_move(float sum, int64_t features, float scale) {
   return static_cast<float>(most / scale * (1.0 + 0x1p-20));
 }
 
-// Rounds W scaled values of each plane to `out`, planes `stride` apart, and adds what that moved to
+// Rounds W scaled values of each plane to `out`, planes `stride` apart, and adds their moves to
 // `sum`. Returns the lanes that do not fit or are not numbers.
 template <class Score>
 inline uint32_t round_values(const V* x, float limit, uint16_t* out, int64_t stride, V& sum) {
@@ -68,7 +68,7 @@ struct RowBlock {
   }
 };
 
-// W candidates, from a lane on; returns those that do not fit.
+// Packs W candidates, from a lane on; returns the lanes that do not fit.
 template <class Half>
 inline uint32_t pack_half_lanes(const SweepJob& job, float scale, const int64_t* ids,
                                 uint16_t* out, float* errors) {
@@ -157,7 +157,7 @@ void pack_half_query(const SweepJob& job, float scale, int64_t row, uint32_t* to
   for (int64_t i = 0; i < features * P; ++i) to[i * kHalfQueries] = 0;
 }
 
-// The last tile repeats its last query.
+// Packs all queries; the last tile repeats its last query.
 template <class Half>
 void pack_half_queries(const SweepJob& job, float scale, uint32_t* out, float* errors) {
   constexpr int P = Half::Wide::planes;

@@ -1,9 +1,9 @@
-// The half-precision sweep: it decides the pairs that its bound lets it, and gathers the others.
+// The half-precision sweep: decides the pairs that its bound allows, and gathers the others.
 //
-// Cost model (rotate): per feature 4 queries x 4 vectors of 32 candidates x 6 instructions, as the
-// float32 sweep has for 16. Four terms are added up in float16, four such sums as a tree, and then
-// to float32 totals in the first-level cache: 7 instructions for each 16 terms of a vector. A tile
-// is left where few of its pairs still matter: those are gathered.
+// Cost model (rotate): per feature 4 queries x 4 vectors of 32 candidates x 6 instructions, as many
+// as the float32 sweep has for 16. Four terms are added up in float16, four such sums as a tree,
+// and then to float32 totals in the first-level cache: 7 instructions for each 16 terms of a
+// vector. A tile is left once few of its pairs still matter, and these pairs are gathered.
 #pragma once
 #include <algorithm>
 #include <initializer_list>
@@ -21,7 +21,7 @@ struct HalfTotals {
   alignas(64) float of[kHalfQueries][kHalfLanes];
 };
 
-// The terms of one chain of features.
+// Sums the terms of one chain of features.
 template <class Half>
 inline void sum_chain(const uint16_t* panel, const uint32_t* tile, HalfSums& sums) {
   constexpr int P = Half::Wide::planes;
@@ -62,7 +62,7 @@ inline void hold(const HalfSums& sums, uint16_t* held) {
 }
 
 // Adds the terms of so many chains, at most kHalfTree, to the totals. Sums wait at the level of the
-// tree that they have reached: the bits of i say where some do.
+// tree that they have reached: the bits of i tell the levels with a waiting sum.
 template <class Half>
 inline void add_tree(const uint16_t* panel, const uint32_t* tile, int chains, HalfTotals& totals) {
   constexpr int P = Half::Wide::planes, size = kHalfQueries * kHalfLanes;
@@ -73,7 +73,7 @@ inline void add_tree(const uint16_t* panel, const uint32_t* tile, int chains, Ha
   for (int i = 0; i < chains; ++i) {
     sum_chain<Half>(panel + i * kHalfChain * P * kHalfLanes,
                     tile + i * kHalfChain * P * kHalfQueries, sums);
-    const bool is_last = i + 1 == chains;  // takes all that wait
+    const bool is_last = i + 1 == chains;  // takes all waiting sums
     for (level = 0; is_last ? i >> level != 0 : i >> level & 1; ++level)
       if (i >> level & 1) add_held(sums, held[level]);
     hold(sums, held[level]);
@@ -96,7 +96,7 @@ __attribute__((noinline)) void run_half_tile(const uint16_t* panel, const uint32
   }
 }
 
-// Lanes whose totals are not yet past all targets of a query, of so many vectors; returns how many.
+// Finds lanes whose totals, of so many vectors, are not past all of a query's targets; counts them.
 template <class Half>
 inline int find_left(const HalfJob& job, const GatherPlace& place, int64_t position, int vectors,
                      const float* totals, const float* slack, LaneMasks& left) {
@@ -115,7 +115,7 @@ inline int find_left(const HalfJob& job, const GatherPlace& place, int64_t posit
   return count;
 }
 
-// The pairs of one target that a query's totals leave open; adds what they decide to `greater`.
+// Finds pairs of one target that a query's totals leave open; adds pairs that beat it to `greater`.
 template <class Half>
 inline void find_open(const HalfJob& job, const GatherPlace& place, const Threshold& t,
                       float query_error, const float* totals, const float* slack, LaneMasks& open,
@@ -134,7 +134,7 @@ inline void find_open(const HalfJob& job, const GatherPlace& place, const Thresh
   }
 }
 
-// Decides a query's pairs by its totals, and gathers those that are open.
+// Decides a query's pairs by its totals, and gathers the open pairs.
 template <class Half>
 inline void decide_totals(const HalfJob& job, const GatherPlace& place, int64_t position,
                           const float* totals, HalfWorker& worker) {
@@ -180,7 +180,7 @@ void sweep_half_tile(const HalfJob& job, const GatherPlace& place, int64_t tile,
     width = more < kHalfBlock ? more : kHalfBlock;
     run_half_tile<Half>(worker.values + k * P * kHalfLanes, packed + k * P * kHalfQueries,
                         width, totals);
-    // One lane in eight tells whether it is worth while to look at all.
+    // One vector of eight tells first whether it is worth while to look at all of them.
     const double afford = costs.term * pairs * std::min(kHalfAhead, more - width) /
                           (costs.gathered_term * job.features + costs.gathered_pair);
     for (const int vectors : {1, kGatherVectors}) {

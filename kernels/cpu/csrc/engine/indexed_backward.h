@@ -1,10 +1,10 @@
 // The gradients of indexed scores: each row sums what its partners add to it, features in lanes.
 //
-// Cost model: memory, and the instructions that pairwise_backward.h counts, twice: a row is read
+// Cost model: memory, and the instructions that pairwise_backward.h counts, twice. A row is read
 // once per pair for the queries' gradient, and once for its own, with the queries that name it.
 //
-// Order: 64 pairs, then a second level; a query's in the order of the index, a row's in the order
-// of their positions.
+// Order: sums of 64 pairs go to a second level. A query takes its pairs in the order of the index,
+// and a row takes its pairs in the order of their positions.
 #pragma once
 #include <algorithm>
 #include <cstring>
@@ -22,11 +22,11 @@ namespace {
 
 constexpr int64_t kPairsPerSum = 64;
 
-// One row of which the gradient is taken: a query with its candidates, or a candidate with its
-// queries, which are its partners.
+// One row whose gradient is computed: a query, or a candidate. Its partners are the candidates of
+// the query, or the queries of the candidate.
 struct Anchor {
   const float* values;  // [planes][padded]
-  float* sums;          // likewise: its gradient
+  float* sums;          // [planes][padded]: the gradient of these values
 };
 
 // Computes the factors of partners' terms from `feature` on; `at[r]` points at the gradient of crop
@@ -42,7 +42,7 @@ inline void partner_coefficients(const ScoreGradient& grad, const float* const (
   }
 }
 
-// R partners add to a vector of the anchor's gradient, `sums`.
+// Adds the terms of R partners to a vector of the anchor's gradient, `sums`.
 template <class Score, bool AnchorIsQuery, bool Near, int R, int Theirs>
 inline V add_partners(const V (&g)[R], const V* own, const V (&others)[R][Theirs], V* sums) {
   V unused[Theirs], worst = Simd::zero();
@@ -57,7 +57,7 @@ inline V add_partners(const V (&g)[R], const V* own, const V (&others)[R][Theirs
   return worst;
 }
 
-// Features [i, stop) of the reader's run, which begins at `run`.
+// Adds features [i, stop) of the reader's run, which begins at `run`.
 template <class Score, bool AnchorIsQuery, int R, class Reader>
 inline void backward_run(const Reader& rows, const V (&g)[R], int64_t run, int64_t i,
                          int64_t stop, int64_t padded, const Anchor& anchor) {
@@ -99,7 +99,7 @@ inline void backward_run(const Reader& rows, const V (&g)[R], int64_t run, int64
   }
 }
 
-// R partners, whose gradients of crop 0 stand at `grads`, add to the anchor's gradient.
+// Adds R partners to the anchor's gradient; partners' gradients of crop 0 are at `grads`.
 template <class Score, bool AnchorIsQuery, int R, class Reader>
 void backward_partners(const IndexedBackwardJob& job, Reader& rows,
                        const float* const (&grads)[R], const Anchor& anchor) {
@@ -120,7 +120,7 @@ void backward_partners(const IndexedBackwardJob& job, Reader& rows,
   }
 }
 
-// `count` floats of the anchor's gradient go to a second level and begin anew.
+// Adds `count` floats of the anchor's gradient to the second level, and clears them.
 inline void carry(int64_t count, float* sums, float* totals) {
   for (int64_t i = 0; i < count; i += Simd::W) {
     Simd::store(totals + i, Simd::add(Simd::load(totals + i), Simd::load(sums + i)));
@@ -132,13 +132,13 @@ inline const float* gradient_at(const ScoreGradient& grad, int64_t row, int64_t 
   return grad.data + row * grad.row_stride + column * grad.column_stride;
 }
 
-// Floats of an anchor's values, of its sums, and of their second level.
+// Returns the floats of an anchor's values, of its sums, and of their second level.
 template <class Score>
 inline int64_t backward_scratch(int64_t features) {
-  return 3 * query_floats<Score>(features);  // a row has no more planes
+  return 3 * query_floats<Score>(features);  // a row has no more planes than a query
 }
 
-// Partners [i, i + R).
+// Adds partners [i, i + R).
 template <class Score, bool AnchorIsQuery, int R, bool Turned, class Partner>
 void backward_some(const IndexedBackwardJob& job, const Rows& others, int64_t i, Partner partner,
                    const Anchor& anchor) {
@@ -150,9 +150,9 @@ void backward_some(const IndexedBackwardJob& job, const Rows& others, int64_t i,
   backward_partners<Score, AnchorIsQuery>(job, rows, grads, anchor);
 }
 
-// `count` partners add to the anchor's gradient; its values, [planes][padded], begin the scratch;
-// `partner(i)` names the i-th: its row of `others` and its gradient. Many rows have one only, so
-// what is left of kRows comes one by one. Returns the sums.
+// Adds `count` partners to the anchor's gradient, and returns the sums. The scratch begins with the
+// anchor's values, [planes][padded]. partner(i) returns the i-th partner's row of `others` and its
+// gradient. Many rows have one partner only, so a rest of kRows comes one by one.
 template <class Score, bool AnchorIsQuery, bool Turned = false, class Partner>
 float* backward_all(const IndexedBackwardJob& job, const Rows& others, int64_t count,
                     Partner partner, float* scratch) {

@@ -1,14 +1,14 @@
-// Indexed scores: rows are read where they stand, features in lanes.
+// Indexed scores: rows are read in place, with features in lanes.
 //
 // Cost model: memory. A pair reads one row, 4 KiB of random access at 512 complex features, for as
 // few instructions as pairwise_sweep.h and pairwise_backward.h count: 8 GB/s a core, where the
 // arithmetic alone could take 80. Fetching the rows that come next changed nothing (measured).
 //
-// The rscf scores, which know no panels, serve pools in here too: kTile queries share kRows rows,
-// and the 24 instructions of a pair hide what it reads.
+// The rscf scores have no panels here, and serve pools in blocks too: kTile queries share kRows
+// rows, and the 24 instructions of a pair hide the pair's reads.
 //
-// Order: a lane sums 64 terms at most, then a second level; the lanes as a tree. A crop's score has
-// the bits of that crop alone: numbers of a vector beyond the crop's end count as 0.
+// Order: a lane's sums of 64 terms at most go to a second level; a tree adds the lanes. A crop's
+// score has the bits of that crop alone: numbers of a vector beyond the crop's end count as 0.
 #pragma once
 #include <algorithm>
 #include <cstring>
@@ -24,8 +24,8 @@ namespace {
 constexpr int kRows = 4, kTile = Simd::W == 16 ? 4 : 2;
 constexpr int64_t kRun = 128;  // features converted at a time
 
-// Features of a plane as it is held, in whole runs; a line more, so that planes of 2^n features do
-// not meet in the same sets of the cache.
+// Returns the features of a padded plane: whole runs, and a cache line more, so that planes of 2^n
+// features do not meet in the same sets of the cache.
 inline int64_t padded_features(int64_t features) {
   return (features + kRun - 1) / kRun * kRun + 16;
 }
@@ -35,8 +35,8 @@ inline int64_t query_floats(int64_t features) {
   return Score::query_planes * padded_features(features);
 }
 
-// R rows, one run of features at a time: in place where they are plain float32. Turned: they are
-// queries of a score with phases, which are turned once they are read.
+// R rows, one run of features at a time: in place where they are plain float32. Turned: the rows
+// are queries of a score with phases, and are turned after they are read.
 template <class Score, int P, int R = kRows, bool Turned = false>
 struct RowReader {
   const Rows& view;
@@ -59,7 +59,7 @@ struct RowReader {
   }
 };
 
-// `count` < W floats, padded with zeros.
+// Loads `count` < W floats, padded with zeros.
 inline V load_part(const float* from, int64_t count) {
   alignas(64) float lanes[Simd::W] = {};
   std::memcpy(lanes, from, sizeof(float) * count);
@@ -74,7 +74,7 @@ inline float sum_lanes(V lanes) {
   return sums[0];
 }
 
-// A row as [planes][padded], zero beyond its features.
+// Loads a row as [planes][padded], zero beyond its features.
 inline void load_row(const Rows& rows, int planes, int64_t row, int64_t features, float* out) {
   const int64_t padded = padded_features(features);
   for (int p = 0; p < planes; ++p) {
@@ -84,7 +84,7 @@ inline void load_row(const Rows& rows, int planes, int64_t row, int64_t features
   }
 }
 
-// Rows that stand as load_row leaves them.
+// Returns a view of rows that load_row wrote.
 inline Rows float_rows(const float* data, int planes, int64_t padded) {
   Rows rows;
   rows.view.data = reinterpret_cast<const char*>(data);
@@ -94,7 +94,7 @@ inline Rows float_rows(const float* data, int planes, int64_t padded) {
   return rows;
 }
 
-// A query as its rows are scored with it, times `sign`.
+// Loads a query, turned where the score has phases, times `sign`.
 template <class Score>
 inline void load_query(const View& view, int64_t row, int64_t features, float sign, float* out) {
   const int64_t padded = padded_features(features);
@@ -104,7 +104,7 @@ inline void load_query(const View& view, int64_t row, int64_t features, float si
   for (int64_t i = 0; i < Score::query_planes * padded; ++i) out[i] *= sign;
 }
 
-// Sums of A queries and kRows rows, one of a lane's short accumulators each.
+// Short sums of A queries and kRows rows, a vector each.
 template <class Score, int A>
 struct PairSums {
   V at[A][kRows];
@@ -117,7 +117,7 @@ struct PairSums {
     for (int a = 0; a < A; ++a)
       for (int r = 0; r < kRows; ++r) at[a][r] = Simd::add(at[a][r], other.at[a][r]);
   }
-  // Whole vectors [i, stop) of the reader's run; `query` points at that run of the first query.
+  // Adds whole vectors [i, stop) of the reader's run; `query` is at that run of the first query.
   template <bool Near, class Reader>
   bool add_vectors(const float* query, int64_t padded, const Reader& rows, int64_t i,
                    int64_t stop) {
@@ -141,7 +141,7 @@ struct PairSums {
     std::copy(&sums[0][0], &sums[0][0] + A * kRows, &at[0][0]);
     return all_near(worst);
   }
-  // The first `part` < W features of a vector.
+  // Adds the first `part` < W features of a vector.
   template <class Reader>
   void add_part(const float* query, int64_t padded, const Reader& rows, int64_t i, int64_t part) {
     V q[Score::query_planes], c[Score::row_planes], unused = Simd::zero();
@@ -156,7 +156,7 @@ struct PairSums {
   }
 };
 
-// Adds as if all phases were near, and anew where one was not: `near` is what to expect.
+// Adds as if all phases were near, and again if one is not; `near` keeps the guess for later.
 template <class Score, int A, class Reader>
 inline void add_whole(PairSums<Score, A>& sums, const float* query, int64_t padded,
                       const Reader& rows, int64_t i, int64_t stop, bool& near) {
@@ -186,8 +186,8 @@ inline void write_indexed(const ScoresJob& job, const PairSums<Score, A>& sums,
   }
 }
 
-// kRows rows, which stand for `ids`, against A queries. `out`: where the scores of the first query
-// go, in crop slot 0.
+// Scores kRows rows, whose ids are `ids`, with A queries. `out`: place of the first query's scores
+// in crop slot 0.
 template <class Score, int A, class Reader>
 void score_rows(const ScoresJob& job, const float* query, Reader& rows, const int64_t* ids,
                 int valid, float* out) {
@@ -234,7 +234,7 @@ void score_query(const ScoresJob& job, int64_t row, int64_t first, int64_t last,
   }
 }
 
-// Queries of a tile and, where rows are not plain float32, a copy of those that are.
+// Returns the floats of a tile of queries and, unless rows are plain float32, of their copies.
 template <class Score>
 inline int64_t block_scratch(const ScoresJob& job, int64_t rows) {
   const int64_t padded = padded_features(job.num_features);

@@ -6,12 +6,12 @@
 // loads; 512 sums are then stored, and cost 12 vector instructions for 16 pairs: for 256 features
 // 21 cycles for 16 pairs (measured), where float32 takes 128. The sums of the last tile are
 // compared between the products of the next, as the machine looks ahead by no more instructions
-// than a block's loads are; and these are stored behind that, as loads wait for stores before them
-// whose addresses agree in 12 bits.
+// than a block's loads are. The sums of the next tile are stored after these comparisons, as loads
+// wait for earlier stores whose addresses agree in 12 bits.
 //
-// Few queries wait for the memory: of panels that are ready they read the high bytes first, and the
-// low bytes of the columns that these leave open. One query, 40,943 candidates of 256 features that
-// come from the third-level cache: 0.5 ms, where both bytes take 0.9 and one read of them 0.8.
+// Few queries wait for the memory: from ready panels they read the high bytes first, then the low
+// bytes of columns that the high bytes leave open. One query with 40,943 candidates of 256
+// features, from the third-level cache: 0.5 ms, where both bytes take 0.9 and one read of them 0.8.
 #pragma once
 #include "engine/int8_sweep.h"
 #include "engine/tiles.h"
@@ -25,7 +25,7 @@ struct Int8Products {
 };
 
 // Adds products of one block of features to tiles 0 to 3: a tile of queries and the high bytes of
-// two columns of candidates. Low bytes of the queries stand `query_low` bytes further on.
+// two columns of candidates. Low bytes of the queries are `query_low` bytes further on.
 inline void add_high_products(const int8_t* queries, int64_t query_low, const int8_t* candidates,
                               const int8_t* second) {
   _tile_loadd(4, queries, kInt8Block);
@@ -48,7 +48,7 @@ inline void add_products(const int8_t* queries, int64_t query_low, const int8_t*
   _tile_dpbssd(3, 4, 7);
 }
 
-// Adds those of the low bytes of a column to its mixed products.
+// Adds the products of a column's low bytes to the column's mixed products.
 inline void add_low_products(const int8_t* queries, const int8_t* candidates, int64_t blocks,
                              int32_t* mixed) {
   constexpr int64_t block = kInt8Column * kInt8Block;
@@ -90,7 +90,7 @@ constexpr int64_t kRun = 8;  // queries that are worth a call
 
 struct AmxEngine {
   // Calls take(position, count, column facts, sums) for runs of a tile's queries and every column
-  // of a packed panel: a part of the last tile's after each block of the next.
+  // of a packed panel. Runs of the last tile are taken after each block of the next tile.
   template <class Take>
   static void sweep(const Int8Job& job, const PanelFacts& panel, const Int8Panel& place,
                                Take take) {
@@ -110,7 +110,7 @@ struct AmxEngine {
                                     column_facts(job, panel, facts, first + kInt8Column, 1.0f)};
       for (int64_t position = 0; position < queries + kInt8Queries; position += kInt8Queries) {
         const bool multiplies = position < queries;
-        const int64_t last = position - kInt8Queries;  // the tile whose sums are there
+        const int64_t last = position - kInt8Queries;  // the tile whose sums are stored
         const int64_t count = last < 0 ? 0 : std::min(kInt8Queries, queries - last);
         if (multiplies) clear_products();
         for (int64_t i = 0, done = 0; i < blocks; ++i) {
@@ -139,7 +139,7 @@ struct AmxEngine {
 
   // Reads high bytes first, for one tile of queries. decide(column facts, sums of H.H' and L.H')
   // returns true if the high bytes leave no pair of a column open. Other columns go to `take`, as
-  // in `sweep`; only their low bytes are read, which saves up to half of the memory.
+  // in `sweep`. Only these columns' low bytes are read, which saves up to half of the memory.
   template <class Decide, class Take>
   static void sweep_high(const Int8Job& job, const PanelFacts& panel, const Int8Panel& place,
                                BytesPause& pause, Decide decide, Take take) {

@@ -13,8 +13,8 @@
 namespace kgfast {
 namespace {
 
-// Cycles that a pair saves against words, and that one costs whose rows float32 reads, measured on
-// an AMD EPYC (Zen 4); and panels of words between two of bytes, at most.
+// Cycles, measured on an AMD EPYC (Zen 4): the saving of a pair per feature, against words, and the
+// cost of a pair whose rows float32 reads. Then the most panels of words between two of bytes.
 constexpr double kByteSaving = 1.0 / 64.0, kNearCycles = 30.0, kNearFeature = 0.25;
 constexpr int64_t kLongestBytePause = 127;
 
@@ -70,12 +70,12 @@ struct ByteEngine {
                     Take take) {
     sweep_columns<ByteEngine>(job, panel, place, place.packed, take);
   }
-  template <class Decide, class Take>  // for panels of an index, which have both bytes
+  template <class Decide, class Take>  // unused: panels of an index have both bytes
   static void sweep_high(const Int8Job&, const PanelFacts&, const Int8Panel&, BytesPause&, Decide,
                          Take) {}
 };
 
-// Counts a panel, and says how many panels are of words then. A pair saves half a product of words.
+// Counts a panel, and sets how many panels of words follow. A pair saves half a product of words.
 void count_byte_panel(const Int8Job& job, const Int8Panel& place, char* scratch, const Isa& isa,
                       Worker& worker) {
   const TierPairs before = worker.pairs;
@@ -91,7 +91,7 @@ void count_byte_panel(const Int8Job& job, const Int8Panel& place, char* scratch,
   pause_bytes(lost <= 1.0, worker.bytes_pause, kLongestBytePause);
 }
 
-// nullptr where bytes are no faster than words.
+// Returns the rows of one byte, or nullptr where bytes are no faster than words.
 inline const Int8Rows* first_rows() {
   static constexpr Int8Rows rows = {pack_byte_queries, pack_number_panel<uint8_t>,
                                     count_byte_panel, record_int8_panel<ByteEngine>};

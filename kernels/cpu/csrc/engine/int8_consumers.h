@@ -1,5 +1,5 @@
-// Ranks' and the best k's consumers of sums of whole numbers: pairs that the bound leaves open of
-// high bytes are decided by both bytes, the rest of these by float32 and by canonical scores.
+// Consumers of sums of whole numbers, for ranks and for the best k. Both bytes decide the pairs
+// that high bytes leave open; float32 and canonical scores decide the rest.
 //
 // Cost model: that of the engine.
 #pragma once
@@ -10,8 +10,8 @@
 namespace kgfast {
 namespace {
 
-// The product of two rows in float32; those of the first end with zeros. 64 chains, and their sums
-// as a tree.
+// Returns the float32 product of two rows, `q` padded with zeros. A tree adds the sums of 64
+// chains.
 inline float near_product(const float* q, const float* c, int64_t features) {
   V sums[kBlockVectors];
 #pragma GCC unroll 16
@@ -27,8 +27,8 @@ inline float near_product(const float* q, const float* c, int64_t features) {
   return sum_of(sums[0]);
 }
 
-// Pairs of a panel that float32 decides, together: their rows wait for the cache one beside
-// another.
+// A pair of a panel that float32 decides. Pairs are decided together, so that reads of their rows
+// overlap.
 struct NearPair {
   const Int8Target* target;
   int64_t lane;  // lane of the panel
@@ -43,8 +43,8 @@ class NearPairs {
     for (; open; open &= open - 1) pairs_[size_++] = {target, column + __builtin_ctz(open)};
   }
 
-  // Counts them, and appends to the band what is still open. The rows were read for this panel a
-  // moment ago. No branch depends on a distance: these cannot be foreseen.
+  // Counts the pairs, and appends to the band what is still open. Their rows were read for this
+  // panel a moment ago. No branch depends on a distance, which no machine can foresee.
   __attribute__((noinline)) void decide(const Int8Job& job, const PanelFacts& panel,
                                         const float* sizes, char* scratch, const Isa& isa,
                                         Worker& worker) {
@@ -80,9 +80,9 @@ class NearPairs {
   NearPair pairs_[kMost];
 };
 
-constexpr int64_t kTargetRun = 16;  // targets whose open pairs are together few enough
+constexpr int64_t kTargetRun = 16;  // targets between two looks at the room for open pairs
 
-// The lanes of a column whose distances from a query are below tau, or not, by a bound.
+// The lanes of a column that surely beat a target, and the lanes that surely lose to the target.
 struct Decided {
   uint32_t beats, loses;
 };
@@ -107,7 +107,7 @@ inline Decided decide_lanes(const Int8Target& target, int64_t position, const In
 }
 
 // Counts the pairs that the bound decides for up to kTargetRun targets of queries from `position`
-// on, and notes the others.
+// on, and adds the other pairs to `near`.
 template <bool has_bias, class Sums>
 __attribute__((noinline)) void count_int8_run(const Int8Target* first, const Int8Target* last,
                                               int64_t position, int64_t lane,
@@ -199,8 +199,8 @@ __attribute__((noinline)) void keep_int8_lanes(const TopkJob& topk, const Int8Qu
   }
 }
 
-// The lanes of a query that may be among the best k, of errors `slope * error`: with tau = limit +
-// bias, a distance past tau + error loses, and 16 u |tau| for its roundings.
+// Returns the lanes of a query that may be among the best k. With tau = limit + bias, a distance
+// past tau + slope * error loses, with 16 u |tau| more for roundings.
 template <bool has_bias>
 inline uint32_t open_int8_lanes(const Int8Job& job, const TopkJob& topk, int64_t position,
                                 const Int8Facts& column, const V* distances, float slope,
@@ -221,7 +221,7 @@ inline uint32_t open_int8_lanes(const Int8Job& job, const TopkJob& topk, int64_t
   return column.valid & ~loses;
 }
 
-// Distances of query i of those whose sums these are, in units of its scale.
+// Computes the distances of query i of the sums, in units of the query's scale.
 template <class Sums>
 inline void int8_distances(const Sums& sums, int64_t i, const Int8Facts& column, V* distances) {
 #pragma GCC unroll 4

@@ -1,4 +1,4 @@
-// Rows as whole numbers of two bytes, with what rounding left of them measured.
+// Packs rows as whole numbers of two bytes, and measures their roundings.
 //
 // Cost model: two passes over a row, three where its norm is limited, of 14 instructions for a
 // vector of 512 bits on two vector ports; columns of 16 rows are transposed as words of 4 bytes, 2
@@ -139,12 +139,12 @@ inline float most_of(V x) {  // for numbers that are not negative
 #endif
 }
 
-// Times a sum of squares, or its root, is an upper bound: half of it for the root.
+// Returns a factor that makes a sum of squares, or its root, an upper bound; the root needs half.
 inline float sum_inflation(int64_t features) {
   return 1.0f + (static_cast<float>(features + 64) + 16.0f) * 0x1p-23f;
 }
 
-// The sum of squares of a row, times that of a factor.
+// Returns the sum of squares of a row, times the square of a factor.
 inline float squares_of(const float* row, int64_t features, float factor) {
   const V times = Simd::set1(factor);
   V squares[2] = {Simd::zero(), Simd::zero()};
@@ -158,8 +158,8 @@ inline float squares_of(const float* row, int64_t features, float factor) {
   return sum_of(Simd::add(squares[0], squares[1]));
 }
 
-// The scale of a row, of which its numbers and its norm are within limits. Squares are taken of the
-// numbers themselves, where their sum says that none was too large or too small.
+// Returns a scale that keeps a row's whole numbers and norm within limits. Squares are of the
+// numbers themselves, unless the sum of these says that a number was too large or too small.
 inline float scale_of(const float* row, int64_t features, const RowLimits& limits) {
   const bool is_limited = std::sqrt(static_cast<float>(features)) * limits.most > limits.norm;
   V most = Simd::set1(kLeastSize), squares[2] = {Simd::zero(), Simd::zero()};
@@ -180,7 +180,7 @@ inline float scale_of(const float* row, int64_t features, const RowLimits& limit
   return norm > limits.norm * scale ? norm / limits.norm : scale;
 }
 
-// Packs one row into `out`, and what was lost into a lane of `sums`.
+// Packs one row into `out`, and sums of its roundings into a lane of `sums`.
 template <class Out>
 inline void pack_row(const float* row, int64_t features, const RowLimits& limits, Out& out,
                      int lane, Int8Sums* sums) {
@@ -234,14 +234,14 @@ inline void fetch(const float* row, int64_t features) {
   for (int64_t k = 0; k < features; k += 16) __builtin_prefetch(row + k);
 }
 
-// The row of a view as floats: where it stands, or converted.
+// Returns a row of a view as floats: in place, or converted into `out`.
 inline const float* row_floats(const View& view, int64_t row, int64_t features, float* out) {
   if (view.dtype == DType::f32 && view.step == 1) return run_at<float>(view, row, 0, 0);
   load_floats(view, row, 0, 0, features, out);
   return out;
 }
 
-// The norm of a row that is not finite is a NaN, as is that of one that is too large.
+// Notes rows that are not finite. Norms of such rows, and of rows that are too large, are NaNs.
 void check_int8_panel(const SweepJob& job, int64_t panel, const char* packed, Worker& worker) {
   const auto* sizes =
       reinterpret_cast<const float*>(packed + 2 * kInt8Candidates * int8_padded(job.num_features)) +
@@ -252,13 +252,13 @@ void check_int8_panel(const SweepJob& job, int64_t panel, const char* packed, Wo
   if (bad) find_nonfinite(job, first, static_cast<int>(std::min(kInt8Candidates, left)), worker);
 }
 
-// dst[j][i] = from[i][j] of 16 words of 4 bytes.
+// Sets dst[j][i] = from[i][j] of 16 words of 4 bytes.
 inline void transpose_column(const float* const* from, float* dst) {
   for (int i = 0; i < 16; i += Simd::W)
     for (int j = 0; j < 16; j += Simd::W) Simd::transpose(from + i, j, dst + j * 16 + i, 16);
 }
 
-// The facts of a column of a panel.
+// Stores the facts of a column of a panel.
 inline void store_facts(const Int8Sums& sums, int64_t features, float* facts) {
   const Int8Norms norms = norms_of(sums, features);
   constexpr float up = 1.0f + 0x1p-21f;
@@ -271,7 +271,7 @@ inline void store_facts(const Int8Sums& sums, int64_t features, float* facts) {
   }
 }
 
-// Packs a panel: pack(row, i, sums) for each row i of a column, and finish(column) after these.
+// Packs a panel: pack(row, i, sums) for each row i of a column, then finish(column).
 template <class Pack, class Finish>
 inline void pack_panel_columns(const SweepJob& job, int64_t panel, char* out, float* floats,
                                Worker& worker, Pack pack, Finish finish) {
@@ -293,7 +293,7 @@ inline void pack_panel_columns(const SweepJob& job, int64_t panel, char* out, fl
   check_int8_panel(job, panel, out, worker);
 }
 
-// The panel as host/int8.h has it.
+// Packs a panel in the layout of host/int8.h.
 template <bool has_limit>
 __attribute__((noinline)) void pack_int8_panel(const SweepJob& job, int64_t panel, char* scratch,
                                                char* out, Worker& worker) {

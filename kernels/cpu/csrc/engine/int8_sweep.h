@@ -2,7 +2,7 @@
 // errors, and the high bytes that few queries read first.
 //
 // One of int8_amx.h, int8_words.h and int8_bytes.h, the engines, makes the sums; a consumer
-// (int8_consumers.h) takes those of a run of queries and a column at a time.
+// (int8_consumers.h) takes the sums of a run of queries and a column at a time.
 #pragma once
 #include "engine/int8_pack.h"
 #include "engine/sweep.h"
@@ -19,13 +19,13 @@ inline void fetch_bytes(const char* first, int64_t count) {
 
 // Facts of a column of candidates, shared by all queries.
 struct Int8Facts {
-  V scale[kParts], error[kParts], size[kParts], bias[kParts];  // errors are times a query's slope
+  V scale[kParts], error[kParts], size[kParts], bias[kParts];  // errors: for a slope of 1
   V high_error[kParts];  // errors of high bytes alone
   int64_t first;         // position of lane 0 among the candidates
   uint32_t valid;        // lanes that hold a candidate
 };
 
-// Sums are in units of `unit` times 256 scales.
+// Returns the facts of a column, for sums in units of `unit` times 256 scales.
 inline Int8Facts column_facts(const Int8Job& job, const PanelFacts& panel, const float* facts,
                               int64_t column, float unit) {
   const int64_t left = panel.valid - column;
@@ -46,12 +46,12 @@ inline Int8Facts column_facts(const Int8Job& job, const PanelFacts& panel, const
   return found;
 }
 
-// The bound on the errors of distances, and `base`.
+// Returns the bound on the errors of distances, plus `base`.
 inline V int8_errors(float slope, V error, float base) {
   return Simd::fma(Simd::set1(slope), error, Simd::set1(base));
 }
 
-// True if so few queries read the high bytes of a panel first.
+// True if there are so few queries that they read the high bytes of a panel first.
 inline bool begins_high(const Int8Job& job, const Int8Panel& place, BytesPause& pause) {
   if (!place.next || job.sweep->num_queries > kInt8Queries) return false;
   return pause.left ? (--pause.left, false) : true;

@@ -66,7 +66,7 @@ inline void pack_number_queries(const SweepJob& job, int8_t* tiles, float* float
   pack_query_tiles(job, tiles, floats, queries, false, pack);
 }
 
-// Asks for the rows of a panel that is packed soon, a part in each of so many steps.
+// Prefetches the rows of a panel that is packed soon, a part in each of so many steps.
 class RowsAhead {
  public:
   RowsAhead(const SweepJob& job, int64_t panel, int64_t steps) : job_(job) {

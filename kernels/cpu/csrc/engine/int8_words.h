@@ -17,12 +17,12 @@
 // pairs more.
 //
 // One product of bytes (int8_bytes.h) is four times as fast as float32, and goes first where it
-// leaves few pairs open. Random pairs are not so: 9% (128 features) to 20% (512) stay open, and to
-// decide these by words of their rows takes 26 to 54 cycles a pair even where they are read at
-// once, tile by tile: no faster than one product of words.
+// leaves few pairs open. Random pairs are not so: 9% (128 features) to 20% (512) stay open. To
+// decide these by words of their rows takes 26 to 54 cycles a pair even where rows are read tile by
+// tile, which is no faster than one product of words.
 //
-// Few queries wait for the memory: of panels of an index they read the high bytes first, a quarter
-// of float32, and low bytes of the columns that these leave open.
+// Few queries wait for the memory: from panels of an index they read the high bytes first, a
+// quarter of float32, then the low bytes of columns that the high bytes leave open.
 #pragma once
 #include "engine/int8_bytes.h"
 
@@ -59,7 +59,7 @@ __attribute__((noinline)) void join_bytes(const char* panel, int64_t padded, cha
   std::memcpy(out + 2 * half, panel + 2 * half, kInt8Facts * kInt8Candidates * sizeof(float));
 }
 
-// Products of Q queries of a tile and C columns of words, each [16][16] from the first query on.
+// Computes products of Q queries of a tile and C columns of words, each [16][16] from query 0 on.
 template <int Q, int C>
 inline void word_products(const int16_t* columns, const int16_t* queries, int64_t features,
                           int32_t* out) {
@@ -92,13 +92,13 @@ inline void word_products(const int16_t* columns, const int16_t* queries, int64_
                         sums[a][n]);
 }
 
-// Products of words of Q queries of a tile and signed bytes of a column, [Q][16].
+// Computes products of words of Q queries of a tile and signed bytes of a column, [Q][16].
 template <int Q>
 inline void byte_products(const int8_t* column, const int16_t* queries, int64_t features,
                           const char* next, int32_t* out) {
   const int64_t swept = swept_features(features);
   constexpr int N = 2 * kParts, lanes = Simd::W / 2;  // vectors, and candidates of each
-  constexpr int chains = Q == 1 && N < 8 ? 2 : 1;     // sums, as additions wait
+  constexpr int chains = Q == 1 && N < 8 ? 2 : 1;     // sums, as an addition waits for the last
   I sums[chains][Q][N];
   for (auto& chain : sums)
     for (auto& row : chain)
@@ -165,7 +165,7 @@ struct WordEngine {
 
   // Reads high bytes first, for one tile of queries. decide(column facts, sums of the high bytes)
   // returns true if these leave no pair of a column open. Other columns go to `take`, as in
-  // `sweep`; only their low bytes are read, which saves up to half of the memory.
+  // `sweep`. Only these columns' low bytes are read, which saves up to half of the memory.
   template <class Decide, class Take>
   static void sweep_high(const Int8Job& job, const PanelFacts& panel, const Int8Panel& place,
                          BytesPause& pause, Decide decide, Take take) {
@@ -196,7 +196,7 @@ struct WordEngine {
   }
 };
 
-// `saving`: cycles of a pair, against float32, as a product with features less a constant.
+// Returns the tier; `saving`: cycles that a pair saves, some share of the features less a constant.
 template <class Saving>
 inline const Int8Tier* word_tier(Saving saving) {
   static const Int8Tier tier = {"int16",

@@ -17,7 +17,7 @@
 namespace kgfast {
 namespace {
 
-// Keeps the distances of one panel as the sweep computes them, [C][Q][lanes].
+// Worker that keeps the distances of one panel as the sweep computes them, [C][Q][lanes].
 struct RecordWorker : Worker {
   float* out;
 };
@@ -77,7 +77,7 @@ inline const ScoresKernels* scores_kernels() {
          float* scratch) {
         with_precise(job.score, [&](auto score) {
           using Score = decltype(score);
-          if constexpr (Score::is_rscf)  // the others have panels
+          if constexpr (Score::is_rscf)  // other scores have panels
             score_block<Score>(job, row, end, first, last, scratch);
         });
       },

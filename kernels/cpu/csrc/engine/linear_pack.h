@@ -1,7 +1,7 @@
-// Rows as bytes for the linear tier, with what rounding left of them, as the score measures it.
+// Packs rows as bytes for the linear tier, and measures their roundings in the score's norm.
 //
 // Cost model: two passes over a row, 14 instructions for a vector of numbers (rotate: and a root
-// for two); columns of as many rows are transposed as words of 4 bytes.
+// for two). Columns of W rows are transposed as words of 4 bytes.
 #pragma once
 #include <algorithm>
 #include <cfloat>
@@ -16,7 +16,7 @@ namespace {
 constexpr float kLeastLinear = 0x1p-100f;  // a row's largest number, at least, for a normal scale
 constexpr float kMostLinear = 0x1p100f;    // rows beyond are left open: no product overflows
 
-// Packs one row: planes `stride` bytes apart. False where it does not fit, or is not finite.
+// Packs one row, planes `stride` bytes apart; false where the row does not fit or is not finite.
 template <class Score>
 inline bool pack_linear_row(const float* const* planes, int64_t features, int64_t stride,
                             uint8_t* out, float* scale, float* error) {

@@ -16,7 +16,7 @@ namespace {
 constexpr int kLinearVectors = Simd::W == 8 ? 2 : 4;
 using LinearSums = int32_t[kLinearQueries][kLinearLanes];
 
-// <a, X + 128> of a tile. Not inlined: its sums are all the registers there are.
+// Computes <a, X + 128> of a tile. Not inlined: the sums take all the registers there are.
 __attribute__((noinline)) void add_linear(const LinearJob& job, int64_t tile,
                                           const uint8_t* bytes, LinearSums& out) {
   const int8_t* queries = job.queries + tile * kLinearQueries * job.numbers;
@@ -48,7 +48,7 @@ __attribute__((noinline)) void add_linear(const LinearJob& job, int64_t tile,
   }
 }
 
-// s <a, X> + error of a vector of candidates, of one query.
+// Returns s <a, X> + error of one query with a vector of candidates.
 inline V linear_value(const LinearJob& job, int64_t query, const int32_t* sums, int lane,
                       const LinearWorker& worker) {
   const Bytes::I sum = Bytes::add(Bytes::load_ints(sums + lane), Bytes::set1(job.offsets[query]));
@@ -56,7 +56,7 @@ inline V linear_value(const LinearJob& job, int64_t query, const int32_t* sums, 
                    Simd::load(worker.errors + lane));
 }
 
-// Lanes of a tile that may not be past its targets; returns how many.
+// Finds the lanes of a tile that may not be past their targets; returns how many.
 inline int64_t find_linear_left(const LinearJob& job, const GatherPlace& place, int64_t tile,
                                 const LinearSums& sums, const LinearWorker& worker,
                                 LaneMasks (&left)[kLinearQueries]) {

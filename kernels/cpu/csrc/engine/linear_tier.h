@@ -5,7 +5,7 @@
 namespace kgfast {
 namespace {
 
-// Costs by measurement: of products that are one instruction, and of those that are three.
+// Measured costs: of products that are one instruction, and of products that are three.
 #if defined(__AVX512VNNI__)
 constexpr LinearCosts kLinearL1 = {0.09, 12.0, 1.5, 750.0};
 constexpr LinearCosts kLinearRotate = {0.06, 4.0, 1.25, 270.0};
@@ -14,7 +14,7 @@ constexpr LinearCosts kLinearL1 = {0.25, 12.0, 1.5, 750.0};
 constexpr LinearCosts kLinearRotate = {0.17, 4.0, 1.25, 270.0};
 #endif
 
-// Calls with the functor of a score that the tier serves, and what it costs.
+// Calls with the functor and the costs of a score that the tier serves.
 template <class F>
 inline void with_linear_score(ScoreId id, F&& call) {
   if (id == L1::id) return call(L1{}, kLinearL1);

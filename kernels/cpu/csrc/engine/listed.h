@@ -1,11 +1,11 @@
-// Distances of a query and of rows that it names, as a bound can decide them: the sweep's lines,
-// rows read where they stand, features in lanes.
+// Distances of a query and the rows that it names, under a bound: with the sweep's terms, rows read
+// in place, features in lanes.
 //
 // Cost model: that of indexed_rows.h, memory. A product's row is read a second time, from the
 // cache, for its norm, one instruction an element.
 //
-// Order: a lane sums 64 whole vectors and a part at most, then a second level; the lanes as a tree
-// (host/listed.cpp counts the roundings).
+// Order: a lane sums 64 whole vectors and a part at most, and these sums go to a second level; a
+// tree adds the lanes (host/listed.cpp counts the roundings).
 #pragma once
 #include "engine/indexed_rows.h"
 #include "host/listed.h"
@@ -36,7 +36,7 @@ inline void add_squares(V* sums, const Reader& rows, int64_t count) {
   }
 }
 
-// distances[k], and squares[k] of products: the sum of the row's squares.
+// Writes distances[k] and, for products, squares[k]: the sum of the row's squares.
 template <class Score>
 void list_distances(const SweepJob& job, int64_t query, const int64_t* ids, int64_t count,
                     float* scratch, float* distances, float* squares) {

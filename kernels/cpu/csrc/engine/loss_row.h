@@ -20,9 +20,9 @@ namespace {
 
 constexpr int64_t kLossBlock = 64 * Simd::W;
 
-// exp(y): 2^n exp(r), |r| <= ln(2) / 2, exp(r) by its series to r^7; 0 below -88.03.
+// Returns exp(y): 2^n exp(r), |r| <= ln(2) / 2, exp(r) by its series to r^7; 0 below -88.03.
 inline V exp(V y) {
-  const V magic = Simd::set1(0x1.8p23f);  // adding it rounds to whole numbers
+  const V magic = Simd::set1(0x1.8p23f);  // adding this rounds to whole numbers
   const V bounded = Simd::max(Simd::set1(-88.03f), y);
   const V n = Simd::sub(Simd::fma(bounded, Simd::set1(0x1.715476p0f), magic), magic);
   V r = Simd::minus_product(n, Simd::set1(0x1.62e4p-1f), bounded);  // exact: 13 bits
@@ -33,7 +33,7 @@ inline V exp(V y) {
   return Simd::mul(p, Simd::power_of_two(n));
 }
 
-// log(1 + t) for t in [0, 1]: 2 artanh(s), s = t / (2 + t) <= 1/3, by its series to s^15.
+// Returns log(1 + t), t in [0, 1]: 2 artanh(s), s = t / (2 + t) <= 1/3, by its series to s^15.
 inline V log1p(V t) {
   const V s = Simd::div(t, Simd::add(t, Simd::set1(2.0f))), square = Simd::mul(s, s);
   V p = Simd::set1(2.0f / 15);
@@ -55,7 +55,7 @@ inline V sigmoid_by(V x, V t) {
 inline V softplus(V x) { return softplus_by(x, exp_below(x)); }
 inline V sigmoid(V x) { return sigmoid_by(x, exp_below(x)); }
 
-// Calls each(vector, valid lanes) on a row; what fills the last vector is 0.
+// Calls each(vector, valid lanes, index) for a row; zeros fill up the last vector.
 template <class Each>
 inline void for_each_vector(const float* x, int64_t count, Each each) {
   int64_t i = 0;
@@ -73,7 +73,7 @@ inline void store_lanes(float* x, V v, int valid) {
   std::memcpy(x, lanes, sizeof(float) * valid);
 }
 
-// x = f(x) for a whole row.
+// Sets x = f(x) for a whole row.
 template <class F>
 inline void map_row(float* x, int64_t count, F f) {
   for_each_vector(x, count,
@@ -88,7 +88,7 @@ inline double sum_lanes(V sums, int valid) {
   return total;
 }
 
-// Adds to two sums what terms(vector, valid lanes, index) makes of each vector of a row.
+// Adds to two sums the terms that terms(vector, valid lanes, index) returns for each vector.
 template <class Terms>
 inline void sum_terms(const float* x, int64_t count, double* first, double* second, Terms terms) {
   for (int64_t block = 0; block < count; block += kLossBlock) {
@@ -109,7 +109,7 @@ inline void sum_terms(const float* x, int64_t count, double* first, double* seco
   }
 }
 
-// first += sum f(x), second += sum g(x).
+// Adds sum f(x) to `first`, and sum g(x) to `second`.
 template <class F, class G>
 inline void sum_row(const float* x, int64_t count, double* first, double* second, F f, G g) {
   sum_terms(x, count, first, second,
@@ -127,7 +127,7 @@ inline float highest_of_row(const float* x, int64_t count) {
   return highest;
 }
 
-// The running highest score and the sum of exponentials below it. A NaN is in the sum alone.
+// Updates the highest score and the sum of exponentials below it. A NaN reaches the sum alone.
 inline void sum_exponentials(const float* x, int64_t count, double* peak, double* mass,
                              double* linear) {
   const double highest = std::max<double>(*peak, highest_of_row(x, count));
@@ -140,7 +140,7 @@ inline void sum_exponentials(const float* x, int64_t count, double* peak, double
       [&](V v) { return Simd::sub(v, shift); });
 }
 
-// The sums of a whole row, which is in the cache for all three walks, and the slopes in its place.
+// Adds a whole row's sums, and writes slopes in its place: three walks over a row in the cache.
 inline void sum_and_slope_softmax(const LossTile& tile, int64_t row, float* x) {
   double* mass = tile.b + row;
   const double highest = std::max<double>(tile.a[row], highest_of_row(x, tile.columns));
@@ -157,7 +157,7 @@ inline void sum_and_slope_softmax(const LossTile& tile, int64_t row, float* x) {
   map_row(x, tile.columns, [&](V e) { return Simd::sub(Simd::mul(scale, e), share); });
 }
 
-// The sums of a row and, in its place, the slopes.
+// Adds the sums of a row, and writes the slopes in its place.
 inline void sum_and_slope(float* x, int64_t count, double* plus, double* linear, V scale,
                           V constant) {
   sum_terms(x, count, plus, linear, [&](V v, int valid, int64_t i) {

@@ -74,8 +74,8 @@ inline void transpose_rows(const float* const* rows, int64_t width, int64_t stri
     for (int lane = 0; lane < W; ++lane) out[i * stride + lane] = rows[lane][i];
 }
 
-// Turns the factors b of a panel into b - 1, and notes the largest of every feature; a NaN, which
-// makes every sum a NaN, is none.
+// Turns the factors b of a panel into b - 1, and notes the largest |b - 1| of every feature. A NaN
+// is skipped, as it makes every sum a NaN.
 inline void find_angles(const ScoreFacts& facts, int64_t count, int64_t stride, Worker& worker) {
   for (int64_t k = 0; k < count; ++k) {
     float* factor = worker.room + (k * facts.planes + facts.planes - 1) * facts.lanes;
@@ -94,8 +94,8 @@ inline void find_angles(const ScoreFacts& facts, int64_t count, int64_t stride, 
 }
 
 // Writes features [feature, feature + count) of one panel as [feature][plane][lane], W rows at a
-// time so that few streams are read at once. Lanes past the last candidate repeat it. The facts are
-// the caller's constant, not those of the job: the compiler makes fixed strides of them.
+// time so that few streams are read at once. Lanes past the last candidate repeat it. `facts` is a
+// constant of the caller, so that the compiler makes fixed strides.
 __attribute__((noinline)) void pack_panel(const SweepJob& job, const ScoreFacts& facts,
                                           int64_t first, int valid, int64_t feature,
                                           int64_t count, Worker& worker) {
@@ -134,7 +134,7 @@ __attribute__((noinline)) void pack_panel(const SweepJob& job, const ScoreFacts&
   worker.panel = worker.room;
 }
 
-// An upper bound on the norm of every candidate of a panel.
+// Returns an upper bound on the norm of every candidate of a panel.
 inline float panel_norm(const SweepJob& job, int lanes, const float* lane_norm) {
   if (job.norm == Norm::none) return 0.0f;
   float largest = 0.0f;
@@ -145,7 +145,7 @@ inline float panel_norm(const SweepJob& job, int lanes, const float* lane_norm) 
   return job.norm == Norm::magnitudes ? bound : std::sqrt(bound) * (1.0f + 0x1p-20f);
 }
 
-// Runs of the planes of a query as the sweep takes them.
+// Loads runs of the planes of a query, prepared for the sweep.
 inline void load_query(const SweepJob& job, int64_t row, int64_t feature, int64_t count,
                        float (*run)[kPackBlock]) {
   const int planes = job.facts.query_planes;
@@ -162,7 +162,7 @@ inline void load_query(const SweepJob& job, int64_t row, int64_t feature, int64_
     for (int64_t i = 0; i < count; ++i) run[plane][i] = static_cast<float>(exact[plane][i]);
 }
 
-// The last tile repeats its last query. The angles of tiles follow, of a score with phases.
+// Packs all queries; the last tile repeats its last query. With phases, angles of tiles follow.
 inline void pack_queries(const SweepJob& job, float* out) {
   const int64_t Q = job.facts.tile_queries, P = job.facts.query_planes;
   const bool has_phase = job.facts.has_phase;

@@ -1,17 +1,17 @@
-// The backward of pairwise scores: features in lanes, each pair adds to its query's and its
-// candidate's gradient.
+// The backward of pairwise scores, with features in lanes: each pair adds to the gradients of the
+// pair's query and candidate.
 //
 // Cost model (rotate, AVX-512): per vector of 16 elements 2 sub, 2 fma, rsqrt14 (3 operations) and
 // its Newton step (4 with the coefficient), 4 fma: 15 on two ports, 7.5 cycles, 8.1 measured, and
-// 10 with all that surrounds it; l2 3, l1 5, dot 2 instructions, rscf_rotate 39. A group of
-// candidates and their gradients stay in registers while 32 queries and theirs stream from the
+// 10 with all other work; l2 3, l1 5, dot 2 instructions, rscf_rotate 39. A group of candidates and
+// their gradients stay in registers while 32 queries and the queries' gradients stream from the
 // first-level cache, 4 KiB a plane. A task owns about kSpan floats of every row, so that a tile of
-// coefficients is made once for several vectors of features; its lines, which stand a row of `grad`
-// apart, are fetched one tile ahead.
+// coefficients is made once for several vectors of features. The lines of a tile, which stand a row
+// of `grad` apart, are fetched one tile ahead.
 //
-// Order: sums of 32 queries (in registers) or 64 candidates (in `sums`) go to a second
-// level. Any worker may do any task: a candidate's gradient is one task's, a query's the stripes',
-// added in their order.
+// Order: sums of 32 queries (in registers) or 64 candidates (in `sums`) go to a second level. Any
+// worker may do any task: one task owns a candidate's gradient, and the stripes' parts of a query's
+// gradient are added in their order.
 #pragma once
 #include <algorithm>
 #include <cstring>
@@ -25,7 +25,7 @@ namespace kgfast {
 namespace {
 
 constexpr int64_t kTileQueries = 32, kTileCandidates = 32, kTileSum = 64;
-constexpr int kSpan = 64;  // floats of a query, where they make a vector of each plane
+constexpr int kSpan = 64;  // floats of a query in a span, or a vector of each plane
 
 template <class Score>
 constexpr int kBlocks =  // blocks of a span
@@ -36,7 +36,7 @@ constexpr SpanShape span_shape() {
   return {Simd::W, kBlocks<Score>, kBlocks<Score> * Score::query_planes * Simd::W};
 }
 
-// One feature block of a row as [planes][W], padded with zeros.
+// Loads one feature block of a row as [planes][W], padded with zeros.
 template <int planes>
 inline void load_block(const Rows& rows, int64_t row, const FeatureBlock& block, float* out) {
   for (int p = 0; p < planes; ++p) {
@@ -45,7 +45,7 @@ inline void load_block(const Rows& rows, int64_t row, const FeatureBlock& block,
   }
 }
 
-// Loads gradients likewise, if they are requested.
+// Loads one feature block of gradients, if they are requested.
 template <int planes>
 inline void load_gradient(const Rows& rows, int64_t row, const FeatureBlock& block, float* out) {
   for (int p = 0; p < planes; ++p)
@@ -60,7 +60,7 @@ inline void store_block(const Rows& rows, int64_t row, const FeatureBlock& block
     store_plane(rows, row, p, block.feature, block.count, from + p * Simd::W);
 }
 
-// A query, which a score with phases turns beforehand, and its gradient, which is turned back.
+// Loads a query, which a score with phases turns; store_query_block turns the gradient back.
 template <class Score>
 inline void load_query_block(const PairwiseBackwardJob& job, int64_t row,
                              const FeatureBlock& block, float* out) {
@@ -144,7 +144,7 @@ inline bool group_is_near(const Group& group) {
   return all_near(phase_square(largest, spread));
 }
 
-// A group of candidates against `rows` queries.
+// Adds the gradients of a group of candidates with `rows` queries.
 template <class Score, bool Q, bool C, bool Near>
 void backward_group(const Group& group) {
   constexpr int W = Simd::W, P = Score::query_planes, R = Score::row_planes, G = Score::group;
@@ -218,7 +218,7 @@ inline void backward_group_of(const Need& need, const Group& group) {
   backward(group);
 }
 
-// Up to kTileCandidates candidates against all queries.
+// Computes gradients of up to kTileCandidates candidates with all queries.
 template <class Score>
 void backward_candidates(const PairwiseBackwardJob& job, const Need& need, const Span& span,
                          int64_t first, int64_t count, BackwardWorker& worker) {

@@ -16,7 +16,7 @@
 namespace kgfast {
 namespace {
 
-// An rscf score has blocks (indexed_rows.h), dot is a product (product_scores.h).
+// True for scores by panels: rscf scores have blocks (indexed_rows.h), dot has product_scores.h.
 template <class Score>
 constexpr bool serves_panels() {
   if constexpr (Score::is_rscf)
@@ -46,7 +46,7 @@ inline void write_scores(const PanelJob& job, const PanelFacts& facts, int64_t p
   }
 }
 
-// Features [feature, feature + count) of Q queries; `feature` is a multiple of kSumBlock.
+// Scores features [feature, feature + count) of Q queries; `feature` is a multiple of kSumBlock.
 template <class Score, int Q>
 void score_tile(const PanelJob& job, const PanelFacts& facts, int64_t position,
                 int64_t feature, int64_t count, Worker& worker) {
@@ -87,7 +87,7 @@ void score_tile(const PanelJob& job, const PanelFacts& facts, int64_t position,
     for (int b = 0; b < B; ++b) Simd::store(saved + a * L + b * Simd::W, totals[a][b]);
 }
 
-// One panel with the queries at positions [first, last) of the pass; `first` begins a tile.
+// Scores one panel with the queries at positions [first, last) of the pass; `first` begins a tile.
 template <class Score>
 void score_panel(const PanelJob& job, int64_t panel, int64_t first, int64_t last, Worker& worker) {
   constexpr int T = Score::tile_queries;

@@ -1,4 +1,4 @@
-// When bytes are read before wider numbers, again, after a panel of which they left much open.
+// Pauses in reading bytes before wider numbers, after panels that the bytes leave much open of.
 #pragma once
 #include <algorithm>
 

@@ -44,7 +44,7 @@ struct ProductSums {
   }
 };
 
-// sums[i] = known[i] + sum_j g(i, j) other[j], for M rows and N vectors of the other side.
+// Sets sums[i] = known[i] + sum_j g(i, j) other[j], for M rows and N vectors of the other side.
 template <int M, int N>
 inline void product_tile(const Coefficients& g, const ProductSums& into) {
   const float* other = into.other;
@@ -76,7 +76,7 @@ inline void product_tile(const Coefficients& g, const ProductSums& into) {
     }
 }
 
-// All rows of a block with one strip of N vectors.
+// Sums all rows of a block with one strip of N vectors.
 template <int N>
 void product_rows(Coefficients g, int64_t rows, const ProductSums& into) {
   static_assert(kTileRows == 6, "the last tile has up to 5 rows");
@@ -119,7 +119,7 @@ struct ProductTile {
 };
 
 // Returns the coefficients of a feature: sums over the crops that hold the feature. Coefficients
-// whose lines run along the terms are used in place; others are copied along the index of their
+// whose lines run along the terms are used in place; others are copied in the order of their
 // memory.
 inline Coefficients product_coefficients(const ScoreGradient& grad, int64_t feature,
                                          const ProductTile& tile, float* out) {
@@ -164,7 +164,7 @@ inline void load_strip(const View& other, const FeatureBlock& strip, const Produ
   }
 }
 
-// A strip of kDepth rows of the other side, for all blocks; `part` counts strips, then rows.
+// Packs a strip of kDepth rows of the other side, for all blocks; `part` counts strips, then rows.
 inline void pack_others(const ProductJob& job, int64_t part, float* out) {
   const FloatMode mode(FloatMode::kFlush);
   ProductTile tile{};
@@ -173,7 +173,7 @@ inline void pack_others(const ProductJob& job, int64_t part, float* out) {
   load_strip(job.other, job.strips[part % job.num_strips], tile, out);
 }
 
-// Calls each(strip, first of its sums in a row, whether other crops have it than the one before).
+// Calls each(strip, place of its sums in a row, true if the strip begins a crop).
 template <class Each>
 inline void for_each_strip(const ProductJob& job, Each each) {
   int64_t at = 0;
@@ -183,8 +183,8 @@ inline void for_each_strip(const ProductJob& job, Each each) {
   }
 }
 
-// Calls each(features, first of their sums in a row) for runs of strips that stand side by side:
-// only the last strip before the end of a crop is not whole vectors.
+// Calls each(features, place of their sums in a row) for runs of strips side by side: only the last
+// strip before the end of a crop is not whole vectors.
 template <class Each>
 inline void for_each_run(const ProductJob& job, Each each) {
   FeatureBlock run{};

@@ -1,6 +1,6 @@
-// Scores of `dot`, a product as its gradients are: rows are the coefficients, where they stand, and
-// queries the lanes. Queries are transposed once, and scores on their way out; a table would have D
-// numbers a row transposed for every pass over the queries.
+// Scores of `dot`, as products like its gradients: rows are the coefficients, read in place, and
+// queries are the lanes. Queries are transposed once, and scores when they are stored. To transpose
+// the table instead would take D numbers a row for every pass over the queries.
 //
 // Cost model (AVX-512): product.h's, and per 16 x 16 scores a transpose of 80 instructions beside
 // 8 D of arithmetic.
@@ -22,7 +22,7 @@ namespace {
 constexpr int64_t kScoreRows = 384;
 constexpr int64_t kCopiedFloats = 1 << 18;
 
-// Rows that are plain float32 are read where they stand, others copied.
+// Returns the shape. Rows that are plain float32 are read in place, others copied.
 inline ProductScoresShape product_scores_shape(const ScoresJob& job) {
   const int64_t fit = is_direct(job.rows) ? kScoreRows : kCopiedFloats / job.num_features;
   const int64_t rows = std::clamp<int64_t>(fit / 96 * 96, 96, kScoreRows);  // whole tiles, vectors
@@ -39,7 +39,7 @@ inline Coefficients coefficients_of_rows(const ScoresJob& job, int64_t row, int6
   return {copied, job.num_features, 1};
 }
 
-// The features of the queries of a strip, W queries at a time; the last one is repeated.
+// Packs the features of a strip's queries, W queries at a time; the last query is repeated.
 inline void pack_query_strip(const ProductScoresJob& job, int64_t strip, float* out) {
   constexpr int W = Simd::W;
   const FeatureBlock& held = job.strips[strip];
@@ -65,7 +65,7 @@ struct ScoreTile {
   FeatureBlock queries;
 };
 
-// W rows from `row` on with W queries from `lane` on; of the last ones fewer.
+// Stores scores of W rows from `row` on with W queries from `lane` on; fewer where these end.
 inline void store_square(const ScoresJob& job, const ScoreTile& tile, int64_t row, int64_t lane,
                          float* out) {
   constexpr int W = Simd::W;

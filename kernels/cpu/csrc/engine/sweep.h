@@ -5,9 +5,9 @@
 // are then folded into totals, which keeps the error bound short and is where a tile is abandoned.
 // A panel is packed once and stays in the second-level cache while every tile sweeps it.
 //
-// A consumer says what becomes of the totals (counting.h, topk_sweep.h): past its `limit` a query
-// needs no more of a panel, in a crop and those after it, and its `take` receives the totals of one
-// query where a crop ends. So nested crops cost one sweep over the widest.
+// A consumer (counting.h, topk_sweep.h) receives the totals. Past the consumer's `limit` a query
+// needs no more of a panel, in a crop and later crops. `take` receives the totals of one query
+// where a crop ends, so nested crops cost one sweep over the widest.
 #pragma once
 #include <algorithm>
 #include <cfloat>
@@ -21,9 +21,9 @@ namespace kgfast {
 namespace {
 
 constexpr int64_t kSumBlock = 64;  // features per short accumulator
-constexpr int64_t kFloatsAhead = 1024;   // floats that a lone query asks for early: 0.6 of its time
+constexpr int64_t kFloatsAhead = 1024;   // floats that a lone query prefetches, for 0.6 of the time
 
-// sums[a][b] += the terms of `count` features. `tile` points at query a = 0 of this sub-tile.
+// Adds the terms of `count` features to sums[a][b]. `tile` points at query a = 0 of this sub-tile.
 template <class Score, int Q>
 inline void accumulate(const float* panel, const float* tile, int64_t count,
                        V (&sums)[Q][Score::vectors]) {
@@ -50,7 +50,7 @@ inline void accumulate(const float* panel, const float* tile, int64_t count,
 // Place of a block of features in a panel and a tile.
 struct BlockPlace {
   const float *panel, *tile;                // at the first feature
-  const float *panel_angles, *tile_angles;  // likewise, for a score with phases
+  const float *panel_angles, *tile_angles;  // at the first feature, for a score with phases
 
   template <class Score>
   BlockPlace at(int64_t k) const {
@@ -65,7 +65,7 @@ struct BlockPlace {
 template <class Score, int Q>
 inline void accumulate_turned(const BlockPlace& place, int64_t count,
                               V (&sums)[Q][Score::vectors]) {
-  V most = Simd::zero();  // a NaN is none: inf * 0, and its sums are NaN anyway
+  V most = Simd::zero();  // skips a NaN (inf * 0), whose sums are NaN anyway
   for (int64_t k = 0; k < count; k += Simd::W)
     most = Simd::max(
         Simd::mul(Simd::load(place.panel_angles + k), Simd::load(place.tile_angles + k)), most);
@@ -132,7 +132,7 @@ struct PanelFacts {
   alignas(64) float bias[kMaxLanes];
 };
 
-// A limit on distances in the units of totals, which are squares for l2; a NaN stays one.
+// Returns a limit on distances in units of totals: squares for l2. A NaN stays a NaN.
 template <class Score>
 inline float total_of(float limit) {
   if (Score::terms != Terms::squares) return limit;
@@ -152,7 +152,7 @@ __attribute__((noinline)) PanelFacts panel_facts(const SweepJob& job, int L, int
   return facts;
 }
 
-// The limits of Q queries from `position` on, for the crops from `crop` on; the last query repeats.
+// Finds limits of Q queries from `position` on, for crops from `crop` on; the last query repeats.
 template <class Consumer, int Q>
 inline void find_limits(const typename Consumer::Job& job, const PanelFacts& facts, int64_t crop,
                         int64_t position, float* limits) {
@@ -162,8 +162,8 @@ inline void find_limits(const typename Consumer::Job& job, const PanelFacts& fac
   }
 }
 
-// Sub-tile of Q queries from `position` on: sweeps one block of features and decides every crop
-// where it ends, until no later one needs anything of this panel.
+// Sweeps one block of features for Q queries from `position` on, and decides every crop where the
+// crop ends, until no later crop needs anything of this panel.
 template <class Consumer, int Q>
 void sweep_tile(const typename Consumer::Job& job, const PanelFacts& facts, int64_t position,
                 int64_t feature, int64_t count, int64_t crop,
@@ -221,7 +221,7 @@ void sweep_block(const typename Consumer::Job& job, const PanelFacts& facts, int
   }
 }
 
-// Norms of a panel's candidates in the crops that end in a block of features, from `crop` on.
+// Finds the norms of a panel's candidates in crops that end in a block of features, from `crop` on.
 [[maybe_unused]] __attribute__((noinline)) void find_norms(
     const SweepJob& job, const ScoreFacts& facts, int64_t feature, int64_t count, int64_t crop,
     Worker& worker, float* lane_norm) {
@@ -236,7 +236,7 @@ void sweep_block(const typename Consumer::Job& job, const PanelFacts& facts, int
   }
 }
 
-// A panel for calls to come.
+// Packs a panel for later calls, and returns the bound on its norms.
 template <class Score>
 float pack_whole_panel(const SweepJob& job, int64_t panel, Worker& worker) {
   constexpr ScoreFacts shape = facts_of<Score>();

@@ -6,11 +6,10 @@
 namespace kgfast {
 namespace {
 
-// gcc's instructions for tiles do not say which memory they read: what is written before stands
-// there.
+// Makes earlier writes visible to loads of tiles, whose memory gcc does not see.
 inline void publish() { asm volatile("" ::: "memory"); }
 
-// Takes the machine's tiles: the last two are whole, the others have so many rows.
+// Takes the machine's tiles: two whole ones, and six of so many rows.
 inline void begin_tiles(int64_t rows) {
   struct alignas(64) {
     uint8_t palette = 1, start_row = 0, reserved[14] = {};
@@ -25,7 +24,7 @@ inline void begin_tiles(int64_t rows) {
 
 inline void end_tiles() { _tile_release(); }
 
-// Whole tiles while it lives.
+// Scope with whole tiles.
 class Tiles {
  public:
   Tiles() { begin_tiles(16); }

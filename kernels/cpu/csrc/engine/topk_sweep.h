@@ -1,4 +1,4 @@
-// Top-k's consumer of the sweep: one comparison with the query's limit, and what is left goes on.
+// Top-k's consumer of the sweep: one comparison with the query's limit, then keep_survivors.
 //
 // Cost model: two comparisons a vector of finished totals; survivors, about k ln(N / k) a query,
 // cost some 50 ns each (topk_survivors.cpp).
@@ -22,7 +22,7 @@ struct Keeping {
   }
 
   // With tau = limit + bias, a distance past tau + err loses: docs/explanation/exactness.md, with
-  // the limit for the target's cost. The bias is the largest here.
+  // the limit in place of the target's cost. The bias here is the largest one.
   static float limit(const TopkJob& job, int64_t /*crop*/, int64_t position, float norm) {
     const float tau = limit_of(job, position) + (job.bias ? job.bias_max : 0.0f);
     const float absolute = job.base[position] + job.slope[position] * norm;
@@ -43,7 +43,7 @@ struct Keeping {
     keep_survivors(job, position, facts.first, open, lanes, absolute, worker);
   }
 
-  // The lanes that are not certainly worse than the k best so far.
+  // Returns the lanes that are not certainly worse than the k best so far.
   static uint64_t undecided(const TopkJob& job, const PanelFacts& facts, const V* distances,
                             int64_t position) {
     const float best = limit_of(job, position);

@@ -7,12 +7,12 @@
 
 namespace kgfast {
 
-// Pairs of a worker that may reach their thresholds, and results of those before them.
+// Open pairs of a worker, which may reach their thresholds, and results of earlier pairs.
 struct AboveList {
   AboveList(const AboveRequest& request, int64_t capacity, std::atomic<int64_t>& total)
       : request(request), capacity(capacity), pairs(capacity), scores(capacity), total(total) {}
 
-  // Replaces the pairs by results.
+  // Moves the pairs that reach their thresholds to the results, and drops the others.
   void resolve(const TopkJob& job, double* scratch) {
     std::sort(pairs.data, pairs.data + size, [](const Pair& a, const Pair& b) {
       return a.query != b.query ? a.query < b.query : a.candidate < b.candidate;
@@ -20,7 +20,7 @@ struct AboveList {
     job.isa->canonical(job, job.num_features, pairs.data, size, scratch, scores.data);
     int64_t kept = 0;
     for (int64_t i = 0; i < size; ++i)
-      if (scores.data[i] >= request.lowest[pairs.data[i].query]) {  // a NaN does not
+      if (scores.data[i] >= request.lowest[pairs.data[i].query]) {  // false for a NaN
         pairs.data[kept] = pairs.data[i];
         scores.data[kept++] = scores.data[i];
       }
@@ -52,7 +52,7 @@ struct AboveList {
   Buffer<Pair> pairs;
   Buffer<double> scores;
   std::vector<AbovePiece> pieces;
-  std::atomic<int64_t>& total;  // pairs of all workers
+  std::atomic<int64_t>& total;  // results of all workers
 };
 
 void keep_above(const TopkJob& job, int64_t position, int64_t candidate, TopkWorker& worker) {

@@ -1,5 +1,5 @@
-// All candidates of every query whose canonical scores reach the query's threshold, for one crop:
-// the sweep of the best k with limits that stand still, and a canonical score for what it leaves.
+// Finds all candidates whose canonical scores reach their query's threshold, for one crop: by the
+// sweep of the best k with fixed limits, then by canonical scores of the open pairs.
 #pragma once
 #include <memory>
 #include <utility>
@@ -18,9 +18,9 @@ struct AboveRequest {
   int64_t most;  // results of all queries together
 };
 
-// Some results, by query and then by id.
+// A part of the results, by query and then by id.
 struct AbovePiece {
-  std::vector<std::pair<int64_t, int64_t>> runs;  // a query and how many results it has here
+  std::vector<std::pair<int64_t, int64_t>> runs;  // a query, and its number of results here
   std::unique_ptr<Buffer<int64_t>> ids;
   std::unique_ptr<Buffer<char>> scores;  // scores in the queries' dtype
 };
@@ -28,7 +28,7 @@ struct AbovePiece {
 struct AboveResult {
   std::vector<AbovePiece> pieces;
   int64_t num_queries = 0;
-  int64_t count = 0;  // more than `most`: not all were kept
+  int64_t count = 0;  // results; above `most`, not all are kept
   bool is_double = false;
 
   // Writes all results as CSR, ids ascending in each row; each piece is freed once it is written.

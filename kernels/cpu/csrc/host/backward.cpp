@@ -30,7 +30,7 @@ constexpr int64_t kSpanTasks = 48;           // enough to keep many threads busy
 constexpr int64_t kIdsPerTask = 32;
 constexpr int64_t kTurnedBytes = 24 << 20;
 
-// Spans, and stripes where spans are few: by the shape alone, so that threads change no sum.
+// Plans spans and, where these are few, stripes: by the shape alone, so threads change no sum.
 void plan(PairwiseBackwardJob& job, int64_t blocks_per_span, int64_t part_bytes) {
   job.num_spans = divide_up(job.num_blocks, blocks_per_span);
   const int64_t most = std::min(divide_up(job.rows.view.count, 256),
@@ -54,7 +54,7 @@ bool backward_of_rows(const Execution& execution, IndexedBackwardJob& job) {
   const bool turns = execution.isa.facts(job.score).has_phase &&
                      job.query.count * floats * int64_t{sizeof(float)} <= kTurnedBytes;
   Buffer<float> turned(turns ? job.query.count * floats : 0);
-  if (turns) {  // once, as each of their rows takes them so
+  if (turns) {  // turns each query once, for all its rows
     job.turned = turned.data;
     if (parallel(execution.threads, job.query.count, execution.interrupted,
                  [&](int, int64_t row) { kernels.turn(job, row, turned.data + row * floats); }))

@@ -1,4 +1,4 @@
-// The gradients of scores: of queries, of rows and of their factor.
+// The gradients of scores with respect to queries, to rows and to the rows' factor.
 //
 // Plain data, like job.h: it crosses translation units of different instruction sets.
 #pragma once
@@ -8,7 +8,7 @@
 
 namespace kgfast {
 
-// dL/dscore [C, B, K], by its strides in elements: it may well be an expanded number.
+// dL/dscore [C, B, K]. Strides are in elements, and 0 where torch expanded one number.
 struct ScoreGradient {
   const float* data;
   int64_t crop_stride, row_stride, column_stride;
@@ -18,37 +18,37 @@ struct ScoreGradient {
 
 struct BackwardJob : Operands {
   ScoreGradient grad;
-  View grad_query;  // [B], written; no data where it is not asked for
-  Rows grad_rows;   // likewise, of rows and of their factor
+  View grad_query;  // [B], written; no data: not computed
+  Rows grad_rows;   // gradients of rows and of their factor, written; no data: not computed
 };
 
-// Features [feature, feature + count) of the gradients, at most a vector; no crop ends inside.
+// Features [feature, feature + count) of the gradients; no crop ends inside.
 struct FeatureBlock {
   int64_t feature, count;
-  bool begins_crop;  // the crops that have it are not those of the block before it
+  bool begins_crop;  // other crops have this block than the block before
 };
 
-// Blocks of at most `width` features.
+// Cuts the features of all crops into blocks of at most `width`.
 std::vector<FeatureBlock> feature_blocks(const ScoreGradient& grad, int64_t width);
 
-// The gradients of scores with all rows.
+// The gradients of the scores of all queries with all rows.
 struct PairwiseBackwardJob : BackwardJob {
   bool adds_to_rows;  // grad_rows (float32) holds a gradient already
   const FeatureBlock* blocks;
   int64_t num_blocks;
-  int64_t num_spans;  // parts of the rows, of some blocks each
-  int64_t stripe;     // candidates per stripe: stripes keep a part of the queries' gradient each
+  int64_t num_spans;  // parts of the features; each part is some blocks
+  int64_t stripe;     // candidates of a stripe, which keeps a part of the queries' gradient
   int64_t num_stripes;
   float* parts;       // [spans][stripes][span][B], where there are several stripes
 };
 
 struct BackwardWorker {
-  float* queries;  // [blocks][B][planes][W]: a span of them
-  float* sums;     // likewise: their gradient, of at most 64 candidates
-  float* totals;   // likewise: of all candidates so far
+  float* queries;  // [blocks][B][planes][W]: the queries, in one span
+  float* sums;     // gradient of these queries from at most 64 candidates
+  float* totals;   // gradient of these queries from all candidates so far
 };
 
-// Division of the rows: feature blocks of `width`, some to a span, and a span's floats of a query.
+// Division of the features: `blocks` blocks of `width` make a span, with `floats` of each query.
 struct SpanShape {
   int width, blocks, floats;
 };
@@ -57,19 +57,19 @@ struct SpanShape {
 struct RowGroups {
   const int64_t* ids;    // [U] distinct rows of the table
   const int64_t* order;  // [B K] positions in the index, those of ids[0] first
-  const int64_t* first;  // [U + 1] where the positions of an id begin
+  const int64_t* first;  // [U + 1]: places in `order` where the positions of an id begin
   int64_t count;         // U
-  bool whole_table;      // gradients of rows are [N], and each stands at its id; else [U]
+  bool whole_table;      // true: gradients of rows are [N], by id; false: [U]
 };
 
-// The gradients of scores with rows that queries name themselves.
+// The gradients of the scores of rows that each query names by an index.
 struct IndexedBackwardJob : BackwardJob {
   const int64_t* index;  // [B, K]
   int64_t per_query;     // K
   int64_t num_features;  // features of the widest crop
   const int64_t* widths;  // [C] crop widths, ascending, each once
   RowGroups groups;
-  const float* turned;  // [B][planes][padded], the queries as rows are scored with, or nullptr
+  const float* turned;  // [B][planes][padded]: queries turned for scoring rows, or nullptr
 };
 
 struct BackwardKernels {
@@ -77,13 +77,13 @@ struct BackwardKernels {
   void (*span)(const PairwiseBackwardJob&, int64_t span, int64_t stripe, BackwardWorker&);
   // Sums the stripes' parts of one span of the queries' gradient.
   void (*add_stripes)(const PairwiseBackwardJob&, int64_t span);
-  int64_t (*scratch)(ScoreId, int64_t num_features);  // floats that what follows needs
+  int64_t (*scratch)(ScoreId, int64_t num_features);  // floats of `scratch` below
   void (*turn)(const IndexedBackwardJob&, int64_t row, float* out);
   void (*query)(const IndexedBackwardJob&, int64_t row, float* scratch);
   void (*row)(const IndexedBackwardJob&, int64_t position, float* scratch);
 };
 
-// Both are true if they were interrupted.
+// Computes the gradients; returns true if interrupted.
 bool pairwise_backward(const Execution& execution, PairwiseBackwardJob& job);
 bool indexed_backward(const Execution& execution, IndexedBackwardJob& job);
 

@@ -40,7 +40,7 @@ Bf16Shape shape_of(const Bf16LossJob& job) {
   return shape;
 }
 
-// Values that give absent queries slopes of 0.
+// Returns the factors, padded with values that give absent queries slopes of 0.
 std::vector<float> lanes_of(const Bf16LossJob& job) {
   const int64_t step = job.shape.queries;
   std::vector<float> lanes(3 * step, 0.0f);

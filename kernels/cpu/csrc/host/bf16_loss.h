@@ -1,5 +1,5 @@
-// Losses over all candidates of `dot`, whose products take operands rounded to bf16 and sum them in
-// float32: scores, what a loss makes of them, and both gradients, block by block.
+// Losses of `dot` over all candidates. Products round operands to bf16 and sum in float32. Scores,
+// terms of the loss and both gradients are computed block by block.
 //
 // Tiles, of 1 KiB each: [16 rows][32 terms] on the left of a product;
 // [16 pairs of terms][16 columns][2 terms] on its right; [16][16] float32 of sums. Plain data, like
@@ -18,24 +18,24 @@ struct PositivePairs {
   const int64_t *queries, *candidates;  // [P]
   int64_t count;                        // P
   float* scores;                        // [P], written where sums are asked for
-  const float* share;                   // [B]: what the slope of one loses
+  const float* share;                   // [B]: subtracted from the slope of a positive pair
 };
 
 // Division of a problem, by its sizes alone, so that threads change no sum.
 struct Bf16Shape {
   int64_t queries, features;     // multiples of kTilePair
   int64_t block, num_blocks;     // candidates whose slopes are held together
-  int64_t columns;               // queries, likewise
+  int64_t columns;               // queries whose slopes are held together
   int64_t stripe, num_stripes;   // blocks that share a part of sums and of the queries' gradient
 };
 
 struct Bf16LossJob : Operands {
-  LossPass pass;             // not of those that are adversarial
+  LossPass pass;             // none of the adversarial passes
   const float* bias;         // [N] or nullptr
   int64_t num_features;
   PositivePairs positives;
-  double* sums[3];           // [B], as LossTile has them, written
-  const float* factors[3];   // shift, scale, share [B], as LossTile has them
+  double* sums[3];           // [B]: a, b and c of LossTile, written
+  const float* factors[3];   // [B]: shift, scale and share of LossTile
   float constant;
   View grad_query, grad_rows;  // no data where not asked for
   bool adds_to_rows;           // grad_rows (float32) holds a gradient already
@@ -45,15 +45,15 @@ struct Bf16LossJob : Operands {
   Bf16Shape shape;
   const uint16_t* queries_right;     // [queries / 16][features / 32] tiles, of pairs of features
   const uint16_t* coefficients_right;  // [features / 16][queries / 32] tiles, of pairs of queries
-  const float* lanes;                // [3][queries]: the factors, and what makes slopes of 0
-  const int64_t* first_positive;     // [blocks][parts of `columns`] + 1: places in the order
-  const int64_t* positive_order;     // [P]: of each block and part pair by pair, as scores are made
+  const float* lanes;                // [3][queries]: the factors; absent queries get slopes of 0
+  const int64_t* first_positive;     // [blocks][parts of `columns`] + 1: places in positive_order
+  const int64_t* positive_order;     // [P]: by block, part and pair of tiles, as scores are made
   double* stripe_sums;               // [stripes][3][queries]
   float* stripe_gradients;           // [stripes][queries / 16][features][16]
 };
 
 struct Bf16Kernels {
-  int64_t (*scratch)(const Bf16LossJob&);  // floats that what follows needs
+  int64_t (*scratch)(const Bf16LossJob&);  // floats of `scratch` below
   // Packs 32 queries.
   void (*pack)(const Bf16LossJob&, int64_t group, uint16_t* queries, uint16_t* coefficients,
                float* scratch);
@@ -62,7 +62,7 @@ struct Bf16Kernels {
   void (*finish)(const Bf16LossJob&, int64_t tile, float* scratch);
 };
 
-// nullptr where this build lacks it.
+// Returns nullptr where this build lacks the kernels.
 const Bf16Kernels* amx_bf16_kernels();
 const Bf16Kernels* avx512bf16_kernels();
 
@@ -70,7 +70,7 @@ const Bf16Kernels* avx512bf16_kernels();
 // between kernels.
 const Bf16Kernels* find_bf16_kernels();
 
-// True if it was interrupted. Only where has_bf16_losses says so.
+// Computes a loss where has_bf16_losses is true; returns true if interrupted.
 bool bf16_loss(const Execution& execution, Bf16LossJob& job);
 
 }  // namespace kgfast

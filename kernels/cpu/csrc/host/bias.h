@@ -1,4 +1,4 @@
-// The bias of candidates as canonical scores take it, and as the sweep does.
+// The bias of candidates: exact for canonical scores, rounded for the sweep.
 #pragma once
 #include <cmath>
 

@@ -14,7 +14,7 @@ namespace kgfast {
 //                                 + per_shift * norm(q's a) * max |b - origin|
 struct ErrorBound {
   double rel, absolute, per_query, per_pair, per_norm, per_shift;
-  Norm norm;  // norm of queries and of candidates; queries of an rscf score have their own
+  Norm norm;  // norm of queries and of candidates; queries of an rscf score have another
 };
 
 // `folds`: how many short sums of at most 64 terms are added up.
@@ -48,7 +48,7 @@ inline ErrorBound error_bound(const ScoreFacts& facts, int64_t features, int64_t
       bound.rel += (1.0 + sqrt_error) * (1.0 + gamma) - 1.0 + canonical;
       bound.absolute = d * 0x1p-61;
       break;
-    case Terms::others:  // none is derived: canonical scores decide all pairs
+    case Terms::others:  // no bound is derived: canonical scores decide all pairs
       bound.absolute = INFINITY;
       return bound;
   }
@@ -73,7 +73,7 @@ struct HalfBound {
 
 inline HalfBound half_bound(const ScoreFacts& facts, int64_t features) {
   constexpr double u = 0x1p-11, root_error = 0x1p-11 + 0x1p-14;  // vrsqrtph: Intel SDM
-  constexpr double steps = kHalfChain + 2;                       // and the levels of a tree
+  constexpr double steps = kHalfChain + 2;                       // a chain, and a tree of 2 levels
   static_assert(kHalfTree == 4, "of two levels");
   const double d = static_cast<double>(padded_to_chains(features));
   const double folds = (d / (kHalfChain * kHalfTree) + 4.0) * 0x1p-24;

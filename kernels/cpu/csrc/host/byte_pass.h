@@ -1,4 +1,4 @@
-// Rows as bytes for a pass of queries for the best k: if they serve, and their needs.
+// Decides whether bytes of rows serve a pass of queries for the best k, and packs the queries.
 #pragma once
 #include <memory>
 #include <vector>
@@ -8,8 +8,8 @@
 
 namespace kgfast {
 
-// Rows of a table for each answer that is asked for: of fewer, canonical scores of what stays open
-// take as long as float32 distances. Measured on a Xeon with AMX (2.1 GHz).
+// Rows of a table for each requested answer, at least. With fewer rows, canonical scores of open
+// pairs take as long as float32 distances. Measured on a Xeon with AMX (2.1 GHz).
 constexpr int64_t kRowsOfAnswer = 200;
 
 class BytePass {
@@ -20,17 +20,17 @@ class BytePass {
     const bool is_whole = job.packed.bytes && job.num_features == job.packed.features;
     if (!is_whole || kByteCandidates % job.facts.lanes) tier_ = nullptr;
     if (execution.may_use(Tier::forced)) most_ = kByteQueries;
-    // With more, other sums of bytes take about as long as float32 ones of panels.
+    // With more queries, sums of squares or moduli take about as long in bytes as in float32.
     most_ = std::min(most_, job.facts.terms == Terms::magnitudes ? kByteQueries : kByteQueries / 4);
   }
 
-  // True if bytes serve a pass of so many queries; more queries share float32 panels and are faster
-  // there.
+  // True if bytes serve a pass of so many queries. More queries share float32 panels, which is
+  // faster.
   bool serves(int64_t queries) const { return tier_ && queries <= most_; }
   const ByteTier& tier() const { return *tier_; }
   const ByteJob& job() const { return job_; }
 
-  // Packs the queries of a pass; `base`: what an error gains by comparing.
+  // Packs the queries of a pass; `base`: the error that comparing adds, of each query.
   void pack(const SweepJob& sweep, const float* base) {
     const int64_t features = sweep.num_features, padded = byte_padded(features);
     const int planes = sweep.facts.planes;
@@ -42,7 +42,7 @@ class BytePass {
   }
 
  private:
-  // Writes the bytes of a query; returns an upper bound of what is left of it.
+  // Writes the bytes of a query; returns an upper bound of |r| (byte_rows.h).
   static float pack_query(const SweepJob& job, int64_t query, uint8_t* out) {
     const int64_t features = job.num_features, padded = byte_padded(features);
     const double scale = job.packed.scale;

@@ -1,9 +1,9 @@
-// Rows as bytes, for few queries that ask for the best k by a distance: most candidates are too far
-// by a quarter of the memory.
+// Rows as bytes, for few queries that ask for the best k by a distance. Bytes take a quarter of the
+// memory, and show that most candidates are too far.
 //
-// A row is x = s X + r: one scale of a table, a whole number of a byte a real, and what is left. By
-// the triangle inequality |q - c| is s |Q - C| but for |r| of both, in the score's own length; that
-// is measured where a row is packed. docs/explanation/exactness.md has the bound.
+// A row is x = s X + r: s is one scale of a table, X are whole numbers of a byte, and r is the
+// rest. By the triangle inequality |q - c| differs from s |Q - C| by at most |r| of both, in the
+// score's norm. Packing measures |r|. docs/explanation/exactness.md has the bound.
 //
 // Layout of a panel (64 candidates, P planes of K numbers, which are a multiple of 8, zeros at the
 // end):
@@ -39,7 +39,7 @@ struct ByteJob {
   const SweepJob* sweep;
   const uint8_t* queries;  // [Q][P][K]: X + 128
   const float* moved;      // [Q]: upper bounds of |r|
-  const float* base;       // [Q]: of numbers that are compared
+  const float* base;       // [Q]: the error that comparing adds
 };
 
 // One way to sum bytes of distances.
@@ -48,7 +48,7 @@ struct ByteTier {
   void (*pack_panel)(const SweepJob&, int64_t panel, float scale, float* scratch, char* out);
   // Keeps the candidates of a packed panel that may be among the best k, of up to kByteQueries.
   void (*keep_panel)(const ByteJob&, const TopkJob&, int64_t panel, TopkWorker&);
-  // Distances of a packed panel and by how much they may be too large, [Q][64] each: for tests.
+  // Writes distances of a packed panel, and how much too large each may be, [Q][64]: for tests.
   void (*panel_values)(const ByteJob&, int64_t panel, float* values, float* bounds);
 };
 

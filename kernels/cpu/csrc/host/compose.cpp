@@ -30,7 +30,7 @@ void compose_complex(const Composition& how, double sign, const double* anchor,
   for (int64_t k = 0; k < features; ++k) {
     const int64_t i = k * step, j = i + imaginary, at = rotates ? k : i;
     const double x = real[at], y = sign * other[at];
-    // The analysis does not follow width / 2, and takes the anchor for empty.
+    // The analyzer does not follow width / 2, and takes the anchor for empty.
     // NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult)
     out[i] = static_cast<float>(anchor[i] * x - anchor[j] * y);
     out[j] = static_cast<float>(anchor[i] * y + anchor[j] * x);

@@ -1,4 +1,4 @@
-// Queries of rows of anchors and relations, as models of kgfast make them without gradients.
+// Composes queries from rows of anchors and relations, as kgfast's models do without gradients.
 #pragma once
 #include <cstdint>
 
@@ -11,14 +11,14 @@ enum class Compose : int { add, multiply, multiply_complex, rotate };
 
 struct Composition {
   Compose kind;
-  bool conjugates, interleaved;  // the relation first (its negative is added); the complex layout
-  double unit;                   // radians of a phase
+  bool conjugates, interleaved;  // conjugates (add: negates) the relation; the complex layout
+  double unit;                   // radians of a phase of 1
   View anchors, relations;       // one plane each: all numbers of a row
   const int64_t *anchor_ids, *relation_ids;
 };
 
-// Fills float32 [count][width] of rows of `width` numbers. Every operation is one of IEEE float64,
-// in the order of models/*.py, and the results are rounded once.
+// Fills `out` [count][width] in float32. Every operation is one of IEEE float64, in the order of
+// models/*.py, and results are rounded once.
 void compose(const Composition& how, int64_t count, int64_t width, float* out);
 
 }  // namespace kgfast

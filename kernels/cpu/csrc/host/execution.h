@@ -7,8 +7,8 @@
 
 namespace kgfast {
 
-// `interrupted` is asked now and then, by the calling thread only, whether to give up; what is
-// called with it says whether it did.
+// `interrupted` is called now and then, by the calling thread only; true ends the work. Functions
+// that call `interrupted` report whether the work ended early.
 struct Execution {
   const Isa& isa;
   int threads;

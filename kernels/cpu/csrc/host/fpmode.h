@@ -1,9 +1,9 @@
 // The floating-point mode of the calling thread, set for a scope and restored after it.
 //
-// The extension computes in IEEE arithmetic, rounding to nearest: its bindings set that for the
-// calling thread, the pool for its workers, whatever torch.set_flush_denormal or fesetround say.
-// Sweeps flush denormals (their bound allows it, and no assist slows them); what they call that is
-// part of the definition of a rank sets IEEE arithmetic again.
+// The extension computes in IEEE arithmetic, rounding to nearest, whatever torch.set_flush_denormal
+// or fesetround say. Bindings set this mode for the calling thread, the pool for its workers.
+// Sweeps flush denormals: their bound allows it, and no assist slows them. Code that defines ranks
+// sets IEEE arithmetic again, also where a sweep calls it.
 #pragma once
 #include <cstdint>
 #if defined(__SSE2__)
@@ -27,7 +27,7 @@ class FloatMode {
   FloatMode(const FloatMode&) = delete;
   FloatMode& operator=(const FloatMode&) = delete;
 
-  // Runs body in the mode of before, which it may change.
+  // Runs body in the saved mode, which body may change.
   template <class Body>
   auto outside(Body body) {
     const Word own = get();

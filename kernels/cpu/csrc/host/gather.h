@@ -1,15 +1,15 @@
-// Data by which a worker of a tier decides pairs by float32, row by row. Plain data, as in job.h.
+// Memory of a tier's worker, for pairs that float32 decides row by row. Plain data, as in job.h.
 #pragma once
 #include "host/job.h"
 
 namespace kgfast {
 
-constexpr int kGatherLanes = 128;  // candidates of a tier's panel, two of the float32 sweep's
+constexpr int kGatherLanes = 128;  // candidates of a tier's panel: whole float32 panels
 
 struct Gathering {
-  float* rows;   // [kGatherLanes][planes][features]: in float32 where the table has other types
+  float* rows;   // [kGatherLanes][planes][features]: float32 copies of other types
   bool* has_row;  // [kGatherLanes]
-  float* query;  // [planes][features], likewise
+  float* query;  // [planes][features]: a float32 copy of another type
   TierPairs pairs;
   Worker* wide;  // worker of the float32 sweep: counts and band
   void (*rescore_band)(const SweepJob&, Worker&);

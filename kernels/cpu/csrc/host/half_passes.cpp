@@ -1,6 +1,6 @@
-// A few panels are swept by it first, evenly spaced, and tell what each tile costs either way, as
-// the share of pairs that it leaves open differs by a factor of thirty between queries. Nothing of
-// that depends on threads, and no integer on any of it.
+// The half-precision sweep takes a few evenly spaced panels first. They show what each tile costs
+// in either sweep, as the share of open pairs differs by a factor of thirty between queries. The
+// choice does not depend on threads, and no rank depends on the choice.
 #include "host/half_passes.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace kgfast {
 namespace {
 
-constexpr int64_t kHalfPanelSize = 1 << 19;  // halves: it should stay in the second-level cache
+constexpr int64_t kHalfPanelSize = 1 << 19;  // halves of a panel, to stay in the second-level cache
 constexpr int64_t kHalfMinPanels = 32;   // with fewer, the sample is too much of the work
 constexpr int64_t kHalfMinQueries = 32;  // with fewer, packing is too much
 // Cost of packing a panel, in queries that the float32 sweep compares with that panel.
@@ -21,7 +21,7 @@ int64_t half_panel_size(const ScoreFacts& facts, int64_t features) {
   return padded_to_chains(features) * facts.planes * kHalfLanes;
 }
 
-// The largest magnitude of a row that is finite; 0 where none is.
+// Returns the largest finite magnitude of a row; 0 where no number is finite.
 float largest_of(const SweepJob& job, const View& view, int planes, int64_t row) {
   float run[256], largest = 0.0f;
   for (int plane = 0; plane < planes; ++plane)
@@ -34,8 +34,8 @@ float largest_of(const SweepJob& job, const View& view, int planes, int64_t row)
   return largest;
 }
 
-// A power of two such that nine rows of ten, and of queries where there are any, have a room of at
-// least four in the sweep's range.
+// Returns a power of two that keeps nine rows of ten, and nine queries of ten where there are any,
+// a factor of four below the sweep's limit.
 float half_scale(const SweepJob& job, float limit) {
   constexpr int64_t most = 128;
   const auto typical = [&](const View& view, int64_t count, auto row_of) {
@@ -73,7 +73,7 @@ struct HalfMemory {
   Buffer<uint16_t> values;
   Buffer<float> errors, slack;
   std::vector<TileCost> costs;
-  std::vector<uint8_t> serves, is_served;  // tiles of the present panel, as HalfJob and SweepJob
+  std::vector<uint8_t> serves, is_served;  // tiles of the present panel, for HalfJob and SweepJob
   GatherMemory gather;
   HalfWorker worker{};
 };
@@ -164,7 +164,7 @@ void HalfPasses::choose(const SweepJob& job) {
     const double half = costs.term * cost.terms + costs.pair * cost.pairs +
                         (costs.gathered_term * features + costs.gathered_pair) * cost.gathered;
     const double wide = static_cast<double>(cost.float_terms);
-    serves_[tile] = half < wide || cost.pairs == 0;  // nothing is known of it
+    serves_[tile] = half < wide || cost.pairs == 0;  // without pairs, its cost is unknown
     halves += half, floats += wide, either += std::min(half, wide);
   }
   const double query = static_cast<double>(kHalfLanes) * job.num_features * samples_.size();

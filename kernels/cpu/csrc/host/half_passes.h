@@ -25,18 +25,18 @@ class HalfPasses {
   bool is_sample(int64_t panel) const;
   int64_t panels() const { return panels_; }
 
-  // Sweeps all tiles with one of the samples. Here and in sweep(), tiles that are `done` need
-  // nothing; nullptr: none is.
+  // Sweeps all tiles with one of the samples. Here and in sweep(), tiles that are `done` need no
+  // work; nullptr: no tile is done.
   void sweep_sample(int64_t sample, int worker, const uint8_t* done, Worker& wide);
 
-  // Sweeps each tile with a panel as choose() has it.
+  // Sweeps each tile with a panel, by the sweep that choose() gave the tile.
   void sweep(int64_t panel, int worker, const uint8_t* done, Worker& wide);
 
-  // Says which tiles stay with this sweep. Packing a panel twice may cost more than it saves.
+  // Chooses the tiles of this sweep. To pack panels for both sweeps may cost more than it saves.
   void choose(const SweepJob& job);
   TierPairs pairs() const;
 
-  // The distances of a panel as the sweep computes them, and the absolute part of each one's bound.
+  // Writes the sweep's distances of a panel, and the absolute part of each distance's bound.
   void values(int64_t panel, Worker& wide, float* out, double* errors);
   float rel() const { return job_.rel; }
   double term() const { return facts_.costs.term; }  // cost of one term
@@ -45,7 +45,7 @@ class HalfPasses {
   void sweep_halves(int64_t panel, HalfMemory& memory, const uint8_t* done, Worker& wide);
   void find_panel(int64_t panel, HalfWorker& half, Worker& wide);
 
-  // A candidate's part is added where it is known.
+  // Finds the queries' reaches; the sweep adds the part of each candidate.
   void find_reaches(const SweepJob& job);
 
   const Isa& isa_;

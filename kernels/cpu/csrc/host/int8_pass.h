@@ -1,4 +1,4 @@
-// The int8 tier of a sweep: if the tier serves, and its needs for a pass of queries.
+// Decides whether the int8 tier serves a sweep, and packs a pass of queries.
 #pragma once
 #include <cmath>
 #include <memory>
@@ -10,11 +10,11 @@
 
 namespace kgfast {
 
-// Cycles that a pair costs whose row is read again, a survivor, and a number of float32 that is not
-// read and packed, as a panel is ready: measured on a Xeon with AMX (2.1 GHz).
+// Cycles, measured on a Xeon with AMX (2.1 GHz): the cost of a pair whose row is read again, the
+// cost of a survivor, and the saving of a number that a ready panel spares float32.
 constexpr double kInt8Gather = 128.0, kInt8Survivor = 1600.0, kInt8Read = 0.3;
 
-// Queries of a pass as rows of one kind have them.
+// Queries of a pass, packed for one kind of rows.
 struct Int8Side {
   const Int8Rows* rows = nullptr;
   std::unique_ptr<Buffer<int8_t>> tiles;
@@ -45,7 +45,7 @@ class Int8Pass {
     const bool is_plain = job.facts.terms == Terms::products && job.facts.planes == 1;
     if (!is_plain || job.num_crops != 1 || features_ > kInt8MostFeatures) tier_ = nullptr;
   }
-  // For the best k: what survivors cost is saved on no pair.
+  // Serves the best k, whose survivors cost a part of the saving.
   Int8Pass(const Execution& execution, const SweepJob& job, int64_t k) : Int8Pass(execution, job) {
     const double rows = static_cast<double>(job.num_candidates);
     saving_ -= kInt8Survivor * static_cast<double>(k + 10) / rows;
@@ -54,15 +54,15 @@ class Int8Pass {
 
   bool is_available() const { return tier_; }
 
-  // True if the tier sweeps a pass of so many queries. Few are enough for panels that are ready,
-  // since float32 would read and pack twice their bytes.
+  // True if the tier sweeps a pass of so many queries. With ready panels few queries are enough, as
+  // float32 would read and pack twice the bytes.
   bool serves(int64_t queries) const {
     const double packing = ready_ ? -kInt8Read * static_cast<double>(features_) : packing_;
     return tier_ && (is_forced_ || saving_ * static_cast<double>(queries) >= packing);
   }
 
-  // Candidates are swept in groups that are whole panels of this tier and of float32, so that a
-  // worker may go on with that where rows lose too much in bytes.
+  // Returns the number of groups. A group is whole panels of this tier and of float32, so that a
+  // worker may go on in float32 where rows lose too much in bytes.
   int64_t groups(int64_t candidates) const { return divide_up(candidates, group_); }
   int64_t group() const { return group_; }
 
@@ -119,7 +119,7 @@ class Int8Pass {
     pack(sweep, whole_);
   }
 
-  // Packs the queries of ranks, whose many queries may try rows of fewer bytes first.
+  // Packs the queries of ranks; many queries may try rows of one byte a number first.
   void pack_ranks(const SweepJob& sweep) {
     pack(sweep);
     if (ready_ || sweep.num_queries <= kInt8Queries || !tier_->first) return;
@@ -127,26 +127,26 @@ class Int8Pass {
     pack(sweep, first_);
   }
 
-  // Targets of the queries, of which `scores` are the canonical ones by slot.
+  // Sets the targets of the queries; `scores` are canonical scores, by slot.
   void set_targets(const double* scores, double bias) {
     set_targets(scores, bias, whole_);
     if (first_.rows) set_targets(scores, bias, first_);
   }
 
-  // Sets the bases of the best k, whose limits are compared with a bound of their own.
+  // Sets the bases of the best k; the consumer bounds the rounding of limits.
   void set_bases(double bias) {
     set_bases(bias, whole_);
     if (first_.rows) set_bases(bias, first_);
   }
 
  private:
-  // Panels go to one worker in runs, as it asks for the next one while it sweeps.
+  // Returns the panels of a run. A worker prefetches a run's next panel while it sweeps one.
   static int64_t panel_run(const SweepJob& job, int threads, int64_t most) {
     const int64_t panels = divide_up(job.num_candidates, kInt8Candidates);
     return std::clamp<int64_t>(panels / (8 * std::max(threads, 1)), 1, most);
   }
 
-  // The rows of the next panel that a worker packs.
+  // Returns the side whose rows the worker's next panel has.
   const Int8Side& next_side(BytesPause& pause) const {
     if (!first_.rows) return whole_;
     return pause.left ? (--pause.left, whole_) : first_;
@@ -201,7 +201,7 @@ class Int8Pass {
     side.job.base = side.bases.data();
   }
 
-  // Shares that nine queries of ten have; the others' slopes are larger for it.
+  // Finds shares that nine queries of ten keep within; other queries get larger slopes.
   static void find_slopes(Int8Side& side) {
     const auto share = [&](float Int8Query::*part) {
       std::vector<float> shares;
@@ -227,12 +227,12 @@ class Int8Pass {
   const Int8Tier* tier_;
   const bool is_forced_;
   const int64_t features_;
-  double saving_;  // cycles of a pair
-  const double packing_;  // cycles of a candidate
+  double saving_;  // cycles that a pair saves
+  const double packing_;  // cycles that packing a candidate adds
   const char* const ready_;
   const int64_t group_;
   int64_t k_ = 0;
-  Int8Side whole_, first_;  // rows of both bytes, and those that are tried before them
+  Int8Side whole_, first_;  // rows of two bytes a number, and rows of one byte that go first
   std::unique_ptr<Buffer<float>> floats_;  // numbers of the queries
 };
 

@@ -4,7 +4,7 @@
 
 namespace kgfast {
 
-// Bytes of the panels of so many rows: 64 rows a panel, one after the other (int8.h).
+// Returns the bytes of the panels of so many rows: 64 rows a panel, one after the other (int8.h).
 int64_t int8_table_bytes(int64_t rows, int64_t features);
 
 // Fills the panels, for a product's score whose execution may use the tier.

@@ -8,8 +8,8 @@
 
 namespace kgfast {
 
-// Score.code of kernels/scores.py, its negative for an rscf score without a factor. scores/ alone
-// says which functor has a code.
+// Score.code of kernels/scores.py, or the negative code for an rscf score without a factor. Only
+// scores/ tells which functor has a code.
 enum class ScoreId : int {};
 
 [[noreturn]] void throw_unknown_score(ScoreId score);
@@ -34,15 +34,15 @@ struct ScoreFacts {
   void (*prepare)(double (*run)[kPackBlock], int64_t count);
 };
 
-// All rows of a table of finite numbers, without a factor, that were packed before the call: as
-// float32 panels or those of the int8 tier; no memory where there are none.
+// All rows of a table, packed before the call as float32 panels, as bytes or for the int8 tier; no
+// memory where they are not packed. The numbers are finite and have no factor.
 struct Packed {
   int64_t features;
   const float* panels;  // [panels][features][planes][lanes]
-  const float* norms;   // [panels]: upper bounds on those of all features
-  const char* bytes;    // beside these, or nullptr: byte_rows.h
-  float scale;          // scale of these bytes
-  const char* int8;     // int8.h
+  const float* norms;   // [panels]: upper bounds on the norms of all features
+  const char* bytes;    // panels of byte_rows.h beside float32 panels, or nullptr
+  float scale;          // scale of `bytes`
+  const char* int8;     // panels of int8.h, or nullptr
 };
 
 // Queries and candidates, which Python has checked.
@@ -51,7 +51,7 @@ struct Operands {
   int term_ulps;  // see kernels/scores.py
   View query;
   Rows rows;                     // rows of the table, and their factor
-  View bias_view;                // one row of a number for each row of the table, or no data
+  View bias_view;                // one row: a number for each row of the table; or no data
   const int64_t* candidate_ids;  // [M] or nullptr: all rows
   bool has_subset;               // there are ids; an empty subset has no memory
   int64_t num_candidates;        // M
@@ -69,16 +69,16 @@ struct Pair {
   int64_t candidate;  // row of the candidate table
 };
 
-// The first `end` features of every row are a model of their own: the sweep decides it on its way.
+// A crop: the first `end` features of every row. One sweep decides the pairs of all crops.
 struct Crop {
   int64_t end;
   float rel;  // relative part of the bound on the sweep's error there
 };
 
-// A target of a query, and the rule that decides the query's pairs for this target. Derivation:
-// docs/explanation/exactness.md. With tau = bias - target score, err = rel * |tau| + (base + slope
-// * panel norm): below tau - err the candidate beats the target, above tau + err it does not, in
-// between the canonical score decides.
+// A target of a query, and the rule that decides the query's pairs for this target. With tau = bias
+// - target score and err = rel * |tau| + (base + slope * panel norm), a distance below tau - err
+// beats the target, and one above tau + err does not. Between both, the canonical score decides.
+// Derivation: docs/explanation/exactness.md.
 struct Threshold {
   int64_t slot;        // crop * rows + row of the query table: where the counts go
   float minus_target;  // - canonical score of the target, rounded
@@ -86,8 +86,8 @@ struct Threshold {
   float slope;
 };
 
-// A total of a crop past reach + slope * panel norm of the widest crop cannot change a count any
-// more, there or in a later crop.
+// A limit of totals. Past reach + slope * panel norm of the widest crop, a total changes no count
+// any more, neither of this crop nor of a later one.
 struct Reach {
   float reach;
   float slope;
@@ -109,13 +109,13 @@ struct SweepJob : Operands {
   int64_t num_queries;              // Q
   const float* packed_queries;      // [tiles][features][query planes][tile_queries]
   const float* tile_angles;         // [tiles][angle_stride]: largest |a|, of a score with phases
-  int64_t angle_stride;             // a few more than the features, as those are read by vectors
+  int64_t angle_stride;             // a few more than the features, for reads of whole vectors
   const Threshold* thresholds;      // for query i, crop c: first_threshold[c * Q + i] .. [.. + 1]
   const int64_t* first_threshold;   // [C * Q + 1]
   const Reach* reaches;             // [C][Q]
   const int64_t* targets;           // [B], by query row
   const double* target_scores;      // [C][B], by slot
-  const uint8_t* is_served;         // [tiles]: by another sweep; nullptr: none
+  const uint8_t* is_served;         // [tiles]: whether another sweep serves the tile; nullptr: none
   Norm norm;                        // norm of candidates that the bound asks for
   float norm_inflation;
   float norm_floor;
@@ -123,10 +123,10 @@ struct SweepJob : Operands {
 
 struct Worker {
   float* room;         // for a panel that is packed
-  const float* panel;  // [features_per_block][planes][lanes]: there, or packed before
+  const float* panel;  // [features_per_block][planes][lanes]: `room`, or packed before
   float* panel_angles;  // [angle_stride]: largest |b - 1|, of a score with phases
   float* totals;   // [tiles][tile_queries][lanes], used when features come in several blocks
-  uint8_t* alive;  // [tiles], likewise
+  uint8_t* alive;  // [tiles]: whether the next block sweeps a tile
   float* norms;    // [C]: of the present panel
   Pair* band;      // pairs whose queries are slots
   int64_t band_size, band_capacity;
@@ -134,14 +134,14 @@ struct Worker {
   int64_t* greater;  // [C][B], by slot
   int64_t* equal;    // [C][B], by slot
   int64_t bad_candidate;  // lowest row seen with a number that is not finite, or INT64_MAX
-  int64_t bad_factor;     // likewise
+  int64_t bad_factor;     // lowest row seen whose factor is not finite, or INT64_MAX
   int64_t canonical;      // pairs of the band that got canonical scores
   TierPairs pairs;        // pairs of tiers
   TierPairs first;        // pairs of tiers that bytes swept before words
-  BytesPause bytes_pause;  // likewise
+  BytesPause bytes_pause;  // pause of bytes before words
 };
 
-// End of a sweep: the first rows with a number that is not finite, else INT64_MAX.
+// Outcome of a sweep: the first rows with a number that is not finite, else INT64_MAX.
 struct SweepStatus {
   int64_t bad_query = INT64_MAX;
   int64_t bad_candidate = INT64_MAX;
@@ -171,10 +171,10 @@ struct Isa {
   float (*pack_panel)(const SweepJob&, int64_t panel, Worker&);
   // Counts the pairs of worker.band by their canonical scores, and empties it.
   void (*rescore_band)(const SweepJob&, Worker&);
-  // Canonical scores of pairs, of their first `features` features, in `out`.
+  // Writes the canonical scores of pairs, of their first `features` features.
   void (*canonical)(const SweepJob&, int64_t features, const Pair*, int64_t count, double* scratch,
                     double* out);
-  // The sweep's own values of one panel, [C][Q][lanes]: for tests of the bound.
+  // Writes the sweep's own values of one panel, [C][Q][lanes]: for tests of the bound.
   void (*sweep_values)(const SweepJob&, int64_t panel, Worker&, float* out);
   // Runs the bare register loop over one resident panel and tile: the roof of the sweep.
   float (*bare_loop)(ScoreId, const float* panel, const float* tile, int64_t features,
@@ -186,17 +186,17 @@ struct Isa {
   const AdagradKernels* adagrad;
   const TopkKernels* topk;
   const ListKernels* lists;
-  const ByteTier* bytes;     // nullptr where it lacks it
-  const LinearTier* linear;  // likewise
+  const ByteTier* bytes;     // nullptr where the instruction set lacks the tier
+  const LinearTier* linear;  // nullptr where the instruction set lacks the tier
 };
 
 constexpr int64_t kPairBlock = 8;     // pairs that canonical scoring interleaves
-constexpr int64_t kTermBlock = 64;    // features that it evaluates at a time
+constexpr int64_t kTermBlock = 64;    // features that canonical scoring evaluates at a time
 constexpr int64_t kCanonicalScratch = (kPairBlock + 2 * kMaxPlanes) * kTermBlock;
 
 const Isa* baseline_isa();  // nullptr where this build lacks it
 const Isa* avx2_isa();      // nullptr where this architecture lacks it
-const Isa* avx512_isa();    // likewise
-const Isa* neon_isa();      // likewise
+const Isa* avx512_isa();    // nullptr where this architecture lacks it
+const Isa* neon_isa();      // nullptr where this architecture lacks it
 
 }  // namespace kgfast

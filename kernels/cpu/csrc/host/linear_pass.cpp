@@ -1,8 +1,8 @@
-// A direction is that from the candidates' mean to the query, which makes the mean of the bound
-// largest: it is then sum_k |q_k - mean_k|, the query's spread. Queries are sorted by how far it is
-// past their targets, so that those of a tile are alike. Where it is not, the tier is not tried;
-// where it is, a sample of panels says, tile by tile, whether the product pays. Nothing of that
-// depends on threads, and no integer on any of it.
+// A direction points from the candidates' mean to the query, which makes the mean of the bound
+// largest: sum_k |q_k - mean_k|, the query's spread. Queries are sorted by how far the spread is
+// past their targets, so that queries of a tile are alike. The tier is tried only where the spread
+// is past the targets. A sample of panels then says, tile by tile, whether the product pays. The
+// choice does not depend on threads, and no rank depends on the choice.
 #include "host/linear_pass.h"
 
 #include "host/machine.h"
@@ -15,10 +15,10 @@ namespace {
 
 constexpr int64_t kLinearPanelBytes = 1 << 19;  // a panel should stay in the second-level cache
 constexpr int64_t kLinearMinPanels = 32;        // with fewer, the sample is too much of the work
-constexpr int64_t kLinearRows = 1024;           // rows whose mean stands for the candidates'
+constexpr int64_t kLinearRows = 1024;           // rows whose mean stands for that of all candidates
 // Cost of packing a panel, in queries that the float32 sweep compares with that panel.
 constexpr double kPackLinear = 5.0;
-// The share of its terms that a later sweep would take of a tile before it leaves it.
+// The share of a tile's terms that a later sweep computes before it abandons the tile.
 constexpr double kLaterShare = 0.6;
 
 // Numbers of a row.
@@ -26,10 +26,9 @@ int64_t linear_numbers(const SweepJob& job) {
   return job.facts.planes * linear_features(job.num_features);
 }
 
-// The length of a vector.
 float length(float x, float y) { return std::sqrt(x * x + y * y); }
 
-// The whole numbers a of a feature, of which `whole` is the length of a vector that is not too
+// Finds the whole numbers a of a feature: a vector in the direction of (x, y), at most `whole`
 // long.
 void direction(float x, float y, int whole, int* a) {
   const float size = length(x, y), most = y == 0.0f ? whole : whole - 0.4f;
@@ -242,7 +241,7 @@ void LinearPass::pack_query(const SweepJob& job, int64_t position, double reach)
       }
     }
   }
-  start = (start - size * 0x1p-36) / tier_.most;  // the roundings of these sums
+  start = (start - size * 0x1p-36) / tier_.most;  // roundings of both sums
   starts_.resize(std::max<size_t>(starts_.size(), position + 1));
   starts_[position] = fits ? start : -double{INFINITY};
   offsets_[position] = static_cast<int32_t>(-128 * sum);

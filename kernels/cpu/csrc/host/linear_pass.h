@@ -1,4 +1,4 @@
-// The linear tier over a pass of queries: their directions, and which tiles of them it serves.
+// The linear tier over a pass of queries: the queries' directions, and the tiles that it serves.
 #pragma once
 #include <memory>
 #include <vector>
@@ -17,27 +17,27 @@ class LinearPass {
   LinearPass(const Execution& execution, const SweepJob& job, const PassPlan& plan);
   ~LinearPass();
 
-  // sum_k |q_k - mean_k|, and 0 where it is not a number.
+  // Returns sum_k |q_k - mean_k|, or 0 where the sum is not finite.
   float spread(const SweepJob& job, int64_t query) const;
 
-  // Packs the queries of a pass that are worth a try; false where there are none. The rest is
-  // swept at `next_term` of the float32 sweep's cost.
+  // Packs the queries of a pass that are worth a try; false where none is. The rest is swept at
+  // `next_term` of the float32 sweep's cost.
   bool begin(const SweepJob& job, double next_term);
   int64_t samples() const { return static_cast<int64_t>(samples_.size()); }
 
-  // Finds the tiles that it could serve with one of the samples, and decides nothing.
+  // Counts the tiles that the tier could finish with one of the samples, and decides no pair.
   void try_sample(int64_t sample, int worker, Worker& wide);
 
-  // Says which tiles the tier serves; false where there are none.
+  // Chooses the tiles that the tier serves; false where there are none.
   bool choose();
 
-  // Decides what it can of a panel; returns which tiles need no other sweep.
+  // Decides pairs of a panel; returns the tiles that need no other sweep.
   const uint8_t* sweep(int64_t panel, int worker, Worker& wide);
   int64_t panels() const { return panels_; }
 
   LinearPairs pairs() const;
 
-  // Lower bounds that the tier proves on the distances of a panel, [Q][kLinearLanes].
+  // Writes lower bounds that the tier proves on the distances of a panel, [Q][kLinearLanes].
   void lower_bounds(int64_t panel, Worker& wide, double* out);
 
  private:
@@ -46,7 +46,7 @@ class LinearPass {
   // Computes the mean of evenly spaced rows, without numbers that are not finite.
   void find_mean(const SweepJob& job);
 
-  // q - mean of some features; zeros in the place of a second plane that is not there.
+  // Writes q - mean of some features, and zeros for a second plane that is not there.
   void away_from_mean(const SweepJob& job, int64_t query, int64_t feature, int64_t width,
                       float (*run)[kPackBlock]) const;
   void pack_query(const SweepJob& job, int64_t position, double reach);

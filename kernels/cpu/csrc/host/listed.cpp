@@ -41,11 +41,11 @@ class Lists {
         job_(begin_sweep(isa_, request.operands)) {
     job_.num_features = request.num_features;
     const bool rounded = job_.rows.view.dtype == DType::f64 || job_.query.dtype == DType::f64;
-    // A lane sums 64 vectors and a part, then one such sum for each 64; the lanes are a tree.
+    // Each lane sums runs of 64 vectors and a part, then the runs; a tree adds the lanes.
     const int64_t folds = job_.num_features / 64 + 8;
     bound_ = error_bound(job_.facts, job_.num_features + kWidestVector, folds, job_.term_ulps,
                          isa_.sqrt_error, rounded);
-    // Canonical scores decide all pairs if nothing is proven without panels or norms of magnitudes.
+    // Canonical scores decide all pairs where no bound holds without panels or norms of magnitudes.
     is_bounded_ = !job_.facts.is_rscf && !rounded && std::isfinite(bound_.absolute) &&
                   bound_.rel < 0.25;
   }
@@ -92,7 +92,7 @@ class Lists {
   }
 
  private:
-  // Runs body(worker, task) for every task, and notes the rows that hold what is not finite.
+  // Runs body(worker, task) for every task, and notes rows with numbers that are not finite.
   template <class Body>
   void run(int64_t tasks, Body body) {
     const int threads = threads_for(tasks, execution_.threads);
@@ -120,7 +120,7 @@ class Lists {
     return value;
   }
 
-  // Canonical scores of the pairs in worker.open, of rows that are checked on the way.
+  // Computes canonical scores of the pairs in worker.open, and checks their rows.
   void score_open(ListWorker& worker) const {
     const FloatMode mode(FloatMode::kIeee);
     worker.scores.resize(worker.open.size());
@@ -143,7 +143,7 @@ class Lists {
     std::copy(worker.scores.begin(), worker.scores.end(), target_scores_.begin() + first);
   }
 
-  // worker.intervals of `count` candidates of a query.
+  // Fills worker.intervals for `count` candidates of a query.
   void find_intervals(ListWorker& worker, int64_t query, const int64_t* ids, int64_t count) const {
     worker.intervals.assign(count, {NAN, NAN});
     if (!is_bounded_) return;
@@ -158,12 +158,12 @@ class Lists {
     const double base = bound_.absolute + bound_.per_query * of_query + 0x1p-120;
     const double slope = bound_.per_pair * of_query + bound_.per_norm;
     for (int64_t i = 0; i < count; ++i) {
-      double norm = 0.0;  // lower bound of the row's norm: flushed squares are below 2^-126
+      double norm = 0.0;  // upper bound of the row's norm: flushed squares are below 2^-126
       if (has_norm)
         norm = std::sqrt(static_cast<double>(worker.squares[i])) * (1.0 + terms * 0x1p-22) +
                terms * 0x1p-62;
       const double distance = worker.distances[i];
-      // The bound is relative to the exact distance, of which `distance` is near.
+      // The bound is relative to the exact distance, and `distance` is near to the exact one.
       const double error = (bound_.rel * std::fabs(distance) + base + slope * norm) /
                            (1.0 - bound_.rel) * (1.0 + 1e-6);
       worker.intervals[i] = {-(distance + error), -(distance - error)};
@@ -212,7 +212,7 @@ class Lists {
                            __ATOMIC_RELAXED);
   }
 
-  // Canonical scores of a query's candidates that may be among the best k.
+  // Returns canonical scores of a query's candidates that may be among the best k.
   std::vector<Scored> best_of(ListWorker& worker, int64_t query, int64_t k) const {
     if (!request_.nan_worst) check_query(job_, query, &worker.status.bad_query);
     const std::vector<int64_t> known = sorted_known(request_.known, query);

@@ -6,8 +6,8 @@
 
 namespace kgfast {
 
-// One instruction set's entry: the distances of a query to `count` rows as its sweep's lines give
-// them, and of products the sums of squares of the rows. Not for rscf scores. Scratch: one query.
+// One instruction set's kernel: the distances of a query to `count` rows by the sweep's terms, and
+// for products the sums of squares of the rows. Not for rscf scores. Scratch: one query.
 struct ListKernels {
   void (*distances)(const SweepJob&, int64_t query, const int64_t* ids, int64_t count,
                     float* scratch, float* distances, float* squares);

@@ -23,7 +23,7 @@ enum class LossPass : int {
   // With w = exp(constant (x - a)): a = the highest x, b = sum w, c = sum w softplus(x).
   adversarial_sums = 4,
   adversarial_slopes = 5,  // x = scale exp(constant (x - shift)) sigmoid(x)
-  softplus_sums_sigmoid_slopes = 6,  // the first two, of one exponential
+  softplus_sums_sigmoid_slopes = 6,  // softplus_sums and sigmoid_slopes, by one exponential
   exp_sums_softmax_slopes = 7,       // exp_sums of a whole row, x = scale / b exp(x - a) - share
 };
 

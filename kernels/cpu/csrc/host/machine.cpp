@@ -24,13 +24,13 @@ namespace {
 // Features of an x86 machine and its operating system, read from the machine. The compiler's own
 // __builtin_cpu_supports needs a library that Windows' linker does not know.
 struct X86 {
-  // With what their kernels are compiled for.
+  // Each feature includes the others that its kernels are compiled for.
   bool avx2, avx512, avx512fp16, avx512vnni, avx512bf16, amx, amx_bf16;
 };
 
 #if defined(__x86_64__)
-// Intel SDM, volume 1, 14.3 and 15.2 to 15.4: the operating system keeps the wide registers (XCR0),
-// and the machine has the instructions.
+// Probes the machine (Intel SDM, volume 1, 14.3 and 15.2 to 15.4): the operating system keeps the
+// wide registers (XCR0), and the machine has the instructions.
 X86 probe_x86() {
   unsigned a, b, c, d;
   const auto has = [](unsigned word, unsigned bits) { return (word & bits) == bits; };
@@ -62,8 +62,8 @@ X86 probe_x86() {
 X86 probe_x86() { return {}; }
 #endif
 
-// Asks the operating system for AMX's tiles, of this process; where it knows them it gives them to
-// those who ask only (Documentation/arch/x86/xstate.rst of Linux).
+// Asks the operating system for AMX's tiles: Linux gives them only to processes that ask
+// (Documentation/arch/x86/xstate.rst).
 [[maybe_unused]] bool may_use_tiles() {
 #if defined(__linux__) && defined(__x86_64__)
   constexpr long request_permission = 0x1023, tile_data = 18;
@@ -92,7 +92,7 @@ const Isa* find_isa(const char* name) {
 
 const std::vector<TierEngine>& tier_engines() {
   static const X86 has = probe_x86();
-  static const std::vector<TierEngine> engines = {  // panels are those of the instruction set
+  static const std::vector<TierEngine> engines = {  // a tier has the panels of its instruction set
       {Tier::linear, "avx512", "AVX-512", has.avx512, avx512_isa() != nullptr},
       {Tier::linear, "avx2", "AVX2", has.avx2, avx2_isa() != nullptr},
       {Tier::linear, "neon", "NEON", neon_isa() != nullptr, neon_isa() != nullptr},

@@ -7,14 +7,14 @@
 
 namespace kgfast {
 
-// Elements per second of the bare register loop on one thread.
+// Measures the elements per second of the bare register loop on one thread.
 double roof(const Isa& isa, ScoreId score, int64_t features, double seconds);
 
-// The best instruction set of this machine, or the named one; nullptr if it is not to be had.
+// Returns the best instruction set of this machine, or the named one; nullptr if there is none.
 const Isa* find_isa(const char* name);
 
-// Instructions that a tier is made of, beside an instruction set, whether this machine has them,
-// and whether this build has the tier's kernels.
+// Instructions that a tier needs beside an instruction set, whether this machine has them, and
+// whether this build has the tier's kernels.
 struct TierEngine {
   Tier tier;
   const char *isa, *needs;
@@ -22,10 +22,10 @@ struct TierEngine {
 };
 const std::vector<TierEngine>& tier_engines();
 
-// The tiers that this build and machine have beside an instruction set: a mask.
+// Returns the tiers that this build and machine have beside an instruction set: a mask.
 unsigned find_tiers(const Isa& isa);
 
-// The linear tier beside an instruction set; nullptr where this build or machine lacks it.
+// Returns the linear tier of an instruction set; nullptr where this build or machine lacks it.
 const LinearTier* find_linear_tier(const Isa& isa);
 
 // True if an instruction set comes with losses whose products take bf16 numbers.

@@ -1,5 +1,5 @@
-// Pieces of work on a pool's threads, handed out one at a time: counts are integers, so who does
-// what is free.
+// Tasks on a pool's threads, handed out one at a time. Counts are integers, so any thread may do
+// any task.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -26,7 +26,7 @@ class Tasks {
   Tasks(int64_t count, const std::function<bool()>& interrupted)
       : count_(count), interrupted_(interrupted), asked_(Clock::now()) {}
 
-  // The next task, or -1. Worker 0 is the calling thread: it alone may ask for interruption.
+  // Returns the next task, or -1. Only worker 0, the calling thread, may ask for interruption.
   int64_t next(int worker) {
     if (worker == 0 && Clock::now() - asked_ > std::chrono::milliseconds(50)) {
       if (interrupted_()) stopped_ = true;
@@ -37,7 +37,7 @@ class Tasks {
     return task < count_ ? task : -1;
   }
   bool stopped() const { return stopped_; }
-  // Hands out no more.
+  // Stops handing out tasks.
   void abandon() { stopped_ = true; }
 
  private:
@@ -49,7 +49,7 @@ class Tasks {
   std::atomic<bool> stopped_{false};
 };
 
-// For what takes milliseconds and is not interrupted.
+// Never interrupts: for work that takes milliseconds.
 inline bool never() { return false; }
 
 // Runs body(worker, task) for every task; returns true if interrupted. An exception of a body ends

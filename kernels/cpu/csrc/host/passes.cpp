@@ -168,7 +168,7 @@ bool find_factor_reach(SweepJob& job, int threads,
   std::vector<float> reach(tasks, 0.0f), largest(tasks, 0.0f);
   const auto find = [&](int, int64_t first, int64_t last) {
     float run[256];
-    uint32_t most = 0, farthest = 0;  // bits of magnitudes are ordered as they are
+    uint32_t most = 0, farthest = 0;  // magnitudes' bits are ordered as the magnitudes
     for (int64_t i = first; i < last; ++i)
       for (int64_t k = 0; k < job.num_features; k += 256) {
         const int64_t width = std::min<int64_t>(256, job.num_features - k);

@@ -31,13 +31,13 @@ struct PassPlan {
   int64_t panel_floats;  // for one worker
   int64_t total_floats;  // for one worker, where features come in several blocks
   int64_t tiles;
-  int64_t int8_bytes;  // for one worker, where that tier may serve
+  int64_t int8_bytes;  // for one worker, where the int8 tier may serve
 };
 
 // Cuts the work for at most so many threads and queries of a pass; sets job.features_per_block.
 PassPlan plan_passes(SweepJob& job, int threads, int64_t max_queries = kQueriesPerPass);
 
-// A sweep of operands, of which no crop, no query and no bias is known yet.
+// Returns a job of the operands, without crops, queries and bias.
 SweepJob begin_sweep(const Isa& isa, const Operands& operands);
 
 inline bool is_ok(const SweepStatus& status) {
@@ -82,8 +82,8 @@ struct GatherMemory {
   bool has_row[kGatherLanes];
 };
 
-// Runs body(worker, task) for every task, on all threads, and notes the rows that hold what is not
-// finite, where those are errors.
+// Runs body(worker, task) for every task, on all threads. Notes rows with numbers that are not
+// finite, where these are errors.
 template <class Owned, class Body>
 void sweep_tasks(const Execution& execution, std::vector<std::unique_ptr<Owned>>& workers,
                  int64_t count, SweepStatus* status, bool checks_finite, Body body) {
@@ -120,7 +120,7 @@ class PackedQueries {
   int64_t floats_ = 0;
 };
 
-// The smallest float that is not below x.
+// Returns the smallest float that is not below x.
 inline float round_up(double x) {
   const float y = static_cast<float>(x);
   return static_cast<double>(y) >= x || std::isnan(y)
@@ -128,7 +128,7 @@ inline float round_up(double x) {
              : std::nextafter(y, std::numeric_limits<float>::infinity());
 }
 
-// The bound of a crop that ends at a feature.
+// Returns the error bound of a crop.
 ErrorBound crop_bound(const Isa& isa, const SweepJob& job, int64_t crop);
 
 // Sets the norms of candidates that the bound needs, for every crop.
@@ -149,40 +149,40 @@ void read_query(const SweepJob& job, int64_t features, int64_t query, Body body)
     }
 }
 
-// Notes what rows that take part hold that is not finite.
+// Notes a row with a number that is not finite, if no lower row was noted.
 void check_query(const SweepJob& job, int64_t query, int64_t* bad);
 
 void check_candidate(const SweepJob& job, int64_t row, int64_t* bad, int64_t* bad_factor);
 
-// An upper bound on the norm of a query that `bound` asks for.
+// Returns an upper bound on the norm of a query that `bound` asks for.
 double query_norm(const SweepJob& job, int64_t features, Norm norm, int64_t query);
 
 // Returns the error that a query of an rscf score contributes: for rscf_rotate sum |q_k| (per_query
 // + per_shift |a_k| reach), for rscf_l1 sum (per_query |q_k| + per_shift |a_k| reach), for rscf_l2
-// the Euclidean norms of both; and what flushed entries take from products. Infinite where a phase
-// may be too large for a sine, or a scale is so small that it is flushed.
+// the Euclidean norms of both; and the loss of flushed entries of products. The error is infinite
+// where a phase may be too large for a sine, or a scale is so small that it is flushed.
 double rscf_error(const SweepJob& job, int64_t features, const ErrorBound& bound,
                          int64_t query);
 
-// base + slope * norm of the candidate.
+// An error: base + slope * norm of the candidate.
 struct AbsoluteError {
   float base, slope;
 };
 
-// The absolute error of a query's comparisons with numbers up to `magnitude`, over so many
+// Returns the absolute error of a query's comparisons with numbers up to `magnitude`, over so many
 // features.
 AbsoluteError absolute_error(const SweepJob& job, int64_t features, const ErrorBound& bound,
                                     int64_t query, double magnitude);
 
-// tau + 1.25 err of a query with the largest bias, the largest over its targets, where err is
-// rel |tau| + base + absolute: past it no target is beaten. A NaN becomes an infinity: nothing is
-// past it.
+// Returns a distance past which no target of a query is beaten: the largest tau + 1.25 err over the
+// targets, with the largest bias. Here err is rel |tau| + base + absolute. A NaN becomes an
+// infinity: nothing is past it.
 float farthest_reach(const SweepJob& job, int64_t position, double rel, double absolute);
 
-// The float32 sweep of the candidates of a tier's panel, where it is left any tile.
+// Sweeps the candidates of a tier's panel in float32, if any tile is left.
 void sweep_floats(const Isa& isa, const SweepJob& job, int64_t panel, Worker& worker);
 
-// Panels that are swept first to tell what others cost, evenly spaced.
+// Returns evenly spaced panels, which are swept first to tell what the other panels cost.
 std::vector<int64_t> sample_panels(int64_t panels);
 
 // Finds the largest distance of the candidates' factors from their origin, and their largest size,
@@ -191,7 +191,7 @@ std::vector<int64_t> sample_panels(int64_t panels);
 bool find_factor_reach(SweepJob& job, int threads,
                               const std::function<bool()>& interrupted);
 
-// The known answers of a query, ascending, each once.
+// Returns the known answers of a query, ascending, each once.
 std::vector<int64_t> sorted_known(const Known& known, int64_t query);
 
 }  // namespace kgfast

@@ -86,7 +86,7 @@ void Pool::call(int workers, const std::function<void(int)>& work) {
   if (error) std::rethrow_exception(error);
 }
 
-// Makes workers up to so many; returns how many of those there are.
+// Starts threads up to `workers`; returns how many of these there are.
 int Pool::start(int workers) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -95,7 +95,7 @@ int Pool::start(int workers) {
   try {
     for (int index = static_cast<int>(threads_.size()); index < workers; ++index)
       threads_.emplace_back([this, index, seen = call_] { loop(index, seen); });
-  } catch (const std::exception&) {  // no more threads, or no memory for them: fewer will do
+  } catch (const std::exception&) {  // no more threads, or no memory for threads: fewer will do
   }
   return std::min(workers, static_cast<int>(threads_.size()));
 }
@@ -113,7 +113,7 @@ void Pool::keep(int workers) {
 void Pool::loop(int index, uint64_t seen) {
   const FloatMode mode(FloatMode::kIeee);  // a thread begins with the mode of its maker
   // The first exception of a thread takes memory for the C++ library's own thread-local data, and
-  // the process ends where there is none. So it is thrown here, and not when memory is short.
+  // the process ends where there is none. So the thread throws one here, while memory is at hand.
   failure_of([](int) { throw std::bad_alloc(); }, index);
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {

@@ -1,9 +1,9 @@
 // A small pool of std::thread. The caller works too, as worker 0; idle workers sleep.
 //
-// One call at a time has the workers: two would only share the same cores. A call within a call (a
-// signal handler of Python's that runs in the middle of a sweep) has the caller alone. A process
-// after fork() has a pool of its own: the threads of its parent are not there, nor is anyone who
-// would release their locks.
+// One call at a time has the workers: two would only share the same cores. A call within a call
+// (from a signal handler of Python that runs in the middle of a sweep) has the caller alone. A
+// process after fork() makes its own pool, as it has none of its parent's threads, and nobody would
+// release the parent's locks.
 #pragma once
 #include <condition_variable>
 #include <cstdint>
@@ -33,12 +33,12 @@ class Pool {
   void loop(int index, uint64_t seen);
 
   std::mutex calls_;  // held by the one call that has the workers
-  std::mutex mutex_;  // guards what follows but threads_, which is the call's
+  std::mutex mutex_;  // guards the fields below, but threads_: the call's own
   std::condition_variable wake_, done_;
   std::vector<std::thread> threads_;
   const std::function<void(int)>* work_ = nullptr;
   std::exception_ptr error_;  // the exception of a worker of the current call
-  int kept_ = 0;      // workers from here on end
+  int kept_ = 0;      // workers of this index and above end
   int active_ = 0;    // workers of the current call
   int pending_ = 0;   // active workers that have not ended yet
   uint64_t call_ = 0;

@@ -18,7 +18,7 @@ constexpr int64_t kPackedBytes = 12 << 20;
 constexpr int64_t kPackedFloats = kPackedBytes / sizeof(float);
 
 // Memory for packed strips, up to kPackedBytes, which the process keeps for its next product:
-// malloc would give out pieces of so large a block between two products, and take another one.
+// malloc would split so large a block between two products, and allocate another one.
 class PackedRoom {
  public:
   PackedRoom() : room_(spare().exchange(nullptr)) {
@@ -41,8 +41,8 @@ class PackedRoom {
   Room* room_;
 };
 
-// Strips of runs, which no strip leaves: of nearly as many vectors each, as one that is short costs
-// more a number.
+// Cuts runs into strips within one run each. Strips of a run have nearly as many vectors, as a
+// short strip costs more a number.
 std::vector<FeatureBlock> strips_of(const std::vector<FeatureBlock>& runs,
                                     const ProductShape& shape) {
   std::vector<FeatureBlock> strips;
@@ -59,7 +59,7 @@ std::vector<FeatureBlock> strips_of(const std::vector<FeatureBlock>& runs,
   return strips;
 }
 
-// Blocks, and stripes where blocks are few: by the shape alone, so that threads change no sum.
+// Plans blocks and, where these are few, stripes: by the shape alone, so threads change no sum.
 void plan(ProductJob& job, const ProductKernels& kernels) {
   const int64_t rows = job.out.count, terms = job.other.count;
   const ProductShape shape = kernels.shape();

@@ -1,4 +1,4 @@
-// Sums of rows by the coefficients of pairs: the scores of `dot` and both their gradients.
+// Sums of rows, weighted by coefficients of pairs: the scores of `dot` and both their gradients.
 #pragma once
 #include "host/backward.h"
 #include "host/scores.h"
@@ -20,7 +20,7 @@ struct ProductJob {
 
 struct ProductShape {
   int strip;        // features of a strip, at most
-  int vector;       // features of a vector: strips are whole ones
+  int vector;       // features of a vector: a strip is whole vectors
   int64_t rows;     // rows of a block, at most
   int64_t depth;    // rows of the other side that are summed in registers
   int64_t scratch;  // floats that a task needs beside the sums of its block
@@ -36,27 +36,27 @@ struct ProductScoresJob : ScoresJob {
 
 struct ProductScoresShape {
   int64_t rows;     // rows of a block
-  int64_t copied;   // floats of rows that are not read where they stand
+  int64_t copied;   // floats of copied rows; 0: rows are read in place
   int64_t scratch;  // floats that a task needs
 };
 
 struct ProductKernels {
   ProductShape (*shape)();
   int64_t (*block_floats)(const ProductJob&);  // floats of a block's sums
-  // A strip of `depth` rows of the other side; `part` counts strips first.
+  // Packs a strip of `depth` rows of the other side; `part` counts strips first.
   void (*pack_others)(const ProductJob&, int64_t part, float* out);
-  // One block of rows, of one stripe. `scratch`: shape().scratch floats, then those of a block.
+  // Sums one block of rows over one stripe. `scratch`: shape().scratch floats, then a block's sums.
   void (*part)(const ProductJob&, int64_t block, int64_t stripe, float* scratch);
   // Adds the stripes' parts of a block, in their order.
   void (*add_stripes)(const ProductJob&, int64_t block);
   ProductScoresShape (*scores_shape)(const ScoresJob&);
   void (*pack)(const ProductScoresJob&, int64_t strip, float* out);
-  // One block of rows with strips [first, last).
+  // Scores one block of rows with strips [first, last).
   void (*scores)(const ProductScoresJob&, int64_t block, int64_t first, int64_t last,
                  float* scratch);
 };
 
-// `dot` and its backward; true if they were interrupted.
+// Computes scores of `dot`, or their gradients; returns true if interrupted.
 bool product_scores(const Execution& execution, const ScoresJob& job);
 bool product_backward(const Execution& execution, const PairwiseBackwardJob& job);
 

@@ -85,9 +85,9 @@ class Ranking {
     });
   }
 
-  // Groups the queries that are equal, so that each is swept once for all its targets, and orders
-  // them: those whose targets lie close are abandoned early, and tiles of like queries together.
-  // The widest crop says who is close, for its limit is the last to be passed.
+  // Groups equal queries, so that each is swept once for all its targets, and sorts the groups by
+  // how close the targets are: queries with close targets are abandoned early, in tiles of like
+  // queries. The widest crop says which targets are close, for its limit is passed last.
   void find_order() {
     group_equal_queries();
     const int64_t widest = (job_.num_crops - 1) * job_.query.count;
@@ -107,7 +107,7 @@ class Ranking {
                      [&](int64_t a, int64_t b) { return reach[a] > reach[b]; });
   }
 
-  // No sweep reads the candidates if no target's score is a number.
+  // Checks the candidates, which no sweep reads if no target's score is a number.
   void check_candidates() {
     constexpr int64_t block = 256;
     const int64_t count = job_.num_candidates;
@@ -188,8 +188,8 @@ class Ranking {
     return {slot, static_cast<float>(-target), error.base, error.slope};
   }
 
-  // tau + 1.25 err with the largest bias, the largest over a query's targets and the crops to come.
-  // A NaN becomes an infinity: no total is past it.
+  // Sets reaches: the largest tau + 1.25 err over a query's targets and the crops to come, with the
+  // largest bias. A NaN becomes an infinity, which no total passes.
   void find_reaches(size_t count) {
     reaches_.assign(job_.num_crops * count, {-FLT_MAX, 0.0f});
     for (int64_t crop = job_.num_crops - 1; crop >= 0; --crop)
@@ -213,7 +213,7 @@ class Ranking {
     tiers_->sweep(target_scores_.data(), bias_.magnitude());
   }
 
-  // Every query on its own, in their order.
+  // Prepares one pass of all queries, each on its own, in order.
   void prepare_all() {
     score_targets();
     for (int64_t query = 0; query < job_.query.count; ++query)
@@ -222,7 +222,7 @@ class Ranking {
     packed_.pack(isa_, job_);
   }
 
-  // Known answers are scored once for all targets of a query that have the same ones.
+  // Counts known answers. Equal queries with the same known answers share their scores.
   void exclude() {
     for (const auto& owned : workers_.all) owned->count_excluded();
     const int64_t groups = static_cast<int64_t>(groups_.size());
@@ -268,7 +268,7 @@ class Ranking {
                          [&](int64_t id) { return id != job_.targets[query]; });
   }
 
-  // Known answers of a query that are candidates, each once.
+  // Returns the known answers of a query that are candidates, each once.
   std::vector<int64_t> excluded_ids(int64_t query) const {
     std::vector<int64_t> ids = sorted_known(request_.known, query);
     ids.erase(

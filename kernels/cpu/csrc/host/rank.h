@@ -10,8 +10,8 @@ namespace kgfast {
 struct RankRequest {
   Operands operands;
   std::vector<int64_t> widths;  // [C], ascending, each once
-  const int64_t* targets;       // [B]; with scores given -1 is no row
-  const double* target_scores;  // [C][B], or null: those of the rows
+  const int64_t* targets;       // [B]; -1 is no row, where target_scores are given
+  const double* target_scores;  // [C][B], or null: the scores of the target rows
   const int64_t* sorted_candidate_ids;
   Known known;
   bool nan_worst;

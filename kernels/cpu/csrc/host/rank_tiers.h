@@ -1,5 +1,5 @@
-// The sweeps of one pass of queries, the tiers and float32: who takes it, and what each leaves to
-// the next. And the workers of a ranking, who keep what they find.
+// The sweeps of one pass of queries, by tiers and in float32: which sweep takes the pairs, and what
+// it leaves to the next. Also the workers of a ranking, with their counts.
 #pragma once
 #include <memory>
 #include <vector>
@@ -57,8 +57,8 @@ class RankTiers {
   // Makes the workers, too.
   RankTiers(RankWorkers& workers, const SweepJob& job, PassPlan& plan);
 
-  // By how much more than its distance from the targets a query's place in the order of a sweep is
-  // earlier: a tier that decides most pairs of some queries and none of others has those together.
+  // Returns what the order of a sweep adds to a query's closeness to its targets. The linear tier
+  // decides most pairs of some queries and none of others, and the order puts the former together.
   double advance(int64_t query) const { return linear_ ? linear_->spread(job_, query) : 0.0; }
 
   // Sweeps the queries of the job, whose targets have these scores, with biases up to `magnitude`.
@@ -67,28 +67,28 @@ class RankTiers {
   // Writes what became of the pairs of all sweeps.
   void count_pairs(PairCounts& counts) const;
 
-  // See sweep_errors of rank.h; of all queries, which the job has.
+  // Implements sweep_errors of rank.h; the job must hold all queries.
   void errors(float* values, double* bounds);
 
-  // See linear_bounds of rank.h, likewise.
+  // Implements linear_bounds of rank.h; the job must hold all queries.
   void lower_bounds(double* bounds);
 
  private:
-  // Each tier takes what the one before it leaves of a panel.
+  // Sweeps distances: each tier takes what the tier before leaves of a panel.
   void sweep_distances();
   bool chooses_linear();
 
   void sweep_linear();
   void sweep_halves(bool has_linear);
 
-  // `errors` of the half-precision sweep, whose bound is relative to the distance.
+  // Implements errors() for the half-precision sweep, whose bound is relative to the distance.
   void half_errors(float* values, double* bounds);
   void sweep_int8(const double* target_scores, double magnitude);
 
-  // A group of candidates in float32.
+  // Sweeps a group of candidates in float32.
   void sweep_wide(int64_t group, OwnedWorker& owned);
 
-  // `errors` of the int8 tier.
+  // Implements errors() for the int8 tier.
   void int8_errors(float* values, double* bounds);
 
   RankWorkers& workers_;

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t kRowsPerTask = 16;
 
-// The constants are copies: nothing that is written can change them.
+// Updates one row. The constants are copies, so that no write can change them.
 void update_row(const RowAdamJob& job, int64_t position) {
   const float first_share = job.first_share, second_share = job.second_share;
   const float step_size = job.step_size, root_scale = job.root_scale;

@@ -73,7 +73,7 @@ class PanelSweep {
                     });
   }
 
-  // A task is a panel, or a part of the queries with it where panels are few.
+  // Sweeps by tasks: a task is a panel, with a part of the queries where panels are few.
   bool sweep() {
     const int64_t panels = divide_up(sweep_.num_candidates, lanes_);
     const int64_t pieces = divide_up(4 * threads_, std::max<int64_t>(panels, 1));
@@ -102,7 +102,7 @@ class PanelSweep {
   std::vector<Worker> workers_;
 };
 
-// Scores with rows that each query names.
+// Scores each query with the rows that it names.
 bool score_indexed(const Execution& execution, const ScoresJob& job) {
   const ScoresKernels& kernels = *execution.isa.scores;
   const int64_t parts = divide_up(job.per_query, kPairsPerTask);
@@ -115,7 +115,7 @@ bool score_indexed(const Execution& execution, const ScoresJob& job) {
       });
 }
 
-// Scores with all rows, of an rscf score, which knows no panels.
+// Scores all rows by an rscf score, for which the kernels of scores have no panels.
 bool score_blocks(const Execution& execution, const ScoresJob& job) {
   const ScoresKernels& kernels = *execution.isa.scores;
   const int64_t row_bytes =

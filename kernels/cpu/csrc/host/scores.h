@@ -21,7 +21,7 @@ struct ScoresJob : Operands {
   int64_t num_features;  // features of the widest crop
 };
 
-// Scores with all rows by panels of them.
+// Scores of queries with all rows, panel by panel.
 struct PanelJob {
   SweepJob sweep;  // operands, bias and the packed queries of one pass
   CropList crops;
@@ -29,19 +29,19 @@ struct PanelJob {
 };
 
 struct ScoresKernels {
-  // Scores of the queries at positions [first, last) of a pass with one panel.
+  // Scores the queries at positions [first, last) of a pass with one panel.
   void (*panel)(const PanelJob&, int64_t panel, int64_t first, int64_t last, Worker&);
   int64_t (*query_floats)(ScoreId, int64_t num_features);  // floats of a query held as float32
-  // Scores of query `row` with its places [first, last); scratch: one query.
+  // Scores query `row` with its places [first, last); scratch: one query.
   void (*indexed)(const ScoresJob&, int64_t row, int64_t first, int64_t last, float* scratch);
   // Floats that `block` needs for queries and rows that are not plain float32.
   int64_t (*block_scratch)(const ScoresJob&, int64_t rows);
-  // Scores of queries [row, end) with rows [first, last) of the table, where there is no index.
+  // Scores queries [row, end) with rows [first, last) of the table, where there is no index.
   void (*block)(const ScoresJob&, int64_t row, int64_t end, int64_t first, int64_t last,
                 float* scratch);
 };
 
-// True if it was interrupted.
+// Computes the scores; returns true if interrupted.
 bool scores(const Execution& execution, const ScoresJob& job);
 
 }  // namespace kgfast

@@ -43,7 +43,7 @@ class Topk : TopkPasses {
  private:
   Start start(int64_t) const override { return {std::numeric_limits<float>::infinity(), 0.0}; }
 
-  // Canonical scores of what is left, and their order.
+  // Computes canonical scores of the survivors, and sorts them.
   bool finish_pass() override {
     const int64_t tasks = divide_up(job_.num_queries, kQueriesPerTask);
     parallel(tasks, [&](OwnedTopkWorker& owned, int64_t task) {
@@ -68,7 +68,7 @@ class Topk : TopkPasses {
     return true;
   }
 
-  // The survivors of all workers that are not worse than k of them.
+  // Adds the survivors of all workers that are not surely worse than k others.
   void add_finalists(int64_t position, std::vector<Pair>& pairs) const {
     std::vector<Survivor> left;
     for (const auto& owned : workers_) {
@@ -100,7 +100,7 @@ class Topk : TopkPasses {
     }
   }
 
-  // For k of the size of the table: canonical scores of every pair, a query at a time.
+  // Scores every pair canonically, a query at a time: for k too large for a sweep.
   void score_everything() {
     const int64_t bytes = (kept_ + 2 * kChunk) * static_cast<int64_t>(sizeof(Scored));
     const int threads =

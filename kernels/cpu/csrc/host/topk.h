@@ -15,7 +15,7 @@ struct TopkJob : SweepJob {
   int64_t k;
   int64_t capacity;                // survivors that a worker holds of a query
   const float *base, *slope;       // [Q]: the absolute error, base + slope * panel norm
-  float* limits;                   // [Q]: an upper bound on the k-th lowest cost, all workers'
+  float* limits;                   // [Q]: an upper bound on the k-th lowest cost, of all workers
   const int64_t* known;            // ids of query i, ascending: first_known[i] .. [i + 1] - 1
   const int64_t* first_known;      // [Q + 1]
 };
@@ -25,7 +25,7 @@ struct AboveList;  // above.h
 struct TopkWorker : Worker {
   Survivor* survivors;  // [Q][capacity]
   int64_t* counts;      // [Q]
-  AboveList* above;     // candidates above a threshold, in place of both; or nullptr
+  AboveList* above;     // candidates above a threshold, not survivors; or nullptr
 };
 
 // One instruction set's entry.
@@ -33,9 +33,9 @@ struct TopkKernels {
   void (*sweep_panel)(const TopkJob&, int64_t panel, TopkWorker&);
 };
 
-// Keeps those of up to 64 candidates, the lanes of `open` from panel place `first`, that may be
-// among the best k of a query; `absolute` bounds the error of their distances beside crops->rel.
-// The sweep calls it for what its own comparison leaves, which is rare.
+// Keeps the candidates that may be among the best k of a query: lanes of `open`, of up to 64, from
+// panel place `first` on. `absolute` bounds the error of their distances beside crops->rel. The
+// sweep calls this for what its own comparison leaves, which is rare.
 void keep_survivors(const TopkJob& job, int64_t position, int64_t first, uint64_t open,
                     const float* distances, double absolute, TopkWorker& worker);
 
@@ -45,7 +45,7 @@ void keep_open(const TopkJob& job, int64_t position, int64_t first, uint64_t ope
                const float* lows, TopkWorker& worker);
 
 // Lowers the limit of a query by the canonical scores of its k most promising survivors, and drops
-// those past it.
+// the survivors past the limit.
 void settle(const TopkJob& job, int64_t position, TopkWorker& worker);
 
 // A candidate with its canonical score.
@@ -54,7 +54,7 @@ struct Scored {
   int64_t candidate;
 };
 
-// The order of results: by score, NaN last, the lowest id first among equals.
+// Orders results by score, NaN last, the lowest id first among equals.
 bool is_better(const Scored& a, const Scored& b);
 
 struct TopkRequest {

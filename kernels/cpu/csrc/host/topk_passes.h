@@ -1,5 +1,5 @@
-// Passes of queries whose limits on costs decide which candidates of a sweep survive: of the best k
-// a limit falls as the sweep goes, of candidates above a threshold it stands still.
+// Passes of queries whose limits on costs decide which candidates of a sweep survive. A limit of
+// the best k falls as the sweep goes; the limit of a threshold stands still.
 #pragma once
 #include <memory>
 #include <numeric>
@@ -27,7 +27,7 @@ struct OwnedTopkWorker : WorkerMemory {
   TopkWorker worker{};
 };
 
-constexpr int64_t kMostOpen = 4096;  // survivors of a query that bytes leave beyond floats
+constexpr int64_t kMostOpen = 4096;  // extra survivors of a query, as bytes leave more open
 
 class TopkPasses {
  protected:
@@ -60,7 +60,7 @@ class TopkPasses {
       check_query(job_, query, &status_.bad_query);
   }
 
-  // `answers`: how many each query may have, for the choice of a tier; 0 where nobody knows.
+  // `answers`: how many each query may have, for the choice of a tier; 0: unknown.
   void run_passes(int64_t most_queries, int64_t answers) {
     plan_ = plan_passes(job_, execution_.threads, std::min(most_queries, kQueriesPerPass));
     bound_ = crop_bound(isa_, job_, 0);
@@ -93,7 +93,7 @@ class TopkPasses {
     }
   }
 
-  // Gives the workers what else they need.
+  // Prepares the workers of a derived class.
   virtual void begin_workers() {}
 
   // Runs body(worker, task) for every task, on all threads.
@@ -115,7 +115,7 @@ class TopkPasses {
     });
   }
 
-  // Panels go to a worker in runs, as it asks for the next one while it sweeps.
+  // Sweeps runs of panels: a worker prefetches the next panel of a run while it sweeps one.
   void sweep_bytes() {
     constexpr int64_t most = 16;
     const int64_t panels = divide_up(job_.num_candidates, kByteCandidates);
@@ -129,7 +129,7 @@ class TopkPasses {
       for (int64_t i = 0; i < job_.num_queries; ++i) settle(job_, i, owned->worker);
   }
 
-  // A group of candidates in float32.
+  // Sweeps a group of candidates in float32.
   void sweep_wide(int64_t group, OwnedTopkWorker& owned) {
     const int64_t panels = int8_->group() / job_.facts.lanes, first = group * panels;
     for (int64_t panel = first; panel < std::min(first + panels, plan_.panels); ++panel)

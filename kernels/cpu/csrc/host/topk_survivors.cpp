@@ -1,9 +1,9 @@
 // The survivors of top-k: certified intervals of their costs, and a buffer per worker and query.
 //
-// A buffer holds every candidate seen that may be among the best k. When it is full, the k-th
-// lowest upper end becomes the query's limit and what lies above it goes. If too much is left (a
-// table of like rows), the canonical scores decide and k stay; so nothing overflows, and each round
-// frees at least half of the room beyond k.
+// A buffer holds every candidate seen that may be among the best k. When the buffer is full, the
+// k-th lowest upper end becomes the query's limit, and survivors above the limit are dropped. If
+// too many are left (a table of like rows), the canonical scores decide and k stay. So nothing
+// overflows, and each round frees at least half of the room beyond k.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -34,7 +34,7 @@ float limit_of(const TopkJob& job, int64_t position) {
   return limit;
 }
 
-// The limit only falls, whoever lowers it.
+// Lowers a limit, which other workers may lower at the same time, and which never rises.
 void lower_limit(const TopkJob& job, int64_t position, float limit) {
   float seen = limit_of(job, position);
   while (limit < seen && !__atomic_compare_exchange(job.limits + position, &seen, &limit, true,
@@ -47,7 +47,7 @@ bool is_known(const TopkJob& job, int64_t position, int64_t candidate) {
                             job.known + job.first_known[position + 1], candidate);
 }
 
-// From |v^ - v| <= rel |v| + abs follows |v^ - v| <= (rel |v^| + abs) / (1 - rel).
+// Bounds a cost: from |v^ - v| <= rel |v| + abs follows |v^ - v| <= (rel |v^| + abs) / (1 - rel).
 Survivor interval(const TopkJob& job, double absolute, float distance, int64_t candidate) {
   const double rel = job.crops->rel;
   const double error = (rel * std::fabs(distance) + absolute) / (1.0 - rel);
@@ -64,7 +64,7 @@ Survivor exactly(double score, int64_t candidate) {  // a NaN costs more than ev
 
 bool lies_lower(const Survivor& a, const Survivor& b) { return a.high < b.high; }
 
-// Asks for rows that get canonical scores next: no prefetcher of the machine knows of them.
+// Prefetches rows that get canonical scores next: no prefetcher of the machine knows of them.
 void prefetch_rows(const TopkJob& job, const std::vector<Pair>& pairs) {
   constexpr int64_t line = 64 / sizeof(float);
   const View& view = job.rows.view;
@@ -77,7 +77,7 @@ void prefetch_rows(const TopkJob& job, const std::vector<Pair>& pairs) {
     }
 }
 
-// Canonical scores of some survivors.
+// Returns the canonical scores of some survivors.
 std::vector<Scored> scores_of(const TopkJob& job, int64_t position, const Survivor* survivors,
                               int64_t count, TopkWorker& worker) {
   std::vector<Pair> pairs(count);
@@ -100,7 +100,7 @@ void resolve(const TopkJob& job, int64_t position, TopkWorker& worker) {
   for (int64_t i = 0; i < job.k; ++i)
     survivors[i] = exactly(scored[i].score, scored[i].candidate);
   worker.counts[position] = job.k;
-  lower_limit(job, position, survivors[job.k - 1].high);  // the worst of them
+  lower_limit(job, position, survivors[job.k - 1].high);  // the worst of the k
 }
 
 void compress(const TopkJob& job, int64_t position, TopkWorker& worker) {

@@ -19,8 +19,8 @@ struct View {
   int64_t step = 1;                // in elements, column stride included
 };
 
-// `planes` planes of `view`, and then that of `factor`, which has no data where there is none.
-// A gradient without data is not computed.
+// Rows of `planes` planes of `view`, then the plane of `factor`, which has no data where there is
+// no factor. A gradient without data is not computed.
 struct Rows {
   View view, factor;
   int planes = 0;

@@ -9,7 +9,7 @@ namespace {
 
 using V = Simd::V;
 
-// Squares get this added, so that a square root by reciprocal never meets zero: 2^-62 a modulus.
+// Addend of squares, so that a square root by reciprocal never meets zero: 2^-62 of a modulus.
 constexpr float kTiny = 0x1p-124f;
 
 // Default facts of a score: distances of real rows.

@@ -37,7 +37,7 @@ struct HalfRotate {
   using Wide = Rotate;
   static constexpr float limit = 90.0f;
   static constexpr HalfCosts costs = {0.53, 3.0, 1.25, 270.0};
-  static H square(const H* q, const H* c) {  // and the smallest number: no root of zero
+  static H square(const H* q, const H* c) {  // plus the smallest number: no root of zero
     const H x = Half16::sub(q[0], c[0]), y = Half16::sub(q[1], c[1]);
     return Half16::fma(x, x, Half16::fma(y, y, Half16::smallest()));
   }

@@ -1,8 +1,8 @@
 // Sine and cosine of phases a b. Errors, measured: 1.3e-7 up to 1e4 radians, 1.2e-6 up to 2^20.
 //
 // b is near 1, so a query is turned by e^{ia} once, and then for each row by y = a (b - 1): where
-// |y| < pi/4 no right angles are taken off (Near). The other way gives the same bits there, so that
-// a lane has the same result whichever way its neighbours need.
+// |y| < pi/4 no right angles are taken off (Near). The general way gives the same bits there, so
+// that a lane's result does not depend on the way that its neighbours need.
 //
 // Cost model: Near 10 instructions a vector, else 38; without fma those are some hundred.
 #pragma once
@@ -12,15 +12,15 @@ namespace kgfast {
 namespace {
 
 constexpr float kNearSquare = 0.6f;     // squares of phases that Near serves: |y| < 0.775
-constexpr float kNear = 0.78f;          // below it, all agree that no right angle is taken off
+constexpr float kNear = 0.78f;          // below this, all ways agree to take off no right angle
 constexpr float kTurnable = 0x1p20f;    // |a| beyond: a query is not turned, as b must be tiny
-constexpr float kWholes = 0x1.8p23f;    // adding it rounds to whole numbers, into the lowest bits
+constexpr float kWholes = 0x1.8p23f;    // adding this rounds to whole numbers, into the lowest bits
 
 struct Phasor {
   V cosine, sine;
 };
 
-// |y| <= 0.8: Cephes' sinf, a minimax polynomial for the cosine, exact at 0. Errors below 1.1e-7.
+// Returns e^{iy}, |y| <= 0.8: Cephes' sinf, a minimax cosine, exact at 0. Errors below 1.1e-7.
 inline Phasor phasor_within(V y, V square) {
   V s = Simd::fma(square, Simd::set1(-1.9515295891e-4f), Simd::set1(8.3321608736e-3f));
   V c = Simd::fma(square, Simd::set1(-0x1.642cc4p-10f), Simd::set1(0x1.553deep-5f));
@@ -33,8 +33,8 @@ inline V where_below(V x, float limit, V a, V b) {  // a where |x| < limit, else
   return Simd::where_negative(Simd::sub(Simd::abs(x), Simd::set1(limit)), a, b);
 }
 
-// a b - s = r + n pi/2, |ab - s| < 2^21: Cody and Waite's, exact up to the last addition. `y` is
-// ab - s rounded; n is in the lowest bits of `turns`.
+// Returns r where a b - s = r + n pi/2, |ab - s| < 2^21: Cody and Waite's, exact up to the last
+// addition. `y` is ab - s rounded; n is in the lowest bits of `turns`.
 inline V reduce_fused(V a, V b, V s, V y, V* turns) {
   const V product = Simd::mul(a, b), t = Simd::sub(product, s);
   const V from = Simd::sub(product, t), back = Simd::add(t, from);
@@ -47,7 +47,7 @@ inline V reduce_fused(V a, V b, V s, V y, V* turns) {
   return Simd::add(r, where_below(y, kNear, Simd::zero(), low));
 }
 
-// Computes sine and cosine without fma, in float64.
+// Reduces as reduce_fused does, without fma, in float64.
 inline V reduce_in_double(V a, V b, V s, V y, V* turns) {
   alignas(64) float as[Simd::W], bs[Simd::W], ss[Simd::W], rs[Simd::W], ns[Simd::W];
   Simd::store(as, a);
@@ -64,7 +64,7 @@ inline V reduce_in_double(V a, V b, V s, V y, V* turns) {
   return where_below(y, kNear, y, Simd::load(rs));
 }
 
-// e^{i (ab - s)}; `y` is ab - s rounded.
+// Returns e^{i (ab - s)}; `y` is ab - s rounded.
 inline Phasor phasor_any(V a, V b, V s, V y) {
   V turns;
   const V r = Simd::fuses ? reduce_fused(a, b, s, y, &turns) : reduce_in_double(a, b, s, y, &turns);
@@ -73,7 +73,7 @@ inline Phasor phasor_any(V a, V b, V s, V y) {
   return turn;
 }
 
-// e^{ia}, by which a query is turned beforehand; 1 where it is not.
+// Returns e^{ia}, by which a query is turned beforehand, or 1 where the query is not turned.
 inline Phasor phasor_of_query(V a) {
   const Phasor turn = phasor_any(a, Simd::set1(1.0f), Simd::zero(), a);
   return {where_below(a, kTurnable, turn.cosine, Simd::set1(1.0f)),
@@ -95,7 +95,7 @@ inline Phasor phasor_of_row(V a, V b, V* worst) {
   return phasor_any(a, b, where_below(a, kTurnable, a, Simd::zero()), y);
 }
 
-// An upper bound, up to rounding, on the square of the phases of rows within `spread` of 1.
+// Returns a bound, up to rounding, on the squares of phases of rows within `spread` of 1.
 inline V phase_square(V largest_a, V spread) {
   const V y = Simd::mul(largest_a, spread);
   return Simd::mul(y, y);

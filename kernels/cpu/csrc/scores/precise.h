@@ -1,6 +1,6 @@
-// The scores as pairwise and indexed ones take them: as precise as float32 allows, as nothing
-// decides their pairs afterwards. They say how many planes either side has, the factor included; an
-// rscf score's (rscf_precise.h) differ.
+// Functors of pairwise and indexed scores: as precise as float32 allows, as nothing decides their
+// pairs afterwards. Each functor gives the planes of either side, the factor included. The functors
+// of rscf scores (rscf_precise.h) are not the sweep's.
 #pragma once
 #include "scores/rscf_precise.h"
 #include "scores/scores.h"
@@ -33,8 +33,8 @@ struct Precise<SweptL1<Factor>> : RscfL1<Factor> {};
 template <bool Factor>
 struct Precise<SweptL2<Factor>> : RscfL2<Factor> {};
 
-// One feature's share of a score. Phases beyond kNear need Near = false; `worst` keeps the largest
-// square of phases, which tells.
+// Adds one feature's share of a score. Phases beyond kNear need Near = false; `worst` keeps the
+// largest square of a phase, to tell such phases.
 template <class Score, bool Near>
 inline V add_term(V sum, const V* q, const V* c, V* worst) {
   if constexpr (Score::has_phase)
@@ -51,7 +51,7 @@ inline void backward_term(V g, const V* q, const V* c, V* dq, V* dc, V* worst) {
     Score::backward(g, q, c, dq, dc);
 }
 
-// Turns whole vectors of a query [planes][stride], where the score does that beforehand.
+// Turns whole vectors of a query [planes][stride], if the score has phases.
 template <class Score>
 inline void turn_query(float* query, int64_t stride, int64_t count) {
   if constexpr (Score::has_phase)
@@ -64,7 +64,7 @@ inline void turn_query(float* query, int64_t stride, int64_t count) {
     }
 }
 
-// Turns the gradient of such a query back; `a` is its last plane.
+// Turns the gradient of a query back, if the score has phases; `a` is the query's last plane.
 template <class Score>
 inline void turn_gradient(const float* a, float* grad, int64_t stride, int64_t count) {
   if constexpr (Score::has_phase)

@@ -1,7 +1,7 @@
-// The rscf scores as ranking and top-k take them: one functor per score, as in scores.h, with the
-// bound of docs/explanation/exactness.md. A query brings a scale w of the candidate and, where
-// there is a factor b of the candidate, the a of a phase a b (rscf_rotate) or of a shift a b (the
-// others).
+// The functors of the rscf scores for ranking and top-k: one per score, as in scores.h, with the
+// bound of docs/explanation/exactness.md. A query brings a scale w of the candidate and, where the
+// candidate has a factor b, the a of a phase a b (rscf_rotate) or of a shift a b (rscf_l1,
+// rscf_l2).
 //
 // b is near 1, so e^{iab} = e^{ia} e^{ia(b-1)}: packing turns the query by e^{ia} and stores b - 1,
 // and the angle x = a (b - 1) of a block of features says how many terms its sine and cosine need.
@@ -14,7 +14,7 @@ namespace {
 
 // The largest |x| that each pair of polynomials serves; beyond, whole turns are taken off.
 constexpr float kSmallAngle = 0.9f, kHalfTurn = 3.2f;
-constexpr float kWholeNumbers = 0x1.8p23f;  // adding it rounds to whole numbers
+constexpr float kWholeNumbers = 0x1.8p23f;  // adding this rounds to whole numbers
 
 struct Turn {
   V cosine, sine;
@@ -22,7 +22,7 @@ struct Turn {
 
 enum class Angles { small, half_turn, any };
 
-// e^{ix} with an error of at most 2^-15 + 5 u |x|: minimax polynomials, found by Remez's algorithm.
+// Returns e^{ix} with errors up to 2^-15 + 5 u |x|: minimax polynomials by Remez's algorithm.
 template <Angles range>
 inline Turn turn_by(V x) {
   if constexpr (range == Angles::any) {

@@ -1,4 +1,4 @@
-// The rscf scores as pairwise and indexed ones take them: a pair has a phase a b and a scale w, as
+// The rscf scores of pairwise and indexed pairs: a pair has a phase a b and a scale w, as
 //   rscf_rotate  sum_k |q_k e^{i a_k b_k} - w_k * c_k|       rscf_l1, rscf_l2  |q + a b - w c|.
 // Planes: query [q re, q im, w re, w im, a] or [q, w, a], row [c re, c im, b] or [c, b]; a and b
 // are missing where there is no factor.
@@ -73,7 +73,7 @@ struct RscfRotate : RealRows {
   static V add_modulus(V sum, V x, V y) {
     return Simd::add_two_sqrt(sum, Simd::fma(x, x, Simd::fma(y, y, Simd::set1(kTiny))));
   }
-  // The gradients of w and c; leaves (x, y) g over their modulus.
+  // Adds the gradients of w and c; multiplies (x, y) by g over the modulus of (x, y).
   static void backward_scales(V g, const V* q, const V* c, V* x, V* y, V* dq, V* dc) {
     const V by = Simd::two_over_sqrt(
         g, Simd::fma(*x, *x, Simd::fma(*y, *y, Simd::set1(kTiny))));

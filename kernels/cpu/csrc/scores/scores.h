@@ -1,7 +1,7 @@
-// One functor per score: the equation, the tile that holds it in registers, one line of float32
-// for the sweep, one of float64 for the canonical score, and the gradient of the score, which
-// `backward` adds to dq and dc; its g is the score's gradient times `grad_scale`. The engines never
-// change, and what the hosts must know of a score follows from what its functor says (facts_of).
+// One functor per score: the equation, the tile that holds it in registers, one line of float32 for
+// the sweep, one of float64 for the canonical score, and `backward`, which adds gradients to dq and
+// dc. The g of `backward` is the score's gradient times `grad_scale`. A new score changes no
+// engine: hosts know a score by the facts of its functor (facts_of).
 //
 // A sweep accumulates a *distance*, lower is better, so that one comparison serves every score;
 // `dot` sweeps the negated query.
@@ -103,7 +103,7 @@ inline auto with_one_of(ScoreId id, F&& call) {
     throw_unknown_score(id);
 }
 
-// Calls with the functor of a score, as ranking and top-k sweep it.
+// Calls with the functor of a score for the sweeps of ranking and top-k.
 template <class F>
 inline auto with_score(ScoreId id, F&& call) {
   return with_one_of<Dot, L1, L2, Rotate, SweptRotate<true>, SweptL1<true>, SweptL2<true>,

@@ -30,7 +30,7 @@ inline CosSin cos_sin(double x) {
   constexpr double kCosine[] = {-1.1359647557788195e-11, 2.087572321298175e-09,
                                 -2.7557314351390663e-07, 2.480158728947673e-05,
                                 -1.388888888887411e-03,  0.0416666666666666};
-  constexpr double kWholes = 0x1.8p52;  // adding it rounds to whole numbers, into the lowest bits
+  constexpr double kWholes = 0x1.8p52;  // adding this rounds to whole numbers, into the lowest bits
   const double shifted = x * 0.6366197723675814 + kWholes;
   const double turns = shifted - kWholes;
   double r = x - turns * 1.5707963267341256;

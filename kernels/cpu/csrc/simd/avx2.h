@@ -25,14 +25,14 @@ struct Simd {
   static V abs(V a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
   static V max(V a, V b) { return _mm256_max_ps(a, b); }
   static V sqrt(V a) { return _mm256_sqrt_ps(a); }
-  // acc + sqrt(m) for m > 0; not finite where m is not.
+  // Returns acc + sqrt(m) for m > 0; not finite where m is not.
   static V add_sqrt(V acc, V m) { return _mm256_fmadd_ps(m, _mm256_rsqrt_ps(m), acc); }
   // Adds 2 sqrt(m) in full float32 precision, m > 0: one Newton step, r (3 - m r^2) / 2.
   static V add_two_sqrt(V acc, V m) {
     const V r = _mm256_rsqrt_ps(m), root = mul(m, r);
     return fma(root, _mm256_fnmadd_ps(root, r, set1(3.0f)), acc);
   }
-  // 2 g / sqrt(m), likewise.
+  // Returns 2 g / sqrt(m) in full float32 precision, m > 0, by one Newton step.
   static V two_over_sqrt(V g, V m) {
     const V r = _mm256_rsqrt_ps(m);
     return mul(mul(g, r), _mm256_fnmadd_ps(mul(m, r), r, set1(3.0f)));
@@ -46,13 +46,13 @@ struct Simd {
     return _mm256_castsi256_ps(_mm256_slli_epi32(biased, 23));
   }
   static V minus_product(V a, V b, V c) { return _mm256_fnmadd_ps(a, b, c); }  // c - a b
-  // g with the sign of x, 0 where x is 0.
+  // Returns g with the sign of x, 0 where x is 0.
   static V signed_by(V g, V x) {
     const V flipped = _mm256_xor_ps(g, _mm256_and_ps(x, set1(-0.0f)));
     return _mm256_and_ps(_mm256_cmp_ps(x, zero(), _CMP_NEQ_UQ), flipped);
   }
   static V product_minus(V a, V b, V c) { return _mm256_fmsub_ps(a, b, c); }  // a b - c
-  // Cosine and sine of an angle plus n right angles, n in the lowest bits of `turns`.
+  // Adds n right angles to the angle of a cosine and a sine, n in the lowest bits of `turns`.
   static void turn_right_angles(V turns, V* cosine, V* sine) {
     const __m256i n = _mm256_castps_si256(turns), one = _mm256_set1_epi32(1);
     const __m256 odd = _mm256_castsi256_ps(_mm256_slli_epi32(n, 31)), sign = set1(-0.0f);
@@ -66,7 +66,7 @@ struct Simd {
     return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_LT_OQ)));
   }
 
-  // dst[j * dst_stride + i] = rows[i][offset + j] for i, j < 8.
+  // Sets dst[j * dst_stride + i] = rows[i][offset + j] for i, j < 8.
   static void transpose(const float* const* rows, int64_t offset, float* dst, int64_t dst_stride) {
     __m256 r[8], t[8];
 #pragma GCC unroll 8

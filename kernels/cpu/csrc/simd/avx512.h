@@ -25,14 +25,14 @@ struct Simd {
   static V abs(V a) { return _mm512_abs_ps(a); }
   static V max(V a, V b) { return _mm512_max_ps(a, b); }
   static V sqrt(V a) { return _mm512_sqrt_ps(a); }
-  // acc + sqrt(m) for m > 0; not finite where m is not.
+  // Returns acc + sqrt(m) for m > 0; not finite where m is not.
   static V add_sqrt(V acc, V m) { return _mm512_fmadd_ps(m, _mm512_rsqrt14_ps(m), acc); }
   // Adds 2 sqrt(m) in full float32 precision, m > 0: one Newton step, r (3 - m r^2) / 2.
   static V add_two_sqrt(V acc, V m) {
     const V r = _mm512_rsqrt14_ps(m), root = mul(m, r);
     return fma(root, _mm512_fnmadd_ps(root, r, set1(3.0f)), acc);
   }
-  // 2 g / sqrt(m), likewise.
+  // Returns 2 g / sqrt(m) in full float32 precision, m > 0, by one Newton step.
   static V two_over_sqrt(V g, V m) {
     const V r = _mm512_rsqrt14_ps(m);
     return mul(mul(g, r), _mm512_fnmadd_ps(mul(m, r), r, set1(3.0f)));
@@ -46,14 +46,14 @@ struct Simd {
     return _mm512_castsi512_ps(_mm512_slli_epi32(biased, 23));
   }
   static V minus_product(V a, V b, V c) { return _mm512_fnmadd_ps(a, b, c); }  // c - a b
-  // g with the sign of x, 0 where x is 0.
+  // Returns g with the sign of x, 0 where x is 0.
   static V signed_by(V g, V x) {
     const __m512i sign = _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(1 << 31));
     const V flipped = _mm512_castsi512_ps(_mm512_xor_si512(_mm512_castps_si512(g), sign));
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, zero(), _CMP_NEQ_UQ), flipped);
   }
   static V product_minus(V a, V b, V c) { return _mm512_fmsub_ps(a, b, c); }  // a b - c
-  // Cosine and sine of an angle plus n right angles, n in the lowest bits of `turns`.
+  // Adds n right angles to the angle of a cosine and a sine, n in the lowest bits of `turns`.
   static void turn_right_angles(V turns, V* cosine, V* sine) {
     const __m512i n = _mm512_castps_si512(turns), one = _mm512_set1_epi32(1);
     const __m512i sign = _mm512_set1_epi32(1 << 31);
@@ -67,7 +67,7 @@ struct Simd {
   }
   static uint32_t less(V a, V b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
 
-  // dst[j * dst_stride + i] = rows[i][offset + j] for i, j < 16.
+  // Sets dst[j * dst_stride + i] = rows[i][offset + j] for i, j < 16.
   static void transpose(const float* const* rows, int64_t offset, float* dst, int64_t dst_stride) {
     __m512 r[16], t[16];
 #pragma GCC unroll 16

@@ -1,5 +1,5 @@
-// AVX512-FP16, beside simd/avx512.h: 32 lanes of float16. Denormals are computed with, at full
-// speed, whatever the flush bits of the thread's mode say (Intel AVX512-FP16 Architecture
+// AVX512-FP16, beside simd/avx512.h: 32 lanes of float16. Denormals are not flushed, and take no
+// longer, whatever the flush bits of the thread's mode say (Intel AVX512-FP16 Architecture
 // Specification).
 #pragma once
 #include <immintrin.h>
@@ -16,7 +16,7 @@ struct Half16 {
 
   static H load(const uint16_t* p) { return _mm512_loadu_ph(p); }
   static void store(uint16_t* p, H x) { _mm512_storeu_ph(p, x); }
-  // A pair of equal halves: a broadcast of 32 bits takes a load port alone, of 16 bits port 5 too.
+  // Broadcasts a pair of equal halves: 32 bits take a load port alone, 16 bits port 5 too.
   static H set_pair(uint32_t pair) {
     return _mm512_castsi512_ph(_mm512_set1_epi32(static_cast<int>(pair)));
   }
@@ -27,7 +27,7 @@ struct Half16 {
   static H fma(H a, H b, H c) { return _mm512_fmadd_ph(a, b, c); }
   static H abs(H a) { return _mm512_abs_ph(a); }
   static H rsqrt(H a) { return _mm512_rsqrt_ph(a); }
-  // 16 of the 32 lanes, as they stand in memory.
+  // Converts 16 halves in memory to float32.
   static __m512 widen(const uint16_t* p) {
     const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
     return _mm512_cvtxph_ps(_mm256_castsi256_ph(halves));

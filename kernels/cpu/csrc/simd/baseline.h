@@ -53,13 +53,13 @@ struct Simd {
     return (V)(biased << 23);
   }
   static V minus_product(V a, V b, V c) { return c - a * b; }
-  // g with the sign of x, 0 where x is 0.
+  // Returns g with the sign of x, 0 where x is 0.
   static V signed_by(V g, V x) {
     const Bits flipped = (Bits)g ^ ((Bits)x & (int32_t)0x80000000);
     return (V)((Bits)(x != V{}) & flipped);
   }
   static V product_minus(V a, V b, V c) { return a * b - c; }
-  // Cosine and sine of an angle plus n right angles, n in the lowest bits of `turns`.
+  // Adds n right angles to the angle of a cosine and a sine, n in the lowest bits of `turns`.
   static void turn_right_angles(V turns, V* cosine, V* sine) {
     const Bits n = (Bits)turns, odd = -(n & 1), even = ~odd;
     const Bits c = (Bits)*cosine, s = (Bits)*sine;
@@ -73,7 +73,7 @@ struct Simd {
     return (mask[0] & 1) | (mask[1] & 2) | (mask[2] & 4) | (mask[3] & 8);
   }
 
-  // dst[j * dst_stride + i] = rows[i][offset + j] for i, j < 4.
+  // Sets dst[j * dst_stride + i] = rows[i][offset + j] for i, j < 4.
   static void transpose(const float* const* rows, int64_t offset, float* dst, int64_t dst_stride) {
     for (int i = 0; i < W; ++i)
       for (int j = 0; j < W; ++j) dst[j * dst_stride + i] = rows[i][offset + j];

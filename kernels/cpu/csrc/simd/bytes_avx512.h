@@ -58,12 +58,12 @@ struct Bytes {
     sum = _mm512_add_epi32(sum, _mm512_madd_epi16(even, even));
     return _mm512_add_epi32(sum, _mm512_madd_epi16(odd, odd));
   }
-  // Adds |a - b| of eight unsigned bytes to two integers, in some way.
+  // Adds |a - b| of eight unsigned bytes to two integers, split in any way.
   static I add_distances(I sum, B a, B b) {
     return _mm512_add_epi32(sum, _mm512_sad_epu8(a, b));
   }
-  // Adds max(a x + b y, c x + d y) of unsigned bytes, which is below 2^15: four terms of each
-  // first eight of sixteen bytes to `low`, of the second eight to `high`.
+  // Adds max(a x + b y, c x + d y) of unsigned bytes, which is below 2^15: terms of each first
+  // eight of sixteen bytes to `low`, and terms of the second eight to `high`.
   template <int a, int b, int c, int d>
   static void add_larger(I& low, I& high, B x, B y) {
     const I first = _mm512_set1_epi16(a | b << 8), second = _mm512_set1_epi16(c | d << 8);
@@ -74,13 +74,13 @@ struct Bytes {
     low = add_words(low, larger(_mm512_unpacklo_epi8(x, y)));
     high = add_words(high, larger(_mm512_unpackhi_epi8(x, y)));
   }
-  // Sums of that as of add_distances: each eight bytes have two integers.
+  // Folds sums of add_larger to the form of add_distances: two integers for each eight bytes.
   static I fold(I low, I high) {
     const I first = _mm512_unpacklo_epi32(low, high), last = _mm512_unpackhi_epi32(low, high);
     const I sums = _mm512_add_epi32(first, last);
     return _mm512_shuffle_epi32(sums, _MM_PERM_DBCA);
   }
-  // Stores the sum of each two integers.
+  // Stores the sums of integers 2 i and 2 i + 1.
   static void store_pairs(int32_t* p, I x) {
     const I sums = _mm512_add_epi32(x, _mm512_srli_epi64(x, 32));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi64_epi32(sums));

@@ -1,5 +1,5 @@
 // Bytes of NEON, beside simd/neon.h: 16 of them. Cores without the dot products of ARMv8.2 widen to
-// 16 bits, in six instructions for what those do in one; a compiler that may use them says so.
+// 16 bits: six instructions in place of one. __ARM_FEATURE_DOTPROD tells.
 #pragma once
 #include "simd/neon.h"
 
@@ -60,13 +60,13 @@ struct Bytes {
     return vaddq_s32(sum, vreinterpretq_s32_u32(squares));
 #endif
   }
-  // Adds |a - b| of eight unsigned bytes to two integers, in some way.
+  // Adds |a - b| of eight unsigned bytes to two integers, split in any way.
   static I add_distances(I sum, B a, B b) {
     const uint16x8_t pairs = vpaddlq_u8(vabdq_u8(a, b));
     return vreinterpretq_s32_u32(vpadalq_u16(vreinterpretq_u32_s32(sum), pairs));
   }
-  // Adds max(a x + b y, c x + d y) of unsigned bytes, which is below 2^15: of the first eight bytes
-  // to `low`, of the second eight to `high`.
+  // Adds max(a x + b y, c x + d y) of unsigned bytes, which is below 2^15: terms of the first eight
+  // bytes to `low`, and terms of the second eight to `high`.
   template <int a, int b, int c, int d>
   static void add_larger(I& low, I& high, B x, B y) {
     const auto larger = [](uint8x8_t u, uint8x8_t v) {
@@ -76,9 +76,9 @@ struct Bytes {
     low = add_words(low, larger(vget_low_u8(x), vget_low_u8(y)));
     high = add_words(high, larger(vget_high_u8(x), vget_high_u8(y)));
   }
-  // Sums of that as of add_distances: each eight bytes have two integers.
+  // Folds sums of add_larger to the form of add_distances: two integers for each eight bytes.
   static I fold(I low, I high) { return vpaddq_s32(low, high); }
-  // Stores the sum of each two integers.
+  // Stores the sums of integers 2 i and 2 i + 1.
   static void store_pairs(int32_t* p, I x) { vst1_s32(p, vget_low_s32(vpaddq_s32(x, x))); }
   // Stores each integer + 128, which lies in -128 .. 127, as a byte.
   static void store_bytes(uint8_t* p, I x) {

@@ -43,14 +43,14 @@ struct Simd {
     return vreinterpretq_f32_s32(vshlq_n_s32(biased, 23));
   }
   static V minus_product(V a, V b, V c) { return vfmsq_f32(c, a, b); }  // c - a b
-  // g with the sign of x, 0 where x is 0.
+  // Returns g with the sign of x, 0 where x is 0.
   static V signed_by(V g, V x) {
     const uint32x4_t sign = vandq_u32(vreinterpretq_u32_f32(x), vdupq_n_u32(1u << 31));
     const uint32x4_t flipped = veorq_u32(vreinterpretq_u32_f32(g), sign);
     return vreinterpretq_f32_u32(vbicq_u32(flipped, vceqzq_f32(x)));
   }
   static V product_minus(V a, V b, V c) { return vfmaq_f32(vnegq_f32(c), a, b); }  // a b - c
-  // Cosine and sine of an angle plus n right angles, n in the lowest bits of `turns`.
+  // Adds n right angles to the angle of a cosine and a sine, n in the lowest bits of `turns`.
   static void turn_right_angles(V turns, V* cosine, V* sine) {
     const uint32x4_t n = vreinterpretq_u32_f32(turns), one = vdupq_n_u32(1);
     const uint32x4_t odd = vtstq_u32(n, one), sign = vdupq_n_u32(1u << 31);
@@ -65,7 +65,7 @@ struct Simd {
     return vaddvq_u32(vandq_u32(vcltq_f32(a, b), vld1q_u32(bits)));
   }
 
-  // dst[j * dst_stride + i] = rows[i][offset + j] for i, j < 4.
+  // Sets dst[j * dst_stride + i] = rows[i][offset + j] for i, j < 4.
   static void transpose(const float* const* rows, int64_t offset, float* dst, int64_t dst_stride) {
     const V a = load(rows[0] + offset), b = load(rows[1] + offset);
     const V c = load(rows[2] + offset), d = load(rows[3] + offset);
