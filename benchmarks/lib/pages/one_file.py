@@ -268,8 +268,8 @@ def wheel(folder: Path) -> str:
         found,
         "The wheel of Linux {machine} has {wheel_mb:.2f} MB. Where torch is installed, pip needs "
         "{install_beyond_torch_cpu_s:.1f} CPU s for the rest. `import kgfast` takes "
-        "{import_beyond_torch_cpu_s:.2f} CPU s more than torch and the garbage collection that torch "
-        "leaves due, which take {import_torch_cpu_s:.2f} s "
+        "{import_beyond_torch_cpu_s:.2f} CPU s more than torch and the garbage collection that "
+        "torch leaves due, which take {import_torch_cpu_s:.2f} s "
         "(`{command}`, {date:.10}, python {versions[python]}, torch {versions[torch]}).",
     )
 

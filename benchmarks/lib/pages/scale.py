@@ -13,7 +13,7 @@ from kgfast.extras.planning.plan import MEETING_SECONDS, NETWORK
 from kgfast.extras.planning.rates import Rates
 from lib.columns import PLANS, SAMPLED, STREAMED
 from lib.pages import goals_of, sources
-from lib.results import Rows, of_section, read_rows
+from lib.results import Row, Rows, of_section, read_rows
 from lib.tables import Columns, cell_of, human_bytes, markdown
 
 RESULT = "cpu-scale.json"
@@ -32,9 +32,11 @@ SIMULATED: Columns = (
 )
 KILLED = (
     "Killed with SIGKILL {kills} times at random moments and resumed, {entities:,} entities and "
-    "{queries} queries: {end}; at most {lost_ranges} ranges of {range_rows:,} rows were counted "
-    "again after each.\n"
+    "{queries} queries: {end}; {again}.\n"
 )
+AGAIN = "at most {lost_ranges} ranges of {range_rows:,} rows were counted again after each"
+ONE_AGAIN = "at most one range of {range_rows:,} rows was counted again after each"
+NONE_AGAIN = "no range was counted twice"
 TOGETHER = (
     "Two processes of one thread against one of two threads, {entities:,} entities: {ratio:.2f} "
     "times its speed by the clock, {ratio_by_cores:.2f} by the time of the cores (goal: {goal})."
@@ -54,7 +56,8 @@ def _lines(rows: Rows, goals: dict[str, float]) -> Iterator[str]:
     yield "**A table in a file, 256 queries.**\n"
     yield from [*markdown(STREAMED, of_section(rows, "stream")), ""]
     for row in of_section(rows, "killed"):
-        yield cell_of({**row, "end": "bit-equal" if row["equal"] else "NOT EQUAL"}, KILLED)
+        ends = {"end": "bit-equal" if row["equal"] else "NOT EQUAL", "again": _again(row)}
+        yield cell_of({**row, **ends}, KILLED)
     for row in of_section(rows, "processes"):
         yield cell_of({**row, "goal": goals["processes"]}, TOGETHER)
     sent = of_section(rows, "sent")
@@ -80,6 +83,11 @@ def _lines(rows: Rows, goals: dict[str, float]) -> Iterator[str]:
     yield from (cell_of(row, MEMORY) for row in plans if "bytes_error" in row)
     yield from ["", *sources([rows]), ""]
     yield from _simulated(plans)
+
+
+def _again(row: Row) -> str:
+    """Say how many ranges a run that was killed counted again."""
+    return cell_of(row, {0: NONE_AGAIN, 1: ONE_AGAIN}.get(row["lost_ranges"], AGAIN))
 
 
 def _simulated(rows: Rows) -> Iterator[str]:

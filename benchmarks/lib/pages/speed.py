@@ -106,8 +106,8 @@ def _index_lines(rows: Rows) -> Iterator[tuple[str, str]]:
         return
     cells = ", ".join(f"{row['section']} {row['table_times_index']:.1f}x" for row in single)
     first = single[0]
-    work = f"{first['entities']:,} x {first['dim']}"
-    yield f"one query with an index, top-{first['k']}, {work}, to none", cells
+    work = f"one query for the best {first['k']} of {first['entities']:,} x {first['dim']}"
+    yield f"{work}: times as fast with an index as without", cells
 
 
 def measurements(rows: Rows) -> Iterator[tuple[str, str]]:
