@@ -70,13 +70,13 @@ RUNS = ("complex-fb15k237", "distmult-fb15k237", "rotate-wn18rr")
 TRAINED = " ".join(f"--run {{runs}}/{it}" for it in RUNS)
 OF_DOT = " ".join(f"--run {{runs}}/{it}" for it in RUNS[:2])
 PARTS = (
-    Part(
+    Part("eval_speed.py --sections rotate single dot", 6, True),
+    Part(  # the picture has the loop of torch.compile
         "eval_mem.py",
         3,
         True,
         f"--json {RESULTS}/cpu-eval-mem.json --plot {RESULTS}/cpu-eval-mem.png",
     ),
-    Part("eval_speed.py --sections rotate single dot", 6, True),
     Part("peers_speed.py --threads 1 --scores dot", 5, True),
     trained("complex-fb15k237", "fb15k237/complex_n3", "fb15k-237"),
     trained("distmult-fb15k237", "fb15k237/distmult", "fb15k-237", "model.base_dim=256"),

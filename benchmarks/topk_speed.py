@@ -76,8 +76,7 @@ def outputs_rows(options: Options) -> Iterator[Row]:
     if available_memory() < 2 * 4 * sizes[1] * sizes[2]:  # a copy is made on the way to a GPU
         return
     search = normal_search(options, sizes)
-    chunked = partial(peers.ChunkedRows, search, peers.dot_block, 1 << 18)
-    yield from outputs_race(options, "outputs", search, chunked)
+    yield from outputs_race(options, "outputs", search, partial(peers.eager_outputs, search))
 
 
 def normal_search(options: Options, sizes: tuple[int, int, int]) -> Search:
@@ -137,6 +136,7 @@ def prediction_rows(options: Options) -> Iterator[Row]:
         answer = {"kgfast": partial(predict, model)}
         if found:
             answer["pykeen"] = partial(peers.predict_target, found["pykeen"])
+            answer["score_t + topk"] = partial(peers.score_and_topk, found["pykeen"])
         contenders = {name: partial(one_by_one, it, pairs, k) for name, it in answer.items()}
         answers = {name: run() for name, run in contenders.items()}  # and warms up
         timings = race.stopwatch.interleave(contenders, options.rounds)
@@ -181,6 +181,7 @@ def ratios(rows: Rows) -> Iterator[tuple[str, str, str]]:
         ("head", "eager", "output head: kgfast against matmul + topk in chunks"),
         ("outputs", "eager", "10 million outputs: kgfast against matmul + topk in chunks"),
         ("prediction", "pykeen", "one prediction: kgfast against PyKEEN's predict_target"),
+        ("prediction", "score_t + topk", "one prediction: kgfast against score_t of PyKEEN + topk"),
     ):
         for row in of_section(rows, section):
             if row["contender"] == contender and row["seconds"]:

@@ -5,12 +5,11 @@
 | the best k by dot, l2 or rotate | nearest.py | its own table | its own table |
 | ranks of RotatE | ranks.py | torch, torch.compile, KeOps | rows of a chunk; KeOps has none |
 | | ranks.py | PyKEEN's evaluator | queries of a batch, rows of a slice |
-| | ranks.py | matmul + compare, L2 norm | queries of a batch |
-| ranks by dot | ranks.py | matmul + compare | none: the matrix is held at once |
+| ranks by dot, or by the L2 norm | ranks.py | matmul + compare | queries of a batch, compiled |
 | an output head, predictions | topk.py | torch, PyKEEN | queries or rows of a chunk |
-| steps with sampled negatives | steps.py | the official formula in torch | rows of a part |
+| steps with sampled negatives | steps.py | a tuned formula, eager and compiled | rows of a part |
 | | steps.py | PyKEEN's sLCWA | rows of a part (its sub-batch) |
-| steps of 1-vs-all | epochs.py | dense torch, LibKGE's product, PyKEEN's LCWA | float32 and bf16 |
+| steps of 1-vs-all | epochs.py | dense torch, LibKGE's product, PyKEEN's LCWA | bf16, compiled |
 | losses | losses.py | torch, dense, in chunks, compiled | rows of a chunk by memory |
 | documents | retrieval.py | mteb's default, its faiss index | none: both as mteb has them |
 | pairs of images and texts | siglip.py | torch, whole and in chunks | images of a chunk |
@@ -21,14 +20,19 @@ A peer that cannot run here raises `Missing`. A benchmark names the options besi
 
 import io
 import logging
+import os
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from typing import Any
+from unittest.mock import patch
 
 from torch import Tensor
 
 from lib.measure import Stopwatch, take_turns
+from lib.results import ROOT
+
+KEOPS = ROOT / "build" / "keops"
 
 # rows of the table, when chunk sizes of eager code are tried; a GPU tries all
 TRIED_ROWS = {"cpu": 4096, "cuda": 1 << 62}
@@ -71,6 +75,14 @@ def quiet() -> Iterator[None]:
             yield
     finally:
         logging.disable(logging.NOTSET)
+
+
+def import_keops() -> Any:
+    """Return KeOps' ``LazyTensor``, whose code is compiled for this machine in a folder of ours."""
+    ours = {"CXXFLAGS": "-march=native -ffast-math", "KEOPS_CACHE_FOLDER": str(KEOPS)}
+    with building(), patch.dict(os.environ, ours):
+        from pykeops.torch import LazyTensor
+    return LazyTensor
 
 
 def silence_pykeen() -> None:

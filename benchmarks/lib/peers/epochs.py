@@ -20,7 +20,7 @@ from kgfast.datasets import Dataset, synthetic
 from kgfast.training import Config, Trainer
 from kgfast.training.data import Batch, Batches, with_inverses
 from lib.bare_run import TrainerSteps
-from lib.peers import Missing
+from lib.peers import Missing, building
 from lib.peers.pykeen_loop import PykeenLoop
 
 LR = 0.1
@@ -76,7 +76,7 @@ class KgfastKvsAll(TrainerSteps):
 class Dense:
     """1-vs-all as the official code of N3 does it: three products and dense Adagrad."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Work, *, is_compiled: bool = False) -> None:
         model: Any = work.trainer().model
         inner = getattr(model, "model", model)  # inner relations and their inverses are one table
         both = with_inverses(work.graph.train.hrt, work.graph.num_relations)
@@ -84,7 +84,12 @@ class Dense:
         self.entity = nn.Parameter(inner.entity.detach().clone())
         self.relation = nn.Parameter(inner.relation.detach().clone())
         self.batches = Batches.of_triples(both, work.batch, seed=0, sides=("tail",))
-        self._optimizer = torch.optim.Adagrad([self.entity, self.relation], LR)
+        self._optimizer = torch.optim.Adagrad([self.entity, self.relation], LR, fused=True)
+        self._of_rows: Callable[[Tensor, Tensor, Tensor], Tensor] = self._loss
+        if is_compiled:
+            self._of_rows = torch.compile(self._loss, dynamic=False)
+            with building():
+                self.loss(self.batches.batch(0)).backward()
         self._step = 0
 
     def steps(self, count: int) -> None:
@@ -99,7 +104,11 @@ class Dense:
         """Return the mean loss of a batch."""
         anchors = functional.embedding(batch.anchors, self.entity)
         relations = functional.embedding(batch.relations, self.relation)
-        return functional.cross_entropy(self.scores(anchors, relations), batch.targets)
+        assert batch.targets is not None
+        return self._of_rows(anchors, relations, batch.targets)
+
+    def _loss(self, anchors: Tensor, relations: Tensor, targets: Tensor) -> Tensor:
+        return functional.cross_entropy(self.scores(anchors, relations), targets)
 
     def scores(self, anchors: Tensor, relations: Tensor) -> Tensor:
         """``[B, N]``: Trouillon et al. 2016, eq. 9, of rows ``re | im``."""
@@ -158,6 +167,8 @@ CONTENDERS: dict[str, Callable[[Work], Any]] = {
     "kgfast, bf16": partial(Kgfast, precision="bf16"),
     "dense torch": Dense,
     "dense torch, bf16": DenseBf16,
+    "dense torch, compiled": partial(Dense, is_compiled=True),
+    "dense torch, compiled, bf16": partial(DenseBf16, is_compiled=True),
     "LibKGE's way": LibKGEs,
     "kgfast, KvsAll": KgfastKvsAll,
     "pykeen": PykeensLcwa,

@@ -19,23 +19,24 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
+from statistics import median
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lib.peers import Missing, building, rotate_scores
+from lib.peers import Missing, building, import_keops, rotate_scores
 from lib.peers.topk import ChunkedRows, Search, dot_block, score_block
 
 Ids = Tensor  # [B, k]
 Find = Callable[[Tensor], Ids]  # ids of queries [B, F]
 Block = Callable[[Tensor, Tensor], Tensor]  # scores [B, C] of queries and rows
 CHUNKS = (1 << 14, 1 << 16, 1 << 62)  # rows; the last: the whole table
-COMPILED_CHUNKS = (1 << 13, 1 << 16)
+COMPILED_CHUNKS = (1 << 10, 1 << 13, 1 << 16)
 BLAS_ROWS = (1_024, 8_192)  # rows of faiss's blocks for BLAS; the default first
 ALWAYS, NEVER = 1, 1 << 30  # thresholds of faiss for BLAS
-TRIED_CALLS, HOPELESS = 2, 3.0  # calls that each way answers twice, unless it is hopeless
-LEVELS, BATCH_ROWS = (4, 8, 16), (128, 512)  # Panorama: defaults are 8 and 128
+TRIED_CALLS, HOPELESS = 8, 3.0  # calls that each way answers, unless it is hopeless
+LEVELS, BATCH_ROWS = (2, 4, 8, 16), (128, 512, 1024)  # Panorama: defaults are 8 and 128
 
 
 @dataclass(frozen=True)
@@ -193,8 +194,7 @@ def numkong(table: Tensor, score: str, k: int) -> Ways:
 
 def keops(table: Tensor, score: str, k: int) -> Ways:
     """Yield ArgKmin of a symbolic matrix."""
-    with building():
-        from pykeops.torch import LazyTensor
+    LazyTensor = import_keops()
     half = table.shape[1] // 2
     planes = table.split(half, 1) if score == "rotate" else (table,)
     rows = [LazyTensor(it.contiguous()[None]) for it in planes]
@@ -241,7 +241,7 @@ def best_way(
             way(calls[0])  # warms up
             seconds = clock(partial(way, calls[-1]))
             if seconds < HOPELESS * min([limit, *(it for it, _ in found)]):
-                seconds = min(clock(partial(way, it)) for it in (*calls, *calls))
+                seconds = median(clock(partial(way, it)) for it in (*calls, *calls))
             found = [min([*found, (seconds, way)], key=lambda pair: pair[0])]
     return found[0]
 

@@ -4,7 +4,8 @@ All count the same ranks, in float32, as a user would write them: they may diffe
 where two scores are closer than float32 tells.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -14,14 +15,25 @@ from torch import Tensor
 
 import kgfast
 from lib.measure import Stopwatch
-from lib.peers import TRIED_ROWS, Missing, building, fastest, quiet, rotate_scores, silence_pykeen
+from lib.peers import (
+    TRIED_ROWS,
+    Missing,
+    building,
+    fastest,
+    import_keops,
+    quiet,
+    rotate_scores,
+    silence_pykeen,
+)
 
 Counts = tuple[Tensor, Tensor | None]  # greater [B], equal [B] or None: not counted
-EAGER_CHUNKS = {"cpu": (8, 16, 32, 64, 256), "cuda": (256, 1024, 4096, 16384)}
-PYKEEN_BATCHES = {"cpu": (1, 8), "cuda": (8, 32)}  # queries
-PYKEEN_SLICES = (None, 1024, 8192)  # rows of a slice
-PRODUCT_BATCHES = {"cpu": (32, 128, 512), "cuda": (128, 512)}  # queries
-COMPILED_CHUNKS = (1024, 8192, 1 << 62)  # the last: the whole table
+Block = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+EAGER_CHUNKS = {"cpu": (2, 4, 8, 16, 32, 64, 256), "cuda": (256, 1024, 4096, 16384)}
+PYKEEN_BATCHES = {"cpu": (1, 8, 32), "cuda": (8, 32)}  # queries; 32 is PyKEEN's default
+PYKEEN_SLICES = (None, 256, 1024, 8192)  # rows of a slice
+PRODUCT_BATCHES = {"cpu": (16, 32, 64, 128, 256), "cuda": (128, 512)}  # queries
+COMPILED_CHUNKS = (64, 256, 1024, 8192, 1 << 62)  # the last: the whole table
+TRIED_TRIPLES = 256  # of a test set that products of matrices rank
 
 
 @dataclass(frozen=True)
@@ -94,22 +106,112 @@ def compiled(work: Work) -> Chunked:
         return fastest([Chunked(work, block, size) for size in sizes], work.device)
 
 
-def matmul_compare(work: Work) -> Callable[[], Counts]:
-    """Count scores of `dot` in memory: a matrix product, then two comparisons."""
-    targets = work.targets[:, None]
+def compare(scores: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
+    """Count scores above the target's and equal to it, ``[B]`` each; the target is a candidate."""
+    return (scores > own).sum(1), (scores == own).sum(1) - 1
 
-    def run() -> Counts:
-        scores = work.queries @ work.table.T
-        own = scores.gather(1, targets)
-        return (scores > own).sum(1), (scores == own).sum(1) - 1
 
-    return run
+class Products:
+    """Counts by products of matrices, which stay in memory for the comparison of a batch.
+
+    ``batches(size)`` yields queries ``[B, F]``, targets ``[B, 1]``, and rows and columns of scores
+    that do not count, or None. With a ``shift [N]`` a score is twice the product and the shift.
+    """
+
+    def __init__(
+        self,
+        table: Tensor,
+        batches: Callable[[int], Iterable[Any]],
+        options: tuple[int, Block],
+        shift: Tensor | None = None,
+    ) -> None:
+        (self.batch, self._block), self._batches = options, batches
+        self._columns, self._shift = table.T, shift
+        self._scores = table.new_empty(self.batch, len(table))
+
+    @torch.no_grad()
+    def __call__(self) -> Counts:
+        """Count all batches."""
+        found = []
+        for queries, targets, known in self._batches(self.batch):
+            scores = self._scores[: len(queries)]
+            if self._shift is None:
+                torch.mm(queries, self._columns, out=scores)
+            else:
+                torch.addmm(self._shift, queries, self._columns, alpha=2, out=scores)
+            own = scores.gather(1, targets)
+            if known is not None:
+                scores[known] = -torch.inf
+            found.append(self._block(scores, own))
+        greater, equal = (torch.cat(them) for them in zip(*found, strict=True))
+        return greater, equal
+
+
+def fastest_options(
+    device: str, make: Callable[[tuple[int, Block]], Products]
+) -> tuple[int, Block]:
+    """Return the queries of a batch, and the comparison: eager, or compiled where that works."""
+    torch._dynamo.reset()  # or it stops compiling after eight shapes
+    blocks: list[Block] = [compare]
+    compiled_one = torch.compile(compare, dynamic=False)
+    with suppress(Missing), building():
+        compiled_one(torch.ones(2, 3, device=device), torch.ones(2, 1, device=device))
+        blocks.append(compiled_one)
+    options = [(batch, block) for batch in PRODUCT_BATCHES[device] for block in blocks]
+    works = [make(it) for it in options]
+    return options[works.index(fastest(works, device))]
+
+
+def matmul_compare(work: Work) -> Products:
+    """Count scores of `dot` by products of matrices."""
+
+    def batches(size: int) -> Iterator[tuple[Tensor, Tensor, None]]:
+        parts = zip(work.queries.split(size), work.targets.split(size), strict=True)
+        return ((queries, targets[:, None], None) for queries, targets in parts)
+
+    make = partial(Products, work.table, batches)
+    return make(fastest_options(work.device, make))
+
+
+def products_of_l2(model: Any, test: Tensor, known: kgfast.KnownTriples) -> Products:
+    """Count whole test sets, filtered, heads before tails, by the L2 norm.
+
+    ``2 q c - |c|^2`` orders candidates as the distance does. Norms and the places of known answers
+    are at hand before the first call.
+    """
+    table = model.candidates("tail").table.detach()
+    asked: dict[tuple[int, int], list[Any]] = {}
+
+    def batches(count: int, size: int) -> Iterator[Any]:
+        if (count, size) not in asked:
+            asked[count, size] = list(_asked(test[:count], known, size, table.device))
+        for side, anchors, relations, targets, excluded in asked[count, size]:
+            yield model.queries(anchors, relations, side), targets, excluded
+
+    shift = -table.square().sum(1)
+    few = partial(Products, table, partial(batches, TRIED_TRIPLES), shift=shift)
+    options = fastest_options(table.device.type, few)
+    return Products(table, partial(batches, len(test)), options, shift)
+
+
+def _asked(
+    test: Tensor, known: kgfast.KnownTriples, size: int, device: torch.device
+) -> Iterator[Any]:
+    """Yield side, anchors, relations, targets and the places of other known answers of batches."""
+    for side, (anchor, answer) in {"head": (2, 0), "tail": (0, 2)}.items():
+        for part in test.split(size):
+            anchors, relations, answers = part[:, anchor], part[:, 1], part[:, answer]
+            starts, ids = known.exclude(anchors, relations, side)
+            rows = torch.repeat_interleave(torch.arange(len(part)), starts.diff())
+            others = ids != answers[rows]
+            asked = (anchors, relations, answers[:, None], rows[others], ids[others])
+            anchors, relations, targets, *excluded = (it.to(device) for it in asked)
+            yield side, anchors, relations, targets, tuple(excluded)
 
 
 def keops(work: Work) -> Callable[[], Counts]:
     """Count greater scores by a symbolic matrix; equal ones would cost every distance again."""
-    with building():
-        from pykeops.torch import LazyTensor
+    LazyTensor = import_keops()
     dim = work.table.shape[1] // 2
     own = -rotate_scores(work.queries, work.table[work.targets])
     ids = torch.arange(len(work.table), device=work.device)
@@ -130,47 +232,6 @@ def keops(work: Work) -> Callable[[], Counts]:
     with building():
         run()
     return run
-
-
-class Products:
-    """Filtered ranks of whole test sets by the L2 norm, as products of matrices.
-
-    ``2 q c - |c|^2`` orders candidates as the distance does. Norms and the places of known answers
-    are at hand before the first call.
-    """
-
-    def __init__(self, model: Any, test: Tensor, known: kgfast.KnownTriples, batch: int) -> None:
-        self.batch, self._model, self._parts = batch, model, []
-        self._table = model.candidates("tail").table.detach()
-        self._norms = -self._table.square().sum(1)
-        for side, (anchor, answer) in {"head": (2, 0), "tail": (0, 2)}.items():
-            for part in test.split(batch):
-                anchors, relations, answers = part[:, anchor], part[:, 1], part[:, answer]
-                starts, ids = known.exclude(anchors, relations, side)
-                rows = torch.repeat_interleave(torch.arange(len(part)), starts.diff())
-                others = ids != answers[rows]
-                asked = (anchors, relations, answers[:, None], rows[others], ids[others])
-                self._parts.append((side, [it.to(self._table.device) for it in asked]))
-
-    @torch.no_grad()
-    def __call__(self) -> Tensor:
-        """Return optimistic ranks ``[T, 2]``: head, tail."""
-        ranks: dict[str, list[Tensor]] = {"head": [], "tail": []}
-        for side, (anchors, relations, answers, rows, ids) in self._parts:
-            queries = self._model.queries(anchors, relations, side)
-            scores = torch.addmm(self._norms, queries, self._table.T, alpha=2)
-            own = scores.gather(1, answers)
-            scores[rows, ids] = -torch.inf
-            ranks[side].append((scores > own).sum(1) + 1)
-        return torch.stack([torch.cat(them) for them in ranks.values()], 1)
-
-
-def products(model: Any, test: Tensor, known: kgfast.KnownTriples) -> Products:
-    """Rank by products of matrices, with the fastest number of queries in a batch."""
-    device = model.entity.device.type
-    few = test[: max(PRODUCT_BATCHES[device])]
-    tried = [Products(model, few, known, batch) for batch in PRODUCT_BATCHES[device]]
-    return Products(model, test, known, fastest(tried, device).batch)
 
 
 def evaluated(model: Any, test: Tensor, known: list[Tensor], options: Mapping[str, Any]) -> Any:

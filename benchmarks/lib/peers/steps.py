@@ -1,15 +1,19 @@
-"""RotatE training steps by kgfast and by what a user could run instead, at equal work.
+"""RotatE training steps by kgfast and by what a user could run instead.
 
-Each contender has the same batch, number of negatives and dimension, self-adversarial loss, and
-Adam. kgfast and the plain loop share a pool of negatives; PyKEEN draws some for each triple, which
-is the same number of scores. The plain loop is the official code's formula (Sun et al. 2019), on a
-pool: as a user would start it, on the whole batch where it fits into memory, and tuned: on parts of
-the batch that stay nearer to the cache, whose gradients add up, with a modulus that torch computes
-faster than the official code's norm of a stack of two. PyKEEN has parts where they are faster.
+Each contender has the same batch, number of negatives and dimension, and self-adversarial loss.
+kgfast and the loops in torch share a pool of negatives. PyKEEN draws negatives for each triple, the
+same number of scores, and so does a second contender of kgfast.
+
+`plain torch` is the official code's formula (Sun et al. 2019) on a pool, as a user would start it:
+on the whole batch where it fits into memory, with dense Adam. The tuned loop runs on parts of the
+batch that stay nearer to the cache, whose gradients add up, with a modulus that torch computes
+faster than the official code's norm of a stack of two. Its SparseAdam updates the rows of a step
+alone, as kgfast's RowAdam does. The compiled loop is the tuned one by torch.compile. PyKEEN has
+parts where they are faster.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -24,6 +28,7 @@ from kgfast.training.data import Batches, Negatives
 from lib.bare_run import TrainerSteps
 from lib.machine import available_memory
 from lib.measure import Stopwatch
+from lib.peers import building
 from lib.peers.pykeen_loop import PykeenLoop
 
 GAMMA, ALPHA, LR = 6.0, 0.5, 1e-3
@@ -105,9 +110,11 @@ class Loop:
 
 
 class Plain:
-    """The official code's formula in eager torch, with dense Adam as there."""
+    """The official code's formula in torch; with dense Adam as there, unless it is tuned."""
 
-    def __init__(self, work: Work, part: int, is_tuned: bool = False) -> None:
+    def __init__(
+        self, work: Work, part: int, *, is_tuned: bool = False, is_compiled: bool = False
+    ) -> None:
         self.part, self._is_tuned = part, is_tuned
         trainer = work.trainer()
         self.model: Any = trainer.model
@@ -116,7 +123,12 @@ class Plain:
         self._negatives = Negatives(
             trainer.dataset.num_entities, work.negatives, config.seed, shared=True
         )
-        self._optimizer = torch.optim.Adam(self.model.parameters(), LR)
+        optimizer = torch.optim.SparseAdam if is_tuned else torch.optim.Adam
+        self._optimizer = optimizer(list(self.model.parameters()), LR)
+        self._part_loss: Callable[..., Tensor] = self._loss
+        if is_compiled:
+            torch._dynamo.reset()  # or it stops compiling after eight shapes
+            self._part_loss = torch.compile(self._loss, dynamic=False)
         self._step = 0
 
     def steps(self, count: int) -> None:
@@ -134,7 +146,7 @@ class Plain:
         pool = self._negatives.draw(batch)[0]
         entity, relation = self.model.entity, self.model.relation
         rows = [
-            table.index_select(0, ids)
+            functional.embedding(ids, table, sparse=self._is_tuned)
             for table, ids in (
                 (entity, batch.anchors),
                 (relation, batch.relations),
@@ -147,16 +159,21 @@ class Plain:
         total, count = 0.0, len(batch.anchors)
         for start in range(0, count, self.part):
             part = slice(start, start + self.part)
-            anchors, relations, targets = (leaf[part, None] for leaf in leaves[:3])
-            positive = self._scores(anchors, relations, targets, batch.side)
-            negative = self._scores(anchors, relations, leaves[3][None], batch.side)
-            weights = (negative * ALPHA).softmax(1).detach()
-            wrong = (weights * functional.logsigmoid(-negative)).sum(1)
-            loss = -(functional.logsigmoid(positive[:, 0]) + wrong).sum() / (2 * count)
+            triples = (leaf[part, None] for leaf in leaves[:3])
+            loss = self._part_loss(*triples, leaves[3][None], batch.side) / (2 * count)
             loss.backward()
             total += float(loss.detach())
         torch.autograd.backward(rows, [leaf.grad for leaf in leaves])
         return total
+
+    def _loss(
+        self, anchors: Tensor, relations: Tensor, targets: Tensor, pool: Tensor, side: str
+    ) -> Tensor:
+        positive = self._scores(anchors, relations, targets, side)
+        negative = self._scores(anchors, relations, pool, side)
+        weights = (negative * ALPHA).softmax(1).detach()
+        wrong = (weights * functional.logsigmoid(-negative)).sum(1)
+        return -(functional.logsigmoid(positive[:, 0]) + wrong).sum()
 
     def _scores(self, anchors: Tensor, relations: Tensor, candidates: Tensor, side: str) -> Tensor:
         """Return scores ``[B, K]`` as ``RotatE`` of the official ``codes/model.py`` does."""
@@ -196,26 +213,38 @@ class Pykeen:
         self._loop.train(self._hrt[: count * batch], batch, part)
 
 
+def _own(work: Work, part: int) -> TrainerSteps:
+    return TrainerSteps(work.trainer())
+
+
 CONTENDERS: dict[str, Callable[[Work, int], Any]] = {
-    "kgfast": lambda work, part: TrainerSteps(work.trainer()),
+    "kgfast": _own,
     "plain torch": Plain,
     "plain torch, tuned": partial(Plain, is_tuned=True),
+    "plain torch, tuned, compiled": partial(Plain, is_tuned=True, is_compiled=True),
+    "kgfast, negatives per row": lambda work, part: _own(replace(work, per_row=True), part),
     "pykeen": Pykeen,
 }
-_PARTS = {"plain": (4, 16, 64), "pykeen": (16, 64, 1 << 62)}  # rows; the last: all that fit
+# Rows of a part; the last: all that fit. The compiler fuses a part, so that no tensor is large.
+_PARTS = {"plain": (1, 2, 4, 16, 64), "compiled": (16, 64, 512), "pykeen": (4, 16, 64, 1 << 62)}
 
 
 def rows_at_once(name: str, work: Work) -> int:
     """Return the rows of a batch for a contender: all that fit, or the fastest number."""
-    if name == "kgfast":
+    if name.startswith("kgfast"):
         return work.batch
     kind = name.split()[0]
     fitting = work.fitting(kind)
     if name == "plain torch":  # a user would start so
         return fitting
+    if name.endswith("compiled"):
+        kind, fitting = "compiled", work.batch
     contender, stopwatch = CONTENDERS[name](work, fitting), Stopwatch("cpu")
     seconds = {}
     for contender.part in sorted({min(part, fitting) for part in _PARTS[kind]}):
+        if kind == "compiled":
+            with building():
+                contender.steps(2)  # compiles for both sides
         seconds[contender.part] = stopwatch.seconds(partial(contender.steps, 1))
     return min(seconds, key=lambda part: seconds[part])
 

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lib.peers import TRIED_ROWS, building, fastest, rotate_scores
+from lib.peers import TRIED_ROWS, building, fastest, import_keops, rotate_scores
 from lib.peers.ranks import PyKEEN
 
 Best = tuple[Tensor, Tensor]  # scores [B, k], ids [B, k]
-EAGER_CHUNKS = {"cpu": (8, 32, 64, 256), "cuda": (256, 1024, 4096, 16384)}
-COMPILED_CHUNKS = (1024, 8192)
-QUERY_CHUNKS = (128, 512, 2048)  # queries of an output head
+EAGER_CHUNKS = {"cpu": (2, 4, 8, 32, 64, 256), "cuda": (256, 1024, 4096, 16384)}
+COMPILED_CHUNKS = (64, 256, 1024, 8192)
+QUERY_CHUNKS = (32, 128, 512, 2048)  # queries of an output head
+OUTPUT_CHUNKS = (1 << 13, 1 << 15, 1 << 17, 1 << 18)  # rows of a chunk of many outputs
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,15 @@ def dot_block(queries: Tensor, rows: Tensor) -> Tensor:
     return queries @ rows.T
 
 
+def best_of(scores: Tensor, k: int) -> Best:
+    """Return the best k of each row, by torch's fastest function for such a k."""
+    if k == 1:
+        best, ids = scores.max(1, keepdim=True)
+        return best, ids
+    best, ids = scores.topk(min(k, scores.shape[1]))
+    return best, ids
+
+
 class ChunkedRows:
     """torch.topk of chunks of the table, merged with the best so far."""
 
@@ -59,9 +69,9 @@ class ChunkedRows:
         ids = torch.empty(scores.shape, dtype=torch.int64, device=scores.device)
         for first in range(0, len(search.table), self.chunk):
             block = self._block(search.queries, search.table[first : first + self.chunk])
-            best, places = block.topk(min(k, block.shape[1]))
+            best, places = best_of(block, k)
             scores, ids = torch.cat([scores, best], 1), torch.cat([ids, places + first], 1)
-            scores, order = scores.topk(min(k, scores.shape[1]))
+            scores, order = best_of(scores, k)
             ids = ids.gather(1, order)
         return scores, ids
 
@@ -76,10 +86,10 @@ class ChunkedQueries:
         """Search for all queries."""
         search = self._search
         parts = [
-            (queries @ search.table.T).topk(search.k)
+            best_of(queries @ search.table.T, search.k)
             for queries in search.queries.split(self.chunk)
         ]
-        return torch.cat([it.values for it in parts]), torch.cat([it.indices for it in parts])
+        return torch.cat([it[0] for it in parts]), torch.cat([it[1] for it in parts])
 
 
 def eager(search: Search, block: Callable[..., Tensor] = score_block) -> ChunkedRows:
@@ -96,19 +106,26 @@ def eager_head(search: Search) -> ChunkedQueries:
     return ChunkedQueries(search, chunk)
 
 
+def eager_outputs(search: Search) -> ChunkedRows:
+    """Search many outputs by plain torch, with the fastest chunk size."""
+    part = search.first_rows(4 * max(OUTPUT_CHUNKS))
+    tried = [ChunkedRows(part, dot_block, size) for size in OUTPUT_CHUNKS]
+    return ChunkedRows(search, dot_block, fastest(tried, search.device).chunk)
+
+
 def compiled(search: Search) -> ChunkedRows:
     """Search by torch.compile of a chunk's scores, with the fastest chunk size."""
     torch._dynamo.reset()  # or it stops compiling after eight shapes
-    block = torch.compile(score_block, dynamic=True)
     sizes = sorted({min(size, len(search.table)) for size in COMPILED_CHUNKS})
+    blocks = [torch.compile(score_block, dynamic=it) for it in (False, True)]
+    tried = [ChunkedRows(search, block, size) for block in blocks for size in sizes]
     with building():
-        return fastest([ChunkedRows(search, block, size) for size in sizes], search.device)
+        return fastest(tried, search.device)
 
 
 def keops(search: Search) -> Callable[[], Best]:
     """Search by ArgKmin of a symbolic [B, N] matrix, and score what it finds."""
-    with building():
-        from pykeops.torch import LazyTensor
+    LazyTensor = import_keops()
     half = search.table.shape[1] // 2
     q_re, q_im = (LazyTensor(it.contiguous()[:, None]) for it in search.queries.split(half, 1))
     c_re, c_im = (LazyTensor(it.contiguous()[None]) for it in search.table.split(half, 1))
@@ -129,4 +146,12 @@ def predict_target(pykeen: PyKEEN, head: int, relation: int, k: int) -> list[int
 
     found = predict(model=pykeen.model, head=head, relation=relation)
     ids: list[int] = found.df["tail_id"].head(k).tolist()
+    return ids
+
+
+@torch.no_grad()
+def score_and_topk(pykeen: PyKEEN, head: int, relation: int, k: int) -> list[int]:
+    """Answer one query by the scores of PyKEEN's model and torch.topk."""
+    scores = pykeen.model.score_t(torch.tensor([[head, relation]], device=pykeen.model.device))
+    ids: list[int] = scores[0].topk(k).indices.tolist()
     return ids
