@@ -33,7 +33,7 @@ PYKEEN_BATCHES = {"cpu": (1, 8, 32), "cuda": (8, 32)}  # queries; 32 is PyKEEN's
 PYKEEN_SLICES = (None, 256, 1024, 8192)  # rows of a slice
 PRODUCT_BATCHES = {"cpu": (16, 32, 64, 128, 256), "cuda": (128, 512)}  # queries
 COMPILED_CHUNKS = (64, 256, 1024, 8192, 1 << 62)  # the last: the whole table
-TRIED_TRIPLES = 256  # of a test set that products of matrices rank
+TRIED_TRIPLES = 256  # triples that products of matrices rank to choose their options
 
 
 @dataclass(frozen=True)
