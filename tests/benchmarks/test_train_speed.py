@@ -102,11 +102,12 @@ def test_parts_of_a_batch_are_the_batch(load):
     work = peers.Work((60, 4, 150, 0, 0), 8, 32, 16)
     whole, parts = peers.Plain(work, 32), peers.Plain(work, 5, is_tuned=True)
     assert parts.backward(1) == pytest.approx(whole.backward(1), rel=1e-5)
-    torch.testing.assert_close(parts.model.entity.grad, whole.model.entity.grad)
-    torch.testing.assert_close(parts.model.relation.grad, whole.model.relation.grad)
+    for name in ("entity", "relation"):  # tuned: gradients of rows
+        sparse, dense = (getattr(it.model, name).grad for it in (parts, whole))
+        torch.testing.assert_close(sparse.to_dense(), dense)
 
 
-def test_a_slow_contender_has_one_turn(load, monkeypatch):
+def test_a_slow_contender_has_one_turn_after_its_first_step(load, monkeypatch):
     train_speed = load("train_speed")
     calls = []
 
@@ -122,9 +123,9 @@ def test_a_slow_contender_has_one_turn(load, monkeypatch):
     )
     contenders = {name: Contender(name) for name in ("pykeen", "kgfast")}
     timings = train_speed.take_turns(contenders, 3)
-    assert calls == [("pykeen", 1), ("kgfast", 1)] + [("kgfast", 10)] * 3
+    assert calls == [("pykeen", 1), ("kgfast", 1), ("pykeen", 1)] + [("kgfast", 10)] * 3
     assert (timings["pykeen"].rounds, timings["kgfast"].rounds) == (1, 3)
-    assert timings["kgfast"].max == 40.0 / 3**3 / 10
+    assert timings["kgfast"].max == 40.0 / 4**3 / 10
 
 
 def test_train_speed_fails_loudly_when_the_loss_differs(call, load, monkeypatch):

@@ -33,6 +33,7 @@ PYKEEN_BATCHES = {"cpu": (1, 8, 32), "cuda": (8, 32)}  # queries; 32 is PyKEEN's
 PYKEEN_SLICES = (None, 256, 1024, 8192)  # rows of a slice
 PRODUCT_BATCHES = {"cpu": (16, 32, 64, 128, 256), "cuda": (128, 512)}  # queries
 COMPILED_CHUNKS = (64, 256, 1024, 8192, 1 << 62)  # the last: the whole table
+FEW_TRIPLES = 8  # triples, at least, that PyKEEN ranks to choose its options
 TRIED_TRIPLES = 256  # triples that products of matrices rank to choose their options
 
 
@@ -247,18 +248,18 @@ def evaluated(model: Any, test: Tensor, known: list[Tensor], options: Mapping[st
 def fastest_evaluation(model: Any, test: Tensor, known: list[Tensor]) -> dict[str, int | None]:
     """Return the options of PyKEEN's evaluator that rank a few triples fastest."""
     batches = PYKEEN_BATCHES[model.device.type]
-    few = test[: max(batches)]
     tried = [
         {"batch_size": batch, "slice_size": rows}
         for batch in batches
         for rows in PYKEEN_SLICES
         if rows is None or rows < model.num_entities
     ]
-    evaluated(model, few, known, tried[0])  # warms up
-    seconds = [
-        Stopwatch("cpu").seconds(partial(evaluated, model, few, known, options))
-        for options in tried
-    ]
+    evaluated(model, test[:1], known, tried[0])  # warms up
+    seconds = []
+    for options in tried:
+        few = test[: max(FEW_TRIPLES, options["batch_size"] or 0)]
+        taken = Stopwatch("cpu").seconds(partial(evaluated, model, few, known, options))
+        seconds.append(taken / len(few))
     return tried[seconds.index(min(seconds))]
 
 
