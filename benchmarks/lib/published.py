@@ -22,6 +22,7 @@ ZHANG = "Zhang et al. 2020"  # arXiv 2011.05816
 LINK_PREDICTION = {  # by config; a model without a config stands here too
     "codex-m/transe": Figures(SAFAVI, "0.303", "0.223", "0.454"),
     "codex-m/complex_n3": Figures(SAFAVI, "0.337", "0.262", "0.476"),
+    "codex-m/complex_n3_rp": Figures(CHEN, "0.352", "0.277", "0.490"),
     "codex-m/conve": Figures(SAFAVI, "0.318", "0.239", "0.464"),
     "codex-m/rescal_dura": Figures(SAFAVI, "0.317", "0.244", "0.456"),
     "codex-m/tucker": Figures(SAFAVI, "0.328", "0.259", "0.458"),

@@ -33,6 +33,7 @@ GOALS = {  # test MRR, minutes on two cores
     "wn18rr/rescal_dura": (0.470, 90),
     "fb15k237/rescal_dura": (0.350, 90),
     "codex-m/complex_n3": (0.345, 90),
+    "codex-m/complex_n3_rp": (0.345, 90),
     "codex-m/conve": (0.320, 90),
     "codex-m/distmult": (0.325, 90),
     "codex-m/rescal_dura": (0.345, 90),
