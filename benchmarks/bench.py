@@ -8,8 +8,9 @@
 
 Parts run one after the other; contenders within a part take turns. Each part writes its rows into
 benchmarks/results/ as it measures them. build/bench.json remembers which parts are done for this
-machine and commit, and how long parts took here, from which the time that is left is told. Exit
-code 1 if a part failed; a later call tries it again.
+machine and code, and how long parts took here, from which the time that is left is told. Commits of
+results, pages and tests leave the code as it was. Exit code 1 if a part failed; a later call tries
+it again.
 """
 
 import argparse
@@ -28,6 +29,9 @@ from lib.machine import machine, versions
 from lib.results import ROOT, write_json
 
 STATE = ROOT / "build" / "bench.json"
+# Folders whose commits start a bench anew.
+MEASURED = ("kgfast", "kernels", "benchmarks/*.py", "benchmarks/lib", "requirements")
+MEASURED += (":!benchmarks/bench.py", ":!benchmarks/pages.py", ":!benchmarks/lib/pages")
 RESULTS = "benchmarks/results"
 
 
@@ -118,7 +122,7 @@ def chosen(options: argparse.Namespace) -> list[Part]:
 
 
 class State:
-    """The parts that are done for a machine and a commit, and seconds that parts took."""
+    """The parts that are done for a machine and a code, and seconds that parts took."""
 
     def __init__(self, path: Path, key: dict[str, Any], *, fresh: bool) -> None:
         old = json.loads(path.read_text()) if path.exists() else {}
@@ -141,8 +145,8 @@ class State:
 
 
 def key_of_now() -> dict[str, Any]:
-    """Return the machine, and the commit or else the version."""
-    words = ["git", "rev-parse", "HEAD"]
+    """Return the machine, and the last commit of what is measured or else the version."""
+    words = ["git", "log", "-1", "--format=%H", "--", *MEASURED]
     try:
         found = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
         commit = found.stdout.strip()

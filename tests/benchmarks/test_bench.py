@@ -89,3 +89,12 @@ def test_parts_name_scripts_with_their_options(load, call, monkeypatch, tmp_path
     monkeypatch.setattr(bench, "STATE", tmp_path / "bench.json")
     (tmp_path / "bench.json").write_text(json.dumps({"key": {}, "done": [], "seconds": {}}))
     assert "eval_mem.py" in call("bench.py", "--list").stdout
+
+
+def test_commits_of_results_and_pages_start_no_bench_anew(load):
+    bench = load("bench")
+    exempt = [it.removeprefix(":!") for it in bench.MEASURED if it.startswith(":!")]
+    assert all((BENCHMARKS.parent / it).exists() for it in exempt)
+    assert {"kgfast", "kernels", "benchmarks/lib"} <= {*bench.MEASURED}
+    assert not any(it.startswith(("docs", "tests", "benchmarks/results")) for it in bench.MEASURED)
+    assert bench.key_of_now()["commit"]
