@@ -8,9 +8,9 @@
 
 Parts run one after the other; contenders within a part take turns. Each part writes its rows into
 benchmarks/results/ as it measures them. build/bench.json remembers which parts are done for this
-machine and code, and how long parts took here, from which the time that is left is told. Commits of
-results, pages and tests leave the code as it was. Exit code 1 if a part failed; a later call tries
-it again.
+machine and this code, and how long parts took, from which the time that is left is told. Commits
+of results, pages and tests leave the code as it was. Exit code 1 if a part failed; a later call
+tries it again.
 """
 
 import argparse
@@ -122,7 +122,7 @@ def chosen(options: argparse.Namespace) -> list[Part]:
 
 
 class State:
-    """The parts that are done for a machine and a code, and seconds that parts took."""
+    """The parts that are done for a machine and its code, and seconds that parts took."""
 
     def __init__(self, path: Path, key: dict[str, Any], *, fresh: bool) -> None:
         old = json.loads(path.read_text()) if path.exists() else {}

@@ -1,6 +1,7 @@
 """benchmarks/bench.py: parts in turn, and a call that goes on after an interruption."""
 
 import json
+import subprocess
 from argparse import Namespace
 
 import pytest
@@ -91,10 +92,27 @@ def test_parts_name_scripts_with_their_options(load, call, monkeypatch, tmp_path
     assert "eval_mem.py" in call("bench.py", "--list").stdout
 
 
-def test_commits_of_results_and_pages_start_no_bench_anew(load):
+def test_commits_of_results_and_pages_start_no_bench_anew(load, tmp_path, monkeypatch):
     bench = load("bench")
-    exempt = [it.removeprefix(":!") for it in bench.MEASURED if it.startswith(":!")]
-    assert all((BENCHMARKS.parent / it).exists() for it in exempt)
-    assert {"kgfast", "kernels", "benchmarks/lib"} <= {*bench.MEASURED}
-    assert not any(it.startswith(("docs", "tests", "benchmarks/results")) for it in bench.MEASURED)
-    assert bench.key_of_now()["commit"]
+    monkeypatch.setattr(bench, "ROOT", tmp_path)
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(tmp_path)]
+    subprocess.run([*git, "init", "-q"], check=True)
+
+    def key_after(name):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+        subprocess.run([*git, "add", "."], check=True)
+        subprocess.run([*git, "commit", "-qm", name], check=True)
+        return bench.key_of_now()["commit"]
+
+    first = key_after("kgfast/rank.py")
+    for name in (
+        "benchmarks/results/a.json",
+        "benchmarks/lib/pages/a.py",
+        "docs/a.md",
+        "README.md",
+    ):
+        assert key_after(name) == first
+    measured = ("kernels/a.h", "benchmarks/a_speed.py", "benchmarks/lib/peers/a.py")
+    assert len({first, *map(key_after, measured)}) == 4

@@ -35,8 +35,8 @@ LEGEND = (
     "where a row names no other. Its tables of RotatE are planted: they fit the graph. A row of "
     "RotatE and ComplEx has *dim* complex numbers. Both cores work where a row does not say one "
     "thread.",
-    "PyKEEN's memory is that of one batch of users who ran out of memory. Smaller batches, slices, "
-    "and torch.compile over chunks of rows need less.",
+    "PyKEEN's memory is for 128 queries at once, the batch of users who ran out of memory. Smaller "
+    "batches, slices, and torch.compile over chunks of rows need less.",
     "A single query gains only with an [index](docs/how-to/prepared.md), a table that was prepared "
     "once.",
 )
@@ -85,9 +85,8 @@ def _conditions(rows: Rows) -> Iterator[str]:
         )
         yield f"{text} of {row['batch']} queries at dim {row['dim']}, without the filter."
     for line in _steps(_one_vs_all(rows, min), "dim {rank}"):
-        yield (
-            f"In the step of the last row at {line['what']}, {line['peer']} takes {line['times']}."
-        )
+        peer = f"{line['times']} by {line['peer']}"
+        yield f"At {line['what']}, the step of the last row takes {peer}."
 
 
 def _source(rows: Rows) -> str:
