@@ -8,9 +8,9 @@
 
 Parts run one after the other; contenders within a part take turns. Each part writes its rows into
 benchmarks/results/ as it measures them. build/bench.json remembers which parts are done for this
-machine and this code, and how long parts took, from which the time that is left is told. Commits
-of results, pages and tests leave the code as it was. Exit code 1 if a part failed; a later call
-tries it again.
+machine and their code, and how long parts took, from which the time that is left is told. A commit
+of the package measures all parts anew; one of a benchmark or of a peer, the parts that import it.
+Exit code 1 if a part failed; a later call tries it again.
 """
 
 import argparse
@@ -22,16 +22,15 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
+from modulefinder import ModuleFinder
 from pathlib import Path
-from typing import Any
 
 from lib.machine import machine, versions
 from lib.results import ROOT, write_json
 
 STATE = ROOT / "build" / "bench.json"
-# Folders whose commits start a bench anew.
-MEASURED = ("kgfast", "kernels", "benchmarks/*.py", "benchmarks/lib", "requirements")
-MEASURED += (":!benchmarks/bench.py", ":!benchmarks/pages.py", ":!benchmarks/lib/pages")
+PACKAGE = ("kgfast", "kernels", "requirements")  # a commit of these starts all parts anew
 RESULTS = "benchmarks/results"
 
 
@@ -122,38 +121,53 @@ def chosen(options: argparse.Namespace) -> list[Part]:
 
 
 class State:
-    """The parts that are done for a machine and its code, and seconds that parts took."""
+    """The parts that are done, each for a machine and its code, and seconds that parts took."""
 
-    def __init__(self, path: Path, key: dict[str, Any], *, fresh: bool) -> None:
+    def __init__(self, path: Path, key: Callable[[Part], str], *, fresh: bool) -> None:
         old = json.loads(path.read_text()) if path.exists() else {}
-        self.path, self.key = path, key
+        self.path, self._key = path, key
         self.seconds: dict[str, float] = old.get("seconds", {})
-        is_same = old.get("key") == key and not fresh
-        self.done: list[str] = old["done"] if is_same else []
+        self.done: dict[str, str] = {} if fresh else old.get("done", {})
+
+    def is_done(self, part: Part) -> bool:
+        """Return whether a part was measured here and its code is as it was."""
+        return self.done.get(part.words) == self._key(part)
 
     def finish(self, part: Part, seconds: float) -> None:
         """Remember that a part is done."""
-        self.done.append(part.words)
+        self.done[part.words] = self._key(part)
         self.seconds[part.words] = round(seconds, 1)
-        write_json(self.path, {"key": self.key, "done": self.done, "seconds": self.seconds})
+        write_json(self.path, {"done": self.done, "seconds": self.seconds})
 
     def left(self, parts: Iterable[Part]) -> timedelta:
         """Return about how long parts take that are not done."""
-        open_parts = (it for it in parts if it.words not in self.done)
+        open_parts = (it for it in parts if not self.is_done(it))
         spent = (self.seconds.get(it.words, 60 * it.minutes) for it in open_parts)
         return timedelta(seconds=round(sum(spent)))
 
 
-def key_of_now() -> dict[str, Any]:
-    """Return the machine, and the last commit of what is measured or else the version."""
-    words = ["git", "log", "-1", "--format=%H", "--", *MEASURED]
+def code_of(part: Part) -> list[str]:
+    """Return the package's folders, and the files of the part's script and of what it imports."""
+    if part.run:
+        return [*PACKAGE]
+    folder = ROOT / "benchmarks"
+    finder = ModuleFinder(path=[str(folder)])
+    finder.run_script(str(folder / part.words.split()[0]))
+    files = (it.__file__ for it in finder.modules.values())
+    return [*PACKAGE, *sorted(it for it in files if it)]
+
+
+@cache
+def key_of(part: Part) -> str:
+    """Return this machine, and the last commit of a part's code or else the version."""
+    words = ["git", "log", "-1", "--format=%H", "--", *code_of(part)]
     try:
         found = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
         commit = found.stdout.strip()
     except (OSError, subprocess.CalledProcessError):  # an unpacked archive
         commit = versions()["kgfast"] or ""
     about = machine("cpu")
-    return {"machine": about["name"], "isa": about["isa"], "commit": commit}
+    return f"{about['name']}, {about['isa']}, {commit}"
 
 
 def measure(
@@ -165,7 +179,7 @@ def measure(
     """Run what is not done, with a line before each part; return the parts that failed."""
     failed = []
     for number, part in enumerate(parts, 1):
-        if part.words in state.done:
+        if state.is_done(part):
             continue
         left = state.left(parts[number - 1 :])
         print(f"[{number}/{len(parts)}] {part.words}; about {left} left", flush=True)
@@ -192,10 +206,10 @@ def main() -> int:
     if options.quick and options.data is not None:
         parser.error("--quick draws its own graphs: leave --data out")
     parts = chosen(options)
-    state = State(STATE, key_of_now(), fresh=options.fresh or options.quick)
+    state = State(STATE, key_of, fresh=options.fresh or options.quick)
     if options.list:
         for part in parts:
-            print("done" if part.words in state.done else f"{state.left([part])}", part.words)
+            print("done" if state.is_done(part) else f"{state.left([part])}", part.words)
         print(f"about {state.left(parts)} left")
         return 0
     failed = measure(parts, state, options, lambda words: subprocess.call(words, cwd=ROOT))

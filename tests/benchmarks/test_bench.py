@@ -8,17 +8,15 @@ import pytest
 
 from support.paths import BENCHMARKS
 
-KEY = {"machine": "a machine", "isa": "avx2", "commit": "1"}
-
 
 @pytest.fixture
 def run(load, tmp_path, capsys):
     """Run parts; ``call`` returns exit codes. Returns the failed ones and the lines told."""
     bench = load("bench")
 
-    def run_parts(parts, call, key=KEY, *, fresh=False):
+    def run_parts(parts, call, commit="1", *, fresh=False):
         capsys.readouterr()
-        state = bench.State(tmp_path / "bench.json", key, fresh=fresh)
+        state = bench.State(tmp_path / "bench.json", lambda _: commit, fresh=fresh)
         options = Namespace(data="D", runs=tmp_path, quick=False)
         failed = bench.measure(parts, state, options, call)
         return [it.words for it in failed], capsys.readouterr().out.splitlines()
@@ -42,10 +40,10 @@ def test_a_call_goes_on_where_it_was_stopped(load, run):
     assert called == [f"benchmarks/{name}.py" for name in "abbc"]
     assert (failed, told[0]) == ([], "[2/3] b.py; about 1:00:00 left")
     assert run(parts, called.append) == ([], [])
-    _, told = run(parts, lambda _: 0, KEY | {"commit": "2"})
+    _, told = run(parts, lambda _: 0, "2")
     assert [it.split(";")[0] for it in told] == ["[1/3] a.py", "[2/3] b.py", "[3/3] c.py"]
     assert told[0].endswith("about 0:00:00 left")  # the parts took no time
-    assert len(run(parts, lambda _: 0, KEY | {"commit": "2"}, fresh=True)[1]) == 3
+    assert len(run(parts, lambda _: 0, "2", fresh=True)[1]) == 3
 
 
 def test_a_part_that_fails_is_tried_again(load, run):
@@ -88,31 +86,37 @@ def test_parts_name_scripts_with_their_options(load, call, monkeypatch, tmp_path
     options.only = "readme"
     assert all(it.is_of_readme for it in bench.chosen(options))
     monkeypatch.setattr(bench, "STATE", tmp_path / "bench.json")
-    (tmp_path / "bench.json").write_text(json.dumps({"key": {}, "done": [], "seconds": {}}))
+    (tmp_path / "bench.json").write_text(json.dumps({"done": {}, "seconds": {}}))
     assert "eval_mem.py" in call("bench.py", "--list").stdout
 
 
-def test_commits_of_results_and_pages_start_no_bench_anew(load, tmp_path, monkeypatch):
+def test_a_commit_measures_anew_the_parts_whose_code_it_changes(load, tmp_path, monkeypatch):
     bench = load("bench")
     monkeypatch.setattr(bench, "ROOT", tmp_path)
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(tmp_path)]
     subprocess.run([*git, "init", "-q"], check=True)
+    parts = [bench.Part(f"{name}.py --some", 1) for name in "ab"]
+    parts.append(bench.trained("some", "wn18rr/rotate", "wn18rr"))
 
-    def key_after(name):
+    def write(name, text=""):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(name)
+        path.write_text(text)
+
+    def keys_after(name, text):
+        write(name, text)
         subprocess.run([*git, "add", "."], check=True)
         subprocess.run([*git, "commit", "-qm", name], check=True)
-        return bench.key_of_now()["commit"]
+        return [bench.key_of.__wrapped__(it) for it in parts]
 
-    first = key_after("kgfast/rank.py")
-    for name in (
-        "benchmarks/results/a.json",
-        "benchmarks/lib/pages/a.py",
-        "docs/a.md",
-        "README.md",
-    ):
-        assert key_after(name) == first
-    measured = ("kernels/a.h", "benchmarks/a_speed.py", "benchmarks/lib/peers/a.py")
-    assert len({first, *map(key_after, measured)}) == 4
+    write("benchmarks/lib/__init__.py")
+    write("benchmarks/lib/one.py")
+    write("benchmarks/a.py", "def late():\n    from lib.one import some")
+    write("benchmarks/b.py", "import json")
+    before = keys_after("kgfast/rank.py", "1")
+    for name in ("benchmarks/results/a.json", "benchmarks/lib/pages/b.py", "README.md"):
+        assert keys_after(name, "2") == before
+    changed = keys_after("benchmarks/lib/one.py", "3")
+    assert [it != old for it, old in zip(changed, before, strict=True)] == [True, False, False]
+    every = keys_after("kernels/a.h", "4")
+    assert all(it != old for it, old in zip(every, changed, strict=True))

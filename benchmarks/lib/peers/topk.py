@@ -115,7 +115,8 @@ def eager_outputs(search: Search) -> ChunkedRows:
 
 def compiled(search: Search) -> ChunkedRows:
     """Search by torch.compile of a chunk's scores, with the fastest chunk size."""
-    torch._dynamo.reset()  # or it stops compiling after eight shapes
+    torch._dynamo.reset()
+    torch._dynamo.config.recompile_limit = 64  # four chunks and their last ones take eight
     sizes = sorted({min(size, len(search.table)) for size in COMPILED_CHUNKS})
     blocks = [torch.compile(score_block, dynamic=it) for it in (False, True)]
     tried = [ChunkedRows(search, block, size) for block in blocks for size in sizes]
