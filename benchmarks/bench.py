@@ -205,6 +205,9 @@ def main() -> int:
     options = parser.parse_args()
     if options.quick and options.data is not None:
         parser.error("--quick draws its own graphs: leave --data out")
+    for name in ("data", "runs"):  # results name the last part alone of an absolute path
+        if (folder := getattr(options, name)) is not None:
+            setattr(options, name, folder.resolve())
     parts = chosen(options)
     state = State(STATE, key_of, fresh=options.fresh or options.quick)
     if options.list:

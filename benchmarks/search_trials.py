@@ -96,9 +96,9 @@ def added(folder: Path, note: str | None) -> dict[str, Any]:
     }
 
 
-def stays(row: Row, rows: Sequence[Row], options: Options) -> bool:
-    """Return whether a row stays in the file: those of other graphs than the one that is added."""
-    return options.add is not None and row["graph"] != rows[0]["graph"]
+def stays(row: Row, rows: Sequence[Row], _: Options) -> bool:
+    """Return whether a row stays in the file: those of graphs that were not searched now."""
+    return row["graph"] not in {it["graph"] for it in rows}
 
 
 BENCHMARK = Benchmark(
@@ -112,6 +112,7 @@ BENCHMARK = Benchmark(
     },
     tables=SEARCHES,
     stays=stays,
+    order=lambda row: row["base_mrr"] is None,  # the added ones come last
 )
 
 if __name__ == "__main__":
