@@ -41,6 +41,7 @@ def test_every_way_of_a_peer_finds_the_best(load, name, score):
     assert ways
     for way in ways:
         assert torch.equal(way(search.queries), expected), way.options
+    assert torch.tensor(1e-38) * 1e-3 != 0, "a peer left denormals flushed to zero"
     wrong = expected.clone()
     wrong[2, 3] = scores[2].argmin()
     assert nearest.different_scores(search, score, expected, wrong) == 1

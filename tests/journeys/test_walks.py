@@ -44,7 +44,7 @@ class TestAWalk:
     def test_sections_and_what_the_reader_has_already(self, monkeypatch, tmp_path):
         page = self.page(monkeypatch, tmp_path, sections=("", "B"), skipped=1)
         assert [it.line for it in page.steps()] == [7, 12]
-        with pytest.raises(AssertionError, match=r"no section \{'D'\}"):
+        with pytest.raises(AssertionError, match=r"nothing to type in \{'D'\}"):
             self.page(monkeypatch, tmp_path, sections=("D",)).steps()
 
     def test_places_stand_for_their_words(self, monkeypatch, tmp_path):

@@ -9,24 +9,26 @@ from journeys.walk import Page, Walk
 from support.paths import DATA
 
 _CAPITALS = ("Q64", "Q90", "Q220", "Q183", "Q142", "Q38")
+_FACTS = "Q90\tP1376\tQ142\nQ220\tP1376\tQ38\n"
 _WN18RR = DATA / "wn18rr"
 _RANKED = 20  # triples of valid and of test, of WN18RR
 _ROWS, _FEATURES = 1_000_000, 64
 
 
 def _triples_of_capitals() -> Mapping[str, str]:
-    _write_splits(Path("data"), "Q90\tP1376\tQ142\nQ220\tP1376\tQ38\n")
+    _write_splits(Path("data"), _FACTS)
     return {"DIR": "data"}
 
 
 def _million() -> Mapping[str, str]:
-    """Write a table of a million rows under the names that the page reads."""
+    """Write a table of a million rows, and triples, under the names that the page reads."""
     random = np.random.default_rng(0)
     np.save("entity.npy", random.standard_normal((_ROWS, _FEATURES), dtype=np.float32))
     np.save("relation.npy", random.standard_normal((2, _FEATURES), dtype=np.float32))
     names = [*_CAPITALS, *(f"E{row}" for row in range(len(_CAPITALS), _ROWS))]
     Path("entities.txt").write_text("\n".join(names) + "\n")
-    return _triples_of_capitals()
+    _write_splits(Path("facts"), _FACTS)
+    return {}
 
 
 def _small_graph() -> Mapping[str, str]:
@@ -60,7 +62,7 @@ WALKS = (
     ),
     Walk(
         "a million vectors",
-        (Page("docs/tutorials/own_tables.md", ("", "Larger than memory"), skipped=1),),
+        (Page("docs/tutorials/own_tables.md", ("2. A folder", "Larger than memory")),),
         _million,
         ("starlette", "h11"),
     ),
