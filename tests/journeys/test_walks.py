@@ -41,9 +41,9 @@ class TestAWalk:
         typed = [(it.line, it.code.strip()) for it in page.steps()]
         assert typed == [(4, "x = 1"), (7, "kgfast info"), (12, "test -d DIR")]
 
-    def test_sections_and_what_the_reader_has_already(self, monkeypatch, tmp_path):
-        page = self.page(monkeypatch, tmp_path, sections=("", "B"), skipped=1)
-        assert [it.line for it in page.steps()] == [7, 12]
+    def test_sections(self, monkeypatch, tmp_path):
+        page = self.page(monkeypatch, tmp_path, sections=("", "B"))
+        assert [it.line for it in page.steps()] == [4, 7, 12]
         with pytest.raises(AssertionError, match=r"nothing to type in \{'D'\}"):
             self.page(monkeypatch, tmp_path, sections=("D",)).steps()
 

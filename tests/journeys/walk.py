@@ -27,7 +27,6 @@ class Page:
 
     name: str  # a path below the root
     sections: tuple[str, ...] | None = None  # headings; "" is what stands above the first
-    skipped: int = 0  # blocks at the start, in whose place the walk has files of its own
 
     def steps(self) -> list[Snippet]:
         """List what its reader types."""
@@ -37,7 +36,7 @@ class Page:
             found = [it for it in found if _heading(text, it.line) in self.sections]
             empty = set(self.sections) - {_heading(text, it.line) for it in found}
             assert not empty, f"{self.name} has nothing to type in {empty}"
-        return found[self.skipped :]
+        return found
 
 
 @dataclass(frozen=True)
