@@ -7,10 +7,11 @@
 Contenders of a work take turns in one process: kgfast, dense torch, the same by torch.compile, and
 of cross entropy torch's own linear_cross_entropy where it is there. 1-vs-all steps are held against
 their three matrix products alone, and products of bf16 numbers against torch's autocast. RotatE's
-dense form is a [batch, entities, dim] tensor: one chunk of entities is measured and the whole
-extrapolated. With one thread (`--threads 1`) times are of the CPU, and other work on the machine
-changes them little. `memory`: a fresh process for each contender of binary cross entropy, of an
-output head with smoothed cross entropy, and of its best output. A contender that fails says why.
+dense form, a [batch, entities, dim] tensor, goes in chunks of the size that takes the least time
+here; of a loss over all entities, a part is measured and the whole extrapolated. With one thread
+(`--threads 1`) times are of the CPU, and other work on the machine changes them little. `memory`: a
+fresh process for each contender, one after the other: binary cross entropy, an output head with
+smoothed cross entropy, and its best output. A contender that fails says why.
 """
 
 import sys
@@ -78,6 +79,7 @@ class Job:
     contender: str  # kgfast, eager or compile
     device: str
     rounds: int
+    chunk: int = 0  # candidates that dense distances take at once
 
     def work(self) -> Work:
         """Return the operands."""
@@ -97,7 +99,8 @@ class Job:
             dense = peers.head_rows if self.section == "head" else peers.top_rows
             return dense(work), max(1.0, self.batch / peers.HEAD_ROWS)
         if self.score == "rotate":
-            return peers.chunk_of_rotate_bce(work), self.entities / peers.rotate_chunk(work)
+            parts = self.entities / peers.rotate_rows(work)
+            return peers.part_of_rotate_bce(work, self.chunk), parts
         return peers.dense_bce(work, self.contender == "compile"), 1.0
 
 
@@ -116,7 +119,7 @@ def measure(job: Job) -> dict[str, Any]:
     values: list[float] = []
     with PeakMemory(job.device) as peak:
         first = stopwatch.seconds(lambda: values.append(run()))
-    gradients = 0 if job.section == "top" else work.queries.nbytes + work.table.nbytes
+    gradients = sum(it.grad.nbytes for it in (work.queries, work.table) if it.grad is not None)
     rounds = job.rounds if first < SLOW_SECONDS else 1
     timing = Timing.of([stopwatch.seconds(run) for _ in range(rounds)])
     return {
@@ -128,6 +131,11 @@ def measure(job: Job) -> dict[str, Any]:
     }
 
 
+def best_chunk(job: Job) -> int:
+    """Return the number of candidates that dense distances take in the least time."""
+    return peers.fastest_rotate_chunk(job.work())
+
+
 def grid(options: Options) -> Iterator[Job]:
     """Yield the works of the table; dense torch where its formula fits the memory."""
     batches, entities, dim = (BATCHES, ENTITIES, DIM) if not options.quick else ((8,), (50,), 6)
@@ -137,7 +145,8 @@ def grid(options: Options) -> Iterator[Job]:
             for batch in batches:
                 job = Job("bce", score, batch, count, dim, "kgfast", options.device, rounds)
                 yield job
-                yield replace(job, contender="eager")
+                peer = replace(job, contender="eager")
+                yield replace(peer, chunk=in_child(best_chunk, peer)) if score == "rotate" else peer
                 if score == "dot" and not options.no_compile:
                     yield replace(job, contender="compile")
     head = (30, 51, 8) if options.quick else HEAD
@@ -158,17 +167,23 @@ def formula_bytes(job: Job) -> dict[str, int]:
 
 
 def memory_rows(options: Options) -> Iterator[Row]:
-    """Yield a row for every job."""
+    """Yield a row for every job; kgfast's come first."""
+    ours = 0.0
     for job in grid(options):
-        names = ("section", "score", "batch", "entities", "dim", "contender")
+        names = ("section", "score", "batch", "entities", "dim", "contender", "chunk")
         formula = formula_bytes(job)
         whole = job.section == "bce" and job.score == "dot" and job.contender != "kgfast"
         if whole and job.device == "cpu" and formula["dense"] > available_memory():
             found: dict[str, Any] = {"note": "does not fit in memory"}
         else:
             found = in_child_or_note(measure, job)
-        row = {name: getattr(job, name) for name in names}
-        yield row | {"formula": formula, "seconds": None} | found
+        row = {name: getattr(job, name) for name in names} | {"candidates": job.entities}
+        row |= {"formula": formula, "seconds": None} | found
+        if row["seconds"] is not None:
+            median = row["seconds"]["median"]
+            ours = median if job.contender == "kgfast" else ours
+            row["times_kgfast"] = median / ours
+        yield row
 
 
 def let_compile() -> None:
@@ -206,13 +221,18 @@ def race(section: str, sizes: tuple[Any, ...], options: Options) -> list[dict[st
     return rows
 
 
+def chunked_bce(work: Work, compile: bool = False) -> Run:
+    """Return a part of the loss in the chunks that take the least time."""
+    return peers.part_of_rotate_bce(work, peers.fastest_rotate_chunk(work, compile), compile)
+
+
 def contenders(section: str, work: Work, *, compile: bool) -> Parts:
     """Return what runs of a loss over all candidates, by the name of the work."""
     parts, more = 1.0, {}
     if section.startswith("bce"):
         ours, make = peers.kgfast_bce, peers.dense_bce
         if work.score == "rotate":
-            make, parts = peers.chunk_of_rotate_bce, len(work.table) / peers.rotate_chunk(work)
+            make, parts = chunked_bce, len(work.table) / peers.rotate_rows(work)
     else:
         ours, make = peers.kgfast_cross_entropy, peers.dense_cross_entropy
         if section.startswith("1-vs-all"):
@@ -284,7 +304,7 @@ def notes(rows: Rows) -> Iterator[str]:
     """Yield what a reader must know of the tables."""
     yield "Peak memory is beyond operands and their gradients."
     yield (
-        "~ extrapolated: rotate in torch is one chunk of entities, an output head in torch "
+        "~ extrapolated: rotate in torch is a part of the entities, an output head in torch "
         f"{peers.HEAD_ROWS:,} rows, measured and multiplied; memory in brackets is of the part."
     )
 

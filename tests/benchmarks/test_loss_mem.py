@@ -37,8 +37,8 @@ def test_peers_compute_the_same(load):
         work = peers.Work.random(score, 6, 20, 5, "cpu")
         ours = peers.kgfast_bce(work)()
         gradients = work.queries.grad.clone(), work.table.grad.clone()
-        dense = peers.dense_bce(work) if score == "dot" else peers.chunk_of_rotate_bce(work)
-        divisor = 1 if score == "dot" else 6 * 20  # a chunk's loss is a sum
+        dense = peers.dense_bce(work) if score == "dot" else peers.part_of_rotate_bce(work, 7)
+        divisor = 1 if score == "dot" else 6 * 20  # a part's loss is a sum
         assert dense() / divisor == pytest.approx(ours, rel=1e-5)
         for a, b in zip(gradients, (work.queries.grad, work.table.grad), strict=True):
             assert float((a - b / divisor).abs().max()) <= 1e-5 * float(a.abs().max())

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lib.pages import packages
+from lib.pages.speed import PER_ROW
 from lib.results import Row, Rows, engine_of, find, of_section, read_rows
 from lib.tables import LABELS, Columns, cell_of, human_bytes, human_seconds, markdown, median
 
@@ -16,7 +17,6 @@ MOST_ROWS = 12
 FILES = ("eval-speed", "peers-speed", "train-speed")
 COUNTERS = LABELS | {"matmul + compare": "matmul + compare"}  # peers that count ranks
 EVALUATIONS = ("kgfast, planted", "matmul + compare", "PyKEEN's evaluator")
-PER_ROW = ("kgfast, negatives per row", "pykeen")  # negatives of each triple's own
 STEPS = {"plain torch, tuned": "torch, tuned", "plain torch, tuned, compiled": "torch.compile"}
 COLUMNS: Columns = (
     (" ", "{what}"),
@@ -27,17 +27,20 @@ COLUMNS: Columns = (
 )
 LEGEND = (
     "*Times kgfast* says how many times as long (or as much memory) a peer takes on the same CPU: "
-    "below 1 the peer wins, and ~ is extrapolated from a part or by formula. The peer is the "
-    "fastest exact one among those tried; an exact peer may skip candidates that it proves worse.",
+    "below 1 the peer wins, and ~ is extrapolated from a part or by formula. The peer of a time is "
+    "the fastest of those tried that approximate nothing; peers compare float32 scores, so some of "
+    "their ranks differ.",
     "A [bare loop](benchmarks/lib/bare_loop.cpp) in C++ computes all scores and counts them.",
     "The graph is synthetic and of WN18RR's size, 40,943 entities and 6,268 filtered queries, "
     "where a row names no other. Its tables of RotatE are planted: they fit the graph. A row of "
     "RotatE and ComplEx has *dim* complex numbers. Both cores work where a row does not say one "
     "thread.",
     "PyKEEN's memory is for 128 queries at once, the batch of users who ran out of memory. Smaller "
-    "batches, slices, and torch.compile over chunks of rows need less.",
+    "batches, slices, and torch.compile over chunks of rows need less, some of them less than "
+    "kgfast.",
     "A single query gains only with an [index](docs/how-to/prepared.md), a table that was prepared "
-    "once.",
+    "once. Trained tables had six minutes of training. Both cores, other sizes and the rows that "
+    "peers win stand on that page, and for losses [here](docs/reference/losses.md#measured).",
 )
 NEAREST = (
     "the best {k} by `{score}` with an index, {entities:,} x {dim}, {table}, {queries}, one thread"
@@ -63,7 +66,7 @@ def _conditions(rows: Rows) -> Iterator[str]:
         times = f"~{_median(theirs) / _median(ours):,.0f}x"
         yield (
             f"PyKEEN's RotatE has the L2 norm, which products of matrices can rank. Its evaluator "
-            f"takes {times}, with the fastest options of those tried."
+            f"takes {times} with the fastest options of those tried: {theirs['note']}."
         )
     own = [row for row in rows if row.get("section") == "rotate" and row["contender"] == "kgfast"]
     seconds = {(row["dim"], row["table"]): _median(row) for row in own}

@@ -15,6 +15,7 @@ LEGEND = (
     "brackets, how many times as long its peers take. ~ extrapolated from a part of the work."
 )
 
+PER_ROW = ("kgfast, negatives per row", "pykeen")  # negatives of each triple's own
 BENCHMARKS = ("eval_mem", "eval_speed", "train_speed")
 MEMORY = (
     ("peak memory beyond the inputs, whole test set, dim {dim}", "**{kgfast[bytes]:bytes}**"),
@@ -28,7 +29,7 @@ MEMORY = (
         "~{naive[extrapolated_seconds]:time}",
     ),
 )
-TRAINING = "RotatE training step, dim {dim}, {batch} triples x {negatives} negatives"
+TRAINING = "RotatE training step, dim {dim}, {batch} triples x {negatives}"
 
 
 def block(folder: Path) -> str:
@@ -146,14 +147,18 @@ def _peer_lines(rows: Rows) -> Iterator[tuple[str, str]]:
 def _training_lines(rows: Rows) -> Iterator[tuple[str, str]]:
     """Yield a step of training, and its peers' as multiples of it."""
     timed = [row for row in rows if row["seconds"]]
-    peers = ", ".join(
-        f"{row['contender'].replace('pykeen', 'PyKEEN')} {row['times_kgfast']:.0f}x"
-        for row in timed
-        if row["contender"] != "kgfast"
-    )
-    for row in timed:
-        if row["contender"] == "kgfast":
-            yield cell_of(row, TRAINING), f"**{median(row)}** ({peers})"
+    for own, what in (("kgfast", "shared negatives"), (PER_ROW[0], "negatives of their own")):
+        group = [row for row in timed if (row["contender"] in PER_ROW) == (own in PER_ROW)]
+        for row in group:
+            if row["contender"] == own:
+                peers = ", ".join(_times(it, row) for it in group if it is not row)
+                yield f"{cell_of(row, TRAINING)} {what}", f"**{median(row)}** ({peers})"
+
+
+def _times(row: Row, ours: Row) -> str:
+    """Return a peer and its time as a multiple of kgfast's."""
+    times = row["seconds"]["median"] / ours["seconds"]["median"]
+    return f"{row['contender'].replace('pykeen', 'PyKEEN')} {times:.0f}x"
 
 
 def _queries(batch: int) -> str:

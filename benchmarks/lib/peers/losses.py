@@ -5,17 +5,18 @@ A peer is a forward and a backward, whose gradients go to ``queries.grad`` and `
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from kgfast import ops
-from lib.peers import rotate_scores
+from lib.peers import fastest, rotate_scores
 
 TINY = 1e-30  # the square root has no slope at 0
-CHUNK_BYTES = 1 << 28  # one [B, chunk, dim] float32 tensor of a peer that goes in chunks
+PART_BYTES = 1 << 28  # one [B, rows, dim] float32 tensor of the candidates that are measured
+CHUNKS = (2, 4, 8, 16, 64, 256)  # candidates of a chunk of RotatE
+QUERY_CHUNKS = (1, 4, 16, 64, 1 << 62)  # queries of a chunk of given gradients
 HEAD_ROWS = 1024  # rows of an output head whose logits a peer holds at once
 
 Run = Callable[[], float]  # forward and backward; the loss
@@ -107,29 +108,44 @@ def dense_bce(work: Work, compile: bool = False) -> Run:
     return backward(work, lambda: loss_of(work.queries, work.table, labels_of(work)))
 
 
-def pairwise_rotate(queries: Tensor, table: Tensor) -> Tensor:
-    """Score ``[B, N]`` pairs through ``[B, N, D]`` tensors."""
-    return rotate_scores(queries[:, None], table, TINY)
-
-
-def rotate_chunk(work: Work) -> int:
-    """Return how many candidates a peer takes at once."""
+def rotate_rows(work: Work) -> int:
+    """Return how many candidates a peer scores: its time is that of all, divided."""
     bytes_each = 4 * len(work.queries) * work.dim
-    return max(1, min(len(work.table), CHUNK_BYTES // bytes_each))
+    return max(1, min(len(work.table), PART_BYTES // bytes_each))
 
 
 def rotate_bce(queries: Tensor, table: Tensor, labels: Tensor) -> Tensor:
     """Return binary cross entropy of distances, summed."""
-    scores = pairwise_rotate(queries, table)
+    scores = rotate_scores(queries[:, None], table, TINY)
     return functional.binary_cross_entropy_with_logits(scores, labels, reduction="sum")
 
 
-def chunk_of_rotate_bce(work: Work, compile: bool = False) -> Run:
-    """Return the loss of the first chunk of candidates: the whole is a sum over chunks."""
-    size = rotate_chunk(work)
-    part = labels_of(work)[:, :size].contiguous()
+def part_of_rotate_bce(work: Work, chunk: int, compile: bool = False) -> Run:
+    """Return the loss of the first candidates, in chunks: the whole is a sum over chunks."""
+    rows = rotate_rows(work)
+    labels = labels_of(work)[:, :rows].split(chunk, 1)
+    parts = list(zip(work.table.detach()[:rows].split(chunk), labels, strict=True))
     loss_of = compiled(rotate_bce, compile)
-    return backward(work, lambda: loss_of(work.queries, work.table[:size], part))
+
+    def run() -> float:
+        work.queries.grad, total = None, 0.0
+        for table, own in parts:  # a slice of the table would make a gradient of the whole
+            loss = loss_of(work.queries, table.requires_grad_(), own)
+            table.grad = None
+            loss.backward()
+            total += float(loss.detach())
+        if rows == len(work.table):
+            work.table.grad = torch.cat([table.grad for table, _ in parts])
+        return total
+
+    return run
+
+
+def fastest_rotate_chunk(work: Work, compile: bool = False) -> int:
+    """Return the fastest of some numbers of candidates at once."""
+    sizes = sorted({min(size, rotate_rows(work)) for size in CHUNKS})
+    runs = [part_of_rotate_bce(work, size, compile) for size in sizes]
+    return sizes[runs.index(fastest(runs, work.table.device.type))]
 
 
 def dense_logits(queries: Tensor, table: Tensor, targets: Tensor, smoothing: float) -> Tensor:
@@ -213,26 +229,56 @@ def sampled_contenders(work: Work, per_query: int | None, compile: bool) -> dict
     generator = torch.Generator().manual_seed(1)
     batch, device = len(work.queries), work.table.device
     gradient = torch.randn(batch, per_query or len(work.table), generator=generator).to(device)
-    if per_query is None:
-        dense: Callable[[Tensor, Tensor], Tensor] = pairwise_rotate
-        ours = partial(ops.pairwise_scores, score="rotate")
-    else:
+    index = None
+    if per_query is not None:
         index = torch.randint(len(work.table), (batch, per_query), generator=generator).to(device)
 
-        def dense(queries: Tensor, table: Tensor) -> Tensor:
-            return rotate_scores(queries[:, None], table[index], TINY)
+    def ours() -> float:
+        work.queries.grad = work.table.grad = None
+        found = (
+            ops.pairwise_scores(work.queries, work.table, score="rotate")
+            if index is None
+            else ops.indexed_scores(work.queries, work.table, index, "rotate")
+        )
+        found.backward(gradient)
+        return found.detach()[0, 0].item()
 
-        def ours(queries: Tensor, table: Tensor) -> Tensor:
-            return ops.indexed_scores(queries, table, index, "rotate")
+    runs: dict[str, Run] = {"kgfast": ours}
+    for name in ("eager", "compile")[: 1 + compile]:
+        scores = compiled(_scores_of_some, name == "compile")
+        sizes = sorted({min(size, batch) for size in QUERY_CHUNKS})
+        tried = [_in_chunks(work, index, gradient, scores, size) for size in sizes]
+        runs[name] = fastest(tried, device.type)
+    return runs
 
-    def of(scores: Callable[[Tensor, Tensor], Tensor]) -> Run:
-        def run() -> float:
-            work.queries.grad = work.table.grad = None
-            found = scores(work.queries, work.table)
-            found.backward(gradient)
-            return found.detach()[0, 0].item()
 
-        return run
+def _scores_of_some(queries: Tensor, candidates: Tensor) -> Tensor:
+    return rotate_scores(queries[:, None], candidates, TINY)
 
-    runs = {"kgfast": of(ours), "eager": of(dense)}
-    return runs | ({"compile": of(compiled(dense, True))} if compile else {})
+
+def _in_chunks(
+    work: Work,
+    index: Tensor | None,
+    gradient: Tensor,
+    scores: Callable[[Tensor, Tensor], Tensor],
+    chunk: int,
+) -> Run:
+    """Return the scores of some queries at a time, and what a gradient of them makes."""
+
+    def run() -> float:
+        work.queries.grad = work.table.grad = None
+        rows = work.table if index is None else functional.embedding(index, work.table)
+        # Each chunk has leaves of its own: the gradient of a slice is as large as the whole.
+        queries = work.queries.detach().split(chunk)
+        candidates = [rows.detach()] * len(queries) if index is None else rows.detach().split(chunk)
+        first = 0.0
+        for own, some, slopes in zip(queries, candidates, gradient.split(chunk), strict=True):
+            found = scores(own.requires_grad_(), some.requires_grad_())
+            found.backward(slopes)
+            first = first or found.detach()[0, 0].item()
+        work.queries.grad = torch.cat([it.grad for it in queries])
+        leaves = candidates[:1] if index is None else candidates
+        rows.backward(torch.cat([it.grad for it in leaves]))
+        return first
+
+    return run

@@ -159,32 +159,34 @@ class Plain:
         total, count = 0.0, len(batch.anchors)
         for start in range(0, count, self.part):
             part = slice(start, start + self.part)
-            triples = (leaf[part, None] for leaf in leaves[:3])
-            loss = self._part_loss(*triples, leaves[3][None], batch.side) / (2 * count)
+            anchors, relations, targets = (leaf[part, None] for leaf in leaves[:3])
+            # Not compiled: the compiler would turn an anchor again for each of its candidates.
+            turned = self._turned(anchors, relations, batch.side)
+            loss = self._part_loss(*turned, targets, leaves[3][None]) / (2 * count)
             loss.backward()
             total += float(loss.detach())
         torch.autograd.backward(rows, [leaf.grad for leaf in leaves])
         return total
 
-    def _loss(
-        self, anchors: Tensor, relations: Tensor, targets: Tensor, pool: Tensor, side: str
-    ) -> Tensor:
-        positive = self._scores(anchors, relations, targets, side)
-        negative = self._scores(anchors, relations, pool, side)
-        weights = (negative * ALPHA).softmax(1).detach()
-        wrong = (weights * functional.logsigmoid(-negative)).sum(1)
-        return -(functional.logsigmoid(positive[:, 0]) + wrong).sum()
-
-    def _scores(self, anchors: Tensor, relations: Tensor, candidates: Tensor, side: str) -> Tensor:
-        """Return scores ``[B, K]`` as ``RotatE`` of the official ``codes/model.py`` does."""
+    def _turned(self, anchors: Tensor, relations: Tensor, side: str) -> tuple[Tensor, Tensor]:
+        """Return the parts of rotated anchors as ``RotatE`` of the official ``codes/model.py``."""
         re, im = anchors.chunk(2, -1)
         phase = relations / (self.model.embedding_range / torch.pi)
         turn_re, turn_im = phase.cos(), phase.sin()
         if side == "head":
             turn_im = -turn_im
+        return re * turn_re - im * turn_im, re * turn_im + im * turn_re
+
+    def _loss(self, re: Tensor, im: Tensor, targets: Tensor, pool: Tensor) -> Tensor:
+        positive, negative = (self._scores(re, im, it) for it in (targets, pool))
+        weights = (negative * ALPHA).softmax(1).detach()
+        wrong = (weights * functional.logsigmoid(-negative)).sum(1)
+        return -(functional.logsigmoid(positive[:, 0]) + wrong).sum()
+
+    def _scores(self, re: Tensor, im: Tensor, candidates: Tensor) -> Tensor:
+        """Return scores ``[B, K]`` of rotated anchors and candidates."""
         candidate_re, candidate_im = candidates.chunk(2, -1)
-        re_score = re * turn_re - im * turn_im - candidate_re
-        im_score = re * turn_im + im * turn_re - candidate_im
+        re_score, im_score = re - candidate_re, im - candidate_im
         if self._is_tuned:
             return GAMMA - (re_score * re_score + im_score * im_score + _TINY).sqrt().sum(-1)
         return GAMMA - torch.stack([re_score, im_score], 0).norm(dim=0).sum(-1)
@@ -226,7 +228,7 @@ CONTENDERS: dict[str, Callable[[Work, int], Any]] = {
     "pykeen": Pykeen,
 }
 # Rows of a part; the last: all that fit. The compiler fuses a part, so that no tensor is large.
-_PARTS = {"plain": (1, 2, 4, 16, 64), "compiled": (16, 64, 512), "pykeen": (4, 16, 64, 1 << 62)}
+_PARTS = {"plain": (1, 2, 4, 16, 64), "compiled": (4, 16, 64, 512), "pykeen": (4, 16, 64, 1 << 62)}
 
 
 def rows_at_once(name: str, work: Work) -> int:
