@@ -25,7 +25,7 @@ def test(
     head_index: Tensor,
     rel_type: Tensor,
     tail_index: Tensor,
-    batch_size: int,
+    batch_size: int | None = None,
     k: int = 10,
     known: KnownTriples | None = None,
     log: bool = True,
@@ -38,7 +38,7 @@ def test(
         The model, whose mode stays, as in PyG; PyG's models have no dropout.
     head_index, rel_type, tail_index : Tensor
         Integers ``[T]``.
-    batch_size : int
+    batch_size : int, optional
         An argument of PyG's method; not needed.
     k : int
         The k of Hits@k.

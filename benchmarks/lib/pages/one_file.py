@@ -267,9 +267,9 @@ def wheel(folder: Path) -> str:
     return cell_of(
         found,
         "The wheel of Linux {machine} has {wheel_mb:.2f} MB. Where torch is installed, pip needs "
-        "{install_beyond_torch_cpu_s:.1f} CPU s for the rest. `import kgfast` takes "
-        "{import_beyond_torch_cpu_s:.2f} CPU s more than torch and the garbage collection that "
-        "torch leaves due, which take {import_torch_cpu_s:.2f} s "
+        "{install_beyond_torch_cpu_s:.1f} CPU s for the rest. `import kgfast` adds "
+        "{import_beyond_torch_cpu_s:.2f} CPU s to the {import_torch_cpu_s:.2f} s of torch with the "
+        "garbage collection that torch leaves due "
         "(`{command}`, {date:.10}, python {versions[python]}, torch {versions[torch]}).",
     )
 

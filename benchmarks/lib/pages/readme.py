@@ -31,10 +31,10 @@ LEGEND = (
     "the fastest of those tried that approximate nothing; peers compare float32 scores, so some of "
     "their ranks differ.",
     "A [bare loop](benchmarks/lib/bare_loop.cpp) in C++ computes all scores and counts them.",
-    "The graph is synthetic and of WN18RR's size, 40,943 entities and 6,268 filtered queries, "
-    "where a row names no other. Its tables of RotatE are planted: they fit the graph. A row of "
-    "RotatE and ComplEx has *dim* complex numbers. Both cores work where a row does not say one "
-    "thread.",
+    "Lines that name no data use a synthetic graph of WN18RR's size: 40,943 entities and 6,268 "
+    "filtered queries. Its tables of RotatE are planted: they fit the graph; normal tables hold "
+    "random numbers. RotatE and ComplEx have *dim* complex numbers. Both cores work where a line "
+    "does not say one thread.",
     "PyKEEN's memory is for 128 queries at once, the batch of users who ran out of memory. Smaller "
     "batches, slices, and torch.compile over chunks of rows need less, some of them less than "
     "kgfast.",
@@ -65,8 +65,8 @@ def _conditions(rows: Rows) -> Iterator[str]:
         ours, _, theirs = whole.values()
         times = f"~{_median(theirs) / _median(ours):,.0f}x"
         yield (
-            f"PyKEEN's RotatE has the L2 norm, which products of matrices can rank. Its evaluator "
-            f"takes {times} with the fastest options of those tried: {theirs['note']}."
+            f"PyKEEN's RotatE has the L2 norm. For the second row's task PyKEEN's evaluator takes "
+            f"{times} with the fastest options of those tried: {theirs['note']}."
         )
     own = [row for row in rows if row.get("section") == "rotate" and row["contender"] == "kgfast"]
     seconds = {(row["dim"], row["table"]): _median(row) for row in own}
@@ -75,7 +75,8 @@ def _conditions(rows: Rows) -> Iterator[str]:
         seconds[dim, "random"] / it for dim, it in planted.items() if (dim, "random") in seconds
     ]
     if times:
-        yield f"Ranks of random tables take {min(times):.1f} to {max(times):.1f} times as long."
+        spread = f"{min(times):.1f} to {max(times):.1f}"
+        yield f"Ranks of RotatE, 128 queries, of random tables take {spread} times as long."
     batches = [row for row in rows if row.get("section") == "rotate" and row["batch"] > 1]
     batches = [row for row in batches if (row["contender"], row["table"]) == ("compile", "planted")]
     queries = {row["dim"]: row["queries"] for row in rows if row.get("section") == "whole"}

@@ -81,7 +81,9 @@ def of_graph(rows: Rows) -> Iterator[str]:
     yield from markdown(_model_columns(protocols), list(_models(rows, protocols)))
     yield (
         "\nEach protocol against exact ranks among all entities, by MRR. Bias and spread: means "
-        "over models. Flips: pairs of models in another order than the exact one. Choice: share of "
+        "over models. Tau is Kendall's: 1 is the exact order, *last* its mean over draws for the "
+        "last checkpoints, *least* its lowest draw, and *all checkpoints* orders those of all "
+        "models. Flips: pairs of models in another order than the exact one. Choice: share of "
         "draws whose best of a model's checkpoints is not the exact best. Seconds: CPU seconds of "
         "ranking the test set once, median over last checkpoints; in brackets, of drawing the "
         "negatives, which all models share.\n"
@@ -215,7 +217,7 @@ TIES: Columns = (
         (f"{it}:", f"{{constant_mrr[{it}]:.6f}}")
         for it in ("optimistic", "realistic", "pessimistic")
     ),
-    ("most that ties move the MRR of a trained checkpoint:", lambda row: _width(row)),
+    ("most that ties move the MRR of a trained checkpoint (model/step):", lambda row: _width(row)),
 )
 
 
