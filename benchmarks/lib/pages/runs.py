@@ -1,8 +1,9 @@
 """The block of docs/reference/results.md: runs of the configs, and epochs of other programs."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from lib.pages import packages, with_sources
 from lib.published import LINK_PREDICTION, SAFAVI
@@ -68,7 +69,12 @@ def block(folder: Path) -> str:
     if epochs:
         parts.append(_epochs(epochs))
     variants = [json.loads(it.read_text()) for it in sorted(folder.glob("runs/variants/*.json"))]
-    tables = [line for it in variants for line in _variants(it["config"], it["variants"])]
+    own = {run["config"]: run["values"] for run in runs}
+    tables = [
+        line
+        for it in variants
+        for line in _variants(it["config"], it["variants"], own.get(it["config"], {}))
+    ]
     return "\n".join(["\n\n".join(parts), *tables])
 
 
@@ -195,10 +201,16 @@ def _epochs(rows: Rows) -> str:
     return told + with_sources(rows, EPOCHS)
 
 
-def _variants(config: str, variants: Rows) -> Iterator[str]:
-    """Yield a table of runs of a config with other values: the keys that differ, and MRR."""
+def _variants(config: str, variants: Rows, own: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a table of runs of a config with values other than its own: keys that differ, MRR."""
+    sections = {name: part for name, part in own.items() if isinstance(part, dict)}
+    flat = {f"{name}.{key}": it for name, part in sections.items() for key, it in part.items()}
     values = [it["values"] for it in variants]
-    keys = [key for key in values[0] if len({str(it.get(key)) for it in values}) > 1]
+    keys = [
+        key
+        for key, first in values[0].items()
+        if len({str(it.get(key, first)) for it in (*values, flat)}) > 1
+    ]
     samples = SHOWN_OF_SAMPLES if values[0].get("train.mode") == "negative" else ()
     shared = ", ".join(
         f"`{key}={values[0].get(key)}`" for key in (*SHOWN, *samples) if key not in keys
