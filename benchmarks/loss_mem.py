@@ -168,8 +168,9 @@ def formula_bytes(job: Job) -> dict[str, int]:
 
 def memory_rows(options: Options) -> Iterator[Row]:
     """Yield a row for every job; kgfast's come first."""
-    ours = 0.0
+    ours: float | None = None
     for job in grid(options):
+        ours = None if job.contender == "kgfast" else ours
         names = ("section", "score", "batch", "entities", "dim", "contender", "chunk")
         formula = formula_bytes(job)
         whole = job.section == "bce" and job.score == "dot" and job.contender != "kgfast"
@@ -182,7 +183,7 @@ def memory_rows(options: Options) -> Iterator[Row]:
         if row["seconds"] is not None:
             median = row["seconds"]["median"]
             ours = median if job.contender == "kgfast" else ours
-            row["times_kgfast"] = median / ours
+            row |= {"times_kgfast": median / ours} if ours else {}
         yield row
 
 
@@ -206,7 +207,7 @@ def race(section: str, sizes: tuple[Any, ...], options: Options) -> list[dict[st
     work = replace(Work.random(*shape, options.device), smoothing=smoothing)
     compile = not options.no_compile
     if section in ("pairwise", "indexed"):
-        runs = peers.sampled_contenders(work, per_query, compile and section == "pairwise")
+        runs = peers.sampled_contenders(work, per_query, compile)
         rows = in_turns(work, {name: (run, 1.0) for name, run in runs.items()}, options)
     else:
         rows = in_turns(work, contenders(section, work, compile=compile), options)

@@ -91,6 +91,13 @@ def test_doctests(module):
         assert doctest.testmod(found, optionflags=doctest.ELLIPSIS).failed == 0
 
 
+def test_adapters_are_found_as_attributes():
+    vars(kgfast.adapters).pop("dglke", None)  # as before the first import
+    assert callable(kgfast.adapters.dglke.load_dglke)
+    with pytest.raises(AttributeError, match=r"'kgfast\.adapters' has no attribute 'nothing'"):
+        kgfast.adapters.nothing  # noqa: B018
+
+
 def test_doors_have_no_doctests():
     for name in DOORS:
         path = ROOT.joinpath(*name.split(".")).with_suffix(".py")

@@ -54,16 +54,18 @@ def test_output_heads_are_the_same(load):
 
 
 @pytest.mark.parametrize("per_query", [None, 3])
-def test_sampled_scores_are_the_same(load, per_query):
+def test_sampled_scores_are_the_same(load, per_query, monkeypatch):
     peers = load("lib.peers.losses")
     work = peers.Work.random("rotate", 6, 20, 5, "cpu")
-    contenders = peers.sampled_contenders(work, per_query, compile=False)
     found = {}
-    for name, contender in contenders.items():
-        found[name] = (contender(), work.queries.grad.clone(), work.table.grad.clone())
-    assert found["kgfast"][0] == pytest.approx(found["eager"][0], rel=1e-5)
-    for a, b in zip(found["kgfast"][1:], found["eager"][1:], strict=True):
-        assert float((a - b).abs().max()) <= 1e-5 * float(a.abs().max())
+    for size in (1, 4, 6):  # of a chunk: equal ones, uneven ones, the whole
+        monkeypatch.setattr(peers, "QUERY_CHUNKS", (size,))
+        for name, contender in peers.sampled_contenders(work, per_query, compile=False).items():
+            own = contender(), work.queries.grad.clone(), work.table.grad.clone()
+            first = found.setdefault("kgfast", own)
+            assert own[0] == pytest.approx(first[0], rel=1e-5), (name, size)
+            for a, b in zip(first[1:], own[1:], strict=True):
+                assert float((a - b).abs().max()) <= 1e-5 * float(a.abs().max())
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

@@ -75,7 +75,7 @@ def block(folder: Path) -> str:
         for it in variants
         for line in _variants(it["config"], it["variants"], own.get(it["config"], {}))
     ]
-    return "\n".join(["\n\n".join(parts), *tables])
+    return "\n".join(["\n\n".join(parts), "", *tables])
 
 
 def name_of(config: str) -> str:
@@ -142,8 +142,8 @@ def _beside_published(runs: Rows) -> Iterator[str]:
         "Runs beside published figures. Safavi and Koutra and Ruffinelli et al. (whose figures are "
         "those of LibKGE's README) searched for the values of each model; Lacroix et al. have a "
         "rank of 2000. Ours had minutes on two cores, and often smaller ranks: the configs say "
-        "which. Safavi and Koutra's RESCAL has no DURA. Other than in the papers, TransE and "
-        "RotatE on FB15k-237 have reciprocal relations, and TransE on WN18RR predicts relations.\n"
+        "which. Safavi and Koutra's RESCAL has no DURA. Other than in the papers, RotatE "
+        "on FB15k-237 has reciprocal relations, and TransE on WN18RR predicts relations.\n"
     )
     rows = [
         {"config": name, "ours": ours.get(name), **figures._asdict()}

@@ -15,7 +15,7 @@ from lib.peers import fastest, rotate_scores
 
 TINY = 1e-30  # the square root has no slope at 0
 PART_BYTES = 1 << 28  # one [B, rows, dim] float32 tensor of the candidates that are measured
-CHUNKS = (2, 4, 8, 16, 64, 256)  # candidates of a chunk of RotatE
+CHUNKS = (2, 4, 8, 16, 64, 256, 1 << 62)  # candidates of a chunk of RotatE
 QUERY_CHUNKS = (1, 4, 16, 64, 1 << 62)  # queries of a chunk of given gradients
 HEAD_ROWS = 1024  # rows of an output head whose logits a peer holds at once
 
@@ -123,19 +123,26 @@ def rotate_bce(queries: Tensor, table: Tensor, labels: Tensor) -> Tensor:
 def part_of_rotate_bce(work: Work, chunk: int, compile: bool = False) -> Run:
     """Return the loss of the first candidates, in chunks: the whole is a sum over chunks."""
     rows = rotate_rows(work)
-    labels = labels_of(work)[:, :rows].split(chunk, 1)
-    parts = list(zip(work.table.detach()[:rows].split(chunk), labels, strict=True))
+    batch, positives = work.targets.shape
+    owners = torch.arange(batch, device=work.targets.device).repeat_interleave(positives)
     loss_of = compiled(rotate_bce, compile)
 
     def run() -> float:
         work.queries.grad, total = None, 0.0
-        for table, own in parts:  # a slice of the table would make a gradient of the whole
-            loss = loss_of(work.queries, table.requires_grad_(), own)
-            table.grad = None
+        gradient = torch.empty_like(work.table[:rows], requires_grad=False)
+        targets = work.targets.flatten()
+        for first in range(0, rows, chunk):
+            # A leaf of its own: the gradient of a slice is as large as the whole.
+            table = work.table.detach()[first : min(rows, first + chunk)].requires_grad_()
+            labels = torch.zeros(batch, len(table), device=table.device)
+            here = (targets >= first) & (targets < first + len(table))
+            labels[owners[here], targets[here] - first] = 1.0
+            loss = loss_of(work.queries, table, labels)
             loss.backward()
+            gradient[first : first + len(table)] = table.grad
             total += float(loss.detach())
         if rows == len(work.table):
-            work.table.grad = torch.cat([table.grad for table, _ in parts])
+            work.table.grad = gradient
         return total
 
     return run
@@ -266,19 +273,23 @@ def _in_chunks(
     """Return the scores of some queries at a time, and what a gradient of them makes."""
 
     def run() -> float:
-        work.queries.grad = work.table.grad = None
-        rows = work.table if index is None else functional.embedding(index, work.table)
-        # Each chunk has leaves of its own: the gradient of a slice is as large as the whole.
-        queries = work.queries.detach().split(chunk)
-        candidates = [rows.detach()] * len(queries) if index is None else rows.detach().split(chunk)
-        first = 0.0
-        for own, some, slopes in zip(queries, candidates, gradient.split(chunk), strict=True):
-            found = scores(own.requires_grad_(), some.requires_grad_())
-            found.backward(slopes)
+        table, first = work.table.detach(), 0.0
+        work.queries.grad = torch.empty_like(work.queries)
+        work.table.grad = torch.zeros_like(table)
+        for start in range(0, len(work.queries), chunk):
+            # Leaves of their own: the gradient of a slice is as large as the whole.
+            part = slice(start, start + chunk)
+            own = work.queries.detach()[part].requires_grad_()
+            ids = None if index is None else index[part]
+            rows = (table.detach() if ids is None else table[ids]).requires_grad_()
+            found = scores(own, rows)
+            found.backward(gradient[part])
+            work.queries.grad[part] = own.grad
+            if ids is None:
+                work.table.grad += rows.grad
+            else:
+                work.table.grad.index_add_(0, ids.flatten(), rows.grad.flatten(0, 1))
             first = first or found.detach()[0, 0].item()
-        work.queries.grad = torch.cat([it.grad for it in queries])
-        leaves = candidates[:1] if index is None else candidates
-        rows.backward(torch.cat([it.grad for it in leaves]))
         return first
 
     return run

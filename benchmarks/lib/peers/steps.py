@@ -154,18 +154,19 @@ class Plain:
                 (entity, pool),
             )
         ]
-        # Parts meet the gathered rows, and not the tables: their gradients are whole tables.
-        leaves = [it.detach().requires_grad_() for it in rows]
+        # Parts are leaves of their own: the gradient of a slice is as large as the whole.
+        split = [list(it.detach()[:, None].split(self.part)) for it in rows[:3]]
+        shared = rows[3].detach()[None].requires_grad_()
         total, count = 0.0, len(batch.anchors)
-        for start in range(0, count, self.part):
-            part = slice(start, start + self.part)
-            anchors, relations, targets = (leaf[part, None] for leaf in leaves[:3])
+        for part in zip(*split, strict=True):
+            anchors, relations, targets = (leaf.requires_grad_() for leaf in part)
             # Not compiled: the compiler would turn an anchor again for each of its candidates.
             turned = self._turned(anchors, relations, batch.side)
-            loss = self._part_loss(*turned, targets, leaves[3][None]) / (2 * count)
+            loss = self._part_loss(*turned, targets, shared) / (2 * count)
             loss.backward()
             total += float(loss.detach())
-        torch.autograd.backward(rows, [leaf.grad for leaf in leaves])
+        gradients = [torch.cat([leaf.grad[:, 0] for leaf in leaves]) for leaves in split]
+        torch.autograd.backward(rows, [*gradients, shared.grad[0]])
         return total
 
     def _turned(self, anchors: Tensor, relations: Tensor, side: str) -> tuple[Tensor, Tensor]:
@@ -228,7 +229,7 @@ CONTENDERS: dict[str, Callable[[Work, int], Any]] = {
     "pykeen": Pykeen,
 }
 # Rows of a part; the last: all that fit. The compiler fuses a part, so that no tensor is large.
-_PARTS = {"plain": (1, 2, 4, 16, 64), "compiled": (4, 16, 64, 512), "pykeen": (4, 16, 64, 1 << 62)}
+_PARTS = {"plain": (1, 2, 4, 16, 64), "compiled": (1, 2, 4, 16, 64), "pykeen": (4, 16, 64, 1 << 62)}
 
 
 def rows_at_once(name: str, work: Work) -> int:
@@ -246,7 +247,7 @@ def rows_at_once(name: str, work: Work) -> int:
     for contender.part in sorted({min(part, fitting) for part in _PARTS[kind]}):
         if kind == "compiled":
             with building():
-                contender.steps(2)  # compiles for both sides
+                contender.steps(1)
         seconds[contender.part] = stopwatch.seconds(partial(contender.steps, 1))
     return min(seconds, key=lambda part: seconds[part])
 
