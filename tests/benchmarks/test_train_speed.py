@@ -41,7 +41,8 @@ def test_train_speed_writes_what_it_measured(call, load, monkeypatch, tmp_path):
         assert row["triples_per_s"] == pytest.approx(64 * row["steps_per_s"])
         if not row["contender"].endswith("compiled"):
             assert (row["contender"] == "kgfast") <= row["memory"]["bytes"] < 500e6
-        assert row["rows_at_once"] == 64 or "tuned" in row["contender"]
+        is_chosen = row["contender"] == "pykeen" or "tuned" in row["contender"]  # by time
+        assert 1 <= row["rows_at_once"] <= 64 if is_chosen else row["rows_at_once"] == 64
     epochs = [row for row in both if row["benchmark"] == "epoch_speed"]
     assert [row["contender"] for row in epochs] == [
         "kgfast",

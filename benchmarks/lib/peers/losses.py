@@ -275,21 +275,22 @@ def _in_chunks(
     def run() -> float:
         table, first = work.table.detach(), 0.0
         work.queries.grad = torch.empty_like(work.queries)
-        work.table.grad = torch.zeros_like(table)
+        total = torch.zeros_like(table)
+        shared = table.detach().requires_grad_()
+        shared.grad = total  # to which each backward adds
         for start in range(0, len(work.queries), chunk):
             # Leaves of their own: the gradient of a slice is as large as the whole.
             part = slice(start, start + chunk)
             own = work.queries.detach()[part].requires_grad_()
             ids = None if index is None else index[part]
-            rows = (table.detach() if ids is None else table[ids]).requires_grad_()
+            rows = shared if ids is None else table[ids].requires_grad_()
             found = scores(own, rows)
             found.backward(gradient[part])
             work.queries.grad[part] = own.grad
-            if ids is None:
-                work.table.grad += rows.grad
-            else:
-                work.table.grad.index_add_(0, ids.flatten(), rows.grad.flatten(0, 1))
+            if ids is not None:
+                total.index_add_(0, ids.flatten(), rows.grad.flatten(0, 1))
             first = first or found.detach()[0, 0].item()
+        work.table.grad = total
         return first
 
     return run
