@@ -92,7 +92,7 @@ def test_doctests(module):
 
 
 def test_adapters_are_found_as_attributes():
-    vars(kgfast.adapters).pop("dglke", None)  # as before the first import
+    vars(kgfast.adapters).pop("dglke", None)  # before its first import
     assert callable(kgfast.adapters.dglke.load_dglke)
     with pytest.raises(AttributeError, match=r"'kgfast\.adapters' has no attribute 'nothing'"):
         kgfast.adapters.nothing  # noqa: B018

@@ -58,7 +58,7 @@ def test_sampled_scores_are_the_same(load, per_query, monkeypatch):
     peers = load("lib.peers.losses")
     work = peers.Work.random("rotate", 6, 20, 5, "cpu")
     found = {}
-    for size in (1, 4, 6):  # of a chunk: equal ones, uneven ones, the whole
+    for size in (1, 4, 6):  # chunks that are equal, uneven, or the whole
         monkeypatch.setattr(peers, "QUERY_CHUNKS", (size,))
         for name, contender in peers.sampled_contenders(work, per_query, compile=False).items():
             own = contender(), work.queries.grad.clone(), work.table.grad.clone()

@@ -202,6 +202,7 @@ def test_paths_have_the_loss_of_all_paths_at_once(measured):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # nearly three minutes on a machine that is half free
 def test_a_million_paths_in_128_mib(load):
     """Forward and backward, beyond the model, its gradients and the graph."""
     script, measure = load("paths_speed"), load("lib.measure")
