@@ -54,7 +54,8 @@ def test_bytes_anonymous(load):
     measure = load("lib.measure")
     before = measure.anonymous_bytes()
     with measure.Sampled() as memory:
-        held = mmap.mmap(-1, 20 << 20)  # new memory: a tensor may take what was freed before
+        # New memory: a tensor may take what was freed before.
+        held = mmap.mmap(-1, 20 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         held.write(bytes(1) * len(held))
     assert memory.bytes > before + len(held) // 2
 
