@@ -23,6 +23,7 @@ import yaml
 from pages import PAGES
 
 from lib.graph_files import checksums, folder_of
+from lib.pages.runs import flat
 from lib.results import RESULTS, ROOT
 
 CONFIGS = ROOT / "configs"
@@ -143,21 +144,6 @@ def _portable_word(word: str, config: Path) -> str:
     if word.startswith("dataset.root="):
         return "dataset.root=DIR"
     return Path(word).name if Path(word).is_absolute() else word
-
-
-def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return values by dotted key; lists, which a section is not, stay as they are.
-
-    >>> flat({"model": {"name": "rotate", "dims": [1, 2]}, "seed": 3})
-    {'model.name': 'rotate', 'model.dims': [1, 2], 'seed': 3}
-    """
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            found |= flat(value, f"{prefix}{name}.")
-        else:
-            found[prefix + name] = value
-    return found
 
 
 def main() -> int:

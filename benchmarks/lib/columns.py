@@ -42,12 +42,11 @@ def _adding_peak(row: Row) -> str:
     return human_bytes(row["add_peak_bytes"]) if "add_peak_bytes" in row else "-"
 
 
-RETRIEVERS = {"mteb": "mteb, its default", "faiss": "mteb, its faiss index"}
-
-
 def _adding_and_search(row: Row) -> str:
     return human_seconds(row.get("add_seconds", 0.0) + row["seconds"]["median"])
 
+
+RETRIEVERS = {"mteb": "mteb, its default", "faiss": "mteb, its faiss index"}
 
 RETRIEVAL: Columns = (
     ("documents:", "{documents:,}"),

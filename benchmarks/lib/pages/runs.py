@@ -201,15 +201,28 @@ def _epochs(rows: Rows) -> str:
     return told + with_sources(rows, EPOCHS)
 
 
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return values by dotted key; lists, which a section is not, stay as they are.
+
+    >>> flat({"model": {"name": "rotate", "dims": [1, 2]}, "seed": 3})
+    {'model.name': 'rotate', 'model.dims': [1, 2], 'seed': 3}
+    """
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{prefix}{name}.")
+        else:
+            found[prefix + name] = value
+    return found
+
+
 def _variants(config: str, variants: Rows, own: Mapping[str, Any]) -> Iterator[str]:
     """Yield a table of runs of a config with values other than its own: keys that differ, MRR."""
-    sections = {name: part for name, part in own.items() if isinstance(part, dict)}
-    flat = {f"{name}.{key}": it for name, part in sections.items() for key, it in part.items()}
     values = [it["values"] for it in variants]
     keys = [
         key
         for key, first in values[0].items()
-        if len({str(it.get(key, first)) for it in (*values, flat)}) > 1
+        if len({str(it.get(key, first)) for it in (*values, flat(own))}) > 1
     ]
     samples = SHOWN_OF_SAMPLES if values[0].get("train.mode") == "negative" else ()
     shared = ", ".join(
