@@ -154,7 +154,7 @@ PYKEEN: Columns = (
     ("PyKEEN, CPU s:", "{pykeen_cpu_seconds:,.0f}"),
     ("kgfast, CPU s:", "{cpu_seconds:.2f}"),
     ("times:", "{times:,.0f}"),
-    ("wall s:", "{pykeen_seconds:,.0f} : {seconds:.2f}"),
+    ("PyKEEN : kgfast, seconds passed:", "{pykeen_seconds:,.0f} : {seconds:.2f}"),
     ("ranks that differ:", lambda row: f"{len(row['different'])} of {row['compared']}"),
     ("gap:", _gap),
 )

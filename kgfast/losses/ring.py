@@ -30,7 +30,6 @@ _NOT_MADE = torch.tensor(torch.nan, dtype=torch.float64, device="cpu")  # equals
 _FACTS = ("batch size", "width", "dtype", "gradients that are needed")
 
 Pairs = tuple[Tensor, Tensor, Tensor, Tensor | None]
-Maybe = Sequence[Tensor | None]
 
 
 @dataclass(frozen=True)
