@@ -8,6 +8,7 @@ import torch
 import kgfast
 from kgfast.kernels import cpu
 from kgfast.kernels.cpu import tiers
+from support.sampled import threads
 from support.tiers import lacks
 
 EMPTY_PAGE = "Text.\n\n<!-- results:begin -->\n<!-- results:end -->\n"
@@ -202,14 +203,19 @@ def test_paths_have_the_loss_of_all_paths_at_once(measured):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # nearly three minutes on a machine that is half free
+@pytest.mark.timeout(300)  # a minute beside three other programs
 def test_a_million_paths_in_128_mib(load):
-    """Forward and backward, beyond the model, its gradients and the graph."""
+    """Forward and backward, beyond the model, its gradients and the graph.
+
+    In one thread: beside other programs torch's threads wait for each other at every small
+    operation, and two of them take several times as long as one.
+    """
     script, measure = load("paths_speed"), load("lib.measure")
     work = script.Job(900, "kgfast")
     graph = work.graph()
     assert len(script.Paths(graph.edge_index, len(graph.positions))) > 1_000_000
-    assert measure.in_child(script.peak, work)["bytes"] <= script.GOALS["bytes"]
+    with threads(1):
+        assert measure.in_child(script.peak, work)["bytes"] <= script.GOALS["bytes"]
 
 
 @pytest.mark.slow
