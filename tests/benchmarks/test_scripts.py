@@ -203,7 +203,6 @@ def test_paths_have_the_loss_of_all_paths_at_once(measured):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)  # a minute beside three other programs
 def test_a_million_paths_in_128_mib(load):
     """Forward and backward, beyond the model, its gradients and the graph.
 
