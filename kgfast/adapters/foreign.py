@@ -18,7 +18,7 @@ from kgfast import tables
 from kgfast.graph import Names
 from kgfast.models import SIDES, BlockScorer, Side, from_array
 from kgfast.ops import indexed_scores
-from kgfast.text import reading, shown
+from kgfast.text import in_a_line, reading, shown
 
 _SAMPLES = 32
 _SLACK = 1e-4  # relative error of scores in float32
@@ -195,5 +195,5 @@ def load_weights(path: Path, *, mapped: bool = False) -> Any:
             found = re.search(r"Unsupported [^\n]*?(?= was not an allowed|\n|$)", str(error))
             raise ValueError(
                 f"{path}: holds something else than tensors, or is damaged; it was not loaded: "
-                f"{found[0] if found else 'not a pickle of torch':.200}"
+                f"{in_a_line(found[0]) if found else 'not a pickle of torch'}"
             ) from None

@@ -161,6 +161,13 @@ def test_a_checkpoint_runs_nothing(tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
+def test_the_error_of_a_damaged_checkpoint_is_a_line(tmp_path):
+    write_run(tmp_path, "RotatE")
+    (tmp_path / "checkpoint").write_bytes(b"\x80\x02ctorch\x0e\nFloatStorage\n.")
+    with pytest.raises(ValueError, match=r": Unsupported global: GLOBAL torch\\x0e\.FloatStorage$"):
+        load_official(tmp_path)
+
+
 def test_an_array_runs_nothing(tmp_path):
     write_run(tmp_path, "TransE", checkpoint=False)
     objects = np.array([Bomb(tmp_path / "ran")], dtype=object)
