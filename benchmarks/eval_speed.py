@@ -218,7 +218,8 @@ def whole_rows(options: Options) -> Iterator[Row]:
             ours = kgfast.rank(same, test, known=known)
             theirs = (it.reshape(2, -1).T.cpu() for it in by_products())
             pairs = zip(theirs, (ours.greater, ours.equal), strict=True)
-            beside = {"batch": by_products.batch} | _furthest([(a - b).abs() for a, b in pairs])
+            chosen = {"batch": by_products.options.batch, "chunk": by_products.options.chunk}
+            beside = chosen | _furthest([(a - b).abs() for a, b in pairs])
             contenders |= {count: partial(pykeen.evaluate, count) for count in (few, more)}
             compared = compare_with_pykeen(pykeen, same, known, more)  # and warms it up
         rounds = min(SLOW_ROUNDS, options.rounds)

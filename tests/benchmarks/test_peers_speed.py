@@ -77,13 +77,14 @@ def test_pykeens_fastest_options_are_chosen(load, monkeypatch):
 
     def evaluated(model, test, known, options):
         tried.append(tuple(options.values()))
-        time.sleep(0 if tried[-1] == (1, 1024) else 0.01)
+        time.sleep(0 if tried[-1] == (8, 1024) else 0.01)
 
     monkeypatch.setattr(ranks, "evaluated", evaluated)
-    model = type("Model", (), {"num_entities": 5000, "device": torch.device("cpu")})
-    found = ranks.fastest_evaluation(model, torch.zeros(9, 3), [])
-    assert found == {"batch_size": 1, "slice_size": 1024}
-    assert set(tried) == {(batch, rows) for batch in (1, 8, 32) for rows in (None, 256, 1024)}
+    model = type("Model", (), {"num_entities": 40_000, "device": torch.device("cpu")})
+    found = ranks.fastest_evaluation(model, torch.zeros(99, 3), [])
+    assert found == {"batch_size": 8, "slice_size": 1024}
+    small = {(batch, rows) for batch in (8, 32, 64) for rows in (64, 256, 1024)}
+    assert set(tried) == {*small, (8, None)}  # more queries would hold too much at once
 
 
 def test_products_of_matrices_rank_by_the_l2_norm(load):

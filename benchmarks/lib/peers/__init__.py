@@ -4,8 +4,8 @@
 |---|---|---|---|
 | the best k by dot, l2 or rotate | nearest.py | its own table | its own table |
 | ranks of RotatE | ranks.py | torch, torch.compile, KeOps | rows of a chunk; KeOps has none |
-| | ranks.py | PyKEEN's evaluator | queries of a batch, rows of a slice |
-| ranks by dot, or by the L2 norm | ranks.py | matmul + compare | queries of a batch, compiled |
+| | ranks.py | PyKEEN's evaluator | queries, rows of a slice |
+| ranks by dot, by the L2 norm | ranks.py | matmul + compare | queries, rows of a chunk; compiled |
 | an output head, predictions | topk.py | torch, PyKEEN | queries or rows of a chunk |
 | steps with sampled negatives | steps.py | a tuned formula, eager and compiled | rows of a part |
 | | steps.py | PyKEEN's sLCWA | rows of a part (its sub-batch) |

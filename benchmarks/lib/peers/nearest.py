@@ -2,7 +2,7 @@
 
 | peer | options that are tried, at the shape that is measured and in the same process |
 |---|---|
-| torch | the table at once or in chunks of rows, `queries @ rows.T` or `rows @ queries.T`; topk |
+| torch | all rows or chunks, `queries @ rows.T` or `rows @ queries.T`; topk |
 | torch.compile | the same of a compiled block; for `dot` also as a sum of products |
 | faiss Flat | its own loop or BLAS (`distance_compute_blas_threshold`), rows of BLAS's blocks |
 | faiss Panorama | levels and rows of a batch, on the principal axes of the table; turning counts |
@@ -31,12 +31,13 @@ from lib.peers.topk import ChunkedRows, Search, dot_block, score_block
 Ids = Tensor  # [B, k]
 Find = Callable[[Tensor], Ids]  # ids of queries [B, F]
 Block = Callable[[Tensor, Tensor], Tensor]  # scores [B, C] of queries and rows
-CHUNKS = (1 << 14, 1 << 16, 1 << 62)  # rows; the last: the whole table
+CHUNKS = (1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 62)  # rows; the last: the whole table
 COMPILED_CHUNKS = (1 << 10, 1 << 13, 1 << 16)
-BLAS_ROWS = (1_024, 8_192)  # rows of faiss's blocks for BLAS; the default first
+SMALL_CHUNKS = (1 << 6, 1 << 8)  # where a chunk's differences are far larger than its scores
+BLAS_ROWS = (1_024, 8_192, 65_536)  # rows of faiss's blocks for BLAS; the default first
 ALWAYS, NEVER = 1, 1 << 30  # thresholds of faiss for BLAS
 TRIED_CALLS, HOPELESS = 8, 3.0  # calls that each way answers, unless it is hopeless
-LEVELS, BATCH_ROWS = (2, 4, 8, 16), (128, 512, 1024)  # Panorama: defaults are 8 and 128
+LEVELS, BATCH_ROWS = (2, 4, 8, 16, 32), (128, 512, 1024, 2048)  # Panorama: defaults 8 and 128
 
 
 @dataclass(frozen=True)
@@ -58,23 +59,31 @@ Maker = Callable[[Tensor, str, int], Ways]  # ways to search a table by a score 
 def by_torch(table: Tensor, score: str, k: int) -> Ways:
     """Yield matrices of scores and torch.topk."""
     table, extended, block = _as_dot(table, score)
-    for chunk in CHUNKS:
-        yield _in_chunks(table, k, block, chunk, extended)
+    blocks = {"": block}
     if score != "rotate":
-        turned = _in_chunks(table, k, lambda q, rows: (rows @ q.T).T, CHUNKS[-1], extended)
-        yield Way("rows @ queries.T", turned.find)
+        blocks["rows @ queries.T, "] = lambda queries, rows: (rows @ queries.T).T
+    for name, block in blocks.items():
+        for chunk in _sizes(CHUNKS, table):
+            way = _in_chunks(table, k, block, chunk, extended)
+            yield Way(name + way.options, way.find)
 
 
 def by_compiled(table: Tensor, score: str, k: int) -> Ways:
     """Yield compiled blocks of scores and torch.topk."""
     table, extended, block = _as_dot(table, score)
-    blocks = {"": block}
-    if score != "rotate":
+    blocks, chunks = {"": block}, COMPILED_CHUNKS
+    if score == "rotate":
+        chunks = SMALL_CHUNKS + COMPILED_CHUNKS
+    else:
         blocks["sum of products, "] = _products
     for name, block in blocks.items():
-        for chunk in COMPILED_CHUNKS:
+        for chunk in _sizes(chunks, table):
             way = _in_chunks(table, k, _compiled(block), chunk, extended)
             yield Way(name + way.options, way.find)
+
+
+def _sizes(chunks: tuple[int, ...], table: Tensor) -> list[int]:
+    return sorted({min(it, len(table)) for it in chunks})
 
 
 @cache

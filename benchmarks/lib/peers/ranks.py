@@ -7,7 +7,7 @@ where two scores are closer than float32 tells.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import Any
 
 import torch
@@ -29,11 +29,12 @@ from lib.peers import (
 Counts = tuple[Tensor, Tensor | None]  # greater [B], equal [B] or None: not counted
 Block = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 EAGER_CHUNKS = {"cpu": (2, 4, 8, 16, 32, 64, 256), "cuda": (256, 1024, 4096, 16384)}
-PYKEEN_BATCHES = {"cpu": (1, 8, 32), "cuda": (8, 32)}  # queries; 32 is PyKEEN's default
-PYKEEN_SLICES = (None, 256, 1024, 8192)  # rows of a slice
-PRODUCT_BATCHES = {"cpu": (16, 32, 64, 128, 256), "cuda": (128, 512)}  # queries
+PYKEEN_BATCHES = {"cpu": (8, 32, 64), "cuda": (8, 32)}  # queries; 32 is PyKEEN's default
+PYKEEN_SLICES = {"cpu": (64, 256, 1024, 1 << 62), "cuda": (1024, 8192, 1 << 62)}  # rows
+MOST_PAIRS = 1 << 20  # queries of a batch times rows of a slice: the room of RotatE's differences
+PRODUCT_BATCHES = {"cpu": (32, 64, 128, 256), "cuda": (128, 512)}  # queries
+PRODUCT_CHUNKS = {"cpu": (256, 512, 1024, 2048, 4096, 16384, 1 << 62), "cuda": (8192, 1 << 62)}
 COMPILED_CHUNKS = (64, 256, 1024, 8192, 1 << 62)  # the last: the whole table
-FEW_TRIPLES = 8  # triples, at least, that PyKEEN ranks to choose its options
 TRIED_TRIPLES = 256  # triples that products of matrices rank to choose their options
 
 
@@ -108,70 +109,112 @@ def compiled(work: Work) -> Chunked:
 
 
 def compare(scores: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
-    """Count scores above the target's and equal to it, ``[B]`` each; the target is a candidate."""
-    return (scores > own).sum(1), (scores == own).sum(1) - 1
+    """Count scores ``[C, B]`` above the targets' ``[1, B]`` and equal to them."""
+    return (scores > own).sum(0), (scores == own).sum(0)
+
+
+@dataclass(frozen=True)
+class ProductOptions:
+    """How `Products` counts."""
+
+    batch: int  # queries
+    chunk: int  # rows of the table
+    block: Block = compare
 
 
 class Products:
-    """Counts by products of matrices, which stay in memory for the comparison of a batch.
+    """Counts by products of matrices, whose scores of a chunk stay near to the cache.
 
-    ``batches(size)`` yields queries ``[B, F]``, targets ``[B, 1]``, and rows and columns of scores
-    that do not count, or None. With a ``shift [N]`` a score is twice the product and the shift.
+    ``batches(options)`` yields queries ``[B, F]``, targets ``[B]``, and for each chunk the rows and
+    columns of scores that do not count. With a ``shift [N]`` a score is twice the product and the
+    shift.
     """
 
     def __init__(
         self,
         table: Tensor,
-        batches: Callable[[int], Iterable[Any]],
-        options: tuple[int, Block],
+        batches: Callable[[ProductOptions], Iterable[Any]],
+        options: ProductOptions,
         shift: Tensor | None = None,
     ) -> None:
-        (self.batch, self._block), self._batches = options, batches
-        self._columns, self._shift = table.T, shift
-        self._scores = table.new_empty(self.batch, len(table))
+        self.options, self._batches = options, batches
+        self._table, self._shift = table, shift
+        self._scores = table.new_empty(min(options.chunk, len(table)) * options.batch)
 
     @torch.no_grad()
     def __call__(self) -> Counts:
         """Count all batches."""
-        found = []
-        for queries, targets, known in self._batches(self.batch):
-            scores = self._scores[: len(queries)]
-            if self._shift is None:
-                torch.mm(queries, self._columns, out=scores)
-            else:
-                torch.addmm(self._shift, queries, self._columns, alpha=2, out=scores)
-            own = scores.gather(1, targets)
-            if known is not None:
-                scores[known] = -torch.inf
-            found.append(self._block(scores, own))
+        table, shift, found = self._table, self._shift, []
+        for queries, targets, hidden in self._batches(self.options):
+            own = (queries * table[targets]).sum(1)
+            own = own if shift is None else 2 * own + shift[targets]
+            greater, equal = torch.zeros_like(targets), torch.zeros_like(targets)
+            starts = range(0, len(table), self.options.chunk)
+            for start, places in zip(starts, hidden, strict=True):
+                rows = table[start : start + self.options.chunk]
+                scores = self._scores[: len(rows) * len(queries)].view(len(rows), len(queries))
+                if shift is None:
+                    torch.mm(rows, queries.T, out=scores)
+                else:
+                    shifts = shift[start : start + len(rows), None]
+                    torch.addmm(shifts, rows, queries.T, alpha=2, out=scores)
+                scores[places] = -torch.inf
+                above, same = self.options.block(scores, own[None])
+                greater += above
+                equal += same
+            found.append((greater, equal))
         greater, equal = (torch.cat(them) for them in zip(*found, strict=True))
         return greater, equal
 
 
+def places_of_chunks(
+    ids: Tensor, queries: Tensor, chunk: int, entities: int
+) -> list[tuple[Tensor, Tensor]]:
+    """Split places of scores, by entity and query, by the chunks of entities that hold them."""
+    ids, order = ids.sort()
+    starts = torch.arange(0, entities, chunk, device=ids.device)
+    ends = torch.searchsorted(ids, starts)[1:].tolist()
+    parts = zip(starts, ids.tensor_split(ends), queries[order].tensor_split(ends), strict=True)
+    return [(them - start, whose) for start, them, whose in parts]
+
+
 def fastest_options(
-    device: str, make: Callable[[tuple[int, Block]], Products]
-) -> tuple[int, Block]:
-    """Return the queries of a batch, and the comparison: eager, or compiled where that works."""
+    device: str, queries: int, make: Callable[[ProductOptions], Products]
+) -> ProductOptions:
+    """Return the fastest options; the comparison is eager, or compiled where that works."""
     torch._dynamo.reset()  # or it stops compiling after eight shapes
     blocks: list[Block] = [compare]
-    compiled_one = torch.compile(compare, dynamic=False)
+    compiled_one = torch.compile(compare, dynamic=True)
     with suppress(Missing), building():
-        compiled_one(torch.ones(2, 3, device=device), torch.ones(2, 1, device=device))
+        compiled_one(torch.ones(3, 2, device=device), torch.ones(1, 2, device=device))
         blocks.append(compiled_one)
-    options = [(batch, block) for batch in PRODUCT_BATCHES[device] for block in blocks]
+    batches = sorted({min(it, queries) for it in PRODUCT_BATCHES[device]})
+    options = [
+        ProductOptions(batch, chunk, block)
+        for batch in batches
+        for chunk in PRODUCT_CHUNKS[device]
+        for block in blocks
+    ]
     works = [make(it) for it in options]
     return options[works.index(fastest(works, device))]
 
 
 def matmul_compare(work: Work) -> Products:
     """Count scores of `dot` by products of matrices."""
+    targets, entities = work.targets, len(work.table)
 
-    def batches(size: int) -> Iterator[tuple[Tensor, Tensor, None]]:
-        parts = zip(work.queries.split(size), work.targets.split(size), strict=True)
-        return ((queries, targets[:, None], None) for queries, targets in parts)
+    @cache
+    def batches(options: ProductOptions) -> list[Any]:
+        size, chunk = options.batch, options.chunk
+        parts = zip(work.queries.split(size), targets.split(size), strict=True)
+        return [(q, t, places_of_chunks(t, _numbers(t), chunk, entities)) for q, t in parts]
 
     make = partial(Products, work.table, batches)
-    return make(fastest_options(work.device, make))
+    return make(fastest_options(work.device, len(targets), make))
+
+
+def _numbers(ids: Tensor) -> Tensor:
+    return torch.arange(len(ids), device=ids.device)
 
 
 def products_of_l2(model: Any, test: Tensor, known: kgfast.KnownTriples) -> Products:
@@ -181,33 +224,35 @@ def products_of_l2(model: Any, test: Tensor, known: kgfast.KnownTriples) -> Prod
     are at hand before the first call.
     """
     table = model.candidates("tail").table.detach()
-    asked: dict[tuple[int, int], list[Any]] = {}
 
-    def batches(count: int, size: int) -> Iterator[Any]:
-        if (count, size) not in asked:
-            asked[count, size] = list(_asked(test[:count], known, size, table.device))
-        for side, anchors, relations, targets, excluded in asked[count, size]:
-            yield model.queries(anchors, relations, side), targets, excluded
+    @cache
+    def asked(count: int, size: int, chunk: int) -> list[Any]:
+        return list(_asked(test[:count], known, size, chunk, table))
+
+    def batches(count: int, options: ProductOptions) -> Iterator[Any]:
+        for side, anchors, relations, targets, hidden in asked(count, options.batch, options.chunk):
+            yield model.queries(anchors, relations, side), targets, hidden
 
     shift = -table.square().sum(1)
     few = partial(Products, table, partial(batches, TRIED_TRIPLES), shift=shift)
-    options = fastest_options(table.device.type, few)
+    options = fastest_options(table.device.type, TRIED_TRIPLES, few)
     return Products(table, partial(batches, len(test)), options, shift)
 
 
 def _asked(
-    test: Tensor, known: kgfast.KnownTriples, size: int, device: torch.device
+    test: Tensor, known: kgfast.KnownTriples, size: int, chunk: int, table: Tensor
 ) -> Iterator[Any]:
-    """Yield side, anchors, relations, targets and the places of other known answers of batches."""
+    """Yield side, anchors, relations, targets and the places of all known answers of batches."""
     for side, (anchor, answer) in {"head": (2, 0), "tail": (0, 2)}.items():
         for part in test.split(size):
-            anchors, relations, answers = part[:, anchor], part[:, 1], part[:, answer]
+            anchors, relations, targets = part[:, anchor], part[:, 1], part[:, answer]
             starts, ids = known.exclude(anchors, relations, side)
-            rows = torch.repeat_interleave(torch.arange(len(part)), starts.diff())
-            others = ids != answers[rows]
-            asked = (anchors, relations, answers[:, None], rows[others], ids[others])
-            anchors, relations, targets, *excluded = (it.to(device) for it in asked)
-            yield side, anchors, relations, targets, tuple(excluded)
+            rows = torch.repeat_interleave(_numbers(part), starts.diff())
+            ids, rows = torch.cat([ids, targets]), torch.cat([rows, _numbers(part)])
+            given = (it.to(table.device) for it in (anchors, relations, targets, ids, rows))
+            anchors, relations, targets, ids, rows = given
+            hidden = places_of_chunks(ids, rows, chunk, len(table))
+            yield side, anchors, relations, targets, hidden
 
 
 def keops(work: Work) -> Callable[[], Counts]:
@@ -247,17 +292,18 @@ def evaluated(model: Any, test: Tensor, known: list[Tensor], options: Mapping[st
 
 def fastest_evaluation(model: Any, test: Tensor, known: list[Tensor]) -> dict[str, int | None]:
     """Return the options of PyKEEN's evaluator that rank a few triples fastest."""
-    batches = PYKEEN_BATCHES[model.device.type]
+    device, entities = model.device.type, model.num_entities
+    sizes = sorted({min(rows, entities) for rows in PYKEEN_SLICES[device]})
     tried = [
-        {"batch_size": batch, "slice_size": rows}
-        for batch in batches
-        for rows in PYKEEN_SLICES
-        if rows is None or rows < model.num_entities
+        {"batch_size": batch, "slice_size": rows if rows < entities else None}
+        for batch in PYKEEN_BATCHES[device]
+        for rows in sizes
+        if batch * rows <= MOST_PAIRS
     ]
     evaluated(model, test[:1], known, tried[0])  # warms up
     seconds = []
     for options in tried:
-        few = test[: max(FEW_TRIPLES, options["batch_size"] or 0)]
+        few = test[: options["batch_size"]]
         taken = Stopwatch("cpu").seconds(partial(evaluated, model, few, known, options))
         seconds.append(taken / len(few))
     return tried[seconds.index(min(seconds))]

@@ -16,7 +16,7 @@ Best = tuple[Tensor, Tensor]  # scores [B, k], ids [B, k]
 EAGER_CHUNKS = {"cpu": (2, 4, 8, 32, 64, 256), "cuda": (256, 1024, 4096, 16384)}
 COMPILED_CHUNKS = (64, 256, 1024, 8192)
 QUERY_CHUNKS = (32, 128, 512, 2048)  # queries of an output head
-OUTPUT_CHUNKS = (1 << 13, 1 << 15, 1 << 17, 1 << 18)  # rows of a chunk of many outputs
+OUTPUT_CHUNKS = (1 << 11, 1 << 13, 1 << 15, 1 << 17, 1 << 18)  # rows of a chunk of many outputs
 
 
 @dataclass(frozen=True)
