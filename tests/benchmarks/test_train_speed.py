@@ -27,7 +27,8 @@ def test_train_speed_writes_what_it_measured(call, load, monkeypatch, tmp_path):
     both = json.loads(result.read_text())["rows"]
     rows = [row for row in both if row["benchmark"] == "train_speed"]
     names = ["kgfast", "plain torch", "plain torch, tuned", "plain torch, tuned, compiled"]
-    names += ["kgfast, negatives per row", "pykeen"]
+    names += ["kgfast, negatives per row", "plain torch, negatives per row, tuned"]
+    names += ["plain torch, negatives per row, tuned, compiled", "pykeen"]
     assert [row["contender"] for row in rows] == names
     for row in rows:
         assert (row["dim"], row["batch"], row["negatives"]) == (16, 64, 32)

@@ -4,10 +4,11 @@ The machine is the one of the picture. A row has kgfast's measure, the best peer
 kgfast's, and the bare loop's (`lib/bare_loop.cpp`). Extrapolated numbers have a ``~``.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lib.naive import formula_bytes
 from lib.pages import packages
 from lib.pages.speed import PER_ROW
 from lib.results import Row, Rows, engine_of, find, of_section, read_rows
@@ -35,9 +36,6 @@ LEGEND = (
     "filtered queries. Its tables of RotatE are planted: they fit the graph; normal tables hold "
     "random numbers. RotatE and ComplEx have *dim* complex numbers. Both cores work where a line "
     "does not say one thread.",
-    "PyKEEN's memory is for 128 queries at once, the batch of users who ran out of memory. Smaller "
-    "batches, slices, and torch.compile over chunks of rows need less, some of them less than "
-    "kgfast.",
     "A single query gains only with an [index](docs/how-to/prepared.md), a table that was prepared "
     "once. Trained tables had six minutes of training. Both cores, other sizes and the rows that "
     "peers win stand on that page, and for losses [here](docs/reference/losses.md#measured).",
@@ -60,36 +58,38 @@ def block(folder: Path) -> str:
 
 
 def _conditions(rows: Rows) -> Iterator[str]:
-    """Yield times of an evaluator, of random tables, of torch.compile, and of small steps."""
+    """Yield PyKEEN's fastest evaluation, times of random tables, and those of small steps."""
     if whole := _whole_rows(rows):
         ours, _, theirs = whole.values()
         times = f"~{_median(theirs) / _median(ours):,.0f}x"
+        batch, entities, dim = theirs["batch_size"], theirs["entities"], theirs["dim"]
+        size = theirs["slice_size"] or entities
+        graph = next(row["graph"] for row in rows if row["benchmark"] == "eval_mem")
+        held = human_bytes(formula_bytes("pykeen", batch, size, dim, graph["known_triples"]))
         yield (
-            f"PyKEEN's RotatE has the L2 norm. For the second row's task PyKEEN's evaluator takes "
-            f"{times} with the fastest options of those tried: {theirs['note']}."
+            "PyKEEN's memory is for 128 queries at once, the batch of users who ran out of memory. "
+            f"The fastest of its options that were tried, {batch} queries and slices of {size:,} "
+            f"rows, need {held} by the same formula. PyKEEN's RotatE has the L2 norm: its "
+            f"evaluator takes {times} for the second row's task, {theirs['note']}."
         )
-    own = [row for row in rows if row.get("section") == "rotate" and row["contender"] == "kgfast"]
-    seconds = {(row["dim"], row["table"]): _median(row) for row in own}
-    planted = {dim: it for (dim, table), it in seconds.items() if table == "planted"}
+    counts = [row for row in rows if row.get("section") == "rotate"]
     times = [
-        seconds[dim, "random"] / it for dim, it in planted.items() if (dim, "random") in seconds
+        [row["times_kgfast"] for row in counts if (row["contender"], row["table"]) == key]
+        for key in (("compile", "random"), ("bare", "random"))
     ]
-    if times:
-        spread = f"{min(times):.1f} to {max(times):.1f}"
-        yield f"Ranks of RotatE, 128 queries, of random tables take {spread} times as long."
-    batches = [row for row in rows if row.get("section") == "rotate" and row["batch"] > 1]
-    batches = [row for row in batches if (row["contender"], row["table"]) == ("compile", "planted")]
-    queries = {row["dim"]: row["queries"] for row in rows if row.get("section") == "whole"}
-    batches = [row for row in batches if row["dim"] in queries]
-    for row in sorted(batches, key=lambda row: -row["dim"])[:1]:
-        count = -(-queries[row["dim"]] // row["batch"])
-        text = (
-            f"torch.compile would take ~{human_seconds(count * _median(row))} for {count} batches"
+    if all(times):
+        first, second = (_spread(it) for it in times)
+        yield (
+            "In random tables of RotatE kgfast can abandon few candidates early: for 128 queries "
+            f"torch.compile takes {first} as long as kgfast, and the bare loop {second}."
         )
-        yield f"{text} of {row['batch']} queries at dim {row['dim']}, without the filter."
     for line in _steps(_one_vs_all(rows, min), "dim {rank}"):
         peer = f"{line['times']} by {line['peer']}"
         yield f"At {line['what']}, the step of the last row takes {peer}."
+
+
+def _spread(times: Sequence[float]) -> str:
+    return f"{min(times):.1f} to {max(times):.1f} times"
 
 
 def _source(rows: Rows) -> str:

@@ -15,7 +15,12 @@ LEGEND = (
     "brackets, how many times as long its peers take. ~ extrapolated from a part of the work."
 )
 
-PER_ROW = ("kgfast, negatives per row", "pykeen")  # negatives of each triple's own
+PER_ROW = (  # negatives of each triple's own
+    "kgfast, negatives per row",
+    "plain torch, negatives per row, tuned",
+    "plain torch, negatives per row, tuned, compiled",
+    "pykeen",
+)
 BENCHMARKS = ("eval_mem", "eval_speed", "train_speed")
 MEMORY = (
     ("peak memory beyond the inputs, whole test set, dim {dim}", "**{kgfast[bytes]:bytes}**"),
