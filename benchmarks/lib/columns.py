@@ -28,6 +28,16 @@ RACE_WORK: Columns = (
     ("elements/s:", "{elements_per_s:billions}"),
     *RACE[3:],
 )
+GATHERERS = {  # 32 queries at a time
+    "official": "torch, gathered, norm of stacked parts as in OGB's baseline",
+    "lean": "torch, gathered, in place",
+}
+LISTS: Columns = (
+    (" ", lambda row: GATHERERS.get(row["contender"], row["contender"])),
+    *RACE[1:],
+    ("peak memory:", "{peak_bytes:bytes}"),
+    ("queries counted otherwise:", "{differing_queries}"),
+)
 CROPS = {
     "med": "RotatE + MED, one nested sweep",
     "med separate": "RotatE + MED, a sweep each",

@@ -14,6 +14,7 @@ from lib.columns import (
     ENERGY,
     HALF_LOOPS,
     INDEX,
+    LISTS,
     LOSSES,
     PYKEEN,
     RETRIEVAL,
@@ -137,6 +138,18 @@ def graphs(folder: Path) -> str:
         ),
     ]
     return "\n".join([*lines, *sources([rows])])
+
+
+def ogb(folder: Path) -> str:
+    """Write ranks among candidates of each query, by kgfast and by gathering."""
+    rows = read_rows(folder / "cpu-lists-speed.json")
+    told = cell_of(
+        rows[0],
+        "Ranks of {batch} RotatE queries of {dim} complex features, each among {candidates} of "
+        "{entities:,} candidates, float32, {machine[threads]} threads. The peers gather rows for "
+        "32 queries at a time.\n",
+    )
+    return f"{told}\n{with_sources(rows, LISTS)}"
 
 
 def options(folder: Path) -> str:
