@@ -273,6 +273,19 @@ def attack(cases, wrong=0):
     return json.dumps(ABOUT | told | {"cases": cases, "kinds": kinds})
 
 
+def test_orders_of_some_models_follow_from_flips(load):
+    sampled = load("lib.pages.sampled")
+    rows = rows_of("cpu-sampled-vs-exact.json")
+    for graph in ("wn18rr", "codex-m", "fb15k-237"):
+        own = [row for row in rows if row["graph"] == graph]
+        orders = list(sampled._orders(own))
+        assert len(orders) == (1 if graph == "codex-m" else 2)
+        for protocol, order in list(orders[0].items())[1:]:
+            found = sampled.order_without(own, protocol, [])
+            assert found["tau"] == pytest.approx(order["tau"])
+            assert (found["flipped_in_most"], found["pairs"]) == (order["flipped_in_most"], 28)
+
+
 def test_an_attack_has_a_column_for_every_file(made, tmp_path):
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "fuzz.json").write_text(attack(1234, wrong=2))
