@@ -59,14 +59,25 @@ def add(folder: Path, config: Path, target: Path, note: str | None = None) -> Pa
 
 
 def add_variants(folders: Sequence[Path], config: Path, target: Path) -> Path:
-    """Copy the values and metrics of finished runs into the one file of their config."""
+    """Copy the values and metrics of finished runs into the one file of their config.
+
+    Raises
+    ------
+    ValueError
+        If a run has the values and the steps of the config's own row.
+    """
     variants = []
+    row = _path(target.parent, config)
+    own = json.loads(row.read_text()) if row.is_file() else None
     for folder in folders:
         result, rows, values = _read(folder)
         data = data_of(values["dataset"]["name"], Path(values["dataset"].get("root", "data")))
+        told = _told(values)
+        if own and (told, result["steps"]) == (_told(own["values"]), own["steps"]):
+            raise ValueError(f"{folder}: no variant, but values and steps of {row.name}")
         variants.append(
             {
-                "values": {key: it for key, it in flat(values).items() if key not in OF_A_RUN},
+                "values": told,
                 "valid_mrr": [row["mrr"] for row in rows if row.get("split") == "valid"][-1],
                 "test_mrr": result["test"]["mrr"],
                 **{name: result[name] for name in FACTS},
@@ -74,6 +85,11 @@ def add_variants(folders: Sequence[Path], config: Path, target: Path) -> Path:
             }
         )
     return _write(target, config, {"config": config.as_posix(), "data": data, "variants": variants})
+
+
+def _told(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a run by dotted key, but where and how long it ran."""
+    return {key: it for key, it in flat(values).items() if key not in OF_A_RUN}
 
 
 def data_of(name: str, root: Path) -> dict[str, Any]:
@@ -113,9 +129,13 @@ def _read(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str,
 
 def _write(target: Path, config: Path, content: Mapping[str, Any]) -> Path:
     target.mkdir(parents=True, exist_ok=True)
-    path = target / f"{config.parent.name}-{config.stem}.json"
+    path = _path(target, config)
     path.write_text(json.dumps(content, indent=2) + "\n")
     return path
+
+
+def _path(target: Path, config: Path) -> Path:
+    return target / f"{config.parent.name}-{config.stem}.json"
 
 
 def config_of(folder: Path) -> Path:

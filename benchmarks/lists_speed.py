@@ -20,7 +20,7 @@ from torch import Tensor
 from kgfast import ops
 from lib.bench import equals_reference
 from lib.benchmark import Benchmark, Option, Options, Parser
-from lib.columns import RACE
+from lib.columns import LISTS
 from lib.measure import PeakMemory, Stopwatch
 
 BATCH = 32  # queries that a peer gathers for at a time
@@ -140,7 +140,7 @@ BENCHMARK = Benchmark(
         "candidates": Option("candidates of each query", 500, 50),
         "rounds": Option("turns of each contender", 5, 2),
     },
-    tables=(*RACE, ("peak memory:", "{peak_bytes:bytes}")),
+    tables=LISTS,
     check=check,
 )
 

@@ -10,8 +10,8 @@ their three matrix products alone, and products of bf16 numbers against torch's 
 dense form, a [batch, entities, dim] tensor, goes in chunks of the size that takes the least time
 here; of a loss over all entities, a part is measured and the whole extrapolated. With one thread
 (`--threads 1`) times are of the CPU, and other work on the machine changes them little. `memory`: a
-fresh process for each contender, one after the other: binary cross entropy, an output head with
-smoothed cross entropy, and its best output. A contender that fails says why.
+fresh process for each contender of binary cross entropy, one after the other. A contender that
+fails says why.
 """
 
 import sys
@@ -33,8 +33,7 @@ from lib.results import Row, Rows
 from lib.tables import cell_of
 
 BATCHES, ENTITIES, DIM = (256, 512, 1024), (10_000, 50_000), 200
-HEAD = (40_000, 50_011, 64)  # rows, outputs, width
-SMOOTHING = 0.1  # smoothing of heads, and of works that are called smoothed
+SMOOTHING = 0.1  # smoothing of works that are called smoothed
 # calls, and how many times the work of each makes the whole
 Parts = Mapping[str, tuple[Run, float]]
 RACES = {  # score, batch, rows of the table, dim, candidates of each query
@@ -69,51 +68,36 @@ GOALS = {
 
 @dataclass(frozen=True)
 class Job:
-    """One contender of one work, for a process of its own."""
+    """Binary cross entropy of dot products by one contender, for a process of its own."""
 
-    section: str  # bce, head or top
-    score: str
     batch: int
     entities: int
     dim: int
     contender: str  # kgfast, eager or compile
     device: str
     rounds: int
-    chunk: int = 0  # candidates that dense distances take at once
 
     def work(self) -> Work:
         """Return the operands."""
-        work = Work.random(self.score, self.batch, self.entities, self.dim, self.device)
-        return replace(work, smoothing=SMOOTHING) if self.section == "head" else work
+        return Work.random("dot", self.batch, self.entities, self.dim, self.device)
 
-    def run(self, work: Work) -> tuple[Run, float]:
-        """Return the contender, and how many times its work is the whole."""
+    def run(self, work: Work) -> Run:
+        """Return the contender."""
         if self.contender == "kgfast":
-            ours = {
-                "bce": peers.kgfast_bce,
-                "head": peers.kgfast_cross_entropy,
-                "top": peers.kgfast_top,
-            }
-            return ours[self.section](work), 1.0
-        if self.section != "bce":
-            dense = peers.head_rows if self.section == "head" else peers.top_rows
-            return dense(work), max(1.0, self.batch / peers.HEAD_ROWS)
-        if self.score == "rotate":
-            parts = self.entities / peers.rotate_rows(work)
-            return peers.part_of_rotate_bce(work, self.chunk), parts
-        return peers.dense_bce(work, self.contender == "compile"), 1.0
+            return peers.kgfast_bce(work)
+        return peers.dense_bce(work, self.contender == "compile")
 
 
 def measure(job: Job) -> dict[str, Any]:
     """Measure the peak beyond operands and gradients, and seconds."""
     let_compile()
     work = job.work()
-    run, parts = job.run(work)
+    run = job.run(work)
     if job.contender == "compile":
         run()  # compiling is not the work
     else:
-        small = replace(job, batch=2, entities=min(64, job.entities), rounds=1)
-        small.run(small.work())[0]()
+        small = replace(job, batch=2, entities=min(64, job.entities))
+        small.run(small.work())()
     work.queries.grad, work.table.grad = None, None
     stopwatch = Stopwatch(job.device)
     values: list[float] = []
@@ -121,65 +105,37 @@ def measure(job: Job) -> dict[str, Any]:
         first = stopwatch.seconds(lambda: values.append(run()))
     gradients = sum(it.grad.nbytes for it in (work.queries, work.table) if it.grad is not None)
     rounds = job.rounds if first < SLOW_SECONDS else 1
-    timing = Timing.of([stopwatch.seconds(run) for _ in range(rounds)])
     return {
         "bytes": max(0, peak.bytes - gradients),
         "method": peak.method,
-        "seconds": timing.scaled(parts).as_dict(),
-        "extrapolated": parts > 1,
-        "loss": values[0] if parts == 1 else None,
+        "seconds": Timing.of([stopwatch.seconds(run) for _ in range(rounds)]).as_dict(),
+        "extrapolated": False,
+        "loss": values[0],
     }
 
 
-def best_chunk(job: Job) -> int:
-    """Return the number of candidates that dense distances take in the least time."""
-    return peers.fastest_rotate_chunk(job.work())
-
-
 def grid(options: Options) -> Iterator[Job]:
-    """Yield the works of the table; dense torch where its formula fits the memory."""
+    """Yield the works of the table, kgfast first."""
     batches, entities, dim = (BATCHES, ENTITIES, DIM) if not options.quick else ((8,), (50,), 6)
-    rounds = options.rounds
-    for score in ("dot", "rotate"):
-        for count in entities:
-            for batch in batches:
-                job = Job("bce", score, batch, count, dim, "kgfast", options.device, rounds)
-                yield job
-                peer = replace(job, contender="eager")
-                yield replace(peer, chunk=in_child(best_chunk, peer)) if score == "rotate" else peer
-                if score == "dot" and not options.no_compile:
-                    yield replace(job, contender="compile")
-    head = (30, 51, 8) if options.quick else HEAD
-    for section in ("head", "top"):
-        for contender in ("kgfast", "eager"):
-            yield Job(section, "dot", *head, contender, options.device, min(2, rounds))
-
-
-def formula_bytes(job: Job) -> dict[str, int]:
-    """Count what the dense form holds: labels, scores, two temporaries; one [B, N, D] tensor."""
-    pairs = job.batch * job.entities
-    if job.section == "top":
-        return {"dense": 4 * pairs}
-    if job.section == "head":
-        return {"dense": 3 * 4 * pairs}  # logits, their log softmax, its gradient
-    dense = {"dense": 4 * 4 * pairs}
-    return dense | {"tensor": 2 * 4 * pairs * job.dim} if job.score == "rotate" else dense
+    for count in entities:
+        for batch in batches:
+            for contender in ("kgfast", "eager", "compile")[: 3 - options.no_compile]:
+                yield Job(batch, count, dim, contender, options.device, options.rounds)
 
 
 def memory_rows(options: Options) -> Iterator[Row]:
-    """Yield a row for every job; kgfast's come first."""
+    """Yield a row for every job; dense torch runs where its formula fits the memory."""
     ours: float | None = None
     for job in grid(options):
         ours = None if job.contender == "kgfast" else ours
-        names = ("section", "score", "batch", "entities", "dim", "contender", "chunk")
-        formula = formula_bytes(job)
-        whole = job.section == "bce" and job.score == "dot" and job.contender != "kgfast"
-        if whole and job.device == "cpu" and formula["dense"] > available_memory():
+        dense = 4 * 4 * job.batch * job.entities  # labels, scores, two temporaries
+        if job.contender != "kgfast" and job.device == "cpu" and dense > available_memory():
             found: dict[str, Any] = {"note": "does not fit in memory"}
         else:
             found = in_child_or_note(measure, job)
-        row = {name: getattr(job, name) for name in names} | {"candidates": job.entities}
-        row |= {"formula": formula, "seconds": None} | found
+        row: dict[str, Any] = {"section": "bce", "score": "dot", "candidates": job.entities}
+        row |= {name: getattr(job, name) for name in ("batch", "entities", "dim", "contender")}
+        row |= {"formula": {"dense": dense}, "seconds": None} | found
         if row["seconds"] is not None:
             median = row["seconds"]["median"]
             ours = median if job.contender == "kgfast" else ours
@@ -304,10 +260,7 @@ def ratios(rows: Rows) -> Iterator[tuple[str, str, str]]:
 def notes(rows: Rows) -> Iterator[str]:
     """Yield what a reader must know of the tables."""
     yield "Peak memory is beyond operands and their gradients."
-    yield (
-        "~ extrapolated: rotate in torch is a part of the entities, an output head in torch "
-        f"{peers.HEAD_ROWS:,} rows, measured and multiplied; memory in brackets is of the part."
-    )
+    yield "~ extrapolated: rotate in torch is a part of the entities, measured and multiplied."
 
 
 WORKS = RACES | QUICK_RACES

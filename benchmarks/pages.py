@@ -33,6 +33,7 @@ PAGES = {
     "influence": Page("docs/how-to/influence.md", systems.influence),
     "losses": Page("docs/reference/losses.md", one_file.losses),
     "med_rscf": Page("docs/how-to/med_rscf.md", med.block),
+    "ogb": Page("docs/how-to/ogb.md", one_file.ogb),
     "options": Page("docs/reference/options.md", one_file.options),
     "path_star": Page("examples/path_star/README.md", systems.path_star),
     "paths": Page("docs/how-to/paths.md", systems.paths),

@@ -50,16 +50,28 @@ def rows_of(results: Path) -> dict[str, Row]:
 def config_of(row: Row, folder: Path, threads: int | None) -> dict[str, Any]:
     """Return the values of a row's config, for a folder of data and a number of threads.
 
-    A row that ``train.max_minutes`` ended may have had several invocations: the config then limits
-    the minutes of all together.
+    A row that a limit of minutes ended gets the number of its steps. Where that number would change
+    the learning rate, the row gets its minutes, of all invocations together.
     """
     values: dict[str, Any] = json.loads(json.dumps(row["values"]))
     values["dataset"]["root"] = str(folder.resolve())
     values["threads"] = threads or row["threads"]
-    if row["steps"] < row.get("planned_steps", row["steps"]) and values["train"].get("max_minutes"):
-        minutes = (row["seconds_training"] + row["seconds_evaluating"]) / 60
-        values["train"] |= {"max_minutes": None, "max_total_minutes": round(minutes, 1)}
+    if _ended_by_a_clock(row):
+        values["train"] |= {"max_minutes": None, "max_total_minutes": None}
+        if values["sched"]["name"] in ("constant", "plateau"):
+            values["train"] |= {"epochs": None, "steps": row["steps"]}
+        else:
+            minutes = (row["seconds_training"] + row["seconds_evaluating"]) / 60
+            values["train"]["max_total_minutes"] = round(minutes, 1)
     return values
+
+
+def _ended_by_a_clock(row: Row) -> bool:
+    """Return whether a limit of minutes, in the config or the command, ended a row's run."""
+    train = row["values"]["train"]
+    is_limited = train.get("max_minutes") or train.get("max_total_minutes")
+    is_short = row["steps"] < row.get("planned_steps", row["steps"])
+    return is_short and bool(is_limited or "_minutes=" in row["command"])
 
 
 def train(row: Row, values: dict[str, Any], out: Path) -> dict[str, Any]:
@@ -84,11 +96,17 @@ def train(row: Row, values: dict[str, Any], out: Path) -> dict[str, Any]:
 
 
 def compared(row: Row, found: Row) -> Iterator[dict[str, str]]:
-    """Yield the metrics and the times of a row and of a run, and their differences."""
-    for metric, label in METRICS.items():
-        ours, theirs = row["test"][metric], found["test"][metric]
-        form = ",.1f" if metric == "mr" else ".4f"
-        yield _line(label, f"{ours:{form}}", f"{theirs:{form}}", f"{theirs - ours:+{form}}")
+    """Yield the metrics and the times of a row and of a run, and their differences.
+
+    A row with sub-models has the metrics of each.
+    """
+    results = found.get("test_of_submodels") or {None: found["test"]}
+    for dim, metrics in (row.get("submodels") or {None: row["test"]}).items():
+        for metric, label in METRICS.items():
+            ours, theirs = metrics[metric], results[dim][metric]
+            form = ",.1f" if metric == "mr" else ".4f"
+            what = label if dim is None else f"{label}, dim {dim}"
+            yield _line(what, f"{ours:{form}}", f"{theirs:{form}}", f"{theirs - ours:+{form}}")
     steps = row["steps"], found["steps"]
     yield _line("steps", *(f"{it:,}" for it in steps), f"{steps[1] - steps[0]:+,}")
     for part in ("training", "evaluating"):

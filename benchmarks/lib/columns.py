@@ -12,7 +12,7 @@ NAMES = LABELS | {
     "linear": "linear_cross_entropy",
     "products": "the three matrix products",
     "kgfast_bf16": "kgfast, bf16",
-    "eager_bf16": "torch, bf16",
+    "eager_bf16": "torch, eager, bf16",
 }
 RACE: Columns = (
     (" ", lambda row: NAMES.get(row["contender"], row["contender"])),
@@ -27,6 +27,16 @@ RACE_WORK: Columns = (
     *RACE[1:3],
     ("elements/s:", "{elements_per_s:billions}"),
     *RACE[3:],
+)
+GATHERERS = {  # 32 queries at a time
+    "official": "torch, gathered, norm of stacked parts as in OGB's baseline",
+    "lean": "torch, gathered, in place",
+}
+LISTS: Columns = (
+    (" ", lambda row: GATHERERS.get(row["contender"], row["contender"])),
+    *RACE[1:],
+    ("peak memory:", "{peak_bytes:bytes}"),
+    ("queries counted otherwise:", "{differing_queries}"),
 )
 CROPS = {
     "med": "RotatE + MED, one nested sweep",
@@ -213,6 +223,11 @@ def _peer(row: Row) -> str:
 
 def _best_time(row: Row, key: str = "seconds") -> Any:
     return row[key][row["best_peer"]]
+
+
+def marked(row: Row, times: str) -> str:
+    """Write the times of a row of `with_winners`, and whether the peer wins."""
+    return cell_of(row, times) + ": peer wins" * bool(row.get("wins"))
 
 
 def _winner(row: Row) -> str:
@@ -410,14 +425,14 @@ LOSS_WORKS = {
     "bce dot": "bce, all contenders in turns",
     "bce rotate": "bce, all contenders in turns",
     "head": "output head",
-    "top": "output head, best output",
     "outputs": "10 million outputs",
     "prediction": "one query, as a user asks it",
 }
 LOSS_NAMES = NAMES | {
-    "eager": "torch",
+    "eager": "torch, eager",
     "counts": "kgfast.ops.rank_counts",
-    "pykeen": "pykeen",
+    "pykeen": "PyKEEN's predict_target",
+    "score_t + topk": "PyKEEN's score_t + topk",
 }
 
 
@@ -438,11 +453,8 @@ LOSSES: Columns = (
     ("batch x entities x dim", _loss_shape),
     ("contender", lambda row: LOSS_NAMES.get(row["contender"], row["contender"])),
     ("time:", median),
-    ("times kgfast's:", "{times_kgfast:.2f}x"),
-    (
-        "peak memory:",
-        lambda row: cell_of(row, "({bytes:bytes})" if row.get("extrapolated") else "{bytes:bytes}"),
-    ),
+    ("times kgfast's:", lambda row: marked(row, "{times_kgfast:.2f}x")),
+    ("peak memory:", "{bytes:bytes}"),
 )
 
 

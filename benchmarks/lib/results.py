@@ -33,6 +33,26 @@ def find(rows: Rows, section: str, contender: str, **work: Any) -> Row | None:
     return None
 
 
+NO_PEERS = ("counts", "products")  # contenders that do less than the work
+
+
+def with_winners(rows: Rows, work: Sequence[str]) -> list[Row]:
+    """Add ``wins`` to each row: whether a peer took less time than kgfast in the same precision.
+
+    Rows with equal values of the keys ``work`` have the same work.
+    """
+
+    def key(row: Row) -> tuple[Any, ...]:
+        return (*map(row.get, work), "bf16" in row["contender"])
+
+    timed = [row for row in rows if row["seconds"]]
+    own = [row for row in timed if row["contender"].startswith("kgfast")]
+    ours = {key(row): row["seconds"]["median"] for row in own}
+    peers = [row for row in timed if row not in own and row["contender"] not in NO_PEERS]
+    winners = [row for row in peers if row["seconds"]["median"] < ours.get(key(row), 0.0)]
+    return [{**row, "wins": row in winners} for row in rows]
+
+
 def engine_of(row: Row) -> tuple[str, str]:
     """Return the machine and the instruction set of a row."""
     return row["machine"]["name"], row["machine"]["isa"]

@@ -177,6 +177,13 @@ def test_other_values_of_a_config_stand_in_a_table(add, tmp_path, finished, page
     assert (done.returncode, "result.json" in done.stderr) == (1, True)
 
 
+def test_the_run_of_a_config_is_no_variant(add, finished):
+    assert add(finished).returncode == 0
+    done = add(finished, "--variants-of", ROOT / "configs/wn18rr/rotate_fast.yaml")
+    assert done.returncode == 1
+    assert "no variant, but values and steps of wn18rr-rotate_fast.json" in done.stderr
+
+
 def test_line_ends_change_no_checksum(load, tmp_path):
     files = load("lib.graph_files")
     for name, ending in (("one", "\n"), ("two", "\r\n"), ("other", " \n")):
@@ -192,7 +199,7 @@ def test_line_ends_change_no_checksum(load, tmp_path):
 
 def test_earlier_files_get_checksums_once_and_say_so(add, tmp_path, finished):
     other = ("--variants-of", ROOT / "configs/wn18rr/rotate_fast.yaml")
-    assert add(finished).returncode == add(finished, *other).returncode == 0
+    assert add(finished, *other).returncode == add(finished).returncode == 0
     runs = tmp_path / "results" / "runs"
     for path in (runs / "wn18rr-rotate_fast.json", runs / "variants" / "wn18rr-rotate_fast.json"):
         before = json.loads(path.read_text())

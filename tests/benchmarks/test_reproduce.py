@@ -149,13 +149,38 @@ def test_the_graph_is_downloaded_unless_a_folder_is_named(
     assert asked == ["tiny"]
 
 
-def test_a_row_that_minutes_ended_has_as_many_minutes(load, fake, tmp_path):
-    row = json.loads(fake.read_text()) | {"planned_steps": 9}
-    row["values"]["train"]["max_minutes"] = 60
-    values = load("reproduce").config_of(row, tmp_path, 2)
-    assert values["train"]["max_minutes"] is None
-    assert values["train"]["max_total_minutes"] == 0.1  # 3 seconds, rounded up
-    assert values["threads"] == 2
+def test_sub_models_are_compared_each(load, fake):
+    row = json.loads(fake.read_text())
+    better = row["test"] | {"mrr": 0.75}
+    row["submodels"] = {"4": row["test"], "8": row["test"]}
+    found = row | {"test_of_submodels": {"4": row["test"], "8": better}}
+    lines = {it["what"]: it["difference"] for it in load("reproduce").compared(row, found)}
+    assert (lines["MRR, dim 4"], lines["MRR, dim 8"]) == ("+0.0000", "+0.2500")
+    assert "MRR" not in lines
+
+
+SHORT = {  # rows with fewer steps than planned, and what their config then has
+    "fb15k237/complex_n3_rp": {"epochs": None, "steps": 10_900},
+    "fb15k237/rescal_dura": {"epochs": None, "steps": 23_958},
+    "wn18rr/rotate_med_rscf": {"epochs": 100, "max_total_minutes": 114.3},  # a rate that falls to 0
+    "wn18rr/complex_n3": {"epochs": 30},  # patience ended these
+    "wn18rr/complex_n3_rp": {"epochs": 40},
+    "wn18rr/distmult": {"epochs": 30},
+    "wn18rr/rescal_dura": {"epochs": 30},
+}
+
+
+def test_a_row_that_a_clock_ended_ends_at_the_same_step(load):
+    script = load("reproduce")
+    rows = script.rows_of(BENCHMARKS / "results")
+    short = {name: row for name, row in rows.items() if row["steps"] < row.get("planned_steps", 0)}
+    assert short.keys() == SHORT.keys()
+    for name, row in short.items():
+        values = script.config_of(row, ROOT, 2)
+        assert values["threads"] == 2
+        train = values["train"]
+        limits = {"steps": None, "max_minutes": None, "max_total_minutes": None} | SHORT[name]
+        assert {key: train.get(key) for key in limits} == limits, name
 
 
 @pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)
@@ -172,7 +197,9 @@ def test_every_row_holds_what_it_takes(load, path):
 
 
 @pytest.mark.parametrize("path", VARIANTS, ids=lambda path: path.stem)
-def test_variants_name_their_data(path):
+def test_variants_name_their_data_and_are_no_rows(path):
     content = json.loads(path.read_text())
+    own = json.loads((path.parent.parent / path.name).read_text())
+    assert own["seconds_training"] not in [it["seconds_training"] for it in content["variants"]]
     assert set(content["data"]["sha256"]) == {"train.txt", "valid.txt", "test.txt"}
     assert all("seed" in it["values"] for it in content["variants"])

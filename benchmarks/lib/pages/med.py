@@ -84,7 +84,7 @@ def _trials(rows: Rows) -> Iterator[str]:
 
 
 TABLES = {
-    "eval_mem_crops": ("*-eval-mem*.json", _evaluation),
+    "eval_mem_crops": ("*-eval-mem.json", _evaluation),
     "med_speed": ("*-speed.json", _training),
     "train_memory": ("*-train-memory*.json", _memory),
     "med_trials": ("*-med-trials.json", _trials),

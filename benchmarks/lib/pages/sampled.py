@@ -1,6 +1,6 @@
 """The block of docs/explanation/sampled_vs_exact.md: a section for each graph of the study."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from lib.tables import Columns, human_seconds, markdown
 
 FILE = "cpu-sampled-vs-exact.json"
 METRIC = "mrr"
+UNTRAINED = 0.05  # exact MRR of models that hardly trained: the order of the others is shown too
 
 
 def block(folder: Path) -> str:
@@ -32,22 +33,43 @@ def block(folder: Path) -> str:
 
 def _of_all(graphs: list[Rows]) -> Iterator[str]:
     """Yield a table of the order of models in all graphs."""
-    orders = [
-        {"graph": rows[0]["graph"]}
-        | {
-            row["protocol"]: row
-            for row in of_section(rows, "order")
-            if (row["metric"], row["scope"]) == (METRIC, "last")
-        }
-        for rows in graphs
-    ]
+    orders = [order for rows in graphs for order in _orders(rows)]
     yield (
         "Kendall's tau between each protocol's order of models and the exact order, by MRR: mean "
-        "over draws. In brackets, pairs of models that most draws flip.\n"
+        "over draws. In brackets, pairs of models that most draws flip. Lines *without* a model "
+        f"leave out models whose exact MRR is below {UNTRAINED:g}: they hardly trained.\n"
     )
     protocols = [it for it in orders[0] if it not in ("graph", "exact")]
     columns = [("graph", "{graph}"), *((f"{it}:", _order_by(it)) for it in protocols)]
     yield from markdown(columns, orders)
+
+
+def _orders(rows: Rows) -> Iterator[dict[str, Any]]:
+    """Yield the order of all models by each protocol, and that of the trained ones if some are not.
+
+    Each is a row of the table of all graphs.
+    """
+    graph, models = rows[0]["graph"], list(_models(rows, ["exact"]))
+    found = {
+        row["protocol"]: row
+        for row in of_section(rows, "order")
+        if (row["metric"], row["scope"]) == (METRIC, "last")
+    }
+    yield {"graph": graph} | found
+    weak = [row["model"] for row in models if row["exact"]["mean"] < UNTRAINED]
+    if weak:
+        name = f"{graph} without {', '.join(weak)}"
+        yield {"graph": name} | {it: order_without(rows, it, weak) for it in found}
+
+
+def order_without(rows: Rows, protocol: str, weak: Sequence[str]) -> dict[str, Any]:
+    """Return the order of all other models, which follows from the flips: no metrics tie."""
+    count = len(of_section(rows, "run")) - len(weak)
+    pairs = count * (count - 1) // 2
+    kept = [it for it in _flips(rows) if not {it["better"], it["worse"]} & set(weak)]
+    shares = [it["shares"].get(protocol, 0.0) for it in kept]
+    most = sum(share > 0.5 for share in shares)
+    return {"tau": 1 - 2 * sum(shares) / pairs, "flipped_in_most": most, "pairs": pairs}
 
 
 def _order_by(protocol: str) -> Callable[[Row], str]:

@@ -12,7 +12,8 @@ from lib.tables import LABELS, cell_of, markdown, median
 
 LEGEND = (
     "N = 40,943 entities; whole test set: 6,268 queries, filtered. Bold: kgfast, measured; in "
-    "brackets, how many times as long its peers take. ~ extrapolated from a part of the work."
+    "brackets, how many times as long its peers take; a peer that wins takes less time. "
+    "~ extrapolated from a part of the work."
 )
 
 PER_ROW = (  # negatives of each triple's own
@@ -140,7 +141,7 @@ def _peer_lines(rows: Rows) -> Iterator[tuple[str, str]]:
             continue
         work = {name: ours[name] for name in ("table", "dim", "batch")}
         peers = [
-            f"{label} {row['times_kgfast']:.1f}x"
+            _peer(label, row["times_kgfast"], ".1f")
             for peer, label in (LABELS | {"matmul + compare": "matmul + compare"}).items()
             if (row := find(rows, section, peer, **work))
         ]
@@ -163,7 +164,11 @@ def _training_lines(rows: Rows) -> Iterator[tuple[str, str]]:
 def _times(row: Row, ours: Row) -> str:
     """Return a peer and its time as a multiple of kgfast's."""
     times = row["seconds"]["median"] / ours["seconds"]["median"]
-    return f"{row['contender'].replace('pykeen', 'PyKEEN')} {times:.0f}x"
+    return _peer(row["contender"].replace("pykeen", "PyKEEN"), times, ".0f")
+
+
+def _peer(name: str, times: float, form: str) -> str:
+    return f"{name} {times:{form}}x" if times >= 1 else f"{name} wins: {times:.2f}x"
 
 
 def _queries(batch: int) -> str:

@@ -17,7 +17,6 @@ TINY = 1e-30  # the square root has no slope at 0
 PART_BYTES = 1 << 28  # one [B, rows, dim] float32 tensor of the candidates that are measured
 CHUNKS = (2, 4, 8, 16, 64, 256, 1 << 62)  # candidates of a chunk of RotatE
 QUERY_CHUNKS = (1, 4, 16, 64, 1 << 62)  # queries of a chunk of given gradients
-HEAD_ROWS = 1024  # rows of an output head whose logits a peer holds at once
 
 Run = Callable[[], float]  # forward and backward; the loss
 
@@ -203,32 +202,6 @@ def linear_cross_entropy(work: Work) -> Run:
             work.queries, work.table, given, label_smoothing=work.smoothing
         ),
     )
-
-
-def head_rows(work: Work) -> Run:
-    """Return smoothed cross entropy of the first rows of an output head, with dense logits."""
-    given = work.targets[:HEAD_ROWS, 0], work.smoothing
-    return backward(work, lambda: dense_logits(work.queries[:HEAD_ROWS], work.table, *given))
-
-
-def top_rows(work: Work) -> Run:
-    """Return the best output of the first rows of an output head, with dense logits."""
-
-    def run() -> float:
-        with torch.no_grad():
-            return float((work.queries[:HEAD_ROWS] @ work.table.T).argmax(1)[0])
-
-    return run
-
-
-def kgfast_top(work: Work) -> Run:
-    """Return the best output of every row."""
-
-    def run() -> float:
-        with torch.no_grad():
-            return float(ops.topk(work.queries, work.table, 1)[1][0, 0])
-
-    return run
 
 
 def sampled_contenders(work: Work, per_query: int | None, compile: bool) -> dict[str, Run]:
