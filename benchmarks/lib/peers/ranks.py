@@ -115,7 +115,7 @@ def compare(scores: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class ProductOptions:
-    """How `Products` counts."""
+    """Options of the counts of `Products`."""
 
     batch: int  # queries
     chunk: int  # rows of the table
