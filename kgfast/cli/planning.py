@@ -160,7 +160,7 @@ def _print(found: Any, work: Any) -> None:
     """Print a line for each fact."""
     each = " of each worker" if work.workers > 1 else ""
     passes = f"{found.passes} passes" if found.passes > 1 else "one pass"
-    how = f"read from a file in blocks, {passes}" if found.streamed else "held in memory"
+    how = f"read from a file in blocks, {passes}" if found.streamed else "in memory"
     process = f", of which {_bytes(found.process_bytes)} the process" if found.process_bytes else ""
     lines = [
         ("table", f"{_bytes(found.table_bytes)} in all, {how}"),
