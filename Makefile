@@ -100,9 +100,10 @@ sanitize: $(VENV)/.complete
 	$(FUZZ) --sanitize thread --cases $(or $(CASES),50000) \
 	    $(if $(CASE)$(KINDS),,--json benchmarks/results/fuzz-sanitize-thread.json)
 
-# The walks of new users (tests/journeys), timed: ten minutes.
+# The walks of new users (tests/journeys), timed: ten minutes; one alone: `make journeys
+# WALK="five reports"`.
 journeys: $(VENV)/.complete
-	PYTHONPATH=tests:benchmarks $(PY) -m journeys
+	PYTHONPATH=tests:benchmarks $(PY) -m journeys $(if $(WALK),"$(WALK)")
 
 # mypy checks the package as it is installed, where kernels/ is kgfast.kernels.
 lint: $(VENV)/.complete
