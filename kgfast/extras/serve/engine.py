@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from kgfast.eval import Index, rank, topk
+from kgfast.eval.written import score_column
 from kgfast.extras.serve.questions import Question
 from kgfast.graph import KnownTriples, Names, TypeConstraints
 
@@ -89,7 +90,7 @@ class Engine:
             columns["name"] = names.names_of(columns["id"])
             if names.labels:
                 columns["label"] = list(map(names.labels.get, columns["name"]))
-        columns["score"] = (scores[:count] + 0.0).tolist()  # a zero without its sign
+        columns["score"] = score_column(scores[:count]).tolist()
         if (found := self._meaning(scores[:count])) is not None:
             columns["probability"] = found.tolist()
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
@@ -139,7 +140,7 @@ class Engine:
             dims=self.dim,
         ).scores[:, 0]
         meaning = self._meaning(scores)
-        answers: list[Answer] = [{"scores": (scores[part] + 0.0).tolist()} for part in parts]
+        answers: list[Answer] = [{"scores": score_column(scores[part]).tolist()} for part in parts]
         if meaning is not None:
             for answer, part in zip(answers, parts, strict=True):
                 answer["probabilities"] = meaning[part].tolist()
