@@ -66,7 +66,7 @@ def predict(
             "of head, relation and tail is predicted."
         ),
     ] = None,
-    k: Annotated[int, typer.Option(min=1, help="How many answers.")] = 10,
+    k: Annotated[int, typer.Option(min=1, help="Number of answers to each query.")] = 10,
     above: Annotated[
         float | None,
         typer.Option(
