@@ -1,20 +1,20 @@
-# Each target installs first if needed. `make demo` and `make test` are all a newcomer needs.
+# Each target installs first if needed. A newcomer needs `make demo` and `make test`.
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check
-# Exactly the files of a list, by their hashes, and none that they ask for: `make lock` lists these.
+# Installs exactly the files of a list, by their hashes, without their requirements (`make lock`).
 LOCKED := $(PIP) --require-hashes --no-deps -r requirements
 SOURCES := pyproject.toml setup.py $(wildcard requirements/*.txt kernels/cpu/csrc/*/*)
 
-# The suite starts processes by the hundred: each would compile what it imports.
+# The suite starts hundreds of processes: each would compile its imports.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: install demo test test-all wheel check-wheel sdist release-check lock docs arm64 fuzz sanitize journeys lint bench bench-scale reproduce gpu clean
 
 install: $(VENV)/.complete
 
-# The package alone: all that the demo needs.
+# The package alone, for the demo.
 $(VENV)/.package: $(SOURCES)
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	$(LOCKED)/package.txt
@@ -22,7 +22,7 @@ $(VENV)/.package: $(SOURCES)
 	$(PIP) --no-deps --no-build-isolation -e .
 	@touch $@
 
-# With what the extras for tests, benchmarks and documentation name.
+# The package and the extras for tests, benchmarks and documentation.
 $(VENV)/.complete: $(VENV)/.package
 	$(LOCKED)/develop.txt
 	@touch $@
@@ -38,28 +38,28 @@ demo: $(VENV)/.package
 test: $(VENV)/.complete
 	$(PY) -m pytest -n 2 --dist worksteal -m "not slow"
 
-# With what is long and rare, and with the kernels of machines without AVX2, which are built for it.
+# All tests, with long and rare ones, and with the kernels of machines without AVX2.
 test-all: $(VENV)/.baseline
 	$(PY) -m pytest -n 2 --dist worksteal
 
-# What is published, into dist/; wheels of other platforms: .github/workflows/wheels.yml.
+# The wheel to publish, into dist/; wheels of other platforms: .github/workflows/wheels.yml.
 wheel: $(VENV)/.complete
 	@rm -rf build/lib* build/bdist* # files of earlier versions
 	KGFAST_REQUIRE_EXTENSION=1 $(PY) -m build --wheel --no-isolation
 
-# The wheel in a new environment beside torch, and what that took; needs the network.
+# Installs the wheel in a new environment beside torch, with times; needs the network.
 check-wheel: wheel
 	$(PY) tools/check_wheel.py --fresh benchmarks/results/wheel.json $$(ls -t dist/kgfast-*.whl | head -1)
 
 sdist: $(VENV)/.complete
 	$(PY) -m build --sdist --no-isolation
 
-# All that can be checked before a release without a network: see tools/check_wheel.py.
+# Every check before a release that needs no network: see tools/check_wheel.py.
 release-check: $(VENV)/.complete
 	$(LOCKED)/release.txt
 	$(PY) tools/check_wheel.py --release
 
-# The lists in requirements/ again, after a change of pyproject.toml, by uv; needs the network.
+# Writes the lists in requirements/ by uv, after a change of pyproject.toml; needs the network.
 # `make lock UPGRADE=1` takes newer versions, and requirements/torch.txt is changed by hand.
 LOCK = echo setuptools | $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 \
     --generate-hashes --no-annotate --no-header --no-emit-package torch \
@@ -93,16 +93,17 @@ fuzz: $(VENV)/.complete
 	$(FUZZ) $(if $(SANITIZE),--sanitize $(SANITIZE)) $(if $(CASES),--cases $(CASES)) \
 	    $(if $(CASE)$(KINDS)$(SANITIZE),,--json benchmarks/results/fuzz.json)
 
-# The same with the extension under sanitizers, each built into build/sanitize-*.
+# The attack on the extension under sanitizers, each built into build/sanitize-*.
 sanitize: $(VENV)/.complete
 	$(FUZZ) --sanitize address --cases $(or $(CASES),50000) \
 	    $(if $(CASE)$(KINDS),,--json benchmarks/results/fuzz-sanitize-address.json)
 	$(FUZZ) --sanitize thread --cases $(or $(CASES),50000) \
 	    $(if $(CASE)$(KINDS),,--json benchmarks/results/fuzz-sanitize-thread.json)
 
-# The walks of new users (tests/journeys), timed: ten minutes.
+# The walks of new users (tests/journeys), timed: ten minutes. One walk alone:
+# `make journeys WALK="five reports"`.
 journeys: $(VENV)/.complete
-	PYTHONPATH=tests:benchmarks $(PY) -m journeys
+	PYTHONPATH=tests:benchmarks $(PY) -m journeys $(if $(WALK),"$(WALK)")
 
 # mypy checks the package as it is installed, where kernels/ is kgfast.kernels.
 lint: $(VENV)/.complete
@@ -114,7 +115,7 @@ lint: $(VENV)/.complete
 	MYPYPATH=build/typed $(VENV)/bin/mypy -p kgfast
 	$(PY) benchmarks/pages.py --check
 
-# README's table and the pages' in one go, about two hours on two cores; a call after an interruption
+# The tables of README and of the pages, about two hours on two cores. A call after an interruption
 # goes on. DATA=DIR holds wn18rr and fb15k-237; RUNS=DIR holds runs that were trained before.
 bench: $(VENV)/.complete
 	$(PY) benchmarks/bench.py $(if $(DATA),--data $(DATA)) $(if $(RUNS),--runs $(RUNS)) \
@@ -126,12 +127,12 @@ bench-scale: $(VENV)/.complete
 	$(PY) benchmarks/pages.py scale
 
 # A row of docs/reference/results.md, trained again, beside ours: `make reproduce ROW=fb15k237/transe`, with
-# DATA=DIR instead of a download, THREADS=8, OUT=FOLDER. Without ROW it lists the rows.
+# DATA=DIR instead of a download, THREADS=8, OUT=FOLDER. Without ROW, make lists the rows.
 reproduce: $(VENV)/.complete
 	$(PY) benchmarks/reproduce.py $(ROW) $(if $(DATA),--data $(DATA)) \
 	    $(if $(THREADS),--threads $(THREADS)) $(if $(OUT),--out $(OUT))
 
-# On a machine with a GPU and no network: uses the python3 at hand, which needs torch, Triton and
+# For a machine with a GPU and no network: uses the python3 at hand, which needs torch, Triton and
 # numpy, and installs nothing. `make gpu MINUTES=12 OUT=DIR`.
 gpu:
 	$(PYTHON) benchmarks/gpu.py $(if $(MINUTES),--minutes $(MINUTES)) $(if $(OUT),--out $(OUT))

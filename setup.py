@@ -6,7 +6,7 @@ whole process) or contract products into sums (canonical scores are defined with
 
 ``KGFAST_BUILD_BASELINE=1`` adds the kernels of x86 machines without AVX2; ``KGFAST_BUILD_JOBS``
 says how many sources are compiled at a time (default: as many as the machine has cores);
-``KGFAST_REQUIRE_EXTENSION=1`` fails where a compiler does, as a wheel without kernels is none.
+``KGFAST_REQUIRE_EXTENSION=1`` makes the build fail where the compiler fails or is missing.
 
 The extension uses the limited API of Python 3.11, so one wheel of a platform serves every later
 version. A free-threaded Python has no limited API: it gets an extension of its own.
@@ -40,14 +40,14 @@ HAS_LIMITED_API = not sysconfig.get_config_var("Py_GIL_DISABLED")
 COMMON_FLAGS = [
     *("-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"),
     *("-fvisibility=hidden", "-g0"),
-    "-Werror=switch",  # what is said of each kind of terms, or of passes, is said of all
+    "-Werror=switch",  # a switch over kinds of terms or of passes names every kind
 ]
 LINK_FLAGS: list[str] = []
 SANITIZERS = {
     "address": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
     "thread": ["-fsanitize=thread"],
 }
-# What `make sanitize` asks for, in a build folder of its own: none by default.
+# Flags of `make sanitize`, which builds in a folder of its own; none by default.
 SANITIZER_FLAGS = SANITIZERS.get(os.environ.get("KGFAST_SANITIZE", ""), [])
 X86_FLAGS = {
     "isa_avx2.cpp": ["-mavx2", "-mfma", "-mf16c"],
@@ -69,8 +69,8 @@ X86_FLAGS["isa_amx_bf16.cpp"] = [
     *X86_FLAGS["isa_avx512.cpp"],
     *("-mavx512bf16", "-mamx-tile", "-mamx-bf16"),
 ]
-# What compilers of the last years may lack: sources that they get the flags of only where this
-# compiles, and which are empty without.
+# Code that compilers of the last years may refuse. A source gets its flags only where its code
+# compiles, and is empty without these flags.
 X86_PROBES = {
     "isa_avx512fp16.cpp": "__m512h f(__m512h x) { return _mm512_rsqrt_ph(x); }",
     "isa_avx512vnni.cpp": "__m512i f(__m512i x) { return _mm512_dpbusd_epi32(x, x, x); }",
@@ -81,12 +81,12 @@ X86_PROBES = {
 X86_PROBES["isa_avx512vnni_int8.cpp"] = X86_PROBES["isa_avx512vnni.cpp"]
 if sys.platform == "linux":
     LINK_FLAGS += ["-pthread", "-Wl,-z,relro,-z,now"]  # no table of addresses stays writable
-    if not SANITIZER_FLAGS:  # which check for themselves
+    if not SANITIZER_FLAGS:  # sanitizers have checks of their own
         COMMON_FLAGS += ["-fstack-protector-strong", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=3"]
 if SANITIZER_FLAGS:  # the widest instruction set and plain C++, so that it builds in minutes
     COMMON_FLAGS += ["-O1", "-g1", "-fno-omit-frame-pointer", *SANITIZER_FLAGS]
     del X86_FLAGS["isa_avx2.cpp"]
-# The sources that take longest come first, so that none of them is left over at the end.
+# The slowest sources come first, so that no slow one is left at the end.
 FIRST = [
     *("isa_avx512.cpp", "isa_baseline.cpp", "isa_avx2.cpp", "isa_neon.cpp", "bindings.cpp"),
     *("isa_avx512fp16.cpp", "isa_amx.cpp", "isa_avx512vnni.cpp", "isa_amx_bf16.cpp"),
@@ -122,11 +122,11 @@ class BuildPerFile(build_ext):
         return spelled(X86_FLAGS.get(name, [])) if has_flags else []
 
     def _is_x86(self) -> bool:
-        """Whether the target is, which may not be this machine."""
+        """Return whether the target of the build is x86; this machine may differ."""
         return self.plat_name.endswith(("x86_64", "amd64"))
 
     def _knows(self, name: str) -> bool:
-        """Whether the compiler, and the assembler behind it, take the flags of a source."""
+        """Return whether the compiler and its assembler accept the flags of a source."""
         with tempfile.TemporaryDirectory() as folder:
             probe = Path(folder, name)
             probe.write_text(f"#include <immintrin.h>\n{X86_PROBES[name]}\n")

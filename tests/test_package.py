@@ -30,8 +30,8 @@ MODULES = sorted(
     for info in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}.")
     if not info.name.endswith("._cpu")
 )
-# Adapters import other libraries, seconds each, and have no doctests.
-DOORS = {
+# These import other libraries, seconds each, and have no doctests.
+ADAPTERS = {
     f"kgfast.adapters.{name}"
     for name in ("libkge", "libkge_models", "pyg", "pykeen", "pykeen_models")
 }
@@ -80,7 +80,7 @@ def imports_of(path: Path) -> list[str]:
     return names
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if name not in DOORS])
+@pytest.mark.parametrize("module", [name for name in MODULES if name not in ADAPTERS])
 def test_doctests(module):
     if module.startswith("kgfast.kernels.triton"):
         pytest.importorskip("triton")
@@ -98,8 +98,8 @@ def test_adapters_are_found_as_attributes():
         kgfast.adapters.nothing  # noqa: B018
 
 
-def test_doors_have_no_doctests():
-    for name in DOORS:
+def test_adapters_have_no_doctests():
+    for name in ADAPTERS:
         path = ROOT.joinpath(*name.split(".")).with_suffix(".py")
         assert ">>>" not in path.read_text(), path
 

@@ -1,9 +1,10 @@
 """Find docstrings and comments that begin with a word that leaves the noun out.
 
 "Of one batch", "What is left" and "Those of now" point at a noun that the reader must guess.
-A docstring begins with a verb or a noun instead, and so does a comment, of Python or of C++::
+A docstring begins with a verb or a noun instead, and so does a comment, of Python, of C++, of the
+Makefile or of the Dockerfile::
 
-    python tools/check_words.py            # all folders
+    python tools/check_words.py            # all folders, and FILES
     python tools/check_words.py FILE ...
 
 Sentences within a docstring or a comment may begin with "As", "How", "Where", "It" or "They".
@@ -15,10 +16,13 @@ import re
 import sys
 import tokenize
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
-from check_allocations import Finding, report, sources
+from check_allocations import ROOT, Finding, report, sources
 
 CPP = (".h", ".cpp")
+HASHES = ("Makefile", "Dockerfile")
+FILES = ("setup.py", *HASHES)
 FOLDERS = ("kgfast", "kernels", "benchmarks", "tests", "tools", "examples")
 
 _SENTENCE = ("That", "Those", "What", "Whether", "Which", "Who", "Whom", "Whose", "Of")
@@ -28,6 +32,7 @@ _FIRST = re.compile(rf"(?i:{'|'.join(OPENINGS)})\b")
 _LATER = re.compile(rf"(?:^|[.!?]\s)\s*((?:{'|'.join(_SENTENCE)})\b)")
 # Comments with none of this need no closer look, which takes milliseconds a file.
 _CPP_COMMENT = re.compile(r"(?:^|[\s;{(,])//\s?(.*)")
+_HASH_COMMENT = re.compile(r"\s*#\s?(.*)")  # alone on a line
 _IN_COMMENT = re.compile(rf"#\W*(?i:{'|'.join(OPENINGS)})\b|#.*\b(?:{'|'.join(_SENTENCE)})\b")
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -38,7 +43,8 @@ def findings(source: str, path: str) -> list[Finding]:
     Parameters
     ----------
     source : str
-        Code: C++ where the path ends in ``.h`` or ``.cpp``, or else Python.
+        Code: C++ where the path ends in ``.h`` or ``.cpp``, of a Makefile or Dockerfile by its
+        name, or else Python.
     path : str
         The name of the file.
 
@@ -68,6 +74,9 @@ def _texts(source: str, path: str) -> Iterator[tuple[int, str]]:
     if path.endswith(CPP):
         yield from _blocks(_cpp_comments(source))
         return
+    if Path(path).name in HASHES:
+        yield from _blocks(_hash_comments(source))
+        return
     yield from _docstrings(source, path)
     if _IN_COMMENT.search(source):
         yield from _blocks(_comments(source))
@@ -94,6 +103,13 @@ def _cpp_comments(source: str) -> Iterator[tuple[int, str, bool]]:
     for row, line in enumerate(source.splitlines(), 1):
         if found := _CPP_COMMENT.search(line):
             yield row, found[1].strip(), not line[: found.start()].strip()
+
+
+def _hash_comments(source: str) -> Iterator[tuple[int, str, bool]]:
+    """Yield line and text of each comment of a Makefile or Dockerfile, alone on its line."""
+    for row, line in enumerate(source.splitlines(), 1):
+        if found := _HASH_COMMENT.match(line):
+            yield row, found[1].strip(), True
 
 
 def _blocks(comments: Iterable[tuple[int, str, bool]]) -> Iterator[tuple[int, str]]:
@@ -127,7 +143,11 @@ def _paragraphs(text: str) -> Iterator[str]:
 
 def main(paths: Sequence[str]) -> int:
     """Print every finding; return 1 if there is one."""
-    return int(report(sources(paths, FOLDERS, (".py", *CPP)), findings) > 0)
+    named = paths or [str(ROOT / name) for name in FILES]
+    found = report(sources(named), findings)
+    if not paths:
+        found += report(sources(paths, FOLDERS, (".py", *CPP)), findings)
+    return int(found > 0)
 
 
 if __name__ == "__main__":

@@ -3,9 +3,11 @@
 ``benchmarks/pages.py`` writes the page. Texts are those that ``kgfast COMMAND --help`` shows.
 """
 
+import inspect
 from collections.abc import Iterator
 from enum import Enum
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
 
 from typer.main import get_command
 
@@ -20,26 +22,49 @@ of the user ends in one line and exit code 2; `--debug` shows the traceback.
 [Train a model](../how-to/train.md) and the other how-to pages have examples of each command.
 """
 
+_KINDS = {bool: "", int: "whole number", float: "number", Path: "path", str: "text"}
+
 
 def page() -> str:
     """Return the whole page."""
-    commands: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
-    return "\n".join([INTRO, *(line for name in commands for line in _command(commands[name]))])
+    group: Any = get_command(app)
+    every = [group, *group.commands.values()]
+    return "\n".join([INTRO, *(line for command in every for line in _command(command))])
 
 
 def _command(command: Any) -> Iterator[str]:
     yield from [f"## {command.name}", "", _cell(command.help or ""), ""]
-    rows = [_row(it) for it in command.params if it.name != "help" and not it.hidden]
+    hints = get_type_hints(inspect.unwrap(command.callback), include_extras=True)
+    shown = [it for it in command.params if it.name in hints and not it.hidden]
+    rows = [_row(it, hints[it.name]) for it in shown]
     if rows:
-        yield from ["| argument or option | default | meaning |", "|---|---|---|", *rows, ""]
+        head = ["| argument or option | takes | default | meaning |", "|---|---|---|---|"]
+        yield from [*head, *rows, ""]
 
 
-def _row(option: Any) -> str:
+def _row(option: Any, hint: Any) -> str:
     """Return a line of the table for an argument, whose name is a word, or an option."""
     is_option = option.opts[0].startswith("-")
     names = [*option.opts, *option.secondary_opts] if is_option else [option.metavar or option.name]
     default = "required" if option.required else _default(option.default)
-    return f"| {', '.join(f'`{it}`' for it in names)} | {default} | {_cell(option.help or '')} |"
+    cells = [
+        ", ".join(f"`{it}`" for it in names),
+        _takes(option.metavar if is_option else None, hint),
+        default,
+    ]
+    return f"| {' | '.join([*cells, _cell(option.help or '')])} |"
+
+
+def _takes(metavar: str | None, hint: Any) -> str:
+    """Return the values that an argument or option takes; nothing for a flag."""
+    if metavar is not None:
+        return ", ".join(f"`{it}`" for it in metavar.split("|"))
+    least = next((it.min for it in get_args(hint)[1:] if it.min is not None), None)
+    while kinds := get_args(hint):  # Annotated, a list, or one that may be None
+        hint = kinds[0]
+    if issubclass(hint, Enum):
+        return ", ".join(f"`{it.value}`" for it in hint)
+    return _KINDS[hint] + ("" if least is None else f" >= {least}")
 
 
 def _default(value: Any) -> str:
@@ -48,4 +73,4 @@ def _default(value: Any) -> str:
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")

@@ -52,7 +52,7 @@ def attach(trainer: Any) -> Any:
         raise TypeError(f"trainer must be a recbole.trainer.Trainer; got {shown(trainer)}")
     if collector.register.need("rec.score"):
         raise ValueError(
-            "trainer: a metric of its config needs all scores, which are never held here; metrics "
+            "trainer: a metric of its config needs all scores, which kgfast never stores; metrics "
             "of ranking do not"
         )
     trainer._full_sort_batch_eval = _Scoring(trainer, trainer._full_sort_batch_eval)

@@ -41,14 +41,25 @@ Set = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Override a key, such as optim.lr=1e-3."),
 ]
 DefaultOf = Annotated[
-    str | None, typer.Option(help="Instead of a config: the default config of this model.")
+    str | None,
+    typer.Option(
+        metavar="complex|conve|cp|distmult|rescal|rotate|transe",
+        help="Instead of a config: the default config of this model.",
+    ),
 ]
 Graph = Annotated[Path | None, typer.Option(help="The folder of the graph, with its train.txt.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
 Folder = Annotated[
-    Path, typer.Argument(metavar="RUN", help="The folder of a run, or of tables (with --data).")
+    Path,
+    typer.Argument(metavar="RUN", help="The folder of a run, or of a model (`kgfast.save`)."),
+]
+FolderToRank = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RUN", help="The folder of a run; or, with --data, of a model (`kgfast.save`)."
+    ),
 ]
 Data = Annotated[
     Path | None,
@@ -224,7 +235,7 @@ def load(
     as_table: bool = False,
     trust: bool = False,
 ) -> Any:
-    """Load a run on the device of the config, or a folder of tables, also of the official code."""
+    """Load a run on the device of the config, or a saved model, also of the official code."""
     from kgfast.training.loading import load_run, loaded_tables
     from kgfast.training.saved import holds_tables, is_saved
 

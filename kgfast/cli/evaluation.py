@@ -11,7 +11,7 @@ from kgfast.cli.common import (
     Checkpoint,
     Data,
     Debug,
-    Folder,
+    FolderToRank,
     Memory,
     Partial,
     Set,
@@ -38,15 +38,17 @@ Sides = StrEnum("Sides", "head relation tail")
 
 @app.command()
 def evaluate(
-    run: Folder,
-    split: Annotated[Split, typer.Option(help="What to rank.")] = Split.test,
+    run: FolderToRank,
+    split: Annotated[Split, typer.Option(help="Split to rank.")] = Split.test,
     side: Annotated[
         list[Sides] | None,
         typer.Option(help="Side to predict; may be repeated. The default is head and tail."),
     ] = None,
     checkpoint: Checkpoint = Which.best,
     data: Data = None,
-    per_relation: Annotated[bool, typer.Option("--per-relation", help="A row each.")] = False,
+    per_relation: Annotated[
+        bool, typer.Option("--per-relation", help="A row for each relation.")
+    ] = False,
     raw: Annotated[
         bool, typer.Option("--raw", help="Unfiltered: known answers are candidates too.")
     ] = False,

@@ -49,9 +49,9 @@ class Parameters(StrEnum):
 @app.command()
 def explain(
     run: Run,
-    head: Annotated[str, typer.Option(help="Of the triple.")],
-    relation: Annotated[str, typer.Option(help="Of the triple.")],
-    tail: Annotated[str, typer.Option(help="Of the triple.")],
+    head: Annotated[str, typer.Option(help="Head of the triple.")],
+    relation: Annotated[str, typer.Option(help="Relation of the triple.")],
+    tail: Annotated[str, typer.Option(help="Tail of the triple.")],
     top: Annotated[int, typer.Option(min=1, help="Number of proponents and of opponents.")] = 10,
     side: Annotated[
         Predicted, typer.Option(help="The predicted entity of the triple.")
@@ -61,7 +61,10 @@ def explain(
     ] = Parameters.entity,
     checkpoint: Annotated[
         list[str] | None,
-        typer.Option(help="A file of the run, instead of all saved models; repeatable."),
+        typer.Option(
+            metavar="FILE",
+            help="A file of the run, instead of all saved models; may be repeated.",
+        ),
     ] = None,
     minutes: Annotated[
         float | None, typer.Option(help="Stop after that time, and report the result so far.")

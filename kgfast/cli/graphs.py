@@ -23,11 +23,18 @@ def known(
     num_relations: Annotated[
         int | None, typer.Option(help="Ids of relations must lie below this.")
     ] = None,
-    columns: Annotated[str, typer.Option(help="Order of the columns of .npy and text.")] = "hrt",
+    columns: Annotated[
+        str,
+        typer.Option(
+            metavar="hrt|htr|rht|rth|thr|trh", help="Order of the columns of .npy and text."
+        ),
+    ] = "hrt",
     relations: Annotated[
         bool, typer.Option("--relations", help="Index the relations of (h, t), too.")
     ] = False,
-    max_memory: Annotated[str, typer.Option(help='Such as "4GiB".')] = "1GiB",
+    max_memory: Annotated[
+        str, typer.Option(metavar="BYTES", help='Memory to use, such as "4GiB".')
+    ] = "1GiB",
     debug: Debug = False,
 ) -> None:
     """Index the known triples of files larger than memory, for kgfast.KnownTriples.open."""

@@ -30,17 +30,21 @@ PlanFormat = StrEnum("PlanFormat", "text json")
 
 @app.command()
 def plan(
-    entities: Annotated[str | None, typer.Option(help="Rows, such as 91e6.")] = None,
+    entities: Annotated[
+        str | None, typer.Option(metavar="NUMBER", help="Rows, such as 91e6.")
+    ] = None,
     dim: Annotated[
         int | None, typer.Option(min=1, help="Features; complex features of RotatE and ComplEx.")
     ] = None,
-    queries: Annotated[str | None, typer.Option(help="Triples to rank, or queries.")] = None,
-    dtype: Annotated[Dtype, typer.Option(help="Of the table.")] = Dtype.float32,
+    queries: Annotated[
+        str | None, typer.Option(metavar="NUMBER", help="Triples to rank, or queries.")
+    ] = None,
+    dtype: Annotated[Dtype, typer.Option(help="Type of the table.")] = Dtype.float32,
     model: Annotated[Kind, typer.Option(help="Model with the score.")] = Kind.rotate,
     side: Annotated[
         list[Sides] | None, typer.Option(help="Head or tail; both unless given.")
     ] = None,
-    known: Annotated[str, typer.Option(help="Known triples to filter by.")] = "0",
+    known: Annotated[str, typer.Option(metavar="NUMBER", help="Known triples to filter by.")] = "0",
     top: Annotated[
         int | None, typer.Option(min=1, help="The best K of each query, instead of ranks.")
     ] = None,
@@ -49,14 +53,17 @@ def plan(
         Device, typer.Option(help="This machine, by --calibrate or by default; a GPU, predicted.")
     ] = Device.cpu,
     disk: Annotated[
-        str | None, typer.Option(help="Disk rate of each worker, such as 2GB/s.")
+        str | None, typer.Option(metavar="RATE", help="Disk rate of each worker, such as 2GB/s.")
     ] = None,
     network: Annotated[
         str | None,
-        typer.Option(help="Network rate of each worker, such as 25Gb/s; 10Gb/s by default."),
+        typer.Option(
+            metavar="RATE", help="Network rate of each worker, such as 25Gb/s; 10Gb/s by default."
+        ),
     ] = None,
     max_memory: Annotated[
-        str | None, typer.Option(help="Memory for blocks and queries, such as 4GiB.")
+        str | None,
+        typer.Option(metavar="BYTES", help="Memory for blocks and queries, such as 4GiB."),
     ] = None,
     from_file: Annotated[
         bool | None,
@@ -72,7 +79,9 @@ def plan(
     folder: Annotated[
         Path | None, typer.Option(help="With --calibrate: a folder on the disk to measure.")
     ] = None,
-    format: Annotated[PlanFormat, typer.Option(help="A table, or an object.")] = PlanFormat.text,
+    format: Annotated[
+        PlanFormat, typer.Option(help="A table, or a JSON object.")
+    ] = PlanFormat.text,
     debug: Debug = False,
 ) -> None:
     """Predict memory, time, bytes moved and the bottleneck of a ranking."""
@@ -160,7 +169,7 @@ def _print(found: Any, work: Any) -> None:
     """Print a line for each fact."""
     each = " of each worker" if work.workers > 1 else ""
     passes = f"{found.passes} passes" if found.passes > 1 else "one pass"
-    how = f"read from a file in blocks, {passes}" if found.streamed else "held in memory"
+    how = f"read from a file in blocks, {passes}" if found.streamed else "in memory"
     process = f", of which {_bytes(found.process_bytes)} the process" if found.process_bytes else ""
     lines = [
         ("table", f"{_bytes(found.table_bytes)} in all, {how}"),

@@ -66,7 +66,7 @@ def predict(
             "of head, relation and tail is predicted."
         ),
     ] = None,
-    k: Annotated[int, typer.Option(min=1, help="How many answers.")] = 10,
+    k: Annotated[int, typer.Option(min=1, help="Number of answers to each query.")] = 10,
     above: Annotated[
         float | None,
         typer.Option(
@@ -311,7 +311,7 @@ def _print(columns: dict[str, Any], as_json: bool) -> None:
         is_number = name in ("score", "probability")
         table.add_column(name, justify="right" if is_number else "left", overflow="fold")
     for place, (*triple, score) in enumerate(zip(*values[:4], strict=True)):
-        cells = [Text(escaped(str(name))) for name in triple] + [Text(f"{score + 0.0:.4f}")]
+        cells = [Text(escaped(str(name))) for name in triple] + [Text(f"{score:.4f}")]
         cells += [Text(f"{column[place]:.4f}") for column in values[4:]]
         table.add_row(*cells, end_section=queries[place] != queries[place + 1])
     print_table(table)

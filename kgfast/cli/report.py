@@ -9,7 +9,7 @@ from kgfast.cli.common import (
     Checkpoint,
     Data,
     Debug,
-    Run,
+    FolderToRank,
     Set,
     Trust,
     Which,
@@ -22,9 +22,9 @@ from kgfast.cli.evaluation import Split
 
 @app.command()
 def report(
-    run: Run,
+    run: FolderToRank,
     out: Annotated[Path | None, typer.Option(help="The page; RUN/report.html.")] = None,
-    split: Annotated[Split, typer.Option(help="What to rank.")] = Split.test,
+    split: Annotated[Split, typer.Option(help="Split to rank.")] = Split.test,
     minutes: Annotated[
         float | None,
         typer.Option(help="Limit of the time to rank: a random part of the split."),

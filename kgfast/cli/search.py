@@ -32,7 +32,7 @@ def search(
     minutes: Annotated[
         float | None, typer.Option(help="Time of all trials together; search.minutes.")
     ] = None,
-    trials: Annotated[int | None, typer.Option(help="How many trials; search.trials.")] = None,
+    trials: Annotated[int | None, typer.Option(help="Number of trials; search.trials.")] = None,
     set: Set = None,
     run: Annotated[
         Path | None, typer.Option(help="The folder of the search; searches/<folder>-<config>.")

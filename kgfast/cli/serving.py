@@ -57,8 +57,9 @@ def serve(
     types: Annotated[
         str | None,
         typer.Option(
+            metavar="train|FILE",
             help='Candidates of each relation, for requests with "candidates": "types": train, or '
-            "a file."
+            "a file.",
         ),
     ] = None,
     checkpoint: Checkpoint = Which.best,

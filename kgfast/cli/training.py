@@ -11,9 +11,9 @@ from kgfast.cli.common import (
     Checkpoint,
     Debug,
     DefaultOf,
+    Folder,
     Graph,
     Quiet,
-    Run,
     Set,
     Trust,
     Which,
@@ -69,8 +69,8 @@ def train(
 
 @app.command()
 def export(
-    run: Run,
-    to: Annotated[Target, typer.Option(help="The format.")],
+    run: Folder,
+    to: Annotated[Target, typer.Option(help="Format of the files.")],
     out: Annotated[
         Path | None, typer.Option(help="A new folder for the files; RUN/export-FORMAT.")
     ] = None,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kgfast.eval.metric_tables import texts
-from kgfast.eval.written import Written
+from kgfast.eval.written import Written, score_column
 from kgfast.graph import Vocabulary, VocabularyLike, named_columns, names_of
 from kgfast.graph.named import Names
 from kgfast.text import WIDTH, html_table
@@ -150,7 +150,7 @@ class BestAnswers(Answers):
         """Return columns of all answers: query, ids or names, place from 1 on, score, labels."""
         is_answer = self.ids >= 0
         query, place = is_answer.nonzero(as_tuple=True)
-        scores = self.scores[is_answer].cpu().numpy()
+        scores = score_column(self.scores[is_answer])
         own = {"rank": (place + 1).tolist(), "score": scores}
         return self._columns(vocabulary, query, self.ids[is_answer], own)
 

@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor
 
 from kgfast.eval.metric_tables import texts
-from kgfast.eval.written import WrittenTriples
+from kgfast.eval.written import WrittenTriples, score_column
 from kgfast.graph import VocabularyLike, named_columns, names_of
 from kgfast.text import html_table
 
@@ -62,7 +62,7 @@ class Facts(WrittenTriples):
         names = self._vocabularies if vocabulary is None else names_of(vocabulary)
         columns = zip(("head", "relation", "tail"), self.triples.unbind(1), strict=True)
         triples, labels = named_columns(dict(columns), names)
-        return {**triples, "score": self.scores.numpy(), **labels}
+        return {**triples, "score": score_column(self.scores), **labels}
 
     def _title(self) -> str:
         return f"{len(self):,} fact" + ("" if len(self) == 1 else "s")

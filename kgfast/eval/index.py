@@ -40,8 +40,7 @@ class Index:
         than the sweep packs, of functions, and whose candidates are made anew at every call are
         served as without an index, which then holds nothing and says why.
     score : str, optional
-        Score of :class:`Candidates`, which do not tell: a name of
-        :data:`kgfast.kernels.scores.SCORES`.
+        Score of :class:`Candidates`, which name none, such as ``dot`` or ``l1``.
     croppable : bool
         Keep the features in their own order, so that the index serves calls with ``dims``.
 

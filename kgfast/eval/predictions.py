@@ -8,7 +8,7 @@ from torch import Tensor
 
 from kgfast.eval.best_answers import Answers, BestAnswers
 from kgfast.eval.metric_tables import texts
-from kgfast.eval.written import WrittenTriples
+from kgfast.eval.written import WrittenTriples, score_column
 from kgfast.graph import Vocabulary, VocabularyLike, names_of
 from kgfast.models.base import Side
 
@@ -166,7 +166,7 @@ class AnswersAbove(_OfTriples):
     def columns(self, vocabulary: VocabularyLike | None = None) -> dict[str, Any]:
         """Return columns of all answers: query, ids or names, score, labels."""
         query = torch.repeat_interleave(self.indptr.diff(), output_size=len(self.ids))
-        return self._columns(vocabulary, query, self.ids, {"score": self.scores.cpu().numpy()})
+        return self._columns(vocabulary, query, self.ids, {"score": score_column(self.scores)})
 
     def _of(self, some: Callable[[Tensor], Tensor]) -> Self:
         indptr, ids, scores = some(self.indptr), some(self.ids), some(self.scores)

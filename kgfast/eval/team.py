@@ -201,7 +201,7 @@ def _held_rows(ids: Tensor, reader: RowReader) -> Tensor:
 
 
 def teams_of(spans: Spans, total: int) -> list[list[int]]:
-    """Return the processes of each team; all parts must be held equally often."""
+    """Return the processes of each team; all parts must be stored equally often."""
     holders: dict[tuple[int, int], list[int]] = {}
     idle = []
     for rank, (start, stop) in enumerate(spans):
@@ -214,9 +214,9 @@ def teams_of(spans: Spans, total: int) -> list[list[int]]:
     if len(set(sizes.values())) > 1:
         most, least = max(sizes, key=lambda s: sizes[s]), min(sizes, key=lambda s: sizes[s])
         raise ValueError(
-            f"shards: rows {most[0]} .. {most[1] - 1} are held by {sizes[most]} processes, rows "
-            f"{least[0]} .. {least[1] - 1} by {sizes[least]}; each part must be held by equally "
-            "many processes"
+            f"shards: rows {most[0]} .. {most[1] - 1} are stored by {sizes[most]} processes, rows "
+            f"{least[0]} .. {least[1] - 1} by {sizes[least]}; each part must be stored by "
+            "equally many processes"
         )
     teams = [sorted(ranks) for ranks in zip(*holders.values(), strict=True)] or [[]]
     for place, rank in enumerate(idle):
@@ -239,7 +239,7 @@ def check_cover(ranges: Sequence[tuple[int, int]], total: int, name: str) -> Non
             raise ValueError(f"{name}: no process holds rows {end} .. {start - 1} of {total}")
         if start < end:
             last = min(stop, end) - 1
-            raise ValueError(f"{name}: rows {start} .. {last} of {total} are held twice")
+            raise ValueError(f"{name}: rows {start} .. {last} of {total} are in two {name}")
         end = stop
 
 

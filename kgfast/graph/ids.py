@@ -11,8 +11,9 @@ from torch import Tensor
 from kgfast.text import shown
 
 INT64_MAX = 2**63 - 1
-# Values that callers may pass as ids, of one axis or none; names, too, with a vocabulary.
 IdsLike = int | str | Tensor | npt.NDArray[Any] | Sequence[int] | Sequence[str]
+"""Values that callers may pass as ids, of one axis or none; names, too, with a vocabulary."""
+
 _MOST_DIGITS = 19  # digits of the largest id that fits 64 bits
 
 

@@ -30,8 +30,8 @@ class HasNames(Protocol):
         ...
 
 
-# values that callers may pass as vocabulary
 VocabularyLike = HasNames | tuple[_NamesLike, _NamesLike]
+"""Values that callers may pass as vocabulary: names of entities and of relations."""
 
 
 def names_of(vocabulary: VocabularyLike | None) -> Names:

@@ -303,7 +303,6 @@ class HasTriples(Protocol):
         ...
 
 
-# Values that callers may pass as triples: rows of ids, or of names with a vocabulary.
 TriplesLike = (
     Triples
     | HasTriples
@@ -313,6 +312,7 @@ TriplesLike = (
     | Sequence[Sequence[str]]
     | Sequence[Tensor]
 )
+"""Values that callers may pass as triples: rows of ids, or of names with a vocabulary."""
 
 
 def as_triples_tensor(

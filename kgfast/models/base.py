@@ -70,7 +70,7 @@ class RankableModel(Protocol):
 
     @property
     def score(self) -> str:
-        """Name a score of :mod:`kgfast.kernels.scores`."""
+        """Name the score of a query and a candidate, such as ``dot`` or ``l1``."""
         ...
 
     @property
@@ -114,7 +114,7 @@ class Model(nn.Module, ABC):
     Attributes
     ----------
     score : str
-        A name from :data:`kgfast.kernels.scores.SCORES`.
+        ``dot``, ``l1``, ``l2``, ``rotate``, ``rotate_interleaved``, or a score of RSCF.
     dim : int
         Features of a full-width row: complex dimensions for complex models.
     scores_relations : bool

@@ -53,7 +53,7 @@ def above(
     exclude_indptr, exclude_indices : Tensor, optional
         ``[B + 1]`` and ``[nnz]`` int64, CSR: ids that are no candidates of a query, in any order.
     score : str
-        A name from :data:`kgfast.kernels.scores.SCORES`.
+        ``dot``, ``l1``, ``l2``, ``rotate``, ``rotate_interleaved``, or a score of RSCF.
     bias, factor : Tensor, optional
         As :func:`kgfast.ops.topk` takes them.
     dims : int, optional

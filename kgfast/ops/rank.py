@@ -49,7 +49,7 @@ def rank_counts(
         ``[B + 1]`` and ``[nnz]`` int64, CSR: ids known to be true per query, in any order;
         duplicates count once, and the target is ignored.
     score : str
-        A name from :data:`kgfast.kernels.scores.SCORES`.
+        ``dot``, ``l1``, ``l2``, ``rotate``, ``rotate_interleaved``, or a score of RSCF.
     bias : Tensor, optional
         ``[N]`` or ``[1]`` floating point, added to scores last; finite, like all numbers that take
         part (:mod:`kgfast.ops.finite`).

@@ -37,7 +37,7 @@ def pairwise_scores(
     candidates : Tensor
         ``[K, G]`` float32, float16, bfloat16 or float64, any strides; read in place.
     score : str
-        A name from :data:`kgfast.kernels.scores.SCORES`.
+        ``dot``, ``l1``, ``l2``, ``rotate``, ``rotate_interleaved``, or a score of RSCF.
     bias : Tensor, optional
         ``[K]`` or ``[1]`` floating point, added to scores last.
     factor : Tensor, optional

@@ -50,7 +50,7 @@ def topk(
     exclude_indptr, exclude_indices : Tensor, optional
         ``[B + 1]`` and ``[nnz]`` int64, CSR: ids that are no candidates of a query, in any order.
     score : str
-        A name from :data:`kgfast.kernels.scores.SCORES`.
+        ``dot``, ``l1``, ``l2``, ``rotate``, ``rotate_interleaved``, or a score of RSCF.
     bias : Tensor, optional
         ``[N]`` or ``[1]`` floating point, added to scores last; finite, like all numbers that take
         part (:mod:`kgfast.ops.finite`).

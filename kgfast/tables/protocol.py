@@ -211,8 +211,8 @@ def checked_row_ids(ids: Tensor, first: int, last: int) -> Tensor:
     outside = ((ids < first) | (ids >= last)).nonzero()
     if len(outside):
         row = int(outside[0])
-        held = f"{first} .. {last - 1}" if first < last else "no rows at all"
-        raise IndexError(f"ids[{row}] must be among the rows held, {held}; got {int(ids[row])}")
+        stored = f"{first} .. {last - 1}" if first < last else "no rows at all"
+        raise IndexError(f"ids[{row}] must be among the stored rows, {stored}; got {int(ids[row])}")
     return ids
 
 

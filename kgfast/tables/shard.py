@@ -138,7 +138,7 @@ class Shard(Rows):
     def _check_held(self, start: int, stop: int) -> None:
         if not (self.start <= start and stop <= self.stop):
             raise IndexError(
-                f"rows {start} .. {stop - 1} are not all held here: this shard holds "
+                f"rows {start} .. {stop - 1} are not all in this shard, which stores "
                 f"{self.start} .. {self.stop - 1} of {self.total_rows}; kgfast.distributed ranks a "
                 f"model of shards"
             )

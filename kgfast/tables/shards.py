@@ -163,7 +163,7 @@ def _in_order(parts: list[Rows]) -> list[Rows]:
             continue
         if shard.start < done:
             last = min(done, shard.stop) - 1
-            raise ValueError(f"shards overlap: rows {shard.start} .. {last} are held twice")
+            raise ValueError(f"shards overlap: rows {shard.start} .. {last} are in two shards")
         if shard.start > done:
             raise ValueError(f"shards miss rows {done} .. {shard.start - 1}")
         done = shard.stop

@@ -29,16 +29,16 @@ class Graph:
 
 
 @pytest.fixture
-def door(monkeypatch):
+def adapter(monkeypatch):
     """kgfast.adapters.libkge with a stand-in for LibKGE, and without what LibKGE has to convert."""
-    for name in libkge_stand_in.DOORS:
+    for name in libkge_stand_in.ADAPTERS:
         monkeypatch.delitem(sys.modules, name, raising=False)
     for name, module in libkge_stand_in.modules().items():
         monkeypatch.setitem(sys.modules, name, module)
     module = importlib.import_module("kgfast.adapters.libkge")
     monkeypatch.setattr(module, "from_libkge", lambda model: model)
     yield module
-    for name in libkge_stand_in.DOORS:
+    for name in libkge_stand_in.ADAPTERS:
         sys.modules.pop(name, None)
 
 
@@ -50,15 +50,15 @@ def recorded_model(name, folder):
     return kgfast.Reciprocal(model, "appended") if "reciprocal" in name else model
 
 
-def job_of(door, model, ties, **options):
+def job_of(adapter, model, ties, **options):
     config = libkge_stand_in.Config(libkge.job_options(ties) | options)
-    return door.KgfastEntityRankingJob(config, Graph(), None, model)
+    return adapter.KgfastEntityRankingJob(config, Graph(), None, model)
 
 
 @pytest.mark.parametrize("ties", ["exact", "a wide band"])
 @pytest.mark.parametrize("name", NAMES)
-def test_every_entry_of_the_trace(name, ties, door, tmp_path):
-    job = job_of(door, recorded_model(name, tmp_path), ties)
+def test_every_entry_of_the_trace(name, ties, adapter, tmp_path):
+    job = job_of(adapter, recorded_model(name, tmp_path), ties)
     found = libkge.noted(job)
     job.run()
     expected = RECORDED["models"][name]["traces"][ties]
@@ -74,7 +74,7 @@ def test_every_entry_of_the_trace(name, ties, door, tmp_path):
     assert job.is_prepared
 
 
-def test_kinds_of_ties(door, tmp_path):
+def test_kinds_of_ties(adapter, tmp_path):
     """Three entities at one place: best 0, worst 2, the rounded mean 1, of ranks from 0."""
     model = kgfast.TransE(torch.zeros(3, 2), torch.zeros(1, 2))
 
@@ -89,7 +89,7 @@ def test_kinds_of_ties(door, tmp_path):
     for kind, expected in (("best_rank", 0), ("rounded_mean_rank", 1), ("worst_rank", 2)):
         for ties in ("exact", "fuzzy"):
             options = {"entity_ranking.tie_handling.type": kind}
-            job = job_of(door, model, ties, **options)
+            job = job_of(adapter, model, ties, **options)
             job.dataset = Small()
             job._prepare()
             ranks = job._ranks()
@@ -98,17 +98,17 @@ def test_kinds_of_ties(door, tmp_path):
 
 
 def test_without_libkge_the_door_says_where_it_is(monkeypatch):
-    for name in libkge_stand_in.DOORS:
+    for name in libkge_stand_in.ADAPTERS:
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, "kge", None)
     with pytest.raises(ImportError, match=r"needs LibKGE, .*: git clone https://github.com/uma"):
         importlib.import_module("kgfast.adapters.libkge")
 
 
-def test_jobs_are_announced_and_ties_are_checked(door, monkeypatch):
+def test_jobs_are_announced_and_ties_are_checked(adapter, monkeypatch):
     created = []
     monkeypatch.setattr(libkge_stand_in.Job, "job_created_hooks", [created.append])
-    job = job_of(door, None, "exact")
+    job = job_of(adapter, None, "exact")
     assert created == [job]
     with pytest.raises(ValueError, match=r"user.kgfast_ties must be exact or fuzzy; got 'loose'"):
-        job_of(door, None, "exact", **{"user.kgfast_ties": "loose"})
+        job_of(adapter, None, "exact", **{"user.kgfast_ties": "loose"})

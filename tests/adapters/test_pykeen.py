@@ -28,7 +28,7 @@ from pykeen.nn.modules import DistMultInteraction
 from pykeen.pipeline import pipeline
 from pykeen.training import SLCWATrainingLoop
 
-from kgfast.adapters import pykeen as door
+from kgfast.adapters import pykeen as adapter
 from kgfast.adapters import pykeen_models
 from kgfast.adapters.affine import AffineModel
 from kgfast.adapters.pykeen import KgfastEvaluator, KgfastMacroEvaluator, from_pykeen
@@ -287,7 +287,7 @@ def test_a_filter_is_built_once_for_the_same_tensors(monkeypatch):
         built.append(len(parts))
         return kgfast.KnownTriples(*parts)
 
-    monkeypatch.setattr(door, "KnownTriples", counted)
+    monkeypatch.setattr(adapter, "KnownTriples", counted)
     model, evaluator, data = trained("distmult"), KgfastEvaluator(), arguments()
     first = evaluator.evaluate(model, **data).to_flat_dict()
     assert evaluator.evaluate(model, **data).to_flat_dict() == first

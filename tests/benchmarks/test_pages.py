@@ -269,7 +269,7 @@ def test_epochs_of_other_programs_stand_below_the_runs(write, made):
 def attack(cases, wrong=0):
     counts = {"group": "valid", "cases": cases, "crashes": 0, "hangs": 0, "reports": 0}
     kinds = {"rank": counts | {"wrong": wrong}}
-    told = {"command": "python -m fuzz --cases 7", "seed": 7, "seconds": 120.0}
+    told = {"command": "python -m fuzz --cases 7 --json a.json", "seed": 7, "seconds": 120.0}
     return json.dumps(ABOUT | told | {"cases": cases, "kinds": kinds})
 
 
@@ -294,7 +294,7 @@ def test_an_attack_has_a_column_for_every_file(made, tmp_path):
     assert "| cases | no sanitizer | ThreadSanitizer |" in table
     assert "| valid calls, against the oracles | 1,234 | 50 |" in table
     assert "| **wrong** | **2** | **0** |" in table
-    assert "`python -m fuzz --cases 7`, seed 7, 2 min on a machine (2 cores), 2026-01-02" in table
+    assert "`make fuzz CASES=7`, seed 7, 2 min on a machine (2 cores), 2026-01-02" in table
 
 
 def test_the_head_of_path_star_holds_no_more_than_it_says():

@@ -36,7 +36,7 @@ def test_the_plan_of_the_issue():
     assert found["load_seconds"] == pytest.approx(91e6 * 512 / 8 / 2e9)
     assert "not measured" in found["source"]
     text = plan(*SIZES, *options).stdout
-    for line in ("table    46.6 GB in all, held in memory", "binding  compute", "network "):
+    for line in ("table    46.6 GB in all, in memory", "binding  compute", "network "):
         assert line in text
 
 

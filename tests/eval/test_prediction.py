@@ -156,6 +156,16 @@ def test_to_frame():
     assert top.named((PEOPLE, None)).to_frame()["head"].tolist() == ["dan", "bob", "fay", "dan"]
 
 
+def test_a_zero_has_no_sign_in_columns():
+    model = kgfast.TransE(torch.tensor([[0.0], [1.0], [3.0]]), torch.tensor([[1.0]]))
+    best = topk(model, heads=[0], relations=0, k=1)
+    assert str(best.scores.item()) == "-0.0"  # the canonical score, minus a distance of 0
+    reached = kgfast.above(model, 0.0, heads=[0], relations=0)
+    facts = kgfast.top_facts(model, k=1)
+    for found in (best, reached, facts):
+        assert str(found.columns()["score"].tolist()) == "[0.0]"
+
+
 def test_a_dataset_is_a_vocabulary():
     graph = synthetic(200, 6, 500, 50, 50)
     entity, phase = graph.planted(8)

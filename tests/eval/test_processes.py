@@ -215,7 +215,7 @@ def test_what_is_wrong_in_one_process_is_an_error_in_all():
         "pad": (ValueError, "processes 0 and 1 differ in pad: True and False"),
         "convolution.weight": (ValueError, "differ in the relations and other parameters"),
         "image_norm.running_mean": (ValueError, "differ in the relations and other parameters"),
-        "overlap": (ValueError, "shards: rows 40 .. 49 of 97 are held twice"),
+        "overlap": (ValueError, "shards: rows 40 .. 49 of 97 are in two shards"),
         "gap": (ValueError, "shards: no process holds rows 50 .. 59 of 97"),
     }.items():
         for case in cases:

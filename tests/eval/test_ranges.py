@@ -44,8 +44,8 @@ def test_rows_of_a_file_are_read_in_blocks(monkeypatch):
     [
         ([(0, 50), (60, 97)], "no process holds rows 50 .. 59 of 97"),
         ([(0, 50), (50, 90)], "no process holds rows 90 .. 96 of 97"),
-        ([(0, 50), (40, 97)], "rows 40 .. 49 of 97 are held twice"),
-        ([(0, 97), (20, 30)], "rows 20 .. 29 of 97 are held twice"),
+        ([(0, 50), (40, 97)], "rows 40 .. 49 of 97 are in two parts"),
+        ([(0, 97), (20, 30)], "rows 20 .. 29 of 97 are in two parts"),
         ([], "at least one range"),
     ],
 )
@@ -107,5 +107,5 @@ def test_bad_arguments():
 def test_teams():
     assert teams_of([(0, 5), (5, 9), (0, 5), (9, 9), (5, 9)], 9) == [[0, 1, 3], [2, 4]]
     assert teams_of([(0, 0), (0, 9)], 9) == [[1, 0]]
-    with pytest.raises(ValueError, match=r"rows 0 \.\. 4 are held by 2 processes"):
+    with pytest.raises(ValueError, match=r"rows 0 \.\. 4 are stored by 2 processes"):
         teams_of([(0, 5), (0, 5), (5, 9)], 9)

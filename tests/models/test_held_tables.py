@@ -12,7 +12,7 @@ def test_queries_are_made_of_the_rows_that_are_held(name):
     asked = torch.tensor([39, 10, 12]), torch.tensor([0, 3, 3]), "tail"
     assert torch.equal(part.queries(*asked), whole.queries(*asked))
     assert (part.num_entities, part.dim) == (N, whole.dim)
-    with pytest.raises(IndexError, match=r"must be among the rows held, 10 \.\. 39; got 41"):
+    with pytest.raises(IndexError, match=r"must be among the stored rows, 10 \.\. 39; got 41"):
         part.queries(torch.tensor([41]), torch.tensor([0]), "tail")
 
 

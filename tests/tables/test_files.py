@@ -118,7 +118,7 @@ def test_shards_that_know_where_they_stand_come_in_any_order():
 @pytest.mark.parametrize(
     ("cuts", "words"),
     [
-        ([(0, 4), (3, 7)], r"shards overlap: rows 3 \.\. 3 are held twice"),
+        ([(0, 4), (3, 7)], r"shards overlap: rows 3 \.\. 3 are in two shards"),
         ([(0, 3), (5, 7)], r"shards miss rows 3 \.\. 4"),
         ([(1, 7)], r"shards miss rows 0 \.\. 0"),
         ([(0, 5)], r"shards miss rows 5 \.\. 6"),

@@ -47,7 +47,7 @@ def test_a_shard_of_a_file_is_read_as_the_file(tmp_path):
     assert torch.equal(out, rows()[1:3])
     assert shard.facts == (5, 9, held.facts)
     assert shard.where(7).endswith("e.npy: row 2 (row 7 of all 20)")
-    with pytest.raises(IndexError, match=r"rows 8 \.\. 9 are not all held here"):
+    with pytest.raises(IndexError, match=r"rows 8 \.\. 9 are not all in this shard"):
         shard.read_into(8, out)
 
 
@@ -82,8 +82,12 @@ def test_what_is_no_shard(call, error, words):
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
-        (lambda it: it.block(1, 3), IndexError, r"rows 1 \.\. 2 are not all held here.* 2 \.\. 5"),
-        (lambda it: it.block(5, 7), IndexError, "not all held here"),
+        (
+            lambda it: it.block(1, 3),
+            IndexError,
+            r"rows 1 \.\. 2 are not all in this shard.* 2 \.\. 5",
+        ),
+        (lambda it: it.block(5, 7), IndexError, "not all in this shard"),
         (
             lambda it: it.rows(torch.tensor([2, 6])),
             IndexError,

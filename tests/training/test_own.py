@@ -88,7 +88,7 @@ def test_the_page_can_be_walked(here):
     assert "person150" in said["predict"]
 
 
-DOORS = {
+LOADERS = {
     "load_run": lambda path, **given: load_run(path, data=False, **given),
     "tracin": lambda path, **given: tracin(path, test=[(0, 0, 1)], **given),
     "self_influence": lambda path, **given: self_influence(path, [(0, 0, 1)], **given),
@@ -111,18 +111,18 @@ LOSS_ALONE = [line for line in COMMANDS if line.startswith("export")]  # for mod
 
 
 class TestTrust:
-    @pytest.mark.parametrize("door", DOORS)
-    def test_code_is_run_only_where_it_is_trusted(self, run, door):
+    @pytest.mark.parametrize("loader", LOADERS)
+    def test_code_is_run_only_where_it_is_trusted(self, run, loader):
         with pytest.raises(
             ValueError, match=r"model\.name: my_research:Gated.*--trust \(in Python"
         ):
-            DOORS[door](run)
+            LOADERS[loader](run)
         assert "my_research" not in sys.modules
-        if door != "self_influence":
-            DOORS[door](run, trust=True)
+        if loader != "self_influence":
+            LOADERS[loader](run, trust=True)
             assert "my_research" in sys.modules
         with pytest.raises(ValueError, match="--trust"):  # each time anew
-            DOORS[door](run)
+            LOADERS[loader](run)
 
     @pytest.mark.parametrize("line", COMMANDS)
     def test_commands_run_code_only_with_trust(self, here, monkeypatch, line):

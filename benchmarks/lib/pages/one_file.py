@@ -1,6 +1,7 @@
 """Blocks that are a table or two of the rows of one benchmark."""
 
 import json
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -340,8 +341,18 @@ def _attack(found: Row) -> str:
     """Say where the counts of a file come from."""
     told = {"minutes": found["seconds"] / 60, "day": found["date"][:10]}
     return cell_of(
-        {**found, **told},
+        {**found, **told, "command": _target(found["command"])},
         "`{command}`, seed {seed}, {minutes:.0f} min on {machine[name]} ({machine[cores]} cores), "
         "{day}: kgfast {versions[kgfast]}, python {versions[python]}, torch {versions[torch]}, "
         "numpy {versions[numpy]}.",
     )
+
+
+def _target(command: str) -> str:
+    """Return the call of ``make`` that runs a command of the attack."""
+    words = iter(shlex.split(command)[3:])  # python -m fuzz
+    given = {
+        name.removeprefix("--").upper(): value for name, value in zip(words, words, strict=True)
+    }
+    given.pop("JSON", None)  # no variable of make
+    return " ".join(["make fuzz", *(f"{name}={shlex.quote(it)}" for name, it in given.items())])

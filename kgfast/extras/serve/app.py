@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
@@ -21,7 +22,7 @@ from starlette.routing import Route
 
 from kgfast import __version__
 from kgfast.extras.serve.batching import Batcher
-from kgfast.extras.serve.engine import Answer, Engine
+from kgfast.extras.serve.engine import Answer, Engine, answers
 from kgfast.extras.serve.hosts import OwnHosts, names_of
 from kgfast.extras.serve.latency import Metrics
 from kgfast.extras.serve.limits import Limits
@@ -39,9 +40,26 @@ def make_app(
 ) -> Starlette:
     """Return the ASGI application that serves a model.
 
-    ``http.py`` applies the limits of heads, stalls and connections. ``hosts`` are names of the
-    server besides the address that a request came to and ``localhost``; ``"*"`` allows any. Other
-    names get 421. ValueError: an entry is no name of a host.
+    Parameters
+    ----------
+    engine : Engine
+        The model, with names and known triples.
+    limits : Limits, optional
+        The limits of requests. The server of ``kgfast serve`` applies the limits of heads, stalls
+        and connections; another server has limits of its own.
+    hosts : sequence of str
+        Names of the server besides ``localhost`` and the address that a request came to; ``"*"``
+        allows any name. A request with another name gets status 421.
+
+    Returns
+    -------
+    Starlette
+        An application with a lifespan.
+
+    Raises
+    ------
+    ValueError
+        If an entry of ``hosts`` is no name of a host.
     """
     return _Service(engine, limits or Limits(), hosts).app
 
@@ -52,7 +70,7 @@ class _Service:
     def __init__(self, engine: Engine, limits: Limits, hosts: Sequence[str]) -> None:
         self.engine, self.limits = engine, limits
         self.metrics, self.running = Metrics(), 0
-        self.batcher = Batcher(engine, limits.batch, self.metrics)
+        self.batcher = Batcher(partial(answers, engine), limits.batch, self.metrics)
         model = engine.model
         reader = Reader(
             (model.num_entities, model.num_relations),

@@ -7,13 +7,15 @@ to the end of the queue: any question delays another by at most one batch.
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from kgfast.extras.serve.engine import Answer, Engine
+from kgfast.extras.serve.engine import Answer
 from kgfast.extras.serve.latency import Metrics
 from kgfast.extras.serve.questions import Question
+
+Call = Callable[[Sequence[Question]], list[Answer]]
 
 
 @dataclass
@@ -29,11 +31,12 @@ class _Pending:
 class Batcher:
     """Queue before an engine, and the context of its work.
 
-    ``most`` limits the queries of a call; a question with several sides counts for each.
+    ``call`` answers questions of one key. ``most`` limits the queries of a call; a question with
+    several sides counts for each.
     """
 
-    def __init__(self, engine: Engine, most: int, metrics: Metrics) -> None:
-        self._engine, self._most, self._metrics = engine, most, metrics
+    def __init__(self, call: Call, most: int, metrics: Metrics) -> None:
+        self._call, self._most, self._metrics = call, most, metrics
         self._waiting: deque[_Pending] = deque()
         self._asked: set[asyncio.Future[Answer]] = set()
 
@@ -117,7 +120,7 @@ class Batcher:
         self._metrics.batches += 1
         self._metrics.queries += sum(map(len, questions))
         try:
-            return list(self._engine.answers(questions))
+            return list(self._call(questions))
         except Exception as error:
             if len(questions) == 1:
                 return [error]

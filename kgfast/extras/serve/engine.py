@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from kgfast.eval import Index, rank, topk
+from kgfast.eval.written import score_column
 from kgfast.extras.serve.questions import Question
 from kgfast.graph import KnownTriples, Names, TypeConstraints
 
@@ -19,31 +20,34 @@ _VECTORS = 64  # numbers; no vector of torch holds more
 
 @dataclass(frozen=True)
 class Engine:
-    """Model with names, known triples and index."""
+    """Model to serve, with names, known triples and index.
 
-    model: Any  # model for kgfast.rank; nothing changes it meanwhile
-    names: Names = (None, None)  # vocabularies of entities and of relations
-    known: KnownTriples | None = None  # no candidates, unless a question includes them
-    dim: int | None = None  # the sub-model of croppable embeddings
-    # probabilities of scores, in the shape of the scores
+    Attributes
+    ----------
+    model
+        A model for :func:`kgfast.rank`. Nothing may change the model while the server runs.
+    names : pair of Vocabulary
+        Names of entities and of relations; each may be None.
+    known : KnownTriples, optional
+        Triples that answers leave out, unless a request includes known triples.
+    dim : int, optional
+        Width of the sub-model, for croppable embeddings.
+    probabilities : callable, optional
+        Function that turns scores into probabilities of the same shape, or returns None, such as
+        :meth:`kgfast.training.LoadedRun.probabilities`.
+    index : Index, optional
+        Index of the model; croppable, with a ``dim``.
+    types : TypeConstraints, optional
+        Candidates for requests with ``"candidates": "types"``.
+    """
+
+    model: Any
+    names: Names = (None, None)
+    known: KnownTriples | None = None
+    dim: int | None = None
     probabilities: Callable[[Tensor], Tensor | None] | None = None
-    index: Index | None = None  # croppable, with a dim
-    types: TypeConstraints | None = None  # candidates for questions that want types
-
-    def answers(self, questions: Sequence[Question]) -> list[Answer]:
-        """Answer questions of one key by one call."""
-        first = questions[0]
-        columns = [
-            torch.tensor([id for ids in parts for id in ids], dtype=torch.int64, device="cpu")
-            for parts in zip(*(question.columns for question in questions), strict=True)
-        ]
-        ends = accumulate((len(question) for question in questions), initial=0)
-        parts = [slice(*pair) for pair in pairwise(ends)]
-        if first.kind == "topk":
-            return self._topk(questions, columns, parts)
-        if first.kind == "rank":
-            return self._rank(questions, torch.stack(columns, 1), parts)
-        return self._score(columns, parts)
+    index: Index | None = None
+    types: TypeConstraints | None = None
 
     def _topk(
         self, questions: Sequence[Question], columns: list[Tensor], parts: list[slice]
@@ -89,7 +93,7 @@ class Engine:
             columns["name"] = names.names_of(columns["id"])
             if names.labels:
                 columns["label"] = list(map(names.labels.get, columns["name"]))
-        columns["score"] = (scores[:count] + 0.0).tolist()  # a zero without its sign
+        columns["score"] = score_column(scores[:count]).tolist()
         if (found := self._meaning(scores[:count])) is not None:
             columns["probability"] = found.tolist()
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
@@ -139,7 +143,7 @@ class Engine:
             dims=self.dim,
         ).scores[:, 0]
         meaning = self._meaning(scores)
-        answers: list[Answer] = [{"scores": (scores[part] + 0.0).tolist()} for part in parts]
+        answers: list[Answer] = [{"scores": score_column(scores[part]).tolist()} for part in parts]
         if meaning is not None:
             for answer, part in zip(answers, parts, strict=True):
                 answer["probabilities"] = meaning[part].tolist()
@@ -151,6 +155,22 @@ class Engine:
         # torch computes numbers that do not fill its vectors by another formula.
         found = self.probabilities(pad(scores, (0, -len(scores) % _VECTORS)))
         return None if found is None else found[: len(scores)]
+
+
+def answers(engine: Engine, questions: Sequence[Question]) -> list[Answer]:
+    """Answer questions of one key by one call."""
+    first = questions[0]
+    columns = [
+        torch.tensor([id for ids in parts for id in ids], dtype=torch.int64, device="cpu")
+        for parts in zip(*(question.columns for question in questions), strict=True)
+    ]
+    ends = accumulate((len(question) for question in questions), initial=0)
+    parts = [slice(*pair) for pair in pairwise(ends)]
+    if first.kind == "topk":
+        return engine._topk(questions, columns, parts)
+    if first.kind == "rank":
+        return engine._rank(questions, torch.stack(columns, 1), parts)
+    return engine._score(columns, parts)
 
 
 def _excluded(questions: Sequence[Question]) -> tuple[Tensor, Tensor] | None:

@@ -33,7 +33,7 @@ def asked(questions, most=1000):
     engine, metrics = Recorder(), Metrics()
 
     async def run():
-        async with Batcher(engine, most, metrics) as batcher:
+        async with Batcher(engine.answers, most, metrics) as batcher:
             tasks = [asyncio.create_task(batcher.ask(questions[0]))]
             while not engine.calls:
                 await asyncio.sleep(0.001)
@@ -76,7 +76,7 @@ def test_who_went_away_is_not_answered():
     engine = Recorder()
 
     async def run():
-        async with Batcher(engine, 10, Metrics()) as batcher:
+        async with Batcher(engine.answers, 10, Metrics()) as batcher:
             tasks = [asyncio.create_task(batcher.ask(question(id))) for id in (1, 2, 3)]
             while not engine.calls:
                 await asyncio.sleep(0.001)
@@ -107,7 +107,7 @@ def test_a_large_question_is_answered_in_parts_with_others_between_them():
     engine, metrics = Gate(), Metrics()
 
     async def run():
-        async with Batcher(engine, 4, metrics) as batcher:
+        async with Batcher(engine.answers, 4, metrics) as batcher:
             large = asyncio.create_task(batcher.ask(question(*range(10))))
             while len(engine.calls) < 1:
                 await asyncio.sleep(0.001)
@@ -151,7 +151,7 @@ def test_who_goes_away_between_the_parts_costs_no_further_one():
     engine = Gate()
 
     async def run():
-        async with Batcher(engine, 4, Metrics()) as batcher:
+        async with Batcher(engine.answers, 4, Metrics()) as batcher:
             large = asyncio.create_task(batcher.ask(question(*range(100))))
             waiting = [asyncio.create_task(batcher.ask(question(it))) for it in range(200, 210)]
             while not engine.calls:
@@ -169,7 +169,7 @@ def test_closing_answers_what_was_asked():
     engine = Recorder()
 
     async def run():
-        async with Batcher(engine, 1, Metrics()) as batcher:
+        async with Batcher(engine.answers, 1, Metrics()) as batcher:
             tasks = [asyncio.create_task(batcher.ask(question(id))) for id in (1, 2)]
             while not engine.calls:
                 await asyncio.sleep(0.001)
