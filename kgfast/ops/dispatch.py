@@ -32,7 +32,7 @@ _BACKEND_OF = {"cpu": "cpu", "cuda": "triton"}  # ROCm calls itself cuda
 _BACKEND_OF |= dict.fromkeys(COPIED, "cpu")
 
 # The range of benchmarks/results/cpu-reference-speed.json, rounded down.
-TIMES_SLOWER = "58 to 107"
+TIMES_SLOWER = "71 to 186"
 _WITHOUT = {
     "cpu": f"until then CPU tensors are ranked {TIMES_SLOWER} times slower (as measured)",
     "triton": "until then the slow reference serves GPUs",

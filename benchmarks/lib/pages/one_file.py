@@ -203,7 +203,7 @@ def pykeen(folder: Path) -> str:
     source = cell_of(
         {**rows[0], "day": rows[0]["date"][:10]},
         "{machine[name]}, {machine[threads]} threads, {machine[isa]}, torch {versions[torch]}, "
-        "pykeen {versions[pykeen]}, {day}; the machine was shared, so times are of CPU seconds. "
+        "pykeen {versions[pykeen]}, {day}; *times* are of CPU seconds. "
         "Gap: the largest, relative to the score.",
     )
     return "\n".join([*markdown(PYKEEN, rows), "", source])

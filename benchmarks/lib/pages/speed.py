@@ -22,6 +22,7 @@ PER_ROW = (  # negatives of each triple's own
     "plain torch, negatives per row, tuned, compiled",
     "pykeen",
 )
+OTHERS = {"matmul + compare": "matmul + compare", "bare": "bare loop"}
 BENCHMARKS = ("eval_mem", "eval_speed", "train_speed")
 MEMORY = (
     ("peak memory beyond the inputs, whole test set, dim {dim}", "**{kgfast[bytes]:bytes}**"),
@@ -142,7 +143,7 @@ def _peer_lines(rows: Rows) -> Iterator[tuple[str, str]]:
         work = {name: ours[name] for name in ("table", "dim", "batch")}
         peers = [
             _peer(label, row["times_kgfast"], ".1f")
-            for peer, label in (LABELS | {"matmul + compare": "matmul + compare"}).items()
+            for peer, label in (LABELS | OTHERS).items()
             if (row := find(rows, section, peer, **work))
         ]
         score = "dot" if section == "dot" else "rotate"
@@ -164,7 +165,8 @@ def _training_lines(rows: Rows) -> Iterator[tuple[str, str]]:
 def _times(row: Row, ours: Row) -> str:
     """Return a peer and its time as a multiple of kgfast's."""
     times = row["seconds"]["median"] / ours["seconds"]["median"]
-    return _peer(row["contender"].replace("pykeen", "PyKEEN"), times, ".0f")
+    name = row["contender"].replace("pykeen", "PyKEEN").replace(", negatives per row", "")
+    return _peer(name, times, ".0f")
 
 
 def _peer(name: str, times: float, form: str) -> str:
