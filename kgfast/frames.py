@@ -16,6 +16,7 @@ from kgfast.whole_files import write_whole
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+    from torch import Tensor
 
 Columns = Mapping[str, Sequence[Any] | np.ndarray]
 EXTRA = '"kgfast[data]"'  # argument of pip install for all formats of data
@@ -43,6 +44,12 @@ def needed(package: str, what: str, install: str = "") -> Any:
             raise
         raise ImportError(f"{what} needs {name}: pip install {install or name}") from None
     return import_module(package)
+
+
+def score_column(scores: "Tensor") -> np.ndarray:
+    """Return scores as a column; a zero has no sign."""
+    column: np.ndarray = scores.cpu().numpy() + 0.0
+    return column
 
 
 def write_parquet(frame: "DataFrame", path: str | os.PathLike[str], what: str) -> Path:

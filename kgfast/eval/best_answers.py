@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from kgfast.eval.metric_tables import texts
-from kgfast.eval.written import Written, score_column
+from kgfast.eval.written import Written
+from kgfast.frames import score_column
 from kgfast.graph import Vocabulary, VocabularyLike, named_columns, names_of
 from kgfast.graph.named import Names
 from kgfast.text import WIDTH, html_table

@@ -5,7 +5,8 @@ from typing import Any
 from torch import Tensor
 
 from kgfast.eval.metric_tables import texts
-from kgfast.eval.written import WrittenTriples, score_column
+from kgfast.eval.written import WrittenTriples
+from kgfast.frames import score_column
 from kgfast.graph import VocabularyLike, named_columns, names_of
 from kgfast.text import html_table
 

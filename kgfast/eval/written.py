@@ -7,9 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-import numpy as np
-from torch import Tensor
-
 from kgfast.frames import Columns, needed, write_columns, write_lines
 from kgfast.graph import VocabularyLike
 from kgfast.text import shown
@@ -21,12 +18,6 @@ if TYPE_CHECKING:
 # IRIs have characters that N-Triples allows between < and >. A scheme alone, as in CHEBI:15377, is
 # a prefix.
 _IRI = re.compile(r"(?:[a-z][a-z0-9+.-]*://|urn:)[^\0- <>\"{}|^`\\\ud800-\udfff]+", re.IGNORECASE)
-
-
-def score_column(scores: Tensor) -> np.ndarray:
-    """Return scores as a column; a zero has no sign."""
-    column: np.ndarray = scores.cpu().numpy() + 0.0
-    return column
 
 
 class Written(ABC):

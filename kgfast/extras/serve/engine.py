@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from kgfast.eval import Index, rank, topk
-from kgfast.eval.written import score_column
 from kgfast.extras.serve.questions import Question
+from kgfast.frames import score_column
 from kgfast.graph import KnownTriples, Names, TypeConstraints
 
 Answer = dict[str, Any]  # JSON object
