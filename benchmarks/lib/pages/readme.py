@@ -68,9 +68,9 @@ def _conditions(rows: Rows) -> Iterator[str]:
         held = human_bytes(formula_bytes("pykeen", batch, size, dim, graph["known_triples"]))
         yield (
             "PyKEEN's memory is for 128 queries at once, the batch of users who ran out of memory. "
-            f"The fastest of its options that were tried, {batch} queries and slices of {size:,} "
-            f"rows, need {held} by the same formula. PyKEEN's RotatE has the L2 norm: its "
-            f"evaluator takes {times} for the second row's task, {theirs['note']}."
+            f"Its fastest options of those tried, {batch} queries and slices of {size:,} rows, "
+            f"need {held} by the same formula. PyKEEN's RotatE has the L2 norm: its evaluator "
+            f"takes {times} for the second row's task, {theirs['note']}."
         )
     counts = [row for row in rows if row.get("section") == "rotate"]
     times = [

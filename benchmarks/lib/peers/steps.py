@@ -162,10 +162,10 @@ class Plain:
         candidates = shared = rows[3].detach()[None].requires_grad_()
         of_entities = torch.zeros(entity.shape) if self._per_row else None
         total, count = 0.0, len(batch.anchors)
-        for number_of_part, part in enumerate(zip(*split, strict=True)):
+        pools = pool.split(self.part) if self._per_row else (pool,) * len(split[0])
+        for ids, *part in zip(pools, *split, strict=True):
             anchors, relations, targets = (leaf.requires_grad_() for leaf in part)
             if of_entities is not None:
-                ids = pool.split(self.part)[number_of_part]
                 candidates = entity.detach()[ids].requires_grad_()
             # Not compiled: the compiler would turn an anchor again for each of its candidates.
             turned = self._turned(anchors, relations, batch.side)
