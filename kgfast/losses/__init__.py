@@ -8,7 +8,7 @@ of a model.
 
 from kgfast.losses import regularizers
 from kgfast.losses.bce import BCELoss, bce, smoothed_labels
-from kgfast.losses.cross_entropy import CrossEntropyLoss, cross_entropy
+from kgfast.losses.cross_entropy import CrossEntropyLoss, cross_entropy, frequency_weights
 from kgfast.losses.formula import EntitiesFormula, NegativesFormula
 from kgfast.losses.logistic import LogisticFormula, LogisticLoss, logistic
 from kgfast.losses.margin import MarginFormula, MarginLoss, margin
@@ -46,6 +46,7 @@ __all__ = [
     "SigLIPLoss",
     "bce",
     "cross_entropy",
+    "frequency_weights",
     "logistic",
     "margin",
     "med",

@@ -10,9 +10,11 @@ Backends fuse the loss: :func:`kgfast.ops.cross_entropy`. On dense scores the lo
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from kgfast import ops
+from kgfast.graph import TriplesLike, as_triples_tensor
 from kgfast.losses.batches import Batch
 from kgfast.losses.entities import given_or_own, operands_of_all, queries_and_candidates
 from kgfast.losses.formula import (
@@ -20,6 +22,7 @@ from kgfast.losses.formula import (
     Precision,
     Reduction,
     check_reduction,
+    check_weights,
     reduced,
 )
 from kgfast.losses.module import LossModule
@@ -45,6 +48,7 @@ def cross_entropy(
     targets: Tensor | None = None,
     *,
     side: Side = "tail",
+    weights: Tensor | None = None,
     label_smoothing: float = 0.0,
     reduction: Reduction = "mean",
     precision: Precision = "float32",
@@ -62,10 +66,13 @@ def cross_entropy(
         As in :func:`bce`.
     targets : Tensor, optional
         int64 ``[B]``, the true entity of each query. None takes the target of each triple.
+    weights : Tensor, optional
+        ``[B]``, such as ``frequency_weights(triples, num_entities)[targets]``: see
+        :func:`kgfast.losses.frequency_weights`. Costs a second pass over the candidates.
     label_smoothing : float
         eps, in ``[0, 1)``.
     reduction : {"mean", "sum", "none"}
-        Mean or sum over rows, or the rows.
+        Weighted mean or weighted sum over rows, or the weighted rows.
 
     Returns
     -------
@@ -95,6 +102,10 @@ def cross_entropy(
         "score": model.score,
         "precision": precision,
     }
+    if weights is not None:
+        check_weights(weights, queries[:, 0])
+        rows = ops.cross_entropy(queries, **arguments)
+        return reduced(rows * weights, weights.sum(), reduction)
     count = len(queries)
     if reduction == "none" or not count:
         return reduced(ops.cross_entropy(queries, **arguments), count, reduction)
@@ -110,3 +121,31 @@ class CrossEntropyLoss(LossModule, function=cross_entropy, formula=CrossEntropyF
     >>> CrossEntropyLoss(label_smoothing=0.1)
     CrossEntropyLoss(label_smoothing=0.1, reduction='mean', precision='float32', sparse=False)
     """
+
+
+def frequency_weights(triples: TriplesLike, num_entities: int) -> Tensor:
+    """Return weights of targets by how common they are (Zhang et al. 2020, official code).
+
+    Weights are ``0.1 + 0.9 count(e) / max count``, where an entity counts once for each triple that
+    it heads and once for each that it ends.
+
+    Parameters
+    ----------
+    triples : Triples, Tensor or array
+        int64 ``[T, 3]``, with at least one triple.
+    num_entities : int
+        N.
+
+    Returns
+    -------
+    Tensor
+        float32 ``[N]``.
+
+    Examples
+    --------
+    >>> frequency_weights([(0, 0, 1), (0, 0, 2)], 4)
+    tensor([1.0000, 0.5500, 0.5500, 0.1000])
+    """
+    hrt = as_triples_tensor(triples)
+    counts = torch.bincount(hrt[:, [0, 2]].flatten(), minlength=num_entities).double()
+    return (0.1 + 0.9 * counts / counts.max()).float()

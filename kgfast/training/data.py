@@ -35,7 +35,7 @@ class Batch:
     targets : Tensor, optional
         int64 ``[B]``; None for KvsAll, with several targets per query.
     weights : Tensor, optional
-        Subsampling weights, float32 ``[B]``.
+        Weights in the loss, float32 ``[B]``.
     negatives, mask : Tensor, optional
         Result of :meth:`Negatives.draw`.
     indptr, answers : Tensor, optional

@@ -147,10 +147,22 @@ class NegativeSampling(Objective):
 class OneVsAll(Objective):
     """Loss of the target of each triple against all entities."""
 
+    def _prepare(self, config: Config, hrt: Tensor, num_entities: int) -> None:
+        is_weighted = config.data.target_weights
+        self._weights = losses.frequency_weights(hrt, num_entities) if is_weighted else None
+
+    def batch(self, number: int) -> Batch:
+        batch = super().batch(number)
+        if self._weights is None:
+            return batch
+        assert batch.targets is not None
+        return replace(batch, weights=self._weights[batch.targets])
+
     def __call__(
         self, model: Model, batch: Batch, placement: Placement = ALONE
     ) -> Iterator[Tensor]:
-        yield self._function(model, batch.columns, side=batch.side, **self._options)
+        given: dict[str, Any] = {} if batch.weights is None else {"weights": batch.weights}
+        yield self._function(model, batch.columns, side=batch.side, **given, **self._options)
         yield from self._others(model, batch)
 
 

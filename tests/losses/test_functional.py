@@ -111,6 +111,20 @@ def test_cross_entropy(name, side, eps):
         assert_same(model, got, exact)
 
 
+@SIDES
+@pytest.mark.usefixtures("backend")
+def test_cross_entropy_with_weights_is_that_of_torch(side):
+    model, triples = MODELS["distmult"](), some_triples()
+    anchors, relations, targets = query_of(triples, side)
+    of_entities = losses.frequency_weights(triples, N)
+    scores = dense_scores(model, anchors, relations, side)
+    for reduction in ("mean", "sum", "none"):
+        wide = of_entities.to(scores.dtype)
+        exact = functional.cross_entropy(scores, targets, wide, reduction=reduction)
+        given = {"weights": of_entities[targets], "reduction": reduction}
+        assert_same(model, losses.cross_entropy(model, triples, side=side, **given), exact)
+
+
 @EACH_MODEL
 @SIDES
 @pytest.mark.parametrize("pool", [False, True], ids=["own", "pool"])
@@ -206,6 +220,15 @@ def test_subsampling_weights_are_those_of_the_official_code():
     assert got.dtype == torch.float32
     assert got.tolist() == pytest.approx(expected)
     assert losses.subsampling_weights(torch.empty(0, 3, dtype=torch.int64)).shape == (0,)
+
+
+def test_frequency_weights_are_those_of_the_official_code():
+    triples = [(0, 0, 1), (0, 0, 2), (3, 1, 2), (0, 0, 1), (4, 0, 4)]
+    count = Counter(entity for h, _, t in triples for entity in (h, t))
+    expected = [count[entity] / max(count.values()) * 0.9 + 0.1 for entity in range(6)]
+    got = losses.frequency_weights(triples, 6)
+    assert got.dtype == torch.float32
+    assert got.tolist() == pytest.approx(expected)
 
 
 def test_labels_of_every_style():

@@ -69,7 +69,6 @@ BAD = {
             negatives=torch.tensor([0, -3])
         ),
         "alpha must be finite and at least 0": lambda: nssa_of(alpha=-1.0),
-        r"weights must have shape \[6": lambda: nssa_of(weights=torch.ones(2)),
         r"mask must be bool \[6, 4\]": lambda: nssa_of(mask=torch.ones(B, K)),
         "margin must be finite": lambda: losses.MarginFormula(margin=float("nan")),
         r"must be \[..., B\] and negative \[..., B, K\]; got shapes \[2\] and \[3, 4\]": lambda: (
@@ -173,21 +172,26 @@ def test_a_model_that_rows_cannot_be_given_to():
 
 
 @pytest.mark.parametrize("name", SAMPLED)
-def test_masks_and_weights_of_another_kind(name):
+def test_masks_of_another_kind(name):
     for value in ([True], "x", 3):
         kind = type(value).__name__
         refused(TypeError, f"^mask must be a tensor; got {kind}", CALLS[name], mask=value)
     mask = torch.ones(B, K, dtype=torch.bool)
     refused(TypeError, "^mask must be dense", CALLS[name], mask=mask.to_sparse())
     refused(ValueError, "^mask must be on cpu", CALLS[name], mask=mask.to("meta"))
-    for value in ([1.0], "x", 3):
-        refused(TypeError, "^weights must be a tensor; got", nssa_of, weights=value)
-    weights = torch.ones(B)
-    refused(TypeError, "^weights must be dense", nssa_of, weights=weights.to_sparse())
-    refused(ValueError, "^weights must be on cpu", nssa_of, weights=weights.to("meta"))
-    refused(TypeError, "^weights must be real", nssa_of, weights=weights.cfloat())
     sparse = some_negatives().to_sparse()
     refused(TypeError, "^negatives must be dense", CALLS[name], negatives=sparse)
+
+
+@pytest.mark.parametrize("name", ["nssa", "cross_entropy"])
+def test_weights_of_another_kind(name):
+    call, weights = CALLS[name], torch.ones(B)
+    for value in ([1.0], "x", 3):
+        refused(TypeError, "^weights must be a tensor; got", call, weights=value)
+    refused(TypeError, "^weights must be dense", call, weights=weights.to_sparse())
+    refused(ValueError, "^weights must be on cpu", call, weights=weights.to("meta"))
+    refused(TypeError, "^weights must be real", call, weights=weights.cfloat())
+    refused(ValueError, f"^weights must have shape .{B}.; got .2", call, weights=weights[:2])
 
 
 @pytest.mark.parametrize("name", SAMPLED)

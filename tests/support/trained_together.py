@@ -123,6 +123,7 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "cp, 1vsall, inverses, n3": {
         "model": {"name": "cp", "base_dim": 8, "reciprocal": True, "init_range": 0.3},
+        "data": {"target_weights": True},
         "train": {"mode": "1vsall"},
         "loss": {"name": "cross_entropy", "relation_weight": 0.1},
         "regularizer": {"name": "n3", "weight": 0.01, "weighted": False},

@@ -192,6 +192,8 @@ loss.name=margin  loss.alpha=0.5
     loss.alpha: only nssa has it;
 loss.label_smoothing=0.1
     loss.label_smoothing: only bce and cross_entropy have it;
+data.target_weights=true
+    data.target_weights: only cross_entropy has them; loss.name is nssa
 regularizer.name=l2
     regularizer.weight: 0 and regularizer.name l2 contradict
 regularizer.weight=0.1

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kgfast import ConvE, KnownTriples, Reciprocal
-from kgfast.losses import regularizers
+from kgfast.losses import frequency_weights, regularizers
 from kgfast.training.data import asked_of
 from kgfast.training.objective import MODES
 from support.small_runs import GRAPH, LEARNERS, NO_GAMMA, trainer_of
@@ -56,7 +56,10 @@ def plain_loss(objective, config, model, batch, hrt):
     else:
         scores = plain_scores(model, batch, model.entity)
         if config.train.mode == "1vsall":
-            loss = torch.nn.functional.cross_entropy(scores, batch.targets)
+            weights = None
+            if config.data.target_weights:
+                weights = frequency_weights(hrt, scores.shape[1]).to(scores.dtype)
+            loss = torch.nn.functional.cross_entropy(scores, batch.targets, weights)
         else:
             known = KnownTriples(hrt)
             indptr, indices = known.exclude(batch.anchors, batch.relations, batch.side)
@@ -114,6 +117,9 @@ PLAIN = {
     "transe, rows, filtered": of("transe") | FILTERED,
     "complex, 1vsall": of("complex") | ONE_VS_ALL | penalty("n3", 0.3),
     "distmult, kvsall": of("distmult") | KVS_ALL | penalty("l2", 0.3),
+    "rescal with inverses, 1vsall, weights": (
+        of("rescal", reciprocal=True) | ONE_VS_ALL | {"data": {"target_weights": True}}
+    ),
     "rotate, kvsall": KVS_ALL,
     "rotate with inverses, rows, weights": {
         "model": {"reciprocal": True},

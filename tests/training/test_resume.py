@@ -75,7 +75,7 @@ COMBINATIONS = {
     },
     "cp with inverses, 1vsall, row_adagrad, relations": {
         "model": {"name": "cp", "base_dim": 16, "reciprocal": True, "init_std": 0.1},
-        "data": {"train_bs": 64},
+        "data": {"train_bs": 64, "target_weights": True},
         "train": {"mode": "1vsall"},
         "loss": {"name": "cross_entropy", "relation_weight": 0.5},
         "regularizer": {"name": "n3", "weight": 0.01, "weighted": False},

@@ -191,6 +191,11 @@ def _loss_of(
     if first.origin is not None:
         config = first.origin.config
         own, of_run = config.loss, config.train.mode
+        if config.data.target_weights:
+            raise ValueError(
+                f"{first.name} was trained with data.target_weights, which divide an example by "
+                "the others of its batch; influence does not support them"
+            )
         differs = loss != own if isinstance(loss, LossConfig) else name not in (None, own.name)
         if differs or mode not in (None, of_run):
             raise ValueError(

@@ -159,6 +159,8 @@ def _of_the_loss(config: Sections) -> Iterator[str]:
         if owners and loss.name not in owners:
             has = "has" if len(owners) == 1 else "have"
             yield f"loss.{key}: only {' and '.join(owners)} {has} it; loss.name is {loss.name}"
+    if config.data.target_weights and loss.name != "cross_entropy":
+        yield f"data.target_weights: only cross_entropy has them; loss.name is {loss.name}"
     if loss.options and not is_own(loss.name):
         yield f"loss.options: only a loss of your own has them; loss.name is {loss.name}"
     if loss.precision != "float32" and config.model.name in _NORMS:

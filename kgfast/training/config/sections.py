@@ -268,6 +268,9 @@ class DataConfig(Section):
         Exclude known triples from the negatives.
     subsampling : bool
         Weight triples by ``sqrt(1 / (count(h, r) + count(r, t)))``, as the official RotatE code.
+    target_weights : bool
+        For cross_entropy: weight triples by how common their target is, as the official DURA code
+        does on WN18RR; see :func:`kgfast.losses.frequency_weights`.
     sides : {"alternate"}
         Tail and head batches take turns.
     """
@@ -278,6 +281,7 @@ class DataConfig(Section):
     negatives: Annotated[Literal["per_row", "shared"], Word] = "per_row"
     filter_negatives: bool = False
     subsampling: bool = False
+    target_weights: bool = False
     sides: Annotated[Literal["alternate"], Word] = "alternate"
 
 

@@ -279,6 +279,12 @@ def test_checkpoints_that_do_not_belong_together(run, tmp_path):
         tracin(models, GRAPH.train, TEST, loss="bce", rates=[1.0, 1.0])
 
 
+def test_weights_of_targets_are_not_supported(tmp_path):
+    weighted = fit(tmp_path, loss={"name": "cross_entropy"}, data={"target_weights": True})
+    with pytest.raises(ValueError, match=r"was trained with data.target_weights, which divide"):
+        tracin(weighted, test=TEST)
+
+
 def test_a_checkpoint_without_a_rate(run, tmp_path):
     for name in ("best.safetensors", "graph.safetensors", "config.yaml"):
         (tmp_path / name).write_bytes((run / name).read_bytes())
