@@ -3,16 +3,17 @@
     python benchmarks/classification.py --run RUN ...      writes results/cpu-classification.json
 
 Each threshold is chosen on the validation triples of its relation, true and false ones. The folder
-of a run's data holds the negatives.
+of a run's data holds the negatives. Rows of other runs stay in the file.
 """
 
 import sys
 from collections.abc import Iterator
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import kgfast
-from lib.benchmark import QUICK_SIZES, Benchmark, Option, Options, Parser
+from lib.benchmark import QUICK_SIZES, Benchmark, Option, Options, Parser, of_other_runs
 from lib.columns import CLASSES
 
 
@@ -51,6 +52,8 @@ BENCHMARK = Benchmark(
     options={"run": Option("folders of trained models", keywords={"type": Path, "nargs": "*"})},
     tables=CLASSES,
     check=check,
+    stays=of_other_runs,
+    order=itemgetter("run"),
 )
 
 if __name__ == "__main__":

@@ -10,15 +10,15 @@ in benchmarks/results/cpu-typed-ranks.json.
 
 import sys
 from collections.abc import Iterator
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import kgfast
 from kgfast.training import LoadedRun, Vocabularies
-from lib.benchmark import QUICK_SIZES, Benchmark, Option, Options, Parser
+from lib.benchmark import QUICK_SIZES, Benchmark, Option, Options, Parser, of_other_runs
 from lib.columns import TYPED
 from lib.measure import timed
-from lib.results import Row, Rows
 
 TYPE_FILES = ("entity2types.json", "entity_types.tsv")
 METRICS = ("mrr", "mr", "hits@1", "hits@3", "hits@10")
@@ -70,11 +70,6 @@ def _holds(allowed: kgfast.TypeConstraints, ranks: kgfast.Ranks, side: str) -> A
     return targets.new_tensor([target in lists[relation] for relation, target in pairs]).bool()
 
 
-def stays(row: Row, rows: Rows, options: Options) -> bool:
-    """Keep the rows of other runs."""
-    return row["run"] not in {it["run"] for it in rows}
-
-
 def check(parser: Parser, options: Options) -> None:
     """Check that runs and their data are named, or a smoke test is wanted."""
     if options.quick == bool(options.run) or bool(options.run) != (options.data is not None):
@@ -92,7 +87,8 @@ BENCHMARK = Benchmark(
     },
     tables=TYPED,
     check=check,
-    stays=stays,
+    stays=of_other_runs,
+    order=itemgetter("run"),
 )
 
 if __name__ == "__main__":

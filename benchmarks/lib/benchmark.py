@@ -213,6 +213,11 @@ def of_others(row: Row, rows: Sequence[Row], options: Options) -> bool:
     return engine_of(row) not in map(engine_of, rows)
 
 
+def of_other_runs(row: Row, rows: Sequence[Row], _: Options) -> bool:
+    """Return whether a row is of another run than the new ones."""
+    return row["run"] not in {it["run"] for it in rows}
+
+
 def graph_of(options: Options) -> Any:
     """Return the synthetic graph, of the size of WN18RR or of a smoke test."""
     return kgfast.datasets.synthetic(*(QUICK_SIZES if options.quick else ()))

@@ -166,7 +166,6 @@ SHORT = {  # rows with fewer steps than planned, and what their config then has
     "wn18rr/complex_n3": {"epochs": 30},  # patience ended these
     "wn18rr/complex_n3_rp": {"epochs": 40},
     "wn18rr/distmult": {"epochs": 30},
-    "wn18rr/rescal_dura": {"epochs": 30},
 }
 
 
