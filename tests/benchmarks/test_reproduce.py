@@ -163,8 +163,7 @@ SHORT = {  # rows with fewer steps than planned, and what their config then has
     "fb15k237/complex_n3_rp": {"epochs": None, "steps": 10_900},
     "fb15k237/rescal_dura": {"epochs": None, "steps": 23_958},
     "wn18rr/rotate_med_rscf": {"epochs": 100, "max_total_minutes": 114.3},  # a rate that falls to 0
-    "wn18rr/complex_n3": {"epochs": 30},  # patience ended these
-    "wn18rr/complex_n3_rp": {"epochs": 40},
+    "wn18rr/complex_n3_rp": {"epochs": 40},  # patience ended these
     "wn18rr/distmult": {"epochs": 30},
 }
 
