@@ -28,6 +28,7 @@ from kgfast.losses.formula import (
 from kgfast.losses.module import LossModule
 from kgfast.models import RankableModel
 from kgfast.models.base import Side
+from kgfast.ops.checks import check_ids
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +69,8 @@ def cross_entropy(
         int64 ``[B]``, the true entity of each query. None takes the target of each triple.
     weights : Tensor, optional
         ``[B]``, such as ``frequency_weights(triples, num_entities)[targets]``: see
-        :func:`kgfast.losses.frequency_weights`. Costs a second pass over the candidates.
+        :func:`kgfast.losses.frequency_weights`. A weight multiplies the whole row, also its
+        smoothed part, which torch weighs by class. Weights cost a second pass over the candidates.
     label_smoothing : float
         eps, in ``[0, 1)``.
     reduction : {"mean", "sum", "none"}
@@ -141,11 +143,20 @@ def frequency_weights(triples: TriplesLike, num_entities: int) -> Tensor:
     Tensor
         float32 ``[N]``.
 
+    Raises
+    ------
+    ValueError
+        Without a triple, and for entities that are not in ``0 .. N - 1``.
+
     Examples
     --------
     >>> frequency_weights([(0, 0, 1), (0, 0, 2)], 4)
     tensor([1.0000, 0.5500, 0.5500, 0.1000])
     """
     hrt = as_triples_tensor(triples)
+    if not len(hrt):
+        raise ValueError("triples: need at least one")
+    check_ids("heads", hrt[:, 0], num_entities)
+    check_ids("tails", hrt[:, 2], num_entities)
     counts = torch.bincount(hrt[:, [0, 2]].flatten(), minlength=num_entities).double()
     return (0.1 + 0.9 * counts / counts.max()).float()

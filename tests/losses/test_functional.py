@@ -229,6 +229,13 @@ def test_frequency_weights_are_those_of_the_official_code():
     got = losses.frequency_weights(triples, 6)
     assert got.dtype == torch.float32
     assert got.tolist() == pytest.approx(expected)
+    for wrong, message in (
+        ([(0, 0, 6)], r"tails\[0\] must be in 0 .. 5; got 6"),
+        ([(-1, 0, 2)], "head -1 must be >= 0"),
+        (torch.empty(0, 3, dtype=torch.int64), "need at least one"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            losses.frequency_weights(wrong, 6)
 
 
 def test_labels_of_every_style():

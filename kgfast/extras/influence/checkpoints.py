@@ -165,15 +165,21 @@ def _check_pair(first: Checkpoint, other: Checkpoint) -> None:
         return
     if one.graph.rows != two.graph.rows or one.graph.fingerprint != two.graph.fingerprint:
         raise ValueError(f"{both} are of different graphs")
-    if (one.config.loss, one.config.train.mode) != (two.config.loss, two.config.train.mode):
+    if _trained_with(one.config) != _trained_with(two.config):
         raise ValueError(
             f"{both} were trained with different losses: {_named(one.config)} and "
             f"{_named(two.config)}"
         )
 
 
+def _trained_with(config: Config) -> tuple[LossConfig, Mode, bool]:
+    return config.loss, config.train.mode, config.data.target_weights
+
+
 def _named(config: Config) -> str:
     options = config.loss.model_dump(exclude_defaults=True, exclude={"name"})
+    if config.data.target_weights:
+        options["target_weights"] = True
     said = [config.train.mode, *(f"{key} {value}" for key, value in options.items())]
     return f"{config.loss.name} ({', '.join(said)})"
 

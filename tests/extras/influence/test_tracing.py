@@ -280,9 +280,15 @@ def test_checkpoints_that_do_not_belong_together(run, tmp_path):
 
 
 def test_weights_of_targets_are_not_supported(tmp_path):
-    weighted = fit(tmp_path, loss={"name": "cross_entropy"}, data={"target_weights": True})
+    plain = fit(tmp_path / "plain", loss={"name": "cross_entropy"})
+    weighted = fit(
+        tmp_path / "weighted", loss={"name": "cross_entropy"}, data={"target_weights": True}
+    )
     with pytest.raises(ValueError, match=r"was trained with data.target_weights, which divide"):
         tracin(weighted, test=TEST)
+    best = [run / "best.safetensors" for run in (plain, weighted)]
+    with pytest.raises(ValueError, match=r"different losses: .* and .*target_weights True"):
+        tracin(best, test=TEST)
 
 
 def test_a_checkpoint_without_a_rate(run, tmp_path):
