@@ -7,7 +7,8 @@
 
 RUN is a folder that ``kgfast train`` has finished. A copy holds its result.json, all values of its
 config, its evaluations and checksums of its data; a row of the page exists only where such a file
-does, and `python benchmarks/reproduce.py` trains the row again.
+does, and `python benchmarks/reproduce.py` trains the row again. A row that is replaced by one with
+other values stays on the page, as a run with other values.
 """
 
 import argparse
@@ -23,12 +24,10 @@ import yaml
 from pages import PAGES
 
 from lib.graph_files import checksums, folder_of
-from lib.pages.runs import flat
+from lib.pages.runs import OF_A_RUN, all_values, flat
 from lib.results import RESULTS, ROOT
 
 CONFIGS = ROOT / "configs"
-# Keys that say where and how long a run ran, and not what.
-OF_A_RUN = ("dataset.root", "train.out_dir", "train.steps", "train.eval_every", "threads")
 FACTS = ("steps", "seconds_training", "machine", "threads", "versions")
 
 
@@ -55,7 +54,42 @@ def add(folder: Path, config: Path, target: Path, note: str | None = None) -> Pa
             if row.get("split") == "valid" and row.get("dim") == widest
         ],
     }
+    _keep_former(run, _path(target, config), _path(target / "variants", config))
     return _write(target, config, run)
+
+
+def _keep_former(run: Mapping[str, Any], row: Path, variants: Path) -> None:
+    """Move the row that a run replaces to the runs with other values, and the run out of these."""
+    content = json.loads(variants.read_text()) if variants.is_file() else None
+    known = content["variants"] if content else []
+    former = json.loads(row.read_text()) if row.is_file() else None
+    if former and _identity(former) != _identity(run):
+        content = content or {name: former[name] for name in ("config", "data")}
+        valid_mrr = former["curve"][-1]["mrr"]
+        known = [*known, _variant(former["values"], former, valid_mrr, former["command"])]
+    kept = [it for it in known if _identity(it) != _identity(run)]
+    if content and kept:
+        variants.parent.mkdir(exist_ok=True)
+        variants.write_text(json.dumps({**content, "variants": kept}, indent=2) + "\n")
+    elif content:
+        variants.unlink(missing_ok=True)
+
+
+def _identity(run: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+    """Return what makes two runs the same one: their values and steps."""
+    return all_values(run), run["steps"]
+
+
+def _variant(
+    values: Mapping[str, Any], result: Mapping[str, Any], valid_mrr: float, command: str
+) -> dict[str, Any]:
+    return {
+        "values": {key: it for key, it in flat(values).items() if key not in OF_A_RUN},
+        "valid_mrr": valid_mrr,
+        "test_mrr": result["test"]["mrr"],
+        **{name: result[name] for name in FACTS},
+        "command": command,
+    }
 
 
 def add_variants(folders: Sequence[Path], config: Path, target: Path) -> Path:
@@ -72,24 +106,12 @@ def add_variants(folders: Sequence[Path], config: Path, target: Path) -> Path:
     for folder in folders:
         result, rows, values = _read(folder)
         data = data_of(values["dataset"]["name"], Path(values["dataset"].get("root", "data")))
-        told = _told(values)
-        if own and (told, result["steps"]) == (_told(own["values"]), own["steps"]):
+        valid_mrr = [it["mrr"] for it in rows if it.get("split") == "valid"][-1]
+        command = portable_command(result["command"], config)
+        variants.append(_variant(values, result, valid_mrr, command))
+        if own and _identity(variants[-1]) == _identity(own):
             raise ValueError(f"{folder}: no variant, but values and steps of {row.name}")
-        variants.append(
-            {
-                "values": told,
-                "valid_mrr": [row["mrr"] for row in rows if row.get("split") == "valid"][-1],
-                "test_mrr": result["test"]["mrr"],
-                **{name: result[name] for name in FACTS},
-                "command": portable_command(result["command"], config),
-            }
-        )
     return _write(target, config, {"config": config.as_posix(), "data": data, "variants": variants})
-
-
-def _told(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a run by dotted key, but where and how long it ran."""
-    return {key: it for key, it in flat(values).items() if key not in OF_A_RUN}
 
 
 def data_of(name: str, root: Path) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import doctest
 import hashlib
 import json
+import shutil
 from functools import partial
 
 import pytest
@@ -10,6 +11,7 @@ import yaml
 
 from support.paths import ROOT
 
+CONFIG = ROOT / "configs/wn18rr/rotate_fast.yaml"
 TEST = {"mrr": 0.4712, "mr": 3340.4, "hits@1": 0.43, "hits@3": 0.49, "hits@10": 0.55, "amr": 0.2}
 
 
@@ -52,7 +54,7 @@ def finished(tmp_path):
         f"--set dataset.root={tmp_path}/data",
     }
     (folder / "result.json").write_text(json.dumps(result))
-    values = yaml.safe_load((ROOT / "configs/wn18rr/rotate_fast.yaml").read_text())
+    values = yaml.safe_load(CONFIG.read_text())
     values["dataset"]["root"] = values["train"]["out_dir"] = str(tmp_path / "data")
     values["seed"] = 7
     write_files(tmp_path / "data" / "wn18rr")
@@ -161,7 +163,7 @@ def test_other_values_of_a_config_stand_in_a_table(add, tmp_path, finished, page
         (other / name).write_text((finished / name).read_text())
     values["model"]["gamma"], values["train"]["out_dir"] = 4.5, "elsewhere"
     (other / "config.yaml").write_text(yaml.safe_dump(values))
-    of = ("--variants-of", ROOT / "configs/wn18rr/rotate_fast.yaml")
+    of = ("--variants-of", CONFIG)
     done = add(finished, other, *of)
     assert done.returncode == 0, done.stderr
     text = page.read_text()
@@ -179,9 +181,68 @@ def test_other_values_of_a_config_stand_in_a_table(add, tmp_path, finished, page
 
 def test_the_run_of_a_config_is_no_variant(add, finished):
     assert add(finished).returncode == 0
-    done = add(finished, "--variants-of", ROOT / "configs/wn18rr/rotate_fast.yaml")
+    done = add(finished, "--variants-of", CONFIG)
     assert done.returncode == 1
     assert "no variant, but values and steps of wn18rr-rotate_fast.json" in done.stderr
+
+
+@pytest.fixture
+def other(tmp_path, finished):
+    """Return a run with another gamma than `finished`, on another machine."""
+    folder = tmp_path / "other" / finished.name
+    shutil.copytree(finished, folder)
+    values = yaml.safe_load((folder / "config.yaml").read_text())
+    values["model"]["gamma"] = 4.5
+    (folder / "config.yaml").write_text(yaml.safe_dump(values))
+    result = json.loads((folder / "result.json").read_text())
+    result |= {"machine": "Processor Y", "test": TEST | {"mrr": 0.4812}}
+    (folder / "result.json").write_text(json.dumps(result))
+    return folder
+
+
+def test_a_row_that_is_replaced_becomes_a_variant(add, tmp_path, finished, other, page):
+    variants = tmp_path / "results" / "runs" / "variants" / "wn18rr-rotate_fast.json"
+    assert add(finished).returncode == add(finished).returncode == 0
+    assert not variants.exists()  # the same values and steps
+    assert add(other).returncode == 0
+    assert "| 0.481 | 0.430 |" in page.read_text()
+    assert "| 6.0 | 15,000 | 0.1500 | 0.4712 |" in page.read_text()
+    (former,) = json.loads(variants.read_text())["variants"]
+    assert add(finished, other, "--variants-of", CONFIG).returncode == 1
+    assert former.keys() == json.loads(variants.read_text())["variants"][0].keys()
+    assert add(finished).returncode == 0  # a row again, and no variant
+    assert "| 4.5 | 15,000 | 0.1500 | 0.4812 |" in page.read_text()
+    assert "| 6.0 | 15,000 | 0.1500 | 0.4712 |" not in page.read_text()
+    assert add(other).returncode == 0
+    variants.unlink()
+    assert add(finished).returncode == 0
+    assert len(json.loads(variants.read_text())["variants"]) == 1
+
+
+def test_a_variant_that_becomes_the_row_leaves_the_variants(add, tmp_path, finished, other, page):
+    assert add(other, "--variants-of", CONFIG).returncode == 0
+    variants = tmp_path / "results" / "runs" / "variants" / "wn18rr-rotate_fast.json"
+    assert variants.exists()
+    assert add(other).returncode == 0
+    assert not variants.exists()
+    assert "with other values" not in page.read_text()
+
+
+def test_variants_of_two_machines_name_both(add, finished, other, page):
+    assert add(finished, other, "--variants-of", CONFIG).returncode == 0
+    text = page.read_text()
+    assert "\nRow 1 on Processor X, 2 cores, 2 threads: python 3.11.7, kgfast 0.1.0; " in text
+    assert "row 2 on Processor Y, 2 threads: python 3.11.7, kgfast 0.1.0.\n" in text
+
+
+def test_a_variant_of_a_version_without_a_key_has_its_default(add, finished, other, page):
+    values = yaml.safe_load((other / "config.yaml").read_text())
+    values["data"]["subsampling"] = True
+    (other / "config.yaml").write_text(yaml.safe_dump(values))
+    assert "subsampling" not in (finished / "config.yaml").read_text()
+    assert add(finished, other, "--variants-of", CONFIG).returncode == 0
+    assert "| 6.0 | false | 15,000 | 0.1500 |" in page.read_text()
+    assert "| 4.5 | true | 15,000 | 0.1500 |" in page.read_text()
 
 
 def test_line_ends_change_no_checksum(load, tmp_path):
@@ -197,9 +258,8 @@ def test_line_ends_change_no_checksum(load, tmp_path):
         files.check(tmp_path / "other", sums["one"])
 
 
-def test_earlier_files_get_checksums_once_and_say_so(add, tmp_path, finished):
-    other = ("--variants-of", ROOT / "configs/wn18rr/rotate_fast.yaml")
-    assert add(finished, *other).returncode == add(finished).returncode == 0
+def test_earlier_files_get_checksums_once_and_say_so(add, tmp_path, finished, other):
+    assert add(other, "--variants-of", CONFIG).returncode == add(finished).returncode == 0
     runs = tmp_path / "results" / "runs"
     for path in (runs / "wn18rr-rotate_fast.json", runs / "variants" / "wn18rr-rotate_fast.json"):
         before = json.loads(path.read_text())

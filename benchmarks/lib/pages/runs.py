@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from kgfast.training.config import Config
 from lib.columns import marked
 from lib.pages import packages, with_sources
 from lib.published import LINK_PREDICTION, SAFAVI
@@ -42,6 +43,8 @@ GOALS = {  # test MRR, minutes on two cores
     "codex-m/rotate": (0.320, 90),
     "codex-m/transe": (0.315, 90),
 }
+# Keys that say where and how long a run ran, and not what.
+OF_A_RUN = ("dataset.root", "train.out_dir", "train.steps", "train.eval_every", "threads")
 # Keys of variants that are shown also where all rows agree; those of sampled negatives.
 SHOWN = ("model.base_dim", "data.train_bs", "optim.lr", "sched.name")
 SHOWN_OF_SAMPLES = ("data.neg_size", "loss.alpha")
@@ -70,11 +73,11 @@ def block(folder: Path) -> str:
     if epochs:
         parts.append(_epochs(epochs))
     variants = [json.loads(it.read_text()) for it in sorted(folder.glob("runs/variants/*.json"))]
-    own = {run["config"]: run["values"] for run in runs}
+    own = {run["config"]: run for run in runs}
     tables = [
         line
         for it in variants
-        for line in _variants(it["config"], it["variants"], own.get(it["config"], {}))
+        for line in _variants(it["config"], it["variants"], own.get(it["config"]))
     ]
     return "\n".join(["\n\n".join(parts), "", *tables])
 
@@ -218,15 +221,25 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def _variants(config: str, variants: Rows, own: Mapping[str, Any]) -> Iterator[str]:
+def all_values(run: Row) -> dict[str, Any]:
+    """Return the values of a run by dotted key, but where and how long it ran.
+
+    A key that the version of the run did not know has its default.
+    """
+    values = flat(run["values"]) | {"train.eval_every": 1}  # early stopping needs evaluations
+    if values.get("train.epochs") is None:  # a config has one of the two
+        values["train.steps"] = run["steps"]
+    config = Config.from_dict(values).flat()
+    return {key: it for key, it in config.items() if key not in OF_A_RUN}
+
+
+def _variants(config: str, variants: Rows, own: Row | None) -> Iterator[str]:
     """Yield a table of runs of a config with values other than its own: keys that differ, MRR."""
-    values = [it["values"] for it in variants]
-    keys = [
-        key
-        for key, first in values[0].items()
-        if len({str(it.get(key, first)) for it in (*values, flat(own))}) > 1
-    ]
-    samples = SHOWN_OF_SAMPLES if values[0].get("train.mode") == "negative" else ()
+    rows = [{**it, "values": all_values(it)} for it in variants]
+    values = [it["values"] for it in rows]
+    others = [*values, all_values(own)] if own else values
+    keys = [key for key in values[0] if len({str(it.get(key)) for it in others}) > 1]
+    samples = SHOWN_OF_SAMPLES if values[0]["train.mode"] == "negative" else ()
     shared = ", ".join(
         f"`{key}={values[0].get(key)}`" for key in (*SHOWN, *samples) if key not in keys
     )
@@ -237,8 +250,18 @@ def _variants(config: str, variants: Rows, own: Mapping[str, Any]) -> Iterator[s
         ("MRR on valid:", "{valid_mrr:.4f}"),
         ("MRR on test:", "{test_mrr:.4f}"),
     )
-    yield from markdown(columns, variants)
-    yield f"\nOn {_where(variants[0])}: {packages(variants[0]['versions'])}.\n"
+    yield from markdown(columns, rows)
+    places: dict[str, list[str]] = {}
+    for number, it in enumerate(rows, 1):
+        places.setdefault(f"on {_where(it)}: {packages(it['versions'])}", []).append(str(number))
+    if len(places) == 1:
+        yield f"\nO{next(iter(places))[1:]}.\n"
+    else:
+        told = "; ".join(
+            f"row{'s' if len(of) > 1 else ''} {', '.join(of)} {place}"
+            for place, of in places.items()
+        )
+        yield f"\nR{told[1:]}.\n"
 
 
 def _value_of(key: str) -> Cell:
