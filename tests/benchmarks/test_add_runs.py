@@ -203,7 +203,7 @@ def other(tmp_path, finished):
 def test_a_row_that_is_replaced_becomes_a_variant(add, tmp_path, finished, other, page):
     variants = tmp_path / "results" / "runs" / "variants" / "wn18rr-rotate_fast.json"
     assert add(finished).returncode == add(finished).returncode == 0
-    assert not variants.exists()  # the same values and steps
+    assert not variants.exists()  # values and steps are the same
     assert add(other).returncode == 0
     assert "| 0.481 | 0.430 |" in page.read_text()
     assert "| 6.0 | 15,000 | 0.1500 | 0.4712 |" in page.read_text()
