@@ -25,7 +25,7 @@ from pages import PAGES
 
 from lib.graph_files import checksums, folder_of
 from lib.pages.runs import OF_A_RUN, all_values, flat
-from lib.results import RESULTS, ROOT
+from lib.results import RESULTS, ROOT, Row, Rows
 
 CONFIGS = ROOT / "configs"
 FACTS = ("steps", "seconds_training", "machine", "threads", "versions")
@@ -60,19 +60,29 @@ def add(folder: Path, config: Path, target: Path, note: str | None = None) -> Pa
 
 def _keep_former(run: Mapping[str, Any], row: Path, variants: Path) -> None:
     """Move the row that a run replaces to the runs with other values, and the run out of these."""
-    content = json.loads(variants.read_text()) if variants.is_file() else None
+    content = _read_if_there(variants)
     known = content["variants"] if content else []
-    former = json.loads(row.read_text()) if row.is_file() else None
+    former = _read_if_there(row)
     if former and _identity(former) != _identity(run):
         content = content or {name: former[name] for name in ("config", "data")}
         valid_mrr = former["curve"][-1]["mrr"]
         known = [*known, _variant(former["values"], former, valid_mrr, former["command"])]
-    kept = [it for it in known if _identity(it) != _identity(run)]
+    kept = _without(known, [run])
     if content and kept:
         variants.parent.mkdir(exist_ok=True)
         variants.write_text(json.dumps({**content, "variants": kept}, indent=2) + "\n")
     elif content:
         variants.unlink(missing_ok=True)
+
+
+def _read_if_there(path: Path) -> dict[str, Any] | None:
+    return json.loads(path.read_text()) if path.is_file() else None
+
+
+def _without(known: Rows, runs: Rows) -> list[Row]:
+    """Return known runs but those with the values and steps of others."""
+    others = [_identity(run) for run in runs]
+    return [it for it in known if _identity(it) not in others]
 
 
 def _identity(run: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
@@ -93,7 +103,7 @@ def _variant(
 
 
 def add_variants(folders: Sequence[Path], config: Path, target: Path) -> Path:
-    """Copy the values and metrics of finished runs into the one file of their config.
+    """Add the values and metrics of finished runs to the one file of their config.
 
     Raises
     ------
@@ -102,7 +112,7 @@ def add_variants(folders: Sequence[Path], config: Path, target: Path) -> Path:
     """
     variants = []
     row = _path(target.parent, config)
-    own = json.loads(row.read_text()) if row.is_file() else None
+    own = _read_if_there(row)
     for folder in folders:
         result, rows, values = _read(folder)
         data = data_of(values["dataset"]["name"], Path(values["dataset"].get("root", "data")))
@@ -111,6 +121,8 @@ def add_variants(folders: Sequence[Path], config: Path, target: Path) -> Path:
         variants.append(_variant(values, result, valid_mrr, command))
         if own and _identity(variants[-1]) == _identity(own):
             raise ValueError(f"{folder}: no variant, but values and steps of {row.name}")
+    before = _read_if_there(_path(target, config))
+    variants = [*_without(before["variants"] if before else [], variants), *variants]
     return _write(target, config, {"config": config.as_posix(), "data": data, "variants": variants})
 
 

@@ -167,7 +167,7 @@ def test_other_values_of_a_config_stand_in_a_table(add, tmp_path, finished, page
     done = add(finished, other, *of)
     assert done.returncode == 0, done.stderr
     text = page.read_text()
-    assert "| `model.gamma` | steps | MRR on valid | MRR on test |" in text
+    assert "| `model.gamma` | steps | last MRR on valid | MRR on test |" in text
     assert "| 6.0 | 15,000 | 0.1500 | 0.4712 |\n| 4.5 | 15,000 | 0.1500 | 0.4712 |" in text
     assert "rotate_fast.yaml) with other values; in all rows `model.base_dim=128`, " in text
     (copy,) = (tmp_path / "results" / "runs" / "variants").glob("*.json")
@@ -208,8 +208,8 @@ def test_a_row_that_is_replaced_becomes_a_variant(add, tmp_path, finished, other
     assert "| 0.481 | 0.430 |" in page.read_text()
     assert "| 6.0 | 15,000 | 0.1500 | 0.4712 |" in page.read_text()
     (former,) = json.loads(variants.read_text())["variants"]
-    assert add(finished, other, "--variants-of", CONFIG).returncode == 1
-    assert former.keys() == json.loads(variants.read_text())["variants"][0].keys()
+    assert add(finished, "--variants-of", CONFIG).returncode == 0
+    assert json.loads(variants.read_text())["variants"] == [former]
     assert add(finished).returncode == 0  # a row again, and no variant
     assert "| 4.5 | 15,000 | 0.1500 | 0.4812 |" in page.read_text()
     assert "| 6.0 | 15,000 | 0.1500 | 0.4712 |" not in page.read_text()
@@ -226,6 +226,14 @@ def test_a_variant_that_becomes_the_row_leaves_the_variants(add, tmp_path, finis
     assert add(other).returncode == 0
     assert not variants.exists()
     assert "with other values" not in page.read_text()
+
+
+def test_variants_are_added_to_those_of_before_once(add, tmp_path, finished, other):
+    variants = tmp_path / "results" / "runs" / "variants" / "wn18rr-rotate_fast.json"
+    for run in (finished, other, finished):
+        assert add(run, "--variants-of", CONFIG).returncode == 0
+    gammas = [it["values"]["model.gamma"] for it in json.loads(variants.read_text())["variants"]]
+    assert gammas == [4.5, 6.0]
 
 
 def test_variants_of_two_machines_name_both(add, finished, other, page):

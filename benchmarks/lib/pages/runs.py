@@ -247,21 +247,18 @@ def _variants(config: str, variants: Rows, own: Row | None) -> Iterator[str]:
     columns = (
         *((f"`{key}`:", _value_of(key)) for key in keys),
         ("steps:", "{steps:,}"),
-        ("MRR on valid:", "{valid_mrr:.4f}"),
+        ("last MRR on valid:", "{valid_mrr:.4f}"),
         ("MRR on test:", "{test_mrr:.4f}"),
     )
     yield from markdown(columns, rows)
     places: dict[str, list[str]] = {}
     for number, it in enumerate(rows, 1):
         places.setdefault(f"on {_where(it)}: {packages(it['versions'])}", []).append(str(number))
-    if len(places) == 1:
-        yield f"\nO{next(iter(places))[1:]}.\n"
-    else:
-        told = "; ".join(
-            f"row{'s' if len(of) > 1 else ''} {', '.join(of)} {place}"
-            for place, of in places.items()
-        )
-        yield f"\nR{told[1:]}.\n"
+    told = "; ".join(
+        place if len(places) == 1 else f"row{'s' * (len(of) > 1)} {', '.join(of)} {place}"
+        for place, of in places.items()
+    )
+    yield f"\n{told[0].upper()}{told[1:]}.\n"
 
 
 def _value_of(key: str) -> Cell:
