@@ -184,7 +184,7 @@ class TestWhereTheyAreShown:
 
     def test_the_server(self, labelled):
         pytest.importorskip("starlette")
-        from kgfast.extras.serve.engine import Engine, answers
+        from kgfast.extras.serve.engine import Engine
         from kgfast.extras.serve.limits import Limits
         from kgfast.extras.serve.questions import Reader
 
@@ -193,6 +193,6 @@ class TestWhereTheyAreShown:
         reader = Reader((model.num_entities, model.num_relations), names, Limits())
         asked = {"heads": "e3", "relations": "next", "k": 12, "include_known": True}
         question = reader.topk(json.dumps(asked).encode())
-        (found,) = answers(Engine(model, names, loaded.known()), [question])
+        (found,) = Engine(model, names, loaded.known()).answers([question])
         labels = {it["name"]: it["label"] for it in found["answers"][0]}
         assert labels == {f"e{i}": None if i == 5 else f"the {i}th" for i in range(RING)}

@@ -87,7 +87,6 @@ def _client(case: Case) -> None:
     ends = case.choice(("reads", "reads", "closes", "resets"))
     most = case.pick.randrange(len(sent)) if ends != "reads" else len(sent)
     case.note(bodies=bodies, ends=ends, sent=most, spoilt=spoilt)
-    from kgfast.extras.serve.engine import answers
 
     with connect(port) as connection, connection.makefile("rb") as file:
         try:
@@ -105,7 +104,7 @@ def _client(case: Case) -> None:
                 expect(status != 500, f"an internal error: {content}")
                 if not spoilt:
                     asked = getattr(reader, path[1:])(body)
-                    expected = json.loads(json.dumps(answers(engine, [asked])[0]))
+                    expected = json.loads(json.dumps(engine.answers([asked])[0]))
                     expect((status, content) == (200, expected), f"{path} {body!r}: {content}")
         except (ConnectionError, IndexError):  # IndexError: nothing more comes
             expect(spoilt, "a connection was closed that did nothing wrong")

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import kgfast
 from kgfast.adapters.affine import AffineModel, Parts
-from kgfast.extras.serve.engine import Engine, answers
+from kgfast.extras.serve.engine import Engine
 from kgfast.extras.serve.questions import Question
 from kgfast.models import evaluated
 from support.sampled import threads
@@ -199,9 +199,9 @@ def test_ranks_predictions_and_facts_depend_on_no_batch(name):
 def test_answers_of_a_server_depend_on_no_other_question():
     engine = Engine(conve())
     asked = [Question("topk", ([head], [0]), ("tail",), k=3) for head in range(5)]
-    together = answers(engine, asked)
+    together = engine.answers(asked)
     for question, answer in zip(asked, together, strict=True):
-        assert answers(engine, [question]) == [answer]
+        assert engine.answers([question]) == [answer]
 
 
 def test_a_table_in_a_file_is_asked_as_one_in_memory(tmp_path):

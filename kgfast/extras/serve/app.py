@@ -10,7 +10,6 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
@@ -22,7 +21,7 @@ from starlette.routing import Route
 
 from kgfast import __version__
 from kgfast.extras.serve.batching import Batcher
-from kgfast.extras.serve.engine import Answer, Engine, answers
+from kgfast.extras.serve.engine import Answer, Engine
 from kgfast.extras.serve.hosts import OwnHosts, names_of
 from kgfast.extras.serve.latency import Metrics
 from kgfast.extras.serve.limits import Limits
@@ -70,7 +69,7 @@ class _Service:
     def __init__(self, engine: Engine, limits: Limits, hosts: Sequence[str]) -> None:
         self.engine, self.limits = engine, limits
         self.metrics, self.running = Metrics(), 0
-        self.batcher = Batcher(partial(answers, engine), limits.batch, self.metrics)
+        self.batcher = Batcher(engine.answers, limits.batch, self.metrics)
         model = engine.model
         reader = Reader(
             (model.num_entities, model.num_relations),

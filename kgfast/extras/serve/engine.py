@@ -49,6 +49,32 @@ class Engine:
     index: Index | None = None
     types: TypeConstraints | None = None
 
+    def answers(self, questions: Sequence[Question]) -> list[Answer]:
+        """Answer questions of one key by one call of `topk` or `rank`.
+
+        Parameters
+        ----------
+        questions : sequence of Question
+            At least one, all with the same ``key``.
+
+        Returns
+        -------
+        list of dict
+            The JSON object of each question.
+        """
+        columns = [
+            torch.tensor([id for ids in parts for id in ids], dtype=torch.int64, device="cpu")
+            for parts in zip(*(question.columns for question in questions), strict=True)
+        ]
+        ends = accumulate((len(question) for question in questions), initial=0)
+        parts = [slice(*pair) for pair in pairwise(ends)]
+        kind = questions[0].kind
+        if kind == "topk":
+            return self._topk(questions, columns, parts)
+        if kind == "rank":
+            return self._rank(questions, torch.stack(columns, 1), parts)
+        return self._score(columns, parts)
+
     def _topk(
         self, questions: Sequence[Question], columns: list[Tensor], parts: list[slice]
     ) -> list[Answer]:
@@ -155,22 +181,6 @@ class Engine:
         # torch computes numbers that do not fill its vectors by another formula.
         found = self.probabilities(pad(scores, (0, -len(scores) % _VECTORS)))
         return None if found is None else found[: len(scores)]
-
-
-def answers(engine: Engine, questions: Sequence[Question]) -> list[Answer]:
-    """Answer questions of one key by one call."""
-    first = questions[0]
-    columns = [
-        torch.tensor([id for ids in parts for id in ids], dtype=torch.int64, device="cpu")
-        for parts in zip(*(question.columns for question in questions), strict=True)
-    ]
-    ends = accumulate((len(question) for question in questions), initial=0)
-    parts = [slice(*pair) for pair in pairwise(ends)]
-    if first.kind == "topk":
-        return engine._topk(questions, columns, parts)
-    if first.kind == "rank":
-        return engine._rank(questions, torch.stack(columns, 1), parts)
-    return engine._score(columns, parts)
 
 
 def _excluded(questions: Sequence[Question]) -> tuple[Tensor, Tensor] | None:

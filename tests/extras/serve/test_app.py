@@ -17,7 +17,7 @@ from starlette.testclient import TestClient
 
 import kgfast
 from kgfast.extras.serve.app import make_app
-from kgfast.extras.serve.engine import Engine, answers
+from kgfast.extras.serve.engine import Engine
 from kgfast.extras.serve.limits import Limits
 from support.serving import Slow, engine_of, graph, wait_for
 
@@ -114,8 +114,8 @@ class TestExclude:
         questions = [reader.topk(json.dumps(body).encode()) for body in bodies]
         assert len({question.key for question in questions}) == 1
         assert questions[3].part(1, 2).exclude == [[3]]
-        together = answers(engine, questions)
-        assert together == [answers(engine, [question])[0] for question in questions]
+        together = engine.answers(questions)
+        assert together == [engine.answers([question])[0] for question in questions]
         assert together == [post(client, "/topk", **body) for body in bodies]
 
 
@@ -167,7 +167,7 @@ class TestCandidates:
                 for it in ([1, 2], [[5], [6, 7]], "types", None)]  # fmt: skip
         assert len({question.key for question in read}) == 3
         assert read[1].part(1, 2).candidates == [[6, 7]]
-        assert answers(engine, read[:2]) == [answers(engine, [it])[0] for it in read[:2]]
+        assert engine.answers(read[:2]) == [engine.answers([it])[0] for it in read[:2]]
 
 
 @pytest.fixture(scope="module")
@@ -496,7 +496,7 @@ class TestFailures:
             model, names, known = engine.model, engine.names, engine.known
             types = None
 
-            def _topk(self, *parts):
+            def answers(self, questions):
                 raise RuntimeError("a secret")
 
         with TestClient(make_app(Broken())) as client:
