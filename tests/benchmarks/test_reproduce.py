@@ -165,7 +165,6 @@ SHORT = {  # rows with fewer steps than planned, and what their config then has
     "wn18rr/rotate_med_rscf": {"epochs": 100, "max_total_minutes": 114.3},  # a rate that falls to 0
     "wn18rr/complex_n3_rp": {"epochs": 40},  # patience ended these
     "wn18rr/distmult": {"epochs": 30},
-    "wn18rr/rescal_dura": {"epochs": 60},
 }
 
 
