@@ -111,8 +111,8 @@ def _training(run: Row) -> str:
 def _goal(run: Row) -> str:
     """Say what a run was to reach, and whether it did: MRR and minutes are met or missed alone.
 
-    Minutes are those of the clock or, where they are fewer, as beside other programs, those of the
-    CPU. Evaluations count too.
+    The smaller of two counts: minutes of the clock, or of the CPU, which are fewer where other
+    programs shared the cores. Evaluations count too.
     """
     name = name_of(run["config"])
     if name not in GOALS:
