@@ -38,6 +38,7 @@ LINK_PREDICTION = {  # by config; a model without a config stands here too
     "wn18rr/distmult": Figures(LIBKGE, "0.452", "0.413", "0.530"),
     "wn18rr/complex": Figures(LIBKGE, "0.475", "0.438", "0.547"),
     "wn18rr/conve": Figures(LIBKGE, "0.442", "0.411", "0.504"),
+    "wn18rr/conve_l2": Figures(LIBKGE, "0.442", "0.411", "0.504"),
     "wn18rr/rotate": Figures(SUN, "0.476", "0.428", "0.571"),
     "wn18rr/complex_n3": Figures(LACROIX, "0.49", "0.44", "0.58"),
     "wn18rr/complex_n3_rp": Figures(CHEN, "0.488", "0.443", "0.578"),
