@@ -28,7 +28,7 @@ std::string py_find_isa(const std::string& name) {
   return isa ? isa->name : "";
 }
 
-bool has_bf16(const std::string& isa) { return has_bf16_losses(isa_named(isa)); }
+bool has_bf16(const std::string& isa) { return tiers_of(isa_named(isa)).bf16; }
 
 unsigned py_find_tiers(const std::string& isa) { return find_tiers(isa_named(isa)); }
 

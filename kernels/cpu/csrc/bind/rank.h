@@ -60,7 +60,7 @@ void py_linear_bounds(const Machine& machine, const py::tuple& operands, const W
 // Returns the format of the int8 tier's panels beside an instruction set, or "" without a tier.
 std::string py_int8_format(const std::string& isa) {
   const Isa* found = find_isa(isa.c_str());
-  const Int8Tier* tier = found ? find_int8_tier(*found) : nullptr;
+  const Int8Tier* tier = found ? tiers_of(*found).int8 : nullptr;
   return tier ? tier->format : "";
 }
 

@@ -265,25 +265,22 @@ void pack_byte_panel(const SweepJob& job, int64_t panel, float scale, float* scr
   }
 }
 
-inline const ByteTier* byte_tier() {
-  static const ByteTier tier = {
-      [](const SweepJob& job, int64_t panel, float scale, float* scratch, char* out) {
-        with_byte_score(job.score, [&](auto score) {
-          pack_byte_panel<decltype(score)>(job, panel, scale, scratch, out);
-        });
-      },
-      [](const ByteJob& job, const TopkJob& topk, int64_t panel, TopkWorker& worker) {
-        with_byte_score(topk.score, [&](auto score) {
-          keep_byte_panel<decltype(score)>(job, topk, panel, worker);
-        });
-      },
-      [](const ByteJob& job, int64_t panel, float* values, float* bounds) {
-        with_byte_score(job.sweep->score, [&](auto score) {
-          record_byte_panel<decltype(score)>(job, panel, values, bounds);
-        });
-      }};
-  return &tier;
-}
+constexpr ByteTier kByteTier = {
+    [](const SweepJob& job, int64_t panel, float scale, float* scratch, char* out) {
+      with_byte_score(job.score, [&](auto score) {
+        pack_byte_panel<decltype(score)>(job, panel, scale, scratch, out);
+      });
+    },
+    [](const ByteJob& job, const TopkJob& topk, int64_t panel, TopkWorker& worker) {
+      with_byte_score(topk.score, [&](auto score) {
+        keep_byte_panel<decltype(score)>(job, topk, panel, worker);
+      });
+    },
+    [](const ByteJob& job, int64_t panel, float* values, float* bounds) {
+      with_byte_score(job.sweep->score, [&](auto score) {
+        record_byte_panel<decltype(score)>(job, panel, values, bounds);
+      });
+    }};
 
 }  // namespace
 }  // namespace kgfast

@@ -91,12 +91,8 @@ void count_byte_panel(const Int8Job& job, const Int8Panel& place, char* scratch,
   pause_bytes(lost <= 1.0, worker.bytes_pause, kLongestBytePause);
 }
 
-// Returns the rows of one byte, or nullptr where bytes are no faster than words.
-inline const Int8Rows* first_rows() {
-  static constexpr Int8Rows rows = {pack_byte_queries, pack_number_panel<uint8_t>,
-                                    count_byte_panel, record_int8_panel<ByteEngine>};
-  return Bytes::has_products ? &rows : nullptr;
-}
+constexpr Int8Rows kByteRows = {pack_byte_queries, pack_number_panel<uint8_t>, count_byte_panel,
+                                record_int8_panel<ByteEngine>};
 
 }  // namespace
 }  // namespace kgfast

@@ -197,20 +197,18 @@ struct WordEngine {
 };
 
 // Returns the tier; `saving`: cycles that a pair saves, some share of the features less a constant.
-template <class Saving>
-inline const Int8Tier* word_tier(Saving saving) {
-  static const Int8Tier tier = {"int16",
-                                saving,
-                                kWordPacking,
-                                [](int64_t) {},
-                                [] {},
-                                {pack_word_queries, pack_number_panel<int16_t>,
-                                 count_int8_panel<WordEngine>, record_int8_panel<WordEngine>},
-                                first_rows(),
-                                pack_int8_panel<true>,
-                                check_int8_panel,
-                                keep_int8_panel<WordEngine>};
-  return &tier;
+constexpr Int8Tier word_tier(double (*saving)(int64_t features)) {
+  return {"int16",
+          saving,
+          kWordPacking,
+          [](int64_t) {},
+          [] {},
+          {pack_word_queries, pack_number_panel<int16_t>, count_int8_panel<WordEngine>,
+           record_int8_panel<WordEngine>},
+          Bytes::has_products ? &kByteRows : nullptr,  // else bytes are no faster than words
+          pack_int8_panel<true>,
+          check_int8_panel,
+          keep_int8_panel<WordEngine>};
 }
 
 }  // namespace

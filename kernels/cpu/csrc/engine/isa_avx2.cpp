@@ -1,5 +1,5 @@
 // Compiled with -mavx2 -mfma -mf16c where the target is x86-64, empty elsewhere; machine.cpp probes
-// the machine before it calls in here.
+// the machine before it reads the table.
 #include "host/job.h"
 
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
@@ -11,14 +11,12 @@
 
 namespace kgfast {
 
-const Isa* avx2_isa() {
-  static const Isa isa = make_isa("avx2", byte_tier(), linear_tier());
-  return &isa;
-}
+constexpr Isa table = make_isa("avx2", &kByteTier, &kLinearTier);
+constexpr const Isa* avx2_isa = &table;
 
 }  // namespace kgfast
 #else
 namespace kgfast {
-const Isa* avx2_isa() { return nullptr; }
+constexpr const Isa* avx2_isa = nullptr;
 }  // namespace kgfast
 #endif

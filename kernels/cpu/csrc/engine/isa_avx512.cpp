@@ -1,5 +1,5 @@
 // Compiled with -mavx512{f,bw,dq,vl} where the target is x86-64, empty elsewhere; machine.cpp
-// probes the machine before it calls in here.
+// probes the machine before it reads the table.
 #include "host/job.h"
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
@@ -11,14 +11,12 @@
 
 namespace kgfast {
 
-const Isa* avx512_isa() {
-  static const Isa isa = make_isa("avx512", byte_tier(), linear_tier());
-  return &isa;
-}
+constexpr Isa table = make_isa("avx512", &kByteTier, &kLinearTier);
+constexpr const Isa* avx512_isa = &table;
 
 }  // namespace kgfast
 #else
 namespace kgfast {
-const Isa* avx512_isa() { return nullptr; }
+constexpr const Isa* avx512_isa = nullptr;
 }  // namespace kgfast
 #endif

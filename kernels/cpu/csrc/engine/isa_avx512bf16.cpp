@@ -1,5 +1,5 @@
 // Compiled with -mavx512bf16 and what isa_avx512.cpp has where the target is x86-64 and the
-// compiler knows it, empty elsewhere; machine.cpp probes the machine before it calls in here.
+// compiler knows it, empty elsewhere; machine.cpp probes the machine before it reads the table.
 #include "host/bf16_loss.h"
 
 #if defined(__AVX512BF16__)
@@ -10,15 +10,13 @@
 
 namespace kgfast {
 
-const Bf16Kernels* avx512bf16_kernels() {
-  static const Bf16Kernels kernels = {bf16_scratch, pack_bf16_queries, bf16_stripe,
-                                      finish_bf16_queries};
-  return &kernels;
-}
+constexpr Bf16Kernels table = {bf16_scratch, pack_bf16_queries, bf16_stripe,
+                               finish_bf16_queries};
+constexpr const Bf16Kernels* avx512bf16_kernels = &table;
 
 }  // namespace kgfast
 #else
 namespace kgfast {
-const Bf16Kernels* avx512bf16_kernels() { return nullptr; }
+constexpr const Bf16Kernels* avx512bf16_kernels = nullptr;
 }  // namespace kgfast
 #endif

@@ -1,5 +1,5 @@
 // Compiled with -mavx512vnni where the target is x86-64 and the compiler knows it, empty elsewhere;
-// machine.cpp probes the machine before it calls in here.
+// machine.cpp probes the machine before it reads the table.
 #include "host/linear.h"
 #include "host/tiers.h"
 
@@ -10,11 +10,11 @@
 
 namespace kgfast {
 
-const LinearTier* avx512vnni_tier() { return linear_tier(); }
+constexpr const LinearTier* avx512vnni_tier = &kLinearTier;
 
 }  // namespace kgfast
 #else
 namespace kgfast {
-const LinearTier* avx512vnni_tier() { return nullptr; }
+constexpr const LinearTier* avx512vnni_tier = nullptr;
 }  // namespace kgfast
 #endif

@@ -1,6 +1,6 @@
 // The int8 tier of machines with AVX512-VNNI, compiled with -mavx512vnni where the target is x86-64
-// and the compiler knows it, empty elsewhere; machine.cpp probes the machine before it calls in
-// here.
+// and the compiler knows it, empty elsewhere; machine.cpp probes the machine before it reads the
+// table.
 #include "host/int8.h"
 
 #if defined(__AVX512VNNI__)
@@ -10,13 +10,13 @@
 
 namespace kgfast {
 
-const Int8Tier* avx512vnni_int8_tier() {
-  return word_tier([](int64_t features) { return static_cast<double>(features) / 33.0 - 0.4; });
-}
+constexpr Int8Tier table =
+    word_tier([](int64_t features) { return static_cast<double>(features) / 33.0 - 0.4; });
+constexpr const Int8Tier* avx512vnni_int8_tier = &table;
 
 }  // namespace kgfast
 #else
 namespace kgfast {
-const Int8Tier* avx512vnni_int8_tier() { return nullptr; }
+constexpr const Int8Tier* avx512vnni_int8_tier = nullptr;
 }  // namespace kgfast
 #endif

@@ -10,14 +10,12 @@
 
 namespace kgfast {
 
-const Isa* baseline_isa() {
-  static const Isa isa = make_isa("baseline", nullptr, nullptr);
-  return &isa;
-}
+constexpr Isa table = make_isa("baseline", nullptr, nullptr);
+constexpr const Isa* baseline_isa = &table;
 
 }  // namespace kgfast
 #else
 namespace kgfast {
-const Isa* baseline_isa() { return nullptr; }
+constexpr const Isa* baseline_isa = nullptr;
 }  // namespace kgfast
 #endif

@@ -10,14 +10,12 @@
 
 namespace kgfast {
 
-const Isa* neon_isa() {
-  static const Isa isa = make_isa("neon", byte_tier(), linear_tier());
-  return &isa;
-}
+constexpr Isa table = make_isa("neon", &kByteTier, &kLinearTier);
+constexpr const Isa* neon_isa = &table;
 
 }  // namespace kgfast
 #else
 namespace kgfast {
-const Isa* neon_isa() { return nullptr; }
+constexpr const Isa* neon_isa = nullptr;
 }  // namespace kgfast
 #endif

@@ -9,13 +9,13 @@
 
 namespace kgfast {
 
-const Int8Tier* neon_int8_tier() {
-  return word_tier([](int64_t features) { return -static_cast<double>(features) / 8.0; });
-}
+constexpr Int8Tier table =
+    word_tier([](int64_t features) { return -static_cast<double>(features) / 8.0; });
+constexpr const Int8Tier* neon_int8_tier = &table;
 
 }  // namespace kgfast
 #else
 namespace kgfast {
-const Int8Tier* neon_int8_tier() { return nullptr; }
+constexpr const Int8Tier* neon_int8_tier = nullptr;
 }  // namespace kgfast
 #endif

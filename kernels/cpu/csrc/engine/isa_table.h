@@ -52,150 +52,135 @@ float bare_loop(const float* panel, const float* tile, int64_t features, int64_t
   return total;
 }
 
-inline const ScoresKernels* scores_kernels() {
-  static const ScoresKernels kernels = {
-      [](const PanelJob& job, int64_t panel, int64_t first, int64_t last, Worker& worker) {
-        with_precise(job.sweep.score, [&](auto score) {
-          using Score = decltype(score);
-          if constexpr (serves_panels<Score>()) score_panel<Score>(job, panel, first, last, worker);
-        });
-      },
-      [](ScoreId id, int64_t features) {
-        return with_precise(id,
-                            [=](auto score) { return query_floats<decltype(score)>(features); });
-      },
-      [](const ScoresJob& job, int64_t row, int64_t first, int64_t last, float* scratch) {
-        with_precise(job.score, [&](auto score) {
-          score_query<decltype(score)>(job, row, first, last, scratch);
-        });
-      },
-      [](const ScoresJob& job, int64_t rows) {
-        return with_precise(
-            job.score, [&](auto score) { return block_scratch<decltype(score)>(job, rows); });
-      },
-      [](const ScoresJob& job, int64_t row, int64_t end, int64_t first, int64_t last,
-         float* scratch) {
-        with_precise(job.score, [&](auto score) {
-          using Score = decltype(score);
-          if constexpr (Score::is_rscf)  // other scores have panels
-            score_block<Score>(job, row, end, first, last, scratch);
-        });
-      },
-  };
-  return &kernels;
-}
+constexpr ScoresKernels kScoresKernels = {
+    [](const PanelJob& job, int64_t panel, int64_t first, int64_t last, Worker& worker) {
+      with_precise(job.sweep.score, [&](auto score) {
+        using Score = decltype(score);
+        if constexpr (serves_panels<Score>()) score_panel<Score>(job, panel, first, last, worker);
+      });
+    },
+    [](ScoreId id, int64_t features) {
+      return with_precise(id,
+                          [=](auto score) { return query_floats<decltype(score)>(features); });
+    },
+    [](const ScoresJob& job, int64_t row, int64_t first, int64_t last, float* scratch) {
+      with_precise(job.score, [&](auto score) {
+        score_query<decltype(score)>(job, row, first, last, scratch);
+      });
+    },
+    [](const ScoresJob& job, int64_t rows) {
+      return with_precise(
+          job.score, [&](auto score) { return block_scratch<decltype(score)>(job, rows); });
+    },
+    [](const ScoresJob& job, int64_t row, int64_t end, int64_t first, int64_t last,
+       float* scratch) {
+      with_precise(job.score, [&](auto score) {
+        using Score = decltype(score);
+        if constexpr (Score::is_rscf)  // other scores have panels
+          score_block<Score>(job, row, end, first, last, scratch);
+      });
+    },
+};
 
-inline const BackwardKernels* backward_kernels() {
-  static const BackwardKernels kernels = {
-      [](ScoreId id) {
-        return with_precise(id, [](auto score) { return span_shape<decltype(score)>(); });
-      },
-      [](const PairwiseBackwardJob& job, int64_t span, int64_t stripe, BackwardWorker& worker) {
-        with_score(job.score, [&](auto score) {
-          using Score = decltype(score);
-          if constexpr (is_monotone<Score>)  // else product.h
-            backward_span<Precise<Score>>(job, span, stripe, worker);
-        });
-      },
-      [](const PairwiseBackwardJob& job, int64_t span) {
-        with_score(job.score, [&](auto score) {
-          using Score = decltype(score);
-          if constexpr (is_monotone<Score>) add_stripes<Precise<Score>>(job, span);
-        });
-      },
-      [](ScoreId id, int64_t features) {
-        return with_precise(
-            id, [=](auto score) { return backward_scratch<decltype(score)>(features); });
-      },
-      [](const IndexedBackwardJob& job, int64_t row, float* out) {
-        const FloatMode mode(FloatMode::kFlush);
-        with_precise(job.score, [&](auto score) {
-          load_query<decltype(score)>(job.query, row, job.num_features, 1.0f, out);
-        });
-      },
-      [](const IndexedBackwardJob& job, int64_t row, float* scratch) {
-        with_precise(job.score,
-                     [&](auto score) { backward_query<decltype(score)>(job, row, scratch); });
-      },
-      [](const IndexedBackwardJob& job, int64_t position, float* scratch) {
-        with_precise(job.score,
-                     [&](auto score) { backward_row<decltype(score)>(job, position, scratch); });
-      },
-  };
-  return &kernels;
-}
+constexpr BackwardKernels kBackwardKernels = {
+    [](ScoreId id) {
+      return with_precise(id, [](auto score) { return span_shape<decltype(score)>(); });
+    },
+    [](const PairwiseBackwardJob& job, int64_t span, int64_t stripe, BackwardWorker& worker) {
+      with_score(job.score, [&](auto score) {
+        using Score = decltype(score);
+        if constexpr (is_monotone<Score>)  // else product.h
+          backward_span<Precise<Score>>(job, span, stripe, worker);
+      });
+    },
+    [](const PairwiseBackwardJob& job, int64_t span) {
+      with_score(job.score, [&](auto score) {
+        using Score = decltype(score);
+        if constexpr (is_monotone<Score>) add_stripes<Precise<Score>>(job, span);
+      });
+    },
+    [](ScoreId id, int64_t features) {
+      return with_precise(
+          id, [=](auto score) { return backward_scratch<decltype(score)>(features); });
+    },
+    [](const IndexedBackwardJob& job, int64_t row, float* out) {
+      const FloatMode mode(FloatMode::kFlush);
+      with_precise(job.score, [&](auto score) {
+        load_query<decltype(score)>(job.query, row, job.num_features, 1.0f, out);
+      });
+    },
+    [](const IndexedBackwardJob& job, int64_t row, float* scratch) {
+      with_precise(job.score,
+                   [&](auto score) { backward_query<decltype(score)>(job, row, scratch); });
+    },
+    [](const IndexedBackwardJob& job, int64_t position, float* scratch) {
+      with_precise(job.score,
+                   [&](auto score) { backward_row<decltype(score)>(job, position, scratch); });
+    },
+};
 
-inline const TopkKernels* topk_kernels() {
-  static const TopkKernels kernels = {[](const TopkJob& job, int64_t panel, TopkWorker& worker) {
-    with_score(job.score, [&](auto score) {
-      sweep_panel<Keeping<decltype(score)>>(job, panel, worker);
-    });
-  }};
-  return &kernels;
-}
+constexpr TopkKernels kTopkKernels = {[](const TopkJob& job, int64_t panel, TopkWorker& worker) {
+  with_score(job.score, [&](auto score) {
+    sweep_panel<Keeping<decltype(score)>>(job, panel, worker);
+  });
+}};
 
-inline const ListKernels* list_kernels() {
-  static const ListKernels kernels = {[](const SweepJob& job, int64_t query, const int64_t* ids,
-                                         int64_t count, float* scratch, float* distances,
-                                         float* squares) {
-    with_score(job.score, [&](auto score) {
-      using Score = decltype(score);
-      if constexpr (!Score::is_rscf)
-        list_distances<Listed<Score>>(job, query, ids, count, scratch, distances, squares);
-    });
-  }};
-  return &kernels;
-}
+constexpr ListKernels kListKernels = {[](const SweepJob& job, int64_t query, const int64_t* ids,
+                                       int64_t count, float* scratch, float* distances,
+                                       float* squares) {
+  with_score(job.score, [&](auto score) {
+    using Score = decltype(score);
+    if constexpr (!Score::is_rscf)
+      list_distances<Listed<Score>>(job, query, ids, count, scratch, distances, squares);
+  });
+}};
 
-inline Isa make_isa(const char* name, const ByteTier* bytes, const LinearTier* linear) {
-  Isa isa;
-  isa.name = name;
-  isa.bytes = bytes;
-  isa.linear = linear;
-  isa.sqrt_error = Simd::sqrt_error;
-  isa.facts = [](ScoreId id) {
-    return with_score(id, [](auto score) { return facts_of<decltype(score)>(); });
-  };
-  isa.pack_queries = pack_queries;
-  isa.sweep_panel = [](const SweepJob& job, int64_t panel, Worker& worker) {
-    with_score(job.score, [&](auto score) {
-      sweep_panel<Counting<decltype(score)>>(job, panel, worker);
-    });
-  };
-  isa.pack_panel = [](const SweepJob& job, int64_t panel, Worker& worker) {
-    return with_score(job.score, [&](auto score) {
-      return pack_whole_panel<decltype(score)>(job, panel, worker);
-    });
-  };
-  isa.rescore_band = rescore_band;
-  isa.canonical = canonical_scores;
-  isa.sweep_values = [](const SweepJob& job, int64_t panel, Worker& worker, float* out) {
-    RecordWorker recorder{worker, out};
-    with_score(job.score, [&](auto score) {
-      sweep_panel<Recording<decltype(score)>>(job, panel, recorder);
-    });
-  };
-  isa.bare_loop = [](ScoreId id, const float* panel, const float* tile, int64_t features,
-                     int64_t repeats) {
-    return with_score(id, [&](auto score) {
-      return bare_loop<decltype(score)>(panel, tile, features, repeats);
-    });
-  };
-  isa.scores = scores_kernels();
-  isa.backward = backward_kernels();
-  static const ProductKernels product = {product_shape,        block_floats,
-                                         pack_others,          product_part,
-                                         add_product_stripes,
-                                         product_scores_shape, pack_query_strip,
-                                         score_rows};
-  isa.product = &product;
-  static const LossKernels losses = {run_loss_row};
-  isa.losses = &losses;
-  static const AdagradKernels adagrad = {adagrad_part};
-  isa.adagrad = &adagrad;
-  isa.topk = topk_kernels();
-  isa.lists = list_kernels();
-  return isa;
+constexpr ProductKernels kProductKernels = {
+    product_shape,        block_floats,     pack_others, product_part, add_product_stripes,
+    product_scores_shape, pack_query_strip, score_rows};
+constexpr LossKernels kLossKernels = {run_loss_row};
+constexpr AdagradKernels kAdagradKernels = {adagrad_part};
+
+constexpr Isa make_isa(const char* name, const ByteTier* bytes, const LinearTier* linear) {
+  return {name,
+          Simd::sqrt_error,
+          [](ScoreId id) {
+            return with_score(id, [](auto score) { return facts_of<decltype(score)>(); });
+          },
+          pack_queries,
+          [](const SweepJob& job, int64_t panel, Worker& worker) {
+            with_score(job.score, [&](auto score) {
+              sweep_panel<Counting<decltype(score)>>(job, panel, worker);
+            });
+          },
+          [](const SweepJob& job, int64_t panel, Worker& worker) {
+            return with_score(job.score, [&](auto score) {
+              return pack_whole_panel<decltype(score)>(job, panel, worker);
+            });
+          },
+          rescore_band,
+          canonical_scores,
+          [](const SweepJob& job, int64_t panel, Worker& worker, float* out) {
+            RecordWorker recorder{worker, out};
+            with_score(job.score, [&](auto score) {
+              sweep_panel<Recording<decltype(score)>>(job, panel, recorder);
+            });
+          },
+          [](ScoreId id, const float* panel, const float* tile, int64_t features,
+             int64_t repeats) {
+            return with_score(id, [&](auto score) {
+              return bare_loop<decltype(score)>(panel, tile, features, repeats);
+            });
+          },
+          &kScoresKernels,
+          &kBackwardKernels,
+          &kProductKernels,
+          &kLossKernels,
+          &kAdagradKernels,
+          &kTopkKernels,
+          &kListKernels,
+          bytes,
+          linear};
 }
 
 }  // namespace

@@ -21,29 +21,26 @@ inline void with_linear_score(ScoreId id, F&& call) {
   if (id == Rotate::id) return call(Rotate{}, kLinearRotate);
 }
 
-inline const LinearTier* linear_tier() {
-  static const LinearTier tier = {
-      Bytes::most,
-      [](ScoreId id) {
-        LinearCosts found{};
-        with_linear_score(id, [&](auto, const LinearCosts& costs) { found = costs; });
-        return found;
-      },
-      [](const SweepJob& job, int64_t panel, LinearWorker& worker) {
-        with_linear_score(job.score, [&](auto score, const LinearCosts&) {
-          pack_linear_panel<decltype(score)>(job, panel, worker);
-        });
-      },
-      [](const LinearJob& job, int64_t panel, LinearWorker& worker) {
-        with_linear_score(job.sweep->score, [&](auto score, const LinearCosts&) {
-          sweep_linear_panel<decltype(score)>(job, panel, worker);
-        });
-      },
-      try_linear_panel,
-      linear_values,
-  };
-  return &tier;
-}
+constexpr LinearTier kLinearTier = {
+    Bytes::most,
+    [](ScoreId id) {
+      LinearCosts found{};
+      with_linear_score(id, [&](auto, const LinearCosts& costs) { found = costs; });
+      return found;
+    },
+    [](const SweepJob& job, int64_t panel, LinearWorker& worker) {
+      with_linear_score(job.score, [&](auto score, const LinearCosts&) {
+        pack_linear_panel<decltype(score)>(job, panel, worker);
+      });
+    },
+    [](const LinearJob& job, int64_t panel, LinearWorker& worker) {
+      with_linear_score(job.sweep->score, [&](auto score, const LinearCosts&) {
+        sweep_linear_panel<decltype(score)>(job, panel, worker);
+      });
+    },
+    try_linear_panel,
+    linear_values,
+};
 
 }  // namespace
 }  // namespace kgfast

@@ -98,7 +98,7 @@ void add_sums(const Bf16LossJob& job) {
 }  // namespace
 
 bool bf16_loss(const Execution& execution, Bf16LossJob& job) {
-  const Bf16Kernels& kernels = *find_bf16_kernels();
+  const Bf16Kernels& kernels = *tiers_of(execution.isa).bf16;
   const Bf16Shape shape = job.shape = shape_of(job);
   const int64_t numbers = shape.queries * shape.features;
   Buffer<uint16_t> packed((job.grad_rows.data ? 2 : 1) * numbers);

@@ -62,15 +62,7 @@ struct Bf16Kernels {
   void (*finish)(const Bf16LossJob&, int64_t tile, float* scratch);
 };
 
-// Returns nullptr where this build lacks the kernels.
-const Bf16Kernels* amx_bf16_kernels();
-const Bf16Kernels* avx512bf16_kernels();
-
-// Returns the kernels of this machine, or nullptr. Orders of sums, and so the last bits, differ
-// between kernels.
-const Bf16Kernels* find_bf16_kernels();
-
-// Computes a loss where has_bf16_losses is true; returns true if interrupted.
+// Computes a loss where tiers_of(execution.isa).bf16 exists; returns true if interrupted.
 bool bf16_loss(const Execution& execution, Bf16LossJob& job);
 
 }  // namespace kgfast

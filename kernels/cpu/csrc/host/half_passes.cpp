@@ -79,7 +79,7 @@ struct HalfMemory {
 };
 
 bool HalfPasses::can_serve(const Execution& execution, const SweepJob& job) {
-  const HalfTier* tier = execution.may_use(Tier::fp16) ? avx512fp16_tier() : nullptr;
+  const HalfTier* tier = execution.may_use(Tier::fp16) ? tiers_of(execution.isa).fp16 : nullptr;
   const bool is_wide = job.rows.view.dtype == DType::f64 || job.query.dtype == DType::f64;
   const int64_t panels = divide_up(job.num_candidates, kHalfLanes);
   return tier && tier->facts(job.score).limit > 0.0f && job.num_crops == 1 && !is_wide &&
@@ -88,7 +88,7 @@ bool HalfPasses::can_serve(const Execution& execution, const SweepJob& job) {
 }
 
 HalfPasses::HalfPasses(const Execution& execution, const SweepJob& job, const PassPlan& plan)
-    : isa_(execution.isa), tier_(*avx512fp16_tier()),
+    : isa_(execution.isa), tier_(*tiers_of(execution.isa).fp16),
       facts_(tier_.facts(job.score)), is_forced_(execution.may_use(Tier::forced)),
       panels_(divide_up(job.num_candidates, kHalfLanes)),
       samples_(sample_panels(panels_)),

@@ -194,9 +194,10 @@ constexpr int64_t kPairBlock = 8;     // pairs that canonical scoring interleave
 constexpr int64_t kTermBlock = 64;    // features that canonical scoring evaluates at a time
 constexpr int64_t kCanonicalScratch = (kPairBlock + 2 * kMaxPlanes) * kTermBlock;
 
-const Isa* baseline_isa();  // nullptr where this build lacks it
-const Isa* avx2_isa();      // nullptr where this architecture lacks it
-const Isa* avx512_isa();    // nullptr where this architecture lacks it
-const Isa* neon_isa();      // nullptr where this architecture lacks it
+// Tables of engine/isa_*.cpp; nullptr where this architecture or compiler lacks the instructions.
+// Only machine.cpp reads them, after it asked the processor. An object that is compiled for an
+// instruction set exports these constants alone: it may hold no function that other objects call
+// by name, and nothing that runs when the extension is loaded.
+extern const Isa *const baseline_isa, *const avx2_isa, *const avx512_isa, *const neon_isa;
 
 }  // namespace kgfast

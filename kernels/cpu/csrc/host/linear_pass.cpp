@@ -68,7 +68,7 @@ struct LinearMemory {
 
 bool LinearPass::can_serve(const Execution& execution, const SweepJob& job) {
   const bool may_serve = execution.may_use(Tier::linear);
-  const LinearTier* tier = may_serve ? find_linear_tier(execution.isa) : nullptr;
+  const LinearTier* tier = may_serve ? tiers_of(execution.isa).linear : nullptr;
   const bool is_wide = job.rows.view.dtype == DType::f64 || job.query.dtype == DType::f64;
   const int64_t panels = divide_up(job.num_candidates, kLinearLanes);
   return tier && tier->costs(job.score).term > 0.0 && job.num_crops == 1 && !is_wide &&
@@ -77,7 +77,7 @@ bool LinearPass::can_serve(const Execution& execution, const SweepJob& job) {
 }
 
 LinearPass::LinearPass(const Execution& execution, const SweepJob& job, const PassPlan& plan)
-    : tier_(*find_linear_tier(execution.isa)), costs_(tier_.costs(job.score)),
+    : tier_(*tiers_of(execution.isa).linear), costs_(tier_.costs(job.score)),
       is_forced_(execution.may_use(Tier::forced)), planes_(job.facts.planes),
       panels_(divide_up(job.num_candidates, kLinearLanes)), samples_(sample_panels(panels_)) {
   find_mean(job);

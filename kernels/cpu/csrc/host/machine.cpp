@@ -1,12 +1,13 @@
 // Instruction sets and tiers of this machine, and the speed of its bare register loop.
 #include "host/machine.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
-#include "host/bf16_loss.h"
 #include "host/buffer.h"
 #include "host/tiers.h"
 
@@ -64,13 +65,58 @@ X86 probe_x86() { return {}; }
 
 // Asks the operating system for AMX's tiles: Linux gives them only to processes that ask
 // (Documentation/arch/x86/xstate.rst).
-[[maybe_unused]] bool may_use_tiles() {
+bool may_use_tiles() {
 #if defined(__linux__) && defined(__x86_64__)
   constexpr long request_permission = 0x1023, tile_data = 18;
   return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
 #else
   return false;
 #endif
+}
+
+// Instruction sets of this machine and build, best first, with the tiers beside each.
+struct Machine {
+  std::vector<std::pair<const Isa*, Tiers>> isas;
+  std::vector<TierEngine> engines;
+};
+
+// Asks the processor, and picks its kernels. No other function reads the tables of instruction
+// sets, so that no kernel runs without its instructions.
+const Machine& machine() {
+  static const Machine picked = [] {
+    const X86 has = probe_x86();
+    const bool has_tiles = (has.amx || has.amx_bf16) && may_use_tiles();
+    Machine found;
+    if (has.avx512 && avx512_isa) {
+      Tiers tiers{avx512_isa->linear, has.avx2 ? avx2_int8_tier : nullptr};
+      if (has.avx512vnni && avx512vnni_tier) tiers.linear = avx512vnni_tier;
+      if (has.avx512vnni && avx512vnni_int8_tier) tiers.int8 = avx512vnni_int8_tier;
+      if (has.amx && has_tiles && amx_tier) tiers.int8 = amx_tier;
+      if (has.avx512fp16) tiers.fp16 = avx512fp16_tier;
+      if (has.avx512bf16) tiers.bf16 = avx512bf16_kernels;
+      if (has.amx_bf16 && has_tiles && amx_bf16_kernels) tiers.bf16 = amx_bf16_kernels;
+      found.isas.emplace_back(avx512_isa, tiers);
+    }
+    if (has.avx2 && avx2_isa)
+      found.isas.emplace_back(avx2_isa, Tiers{avx2_isa->linear, avx2_int8_tier});
+    if (neon_isa) found.isas.emplace_back(neon_isa, Tiers{neon_isa->linear, neon_int8_tier});
+    if (baseline_isa) found.isas.emplace_back(baseline_isa, Tiers{});
+    found.engines = {  // a tier has the panels of its instruction set
+        {Tier::linear, "avx512", "AVX-512", has.avx512, avx512_isa != nullptr},
+        {Tier::linear, "avx2", "AVX2", has.avx2, avx2_isa != nullptr},
+        {Tier::linear, "neon", "NEON", neon_isa != nullptr, neon_isa != nullptr},
+        {Tier::fp16, "avx512", "AVX512-FP16", has.avx512fp16, avx512fp16_tier != nullptr},
+        {Tier::int8, "avx512", "AMX", has.amx && has_tiles, amx_tier != nullptr},
+        {Tier::int8, "avx512", "AVX512-VNNI", has.avx512vnni, avx512vnni_int8_tier != nullptr},
+        {Tier::int8, "avx2", "AVX2", has.avx2, avx2_int8_tier != nullptr},
+        {Tier::int8, "neon", "NEON", neon_isa != nullptr, neon_int8_tier != nullptr},
+        {Tier::bytes, "avx512", "AVX-512", has.avx512, avx512_isa != nullptr},
+        {Tier::bytes, "avx2", "AVX2", has.avx2, avx2_isa != nullptr},
+        {Tier::bytes, "neon", "NEON", neon_isa != nullptr, neon_isa != nullptr},
+    };
+    return found;
+  }();
+  return picked;
 }
 
 }  // namespace
@@ -81,74 +127,26 @@ void throw_unknown_score(ScoreId score) {
 
 const Isa* find_isa(const char* name) {
   const bool any = name == nullptr || *name == '\0';
-#if defined(__x86_64__)
-  static const X86 has = probe_x86();
-  if (has.avx512 && avx512_isa() && (any || !std::strcmp(name, "avx512"))) return avx512_isa();
-  if (has.avx2 && avx2_isa() && (any || !std::strcmp(name, "avx2"))) return avx2_isa();
-#endif
-  if (neon_isa() && (any || !std::strcmp(name, "neon"))) return neon_isa();
-  return any || !std::strcmp(name, "baseline") ? baseline_isa() : nullptr;
-}
-
-const std::vector<TierEngine>& tier_engines() {
-  static const X86 has = probe_x86();
-  static const std::vector<TierEngine> engines = {  // a tier has the panels of its instruction set
-      {Tier::linear, "avx512", "AVX-512", has.avx512, avx512_isa() != nullptr},
-      {Tier::linear, "avx2", "AVX2", has.avx2, avx2_isa() != nullptr},
-      {Tier::linear, "neon", "NEON", neon_isa() != nullptr, neon_isa() != nullptr},
-      {Tier::fp16, "avx512", "AVX512-FP16", has.avx512fp16, avx512fp16_tier() != nullptr},
-      {Tier::int8, "avx512", "AMX", has.amx && may_use_tiles(), amx_tier() != nullptr},
-      {Tier::int8, "avx512", "AVX512-VNNI", has.avx512vnni, avx512vnni_int8_tier() != nullptr},
-      {Tier::int8, "avx2", "AVX2", has.avx2, avx2_int8_tier() != nullptr},
-      {Tier::int8, "neon", "NEON", neon_isa() != nullptr, neon_int8_tier() != nullptr},
-      {Tier::bytes, "avx512", "AVX-512", has.avx512, avx512_isa() != nullptr},
-      {Tier::bytes, "avx2", "AVX2", has.avx2, avx2_isa() != nullptr},
-      {Tier::bytes, "neon", "NEON", neon_isa() != nullptr, neon_isa() != nullptr},
-  };
-  return engines;
-}
-
-unsigned find_tiers(const Isa& isa) {
-  unsigned tiers = 0;
-  for (const TierEngine& engine : tier_engines())
-    if (engine.has && engine.is_built && !std::strcmp(isa.name, engine.isa))
-      tiers |= static_cast<unsigned>(engine.tier);
-  if (find_int8_tier(isa)) tiers |= static_cast<unsigned>(Tier::int8);
-  return tiers;
-}
-
-const LinearTier* find_linear_tier(const Isa& isa) {
-#if defined(__x86_64__)
-  static const X86 has = probe_x86();
-  if (&isa == avx512_isa() && has.avx512vnni && avx512vnni_tier()) return avx512vnni_tier();
-#endif
-  return isa.linear;
-}
-
-const Int8Tier* find_int8_tier(const Isa& isa) {
-#if defined(__x86_64__)
-  static const X86 has = probe_x86();
-  static const bool has_tiles = has.amx && amx_tier() && may_use_tiles();
-  const bool is_widest = &isa == avx512_isa();
-  if (is_widest && has_tiles) return amx_tier();
-  if (is_widest && has.avx512vnni && avx512vnni_int8_tier()) return avx512vnni_int8_tier();
-  if (has.avx2 && (is_widest || &isa == avx2_isa())) return avx2_int8_tier();
-#endif
-  return &isa == neon_isa() ? neon_int8_tier() : nullptr;
-}
-
-const Bf16Kernels* find_bf16_kernels() {
-#if defined(__x86_64__)
-  static const X86 has = probe_x86();
-  static const bool has_tiles = has.amx_bf16 && amx_bf16_kernels() && may_use_tiles();
-  if (has_tiles) return amx_bf16_kernels();
-  if (has.avx512bf16) return avx512bf16_kernels();
-#endif
+  for (const auto& [isa, tiers] : machine().isas)
+    if (any || !std::strcmp(name, isa->name)) return isa;
   return nullptr;
 }
 
-bool has_bf16_losses(const Isa& isa) {
-  return &isa == avx512_isa() && find_bf16_kernels();  // bounds need this width
+const std::vector<TierEngine>& tier_engines() { return machine().engines; }
+
+unsigned find_tiers(const Isa& isa) {
+  const Tiers& tiers = tiers_of(isa);
+  const auto bit = [](Tier tier, const void* kernels) {
+    return kernels ? static_cast<unsigned>(tier) : 0u;
+  };
+  return bit(Tier::linear, tiers.linear) | bit(Tier::int8, tiers.int8) |
+         bit(Tier::fp16, tiers.fp16) | bit(Tier::bytes, isa.bytes);
+}
+
+const Tiers& tiers_of(const Isa& isa) {
+  const auto& isas = machine().isas;
+  const auto is_it = [&](const auto& found) { return found.first == &isa; };
+  return std::find_if(isas.begin(), isas.end(), is_it)->second;
 }
 
 double roof(const Isa& isa, ScoreId score, int64_t features, double seconds) {

@@ -25,10 +25,4 @@ const std::vector<TierEngine>& tier_engines();
 // Returns the tiers that this build and machine have beside an instruction set: a mask.
 unsigned find_tiers(const Isa& isa);
 
-// Returns the linear tier of an instruction set; nullptr where this build or machine lacks it.
-const LinearTier* find_linear_tier(const Isa& isa);
-
-// True if an instruction set comes with losses whose products take bf16 numbers.
-bool has_bf16_losses(const Isa& isa);
-
 }  // namespace kgfast

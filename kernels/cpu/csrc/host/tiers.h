@@ -28,17 +28,25 @@ struct BytesPause {
 struct HalfTier;
 struct Int8Tier;
 struct LinearTier;
+struct Bf16Kernels;
 struct Isa;
 
-// Returns a tier of half.h, int8.h or linear.h; nullptr where this build lacks the tier.
-const HalfTier* avx512fp16_tier();
-const Int8Tier* amx_tier();
-const Int8Tier* avx512vnni_int8_tier();
-const Int8Tier* avx2_int8_tier();
-const Int8Tier* neon_int8_tier();
-const LinearTier* avx512vnni_tier();
+// Tables like those of job.h.
+extern const HalfTier* const avx512fp16_tier;
+extern const Int8Tier *const amx_tier, *const avx512vnni_int8_tier;
+extern const Int8Tier *const avx2_int8_tier, *const neon_int8_tier;
+extern const LinearTier* const avx512vnni_tier;
+extern const Bf16Kernels *const amx_bf16_kernels, *const avx512bf16_kernels;
 
-// Returns the fastest int8 tier of this machine beside an instruction set, or nullptr.
-const Int8Tier* find_int8_tier(const Isa& isa);
+// The fastest kernels of this machine and build beside an instruction set; nullptr: none.
+struct Tiers {
+  const LinearTier* linear;
+  const Int8Tier* int8;
+  const HalfTier* fp16;
+  const Bf16Kernels* bf16;  // losses, whose last bits differ between kernels
+};
+
+// Returns the tiers beside an instruction set that find_isa returned.
+const Tiers& tiers_of(const Isa& isa);
 
 }  // namespace kgfast
