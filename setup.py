@@ -100,6 +100,12 @@ class BuildPerFile(build_ext):
     unknown: frozenset[str] | set[str] = frozenset()
     """Sources whose flags the compiler does not know."""
 
+    def finalize_options(self) -> None:
+        """Keep the objects of an extension in the tree, which a test reads."""
+        super().finalize_options()
+        if self.inplace:
+            self.build_temp = "build/objects"
+
     def build_extension(self, ext: Any) -> None:
         """Wrap the compiler so that sources get their own flags and are compiled side by side."""
         if self.compiler.compiler_type == "msvc":
