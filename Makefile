@@ -27,19 +27,14 @@ $(VENV)/.complete: $(VENV)/.package
 	$(LOCKED)/develop.txt
 	@touch $@
 
-# The extension again, with the kernels of machines without AVX2.
-$(VENV)/.baseline: $(VENV)/.complete
-	KGFAST_BUILD_BASELINE=1 $(PY) setup.py --quiet build_ext --inplace --force
-	@touch $@
-
 demo: $(VENV)/.package
 	$(PY) benchmarks/eval_mem.py
 
 test: $(VENV)/.complete
 	$(PY) -m pytest -n 2 --dist worksteal -m "not slow"
 
-# All tests, with long and rare ones, and with the kernels of machines without AVX2.
-test-all: $(VENV)/.baseline
+# All tests, with long and rare ones.
+test-all: $(VENV)/.complete
 	$(PY) -m pytest -n 2 --dist worksteal
 
 # The wheel to publish, into dist/; wheels of other platforms: .github/workflows/wheels.yml.

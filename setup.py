@@ -4,8 +4,8 @@ Everything else is in pyproject.toml. Each source is compiled for the instructio
 and picked at run time; none may use ``-ffast-math`` (it changes the floating-point mode of the
 whole process) or contract products into sums (canonical scores are defined without).
 
-``KGFAST_BUILD_BASELINE=1`` adds the kernels of x86 machines without AVX2; ``KGFAST_BUILD_JOBS``
-says how many sources are compiled at a time (default: as many as the machine has cores);
+``KGFAST_BUILD_JOBS`` says how many sources are compiled at a time (default: as many as the machine
+has cores);
 ``KGFAST_REQUIRE_EXTENSION=1`` makes the build fail where the compiler fails or is missing.
 
 The extension uses the limited API of Python 3.11, so one wheel of a platform serves every later
@@ -245,8 +245,6 @@ def extension() -> Extension:
     macros: list[tuple[str, str | None]] = []
     if HAS_LIMITED_API:
         macros.append(("Py_LIMITED_API", "0x030B0000"))
-    if _is_set("KGFAST_BUILD_BASELINE"):
-        macros.append(("KGFAST_BUILD_BASELINE", "1"))
     is_wheel = sys.platform == "linux" and _is_set("KGFAST_REQUIRE_EXTENSION")
     strip = ["-Wl,-s"] if is_wheel else []  # profilers want symbols, users 30 KB less
     return Extension(

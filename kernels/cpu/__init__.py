@@ -1,7 +1,7 @@
 """C++17 SIMD kernels for the CPU: AVX-512, AVX2, NEON or the baseline, probed at run time.
 
-The baseline serves x86 machines without AVX2, and architectures other than x86 and ARM. On x86 and
-ARM it is built only with ``KGFAST_BUILD_BASELINE=1``.
+The baseline, plain C++, is part of every build. It serves x86 machines without AVX2, and
+architectures other than x86 and ARM.
 
 The extension takes pointers, sizes and strides only, so that it links no torch. These modules turn
 tensors into pointers, sizes and strides, and name errors in them.
@@ -19,42 +19,27 @@ __all__ = ["ISAS", "available_isas", "extension", "is_available", "isa", "what_i
 
 ISAS = ("avx512", "avx2", "neon", "baseline")
 
-_BASELINE = "KGFAST_BUILD_BASELINE=1 pip install . builds these kernels"
-
 
 def is_available() -> bool:
-    """Return whether the C++ extension was built, with kernels that this machine can run."""
-    return _is_built() and bool(extension.find_isa(""))
+    """Return whether the C++ extension was built."""
+    return extension is not None
 
 
 def what_is_missing() -> str:
     """Say why this backend cannot serve, if it is not available."""
-    if not _is_built():
-        compiler = (
-            "Visual Studio's C++ Clang tools" if sys.platform == "win32" else "g++ or clang++"
-        )
-        return (
-            f"the C++ extension is not built: install a C++ compiler ({compiler}), then kgfast "
-            f"again"
-        )
-    return f"this build has no kernels for a CPU without AVX2: {_BASELINE}"
-
-
-def _is_built() -> bool:
-    return extension is not None
+    compiler = "Visual Studio's C++ Clang tools" if sys.platform == "win32" else "g++ or clang++"
+    return f"the C++ extension is not built: install a C++ compiler ({compiler}), then kgfast again"
 
 
 def isa() -> str:
     """Return the instruction set in use: ``KGFAST_CPU_ISA``, or the best of this machine.
 
-    A ValueError says that ``KGFAST_CPU_ISA`` is unknown, or that this machine or build lacks it.
+    A ValueError says that ``KGFAST_CPU_ISA`` is unknown, or that this machine lacks it.
     """
     name = os.environ.get("KGFAST_CPU_ISA", "")
     if name and name not in ISAS:
         raise ValueError(f"KGFAST_CPU_ISA must be one of {', '.join(ISAS)}; got {name!r}")
     best = extension.find_isa(name)
-    if not best and name == "baseline":
-        raise ValueError(f"KGFAST_CPU_ISA=baseline: this build has no such kernels; {_BASELINE}")
     if not best:
         raise ValueError(f"KGFAST_CPU_ISA={name}: this machine lacks {name}")
     return str(best)

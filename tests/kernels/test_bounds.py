@@ -6,6 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from kgfast.kernels import cpu
 from kgfast.kernels.scores import get_score
 from support.engines import ISAS, TIERS, engines, examples
 from support.flat import canonical_scores
@@ -30,7 +31,7 @@ Errors = tuple[Tensor, Tensor, Tensor]
 def errors_of(engine, queries, table, score, widths=None, factor=None) -> Errors:
     """Return the results of a sweep, the canonical distances, and the claimed bound."""
     if not engine.is_triton:
-        isa, mask = (ISAS[0], TIERS[engine.name]) if engine.name in TIERS else (engine.name, 0)
+        isa, mask = (cpu.isa(), TIERS[engine.name]) if engine.name in TIERS else (engine.name, 0)
         widths = widths or [get_score(score).num_features(table.shape[1])]
         return sweep_errors(isa, queries, table, score, widths, factor, mask)
     from support.triton_sweep import swept_distances

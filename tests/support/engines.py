@@ -35,7 +35,7 @@ DEVICE = "cuda" if ON_GPU else "cpu"  # device of Triton's tensors
 NO_DEVICE = "torch sees no CUDA or ROCm device: `make gpu` runs this on one"
 LAYERS = ("backend", "operator")
 
-# The instruction sets of this kind of machine; the last one is built where nothing else serves.
+# The instruction sets of this kind of machine, beside the baseline, which each has.
 ISAS = ("neon",) if platform.machine() in ("aarch64", "arm64") else ("avx512", "avx2")
 TIERS = {"fp16": FP16 | FORCED, "linear": LINEAR | FORCED, "int8": INT8 | FORCED}
 SERVED = {
@@ -126,7 +126,7 @@ def at_work(name: str) -> Iterator[Engine]:
             stack.enter_context(serving(TIERS[name]))
         elif name in (*ISAS, "baseline"):
             if name not in cpu.available_isas():
-                pytest.skip(f"this machine or build has no {name} kernels")
+                pytest.skip(f"this machine has no {name} kernels")
             environment.setenv("KGFAST_CPU_ISA", name)
         elif name == "panels" and not cpu.is_available():
             pytest.skip("the extension is not built")
@@ -139,9 +139,9 @@ def at_work(name: str) -> Iterator[Engine]:
 
 
 def marks_of(name: str, *, is_rare: bool = False) -> list[pytest.MarkDecorator]:
-    """List the marks of all tests of an engine; ``is_rare``: slow in the interpreter."""
+    """List the marks of all tests of an engine; ``is_rare``: slow by plain C++ or interpreted."""
     if name == "baseline":
-        return [pytest.mark.slow]
+        return [pytest.mark.slow] if is_rare else []
     if not name.startswith("triton"):
         return []
     if name == "triton split" and not INTERPRETED:
@@ -157,8 +157,8 @@ def engines(
 ) -> pytest.MarkDecorator:
     """Parametrize a test by ``engine``, and by ``score`` where some are given.
 
-    In Triton's interpreter only the ``quick`` scores are fast tests, or all where it is True.
-    Engines are left out for scores that they do not serve.
+    By the baseline, and in Triton's interpreter, only the ``quick`` scores are fast tests, or all
+    where it is True. Engines are left out for scores that they do not serve.
     """
     names, scores = names or NAMES, tuple(scores)
     if not scores:

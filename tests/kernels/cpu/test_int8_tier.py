@@ -32,7 +32,8 @@ def sums_words():
 
 def tries_bytes():
     """Tell whether many queries try rows of one byte a number before words."""
-    return sums_words() and cpu.isa() == "avx512"
+    vnni = next(it for it in tiers.engines() if it.needs == "AVX512-VNNI")
+    return sums_words() and vnni.has and vnni.is_built and cpu.isa() == vnni.isa
 
 
 def counts_of(queries, table, targets, known=None, **kwargs):

@@ -194,7 +194,8 @@ constexpr int64_t kPairBlock = 8;     // pairs that canonical scoring interleave
 constexpr int64_t kTermBlock = 64;    // features that canonical scoring evaluates at a time
 constexpr int64_t kCanonicalScratch = (kPairBlock + 2 * kMaxPlanes) * kTermBlock;
 
-// Tables of engine/isa_*.cpp; nullptr where this architecture or compiler lacks the instructions.
+// Tables of engine/isa_*.cpp; nullptr where this architecture or compiler lacks the instructions,
+// which no build does of the baseline.
 // Only machine.cpp reads them, after it asked the processor. An object that is compiled for an
 // instruction set exports these constants alone: it may hold no function that other objects call
 // by name, and nothing that runs when the extension is loaded.

@@ -100,7 +100,7 @@ const Machine& machine() {
     if (has.avx2 && avx2_isa)
       found.isas.emplace_back(avx2_isa, Tiers{avx2_isa->linear, avx2_int8_tier});
     if (neon_isa) found.isas.emplace_back(neon_isa, Tiers{neon_isa->linear, neon_int8_tier});
-    if (baseline_isa) found.isas.emplace_back(baseline_isa, Tiers{});
+    found.isas.emplace_back(baseline_isa, Tiers{});
     found.engines = {  // a tier has the panels of its instruction set
         {Tier::linear, "avx512", "AVX-512", has.avx512, avx512_isa != nullptr},
         {Tier::linear, "avx2", "AVX2", has.avx2, avx2_isa != nullptr},
