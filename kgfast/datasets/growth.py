@@ -106,7 +106,9 @@ def _forest(size: int, rng: np.random.Generator) -> Ints:
     num_roots = max(1, size // 500)
     order = np.arange(size)
     pool = np.maximum(num_roots, order // 4)
-    parent = (rng.random(size) ** 1.5 * pool).astype(np.int64)
+    # a square root is rounded alike on every processor, a power is not
+    drawn = rng.random(size)
+    parent = (drawn * np.sqrt(drawn) * pool).astype(np.int64)
     parent[:num_roots] = -1
     return parent
 
@@ -251,7 +253,9 @@ def _siblings(children: Ints, num_children: Ints, size: int, rng: np.random.Gene
     while (np.minimum(num_children, clique) * (np.minimum(num_children, clique) - 1)).sum() < size:
         clique *= 2
     children = rng.permutation(children)
-    children = children[np.argsort(rng.permutation(len(num_children))[children[:, 1]])]
+    priority = rng.permutation(len(num_children))
+    # stable: siblings are ties, whose order otherwise depends on the processor
+    children = children[np.argsort(priority[children[:, 1]], kind="stable")]
     start = np.flatnonzero(np.diff(children[:, 1], prepend=-1))
     family_size = np.diff(np.append(start, len(children)))
     place = np.arange(len(children)) - np.repeat(start, family_size)

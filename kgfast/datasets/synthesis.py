@@ -34,6 +34,7 @@ from kgfast.datasets.growth import (
     relation_catalogue,
 )
 from kgfast.graph import Triples, Vocabulary
+from kgfast.kernels.reference.trig import cos_sin
 
 # dimensions that share a random stream: the prefix of a planting is the smaller planting
 _BLOCK = 64
@@ -119,7 +120,8 @@ def synthetic(
     num_train, num_valid, num_test
         Numbers of triples: exact, and all triples are distinct.
     seed
-        Equal arguments give equal graphs, bit for bit.
+        Equal arguments give equal graphs, bit for bit, on every processor. Another version of
+        numpy may draw another graph.
 
     Raises
     ------
@@ -197,8 +199,8 @@ def _planted_entities(
     im = rng.standard_normal(size, dtype=np.float32)
     re *= np.float32(_SCALE)
     im *= np.float32(_SCALE)
-    cosine = np.cos(phase.astype(np.float64)).astype(np.float32)
-    sine = np.sin(phase.astype(np.float64)).astype(np.float32)
+    # unlike numpy's, these have equal bits on every processor
+    cosine, sine = (it.float().numpy() for it in cos_sin(torch.from_numpy(phase).double()))
     for level in range(1, int(growth.level.max(initial=0)) + 1):
         at = np.flatnonzero(growth.level == level)
         parent, link = growth.parent[at], growth.link[at]

@@ -1,11 +1,19 @@
 """The synthetic graph has the promised sizes and patterns, and its embeddings rank its triples."""
 
+import os
+import subprocess
+import sys
+from ast import literal_eval
 from collections import Counter
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from support import drawn
 
 from kgfast.datasets import SyntheticDataset, synthetic
+from kgfast.datasets.identity import fingerprint
 from kgfast.graph import Triples
 
 SMALL = (2_000, 11, 5_000, 250, 250)
@@ -60,6 +68,38 @@ def test_same_seed_same_graph(small: SyntheticDataset) -> None:
         assert not torch.equal(getattr(small, split).hrt, getattr(other, split).hrt)
     for ours, theirs in zip(small.planted(70), again.planted(70), strict=True):
         assert torch.equal(ours, theirs)
+
+
+def _wide_instructions_of_numpy() -> list[str]:
+    """Return the instruction sets beyond the baseline that numpy uses on this processor."""
+    core = getattr(np, "_core", None) or np.core
+    found = core._multiarray_umath
+    return [name for name in found.__cpu_dispatch__ if found.__cpu_features__[name]]
+
+
+def test_draws_do_not_depend_on_the_vector_instructions() -> None:
+    wide = _wide_instructions_of_numpy()
+    if not wide:
+        pytest.skip("numpy has one set of instructions here")
+    narrow = {"NPY_DISABLE_CPU_FEATURES": " ".join(wide), "ATEN_CPU_CAPABILITY": "default"}
+    printed = subprocess.run(
+        [sys.executable, drawn.__file__],
+        env=os.environ | narrow | {"PYTHONPATH": str(Path(drawn.__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert literal_eval(printed) == drawn.digests()
+
+
+def test_the_graph_stays_the_graph_of_published_numbers(default: SyntheticDataset) -> None:
+    # a change of these digests is a line of CHANGELOG.md: every number on this graph changes
+    assert fingerprint(default) == {
+        "names": "82bd4b4fa6f170a6eb7e440234d45356",
+        "train": "108257e380fcb4367a52467ba24b1053",
+        "valid": "c1b923176fc4b392224f10f24a961fc8",
+        "test": "791ac07565bd7fda7dd3ffbfc35fb0f2",
+    }
 
 
 def test_relations_have_their_patterns(default: SyntheticDataset) -> None:
