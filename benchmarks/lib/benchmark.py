@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 import kgfast
-from lib.machine import facts, load_average, machine_line, machine_tag
+from lib.machine import facts, load_average, machine_line, machine_tag, synthetic_graph
 from lib.results import RESULTS, Row, engine_of, read_rows, write_json
 from lib.tables import RATIOS, Columns, cell_of, plain, ratio_lines
 
@@ -143,7 +143,8 @@ class Benchmark:
 
     def _measure(self, options: Options) -> int:
         about = facts(getattr(options, "device", "cpu"), *self.packages)
-        print(machine_line(about))
+        about["synthetic_graph"] = synthetic_graph()
+        print(f"{machine_line(about)}; synthetic graph {about['synthetic_graph']}")
         rows: list[Row] = []
         failed = False
         for name in options.sections:

@@ -1,5 +1,6 @@
 """Facts of every row of a results file: command, machine, versions, date."""
 
+import hashlib
 import os
 import platform
 import shutil
@@ -7,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,16 @@ def facts(device: str, *packages: str) -> dict[str, Any]:
         "versions": versions(*packages),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+@cache
+def synthetic_graph() -> str:
+    """Return a short fingerprint of `kgfast.datasets.synthetic()`, which names its generator."""
+    import kgfast
+    from kgfast.datasets.identity import fingerprint
+
+    parts = "".join(fingerprint(kgfast.datasets.synthetic()).values())
+    return hashlib.blake2b(parts.encode(), digest_size=4).hexdigest()
 
 
 def load_average() -> dict[str, float]:

@@ -12,6 +12,30 @@ RESULTS = ROOT / "benchmarks" / "results"
 Row = Mapping[str, Any]
 Rows = Sequence[Row]
 
+ON_SYNTHETIC = (  # benchmarks whose rows, or some of them, are of graphs of `synthetic`
+    "distributed_training",
+    "epoch_speed",
+    "eval_mem",
+    "eval_mem_crops",
+    "eval_speed",
+    "loop_speed",
+    "med_speed",
+    "search_trials",
+    "tiers_speed",
+    "topk_speed",
+    "train_speed",
+)
+# Rows without a fingerprint are of this generator: its graphs were those of AVX-512 alone.
+_FIRST_GRAPH = "8c79b65c"
+
+
+def synthetic_graphs(tables: Sequence[Rows]) -> str:
+    """Say which synthetic graph rows are of; return nothing for rows of other graphs."""
+    rows = [row for rows in tables for row in rows if row.get("benchmark") in ON_SYNTHETIC]
+    found = sorted({row.get("synthetic_graph", _FIRST_GRAPH) for row in rows})
+    names = " and ".join(f"`{it}`" for it in found)
+    return f"Fingerprint of the synthetic graph: {names}." if found else ""
+
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """Read the rows of a results file."""

@@ -106,8 +106,9 @@ def test_every_results_file_has_one_command_that_writes_it(load):
 def test_a_page_is_updated_and_checked(call, load, tmp_path, page):
     results = tmp_path / "results"
     results.mkdir()
-    done = call("eval_mem.py", "--quick", "--dims", 8, "--json", results / "cpu-eval-mem.json")
-    assert done.returncode == 0, done.stderr
+    file = results / "cpu-eval-mem.json"
+    measured = call("eval_mem.py", "--quick", "--dims", 8, "--json", file)
+    assert measured.returncode == 0, measured.stderr
     arguments = ("pages.py", "readme", "--results", results, "--page", page)
     done = call(*arguments, "--check")
     assert done.returncode == 1
@@ -118,6 +119,17 @@ def test_a_page_is_updated_and_checked(call, load, tmp_path, page):
     assert text.startswith("before\n<!-- results:begin -->\n| | ")
     assert text.endswith("<!-- results:end -->\nafter\n")
     assert "filtered evaluation, RotatE, dim 8: memory beyond the inputs" in text
+    (graph,) = {row["synthetic_graph"] for row in json.loads(file.read_text())["rows"]}
+    assert f"; synthetic graph {graph}" in measured.stdout
+    assert f"Fingerprint of the synthetic graph: `{graph}`." in text
+
+
+def test_rows_without_a_fingerprint_are_of_the_first_synthetic_graph(load):
+    synthetic_graphs = load("lib.results").synthetic_graphs
+    old, new = {"benchmark": "eval_mem"}, {"benchmark": "med_speed", "synthetic_graph": "0f"}
+    assert synthetic_graphs([[old], [{"benchmark": "pykeen_speed"}]]).endswith("graph: `8c79b65c`.")
+    assert synthetic_graphs([[old, new]]).endswith("graph: `0f` and `8c79b65c`.")
+    assert synthetic_graphs([[{"benchmark": "pykeen_speed"}]]) == ""
 
 
 def test_a_page_needs_its_markers(call, tmp_path):

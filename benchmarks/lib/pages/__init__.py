@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lib.results import ROOT, Rows, read_rows
+from lib.results import ROOT, Rows, read_rows, synthetic_graphs
 from lib.tables import Columns, markdown
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
@@ -78,7 +78,7 @@ def machine_of(rows: Rows) -> str:
 
 
 def sources(tables: Sequence[Rows]) -> Iterator[str]:
-    """Yield the commands, versions and dates of rows."""
+    """Yield the commands, versions and dates of rows, and the synthetic graph of some."""
     lines = {
         (row["command"], row["machine"]["name"], row["date"][:10], packages(row["versions"]))
         for rows in tables
@@ -86,6 +86,8 @@ def sources(tables: Sequence[Rows]) -> Iterator[str]:
     }
     for command, name, date, versions in sorted(lines):
         yield f"`{command}` on {name}, {date}: {versions}."
+    if graphs := synthetic_graphs(tables):
+        yield graphs
 
 
 def packages(versions: Mapping[str, Any]) -> str:

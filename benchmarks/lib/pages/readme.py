@@ -11,7 +11,7 @@ from typing import Any
 from lib.naive import formula_bytes
 from lib.pages import packages
 from lib.pages.speed import PER_ROW
-from lib.results import Row, Rows, engine_of, find, of_section, read_rows
+from lib.results import Row, Rows, engine_of, find, of_section, read_rows, synthetic_graphs
 from lib.tables import LABELS, Columns, cell_of, human_bytes, human_seconds, markdown, median
 
 MOST_ROWS = 12
@@ -98,7 +98,8 @@ def _source(rows: Rows) -> str:
     days = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
     return (
         f"`make bench DATA=DIR` on {about['name']}, {about['isa']}, {about['cores']} cores, "
-        f"{days}: {packages(rows[0]['versions'])}. Each row's own command stands in its file."
+        f"{days}: {packages(rows[0]['versions'])}. Each row's own command stands in its file. "
+        f"{synthetic_graphs([rows])}"
     )
 
 
