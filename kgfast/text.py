@@ -180,6 +180,15 @@ def reading(path: str | os.PathLike[str], problem: str) -> Iterator[None]:
         raise ValueError(f"{os.fspath(path)}: {problem}: {in_a_line(f'{kind}{error}')}") from None
 
 
+def each_key_once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON as a dict; a key that stands twice is an error, as in YAML here."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"{shown(next(it for it in keys if keys.count(it) > 1))} stands twice")
+    return found
+
+
 def in_a_line(text: str) -> str:
     r"""Return the message of a library as a line: cut, control characters escaped.
 

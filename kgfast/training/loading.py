@@ -21,7 +21,7 @@ from kgfast.graph.ids import read_id
 from kgfast.losses import EntitiesFormula
 from kgfast.models import SIDES, Model, Side
 from kgfast.tables.device import numbered
-from kgfast.text import escaped, reading, shown
+from kgfast.text import each_key_once, escaped, reading, shown
 from kgfast.training.build import build_model, dataset_folder, device_of, load_dataset, ranks_of
 from kgfast.training.checkpoint.format import check_tensors, of_part
 from kgfast.training.checkpoint.run_folder import RunFolder
@@ -181,7 +181,7 @@ class LoadedRun:
 
     def _constraints_of_json(self, path: Path, names: Names) -> TypeConstraints:
         """Read relations with their heads and tails, or entities with their types."""
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=each_key_once)
         if not isinstance(found, dict):
             raise ValueError(f"{path}: must hold an object of relations; got {shown(found)}")
         lists = [it for it in found.values() if isinstance(it, list)]

@@ -247,7 +247,7 @@ def test_a_truncated_file_is_seen_when_it_is_opened(tmp_path, write):
     source = write(tmp_path, made())
     path = next(tmp_path.iterdir())
     path.write_bytes(path.read_bytes()[:-13])
-    with pytest.raises(ValueError, match=r"truncated: 7 rows of 12 bytes from byte .* need"):
+    with pytest.raises(ValueError, match="truncated"):
         tables.open(source)
     whole = made().numpy().tobytes()
     (tmp_path / "e.bin").write_bytes(whole[:-1])
@@ -462,6 +462,18 @@ def safetensors_of(**changed):
     return write
 
 
+def _safetensors_with(header):
+    def write(path):
+        text = header.encode()
+        path.write_bytes(len(text).to_bytes(8, "little") + text + b"\0" * 84)
+
+    return write
+
+
+ENTITY = '"entity": {"dtype": "F32", "shape": [%s, 3], "data_offsets": [%s]}'
+twice = _safetensors_with("{%s, %s}" % (ENTITY % (3, "0, 36"), ENTITY % (4, "36, 84")))
+again = _safetensors_with("{%s, %s}" % (ENTITY % (7, "0, 84"), ENTITY % (7, "0, 84")))
+two_dtypes = _safetensors_with("{%s}" % (ENTITY % (7, "0, 84")).replace("{", '{"dtype": "F16", '))
 DAMAGED = {
     "e.pt sparse": (
         lambda path: torch.save(made().to_sparse(), path),
@@ -486,26 +498,17 @@ DAMAGED = {
     "e.npy huge": (npy_of((10**30, 1)), "rows of at least one number"),
     "e.npy deep": (npy_header("(" * 5000), "not an array of numpy"),
     "e.npy list": (npy_header("{'descr': [], 'fortran_order': False, 'shape': 3}"), "not an array"),
-    "e.safetensors infinite": (
-        safetensors_of(shape=[float("inf"), 3]),
-        r"'entity': shape must be a list of integers; got \[inf, 3\]",
-    ),
-    "e.safetensors fraction": (safetensors_of(shape=[7.9, 3]), "shape must be a list of integers"),
-    "e.safetensors text": (
-        safetensors_of(shape="73"),
-        "must be a list of integers; got '73'",
-    ),
-    "e.safetensors one": (safetensors_of(data_offsets=[0]), "data_offsets must be two"),
-    "e.safetensors float": (
-        safetensors_of(data_offsets=[0.0, 84.0]),
-        "data_offsets must be a",
-    ),
-    "e.safetensors short": (safetensors_of(data_offsets=[0, 80]), "header contradicts itself"),
-    "e.safetensors kind": (safetensors_of(dtype=["F32"]), r"floating point; got \['F32'\]"),
-    "e.safetensors none": (
-        safetensors_of(shape=None),
-        "must be a list of integers; got None",
-    ),
+    "e.safetensors twice": (twice, "not a file of safetensors"),
+    "e.safetensors again": (again, "not a file of safetensors: 'entity' stands twice"),
+    "e.safetensors field": (two_dtypes, "not a file of safetensors: .* duplicate field `dtype`"),
+    "e.safetensors gap": (safetensors_of(data_offsets=[0, 80]), "not a file of safetensors"),
+    "e.safetensors infinite": (safetensors_of(shape=[float("inf"), 3]), "not a file of saf"),
+    "e.safetensors fraction": (safetensors_of(shape=[7.9, 3]), "not a file of safetensors"),
+    "e.safetensors text": (safetensors_of(shape="73"), "not a file of safetensors"),
+    "e.safetensors one": (safetensors_of(data_offsets=[0]), "not a file of safetensors"),
+    "e.safetensors float": (safetensors_of(data_offsets=[0.0, 84.0]), "not a file of safet"),
+    "e.safetensors kind": (safetensors_of(dtype=["F32"]), "not a file of safetensors"),
+    "e.safetensors none": (safetensors_of(shape=None), "not a file of safetensors"),
 }
 
 

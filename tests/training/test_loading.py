@@ -205,6 +205,7 @@ class TestTypes:
         [
             ("a.json", '{"nexd": [[], []]}', "a.json: .*unknown name 'nexd'.*'next'"),
             ("a.json", '{"next": [["e33"], []]}', "a.json: .*unknown name 'e33'.*'e3'"),
+            ("a.json", '{"next": [[], []], "next": [["e1"], []]}', "a.json: .*'next' stands twice"),
             ("a.json", "[1]", "a.json: must hold an object of relations; got .1."),
             ("a.json", "{", "a.json: not the types of this model"),
             ("a.txt", "3\n", "a.txt:1: expected the number of relations"),
