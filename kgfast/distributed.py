@@ -32,7 +32,7 @@ from kgfast.eval.meeting import LostProcessError, Meeting, OtherProcessError, an
 from kgfast.eval.one_pass import fingerprint_of
 from kgfast.eval.partial import BLOCK_BYTES, Partial, using
 from kgfast.eval.predictions import AnswersAbove, Predictions
-from kgfast.eval.ranking import ranks_of
+from kgfast.eval.ranking import ranks_of, warn_without_candidates
 from kgfast.eval.ranks import Ranks
 from kgfast.eval.rows import RowReader
 from kgfast.eval.sources import Crops, InRows, crops_of
@@ -170,6 +170,7 @@ def rank(
                     count_side(plan, source, room, advance, team, kept)
             team.add(counts)
             meeting.sum(pairs, team.everyone)
+        warn_without_candidates(counts[5, 0], plan.hrt, plan.sides, plan.names)
         return ranks_of(counts[:, 0], plan.hrt, plan.sides, plan.known, plan.names, pairs=pairs)
 
 
@@ -508,6 +509,7 @@ def merge(parts: Sequence[RangeCounts], *, known: KnownTriples | None = None) ->
     counts = torch.stack([part.counts for part in parts]).sum(0)
     counts[5] = first.counts[5]  # candidates of the whole table, which every part knows
     pairs = torch.stack([part.pairs for part in parts]).sum(0)
+    warn_without_candidates(counts[5], first.triples, first.sides, (None, None))
     return ranks_of(counts, first.triples, first.sides, known, (None, None), pairs=pairs)
 
 

@@ -278,14 +278,13 @@ def _rank_block(
     # A negative equal to the positive ties with the positive.
     itself = torch.stack([(ids == targets[:, i, None]).sum(1) for i, ids in enumerate(given)], 1)
     greater, equal = torch.zeros_like(targets), itself
-    for depth in range(max(map(len, layers))):
-        none = hrt[:, :0]
-        layer = {
-            side: own[depth] if depth < len(own) else none
-            for side, own in zip(SIDES, layers, strict=True)
-        }
-        ranks = rank(model, hrt, known=None, candidate_ids=layer, nan=nan)
-        greater, equal = greater + ranks.greater, equal + ranks.equal
+    for column, (side, own) in enumerate(zip(SIDES, layers, strict=True)):
+        for layer in own:
+            rows = (layer >= 0).any(1).nonzero()[:, 0]
+            lists = {side: layer[rows]}
+            ranks = rank(model, hrt[rows], known=None, sides=(side,), candidate_ids=lists, nan=nan)
+            greater[rows, column] += ranks.greater[:, 0]
+            equal[rows, column] += ranks.equal[:, 0]
     sizes = torch.tensor([ids.shape[1] + 1 for ids in given], dtype=torch.int64, device="cpu")
     return greater, equal, sizes.expand(len(hrt), 2)
 

@@ -219,18 +219,20 @@ def pool_sizes(
 ) -> tuple[Tensor, Tensor]:
     """Count known answers that are candidates other than the target, and all candidates, ``[B]``.
 
-    The second count includes the target. Candidates are ``lists``, else ``sorted_ids``, else all
-    rows.
+    The second count includes the target, but is 0 for a query without candidates. Candidates are
+    ``lists``, else ``sorted_ids``, else all rows.
     """
     rows = torch.repeat_interleave(known.indptr.diff(), output_size=len(known.indices))
     counted = known.indices != targets[rows]
     if lists is not None:
         every = torch.arange(len(targets), dtype=torch.int64, device=targets.device)
         counted &= _in_lists(lists, rows, known.indices, num_rows)
-        sizes = lists.indptr.diff() + (~_in_lists(lists, every, targets, num_rows)).long()
+        listed = lists.indptr.diff()
+        sizes = listed + (~_in_lists(lists, every, targets, num_rows) & (listed > 0)).long()
     elif sorted_ids is not None:
         counted &= contains(sorted_ids, known.indices)
-        sizes = len(sorted_ids) + (~contains(sorted_ids, targets)).long()
+        is_new = ~contains(sorted_ids, targets) & (len(sorted_ids) > 0)
+        sizes = len(sorted_ids) + is_new.long()
     else:
         sizes = torch.full_like(targets, num_rows)
     return torch.zeros_like(targets).index_add_(0, rows, counted.long()), sizes

@@ -128,6 +128,9 @@ def compare(
     """
     _check_same(a, b)
     check_draws(confidence, samples)
+    a, b = a._ranked(), b._ranked()  # of the same triples
+    if not len(a):
+        raise ValueError("there are no triples to compare: none has candidates on every side")
     shares = statistics(a, rank_type), statistics(b, rank_type)
     difference = shares[1] - shares[0]  # [T, M]
     bounds = percentiles(drawn_means(difference, samples, seed), confidence)

@@ -64,6 +64,7 @@ def intervals_of(
 ) -> Intervals:
     """Compute the result of :meth:`kgfast.Ranks.intervals`."""
     check_draws(confidence, samples)
+    ranks = ranks._ranked()
     values = ranks.metrics(rank_type)
     if not len(ranks):
         nan = float("nan")

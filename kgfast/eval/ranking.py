@@ -1,6 +1,7 @@
 """rank(): filtered and raw ranks of test triples."""
 
 import os
+import warnings
 from collections.abc import Sequence
 from typing import Any, Literal, overload
 
@@ -23,6 +24,7 @@ from kgfast.models import BlockScorer, RankableModel
 from kgfast.models.base import SIDES, Side, is_nested
 from kgfast.ops.unchecked import refuse_unchecked
 from kgfast.progress import progress_bar
+from kgfast.text import shown
 
 
 @overload
@@ -98,10 +100,11 @@ def rank(
         of relations and of entities are separate.
     candidate_ids : tensor or sequence of int, TypeConstraints, or those of each triple, optional
         Unique entity ids or names: the only candidates. Only these are scored. A target outside is
-        ranked against these candidates. A :class:`TypeConstraints` has candidates for each relation
-        and side. A tensor or array ``[T, K]`` has candidates for each triple, -1 for none; an array
-        may be memory-mapped. A pair (indptr ``[T + 1]``, ids) of tensors gives the lists of triples
-        as CSR. A dict ``{"head": ..., "tail": ...}`` has any of these except constraints for each
+        ranked against these candidates. A triple without any is not ranked: a warning counts such
+        triples, and metrics leave them out. A :class:`TypeConstraints` has candidates for each
+        relation and side. A tensor or array ``[T, K]`` has candidates for each triple, -1 for none;
+        an array may be memory-mapped. A pair (indptr ``[T + 1]``, ids) of tensors gives the lists
+        of triples as CSR. A dict ``{"head": ..., "tail": ...}`` has any of these except constraints for each
         side. Relations are always ranked among all relations.
     dims : int or sequence of int, optional
         Crop widths, for croppable embeddings (MED). A sequence gives a result for each width. If
@@ -175,6 +178,7 @@ def rank(
         else:
             results = count_file(plan, file, crops)
     is_filtered = known is not None
+    warn_without_candidates(results[0][5, 0], plan.hrt, plan.sides, plan.names)
     found = {
         dim: ranks_of(
             counts, plan.hrt, plan.sides, known, plan.names, pairs=pairs, is_filtered=is_filtered
@@ -218,6 +222,23 @@ def ranks_of(
         return raw
     filtered = counts[0] - counts[2], counts[1] - counts[3], counts[5] - counts[4]
     return Ranks(*filtered, sides, triples, raw=raw, known=known, tiers=tiers)
+
+
+def warn_without_candidates(
+    sizes: Tensor, hrt: Tensor, sides: tuple[Side, ...], names: Names
+) -> None:
+    """Count triples without candidates in a warning, from numbers of candidates ``[T, S]``."""
+    missing = (sizes == 0).nonzero()
+    if len(missing):
+        row, column = missing[0].tolist()
+        relation = int(hrt[row, 1])
+        name = shown(relation if names[1] is None else names[1].name(relation))
+        warnings.warn(
+            f"candidate_ids: {len(missing[:, 0].unique()):,} of {len(sizes):,} triples have no "
+            f"candidates on a side, first triples[{row}], of relation {name}, on the side "
+            f"{sides[column]}: their rank there is 0, and metrics leave them out",
+            stacklevel=3,
+        )
 
 
 def _crops(model: Any, dims: int | Sequence[int] | None) -> list[Crops]:

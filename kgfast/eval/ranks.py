@@ -38,7 +38,8 @@ class Ranks:
     Attributes
     ----------
     greater, equal, num_candidates : Tensor
-        int64 ``[T, S]``; ``num_candidates`` counts the target.
+        int64 ``[T, S]``; ``num_candidates`` counts the target, but is 0 for a query without
+        candidates. The rank of such a query is 0, and metrics leave the triple out.
     sides : tuple of {"head", "relation", "tail"}
         The columns. Metrics are over the sides of entities, or over relations if there is no other
         side: entities and relations are never pooled.
@@ -93,17 +94,22 @@ class Ranks:
     @property
     def optimistic(self) -> Tensor:
         """Optimistic ranks ``1 + greater``: ties are won. int64 ``[T, S]``."""
-        return 1 + self.greater
+        return self._first + self.greater
 
     @property
     def pessimistic(self) -> Tensor:
         """Pessimistic ranks ``1 + greater + equal``: ties are lost. int64 ``[T, S]``."""
-        return 1 + self.greater + self.equal
+        return self._first + self.greater + self.equal
 
     @property
     def realistic(self) -> Tensor:
         """Mean of both ranks: the expected rank under random ties. float64 ``[T, S]``."""
-        return 1 + self.greater + self.equal.double() / 2
+        return self._first + self.greater + self.equal.double() / 2
+
+    @property
+    def _first(self) -> Tensor:
+        """Return the best possible ranks: 1, and 0 where there were no candidates."""
+        return (self.num_candidates > 0).long()
 
     @property
     def width(self) -> Tensor:
@@ -148,12 +154,13 @@ class Ranks:
             raise TypeError(f"k must be an int; got {shown(k)}")
         if k < 1:
             raise ValueError(f"k must be at least 1; got {k}")
-        return _share_of(self._cells(rank_type), k)
+        return _share_of(self._ranked()._cells(rank_type), k)
 
     def metrics(self, rank_type: RankType = "realistic") -> dict[str, float]:
         """Compute all metrics over the sides; over head and tail if relations are ranked too.
 
-        Metrics are NaN where there are no triples.
+        Triples that had no candidates on one of these sides are left out. Metrics are NaN where
+        there are no triples.
 
         Returns
         -------
@@ -162,13 +169,14 @@ class Ranks:
             rank divided by the expected mean rank of random scores, ``amri``: ``1 - (MR - 1) / E[MR
             - 1]`` (Berrendorf et al. 2020, eqs. 5 and 6).
         """
-        ranks = self._cells(rank_type).flatten()
+        ranked = self._ranked()
+        ranks = ranked._cells(rank_type).flatten()
         count = len(ranks)
         if not count:
             names = ("mrr", "mr", "median_rank", *(f"hits@{k}" for k in _HITS), "amr", "amri")
             return dict.fromkeys(names, float("nan"))
         mean = float(ranks.mean())
-        candidates = sum(int(self.num_candidates[:, it].sum()) for it in self.pooled_columns)
+        candidates = sum(int(ranked.num_candidates[:, it].sum()) for it in self.pooled_columns)
         expected = (candidates + count) / count / 2
         hits = {f"hits@{k}": _share_of(ranks, k) for k in _HITS}
         median = _median_of(ranks)
@@ -180,6 +188,13 @@ class Ranks:
             "amr": mean / expected,
             "amri": 1 - (mean - 1) / (expected - 1) if expected > 1 else float("nan"),
         }
+
+    def _ranked(self) -> "Ranks":
+        """Return the ranks of the triples with candidates on every pooled side."""
+        is_ranked = torch.ones(len(self), dtype=torch.bool, device=self.greater.device)
+        for column in self.pooled_columns:
+            is_ranked &= self.num_candidates[:, column] > 0
+        return self if bool(is_ranked.all()) else self._part(is_ranked)
 
     def _cells(self, rank_type: RankType) -> Tensor:
         """Return the ranks of all metrics, float64 ``[T, C]``, with no temporaries of that size."""
@@ -200,7 +215,7 @@ class Ranks:
     @property
     def num_ranks(self) -> int:
         """The number of ranks that metrics are made of."""
-        return len(self) * len(self.pooled_columns)
+        return len(self._ranked()) * len(self.pooled_columns)
 
     def intervals(
         self,
@@ -392,7 +407,9 @@ class Ranks:
     def _title(self) -> str:
         kind = "raw" if self.raw is self else "filtered"
         triples = "triple" if len(self) == 1 else "triples"
-        return f"Ranks of {len(self):,} {triples}, {kind}, realistic"
+        title = f"Ranks of {len(self):,} {triples}, {kind}, realistic"
+        left_out = len(self) - len(self._ranked())
+        return f"{title}; {left_out:,} without candidates left out" if left_out else title
 
     def _rows(self) -> dict[str, dict[str, float]]:
         """Return the metrics of each side and of both."""
@@ -435,7 +452,7 @@ class GroupedRanks(dict[Any, Ranks]):
 
     def macro(self, rank_type: RankType = "realistic") -> dict[str, float]:
         """Average each metric over the groups with equal weights."""
-        metrics = [ranks.metrics(rank_type) for ranks in self.values() if len(ranks)]
+        metrics = [ranks.metrics(rank_type) for ranks in self.values() if ranks.num_ranks]
         if not metrics:
             raise ValueError(f"there are no ranks to group by {self.grouping}")
         return {name: sum(one[name] for one in metrics) / len(metrics) for name in metrics[0]}

@@ -30,7 +30,7 @@ _FORMAT, _VERSION = "kgfast type constraints", 1
 class TypeConstraints:
     """Candidates of each relation and side, to which rankings are restricted.
 
-    For a relation without candidates on a side, a target has rank 1 of 1. Constraints are made by
+    Triples of a relation without candidates on a side are not ranked there. Constraints are made by
     :meth:`from_triples`, :meth:`from_openke`, :meth:`from_mapping` or :meth:`load`.
 
     Parameters
@@ -236,7 +236,8 @@ class TypeConstraints:
         FileNotFoundError
             If the file is not there.
         ValueError
-            If a line is malformed: the message begins with `file:line`.
+            If a line is malformed: the message begins with `file:line`. If the vocabulary has
+            another number of relations.
         """
         path = Path(path)
         path = path / "type_constrain.txt" if path.is_dir() else path
@@ -271,6 +272,12 @@ class TypeConstraints:
                 raise ValueError(
                     f"{path}: relation {relation} must be below {count[0]}, the number of relations"
                 )
+        relations = names_of(vocabulary)[1]
+        if relations is not None and len(relations) != count[0]:
+            raise ValueError(
+                f"{path}:{first[0]}: types of {count[0]:,} relations; the graph has "
+                f"{len(relations):,}"
+            )
         with reading(path, "not the constraints of this graph"):
             return cls.from_mapping(found, vocabulary=vocabulary)
 

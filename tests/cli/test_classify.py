@@ -70,6 +70,19 @@ def test_ranks_among_entities_of_a_type(trained, tmp_path, suffix):
     assert result.stdout.partition("\n")[2].strip() == repr(expected)
 
 
+def test_relations_without_types_are_counted_and_not_ranked(trained, tmp_path):
+    path = tmp_path / "types.json"
+    every = [f"e{i}" for i in range(5)]
+    path.write_text(json.dumps({"next": [every, every]}))
+    loaded = kgfast.load_run(trained)
+    test = loaded.dataset.test
+    others = int((test.relation_ids != loaded.dataset.relations["next"]).sum())
+    assert others
+    result = run("evaluate", trained, "--types", path)
+    assert f"warning: candidate_ids: {others} of {len(test)} triples have no" in result.stderr
+    assert f"; {others} without candidates left out\n" in result.stdout
+
+
 def test_types_without_a_tab(trained, tmp_path):
     path = tmp_path / "types.tsv"
     path.write_text("e0\teven\ne1 odd\n")

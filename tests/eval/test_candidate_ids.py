@@ -1,12 +1,22 @@
 """rank() and topk() among candidates of each triple, and of each relation."""
 
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from kgfast import KnownTriples, TransE, TypeConstraints, Vocabulary, rank, topk
+from kgfast import (
+    KnownTriples,
+    TransE,
+    Triples,
+    TypeConstraints,
+    Vocabulary,
+    compare,
+    rank,
+    topk,
+)
 from kgfast.eval import candidate_ids
 from support.lists import padded, random_lists
 
@@ -69,25 +79,70 @@ def test_a_file_of_candidates_is_read_by_block(tmp_path):
     assert all(map(torch.equal, columns_of(found), columns_of(expected)))
 
 
-def test_an_empty_list_is_rank_one_of_one():
+def test_triples_without_candidates_are_counted_and_left_out_of_metrics():
+    names = Vocabulary(f"e{it}" for it in range(N)), Vocabulary(list("rst"))
+    hrt = triples()
+    asked, known = Triples(hrt, entities=names[0], relations=names[1]), KnownTriples(hrt)
+    rows = torch.arange(N)
+    both = rows[: N // 2], rows[N // 2 :]
+    given = {"r": both, "t": (rows, rows[:0])}  # s has no candidates, t no tails
+    allowed = TypeConstraints.from_mapping(given, vocabulary=names)
+    relation = hrt[:, 1]
+    few = {side: [allowed.candidates(r, side) for r in relation.tolist()] for side in SIDES}
+    lists = {side: torch.stack([_filled(own) for own in few[side]]) for side in SIDES}
+    first = int((relation != 0).nonzero()[0])
+    side = "head" if relation[first] == 1 else "tail"
+    name = "rst"[relation[first]]
+    count = int((relation != 0).sum())
+    for candidates in (allowed, lists):
+        message = (
+            rf"{count} of {T} triples .* first triples\[{first}\], of relation '{name}', on.*{side}"
+        )
+        with pytest.warns(UserWarning, match=message) as seen:
+            ranks = rank(model(), asked, known=known, candidate_ids=candidates)
+        assert seen[0].filename == __file__
+        assert ranks.num_candidates[relation == 1].tolist() == [[0, 0]] * int((relation == 1).sum())
+        for kind in ("optimistic", "realistic", "pessimistic"):
+            assert not ranks.ranks(kind)[relation == 1].any()
+            assert not ranks.raw.ranks(kind)[relation == 2][:, 1].any()
+            assert (ranks.ranks(kind)[relation == 2][:, 0] >= 1).all()
+        alone = rank(model(), asked[relation == 0], known=known, candidate_ids=allowed)
+        assert ranks.metrics() == alone.metrics()
+        assert ranks.raw.metrics("pessimistic") == alone.raw.metrics("pessimistic")
+        assert (ranks.num_ranks, ranks.hits(5)) == (alone.num_ranks, alone.hits(5))
+        assert ranks.intervals(samples=20) == alone.intervals(samples=20)
+        heads = rank(
+            model(), asked[relation != 1], known=known, sides=("head",), candidate_ids=allowed
+        )
+        assert ranks.side("head").metrics() == heads.metrics()
+        groups = ranks.by("relation")
+        assert math.isnan(groups["s"].mrr)
+        assert groups["r"].metrics() == alone.metrics()
+        assert groups.metrics()["s"]["count"] == groups.metrics()["t"]["count"] == 0
+        assert groups.macro() == alone.macro()
+        assert f"realistic; {count} without candidates left out\n" in repr(ranks)
+        found, expected = compare(ranks, ranks, samples=9), compare(alone, alone, samples=9)
+        assert repr(found) == repr(expected)
+        assert len(ranks.to_frame()) == 2 * T
+
+
+SIDES = ("head", "tail")
+
+
+def _filled(ids: torch.Tensor) -> torch.Tensor:
+    return torch.cat([ids, torch.full((N - len(ids),), -1)])
+
+
+def test_no_candidates_at_all_are_no_ranks():
     none = torch.full((T, 2), -1)
-    for given in (none, none[:, :0], TypeConstraints.from_mapping({})):
-        ranks = rank(model(), triples(), known=KnownTriples(triples()), candidate_ids=given)
-        assert (ranks.realistic == 1).all()
-        assert (ranks.num_candidates == 1).all()
-    found = topk(model(), heads=[0, 1], relations=0, k=1, candidate_ids=none[:2], pad=True)
-    assert found.ids.tolist() == [[-1], [-1]]
-
-
-def test_adjusted_metrics_follow_the_candidates_of_each_query():
-    """A second place is the worst among two candidates, and not among twelve."""
-    ids = torch.tensor([[0, 1, *[-1] * 10], list(range(12))])
-    table = torch.arange(12.0)[:, None]
-    line = TransE(table, torch.zeros(1, 1))
-    ranks = rank(line, [(0, 0, 1), (0, 0, 1)], sides=("tail",), candidate_ids=ids)
-    assert ranks.num_candidates[:, 0].tolist() == [2, 12]
-    assert ranks.optimistic[:, 0].tolist() == [2, 2]
-    assert ranks.metrics()["amr"] == 2 / ((3 + 13) / 4)
+    for given in (none, none[:, :0], [], TypeConstraints.from_mapping({})):
+        with pytest.warns(UserWarning, match="20 of 20 triples have no candidates"):
+            ranks = rank(model(), triples(), known=KnownTriples(triples()), candidate_ids=given)
+        assert not ranks.num_candidates.any()
+        assert not ranks.raw.pessimistic.any()
+        assert all(map(math.isnan, ranks.metrics().values()))
+        with pytest.raises(ValueError, match="none has candidates on every side"):
+            compare(ranks, ranks)
 
 
 @pytest.mark.parametrize("batch_size", [None, 4])

@@ -71,6 +71,15 @@ def test_openke_files_that_are_refused(tmp_path, text, message):
         TypeConstraints.from_openke(tmp_path / "other.txt")
 
 
+def test_openke_files_of_fewer_relations_than_the_graph_are_refused(tmp_path):
+    path = tmp_path / "type_constrain.txt"
+    path.write_text("1\n0 1 1\n0 1 0\n")
+    names = Vocabulary(["a", "b"]), Vocabulary(["r", "s", "t", "u"])
+    with pytest.raises(ValueError, match=r"constrain.txt:1: types of 1 relations; the graph has 4"):
+        TypeConstraints.from_openke(path, vocabulary=names)
+    assert TypeConstraints.from_openke(path).num_relations == 1
+
+
 @pytest.mark.parametrize("named", [False, True])
 def test_save_and_load(tmp_path, named):
     names = (Vocabulary(["a b", "ü", "", "d"]), Vocabulary(["r", "s", "t"])) if named else None
