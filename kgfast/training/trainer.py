@@ -16,6 +16,7 @@ from kgfast.environment import provenance
 from kgfast.eval.index import Index
 from kgfast.eval.metric_tables import table_of
 from kgfast.eval.ranks import Ranks
+from kgfast.text import shown
 from kgfast.training.build import build_model, load_dataset, ranks_of, room_of
 from kgfast.training.callbacks import Callback
 from kgfast.training.checkpoint.run_folder import RunFolder
@@ -218,7 +219,8 @@ class Trainer:
         Raises
         ------
         ValueError
-            If there are no training triples; if the folder holds a run and ``resume`` is False, or
+            If there are no training triples; if early stopping or the plateau schedule has no
+            validation triples to watch; if the folder holds a run and ``resume`` is False, or
             a run of another config or graph; if another process writes the folder.
         FloatingPointError
             If the loss is not finite: the message names the step and the first bad row of the
@@ -262,6 +264,8 @@ class Trainer:
         """
         began = time.perf_counter() - self._seconds_preparing
         with self.placement.telling(), self._locked(), _threads(self.config.threads):
+            if not (resume and self.folder is not None and self.folder.holds_a_run()):
+                _check_valid(self.config, self.dataset)
             stored = None
             if self.folder is not None:
                 graph = self._graph_of_the_run(self.folder, resume, trust_data)
@@ -371,3 +375,18 @@ def _threads(count: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def _check_valid(config: Config, dataset: Dataset) -> None:
+    """Refuse settings that would wait for evaluations of an empty valid split."""
+    if len(dataset.valid):
+        return
+    for key, waits, instead in (
+        ("train.early_stopping", config.train.early_stopping is not None, "null"),
+        ("sched.name", config.sched.name == "plateau", "constant"),
+    ):
+        if waits:
+            raise ValueError(
+                f"{key}: needs evaluations, but dataset {shown(dataset.name)} has no valid "
+                f"triples: name a split valid (valid.txt), or set {key}={instead}"
+            )

@@ -140,7 +140,8 @@ def expect_rank(
 ) -> None:
     """Compare a rank, filtered and raw, with that of canonical scores ``[1, C]``."""
     counts = [it[0] for it in oracles.counts(values, [target], [answers], subset)]
-    candidates = set(range(values.shape[1]) if subset is None else subset) | {target}
+    candidates = set(range(values.shape[1]) if subset is None else subset)
+    candidates |= {target} if candidates else set()
     left = len(candidates - (set(answers) - {target}))
     wanted = counts[0] - counts[2], counts[1] - counts[3], left
     raw = counts[0], counts[1], len(candidates)

@@ -279,6 +279,21 @@ def test_a_run_of_no_triples_to_rank_ends_in_time(tmp_path, monkeypatch):
     assert (result.steps, clock.asked) == (5, [])
 
 
+@pytest.mark.parametrize(
+    ("key", "sections"),
+    [
+        ("train.early_stopping", {"train": {"steps": 9, "early_stopping": {"patience": 1}}}),
+        ("sched.name", {"train": {"steps": 9}, "sched": {"name": "plateau"}}),
+    ],
+)
+def test_settings_that_wait_for_evaluations_need_valid_triples(tmp_path, key, sections):
+    sections["train"]["eval_every"] = 2
+    with pytest.raises(ValueError, match=f"{key}: needs evaluations, but dataset 'synthetic' has"):
+        trainer_of(tmp_path, replace(GRAPH, valid=GRAPH.valid[:0]), **sections).fit()
+    assert not (tmp_path / "last.safetensors").exists()
+    trainer_of(tmp_path, **sections).fit()
+
+
 def test_a_trial_leaves_no_time_for_a_test(tmp_path, monkeypatch):
     Clock(monkeypatch, step=10.0, triple=0.2)
     made = []

@@ -173,7 +173,9 @@ class MedConfig(Section):
 
 
 class EarlyStoppingConfig(Section):
-    """Stopping after evaluations without a better ``train.save_best_metric``.
+    """Stopping after evaluations on valid without a better ``train.save_best_metric``.
+
+    A dataset without valid triples is an error at the start.
 
     Attributes
     ----------
