@@ -33,7 +33,7 @@ from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 from setuptools.command.sdist import sdist
-from setuptools.errors import CompileError
+from setuptools.errors import BaseError, CCompilerError, CompileError
 
 SOURCES = Path("kernels/cpu/csrc")
 HAS_LIMITED_API = not sysconfig.get_config_var("Py_GIL_DISABLED")
@@ -107,12 +107,21 @@ class BuildPerFile(build_ext):
             self.build_temp = "build/objects"
 
     def build_extension(self, ext: Any) -> None:
-        """Wrap the compiler so that sources get their own flags and are compiled side by side."""
-        if self.compiler.compiler_type == "msvc":
-            self._use_clang_cl()
-        self._compile_each()
-        self.unknown = {name for name in X86_PROBES if self._is_x86() and not self._knows(name)}
-        super().build_extension(ext)
+        """Wrap the compiler so that sources get their own flags and are compiled side by side.
+
+        Where that fails and is allowed to, the package is pure Python, and its wheel says so.
+        """
+        try:
+            if self.compiler.compiler_type == "msvc":
+                self._use_clang_cl()
+            self._compile_each()
+            self.unknown = {name for name in X86_PROBES if self._is_x86() and not self._knows(name)}
+            super().build_extension(ext)
+        except (BaseError, CCompilerError):
+            Path(self.get_ext_fullpath(ext.name)).unlink(missing_ok=True)  # of an earlier build
+            self.distribution.ext_modules = []
+            self.get_finalized_command("bdist_wheel").root_is_pure = True
+            raise
 
     def copy_extensions_to_source(self) -> None:
         """Copy the extension; delete an earlier one, whose name would be found first."""
@@ -268,8 +277,14 @@ def _is_set(variable: str) -> bool:
     return os.environ.get(variable, "0") not in ("", "0")
 
 
-setup(
+built = setup(
     ext_modules=[extension()],
     cmdclass={"bdist_wheel": WithSbom, "build_ext": BuildPerFile, "sdist": SameBytes},
     options={"bdist_wheel": {"py_limited_api": "cp311"}} if HAS_LIMITED_API else {},
 )
+if not built.has_ext_modules():
+    print(
+        "kgfast: no C++ compiler built the kernels, so this package is pure Python, and slow: "
+        "install a C++ compiler, then kgfast again",
+        file=sys.stderr,
+    )

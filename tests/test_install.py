@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import venv
 import zipfile
@@ -116,22 +117,45 @@ def test_the_sdist_holds_what_an_install_needs_and_no_more(sdist):
         assert any(name.endswith("/LICENSE") for name in archive.getnames())
 
 
-@pytest.mark.slow
-def test_without_a_compiler(tmp_path, sdist):
-    site = tmp_path / "site"
+@pytest.fixture
+def pure(tmp_path, sdist):
+    """Return the wheel of a machine without a compiler, and all that its build printed."""
     with tarfile.open(sdist) as archive:
         archive.extractall(tmp_path, filter="data")
     (source,) = tmp_path.glob("kgfast-*")
-    subprocess.run(
+    folder = f"build/lib.{sysconfig.get_platform()}-{sys.implementation.cache_tag}/kgfast/kernels"
+    (source / folder).mkdir(parents=True)
+    earlier = source / folder / "_cpu.abi3.so"  # a compiler built this one, of older sources
+    earlier.touch()
+    os.utime(earlier, (0, 0))
+    (source / "kernels/cpu/csrc/host/rank.cpp").touch()
+    done = subprocess.run(
         [sys.executable, "-c", _build("wheel", tmp_path)],
         cwd=source,
         env={**os.environ, "CC": "no-such-compiler", "CXX": "no-such-compiler"},
         check=True,
         capture_output=True,
+        text=True,
     )
     (wheel,) = tmp_path.glob("kgfast-*.whl")
+    return wheel, done.stdout + done.stderr
+
+
+def test_a_build_without_a_compiler_makes_a_pure_wheel_and_says_so_at_its_end(pure):
+    wheel, said = pure
+    assert wheel.name.endswith("-py3-none-any.whl")
+    last = said.strip().splitlines()[-1]
+    assert last.startswith("kgfast: no C++ compiler built the kernels, so this package is pure")
+    with zipfile.ZipFile(wheel) as archive:
+        assert not [it for it in archive.namelist() if it.endswith(".so")]
+        (about,) = (it for it in archive.namelist() if it.endswith("/WHEEL"))
+        assert b"Root-Is-Purelib: true\nTag: py3-none-any\n" in archive.read(about)
+
+
+@pytest.mark.slow
+def test_without_a_compiler(tmp_path, pure):
+    site, (wheel, _) = tmp_path / "site", pure
     zipfile.ZipFile(wheel).extractall(site)
-    assert not list(site.glob("**/*.so"))
     run = subprocess.run(
         [sys.executable, "-c", SCRIPT.format(site=str(site))],
         env={**os.environ, "PYTHONPATH": str(site)},

@@ -9,6 +9,7 @@ import struct
 import sys
 import tomllib
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import check_wheel
 import pytest
@@ -93,7 +94,7 @@ def test_another_version_is_refused(checkout, name, old, new, error):
 
 def test_the_bill_of_materials(monkeypatch):
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(setuptools, "setup", lambda **_: None)
+    monkeypatch.setattr(setuptools, "setup", Mock())
     made = runpy.run_path("setup.py")["bill_of_materials"](
         SimpleNamespace(
             get_name=lambda: "kgfast",
