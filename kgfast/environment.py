@@ -156,7 +156,8 @@ def info() -> Info:
 def provenance(device: torch.device) -> dict[str, Any]:
     """Return the ``machine``, ``threads``, ``versions`` and ``command`` that a result names."""
     is_gpu = device.type == "cuda"
-    of_cpu = f"{processor()}, {counted_cores(cores())}"
+    isa = [cpu.isa()] if cpu.is_available() else []
+    of_cpu = ", ".join([processor(), *isa, counted_cores(cores())])
     versions = {name: _version(name) for name in ("kgfast", "torch", "numpy", "triton")}
     program = Path(sys.argv[0])  # the file name alone; ``python -m kgfast`` is kgfast
     name = program.parent.name if program.name == "__main__.py" else program.name

@@ -255,7 +255,7 @@ def _where(row: Row) -> str:
     about = row["machine"]
     if about["device"] == "cuda":
         return str(about["name"])
-    return f"{about['name']}, {about['threads']} threads"
+    return f"{about['name']}, {about['isa']}, {about['threads']} threads"
 
 
 def byte_ticks(axes: Axes) -> None:

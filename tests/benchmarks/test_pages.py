@@ -185,7 +185,9 @@ def test_losses_are_a_row_each(write, made):
     theirs = faster | {"contender": "eager_bf16"}
     write("cpu-loss-mem.json", bce, race, missing, faster, ours, theirs)
     lines = made("losses").splitlines()
-    assert lines[0] == "### Losses and sampled scores, forward and backward: a machine, 3 threads"
+    assert (
+        lines[0] == "### Losses and sampled scores, forward and backward: a machine, isa, 3 threads"
+    )
     assert "| bce, dot | 256 x 9,000 x 20 | **kgfast** | 1.0 s |  | 3.15 MB |" in lines
     shape = "256 x 64 (of 9,000) x 20"
     assert f"| indexed_scores, dot | {shape} | **kgfast** | ~1.0 s | 4.50x | 3.15 MB |" in lines
@@ -264,6 +266,19 @@ def test_the_readme_has_rows_of_one_machine(write, made, monkeypatch):
     assert len(table()) == 3
 
 
+def test_pages_name_the_instruction_set_of_their_times():
+    pages = [path for it in ("*.md", "docs/*/*.md", "examples/*/*.md") for path in ROOT.glob(it)]
+    where = re.compile(r"^`.+?` on (.+), 20\d\d-\d\d-\d\d")
+    found = [
+        (page, it[1])
+        for page in pages
+        for it in map(where.match, page.read_text().splitlines())
+        if it
+    ]
+    assert len(found) > 50
+    assert [it for it in found if not re.search(", (avx512|avx2|neon|baseline)", it[1])] == []
+
+
 def test_the_readme_has_at_most_twelve_rows(load):
     pages = load("lib.pages.readme")
     table = pages.block(RESULTS).split("\n\n")[0].splitlines()
@@ -306,7 +321,7 @@ def test_an_attack_has_a_column_for_every_file(made, tmp_path):
     assert "| cases | no sanitizer | ThreadSanitizer |" in table
     assert "| valid calls, against the oracles | 1,234 | 50 |" in table
     assert "| **wrong** | **2** | **0** |" in table
-    assert "`make fuzz CASES=7`, seed 7, 2 min on a machine (2 cores), 2026-01-02" in table
+    assert "`make fuzz CASES=7`, seed 7, 2 min on a machine, isa (2 cores), 2026-01-02" in table
 
 
 def test_the_head_of_path_star_holds_no_more_than_it_says():

@@ -71,16 +71,16 @@ def goals_of(path: Path) -> dict[str, Any]:
 
 
 def machine_of(rows: Rows) -> str:
-    """Name where rows were measured: a CPU with its threads, or a GPU."""
+    """Name where rows were measured: a CPU with its instruction set and threads, or a GPU."""
     about = rows[0]["machine"]
     threads = f", {about['threads']} threads" if about["device"] == "cpu" else ""
-    return f"{about['name']}{threads}"
+    return f"{_place(about)}{threads}"
 
 
 def sources(tables: Sequence[Rows]) -> Iterator[str]:
     """Yield the commands, versions and dates of rows, and the synthetic graph of some."""
     lines = {
-        (row["command"], row["machine"]["name"], row["date"][:10], packages(row["versions"]))
+        (row["command"], _place(row["machine"]), row["date"][:10], packages(row["versions"]))
         for rows in tables
         for row in rows
     }
@@ -88,6 +88,11 @@ def sources(tables: Sequence[Rows]) -> Iterator[str]:
         yield f"`{command}` on {name}, {date}: {versions}."
     if graphs := synthetic_graphs(tables):
         yield graphs
+
+
+def _place(about: Mapping[str, Any]) -> str:
+    isa = about["isa"] if about["device"] == "cpu" else None
+    return f"{about['name']}, {isa}" if isa else str(about["name"])
 
 
 def packages(versions: Mapping[str, Any]) -> str:

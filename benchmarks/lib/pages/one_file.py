@@ -342,9 +342,9 @@ def _attack(found: Row) -> str:
     told = {"minutes": found["seconds"] / 60, "day": found["date"][:10]}
     return cell_of(
         {**found, **told, "command": _target(found["command"])},
-        "`{command}`, seed {seed}, {minutes:.0f} min on {machine[name]} ({machine[cores]} cores), "
-        "{day}: kgfast {versions[kgfast]}, python {versions[python]}, torch {versions[torch]}, "
-        "numpy {versions[numpy]}.",
+        "`{command}`, seed {seed}, {minutes:.0f} min on {machine[name]}, {machine[isa]} "
+        "({machine[cores]} cores), {day}: kgfast {versions[kgfast]}, python {versions[python]}, "
+        "torch {versions[torch]}, numpy {versions[numpy]}.",
     )
 
 

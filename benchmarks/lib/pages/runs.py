@@ -173,7 +173,8 @@ def _beside_published(runs: Rows) -> Iterator[str]:
 def _sources(runs: Rows) -> Iterator[str]:
     yield (
         "Test set, filtered, realistic ranks, both sides. Training time is without evaluations, on "
-        "the machine named below; CPU time is that of all threads, where the run recorded it.\n"
+        "the machine named below, with AVX-512 where no instruction set is named; CPU time is that "
+        "of all threads, where the run recorded it.\n"
     )
     for run in runs:
         note = f" ({run['note']})" if run.get("note") else ""
