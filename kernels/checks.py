@@ -59,6 +59,10 @@ class NonFiniteError(ValueError):
     row: int | None = None
 
 
+class OutOfRangeError(ValueError):
+    """Finite numbers for which a score or a loss is not defined, or not served."""
+
+
 def nonfinite_error(name: str, row: int) -> NonFiniteError:
     """Make the error for a NaN or an infinity in a row of an argument."""
     error = NonFiniteError(

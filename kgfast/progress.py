@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Self
 
+from kgfast.text import escaped
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, TaskID
@@ -93,33 +95,35 @@ def _bar_of_text(label: str, done: int, total: int, seconds: float) -> str:
 
 
 class RunBar:
-    """Bar of a run on stderr: step, loss, MRR and time left; elsewhere a line per evaluation.
+    """Bar of a run on stderr: step, loss, MRR and time left; elsewhere a line per loss and MRR.
 
-    ``start`` steps were done before the run resumed.
+    ``start`` steps were done before the run resumed. ``limit`` returns the seconds that are left
+    for steps.
     """
 
     def __init__(
-        self, steps: int, start: int = 0, *, enabled: bool = True, console: "Console | None" = None
+        self,
+        steps: int,
+        start: int = 0,
+        *,
+        enabled: bool = True,
+        console: "Console | None" = None,
+        limit: Callable[[], float] = lambda: math.inf,
     ) -> None:
         self._steps, self._start, self._enabled = steps, start, enabled
-        self._console = console
+        self._console, self._limit = console, limit
         self._bar: Progress | None = None
         self._task: TaskID | None = None
         self._loss, self._mrr = float("nan"), float("nan")
         self._began = time.monotonic()
 
     def __enter__(self) -> Self:
-        if not self._enabled:
-            return self
-        from rich.console import Console
-
-        self._console = self._console or Console(file=sys.stderr)
         self._began = time.monotonic()
-        if self._console.is_terminal:
-            self._bar = _rich_bar(self._console)
+        if self._enabled and (console := self._opened()).is_terminal:
+            self._bar = _rich_bar(console)
             self._bar.start()
             self._task = self._bar.add_task(
-                "", total=self._steps, completed=self._start, loss="", mrr=""
+                "", total=self._steps, completed=self._start, loss="", mrr="", left=""
             )
         return self
 
@@ -132,8 +136,11 @@ class RunBar:
         if loss is not None:
             self._loss = loss
         if self._bar is not None and self._task is not None:
-            loss_text, mrr_text = self._shown()
-            self._bar.update(self._task, completed=step, loss=loss_text, mrr=mrr_text)
+            loss_text, mrr_text, left = self._texts(step)
+            self._bar.update(self._task, completed=step, loss=loss_text, mrr=mrr_text, left=left)
+        elif loss is not None and self._enabled:
+            loss_text, _, left = self._texts(step)
+            self._say_step(step, loss_text, left)
 
     def evaluated(
         self,
@@ -145,29 +152,39 @@ class RunBar:
         self._mrr = metrics["mrr"]
         if self._bar is not None:
             self.update(step)
-        else:
-            self._print(self._line(step))
+        elif self._enabled:
+            self._say_step(step, *self._texts(step))
         for dim, row in (submodels or {}).items():
             shown = (f"{_NAMES.get(key, key)} {row[key]:.4f}" for key in _OF_SUBMODELS)
-            self._print("  ".join((f"  dim {dim:>4}", *shown)))
+            self.say("  ".join((f"  dim {dim:>4}", *shown)))
 
-    def _print(self, line: str) -> None:
-        if self._enabled and self._console is not None:
-            self._console.print(line, highlight=False, soft_wrap=True)
+    def say(self, line: str) -> None:
+        """Print a line."""
+        if self._enabled:
+            console = self._opened()
+            console.print(escaped(line), highlight=False, soft_wrap=True, markup=False)
 
-    def _shown(self) -> tuple[str, str]:
-        loss, mrr = self._loss, self._mrr
+    def _opened(self) -> "Console":
+        from rich.console import Console
+
+        self._console = self._console or Console(file=sys.stderr)
+        return self._console
+
+    def _texts(self, step: int) -> tuple[str, str, str]:
+        """Return loss, MRR and time left, each empty if unknown."""
+        loss, mrr, done = self._loss, self._mrr, step - self._start
+        left = math.inf
+        if done > 0:
+            elapsed = time.monotonic() - self._began
+            left = min(elapsed / done * (self._steps - step), max(0.0, self._limit()))
         return (
             "" if math.isnan(loss) else f"loss {loss:.4f}",
             "" if math.isnan(mrr) else f"MRR {mrr:.4f}",
+            "" if math.isinf(left) else f"{left / 60:.1f} min left",
         )
 
-    def _line(self, step: int) -> str:
-        done, elapsed = step - self._start, time.monotonic() - self._began
-        left = elapsed / done * (self._steps - step) / 60 if done > 0 else None
-        eta = "" if left is None else f"{left:.1f} min left"
-        parts = (f"step {step:,} of {self._steps:,}", *self._shown(), eta)
-        return "  ".join(part for part in parts if part)
+    def _say_step(self, step: int, *texts: str) -> None:
+        self.say("  ".join(it for it in (f"step {step:,} of {self._steps:,}", *texts) if it))
 
 
 def _rich_bar(console: "Console") -> "Progress":
@@ -177,7 +194,6 @@ def _rich_bar(console: "Console") -> "Progress":
         Progress,
         TextColumn,
         TimeElapsedColumn,
-        TimeRemainingColumn,
     )
 
     return Progress(
@@ -186,7 +202,7 @@ def _rich_bar(console: "Console") -> "Progress":
         TextColumn("{task.fields[loss]}"),
         TextColumn("{task.fields[mrr]}"),
         TimeElapsedColumn(),
-        TimeRemainingColumn(),
+        TextColumn("{task.fields[left]}"),
         console=console,
         refresh_per_second=4,
     )

@@ -79,8 +79,9 @@ class TestTrain:
 
     def test_progress_is_on_the_error_stream(self, trained):
         lines = [line for line in trained[1].stderr.splitlines() if line.startswith("step ")]
-        assert [line.split("  ")[0] for line in lines] == ["step 3 of 6", "step 6 of 6"]
-        assert all("MRR 0." in line for line in lines)
+        seen = [line.split("  ")[0] for line in lines if "MRR 0." in line]
+        assert seen == ["step 3 of 6", "step 6 of 6"]
+        assert len(lines) == STEPS + 2
 
     def test_the_folder_says_what_ran(self, trained, config):
         folder, _ = trained

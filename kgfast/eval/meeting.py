@@ -43,7 +43,9 @@ class LostProcessError(RuntimeError):
 
 
 class OtherProcessError(RuntimeError):
-    """Error for a call in which another process failed."""
+    """Error for a call in which another process failed; ``kind`` is the class of its error."""
+
+    kind = ""
 
 
 class Meeting:
@@ -98,7 +100,9 @@ class Meeting:
         if errors:
             first = min(errors)
             others = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-            raise OtherProcessError(f"process {first} of {self.size}{others}: {errors[first]}")
+            error = OtherProcessError(f"process {first} of {self.size}{others}: {errors[first]}")
+            error.kind = errors[first].partition(":")[0]
+            raise error
 
     @contextmanager
     def telling(self) -> Iterator[None]:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from kgfast.eval.candidate_ids import Given, ListedCandidates, pool_sizes, runs_of
 from kgfast.graph import KnownTriples, TypeConstraints
+from kgfast.kernels.checks import NonFiniteError
 from kgfast.kernels.operands import Known, Lists
 from kgfast.models.base import Side
 
@@ -94,7 +95,7 @@ class Queries:
         assert self.vectors is not None
         bad = (~self.vectors.isfinite().all(1)).nonzero()[:, 0].cpu()
         if len(bad):
-            raise ValueError(self.words(self, int(bad[self.rows[bad].argmin()])))
+            raise NonFiniteError(self.words(self, int(bad[self.rows[bad].argmin()])))
 
     def sizes(self, num_rows: int, sorted_ids: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return :func:`pool_sizes` of these queries; ``sorted_ids`` are the shared candidates."""

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from kgfast import ops
+from kgfast.kernels.checks import OutOfRangeError
 from kgfast.losses.batches import Batch
 from kgfast.losses.formula import LossFormula, check_taking_part
 from kgfast.losses.module import LossModule
@@ -238,7 +239,7 @@ def _hardness(w1: Tensor, scores: Tensor, positive_weight: PositiveWeight) -> Te
         return -w1 * scores
     smallest = float(scores.abs().min()) if scores.numel() else math.inf
     if smallest < _SINGULAR:
-        raise ValueError(
+        raise OutOfRangeError(
             f"positive_weight 'inverse' divides by the scores of positives: one is {smallest:.1e} "
             "from 0; use 'softmax'"
         )

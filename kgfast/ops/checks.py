@@ -14,7 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kgfast.kernels.checks import Checks, check_finite, checks_values, inside_of, rising_of
+from kgfast.kernels.checks import (
+    Checks,
+    OutOfRangeError,
+    check_finite,
+    checks_values,
+    inside_of,
+    rising_of,
+)
 from kgfast.kernels.operands import PRECISIONS, Operands, Prepared, largest_magnitude
 from kgfast.kernels.reference.trig import LARGEST_PHASE
 from kgfast.kernels.scores import Moves, Score, get_score
@@ -161,7 +168,7 @@ def check_moves(operands: Operands) -> None:
     assert reach is not None
     row = int((moves.abs().amax(1).double() * reach > LARGEST_PHASE).nonzero()[0])
     angle = float(largest_magnitude(moves[row]) * reach)
-    raise ValueError(
+    raise OutOfRangeError(
         f"queries[{row}] and factor: angles up to {angle:.3g} radians; at most 2^20 are served"
     )
 

@@ -1,4 +1,4 @@
-"""Divergence: the row of a table that made a loss not finite."""
+"""Divergence: the row of a table that made a loss or ranks not finite."""
 
 from collections.abc import Callable, Iterator
 
@@ -36,7 +36,10 @@ def describe(
     """Describe the error in the tables in a clause; ``entity_id`` turns a row into an entity."""
     bad_row = first_bad_row(model)
     if bad_row is None:
-        return "all tables are finite, so the loss overflowed: try a lower optim.lr"
+        return (
+            "all tables are finite, but queries, scores or the loss of their numbers overflow: try "
+            "a lower optim.lr or optim.grad_clip"
+        )
     table, row = bad_row[0].rpartition(".")[2], bad_row[1]
     row = entity_id(row) if table == "entity" else row
     names = {"entity": dataset.entities, "relation": dataset.relations}.get(table)

@@ -3,7 +3,7 @@
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
@@ -14,11 +14,10 @@ from torch import Tensor
 from kgfast.datasets import Dataset
 from kgfast.eval.ranks import Ranks
 from kgfast.graph import as_triples_tensor
-from kgfast.kernels.checks import Values, without_values
+from kgfast.kernels.checks import OutOfRangeError, Values, without_values
 from kgfast.kernels.cpu import threads
 from kgfast.kernels.scores import get_score
 from kgfast.models import MED, RESCAL, ConvE, Model
-from kgfast.models.base import SIDES
 from kgfast.models.dropout import Dropout
 from kgfast.ops import backend_for
 from kgfast.ops.dispatch import get_backend
@@ -37,8 +36,8 @@ from kgfast.training.divergence import describe, first_bad_row
 from kgfast.training.logs import Logs
 from kgfast.training.objective import MODES
 from kgfast.training.optimizer import Optimizer
-from kgfast.training.processes.placement import ALONE, Placement
-from kgfast.training.schedule import QUERIES, Deadline, Interrupts, Patience, Schedule, gain
+from kgfast.training.processes.placement import ALONE, Placement, RankResult
+from kgfast.training.schedule import PARTS, SPANNING, Deadline, Interrupts, Patience, Schedule, gain
 
 _AMP = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _UNREAD = 1.0  # seconds of steps with unread losses, at most, if time is limited
@@ -118,7 +117,7 @@ class Run:
     ) -> None:
         self._config, self._dataset, self._model = config, dataset, model
         self._placement = placement
-        self._deadline = deadline or Deadline(config.train, time.perf_counter(), triples=0)
+        self._deadline = deadline or Deadline(config.train, time.perf_counter())
         self._folder = folder = None if stored is None else stored.folder
         self.graph = None if stored is None else stored.graph
         self._shows_progress = progress and placement.leads
@@ -172,15 +171,17 @@ class Run:
         self.resumed = checkpoint is not None
         self.state = State() if checkpoint is None else self._kept.load(checkpoint)
         placement.check_same({"the step that is resumed": self.state.step})
+        is_other_length = checkpoint is not None and self._changes_length(checkpoint[1]["config"])
         if folder is not None and self.resumed and placement.leads:
             folder.finish_save({"step": self.state.step}, train.keep)
+        self._bar = self._fresh_bar()
         self._is_out_of_time = False
         if self.resumed and train.max_total_minutes is not None and not self.is_over():
             self._check_time(self._deadline.total_is_up)  # max_minutes leaves time for a step
         if folder is not None and not self.resumed and folder.holds_a_run():
             raise ValueError(f"{folder.path} holds a run: resume that run, or use another folder")
         if stored is not None and placement.leads:
-            if not self.resumed:
+            if not self.resumed or is_other_length:
                 stored.folder.write_config(config)
             if not (self.resumed and stored.folder.graph.exists()):
                 stored.folder.write_graph(stored.graph)
@@ -201,12 +202,14 @@ class Run:
         """
         state, train = self.state, self._config.train
         self._model.train()
-        progress = RunBar(self.steps, state.step, enabled=self._shows_progress)
+        self._bar = self._fresh_bar()
+        if not self.is_over():
+            self._bar.say(self._heading())
         with (
             closing(self),
             Interrupts() as interrupts,
             self._logs() as logs,
-            progress as bar,
+            self._bar as bar,
         ):
             listeners = Listeners(logs, callbacks if self._placement.leads else ())
             while not self.is_over():
@@ -227,8 +230,7 @@ class Run:
                     bar.update(state.step)
                 evaluates = is_last or _is_due(state.step, train.eval_every)
                 if evaluates and len(self._dataset.valid):
-                    due = state.step == self.steps or _is_due(state.step, train.eval_every)
-                    self._validate(listeners, bar, due=due)
+                    self._validate(listeners, bar, due=_is_due(state.step, train.eval_every))
                     # the step may have taken the remaining time
                     self._check_time(self._deadline.is_up)
                 ends = self.is_over()
@@ -253,6 +255,48 @@ class Run:
         """Return whether the run has made all steps, stopped early or is out of time."""
         return self.state.step >= self.steps or self.state.stopped_early or self._is_out_of_time
 
+    def _changes_length(self, before: Mapping[str, Any]) -> bool:
+        """Return whether the run had another length at the checkpoint; refuse made steps."""
+        train, name = self._config.train, self._config.sched.name
+        made, was = self.state.step, before["train"]
+        if (was["epochs"], was["steps"]) == (train.epochs, train.steps):
+            return False
+        key = "epochs" if train.epochs else "steps"
+        if self.steps < made:
+            raise ValueError(
+                f"train.{key}: {self.steps:,} steps, but the run has made {made:,} already"
+            )
+        if name in SPANNING and self._placement.leads:
+            warnings.warn(
+                f"train.{key}: sched.name {name} spans the run, so the first {made:,} steps had "
+                f"the rates of the earlier length: the result is not that of one run of "
+                f"{self.steps:,} steps",
+                stacklevel=4,
+            )
+        return True
+
+    def _fresh_bar(self) -> RunBar:
+        state = self.state
+
+        def limit() -> float:
+            return self._deadline.left(state.seconds_training + state.seconds_evaluating)
+
+        return RunBar(self.steps, state.step, enabled=self._shows_progress, limit=limit)
+
+    def _heading(self) -> str:
+        """Say in a line what is trained, where, and from which step on."""
+        count, threads = self._placement.size, torch.get_num_threads()
+        parts = [
+            f"{self._model!r}, {len(self._dataset.train):,} triples, {self.steps:,} steps",
+            f"{self._model.entity.device}, {threads} thread{'s' * (threads > 1)}"
+            + (f" in each of {count} processes" if count > 1 else ""),
+        ]
+        if self._folder is not None:
+            parts.append(f"{self._folder.path}")
+        if self.resumed:
+            parts.append(f"resumed after step {self.state.step:,}")
+        return "; ".join(parts)
+
     def _check_time(self, is_up: Callable[[float], bool]) -> None:
         """Note whether time is up by the clock of process 0."""
         deadline, state = self._deadline, self.state
@@ -262,26 +306,32 @@ class Run:
             tensors = self._kept.tensors().values() if self._folder is not None else ()
             deadline.expect_checkpoints_of(sum(it.nbytes for it in tensors))
         if deadline.triple is None:
-            deadline.triple = self._seconds_of_a_triple()
+            self._time_evaluation()
             message = deadline.warning()
             if message is not None and self._placement.leads:
                 warnings.warn(message, stacklevel=2)
         is_late = is_up(state.seconds_training + state.seconds_evaluating)
         self._is_out_of_time = bool(self._placement.agreed(False, float(is_late))[1])
 
-    def _seconds_of_a_triple(self) -> float:
-        """Time a few queries; return the seconds of an evaluation for each triple."""
-        config, most = self._config, QUERIES // len(SIDES)
-        for split in ("valid", config.dataset.test_on):
-            count = min(most, len(self._dataset.split(split)))
-            if count:
-                self.read_losses()
-                self._optimizer.spares.clear()
-                for _ in range(2):  # the first call also packs and compiles
-                    start = time.perf_counter()
-                    self._placement.ranks(self._model, self._dataset, split, config, most)
-                return (time.perf_counter() - start) / count
-        return 0.0
+    def _time_evaluation(self) -> None:
+        """Time growing parts of a split, until triples take longer than the fixed cost.
+
+        The first part also packs and compiles.
+        """
+        split, total = max(self._deadline.splits, key=lambda it: it[1], default=("valid", 0))
+        spent = self.state.seconds_training + self.state.seconds_evaluating
+        parts: list[tuple[int, float]] = []
+        self._deadline.triple = 0.0
+        self.read_losses()
+        self._bar.say("timing the ranking of a few triples, for the limit of minutes")
+        for count in sorted({min(it, total) for it in PARTS} - {0}):
+            start = time.perf_counter()
+            self._ranks(split, count)
+            own = self._placement.agreed(False, time.perf_counter() - start)[1]
+            self._deadline.timed(parts := [*parts, (count, own)])
+            is_late = self._placement.agreed(False, float(self._deadline.is_up(spent)))[1]
+            if is_late or own >= 4 * parts[0][1]:
+                break
 
     def interruption(self) -> str:
         """Return the message for a user who interrupted the run."""
@@ -306,20 +356,24 @@ class Run:
 
     def evaluated(self, split: str) -> tuple[Metrics, dict[str, Metrics]]:
         """Return the metrics of a split and of each sub-model; both are empty without triples."""
-        if not len(self._dataset.split(split)):
-            return {}, {}
+        return _metrics_of(self._ranked(split)) if len(self._dataset.split(split)) else ({}, {})
+
+    def _ranked(self, split: str) -> RankResult:
+        """Rank a split, and time the ranking."""
         self.read_losses()
-        self._optimizer.spares.clear()  # frees memory for the evaluation
         start = time.perf_counter()
-        ranks = self._placement.ranks(self._model, self._dataset, split, self._config)
+        ranks = self._ranks(split)
         own = time.perf_counter() - start
-        self._deadline.triple = own / len(self._dataset.split(split))
+        self._deadline.evaluated(len(self._dataset.split(split)), own)
         seconds = self.state.seconds_evaluating + own
         self.state.seconds_evaluating = self._placement.agreed(False, seconds)[1]
-        if isinstance(ranks, Ranks):
-            return ranks.metrics(), {}
-        submodels = {str(dim): of_dim.metrics() for dim, of_dim in ranks.items()}
-        return submodels[str(max(ranks))], submodels
+        return ranks
+
+    def _ranks(self, split: str, *most: int) -> RankResult:
+        self.read_losses()
+        self._optimizer.spares.clear()  # frees memory for the evaluation
+        with self._divergence(f"ranks of {split}"):
+            return self._placement.ranks(self._model, self._dataset, split, self._config, *most)
 
     def make_step(self) -> None:
         """Make the next step and time it."""
@@ -328,7 +382,7 @@ class Run:
         # A user's own code may make ids that are not checked.
         values = Values.FORCED if self._runs_own_code else Values.TRUSTED
         checks = without_values(values) if self._is_deferred else nullcontext()
-        with cores, checks, self._optimizer.spares.in_use():
+        with cores, checks, self._optimizer.spares.in_use(), self._divergence("the loss"):
             self._add_loss(self._step(state.step))
         state.loss_count += 1
         state.step += 1
@@ -361,7 +415,7 @@ class Run:
         unread, self._unread = self._unread, None
         loss_sum = float(unread.loss_sum)
         if not math.isfinite(loss_sum):
-            raise self._diverged(unread.first, f"is {loss_sum}")
+            raise self._diverged(unread.first, f"the loss is {loss_sum}")
         state.loss_sum = loss_sum
         state.seconds_training += time.perf_counter() - start
         seconds = state.seconds_training - unread.seconds
@@ -375,7 +429,7 @@ class Run:
             batch = self._batch(step * count + part)
             losses, value = self._objective(self._model, batch, placement), None
             with self._dropout_of(batch.number):
-                while (loss := self._next(losses, step)) is not None:
+                while (loss := self._next(losses)) is not None:
                     own = loss.detach()
                     value = self._checked(own if value is None else value + own, step)
                     scale = optimizer.scaler.scale / count
@@ -391,15 +445,10 @@ class Run:
             return self._ahead.take(number)
         return self._objective.batch(number).to(self._model.entity.device)
 
-    def _next(self, losses: Iterator[Tensor], step: int) -> Tensor | None:
+    def _next(self, losses: Iterator[Tensor]) -> Tensor | None:
         """Compute the next loss of a batch, if there is one."""
         with self._autocast(), self._placement.sharing(self._model.entity.device):
-            try:
-                return next(losses, None)
-            except ValueError as error:
-                if first_bad_row(self._model) is None:
-                    raise
-                raise self._diverged(step, "cannot be computed") from error
+            return next(losses, None)
 
     def _autocast(self) -> AbstractContextManager[Any]:
         amp = self._config.train.amp
@@ -436,15 +485,27 @@ class Run:
             return loss
         value = float(loss)
         if not math.isfinite(value):
-            raise self._diverged(step, f"is {value}")
+            raise self._diverged(step, f"the loss is {value}")
         return value
 
+    @contextmanager
+    def _divergence(self, what: str) -> Iterator[None]:
+        """Turn the error of an operator, or of another process, into that of a divergence."""
+        try:
+            yield
+        except (ValueError, RuntimeError) as error:
+            is_value = isinstance(error, ValueError) and first_bad_row(self._model) is not None
+            if not (is_value or self._placement.diverges(error)):
+                raise
+            why = f" ({error})" if isinstance(error, OutOfRangeError) else ""
+            raise self._diverged(self.state.step, f"{what} cannot be computed{why}") from error
+
     def _diverged(self, step: int, what: str) -> FloatingPointError:
-        """Make the error of a loss of the newest step, or of an earlier one from ``step`` on."""
+        """Make the error of the newest step, or of an earlier one from ``step`` on."""
         wrong = describe(self._model, self._dataset, self._placement.entity_id)
         last = self.state.step - 1
         where = f"at step {step:,}" if step >= last else f"at a step from {step:,} to {last:,}"
-        message = f"the loss {what} {where}: {wrong}"
+        message = f"{what} {where}: {wrong}"
         if self._folder is not None and self._folder.last.exists():
             message += f"; the last good state is {self._folder.last}"
         return FloatingPointError(message)
@@ -477,7 +538,8 @@ class Run:
         An evaluation that is not ``due``, made because time is up, changes neither of the two: the
         steps to come are those of a run that had the time.
         """
-        (metrics, submodels), state = self.evaluated("valid"), self.state
+        ranks, state = self._ranked("valid"), self.state
+        metrics, submodels = _metrics_of(ranks)
         for dim, row in submodels.items() or [(None, metrics)]:
             of_dim = {} if dim is None else {"dim": int(dim)}
             self._write(listeners, {"split": "valid", **of_dim, **row})
@@ -490,12 +552,17 @@ class Run:
                 self._kept.save(self._folder, "model", state, self._folder.save_best)
         if due:
             self._schedule.observe(value)
-        if due and self._patience is not None:
+        stop = self._config.train.early_stopping
+        if due and self._patience is not None and stop is not None:
+            if stop.side is not None:
+                whole = ranks if isinstance(ranks, Ranks) else ranks[max(ranks)]
+                value = whole.side(stop.side).metrics()[self._config.train.save_best_metric]
             state.stopped_early = self._patience.exhausted_by(value)
 
     def _save(self) -> None:
-        """Save the newest state, timed, if there is a folder."""
+        """Save the newest state, timed, if there is a folder; check the tables in any case."""
         if self._folder is None:
+            self._check_tables()
             return
         write = partial(self._folder.save_last, keep=self._config.train.keep)
         self._deadline.saving = self._save_finite("state", write)
@@ -503,12 +570,15 @@ class Run:
     def _save_finite(self, kind: Kind, write: Write) -> float:
         """Write a checkpoint unless a table is not finite; return the seconds of writing."""
         assert self._folder is not None
-        self.read_losses()
-        if first_bad_row(self._model) is not None:
-            raise self._diverged(self.state.step, "will not be finite")
+        self._check_tables()
         start = time.perf_counter()
         self._kept.save(self._folder, kind, self.state, write)
         return time.perf_counter() - start
+
+    def _check_tables(self) -> None:
+        self.read_losses()
+        if first_bad_row(self._model) is not None:
+            raise self._diverged(self.state.step, "the loss will not be finite")
 
     def _logs(self) -> AbstractContextManager[Logs | None]:
         if self._folder is None or not self._placement.leads:
@@ -523,6 +593,14 @@ def _check_sizes(model: Model, dataset: Dataset, placement: Placement) -> None:
         expected = placement.num_held(others) if what == "entities" else others
         if own != expected:
             raise ValueError(f"the model has {own:,} {what}, dataset {dataset.name} {others:,}")
+
+
+def _metrics_of(ranks: RankResult) -> tuple[Metrics, dict[str, Metrics]]:
+    """Return metrics, of the widest sub-model, and the metrics of each sub-model."""
+    if isinstance(ranks, Ranks):
+        return ranks.metrics(), {}
+    submodels = {str(dim): of_dim.metrics() for dim, of_dim in ranks.items()}
+    return submodels[str(max(ranks))], submodels
 
 
 def _mean(losses: list[float | Tensor]) -> float | Tensor:

@@ -8,12 +8,14 @@ import math
 import signal
 import threading
 import time
+from collections.abc import Sequence
 from types import FrameType
 from typing import Any, Self
 
 from kgfast.training.config.sections import SchedConfig, TrainConfig
 
-QUERIES = 64  # queries that time the first evaluation
+PARTS = (1, 32, 1024)  # triples of the rankings that time the first evaluation
+SPANNING = ("step", "linear", "cosine")  # schedules with rates that depend on the length
 _LOWER_IS_BETTER = ("mr", "amr")
 _MARGIN = 1.25  # margin of the estimates: evaluations and the disk may be slower at the end
 _BYTES_PER_SECOND = 1e8  # assumed for the first checkpoint
@@ -111,26 +113,30 @@ class Schedule:
 class Deadline:
     """Time left for steps, without evaluation, test and saving after the last step.
 
-    ``began`` is the beginning of this invocation, by ``time.perf_counter()``. ``triples`` is the
-    number of triples that are ranked after the last step.
+    ``began`` is the beginning of this invocation, by ``time.perf_counter()``. ``splits`` are names
+    and numbers of triples of the splits that are ranked after the last step.
 
     >>> train = TrainConfig(steps=9, max_minutes=1.0)
-    >>> deadline = Deadline(train, time.perf_counter() - 30.0, triples=1_000)
+    >>> splits = [("valid", 500), ("test", 500)]
+    >>> deadline = Deadline(train, time.perf_counter() - 30.0, splits)
     >>> deadline.step, deadline.triple, deadline.saving = 0.1, 0.02, 0.0
     >>> deadline.is_up(spent=0.0)
     False
-    >>> deadline.triple = 0.03
+    >>> deadline.fixed = 5.0
     >>> deadline.is_up(spent=0.0)
     True
     """
 
-    def __init__(self, train: TrainConfig, began: float, triples: int) -> None:
+    def __init__(
+        self, train: TrainConfig, began: float, splits: Sequence[tuple[str, int]] = ()
+    ) -> None:
         minutes = {"max_minutes": train.max_minutes, "max_total_minutes": train.max_total_minutes}
         self._limits = {key: 60 * it for key, it in minutes.items() if it is not None}
-        self._began, self._triples = began, triples
+        self._began, self.splits = began, [it for it in splits if it[1]]
         self.step = 0.0  # seconds of the last step
         self.saving: float | None = None  # seconds of the last checkpoint, if known
-        self.triple: float | None = None  # seconds of an evaluation per triple, if known
+        self.fixed = 0.0  # seconds of an evaluation of any number of triples
+        self.triple: float | None = None  # seconds that each triple adds, if known
 
     @property
     def is_set(self) -> bool:
@@ -141,24 +147,44 @@ class Deadline:
     def _end(self) -> float:
         """Seconds that evaluation, test and saving may take after the last step."""
         # Writes the best checkpoint and the last one, and reads the best one again.
-        return _MARGIN * (self._triples * (self.triple or 0.0) + 2 * (self.saving or 0.0))
+        ranking = sum(self.fixed + count * (self.triple or 0.0) for _, count in self.splits)
+        return _MARGIN * (ranking + 2 * (self.saving or 0.0))
 
     def expect_checkpoints_of(self, count: int) -> None:
         """Estimate the seconds of saving from a number of bytes."""
         self.saving = count / _BYTES_PER_SECOND
 
-    def is_up(self, spent: float) -> bool:
-        """Return whether another step and the end do not fit any more.
+    def left(self, spent: float) -> float:
+        """Return the seconds that are left for steps; infinity without a limit.
 
         ``spent`` are the seconds of training and evaluations of all invocations.
         """
-        needed = time.perf_counter() - self._began + self.step + self._end
-        return needed > self._limits.get("max_minutes", math.inf) or self.total_is_up(spent)
+        limit = self._limits.get("max_minutes", math.inf)
+        own = limit - (time.perf_counter() - self._began)
+        return min(own, self._limits.get("max_total_minutes", math.inf) - spent) - self._end
+
+    def is_up(self, spent: float) -> bool:
+        """Return whether another step and the end do not fit any more."""
+        return self.left(spent) < self.step
 
     def total_is_up(self, spent: float) -> bool:
         """Return whether another step and the end exceed the limit of all invocations together."""
         limit = self._limits.get("max_total_minutes", math.inf)
         return spent + self.step + self._end > limit
+
+    def timed(self, parts: Sequence[tuple[int, float]]) -> None:
+        """Learn the cost of an evaluation from numbers of triples and the seconds of each ranking.
+
+        The last two tell the seconds of a triple from the seconds of any evaluation.
+        """
+        (few, first), (many, last) = parts[-2:] if len(parts) > 1 else ((0, 0.0), *parts)
+        self.triple = max(0.0, last - first) / (many - few) if few else 0.0
+        self.fixed = max(0.0, last - many * self.triple)
+
+    def evaluated(self, count: int, seconds: float) -> None:
+        """Learn the cost of a triple from an evaluation, which has the fixed cost."""
+        self.fixed = min(self.fixed, seconds)
+        self.triple = (seconds - self.fixed) / count
 
     def warning(self) -> str | None:
         """Return a warning if the end alone takes more time than there is."""

@@ -211,8 +211,9 @@ class Trainer:
             Resume from the newest checkpoint of the run folder, if there is one. The result is
             bit-equal to the result of an uninterrupted run with as many threads (for most models,
             with any number; see ``threads`` of :class:`kgfast.training.Config`). The data must be
-            the graph of the run's beginning, in any order of names and lines. A finished run is not
-            changed: ``fit`` returns the stored result.
+            the graph of the run's beginning, in any order of names and lines. A finished run goes
+            on if the config has more steps. Otherwise nothing is changed, and ``fit`` returns the
+            stored result.
         trust_data : bool
             Resume a run of an earlier kgfast, which did not store its graph, with these data.
 
@@ -223,8 +224,8 @@ class Trainer:
             validation triples to watch; if the folder holds a run and ``resume`` is False, or
             a run of another config or graph; if another process writes the folder.
         FloatingPointError
-            If the loss is not finite: the message names the step and the first bad row of the
-            tables. The checkpoints stay intact.
+            If tables, queries, scores, the loss or ranks are not finite: the message names the step
+            and the first bad row of the tables. The checkpoints stay intact.
         OSError
             If a checkpoint cannot be written; the checkpoint before is intact.
         KeyboardInterrupt
@@ -271,13 +272,13 @@ class Trainer:
                 graph = self._graph_of_the_run(self.folder, resume, trust_data)
                 stored = InFolder(self.folder, graph, resume)
             at_the_end = ("valid", self.config.dataset.test_on) if tests else ("valid",)
-            count = sum(len(self.dataset.split(split)) for split in at_the_end)
+            splits = [(split, len(self.dataset.split(split))) for split in at_the_end]
             yield Run(
                 self.config,
                 self.dataset,
                 self.model,
                 self.placement,
-                Deadline(self.config.train, began, count),
+                Deadline(self.config.train, began, splits),
                 stored=stored,
                 progress=self.progress,
             )

@@ -2,7 +2,8 @@
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -271,6 +272,44 @@ def wrong_starts(folder: Path, rank: int) -> dict[str, Exception]:
     with crashing(2, rank=1):
         found["failing"] = crashed(trainer)
     return found
+
+
+def diverging(folder: Path, rank: int) -> dict[str, Exception]:
+    """Return the errors of runs with queries that overflow, in both processes or in one shard."""
+    found: dict[str, Exception] = {}
+    for tables in (REPLICATED, SHARDED):
+        config = config_of("distmult, logistic, pool, n3", 4, tables, eval_every=2)
+        large = config.model.model_copy(update={"init_range": 1e30})
+        one = ("loss of one", "ranks of one") if tables == SHARDED else ()
+        for what in ("loss", "ranks", *one):
+            own = config.model_copy(update={"model": large} if what == "loss" else {})
+            path = folder / f"{what} {tables['tables']}"
+            trainer = Trainer(own, path, dataset=graph(), progress=False)
+            entities = rank == 1 or "one" not in what
+            at = 2 if "ranks" in what else 1
+            with spoiling(at, entities=entities) if what != "loss" else nullcontext():
+                found[path.name] = crashed(trainer)
+    return found
+
+
+@contextmanager
+def spoiling(at: int, *, entities: bool) -> Iterator[None]:
+    """Let tables have huge numbers after a step: queries of both overflow, no table does."""
+    made = Run.make_step
+
+    def spoiled(self: Run) -> None:
+        made(self)
+        if self.state.step == at:
+            with torch.no_grad():
+                if entities:
+                    self._model.entity.fill_(1e30)
+                self._model.relation.fill_(1e30)
+
+    Run.make_step = spoiled  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Run.make_step = made  # type: ignore[method-assign]
 
 
 def without_one(how: str, folder: Path, rank: int) -> Any:

@@ -2,19 +2,20 @@
 
 import json
 import signal
+import time
 from dataclasses import replace
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from kgfast import RESCAL, ops
+from kgfast import RESCAL, Ranks, ops
 from kgfast.training import Config, RunFolder
 from kgfast.training.checkpoint import load
 from kgfast.training.logs import read_rows
 from kgfast.training.loop import Run
 from kgfast.training.processes.placement import Placement
-from support.small_runs import GRAPH, trainer_of
+from support.small_runs import GRAPH, assert_same_tensors, trainer_of
 
 
 def test_a_run_folder_holds_what_happened(tmp_path):
@@ -75,6 +76,97 @@ def test_models_are_kept_and_their_rates_logged(tmp_path):
     assert rates == pytest.approx({step: 0.02 * (1 - (step - 1) / 12) for step in (5, 10, 12)})
 
 
+@pytest.mark.parametrize("eval_every", [0, 3, 5])
+@pytest.mark.parametrize("unit", ["steps", "epochs"])
+def test_a_finished_run_goes_on_as_one_of_more_steps(tmp_path, eval_every, unit):
+    sched = {"name": "plateau", "patience": 1, "factor": 0.5} if eval_every else {}
+    more = {"sched": sched, "optim": {"lr": 0.02, "grad_clip": 0.1}}
+    short, long = ({"steps": 20}, {"steps": 40})
+    if unit == "epochs":  # an epoch has 20 steps
+        short, long = ({"steps": None, "epochs": 1}, {"steps": None, "epochs": 2})
+    trained = {"eval_every": eval_every, "save_best_metric": "mr"}
+    trainer_of(tmp_path / "one", train=long | trained, **more).fit()
+    trainer_of(tmp_path / "two", train=short | trained, **more).fit()
+    assert RunFolder(tmp_path / "two").read_result()["steps"] == 20
+    result = trainer_of(tmp_path / "two", train=long | trained, **more).fit(resume=True)
+    assert (result.steps, result.planned_steps) == (40, 40)
+    assert Config.from_yaml(tmp_path / "two" / "config.yaml").train.steps == long["steps"]
+    one, of_one = load(tmp_path / "one" / "last.safetensors")
+    two, of_two = load(tmp_path / "two" / "last.safetensors")
+    assert_same_tensors(two, one)
+    assert (of_two["schedule"], of_two["step"]) == (of_one["schedule"], 40)
+    again = trainer_of(tmp_path / "two", train=long | trained, **more).fit(resume=True)
+    assert again == result
+    with pytest.raises(ValueError, match=rf"train\.{unit}: 20 steps, but .* made 40 alr"):
+        trainer_of(tmp_path / "two", train=short | trained, **more).fit(resume=True)
+
+
+@pytest.mark.parametrize("name", ["linear", "cosine", "step"])
+def test_a_schedule_over_the_whole_run_says_that_more_steps_change_it(tmp_path, name):
+    sched = {"name": name} | ({"milestones": [0.5]} if name == "step" else {})
+    trainer_of(tmp_path, train={"steps": 4}, sched=sched).fit()
+    with pytest.warns(UserWarning, match=f"sched.name {name} spans the run, so the first 4 steps"):
+        assert trainer_of(tmp_path, train={"steps": 8}, sched=sched).fit(resume=True).steps == 8
+
+
+@pytest.mark.parametrize("side", ["head", "tail", None])
+def test_early_stopping_watches_one_side(tmp_path, monkeypatch, side):
+    """Head ranks gain once more, tail ranks never; both together gain twice more."""
+    gains = {"head": iter([1, 2, 2, 2, 2]), "tail": iter([1, 1, 1, 1]), None: iter([1, 2, 3, 3, 3])}
+    metrics = Ranks.metrics
+
+    def of_sides(self):
+        if len(self) != len(GRAPH.valid) or self.sides == ("both",):
+            return metrics(self)
+        own = side if len(self.sides) == 1 and self.sides == (side,) else None
+        value = next(gains[own]) if own == side else 0.5
+        return metrics(self) | {"mrr": value}
+
+    monkeypatch.setattr(Ranks, "metrics", of_sides)
+    stop = {"patience": 2, "side": side}
+    trainer = trainer_of(
+        tmp_path, train={"steps": 50, "eval_every": 5, "early_stopping": stop}, data={"neg_size": 4}
+    )
+    with trainer.opened() as run:
+        run.train()
+        assert run.state.step == {"head": 20, "tail": 15, None: 25}[side]
+
+
+def test_a_run_says_what_it_trains_each_loss_and_the_time_left(tmp_path, capsys):
+    """Without a terminal: lines."""
+
+    def said(resume=False, **train):
+        trainer = trainer_of(tmp_path / "run", train={"steps": 12, "log_every": 4} | train)
+        trainer.progress = True
+        trainer.fit(resume)
+        return capsys.readouterr().err.splitlines()
+
+    first = said()
+    assert first[0] == (
+        f"RotatE(num_entities=300, num_relations=6, dim=16), 1,200 triples, 12 steps; cpu, 1 "
+        f"thread; {tmp_path / 'run'}"
+    )
+    steps = [line.split("  ") for line in first[1:]]
+    assert [it[0] for it in steps] == [f"step {it} of 12" for it in (4, 8, 12, 12)]
+    assert all(it[1].startswith("loss ") and it[-1].endswith(" min left") for it in steps)
+    assert said(True) == [f"{tmp_path / 'run'} was finished already, and stays unchanged"]
+    assert said(True, steps=20, max_minutes=5)[0].endswith("/run; resumed after step 12")
+
+
+def test_the_time_left_is_at_most_the_limit(tmp_path, monkeypatch, capsys):
+    Clock(monkeypatch, step=10.0, triple=0.2)
+    monkeypatch.setattr("time.monotonic", time.perf_counter)
+    train = {"steps": 10_000, "max_minutes": 2, "log_every": 1}
+    trainer = trainer_of(tmp_path, train=train)
+    trainer.progress = True
+    trainer.fit()
+    said = capsys.readouterr().err.splitlines()
+    assert said[1] == "timing the ranking of a few triples, for the limit of minutes"
+    left = [float(line.split()[-3]) for line in said[2:]]
+    assert left[0] == 1.2  # 120 s, without the step, the probe, and 60 valid and 60 test triples
+    assert left == sorted(left, reverse=True)
+
+
 def test_early_stopping(tmp_path):
     stop = {"patience": 2, "min_delta": 10.0}
     train = {"steps": 100, "eval_every": 10, "early_stopping": stop}
@@ -105,6 +197,76 @@ def test_a_loss_that_is_not_a_number_stops_the_run(tmp_path, monkeypatch, negati
     assert all(bool(tensor.isfinite().all()) for tensor in kept.values())
     monkeypatch.undo()
     assert trainer_of(tmp_path, train={"steps": 40}, data=data).fit(resume=True).steps == 40
+
+
+OVERFLOW = {"model": {"name": "distmult", "gamma": 12.0, "init_range": 1e30}}
+OVERFLOWING = {
+    "queries": {},
+    "queries of all entities": {
+        "train": {"steps": 4, "mode": "1vsall"},
+        "loss": {"name": "cross_entropy"},
+    },
+    "queries of kvsall": {"train": {"steps": 4, "mode": "kvsall"}, "loss": {"name": "bce"}},
+    "scores": {"model": {"name": "distmult", "gamma": 12.0, "init_range": 1e15}},
+    "penalty": {
+        "model": {"name": "distmult", "gamma": 12.0, "init_range": 1e11},
+        "loss": {"name": "margin"},
+        "regularizer": {"name": "n3", "weight": 1e10},
+    },
+    "norms of rscf": {"model": {"name": "rotate", "use_rscf": True, "init_range": 1e38}},
+    "sub-models": {"med": {"dims": [8, 16]}, "data": {"neg_size": 8}},
+    "angles of rscf": {"model": {"name": "rotate", "use_rscf": True, "init_range": 1e7}},
+    "pole of med": {
+        "model": {"name": "distmult", "gamma": 12.0, "init_range": 1e-30},
+        "med": {"dims": [8, 16], "positive_weight": "inverse"},
+    },
+}
+
+
+@pytest.mark.parametrize("sections", OVERFLOWING.values(), ids=OVERFLOWING.keys())
+def test_an_overflow_of_finite_tables_is_a_divergence(sections):
+    sections = OVERFLOW | {"train": {"steps": 4}} | sections
+    with pytest.raises(
+        FloatingPointError, match=r"at step 0: all tables are finite.*: try a lower"
+    ):
+        trainer_of(**sections).fit()
+
+
+@pytest.mark.parametrize("evaluation", [{"eval_every": 3}, {"max_minutes": 9}, {"steps": 3}])
+@pytest.mark.parametrize(
+    ("value", "why"), [(1e30, "all tables are finite"), (torch.nan, "row 0 of the entity table")]
+)
+def test_an_evaluation_that_overflows_is_a_divergence(monkeypatch, evaluation, value, why):
+    made = Run.make_step
+
+    def large(self):
+        made(self)
+        with torch.no_grad():
+            self._model.entity.fill_(value)
+            self._model.relation.fill_(min(value, 1e30))
+
+    monkeypatch.setattr(Run, "make_step", large)
+    model = {"name": "distmult", "gamma": 12.0}
+    at = 3 if "max_minutes" not in evaluation else 1
+    steps = {"steps": 3} if at == 3 else {"steps": 40}
+    monkeypatch.setattr(Run, "_step", lambda self, number: 1.0)
+    with pytest.raises(FloatingPointError, match=f"ranks of .* cannot be .* at step {at}: {why}"):
+        trainer_of(model=model, train=steps | evaluation).fit()
+
+
+def test_tables_are_checked_at_the_end_without_a_folder_and_without_ranks(monkeypatch):
+    nothing = replace(GRAPH, valid=GRAPH.valid[:0], test=GRAPH.test[:0])
+    step = Run._step
+
+    def spoiled(self, number):
+        loss = step(self, number)
+        with torch.no_grad():
+            self._model.entity[3] = torch.inf
+        return loss
+
+    monkeypatch.setattr(Run, "_step", spoiled)
+    with pytest.raises(FloatingPointError, match="at step 1: row 3 of the entity table"):
+        trainer_of(None, nothing, train={"steps": 1}).fit()
 
 
 def test_a_state_that_is_not_finite_is_not_saved(tmp_path, monkeypatch):
@@ -191,13 +353,13 @@ def test_a_run_ends_when_the_time_of_all_invocations_is_up(tmp_path, monkeypatch
 
 
 def test_an_evaluation_that_takes_the_rest_of_the_time_ends_the_run_saved(tmp_path, monkeypatch):
-    evaluated = Run.evaluated
+    ranked = Run._ranked
 
     def slow(self, split):
         self.state.seconds_evaluating += 40
-        return evaluated(self, split)
+        return ranked(self, split)
 
-    monkeypatch.setattr(Run, "evaluated", slow)
+    monkeypatch.setattr(Run, "_ranked", slow)
     train = {"steps": 20, "eval_every": 4, "save_every": 10, "max_total_minutes": 1}
     result = trainer_of(tmp_path, train=train).fit()
     assert result.steps == 8
@@ -208,7 +370,7 @@ def test_an_evaluation_that_takes_the_rest_of_the_time_ends_the_run_saved(tmp_pa
 class Clock:
     """Seconds that pass as a test says: of a step, of an evaluated triple, of a checkpoint."""
 
-    def __init__(self, monkeypatch, step, triple, checkpoint=0.0):
+    def __init__(self, monkeypatch, step, triple, checkpoint=0.0, ranking=0.0):
         self.seconds, self.asked = 0.0, []
         own_step, ranks, save = Run._step, Placement.ranks, RunFolder.save_last
 
@@ -218,7 +380,7 @@ class Clock:
 
         def slow_ranks(placement, model, dataset, split, config, most=None):
             found = ranks(placement, model, dataset, split, config, most)
-            self.seconds += triple * len(found)
+            self.seconds += triple * len(found) + ranking
             self.asked.append((split, len(found)))
             return found
 
@@ -237,7 +399,7 @@ def test_each_invocation_has_minutes_of_its_own(tmp_path, monkeypatch, eval_ever
     train = {"steps": 20, "eval_every": eval_every}
     straight = trainer_of(train=train)
     straight.fit()
-    clock = Clock(monkeypatch, step=10.0, triple=0.2, checkpoint=3.0)
+    clock = Clock(monkeypatch, step=11.0, triple=0.2, checkpoint=3.0)
     made = [0]
     while made[-1] < 20:
         began = clock.seconds
@@ -253,13 +415,28 @@ def test_each_invocation_has_minutes_of_its_own(tmp_path, monkeypatch, eval_ever
     assert [row["step"] for row in read_rows(tmp_path) if "loss" in row] == made[1:]
 
 
-def test_a_first_evaluation_is_estimated_from_64_queries(tmp_path, monkeypatch):
+def test_a_first_evaluation_is_estimated_from_some_triples(tmp_path, monkeypatch):
     clock = Clock(monkeypatch, step=10.0, triple=0.2)
     result = trainer_of(tmp_path, train={"steps": 20, "max_minutes": 2}).fit()
-    # A first call makes what later ones find made; 32 triples have 64 queries.
-    assert clock.asked == [("valid", 32), ("valid", 32), ("valid", 60), ("test", 60)]
-    assert (result.steps, result.planned_steps) == (7, 20)
+    assert clock.asked == [("valid", 1), ("valid", 32), ("valid", 60), ("test", 60)]
+    assert (result.steps, result.planned_steps) == (8, 20)
     assert clock.seconds <= 120
+
+
+def test_the_fixed_cost_of_an_evaluation_is_not_multiplied(tmp_path, monkeypatch):
+    """An evaluation takes 20 s for any number of triples, and 0.6 s for 60 triples."""
+    clock = Clock(monkeypatch, step=10.0, triple=0.01, ranking=20.0)
+    result = trainer_of(tmp_path, train={"steps": 90, "max_minutes": 5}).fit()
+    assert clock.asked[:3] == [("valid", 1), ("valid", 32), ("valid", 60)]
+    assert 240 < clock.seconds <= 300
+    assert result.steps == 18
+
+
+def test_a_probe_ends_when_the_time_is_up(tmp_path, monkeypatch):
+    clock = Clock(monkeypatch, step=1.0, triple=0.01, ranking=50.0)
+    with pytest.warns(UserWarning, match=r"may take 2\.08 minutes of 1: the run ends after the"):
+        assert trainer_of(tmp_path, train={"steps": 9, "max_minutes": 1}).fit().steps == 1
+    assert clock.asked == [("valid", 1), ("valid", 60), ("test", 60)]
 
 
 def test_one_step_is_made_where_the_end_alone_takes_longer(tmp_path, monkeypatch):

@@ -25,6 +25,7 @@ from support.trained_together import (
     all_ways,
     both_ways,
     config_of,
+    diverging,
     ended_by_time,
     fit_together,
     fitted,
@@ -147,6 +148,15 @@ def test_what_is_wrong_in_one_process_is_told_in_all(tmp_path):
             assert message in str(case[what])
     assert isinstance(cases[1]["failing"], MemoryError)
     assert str(cases[0]["failing"]) == "process 1 of 2: MemoryError: none is left"
+
+
+def test_a_divergence_in_one_process_is_one_in_all(tmp_path):
+    cases = values(run_together(2, partial(diverging, tmp_path), timeout=120))
+    for case in cases:
+        for what, error in case.items():
+            assert type(error) is FloatingPointError, (what, error)
+            expected = "ranks of valid cannot be" if "ranks" in what else "the loss "
+            assert str(error).startswith(expected), (what, error)
 
 
 @pytest.mark.slow

@@ -244,11 +244,13 @@ def _unit(config: Config) -> str:
 def _check_same(begun: Config, config: Config) -> None:
     """Check that a search continues with the config of its beginning."""
     changed = begun.training_differences(config)
-    old, new = (vars(_section(it)) for it in (begun, config))
+    old, new = (
+        {f"search.{key}": value for key, value in vars(_section(it)).items()}
+        | {"train.epochs": it.train.epochs, "train.steps": it.train.steps}
+        for it in (begun, config)
+    )
     changed |= {
-        f"search.{key}": (old[key], new[key])
-        for key in old
-        if not may_change(f"search.{key}") and old[key] != new[key]
+        key: (old[key], new[key]) for key in old if not may_change(key) and old[key] != new[key]
     }
     if changed:
         raise ValueError(

@@ -9,7 +9,7 @@ import torch
 
 from kgfast.extras.search.study import Study
 from kgfast.extras.search.trials import Outcome
-from kgfast.training import Run, Trainer, first_bad_row
+from kgfast.training import Run, Trainer
 
 
 class Course:
@@ -71,11 +71,6 @@ def train_trial(trainer: Trainer, course: Course, first_rung: int, reduction: in
         return End(Outcome.diverged, message=str(error))
     except (MemoryError, torch.OutOfMemoryError) as error:
         return End(Outcome.memory, message=str(error))
-    except ValueError as error:
-        if first_bad_row(trainer.model) is None:
-            raise
-        # an evaluation met a bad value that a step made
-        return End(Outcome.diverged, message=str(error))
 
 
 def _trained(run: Run, course: Course, stations: list[tuple[int, int]]) -> End:

@@ -20,6 +20,7 @@ _FREE_OF_TRAIN = (
     "table_folder",
 )
 _KEPT = ("keep", "keep_every")
+_LENGTH = ("train.epochs", "train.steps")  # a resumed run may change these, a search may not
 _FREE = frozenset(
     ["device", "threads", "dataset.root", "dataset.test_on", "data.test_bs"]
     + ["distributed.tables", "distributed.timeout", "search.minutes", "search.trials"]
@@ -119,7 +120,7 @@ class Config(Sections):
         return {
             key: (mine.get(key), theirs.get(key))
             for key in dict.fromkeys([*mine, *theirs])
-            if mine.get(key) != theirs.get(key) and not may_change(key)
+            if mine.get(key) != theirs.get(key) and not may_change(key) and key not in _LENGTH
         }
 
     def to_dict(self) -> dict[str, Any]:

@@ -183,10 +183,14 @@ class EarlyStoppingConfig(Section):
         Number of such evaluations in a row.
     min_delta : float
         The least gain of a better evaluation.
+    side : {"head", "tail"}, optional
+        Watch the metric of one side; by default that of both. ``best.safetensors`` is the best of
+        both in either case.
     """
 
     patience: Count
     min_delta: NonNegative = 0.0
+    side: Annotated[Literal["head", "tail"] | None, Word] = None
 
 
 class TrainConfig(Section):
@@ -196,12 +200,14 @@ class TrainConfig(Section):
     ----------
     epochs, steps : int
         Length of the run: one of the two. An epoch is one step per batch and side. ``--set`` of one
-        replaces the other in the file.
+        replaces the other in the file. A resumed run may have another length: with a schedule that
+        does not span the run (``constant``, ``plateau``) the steps are those of one run of that
+        length.
     max_minutes : float, optional
         End this invocation within so many minutes of its start: before a step after which the
         evaluation, the test and saving would not fit any more. At least one step is made;
         ``--resume`` has as many minutes again. The time of an evaluation is that of the one before,
-        at first an estimate from 64 queries.
+        at first an estimate from rankings of 1, 32 and, if need be, 1,024 triples.
     max_total_minutes : float, optional
         End the run in the same way within so many minutes of training and evaluations of all
         invocations together. A larger number and ``--resume`` continue it.

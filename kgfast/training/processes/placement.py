@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from kgfast.datasets import Dataset
 from kgfast.eval.ranks import Ranks
+from kgfast.kernels.checks import NonFiniteError, OutOfRangeError
 from kgfast.models import Model
 from kgfast.models.fresh import ALL_ROWS, Fresh
 from kgfast.ops.row_gradients import RowGradients, numbers_of
@@ -48,6 +49,10 @@ class Placement:
     def telling(self) -> AbstractContextManager[None]:
         """Tell all other processes of an error within."""
         return nullcontext()
+
+    def diverges(self, error: Exception) -> bool:
+        """Return whether an error, of any process, is that of numbers that training made."""
+        return isinstance(error, NonFiniteError | OutOfRangeError)
 
     def entity_id(self, row: int) -> int:
         """Return the entity of a row of this process."""

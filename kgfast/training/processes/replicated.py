@@ -10,7 +10,7 @@ from torch import Tensor
 from kgfast import distributed
 from kgfast.datasets import Dataset
 from kgfast.datasets.dataset import SPLITS
-from kgfast.eval.meeting import announced
+from kgfast.eval.meeting import OtherProcessError, announced
 from kgfast.eval.ranks import Ranks
 from kgfast.graph import KnownTriples
 from kgfast.models import MED, Model
@@ -25,6 +25,8 @@ from kgfast.training.processes.shared import SharedBackend
 Result = TypeVar("Result")
 # Keys that may differ between processes, although a resumed run may change more keys.
 _OWN = ("device", "threads", "dataset.root", "train.out_dir", "train.table_folder")
+# Errors of a divergence in another process.
+_DIVERGED = ("NonFiniteError", "OutOfRangeError", "FloatingPointError")
 
 
 class Replicated(Placement):
@@ -61,6 +63,10 @@ class Replicated(Placement):
 
     def telling(self) -> AbstractContextManager[None]:
         return self._crew.meeting.telling()
+
+    def diverges(self, error: Exception) -> bool:
+        theirs = isinstance(error, OtherProcessError) and error.kind in _DIVERGED
+        return theirs or super().diverges(error)
 
     def sharing(self, device: torch.device) -> AbstractContextManager[None]:
         self._shared = SharedBackend(self._crew, get_backend(backend_for(device)))

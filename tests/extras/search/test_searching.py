@@ -151,6 +151,7 @@ def test_a_search_goes_on_only_as_it_began(tmp_path):
         search_config(optim={"lr": 0.1}),
         search_config({"optim.lr": {"low": 1e-3, "high": 0.3}}),
         search_config(search={"reduction": 4}),
+        search_config(train={"epochs": 8}),
     ):
         with pytest.raises(ValueError, match="the search was started with another config"):
             found_by(tmp_path / "a", other, resume=True)
@@ -192,6 +193,44 @@ def test_a_trial_that_diverges_or_contradicts_is_recorded_and_the_search_goes_on
     assert found.summary().startswith("8 trials: ")
     more = search_config(ranges, search={"trials": 9})
     assert without_times(found_by(tmp_path / "a", more, resume=True)) == without_times(found)
+
+
+def test_a_trial_whose_queries_overflow_is_recorded_and_a_search_resumes(tmp_path, monkeypatch):
+    """Tables stay finite, in training and where the ranks of a rung overflow first."""
+    ranges = {"model.init_range": {"choices": [0.1, 1e18, 1e30]}}
+    sections = {"model": {"name": "distmult", "gamma": 12.0}, "loss": {"name": "margin"}}
+    config = search_config(ranges, search={"trials": 3}, **sections)
+    end = Study.end
+
+    def killed(self, *arguments, **options):
+        raise Killed
+
+    monkeypatch.setattr(Study, "end", killed)
+    for _ in range(2):
+        with pytest.raises(Killed):
+            found_by(tmp_path / "a", config, resume=True)
+    monkeypatch.setattr(Study, "end", end)
+    found = found_by(tmp_path / "a", config, resume=True)
+    outcomes = {trial.values["model.init_range"]: trial.outcome for trial in found.all}
+    assert outcomes == {0.1: "done", 1e18: "diverged", 1e30: "diverged"}
+    assert all("all tables are finite" in it.message for it in found.all if it.outcome != "done")
+
+
+def test_an_evaluation_at_a_rung_that_overflows_is_a_divergence(tmp_path, monkeypatch):
+    ranks = Placement.ranks
+
+    def overflown(self, model, *arguments):
+        model.entity.detach().fill_(1e30)
+        model.relation.detach().fill_(1e30)
+        return ranks(self, model, *arguments)
+
+    monkeypatch.setattr(Placement, "ranks", overflown)
+    sections = {"model": {"name": "distmult", "gamma": 12.0}, "train": {"eval_every": 0}}
+    ranges = {"optim.lr": {"choices": [1e-3]}}
+    config = search_config(ranges, search={"trials": 1}, **sections)
+    (trial,) = found_by(tmp_path / "a", config).all
+    assert trial.outcome == "diverged"
+    assert trial.message.startswith("ranks of valid cannot be computed at step")
 
 
 def test_a_trial_without_memory_is_recorded(tmp_path, monkeypatch):
