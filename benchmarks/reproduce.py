@@ -86,7 +86,8 @@ def train(row: Row, values: dict[str, Any], out: Path) -> dict[str, Any]:
     out.mkdir(parents=True, exist_ok=True)
     config = run.with_suffix(".yaml")
     config.write_text(yaml.safe_dump(values, sort_keys=False))
-    words = ["train", "--config", str(config), "--run", str(run), "--resume"]
+    words = ["train", "--config", str(config), "--run", str(run)]
+    words += ["--resume"] if (run / "config.yaml").is_file() else []
     print(f"kgfast {shlex.join(words)}", flush=True)
     code = subprocess.run([sys.executable, "-m", "kgfast", *words], check=False).returncode
     if code:

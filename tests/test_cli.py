@@ -66,7 +66,8 @@ class TestTrain:
 
     def test_the_table_says_what_it_is_of(self, config, tmp_path):
         def said(*words):
-            result = run("train", "-c", config, "--run", tmp_path / "run", "--resume", *words)
+            resume = ["--resume"] if (tmp_path / "run").exists() else []
+            result = run("train", "-c", config, "--run", tmp_path / "run", *resume, *words)
             assert result.exit_code == 0, result.stderr
             return " ".join(result.stdout.split())
 
@@ -120,13 +121,26 @@ class TestTrain:
             "holds a run: continue with --resume, or name another folder with --run"
         )
 
-    def test_nothing_to_resume_is_a_start(self, config, tmp_path):
+    def test_nothing_to_resume_is_an_error(self, config, tmp_path):
         """A run that was killed before its first checkpoint is resumed by the same command."""
         folder = tmp_path / "none"
-        result = run("train", "-c", config, "--run", folder, "--resume", "--quiet")
+        words = "train", "-c", config, "--run", folder, "--resume", "--quiet"
+        assert f"{folder} holds no run to resume: name its folder with --run" in error_of(*words)
+        assert not folder.exists()
+        RunFolder(folder).write_config(Config.from_yaml(config))
+        result = run(*words)
         assert result.exit_code == 0, result.stderr
-        assert result.stderr == f"{folder} holds no run to resume: starting one\n"
+        assert result.stderr == f"{folder} holds no checkpoint: the run begins again at step 0\n"
         assert RunFolder(folder).read_result()["steps"] == STEPS
+
+    def test_a_finished_run_goes_on_for_more_steps(self, config, tmp_path):
+        words = ["train", "-c", config, "--run", tmp_path / "run"]
+        assert run(*words).exit_code == 0
+        more = run(*words, "--resume", "--set", "train.steps=8")
+        assert more.exit_code == 0, more.stderr
+        assert more.stderr.splitlines()[0].endswith("/run; resumed after step 6")
+        assert "8 steps in" in " ".join(more.stdout.split())
+        assert Config.from_yaml(tmp_path / "run" / "config.yaml").train.steps == 8
 
     def test_resuming_with_another_config(self, trained, config):
         words = ["train", "-c", config, "--run", trained[0], "--resume", "--set", "optim.lr=0.5"]

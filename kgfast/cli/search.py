@@ -64,6 +64,11 @@ def search(
         overrides = [*chosen.overrides, *(set or ()), *options]
         checked = Config.from_yaml(chosen.path, overrides)
         folder = run or Path("searches") / chosen.run_name
+        if resume and not (folder / "config.yaml").is_file():
+            raise FileNotFoundError(
+                f"{folder} holds no search to resume: name its folder with --run, or leave out "
+                "--resume to begin"
+            )
         found = find(checked, folder, resume=resume, progress=not quiet)
         _print_trials(folder, found)
 

@@ -107,9 +107,14 @@ def plot(
 
 
 def _check_folder(folder: Any, resume: bool) -> None:
-    """Refuse to overwrite a run; report if there is none to resume."""
+    """Refuse to overwrite a run, and to resume none; a run killed early has no checkpoint yet."""
     if resume and not folder.holds_a_run():
-        say(f"{folder.path} holds no run to resume: starting one", err=True)
+        if not folder.config.is_file():
+            raise FileNotFoundError(
+                f"{folder.path} holds no run to resume: name its folder with --run, or leave out "
+                "--resume to begin"
+            )
+        say(f"{folder.path} holds no checkpoint: the run begins again at step 0", err=True)
     if folder.holds_a_run() and not resume:
         raise ValueError(
             f"{folder.path} holds a run: continue with --resume, or name another folder with --run"

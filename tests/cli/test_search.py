@@ -17,6 +17,13 @@ def config(tmp_path):
     return path
 
 
+def test_nothing_to_resume_is_an_error(config, tmp_path):
+    done = run("search", "--config", config, "--run", tmp_path / "a", "--trials", 1, "--resume")
+    assert done.exit_code == 2
+    assert f"{tmp_path / 'a'} holds no search to resume" in done.stderr
+    assert not (tmp_path / "a").exists()
+
+
 def test_a_search_is_run_shown_and_gone_on_with(config, tmp_path):
     folder = tmp_path / "found"
     base = "search", "--config", config, "--run", folder
@@ -30,6 +37,8 @@ def test_a_search_is_run_shown_and_gone_on_with(config, tmp_path):
     assert again.exit_code == 2
     assert "holds a search: continue with --resume" in again.stderr
     own = folder / "config.yaml"
+    resumed = run("search", "--config", own, "--run", folder, "--trials", 2, "--resume")
+    assert resumed.stderr.startswith(f"{folder}: resumed after 2 trials: ")
     options = "--trials", 3, "--resume", "--quiet"
     more = run("search", "--config", own, "--run", folder, *options)
     assert more.exit_code == 0, more.stderr

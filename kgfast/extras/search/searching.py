@@ -136,7 +136,10 @@ class _Searching:
 
     def go_on(self, shown: Shown) -> Trials:
         """Try until the end."""
-        began = time.monotonic() - self._trials().seconds
+        before = self._trials()
+        if before.all:
+            shown.say(f"{self.path}: resumed after {before.summary()}")
+        began = time.monotonic() - before.seconds
         self._elapsed: Callable[[], float] = lambda: time.monotonic() - began
         while not self._is_over():
             drawn = self._study.next(self._space.distributions)
