@@ -329,15 +329,24 @@ class TestPredict:
         assert what in error_of("predict", trained[0], *words, *with_relation)
         assert "give --relation" in error_of("predict", trained[0], "--head", "e3")
 
-    def test_a_moved_run_says_that_nothing_is_filtered(self, trained, data, tmp_path):
+    def test_a_moved_run_is_filtered_by_the_graph_that_it_stores(self, trained, data, tmp_path):
         moved = moved_run(trained[0], data, tmp_path)
         words = [moved, "--head", "e3", "--relation", "next", "--k", 99]
         found, said = self.answers(*words)
+        assert (len(found), said) == (11, "")
+        assert self.answers(*words, "--data", data) == (found, said)
+        assert "no dataset ring" in error_of("predict", *words, "--data", tmp_path)
+        for command in (["evaluate"], ["report", "--out", tmp_path / "a.html"], ["export"]):
+            more = ["--to", "npy", "--out", tmp_path / "npy"] if command == ["export"] else []
+            done = run(command[0], moved, *command[1:], *more)
+            assert done.exit_code == 0, done.stderr
+        straight = run("evaluate", trained[0])
+        assert run("evaluate", moved).stdout == straight.stdout
+        assert "no valid_negatives.txt" in error_of("evaluate", moved, "--classify", "--data", data)
+        (moved / "graph.safetensors").unlink()
+        found, said = self.answers(moved, "--head", "3", "--relation", "0", "--k", 99)
         assert len(found) == 12
         assert said.startswith("no data were found: known triples are among the answers")
-        found, said = self.answers(*words, "--data", data)
-        assert (len(found), said) == (11, "")
-        assert "no dataset ring" in error_of("predict", *words, "--data", tmp_path)
 
     def test_a_run_without_names_takes_ids(self, trained, data, tmp_path):
         moved = moved_run(trained[0], data, tmp_path)

@@ -52,7 +52,8 @@ class LoadedRun:
     vocabulary : Vocabularies, optional
         The pair ``entities, relations``; None if neither has names.
     dataset : Dataset, optional
-        The data with the ids of the run; None if they were not found.
+        The data with the ids of the run; None for a run of an earlier kgfast, which does not store
+        its graph, if they were not found.
     config : Config, optional
         None for a model that was not trained here.
     step : int, optional
@@ -257,8 +258,9 @@ def load_run(
         The folder of a run; or of a model that :func:`kgfast.save`, ``kgfast export`` or ``kgfast
         convert`` wrote, whose entities are mapped from the file.
     data : path, Dataset or False, optional
-        The folder of the dataset, or of datasets; by default the folder in the config, if it
-        exists. False loads no data. With a saved model, the folder of its dataset.
+        The folder of the dataset, or of datasets; by default the folder in the config and, if that
+        is missing, the graph that the run stores. False loads no data. With a saved model, the
+        folder of its dataset.
     checkpoint : {"best", "last"}
         The best state by the config's metric on valid, or the newest.
     device
@@ -322,19 +324,32 @@ def load_run(
     if state is None:
         raise FileNotFoundError(f"{run.path} holds no checkpoint")
     tensors, meta = state
+    _check_config(run, run.read_config() if overrides else config, meta)
     graph = run.load_graph()
     if graph is not None and meta.get("graph", graph.rows) != graph.rows:
         raise ValueError(
             f"{run.path}: the rows of the {checkpoint} checkpoint belong to other names than "
             f"those of {run.graph.name}: one of the two comes from another run"
         )
-    dataset = _data(run, config, data, graph)
+    is_named = data is not None or any(it.startswith("dataset.") for it in overrides or ())
+    dataset = _data(run, config, data, graph, is_named=is_named)
     named = graph or dataset
     names = None if named is None else names_of_run(run, config, named, dataset)
     model = model_of(run, config, tensors, names)
     model.to(device_of(config) if device is None else device)
     vocabulary = None if names is None else Vocabularies(*names)
     return LoadedRun(model, vocabulary, dataset, config, meta.get("step"))
+
+
+def _check_config(run: RunFolder, config: Config, meta: Mapping[str, Any]) -> None:
+    """Compare the config of the folder with that of a checkpoint, which has a checksum."""
+    if isinstance(meta.get("config"), dict):
+        changed = Config.from_dict(meta["config"]).training_differences(config)
+        for key, (was, now) in changed.items():
+            raise ValueError(
+                f"{run.config}: {key} is {shown(now)}, in the checkpoint {shown(was)}: the file "
+                "was changed or is damaged"
+            )
 
 
 def loaded_tables(
@@ -385,8 +400,10 @@ def _data(
     config: Config,
     data: str | os.PathLike[str] | Dataset | Literal[False] | None,
     graph: RunGraph | None,
+    *,
+    is_named: bool,
 ) -> Dataset | None:
-    """Return the dataset with the ids of the run, or None."""
+    """Return the dataset with the ids of the run, from its graph if no data are named, or None."""
     if data is False:
         return None
     if isinstance(data, Dataset):
@@ -395,9 +412,9 @@ def _data(
         try:
             dataset = load_dataset(config, data)
         except FileNotFoundError:
-            if data is not None:
+            if is_named:
                 raise
-            return None
+            return None if graph is None else graph.named(config.dataset.name)
         source = f"dataset {dataset.name} in {config.dataset.root if data is None else data}"
     if graph is not None:
         return graph.read(dataset, source)

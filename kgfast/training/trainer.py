@@ -194,11 +194,21 @@ class Trainer:
                     f"{self.device}"
                 )
             follow(config, trust=True)
-            self.dataset = load_dataset(config) if dataset is None else dataset
+            self.dataset = self._data() if dataset is None else dataset
             placement.check(config, self.dataset, self.device)
             sizes = self.dataset.num_entities, self.dataset.num_relations
             self.model = build_model(config, *sizes, fresh).to(self.device)
         self._seconds_preparing = time.perf_counter() - start
+
+    def _data(self) -> Dataset:
+        """Load the dataset of the config; if its folder is gone, the graph of the run folder."""
+        try:
+            return load_dataset(self.config)
+        except FileNotFoundError:
+            graph = None if self.folder is None else self.folder.load_graph()
+            if graph is None:
+                raise
+            return graph.named(self.config.dataset.name)
 
     def fit(self, resume: bool = False, *, trust_data: bool = False) -> Result:
         """Train, evaluate on valid, and rank the test set at the end.

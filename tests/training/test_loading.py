@@ -10,7 +10,7 @@ import kgfast
 from kgfast.models import TransE
 from kgfast.training import LoadedRun, RunFolder, checkpoint
 from kgfast.training.checkpoint.run_graph import RunGraph
-from support.small_runs import RING, assert_same_tensors, ring_trainer, write_ring
+from support.small_runs import RING, RING_CONFIG, assert_same_tensors, ring_trainer, write_ring
 
 
 @pytest.fixture(scope="module")
@@ -49,11 +49,38 @@ def test_a_run_with_its_data(root):
     assert "with dataset ring" in repr(run)
 
 
-def test_a_moved_run_without_data(root, moved):
-    run = kgfast.load_run(moved)
-    assert run.dataset is None
-    assert run.vocabulary.entities == kgfast.load_run(root / "run").vocabulary.entities
-    assert "without data" in repr(run)
+def test_a_moved_run_has_the_graph_that_it_stores(root, moved):
+    run, straight = kgfast.load_run(moved), kgfast.load_run(root / "run")
+    for split in ("train", "valid", "test"):
+        assert torch.equal(run.dataset.split(split).hrt, straight.dataset.split(split).hrt)
+    assert run.vocabulary.entities == straight.vocabulary.entities
+    assert torch.equal(run.ranks().greater, straight.ranks().greater)
+    assert "with dataset ring" in repr(run)
+    assert "without data" in repr(kgfast.load_run(moved, False))
+
+
+def test_data_that_are_named_must_be_there(moved, tmp_path):
+    with pytest.raises(FileNotFoundError, match="no dataset ring"):
+        kgfast.load_run(moved, overrides=[f"dataset.root={tmp_path}"])
+
+
+def test_a_moved_run_resumes_with_the_graph_that_it_stores(root, tmp_path):
+    shutil.copytree(root / "run", tmp_path / "run")
+    longer = {"train": RING_CONFIG["train"] | {"steps": 16}}
+    trainer = ring_trainer(tmp_path / "gone", tmp_path / "run", **longer)
+    assert trainer.fit(resume=True).steps == 16
+    with pytest.raises(FileNotFoundError, match="no dataset ring"):
+        ring_trainer(tmp_path / "gone", tmp_path / "other")
+
+
+@pytest.mark.parametrize("overrides", [None, ["data.test_bs=3"]])
+def test_a_config_that_is_not_that_of_the_checkpoint(root, tmp_path, overrides):
+    shutil.copytree(root / "run", tmp_path / "run")
+    path = tmp_path / "run" / "config.yaml"
+    path.write_text(path.read_text().replace("gamma: 6.0", "gamma: 2.0"))
+    with pytest.raises(ValueError, match=r"config\.yaml: model\.gamma is 2\.0, in the check.* 6"):
+        kgfast.load_run(tmp_path / "run", overrides=overrides)
+    assert kgfast.load_run(root / "run", overrides=["model.gamma=2.0"]).model.gamma == 2.0
 
 
 @pytest.mark.parametrize("how", ["root", "folder", "dataset"])

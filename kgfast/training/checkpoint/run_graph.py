@@ -112,7 +112,11 @@ class RunGraph:
         problems = differences(self._dataset, dataset, "the run")
         if problems:
             raise ValueError(f"{source} is not the graph of this run: {'; '.join(problems)}")
-        return replace(self._dataset, name=dataset.name)
+        return self.named(dataset.name)
+
+    def named(self, name: str) -> Dataset:
+        """Return the graph as a dataset of a name."""
+        return replace(self._dataset, name=name)
 
     def _is(self, dataset: Dataset) -> bool:
         """Return whether a dataset has the ids and the order of the run."""
