@@ -1,7 +1,8 @@
 """Logs of a run: JSON lines, CSV, and TensorBoard if it is installed.
 
 Rows are flushed at once, and the rows of a step before its checkpoint. Resuming cuts the rows after
-the resumed step, so the logs equal the logs of an uninterrupted run.
+the resumed step, so the logs equal the logs of an uninterrupted run. A damaged log stops no resume:
+the file is set aside, and its other rows stay.
 """
 
 import csv
@@ -10,12 +11,13 @@ import json
 import math
 import os
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self, TextIO
 
-from kgfast.text import reading, shown
-from kgfast.whole_files import clear_beside, write_whole
+from kgfast.text import shown
+from kgfast.whole_files import clear_beside, set_aside, write_whole
 
 COLUMNS = ("step", "epoch", "time", "split", "dim", "loss", "lr")
 METRICS = ("mrr", "mr", "median_rank", "hits@1", "hits@3", "hits@10", "amr", "amri")
@@ -44,9 +46,12 @@ class Logs:
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         jsonl, table = folder / "metrics.jsonl", folder / "metrics.csv"
-        rows = [] if resume_step is None else read_rows(folder)
-        kept = [row for row in rows if resume_step is not None and row["step"] <= resume_step]
-        columns = (resume_step is not None and _columns_of(table)) or [*COLUMNS, *METRICS]
+        kept: list[Row] = []
+        columns: list[str] = []
+        if resume_step is not None:
+            rows, columns = _whole_rows(folder), _columns_of(table)
+            kept = [row for row in rows if row["step"] <= resume_step]
+        columns = columns or [*COLUMNS, *METRICS]
         lines = "".join(_json_line(row) for row in kept)
         rows_of_table = _csv_line(columns) + "".join(_csv_row(row, columns) for row in kept)
         self._columns = columns
@@ -91,23 +96,42 @@ def read_rows(folder: str | os.PathLike[str]) -> list[Row]:
     ValueError
         If another line is not JSON: the message names file and line.
     """
-    path = Path(folder) / "metrics.jsonl"
-    if not path.is_file():
-        return []
-    lines = path.read_bytes().split(b"\n")
-    return list(_parsed(path, lines[:-1]))
+    return [_checked(where, line, row) for where, line, row in _parsed(Path(folder))]
 
 
-def _parsed(path: Path, lines: list[bytes]) -> Iterator[Row]:
+def _checked(where: str, line: bytes, row: Row | None) -> Row:
+    if row is None:
+        raise ValueError(f"{where}: not a row of a log: {shown(line, 80)}")
+    return row
+
+
+def _whole_rows(folder: Path) -> list[Row]:
+    """Read the rows of a log that resumes; set the file aside if a line is damaged."""
+    parsed = list(_parsed(folder))
+    bad = [where for where, _, row in parsed if row is None]
+    if bad:
+        _set_aside(folder / "metrics.jsonl", f"{bad[0]}: not a row of a log")
+    return [row for _, _, row in parsed if row is not None]
+
+
+def _set_aside(path: Path, problem: str) -> None:
+    warnings.warn(
+        f"{problem}: the log goes on without it, and the old one is {set_aside(path)}", stacklevel=4
+    )
+
+
+def _parsed(folder: Path) -> Iterator[tuple[str, bytes, Row | None]]:
+    """Yield the place of each line, the line, and its row; None for a damaged line."""
+    path = folder / "metrics.jsonl"
+    lines = path.read_bytes().split(b"\n")[:-1] if path.is_file() else []
     for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line)
         except (ValueError, RecursionError):
             row = None
         is_row = isinstance(row, dict) and type(row.get("step")) is int
-        if not (is_row and all(is_number(row.get(name)) for name in _NUMBERS)):
-            raise ValueError(f"{path}:{number}: not a row of a log: {shown(line, 80)}")
-        yield row
+        is_row = is_row and all(is_number(row.get(name)) for name in _NUMBERS)
+        yield f"{path}:{number}", line, row if is_row else None
 
 
 def is_number(value: Any) -> bool:
@@ -116,10 +140,18 @@ def is_number(value: Any) -> bool:
 
 
 def _columns_of(table: Path) -> list[str]:
+    """Return the columns of a table that resumes; empty for no table, or for a damaged one."""
     if not table.is_file():
         return []
-    with reading(table, "not the table of a log"), table.open(newline="", encoding="utf-8") as file:
-        return next(csv.reader(file), [])
+    try:
+        with table.open(newline="", encoding="utf-8") as file:
+            columns = next(csv.reader(file), [])
+    except (ValueError, csv.Error):
+        columns = [""]
+    if columns and not {"step"} <= set(columns) <= {*COLUMNS, *METRICS}:
+        _set_aside(table, f"{table}: not the table of a log")
+        return []
+    return columns
 
 
 def _json_line(row: Row) -> str:
@@ -139,6 +171,8 @@ def _csv_line(values: list[Any]) -> str:
 def _rewritten(path: Path, text: str) -> TextIO:
     """Write a file, which no other process writes, and open the file for appending."""
     clear_beside(path)
+    if path.is_dir():
+        set_aside(path)
     write_whole(path, lambda beside: beside.write_text(text, encoding="utf-8"))
     return path.open("a", encoding="utf-8", newline="")
 

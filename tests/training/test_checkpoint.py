@@ -179,6 +179,16 @@ class TestDamage:
         assert found == {"step": 7}
         assert torch.equal(tensors["x"], torch.ones(2))
 
+    def test_a_checksum_in_a_file_of_format_1_is_compared(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(files, "VERSION", 1)
+        save(tmp_path / "a", {"x": torch.ones(2)}, {"step": 7})
+        assert load(tmp_path / "a")[1] == {"step": 7}
+        whole = bytearray((tmp_path / "a").read_bytes())
+        whole[-1] ^= 1
+        (tmp_path / "a").write_bytes(whole)
+        with pytest.raises(ValueError, match="damaged: the checksum is"):
+            load(tmp_path / "a")
+
     @pytest.mark.parametrize(
         "text",
         [

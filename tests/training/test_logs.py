@@ -227,12 +227,34 @@ class TestPlot:
             plot(tmp_path)
 
 
-def test_a_table_that_is_none_is_named(tmp_path):
+@pytest.mark.parametrize("text", [b"\xff\xfe", b'"' + b"x" * 200_000, b"step,mqr\n", b"a\n"])
+def test_a_damaged_table_is_set_aside_and_made_again(tmp_path, text):
     write(tmp_path, rows_until(2))
-    for text in (b"\xff\xfe", b'"' + b"x" * 200_000):
-        (tmp_path / "metrics.csv").write_bytes(text)
-        with pytest.raises(ValueError, match=r"metrics\.csv: not the table of a log"):
-            Logs(tmp_path, resume_step=1, tensorboard=False)
+    whole = files(tmp_path)
+    (tmp_path / "metrics.csv").write_bytes(text)
+    with pytest.warns(UserWarning, match=r"metrics\.csv: not the table of a log.*\.csv\.broken"):
+        write(tmp_path, [], resume_step=2)
+    assert files(tmp_path) == whole
+    assert (tmp_path / "metrics.csv.broken").read_bytes() == text
+
+
+@pytest.mark.parametrize("line", NO_ROWS, ids=range(len(NO_ROWS)))
+def test_a_damaged_line_is_set_aside_and_stops_no_resume(tmp_path, line):
+    write(tmp_path, rows_until(4))
+    lines = (tmp_path / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    lines[1] = (line if isinstance(line, bytes) else line.encode()) + b"\n"
+    (tmp_path / "metrics.jsonl").write_bytes(b"".join(lines))
+    with pytest.warns(UserWarning, match=r"metrics\.jsonl:2: not a row .*metrics\.jsonl\.broken"):
+        write(tmp_path, [training_row(5)], resume_step=4)
+    assert read_rows(tmp_path) == [row for row in rows_until(5) if row["step"] != 2]
+    assert (tmp_path / "metrics.jsonl.broken").read_bytes() == b"".join(lines)
+
+
+def test_a_folder_in_the_place_of_a_log_is_set_aside(tmp_path):
+    for name in ("metrics.jsonl", "metrics.csv"):
+        (tmp_path / name).mkdir()
+    write(tmp_path, [training_row(1)], resume_step=1)
+    assert read_rows(tmp_path) == [training_row(1)]
 
 
 @pytest.mark.parametrize(
