@@ -2,9 +2,11 @@
 
 import gzip
 import os
+import re
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from kgfast.text import shown
@@ -32,9 +34,21 @@ class DataFile:
     path: Path
     # limit after unpacking; None: 64 times the size, and always 64 MiB
     max_bytes: int | None = None
+    clean: frozenset[str] = frozenset()  # see `kgfast.datasets.load`
 
     def text(self) -> str:
-        """Return the text of the file, without byte order mark and carriage returns."""
+        """Return the text of the file, cleaned, without byte order mark and carriage returns."""
+        text = self._decoded()
+        if "comments" in self.clean:
+            text = re.sub(r"^#.*$", "", text, flags=re.MULTILINE)
+        if "header" in self.clean:  # the first line that is not blank; numbers of lines stay
+            text = re.sub(r"\A(\s*)\S[^\n]*", r"\1", text)
+        if "blanks" in self.clean:
+            lines = (line.split("\t") for line in text.split("\n"))
+            text = "\n".join("\t".join(field.strip() for field in fields) for fields in lines)
+        return text
+
+    def _decoded(self) -> str:
         raw = self._unpacked() if self.path.suffix == ".gz" else self.path.read_bytes()
         try:
             return raw.decode("utf-8-sig").replace("\r\n", "\n").removesuffix("\r")
@@ -69,21 +83,59 @@ class DataFile:
         """Return the error for a line, which is quoted as far as space allows."""
         return ValueError(f"{self.path}:{number}: {problem}: {shown(line, 80)}")
 
+    def place(self, row: int, count: int) -> str:
+        """Name the line of a triple, the ``row``-th of ``count``, with which the file ends."""
+        if self.path.suffix == ".parquet":
+            return f"{self.path}: row {row}"
+        if ".nt" in self.path.suffixes:  # comments and literals stand between triples
+            return str(self.path)
+        numbers = [number for number, _ in numbered_lines(self.text())]
+        return f"{self.path}:{numbers[len(numbers) - count + row]}"
+
 
 @dataclass(frozen=True)
 class Folder:
-    """Folder of data files; the folder and its files may be links."""
+    """Folder of data files; the folder and its files may be links to anywhere."""
 
     root: Path
     max_bytes: int | None = None
+    clean: frozenset[str] = frozenset()
+    found: dict[Path, None] = field(default_factory=dict)  # files, in order
+    notes: dict[str, None] = field(default_factory=dict)  # warnings, each once
 
-    def find(self, *names: str) -> DataFile | None:
-        """Return the first of these files that exists, gzipped or not."""
-        for name in names:
-            for path in (self.root / name, self.root / f"{name}.gz"):
-                if path.is_file():
-                    return DataFile(path, self.max_bytes)
-        return None
+    def find(self, *names: str, has_header: bool = False) -> DataFile | None:
+        """Return the first of these files that exists, gzipped or not; note that others do."""
+        paths = (self.root / f"{name}{end}" for name in names for end in ("", ".gz"))
+        found = [path for path in paths if path.is_file()]
+        for other in found[1:]:
+            self.notes[f"{other} is not read: {found[0].name} is"] = None
+        if not found:
+            return None
+        self.found[found[0]] = None
+        clean = self.clean if has_header else self.clean - {"header"}
+        return DataFile(found[0], self.max_bytes, clean)
+
+    def links(self) -> list[Path]:
+        """Return the files that were found and lie outside the folder."""
+        root = self.root.resolve()
+        return [path for path in self.found if not path.resolve().is_relative_to(root)]
+
+    @contextmanager
+    def hiding(self) -> Iterator[None]:
+        """Leave contents out of errors, where files lie outside the folder."""
+        try:
+            yield
+        except ValueError as error:
+            if not (links := self.links()):
+                raise
+            said = str(error)
+            paths = [path for path in self.found if said.startswith(str(path))]
+            path = str(max(paths, key=lambda it: len(it.name), default=self.root))
+            number = re.match(r"(:\d+)?", said[len(path) :])
+            raise ValueError(
+                f"{path}{number[0] if number else ''}: malformed; no content is shown, because "
+                f"{links[0].name} is a link to a file outside the folder"
+            ) from None
 
     def need(self, *names: str) -> DataFile:
         """Return the first of these files that exists, or raise FileNotFoundError."""
@@ -98,7 +150,8 @@ class Folder:
         train, valid, test = (
             [pattern.format(split) for pattern in patterns] for split in ("train", "valid", "test")
         )
-        return [self.need(*train), self.find(*valid), self.find(*test)]
+        self.need(*train)
+        return [self.find(*names, has_header=True) for names in (train, valid, test)]
 
 
 def numbered_lines(text: str) -> Iterator[tuple[int, str]]:

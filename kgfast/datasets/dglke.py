@@ -46,7 +46,7 @@ def read_raw_udd(folder: Folder, columns: str | None) -> Parts:
     for file, fields in splits:
         head, relation, tail = (fields[order.index(letter)] for letter in "hrt")
         rows.append(ids_of_names(file, (head, relation, tail), entities, relations))
-    return entities, relations, rows
+    return entities, relations, rows, [split.file for split in splits]
 
 
 def _delimiter(file: DataFile) -> str:

@@ -19,7 +19,8 @@ from kgfast.text import shown
 
 Rows = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 Columns = tuple[list[str], list[str], list[str]]  # columns of names: heads, relations, tails
-Parts = tuple[Vocabulary, Vocabulary, list[Tensor]]  # int64 [T, 3] (h, r, t) of each split
+# int64 [T, 3] (h, r, t) of each split, and its file
+Parts = tuple[Vocabulary, Vocabulary, list[Tensor], Sequence[DataFile | None]]
 
 
 def read_vocabulary(
@@ -110,7 +111,7 @@ def numbered_names(
         ids_of_names(file, columns, *vocabularies)
         for file, columns in zip(files, parts, strict=True)
     ]
-    return (*vocabularies, rows)
+    return (*vocabularies, rows, files)
 
 
 def ids_of_names(

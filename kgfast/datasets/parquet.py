@@ -38,7 +38,7 @@ def read_parquet(folder: Folder, _: str | None) -> Parts:
     rows = [
         _ids(file, split, entities, relations) for file, split in zip(files, splits, strict=True)
     ]
-    return entities, relations, rows
+    return entities, relations, rows, files
 
 
 def read_table(file: DataFile) -> Any:
@@ -61,7 +61,7 @@ def _column(file: DataFile, table: Any, name: str) -> Any:
         return values.astype(np.int64)
     if len(values) and not all(isinstance(value, str) for value in values):
         raise ValueError(f"{file.path}: column {name} must hold text or ids; got {column.type}")
-    return values
+    return np.array([it.strip() for it in values], object) if "blanks" in file.clean else values
 
 
 def _triples(file: DataFile) -> _Triple:

@@ -11,17 +11,20 @@
 | N-Triples        | `train.nt`      | addresses of all splits, sorted             | names, h r t |
 
 ``labels.tsv`` may stand beside any layout: see :mod:`kgfast.datasets.labelled`. Every file may be
-gzipped, have CRLF line ends, a byte order mark and blank lines. Files and folders may be links.
+gzipped, have CRLF line ends, a byte order mark and blank lines. Files and folders may be links; an
+error quotes no file outside the folder.
 """
 
 import os
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 from kgfast.datasets.data_files import KNOWN_LAYOUTS, Folder, checked_limit
 from kgfast.datasets.dataset import Dataset
 from kgfast.datasets.dglke import read_raw_udd
+from kgfast.datasets.inspection import CLEAN, inspected
 from kgfast.datasets.labelled import with_labels
 from kgfast.datasets.lines import (
     Parts,
@@ -35,7 +38,7 @@ from kgfast.datasets.lines import (
 )
 from kgfast.datasets.ntriples import read_ntriples
 from kgfast.datasets.parquet import read_parquet
-from kgfast.graph import Triples, VocabularyLike, names_of
+from kgfast.graph import Triples, Vocabulary, VocabularyLike, names_of
 from kgfast.graph.stored.inputs import ORDERS
 from kgfast.text import shown
 
@@ -46,6 +49,7 @@ def load(
     *,
     columns: str | None = None,
     max_bytes: int | None = None,
+    clean: Collection[str] = (),
 ) -> Dataset:
     r"""Read a dataset folder; the files in the folder tell the layout.
 
@@ -62,12 +66,25 @@ def load(
     max_bytes
         Most bytes that a gzipped file may unpack to. By default KGFAST_MAX_BYTES of the
         environment, else 64 times the size of the file and at least 64 MiB.
+    clean
+        Words of ``"header"``: leave out the first line of train, valid and test; ``"comments"``:
+        leave out lines that begin with ``#``; ``"blanks"``: leave out blanks around names;
+        ``"repeats"``: leave out triples that their split has before; ``"overlaps"``: leave out
+        triples of valid that train has, and of test that train or valid has. By default nothing is
+        left out, and a warning names file and line of what looks like a mistake.
 
     Returns
     -------
     Dataset
         A missing valid or test file is an empty split. Entities that only occur in valid or test
-        are kept. Repeated triples are kept.
+        are kept.
+
+    Warns
+    -----
+    UserWarning
+        For a first line that names columns, comments, names that differ in blanks alone, repeated
+        triples, triples of two splits, splits without triples, and files beside those that are
+        read.
 
     Raises
     ------
@@ -94,7 +111,9 @@ def load(
         raise FileNotFoundError(f"{root} is not a folder; {KNOWN_LAYOUTS}")
     if columns is not None and columns not in ORDERS:
         raise ValueError(f"columns must be one of {', '.join(ORDERS)}, got {shown(columns)}")
-    folder = Folder(root, checked_limit(max_bytes))
+    if isinstance(clean, str) or not set(clean) <= set(CLEAN):
+        raise ValueError(f"clean must be a list of {', '.join(CLEAN)}; got {shown(clean)}")
+    folder = Folder(root, checked_limit(max_bytes), frozenset(clean))
     read = next((read for marker, read in _LAYOUTS.items() if folder.find(marker)), None)
     if read is None:
         raise FileNotFoundError(
@@ -102,8 +121,14 @@ def load(
         )
     if columns is not None and read is not read_raw_udd:
         raise ValueError(f"columns: {root} is not a raw_udd folder of DGL-KE; leave columns out")
-    *names, splits = read(folder, columns)
-    entities, relations = with_labels(folder, (names[0], names[1]))
+    if read in _WITHOUT_VOCABULARIES:
+        folder.find(*(marker for marker, it in _LAYOUTS.items() if it in _WITHOUT_VOCABULARIES))
+    with folder.hiding():
+        *names, splits, files = read(folder, columns)
+        splits = inspected(folder, (names[0], names[1]), splits, files)
+        entities, relations = with_labels(folder, (names[0], names[1]))
+    for note in folder.notes:
+        warnings.warn(note, stacklevel=2)
     train, valid, test = (Triples(hrt, entities=entities, relations=relations) for hrt in splits)
     name = root.resolve().name if name is None else name
     return Dataset(name, train, valid, test, entities, relations)
@@ -151,16 +176,24 @@ def load_negatives(
     entities, relations = names_of(vocabulary)
     if entities is None or relations is None:
         raise TypeError("vocabulary must have names of entities and of relations")
-    folder, found = Folder(Path(root), checked_limit(None)), []
-    for split in ("valid", "test"):
-        file = folder.find(f"{split}_negatives.txt")
-        if file is None:
-            raise FileNotFoundError(
-                f"{root}: no {split}_negatives.txt[.gz], with false triples of the {split} split"
-            )
-        ids = ids_of_names(file, read_names(file), entities, relations)
-        found.append(Triples(ids, entities=entities, relations=relations))
-    return found[0], found[1]
+    folder = Folder(Path(root), checked_limit(None))
+    with folder.hiding():
+        valid, test = (
+            _negatives_of(folder, split, entities, relations) for split in ("valid", "test")
+        )
+    return valid, test
+
+
+def _negatives_of(
+    folder: Folder, split: str, entities: Vocabulary, relations: Vocabulary
+) -> Triples:
+    file = folder.find(f"{split}_negatives.txt")
+    if file is None:
+        raise FileNotFoundError(
+            f"{folder.root}: no {split}_negatives.txt[.gz], with false triples of the {split} split"
+        )
+    ids = ids_of_names(file, read_names(file), entities, relations)
+    return Triples(ids, entities=entities, relations=relations)
 
 
 def _read_official(folder: Folder, _: str | None) -> Parts:
@@ -173,8 +206,9 @@ def _read_openke(folder: Folder, _: str | None) -> Parts:
     entities = read_vocabulary(folder.need("entity2id.txt"), name_id, has_count=True)
     relations = read_vocabulary(folder.need("relation2id.txt"), name_id, has_count=True)
     columns = {"head": len(entities), "tail": len(entities), "relation": len(relations)}
-    htr = [read_ids(file, columns, has_count=True) for file in folder.splits("{}2id.txt")]
-    return entities, relations, [rows[:, [0, 2, 1]] for rows in htr]
+    files = folder.splits("{}2id.txt")
+    htr = [read_ids(file, columns, has_count=True) for file in files]
+    return entities, relations, [rows[:, [0, 2, 1]] for rows in htr], files
 
 
 def _read_libkge(folder: Folder, _: str | None) -> Parts:
@@ -187,7 +221,7 @@ def _read_libkge(folder: Folder, _: str | None) -> Parts:
         folder.find(names["valid"]),
         folder.find(names["test"]),
     ]
-    return entities, relations, [read_ids(file, columns) for file in files]
+    return entities, relations, [read_ids(file, columns) for file in files], files
 
 
 def _libkge_files(folder: Folder) -> dict[str, str]:
@@ -236,6 +270,7 @@ _LAYOUTS: dict[str, Callable[[Folder, str | None], Parts]] = {
     "train.parquet": read_parquet,
     "train.nt": read_ntriples,
 }
+_WITHOUT_VOCABULARIES = (_read_plain, read_parquet, read_ntriples)
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:

@@ -128,7 +128,7 @@ def compare(
     """
     _check_same(a, b)
     check_draws(confidence, samples)
-    a, b = a._ranked(), b._ranked()  # of the same triples
+    a, b = a._ranked(), b._ranked()  # both leave out the same triples
     if not len(a):
         raise ValueError("there are no triples to compare: none has candidates on every side")
     shares = statistics(a, rank_type), statistics(b, rank_type)

@@ -104,8 +104,8 @@ def rank(
         triples, and metrics leave them out. A :class:`TypeConstraints` has candidates for each
         relation and side. A tensor or array ``[T, K]`` has candidates for each triple, -1 for none;
         an array may be memory-mapped. A pair (indptr ``[T + 1]``, ids) of tensors gives the lists
-        of triples as CSR. A dict ``{"head": ..., "tail": ...}`` has any of these except constraints for each
-        side. Relations are always ranked among all relations.
+        of triples as CSR. A dict ``{"head": ..., "tail": ...}`` has any of these except constraints
+        for each side. Relations are always ranked among all relations.
     dims : int or sequence of int, optional
         Crop widths, for croppable embeddings (MED). A sequence gives a result for each width. If
         crops are prefixes of the model's rows, all results come from one sweep over the widest

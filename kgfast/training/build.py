@@ -59,7 +59,8 @@ def load_dataset(config: Config, data: str | os.PathLike[str] | None = None) -> 
         If there is no dataset, or one of its files is malformed.
     """
     source = config.dataset
-    return datasets.load(dataset_folder(config, data), source.name, columns=source.columns)
+    folder = dataset_folder(config, data)
+    return datasets.load(folder, source.name, columns=source.columns, clean=source.clean)
 
 
 def dataset_folder(config: Config, data: str | os.PathLike[str] | None = None) -> Path:

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support import drawn
 
 from kgfast.datasets import SyntheticDataset, synthetic
 from kgfast.datasets.identity import fingerprint
 from kgfast.graph import Triples
+from support import drawn
 
 SMALL = (2_000, 11, 5_000, 250, 250)
 

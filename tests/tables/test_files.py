@@ -470,10 +470,15 @@ def _safetensors_with(header):
     return write
 
 
-ENTITY = '"entity": {"dtype": "F32", "shape": [%s, 3], "data_offsets": [%s]}'
-twice = _safetensors_with("{%s, %s}" % (ENTITY % (3, "0, 36"), ENTITY % (4, "36, 84")))
-again = _safetensors_with("{%s, %s}" % (ENTITY % (7, "0, 84"), ENTITY % (7, "0, 84")))
-two_dtypes = _safetensors_with("{%s}" % (ENTITY % (7, "0, 84")).replace("{", '{"dtype": "F16", '))
+def _entity(rows, start, stop):
+    facts = {"dtype": "F32", "shape": [rows, 3], "data_offsets": [start, stop]}
+    return json.dumps({"entity": facts})[1:-1]
+
+
+twice = _safetensors_with(f"{{{_entity(3, 0, 36)}, {_entity(4, 36, 84)}}}")
+again = _safetensors_with(f"{{{_entity(7, 0, 84)}, {_entity(7, 0, 84)}}}")
+field = _entity(7, 0, 84).replace("{", '{"dtype": "F16", ')
+two_dtypes = _safetensors_with(f"{{{field}}}")
 DAMAGED = {
     "e.pt sparse": (
         lambda path: torch.save(made().to_sparse(), path),

@@ -160,6 +160,8 @@ model.channels=64
     model.channels: only conve has it; model.name is rotate
 dataset.name=5
     dataset.name must be text; got 5
+dataset.clean=[headers]
+    dataset.clean.0 must be one of header
 device=gpu
     device must be auto, cpu, cuda or cuda:<index>; got 'gpu'
 seed=-1

@@ -77,6 +77,7 @@ else:
 OptimName = Annotated[Literal["row_adam", "adam", "row_adagrad", "adagrad", "sgd"], Word]
 SchedName = Annotated[Literal["constant", "step", "linear", "cosine", "plateau"], Word]
 Metric = Annotated[Literal["mrr", "mr", "hits@1", "hits@3", "hits@10", "amr", "amri"], Word]
+Clean = Annotated[Literal["header", "comments", "blanks", "repeats", "overlaps"], Word]
 Columns = Annotated[Literal["hrt", "htr", "rht", "rth", "thr", "trh"], Word]
 
 

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from kgfast.losses import LOSSES
 from kgfast.training.config.fields import (
+    Clean,
     Columns,
     Count,
     CountOrZero,
@@ -48,12 +49,15 @@ class DatasetConfig(Section):
     columns : {"hrt", "htr", "rht", "rth", "thr", "trh"}, optional
         The order of columns in a folder of DGL-KE, if its ids do not show it: see
         :func:`kgfast.datasets.load`.
+    clean : list of {"header", "comments", "blanks", "repeats", "overlaps"}
+        Parts of the files to leave out: see :func:`kgfast.datasets.load`.
     """
 
     name: Annotated[str, Field(min_length=1, max_length=255)]
     root: Annotated[str, Field(max_length=4096)] = "data"
     test_on: Annotated[Literal["test", "valid"], Word] = "test"
     columns: Columns | None = None
+    clean: list[Clean] = []
 
     def folder(self) -> Path:
         """Return the folder of the dataset; raise a FileNotFoundError if there is none."""
