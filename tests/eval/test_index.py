@@ -366,7 +366,7 @@ class TestFiles:
 
     @pytest.mark.parametrize(
         "changed",
-        [{"number_format": "float8"}, {"number_format": "int8"}, {"lanes": 8}, {"lanes": 96}],
+        [{"number_format": "float8"}, {"number_format": "int8"}, {"lanes": 2}, {"lanes": 96}],
         ids=str,
     )
     def test_panels_of_other_machines_are_packed_again_with_a_notice(self, tmp_path, changed):
