@@ -18,10 +18,7 @@ from kgfast.text import shown
 
 # Words of ``clean``; data files leave out the first three themselves.
 CLEAN = ("header", "comments", "blanks", "repeats", "overlaps")
-_OTHER_NAMES = re.compile(
-    r"(dev|devel|val|validation|eval|testing)\b.*\.(txt|tsv|csv|del|nt|parquet)"
-)
-
+_OTHER_NAMES = re.compile(r"(dev|val|validation|testing)\b.*\.(txt|tsv|csv|del|nt|parquet)")
 _BLANKS = " \t\r\u00a0\u2003\u3000"
 
 _Names = tuple[Vocabulary, Vocabulary]
@@ -31,13 +28,10 @@ _Mask = NDArray[np.bool_]
 
 def inspected(folder: Folder, names: _Names, splits: list[Tensor], files: _Files) -> list[Tensor]:
     """Note in the folder what is likely a mistake; return the triples without those to clean."""
-    inspection = _Inspection(folder, names, [it.numpy() for it in splits], files)
-    inspection.headers()
-    inspection.comments()
-    inspection.blanks()
-    inspection.repeats_and_overlaps()
-    inspection.empty_splits()
-    return [torch.from_numpy(hrt) for hrt in inspection.splits]
+    own = _Inspection(folder, names, [it.numpy() for it in splits], files)
+    for check in (own.headers, own.comments, own.blanks, own.repeats, own.empty_splits):
+        check()
+    return [torch.from_numpy(hrt) for hrt in own.splits]
 
 
 class _Inspection:
@@ -93,7 +87,8 @@ class _Inspection:
                 number, row = next(found, (0, None))
                 self._note(number, row, said, "blanks", twins[0])
 
-    def repeats_and_overlaps(self) -> None:
+    def repeats(self) -> None:
+        """Note triples that stand in the same or an earlier split before, or leave them out."""
         earlier: list[NDArray[np.int64]] = []  # ascending keys of each split
         for number, keys in enumerate(self._keys()):
             ascending = np.sort(keys)
@@ -126,12 +121,10 @@ class _Inspection:
     def empty_splits(self) -> None:
         empty = [SPLITS[number] for number, hrt in enumerate(self.splits) if not len(hrt)]
         if empty:
-            names = sorted(it.name for it in self.folder.root.iterdir())
-            others = [it for it in names if _OTHER_NAMES.match(it)]
+            root = self.folder.root
+            others = sorted(it.name for it in root.iterdir() if _OTHER_NAMES.match(it.name))
             unread = f"; not read: {shown(others)}" if others else ""
-            self.folder.notes[
-                f"{self.folder.root}: no triples of {' and '.join(empty)}{unread}"
-            ] = None
+            self.folder.notes[f"{root}: no triples of {' and '.join(empty)}{unread}"] = None
 
     def _keys(self) -> Iterator[NDArray[np.int64]]:
         """Yield a number for each triple; nothing where numbers would need more than 63 bits."""
@@ -154,9 +147,8 @@ class _Inspection:
             place = file.place(row, len(hrt))
             first = shown(name or self._triple(hrt[row]))
         quoted = f", first {first}" if self.is_shown and first else ""
-        self.folder.notes[
-            f"{place}: {what}{quoted}; clean=[{word!r}] (dataset.clean of a config) mends it"
-        ] = None
+        mends = f"clean=[{word!r}] (dataset.clean of a config) mends it"
+        self.folder.notes[f"{place}: {what}{quoted}; {mends}"] = None
 
 
 def _among(keys: NDArray[np.int64], ascending: NDArray[np.int64]) -> _Mask:

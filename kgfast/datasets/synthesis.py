@@ -135,8 +135,8 @@ def synthetic(
     SyntheticDataset synthetic: 200 entities, 6 relations
     split     triples   entities  relations
     train         500        197          6
-    valid          50         70          6
-    test           50         67          4
+    valid          50         69          6
+    test           50         65          4
     """
     _check_counts(num_entities, num_relations, num_train, num_valid, num_test, seed)
     num_triples = num_train + num_valid + num_test
