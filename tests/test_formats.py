@@ -9,10 +9,12 @@ import pytest
 import torch
 
 import kgfast
+from kgfast.datasets import Dataset
 from kgfast.extras.planning import rates
 from kgfast.graph import TypeConstraints
+from kgfast.training import RunGraph
 from support import stored_files
-from support.stored_files import GRAPH, SHARDS, TRIPLES, constraints, model, with_metadata
+from support.stored_files import SHARDS, TRIPLES, constraints, model, with_metadata
 from support.streamed import KNOWN, SMALL, rotate
 from support.streamed import TRIPLES as MANY
 
@@ -60,7 +62,12 @@ def test_an_index_of_0_1(folder):
 def test_a_run_of_0_1(folder):
     """Ranks of its checkpoint are those that its result holds."""
     result = json.loads((folder / "run/result.json").read_text())
-    run = kgfast.load_run(folder / "run", GRAPH)
+    graph = RunGraph.load(folder / "run/graph.safetensors")  # `synthetic` makes another one now
+    names = graph.entities, graph.relations
+    splits = (
+        kgfast.Triples(hrt, entities=names[0], relations=names[1]) for hrt in graph.splits.values()
+    )
+    run = kgfast.load_run(folder / "run", Dataset("synthetic", *splits, *names))
     assert run.step == result["tested_step"]
     assert run.ranks("test").metrics() == pytest.approx(result["test"], abs=1e-12)
 
@@ -90,7 +97,7 @@ OTHERS = {
         (
             "run/best.safetensors",
             ('"version": 2', '"version": 9'),
-            lambda folder: kgfast.load_run(folder / "run", GRAPH),
+            lambda folder: kgfast.load_run(folder / "run", False),
             "best.safetensors: format version 9; this kgfast reads up to 2: update kgfast",
         ),
         (
