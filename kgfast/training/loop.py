@@ -286,8 +286,11 @@ class Run:
     def _heading(self) -> str:
         """Say in a line what is trained, where, and from which step on."""
         count, threads = self._placement.size, torch.get_num_threads()
+        data, model = self._dataset, self._model
+        names = [type(it).__name__ for it in model.modules() if isinstance(it, Model)]
         parts = [
-            f"{self._model!r}, {len(self._dataset.train):,} triples, {self.steps:,} steps",
+            f"{' of '.join(names)}, dim {model.dim}; {data.num_entities:,} entities, "
+            f"{data.num_relations:,} relations, {len(data.train):,} triples; {self.steps:,} steps",
             f"{self._model.entity.device}, {threads} thread{'s' * (threads > 1)}"
             + (f" in each of {count} processes" if count > 1 else ""),
         ]

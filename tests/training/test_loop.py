@@ -134,19 +134,21 @@ def test_early_stopping_watches_one_side(tmp_path, monkeypatch, side):
 
 def test_a_run_says_what_it_trains_each_loss_and_the_time_left(tmp_path, capsys):
     """Without a terminal: lines."""
+    med = {"dims": [8, 16]}
 
     def said(resume=False, **train):
-        trainer = trainer_of(tmp_path / "run", train={"steps": 12, "log_every": 4} | train)
+        train = {"steps": 12, "log_every": 4} | train
+        trainer = trainer_of(tmp_path / "run", train=train, model={"use_rscf": True}, med=med)
         trainer.progress = True
         trainer.fit(resume)
         return capsys.readouterr().err.splitlines()
 
     first = said()
     assert first[0] == (
-        f"RotatE(num_entities=300, num_relations=6, dim=16), 1,200 triples, 12 steps; cpu, 1 "
-        f"thread; {tmp_path / 'run'}"
+        f"MED of RSCF of RotatE, dim 16; 300 entities, 6 relations, 1,200 triples; 12 steps; cpu, "
+        f"1 thread; {tmp_path / 'run'}"
     )
-    steps = [line.split("  ") for line in first[1:]]
+    steps = [line.split("  ") for line in first[1:] if line.startswith("step ")]
     assert [it[0] for it in steps] == [f"step {it} of 12" for it in (4, 8, 12, 12)]
     assert all(it[1].startswith("loss ") and it[-1].endswith(" min left") for it in steps)
     assert said(True) == [f"{tmp_path / 'run'} was finished already, and stays unchanged"]
