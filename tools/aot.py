@@ -75,7 +75,7 @@ def recorded(arch: int) -> Iterator[list[Launch]]:
     launches: list[Launch] = []
 
     def record(kernel: Any, grid: tuple[int, ...], args: dict[str, Any], **options: Any) -> None:
-        launches.append(Launch(kernel, grid, args, options))
+        launches.append(Launch(kernel, grid, args, {**launcher.DEFAULTS, **options}))
 
     with (
         patch.object(launcher, "launch", record),

@@ -29,6 +29,7 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
   }
   return 0;
 }
+CUresult cuCtxGetDevice(CUdevice* device) { *device = 0; return 0; }
 CUresult cuCtxGetCurrent(CUcontext* context) { *context = (CUcontext)1; return 0; }
 CUresult cuCtxSetCurrent(CUcontext context) { return 0; }
 CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) { *context = (CUcontext)1; return 0; }
@@ -37,6 +38,7 @@ CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* 
   *function = (CUfunction)1;
   return 0;
 }
+CUresult cuModuleUnload(CUmodule module) { return 0; }
 CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfunction function) {
   *value = attribute == CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK ? MOST_THREADS : 0;
   return 0;
@@ -49,6 +51,10 @@ CUresult cuOccupancyMaxActiveClusters(int* count, CUfunction function, const CUl
 }
 CUresult cuCtxGetLimit(size_t* value, CUlimit limit) { *value = 0; return 0; }
 CUresult cuCtxSetLimit(CUlimit limit, size_t value) { return 0; }
+CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
+  *status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return 0;
+}
 CUresult cuDriverGetVersion(int* version) { *version = 13000; return 0; }
 CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr pointer) {
   *(CUdeviceptr*)data = pointer;

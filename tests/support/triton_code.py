@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
+from importlib import metadata, util
 from typing import Any
 
 import pytest
@@ -9,6 +10,14 @@ import pytest
 _ARCHS = 80, 86, 89, 90, 100, 120
 ARCHS = [pytest.param(arch, marks=() if arch == 90 else pytest.mark.slow) for arch in _ARCHS]
 BATCHES = (1, 100, 1000)  # swept in place; one for each tile
+OF_3_9 = (
+    "Triton 3.9 spills 8 bytes where registers are limited, needs more issue slots, and copies "
+    "AMD's loop three times"
+)
+not_read = pytest.mark.skipif(
+    util.find_spec("triton") is not None and metadata.version("triton").startswith("3.9."),
+    reason=OF_3_9,
+)
 
 
 def on_each_arch(*cases: Any, slow: Sequence[Any] = ()) -> list[Any]:

@@ -14,12 +14,14 @@ from ...ieee import ieee_arithmetic
 
 # same value as when triton.jit decorated the kernels
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+# options of every launch that names no others: Triton 3.10 fuses no product into a sum by default
+DEFAULTS = {"enable_fp_fusion": True}
 
 
 def launch(kernel: Any, grid: tuple[int, ...], args: dict[str, Any], **options: Any) -> None:
     """Launch on the current device and stream; an empty grid launches nothing."""
     if all(grid):
-        kernel[grid](**args, **options)
+        kernel[grid](**args, **{**DEFAULTS, **options})
 
 
 def architecture(device: torch.device) -> int:

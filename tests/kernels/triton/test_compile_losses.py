@@ -14,14 +14,17 @@ import torch
 from kgfast.kernels.labels import CrossEntropyBackward, Labels, LossNeed
 from kgfast.kernels.scores import get_score
 from support.flat import operands_of, triton
-from support.triton_code import ARCHS, on_each_arch, only
+from support.triton_code import ARCHS, not_read, on_each_arch, only
 
 pytest.importorskip("triton")
 import aot
 
-pytestmark = pytest.mark.skipif(
-    os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels cannot be compiled"
-)
+pytestmark = [
+    not_read,
+    pytest.mark.skipif(
+        os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels cannot be compiled"
+    ),
+]
 
 PULL = {"pull", "add_stripes"}
 OF_PAIRS = {"score_tiles", "gather_scores", "backward_lists", "add_pieces", "score_survivors"}

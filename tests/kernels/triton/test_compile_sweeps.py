@@ -16,16 +16,19 @@ import torch
 from kgfast.kernels.scores import get_score
 from support.flat import triton
 from support.interpreted import others_are_slow
-from support.triton_code import ARCHS, BATCHES, on_each_arch, only
+from support.triton_code import ARCHS, BATCHES, not_read, on_each_arch, only
 
 pytest.importorskip("triton")
 from triton.compiler.errors import CompilationError
 
 import aot
 
-pytestmark = pytest.mark.skipif(
-    os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels cannot be compiled"
-)
+pytestmark = [
+    not_read,
+    pytest.mark.skipif(
+        os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels cannot be compiled"
+    ),
+]
 
 SUM_BLOCK = 64
 STEP = 64  # features that a program takes at a time where it sweeps in place

@@ -12,6 +12,7 @@ import torch
 
 import kgfast
 from kgfast.kernels.scores import get_score
+from kgfast.kernels.triton.host import launch
 from kgfast.ops import losses, negatives
 from kgfast.ops.dispatch import get_backend
 from kgfast.ops.totals import _bce_total
@@ -216,3 +217,16 @@ def launches_of_pieces(launches: Counter[str]) -> Counter[str]:
     """Return the launches for lists that are cut, at most one for each side."""
     assert launches["add_pieces"] <= 2
     return Counter({"add_pieces": launches["add_pieces"]}) if launches["add_pieces"] else Counter()
+
+
+def test_every_launch_says_whether_a_product_and_a_sum_are_fused() -> None:
+    """Defaults of Triton differ: they fuse until 3.9, and no longer from 3.10 on."""
+    said = []
+
+    class Kernel:
+        def __getitem__(self, grid):
+            return lambda **given: said.append(given["enable_fp_fusion"])
+
+    launch.launch(Kernel(), (1,), {}, num_warps=4)
+    launch.launch(Kernel(), (1,), {}, enable_fp_fusion=False)
+    assert said == [True, False]

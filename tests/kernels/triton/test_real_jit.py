@@ -16,13 +16,14 @@ import pytest
 from kgfast.kernels import triton as backend
 from kgfast.kernels.scores import SCORES
 from support.stub_driver import SHARED, build
+from support.triton_code import OF_3_9
 
 pytest.importorskip("triton")
 
 TESTS = Path(__file__).parents[2]
 PROGRAM = TESTS / "support" / "real_jit.py"
 ARCHS = sorted(SHARED)
-OLDEST = "3.6.0"  # the Triton of torch 2.11
+OLDEST = "3.6.0"  # the Triton of torch 2.10
 slow = pytest.mark.slow
 
 
@@ -75,6 +76,8 @@ def check(found: dict, version: str, stacks: dict[str, int] = STACKS) -> None:
     assert found["failures"] == {}
     assert found["launches"] + found["alike"] > found["calls"] >= 4
     assert found["launches"] > 10
+    if version.startswith("3.9."):
+        pytest.skip(OF_3_9)
     assert found["stacks"].items() <= stacks.items()
 
 
