@@ -41,6 +41,7 @@ class Operator:
         self._backward: Body = self._no_backward
         self._wrt: tuple[str, ...] = ()
         _libraries.pop(name, None)  # a module that is loaded again registers anew
+        vars(torch.ops.kgfast).pop(name, None)  # torch 2.10 would call the former operator
         library = _libraries[name] = torch.library.Library("kgfast", "FRAGMENT")
         schema = torch.library.infer_schema(body, mutates_args=())
         tags = (torch.Tag.pt2_compliant_tag, *((torch.Tag.cudagraph_unsafe,) if waits else ()))
@@ -207,9 +208,9 @@ class _Gradient:
         ctx.mark_non_differentiable(*results[count:])
         ctx.results = [(it.shape, it.dtype, it.device) for it in results[:count]]
         kept = results[len(results) - len(self.kept) :]
-        given = vars(args) | dict.fromkeys(self.unsaved)
+        given = {**vars(args), **dict.fromkeys(self.unsaved)}
         tensors = {name: it for name, it in given.items() if isinstance(it, Tensor)}
-        ctx.names, ctx.given = tuple(tensors), given | dict.fromkeys(tensors)
+        ctx.names, ctx.given = tuple(tensors), {**given, **dict.fromkeys(tensors)}
         ctx.save_for_backward(*kept, *tensors.values())
 
     def differentiate(self, ctx: Any, need: list[bool], *slopes: Tensor | None) -> list[Any]:

@@ -309,4 +309,5 @@ def test_a_compiler_sees_how_gradients_are_scaled():
     results = [it(*tensors) for it in (loss, compiled)]
     torch.testing.assert_close(*results)
     torch.testing.assert_close(*(gradients(it, tensors) for it in results))
-    assert all(name.startswith("mul") for name in products[0])
+    if not torch.__version__.startswith("2.10."):  # traces a backward, and says that it does not
+        assert all(name.startswith("mul") for name in products[0])
