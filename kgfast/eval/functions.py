@@ -1,7 +1,8 @@
 """Candidates that a function scores, block by block.
 
 Results are exact with respect to the function's scores, which are compared as float64. Memory is a
-few ``[B, block]`` float64 tensors, and up to 16 MiB of scores for the second pass.
+few ``[B, block]`` float64 tensors, and up to 16 MiB of scores for the second pass. A block of all
+candidates is stored in any size: its function is called once.
 """
 
 from collections.abc import Iterator, Sequence
@@ -142,6 +143,7 @@ class Scored(CandidateSource):
         A target outside the candidates is scored among all rows.
         """
         ids = self.ids_of(queries)
+        count = self.num_rows if ids is None else len(ids)
         places, inside = _places(targets, ids, self.num_rows)
         threshold = torch.empty(len(targets), dtype=torch.float64, device=targets.device)
         for own, members, at in ((ids, inside, places), (None, ~inside, targets)):
@@ -152,7 +154,7 @@ class Scored(CandidateSource):
                 rows = (numbers == number).nonzero()[:, 0]
                 threshold[rows] = scores[rows, at[rows] - block.first].double()
                 size = scores.numel() * scores.element_size()
-                if members is inside and size <= room:
+                if members is inside and (size <= room or count <= self.scorer.block):
                     room -= size
                     # a copy, since the function may write into the original
                     self._kept[crop, number] = scores.clone()

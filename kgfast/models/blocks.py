@@ -29,9 +29,10 @@ class BlockScorer:
         returns the scores ``[B, C]``: float16, bfloat16, float32 or float64, higher is better.
         Anchors are heads for side ``"tail"`` and tails for ``"head"``. For side ``"relation"``,
         which only relation ranking uses, anchors are heads, the second argument holds tails, and
-        candidates are relations. The function is called without gradients, and perhaps twice for a
-        block. The ids are copies, which the function may change. The function may return the same
-        tensor every time.
+        candidates are relations. The function is called without gradients. It is called exactly
+        once for a batch if one block holds all candidates, else perhaps twice for a block. The ids
+        are copies, which the function may change. The function may return the same tensor every
+        time.
     num_entities, num_relations : int
     block : int
         Candidates per block.

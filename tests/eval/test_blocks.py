@@ -89,6 +89,21 @@ def test_blocks_are_asked_for_once_where_there_is_room(monkeypatch):
     assert torch.equal(again.equal, torch.full_like(again.equal, N - 1))
 
 
+@pytest.mark.parametrize("listed", [None, list(range(1, N))])
+def test_a_block_of_all_candidates_is_asked_for_exactly_once_a_batch(monkeypatch, listed):
+    """As a GNN needs, which scores all candidates at once: also where scores exceed the room."""
+    monkeypatch.setattr("kgfast.eval.functions._KEPT", 0)
+    function = Recorded(torch.randn(N, N, generator=torch.Generator().manual_seed(0)))
+    scorer = BlockScorer(function, N, 1, block=N, batch_size=8)
+    triples = torch.tensor([[place, 0, place + 1] for place in range(1, 21)])
+    ranks = rank(scorer, triples, known=KnownTriples(triples), candidate_ids=listed)
+    assert [len(anchors) for anchors, _, _ in function.calls] == [8, 8, 4] * 2
+    monkeypatch.setattr("kgfast.eval.functions._KEPT", 1 << 20)
+    assert_same_ranks(
+        ranks, rank(scorer, triples, known=KnownTriples(triples), candidate_ids=listed)
+    )
+
+
 def test_metrics_breakdowns_and_evaluation_mode_are_those_of_every_model():
     class Network(torch.nn.Module):
         def __init__(self):
