@@ -94,6 +94,12 @@ Partial = Annotated[
 ]
 
 
+Hits = Annotated[
+    list[int] | None,
+    typer.Option(
+        "--hits", metavar="K", min=1, help="Report hits@K; may be repeated. 1, 3, 10 by default."
+    ),
+]
 AsJson = Annotated[
     bool, typer.Option("--json", help="One JSON object per line instead of a table.")
 ]

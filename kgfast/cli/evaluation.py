@@ -12,6 +12,7 @@ from kgfast.cli.common import (
     Data,
     Debug,
     FolderToRank,
+    Hits,
     Memory,
     Partial,
     Set,
@@ -49,6 +50,7 @@ def evaluate(
     per_relation: Annotated[
         bool, typer.Option("--per-relation", help="A row for each relation.")
     ] = False,
+    hits: Hits = None,
     raw: Annotated[
         bool, typer.Option("--raw", help="Unfiltered: known answers are candidates too.")
     ] = False,
@@ -88,6 +90,7 @@ def evaluate(
                 {
                     "--split": split != Split.test,
                     "--side": side,
+                    "--hits": hits,
                     "--raw": raw,
                     "--known": known,
                     "--types": types,
@@ -119,7 +122,8 @@ def evaluate(
         for dim, ranks in results.items() if isinstance(results, dict) else [(None, results)]:
             say("" if dim is None else f"dim {dim}", nl=dim is not None)
             shown = ranks.raw if raw else ranks
-            say(repr(shown.by("relation") if per_relation else shown))
+            shown = shown.by("relation") if per_relation else shown
+            say(shown.table(hits=hits) if hits else repr(shown))
 
 
 def _folder_of(loaded: Any, data: Path | None) -> Path | None:

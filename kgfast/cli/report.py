@@ -10,6 +10,7 @@ from kgfast.cli.common import (
     Data,
     Debug,
     FolderToRank,
+    Hits,
     Set,
     Trust,
     Which,
@@ -25,6 +26,7 @@ def report(
     run: FolderToRank,
     out: Annotated[Path | None, typer.Option(help="The page; RUN/report.html.")] = None,
     split: Annotated[Split, typer.Option(help="Split to rank.")] = Split.test,
+    hits: Hits = None,
     minutes: Annotated[
         float | None,
         typer.Option(help="Limit of the time to rank: a random part of the split."),
@@ -43,6 +45,7 @@ def report(
             run,
             out,
             split=split.value,
+            hits=hits or (1, 3, 10),
             minutes=minutes,
             data=data,
             checkpoint=checkpoint.value,

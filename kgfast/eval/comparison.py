@@ -1,13 +1,14 @@
 """Comparison of two models by ranks of the same triples."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from kgfast.eval.intervals import MEANS, cells_of, check_draws, drawn_means, percentiles, statistics
+from kgfast.eval.intervals import cells_of, check_draws, drawn_means, means, percentiles, statistics
 from kgfast.eval.metric_tables import cell
-from kgfast.eval.ranks import Ranks, RankType
+from kgfast.eval.ranks import HITS, Ranks, RankType, check_hits
 from kgfast.text import escaped, html_table, text_table
 
 _SIGNS = 1 << 16  # signs that are drawn at once
@@ -81,6 +82,7 @@ def compare(
     confidence: float = 0.95,
     samples: int = 10_000,
     seed: int = 0,
+    hits: Sequence[int] = HITS,
     names: tuple[str, str] = ("a", "b"),
 ) -> Comparison:
     """Compare two rankings of the same triples.
@@ -104,6 +106,8 @@ def compare(
         Samples of the test, and of the bootstrap.
     seed : int
         The same seed gives the same result.
+    hits : sequence of int
+        The k of each ``hits@k``.
     names : pair of str
         Names of a and b in the table.
 
@@ -131,14 +135,15 @@ def compare(
     a, b = a._ranked(), b._ranked()  # both leave out the same triples
     if not len(a):
         raise ValueError("there are no triples to compare: none has candidates on every side")
-    shares = statistics(a, rank_type), statistics(b, rank_type)
+    hits = check_hits(hits)
+    shares = statistics(a, rank_type, hits), statistics(b, rank_type, hits)
     difference = shares[1] - shares[0]  # [T, M]
     bounds = percentiles(drawn_means(difference, samples, seed), confidence)
     p_values = _randomisation(difference, samples, seed)
     columns = [*(share.mean(0) for share in shares), difference.mean(0), *bounds.T, p_values]
     found = {
         name: Difference(*values)
-        for name, values in zip(MEANS, torch.stack(columns, 1).tolist(), strict=True)
+        for name, values in zip(means(hits), torch.stack(columns, 1).tolist(), strict=True)
     }
     change = cells_of(b, rank_type) - cells_of(a, rank_type)
     counts = int((change < 0).sum()), int((change == 0).sum()), int((change > 0).sum())

@@ -11,7 +11,7 @@ keep the C library from giving memory back.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -24,7 +24,6 @@ from kgfast.text import text_table
 if TYPE_CHECKING:
     from kgfast.eval.ranks import Ranks, RankType
 
-MEANS = ("mrr", "mr", "hits@1", "hits@3", "hits@10")
 _DRAWN = 1 << 16  # triples that are drawn at once: arrays of 512 KiB
 
 
@@ -60,16 +59,21 @@ class Intervals(dict[str, Interval]):
 
 
 def intervals_of(
-    ranks: "Ranks", rank_type: "RankType", confidence: float, samples: int, seed: int
+    ranks: "Ranks",
+    rank_type: "RankType",
+    confidence: float,
+    samples: int,
+    seed: int,
+    hits: Sequence[int],
 ) -> Intervals:
     """Compute the result of :meth:`kgfast.Ranks.intervals`."""
     check_draws(confidence, samples)
     ranks = ranks._ranked()
-    values = ranks.metrics(rank_type)
+    values = ranks.metrics(rank_type, hits=hits)
     if not len(ranks):
         nan = float("nan")
         return Intervals(dict.fromkeys(values, Interval(nan, nan, nan)), confidence, samples)
-    drawn = _metrics_of_draws(ranks, rank_type, samples, seed)
+    drawn = _metrics_of_draws(ranks, rank_type, samples, seed, hits)
     drawn["amr"] = drawn["mr"] / drawn["expected"]
     drawn["amri"] = 1 - (drawn["mr"] - 1) / (drawn["expected"] - 1)
     bounds = percentiles(torch.stack([drawn[name] for name in values], 1), confidence).tolist()
@@ -101,19 +105,24 @@ def expected_ranks(ranks: "Ranks", ids: Tensor | None = None) -> Tensor:
     return (counts[:, ranks.pooled_columns].cpu().double() + 1).mean(1) / 2
 
 
-def statistics(ranks: "Ranks", rank_type: "RankType") -> Tensor:
-    """Return the share of every triple in the metrics of ``MEANS``, float64 ``[T, M]``."""
+def means(hits: Sequence[int]) -> tuple[str, ...]:
+    """Return the names of the metrics that are means over ranks."""
+    return ("mrr", "mr", *(f"hits@{k}" for k in hits))
+
+
+def statistics(ranks: "Ranks", rank_type: "RankType", hits: Sequence[int]) -> Tensor:
+    """Return the share of every triple in the metrics of :func:`means`, float64 ``[T, M]``."""
     cells = cells_of(ranks, rank_type)
-    shares = [cells.reciprocal(), cells, *((cells <= k).double() for k in (1, 3, 10))]
+    shares = [cells.reciprocal(), cells, *((cells <= k).double() for k in hits)]
     return torch.stack([share.mean(1) for share in shares], 1)
 
 
 def _metrics_of_draws(
-    ranks: "Ranks", rank_type: "RankType", samples: int, seed: int
+    ranks: "Ranks", rank_type: "RankType", samples: int, seed: int, hits: Sequence[int]
 ) -> dict[str, Tensor]:
     """Return metrics of each sample, float64 ``[samples]``, and the mean of expected ranks."""
     values, places = _distinct(ranks, rank_type)
-    names = (*MEANS, "median_rank", "expected")
+    names = (*means(hits), "median_rank", "expected")
     found = torch.zeros(len(names), samples, dtype=torch.float64, device="cpu")
     for part, pieces in _chosen(len(ranks), samples, seed):
         drawn = dict(zip(names, found[:, part], strict=True))
@@ -123,19 +132,21 @@ def _metrics_of_draws(
             drawn["expected"] += expected_ranks(ranks, ids.view(-1)).view(size, -1).sum(1)
             cells = places.index_select(0, ids.view(-1)).long().view(size, -1)
             times.scatter_add_(1, cells, torch.ones_like(cells, dtype=times.dtype))
-        _add_metrics(drawn, values, times, places.numel())
+        _add_metrics(drawn, values, times, places.numel(), hits)
         del times  # free before the next is made
     found[-1] /= len(ranks)
     return dict(zip(names, found, strict=True))
 
 
-def _add_metrics(drawn: dict[str, Tensor], values: Tensor, times: Tensor, count: int) -> None:
+def _add_metrics(
+    drawn: dict[str, Tensor], values: Tensor, times: Tensor, count: int, hits: Sequence[int]
+) -> None:
     """Add metrics of samples, from how often each distinct rank was drawn, ``[part, V]``."""
     for columns in _slices(len(values)):
         own, often = values[columns], times[:, columns].double()
         drawn["mr"] += often @ own / count
         drawn["mrr"] += often @ own.reciprocal() / count
-    for k in (1, 3, 10):
+    for k in hits:
         stop = int(torch.searchsorted(values, k, right=True))
         drawn[f"hits@{k}"] += times[:, :stop].sum(1).double() / count
     middle = torch.tensor(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 RankType = Literal["optimistic", "realistic", "pessimistic"]
 RANK_TYPES: tuple[RankType, ...] = ("optimistic", "realistic", "pessimistic")
-_HITS = (1, 3, 10)
+HITS = (1, 3, 10)  # k of the hits@k that metrics have by default
 _ROWS = 1 << 14  # triples whose ranks are made at once
 _GROUPINGS = ("relation", "cardinality", "frequency")
 _CARDINALITIES = ("1-1", "1-N", "N-1", "N-N")
@@ -150,17 +150,23 @@ class Ranks:
 
     def hits(self, k: int, rank_type: RankType = "realistic") -> float:
         """Return the share of ranks of at most ``k``."""
-        if isinstance(k, bool) or not hasattr(k, "__index__"):
-            raise TypeError(f"k must be an int; got {shown(k)}")
-        if k < 1:
-            raise ValueError(f"k must be at least 1; got {k}")
+        check_hits([k])
         return _share_of(self._ranked()._cells(rank_type), k)
 
-    def metrics(self, rank_type: RankType = "realistic") -> dict[str, float]:
+    def metrics(
+        self, rank_type: RankType = "realistic", *, hits: Sequence[int] = HITS
+    ) -> dict[str, float]:
         """Compute all metrics over the sides; over head and tail if relations are ranked too.
 
         Triples that had no candidates on one of these sides are left out. Metrics are NaN where
         there are no triples.
+
+        Parameters
+        ----------
+        rank_type : {"optimistic", "realistic", "pessimistic"}
+        hits : sequence of int
+            The k of each ``hits@k``. :meth:`intervals`, :meth:`macro`, the metrics of :meth:`by`
+            and :func:`kgfast.compare` take the same argument.
 
         Returns
         -------
@@ -168,23 +174,28 @@ class Ranks:
             ``mrr``, ``mr``, ``median_rank``, ``hits@1``, ``hits@3``, ``hits@10``, ``amr``: mean
             rank divided by the expected mean rank of random scores, ``amri``: ``1 - (MR - 1) / E[MR
             - 1]`` (Berrendorf et al. 2020, eqs. 5 and 6).
+
+        Raises
+        ------
+        ValueError, TypeError
+            If a k of ``hits`` is no whole number of at least 1.
         """
-        ranked = self._ranked()
+        hits, ranked = check_hits(hits), self._ranked()
         ranks = ranked._cells(rank_type).flatten()
         count = len(ranks)
         if not count:
-            names = ("mrr", "mr", "median_rank", *(f"hits@{k}" for k in _HITS), "amr", "amri")
+            names = ("mrr", "mr", "median_rank", *(f"hits@{k}" for k in hits), "amr", "amri")
             return dict.fromkeys(names, float("nan"))
         mean = float(ranks.mean())
         candidates = sum(int(ranked.num_candidates[:, it].sum()) for it in self.pooled_columns)
         expected = (candidates + count) / count / 2
-        hits = {f"hits@{k}": _share_of(ranks, k) for k in _HITS}
+        shares = {f"hits@{k}": _share_of(ranks, k) for k in hits}
         median = _median_of(ranks)
         return {
             "mrr": float(ranks.reciprocal_().mean()),  # in place: ranks are not read again
             "mr": mean,
             "median_rank": median,
-            **hits,
+            **shares,
             "amr": mean / expected,
             "amri": 1 - (mean - 1) / (expected - 1) if expected > 1 else float("nan"),
         }
@@ -224,6 +235,7 @@ class Ranks:
         confidence: float = 0.95,
         samples: int = 1000,
         seed: int = 0,
+        hits: Sequence[int] = HITS,
     ) -> "Intervals":
         """Compute confidence intervals of all metrics, by a bootstrap over triples.
 
@@ -241,6 +253,8 @@ class Ranks:
             Number of bootstrap samples.
         seed : int
             The same seed gives the same intervals.
+        hits : sequence of int
+            The k of each ``hits@k``.
 
         Returns
         -------
@@ -263,11 +277,13 @@ class Ranks:
         """
         from kgfast.eval.intervals import intervals_of
 
-        return intervals_of(self, rank_type, confidence, samples, seed)
+        return intervals_of(self, rank_type, confidence, samples, seed, check_hits(hits))
 
-    def macro(self, rank_type: RankType = "realistic") -> dict[str, float]:
+    def macro(
+        self, rank_type: RankType = "realistic", *, hits: Sequence[int] = HITS
+    ) -> dict[str, float]:
         """Average the metrics over relations with equal weights."""
-        return self.by("relation").macro(rank_type)
+        return self.by("relation").macro(rank_type, hits=hits)
 
     def side(self, side: Literal["head", "relation", "tail"]) -> "Ranks":
         """Return the ranks of one side."""
@@ -411,18 +427,35 @@ class Ranks:
         left_out = len(self) - len(self._ranked())
         return f"{title}; {left_out:,} without candidates left out" if left_out else title
 
-    def _rows(self) -> dict[str, dict[str, float]]:
+    def _rows(self, hits: Sequence[int] = HITS) -> dict[str, dict[str, float]]:
         """Return the metrics of each side and of both."""
         rows: dict[str, dict[str, float]] = {
-            side: self._part(columns=[column]).metrics() for column, side in enumerate(self.sides)
+            side: self._part(columns=[column]).metrics(hits=hits)
+            for column, side in enumerate(self.sides)
         }
-        return rows | {"both": self.metrics()} if len(self.pooled_columns) > 1 else rows
+        return rows | {"both": self.metrics(hits=hits)} if len(self.pooled_columns) > 1 else rows
+
+    def table(self, *, hits: Sequence[int] = HITS) -> str:
+        """Return the metrics of each side as text, which ``repr`` prints with default ``hits``."""
+        return f"{self._title()}\n{table_of(self._rows(hits))}"
 
     def __repr__(self) -> str:
-        return f"{self._title()}\n{table_of(self._rows())}"
+        return self.table()
 
     def _repr_html_(self) -> str:
         return html_of(self._title(), self._rows())
+
+
+def check_hits(hits: Any) -> tuple[int, ...]:
+    """Check the k of each ``hits@k``; return every k once."""
+    if isinstance(hits, str) or not hasattr(hits, "__iter__"):
+        raise TypeError(f"hits must be a sequence of int, such as (1, 5); got {shown(hits)}")
+    for k in hits:
+        if isinstance(k, bool) or not hasattr(k, "__index__"):
+            raise TypeError(f"hits: k must be an int; got {shown(k)}")
+        if k < 1:
+            raise ValueError(f"hits: k must be at least 1; got {k}")
+    return tuple(dict.fromkeys(k.__index__() for k in hits))
 
 
 def _share_of(ranks: Tensor, k: int) -> float:
@@ -443,32 +476,38 @@ class GroupedRanks(dict[Any, Ranks]):
         super().__init__(groups)
         self.grouping = grouping
 
-    def metrics(self) -> dict[Any, dict[str, float]]:
+    def metrics(self, *, hits: Sequence[int] = HITS) -> dict[Any, dict[str, float]]:
         """Return the metrics of every group, with the number of ranks as ``count``."""
         return {
-            name: {"count": float(ranks.num_ranks), **ranks.metrics()}
+            name: {"count": float(ranks.num_ranks), **ranks.metrics(hits=hits)}
             for name, ranks in self.items()
         }
 
-    def macro(self, rank_type: RankType = "realistic") -> dict[str, float]:
+    def macro(
+        self, rank_type: RankType = "realistic", *, hits: Sequence[int] = HITS
+    ) -> dict[str, float]:
         """Average each metric over the groups with equal weights."""
-        metrics = [ranks.metrics(rank_type) for ranks in self.values() if ranks.num_ranks]
+        metrics = [of.metrics(rank_type, hits=hits) for of in self.values() if of.num_ranks]
         if not metrics:
             raise ValueError(f"there are no ranks to group by {self.grouping}")
         return {name: sum(one[name] for one in metrics) / len(metrics) for name in metrics[0]}
 
-    def to_frame(self) -> "DataFrame":
+    def to_frame(self, *, hits: Sequence[int] = HITS) -> "DataFrame":
         """Return a pandas DataFrame with one row per group; needs pandas."""
         pd = needed("pandas", "GroupedRanks.to_frame()")
-        frame: DataFrame = pd.DataFrame.from_dict(self.metrics(), orient="index")
+        frame: DataFrame = pd.DataFrame.from_dict(self.metrics(hits=hits), orient="index")
         return frame.rename_axis(self.grouping).astype({"count": int} if len(frame) else {})
 
     def _title(self) -> str:
         kinds = {"raw" if ranks.raw is ranks else "filtered" for ranks in self.values()}
         return f"Ranks by {self.grouping}, {', '.join(kinds)}, realistic" if self else "No ranks"
 
+    def table(self, *, hits: Sequence[int] = HITS) -> str:
+        """Return the metrics of every group as text."""
+        return f"{self._title()}\n{table_of(self.metrics(hits=hits))}" if self else self._title()
+
     def __repr__(self) -> str:
-        return f"{self._title()}\n{table_of(self.metrics())}" if self else self._title()
+        return self.table()
 
     def _repr_html_(self) -> str:
         return html_of(self._title(), self.metrics())

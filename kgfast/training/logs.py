@@ -31,9 +31,9 @@ class Logs:
     """Logs of a run folder, open for appending.
 
     ``metrics.jsonl`` holds every key of every row. ``metrics.csv`` holds the keys that are columns,
-    which are fixed when the file is made. ``resume_step`` keeps the rows up to that step; None
-    starts new files. With ``tensorboard``, ``<folder>/tensorboard`` is also written if the package
-    is installed.
+    which are fixed when the file is made; ``metric`` is one of them. ``resume_step`` keeps the rows
+    up to that step; None starts new files. With ``tensorboard``, ``<folder>/tensorboard`` is also
+    written if the package is installed.
     """
 
     def __init__(
@@ -41,6 +41,7 @@ class Logs:
         folder: str | os.PathLike[str],
         resume_step: int | None = None,
         *,
+        metric: str = "mrr",
         tensorboard: bool = True,
     ) -> None:
         folder = Path(folder)
@@ -51,7 +52,7 @@ class Logs:
         if resume_step is not None:
             rows, columns = _whole_rows(folder), _columns_of(table)
             kept = [row for row in rows if row["step"] <= resume_step]
-        columns = columns or [*COLUMNS, *METRICS]
+        columns = columns or list(dict.fromkeys((*COLUMNS, *METRICS, metric)))
         lines = "".join(_json_line(row) for row in kept)
         rows_of_table = _csv_line(columns) + "".join(_csv_row(row, columns) for row in kept)
         self._columns = columns

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from kgfast.datasets import Dataset
-from kgfast.eval.ranks import Ranks
+from kgfast.eval.ranks import HITS, Ranks
 from kgfast.graph import as_triples_tensor
 from kgfast.kernels.checks import OutOfRangeError, Values, without_values
 from kgfast.kernels.cpu import threads
@@ -124,6 +124,8 @@ class Run:
         _check_sizes(model, dataset, placement)
         device = model.entity.device
         train, metric = config.train, config.train.save_best_metric
+        own = [int(metric.removeprefix("hits@"))] if metric.startswith("hits@") else []
+        self._hits = sorted({*HITS, *own})
         hrt = as_triples_tensor(
             dataset.train, num_entities=dataset.num_entities, num_relations=dataset.num_relations
         ).cpu()
@@ -359,7 +361,9 @@ class Run:
 
     def evaluated(self, split: str) -> tuple[Metrics, dict[str, Metrics]]:
         """Return the metrics of a split and of each sub-model; both are empty without triples."""
-        return _metrics_of(self._ranked(split)) if len(self._dataset.split(split)) else ({}, {})
+        if not len(self._dataset.split(split)):
+            return {}, {}
+        return self._metrics_of(self._ranked(split))
 
     def _ranked(self, split: str) -> RankResult:
         """Rank a split, and time the ranking."""
@@ -377,6 +381,13 @@ class Run:
         self._optimizer.spares.clear()  # frees memory for the evaluation
         with self._divergence(f"ranks of {split}"):
             return self._placement.ranks(self._model, self._dataset, split, self._config, *most)
+
+    def _metrics_of(self, ranks: RankResult) -> tuple[Metrics, dict[str, Metrics]]:
+        """Return metrics, of the widest sub-model, and the metrics of each sub-model."""
+        if isinstance(ranks, Ranks):
+            return ranks.metrics(hits=self._hits), {}
+        submodels = {str(dim): it.metrics(hits=self._hits) for dim, it in ranks.items()}
+        return submodels[str(max(ranks))], submodels
 
     def make_step(self) -> None:
         """Make the next step and time it."""
@@ -542,7 +553,7 @@ class Run:
         steps to come are those of a run that had the time.
         """
         ranks, state = self._ranked("valid"), self.state
-        metrics, submodels = _metrics_of(ranks)
+        metrics, submodels = self._metrics_of(ranks)
         for dim, row in submodels.items() or [(None, metrics)]:
             of_dim = {} if dim is None else {"dim": int(dim)}
             self._write(listeners, {"split": "valid", **of_dim, **row})
@@ -559,7 +570,8 @@ class Run:
         if due and self._patience is not None and stop is not None:
             if stop.side is not None:
                 whole = ranks if isinstance(ranks, Ranks) else ranks[max(ranks)]
-                value = whole.side(stop.side).metrics()[self._config.train.save_best_metric]
+                of_side = whole.side(stop.side).metrics(hits=self._hits)
+                value = of_side[self._config.train.save_best_metric]
             state.stopped_early = self._patience.exhausted_by(value)
 
     def _save(self) -> None:
@@ -586,7 +598,8 @@ class Run:
     def _logs(self) -> AbstractContextManager[Logs | None]:
         if self._folder is None or not self._placement.leads:
             return nullcontext()
-        return Logs(self._folder.path, self.state.step or None)
+        metric = self._config.train.save_best_metric
+        return Logs(self._folder.path, self.state.step or None, metric=metric)
 
 
 def _check_sizes(model: Model, dataset: Dataset, placement: Placement) -> None:
@@ -596,14 +609,6 @@ def _check_sizes(model: Model, dataset: Dataset, placement: Placement) -> None:
         expected = placement.num_held(others) if what == "entities" else others
         if own != expected:
             raise ValueError(f"the model has {own:,} {what}, dataset {dataset.name} {others:,}")
-
-
-def _metrics_of(ranks: RankResult) -> tuple[Metrics, dict[str, Metrics]]:
-    """Return metrics, of the widest sub-model, and the metrics of each sub-model."""
-    if isinstance(ranks, Ranks):
-        return ranks.metrics(), {}
-    submodels = {str(dim): of_dim.metrics() for dim, of_dim in ranks.items()}
-    return submodels[str(max(ranks))], submodels
 
 
 def _mean(losses: list[float | Tensor]) -> float | Tensor:

@@ -237,6 +237,12 @@ def test_evaluating_relations(trained):
     assert "relation" in repr(ranks)
     alone = run("evaluate", trained, "--side", "relation")
     assert table_of(alone) == repr(ranks.side("relation")).strip()
+    own = table_of(run("evaluate", trained, *words, "--hits", 5, "--hits", 20))
+    assert own == ranks.table(hits=(5, 20)).strip()
+    assert "hits@20" in own
+    grouped = run("evaluate", trained, "--hits", 5, "--per-relation").stdout
+    assert "hits@5" in grouped
+    assert "hits@10" not in grouped
 
 
 @pytest.mark.parametrize("to", ["npy", "safetensors", "official"])

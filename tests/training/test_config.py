@@ -50,6 +50,8 @@ def test_every_ignored_key_warns():
 
 # Assignments, two spaces apart, and below them how the message begins.
 MISTAKES = """
+train.save_best_metric=hits@0
+    train.save_best_metric must be mrr, mr, amr, amri or hits@K, such as hits@10; got 'hits@0'
 train.table_folder=t  optim.name=adam
     train.table_folder: adam changes every row in each step; set optim.name to row_adam or
 train.table_folder=t  train.mode=kvsall  loss.name=bce

@@ -50,7 +50,7 @@ def test_the_best_state_is_tested(tmp_path, monkeypatch):
         states.append(model.entity.detach().clone())
         if split == "valid":
             metrics = ranks.metrics() | {"mrr": next(values)}
-            ranks.metrics = lambda: metrics
+            ranks.metrics = lambda **_: metrics
         return ranks
 
     monkeypatch.setattr(Placement, "ranks", evaluated)

@@ -94,6 +94,16 @@ def test_plateau_lowers_the_rate(tmp_path):
     assert rates == [1e-12, 1e-12, 5e-13, 2.5e-13]
 
 
+def test_any_hits_may_choose_the_best_state(tmp_path):
+    train = {"steps": 20, "eval_every": 5, "save_best_metric": "hits@5"}
+    trainer = trainer_of(tmp_path, train=train)
+    result = trainer.fit()
+    rows = [row for row in read_rows(tmp_path) if row.get("split") == "valid"]
+    assert max(row["hits@5"] for row in rows) == result.valid["hits@5"]
+    assert result.test["hits@5"] == trainer.evaluate("test").hits(5)
+    assert (tmp_path / "metrics.csv").read_text().partition("\n")[0].endswith(",amri,hits@5")
+
+
 def test_threads_and_generators_are_left_as_they_were():
     state, threads = torch.get_rng_state(), torch.get_num_threads()
     trainer_of(train={"steps": 2}, **{"threads": 1}).fit()

@@ -32,8 +32,6 @@ from kgfast.whole_files import write_whole
 RELATIONS = 500  # rows of the table of relations
 EXAMPLES = 10
 _FIRST_PART = 64  # triples that are ranked under any limit of time
-_SHOWN = ("mrr", "mr", "median_rank", "hits@1", "hits@3", "hits@10", "amri")
-_CARDS = ("mrr", "hits@1", "hits@10", "amri")
 
 
 def write_report(
@@ -41,6 +39,7 @@ def write_report(
     out: str | os.PathLike[str] | None = None,
     *,
     split: Literal["test", "valid"] = "test",
+    hits: Sequence[int] = (1, 3, 10),
     minutes: float | None = None,
     data: str | os.PathLike[str] | Dataset | None = None,
     checkpoint: Literal["best", "last"] = "best",
@@ -63,6 +62,8 @@ def write_report(
         Path of the page; ``<run>/report.html`` by default.
     split : {"test", "valid"}
         The split to rank.
+    hits : sequence of int
+        The k of each ``hits@k``.
     minutes : float, optional
         Limit of ranking: a random part of the split is ranked. Equal numbers of triples are equal
         parts. The page shows the number of ranked triples and the size of the split.
@@ -96,7 +97,7 @@ def write_report(
     widths = {} if isinstance(results, Ranks) else results
     if not len(ranks):
         raise ValueError(f"{folder.path}: the {split} split holds no triples to report on")
-    parts = _figures(loaded, folder.path, ranks, samples) | _examples(loaded, ranks, dim)
+    parts = _figures(loaded, folder.path, ranks, samples, hits) | _examples(loaded, ranks, dim)
     config = folder.config if loaded.config is not None else folder.path / "config.json"
     script = _resource("sort.js")
     environment = jinja2.Environment(
@@ -106,9 +107,12 @@ def write_report(
     page: str = environment.from_string(_resource("page.html.jinja")).render(
         title=folder.path.resolve().name,
         facts=_facts(folder, loaded, ranks, split, checkpoint),
-        metrics=_SHOWN,
-        cards=[(name, parts["intervals"][ranks_name(ranks)][name]) for name in _CARDS],
-        widths=[(width, it.metrics()) for width, it in widths.items()],
+        metrics=["mrr", "mr", "median_rank", *(f"hits@{k}" for k in hits), "amri"],
+        cards=[
+            (name, parts["intervals"][ranks_name(ranks)][name])
+            for name in ("mrr", *dict.fromkeys(f"hits@{k}" for k in (hits[0], hits[-1])), "amri")
+        ],
+        widths=[(width, it.metrics(hits=hits)) for width, it in widths.items()],
         config=config.read_text(encoding="utf-8"),
         config_name=config.name,
         samples=samples,
@@ -156,7 +160,9 @@ def ranks_name(ranks: Ranks) -> str:
     return "both" if len(ranks.sides) > 1 else ranks.sides[0]
 
 
-def _figures(loaded: LoadedRun, run: Path, ranks: Ranks, samples: int) -> dict[str, Any]:
+def _figures(
+    loaded: LoadedRun, run: Path, ranks: Ranks, samples: int, hits: Sequence[int]
+) -> dict[str, Any]:
     """Return figures as SVG, and the numbers of the tables."""
     sides = {side: ranks.side(side) for side in ranks.sides} | {ranks_name(ranks): ranks}
     cardinality, frequency = ranks.by("cardinality"), ranks.by("frequency")
@@ -181,15 +187,19 @@ def _figures(loaded: LoadedRun, run: Path, ranks: Ranks, samples: int) -> dict[s
     titles = {name: name if names is None else names.text(names[str(name)]) for name in shown}
     return {
         **pictures,
-        "intervals": {side: part.intervals(samples=samples) for side, part in sides.items()},
-        "macro": relations.macro(),
+        "intervals": {
+            side: part.intervals(samples=samples, hits=hits) for side, part in sides.items()
+        },
+        "macro": relations.macro(hits=hits),
         "tied": float((ranks.width > 0).double().mean()),
         "breakdowns": [
-            ("Cardinality of the relation", cardinality.metrics(), 0),
-            ("Known triples of the target", frequency.metrics(), 0),
+            ("Cardinality of the relation", cardinality.metrics(hits=hits), 0),
+            ("Known triples of the target", frequency.metrics(hits=hits), 0),
             (
                 "Relation",
-                GroupedRanks("relation", {titles[it]: relations[it] for it in shown}).metrics(),
+                GroupedRanks("relation", {titles[it]: relations[it] for it in shown}).metrics(
+                    hits=hits
+                ),
                 len(relations) - len(shown),
             ),
         ],

@@ -4,12 +4,20 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, JsonValue, PlainSerializer, WrapValidator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    JsonValue,
+    PlainSerializer,
+    WrapValidator,
+)
 from pydantic_core import PydanticCustomError
 
 from kgfast.losses import LOSSES, EntitiesFormula
 
 _PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+_METRIC = re.compile(r"mrr|mr|amr|amri|hits@[1-9]\d{0,8}")
 _NUMBER = re.compile(r"[+-]?(\d[\d_]*\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
@@ -35,6 +43,13 @@ def _path_or(value: Any, among: Callable[[Any], Any]) -> Any:
     if _PATH.fullmatch(value):
         return value
     raise PydanticCustomError("import_path", "must be an import path such as my.module:MyClass")
+
+
+def _metric(value: str) -> str:
+    """Check the name of a metric."""
+    if _METRIC.fullmatch(value):
+        return value
+    raise PydanticCustomError("metric", "must be mrr, mr, amr, amri or hits@K, such as hits@10")
 
 
 def is_own(name: str) -> bool:
@@ -76,7 +91,7 @@ else:
     LossName = Annotated[Literal[_NAMES], Word, *_Own]
 OptimName = Annotated[Literal["row_adam", "adam", "row_adagrad", "adagrad", "sgd"], Word]
 SchedName = Annotated[Literal["constant", "step", "linear", "cosine", "plateau"], Word]
-Metric = Annotated[Literal["mrr", "mr", "hits@1", "hits@3", "hits@10", "amr", "amri"], Word]
+Metric = Annotated[str, Word, AfterValidator(_metric)]
 Clean = Annotated[Literal["header", "comments", "blanks", "repeats", "overlaps"], Word]
 Columns = Annotated[Literal["hrt", "htr", "rht", "rth", "thr", "trh"], Word]
 

@@ -230,7 +230,8 @@ class TrainConfig(Section):
         Steps between models that are kept as ``model_<n>.safetensors``, without the optimizer's
         state, for ``kgfast explain``; their steps are logged. 0: none.
     save_best_metric : str
-        The metric of ``best.safetensors``, early stopping and the plateau schedule.
+        The metric of ``best.safetensors``, early stopping and the plateau schedule: ``mrr``,
+        ``mr``, ``amr``, ``amri``, or ``hits@K`` of any K. Evaluations report that ``hits@K`` too.
     early_stopping : EarlyStoppingConfig, optional
         Stop before the end.
     amp : {"bf16", "fp16"}, optional

@@ -240,6 +240,13 @@ def test_errors(run, graph):
         write_report(run, data=graph, split="all")
 
 
+def test_any_hits(run, graph, text, tmp_path):
+    page = write_report(run, tmp_path / "page.html", data=graph, samples=5, hits=(2, 5)).read_text()
+    assert "<th>hits@5</th>" in page
+    assert "<th>hits@10</th>" in text
+    assert "<th>hits@10</th>" not in page
+
+
 def test_an_empty_split(graph, tmp_path):
     empty = replace(graph, test=graph.test[:0])
     trainer_of(tmp_path / "run", empty, train={"steps": 2, "eval_every": 2}).fit()
