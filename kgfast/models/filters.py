@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kgfast.ops.differentiable import is_transformed
+
 SMALLEST_NORM = 1e-12
 
 # Numbers of rows at once. On a CPU both much smaller chunks and all rows in one piece are slower; a
@@ -29,6 +31,13 @@ def filters_of(rows: Tensor, matrix: Tensor, spans: Spans, widths: Sequence[int]
     columns of rows that the crop adds to the crop before. ``widths`` has the increasing number of
     matrix columns of each crop. Gradients flow to rows and matrix, once.
     """
+    if is_transformed():  # torch.func differentiates operators of torch
+        total, made = rows.new_zeros(len(rows), widths[-1]), []
+        for added, width in zip(spans, widths, strict=True):
+            total = total + sum(rows[:, span] @ matrix[span, : widths[-1]] for span in added)
+            norm = torch.linalg.vector_norm(total[:, :width], dim=1, keepdim=True)
+            made.append(total[:, :width] / norm.clamp_min(SMALLEST_NORM) + 1.0)
+        return made
     apply: Any = _FilterFunction.apply
     return list(apply(rows, matrix, spans, tuple(widths)))
 

@@ -13,6 +13,7 @@ from kgfast.models.distmult import xavier_normal
 from kgfast.models.evaluated import run_alone
 from kgfast.models.fresh import ALL_ROWS, Fresh
 from kgfast.models.tables import Table
+from kgfast.ops.differentiable import is_transformed
 
 
 class RESCAL(Model):
@@ -100,7 +101,8 @@ def _ranked(rows: Tensor, matrices: Tensor, counts: list[int], turned: bool) -> 
 
 def _trained(rows: Tensor, matrices: Tensor, counts: list[int], turned: bool) -> Tensor:
     """Multiply the rows of each relation with the matrix of the relation, with gradients."""
-    if rows.device.type == "cpu" and not torch.is_autocast_enabled("cpu"):
+    is_plain = not (torch.is_autocast_enabled("cpu") or is_transformed())
+    if rows.device.type == "cpu" and is_plain:
         product: Tensor = _Products.apply(rows, matrices, counts, turned)  # type: ignore[no-untyped-call]
         return product
     parts = zip(rows.split(counts), matrices.mT if turned else matrices, strict=True)

@@ -9,7 +9,7 @@ from kgfast.kernels.backend import Adversarial
 from kgfast.ops import differentiable as common
 from kgfast.ops.checks import check_bounded, check_tensor
 from kgfast.ops.dispatch import get_backend
-from kgfast.ops.registry import operator
+from kgfast.ops.registry import call, operator
 
 
 def serves_adversarial(scores: Tensor) -> bool:
@@ -57,7 +57,7 @@ def adversarial_rows(scores: Tensor, alpha: float) -> Tensor:
             f"extension, Triton); got {scores.dtype} {list(scores.shape)} on {scores.device}"
         )
     check_bounded("alpha", alpha, 0)
-    rows: Tensor = torch.ops.kgfast.adversarial_rows(scores, float(alpha))[0]
+    rows: Tensor = call("adversarial_rows", scores, float(alpha))[0]
     return rows
 
 

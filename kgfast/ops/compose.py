@@ -8,7 +8,7 @@ from torch import Tensor
 from kgfast.kernels.backend import Compose, Composition
 from kgfast.ops import differentiable as common
 from kgfast.ops.dispatch import get_backend
-from kgfast.ops.registry import operator
+from kgfast.ops.registry import call, operator
 
 
 def serves_composition(*tables: object) -> bool:
@@ -31,8 +31,8 @@ def compose(anchors: Tensor, relations: Tensor, how: Composition) -> Tensor:
     phases of rotations.
     """
     common.refuse_forward_mode("compose", anchors, relations)
-    queries: Tensor = torch.ops.kgfast.compose(
-        anchors, relations, how.kind, how.conjugates, how.interleaved, float(how.unit)
+    queries: Tensor = call(
+        "compose", anchors, relations, how.kind, how.conjugates, how.interleaved, float(how.unit)
     )
     return queries
 

@@ -63,10 +63,24 @@ def refuse_forward_mode(name: str, *tensors: Tensor | None) -> None:
         return
     for tensor in tensors:
         if isinstance(tensor, Tensor) and forward_ad.unpack_dual(tensor).tangent is not None:
-            raise NotImplementedError(
-                f"kgfast.ops.{name} has no forward-mode derivative (jvp, dual numbers): use "
-                f"backward() or torch.autograd.grad"
-            )
+            raise no_forward_mode(name)
+
+
+def no_forward_mode(name: str) -> NotImplementedError:
+    """Return the error of a forward-mode derivative."""
+    return NotImplementedError(
+        f"kgfast.ops.{name} has no forward-mode derivative (jvp, jacfwd, hessian, dual numbers): "
+        f"use backward(), torch.autograd.grad or torch.func.grad"
+    )
+
+
+def refuse_sparse(name: str) -> None:
+    """Raise if a transform or the compiler runs: a sparse gradient's size depends on ids."""
+    if torch.compiler.is_compiling() or is_transformed():
+        raise RuntimeError(
+            f"{name}: sparse=True gives a gradient whose size depends on ids, so sparse=True is "
+            f"eager only; use sparse=False under torch.compile and torch.func"
+        )
 
 
 def has_gradients(*tensors: Tensor | None) -> bool:

@@ -9,7 +9,7 @@ from torch import Tensor
 from kgfast.kernels.backend import Filters
 from kgfast.ops import differentiable as common
 from kgfast.ops.dispatch import get_backend
-from kgfast.ops.registry import operator
+from kgfast.ops.registry import call, operator
 
 
 def serves_filters(*tensors: Tensor) -> bool:
@@ -26,7 +26,7 @@ def filters(rows: Tensor, matrix: Tensor, widths: Sequence[int], features: int) 
     beyond.
     """
     common.refuse_forward_mode("filters", rows, matrix)
-    made: Tensor = torch.ops.kgfast.filters(rows, matrix, list(widths), features)[0]
+    made: Tensor = call("filters", rows, matrix, list(widths), features)[0]
     return made
 
 

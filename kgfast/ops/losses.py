@@ -18,7 +18,7 @@ from kgfast.ops.checks import (
     check_operands,
     check_precision,
 )
-from kgfast.ops.registry import operator
+from kgfast.ops.registry import call, operator
 
 _DIFFERENTIABLE = ("queries", "candidates", "bias")
 
@@ -91,7 +91,8 @@ def bce(
     """
     queries = checked_queries("bce", queries, candidates, bias, score, precision)
     check_labels(queries, candidates, positive_indptr, positive_indices, label_a, label_c)
-    rows: Tensor = torch.ops.kgfast.bce(
+    rows: Tensor = call(
+        "bce",
         queries,
         candidates,
         bias,
@@ -155,7 +156,7 @@ def cross_entropy(
     tensors = queries, candidates, bias
     options = targets, float(label_smoothing), score, precision, common.chosen_backend(queries)
     if torch.compiler.is_compiling() or not common.has_gradients(*tensors):
-        result: tuple[Tensor, Tensor] = torch.ops.kgfast.cross_entropy(*tensors, *options)
+        result: tuple[Tensor, Tensor] = call("cross_entropy", *tensors, *options)
         return result[0]
     rows: Tensor = _KeptScores.apply(*tensors, options)  # type: ignore[no-untyped-call]
     return rows

@@ -9,7 +9,7 @@ from torch import Tensor
 from kgfast.kernels.backend import NestedLoss
 from kgfast.ops import differentiable as common
 from kgfast.ops.dispatch import get_backend
-from kgfast.ops.registry import operator
+from kgfast.ops.registry import call, operator
 
 
 def serves_med(positive: Tensor, negative: Tensor) -> bool:
@@ -37,7 +37,7 @@ def med_loss(
         of_scores = [scale.detach() for scale in of_scores]
     weights = torch.stack([*of_scores, of_crops])
     given = positive, negative, weights, mask, [float(it) for it in fractions], is_exp
-    loss: Tensor = torch.ops.kgfast.med_loss(*given)[0]
+    loss: Tensor = call("med_loss", *given)[0]
     return loss
 
 

@@ -15,7 +15,7 @@ from kgfast.kernels.operands import Need, Operands
 from kgfast.ops import differentiable as common
 from kgfast.ops import run
 from kgfast.ops.checks import check_operands
-from kgfast.ops.registry import operator
+from kgfast.ops.registry import call, operator
 from kgfast.ops.scores import check_row_index, whole_factor
 
 
@@ -44,7 +44,8 @@ def pool_loss(operands: Operands, positive: Tensor, loss: NegativeLoss) -> Tenso
     :func:`kgfast.ops.pairwise_scores`.
     """
     queries, table, bias, factor = _checked(operands, "pool_loss")
-    made: tuple[Tensor, ...] = torch.ops.kgfast.negative_loss(
+    made: tuple[Tensor, ...] = call(
+        "negative_loss",
         *(queries, table, bias, factor, positive, None, None),
         *(operands.score.name, *_flat(loss), _keeps(queries, table, bias, factor, positive)),
         common.chosen_backend(queries),
@@ -69,9 +70,10 @@ def list_loss(
     """
     queries, table, bias, factor = _checked(operands, "list_loss", "table")
     check_row_index(negatives, queries, table)
-    if sparse and torch.compiler.is_compiling():
-        raise RuntimeError("sparse=True is eager only; use sparse=False under torch.compile")
-    made: tuple[Tensor, ...] = torch.ops.kgfast.negative_loss(
+    if sparse:
+        common.refuse_sparse("list_loss")
+    made: tuple[Tensor, ...] = call(
+        "negative_loss",
         *(queries, table, bias, factor, None, targets, negatives),
         *(operands.score.name, *_flat(loss)),
         _keeps(queries, table, factor),

@@ -14,14 +14,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._functorch import TransformType, peek_interpreter_stack
+from torch.autograd import Function
 
 from kgfast.ops import dispatch
-from kgfast.ops.differentiable import zero_gradients
+from kgfast.ops.differentiable import is_transformed, no_forward_mode, zero_gradients
 from kgfast.ops.row_gradients import RowGradients
 
 Body = Callable[..., Any]
 # a registration lives as long as its library object
 _libraries: dict[str, torch.library.Library] = {}
+_operators: dict[str, "Operator"] = {}
 
 
 class Operator:
@@ -40,6 +43,7 @@ class Operator:
         self._save: Callable[..., None] = _save_nothing
         self._backward: Body = self._no_backward
         self._wrt: tuple[str, ...] = ()
+        _operators[name] = self
         _libraries.pop(name, None)  # a module that is loaded again registers anew
         vars(torch.ops.kgfast).pop(name, None)  # torch 2.10 would call the former operator
         library = _libraries[name] = torch.library.Library("kgfast", "FRAGMENT")
@@ -130,7 +134,8 @@ class Operator:
         self._save(ctx, self._named(inputs), output)
 
     def _run_backward(self, ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        needed = dict(zip(self._names, ctx.needs_input_grad, strict=True))
+        needs = ctx.needs_input_grad[-len(self._names) :]  # a transform puts a name first
+        needed = dict(zip(self._names, needs, strict=True))
         need = [needed[name] for name in self._wrt]
         gradients = dict(zip(self._wrt, self._backward(ctx, need, *grads), strict=True))
         return tuple(gradients.get(name) if needed[name] else None for name in self._names)
@@ -142,6 +147,36 @@ class Operator:
 def operator(name: str, *, waits: bool = False) -> Callable[[Body], Operator]:
     """Make a function the operator ``torch.ops.kgfast.<name>``; see :class:`Operator`."""
     return functools.partial(Operator, name, waits=waits)
+
+
+def call(name: str, *args: Any) -> Any:
+    """Call an operator; under transforms of ``torch.func`` in the form that they take."""
+    if is_transformed() and peek_interpreter_stack().key() != TransformType.Functionalize:
+        return _Transformed.apply(name, *args)  # type: ignore[no-untyped-call]
+    return getattr(torch.ops.kgfast, name)(*args)
+
+
+class _Transformed(Function):
+    """Operator in the form that the transforms of ``torch.func`` take."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(name: str, *args: Any) -> Any:
+        return getattr(torch.ops.kgfast, name)(*args)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.operator = _operators[inputs[0]]
+        ctx.operator._run_save(ctx, inputs[1:], output)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        return None, *ctx.operator._run_backward(ctx, *grads)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> None:
+        raise no_forward_mode(ctx.operator.name.removeprefix("kgfast::"))
 
 
 @dataclass(frozen=True)
@@ -221,8 +256,8 @@ class _Gradient:
             _zeros(shape, dtype, device) if it is None else it
             for it, (shape, dtype, device) in zip(slopes, ctx.results, strict=False)
         ]
-        run = getattr(torch.ops.kgfast, f"{self.forward.name.removeprefix('kgfast::')}_backward")
-        made = run(*own, *kept, *given.values(), need)
+        name = f"{self.forward.name.removeprefix('kgfast::')}_backward"
+        made = call(name, *own, *kept, *given.values(), need)
         gradients = [made] if isinstance(made, Tensor) else list(made[: len(self.wrt)])
         if self.rows is not None:
             place = self.wrt.index(self.rows)

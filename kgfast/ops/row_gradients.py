@@ -16,6 +16,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from kgfast.kernels.backend import SumRows
+from kgfast.ops.differentiable import refuse_sparse
 from kgfast.ops.dispatch import find_backend, get_backend
 
 _KEPT = "_kgfast_row_gradients"  # attribute of a sparse gradient with ascending ids that may repeat
@@ -166,6 +167,7 @@ def read_rows(table: Tensor, *ids: Tensor) -> tuple[Tensor, ...]:
     CPU, the other gradients are added to the operator's gradient in place, so nothing else may hold
     that gradient.
     """
+    refuse_sparse("losses")
     found: tuple[Tensor, ...] = _ReadRows.apply(table, *ids)  # type: ignore[no-untyped-call]
     return found
 

@@ -11,7 +11,7 @@ from kgfast.kernels.operands import Gradients, NamedRows, Need, Operands
 from kgfast.ops import differentiable as common
 from kgfast.ops import run
 from kgfast.ops.checks import check_device, check_index, check_operands, check_tensor, safe_rows
-from kgfast.ops.registry import operator
+from kgfast.ops.registry import call, operator
 
 
 def pairwise_scores(
@@ -71,7 +71,8 @@ def pairwise_scores(
     common.refuse_forward_mode("pairwise_scores", queries, candidates, bias, factor)
     queries = common.full_precision(queries)
     check_operands(queries, candidates, score, bias, factor, dims)
-    scores: Tensor = torch.ops.kgfast.pairwise_scores(
+    scores: Tensor = call(
+        "pairwise_scores",
         queries,
         candidates,
         score,
@@ -150,14 +151,12 @@ def indexed_scores(
     queries = common.full_precision(queries)
     check_operands(queries, table, score, bias, factor, dims, table_name="table")
     check_row_index(index, queries, table)
-    if sparse and torch.compiler.is_compiling():
-        raise RuntimeError(
-            "indexed_scores: sparse=True gives a gradient whose size depends on the values of the "
-            "index, so sparse=True is eager only; use sparse=False under torch.compile"
-        )
+    if sparse:
+        common.refuse_sparse("indexed_scores")
     if besides is not None:
         check_index("besides", besides, (None,), table)
-    scores: Tensor = torch.ops.kgfast.indexed_scores(
+    scores: Tensor = call(
+        "indexed_scores",
         queries,
         table,
         index,

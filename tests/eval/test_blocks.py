@@ -91,7 +91,7 @@ def test_blocks_are_asked_for_once_where_there_is_room(monkeypatch):
 
 @pytest.mark.parametrize("listed", [None, list(range(1, N))])
 def test_a_block_of_all_candidates_is_asked_for_exactly_once_a_batch(monkeypatch, listed):
-    """As a GNN needs, which scores all candidates at once: also where scores exceed the room."""
+    """A GNN scores all candidates at once, also where scores exceed the room."""
     monkeypatch.setattr("kgfast.eval.functions._KEPT", 0)
     function = Recorded(torch.randn(N, N, generator=torch.Generator().manual_seed(0)))
     scorer = BlockScorer(function, N, 1, block=N, batch_size=8)

@@ -10,7 +10,18 @@ import pytest
 import torch
 from torch.nn import functional
 
-from kgfast import CP, MED, Candidates, DistMult, KnownTriples, Reciprocal, RotatE, losses
+from kgfast import (
+    CP,
+    MED,
+    RESCAL,
+    RSCF,
+    Candidates,
+    DistMult,
+    KnownTriples,
+    Reciprocal,
+    RotatE,
+    losses,
+)
 from support import oracles
 from support.loss_models import MODELS, B, K, N, R, query_of, some_negatives, some_triples
 
@@ -326,3 +337,56 @@ def test_any_object_with_the_contract_has_losses():
 
     rows = losses.cross_entropy(Constant(), [(0, 0, 2)])
     assert rows.item() == pytest.approx(math.log(1 + math.e + math.e**2) - 2)
+
+
+# Models whose queries or candidates are made by functions of kgfast's own.
+FUNCTIONAL = {
+    **{name: MODELS[name] for name in ("rotate", "biased")},
+    "rescal": lambda: RESCAL.init(N, R, 4, seed=0),
+    "rscf": lambda: RSCF(DistMult.init(N, R, 8, seed=0), relation_transform=False),
+}
+
+
+def by_torch_func(model, loss) -> None:
+    """Compare the gradients that torch.func makes of a loss with those of autograd."""
+
+    class Value(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self):
+            return loss(self.model)
+
+    value = Value()
+    parameters = dict(value.named_parameters())
+    exact = torch.autograd.grad(value(), list(parameters.values()))
+    plain = {name: it.detach() for name, it in parameters.items()}
+    found = torch.func.grad(lambda them: torch.func.functional_call(value, them, ()))(plain)
+    torch.testing.assert_close(list(found.values()), list(exact))
+
+
+@pytest.mark.parametrize("loss", [it for it in losses.LOSSES if it != "med"])
+@pytest.mark.parametrize("name", FUNCTIONAL)
+@pytest.mark.usefixtures("backend")
+def test_torch_func_has_the_gradients_of_autograd(name, loss):
+    model, own = FUNCTIONAL[name](), losses.LOSSES[loss]
+    model.candidates("tail")  # makes the bias
+    given = (some_triples(), some_negatives())[: 1 + (own.formula.over == "negatives")]
+    by_torch_func(model, lambda of: own.function(of, *given))
+
+
+@pytest.mark.parametrize("inner", [RotatE, RSCF])
+@pytest.mark.usefixtures("backend")
+def test_torch_func_has_the_gradients_of_med(inner):
+    model = RotatE.init(N, R, 8, gamma=4.0, seed=0)
+    model = MED(RSCF(model) if inner is RSCF else model, [4, 8])
+    by_torch_func(model, lambda of: losses.med(of, some_triples(), some_negatives()))
+
+
+def test_torch_func_has_no_sparse_gradients():
+    model = MODELS["distmult"]()
+    with pytest.raises(RuntimeError, match="sparse=True is eager only"):
+        torch.func.grad(
+            lambda _: losses.nssa(model, some_triples(), some_negatives(), sparse=True)
+        )(torch.zeros(()))

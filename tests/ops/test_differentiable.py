@@ -236,12 +236,50 @@ def test_a_sparse_gradient_holds_the_rows_of_the_index(score):
     assert set(moved.tolist()) <= set(INDEX.unique().tolist())
 
 
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.usefixtures("backend")
+def test_torch_func_has_the_gradients_of_autograd(name):
+    def value(*tensors):
+        return served(name, list(tensors)).square().sum()
+
+    tensors = operands(name)
+    exact, plain = torch.autograd.grad(value(*tensors), tensors), [it.detach() for it in tensors]
+    every = tuple(range(len(tensors)))
+    for given in (tensors, plain):
+        torch.testing.assert_close(torch.func.grad(value, every)(*given), exact)
+    torch.testing.assert_close(torch.func.vjp(value, *plain)[1](torch.tensor(1.0)), exact)
+    queries, *others = plain
+    twice, of_queries = torch.stack([queries, queries]), torch.func.grad(value)
+    each = torch.func.vmap(of_queries, in_dims=(0, *[None] * len(others)))(twice, *others)
+    torch.testing.assert_close(each, torch.stack([exact[0], exact[0]]))
+    together = torch.func.vmap(value, in_dims=(0, *[None] * len(others)))
+    found = torch.func.grad(lambda it: together(it, *others).sum())(twice)
+    torch.testing.assert_close(found, torch.stack([exact[0], exact[0]]))
+    assert torch.equal(torch.func.functionalize(value)(*plain), value(*plain))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_torch_func_has_not_is_our_error(name):
+    queries, *others = (it.detach() for it in operands(name))
+
+    def value(queries):
+        return served(name, [queries, *others]).sum()
+
+    with pytest.raises(RuntimeError, match=r"kgfast\.ops\.\w+ can be differentiated once"):
+        torch.func.grad(lambda it: torch.func.grad(value)(it).sum())(queries)
+    for forward in (torch.func.hessian, torch.func.jacfwd):
+        with pytest.raises(NotImplementedError, match=r"kgfast\.ops\.\w+ has no forward-mode"):
+            forward(value)(queries)
+
+
 def test_a_sparse_gradient_is_eager_only():
     tensors = operands("indexed_scores", "l1")
 
     def scores():
         return served("indexed_scores", tensors, "l1", sparse=True)
 
+    with pytest.raises(RuntimeError, match="eager only"):
+        torch.func.grad(lambda _: scores().sum())(torch.zeros(1))
     with pytest.raises(RuntimeError, match="eager only"):
         torch.compile(scores, backend="aot_eager", fullgraph=True)()
     assert torch.equal(torch.compile(scores, backend="aot_eager")(), scores())  # a graph break

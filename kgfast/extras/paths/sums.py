@@ -101,6 +101,10 @@ def path_sum(
     size = CHUNK if chunk is None else chunk
     check_count("chunk", size, 1)
     _check_inputs(inputs)
+    if torch._C._are_functorch_transforms_active():
+        raise NotImplementedError(
+            "path_sum has no transforms of torch.func: use backward() or torch.autograd.grad"
+        )
     paths = Paths(edge_index, num_nodes, order=order, backtracking=backtracking, by=to)
     job = _Job(message, paths, size, _Surroundings.of(edge_index.device))
     # Inference mode records nothing, whatever the grad mode says.

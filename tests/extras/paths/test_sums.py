@@ -286,6 +286,13 @@ class TestAutograd:
         with pytest.raises(NotImplementedError, match="create_graph must be False"):
             torch.autograd.grad(total.sum(), states, create_graph=True)
 
+    def test_transforms_are_refused(self):
+        def total(states):
+            return path_sum(lambda path: states[path[:, 0]], graph(), NODES).sum()
+
+        with pytest.raises(NotImplementedError, match=r"path_sum has no transforms of torch\.func"):
+            torch.func.grad(total)(randn(NODES, WIDTH).detach())
+
     def test_forward_mode_is_refused(self):
         with (
             torch.autograd.forward_ad.dual_level(),
