@@ -95,7 +95,8 @@ def bce(
     smoothing_style : {"torch", "conve", "pykeen"}
         See :func:`kgfast.losses.smoothed_labels`.
     reduction : {"mean", "sum", "none"}
-        Mean over all B N labels, sum over all labels, or the sum of each row.
+        Mean over all B N labels, sum over all labels, or the sum of each row. The mean over no
+        label is 0.
     precision : {"float32", "bf16"}
         ``bf16`` rounds the factors of products to bfloat16, for models with score ``dot``; see
         :func:`kgfast.ops.bce`.

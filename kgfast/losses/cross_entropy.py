@@ -68,13 +68,15 @@ def cross_entropy(
     targets : Tensor, optional
         int64 ``[B]``, the true entity of each query. None takes the target of each triple.
     weights : Tensor, optional
-        ``[B]``, such as ``frequency_weights(triples, num_entities)[targets]``: see
-        :func:`kgfast.losses.frequency_weights`. A weight multiplies the whole row, also its
-        smoothed part, which torch weighs by class. Weights cost a second pass over the candidates.
+        ``[B]``, finite and at least 0, such as ``frequency_weights(triples,
+        num_entities)[targets]``: see :func:`kgfast.losses.frequency_weights`. A weight multiplies
+        the whole row, also its smoothed part, which torch weighs by class. Weights cost a second
+        pass over the candidates.
     label_smoothing : float
         eps, in ``[0, 1)``.
     reduction : {"mean", "sum", "none"}
-        Weighted mean or weighted sum over rows, or the weighted rows.
+        Weighted mean or weighted sum over rows, or the weighted rows. The mean over no row, or
+        over weights that are all 0, is 0.
 
     Returns
     -------

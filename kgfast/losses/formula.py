@@ -1,4 +1,9 @@
-"""Formulas of losses: hyperparameters, terms of scores, and the mean."""
+"""Formulas of losses: hyperparameters, terms of scores, and the mean.
+
+Every loss follows one rule. A mean divides by the number of terms, or by the sum of weights, which
+are finite and at least 0. A mean over nothing is 0, with zeros for gradients: over no row, over no
+pair that takes part, and over weights that are all 0.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -8,6 +13,7 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from kgfast.kernels.checks import checks_values
 from kgfast.kernels.negatives import NegativeLoss
 from kgfast.kernels.negatives import Reduction as Reduction
 from kgfast.ops.checks import check_device, check_precision, check_tensor
@@ -109,7 +115,8 @@ class NegativesFormula(LossFormula, ABC):
             ``[..., B]`` and ``[..., B, K]``, gamma included. Leading axes (crops of croppable
             embeddings) stay in the result.
         weights : Tensor, optional
-            ``[B]``, for losses that take weights; see :func:`kgfast.losses.subsampling_weights`.
+            ``[B]``, finite and at least 0, for losses that take weights; see
+            :func:`kgfast.losses.subsampling_weights`.
         reduction : {"mean", "sum", "none"}
             As in the function of the loss.
 
@@ -153,15 +160,10 @@ class NegativesFormula(LossFormula, ABC):
         return reduced(rows, self.divisor(rows.shape[-1], made.num_negatives), reduction)
 
     def divisor(self, num_positives: int, num_negatives: Tensor | int) -> Tensor | int:
-        """Return the divisor of the sum of rows for a mean; 1 instead of 0."""
+        """Return the divisor of the sum of rows for a mean."""
         if self.mean_over == "rows":
             return num_positives
-        if self.mean_over == "scores":
-            return num_negatives + num_positives
-        # The mean over no pair is 0, not 0 / 0.
-        if isinstance(num_negatives, Tensor):
-            return num_negatives.clamp_min(1)
-        return max(num_negatives, 1)
+        return num_negatives + (num_positives if self.mean_over == "scores" else 0)
 
     def masked(self, terms: Tensor) -> Tensor:
         """Return terms ``[..., B, K]`` that are 0 where a negative takes no part."""
@@ -202,11 +204,11 @@ class EntitiesFormula(LossFormula, ABC):
 
 
 def reduced(rows: Tensor, count: Tensor | float, reduction: Reduction) -> Tensor:
-    """Return rows ``[..., B]``, the sum of rows, or that sum divided by ``count``."""
+    """Return rows ``[..., B]``, the sum of rows, or that sum divided by ``count``, if not 0."""
     if reduction == "none":
         return rows
     total = rows.sum(-1)
-    return total if reduction == "sum" else total / count
+    return total if reduction == "sum" else total / (count + (count == 0))
 
 
 def check_reduction(reduction: str) -> None:
@@ -225,7 +227,7 @@ def check_taking_part(mask: Tensor, negative: Tensor, shape: Sequence[int] | Non
 
 
 def check_weights(weights: Tensor, positive: Tensor) -> None:
-    """Check that each positive ``[..., B]`` has a weight."""
+    """Check that each positive ``[..., B]`` has a weight, finite and at least 0."""
     check_tensor("weights", weights)
     if weights.is_complex():
         raise TypeError(f"weights must be real; got {weights.dtype}")
@@ -233,6 +235,14 @@ def check_weights(weights: Tensor, positive: Tensor) -> None:
         count = positive.shape[-1]
         raise ValueError(f"weights must have shape [{count}]; got {list(weights.shape)}")
     check_device("weights", weights, positive, "scores")
+    if not len(weights) or not checks_values() or torch.compiler.is_compiling():
+        return
+    low, high = torch.aminmax(weights.detach())
+    if not (low >= 0 and high < torch.inf):  # a NaN is neither
+        row = int((~((weights >= 0) & (weights < torch.inf))).nonzero()[0])
+        raise ValueError(
+            f"weights[{row}] must be finite and at least 0; got {float(weights[row]):g}"
+        )
 
 
 def _check_scores(positive: Tensor, negative: Tensor, mask: Tensor | None) -> None:

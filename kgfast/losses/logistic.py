@@ -70,7 +70,8 @@ def logistic(
     mask : Tensor, optional
         bool ``[B, K]``: False where a negative takes no part.
     reduction : {"mean", "sum", "none"}
-        Mean or sum over positives and negatives together, or the sum of each row.
+        Mean or sum over positives and negatives together, or the sum of each row. The mean over
+        none is 0.
 
     Returns
     -------

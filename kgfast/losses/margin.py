@@ -83,7 +83,7 @@ def margin(
     mask : Tensor, optional
         bool ``[B, K]``: False where a negative takes no part.
     reduction : {"mean", "sum", "none"}
-        Mean or sum over pairs, or the sum of each row; 0 if no pair takes part.
+        Mean or sum over pairs, or the sum of each row. The mean over no pair is 0.
 
     Returns
     -------

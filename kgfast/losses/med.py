@@ -109,7 +109,7 @@ def med_of_scores(
     s_{i-1})`` over the batch (for ``inverse``, ``softmax(w1 / s_{i-1})``) and ``q_i = softmax(w2
     s_{i-1})`` over all negatives of the batch. No gradient flows through ``s_{i-1}`` in weights.
     For the smallest sub-model both weights are uniform. ``a(f)`` is ``exp(w3 f)`` or ``sigmoid(w3
-    (f - 1/2))``.
+    (f - 1/2))``. A mean over nothing is 0.
 
     Parameters
     ----------
@@ -212,13 +212,13 @@ def _with_smaller(positive: Tensor, negative: Tensor) -> Iterator[_Scores]:
 def _mean(values: Tensor, mask: Tensor | None = None) -> Tensor:
     """Return the mean of values ``[B]`` of positives or ``[B, K]`` of negatives."""
     if mask is None:
-        return values.mean()
+        return values.mean() if values.numel() else values.sum()
     return torch.where(mask, values, 0.0).sum() / mask.sum().clamp_min(1)
 
 
 def _distance(less: Tensor, own: Tensor, mask: Tensor | None = None) -> Tensor:
     """Return the mean Huber loss of the differences of two sub-models."""
-    if mask is None:
+    if mask is None and own.numel():
         return functional.huber_loss(less, own)
     return _mean(functional.huber_loss(less, own, reduction="none"), mask)
 

@@ -97,11 +97,12 @@ def nssa(
     alpha : float
         Temperature, at least 0.
     weights : Tensor, optional
-        ``[B]``, such as :func:`kgfast.losses.subsampling_weights` returns.
+        ``[B]``, finite and at least 0, such as :func:`kgfast.losses.subsampling_weights` returns.
     mask : Tensor, optional
         bool ``[B, K]``: False where a negative takes no part.
     reduction : {"mean", "sum", "none"}
-        Weighted mean, weighted sum, or weighted rows.
+        Weighted mean, weighted sum, or weighted rows. The mean over no row, or over weights that
+        are all 0, is 0.
 
     Returns
     -------

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from kgfast.graph import TriplesLike, as_triples_tensor
 from kgfast.losses.batches import checked
-from kgfast.losses.formula import Reduction, check_reduction
+from kgfast.losses.formula import Reduction, check_reduction, reduced
 from kgfast.losses.rows import count_of
 from kgfast.models import CP, RESCAL, ComplEx, DistMult, Model
 from kgfast.models.base import Side, distinct_relations
@@ -56,6 +56,7 @@ def n3(
     weighted : bool
         Count a row once per use; else once in all, with equal shares for all uses.
     reduction : {"mean", "sum", "none"}
+        The mean over no triple is 0.
     sparse : bool
         Make row gradients for the entity table (:class:`kgfast.RowGradients`).
 
@@ -335,6 +336,4 @@ class _Cubes(Function):
 
 def _reduced(rows: Tensor, reduction: Reduction) -> Tensor:
     check_reduction(reduction)
-    if reduction == "none":
-        return rows
-    return rows.sum() if reduction == "sum" else rows.mean()
+    return reduced(rows, len(rows), reduction)

@@ -6,7 +6,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from kgfast import ops
-from kgfast.losses.formula import Reduction, check_reduction
+from kgfast.losses.formula import Reduction, check_reduction, reduced
 from kgfast.losses.sampled import distinct_ids
 from kgfast.models import MED, ConvE, Model, Reciprocal
 from kgfast.models.base import candidates_at
@@ -33,6 +33,7 @@ def relation_prediction(
     relations : Tensor
         int64 ``[B]`` in ``0 .. R-1``.
     reduction : {"mean", "sum", "none"}
+        Mean or sum over rows, or the rows. The mean over no row is 0.
 
     Returns
     -------
@@ -64,7 +65,8 @@ def relation_prediction(
         raise ValueError(
             f"relations[{row}] must be in 0 .. {logits.shape[1] - 1}; got {int(relations[row])}"
         )
-    return functional.cross_entropy(logits, relations, reduction=reduction)
+    rows = functional.cross_entropy(logits, relations, reduction="none")
+    return reduced(rows, len(rows), reduction)
 
 
 def relation_logits(model: Model, heads: Tensor, tails: Tensor, *, sparse: bool = False) -> Tensor:

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import torch
 
-from kgfast import losses
+from kgfast import MED, RotatE, losses, unchecked
 from support.loss_models import (
     MODELS,
     B,
@@ -192,6 +192,47 @@ def test_weights_of_another_kind(name):
     refused(ValueError, "^weights must be on cpu", call, weights=weights.to("meta"))
     refused(TypeError, "^weights must be real", call, weights=weights.cfloat())
     refused(ValueError, f"^weights must have shape .{B}.; got .2", call, weights=weights[:2])
+    for wrong in (-0.5, torch.nan, torch.inf, -torch.inf):
+        weights[2] = wrong
+        message = f"^weights.2. must be finite and at least 0; got {wrong:g}"
+        refused(ValueError, message, call, weights=weights)
+        scores = weights.new_zeros(B), weights.new_zeros(B, K)
+        refused(ValueError, message, losses.NSSAFormula().of_scores, *scores, weights)
+        with unchecked():
+            assert call(weights=weights).ndim == 0
+
+
+NOTHING, POOL, ALL = torch.empty(0, 3, dtype=torch.int64), torch.tensor([0, 1]), some_triples()
+OF_NOTHING = {
+    **{name: ((NOTHING, NOTHING), {}) for name in (*SAMPLED, "med")},
+    **{f"{name} pool": ((NOTHING, POOL), {}) for name in (*SAMPLED, "med")},
+    **{name: ((NOTHING,), {}) for name in ("bce", "cross_entropy")},
+    **{name: ((NOTHING,), {}) for name in ("n3", "l2", "dura")},
+    "nssa weights": ((NOTHING, NOTHING), {"weights": torch.empty(0)}),
+    "nssa zeros": ((ALL, some_negatives()), {"weights": torch.zeros(B)}),
+    "cross_entropy weights": ((NOTHING,), {"weights": torch.empty(0)}),
+    "cross_entropy zeros": ((ALL,), {"weights": torch.zeros(B)}),
+    "margin masked": ((ALL, some_negatives()), {"mask": torch.zeros(B, K, dtype=torch.bool)}),
+}
+
+
+@pytest.mark.parametrize("name", OF_NOTHING)
+@pytest.mark.usefixtures("backend")
+def test_a_mean_over_nothing_is_0(name):
+    is_med = name.startswith("med")
+    model = MED(RotatE.init(N, R, 4, seed=0), [2, 4]) if is_med else MODELS["distmult"]()
+    (batch, given), function = OF_NOTHING[name], name.split()[0]
+    holder = losses if hasattr(losses, function) else losses.regularizers
+    loss = getattr(holder, function)(model, *batch, **given)
+    assert loss.item() == 0
+    loss.backward()
+    assert all(it.grad is None or not it.grad.any() for it in model.parameters())
+
+
+def test_a_mean_of_relations_over_nothing_is_0():
+    logits = torch.zeros(0, R, requires_grad=True)
+    losses.relation_prediction(logits, torch.empty(0, dtype=torch.int64)).backward()
+    assert logits.grad.shape == (0, R)
 
 
 @pytest.mark.parametrize("name", SAMPLED)

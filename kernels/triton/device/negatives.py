@@ -384,8 +384,7 @@ def finish_negatives(
             divisor = tl.zeros((), tl.float64) + ends.base
             if COUNTS:
                 divisor += sum_of_programs(ends.parts + num_programs, num_programs)
-                if kept.weights is None:  # the mean over no pair is 0, not 0 / 0
-                    divisor = tl.where(divisor < 1.0, 1.0, divisor)
+                divisor = tl.where(divisor == 0.0, 1.0, divisor)  # a mean over nothing is 0
             scale = 1.0 / divisor
             mean = scale * sum_of_programs(ends.parts, num_programs)
             tl.store(ends.loss, mean.to(tl.float32))

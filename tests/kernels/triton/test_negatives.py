@@ -157,6 +157,13 @@ class TestNegatives:
         problem = Problem("l1", formula, pool=pool, has_mask=has_mask, batch=37, width=5, dim=3)
         check(problem.reduced(reduction, has_weights=has_weights))
 
+    @pytest.mark.parametrize("pool", [True, False])
+    def test_weights_that_are_all_zero_make_a_mean_of_0(self, pool) -> None:
+        problem = Problem(pool=pool)
+        problem.factors.zero_()
+        for found in problem.reduced("mean", has_weights=True).made():
+            assert not found.any()
+
     @pytest.mark.parametrize("formula", FORMULAS)
     def test_a_mean_over_nothing_is_0(self, formula) -> None:
         problem = Problem("l1", formula, has_mask=True, batch=3, width=5).reduced("mean")
