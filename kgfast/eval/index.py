@@ -61,8 +61,10 @@ class Index:
     A table that changes under an index is noticed by torch's version counter, its place in memory
     and its shape: a call then raises, until :meth:`refresh`. The steps of all optimizers raise the
     counter, fused ones too. An inference tensor has none: 4,096 rows are compared then, as of
-    another tensor on the same memory. Other writes past the counter, as through ``.data``, numpy or
-    another process, are not noticed: call :meth:`refresh` after them.
+    another tensor on the same memory. Writes through ``.data``, numpy, a compiled step or another
+    process leave the counter alone. Every call therefore compares the first number of 256 rows,
+    spread evenly over the table: a write to all rows is noticed, a write to a few of many rows
+    mostly not. Call :meth:`refresh` after such writes.
 
     Examples
     --------

@@ -253,7 +253,7 @@ def work_of(call):
     return operators.count, events["call"] + events["c_call"]
 
 
-@pytest.mark.parametrize(("name", "operators", "calls"), [("l1", 4, 120), ("rotate", 4, 120)])
+@pytest.mark.parametrize(("name", "operators", "calls"), [("l1", 5, 120), ("rotate", 5, 120)])
 def test_a_call_takes_few_steps(monkeypatch, name, operators, calls):
     """Counted, not timed: a fifth of the longer way, or less."""
     model = MODELS[name]()

@@ -92,6 +92,17 @@ CHANGES = {
 }
 
 
+def written_by_numpy(table):
+    table.detach().numpy()[:] += 1
+
+
+def written_by_data(table):
+    table.data += 1
+
+
+PAST_THE_COUNTER = {"numpy": written_by_numpy, "data": written_by_data}
+
+
 def assert_is_refused(model, index):
     """Check that the index is out of date, and serves again when it is packed again."""
     assert not index.is_current
@@ -116,6 +127,44 @@ class TestChanges:
         with torch.no_grad():
             change(model)
         assert_is_refused(model, index)
+
+    @pytest.mark.parametrize("kind", ["rotate", "cp"])
+    @pytest.mark.parametrize("name", PAST_THE_COUNTER)
+    def test_a_write_past_the_counter_is_noticed(self, name, kind):
+        model = model_of(kind)
+        index, version = Index(model), model.entity._version
+        PAST_THE_COUNTER[name](model.entity)
+        assert model.entity._version == version
+        assert_is_refused(model, index)
+
+    def test_numbers_that_every_call_compares_are_spread_over_the_table(self):
+        model = TransE(torch.randn(3 * 256, 2), torch.randn(1, 2))
+        for row, is_noticed in ((0, True), (1, False), (3 * 255, True)):
+            index = Index(model)
+            model.entity.data[row] += 1
+            assert index.is_current != is_noticed
+
+    def test_a_table_may_be_swapped_under_an_index(self):
+        model, other = model_of(), model_of(seed=1)
+        index = Index(model)
+        torch.utils.swap_tensors(model.entity, other.entity)
+        assert not index.is_current
+        with pytest.raises(ValueError, match="other tables"):
+            topk(model, heads=1, relations=0, k=3, index=index)
+        index.refresh()
+        assert_serves(model, index)
+
+    def test_a_model_may_be_converted_under_an_index(self):
+        model = model_of()
+        index, was = Index(model), torch.__future__.get_swap_module_params_on_conversion()
+        try:
+            torch.__future__.set_swap_module_params_on_conversion(True)
+            model.to(torch.float64)
+        finally:
+            torch.__future__.set_swap_module_params_on_conversion(was)
+        assert not index.is_current
+        index.refresh()
+        assert model.entity.dtype == torch.float64
 
     def test_a_table_that_took_its_place_is_another(self):
         model = model_of()
@@ -319,7 +368,7 @@ class TestFiles:
     def test_a_saved_index_has_the_table_as_it_is(self, tmp_path):
         model = model_of()
         index = Index(model)
-        model.entity.data += 1  # not noticed
+        model.entity.data[:, 1] += 1  # not noticed
         index.save(tmp_path / "index")
         assert_serves(model, Index.load(tmp_path / "index", model))
 
