@@ -67,7 +67,8 @@ class Influences:
     ----------
     proponents, opponents : Strongest
         The k highest and the k lowest influences: examples with gradients that agree most, and
-        disagree most, with the gradient of the test triple.
+        disagree most, with the gradient of the test triple. If fewer than k examples are
+        proponents, the k highest influences have some below 0. Columns name each by its sign.
     examples : Examples
         The examples that ids refer to.
     test : Tensor
@@ -111,15 +112,13 @@ class Influences:
         Returns
         -------
         dict
-            ``test`` (row of the test triple), ``kind``, ``influence``, ``head``, ``relation``,
+            ``test`` (row of the test triple), ``kind`` (``proponent`` for influences above 0,
+            ``opponent`` below 0, ``neutral`` for 0), ``influence``, ``head``, ``relation``,
             ``tail`` of the example, and the side that the example ``predicts``. If an example is a
             query with all its answers, the predicted entity is ``?`` (-1 without names). Names with
             labels add ``head_label``, ``relation_label`` and ``tail_label``.
         """
-        parts = [
-            self._columns_of(kind, found)
-            for kind, found in (("proponent", self.proponents), ("opponent", self.opponents))
-        ]
+        parts = [self._columns_of(found) for found in (self.proponents, self.opponents)]
         joined = {name: [it for part in parts for it in part[name]] for name in parts[0]}
         order = sorted(range(len(joined["test"])), key=lambda row: joined["test"][row])
         columns = {name: [values[row] for row in order] for name, values in joined.items()}
@@ -152,20 +151,20 @@ class Influences:
             front = {name: columns.pop(name) for name in ("test", "kind")}
             return front | {"of_query": columns["influence"]} | columns
         pairs = [
-            (test, kind, place, int(found.ids[test, place]), float(found.values[test, place]))
+            (test, is_high, int(found.ids[test, place]), float(found.values[test, place]))
             for test in range(len(self.test))
-            for kind, found in (("proponent", self.proponents), ("opponent", self.opponents))
+            for is_high, found in ((True, self.proponents), (False, self.opponents))
             for place in range(found.ids.shape[1])
         ]
-        parts = [self.examples.by_answer(pair[3]) for pair in pairs]
+        parts = [self.examples.by_answer(pair[2]) for pair in pairs]
         products = self._products(
             [(pair[0], part) for pair, part in zip(pairs, parts, strict=True)]
         )
         rows = []
-        for (test, kind, _, _, whole), part, own in zip(pairs, parts, products, strict=True):
+        for (test, is_high, _, whole), part, own in zip(pairs, parts, products, strict=True):
             shares = own.double()
             shares += (whole - shares.sum()) / len(part)
-            order = shares.argsort(stable=True, descending=kind == "proponent")
+            order = shares.argsort(stable=True, descending=is_high)
             assert part.targets is not None
             sorted_ = part.part(order)
             both = sorted_.anchors, sorted_.targets
@@ -174,19 +173,19 @@ class Influences:
             assert tails is not None
             cells = (shares[order], heads, sorted_.relations, tails)
             for cell in zip(*(it.tolist() for it in cells), strict=True):
-                rows.append((test, kind, whole, *cell, part.side))
+                rows.append((test, _kind_of(whole), whole, *cell, part.side))
         names = ("test", "kind", "of_query", "influence", "head", "relation", "tail", "predicts")
         columns = {name: [row[place] for row in rows] for place, name in enumerate(names)}
         triples = {name: columns[name] for name in ("head", "relation", "tail")}
         found_names, labels = named_columns(triples, names_of(vocabulary))
         return columns | found_names | labels
 
-    def _columns_of(self, kind: str, found: Strongest) -> dict[str, list[Any]]:
+    def _columns_of(self, found: Strongest) -> dict[str, list[Any]]:
         rows, k = found.ids.shape
         of = self.examples.columns(found.ids)
         return {
             "test": [row for row in range(rows) for _ in range(k)],
-            "kind": [kind] * (rows * k),
+            "kind": [_kind_of(it) for it in found.values.flatten().tolist()],
             "influence": found.values.flatten().tolist(),
             **{name: of[name].flatten().tolist() for name in ("head", "relation", "tail")},
             "predicts": ["head" if it else "tail" for it in of["predicts_head"].flatten().tolist()],
@@ -207,3 +206,7 @@ class Influences:
             f"at {len(self.checkpoints)} checkpoint{'' if len(self.checkpoints) == 1 else 's'}, "
             f"{k} proponents and opponents each"
         )
+
+
+def _kind_of(influence: float) -> str:
+    return "proponent" if influence > 0 else "opponent" if influence < 0 else "neutral"

@@ -11,6 +11,7 @@ The outer loop goes over chunks of training examples, the inner one over checkpo
 import hashlib
 import itertools
 import os
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kgfast.eval import evaluating
+from kgfast.eval import evaluating, rank
 from kgfast.extras.influence.checkpoints import Checkpoint, Checkpoints, Stages, stages_of
 from kgfast.extras.influence.dense import BLOCK, DenseInfluence
 from kgfast.extras.influence.results import Influences, Strongest
@@ -38,6 +39,8 @@ from kgfast.training.config import LossConfig
 
 _EXAMPLES = 1 << 14  # most training examples of a chunk
 _CELLS = 1 << 20  # most influences of a chunk
+
+_RANKED, _CHANCE = 256, 0.1  # training triples that are ranked at least; least AMRI
 
 _KINDS = ("proponents", "opponents")
 
@@ -121,6 +124,11 @@ def tracin(
     FileNotFoundError
         If there is no checkpoint.
 
+    Warns
+    -----
+    RuntimeWarning
+        If the last model ranks training triples little better than chance: an AMRI below 0.1.
+
     Examples
     --------
     >>> from kgfast import DistMult
@@ -139,7 +147,8 @@ def tracin(
     if test is None:
         raise TypeError("tracin() needs test triples")
     sources = _Checkpoints(stages, parameters)
-    examples = Examples.of(sources.triples("train", train), stages.mode)
+    of_training = sources.triples("train", train)
+    examples = Examples.of(of_training, stages.mode)
     hrt = sources.triples("test", test)
     others = asked(hrt, side)
     size = _chunk_size(len(others))
@@ -177,6 +186,7 @@ def tracin(
                 is_over = limit.parts_left() < 1
     if seen == len(examples):
         state.delete()
+    sources.warn_of_chance(of_training)
     names = [checkpoint.name for checkpoint in stages.checkpoints]
 
     def products(asked_of: list[tuple[int, ExampleQueries]]) -> list[Tensor]:
@@ -279,6 +289,19 @@ class _Checkpoints:
         model, influence = self._opened(place)
         with evaluating(model), torch.no_grad(), no_autocast(self.device):
             yield influence
+
+    def warn_of_chance(self, train: Tensor) -> None:
+        """Warn if the last model ranks training triples little better than chance."""
+        model, _ = self._opened(len(self._stages.rates) - 1)
+        amri = rank(model, train[:: max(1, len(train) // _RANKED)]).amri
+        if amri < _CHANCE:
+            warnings.warn(
+                f"the model at {self._stages.checkpoints[-1].name} ranks its own training triples "
+                f"little better than chance (AMRI {amri:.2f}; 0 is chance, 1 is perfect): its "
+                f"influences say little",
+                RuntimeWarning,
+                stacklevel=3,
+            )
 
     def _opened(self, place: int) -> tuple[Any, DenseInfluence | SampledInfluence]:
         if self._held is None or self._held[0] != place:

@@ -1,6 +1,7 @@
 """Checkpoints of runs, sums over them, restarts, and refused arguments of tracin."""
 
 import re
+import warnings
 
 import pytest
 import torch
@@ -107,6 +108,18 @@ def test_runs_of_queries_with_all_their_answers(tmp_path):
     assert set(answer) == {"?"}
 
 
+def test_a_model_near_chance_is_said(tmp_path):
+    trainer_of(tmp_path, GRAPH, train={"steps": 1, "mode": "1vsall"}, **DOT).fit()
+    with pytest.warns(RuntimeWarning, match=r"best.safetensors ranks its own training triples l"):
+        tracin(tmp_path, test=GRAPH.test.hrt[:1])
+    entity, relation = torch.eye(4), torch.ones(1, 4)
+    model = DistMult(entity, relation)
+    itself = torch.tensor([[0, 0, 0], [1, 0, 1], [2, 0, 2]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tracin(model, itself, itself[:1], loss="bce", rates=[0.1], k=1)
+
+
 def test_columns_name_the_examples(run):
     found = tracin(run, test=GRAPH.test.hrt[:2], k=40)
     columns = found.columns()
@@ -115,7 +128,9 @@ def test_columns_name_the_examples(run):
     assert set(triples) <= train
     assert set(columns["predicts"]) == {"head", "tail"}
     assert columns["test"] == [0] * 80 + [1] * 80
-    assert columns["kind"][:80] == ["proponent"] * 40 + ["opponent"] * 40
+    signs = {1: "proponent", -1: "opponent", 0: "neutral"}
+    assert columns["kind"] == [signs[(it > 0) - (it < 0)] for it in columns["influence"]]
+    assert columns["kind"][36:38] == ["proponent", "opponent"]  # of the 40 highest influences
     assert columns["influence"][:40] == found.values[0].tolist()
     first = int(found.ids[0, 0]) % len(GRAPH.train)
     assert triples[0] == tuple(GRAPH.train.hrt[first].tolist())
