@@ -60,7 +60,11 @@ def test_in_a_clone_the_installed_package_is_used(clone):
     for words in (
         ["-c", script],
         ["-m", "kgfast", "info"],
-        ["-m", "examples.path_star.train", *(f"--set={it}" for it in (*PATH_STAR, "max_iters=1"))],
+        [
+            "-m",
+            "examples.path_star.train",
+            *(f"--set={it}" for it in (*PATH_STAR, "max_batches=2")),
+        ],
     ):
         done = subprocess.run([python, *words], cwd=folder, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr

@@ -2,7 +2,7 @@
 
 python -m examples.path_star.train                            the sweep of the report, as it was
 python -m examples.path_star.train --set graph_d=250 --set graph_vocab_size=100000
-python -m examples.path_star.train --set loss=sampled --set max_iters=50
+python -m examples.path_star.train --set loss=sampled --set max_batches=100
 """
 
 import argparse
@@ -42,7 +42,7 @@ class Config:
     loss: Loss
     num_negatives: int
     batch_size: int
-    max_iters: int
+    max_batches: int
     learning_rate: float
     seed: int
 
@@ -66,7 +66,7 @@ class Config:
                 value, int if types[name] is int else int | float
             ):
                 raise ValueError(f"{name} must be a number of its kind; got {value!r}")
-            elif name not in ("graph_holdout_percentage", "max_iters", "seed") and value <= 0:
+            elif name not in ("graph_holdout_percentage", "max_batches", "seed") and value <= 0:
                 raise ValueError(f"{name} must be above 0; got {value}")
         return cls(**values)
 
@@ -97,15 +97,16 @@ def read_config(path: Path, changes: list[str]) -> Config:
 
 
 def batches(star: Star, config: Config) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield inputs and targets of each step: paths, then edges, drawn by the number of the step."""
+    """Yield inputs and targets of each batch: paths and edges in turns, drawn by its number."""
     paths, edges = star.paths(held_out=False), star.edges()
-    half = max(1, config.batch_size // 2)
-    for step in range(config.max_iters):
-        generator = torch.Generator().manual_seed((config.seed << 32) + step)
-        for samples in (paths, edges):
-            rows = samples[torch.randint(len(samples), (half,), generator=generator)]
-            targets = rows[:, 1:]
-            yield rows[:, :-1], targets.masked_fill(targets == star.asks, -100)
+    half, generator = max(1, config.batch_size // 2), torch.Generator()
+    for number in range(config.max_batches):
+        if number % 2 == 0:
+            generator.manual_seed((config.seed << 32) + number // 2)
+        samples = edges if number % 2 else paths
+        rows = samples[torch.randint(len(samples), (half,), generator=generator)]
+        targets = rows[:, 1:]
+        yield rows[:, :-1], targets.masked_fill(targets == star.asks, -100)
 
 
 def loss_of(
@@ -149,7 +150,7 @@ def learned(model: GPT, star: Star, config: Config) -> list[dict[str, float]]:
     curve, recent = [], []
     for number, loss in enumerate(train(model, star, config), 1):
         recent.append(loss)
-        if number % 100 and number < 2 * config.max_iters:
+        if number % 100 and number < config.max_batches:
             continue
         mean, elapsed = sum(recent) / len(recent), time.perf_counter() - start
         curve.append({"batch": number, "loss": mean, "cpu_seconds": time.process_time() - began})

@@ -12,7 +12,7 @@ from support.examples import PATH_STAR, load
 from support.paths import ROOT
 
 star, gpt, train = (load(f"path_star.{name}") for name in ("star", "gpt", "train"))
-SMALL = *PATH_STAR, "max_iters=3"
+SMALL = *PATH_STAR, "max_batches=6"
 
 
 def config_of(*changes):
@@ -115,14 +115,14 @@ def test_the_trunk_is_causal_and_generation_is_step_by_step():
 
 @pytest.mark.parametrize("loss", ["nodes", "sampled", "full"])
 def test_training_lowers_the_loss(loss):
-    config = config_of(f"loss={loss}", "max_iters=25", "learning_rate=0.01")
+    config = config_of(f"loss={loss}", "max_batches=25", "learning_rate=0.01")
     losses = list(train.train(config.model(), config.star(), config))
-    assert len(losses) == 2 * 25
+    assert len(losses) == 25
     assert sum(losses[-6:]) < 0.8 * sum(losses[:6])
 
 
 def test_paths_that_were_shown_are_learned(capsys, tmp_path):
-    changes = ["graph_d=4", "max_iters=60", "learning_rate=0.01"]
+    changes = ["graph_d=4", "max_batches=120", "learning_rate=0.01"]
     arguments = [word for it in (*SMALL, *changes) for word in ("--set", it)]
     assert train.main([*arguments, "--json", str(tmp_path / "run.json")]) == 0
     run = json.loads((tmp_path / "run.json").read_text())["rows"][0]
