@@ -118,7 +118,7 @@ class BuildPerFile(build_ext):
             self.unknown = {name for name in X86_PROBES if self._is_x86() and not self._knows(name)}
             super().build_extension(ext)
         except (BaseError, CCompilerError):
-            Path(self.get_ext_fullpath(ext.name)).unlink(missing_ok=True)  # of an earlier build
+            Path(self.get_ext_fullpath(ext.name)).unlink(missing_ok=True)  # an earlier build's
             self.distribution.ext_modules = []
             self.get_finalized_command("bdist_wheel").root_is_pure = True
             raise

@@ -575,9 +575,10 @@ class Run:
             state.stopped_early = self._patience.exhausted_by(value)
 
     def _save(self) -> None:
-        """Save the newest state, timed, if there is a folder; check the tables in any case."""
+        """Save the newest state, timed, if there is a folder; else check the tables at the end."""
         if self._folder is None:
-            self._check_tables()
+            if self.is_over():
+                self._check_tables()
             return
         write = partial(self._folder.save_last, keep=self._config.train.keep)
         self._deadline.saving = self._save_finite("state", write)

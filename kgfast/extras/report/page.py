@@ -68,7 +68,7 @@ def write_report(
         Limit of ranking: a random part of the split is ranked. Equal numbers of triples are equal
         parts. The page shows the number of ranked triples and the size of the split.
     data, checkpoint, device, overrides, trust
-        See :func:`kgfast.load_run`. The data must exist.
+        See :func:`kgfast.load_run`.
     samples : int
         Samples of the bootstrap that makes the intervals.
 

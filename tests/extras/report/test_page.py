@@ -235,7 +235,7 @@ def test_errors(run, graph):
     with pytest.raises(FileNotFoundError, match="gone: no such folder"):
         write_report(run / "gone")
     with pytest.raises(FileNotFoundError, match="no dataset synthetic"):
-        write_report(run)
+        write_report(run, data=run)
     with pytest.raises(ValueError, match="split must be train, valid or test; got 'all'"):
         write_report(run, data=graph, split="all")
 

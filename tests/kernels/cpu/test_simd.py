@@ -149,7 +149,7 @@ def newer_instructions(path):
     lines = printed("objdump", "-d", "--no-show-raw-insn", path).splitlines()
     code = {it.partition("\t")[2].partition("#")[0] for it in lines}
     text = ".arch generic64\n" + "\n".join(sorted(code)) + "\n"
-    command = ["as", "-o", "/dev/null", "-"]  # its other errors are of addresses in the text
+    command = ["as", "-o", "/dev/null", "-"]  # other errors are about addresses in the text
     said = subprocess.run(command, input=text, capture_output=True, text=True).stderr
     return set(re.findall("`(\\S+)' is not supported on `generic64'", said))
 
