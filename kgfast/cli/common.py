@@ -14,18 +14,46 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
+from typer.core import TyperGroup
 
 from kgfast import __version__
-from kgfast.text import escaped, reading
+from kgfast.text import escaped, reading, shortened
+
+# The base of wrong options in click, which newer versions of typer bring along.
+ClickException: Any = typer.BadParameter.__mro__[2]
 
 # Expected failures: bad input, files, missing packages, a loss that is not a number.
 _EXPECTED = (ValueError, TypeError, OSError, ImportError, ArithmeticError, RuntimeError)
 
+MOST_ROWS = 1000  # rows of a table on the screen; --json and --out have all
+
+
+class _Commands(TyperGroup):
+    """Commands whose wrong options end like other mistakes: in one line, with exit code 2."""
+
+    def main(self, *args: Any, **options: Any) -> Any:
+        """Run a command, and exit."""
+        try:
+            code = super().main(*args, **{**options, "standalone_mode": False})
+        except ClickException as error:
+            code = error.exit_code
+            if type(error).__name__ == "NoArgsIsHelpError":
+                error.show()
+            else:
+                path = getattr(getattr(error, "ctx", None), "command_path", "kgfast")
+                message = " ".join(error.format_message().split()).rstrip(".")
+                message = message.replace("Value error, ", "")  # pydantic's words
+                say(f"error: {shortened(message, 300)} (see {path} --help)", err=True)
+        sys.exit(code or 0)
+
+
 app = typer.Typer(
+    cls=_Commands,
     name="kgfast",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
 )
 
 

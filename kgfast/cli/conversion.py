@@ -31,7 +31,7 @@ def convert(
     ] = False,
     debug: Debug = False,
 ) -> None:
-    """Turn a model of another library into a folder that kgfast evaluate reads."""
+    """Turn a model of another library into a folder of tables."""
     with errors_in_a_line(debug):
         from kgfast.adapters.convert import convert as converted
 

@@ -43,7 +43,10 @@ def evaluate(
     split: Annotated[Split, typer.Option(help="Split to rank.")] = Split.test,
     side: Annotated[
         list[Sides] | None,
-        typer.Option(help="Side to predict; may be repeated. The default is head and tail."),
+        typer.Option(
+            metavar="head|relation|tail",
+            help="Side to predict; may be repeated. The default is head and tail.",
+        ),
     ] = None,
     checkpoint: Checkpoint = Which.best,
     data: Data = None,
@@ -82,7 +85,7 @@ def evaluate(
     trust: Trust = False,
     debug: Debug = False,
 ) -> None:
-    """Rank a split, or classify triples, with a trained model or with the tables in a folder."""
+    """Rank a split, or classify triples, with a run or with tables."""
     with errors_in_a_line(debug):
         if classify:
             check_no_options(

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from kgfast.cli.common import (
+    MOST_ROWS,
     AsJson,
     Debug,
     Out,
@@ -79,7 +80,7 @@ def explain(
     trust: Trust = False,
     debug: Debug = False,
 ) -> None:
-    """Show the training triples that speak most for and against a triple (TracIn)."""
+    """Show training triples for and against a triple (TracIn)."""
     with errors_in_a_line(debug):
         from kgfast.extras.influence import tracin
         from kgfast.frames import write_columns
@@ -148,7 +149,7 @@ def _print(columns: dict[str, Any], as_json: bool, most: int) -> None:
     from rich.text import Text
 
     queries = groupby(rows, lambda row: row[:2])  # rows of one kind and of_query
-    of_all, rows = len(rows), [row for _, of in queries for row in islice(of, most)]
+    of_all, rows = len(rows), [row for _, of in queries for row in islice(of, most)][:MOST_ROWS]
     table = Table()
     for name in columns:
         is_number = name in ("of_query", "influence")

@@ -37,7 +37,7 @@ def known(
     ] = "1GiB",
     debug: Debug = False,
 ) -> None:
-    """Index the known triples of files larger than memory, for kgfast.KnownTriples.open."""
+    """Index the known triples of files larger than memory."""
     with errors_in_a_line(debug):
         from kgfast.graph import KnownTriples
 

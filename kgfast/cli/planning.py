@@ -42,7 +42,8 @@ def plan(
     dtype: Annotated[Dtype, typer.Option(help="Type of the table.")] = Dtype.float32,
     model: Annotated[Kind, typer.Option(help="Model with the score.")] = Kind.rotate,
     side: Annotated[
-        list[Sides] | None, typer.Option(help="Head or tail; both unless given.")
+        list[Sides] | None,
+        typer.Option(metavar="head|tail", help="Head or tail; both unless given."),
     ] = None,
     known: Annotated[str, typer.Option(metavar="NUMBER", help="Known triples to filter by.")] = "0",
     top: Annotated[
@@ -84,7 +85,7 @@ def plan(
     ] = PlanFormat.text,
     debug: Debug = False,
 ) -> None:
-    """Predict memory, time, bytes moved and the bottleneck of a ranking."""
+    """Predict memory, time and the bottleneck of a ranking."""
     with errors_in_a_line(debug):
         from kgfast.extras.planning.devices import rates_of
         from kgfast.extras.planning.plan import planned

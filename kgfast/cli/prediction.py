@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from kgfast.cli.common import (
+    MOST_ROWS,
     AsJson,
     Checkpoint,
     Data,
@@ -42,14 +43,20 @@ from kgfast.text import escaped
 def predict(
     run: Folder,
     head: Annotated[
-        Names, typer.Option(help="Predict the tails of this head; may be repeated.")
+        Names, typer.Option(metavar="NAME", help="Predict the tails of this head; may be repeated.")
     ] = None,
     tail: Annotated[
         Names,
-        typer.Option(help="Predict the heads of this tail; with --head, the relations of both."),
+        typer.Option(
+            metavar="NAME",
+            help="Predict the heads of this tail; with --head, the relations of both.",
+        ),
     ] = None,
     relation: Annotated[
-        Names, typer.Option(help="One relation for all heads or tails, or one for each in turn.")
+        Names,
+        typer.Option(
+            metavar="NAME", help="One relation for all heads or tails, or one for each in turn."
+        ),
     ] = None,
     every: Annotated[
         bool,
@@ -84,7 +91,10 @@ def predict(
         ),
     ] = False,
     exclude: Annotated[
-        Names, typer.Option(help="An entity that is no answer to any query; may be repeated.")
+        Names,
+        typer.Option(
+            metavar="NAME", help="An entity that is no answer to any query; may be repeated."
+        ),
     ] = None,
     exclude_anchor: Annotated[
         bool,
@@ -124,7 +134,7 @@ def predict(
     trust: Trust = False,
     debug: Debug = False,
 ) -> None:
-    """Predict the best tails of (head, relation, ?), or heads, or relations, or facts of all."""
+    """Predict tails, heads or relations, or the best facts of all."""
     with errors_in_a_line(debug):
         from kgfast.frames import write_columns
 
@@ -310,8 +320,12 @@ def _print(columns: dict[str, Any], as_json: bool) -> None:
     for name in names:
         is_number = name in ("score", "probability")
         table.add_column(name, justify="right" if is_number else "left", overflow="fold")
-    for place, (*triple, score) in enumerate(zip(*values[:4], strict=True)):
+    for place, (*triple, score) in enumerate(
+        zip(*(it[:MOST_ROWS] for it in values[:4]), strict=True)
+    ):
         cells = [Text(escaped(str(name))) for name in triple] + [Text(f"{score:.4f}")]
         cells += [Text(f"{column[place]:.4f}") for column in values[4:]]
         table.add_row(*cells, end_section=queries[place] != queries[place + 1])
     print_table(table)
+    if (count := len(values[0])) > MOST_ROWS:
+        say(f"{count - MOST_ROWS:,} more answers: --json or --out FILE", err=True)

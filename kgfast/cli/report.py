@@ -37,7 +37,7 @@ def report(
     trust: Trust = False,
     debug: Debug = False,
 ) -> None:
-    """Write the results of a run on one page of HTML that needs no other file."""
+    """Write the results of a run on one page of HTML."""
     with errors_in_a_line(debug):
         from kgfast.extras.report import write_report
 

@@ -50,7 +50,7 @@ def search(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Search for values of the keys that a config has ranges for: successive halving."""
+    """Search the ranges of a config by successive halving."""
     with errors_in_a_line(debug):
         if show is not None:
             _show(show)

@@ -35,8 +35,9 @@ def serve(
     allowed_host: Annotated[
         Names,
         typer.Option(
+            metavar="NAME",
             help="A name by which clients call the server, besides the address; may be repeated. * "
-            "allows any name."
+            "allows any name.",
         ),
     ] = None,
     max_k: Annotated[int, typer.Option(min=1, help="Answers to a query.")] = 1000,
@@ -68,7 +69,7 @@ def serve(
     trust: Trust = False,
     debug: Debug = False,
 ) -> None:
-    """Answer queries over HTTP: GET / is a page with a form; POST /topk, /rank, /score."""
+    """Answer queries over HTTP: a page, /topk, /rank and /score."""
     with errors_in_a_line(debug):
         _check_installed()
         from kgfast.eval.index import Index

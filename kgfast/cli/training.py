@@ -50,7 +50,7 @@ def train(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Train a model, and rank the test set at the end; under torchrun, by several processes."""
+    """Train a model, then rank the test set; also under torchrun."""
     with errors_in_a_line(debug):
         from kgfast.training import Config, RunFolder, Trainer
 
@@ -98,7 +98,7 @@ def plot(
     log: Annotated[bool, typer.Option("--log", help="A logarithmic axis for the loss.")] = False,
     debug: Debug = False,
 ) -> None:
-    """Draw loss and MRR per step, and the test results, of one run or several: PNG and SVG."""
+    """Draw loss and MRR per step, and the test results, of runs."""
     with errors_in_a_line(debug):
         from kgfast.plots import plot as draw
 

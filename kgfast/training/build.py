@@ -65,10 +65,7 @@ def load_dataset(config: Config, data: str | os.PathLike[str] | None = None) -> 
 
 def dataset_folder(config: Config, data: str | os.PathLike[str] | None = None) -> Path:
     """Return the folder of the dataset of a config, which lies in ``data`` or is ``data``."""
-    source = config.dataset
-    if data is not None:
-        source = source.model_copy(update={"root": os.fspath(data)})
-    return source.folder()
+    return config.dataset.folder(data)
 
 
 def build_model(

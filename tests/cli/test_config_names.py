@@ -57,9 +57,10 @@ def test_an_existing_file_wins(tmp_path, monkeypatch):
         ("wn18/rotate_fast.yaml", "did you mean 'wn18rr/rotate_fast'"),
         ("rotate_fast", "did you mean 'wn18rr/rotate_fast'?"),
         ("rotate_fst", "did you mean 'wn18rr/rotate_fast'?"),
-        ("nothing.yml", "nor one of the package (in codex-m, default, fb15k237, wn18rr)"),
+        ("nothing.yml", "nor one of the package, such as codex-m/"),
+        ("nosuch", "default/transe"),
         ("x" * 5000, "nor one of the package"),
-        ("wn18rr", "nor one of the package"),
+        ("default", "but the package has default/complex, default/conve, default/cp, "),
         ("../wn18rr/rotate", "did you mean 'wn18rr/rotate'"),
     ],
 )

@@ -194,3 +194,11 @@ def test_a_folder_without_a_run(tmp_path):
     result = explained(tmp_path)
     assert result.exit_code == 2
     assert "not the folder of a run" in result.stderr
+
+
+def test_a_long_table_is_cut(trained, monkeypatch):
+    monkeypatch.setattr(explanation, "MOST_ROWS", 3)
+    shown = explained(trained, "--top", 10**9)
+    assert shown.exit_code == 0, shown.stderr
+    assert shown.stdout.count("ponent │") == 3
+    assert "357 more triples of these queries: --json or --out FILE" in shown.stdout

@@ -6,7 +6,7 @@ from typer.main import get_command
 from kgfast.cli import app
 from kgfast.graph.stored.inputs import ORDERS
 from kgfast.training.config.files import packaged_configs
-from support.commands import run
+from support.commands import error_of, run
 
 COMMANDS = sorted(get_command(app).commands)
 
@@ -21,7 +21,8 @@ def test_an_unknown_option_is_refused(command, option, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = run(command, option)
     assert done.exit_code == 2
-    assert "No such option: --no-such-option" in done.stderr
+    assert done.stderr.startswith("error: No such option")
+    assert "--no-such-option" in done.stderr
     assert not any(tmp_path.iterdir())
 
 
@@ -35,3 +36,41 @@ def test_metavars_name_every_allowed_value():
     ):
         (found,) = (it for it in get_command(app).commands[command].params if it.name == option)
         assert found.metavar.split("|") == values
+
+
+WRONG = {
+    "nosuch": "error: No such command 'nosuch' (see kgfast --help)",
+    "evalute": "error: No such command 'evalute'. Did you mean 'evaluate'",
+    "predict": "error: Missing argument 'RUN",
+    "predict r --k 0": "error: Invalid value for '--k': ",
+    "predict r --k x": "error: Invalid value for '--k': ",
+    "evaluate r --split tst": "error: Invalid value for '--split': 'tst' is not one of 'test', ",
+    "evaluate r --hits 0": "error: Invalid value for '--hits': ",
+    "info x": "error: Got unexpected extra argument",
+    f"evaluate r --split {'x' * 5000}": "error: Invalid value for '--split': 'xxx",
+    "train --config nosuch": "error: nosuch: no such config file, nor one of the package, such as ",
+}
+
+
+@pytest.mark.parametrize("words", WRONG, ids=lambda words: words[:30])
+def test_a_wrong_option_ends_in_a_line_as_other_mistakes_do(words):
+    line = error_of(*words.split())
+    assert line.startswith(WRONG[words])
+    assert len(line) < 400
+
+
+@pytest.mark.parametrize("command", [None, *COMMANDS])
+def test_help_is_plain_and_short(command):
+    text = run(*filter(None, [command]), "--help").stdout
+    assert text.startswith("Usage: ")
+    assert text.isascii()
+    assert "<bool>" not in text
+    assert "list[" not in text.partition("Options:")[2]
+    assert max(map(len, text.splitlines())) <= 80
+    if command is None:
+        assert "..." not in text.partition("Commands:")[2]  # summaries fit their line
+
+
+def test_without_a_command_the_help_is_shown():
+    done = run()
+    assert (done.exit_code, done.stderr.startswith("Usage: ")) == (2, True)

@@ -228,6 +228,21 @@ def test_an_index_in_a_file_is_made_and_then_read(trained, tmp_path):
     assert "truncated, or no file of an index" in error_of(*words, "--index", file)
 
 
+def test_a_long_table_is_cut(trained, monkeypatch):
+    monkeypatch.setattr("kgfast.cli.prediction.MOST_ROWS", 3)
+    words = "predict", trained, "--head", "e1", "--relation", "next", "--k", 10**8
+    shown = run(*words)
+    assert shown.exit_code == 0, shown.stderr
+    assert shown.stdout.count(" next ") == 3
+    everything = lines_of(*words)
+    assert shown.stderr == f"{len(everything) - 3:,} more answers: --json or --out FILE\n"
+
+
+def test_a_folder_that_holds_no_data_is_named_by_its_option(trained, tmp_path):
+    line = error_of("evaluate", trained, "--data", tmp_path / "none")
+    assert line.endswith("holds train.txt; --data must be the folder that contains it")
+
+
 def test_evaluating_relations(trained):
     loaded = kgfast.load_run(trained)
     sides = ("head", "relation", "tail")

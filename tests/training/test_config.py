@@ -50,6 +50,8 @@ def test_every_ignored_key_warns():
 
 # Assignments, two spaces apart, and below them how the message begins.
 MISTAKES = """
+threads=100000000
+    threads must be at most 1024; got 100000000
 train.save_best_metric=hits@0
     train.save_best_metric must be mrr, mr, amr, amri or hits@K, such as hits@10; got 'hits@0'
 train.table_folder=t  optim.name=adam

@@ -62,6 +62,9 @@ def packaged_configs() -> dict[str, Path]:
 
 def _instead(plain_name: str, packaged: dict[str, Path]) -> str:
     """Return the packaged configs that an unknown name may mean, for an error."""
+    own = [name for name in packaged if name.startswith(f"{plain_name}/")]
+    if own:
+        return f", but the package has {', '.join(own)}"
     whole = did_you_mean(plain_name, packaged)
     if whole:
         return f", nor one of the package{whole}"
@@ -71,8 +74,8 @@ def _instead(plain_name: str, packaged: dict[str, Path]) -> str:
         within = [name for name in packaged if [name.partition("/")[2]] == last]
     if within:
         return f", nor one of the package; did you mean {' or '.join(map(shown, within[:3]))}?"
-    folders = ", ".join(sorted({name.partition("/")[0] for name in packaged}))
-    return f", nor one of the package (in {folders})"
+    folders = {name.partition("/")[0]: name for name in packaged}
+    return f", nor one of the package, such as {', '.join(folders.values())}"
 
 
 def said(name: str | os.PathLike[str]) -> str:

@@ -1,5 +1,6 @@
 """Sections of a config: keys, types, defaults, meanings; source of docs/reference/config.md."""
 
+import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -59,9 +60,12 @@ class DatasetConfig(Section):
     columns: Columns | None = None
     clean: list[Clean] = []
 
-    def folder(self) -> Path:
-        """Return the folder of the dataset; raise a FileNotFoundError if there is none."""
-        root = Path(self.root).expanduser()
+    def folder(self, data: str | os.PathLike[str] | None = None) -> Path:
+        """Return the folder of the dataset in ``data``, or else in the root.
+
+        A FileNotFoundError says where a dataset is missing.
+        """
+        root = Path(self.root if data is None else data).expanduser()
         if root.is_dir():
             # The exact name comes first: beside data/FB15K there may be another data/fb15k.
             own_first = sorted(root.iterdir(), key=lambda path: (path.name != self.name, path.name))
@@ -71,8 +75,9 @@ class DatasetConfig(Section):
             if any(root.glob("*train*")) or (root / "dataset.yaml").is_file():
                 return root
         raise FileNotFoundError(
-            f"no dataset {self.name}: neither {root / self.name} nor {root} holds train.txt; set "
-            "dataset.root to the folder that contains it"
+            f"no dataset {self.name}: neither {root / self.name} nor {root} holds train.txt; "
+            f"{'set dataset.root to' if data is None else '--data must be'} the folder that "
+            f"contains it"
         )
 
 
@@ -439,7 +444,7 @@ class Sections(Section):
 
     seed: CountOrZero = 0
     device: Annotated[str, Word, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
-    threads: Count | None = None
+    threads: Annotated[Count, Field(le=1024)] | None = None
     dataset: DatasetConfig
     model: ModelConfig
     med: MedConfig | None = None

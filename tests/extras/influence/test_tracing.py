@@ -130,7 +130,7 @@ def test_columns_name_the_examples(run):
     assert columns["test"] == [0] * 80 + [1] * 80
     signs = {1: "proponent", -1: "opponent", 0: "neutral"}
     assert columns["kind"] == [signs[(it > 0) - (it < 0)] for it in columns["influence"]]
-    assert columns["kind"][36:38] == ["proponent", "opponent"]  # of the 40 highest influences
+    assert columns["kind"][36:38] == ["proponent", "opponent"]  # the 40 highest have both
     assert columns["influence"][:40] == found.values[0].tolist()
     first = int(found.ids[0, 0]) % len(GRAPH.train)
     assert triples[0] == tuple(GRAPH.train.hrt[first].tolist())
