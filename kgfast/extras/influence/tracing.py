@@ -132,8 +132,8 @@ def tracin(
     Examples
     --------
     >>> from kgfast import DistMult
-    >>> model = DistMult.init(5, 2, dim=4, seed=0)
-    >>> train = torch.tensor([[0, 0, 1], [2, 1, 3]])
+    >>> model = DistMult(torch.eye(4), torch.ones(1, 4))
+    >>> train = torch.tensor([[0, 0, 0], [2, 0, 2]])
     >>> found = tracin(model, train, train[:1], loss="bce", rates=[0.1], k=1)
     >>> found.ids.tolist()  # itself
     [[0]]
