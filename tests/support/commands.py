@@ -19,8 +19,8 @@ def lines_of(*words):
 
 
 def error_of(*words):
-    """Return the one line of a command that fails."""
+    """Return the one line of a command that fails, after its warnings."""
     result = run(*words)
     assert (result.exit_code, result.stdout) == (2, ""), result.output
-    (line,) = result.stderr.splitlines()
+    (line,) = (it for it in result.stderr.splitlines() if not it.startswith("warning: "))
     return line
