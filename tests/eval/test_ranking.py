@@ -1,5 +1,7 @@
 """rank(): golden ranks, the properties that any ranking has, and every argument."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -169,11 +171,12 @@ def test_subnormal_queries_while_the_caller_flushes_them(backend):
     assert still_flushing
 
 
-def test_no_candidates_but_the_target(backend):
+def test_a_target_is_no_candidate_of_an_empty_list(backend):
     model, triples = RotatE.init(100, 2, 8, seed=0), random_triples(20, 100, 2)
-    ranks = rank(model, triples, known=KnownTriples(triples), candidate_ids=[])
-    assert (ranks.mrr, ranks.mr) == (1.0, 1.0)
-    assert bool((ranks.pessimistic == 1).all() and (ranks.num_candidates == 1).all())
+    with pytest.warns(UserWarning, match="20 of 20 triples have no candidates"):
+        ranks = rank(model, triples, known=KnownTriples(triples), candidate_ids=[])
+    assert math.isnan(ranks.mrr)
+    assert bool((ranks.pessimistic == 0).all() and (ranks.num_candidates == 0).all())
     assert torch.equal(ranks.raw.num_candidates, ranks.num_candidates)
 
 

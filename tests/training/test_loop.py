@@ -115,12 +115,12 @@ def test_early_stopping_watches_one_side(tmp_path, monkeypatch, side):
     gains = {"head": iter([1, 2, 2, 2, 2]), "tail": iter([1, 1, 1, 1]), None: iter([1, 2, 3, 3, 3])}
     metrics = Ranks.metrics
 
-    def of_sides(self):
+    def of_sides(self, **options):
         if len(self) != len(GRAPH.valid) or self.sides == ("both",):
-            return metrics(self)
+            return metrics(self, **options)
         own = side if len(self.sides) == 1 and self.sides == (side,) else None
         value = next(gains[own]) if own == side else 0.5
-        return metrics(self) | {"mrr": value}
+        return metrics(self, **options) | {"mrr": value}
 
     monkeypatch.setattr(Ranks, "metrics", of_sides)
     stop = {"patience": 2, "side": side}
