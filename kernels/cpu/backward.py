@@ -21,6 +21,7 @@ from .scores import scores
 from .views import View, address, factor_view, machine, pointers_of, query_view, table_view
 
 _LENGTH_BYTES = 2 << 20
+_LEAST = torch.finfo(torch.float32).tiny
 _ROWS = 4096  # most queries with feature blocks in a worker at once
 
 
@@ -108,11 +109,14 @@ def _backward_of_rows(
 
 
 def _over_lengths(operands: Operands, grad: Tensor, index: Tensor | None) -> Tensor:
-    """Divide the gradient by the length if a root follows the sum; 0 for a length of 0."""
+    """Divide the gradient by the length if a root follows the sum; 0 for a length of 0.
+
+    Lengths below ``_LEAST`` count as 0, because kernels take parts of such lengths for 0.
+    """
     if not operands.score.root:
         return grad
     values = scores(operands, index).view(grad.shape)
-    return torch.where(values == 0, 0.0, -grad / values)
+    return torch.where(values > -_LEAST, 0.0, -grad / values)
 
 
 def _zeros_for(gradient: Tensor | None) -> Tensor | None:

@@ -90,13 +90,12 @@ def assert_close(
     exact: Tensor,
     dense: Tensor | None = None,
     *,
-    remains: float = 1e-15,
+    remains: float = 0.0,
     rel: float = 1e-5,
 ) -> None:
     """Within ``rel`` of the largest, or twice the error of dense float32, and the last rounding.
 
-    ``remains`` is allowed where the result is smaller than that: a modulus of 0 may come out as
-    2**-62, so that 130 of them stay below 1e-15.
+    ``remains`` is allowed beside that.
     """
     assert got.shape == exact.shape
     if not exact.numel():

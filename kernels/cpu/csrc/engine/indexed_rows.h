@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "engine/canonical.h"
 #include "engine/load_rows.h"
 #include "host/fpmode.h"
 #include "host/scores.h"
@@ -174,22 +175,27 @@ inline void add_whole(PairSums<Score, A>& sums, const float* query, int64_t padd
 }
 
 // Writes the scores of A queries with kRows rows, of which `valid` exist, where a crop ends.
+// Returns 0 unless scores need mend_scores.
 template <class Score, int A>
-inline void write_indexed(const ScoresJob& job, const PairSums<Score, A>& sums,
-                          const int64_t* ids, int valid, float* out) {
+inline uint32_t write_indexed(const ScoresJob& job, const PairSums<Score, A>& sums,
+                              int64_t features, const int64_t* ids, int valid, float* out) {
   alignas(64) float distances[Simd::W < kRows ? kRows : Simd::W] = {};
+  uint32_t spoiled = 0;
   for (int a = 0; a < A; ++a, out += job.per_query) {
     for (int r = 0; r < kRows; ++r) distances[r] = sum_lanes(sums.at[a][r]);
-    Simd::store(distances, Score::finish(Simd::load(distances)));
+    V distance = Score::finish(Simd::load(distances));
+    if constexpr (is_monotone<Score>) distance = nan_if_tiny(distance, features, &spoiled);
+    Simd::store(distances, distance);
     for (int r = 0; r < valid; ++r)
       out[r] = (job.bias ? job.bias[ids[r]] : 0.0f) - distances[r];
   }
+  return spoiled & ((1u << kRows) - 1);
 }
 
 // Scores kRows rows, whose ids are `ids`, with A queries. `out`: place of the first query's scores
-// in crop slot 0.
+// in crop slot 0. Returns 0 unless scores need mend_scores.
 template <class Score, int A, class Reader>
-void score_rows(const ScoresJob& job, const float* query, Reader& rows, const int64_t* ids,
+uint32_t score_rows(const ScoresJob& job, const float* query, Reader& rows, const int64_t* ids,
                 int valid, float* out) {
   const int64_t padded = padded_features(job.num_features);
   const int64_t matrix = job.query.count * job.per_query;
@@ -198,6 +204,7 @@ void score_rows(const ScoresJob& job, const float* query, Reader& rows, const in
   sums.clear();
   bool near = true;
   int64_t crop = 0;
+  uint32_t spoiled = 0;
   for (int64_t run = 0; run < job.num_features; run += kRun) {
     const int64_t count = std::min(kRun, job.num_features - run);
     rows.load(run, count);
@@ -210,13 +217,22 @@ void score_rows(const ScoresJob& job, const float* query, Reader& rows, const in
       PairSums<Score, A> ended = sums;
       if (end > i) ended.add_part(query + run, padded, rows, i, end - i);
       ended.add(totals);
-      write_indexed(job, ended, ids, valid, out + job.crops.slots[crop++] * matrix);
-      if (crop == job.crops.count) return;
+      spoiled |= write_indexed(job, ended, job.crops.widths[crop], ids, valid,
+                               out + job.crops.slots[crop] * matrix);
+      if (++crop == job.crops.count) return spoiled;
     }
     if ((run + kRun) % (64 * Simd::W)) continue;
     totals.add(sums);
     sums.clear();
   }
+  return spoiled;
+}
+
+// Calls mend_scores for a query's places [first, last).
+inline void mend_places(const ScoresJob& job, int64_t row, int64_t first, int64_t last) {
+  const int64_t start = row * job.per_query + first;
+  mend_scores(job, job.crops, job.bias, row, job.index ? job.index + start : nullptr, first,
+              last - first, job.query.count * job.per_query, job.out + start);
 }
 
 template <class Score>
@@ -224,14 +240,16 @@ void score_query(const ScoresJob& job, int64_t row, int64_t first, int64_t last,
   const FloatMode mode(FloatMode::kFlush);
   load_query<Score>(job.query, row, job.num_features, Score::query_sign, scratch);
   const int64_t* index = job.index + row * job.per_query;
+  uint32_t spoiled = 0;
   for (int64_t k = first; k < last; k += kRows) {
     int64_t ids[kRows];
     for (int r = 0; r < kRows; ++r) ids[r] = index[std::min(k + r, last - 1)];
     RowReader<Score, Score::row_planes> rows(job.rows, ids);
-    score_rows<Score, 1>(job, scratch, rows, ids,
-                         static_cast<int>(std::min<int64_t>(kRows, last - k)),
-                         job.out + row * job.per_query + k);
+    spoiled |= score_rows<Score, 1>(job, scratch, rows, ids,
+                                    static_cast<int>(std::min<int64_t>(kRows, last - k)),
+                                    job.out + row * job.per_query + k);
   }
+  if (spoiled) mend_places(job, row, first, last);
 }
 
 // Returns the floats of a tile of queries and, unless rows are plain float32, of their copies.
@@ -248,6 +266,7 @@ void score_tile(const ScoresJob& job, int64_t row, const Rows& rows, int64_t beg
   for (int a = 0; a < A; ++a)
     load_query<Score>(job.query, row + a, job.num_features, Score::query_sign,
                       queries + a * query_floats<Score>(job.num_features));
+  uint32_t spoiled = 0;
   for (int64_t k = first; k < last; k += kRows) {
     int64_t ids[kRows], places[kRows];
     for (int r = 0; r < kRows; ++r) {
@@ -255,10 +274,11 @@ void score_tile(const ScoresJob& job, int64_t row, const Rows& rows, int64_t beg
       places[r] = ids[r] - begins;
     }
     RowReader<Score, Score::row_planes> reader(rows, places);
-    score_rows<Score, A>(job, queries, reader, ids,
-                         static_cast<int>(std::min<int64_t>(kRows, last - k)),
-                         job.out + row * job.per_query + k);
+    spoiled |= score_rows<Score, A>(job, queries, reader, ids,
+                                    static_cast<int>(std::min<int64_t>(kRows, last - k)),
+                                    job.out + row * job.per_query + k);
   }
+  for (int a = 0; spoiled && a < A; ++a) mend_places(job, row + a, first, last);
 }
 
 template <class Score>

@@ -17,9 +17,10 @@ namespace {
 
 template <bool Factor>
 struct RscfRotate : RealRows {
+  static constexpr Terms terms = Terms::moduli;
   static constexpr int query_planes = Factor ? 5 : 4, row_planes = Factor ? 3 : 2;
   static constexpr int group = Simd::W == 16 ? 2 : 1;
-  static constexpr bool is_rscf = true, has_phase = Factor;
+  static constexpr bool is_rscf = true, has_phase = Factor, has_near = true;
   static constexpr float grad_scale = 0.5f;  // `backward` doubles
 
   template <bool Near>
@@ -37,23 +38,24 @@ struct RscfRotate : RealRows {
   static V finish(V sum) { return Simd::mul(sum, Simd::set1(0.5f)); }
 
   template <bool Near>
-  static void backward(V g, const V* q, const V* c, V* dq, V* dc, V* worst) {
-    const Phasor turn = phasor_of_row<Near>(q[4], c[2], worst);
+  static void backward(V g, const V* q, const V* c, V* dq, V* dc, Extremes* met) {
+    if constexpr (!Factor) {
+      V x = Simd::minus_product(q[2], c[0], q[0]), y = Simd::minus_product(q[3], c[1], q[1]);
+      backward_scales<Near>(g, q, c, &x, &y, dq, dc, met);
+      dq[0] = Simd::sub(dq[0], x);
+      dq[1] = Simd::sub(dq[1], y);
+      return;
+    }
+    const Phasor turn = phasor_of_row<Near>(q[4], c[2], &met->phase);
     const V re = Simd::product_minus(q[0], turn.cosine, Simd::mul(q[1], turn.sine));
     const V im = Simd::fma(q[0], turn.sine, Simd::mul(q[1], turn.cosine));
     V x = Simd::minus_product(q[2], c[0], re), y = Simd::minus_product(q[3], c[1], im);
-    backward_scales(g, q, c, &x, &y, dq, dc);
+    backward_scales<Near>(g, q, c, &x, &y, dq, dc, met);
     dq[0] = Simd::minus_product(x, turn.cosine, Simd::minus_product(y, turn.sine, dq[0]));
     dq[1] = Simd::fma(x, turn.sine, Simd::minus_product(y, turn.cosine, dq[1]));
     const V phase = Simd::product_minus(x, im, Simd::mul(y, re));
     dq[4] = Simd::fma(phase, c[2], dq[4]);
     dc[2] = Simd::fma(phase, q[4], dc[2]);
-  }
-  static void backward(V g, const V* q, const V* c, V* dq, V* dc) {
-    V x = Simd::minus_product(q[2], c[0], q[0]), y = Simd::minus_product(q[3], c[1], q[1]);
-    backward_scales(g, q, c, &x, &y, dq, dc);
-    dq[0] = Simd::sub(dq[0], x);
-    dq[1] = Simd::sub(dq[1], y);
   }
 
   static void turn(V* q) {
@@ -74,9 +76,10 @@ struct RscfRotate : RealRows {
     return Simd::add_two_sqrt(sum, Simd::fma(x, x, Simd::fma(y, y, Simd::set1(kTiny))));
   }
   // Adds the gradients of w and c; multiplies (x, y) by g over the modulus of (x, y).
-  static void backward_scales(V g, const V* q, const V* c, V* x, V* y, V* dq, V* dc) {
-    const V by = Simd::two_over_sqrt(
-        g, Simd::fma(*x, *x, Simd::fma(*y, *y, Simd::set1(kTiny))));
+  template <bool Near>
+  static void backward_scales(V g, const V* q, const V* c, V* x, V* y, V* dq, V* dc,
+                              Extremes* met) {
+    const V by = Simd::two_over_sqrt(g, squared_modulus<Near>(x, y, met));
     *x = Simd::mul(by, *x);
     *y = Simd::mul(by, *y);
     dq[2] = Simd::fma(*x, c[0], dq[2]);
@@ -111,6 +114,7 @@ struct RscfReal : RealRows {
 template <bool Factor>
 struct RscfL1 : RscfReal<Factor> {
   using Base = RscfReal<Factor>;
+  static constexpr Terms terms = Terms::magnitudes;
   static V add(V sum, const V* q, const V* c) {
     return Simd::add(sum, Simd::abs(Base::difference(q, c)));
   }
@@ -123,6 +127,7 @@ struct RscfL1 : RscfReal<Factor> {
 template <bool Factor>
 struct RscfL2 : RscfReal<Factor> {
   using Base = RscfReal<Factor>;
+  static constexpr Terms terms = Terms::squares;
   static V add(V sum, const V* q, const V* c) {
     const V x = Base::difference(q, c);
     return Simd::fma(x, x, sum);
