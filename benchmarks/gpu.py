@@ -35,7 +35,6 @@ from typing import Any, TextIO
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-PREDICTIONS = RESULTS / "static-roofline.json"
 PATIENCE = 10  # seconds from an interrupt to a command's end: to report what it has found
 WORKERS = min(16, os.cpu_count() or 1)  # compiling on the host is most of the work
 SCORES = ("dot", "rotate", "l1", "l2", "rscf_rotate", "rotate_interleaved", "rscf_l1", "rscf_l2")
@@ -232,7 +231,7 @@ def main() -> int:
     if not options.rehearse and not torch.cuda.is_available():
         sys.exit(
             "make gpu: torch sees no CUDA or ROCm device here, so that nothing can be measured; "
-            "--rehearse goes through the steps, benchmarks/static_roofline.py predicts times"
+            "--rehearse goes through the steps"
         )
     with tempfile.TemporaryDirectory() as folder:
         package = Path(folder, "site")
@@ -284,7 +283,6 @@ def run_all(
         print(*said(name, outcomes[name]), sep="\n", flush=True)
         found[name] = asdict(outcomes[name])
         write_json(summary, {**about, "seconds": time.time() - started, "steps": found})
-    print(*predicted_for(str(about.get("machine", {}).get("name")), PREDICTIONS), sep="\n")
     print("", *(f"{name:12} {it.verdict}" for name, it in outcomes.items()), sep="\n")
     print(f"{time.time() - started:.0f} s; wrote {run.files}-*")
     return int(any(it.is_bad for it in outcomes.values()))
@@ -303,19 +301,6 @@ def said(name: str, outcome: Outcome) -> list[str]:
     return [f"{name:12} {outcome.verdict:32} {outcome.seconds:5.0f} s"] + [
         f"    {line}" for line in outcome.lines
     ]
-
-
-def predicted_for(name: str, path: Path) -> list[str]:
-    """Return the lines of the predictions for a GPU, to be read beside measurements."""
-    try:
-        rows = json.loads(path.read_text())["predictions"]
-        mine = [row for row in rows if row["gpu"].split()[0] in name.split()]
-        return ["", f"PREDICTED, not measured ({path.name}):"] * bool(mine) + [
-            f"    {row['work']}: {row['total_seconds'] * 1e3:.2f} ms, limited by {row['limit']}"
-            for row in mine
-        ]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return ["", f"no predictions in {path.name}: {type(error).__name__}"]
 
 
 def about_device(rehearses: bool) -> dict[str, Any]:

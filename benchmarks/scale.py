@@ -23,11 +23,10 @@ import torch
 import kgfast
 from lib import scale_runs as runs
 from lib.benchmark import Benchmark, Option, Options
-from lib.columns import PLANS, SAMPLED, STREAMED
+from lib.columns import SAMPLED, STREAMED
 from lib.measure import Timing, in_child, timed
 from lib.planted import Planted
 from lib.results import RESULTS
-from lib.scale_plans import plan_rows
 
 WIKIDATA = 91_230_610  # entities of WikiKG90Mv2
 SIZES = (1_000_000, 10_000_000, WIKIDATA)
@@ -37,7 +36,6 @@ GOALS = {
     "of_binding": 0.8,
     "lost_ranges": 1,
     "processes": 0.9,
-    "plan_error": 0.25,
 }
 COUNTED: dict[Planted, Any] = {}  # counts of rankings that nobody touched
 Row = dict[str, Any]
@@ -206,12 +204,6 @@ def sampled(options: Options) -> Iterator[Row]:
         path.unlink()
 
 
-def plan(options: Options) -> Iterator[Row]:
-    """Yield what ``kgfast plan`` says, beside what is measured."""
-    for row in plan_rows(options):
-        yield {"section": "plan"} | row
-
-
 @contextmanager
 def tables(options: Options) -> Iterator[None]:
     """Make the folder of the tables, and delete them unless they are kept for the next run."""
@@ -231,7 +223,7 @@ def tables(options: Options) -> Iterator[None]:
 
 def stays(row: Row, rows: Sequence[Row], options: Options) -> bool:
     """Return whether a row of the file is of other work than the new ones."""
-    names = ("section", "contender", "entities", "dim", "queries", "work")
+    names = ("section", "contender", "entities", "dim", "queries")
     return all(any(row.get(it) != new.get(it) for it in names) for new in rows)
 
 
@@ -241,7 +233,6 @@ SECTIONS = {
     "processes": processes,
     "sent": sent,
     "sampled": sampled,
-    "plan": plan,
 }
 SHAPE = ("entities:", "{entities:,} x {dim}")
 BENCHMARK = Benchmark(
@@ -257,7 +248,6 @@ BENCHMARK = Benchmark(
         "rounds": Option("turns", 3, 1),
         "seed": Option("of the moments of death", 0),
         "folder": Option("for the tables; else one beside the results", keywords={"type": Path}),
-        "by_cores": Option("plans by the time of the cores: others use them", False),
         "keep": Option("leave the tables in the folder", False),
     },
     tables={
@@ -277,7 +267,6 @@ BENCHMARK = Benchmark(
         ),
         "sent": ("Four processes", (SHAPE, ("bytes a query:", "{bytes_per_query:.0f}"))),
         "sampled": ("As large as ogbl-wikikg2", SAMPLED),
-        "plan": ("What `kgfast plan` predicted", PLANS),
     },
     head={"goals": GOALS},
     stays=stays,

@@ -10,7 +10,6 @@ import torch
 
 import kgfast
 from kgfast.datasets import Dataset
-from kgfast.extras.planning import rates
 from kgfast.graph import TypeConstraints
 from kgfast.training import RunGraph
 from support import stored_files
@@ -86,11 +85,6 @@ def partial(folder: Path) -> None:
     kgfast.rank(stored, MANY[:5], known=KNOWN, max_memory=SMALL, partial=folder / "partial")
 
 
-def write_rates(folder: Path) -> None:
-    values = {"format": 1, "source": "here"}
-    (folder / "rates.json").write_text(json.dumps(values))
-
-
 # Each format has a file, the text of its version and of another, who reads it, the error.
 OTHERS = {
     "checkpoints, and rows of shards": [
@@ -152,15 +146,6 @@ OTHERS = {
         )
         for number in (1, 9)
     ],
-    "rates of kgfast plan": [
-        (
-            "rates.json",
-            ('"format": 1', f'"format": {number}'),
-            lambda folder: rates.load_rates(),
-            rf"rates.json: .*format {number}; this kgfast reads 1.*kgfast plan --calibrate",
-        )
-        for number in (0, 9)
-    ],
 }
 KEYS = {"run": "kgfast", "sharded": "kgfast", "index": "kgfast_index", "types": "format"}
 
@@ -177,8 +162,6 @@ def test_another_version_is_refused_by_name(folder, monkeypatch, name, change, r
     monkeypatch.setenv("KGFAST_DATA", str(folder))
     if read is partial:
         partial(folder)
-    elif name == "rates.json":
-        write_rates(folder)
     path = folder / name
     if path.suffix == ".json":
         text = path.read_text()

@@ -3,7 +3,7 @@
 :func:`recorded` runs the host side and records launches instead of making them; :func:`compile_for`
 compiles a recorded launch as specialised for the real arguments, and reads the result: registers,
 stack, shared memory, and the issue slots of the innermost loop from the SASS. The tests assert
-these numbers, and ``benchmarks/static_roofline.py`` reports them.
+these numbers.
 """
 
 import math
@@ -178,8 +178,6 @@ class Loop(Counter[str]):
     words : int
         Registers of a thread that loads of global and shared memory fill. A warp's loads of one
         iteration occupy their return path for as many clocks.
-    stored : int
-        Registers that stores to global memory take.
     products : Counter
         Multiplications with addition by tensor cores for a warp, by the type of the factors.
     span : tuple of int
@@ -187,7 +185,6 @@ class Loop(Counter[str]):
     """
 
     words: int
-    stored: int
     products: Counter[str]
     span: tuple[int, int]
 
@@ -196,8 +193,7 @@ class Loop(Counter[str]):
         """Return the loop from one address to another."""
         texts = [text for address, text in code if low <= address <= high]
         loop = Loop(_operation(text) for text in texts)
-        loop.words = sum(_words(text, "LDG|LDS|LDSM|LD") for text in texts)
-        loop.stored = sum(_words(text, "STG|ST") for text in texts)
+        loop.words = sum(map(_words, texts))
         loop.products = sum(map(_products, texts), Counter())
         loop.span = low, high
         return loop
@@ -329,9 +325,9 @@ def _lies_within(inner: tuple[int, int], outer: tuple[int, int]) -> bool:
     return inner != outer and outer[0] <= inner[0] and inner[1] <= outer[1]
 
 
-def _words(text: str, names: str) -> int:
-    """Count the registers of a load or store: ``LDG.E.128`` 4, ``LDSM.16.M88.4`` 4, ``LDS`` 1."""
-    match = re.match(rf"(?:@!?U?P[T\d]+\s+)?({names})((?:\.\w+)*)\s", text)
+def _words(text: str) -> int:
+    """Count the registers of a load: ``LDG.E.128`` 4, ``LDSM.16.M88.4`` 4, ``LDS`` 1."""
+    match = re.match(r"(?:@!?U?P[T\d]+\s+)?(LDG|LDS|LDSM|LD)((?:\.\w+)*)\s", text)
     if match is None:
         return 0
     parts = match.group(2).split(".")

@@ -69,7 +69,6 @@ FORMATS = {
     "files of Index.save": "kgfast.eval.index_file._VERSION",
     "files of TypeConstraints.save": "kgfast.graph.constraints._VERSION",
     "folders of partial=": "kgfast.eval.partial._FORMAT",
-    "rates of kgfast plan": "kgfast.extras.planning.rates._FORMAT",
 }
 VARIABLES = (
     *("KGFAST_BACKEND", "KGFAST_CPU_ISA", "KGFAST_DATA", "KGFAST_MAX_BYTES", "KGFAST_MIRROR"),

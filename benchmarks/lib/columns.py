@@ -409,14 +409,6 @@ SAMPLED: Columns = (
     ("MRR:", "{mrr:.3f}"),
     ("Hits@10:", "{hits_10:.3f}"),
 )
-PLANS: Columns = (
-    ("work", "{work}"),
-    ("entities:", "{entities:,} x {dim}"),
-    ("queries:", "{queries:,}"),
-    ("predicted:", "{predicted_seconds:time}"),
-    ("measured:", "{measured_seconds:time}"),
-    ("difference:", "{error:+.0%}"),
-)
 
 # Works of loss_mem.py and topk_speed.py.
 LOSS_WORKS = {

@@ -167,7 +167,7 @@ def _sampled(formula: str, kind: str, p: Any) -> Tensor:
 
 
 def headlines(_: str) -> Iterator[Case]:
-    """Yield six timed works, with the names of static-roofline.json where it predicts them."""
+    """Yield six timed works."""
     yield "filtered ranks, rotate, WN18RR d=512", _test_set
     for score in ("dot", "rotate"):
         name = f"bce value and gradients, {score}, B=512 N=40943 d=200"

@@ -3,7 +3,6 @@
     heads       output layers over very many outputs
     influence   training triples that influenced a prediction most
     paths       sums over the paths of a graph
-    planning    memory and time of a ranking before it runs
     report      a run on one page of HTML
     search      search for values of a config
     serve       a model behind HTTP

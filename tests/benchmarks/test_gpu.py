@@ -203,15 +203,6 @@ def test_a_command_says_how_it_ended(gpu, run, monkeypatch) -> None:
         assert "broken\n" in Path(log.name).read_text()
 
 
-def test_predictions_stand_beside_what_was_measured(gpu, tmp_path) -> None:
-    lines = gpu.predicted_for("NVIDIA H200", gpu.PREDICTIONS)
-    assert lines[1] == "PREDICTED, not measured (static-roofline.json):"
-    assert all(" ms, limited by " in line for line in lines[2:])
-    assert any("rotate, WN18RR" in line for line in lines)
-    assert gpu.predicted_for("A GPU of tomorrow", gpu.PREDICTIONS) == []
-    assert gpu.predicted_for("x", tmp_path / "none.json")[1].startswith("no predictions in none")
-
-
 def test_without_a_gpu_it_says_so(gpu, monkeypatch) -> None:
     """And without torch, in one line each."""
     monkeypatch.setattr(sys, "argv", ["gpu.py"])

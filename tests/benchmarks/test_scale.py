@@ -67,7 +67,7 @@ def test_all_sections(call, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     rows = json.loads(result.read_text())["rows"]
     assert {row["section"] for row in rows} == set(
-        ["stream", "killed", "processes", "sent", "sampled", "plan"]
+        ["stream", "killed", "processes", "sent", "sampled"]
     )
     assert list((tmp_path / "tables").iterdir()) == []  # cleaned up
     for row in rows:

@@ -12,7 +12,7 @@ COMMANDS = sorted(get_command(app).commands)
 
 
 def test_commands_are_found():
-    assert {"train", "evaluate", "predict", "serve", "plan"} <= set(COMMANDS)
+    assert {"train", "evaluate", "predict", "serve"} <= set(COMMANDS)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

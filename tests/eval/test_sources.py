@@ -4,6 +4,7 @@ A source is asked by rank(), topk(), above() and top_facts(). The files beside t
 from tables in memory.
 """
 
+import math
 import pickle
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -399,6 +400,9 @@ def test_a_small_limit_makes_blocks_and_passes(tmp_path, monkeypatch):
     monkeypatch.setattr(rows, "prefetched", seen)
     kgfast.rank(stored, TRIPLES, max_memory=SMALL)
     num_passes = len(passes)
+    queries, blocks = 2 * len(TRIPLES), SMALL // 4
+    # The formula stands in docs/explanation/scale.md.
+    assert num_passes == math.ceil(queries * (24 * 2 * D + 200) / (SMALL - blocks))
     kgfast.rank(stored, TRIPLES, max_memory="2 KiB")
     assert len(set(passes)) == 2
     (block_rows, gives_back), last = passes[0], passes[-1]

@@ -28,7 +28,6 @@ from kgfast.adapters.convert import convert
 from kgfast.adapters.dglke import load_dglke
 from kgfast.adapters.libkge_checkpoints import read_libkge
 from kgfast.adapters.official_runs import load_official
-from kgfast.extras.planning.rates import Rates
 from kgfast.graph import Vocabulary
 from kgfast.plots import plot
 from kgfast.training.logs import read_rows
@@ -374,21 +373,6 @@ def _read_run(folder: Path) -> Any:
     return found
 
 
-def _rates(case: Case, folder: Path) -> None:
-    cost = {"row": 1e-9, "row_dim": 0.0, "pair": 1e-9, "pair_dim": -1e-12}
-    facts = Rates("here", {}, 1e-5, 10**8, None, 1e-9, 2, 10**9).as_dict()
-    facts["costs"] = {"rank": {"dot": {"float32": cost}}}
-    (folder / "rates.json").write_text(json.dumps(facts))
-
-
-def _read_rates(folder: Path) -> Any:
-    from fuzz.surroundings import variable
-    from kgfast.extras.planning.rates import FOLDER_VARIABLE, load_rates
-
-    with variable(FOLDER_VARIABLE, str(folder)):
-        return load_rates().memory
-
-
 def _nt(case: Case, folder: Path) -> None:
     lines = [f"<a:{case.pick.randrange(9)}> <b:é> <a:{it}> .\n" for it in range(9)]
     (folder / "train.nt").write_text("".join(lines), encoding="utf-8")
@@ -454,7 +438,6 @@ _READERS: dict[str, Reader] = {
     "constraints": Reader(_constraints, lambda it: TypeConstraints.load(it / "c.safetensors")),
     "openke": Reader(_openke, TypeConstraints.from_openke),
     "logs": Reader(_run, _read_run),
-    "rates": Reader(_rates, _read_rates),
     "ntriples": Reader(_nt, kgfast.datasets.load),
 }
 _OF_PACKAGES = {
