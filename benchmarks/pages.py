@@ -12,7 +12,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from lib.columns import ABOVE, FACTS, PEERS, SIGLIP
+from lib.columns import ABOVE, FACTS, PEERS
 from lib.pages import Page, med, of_file, one_file, readme, runs, sampled, scale, speed, systems
 from lib.results import RESULTS, ROOT
 
@@ -47,7 +47,6 @@ PAGES = {
     "scale": Page("docs/explanation/scale.md", scale.block),
     "search": Page("docs/how-to/search.md", one_file.search),
     "serve": Page("docs/reference/http.md", one_file.serve),
-    "siglip": Page("docs/how-to/siglip.md", of_file("cpu-siglip.json", SIGLIP)),
     "speed": Page("docs/reference/speed.md", speed.block),
     "tiers": Page("docs/explanation/tiers.md", one_file.tiers),
 }

@@ -265,18 +265,6 @@ ENERGY: Columns = (
     ("bytes, time:", "{seconds[bytes]:time}"),
     ("ordered bytes, times faster:", lambda row: cell_of(row, "{speedup:.2f} (p = {fastest})")),
 )
-SIGLIP: Columns = (
-    (" ", "{section}"),
-    ("pairs x features", "{batch:,} x {dim}"),
-    ("contender", "{contender}"),
-    ("images a chunk:", "{chunk:,}"),
-    ("CPU time:", "{cpu_seconds:time}"),
-    ("kgfast's time over it:", "{ratio:.2f}x"),
-    ("peak memory:", "{bytes:bytes}"),
-    ("logits by formula:", "{logits_bytes:bytes}"),
-    ("scale, bias:", "{scale:g}, {bias:g}"),
-    ("error:", "{error:.1e}"),
-)
 STEPS: Columns = (  # training steps of MED
     (" ", lambda row: MODELS[row["model"]]),
     ("batch x negatives", "{batch} x {negatives_per_triple}, {negatives:words}"),

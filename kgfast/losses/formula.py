@@ -30,8 +30,8 @@ class LossFormula:
     """Base of hyperparameters of a loss, which are checked when given."""
 
     # The loss compares a target with all entities, with sampled negatives, or with both for the
-    # sub-models of croppable embeddings. Pairs belong to two batches of rows.
-    over: ClassVar[Literal["entities", "negatives", "crops", "pairs"]]
+    # sub-models of croppable embeddings.
+    over: ClassVar[Literal["entities", "negatives", "crops"]]
 
     def __post_init__(self) -> None:
         self.check()

@@ -11,7 +11,7 @@ RESULTS = BENCHMARKS / "results"
 NAMES = (
     "above",
     *("readme", "alignment", "classify", "config", "gpu", "graphs", "index", "influence", "losses"),
-    *("cli", "med_rscf", "ogb", "options", "siglip", "speed"),
+    *("cli", "med_rscf", "ogb", "options", "speed"),
     *(
         "path_star",
         "paths",

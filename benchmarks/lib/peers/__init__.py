@@ -12,7 +12,6 @@
 | steps of 1-vs-all | epochs.py | dense torch, LibKGE's product, PyKEEN's LCWA | bf16, compiled |
 | losses | losses.py | torch, dense, in chunks, compiled | rows of a chunk of distances |
 | documents | retrieval.py | mteb's default, its faiss index | none: both as mteb has them |
-| pairs of images and texts | siglip.py | torch, whole and in chunks | images of a chunk |
 | all scores | bare.py | a bare loop in C++, compiled here | none |
 
 A peer that cannot run here raises `Missing`. A benchmark names the options beside its times.
