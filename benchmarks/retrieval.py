@@ -57,19 +57,17 @@ def section(name: str) -> Callable[[Options], Iterator[Row]]:
                 some = documents[first : first + ROWS]
                 some[:] = generator.standard_normal(some.shape, dtype=np.float32)
             documents.flush()
-            yield from compared(name, documents, queries, folder, options)
+            yield from compared(name, documents, queries, options)
 
     return rows
 
 
-def compared(
-    name: str, documents: Array, queries: Array, folder: str, options: Options
-) -> Iterator[Row]:
+def compared(name: str, documents: Array, queries: Array, options: Options) -> Iterator[Row]:
     """Yield a row for each contender."""
     limit = options.max_memory if name == "million" else None
     k = min(options.k, len(documents))
     indices: dict[str, Any] = {
-        "kgfast": KgfastSearchIndex(None, similarity="cosine", max_memory=limit, folder=folder)
+        "kgfast": KgfastSearchIndex(None, similarity="cosine", max_memory=limit),
     }
     calls: dict[str, Callable[[], list[list[int]]]] = {}
     if find_spec("mteb"):

@@ -29,7 +29,7 @@ COLUMNS: Mapping[str, Mapping[str, Pages]] = {
         "embeddings of my own": {
             "tutorials/own_tables": "from arrays to a service",
             "how-to/tables": "tables larger than memory",
-            "how-to/retrieval": "retrieval: mteb, beir",
+            "how-to/retrieval": "retrieval: mteb",
             "how-to/alignment": "entity alignment",
         },
         "a scoring function or a network": {

@@ -26,7 +26,6 @@ LIST = ROOT / "tests" / "public.txt"
 ALL = ("*",)  # every name in the ``__all__`` of a module
 MODULES: dict[str, tuple[str, ...]] = {
     "kgfast": ALL,
-    "kgfast.adapters.beir": ALL,
     "kgfast.adapters.dglke": ALL,
     "kgfast.adapters.libkge": ALL,
     "kgfast.adapters.libkge_checkpoints": ("load_libkge",),

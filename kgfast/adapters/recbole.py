@@ -6,7 +6,6 @@ The trainer then evaluates by streamed scores, also in ``fit``. RecBole itself i
 """
 
 import warnings
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -23,29 +22,13 @@ _PRODUCTS = (torch.matmul, torch.mm, Tensor.matmul, Tensor.mm, Tensor.__matmul__
 
 
 def attach(trainer: Any) -> Any:
-    """Let a trainer of RecBole evaluate by streamed scores.
+    """Let a trainer of RecBole evaluate by streamed scores; return the trainer.
 
     Most models have a ``full_sort_predict`` that returns a product ``[users, D] @ [D, items]``;
     these are swept. RecBole scores other models itself, in a matrix, with one warning. Items in the
     history of a user, and RecBole's padding, item 0, are no candidates. Scores are canonical
-    (docs/explanation/exactness.md), and the lowest id comes first among equals.
-
-    Parameters
-    ----------
-    trainer : recbole.trainer.Trainer
-        The trainer; two methods of this object are replaced.
-
-    Returns
-    -------
-    Trainer
-        This trainer.
-
-    Raises
-    ------
-    TypeError
-        For another object.
-    ValueError
-        If a metric needs all scores, such as ``AUC`` of a labelled evaluation.
+    (docs/explanation/exactness.md), and the lowest id comes first among equals. A TypeError names
+    another object, and a ValueError a metric that needs all scores.
     """
     collector = getattr(trainer, "eval_collector", None)
     if collector is None or not hasattr(trainer, "_full_sort_batch_eval"):
@@ -55,8 +38,29 @@ def attach(trainer: Any) -> Any:
             "trainer: a metric of its config needs all scores, which kgfast never stores; metrics "
             "of ranking do not"
         )
-    trainer._full_sort_batch_eval = _Scoring(trainer, trainer._full_sort_batch_eval)
-    collector.eval_batch_collect = _Collecting(collector, collector.eval_batch_collect)
+    own_scores, own_collect = trainer._full_sort_batch_eval, collector.eval_batch_collect
+    is_swept = True
+
+    def scores_of(batch: Any) -> Any:
+        nonlocal is_swept
+        interaction, history, users, items = batch
+        factors = _factors(trainer, interaction) if is_swept else None
+        if factors is None:
+            is_swept = False
+            return own_scores(batch)
+        return interaction, _Product.of(*factors, history), users, items
+
+    def collect(scores: Any, interaction: Any, users: Tensor, items: Tensor) -> None:
+        if not isinstance(scores, _Product):
+            own_collect(scores, interaction, users, items)
+            return
+        positive = (users * len(scores.items) + items).unique().to(scores.queries.device)
+        _collect(collector, scores, positive)
+        if collector.register.need("data.label"):
+            label = interaction[collector.config["LABEL_FIELD"]]
+            collector.data_struct.update_tensor("data.label", label.to(collector.device))
+
+    trainer._full_sort_batch_eval, collector.eval_batch_collect = scores_of, collect
     return trainer
 
 
@@ -67,79 +71,32 @@ class _Product(NamedTuple):
     items: Tensor  # [N, D]
     indptr: Tensor  # [B + 1], the items that each user knows
     known: Tensor
+    candidates: Tensor  # all items but the padding
 
-    def topk(self, k: int) -> Tensor:
+    @classmethod
+    def of(cls, queries: Tensor, items: Tensor, history: Any) -> "_Product":
+        """Return the product for users with a history: pairs of a row and an item, or None."""
+        rows, known = (queries.new_empty(0).long(),) * 2 if history is None else history
+        pairs = (rows * len(items) + known).unique().to(queries.device)  # by user
+        counts = (pairs // len(items)).bincount(minlength=len(queries))
+        indptr = functional.pad(counts.cumsum(0), (1, 0))
+        candidates = torch.arange(1, len(items), dtype=torch.int64, device=items.device)
+        return cls(queries, items, indptr, pairs % len(items), candidates)
+
+    def best(self, k: int) -> Tensor:
         """Return the ids ``[B, k]`` of the best items; 0 if a user has fewer left."""
-        ids = ops.topk(
-            self.queries,
-            self.items,
-            k,
-            self.indptr,
-            self.known,
-            candidate_ids=self._candidates(),
-            pad=True,
-        )[1]
-        return ids.clamp(min=0)
+        given = self.queries, self.items, k, self.indptr, self.known
+        return ops.topk(*given, candidate_ids=self.candidates, pad=True)[1].clamp(min=0)
 
     def mean_ranks(self, users: Tensor, items: Tensor) -> Tensor:
         """Return ranks of items among the users' remaining items, ties by the mean."""
         sizes = self.indptr.diff()[users]
         indptr = functional.pad(sizes.cumsum(0), (1, 0))
-        starts = torch.repeat_interleave(self.indptr[users] - indptr[:-1], sizes)
-        places = starts + torch.arange(len(starts), dtype=torch.int64, device=starts.device)
-        greater, equal, greater_known, equal_known = ops.rank_counts(
-            self.queries[users],
-            self.items,
-            items,
-            indptr,
-            self.known[places],
-            "dot",
-            candidate_ids=self._candidates(),
-        )
-        return 1 + (greater - greater_known) + (equal - equal_known) / 2
-
-    def _candidates(self) -> Tensor:
-        """Return all items but the padding."""
-        return torch.arange(1, len(self.items), dtype=torch.int64, device=self.items.device)
-
-
-class _Scoring:
-    """``Trainer._full_sort_batch_eval`` that returns a product in place of scores."""
-
-    def __init__(self, trainer: Any, own: Callable[[Any], Any]) -> None:
-        self.trainer, self.own = trainer, own
-        self.is_swept = True
-
-    def __call__(self, batch: Any) -> Any:
-        interaction, history, users, items = batch
-        found = self._found(interaction) if self.is_swept else None
-        if found is None:
-            self.is_swept = False
-            return self.own(batch)
-        queries, table = found
-        row, known = (users.new_empty(0),) * 2 if history is None else history
-        pairs = (row * len(table) + known).unique().to(queries.device)  # by user
-        counts = (pairs // len(table)).bincount(minlength=len(queries))
-        indptr = functional.pad(counts.cumsum(0), (1, 0))
-        return interaction, _Product(queries, table, indptr, pairs % len(table)), users, items
-
-    def _found(self, interaction: Any) -> tuple[Tensor, Tensor] | None:
-        """Return the vectors whose products are a model's scores; None for another model."""
-        trainer, watch = self.trainer, _Watch(self.trainer.tot_item_num)
-        try:
-            with watch:
-                scores = trainer.model.full_sort_predict(interaction.to(trainer.device))
-        except RuntimeError:  # the model writes to scores, or has no such method: RecBole scores it
-            scores = None
-        if watch.is_result(scores):
-            return watch.factors
-        warnings.warn(
-            f"kgfast: full_sort_predict of {type(trainer.model).__name__} returns no plain product "
-            f"of users and items: RecBole scores it itself, in a matrix [users, items]",
-            RuntimeWarning,
-            stacklevel=4,
-        )
-        return None
+        places = torch.repeat_interleave(self.indptr[users] - indptr[:-1], sizes)
+        places += torch.arange(len(places), dtype=torch.int64, device=places.device)
+        given = self.queries[users], self.items, items, indptr, self.known[places], "dot"
+        greater, equal, *known = ops.rank_counts(*given, candidate_ids=self.candidates)
+        return 1 + (greater - known[0]) + (equal - known[1]) / 2
 
 
 class _Watch(TorchFunctionMode):
@@ -169,34 +126,41 @@ class _Watch(TorchFunctionMode):
         return is_same and tuple(scores.shape) in (shape, (shape[0] * shape[1],))
 
 
-class _Collecting:
-    """``Collector.eval_batch_collect`` that takes a product, or scores as before."""
+def _factors(trainer: Any, interaction: Any) -> tuple[Tensor, Tensor] | None:
+    """Return the vectors whose products are a model's scores; None for another model."""
+    watch = _Watch(trainer.tot_item_num)
+    try:
+        with watch:
+            scores = trainer.model.full_sort_predict(interaction.to(trainer.device))
+    except RuntimeError:  # the model writes to scores, or has no such method: RecBole scores it
+        scores = None
+    if watch.is_result(scores):
+        return watch.factors
+    warnings.warn(
+        f"kgfast: full_sort_predict of {type(trainer.model).__name__} returns no plain product "
+        f"of users and items: RecBole scores it itself, in a matrix [users, items]",
+        RuntimeWarning,
+        stacklevel=4,
+    )
+    return None
 
-    def __init__(self, collector: Any, own: Callable[..., None]) -> None:
-        self.collector, self.own = collector, own
 
-    def __call__(self, scores: Any, interaction: Any, users: Tensor, items: Tensor) -> None:
-        if not isinstance(scores, _Product):
-            self.own(scores, interaction, users, items)
-            return
-        needs, facts = self.collector.register.need, self.collector.data_struct
-        size, count = len(scores.items), len(scores.queries)
-        positive = (users * size + items).unique().to(scores.queries.device)
-        owner, item = positive // size, positive % size
-        lengths = owner.bincount(minlength=count)[:, None]
-        if needs("rec.items") or needs("rec.topk"):
-            best = scores.topk(max(self.collector.topk))
-            keys = torch.arange(count, dtype=torch.int64, device=best.device)[:, None] * size + best
-            hits = torch.isin(keys, positive).int()
-            if needs("rec.items"):
-                facts.update_tensor("rec.items", best)
-            if needs("rec.topk"):
-                facts.update_tensor("rec.topk", torch.cat([hits, lengths.int()], 1))
-        if needs("rec.meanrank"):
-            sums = torch.zeros(count, dtype=torch.float64, device=owner.device)
-            sums.index_add_(0, owner, scores.mean_ranks(owner, item).double())
-            left = size - 1 - scores.indptr.diff()
-            facts.update_tensor("rec.meanrank", torch.stack([sums, left, lengths[:, 0]], 1).float())
-        if needs("data.label"):
-            label = interaction[self.collector.config["LABEL_FIELD"]]
-            facts.update_tensor("data.label", label.to(self.collector.device))
+def _collect(collector: Any, scores: _Product, positive: Tensor) -> None:
+    """Give RecBole's collector what its metrics need; ``positive`` are keys of (user, item)."""
+    needs, facts = collector.register.need, collector.data_struct
+    size, count = len(scores.items), len(scores.queries)
+    owner, item = positive // size, positive % size
+    lengths = owner.bincount(minlength=count)[:, None]
+    if needs("rec.items") or needs("rec.topk"):
+        best = scores.best(max(collector.topk))
+        keys = torch.arange(count, dtype=torch.int64, device=best.device)[:, None] * size + best
+        hits = torch.isin(keys, positive).int()
+        if needs("rec.items"):
+            facts.update_tensor("rec.items", best)
+        if needs("rec.topk"):
+            facts.update_tensor("rec.topk", torch.cat([hits, lengths.int()], 1))
+    if needs("rec.meanrank"):
+        sums = torch.zeros(count, dtype=torch.float64, device=owner.device)
+        sums.index_add_(0, owner, scores.mean_ranks(owner, item).double())
+        left = size - 1 - scores.indptr.diff()
+        facts.update_tensor("rec.meanrank", torch.stack([sums, left, lengths[:, 0]], 1).float())

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from kgfast.adapters import vectors
+from kgfast.adapters import mteb as adapter
 from kgfast.adapters.mteb import KgfastSearchIndex
 from support.overlay import run_tests_with
 
@@ -52,14 +52,14 @@ def made(similarity="cosine", size=DOCUMENTS, documents=None, **options):
     return index
 
 
-@pytest.mark.parametrize("similarity", vectors.SIMILARITIES)
+@pytest.mark.parametrize("similarity", adapter.SIMILARITIES)
 @pytest.mark.parametrize("max_memory", [None, 1, 3000], ids=["memory", "file", "blocks"])
 def test_ids_are_those_of_brute_force(similarity, max_memory, backend, monkeypatch):
-    monkeypatch.setattr(vectors, "_PIECE", 50 * DIM)
+    monkeypatch.setattr(adapter, "_PIECE", 50 * DIM)
     documents, queries = corpus()
     scores, order = expected(similarity, documents, queries)
     index = made(similarity, 80, max_memory=max_memory)
-    assert (index.rows._path is None) == (max_memory is None)
+    assert (index._path is None) == (max_memory is None)
     found = index.search(queries, 20, None)
     assert found[1] == order[:, :20].tolist()
     np.testing.assert_allclose(found[0], np.take_along_axis(scores, order, 1)[:, :20], atol=1e-6)
@@ -108,8 +108,7 @@ def test_fewer_documents_than_asked_for():
 
 
 @pytest.mark.parametrize("max_memory", [None, 900])
-def test_reranking_gives_places_in_the_lists(max_memory, monkeypatch):
-    monkeypatch.setattr(vectors, "_LISTS", 5)
+def test_reranking_gives_places_in_the_lists(max_memory):
     documents, queries = corpus()
     generator = np.random.default_rng(1)
     lists = {
@@ -127,16 +126,17 @@ def test_reranking_gives_places_in_the_lists(max_memory, monkeypatch):
 
 
 def test_the_model_says_its_similarity():
-    for name, score in (("cosine", "dot"), ("euclidean", "l2")):
+    for name in ("cosine", "euclidean"):
         for value in (name, SimpleNamespace(value=name)):
             meta = SimpleNamespace(similarity_fn_name=value)
-            assert KgfastSearchIndex(SimpleNamespace(mteb_model_meta=meta)).rows.score == score
+            assert KgfastSearchIndex(SimpleNamespace(mteb_model_meta=meta)).similarity == name
     with pytest.raises(ValueError, match="similarity must be one of cosine, dot, euclidean, manha"):
         KgfastSearchIndex(SimpleNamespace(mteb_model_meta=None))
 
 
-def test_the_file_goes_with_its_index(tmp_path):
-    index = made(max_memory=1, folder=tmp_path)
+def test_the_file_goes_with_its_index(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    index = made(max_memory=1)
     assert list(tmp_path.iterdir())
     index.clear()
     assert not list(tmp_path.iterdir())
@@ -167,7 +167,7 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_documents_that_do_not_fit_are_named(name, monkeypatch):
-    monkeypatch.setattr(vectors, "_PIECE", 50 * DIM)
+    monkeypatch.setattr(adapter, "_PIECE", 50 * DIM)
     documents, error, message = BAD[name]
     index, whole = made(), made().search(corpus()[1], 3, None)
     with pytest.raises(error, match=message):
