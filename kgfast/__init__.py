@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from kgfast.ops import RowGradients, cores_for_kernels, unchecked, use_backend
     from kgfast.training import RowAdagrad, RowAdam, load_run, save
 
-__version__ = "1.0.0"
+__version__ = "0.9.0"
 
 __all__ = [
     "CP",

@@ -4,7 +4,6 @@ import json
 import shutil
 from pathlib import Path
 
-import public_list
 import pytest
 import torch
 
@@ -150,16 +149,11 @@ OTHERS = {
 KEYS = {"run": "kgfast", "sharded": "kgfast", "index": "kgfast_index", "types": "format"}
 
 
-def test_each_format_is_refused_here():
-    assert OTHERS.keys() == public_list.FORMATS.keys()
-
-
 @pytest.mark.parametrize(
     ("name", "change", "read", "error"),
     [pytest.param(*case, id=f"{case[0]} {case[1][1]}") for own in OTHERS.values() for case in own],
 )
-def test_another_version_is_refused_by_name(folder, monkeypatch, name, change, read, error):
-    monkeypatch.setenv("KGFAST_DATA", str(folder))
+def test_another_version_is_refused_by_name(folder, name, change, read, error):
     if read is partial:
         partial(folder)
     path = folder / name
