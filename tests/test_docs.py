@@ -1,5 +1,6 @@
 """The code of docs/ runs as it stands, its commands exist, and the site has all of it."""
 
+import inspect
 import os
 import re
 import shlex
@@ -104,6 +105,28 @@ def test_every_public_name_is_in_the_api():
     shown = set(re.findall(r"^::: (kgfast\.[\w.]+)$", text, re.MULTILINE))
     for spellings in public_names():
         assert shown & {*spellings, *(it.rpartition(".")[0] for it in spellings)}, spellings
+
+
+def exported():
+    """Yield each class and function that a room lists in its ``__all__``, and public methods."""
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"][
+        "packages"
+    ]
+    rooms = [import_module(it) for it in packages if not it.startswith("kgfast.kernels.triton")]
+    for room in rooms:
+        for name in getattr(room, "__all__", ()):
+            value = getattr(room, name)
+            if inspect.isclass(value) or inspect.isfunction(value):
+                yield f"{room.__name__}.{name}", value
+            for own, member in vars(value).items() if inspect.isclass(value) else ():
+                is_code = inspect.isroutine(member) or isinstance(member, property)
+                if is_code and not own.startswith("_"):
+                    yield f"{room.__name__}.{name}.{own}", getattr(value, own)
+
+
+def test_names_that_a_room_exports_and_their_methods_have_docstrings():
+    """A method without one has that of the same method of a base."""
+    assert [name for name, value in exported() if not inspect.getdoc(value)] == []
 
 
 def test_every_environment_variable_is_in_the_api():
