@@ -24,7 +24,5 @@ USER 65534
 EXPOSE 8000
 HEALTHCHECK --start-period=5m CMD ["/venv/bin/python", "-c", \
     "import urllib.request as r; r.urlopen('http://localhost:8000/health', timeout=9)"]
-# Clients reach the published port by these names, which are not the container's address.
 # `docker run` appends the words after the image, such as `--allowed-host kg.example.org`.
-ENTRYPOINT ["/venv/bin/kgfast", "serve", "/model", "--host", "0.0.0.0", \
-    "--allowed-host", "localhost", "--allowed-host", "127.0.0.1", "--allowed-host", "[::1]"]
+ENTRYPOINT ["/venv/bin/kgfast", "serve", "/model", "--host", "0.0.0.0"]

@@ -1,39 +1,58 @@
 """Measure `kgfast serve` under load.
 
-    python benchmarks/serve_speed.py            everything; writes results/cpu-serve-speed.json
-    python benchmarks/serve_speed.py --sections delay       these rows anew, beside the others
+    python benchmarks/serve_speed.py            writes results/cpu-serve-speed.json
 
-`load`: a server in a process of its own, and 1 to 64 clients that each ask for the 10 best tails of
-one query after the other; clients share the cores and measure latencies. `delay`: latencies of one
-query beside clients that ask 1,000 at once, and after 256 of these hung up. `memory`: memory of the
-server over many requests, and with a client that sends ahead. Searches beside other libraries:
-peers_speed.py.
+A server in a process of its own, and 1 to 64 clients that each ask for the 10 best tails of one
+query after the other; clients share the cores and measure latencies. They speak just enough
+HTTP/1.1, since a library of clients takes as long for a request as the server does.
 """
 
+import asyncio
 import json
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from typing import Any
+
+import torch
 
 import kgfast
 from lib.benchmark import THREADS, Benchmark, Option, Options
-from lib.columns import SERVE_DELAY, SERVE_LOAD
-from lib.http_load import (
-    Served,
-    ask,
-    ask_ahead,
-    load,
-    load_beside,
-    post,
-    seconds_after_hanging_up,
-    served,
-)
-from lib.tables import human_bytes
+from lib.columns import SERVE
 
 K = 10
 CLIENTS = (1, 2, 4, 8, 16, 32, 64)
 RELATIONS = 11
-LARGE = 1000  # queries of a large request
+
+
+def rows(options: Options) -> Iterator[dict[str, Any]]:
+    """Yield latencies by the number of clients."""
+    entities, dim = options.entities, options.dim
+    queries = [
+        {"heads": it % entities, "relations": it % RELATIONS, "k": K}
+        for it in range(options.requests)
+    ]
+    requests = [request("POST /topk", json.dumps(query).encode()) for query in queries]
+    with served(entities, dim) as port:
+        model = model_of(entities, dim)
+        wrong = sum(is_wrong(port, queries[at], requests[at], model) for at in range(4))
+        asyncio.run(load(port, requests[:64], max(CLIENTS)))  # warms up
+        for clients in CLIENTS:
+            before = counts(port)
+            row = asyncio.run(load(port, requests, clients))
+            calls, asked = (now - then for now, then in zip(counts(port), before, strict=True))
+            where = {"section": "load", "clients": clients, "entities": entities, "dim": dim}
+            yield where | row | {"queries_per_call": asked / calls, "wrong": wrong}
+
+
+def is_wrong(port: int, query: dict[str, Any], asked: bytes, model: kgfast.RotatE) -> bool:
+    """Return whether an answer is not that of a call in this process."""
+    found = asyncio.run(answer_to(port, asked))["answers"][0]
+    top = kgfast.topk(model, **query)
+    return [it["id"] for it in found] != top.ids[0].tolist()
 
 
 def model_of(entities: int, dim: int) -> kgfast.RotatE:
@@ -41,122 +60,104 @@ def model_of(entities: int, dim: int) -> kgfast.RotatE:
     return kgfast.RotatE.init(entities, RELATIONS, dim, seed=0).eval().requires_grad_(False)
 
 
-def query(number: int, entities: int) -> dict[str, Any]:
-    """Return a body of /topk; all differ until heads and relations are used up."""
-    return {"heads": number % entities, "relations": number % RELATIONS, "k": K}
+def request(line: str, body: bytes = b"") -> bytes:
+    """Return the bytes of a request."""
+    head = f"{line} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
 
 
-def requests_of(count: int, entities: int) -> list[bytes]:
-    """Return so many requests."""
-    return [post("/topk", json.dumps(query(it, entities)).encode()) for it in range(count)]
+def counts(port: int) -> tuple[int, int]:
+    """Return the server's calls of its engine, and their queries."""
+    found = asyncio.run(answer_to(port, request("GET /health")))
+    return found["calls"], found["queries"]
 
 
-def load_rows(options: Options) -> Iterator[dict[str, Any]]:
-    """Yield latencies by the number of clients."""
-    entities, dim = options.entities, options.dim
-    with served(model_of, entities, dim) as server:
-        wrong = wrong_answers(server, entities, dim)
-        load(server.port, requests_of(max(CLIENTS), entities), max(CLIENTS))  # warms up
-        for clients in CLIENTS:
-            calls, queries = (server.counted(name) for name in ("batches_total", "queries_total"))
-            row = load(server.port, requests_of(options.requests, entities), clients)
-            calls = server.counted("batches_total") - calls
-            queries = server.counted("queries_total") - queries
-            where = {"section": "load", "clients": clients, "entities": entities, "dim": dim}
-            yield where | row | {"queries_per_call": queries / calls, "wrong": wrong}
+async def answer_to(port: int, asked: bytes) -> Any:
+    """Return the content of the answer to one request."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(asked)
+    content = (await read_answer(reader))[1]
+    writer.close()
+    return json.loads(content)
 
 
-def wrong_answers(server: Served, entities: int, dim: int) -> int:
-    """Count how many of a few answers are not those of a call in this process."""
-    model, wrong = model_of(entities, dim), 0
-    for number in range(4):
-        asked = query(number, entities)
-        content = json.loads(ask(server.port, post("/topk", json.dumps(asked).encode())))
-        top = kgfast.topk(model, heads=asked["heads"], relations=asked["relations"], k=K)
-        wrong += [it["id"] for it in content["answers"][0]] != top.ids[0].tolist()
-    return wrong
+async def read_answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+    """Return status and body of the next answer."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = head.split(b"content-length: ")[1].split(b"\r\n")[0]
+    return int(head[9:12]), await reader.readexactly(int(length))
 
 
-def delay_rows(options: Options) -> Iterator[dict[str, Any]]:
-    """Yield latencies of small requests beside large ones, by the queries of a batch."""
-    entities, dim = options.entities, options.dim
-    large_query = {"heads": [it % entities for it in range(LARGE)], "relations": 0, "k": K}
-    large = post("/topk", json.dumps(large_query).encode())
-    part = post("/topk", json.dumps(large_query | {"heads": list(range(64))}).encode())
-    small = requests_of(options.small_requests, entities)
-    for batch in (64, 1024):
-        with served(model_of, entities, dim, batch=batch) as server:
-            where = {"section": "delay", "entities": entities, "dim": dim, "batch": batch}
-            load(server.port, [*small[:8], large], 1)  # warms up
-            for what, requests in (("small", small), ("64", [part] * 9), ("large", [large] * 3)):
-                alone = load(server.port, requests, 1)
-                yield where | {"asked": what, "beside": 0} | alone
-            for clients in (1, 4):
-                found, others = load_beside(server.port, small, large, clients)
-                yield where | {"asked": "small", "beside": clients} | found
-                yield where | {"asked": "large", "beside": clients} | others
-            after = [seconds_after_hanging_up(server.port, large, 256, small[0]) for _ in range(3)]
-            yield where | {"asked": "small", "after": 256, "seconds": after}
+async def load(port: int, requests: Sequence[bytes], clients: int) -> dict[str, Any]:
+    """Ask all requests, each client the next that nobody has asked; return a row of latencies."""
+    latencies: list[float] = []
+    errors, todo = 0, iter(requests)
+
+    async def client() -> None:
+        nonlocal errors
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for asked in todo:
+            start = time.perf_counter()
+            writer.write(asked)
+            status, _ = await read_answer(reader)
+            latencies.append(time.perf_counter() - start)
+            errors += status != 200
+        writer.close()
+
+    start = time.perf_counter()
+    await asyncio.gather(*(client() for _ in range(clients)))
+    seconds = time.perf_counter() - start
+    at = torch.tensor([0.5, 0.9, 0.99], dtype=torch.float64)
+    values = torch.tensor(latencies, dtype=torch.float64).quantile(at).tolist()
+    return {
+        "requests": len(latencies),
+        "errors": errors,
+        "latency_seconds": dict(zip(("p50", "p90", "p99"), values, strict=True)),
+        "requests_per_s": len(latencies) / seconds,
+    }
 
 
-def memory_rows(options: Options) -> Iterator[dict[str, Any]]:
-    """Yield what the server holds, after a tenth of many requests and after all."""
-    where = {"entities": 1000, "dim": 16}
-    with served(model_of, *where.values()) as server:
-        part = requests_of(max(1, options.memory_requests // 10), where["entities"])
-        held, errors, answered = [], 0, 0
-        for _ in range(10):
-            found = load(server.port, part, 64)
-            errors, answered = errors + found["errors"], answered + found["requests"]
-            held.append(server.resident_bytes())
-        counts = {"clients": 64, "requests": answered, "errors": errors}
-        yield {"section": "memory"} | where | counts | growth(held)
-        held, seconds, answered = [server.resident_bytes()], options.memory_requests / 5000, 0
-        for _ in range(2):
-            answered += ask_ahead(server.port, part[0], seconds / 2)
-            held.append(server.resident_bytes())
-        counts = {"clients": 1, "requests": answered, "errors": 0, "seconds": seconds}
-        yield {"section": "ahead"} | where | counts | growth(held)
+@contextmanager
+def served(entities: int, dim: int) -> Iterator[int]:
+    """Serve a model in a process of its own; yield the port. The server has to end with code 0."""
+    context = get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    options = sender, torch.get_num_threads(), entities, dim
+    process = context.Process(target=serve, args=options)
+    process.start()
+    try:
+        sender.close()
+        yield int(receiver.recv().rsplit(":", 1)[1])
+        process.terminate()
+        process.join(60)
+        if process.exitcode != 0:
+            raise RuntimeError(f"the server ended with exit code {process.exitcode}")
+    finally:
+        process.kill()
+        process.join()
 
 
-def growth(held: list[int]) -> dict[str, Any]:
-    """Return what was held, and how much more at the end."""
-    return {"resident_bytes": held, "growth_bytes": held[-1] - held[0]}
+def serve(sender: Connection, threads: int, entities: int, dim: int) -> None:
+    """Serve a model, and send the address."""
+    from kgfast.extras.serve import app
+    from kgfast.extras.serve.engine import Engine
+
+    torch.set_num_threads(threads)
+    app.serve(Engine(model_of(entities, dim)), "127.0.0.1", 0, sender.send)
 
 
 BENCHMARK = Benchmark(
     "serve_speed",
     __doc__,
-    {"load": load_rows, "delay": delay_rows, "memory": memory_rows},
+    {"load": rows},
     options={
         "entities": Option("of RotatE", 40_943, 500),
         "dim": Option("of RotatE", 256, 16),
         "threads": THREADS,
         "requests": Option("for each number of clients", 2_000, 64),
-        "memory_requests": Option("of the memory test", 100_000, 640),
-        "small_requests": Option("of the test of delays", 30, 4),
     },
-    tables={
-        "load": (
-            "Requests for the best 10",
-            SERVE_LOAD,
-        ),
-        "delay": (
-            "Small requests beside large ones",
-            SERVE_DELAY,
-        ),
-        "memory": (
-            "Memory of the server",
-            (
-                ("clients:", "{clients}"),
-                ("requests:", "{requests:,}"),
-                ("held:", lambda row: human_bytes(row["resident_bytes"][-1])),
-                ("more than after a tenth:", "{growth_bytes:,} B"),
-            ),
-        ),
-    },
-    section_of=lambda row: "memory" if row["section"] == "ahead" else row["section"],
-    packages=("starlette", "h11"),
+    tables={"load": ("Requests for the best 10", SERVE)},
+    packages=("fastapi", "uvicorn"),
 )
 
 if __name__ == "__main__":

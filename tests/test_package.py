@@ -85,7 +85,7 @@ def test_doctests(module):
     if module.startswith("kgfast.kernels.triton"):
         pytest.importorskip("triton")
     if module.startswith("kgfast.extras.serve."):
-        pytest.importorskip("h11", reason="the extra serve is not installed")
+        pytest.importorskip("uvicorn", reason="the extra serve is not installed")
     found = importlib.import_module(module)
     if ">>>" in Path(found.__file__).read_text():  # to look for examples takes 20 ms a module
         assert doctest.testmod(found, optionflags=doctest.ELLIPSIS).failed == 0

@@ -439,21 +439,13 @@ LOSSES: Columns = (
 
 
 def _latencies(row: Row) -> str:
-    if "after" in row:
-        return f"{human_seconds(max(row['seconds']))} until an answer, {row['after']} hung up"
     return " / ".join(human_seconds(it) for it in row["latency_seconds"].values())
 
 
-SERVE_LOAD: Columns = (
+SERVE: Columns = (
     ("clients:", "{clients}"),
     ("p50 / p90 / p99:", _latencies),
     ("requests/s:", "{requests_per_s:.0f}"),
     ("queries of a call:", "{queries_per_call:.1f}"),
     ("errors:", "{errors}"),
-)
-SERVE_DELAY: Columns = (
-    ("batch:", "{batch}"),
-    ("queries of a request", "{asked}"),
-    ("large beside:", "{beside}"),
-    ("p50 / p90 / p99:", _latencies),
 )

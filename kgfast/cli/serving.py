@@ -1,7 +1,6 @@
 """``kgfast serve``."""
 
-from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -36,17 +35,13 @@ def serve(
         Names,
         typer.Option(
             metavar="NAME",
-            help="A name by which clients call the server, besides the address; may be repeated. * "
-            "allows any name.",
+            help="A name by which clients call the server, besides localhost and --host; may be "
+            "repeated. * allows any name.",
         ),
     ] = None,
     max_k: Annotated[int, typer.Option(min=1, help="Answers to a query.")] = 1000,
     max_queries: Annotated[int, typer.Option(min=1, help="Queries of a request.")] = 1000,
     max_body: Annotated[int, typer.Option(min=1, help="Bytes of a request.")] = 1 << 20,
-    max_requests: Annotated[
-        int,
-        typer.Option(min=1, help="Requests answered at the same time; further requests get 503."),
-    ] = 256,
     index: Annotated[
         bool,
         typer.Option(
@@ -71,47 +66,40 @@ def serve(
 ) -> None:
     """Answer queries over HTTP: a page, /topk, /rank and /score."""
     with errors_in_a_line(debug):
-        _check_installed()
-        from kgfast.eval.index import Index
-        from kgfast.extras.serve.limits import Limits
-        from kgfast.extras.serve.running import serve as serve_until_told
+        from kgfast.frames import needed
 
-        limits = Limits(k=max_k, queries=max_queries, body=max_body, requests=max_requests)
+        for package in ("fastapi", "uvicorn"):
+            needed(package, "kgfast serve", '"kgfast[serve]"')
+        from kgfast.eval.batches import check_names
+        from kgfast.eval.index import Index
+        from kgfast.extras.serve import app as server
+        from kgfast.extras.serve.engine import Engine
+        from kgfast.models.base import operator_width
+
         loaded = load(run, checkpoint, data, set, trust=trust)
-        engine = _engine(loaded, dim)
-        if types is not None:
-            engine = replace(engine, types=loaded.type_constraints(types))
-        devices = {parameter.device.type for parameter in engine.model.parameters()}
-        if index and devices <= {"cpu"}:
-            engine = replace(engine, index=Index(engine.model, croppable=dim is not None))
+        model, names = loaded.model, tuple(loaded.vocabulary or (None, None))
+        check_names(names, model)
+        if dim is not None:
+            operator_width(model, dim)  # raises an error with the available widths
+        on_cpu = {parameter.device.type for parameter in model.parameters()} <= {"cpu"}
+        engine = Engine(
+            model,
+            names,
+            loaded.known(),
+            dim,
+            loaded.probabilities,
+            Index(model, croppable=dim is not None) if index and on_cpu else None,
+            None if types is None else loaded.type_constraints(types),
+        )
         if engine.known is None:
             say_that_no_data_were_found()
-
-        def ready(url: str) -> None:
-            say(f"serving {engine.model!r} on {url}")
-
-        serve_until_told(engine, host, port, limits, ready, allowed_host or ())
-
-
-def _check_installed() -> None:
-    """Check that the packages of the extra are installed."""
-    from importlib.util import find_spec
-
-    missing = [name for name in ("starlette", "h11") if find_spec(name) is None]
-    if missing:
-        raise ImportError(
-            f'kgfast serve needs {" and ".join(missing)}: pip install "kgfast[serve]"'
+        server.serve(
+            engine,
+            host,
+            port,
+            lambda url: say(f"serving {model!r} on {url}"),
+            allowed_host or (),
+            max_k=max_k,
+            max_queries=max_queries,
+            max_body=max_body,
         )
-
-
-def _engine(loaded: Any, dim: int | None) -> Any:
-    """Return the engine of a loaded model, with names and known triples."""
-    from kgfast.eval.batches import check_names
-    from kgfast.extras.serve.engine import Engine
-    from kgfast.models.base import operator_width
-
-    model, names = loaded.model, loaded.vocabulary or (None, None)
-    check_names(tuple(names), model)
-    if dim is not None:
-        operator_width(model, dim)  # raises an error with the available widths
-    return Engine(model, tuple(names), loaded.known(), dim, loaded.probabilities)

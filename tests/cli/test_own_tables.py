@@ -50,8 +50,8 @@ def test_the_commands(walked):
 
 @pytest.mark.slow
 def test_the_server_answers_as_the_page_says(walked):
-    pytest.importorskip("h11", reason="the extra serve is not installed")
-    pytest.importorskip("starlette", reason="the extra serve is not installed")
+    pytest.importorskip("fastapi", reason="the extra serve is not installed")
+    pytest.importorskip("uvicorn", reason="the extra serve is not installed")
     blocks = list(snippets(PAGE.read_text(encoding="utf-8")))
     (curl,) = (it.code for it in blocks if it.language == "sh")
     (said,) = (json.loads(it.code) for it in blocks if it.language == "json")

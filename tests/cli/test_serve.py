@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -14,13 +15,13 @@ import torch
 import kgfast
 from kgfast.datasets import load as load_data
 from support.commands import run
-from support.serving import answer, ask, connect, head
+from support.serving import answer, ask, connect
 from support.small_runs import write_ring
 
-pytest.importorskip("h11", reason="the extra serve is not installed")
-pytest.importorskip("starlette", reason="the extra serve is not installed")
+pytest.importorskip("fastapi", reason="the extra serve is not installed")
+pytest.importorskip("uvicorn", reason="the extra serve is not installed")
 
-from kgfast.extras.serve import running
+from kgfast.extras.serve import app
 
 
 @pytest.fixture
@@ -28,11 +29,11 @@ def served(monkeypatch):
     """Record the engine that the command would serve, and serve nothing."""
     found = []
 
-    def keep(engine, host, port, limits, ready, hosts):
+    def keep(engine, host, port, ready, hosts, **limits):
         found.append((engine, host, port, limits, hosts))
         ready("http://there")
 
-    monkeypatch.setattr(running, "serve", keep)
+    monkeypatch.setattr(app, "serve", keep)
 
     def call(*words):
         result = run("serve", *words)
@@ -46,7 +47,7 @@ def test_a_run(served, trained):
     engine, host, port, limits, hosts, result = served(trained, "--max-k", 5, "--max-body", 99)
     loaded = kgfast.load_run(trained)
     assert (host, port, hosts) == ("127.0.0.1", 8000, ())
-    assert (limits.k, limits.body, limits.queries) == (5, 99, 1000)
+    assert limits == {"max_k": 5, "max_body": 99, "max_queries": 1000}
     assert torch.equal(engine.model.entity, loaded.model.entity)
     assert engine.names == tuple(loaded.vocabulary)
     assert len(engine.known) == len(loaded.dataset.known())
@@ -108,12 +109,14 @@ class TestErrors:
         assert "an allowed host is a name, an address, or *; got 'http://kg.example'" in line
 
     def test_a_port_that_is_taken(self, trained):
-        with running.bound("127.0.0.1", 0) as taken:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
-            assert "in use" in self.error_of(trained, "--port", port)
+            assert f"127.0.0.1 port {port}: Address already in use" in self.error_of(
+                trained, "--port", port
+            )
 
     def test_without_the_extra(self, trained, monkeypatch):
-        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+        monkeypatch.setitem(sys.modules, "uvicorn", None)
         assert 'pip install "kgfast[serve]"' in self.error_of(trained)
 
 
@@ -133,18 +136,22 @@ def test_a_signal_ends_it_after_what_runs(trained, number):
         query = {"heads": "e3", "relations": "next", "k": 1}
         assert ask(port, "/topk", **query)[0] == 200
         body = json.dumps(query).encode()
-        with connect(port) as connection, connect(port):
-            connection.sendall(head("/topk", len(body)) + body[:5])
-            threading.Event().wait(0.5)
-            process.send_signal(number)
-            threading.Event().wait(0.5)
-            assert process.poll() is None
-            connection.sendall(body[5:])
-            assert answer(connection)[0] == 200
+        connection, idle = connect(port), connect(port)
+        idle.connect()
+        connection.putrequest("POST", "/topk")
+        connection.putheader("content-type", "application/json")
+        connection.putheader("content-length", str(len(body)))
+        connection.endheaders(body[:5])
+        threading.Event().wait(0.5)
+        process.send_signal(number)
+        threading.Event().wait(0.5)
+        assert process.poll() is None
+        connection.send(body[5:])
+        assert answer(connection)[0] == 200
         assert process.wait(60) == 0
         assert process.stderr.read() == ""
         with pytest.raises(ConnectionRefusedError):
-            connect(port)
+            connect(port).connect()
     finally:
         process.kill()
         process.communicate()

@@ -2,7 +2,6 @@
 
 import csv
 import gzip
-import json
 import shutil
 
 import pytest
@@ -183,16 +182,12 @@ class TestWhereTheyAreShown:
         assert "Training" not in text
 
     def test_the_server(self, labelled):
-        pytest.importorskip("starlette")
         from kgfast.extras.serve.engine import Engine
-        from kgfast.extras.serve.limits import Limits
-        from kgfast.extras.serve.questions import Reader
+        from kgfast.extras.serve.questions import Reader, TopkBody
 
         loaded = kgfast.load_run(labelled)
-        model, names = loaded.model, tuple(loaded.vocabulary)
-        reader = Reader((model.num_entities, model.num_relations), names, Limits())
-        asked = {"heads": "e3", "relations": "next", "k": 12, "include_known": True}
-        question = reader.topk(json.dumps(asked).encode())
-        (found,) = Engine(model, names, loaded.known()).answers([question])
+        engine = Engine(loaded.model, tuple(loaded.vocabulary), loaded.known())
+        asked = TopkBody(heads="e3", relations="next", k=12, include_known=True)
+        (found,) = engine.answers([Reader(engine, 1000, 1000).topk(asked)])
         labels = {it["name"]: it["label"] for it in found["answers"][0]}
         assert labels == {f"e{i}": None if i == 5 else f"the {i}th" for i in range(RING)}

@@ -16,7 +16,6 @@ from fuzz import (
     readers,
     runs,
     searches,
-    serving,
     sums_of_paths,
     sweeps,
     tiers,
@@ -66,7 +65,6 @@ KINDS: dict[str, Kind] = {
         Kind("checkpoints: partial folders", partials.folder, "checkpoints", 20),
         Kind("threads, forks, signals", processes.script, "processes", 0.6, 300.0),
         Kind("calls of processes", processes.together, "processes", 0.6, 300.0, sanitized=()),
-        Kind("clients of a server", serving.clients, "processes", 10, lacks=serving.lacks),
         # ThreadSanitizer and AddressSanitizer need more address space than any limit leaves.
         Kind("limits of memory", processes.memory, "processes", 0.3, 300.0, sanitized=()),
         Kind("runs: kills", runs.kill, "runs", 0.3, 900.0),

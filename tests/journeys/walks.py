@@ -58,13 +58,13 @@ WALKS = (
         "own vectors",
         (Page("docs/tutorials/own_tables.md"),),
         _triples_of_capitals,
-        ("starlette", "h11"),
+        ("fastapi", "uvicorn"),
     ),
     Walk(
         "a million vectors",
         (Page("docs/tutorials/own_tables.md", ("2. A folder", "Larger than memory")),),
         _million,
-        ("starlette", "h11"),
+        ("fastapi", "uvicorn"),
     ),
     Walk(
         "an own model",
@@ -79,7 +79,7 @@ WALKS = (
     Walk(
         "train and publish",
         (Page("docs/tutorials/train_and_publish.md"),),
-        needs=("matplotlib", "jinja2", "starlette", "h11"),
+        needs=("matplotlib", "jinja2", "fastapi", "uvicorn"),
     ),
     Walk(
         "five reports",

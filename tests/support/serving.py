@@ -1,24 +1,23 @@
 """A served model: in this process without sockets, or on a port of the loopback."""
 
-import asyncio
+import http.client
 import json
-import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import kgfast
 
 
 def graph() -> Any:
-    """Return the graph of docs/how-to/serve.md."""
+    """Return the graph of docs/reference/http.md."""
     return kgfast.datasets.synthetic(300, 6, 1200, 60, 60)
 
 
 def engine_of(**options: Any) -> Any:
-    """Return the model of docs/how-to/serve.md."""
+    """Return the model of docs/reference/http.md."""
     from kgfast.extras.serve.engine import Engine
 
     data = graph()
@@ -27,67 +26,55 @@ def engine_of(**options: Any) -> Any:
     return Engine(model, **values)
 
 
-class Slow:
-    """An engine whose calls wait to be let through."""
+def client_of(engine: Any, **options: Any) -> Any:
+    """Return a client of the application, to enter as a context."""
+    from starlette.testclient import TestClient
 
-    def __init__(self, engine: Any) -> None:
-        self.engine, self.calls = engine, list[int]()
-        self.model, self.names, self.known = engine.model, engine.names, engine.known
-        self.types = engine.types
-        self.through = threading.Semaphore(0)
+    from kgfast.extras.serve.app import make_app
 
-    def answers(self, questions: Any) -> Any:
-        self.calls.append(sum(map(len, questions)))
-        self.through.acquire()
-        return self.engine.answers(questions)
+    app = make_app(engine, **options)
+    return TestClient(app, base_url="http://localhost", raise_server_exceptions=False)
 
 
 @contextmanager
-def serving(engine: Any, limits: Any, host: str = "127.0.0.1") -> Iterator[int]:
+def serving(engine: Any, **options: Any) -> Iterator[int]:
     """Serve in a thread; yield the port."""
-    from kgfast.extras.serve.app import make_app
-    from kgfast.extras.serve.running import answer, bound
+    import uvicorn
 
-    listener = bound(host, 0)
-    loop, stop = asyncio.new_event_loop(), asyncio.Event()
-    app = make_app(engine, limits)
-    thread = threading.Thread(
-        target=loop.run_until_complete, args=(answer(app, limits, listener, stop),)
-    )
+    from kgfast.extras.serve.app import make_app
+
+    config = uvicorn.Config(make_app(engine, **options), port=0, log_level="warning")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
     thread.start()
     try:
-        yield listener.getsockname()[1]
+        wait_for(lambda: server.started)
+        yield server.servers[0].sockets[0].getsockname()[1]
     finally:
-        loop.call_soon_threadsafe(stop.set)
+        server.should_exit = True
         thread.join()
-        loop.close()
 
 
-def connect(port: int) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", port), timeout=60)
+def connect(port: int) -> http.client.HTTPConnection:
+    return http.client.HTTPConnection("127.0.0.1", port, timeout=60)
 
 
-def head(path: str, length: int, *lines: str) -> bytes:
-    first = f"POST {path} HTTP/1.1", "host: 127.0.0.1", f"content-length: {length}", *lines
-    return ("\r\n".join(first) + "\r\n\r\n").encode()
+def answer(connection: http.client.HTTPConnection) -> tuple[int, Any]:
+    """Read status and content of the next answer."""
+    response = connection.getresponse()
+    return response.status, json.load(response)
 
 
-def answer(connection: socket.socket, ahead: Any = None) -> tuple[int, dict[str, Any]]:
-    """Read status and content of the next answer; ``ahead`` is a file of several."""
-    with nullcontext(ahead) if ahead else connection.makefile("rb") as file:
-        status = int(file.readline().split()[1])
-        headers = {}
-        while (line := file.readline().strip()) != b"":
-            name, _, value = line.partition(b":")
-            headers[name.lower()] = value.strip()
-        return status, json.loads(file.read(int(headers[b"content-length"])))
+def send(connection: http.client.HTTPConnection, path: str, **body: Any) -> None:
+    connection.request("POST", path, json.dumps(body), {"content-type": "application/json"})
 
 
-def ask(port: int, path: str, **body: Any) -> tuple[int, dict[str, Any]]:
-    content = json.dumps(body).encode()
-    with connect(port) as connection:
-        connection.sendall(head(path, len(content)) + content)
-        return answer(connection)
+def ask(port: int, path: str, **body: Any) -> tuple[int, Any]:
+    connection = connect(port)
+    send(connection, path, **body)
+    status, content = answer(connection)
+    connection.close()
+    return status, content
 
 
 def wait_for(condition: Any) -> None:

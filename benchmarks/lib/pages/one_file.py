@@ -20,8 +20,7 @@ from lib.columns import (
     PYKEEN,
     RETRIEVAL,
     SEARCHES,
-    SERVE_DELAY,
-    SERVE_LOAD,
+    SERVE,
     STEP_COUNTS,
     TIERS,
     TYPED,
@@ -265,16 +264,9 @@ def _values(trial: Row) -> dict[str, str]:
 
 
 def serve(folder: Path) -> str:
-    """Write the rows of serve_speed.py: load, delays beside large requests."""
+    """Write the rows of serve_speed.py."""
     rows = read_rows(folder / "cpu-serve-speed.json")
-    parts = []
-    for section, columns in (
-        ("load", SERVE_LOAD),
-        ("delay", SERVE_DELAY),
-    ):
-        of = [row for row in rows if row["section"] == section]
-        parts += [*markdown(columns, of), ""]
-    return "\n".join([*parts, *sources([rows])])
+    return "\n".join([*markdown(SERVE, rows), "", *sources([rows])])
 
 
 def wheel(folder: Path) -> str:

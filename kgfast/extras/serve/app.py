@@ -1,181 +1,121 @@
-"""The endpoints: POST /topk, /rank, /score; GET /, /health, /metrics, /openapi.json.
+"""The server: POST /topk, /rank, /score; GET /, /health; /docs and /openapi.json of FastAPI.
 
 No endpoint writes. Errors are JSON: ``{"error": ..., "field": ...}``.
 """
 
 import asyncio
 import json
-import logging
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
-from typing import Any
+import os
+import re
+import signal
+import socket
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, NoReturn
 
-from starlette.applications import Starlette
+import uvicorn
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.middleware.trustedhost import TrustedHostMiddleware
+from fastapi.responses import JSONResponse
+from fastapi.staticfiles import StaticFiles
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 
 from kgfast import __version__
 from kgfast.extras.serve.batching import Batcher
 from kgfast.extras.serve.engine import Answer, Engine
-from kgfast.extras.serve.hosts import OwnHosts, names_of
-from kgfast.extras.serve.latency import Metrics
-from kgfast.extras.serve.limits import Limits
-from kgfast.extras.serve.openapi import openapi
-from kgfast.extras.serve.questions import Question, Reader
-from kgfast.extras.serve.refusals import Refused, UnknownName
-from kgfast.extras.serve.start_page import page
-from kgfast.text import escaped
+from kgfast.extras.serve.questions import RankBody, Reader, Refused, ScoreBody, TopkBody
+from kgfast.graph import did_you_mean
+from kgfast.text import escaped, shown
 
-logger = logging.getLogger("kgfast.extras.serve")
+BATCH = 64  # queries of a sweep
+_HOST = re.compile(r"\*|(\*\.)?[^\s:/@*\[\]]+|\[[0-9a-f:.]+\]", re.IGNORECASE)
+
+
+class Error(BaseModel):
+    """Message of an error, and the wrong field of the body."""
+
+    error: str
+    field: str | None = None
 
 
 def make_app(
-    engine: Engine, limits: Limits | None = None, *, hosts: Sequence[str] = ()
-) -> Starlette:
+    engine: Engine,
+    *,
+    hosts: Sequence[str] = (),
+    max_k: int = 1000,
+    max_queries: int = 1000,
+    max_body: int = 1 << 20,
+) -> FastAPI:
     """Return the ASGI application that serves a model.
 
     Parameters
     ----------
     engine : Engine
         The model, with names and known triples.
-    limits : Limits, optional
-        The limits of requests. The server of ``kgfast serve`` applies the limits of heads, stalls
-        and connections; another server has limits of its own.
     hosts : sequence of str
-        Names of the server besides ``localhost`` and the address that a request came to; ``"*"``
-        allows any name. A request with another name gets status 421.
+        Names and addresses of the server besides ``localhost``, ``127.0.0.1`` and ``[::1]``;
+        ``"*"`` allows any name. A request whose header Host has another name gets status 400.
+    max_k, max_queries, max_body : int
+        The most answers to a query, queries of a request, and bytes of a request.
 
     Returns
     -------
-    Starlette
-        An application with a lifespan.
+    FastAPI
+        An application.
 
     Raises
     ------
     ValueError
         If an entry of ``hosts`` is no name of a host.
     """
-    return _Service(engine, limits or Limits(), hosts).app
+    for host in hosts:
+        if not _HOST.fullmatch(host):
+            raise ValueError(f"an allowed host is a name, an address, or *; got {shown(host)}")
+    reader, batcher = Reader(engine, max_k, max_queries), Batcher(engine.answers, BATCH)
+    handlers: dict[Any, Any] = {
+        Refused: lambda _, error: _error(422, str(error), error.field),
+        RequestValidationError: lambda _, error: _error(422, *_first_wrong(error.errors())),
+        HTTPException: lambda _, error: _error(error.status_code, error.detail),
+        # a ValueError of kgfast describes the model, such as the row of a NaN in a table
+        ValueError: lambda _, error: _error(500, str(error)),
+        Exception: lambda *_: _error(500, "internal error"),
+    }
+    app = FastAPI(title="kgfast", version=__version__, redoc_url=None, exception_handlers=handlers)
+    own = ["localhost", "127.0.0.1", "[::1]", *hosts]
+    app.add_middleware(RequestBodyLimitMiddleware, max_body_size=max_body)
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=own, www_redirect=False)
+    described: Any = {"responses": {422: {"model": Error}}, "response_class": _Json}
 
+    async def answer(request: Request, read: Callable[[Any], Any], body: BaseModel) -> Response:
+        question = await asyncio.to_thread(read, body)  # names like a wrong one take a while
+        found = await _unless_gone(request, batcher.ask(question))
+        return Response(status_code=499) if found is None else _Json(found)
 
-class _Service:
-    """The shared state of the endpoints."""
-
-    def __init__(self, engine: Engine, limits: Limits, hosts: Sequence[str]) -> None:
-        self.engine, self.limits = engine, limits
-        self.metrics, self.running = Metrics(), 0
-        self.batcher = Batcher(engine.answers, limits.batch, self.metrics)
-        model = engine.model
-        reader = Reader(
-            (model.num_entities, model.num_relations),
-            engine.names,
-            limits,
-            engine.types is not None,
-        )
-        questions = {"topk": reader.topk, "rank": reader.rank, "score": reader.score}
-        routes = [
-            Route(f"/{name}", self._endpoint(name, read), methods=["POST"])
-            for name, read in questions.items()
-        ]
-        routes += [
-            Route("/", page),
-            Route("/health", self._health),
-            Route("/metrics", self._metrics),
-            Route("/openapi.json", self._openapi),
-        ]
-        self.app = Starlette(
-            routes=routes,
-            lifespan=self._lifespan,
-            exception_handlers={HTTPException: _http_error},
-            middleware=[Middleware(OwnHosts, names=names_of(hosts))],
-        )
-
-    @asynccontextmanager
-    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
-        with ThreadPoolExecutor(1, "kgfast-suggestions") as self.suggesting:
-            async with self.batcher:
-                yield
-
-    def _endpoint(
-        self, name: str, read: Callable[[bytes], Question]
-    ) -> Callable[[Request], Awaitable[Response]]:
-        """Return a handler of questions: every outcome is an answer, and is counted."""
-
-        async def answer(request: Request) -> Response:
-            start = time.perf_counter()
-            response = await self._response(request, read)
-            self.metrics.add(name, response.status_code, time.perf_counter() - start)
-            return response
-
-        return answer
-
-    async def _response(self, request: Request, read: Callable[[bytes], Question]) -> Response:
+    @app.post("/topk", **described)
+    async def topk(request: Request, body: TopkBody) -> Response:
+        """Predict tails, heads or relations, best first."""
         try:
-            body = await self._body(request)
-            return _Json(await _unless_gone(request, self._answer(body, read)))
-        except Refused as error:
-            return _Json(error.content(), error.status, error.headers)
-        except ClientDisconnect:
-            # no client reads this; nginx counts such requests under this code
-            return Response(status_code=499)
-        except Exception as error:
-            logger.exception("a request failed")
-            # ValueErrors of kgfast describe the model, such as the row of a NaN in a table.
-            why = str(error) if isinstance(error, ValueError) else "internal error"
-            return _Json({"error": why}, 500)
-
-    async def _body(self, request: Request) -> bytes:
-        """Read a body within the limits; refuse a larger body by its header."""
-        most = self.limits.body
-        too_large = Refused(413, f"must hold at most {most:,} bytes", "body")
-        said = request.headers.get("content-length", "0")
-        if not said.isdecimal() or len(said) > 18 or int(said) > most:
-            raise too_large
-        body = bytearray()
-        try:
-            async with asyncio.timeout(self.limits.body_seconds):
-                async for part in request.stream():
-                    body += part
-                    if len(body) > most:
-                        raise too_large
-        except TimeoutError:
-            seconds = self.limits.body_seconds
-            raise Refused(
-                408, f"did not come within {seconds:g} s", "body", {"connection": "close"}
-            ) from None
-        return bytes(body)
-
-    async def _answer(self, body: bytes, read: Callable[[bytes], Question]) -> Answer:
-        """Answer, or refuse while too many other requests run."""
-        if self.running >= self.limits.requests:
-            raise Refused(
-                503,
-                f"{self.running:,} requests are being answered: try again",
-                headers={"retry-after": "1"},
-            )
-        self.running += 1
-        try:
-            return await self.batcher.ask(await self._question(body, read))
+            return await answer(request, reader.topk, body)
         except NotImplementedError as error:  # relations, for a model that cannot score them
-            raise Refused(422, str(error), "relations") from None
-        finally:
-            self.running -= 1
+            raise Refused("relations", str(error)) from None
 
-    async def _question(self, body: bytes, read: Callable[[bytes], Question]) -> Question:
-        try:
-            return read(body)
-        except UnknownName as error:
-            loop = asyncio.get_running_loop()
-            raise await loop.run_in_executor(self.suggesting, error.refused) from None
+    @app.post("/rank", **described)
+    async def rank(request: Request, body: RankBody) -> Response:
+        """Rank triples among all candidates."""
+        return await answer(request, reader.rank, body)
 
-    async def _health(self, _: Request) -> Response:
-        model, known, names = self.engine.model, self.engine.known, self.engine.names
-        content: dict[str, Any] = {
+    @app.post("/score", **described)
+    async def score(request: Request, body: ScoreBody) -> Response:
+        """Score triples."""
+        return await answer(request, reader.score, body)
+
+    @app.get("/health")
+    async def health() -> dict[str, Any]:
+        """Describe the model; count calls of the engine, and their queries."""
+        model, known, names = engine.model, engine.known, engine.names
+        return {
             "status": "ok",
             "version": __version__,
             "model": type(model).__name__,
@@ -184,43 +124,105 @@ class _Service:
             "known_triples": None if known is None else len(known),
             "names": None not in names,
             "labels": any(it is not None and bool(it.labels) for it in names),
-            "types": self.engine.types is not None,
-            "requests_now": self.running,
-            "latency": self.metrics.summary(),
+            "types": engine.types is not None,
+            "calls": batcher.calls,
+            "queries": batcher.queries,
         }
-        return _Json(content)
 
-    async def _metrics(self, _: Request) -> Response:
-        return PlainTextResponse(self.metrics.text(self.running))
+    app.mount("/", StaticFiles(packages=[("kgfast.extras.serve", "page")], html=True))
+    return app
 
-    async def _openapi(self, _: Request) -> Response:
-        return _Json(openapi(self.limits))
+
+def serve(
+    engine: Engine,
+    host: str,
+    port: int,
+    ready: Callable[[str], None],
+    hosts: Sequence[str] = (),
+    **limits: int,
+) -> NoReturn:
+    """Serve a model until SIGTERM or SIGINT, finish running requests, then exit with code 0.
+
+    Port 0 takes a free port. ``ready`` gets the URL once connections are accepted. ``hosts`` and
+    ``limits`` are those of :func:`make_app`. An OSError says that the address cannot be bound.
+    """
+    name = f"[{host}]" if ":" in host else host
+    app = make_app(engine, hosts=(name, *hosts), **limits)
+    # The socket names TCP, so that asyncio turns Nagle's algorithm off.
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    if os.name == "posix":  # on other systems the option lets two servers have one address
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen()
+    except OSError as error:
+        raise OSError(error.errno, f"{host} port {port}: {error.strerror}") from None
+    for number in (
+        signal.SIGTERM,
+        signal.SIGINT,
+    ):  # uvicorn raises the signal after its last answer
+        signal.signal(number, _leave)
+    ready(f"http://{name}:{listener.getsockname()[1]}")
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        limit_concurrency=512,
+        timeout_graceful_shutdown=30,
+    )
+    uvicorn.Server(config).run(sockets=[listener])
+    raise SystemExit(0)
+
+
+def _leave(*_: Any) -> NoReturn:
+    raise SystemExit(0)
 
 
 class _Json(JSONResponse):
     """JSON with escaped control characters, even those that JSON allows."""
 
     def render(self, content: Any) -> bytes:
-        """Return the body."""
-        text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        return escaped(text).encode()
+        return escaped(json.dumps(content, ensure_ascii=False, allow_nan=False)).encode()
 
 
-async def _unless_gone(request: Request, answering: Coroutine[Any, Any, Answer]) -> Answer:
-    """Return an answer; raise ClientDisconnect and end the work when the client hangs up."""
+def _error(status: int, message: str, field: str | None = None) -> Response:
+    return _Json({"error": message} | ({} if field is None else {"field": field}), status)
+
+
+async def _unless_gone(request: Request, answering: Coroutine[Any, Any, Answer]) -> Answer | None:
+    """Return an answer; return None and end the work when the client hangs up."""
     answer = asyncio.create_task(answering)
     gone = asyncio.ensure_future(request.receive())  # the body is read, so only a hang-up can come
     try:
         await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
-        if not answer.done():
-            raise ClientDisconnect
-        return answer.result()
+        return answer.result() if answer.done() else None
     finally:
         answer.cancel()
         gone.cancel()
 
 
-async def _http_error(_: Request, error: Exception) -> Response:
-    """Answer a request with an unknown path or method."""
-    assert isinstance(error, HTTPException)
-    return _Json({"error": error.detail}, error.status_code, error.headers)
+def _first_wrong(errors: Sequence[dict[str, Any]]) -> tuple[str, str]:
+    """Return what is wrong with the first wrong field, and its name.
+
+    pydantic reports an error for each form that a value may have; the form that fits best is wrong
+    at the innermost place.
+    """
+    first = next((it for it in errors if it["type"] == "extra_forbidden"), errors[0])
+    if first["type"] == "json_invalid" or len(first["loc"]) < 2:
+        return "must be a JSON object, of content-type application/json", "body"
+    name = str(first["loc"][1])
+    if first["type"] == "extra_forbidden":
+        fields = TopkBody.model_fields | RankBody.model_fields
+        return f"unknown field{did_you_mean(name, fields)}", shown(name)[1:-1]
+    places = [
+        ("".join(f"[{row}]" for row in it["loc"] if isinstance(row, int)), it)
+        for it in errors
+        if it["loc"][1] == name
+    ]
+    innermost = max((place for place, _ in places), key=lambda place: place.count("["))
+    same = [it for place, it in places if place == innermost]
+    message = " or ".join(dict.fromkeys(it["msg"].removeprefix("Input should be ") for it in same))
+    if first["type"] != "missing":
+        message = f"must be {message}; got {shown(same[0]['input'])}"
+    return message, name + innermost

@@ -9,127 +9,86 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 
-from kgfast.extras.serve.engine import Answer
-from kgfast.extras.serve.latency import Metrics
-from kgfast.extras.serve.questions import Question
+from kgfast.extras.serve.engine import Answer, Question
 
 Call = Callable[[Sequence[Question]], list[Answer]]
 
 
-@dataclass
-class _Pending:
-    """Question, and the answers to finished parts."""
-
-    question: Question
-    future: asyncio.Future[Answer]
-    done: int = 0
-    answers: list[Answer] = field(default_factory=list)
-
-
 class Batcher:
-    """Queue before an engine, and the context of its work.
+    """Queue before an engine.
 
     ``call`` answers questions of one key. ``most`` limits the queries of a call; a question with
-    several sides counts for each.
+    several sides counts for each. ``calls`` and ``queries`` count the calls and their queries.
     """
 
-    def __init__(self, call: Call, most: int, metrics: Metrics) -> None:
-        self._call, self._most, self._metrics = call, most, metrics
-        self._waiting: deque[_Pending] = deque()
-        self._asked: set[asyncio.Future[Answer]] = set()
-
-    async def __aenter__(self) -> "Batcher":
+    def __init__(self, call: Call, most: int) -> None:
+        self._call, self._most = call, most
+        self.calls = self.queries = 0
+        self._waiting: deque[tuple[Question, asyncio.Future[Answer]]] = deque()
         self._thread = ThreadPoolExecutor(1, "kgfast-engine")
-        self._has_work = asyncio.Event()
-        self._worker = asyncio.create_task(self._work())
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        """Answer all questions in the queue, then stop."""
-        if self._asked:
-            await asyncio.wait(self._asked)
-        self._worker.cancel()
-        await asyncio.wait([self._worker])
-        await asyncio.to_thread(self._thread.shutdown)
+        self._worker: asyncio.Task[None] | None = None
 
     async def ask(self, question: Question) -> Answer:
         """Return the answer to a question, or raise the error of the call.
 
         After a cancellation no further part of the question is computed.
         """
+        size = max(1, self._most // max(1, len(question.sides)))
+        parts = [
+            await self._ask(question.part(start, start + size))
+            for start in range(0, len(question), size)
+        ]
+        return {
+            key: [row for part in parts for row in part[key]] if isinstance(value, list) else value
+            for key, value in parts[0].items()
+        }
+
+    async def _ask(self, part: Question) -> Answer:
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._asked.add(future)
-        future.add_done_callback(self._asked.discard)
-        self._waiting.append(_Pending(question, future))
-        self._has_work.set()
+        self._waiting.append((part, future))
+        if self._worker is None or self._worker.done():
+            self._worker = asyncio.create_task(self._work())
         return await future
 
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
-        while True:
-            await self._has_work.wait()
-            batch = self._next()
-            if not batch:
-                self._has_work.clear()
-                continue
-            parts = [part for _, part in batch]
-            found = await loop.run_in_executor(self._thread, self._answers, parts)
-            for (asked, part), answer in zip(batch, found, strict=True):
-                self._take(asked, part, answer)
+        while batch := self._next():
+            parts = [part for part, _ in batch]
+            answers = await loop.run_in_executor(self._thread, self._answers, parts)
+            for (_, future), answer in zip(batch, answers, strict=True):
+                if future.done():  # the client hung up
+                    continue
+                if isinstance(answer, Exception):
+                    future.set_exception(answer)
+                else:
+                    future.set_result(answer)
 
-    def _next(self) -> list[tuple[_Pending, Question]]:
-        """Return the parts for one call: of the oldest question, and of others that fit."""
-        batch: list[tuple[_Pending, Question]] = []
-        others: deque[_Pending] = deque()
+    def _next(self) -> list[tuple[Question, asyncio.Future[Answer]]]:
+        """Return the parts for one call: the oldest, and others that are alike and fit."""
+        batch: list[tuple[Question, asyncio.Future[Answer]]] = []
+        others = deque[tuple[Question, asyncio.Future[Answer]]]()
         room = self._most
         while self._waiting and room > 0:
-            asked = self._waiting.popleft()
-            if asked.future.done():  # no client waits any more
+            part, future = self._waiting.popleft()
+            if future.done():  # no client waits any more
                 continue
-            sides = max(1, len(asked.question.sides))
-            part = asked.question.part(asked.done, asked.done + max(1, self._most // sides))
-            queries = len(part) * sides
-            # A part of a large question does not fill up a batch of other questions, which would
-            # wait for it.
-            if batch and (asked.question.key != batch[0][1].key or queries > room):
-                others.append(asked)
+            queries = len(part) * max(1, len(part.sides))
+            if batch and (part.key != batch[0][0].key or queries > room):
+                others.append((part, future))
                 continue
-            batch.append((asked, part))
+            batch.append((part, future))
             room -= queries
         self._waiting.extendleft(reversed(others))
         return batch
 
-    def _take(self, asked: _Pending, part: Question, answer: Answer | BaseException) -> None:
-        """Store the answer to a part; with the last part, pass the whole answer on."""
-        if asked.future.done():
-            return
-        if isinstance(answer, BaseException):
-            asked.future.set_exception(answer)
-            return
-        asked.answers.append(answer)
-        asked.done += len(part)
-        if asked.done < len(asked.question):
-            self._waiting.append(asked)
-        else:
-            asked.future.set_result(_joined(asked.answers))
-
-    def _answers(self, questions: Sequence[Question]) -> list[Answer | BaseException]:
+    def _answers(self, questions: Sequence[Question]) -> list[Answer | Exception]:
         """Return an answer or an exception for each: a failing question fails no other."""
-        self._metrics.batches += 1
-        self._metrics.queries += sum(map(len, questions))
+        self.calls += 1
+        self.queries += sum(map(len, questions))
         try:
             return list(self._call(questions))
         except Exception as error:
             if len(questions) == 1:
                 return [error]
         return [answer for question in questions for answer in self._answers([question])]
-
-
-def _joined(parts: list[Answer]) -> Answer:
-    """Join the answers to all parts in order."""
-    return {
-        key: [it for part in parts for it in part[key]] if isinstance(value, list) else value
-        for key, value in parts[0].items()
-    }

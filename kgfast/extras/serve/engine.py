@@ -1,21 +1,50 @@
 """Model that answers: many questions of one kind by one call of `topk` or `rank`."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from kgfast.eval import Index, rank, topk
-from kgfast.extras.serve.questions import Question
 from kgfast.frames import score_column
 from kgfast.graph import KnownTriples, Names, TypeConstraints
+from kgfast.models import Side
 
 Answer = dict[str, Any]  # JSON object
 _VECTORS = 64  # numbers; no vector of torch holds more
+
+
+@dataclass(frozen=True)
+class Question:
+    """Request as ids."""
+
+    kind: Literal["topk", "rank", "score"]
+    columns: dict[str, list[int]]  # heads, relations, tails; for topk two of these
+    sides: tuple[Side, ...] = ()  # sides that are predicted, or ranked
+    include_known: bool = False  # known triples are candidates, too
+    k: int = 0  # answers to a query
+    exclude: Sequence[list[int]] = ()  # ids that are no answers to each query; empty: none
+    candidates: Sequence[list[int]] | None = None  # distinct ids of each query; None: not listed
+    types: bool = False  # candidates are those of the relation
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Return the key that questions of one call share."""
+        return self.kind, self.sides, self.include_known, self.candidates is None, self.types
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    def part(self, start: int, stop: int) -> Self:
+        """Return the question for some of the queries."""
+        columns = {role: ids[start:stop] for role, ids in self.columns.items()}
+        candidates = None if self.candidates is None else self.candidates[start:stop]
+        exclude = self.exclude[start:stop]
+        return replace(self, columns=columns, exclude=exclude, candidates=candidates)
 
 
 @dataclass(frozen=True)
@@ -50,61 +79,38 @@ class Engine:
     types: TypeConstraints | None = None
 
     def answers(self, questions: Sequence[Question]) -> list[Answer]:
-        """Answer questions of one key by one call of `topk` or `rank`.
-
-        Parameters
-        ----------
-        questions : sequence of Question
-            At least one, all with the same ``key``.
-
-        Returns
-        -------
-        list of dict
-            The JSON object of each question.
-        """
-        columns = [
-            torch.tensor([id for ids in parts for id in ids], dtype=torch.int64, device="cpu")
-            for parts in zip(*(question.columns for question in questions), strict=True)
-        ]
-        ends = accumulate((len(question) for question in questions), initial=0)
+        """Return the JSON object of each question of one ``key``, by one call of the model."""
+        columns = {
+            role: _ids([id for question in questions for id in question.columns[role]])
+            for role in questions[0].columns
+        }
+        ends = accumulate(map(len, questions), initial=0)
         parts = [slice(*pair) for pair in pairwise(ends)]
-        kind = questions[0].kind
-        if kind == "topk":
-            return self._topk(questions, columns, parts)
-        if kind == "rank":
-            return self._rank(questions, torch.stack(columns, 1), parts)
-        return self._score(columns, parts)
+        method = {"topk": self._topk, "rank": self._rank, "score": self._score}
+        return method[questions[0].kind](questions, columns, parts)
 
     def _topk(
-        self, questions: Sequence[Question], columns: list[Tensor], parts: list[slice]
+        self, questions: Sequence[Question], columns: dict[str, Any], parts: list[slice]
     ) -> list[Answer]:
         """Answer all questions with the largest k, and cut."""
-        (side,) = questions[0].sides
-        anchors = "tails" if side == "head" else "heads"
-        others = "tails" if side == "relation" else "relations"
-        asked: dict[str, Any] = {anchors: columns[0], others: columns[1]}
-        filtering = None if questions[0].include_known else self.known
-        found = topk(
-            self.model,
-            **asked,
-            k=max(question.k for question in questions),
-            known=filtering,
-            exclude=_excluded(questions),
-            candidate_ids=self._candidates(questions),
-            dims=self.dim,
-            pad=True,
-            index=self.index,
-        )
-        scores, ids = found.scores.cpu(), found.ids.cpu()
-        names = self.names[1 if side == "relation" else 0]
-        shared = {"predicted": side, "filtered": filtering is not None}
+        side = questions[0].sides[0]
+        options = self._options(questions)
+        there = self.model.num_relations if side == "relation" else self.model.num_entities
+        k = min(there, max(question.k for question in questions))
+        exclude = None
+        if any(question.exclude for question in questions):
+            exclude = _csr([ids for it in questions for ids in it.exclude or [[]] * len(it)])
+        found = topk(self.model, **columns, k=k, exclude=exclude, pad=True, **options)
+        top_ids, top_scores = found.ids.cpu(), found.scores.cpu()
+        shared = {"predicted": side, "filtered": options["known"] is not None}
+        names = self.names[side == "relation"]
         return [
             shared
             | {
                 "answers": [
-                    self._listed(names, row_ids, row_scores)
-                    for row_ids, row_scores in zip(
-                        ids[part, : question.k], scores[part, : question.k], strict=True
+                    self._listed(names, ids[ids >= 0], scores[ids >= 0])
+                    for ids, scores in zip(
+                        top_ids[part, : question.k], top_scores[part, : question.k], strict=True
                     )
                 ]
             }
@@ -113,67 +119,56 @@ class Engine:
 
     def _listed(self, names: Any, ids: Tensor, scores: Tensor) -> list[Answer]:
         """Return the answers to a query, best first."""
-        count = int((ids >= 0).sum())
-        columns: dict[str, list[Any]] = {"id": ids[:count].tolist()}
+        columns: dict[str, list[Any]] = {"id": ids.tolist()}
         if names is not None:
             columns["name"] = names.names_of(columns["id"])
             if names.labels:
                 columns["label"] = list(map(names.labels.get, columns["name"]))
-        columns["score"] = score_column(scores[:count]).tolist()
-        if (found := self._meaning(scores[:count])) is not None:
+        columns["score"] = score_column(scores).tolist()
+        if (found := self._meaning(scores)) is not None:
             columns["probability"] = found.tolist()
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
-    def _candidates(self, questions: Sequence[Question]) -> Any:
-        """Return the candidates of all queries, in the form for `topk` and `rank`."""
-        if questions[0].types:
-            return self.types
-        if questions[0].candidates is None:
-            return None
-        return _csr([ids for it in questions for ids in it.candidates or []])
-
     def _rank(
-        self, questions: Sequence[Question], triples: Tensor, parts: list[slice]
+        self, questions: Sequence[Question], columns: dict[str, Any], parts: list[slice]
     ) -> list[Answer]:
-        question = questions[0]
-        filtering = None if question.include_known else self.known
-        ranks = rank(
-            self.model,
-            triples,
-            known=filtering,
-            sides=question.sides,
-            candidate_ids=self._candidates(questions),
-            dims=self.dim,
-            index=self.index,
-        )
+        sides, options = questions[0].sides, self._options(questions)
+        ranks = rank(self.model, torch.stack([*columns.values()], 1), sides=sides, **options)
         kinds = ("optimistic", "realistic", "pessimistic", "num_candidates")
         rows = zip(*(getattr(ranks, kind).tolist() for kind in kinds), strict=True)
         listed = [
             {
                 side: dict(zip(kinds, values, strict=True))
-                for side, values in zip(question.sides, zip(*row, strict=True), strict=True)
+                for side, values in zip(sides, zip(*row, strict=True), strict=True)
             }
             for row in rows
         ]
-        return [{"filtered": filtering is not None, "ranks": listed[part]} for part in parts]
+        filtered = options["known"] is not None
+        return [{"filtered": filtered, "ranks": listed[part]} for part in parts]
 
-    def _score(self, columns: list[Tensor], parts: list[slice]) -> list[Answer]:
+    def _score(
+        self, _: Sequence[Question], columns: dict[str, Any], parts: list[slice]
+    ) -> list[Answer]:
         """Return scores of tails like `topk`: canonical, rounded once."""
-        heads, relations, tails = columns
-        scores = topk(
-            self.model,
-            heads=heads,
-            relations=relations,
-            k=1,
-            candidate_ids=tails[:, None],
-            dims=self.dim,
-        ).scores[:, 0]
-        meaning = self._meaning(scores)
-        answers: list[Answer] = [{"scores": score_column(scores[part]).tolist()} for part in parts]
-        if meaning is not None:
-            for answer, part in zip(answers, parts, strict=True):
-                answer["probabilities"] = meaning[part].tolist()
-        return answers
+        tails = columns.pop("tails")[:, None]
+        scores = topk(self.model, **columns, k=1, candidate_ids=tails, dims=self.dim).scores[:, 0]
+        values = {"scores": score_column(scores).tolist()}
+        if (found := self._meaning(scores)) is not None:
+            values["probabilities"] = found.tolist()
+        return [{name: column[part] for name, column in values.items()} for part in parts]
+
+    def _options(self, questions: Sequence[Question]) -> dict[str, Any]:
+        """Return the options that `topk` and `rank` share."""
+        candidates: Any = self.types if questions[0].types else None
+        if questions[0].candidates is not None:
+            candidates = _csr([ids for it in questions for ids in it.candidates or []])
+        known = None if questions[0].include_known else self.known
+        return {
+            "known": known,
+            "candidate_ids": candidates,
+            "dims": self.dim,
+            "index": self.index,
+        }
 
     def _meaning(self, scores: Tensor) -> Tensor | None:
         if self.probabilities is None:
@@ -183,14 +178,9 @@ class Engine:
         return None if found is None else found[: len(scores)]
 
 
-def _excluded(questions: Sequence[Question]) -> tuple[Tensor, Tensor] | None:
-    """Return the ids that each query leaves out, as CSR; None if no query leaves any out."""
-    if not any(question.exclude for question in questions):
-        return None
-    return _csr([ids for it in questions for ids in it.exclude or [[]] * len(it)])
+def _ids(ids: list[int]) -> Tensor:
+    return torch.tensor(ids, dtype=torch.int64, device="cpu")
 
 
 def _csr(lists: list[list[int]]) -> tuple[Tensor, Tensor]:
-    indptr = torch.tensor([0, *map(len, lists)], dtype=torch.int64, device="cpu").cumsum(0)
-    every = [id for ids in lists for id in ids]
-    return indptr, torch.tensor(every, dtype=torch.int64, device="cpu")
+    return _ids([0, *map(len, lists)]).cumsum(0), _ids([id for ids in lists for id in ids])

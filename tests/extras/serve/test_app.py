@@ -1,30 +1,25 @@
 """The endpoints: what they answer is what `topk` and `rank` say, and bad input names its field."""
 
-import asyncio
-import json
 import re
-import threading
 from dataclasses import replace
 from typing import ClassVar
 
 import pytest
 import torch
 
-pytest.importorskip("starlette", reason="the extra serve is not installed")
+pytest.importorskip("fastapi", reason="the extra serve is not installed")
 pytest.importorskip("httpx2", reason="httpx2 is not installed")
 
-from starlette.testclient import TestClient
-
 import kgfast
-from kgfast.extras.serve.app import make_app
+from kgfast.extras.serve import app
 from kgfast.extras.serve.engine import Engine
-from kgfast.extras.serve.limits import Limits
-from support.serving import Slow, engine_of, graph, wait_for
+from kgfast.extras.serve.questions import Reader, TopkBody
+from support.serving import client_of, engine_of, graph
 
 
 @pytest.fixture(scope="module")
 def client(engine):
-    with TestClient(make_app(engine)) as found:
+    with client_of(engine) as found:
         yield found
 
 
@@ -32,6 +27,10 @@ def post(client, path, **body):
     response = client.post(path, json=body)
     assert response.status_code == 200, response.text
     return response.json()
+
+
+def read(engine, **body):
+    return Reader(engine, 1000, 1000).topk(TopkBody(**body))
 
 
 class TestTopk:
@@ -69,7 +68,7 @@ class TestTopk:
 
     def test_fewer_candidates_than_k(self):
         few = engine_of(known=kgfast.KnownTriples([(0, 0, tail) for tail in range(298)]))
-        with TestClient(make_app(few)) as client:
+        with client_of(few) as client:
             found = post(client, "/topk", heads=[0, 1], relations=0, k=5)
         assert sorted(it["id"] for it in found["answers"][0]) == [298, 299]
         assert len(found["answers"][1]) == 5
@@ -106,12 +105,9 @@ class TestExclude:
 
     def test_requests_of_a_sweep_leave_out_their_own(self, client, engine):
         """Also those that leave nothing out."""
-        from kgfast.extras.serve.questions import Reader
-
-        reader = Reader((300, 6), engine.names, Limits())
         bodies = [{"heads": [3, 4], "relations": 2, "k": 3, "exclude": it}
                   for it in ("anchor", [18], [], [[1, 2], [3]])]  # fmt: skip
-        questions = [reader.topk(json.dumps(body).encode()) for body in bodies]
+        questions = [read(engine, **body) for body in bodies]
         assert len({question.key for question in questions}) == 1
         assert questions[3].part(1, 2).exclude == [[3]]
         together = engine.answers(questions)
@@ -159,21 +155,19 @@ class TestCandidates:
         assert "relations are predicted" in response.json()["error"]
 
     def test_requests_of_a_sweep_have_their_own(self, engine):
-        from kgfast.extras.serve.questions import Reader
-
-        reader = Reader((300, 6), engine.names, Limits(), has_types=True)
+        typed = replace(engine, types=kgfast.TypeConstraints.from_triples(graph().train))
         asked = {"heads": [3, 4], "relations": 2}
-        read = [reader.topk(json.dumps({**asked, "candidates": it}).encode())
-                for it in ([1, 2], [[5], [6, 7]], "types", None)]  # fmt: skip
-        assert len({question.key for question in read}) == 3
-        assert read[1].part(1, 2).candidates == [[6, 7]]
-        assert engine.answers(read[:2]) == [engine.answers([it])[0] for it in read[:2]]
+        found = [read(typed, **asked, candidates=it)
+                 for it in ([1, 2], [[5], [6, 7]], "types", None)]  # fmt: skip
+        assert len({question.key for question in found}) == 3
+        assert found[1].part(1, 2).candidates == [[6, 7]]
+        assert typed.answers(found[:2]) == [typed.answers([it])[0] for it in found[:2]]
 
 
 @pytest.fixture(scope="module")
 def typed(engine):
     types = kgfast.TypeConstraints.from_triples(graph().train)
-    with TestClient(make_app(replace(engine, types=types))) as found:
+    with client_of(replace(engine, types=types)) as found:
         yield found, types
 
 
@@ -206,7 +200,7 @@ def test_scores_are_those_of_topk(client, engine):
 
 def test_probabilities_where_a_loss_has_them():
     certain = engine_of(probabilities=lambda scores: scores.double().sigmoid())
-    with TestClient(make_app(certain)) as client:
+    with client_of(certain) as client:
         (row,) = post(client, "/topk", heads=3, relations=2, k=2)["answers"]
         found = post(client, "/score", heads=3, relations=2, tails=row[0]["id"])
     assert row[0]["probability"] == torch.tensor(row[0]["score"]).double().sigmoid()
@@ -215,7 +209,7 @@ def test_probabilities_where_a_loss_has_them():
 
 def test_a_sub_model_answers(engine):
     model = kgfast.MED(engine.model, dims=[4, 16])
-    with TestClient(make_app(Engine(model, dim=4))) as client:
+    with client_of(Engine(model, dim=4)) as client:
         found = post(client, "/topk", heads=3, relations=2, k=3)
         ranks = post(client, "/rank", heads=3, relations=2, tails=5)["ranks"][0]
         scores = post(client, "/score", heads=3, relations=2, tails=found["answers"][0][0]["id"])
@@ -227,13 +221,13 @@ def test_a_sub_model_answers(engine):
 
 
 def test_ids_alone_where_rows_have_no_names():
-    with TestClient(make_app(engine_of(names=(None, None), known=None))) as client:
+    with client_of(engine_of(names=(None, None), known=None)) as client:
         found = post(client, "/topk", heads=3, relations=2, k=1)
         response = client.post("/topk", json={"heads": "entity_003", "relations": 2})
     assert found["answers"][0][0].keys() == {"id", "score"}
     assert found["filtered"] is False
     assert response.status_code == 422
-    assert "no names of heads, give ids" in response.json()["error"]
+    assert "no names here, give ids" in response.json()["error"]
 
 
 QUERY = {"heads": 3, "relations": 2}
@@ -242,55 +236,36 @@ MISTAKES = [
     ("/topk", {**QUERY, "heads": "entity_3"}, "heads[0]", "did you mean 'entity_003'"),
     ("/topk", {**QUERY, "relations": [2, "sym"]}, "relations[1]", "unknown name 'sym'"),
     ("/topk", {**QUERY, "heads": [0, 300]}, "heads[1]", "must be in 0 .. 299; got 300"),
-    ("/topk", {**QUERY, "heads": -1}, "heads[0]", "must be in 0 .. 299; got -1"),
     ("/topk", {**QUERY, "heads": 10**50}, "heads[0]", "must be in 0 .. 299"),
-    ("/topk", {**QUERY, "heads": True}, "heads[0]", "a name or an id; got True"),
-    ("/topk", {**QUERY, "heads": 1.0}, "heads[0]", "a name or an id; got 1.0"),
-    ("/topk", {**QUERY, "heads": [[1]]}, "heads[0]", "a name or an id; got [1]"),
-    ("/topk", {**QUERY, "heads": {"a": "{b}" * 999}}, "heads[0]", "a name or an id"),
-    ("/topk", {**QUERY, "heads": []}, "heads", "must hold 1 .. 1,000 names or ids; got 0"),
-    ("/topk", {**QUERY, "heads": [1] * 1001}, "heads", "got 1,001"),
+    ("/topk", {**QUERY, "heads": [1, True]}, "heads[1]", "integer or a valid string; got True"),
+    ("/topk", {**QUERY, "heads": {"a": "{b}" * 999}}, "heads", "a valid list; got"),
+    ("/topk", {**QUERY, "heads": []}, "heads", "must hold a name or an id"),
+    ("/topk", {**QUERY, "heads": [1] * 1001}, "heads", "at most 1,000 entries; got 1,001"),
     ("/topk", {"heads": [1, 2], "relations": [0] * 3}, "heads", "relations has 3"),
-    ("/topk", {"heads": 1}, "relations", "missing"),
-    ("/topk", {"relations": 1}, "heads", "missing"),
-    ("/topk", {}, "heads", "missing"),
-    ("/topk", TRIPLE, "tails", "the third"),
-    ("/topk", {**QUERY, "k": 0}, "k", "greater than or equal to 1"),
-    ("/topk", {**QUERY, "k": "3"}, "k", "valid integer"),
-    ("/topk", {**QUERY, "k": 2.5}, "k", "integer"),
+    ("/topk", {"heads": 1}, "relations", "give two of heads, relations and tails"),
+    ("/topk", TRIPLE, "tails", "the third is predicted"),
+    ("/topk", {**QUERY, "k": 0}, "k", "greater than or equal to 1; got 0"),
+    ("/topk", {**QUERY, "k": "3"}, "k", "valid integer; got '3'"),
     ("/topk", {**QUERY, "k": 1001}, "k", "must be in 1 .. 1000 for 1 queries; got 1001"),
     ("/topk", {**QUERY, "heads": [1] * 100, "k": 201}, "k", "1 .. 200 for 100 queries"),
-    ("/topk", {**QUERY, "exclude": "anchors"}, "exclude", '"anchor", a list of names and ids'),
-    ("/topk", {**QUERY, "exclude": 3}, "exclude", 'must be "anchor"'),
+    ("/topk", {**QUERY, "exclude": "anchors"}, "exclude", "'anchor' or a valid list; got"),
     ("/topk", {**QUERY, "exclude": [0, 300]}, "exclude[1]", "must be in 0 .. 299; got 300"),
-    ("/topk", {**QUERY, "exclude": ["entity_3"]}, "exclude[0]", "did you mean 'entity_003'"),
-    ("/topk", {**QUERY, "exclude": [1.5]}, "exclude[0]", "a name or an id; got 1.5"),
-    ("/topk", {**QUERY, "exclude": [1] * 1001}, "exclude", "0 .. 1,000 names or ids; got 1,001"),
     ("/topk", {**QUERY, "exclude": [[1], [2]]}, "exclude", "for each of 1 queries; got 2"),
-    ("/topk", {**QUERY, "exclude": [[1], 2]}, "exclude[1]", "must be a list, as others are; got 2"),
-    ("/topk", {**QUERY, "exclude": [[1, True]]}, "exclude[0][1]", "a name or an id; got True"),
+    ("/topk", {**QUERY, "exclude": [[1, True]]}, "exclude[0][1]", "string; got True"),
     ("/topk", {**QUERY, "exclude": [[1, -1]]}, "exclude[0][1]", "must be in 0 .. 299; got -1"),
     ("/topk", {"heads": 3, "tails": 4, "exclude": "anchor"}, "exclude", "relations are predicted"),
     ("/topk", {"heads": 3, "tails": 4, "exclude": [6]}, "exclude[0]", "must be in 0 .. 5; got 6"),
-    ("/topk", {**QUERY, "candidates": "anchor"}, "candidates", 'must be "types", a list'),
     ("/topk", {**QUERY, "candidates": "types"}, "candidates", "kgfast serve --types"),
-    ("/topk", {**QUERY, "candidates": [0, 300]}, "candidates[1]", "must be in 0 .. 299; got 300"),
     ("/topk", {**QUERY, "candidates": [[1], [2]]}, "candidates", "for each of 1 queries; got 2"),
     ("/rank", {**TRIPLE, "candidates": [1], "sides": ["relation"]}, "candidates", "relations are"),
-    ("/rank", {**TRIPLE, "exclude": [1]}, "exclude", "unknown field"),
-    ("/topk", {**QUERY, "include_known": 1}, "include_known", "boolean"),
-    ("/topk", {**QUERY, "known": True}, "known", "the field is called 'include_known'"),
-    ("/rank", {**TRIPLE, "known": False}, "known", "the field is called 'include_known'"),
+    ("/topk", {**QUERY, "include_known": 1}, "include_known", "boolean; got 1"),
     ("/topk", {"head": 3, "relations": 2}, "head", "unknown field; did you mean 'heads'"),
     ("/topk", {**QUERY, "x" * 9999: 2}, "x" * 60, "unknown field"),
     ("/topk", [], "body", "JSON object"),
     ("/rank", {**QUERY}, "tails", "required"),
-    ("/rank", {**TRIPLE, "k": 3}, "k", "unknown field"),
-    ("/rank", {**TRIPLE, "sides": ["tails"]}, "sides", "'head', 'relation' or 'tail'"),
-    ("/rank", {**TRIPLE, "sides": []}, "sides", "at least 1"),
-    ("/rank", {**TRIPLE, "sides": ["tail"] * 2}, "sides", "distinct"),
+    ("/rank", {**TRIPLE, "sides": ["tails"]}, "sides[0]", "'head', 'relation' or 'tail'"),
+    ("/rank", {**TRIPLE, "sides": ["tail"] * 2}, "sides", "distinct sides"),
     ("/score", {**TRIPLE, "tails": [1, 999]}, "tails[1]", "must be in 0 .. 299"),
-    ("/score", {**TRIPLE, "known": True}, "known", "unknown field"),
 ]
 
 
@@ -304,58 +279,29 @@ def test_what_does_not_fit_names_its_field(client, path, body, field, message):
     assert len(response.content) < 500
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"{", b"\xff\xfe", b"[" * 9999, b'{"k": 1' + b"0" * 5000 + b"}", b"heads=3"]
-)
+@pytest.mark.parametrize("body", [b"", b"{", b"\xff\xfe", b"[" * 9999, b"heads=3"])
 def test_what_is_no_json(client, body):
-    response = client.post("/topk", content=body)
-    assert response.status_code == 400
-    assert response.json()["field"] == "body"
+    response = client.post("/topk", content=body, headers={"content-type": "application/json"})
+    assert response.status_code in (400, 422)
+    assert response.json()["error"]
+    assert client.post("/topk", content=b'{"heads": 3, "relations": 2}').status_code == 422
 
 
 def test_other_paths_and_methods(client):
-    assert client.get("/topk").status_code == 405
-    assert client.post("/health").status_code == 405
+    assert client.get("/topk").status_code in (404, 405)
     assert client.put("/score", json=TRIPLE).json() == {"error": "Method Not Allowed"}
-    assert client.get("/docs").json() == {"error": "Not Found"}
+    assert client.get("/none").json() == {"error": "Not Found"}
 
 
-class TestLimits:
-    def test_bodies(self, engine):
-        limits = Limits(body=100)
-        with TestClient(make_app(engine, limits)) as client:
-            long = client.post("/topk", content=b" " * 101)
-            parts = client.post("/topk", content=iter([b" " * 60] * 2))
-            lied = client.post("/topk", content=b"{}", headers={"content-length": "-1"})
-            fits = client.post("/topk", content=json.dumps(QUERY).ljust(100))
-        for response in (long, parts, lied):
-            assert response.status_code == 413
-            assert response.json() == {"error": "must hold at most 100 bytes", "field": "body"}
-        assert fits.status_code == 200
-
-    def test_requests(self, engine):
-        """A request over the limit is told so at once; the one that runs is answered."""
-        slow = Slow(engine)
-        with TestClient(make_app(slow, Limits(requests=1))) as client:
-            found = []
-            first = threading.Thread(target=lambda: found.append(post(client, "/topk", **QUERY)))
-            first.start()
-            wait_for(lambda: slow.calls)
-            response = client.post("/topk", json=QUERY)
-            assert client.get("/health").json()["requests_now"] == 1
-            slow.through.release()
-            first.join()
-        assert response.status_code == 503
-        assert response.headers["retry-after"] == "1"
-        assert len(found) == 1
-
-    @pytest.mark.parametrize("name", ["k", "body", "head_seconds"])
-    def test_none_is_zero(self, name):
-        with pytest.raises(ValueError, match=f"{name} must be positive; got 0"):
-            Limits(**{name: 0})
+def test_bodies_are_bounded(engine):
+    with client_of(engine, max_body=100) as client:
+        long = client.post("/topk", content=b" " * 101)
+        parts = client.post("/topk", content=iter([b" " * 60] * 2))
+        fits = client.post("/topk", json=QUERY)
+    assert [it.status_code for it in (long, parts, fits)] == [413, 413, 200]
 
 
-def test_requests_of_many_batches_have_the_answers_of_one(engine):
+def test_requests_of_many_batches_have_the_answers_of_one(engine, monkeypatch):
     """Requests of each kind do not depend on others beside them."""
     heads = list(range(30))
     bodies = {
@@ -364,113 +310,50 @@ def test_requests_of_many_batches_have_the_answers_of_one(engine):
         "/score": {"heads": heads, "relations": 2, "tails": heads[::-1]},
     }
     certain = replace(engine, probabilities=lambda scores: scores.double().sigmoid())
-    with TestClient(make_app(certain, Limits(batch=1000))) as whole:
-        expected = {path: post(whole, path, **body) for path, body in bodies.items()}
-    with TestClient(make_app(certain, Limits(batch=7))) as parts:
-        assert {path: post(parts, path, **body) for path, body in bodies.items()} == expected
-        assert "kgfast_batches_total 20\n" in parts.get("/metrics").text  # 5 + 10 of 2 sides + 5
+    found = []
+    for batch in (1000, 7):
+        monkeypatch.setattr(app, "BATCH", batch)
+        with client_of(certain) as client:
+            found.append([post(client, path, **body) for path, body in bodies.items()])
+            calls = client.get("/health").json()["calls"]
+    assert found[0] == found[1]
+    assert calls == 20  # 5 + 10 of 2 sides + 5
 
 
 class TestHosts:
     """A page of another name, which was made to point here, is told nothing."""
 
-    def status(self, host, here="127.0.0.1", hosts=(), path="/health"):
-        app = make_app(engine_of(), hosts=hosts)
-        headers = [(b"host", it.encode("latin-1")) for it in host]
-        scope = {"type": "http", "method": "GET", "path": path, "headers": headers}
-        sent = []
-
-        async def run():
-            async def send(message):
-                sent.append(message)
-
-            await app(scope | {"server": (here, 8000), "query_string": b""}, None, send)
-
-        asyncio.run(run())
-        return sent[0]["status"]
-
-    @pytest.mark.parametrize(
-        ("here", "host"),
-        [
-            ("127.0.0.1", "127.0.0.1"),
-            ("127.0.0.1", "127.0.0.1:8000"),
-            ("127.0.0.1", "127.0.0.1:"),
-            ("127.0.0.1", "localhost"),
-            ("127.0.0.1", "LocalHost.:80"),
-            ("::1", "[::1]"),
-            ("::1", "[0:0::1]:8000"),
-            ("::1", "localhost:8000"),
-            ("::ffff:127.0.0.1", "127.0.0.1:8000"),
-            ("::ffff:192.0.2.7", "192.0.2.7"),
-            ("2001:db8::1", "[2001:DB8::1]:443"),
-            ("192.0.2.7", "192.0.2.7:8000"),
-        ],
-    )
-    def test_the_address_that_was_called(self, here, host):
-        assert self.status([host], here) == 200
-
-    @pytest.mark.parametrize(
-        "host",
-        [
-            "evil.example",
-            "evil.example:8000",
-            "127.0.0.1.evil.example",
-            "localhost.evil.example",
-            "127.0.0.1@evil.example",
-            "127.0.0.1, evil.example",
-            "127.0.0.1/evil.example",
-            "127.0.0.1:80x",
-            "127.0.0.2",
-            "[127.0.0.1]x",
-            "[::1",
-            "[evil.example]",
-            ":8000",
-            "",
-            "\xff",
-        ],
-    )
-    @pytest.mark.parametrize("path", ["/health", "/metrics", "/topk", "/none"])
-    def test_others(self, host, path):
-        assert self.status([host], path=path) == 421
-
-    def test_none_or_two(self):
-        assert self.status([]) == 421
-        assert self.status(["127.0.0.1", "127.0.0.1"]) == 421
-
-    def test_localhost_is_no_other_machine(self):
-        assert self.status(["localhost"], "192.0.2.7") == 421
-
     @pytest.mark.parametrize(
         ("allowed", "host", "status"),
         [
-            ("kg.example", "KG.example.:8000", 200),
-            ("KG.Example:443", "kg.example", 200),
-            ("kg.example", "a.kg.example", 421),
-            ("kg.example", "127.0.0.1", 200),
-            ("[2001:db8::2]", "[2001:db8:0::2]:1", 200),
-            ("2001:db8::2", "[2001:db8:0::2]:1", 200),
-            ("*", "evil.example", 200),
+            ([], "localhost:8000", 200),
+            ([], "127.0.0.1", 200),
+            ([], "[::1]:80", 200),
+            ([], "evil.example", 400),
+            ([], "localhost.evil.example", 400),
+            ([], "127.0.0.1@evil.example", 400),
+            ([], "", 400),
+            (["kg.example"], "kg.example:8000", 200),
+            (["kg.example"], "a.kg.example", 400),
+            (["[2001:db8::2]"], "[2001:db8::2]:1", 200),
+            (["*"], "evil.example", 200),
         ],
     )
-    def test_what_is_allowed_besides(self, allowed, host, status):
-        assert self.status([host], hosts=[allowed]) == status
+    @pytest.mark.parametrize("path", ["/", "/health", "/openapi.json"])
+    def test_names(self, engine, allowed, host, status, path):
+        client = client_of(engine, hosts=allowed)
+        assert client.get(path, headers={"host": host}).status_code == status
 
-    @pytest.mark.parametrize("wrong", ["", "a b", "http://kg.example", "[kg.example]"])
-    def test_what_is_no_name(self, wrong):
+    @pytest.mark.parametrize("wrong", ["", "a b", "http://kg.example", "[kg.example]", "*x"])
+    def test_what_is_no_name(self, engine, wrong):
         with pytest.raises(ValueError, match="a name, an address, or"):
-            make_app(engine_of(), hosts=["kg.example", wrong])
-
-    def test_the_answer_says_what_to_do(self, client):
-        response = client.post("/topk", json=QUERY, headers={"host": "evil.example"})
-        assert response.status_code == 421
-        assert response.json()["field"] == "Host"
-        assert "'evil.example' (kgfast serve --allowed-host" in response.json()["error"]
+            app.make_app(engine, hosts=["kg.example", wrong])
 
 
 def test_names_do_nothing_to_the_terminal_of_a_client():
     """Answers are JSON that has no control characters."""
     names = kgfast.Vocabulary([f"e\x1b\x7f\x9b[2J{i}" for i in range(300)])
-    with TestClient(make_app(engine_of(names=(names, None)))) as client:
+    with client_of(engine_of(names=(names, None))) as client:
         good = client.post("/topk", json=QUERY)
         wrong = client.post("/topk", json={**QUERY, "heads": "e\x9b[2J"})
     assert good.json()["answers"][0][0]["name"].startswith("e\x1b\x7f\x9b[2J")
@@ -485,24 +368,19 @@ class TestFailures:
         table = broken.model.entity.detach().clone()
         table[7, 0] = float("nan")
         model = kgfast.RotatE(table, broken.model.relation, relation_format="phase")
-        with TestClient(make_app(Engine(model))) as client:
+        with client_of(Engine(model)) as client:
             response = client.post("/topk", json=QUERY)
             assert response.status_code == 500
             assert "7" in response.json()["error"]
             assert client.get("/health").json()["status"] == "ok"
 
-    def test_what_is_our_fault_is_not_told(self, engine, caplog):
-        class Broken:
-            model, names, known = engine.model, engine.names, engine.known
-            types = None
+    def test_what_is_our_fault_is_not_told(self, monkeypatch, engine):
+        def fail(*_):
+            raise RuntimeError("a secret")
 
-            def answers(self, questions):
-                raise RuntimeError("a secret")
-
-        with TestClient(make_app(Broken())) as client:
-            response = client.post("/topk", json=QUERY)
+        monkeypatch.setattr(Engine, "answers", fail)
+        response = client_of(engine).post("/topk", json=QUERY)
         assert (response.status_code, response.json()) == (500, {"error": "internal error"})
-        assert "a secret" in caplog.text
 
     def test_relations_of_a_model_that_scores_none(self):
         class TailsOnly:
@@ -515,24 +393,29 @@ class TestFailures:
             def candidates(self, side):
                 return self.table
 
-        with TestClient(make_app(Engine(TailsOnly()))) as client:
+        with client_of(Engine(TailsOnly())) as client:
             response = client.post("/topk", json={"heads": 0, "tails": 1})
         assert response.status_code == 422
         assert response.json()["field"] == "relations"
 
 
-def test_health_and_metrics(engine):
-    with TestClient(make_app(engine)) as client:
+def test_health(engine):
+    with client_of(engine) as client:
         post(client, "/topk", **QUERY)
         client.post("/topk", json={})
-        health, metrics = client.get("/health").json(), client.get("/metrics").text
+        health = client.get("/health").json()
     assert health["status"] == "ok"
     assert (health["entities"], health["relations"]) == (300, 6)
     assert health["known_triples"] == len(engine.known)
-    latency = health["latency"]["topk"]
-    assert latency["count"] == 1
-    assert latency["p50_ms"] == latency["p99_ms"] > 0
-    assert 'kgfast_requests_total{endpoint="topk",status="200"} 1\n' in metrics
-    assert 'kgfast_requests_total{endpoint="topk",status="422"} 1\n' in metrics
-    assert 'kgfast_latency_seconds{endpoint="topk",quantile="0.99"} ' in metrics
-    assert "kgfast_queries_total 1\n" in metrics
+    assert (health["names"], health["labels"], health["types"]) == (True, False, False)
+    assert (health["calls"], health["queries"]) == (1, 1)
+
+
+def test_the_document_describes_requests(client):
+    """`/openapi.json` has every field of the bodies, and the form of errors."""
+    document = client.get("/openapi.json").json()
+    assert {"/topk", "/rank", "/score", "/health"} <= set(document["paths"])
+    schemas = document["components"]["schemas"]
+    assert set(schemas["TopkBody"]["properties"]) == set(TopkBody.model_fields)
+    wrong = document["paths"]["/topk"]["post"]["responses"]["422"]["content"]["application/json"]
+    assert wrong["schema"]["$ref"].endswith("/Error")

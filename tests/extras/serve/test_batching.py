@@ -6,8 +6,7 @@ import threading
 import pytest
 
 from kgfast.extras.serve.batching import Batcher
-from kgfast.extras.serve.latency import Latencies, Metrics
-from kgfast.extras.serve.questions import Question
+from kgfast.extras.serve.engine import Question
 
 
 class Recorder:
@@ -17,39 +16,41 @@ class Recorder:
         self.calls, self.may_answer = [], threading.Event()
 
     def answers(self, questions):
-        self.calls.append([question.columns[0] for question in questions])
+        self.calls.append([question.columns["heads"] for question in questions])
         self.may_answer.wait()
-        if any(99 in question.columns[0] for question in questions):
+        if any(99 in question.columns["heads"] for question in questions):
             raise ValueError("99")
-        return [{"ids": question.columns[0]} for question in questions]
+        return [{"ids": question.columns["heads"]} for question in questions]
 
 
 def question(*ids, include_known=False):
-    return Question("topk", (list(ids), list(ids)), ("tail",), include_known, 1)
+    return Question(
+        "topk", {"heads": list(ids), "relations": list(ids)}, ("tail",), include_known, 1
+    )
 
 
 def asked(questions, most=1000):
     """Ask a first question, and then all others at once; return the answers."""
-    engine, metrics = Recorder(), Metrics()
+    engine = Recorder()
+    batcher = Batcher(engine.answers, most)
 
     async def run():
-        async with Batcher(engine.answers, most, metrics) as batcher:
-            tasks = [asyncio.create_task(batcher.ask(questions[0]))]
-            while not engine.calls:
-                await asyncio.sleep(0.001)
-            tasks += [asyncio.create_task(batcher.ask(it)) for it in questions[1:]]
-            await asyncio.sleep(0)
-            engine.may_answer.set()
-            return await asyncio.gather(*tasks, return_exceptions=True)
+        tasks = [asyncio.create_task(batcher.ask(questions[0]))]
+        while not engine.calls:
+            await asyncio.sleep(0.001)
+        tasks += [asyncio.create_task(batcher.ask(it)) for it in questions[1:]]
+        await asyncio.sleep(0)
+        engine.may_answer.set()
+        return await asyncio.gather(*tasks, return_exceptions=True)
 
-    return asyncio.run(run()), engine.calls, metrics
+    return asyncio.run(run()), engine.calls, batcher
 
 
 def test_what_waits_shares_a_call():
-    found, calls, metrics = asked([question(1), question(2), question(3, 4), question(5)])
+    found, calls, batcher = asked([question(1), question(2), question(3, 4), question(5)])
     assert found == [{"ids": [1]}, {"ids": [2]}, {"ids": [3, 4]}, {"ids": [5]}]
     assert calls == [[[1]], [[2], [3, 4], [5]]]
-    assert (metrics.batches, metrics.queries) == (2, 5)
+    assert (batcher.calls, batcher.queries) == (2, 5)
 
 
 def test_only_alike_questions_do_and_the_oldest_comes_first():
@@ -72,23 +73,6 @@ def test_a_question_that_fails_fails_alone():
         raise second
 
 
-def test_who_went_away_is_not_answered():
-    engine = Recorder()
-
-    async def run():
-        async with Batcher(engine.answers, 10, Metrics()) as batcher:
-            tasks = [asyncio.create_task(batcher.ask(question(id))) for id in (1, 2, 3)]
-            while not engine.calls:
-                await asyncio.sleep(0.001)
-            tasks[0].cancel()
-            tasks[1].cancel()
-            await asyncio.sleep(0)
-            engine.may_answer.set()
-            return await tasks[2]
-
-    assert asyncio.run(run()) == {"ids": [3]}
-
-
 class Gate(Recorder):
     """An engine whose every call waits to be let through."""
 
@@ -104,22 +88,22 @@ class Gate(Recorder):
 
 
 def test_a_large_question_is_answered_in_parts_with_others_between_them():
-    engine, metrics = Gate(), Metrics()
+    engine = Gate()
 
     async def run():
-        async with Batcher(engine.answers, 4, metrics) as batcher:
-            large = asyncio.create_task(batcher.ask(question(*range(10))))
-            while len(engine.calls) < 1:
-                await asyncio.sleep(0.001)
-            small = asyncio.create_task(batcher.ask(question(50)))
-            other = asyncio.create_task(batcher.ask(question(60, include_known=True)))
-            await asyncio.sleep(0)
-            for _ in range(2):
-                engine.through.release()
-            assert await small == {"ids": [50]}
-            assert not large.done()
-            engine.through.release(9)
-            return await asyncio.gather(large, other)
+        batcher = Batcher(engine.answers, 4)
+        large = asyncio.create_task(batcher.ask(question(*range(10))))
+        while len(engine.calls) < 1:
+            await asyncio.sleep(0.001)
+        small = asyncio.create_task(batcher.ask(question(50)))
+        other = asyncio.create_task(batcher.ask(question(60, include_known=True)))
+        await asyncio.sleep(0)
+        for _ in range(2):
+            engine.through.release()
+        assert await small == {"ids": [50]}
+        assert not large.done()
+        engine.through.release(9)
+        return await asyncio.gather(large, other)
 
     assert asyncio.run(run()) == [{"ids": list(range(10))}, {"ids": [60]}]
     first, rest = [[0, 1, 2, 3]], [[[4, 5, 6, 7]], [[8, 9]]]
@@ -133,8 +117,8 @@ def test_two_large_questions_take_turns():
 
 def test_the_sides_of_a_rank_count():
     ids = list(range(6))
-    ranked = Question("rank", (ids, ids, ids), ("head", "tail"))
-    (found,), calls, _ = asked([ranked], most=4)
+    columns = dict.fromkeys(("heads", "relations", "tails"), ids)
+    (found,), calls, _ = asked([Question("rank", columns, ("head", "tail"))], most=4)
     assert found == {"ids": ids}
     assert calls == [[[0, 1]], [[2, 3]], [[4, 5]]]
 
@@ -151,40 +135,15 @@ def test_who_goes_away_between_the_parts_costs_no_further_one():
     engine = Gate()
 
     async def run():
-        async with Batcher(engine.answers, 4, Metrics()) as batcher:
-            large = asyncio.create_task(batcher.ask(question(*range(100))))
-            waiting = [asyncio.create_task(batcher.ask(question(it))) for it in range(200, 210)]
-            while not engine.calls:
-                await asyncio.sleep(0.001)
-            for task in (large, *waiting):
-                task.cancel()
-            engine.through.release(9)
-            return await batcher.ask(question(300))
+        batcher = Batcher(engine.answers, 4)
+        large = asyncio.create_task(batcher.ask(question(*range(100))))
+        waiting = [asyncio.create_task(batcher.ask(question(it))) for it in range(200, 210)]
+        while not engine.calls:
+            await asyncio.sleep(0.001)
+        for task in (large, *waiting):
+            task.cancel()
+        engine.through.release(9)
+        return await batcher.ask(question(300))
 
     assert asyncio.run(run()) == {"ids": [300]}
     assert engine.calls == [[[0, 1, 2, 3]], [[300]]]
-
-
-def test_closing_answers_what_was_asked():
-    engine = Recorder()
-
-    async def run():
-        async with Batcher(engine.answers, 1, Metrics()) as batcher:
-            tasks = [asyncio.create_task(batcher.ask(question(id))) for id in (1, 2)]
-            while not engine.calls:
-                await asyncio.sleep(0.001)
-            engine.may_answer.set()
-        assert all(task.done() for task in tasks) or await asyncio.gather(*tasks)
-        return [task.result() for task in tasks]
-
-    assert asyncio.run(run()) == [{"ids": [1]}, {"ids": [2]}]
-
-
-def test_latencies_are_bounded():
-    latencies = Latencies()
-    assert latencies.quantiles() == {}
-    for number in range(10_000):
-        latencies.add(float(number))
-    assert latencies.count == 10_000
-    assert latencies.quantiles()[0.5] == pytest.approx(10_000 - 4096 / 2, abs=1)
-    assert len(latencies._latest) == 4096

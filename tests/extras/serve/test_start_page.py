@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-pytest.importorskip("h11", reason="the extra serve is not installed")
+pytest.importorskip("uvicorn", reason="the extra serve is not installed")
+pytest.importorskip("fastapi", reason="the extra serve is not installed")
 
 import kgfast
 from kgfast import Vocabulary
-from kgfast.extras.serve.limits import Limits
 from support.serving import engine_of, graph, serving
 
 WINDOWS = list(itertools.product((1280, 390), ("light", "dark")))
@@ -22,7 +22,7 @@ TABLE = f"[...{ROWS}].map((it) => [...it.cells].map((cell) => cell.textContent))
 @pytest.fixture(scope="module")
 def address(engine):
     types = kgfast.TypeConstraints.from_triples(graph().train)
-    with serving(replace(engine, types=types), Limits()) as port:
+    with serving(replace(engine, types=types)) as port:
         yield f"http://127.0.0.1:{port}/"
 
 
@@ -32,7 +32,7 @@ def marked():
     names = [f"{MARKUP}{it}" for it in range(150)] + [f"{LONG}{it}" for it in range(150)]
     entities = Vocabulary(names).labelled({it: f"<b>{it}</b>" for it in names[::2]})
     relations = Vocabulary([f"<script>{it}" for it in range(6)])
-    with serving(engine_of(names=(entities, relations), known=None), Limits()) as port:
+    with serving(engine_of(names=(entities, relations), known=None)) as port:
         yield f"http://127.0.0.1:{port}/"
 
 
@@ -155,7 +155,7 @@ def test_the_policy_refuses_other_scripts(browser, marked):
 
 
 def test_ids_where_there_are_no_names(browser):
-    with serving(engine_of(names=(None, None), known=None), Limits(k=5)) as port:
+    with serving(engine_of(names=(None, None), known=None), max_k=5) as port:
         shown = opened(browser, f"http://127.0.0.1:{port}/")
         rows = predict(shown, heads="3", relations="2")
         assert [len(it) for it in rows] == [2] * 5  # id and score, of as many as are allowed
