@@ -2,33 +2,18 @@
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kgfast.frames import needed
 from kgfast.training.checkpoint.run_folder import RunFolder
-from kgfast.training.logs import Row, read_rows
+from kgfast.training.logs import read_rows
 
 _METRICS = (("mrr", "MRR", "-"), ("hits@10", "hits@10", ":"))
 # Okabe & Ito's colours, which colour-blind people can tell apart; green first.
 COLORS = ("#009e73", "#0072b2", "#d55e00", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#f0e442")
 
 Run = str | os.PathLike[str]
-
-
-@dataclass(frozen=True)
-class RunCurves:
-    """Data of a run that are drawn."""
-
-    name: str
-    color: str
-    rows: list[Row]
-    result: dict[str, Any]
-
-    def of_split(self, split: str | None) -> list[Row]:
-        """Return the rows of a split, or of training for None."""
-        return [row for row in self.rows if (row.get("split") or None) == split]
 
 
 def plot(
@@ -70,12 +55,11 @@ def plot(
         raise ValueError("runs must name at least one folder")
     if out is None and len(folders) > 1:
         raise ValueError("say with --out where to put the picture of several runs")
-    drawn = [
-        drawn_run(folder, COLORS[place % len(COLORS)], name)
-        for place, (folder, name) in enumerate(zip(folders, _names(folders), strict=True))
-    ]
     stem = folders[0] / "metrics" if out is None else Path(out)
-    return save_pictures(stem, (7, 5), lambda figure: draw(figure, drawn, log), "kgfast plot")
+    colors = [COLORS[place % len(COLORS)] for place in range(len(folders))]
+    return save_pictures(
+        stem, (7, 5), lambda figure: draw(figure, folders, colors, log=log), "kgfast plot"
+    )
 
 
 def save_pictures(
@@ -90,27 +74,79 @@ def save_pictures(
 
     if stem.suffix in (".png", ".svg"):
         stem = stem.with_suffix("")
-    stem.parent.mkdir(parents=True, exist_ok=True)
     same_bytes_each_time = {"svg.hashsalt": "kgfast", "svg.fonttype": "none"}
     with matplotlib.rc_context(same_bytes_each_time):
         figure = Figure(figsize=size, layout="constrained")
         paint(figure)
+        stem.parent.mkdir(parents=True, exist_ok=True)
         paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "svg")]
         figure.savefig(paths[0], dpi=160)
         figure.savefig(paths[1], metadata={"Date": None})
     return paths
 
 
-def drawn_run(folder: Path, color: str, name: str = "") -> RunCurves:
-    """Read the data of a run that are drawn; raise a FileNotFoundError without logs."""
-    rows = read_rows(folder)
-    if not rows:
-        raise FileNotFoundError(f"{folder}: no rows in metrics.jsonl; is it a run folder?")
+def draw(figure: Any, runs: Sequence[Path], colors: Sequence[str], *, log: bool = False) -> None:
+    """Draw runs in a figure, the loss above the metrics; raise a FileNotFoundError without logs."""
+    loss_axes, metric_axes = figure.subplots(2, 1, sharex=True)
+    is_alone = len(runs) == 1
+    for folder, color, name in zip(runs, colors, _names(runs), strict=True):
+        rows = read_rows(folder)
+        if not rows:
+            raise FileNotFoundError(f"{folder}: no rows in metrics.jsonl; is it a run folder?")
+        training = [row for row in rows if not row.get("split") and row.get("loss") is not None]
+        steps, losses = ([row[key] for row in training] for key in ("step", "loss"))
+        loss_axes.plot(steps, losses, color=color, linewidth=1, label=name)
+        valid = [row for row in rows if row.get("split") == "valid"]
+        dims = sorted({row["dim"] for row in valid if row.get("dim")})
+        begin = "" if is_alone else f"{name}, "
+        for key, label, style in _METRICS[: None if is_alone else 1]:
+            for place, dim in enumerate(dims or [None], 1):
+                points = [it for it in valid if it.get(key) is not None and it.get("dim") == dim]
+                if points:
+                    metric_axes.plot(
+                        [row["step"] for row in points],
+                        [row[key] for row in points],
+                        style,
+                        color=color,
+                        alpha=place / max(1, len(dims)),  # narrower sub-models are paler
+                        marker="o",
+                        markersize=3,
+                        label=f"{begin}{label}" + ("" if dim is None else f", {dim}"),
+                    )
+        _draw_test(metric_axes, folder, color, begin)
+    if log:
+        loss_axes.set_yscale("log")
+    loss_axes.set_ylabel("loss")
+    if is_alone:
+        loss_axes.set_title(_names(runs)[0], loc="left")
+    else:
+        loss_axes.legend(frameon=False, fontsize="small")
+    if metric_axes.lines:
+        metric_axes.legend(frameon=False, fontsize="small")
+    metric_axes.set_ylim(bottom=0)
+    metric_axes.set(ylabel="valid, filtered", xlabel="step")
+    for axes in (loss_axes, metric_axes):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="y", alpha=0.3)
+
+
+def _draw_test(axes: Any, folder: Path, color: str, begin: str) -> None:
+    """Draw MRR on the test set as a star, if the run has ended."""
     try:
         result = RunFolder(folder).read_result()
-    except FileNotFoundError:  # the run has not ended
-        result = {}
-    return RunCurves(name, color, rows, result)
+    except FileNotFoundError:
+        return
+    tested = result.get("test") or {}
+    if tested.get("mrr") is not None:
+        axes.plot(
+            [result.get("best_step") or result.get("steps", 0)],
+            [tested["mrr"]],
+            "*",
+            color=color,
+            markersize=11,
+            markeredgecolor="white",
+            label=f"{begin}{result.get('test_on', 'test')} MRR {tested['mrr']:.4f}",
+        )
 
 
 def _names(folders: Sequence[Path]) -> list[str]:
@@ -121,66 +157,3 @@ def _names(folders: Sequence[Path]) -> list[str]:
         name if names.count(name) == 1 else f"{path.parent.name}/{name}"
         for path, name in zip(paths, names, strict=True)
     ]
-
-
-def draw(figure: Any, runs: Sequence[RunCurves], log: bool) -> None:
-    """Draw runs in a figure, the loss above the metrics."""
-    loss_axes, metric_axes = figure.subplots(2, 1, sharex=True)
-    for run in runs:
-        _draw_loss(loss_axes, run)
-        _draw_metrics(metric_axes, run, is_alone=len(runs) == 1)
-    if log:
-        loss_axes.set_yscale("log")
-    loss_axes.set_ylabel("loss")
-    if len(runs) == 1:
-        loss_axes.set_title(runs[0].name, loc="left")
-    else:
-        loss_axes.legend(frameon=False, fontsize="small")
-    if metric_axes.lines:
-        metric_axes.legend(frameon=False, fontsize="small")
-    metric_axes.set_ylim(bottom=0)
-    metric_axes.set_ylabel("valid, filtered")
-    metric_axes.set_xlabel("step")
-    for axes in (loss_axes, metric_axes):
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(axis="y", alpha=0.3)
-
-
-def _draw_loss(axes: Any, run: RunCurves) -> None:
-    training = [row for row in run.of_split(None) if row.get("loss") is not None]
-    steps, losses = [row["step"] for row in training], [row["loss"] for row in training]
-    axes.plot(steps, losses, color=run.color, linewidth=1, label=run.name)
-
-
-def _draw_metrics(axes: Any, run: RunCurves, *, is_alone: bool) -> None:
-    """Draw MRR on valid per step, for each sub-model, and on the test set."""
-    valid = run.of_split("valid")
-    dims = sorted({row["dim"] for row in valid if row.get("dim")})
-    for key, label, style in _METRICS[: None if is_alone else 1]:
-        for place, dim in enumerate(dims or [None], 1):
-            points = [row for row in valid if row.get(key) is not None and row.get("dim") == dim]
-            if not points:
-                continue
-            of_dim = "" if dim is None else f", {dim}"
-            axes.plot(
-                [row["step"] for row in points],
-                [row[key] for row in points],
-                style,
-                color=run.color,
-                alpha=place / max(1, len(dims)),  # narrower sub-models are paler
-                marker="o",
-                markersize=3,
-                label=(label if is_alone else f"{run.name}, {label}") + of_dim,
-            )
-    tested = run.result.get("test") or {}
-    if tested.get("mrr") is not None:
-        label = f"{run.result.get('test_on', 'test')} MRR {tested['mrr']:.4f}"
-        axes.plot(
-            [run.result.get("best_step") or run.result.get("steps", 0)],
-            [tested["mrr"]],
-            "*",
-            color=run.color,
-            markersize=11,
-            markeredgecolor="white",
-            label=label if is_alone else f"{run.name}, {label}",
-        )

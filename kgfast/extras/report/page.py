@@ -6,6 +6,7 @@ network address.
 
 import base64
 import hashlib
+import heapq
 import os
 import re
 from collections.abc import Sequence
@@ -16,14 +17,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch.nn.functional import pad
 
 from kgfast import __version__
 from kgfast.datasets import Dataset
-from kgfast.eval import GroupedRanks, Interval, Ranks
+from kgfast.eval import GroupedRanks, Interval, Ranks, topk
 from kgfast.extras.report import figures
-from kgfast.extras.report.examples import examples
 from kgfast.frames import needed
-from kgfast.graph import Triples
+from kgfast.graph import KnownTriples, Triples, Vocabulary
 from kgfast.text import escaped
 from kgfast.time_limit import TimeLimit
 from kgfast.training import LoadedRun, RunFolder, load_run
@@ -31,6 +32,7 @@ from kgfast.whole_files import write_whole
 
 RELATIONS = 500  # rows of the table of relations
 EXAMPLES = 10
+_INSTEAD = 3  # answers that the model prefers to a badly ranked one
 _FIRST_PART = 64  # triples that are ranked under any limit of time
 
 
@@ -97,7 +99,16 @@ def write_report(
     widths = {} if isinstance(results, Ranks) else results
     if not len(ranks):
         raise ValueError(f"{folder.path}: the {split} split holds no triples to report on")
-    parts = _figures(loaded, folder.path, ranks, samples, hits) | _examples(loaded, ranks, dim)
+    assert loaded.dataset is not None
+    names = loaded.vocabulary or (None, None)
+    worst, best = examples(loaded.model, ranks, loaded.dataset.known(), names, EXAMPLES, dim)
+    sides: dict[str, Ranks] = {side: ranks.side(side) for side in ranks.sides}
+    sides["both" if len(sides) > 1 else ranks.sides[0]] = ranks
+    intervals = {side: part.intervals(samples=samples, hits=hits) for side, part in sides.items()}
+    try:
+        result = folder.read_result()
+    except FileNotFoundError:  # the run is not finished
+        result = {}
     config = folder.config if loaded.config is not None else folder.path / "config.json"
     script = _resource("sort.js")
     environment = jinja2.Environment(
@@ -106,12 +117,24 @@ def write_report(
     environment.filters["breakable"] = lambda text: _breakable(jinja2.filters.escape(escaped(text)))
     page: str = environment.from_string(_resource("page.html.jinja")).render(
         title=folder.path.resolve().name,
-        facts=_facts(folder, loaded, ranks, split, checkpoint),
+        loaded=loaded,
+        ranks=ranks,
+        split=split,
+        checkpoint=checkpoint,
+        result=result,
+        training_time=timedelta(seconds=round(result.get("seconds_training") or 0)),
+        version=__version__,
         metrics=["mrr", "mr", "median_rank", *(f"hits@{k}" for k in hits), "amri"],
         cards=[
-            (name, parts["intervals"][ranks_name(ranks)][name])
-            for name in ("mrr", *dict.fromkeys(f"hits@{k}" for k in (hits[0], hits[-1])), "amri")
+            (name, list(intervals.values())[-1][name])
+            for name in ("mrr", *dict.fromkeys((f"hits@{hits[0]}", f"hits@{hits[-1]}")), "amri")
         ],
+        intervals=intervals,
+        worst=worst,
+        best=best,
+        tied=float((ranks.width > 0).double().mean()),
+        curves="" if loaded.config is None else figures.curves(folder.path),
+        histogram=figures.rank_histogram(ranks),
         widths=[(width, it.metrics(hits=hits)) for width, it in widths.items()],
         config=config.read_text(encoding="utf-8"),
         config_name=config.name,
@@ -119,8 +142,7 @@ def write_report(
         style=_resource("page.css"),
         script=script,
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        show=_number,
-        **parts,
+        **_groups(ranks, names[1], samples, hits),
     )
     path = folder.path / "report.html" if out is None else Path(out)
     return write_whole(path, lambda beside: beside.write_text(page, encoding="utf-8"))
@@ -138,119 +160,103 @@ def _ranks_in_time(loaded: LoadedRun, split: str, limit: TimeLimit) -> Ranks | d
     done, size = 0, _FIRST_PART
     while not parts or (done < len(triples) and size > 0):
         some: dict[str, Any] = {split: triples[shuffled[done : done + size]]}
-        parts.append(replace(loaded, dataset=replace(dataset, **some)).ranks(split, known=known))
+        found = replace(loaded, dataset=replace(dataset, **some)).ranks(split, known=known)
+        parts.append({None: found} if isinstance(found, Ranks) else found)
         done += size
         size = int(size * min(2.0, limit.parts_left()))
-    order = shuffled[:done].argsort()
-
-    def joined(of: list[Ranks]) -> Ranks:
-        fields = ("triples", "greater", "equal", "num_candidates")
-        columns = [torch.cat([getattr(it, name) for it in of]) for name in fields]
-        rows, *counts = (it[order.to(it.device)] for it in columns)
+    order, joined = shuffled[:done].argsort(), dict[Any, Ranks]()
+    for dim, first in parts[0].items():
+        rows, greater, equal, candidates = (
+            torch.cat([getattr(part[dim], name) for part in parts])[order.to(first.greater.device)]
+            for name in ("triples", "greater", "equal", "num_candidates")
+        )
         hrt = Triples(rows, entities=triples.entities, relations=triples.relations)
-        return Ranks(counts[0], counts[1], counts[2], of[0].sides, hrt, known=known)
-
-    if isinstance(parts[0], Ranks):
-        return joined(parts)
-    return {dim: joined([part[dim] for part in parts]) for dim in parts[0]}
+        joined[dim] = Ranks(greater, equal, candidates, first.sides, hrt, known=known)
+    return joined.get(None, joined)
 
 
-def ranks_name(ranks: Ranks) -> str:
-    """Return the name of the pooled ranks among the names of sides."""
-    return "both" if len(ranks.sides) > 1 else ranks.sides[0]
-
-
-def _figures(
-    loaded: LoadedRun, run: Path, ranks: Ranks, samples: int, hits: Sequence[int]
+def _groups(
+    ranks: Ranks, names: Vocabulary | None, samples: int, hits: Sequence[int]
 ) -> dict[str, Any]:
-    """Return figures as SVG, and the numbers of the tables."""
-    sides = {side: ranks.side(side) for side in ranks.sides} | {ranks_name(ranks): ranks}
+    """Return figures and tables of the groups of ranks."""
     cardinality, frequency = ranks.by("cardinality"), ranks.by("frequency")
-    of_cardinality = {
-        name: {str(side): _mrr(part.side(side), samples) for side in part.sides}
-        for name, part in cardinality.items()
-    }
-    of_frequency = {name: {"target": _mrr(part, samples)} for name, part in frequency.items()}
-    pictures = {
-        "curves": "" if loaded.config is None else figures.curves(run),
-        "histogram": figures.rank_histogram(ranks),
-        "cardinalities": figures.mrr_of_groups(
-            "cardinality", "MRR by cardinality of the relation", of_cardinality
-        ),
-        "frequencies": figures.mrr_of_groups(
-            "frequency", "MRR by frequency of the target", of_frequency
-        ),
-    }
     relations = ranks.by("relation")
     shown = sorted(relations, key=lambda name: -len(relations[name]))[:RELATIONS]
-    names = None if loaded.vocabulary is None else loaded.vocabulary.relations
     titles = {name: name if names is None else names.text(names[str(name)]) for name in shown}
+    largest = GroupedRanks("relation", {titles[it]: relations[it] for it in shown})
+
+    def mrr(ranks: Ranks) -> Interval:
+        return ranks.intervals(samples=samples)["mrr"]
+
     return {
-        **pictures,
-        "intervals": {
-            side: part.intervals(samples=samples, hits=hits) for side, part in sides.items()
-        },
+        "cardinalities": figures.mrr_of_groups(
+            "cardinality",
+            "MRR by cardinality of the relation",
+            {
+                name: {str(side): mrr(part.side(side)) for side in part.sides}
+                for name, part in cardinality.items()
+            },
+        ),
+        "frequencies": figures.mrr_of_groups(
+            "frequency",
+            "MRR by frequency of the target",
+            {name: {"target": mrr(part)} for name, part in frequency.items()},
+        ),
         "macro": relations.macro(hits=hits),
-        "tied": float((ranks.width > 0).double().mean()),
         "breakdowns": [
             ("Cardinality of the relation", cardinality.metrics(hits=hits), 0),
             ("Known triples of the target", frequency.metrics(hits=hits), 0),
-            (
-                "Relation",
-                GroupedRanks("relation", {titles[it]: relations[it] for it in shown}).metrics(
-                    hits=hits
-                ),
-                len(relations) - len(shown),
-            ),
+            ("Relation", largest.metrics(hits=hits), len(relations) - len(shown)),
         ],
     }
 
 
-def _mrr(ranks: Ranks, samples: int) -> Interval:
-    return ranks.intervals(samples=samples)["mrr"]
+def examples(
+    model: Any,
+    ranks: Ranks,
+    known: KnownTriples,
+    names: Sequence[Vocabulary | None],
+    count: int,
+    dims: int | None = None,
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the ``count`` worst predictions, with answers that the model prefers, and the best.
 
+    Among equal ranks, the worst begin with the most frequent targets and the best with the rarest,
+    since these surprise most.
+    """
+    targets = ranks.triples[:, [2 if side == "tail" else 0 for side in ranks.sides]].cpu()
+    counts = known.entity_frequency().cpu()
+    frequency = pad(counts, (0, int(targets.max()) + 1))[targets].flatten().tolist()
+    rank = ranks.realistic.flatten().tolist()
 
-def _examples(loaded: LoadedRun, ranks: Ranks, dim: int | None) -> dict[str, Any]:
-    assert loaded.dataset is not None
-    names = loaded.vocabulary or (None, None)
-    worst, best = examples(
-        loaded.model, ranks, loaded.dataset.known(), (names[0], names[1]), EXAMPLES, dim
-    )
-    return {"worst": worst, "best": best}
+    def entity(id: int) -> str:
+        return str(id) if names[0] is None else names[0].text(id)
 
+    def example(cell: int) -> dict[str, Any]:
+        row, column = divmod(cell, len(ranks.sides))
+        head, relation, tail = ranks.triples[row].tolist()
+        return {
+            "ids": (head, relation, tail),
+            "head": entity(head),
+            "relation": str(relation) if names[1] is None else names[1].text(relation),
+            "tail": entity(tail),
+            "side": ranks.sides[column],
+            "rank": rank[cell],
+            "candidates": int(ranks.num_candidates[row, column]),
+            "frequency": frequency[cell],
+        }
 
-def _facts(
-    folder: RunFolder, loaded: LoadedRun, ranks: Ranks, split: str, checkpoint: str
-) -> list[tuple[str, str]]:
-    """Return the first lines of the page: model, data, checkpoint, training."""
-    model, dataset = loaded.model, loaded.dataset
-    assert dataset is not None
-    try:
-        result = folder.read_result()
-    except FileNotFoundError:  # the run is not finished
-        result = {}
-    seconds = result.get("seconds_training")
-    steps = f"{result['steps']:,}" if "steps" in result else "still training"
-    training = [
-        ("Checkpoint", checkpoint + ("" if loaded.step is None else f", step {loaded.step:,}")),
-        ("Steps", steps),
-        ("Training", str(timedelta(seconds=round(seconds))) if seconds is not None else "-"),
-    ]
-    of = len(dataset.split(split))
-    ranked = f"{of:,}" if len(ranks) == of else f"a random {len(ranks):,} of {of:,}"
-    return [
-        ("Model", f"{type(model).__name__}, {model.dim} features"),
-        ("Dataset", f"{dataset.name}: {model.num_entities:,} entities"),
-        ("Ranked", f"{ranked} triples of {split}, filtered, realistic"),
-        *(training if loaded.config is not None else []),
-        ("kgfast", __version__),
-    ]
-
-
-def _number(metric: str, value: float) -> str:
-    if metric == "count":
-        return f"{int(value):,}"
-    return f"{value:,.1f}" if metric in ("mr", "median_rank") else f"{value:.4f}"
+    cells = range(len(rank))
+    bad = heapq.nsmallest(count, cells, lambda cell: (-rank[cell], -frequency[cell]))
+    worst = [example(cell) for cell in bad if rank[cell] > 1]  # if all are first, none is bad
+    for it in worst:
+        head, relation, tail = it["ids"]
+        anchor: Any = {"heads": head} if it["side"] == "tail" else {"tails": tail}
+        options: Any = {"k": _INSTEAD, "known": known, "dims": dims, "pad": True}
+        ids = topk(model, **anchor, relations=relation, **options).ids[0].tolist()
+        it["instead"] = [entity(id) for id in ids if id >= 0]
+    good = heapq.nsmallest(count, cells, lambda cell: (rank[cell], frequency[cell]))
+    return worst, [example(cell) for cell in good]
 
 
 def _without_controls(value: Any) -> Any:

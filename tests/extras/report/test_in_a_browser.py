@@ -7,9 +7,7 @@ import torch
 
 from kgfast import Vocabulary
 from kgfast.datasets import Dataset, synthetic
-from kgfast.eval import Interval
-from kgfast.eval.ranks import Ranks
-from kgfast.extras.report import figures, page, write_report
+from kgfast.extras.report import write_report
 from kgfast.graph import Triples
 from support.small_runs import trainer_of
 
@@ -95,30 +93,6 @@ def test_a_click_sorts(browser, address):
     assert [float(it) for it in column(2)] == before
     assert column(0) != RELATIONS, "whole rows move"
     assert shown.errors == []
-
-
-def test_many_bins_and_groups_have_room(browser, tmp_path):
-    """The ranks of five million entities, and targets that are in up to a million triples."""
-    rows = torch.arange(40)[:, None] ** 4
-    triples = torch.zeros(40, 3, dtype=torch.int64)
-    ranks = Ranks(rows, rows * 0, rows * 0 + 5_000_000, ("tail",), triples)
-    groups = ["0", "1-9", "10-99", "100-999", "1000-9999", "10000-99999", "100000-999999"]
-    drawn = [
-        figures.rank_histogram(ranks),
-        figures.mrr_of_groups(
-            "frequency", "MRR", {it: {"target": Interval(0.5, 0.4, 0.6)} for it in groups}
-        ),
-    ]
-    style = page._resource("page.css")
-    sheets = "".join(
-        f'<div class="sheet" style="width: {width}rem">{it}</div>'
-        for it, width in zip(drawn, (44, 22), strict=True)
-    )
-    path = tmp_path / "figures.html"
-    path.write_text(f"<!doctype html><style>{style}</style>{sheets}")
-    shown = browser.open(path.as_uri())
-    assert shown.overlaps() == []
-    assert {"5M", *groups} <= set(shown.evaluate("document.body.textContent").split())
 
 
 def _luminance(color):
