@@ -56,27 +56,13 @@ X86_FLAGS = {
         "-mprefer-vector-width=512",
     ],
 }
-X86_FLAGS["isa_avx512fp16.cpp"] = [*X86_FLAGS["isa_avx512.cpp"], "-mavx512fp16"]
 X86_FLAGS["isa_avx512vnni.cpp"] = [*X86_FLAGS["isa_avx512.cpp"], "-mavx512vnni"]
 X86_FLAGS["isa_avx512vnni_int8.cpp"] = X86_FLAGS["isa_avx512vnni.cpp"]
 X86_FLAGS["isa_avx2_int8.cpp"] = X86_FLAGS["isa_avx2.cpp"]
-X86_FLAGS["isa_avx512bf16.cpp"] = [*X86_FLAGS["isa_avx512.cpp"], "-mavx512bf16"]
-X86_FLAGS["isa_amx.cpp"] = [
-    *X86_FLAGS["isa_avx512.cpp"],
-    *("-mavx512vbmi", "-mamx-tile", "-mamx-int8"),
-]
-X86_FLAGS["isa_amx_bf16.cpp"] = [
-    *X86_FLAGS["isa_avx512.cpp"],
-    *("-mavx512bf16", "-mamx-tile", "-mamx-bf16"),
-]
 # Code that compilers of the last years may refuse. A source gets its flags only where its code
 # compiles, and is empty without these flags.
 X86_PROBES = {
-    "isa_avx512fp16.cpp": "__m512h f(__m512h x) { return _mm512_rsqrt_ph(x); }",
     "isa_avx512vnni.cpp": "__m512i f(__m512i x) { return _mm512_dpbusd_epi32(x, x, x); }",
-    "isa_avx512bf16.cpp": "__m512 f(__m512 s, __m512bh x) { return _mm512_dpbf16_ps(s, x, x); }",
-    "isa_amx.cpp": "void f() { _tile_dpbssd(0, 1, 2); }",
-    "isa_amx_bf16.cpp": "void f() { _tile_dpbf16ps(0, 1, 2); }",
 }
 X86_PROBES["isa_avx512vnni_int8.cpp"] = X86_PROBES["isa_avx512vnni.cpp"]
 if sys.platform == "linux":
@@ -89,8 +75,7 @@ if SANITIZER_FLAGS:  # the widest instruction set and plain C++, so that it buil
 # The slowest sources come first, so that no slow one is left at the end.
 FIRST = [
     *("isa_avx512.cpp", "isa_baseline.cpp", "isa_avx2.cpp", "isa_neon.cpp", "bindings.cpp"),
-    *("isa_avx512fp16.cpp", "isa_amx.cpp", "isa_avx512vnni.cpp", "isa_amx_bf16.cpp"),
-    "isa_avx512bf16.cpp",
+    "isa_avx512vnni.cpp",
 ]
 
 

@@ -1,8 +1,6 @@
-"""Compare rank counts with tiers of distances before the float32 sweep and without them.
+"""Compare rank counts with the linear tier before the float32 sweep and without it.
 
     python benchmarks/tiers_speed.py --run DIR    tables of runs of RotatE as well (may be repeated)
-
-    python benchmarks/tiers_speed.py --sections half    bare loops over float16 that F16C converts
 
 Writes results/cpu-tiers-speed.json, where rows of other machines and instruction sets
 (`KGFAST_CPU_ISA`) stay. Times are CPU seconds of one thread; a ratio is the median over
@@ -10,13 +8,10 @@ neighbouring turns. Tables: `random`, `planted` on the synthetic graph, and thos
 queries of their test sets.
 """
 
-import json
 import os
 import statistics
-import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,20 +25,12 @@ from kgfast.kernels import cpu
 from kgfast.kernels.cpu import tiers
 from lib.bench import embeddings, equals_reference, kgfast_counts
 from lib.benchmark import Benchmark, Option, Options, graph_of, of_others
-from lib.columns import HALF_LOOPS, TIERS
+from lib.columns import TIERS
 from lib.measure import Timing, take_turns, thread_seconds
-from lib.native import compiled
 from lib.peers.ranks import Work
-from lib.results import ROOT, Row, Rows
+from lib.results import Rows
 
 REFERENCE_QUERIES = 2  # checked against the specification
-NORMAL = ("l1", "l2")  # scores of normal numbers
-LINEAR = ("l1", "rotate")  # scores that the linear tier serves
-SOURCES = ROOT / "kernels" / "cpu" / "csrc"
-FLAGS = {  # flags of setup.py
-    "avx2": ["-mavx2", "-mfma", "-mf16c"],
-    "avx512": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma"],
-}
 
 
 def works(options: Options) -> Iterator[tuple[dict[str, Any], Work]]:
@@ -61,13 +48,12 @@ def works(options: Options) -> Iterator[tuple[dict[str, Any], Work]]:
         told = {"table": table, "dim": loaded.model.dim, "run": run.name}
         yield from sides(options, loaded.model, loaded.dataset.test.hrt, told)
     generator = torch.Generator().manual_seed(0)
-    for score in NORMAL:
-        for dim in options.dims:
-            rows = torch.randn(graph.num_entities, dim, generator=generator)
-            queries = torch.randn(options.queries, dim, generator=generator)
-            targets = torch.randint(len(rows), (options.queries,), generator=generator)
-            told = {"table": "normal", "dim": dim, "score": score, "side": "tail"}
-            yield told, Work(queries, rows, targets)
+    for dim in options.dims:
+        rows = torch.randn(graph.num_entities, dim, generator=generator)
+        queries = torch.randn(options.queries, dim, generator=generator)
+        targets = torch.randint(len(rows), (options.queries,), generator=generator)
+        told = {"table": "normal", "dim": dim, "score": "l1", "side": "tail"}
+        yield told, Work(queries, rows, targets)
 
 
 def sides(
@@ -85,32 +71,16 @@ def sides(
         )
 
 
-def sets_of(score: str) -> list[str]:
-    """Return values of ``KGFAST_TIERS``: each tier that serves a score alone, and all tiers."""
-    names = ("linear", "fp16") if score in LINEAR else ("fp16",)
-    each = [name for name in names if name in tiers.available(cpu.isa())]
-    return list(dict.fromkeys([*each, ",".join(each)])) if each else []
-
-
-def shares_of(pairs: Tensor) -> list[float]:
-    """Return shares of all pairs: decided by linear, swept by fp16, gathered by any, canonical."""
-    rows = dict(zip(("all", *tiers.TIERS), pairs.double() / pairs[0, 0], strict=False))
-    *_, gathered, canonical = (rows["fp16"] + rows["linear"]).tolist()
-    return [float(rows["linear"][1]), float(rows["fp16"][0]), gathered, canonical]
-
-
 def rows_of(options: Options) -> Iterator[dict[str, Any]]:
-    """Yield a row for each table, side and set of tiers, if there are tiers."""
-    if not cpu.is_available() or not sets_of("rotate"):
-        return
-    for told, work in works(options):
-        for row in measured(work, told["score"], options.rounds):
-            yield {"extrapolated": False} | told | row
+    """Yield a row for each table and side, if there is the tier."""
+    if cpu.is_available() and "linear" in tiers.available(cpu.isa()):
+        for told, work in works(options):
+            yield {"extrapolated": False} | told | measured(work, told["score"], options.rounds)
 
 
-def measured(work: Work, score: str, rounds: int) -> Iterator[dict[str, Any]]:
-    """Yield seconds with and without each set of tiers, shares of pairs, and the checks."""
-    sets, counts, pairs = sets_of(score), {}, {}
+def measured(work: Work, score: str, rounds: int) -> dict[str, Any]:
+    """Return seconds with and without the tier, shares of pairs, and the checks."""
+    counts, pairs = {}, {}
 
     def with_tiers(value: str) -> Callable[[], None]:
         def count() -> None:
@@ -121,86 +91,49 @@ def measured(work: Work, score: str, rounds: int) -> Iterator[dict[str, Any]]:
         return count
 
     found = take_turns(
-        {value: with_tiers(value) for value in ("none", *sets)}, rounds + 1, thread_seconds
+        {value: with_tiers(value) for value in ("none", "linear")}, rounds + 1, thread_seconds
     )
     seconds = {value: turns[1:] for value, turns in found.items()}  # the first warms up
-    for value in sets:
-        ratios = [a / b for a, b in zip(seconds["none"], seconds[value], strict=True)]
-        few = slice(REFERENCE_QUERIES)
-        part = Work(work.queries[few], work.table, work.targets[few])
-        shares = shares_of(pairs[value])
-        yield {
-            "tiers": value,
-            "queries": len(work.queries),
-            "entities": len(work.table),
-            "cpu_seconds": {name: Timing.of(seconds[name]).as_dict() for name in ("none", value)},
-            "times_faster": {
-                "median": statistics.median(ratios),
-                "min": min(ratios),
-                "max": max(ratios),
-            },
-            **dict(zip(("decided", "swept", "gathered", "canonical"), shares, strict=True)),
-            "same_counts": all(map(torch.equal, counts["none"], counts[value])),
-            "equals_reference": equals_reference(
-                partial(kgfast_counts, part, score), counts[value]
-            ),
-        }
-
-
-def half_rows(options: Options) -> Iterator[dict[str, Any]]:
-    """Yield how many times as fast bare loops are where float16 is stored and converted."""
-    if cpu.isa() not in FLAGS:
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        flags = [*FLAGS[cpu.isa()], "-ffp-contract=off", f'-DHEADER="simd/{cpu.isa()}.h"']
-        program = compiled("half_loops.cpp", folder, [*flags, f"-I{SOURCES}"], shared=False)
-        said = subprocess.run([str(program)], check=True, capture_output=True, text=True).stdout
-    for row in map(json.loads, said.splitlines()):
-        both = row.pop("seconds")
-        ratios = [wide / half for wide, half in both]
-        median, most = statistics.median(ratios), max(ratios)
-        seconds = dict(zip(("float32", "float16"), zip(*both, strict=True), strict=True))
-        yield (
-            {"section": "half"}
-            | row
-            | {
-                "cpu_seconds": {
-                    name: Timing.of(values).as_dict() for name, values in seconds.items()
-                },
-                "times_faster": {"median": median, "min": min(ratios), "max": most},
-            }
-        )
-
-
-def stays(row: Row, rows: Sequence[Row], options: Options) -> bool:
-    """Return whether a row is of another machine, instruction set or section."""
-    section = row.get("section", "ranks")
-    return section not in options.sections or of_others(row, rows, options)
+    ratios = [a / b for a, b in zip(seconds["none"], seconds["linear"], strict=True)]
+    few = slice(REFERENCE_QUERIES)
+    part = Work(work.queries[few], work.table, work.targets[few])
+    rows = dict(zip(("all", *tiers.TIERS), pairs["linear"].double(), strict=False))
+    _, *shares = (rows["linear"] / rows["all"][0]).tolist()
+    return {
+        "tiers": "linear",
+        "queries": len(work.queries),
+        "entities": len(work.table),
+        "cpu_seconds": {name: Timing.of(it).as_dict() for name, it in seconds.items()},
+        "times_faster": {
+            "median": statistics.median(ratios),
+            "min": min(ratios),
+            "max": max(ratios),
+        },
+        **dict(zip(("decided", "gathered", "canonical"), shares, strict=True)),
+        "same_counts": all(map(torch.equal, counts["none"], counts["linear"])),
+        "equals_reference": equals_reference(partial(kgfast_counts, part, score), counts["linear"]),
+    }
 
 
 def notes(rows: Rows) -> Iterator[str]:
     """Say so where there is nothing to compare."""
     if not rows:
-        yield "this machine or build has no tiers of distances: nothing to compare"
+        yield "this machine or build has no linear tier: nothing to compare"
 
 
 BENCHMARK = Benchmark(
     "tiers_speed",
     __doc__,
-    {"ranks": rows_of, "half": half_rows},
+    {"ranks": rows_of},
     options={
         "dims": Option("features", [128, 512], [16]),
         "queries": Option("queries of each table and side", 512, 33),
         "rounds": Option("turns of each", 5, 2),
         "run": Option("the folder of a run", keywords={"type": Path, "action": "append"}),
     },
-    tables={
-        "ranks": ("Counts with tiers and without", TIERS),
-        "half": ("Bare loops, float16 that is converted to float32", HALF_LOOPS),
-    },
-    section_of=lambda row: row.get("section", "ranks"),
+    tables=TIERS,
     notes=notes,
-    stays=stays,
+    stays=of_others,
     threads=1,
 )
 

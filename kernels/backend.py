@@ -372,10 +372,8 @@ class Backend(Protocol):
     filters: Filters | None
     med: NestedLoss | None
     packing: Packing | None
-
-    def bf16_losses(self) -> Losses | None:
-        """Return the losses of ``dot`` with operands of precision ``bf16``, if there are any."""
-        ...
+    # precisions of products in losses; operands of others are multiplied in float32
+    precisions: tuple[str, ...]
 
     def rank_counts(
         self,

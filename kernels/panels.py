@@ -12,11 +12,11 @@ class Panels:
 
     ``tensors`` are contiguous, on the CPU. For ``"float32"`` they are ``panels [P, num_features,
     planes, lanes]`` and ``norms [P]``, upper bounds on the norms in each panel. For few queries
-    there are also ``bytes`` (csrc/host/byte_rows.h) with ``scale [1]``, or neither. For ``"int8"``
-    and ``"int16"`` they are ``panels [P, bytes]`` (csrc/host/int8.h).
+    there are also ``bytes`` (csrc/host/byte_rows.h) with ``scale [1]``, or neither. For
+    ``"int16"`` they are ``panels [P, bytes]`` (csrc/host/int8.h).
     """
 
-    # format of the features: "float32", or "int8" and "int16", which are two bytes
+    # format of the features: "float32", or "int16", which is two bytes
     number_format: str
     score: str  # score that reads the panels
     lanes: int  # candidates of a panel

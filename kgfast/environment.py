@@ -15,7 +15,6 @@ import torch
 import kgfast
 from kgfast.kernels import cpu, triton
 from kgfast.kernels.cpu import tiers
-from kgfast.kernels.operands import PRECISIONS
 from kgfast.ops import dispatch
 
 _SETTINGS = (
@@ -48,9 +47,6 @@ class Info:
     other_tiers : dict of str to str
         Tiers that are off, with the reason: the machine, the build, ``KGFAST_CPU_ISA`` or
         ``KGFAST_TIERS``.
-    precisions : tuple of str
-        Dtypes to which losses on the CPU may round operands of products
-        (:func:`kgfast.losses.bce`).
     threads, cores : int
         Threads per kernel, and cores that this process may use.
     devices : tuple of str
@@ -70,7 +66,6 @@ class Info:
     isas: tuple[str, ...]
     tiers: tuple[str, ...]
     other_tiers: dict[str, str]
-    precisions: tuple[str, ...]
     threads: int
     cores: int
     devices: tuple[str, ...]
@@ -89,7 +84,6 @@ class Info:
             *([("", f"(also {', '.join(also)})")] if also else []),
             *([("tiers", ", ".join(self.tiers) or "none")] if self.isa else []),
             *(("", f"(not {name}: {why})") for name, why in self.other_tiers.items()),
-            *([("precisions", ", ".join(self.precisions))] if self.isa else []),
             ("threads", f"{self.threads} on {counted_cores(self.cores)}"),
             ("torch", self.torch),
             ("triton", self.triton or "not installed"),
@@ -119,7 +113,6 @@ def info() -> Info:
     isa: str | None = None
     used: tuple[str, ...] = ()
     others: dict[str, str] = {}
-    precisions: tuple[str, ...] = PRECISIONS[:1]
     try:
         backend, missing = dispatch.find_backend(torch.device("cpu"))
         remarks += [] if missing is None else [missing]
@@ -127,8 +120,6 @@ def info() -> Info:
             isa = cpu.isa()
             used = tuple(name for name in tiers.wanted() if name in tiers.available(isa))
             others = tiers.what_is_missing()
-        if dispatch.get_backend(backend).bf16_losses() is not None:
-            precisions = PRECISIONS
     except ValueError as error:  # an environment variable is wrong
         backend, isa = "none", None
         remarks.append(str(error))
@@ -144,7 +135,6 @@ def info() -> Info:
         isas=tuple(cpu.available_isas()),
         tiers=used,
         other_tiers=others,
-        precisions=precisions,
         threads=torch.get_num_threads(),
         cores=cores(),
         devices=tuple(_devices()),

@@ -182,15 +182,8 @@ TIERS: Columns = (
         "{times_faster[median]:.2f} ({times_faster[min]:.2f} .. {times_faster[max]:.2f})",
     ),
     ("linear:", "{decided:.0%}"),
-    ("float16:", "{swept:.0%}"),
     ("gathered:", "{gathered:.1%}"),
     ("canonical:", "{canonical:.2%}"),
-)
-HALF_LOOPS: Columns = (
-    ("instructions", "{machine[isa]}, {machine[name]}"),
-    ("score", "{score}"),
-    ("work", "{work}"),
-    TIERS[6],
 )
 INDEX: Columns = (
     TIERS[0],

@@ -128,16 +128,6 @@ def _cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def bf16_instructions() -> str | None:
-    """Return the instructions that multiply bf16 numbers on this CPU; None: there are none."""
-    try:
-        flags = Path("/proc/cpuinfo").read_text().split()
-    except OSError:
-        return None
-    names = {"amx_bf16": "AMX", "avx512_bf16": "AVX512-BF16"}
-    return next((name for flag, name in names.items() if flag in flags), None)
-
-
 def _isa() -> str | None:
     from kgfast.kernels import cpu
 

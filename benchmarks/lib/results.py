@@ -61,19 +61,24 @@ NO_PEERS = ("counts", "products")  # contenders that do less than the work
 
 
 def with_winners(rows: Rows, work: Sequence[str]) -> list[Row]:
-    """Add ``wins`` to each row: whether a peer took less time than kgfast in the same precision.
+    """Add ``wins`` to each row: whether a peer took less time than kgfast.
 
-    Rows with equal values of the keys ``work`` have the same work.
+    Rows with equal values of the keys ``work`` have the same work. Peers in bf16 race kgfast's bf16
+    where there is one, and else float32.
     """
 
     def key(row: Row) -> tuple[Any, ...]:
         return (*map(row.get, work), "bf16" in row["contender"])
 
+    def best(row: Row) -> float:
+        *same, _ = key(row)
+        return float(ours.get(key(row), ours.get((*same, False), 0.0)))
+
     timed = [row for row in rows if row["seconds"]]
     own = [row for row in timed if row["contender"].startswith("kgfast")]
     ours = {key(row): row["seconds"]["median"] for row in own}
     peers = [row for row in timed if row not in own and row["contender"] not in NO_PEERS]
-    winners = [row for row in peers if row["seconds"]["median"] < ours.get(key(row), 0.0)]
+    winners = [row for row in peers if row["seconds"]["median"] < best(row)]
     return [{**row, "wins": row in winners} for row in rows]
 
 

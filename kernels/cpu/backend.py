@@ -27,8 +27,8 @@ from ..backend import (
     SumRows,
 )
 from ..losses import ChunkedLosses
-from ..operands import Gradients, NamedRows, Need, Operands
-from . import bf16, updates
+from ..operands import PRECISIONS, Gradients, NamedRows, Need, Operands
+from . import updates
 from .above import above
 from .backward import indexed_backward, pairwise_backward
 from .listed import list_counts, list_topk
@@ -42,7 +42,6 @@ __all__ = [
     "above",
     "adversarial",
     "backward",
-    "bf16_losses",
     "compose",
     "defers_checks",
     "filters",
@@ -55,6 +54,7 @@ __all__ = [
     "negatives",
     "packing",
     "passes",
+    "precisions",
     "rank_counts",
     "row_sums",
     "row_updates",
@@ -66,11 +66,9 @@ _LOSS_SCRATCH = 1 << 21  # scores: 8 MiB
 _LOSS_KEPT = 12 << 20  # scores: 48 MiB
 _LOSS_QUERIES = 4096  # queries that are swept together, so that chunks of candidates stay wide
 
-_THIS = cast(ChunkedBackend, sys.modules[__name__])
-
 name = "cpu"
 defers_checks = False
-losses: Losses = ChunkedLosses(_THIS)
+losses: Losses = ChunkedLosses(cast(ChunkedBackend, sys.modules[__name__]))
 passes: Passes = PASSES
 adversarial: Adversarial | None = ADVERSARIAL
 negatives: NegativeLosses | None = None
@@ -80,12 +78,7 @@ med: NestedLoss | None = None
 row_updates: RowUpdates | None = updates
 row_sums: SumRows | None = None
 packing: Packing | None = PACKING
-_BF16_LOSSES = bf16.Bf16Losses(_THIS)
-
-
-def bf16_losses() -> Losses | None:
-    """Return the losses with operands of precision ``bf16``; None if the machine has none."""
-    return _BF16_LOSSES if bf16.is_available() else None
+precisions = PRECISIONS[:1]
 
 
 def backward(

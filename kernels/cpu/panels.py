@@ -18,15 +18,16 @@ from ..scores import Score, get_score
 from . import extension
 from .topk import topk_of_ids
 from .views import (
+    INT8_FORMAT,
     Pointers,
     address,
     byte_kinds,
-    int8_format,
     machine,
     panel_shape,
     pointers_of,
     reads,
     serves_bytes,
+    serves_int8,
 )
 
 _MOST = 1.25  # largest size of panels, in sizes of the table
@@ -75,8 +76,8 @@ PACKING: Packing = _Packing()
 def _best_format(score: Score, features: int, *, croppable: bool) -> str:
     """Return the format in which a sweep reads the fewest bytes."""
     formats = ["float32"]
-    if (of_int8 := int8_format(score, features)) and not croppable:  # crops have separate scales
-        formats.append(of_int8)
+    if not croppable and serves_int8(score, features):  # crops have separate scales
+        formats.append(INT8_FORMAT)
     return min(formats, key=lambda name: panel_shape(name, score, features).row_bytes)
 
 

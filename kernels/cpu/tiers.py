@@ -30,7 +30,7 @@ __all__ = [
     "what_is_missing",
 ]
 
-TIERS = ("fp16", "bf16", "int8", "linear", "bytes")
+TIERS = ("int8", "linear", "bytes")
 """Names of tiers; bit ``i`` of a mask is ``TIERS[i]``, as in csrc/host/tiers.h."""
 
 COLUMNS = ("swept", "decided", "gathered", "canonical")

@@ -13,8 +13,8 @@ from ..panels import Panels
 from ..scores import Score
 from . import extension, isa, threads, tiers
 
-INT8_FORMATS = ("int8", "int16")
-"""Formats of the int8 tier: scales of rows for products of bytes (AMX), or of words."""
+INT8_FORMAT = "int16"
+"""Format of the int8 tier's panels: two bytes a number, with scales of rows for words."""
 
 _INT8_LANES, _INT8_FEATURES = 64, 4096  # lanes of a panel, and most features: csrc/host/int8.h
 # scores with bytes: csrc/engine/byte_rows.h
@@ -126,7 +126,7 @@ def _packed(candidates: Prepared) -> Packed | None:
     if not reads(panels, candidates.score):
         return None
     features, held = panels.num_features, panels.tensors
-    if panels.number_format in INT8_FORMATS:
+    if panels.number_format == INT8_FORMAT:
         return Packed(features, int8=address(held["panels"]))
     places = Packed(features, address(held["panels"]), address(held["norms"]))
     if "bytes" not in held:
@@ -138,9 +138,8 @@ def reads(panels: Panels, score: Score) -> bool:
     """Return whether the sweep in use reads these panels."""
     if panels.score != score.name:
         return False
-    if panels.number_format != "float32" and panels.number_format != int8_format(
-        score, panels.num_features
-    ):
+    serves = panels.number_format == INT8_FORMAT and serves_int8(score, panels.num_features)
+    if panels.number_format != "float32" and not serves:
         return False
     shape = panel_shape(panels.number_format, score, panels.num_features)
     kinds = shape.tensors(panels.num_rows)
@@ -173,7 +172,7 @@ class PanelShape(NamedTuple):
 
 def panel_shape(number_format: str, score: Score, features: int) -> PanelShape:
     """Return the form of a score without a factor."""
-    if number_format in INT8_FORMATS:
+    if number_format == INT8_FORMAT:
         return PanelShape(_INT8_LANES, (extension.int8_bytes(1, features),), torch.int8)
     lanes, planes = extension.panel_shape(isa(), score_code(score, has_factor=False))
     return PanelShape(lanes, (features, planes, lanes), torch.float32)
@@ -193,12 +192,10 @@ def serves_bytes(score: Score, features: int) -> bool:
     return is_served and "bytes" in tiers.wanted() and "bytes" in tiers.available(isa())
 
 
-def int8_format(score: Score, features: int) -> str | None:
-    """Return the int8 tier's format for such candidates on this machine; None without a tier."""
+def serves_int8(score: Score, features: int) -> bool:
+    """Return whether the int8 tier reads panels of such candidates on this machine."""
     is_dot = score.name == "dot" and features <= _INT8_FEATURES
-    if not is_dot or "int8" not in tiers.wanted():
-        return None
-    return extension.int8_format(isa()) or None
+    return is_dot and "int8" in tiers.wanted() and "int8" in tiers.available(isa())
 
 
 def score_code(score: Score, *, has_factor: bool) -> int:

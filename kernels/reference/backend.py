@@ -22,7 +22,7 @@ from ..backend import (
     SumRows,
 )
 from ..losses import TORCH_PASSES, ChunkedLosses
-from ..operands import Gradients, NamedRows, Need, Operands
+from ..operands import PRECISIONS, Gradients, NamedRows, Need, Operands
 from .above import above
 from .listed import list_counts, list_topk
 from .rank import rank_counts
@@ -33,7 +33,6 @@ __all__ = [
     "above",
     "adversarial",
     "backward",
-    "bf16_losses",
     "compose",
     "defers_checks",
     "filters",
@@ -46,6 +45,7 @@ __all__ = [
     "negatives",
     "packing",
     "passes",
+    "precisions",
     "rank_counts",
     "row_sums",
     "row_updates",
@@ -67,11 +67,7 @@ med: NestedLoss | None = None
 row_updates: RowUpdates | None = None
 row_sums: SumRows | None = None
 packing: Packing | None = None
-
-
-def bf16_losses() -> Losses:
-    """Return the losses: scores and gradients round to the precision of the operands."""
-    return losses
+precisions = PRECISIONS
 
 
 def scores(operands: Operands, index: Tensor | None = None, *, out: Tensor | None = None) -> Tensor:

@@ -16,7 +16,7 @@ from ..backend import (
     RowUpdates,
     SumRows,
 )
-from ..operands import Gradients, NamedRows, Need, Operands
+from ..operands import PRECISIONS, Gradients, NamedRows, Need, Operands
 from . import compose as queries
 from . import filters as rscf
 from . import med as nested
@@ -34,7 +34,6 @@ __all__ = [
     "above",
     "adversarial",
     "backward",
-    "bf16_losses",
     "compose",
     "defers_checks",
     "filters",
@@ -45,6 +44,7 @@ __all__ = [
     "name",
     "negatives",
     "packing",
+    "precisions",
     "rank_counts",
     "row_sums",
     "row_updates",
@@ -63,11 +63,7 @@ med: NestedLoss | None = nested
 row_updates: RowUpdates | None = updates
 row_sums: SumRows | None = updates.sum_rows
 packing: Packing | None = None
-
-
-def bf16_losses() -> Losses:
-    """Return the losses, which round to the precision of the operands."""
-    return losses
+precisions = PRECISIONS
 
 
 def scores(operands: Operands, index: Tensor | None = None) -> Tensor:

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from kgfast.kernels.cpu import tiers
 
-_ORDER = ("linear", "fp16", "int8")  # tiers in the order of their sweeps
+_ORDER = ("linear", "int8")  # tiers in the order of their sweeps
 
 
 @dataclass(frozen=True, repr=False)

@@ -38,11 +38,6 @@ def offers(device: torch.device, kernel: str) -> bool:
     return getattr(get_backend(find_backend(device)[0]), kernel) is not None
 
 
-def has_bf16_losses(device: torch.device) -> bool:
-    """Return whether the backend that serves a device has losses of precision ``bf16``."""
-    return get_backend(find_backend(device)[0]).bf16_losses() is not None
-
-
 # Same effect as torch.compiler.assume_constant_result, which imports the compiler: 2 s.
 _backend_name._dynamo_marked_constant = True  # type: ignore[attr-defined]
 offers._dynamo_marked_constant = True  # type: ignore[attr-defined]

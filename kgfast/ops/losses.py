@@ -67,8 +67,8 @@ def bce(
         ``bf16``, only for ``dot`` and float32 queries, rounds the factors of products to bfloat16
         (to nearest, ties to even). The factors are queries and candidates, and in gradients also
         the gradient of the scores. Products are summed in float32, and all other arithmetic is
-        float32. ``bf16`` needs a GPU, a CPU with such products (``kgfast.info().precisions``), or
-        the reference.
+        float32. ``bf16`` is for GPUs. The CPU's kernels multiply in float32, and a warning says so
+        once.
 
     Returns
     -------
@@ -79,7 +79,7 @@ def bce(
     ------
     ValueError, TypeError
         For a shape, dtype, device or id that does not fit, a row without positives, a precision
-        that is not available, and a NaN or an infinity that takes part (:mod:`kgfast.ops.finite`);
+        that does not fit, and a NaN or an infinity that takes part (:mod:`kgfast.ops.finite`);
         the message names the argument and the first offending row.
 
     Examples

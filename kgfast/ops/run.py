@@ -5,8 +5,10 @@ values. The operators of ``torch.library`` are shells over these functions: a sc
 operands nor the checked candidates of an earlier batch.
 """
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -412,16 +414,17 @@ def cross_entropy_gradients(
 
 
 def _losses(backend: Backend, operands: Operands) -> Losses:
-    """Return a backend's losses with products in the precision of the operands."""
-    if operands.precision == "float32":
-        return backend.losses
-    found = backend.bf16_losses()
-    if found is None:
-        raise ValueError(
-            f"precision: the {backend.name} backend has no bf16 products on this machine; "
-            'precision="float32" works on every machine'
-        )
-    return found
+    """Return a backend's losses; say it once if their products have another precision."""
+    if operands.precision not in backend.precisions:
+        _warn_of_float32(operands.precision)
+    return backend.losses
+
+
+@cache
+def _warn_of_float32(precision: str) -> None:
+    warnings.warn(
+        f"precision: {precision} is for GPUs; on the CPU losses multiply in float32", stacklevel=2
+    )
 
 
 def _bce_checks(operands: Operands, labels: Labels) -> LossChecks | None:

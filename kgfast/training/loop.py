@@ -133,7 +133,7 @@ class Run:
         self._dropouts = [it for it in model.modules() if isinstance(it, Dropout)]
         self._generator = torch.Generator(device) if self._dropouts else None
         self._runs_own_code = is_own(config.model.name) or is_own(config.loss.name)
-        self._objective = MODES[train.mode](config, triples, dataset.num_entities, sides, device)
+        self._objective = MODES[train.mode](config, triples, dataset.num_entities, sides)
         self._is_deferred = get_backend(backend_for(device)).defers_checks
         self._ahead = BatchesAhead(self._objective.batch, device) if self._is_deferred else None
         self._unread: _Unread | None = None

@@ -1,12 +1,10 @@
 """The objective of a run: the losses of a batch, by public functions, in three modes."""
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from kgfast import losses
@@ -14,7 +12,6 @@ from kgfast.graph import KnownTriples
 from kgfast.losses import NegativesFormula
 from kgfast.models import MED
 from kgfast.models.base import SIDES, Model, Side
-from kgfast.ops.differentiable import has_bf16_losses
 from kgfast.rng import Stream, mix
 from kgfast.training.config import Config
 from kgfast.training.data import Batch, Batches, Negatives
@@ -37,18 +34,10 @@ class Objective(ABC):
         hrt: Tensor,
         num_entities: int,
         sides: Sequence[Side] = SIDES,
-        device: torch.device | str = "cpu",
     ) -> None:
         self._loss, self._regularizer = config.loss, config.regularizer
         self._function = loss_of(config.loss.name)
         self._options = config.loss.hyperparameters() | {"sparse": True}
-        if config.loss.precision == "bf16" and not has_bf16_losses(torch.device(device)):
-            warnings.warn(
-                f"loss.precision: no bf16 products for tensors on {device} here; training goes "
-                f"on in float32",
-                stacklevel=2,
-            )
-            self._options["precision"] = "float32"
         self.batches = self._batches_of(config, hrt, sides)
         self._prepare(config, hrt, num_entities)
 

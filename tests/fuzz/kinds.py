@@ -1,7 +1,6 @@
 """All kinds of cases, and how often each is drawn."""
 
 from fuzz import (
-    bf16_losses,
     changed_models,
     checkpoints,
     evaluations,
@@ -34,7 +33,6 @@ KINDS: dict[str, Kind] = {
         Kind("ops.indexed_scores", gradients.indexed, "valid", 50),
         Kind("ops losses", gradients.losses, "valid", 50),
         Kind("pairs of two batches", gradients.pairs, "valid", 20),
-        Kind("ops losses in bf16", bf16_losses.losses, "valid", 25, lacks=bf16_losses.lacks),
         Kind("ops.adversarial_rows", gradients.adversarial, "valid", 15),
         Kind("ops.row_adam", gradients.row_adam, "valid", 15),
         Kind("ops.row_adagrad", gradients.row_adagrad, "valid", 15),

@@ -1,6 +1,7 @@
 """Losses whose products are of bf16 numbers: they are those of operands that are rounded first."""
 
 import math
+import warnings
 from contextlib import ExitStack
 
 import pytest
@@ -11,14 +12,12 @@ import kgfast
 from kgfast import ops
 from kgfast.kernels import cpu
 from kgfast.kernels.operands import PRECISIONS
-from kgfast.ops.differentiable import has_bf16_losses
+from kgfast.ops import run
 from support.engines import INTERPRETED
 from support.problems import DTYPES, cast, strided
 from support.rounded import Asked, excess, expected
 from support.tensor_cores import tensor_cores
-from support.tiers import lacks
 
-CPU = torch.device("cpu")
 RARE = [pytest.mark.slow] if INTERPRETED else []  # (33, 300, 64) shows as many tiles, and more
 SHAPES = [(1, 1, 1), (1, 5, 3), (17, 15, 31), (33, 300, 64), (40, 140, 530)]
 SHAPES += [pytest.param((70, 1000, 100), marks=RARE)]
@@ -29,12 +28,10 @@ ON_CORES = pytest.param("triton on tensor cores", marks=ELSEWHERE)
 WITHOUT = pytest.param("triton", marks=[ELSEWHERE, pytest.mark.slow])
 
 
-@pytest.fixture(params=["reference", "cpu", ON_CORES, WITHOUT])
+@pytest.fixture(params=["reference", ON_CORES, WITHOUT])
 def backend(request, monkeypatch):
-    """Each backend that serves tensors of the CPU, forced; Triton's is interpreted."""
+    """Each backend with such products, forced; Triton's is interpreted."""
     name, *cores = request.param.split(" on ")
-    if name == "cpu" and not cpu.is_available():
-        pytest.skip("the extension is not built")
     with ExitStack() as stack:
         if cores:
             precision_of = "kgfast.kernels.triton.loss_tiles.precision_of"
@@ -43,14 +40,6 @@ def backend(request, monkeypatch):
             stack.enter_context(tensor_cores())
         stack.enter_context(ops.use_backend(name))
         yield name
-
-
-@pytest.fixture(autouse=True)
-def _serves(request):
-    if "backend" in request.fixturenames:
-        request.getfixturevalue("backend")
-        if not has_bf16_losses(CPU):
-            pytest.skip(lacks("bf16 losses"))
 
 
 def problem(batch: int, rows: int, dim: int) -> tuple[Tensor, ...]:
@@ -235,17 +224,20 @@ def test_what_it_is_not_for_is_refused(loss, change, message):
 
 @EACH_LOSS
 @pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
-def test_a_machine_without_such_products_says_so(loss, monkeypatch):
-    monkeypatch.setattr(ops.dispatch.get_backend("cpu"), "bf16_losses", lambda: None)
-    queries, table, bias, targets, _ = problem(3, 9, 4)
-    with ops.use_backend("cpu"):
-        with pytest.raises(ValueError, match="precision: the cpu backend has no bf16 products"):
-            of_loss(loss, queries, table, bias, targets, 0.0)
-        assert kgfast.info().precisions == ("float32",)
-
-
-def test_info_names_the_precisions():
-    assert kgfast.info().precisions == (PRECISIONS if has_bf16_losses(CPU) else ("float32",))
+def test_the_cpu_multiplies_in_float32_and_says_so_once(loss):
+    queries, table, bias, targets, grad = problem(33, 90, 40)
+    found = {}
+    run._warn_of_float32.cache_clear()
+    with ops.use_backend("cpu"), warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for precision in PRECISIONS:
+            leaves = [it.clone().requires_grad_() for it in (queries, table, bias)]
+            rows = of_loss(loss, *leaves, targets, 0.1, precision=precision)
+            found[precision] = [rows, *torch.autograd.grad(rows, leaves, grad)]
+    assert [str(it.message) for it in told] == [
+        "precision: bf16 is for GPUs; on the CPU losses multiply in float32"
+    ]
+    assert all(torch.equal(a, b) for a, b in zip(*found.values(), strict=True))
 
 
 @EACH_LOSS

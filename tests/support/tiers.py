@@ -9,18 +9,18 @@ import torch
 from torch import Tensor
 
 from kgfast.kernels import cpu
-from kgfast.kernels.cpu import bf16, tiers
+from kgfast.kernels.cpu import tiers
 
 from . import flat
 from .problems import Problem
 
-FP16, BF16, INT8, LINEAR, BYTES = (1 << bit for bit in range(len(tiers.TIERS)))
+INT8, LINEAR, BYTES = (1 << bit for bit in range(len(tiers.TIERS)))
 Results = Sequence[Tensor]
 FORCED = 256  # csrc/host/tiers.h: serve whatever it costs
 
 
 def needs() -> dict[str, str]:
-    """Map tiers, and losses in bf16, to the instructions that they are made of."""
+    """Map tiers to the instructions that they are made of."""
     found: dict[str, list[str]] = {}
     for engine in _engines():
         found.setdefault(engine.tier, []).append(engine.needs)
@@ -55,17 +55,14 @@ def in_a_line() -> str:
 
 
 def _found() -> set[str]:
-    """Return the tiers that this machine and build have, and losses in bf16."""
+    """Return the tiers that this machine and build have."""
     own = cpu.isa() if cpu.is_available() else ""
     return {it.tier for it in _engines() if it.has and it.is_built and it.isa == own}
 
 
 def _engines() -> list[tiers.TierEngine]:
-    """List the kernels of tiers, and of losses in bf16; none where the extension is not built."""
-    if not cpu.is_available():
-        return []
-    losses = "bf16 losses", cpu.isa(), "AMX-BF16 or AVX512-BF16", bf16.is_available(), True
-    return [*tiers.engines(), tiers.TierEngine(*losses)]
+    """List the kernels of tiers; none where the extension is not built."""
+    return tiers.engines() if cpu.is_available() else []
 
 
 @contextmanager
@@ -80,14 +77,14 @@ def pairs_of(call: Callable[[], Results], counter: str = "tier_pairs") -> tuple[
     """Return what became of the pairs of a call, and its result.
 
     ``linear_pairs``: those that the linear tier swept, decided and gathered, and those of them that
-    got canonical scores. ``tier_pairs``: those that other tiers swept and gathered, and likewise.
+    got canonical scores. ``tier_pairs``: those that the int8 tier swept and gathered, and likewise.
     """
     with tiers.counted_pairs() as pairs:
         result = call()
     rows = dict(zip(("all", *tiers.TIERS), pairs, strict=False))
     if counter == "linear_pairs":
         return rows["linear"].tolist(), result
-    return (rows["fp16"] + rows["int8"])[[0, 2, 3]].tolist(), result
+    return rows["int8"][[0, 2, 3]].tolist(), result
 
 
 def assert_same(call: Callable[[], Results], *masks: int, counter: str = "tier_pairs") -> list[int]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lib.results import ROOT, Rows, read_rows, synthetic_graphs
+from lib.results import ROOT, Row, Rows, read_rows, synthetic_graphs
 from lib.tables import Columns, markdown
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
@@ -77,10 +77,15 @@ def machine_of(rows: Rows) -> str:
     return f"{_place(about)}{threads}"
 
 
+# Machine, and versions of kgfast, whose rows may have been measured with engines that went.
+_GONE = ("Intel(R) Xeon(R) Processor @ 2.10GHz, avx512", ("0.1.0", "1.0.0"))
+_MARK = " (with AMX and AVX512-FP16, which kgfast no longer uses)"
+
+
 def sources(tables: Sequence[Rows]) -> Iterator[str]:
     """Yield the commands, versions and dates of rows, and the synthetic graph of some."""
     lines = {
-        (row["command"], _place(row["machine"]), row["date"][:10], packages(row["versions"]))
+        (row["command"], _marked(row), row["date"][:10], packages(row["versions"]))
         for rows in tables
         for row in rows
     }
@@ -88,6 +93,11 @@ def sources(tables: Sequence[Rows]) -> Iterator[str]:
         yield f"`{command}` on {name}, {date}: {versions}."
     if graphs := synthetic_graphs(tables):
         yield graphs
+
+
+def _marked(row: Row) -> str:
+    place = _place(row["machine"])
+    return place + _MARK * (place == _GONE[0] and row["versions"]["kgfast"] in _GONE[1])
 
 
 def _place(about: Mapping[str, Any]) -> str:

@@ -13,7 +13,6 @@ from lib.columns import (
     CONVERSIONS,
     DOT_TIERS,
     ENERGY,
-    HALF_LOOPS,
     INDEX,
     LISTS,
     LOSSES,
@@ -65,17 +64,14 @@ def losses(folder: Path) -> str:
             parts += [f"### {title}: {machine_of(rows)}", "", *markdown(columns, rows), ""]
     parts.append(
         "~ extrapolated from a part of the work. Peak memory is beyond operands and their "
-        "gradients. *Peer wins*: the peer took less time than kgfast in the same precision. The "
-        "three matrix products alone are no peer: they compute no loss.\n"
+        "gradients. *Peer wins*: the peer took less time than kgfast, which multiplies in float32 "
+        "on CPUs. The three matrix products alone are no peer: they compute no loss.\n"
     )
     return "\n".join([*parts, *sources(tables)])
 
 
 def _bold(row: Row) -> str:
-    name = cell_of(row, LOSSES[2][1])
-    if "instructions" in row:
-        name += f" ({row['instructions']})"
-    return "**kgfast**" if row["contender"] == "kgfast" else name
+    return "**kgfast**" if row["contender"] == "kgfast" else cell_of(row, LOSSES[2][1])
 
 
 def gpu(folder: Path) -> str:
@@ -214,12 +210,7 @@ _FEW = 16  # queries of the rows of an index that are shown
 def tiers(folder: Path) -> str:
     """Write a row of each table and side, of each work of dot, and of leading features."""
     rows, dot = (read_rows(folder / f"cpu-{name}-speed.json") for name in ("tiers", "dot-tiers"))
-    half = [row for row in rows if row.get("section") == "half"]
-    ranks = [row for row in rows if row.get("section") != "half"]
-    tables = [*markdown(TIERS, ranks), "", "Dot products:", "", *markdown(DOT_TIERS, dot), ""]
-    if half:
-        title = "Bare loops over float16 that is converted to float32, times faster than float32:"
-        tables += [title, "", *markdown(HALF_LOOPS, half), ""]
+    tables = [*markdown(TIERS, rows), "", "Dot products:", "", *markdown(DOT_TIERS, dot), ""]
     index = read_rows(folder / "cpu-index-speed.json")
     few = [row for row in index if row["batch"] <= _FEW]
     title = (

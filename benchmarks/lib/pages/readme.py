@@ -4,7 +4,7 @@ The machine is the one of the picture. A row has kgfast's measure, the best peer
 kgfast's, and the bare loop's (`lib/bare_loop.cpp`). Extrapolated numbers have a ``~``.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ LEGEND = (
     "A [bare loop](benchmarks/lib/bare_loop.cpp) in C++ computes all scores and counts them.",
     "Lines that name no data use a synthetic graph of WN18RR's size: 40,943 entities and 6,268 "
     "filtered queries. Its tables of RotatE are planted: they fit the graph; normal tables hold "
-    "random numbers. RotatE and ComplEx have *dim* complex numbers. Both cores work where a line "
+    "random numbers. RotatE has *dim* complex numbers. Both cores work where a line "
     "does not say one thread.",
     "A single query gains only with an [index](docs/how-to/prepared.md), a table that was prepared "
     "once. Trained tables had six minutes of training. Both cores, other sizes and the rows that "
@@ -58,7 +58,7 @@ def block(folder: Path) -> str:
 
 
 def _conditions(rows: Rows) -> Iterator[str]:
-    """Yield PyKEEN's fastest evaluation, times of random tables, and those of small steps."""
+    """Yield PyKEEN's fastest evaluation, and times of random tables."""
     if whole := _whole_rows(rows):
         ours, _, theirs = whole.values()
         times = f"~{_median(theirs) / _median(ours):,.0f}x"
@@ -83,9 +83,6 @@ def _conditions(rows: Rows) -> Iterator[str]:
             "In random tables of RotatE kgfast can abandon few candidates early: for 128 queries "
             f"torch.compile takes {first} as long as kgfast, and the bare loop {second}."
         )
-    for line in _steps(_one_vs_all(rows, min), "dim {rank}"):
-        peer = f"{line['times']} by {line['peer']}"
-        yield f"At {line['what']}, the step of the last row takes {peer}."
 
 
 def _spread(times: Sequence[float]) -> str:
@@ -106,7 +103,7 @@ def _source(rows: Rows) -> str:
 def _lines(rows: Rows) -> Iterator[dict[str, str]]:
     by = {
         name: [row for row in rows if row["benchmark"] == name]
-        for name in ("eval_mem", "eval_speed", "peers_speed", "train_speed", "epoch_speed")
+        for name in ("eval_mem", "eval_speed", "peers_speed", "train_speed")
     }
     yield from _memory(max(by["eval_mem"], key=lambda row: int(row["dim"])))
     yield from _whole(by["eval_speed"])
@@ -115,10 +112,6 @@ def _lines(rows: Rows) -> Iterator[dict[str, str]]:
     steps = "training step, RotatE, dim {dim}, {batch} triples x {negatives} shared negatives"
     pools = [row for row in by["train_speed"] if row["contender"] not in PER_ROW]
     yield from _steps(pools, steps)
-    yield from _steps(
-        _one_vs_all(by["epoch_speed"], max),
-        "training step, loss over all {entities:,} entities, ComplEx, dim {rank}, {batch} queries",
-    )
 
 
 def _line(what: str, ours: str, peer: str = "", times: str = "", loop: str = "") -> dict[str, str]:
@@ -182,25 +175,15 @@ def _nearest(rows: Rows) -> Iterator[dict[str, str]]:
 
 
 def _steps(rows: Rows, what: str) -> Iterator[dict[str, str]]:
-    """Yield the fastest step of kgfast and the fastest of a peer; each says its precision."""
+    """Yield the fastest step of kgfast and the fastest of a peer."""
     timed = [row for row in rows if row["seconds"]]
     own = [row for row in timed if row["contender"].startswith("kgfast")]
     others = [row for row in timed if row not in own]
     if own and others:
         fastest, best = (min(them, key=_median) for them in (own, others))
-        precision = fastest["contender"].removeprefix("kgfast")
         peer = STEPS.get(best["contender"], best["contender"])
         times = f"{_median(best) / _median(fastest):.1f}x"
-        yield _line(cell_of(fastest, what) + precision, median(fastest), peer, times)
-
-
-def _one_vs_all(rows: Rows, choose: Callable[..., int]) -> Rows:
-    """Return steps of triples with cross entropy at the smallest or the largest rank."""
-    rows = [row for row in rows if row["benchmark"] == "epoch_speed"]
-    most = max((row.get("queries", 0) for row in rows), default=0)
-    rows = [row for row in rows if row.get("queries") == most]  # KvsAll asks fewer
-    rank = choose((row["rank"] for row in rows), default=0)
-    return [row for row in rows if row["rank"] == rank]
+        yield _line(cell_of(fastest, what), median(fastest), peer, times)
 
 
 def _median(row: Row) -> float:

@@ -95,8 +95,13 @@ def _lines(run: Row) -> Iterator[Row]:
 
 
 def _label(run: Row) -> str:
-    name = f"[{name_of(run['config'])}](../../{run['config']})"
+    name = f"[{name_of(run['config'])}](../../{run['config']})" + _mark(run)
     return name if run["dim"] is None else f"{name}, dim {run['dim']}"
+
+
+def _mark(run: Row) -> str:
+    """Mark a run whose losses multiplied bf16 numbers."""
+    return " (bf16)" if run["values"].get("loss", {}).get("precision") == "bf16" else ""
 
 
 def _steps(run: Row) -> str:
@@ -174,7 +179,8 @@ def _sources(runs: Rows) -> Iterator[str]:
     yield (
         "Test set, filtered, realistic ranks, both sides. Training time is without evaluations, on "
         "the machine named below, with AVX-512 where no instruction set is named; CPU time is that "
-        "of all threads, where the run recorded it.\n"
+        "of all threads, where the run recorded it. *(bf16)*: on a CPU the losses of the run, and "
+        "of its variants, multiplied bf16 numbers, where the same config now multiplies float32.\n"
     )
     for run in runs:
         note = f" ({run['note']})" if run.get("note") else ""
@@ -198,14 +204,14 @@ def _epochs(rows: Rows) -> str:
     """Write epochs over all entities beside those of other programs."""
     precision = "float32"
     if any("bf16" in row["contender"] for row in rows):
-        precision = "float32 but for products of rows that say bf16"
+        precision = "float32 but for products of peers that say bf16"
     told = (
         f"Steps of ComplEx with a loss over all {rows[0]['entities']:,} entities, batch "
         f"{rows[0]['batch']}, Adagrad, {precision}, in turns. The loss is cross entropy, and each "
         "triple asks two queries. In the rows of KvsAll and LCWA, two names of one way, the loss "
         "is binary cross entropy, and each distinct pair asks one query with all its answers. "
         "Epochs are extrapolated from the median step. *Peer wins*: the peer took less time than "
-        "kgfast in the same precision.\n\n"
+        "kgfast.\n\n"
     )
     return told + with_sources(with_winners(rows, ("rank", "queries")), EPOCHS)
 

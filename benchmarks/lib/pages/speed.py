@@ -96,16 +96,13 @@ def ratios(folder: Path) -> Iterator[str]:
 def _tier_lines(rows: Rows) -> Iterator[tuple[str, str]]:
     """Yield ratios of trained tables, tail and head queries."""
     trained = [row for row in rows if row.get("run")]
-    for tiers, what in (("linear,fp16", "all tiers"), ("linear", "without half precision")):
-        chosen = [row for row in trained if row["tiers"] == tiers]
-        found = (
-            (dim, [f"{row['times_faster']['median']:.2f}x" for row in chosen if row["dim"] == dim])
-            for dim in dict.fromkeys(row["dim"] for row in chosen)
-        )
-        cells = "; ".join(f"dim {dim}: {' / '.join(both)}" for dim, both in found)
-        if not cells:
-            continue
-        yield f"ranks of trained RotatE, tail / head, {what}, to the float32 sweep", cells
+    found = (
+        (dim, [f"{row['times_faster']['median']:.2f}x" for row in trained if row["dim"] == dim])
+        for dim in dict.fromkeys(row["dim"] for row in trained)
+    )
+    cells = "; ".join(f"dim {dim}: {' / '.join(both)}" for dim, both in found)
+    if cells:
+        yield "ranks of trained RotatE, tail / head, linear tier, to the float32 sweep", cells
 
 
 def _index_lines(rows: Rows) -> Iterator[tuple[str, str]]:

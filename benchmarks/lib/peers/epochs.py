@@ -1,7 +1,7 @@
 """Steps of ComplEx trained over all entities, by kgfast and by what a user could run instead.
 
-Each contender has the same graph, batch and rank, inverse relations, float32 and Adagrad; two of
-them products of bf16 numbers. A query is one (h, r, ?) or (?, r, t). In an epoch of 1-vs-all each
+Each contender has the same graph, batch and rank, inverse relations, float32 and Adagrad; two peers
+have products of bf16 numbers. A query is one (h, r, ?) or (?, r, t). In an epoch of 1-vs-all each
 triple asks two, and the loss is cross entropy. In one of KvsAll, which PyKEEN calls LCWA, each
 distinct pair asks one, with all its answers as labels, and the loss is binary cross entropy.
 """
@@ -15,12 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-import kgfast
 from kgfast.datasets import Dataset, synthetic
 from kgfast.training import Config, Trainer
 from kgfast.training.data import Batch, Batches, with_inverses
 from lib.bare_run import TrainerSteps
-from lib.peers import Missing, building
+from lib.peers import building
 from lib.peers.pykeen_loop import PykeenLoop
 
 LR = 0.1
@@ -40,7 +39,7 @@ class Work:
         """Return a synthetic graph."""
         return synthetic(*self.sizes)
 
-    def trainer(self, loss: str = "cross_entropy", precision: str = "float32") -> Trainer:
+    def trainer(self, loss: str = "cross_entropy") -> Trainer:
         """Return kgfast's trainer."""
         model = {"name": "complex", "base_dim": self.rank, "init_std": INIT_STD, "reciprocal": True}
         config = {
@@ -49,7 +48,7 @@ class Work:
             "optim": {"name": "adagrad", "lr": LR},
             "train": {"steps": 1_000_000, "mode": "kvsall" if loss == "bce" else "1vsall"},
             "data": {"train_bs": self.batch},
-            "loss": {"name": loss, "precision": precision},
+            "loss": {"name": loss},
         }
         return Trainer(Config.from_dict(config), dataset=self.graph, progress=False)
 
@@ -57,11 +56,9 @@ class Work:
 class Kgfast(TrainerSteps):
     """The trainer's own steps."""
 
-    def __init__(self, work: Work, precision: str = "float32") -> None:
-        if precision not in kgfast.info().precisions:
-            raise Missing(f"no {precision} products on this machine")
+    def __init__(self, work: Work) -> None:
         self.queries = 2 * len(work.graph.train.hrt)  # queries of an epoch
-        super().__init__(work.trainer(precision=precision))
+        super().__init__(work.trainer())
 
 
 class KgfastKvsAll(TrainerSteps):
@@ -164,7 +161,6 @@ class PykeensLcwa:
 
 CONTENDERS: dict[str, Callable[[Work], Any]] = {
     "kgfast": Kgfast,
-    "kgfast, bf16": partial(Kgfast, precision="bf16"),
     "dense torch": Dense,
     "dense torch, bf16": DenseBf16,
     "dense torch, compiled": partial(Dense, is_compiled=True),

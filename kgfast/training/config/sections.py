@@ -321,9 +321,9 @@ class LossConfig(Section):
     smoothing_style : {"torch", "conve", "pykeen"}
         For bce: how labels are smoothed, as in :func:`kgfast.losses.bce`.
     precision : {"float32", "bf16"}
-        For bce and cross_entropy, of models whose scores are dot products: ``bf16`` rounds factors
-        to bfloat16, as in :func:`kgfast.losses.bce`, and trains faster. A machine without such
-        products trains in float32, with a warning. Evaluation is exact in either case.
+        For bce and cross_entropy, of models whose scores are dot products: on a GPU ``bf16`` rounds
+        factors to bfloat16, as in :func:`kgfast.losses.bce`, and trains faster. A CPU trains in
+        float32, with a warning. Evaluation is exact in either case.
     relation_weight : float
         Weight of relation prediction beside the loss (Chen et al. 2021), for every model but conve:
         the cross entropy of the relation of a triple, given its head and tail. 0: off.

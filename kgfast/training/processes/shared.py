@@ -56,10 +56,6 @@ class SharedBackend:
         """Return an attribute that is not shared out."""
         return getattr(self._backend, name)
 
-    def bf16_losses(self) -> Losses | None:
-        losses = self._backend.bf16_losses()
-        return None if losses is None else SharedLosses(self._crew, losses)
-
     def scores(self, operands: Operands, index: Tensor | None = None) -> Tensor:
         if index is not None and index.shape[1] == 1:  # too little work to share
             return self._backend.scores(operands, index)

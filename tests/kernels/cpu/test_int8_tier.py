@@ -25,15 +25,10 @@ def has_the_tier(isa):
         pytest.skip(lacks("int8") or f"int8 does not go beside {isa}")
 
 
-def sums_words():
-    """Tell whether the tier sums products of words, whose rows have limited norms."""
-    return cpu.extension.int8_format(cpu.isa()) == "int16"
-
-
 def tries_bytes():
     """Tell whether many queries try rows of one byte a number before words."""
     vnni = next(it for it in tiers.engines() if it.needs == "AVX512-VNNI")
-    return sums_words() and vnni.has and vnni.is_built and cpu.isa() == vnni.isa
+    return vnni.has and vnni.is_built and cpu.isa() == vnni.isa
 
 
 def counts_of(queries, table, targets, known=None, **kwargs):
@@ -107,7 +102,7 @@ def test_it_decides_almost_all_pairs_of_a_random_table():
     table, queries = rows_of("normal", 3_000, 256), rows_of("normal", 16, 256, seed=1)
     swept, gathered, canonical = assert_exact(counts_of(queries, table, torch.arange(16)))
     assert swept == 16 * 3_000
-    assert gathered < swept // (350 if sums_words() else 500)
+    assert gathered < swept // 350
     assert canonical < swept // 2_000 + 16  # a target is a tie of its own
 
 
@@ -272,7 +267,7 @@ def test_the_bound_says_something(of_high, count):
     with prepared(table) if of_high else nullcontext():
         values, exact, bounds = errors_of(queries, table)
     norms = queries.double().norm(dim=1)[:, None] * table.double().norm(dim=1)
-    most = (3e-2 if of_high else 2.5e-4) if sums_words() else (1.5e-2 if of_high else 2e-4)
+    most = 3e-2 if of_high else 2.5e-4
     if tries_bytes() and count > 16:
         most = 2.2e-2
     assert (bounds < most * norms).all()

@@ -21,7 +21,7 @@ from support.engines import ISAS
 from support.flat import operands_of
 from support.problems import TABLES, Problem, cast, no_known, table_of
 from support.sampled import threads
-from support.tiers import FORCED, FP16, LINEAR, assert_same_counts, needs_tier, pairs_of, serving
+from support.tiers import FORCED, LINEAR, assert_same_counts, needs_tier, pairs_of, serving
 
 SERVED = ("l1", "rotate")
 
@@ -93,7 +93,7 @@ def large_problem(score, near=0.05, dtype=torch.float32, rows=5000, batch=100, *
 
 @pytest.mark.parametrize("score", SERVED)
 def test_it_decides_what_is_past_near_targets(score):
-    swept, decided, gathered, canonical = assert_same(large_problem(score), LINEAR | FP16, LINEAR)
+    swept, decided, gathered, canonical = assert_same(large_problem(score), LINEAR)
     assert swept == 100 * 5000
     assert decided + gathered > 0.99 * swept
     assert canonical <= gathered < 0.05 * swept
@@ -133,9 +133,7 @@ def test_ties_duplicates_biases_and_subsets():
     table[:100] = table[targets]
     bias = torch.linspace(-0.5, 0.5, 5000)
     for kwargs in ({}, {"bias": bias}, {"candidate_ids": torch.arange(4999, 300, -1)}):
-        swept, decided, *_ = assert_same(
-            Problem((queries, table, targets, *rest), kwargs), LINEAR, LINEAR | FP16
-        )
+        swept, decided, *_ = assert_same(Problem((queries, table, targets, *rest), kwargs), LINEAR)
         assert decided > 0.9 * swept > 0
 
 
@@ -146,9 +144,7 @@ def test_rows_that_do_not_fit_stay_open():
     table[9] = 0.0
     table[[14, 100]] = float("nan")
     table[101] = float("inf")
-    swept, decided, gathered, _ = assert_same(
-        Problem(problem.args, {"nan_worst": True}), LINEAR | FP16, LINEAR
-    )
+    swept, decided, gathered, _ = assert_same(Problem(problem.args, {"nan_worst": True}), LINEAR)
     assert decided > 0.99 * swept > 0
     assert gathered >= 6 * 100
 
@@ -171,10 +167,9 @@ def test_it_goes_before_panels_that_are_made_once(score, forced):
 
         with serving(0):
             expected = counts(plain)
-        for mask in (LINEAR | FP16 | forced, LINEAR | forced):
-            with serving(mask):
-                (swept, *_), found = pairs_of(lambda call=counts: call(own), "linear_pairs")
-            assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
+        with serving(LINEAR | forced):
+            (swept, *_), found = pairs_of(lambda call=counts: call(own), "linear_pairs")
+        assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
         if forced or count == 100:
             assert swept > 0.9 * count * 5000
 

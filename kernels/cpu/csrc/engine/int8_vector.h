@@ -63,7 +63,7 @@ inline void pack_number_queries(const SweepJob& job, int8_t* tiles, float* float
     pack_row(row, job.num_features, kNumberLimits<Number>, to, i, sums);
     place(numbers.data(), tile, i);
   };
-  pack_query_tiles(job, tiles, floats, queries, false, pack);
+  pack_query_tiles(job, tiles, floats, queries, pack);
 }
 
 // Prefetches the rows of a panel that is packed soon, a part in each of so many steps.

@@ -2,8 +2,8 @@
 // that take two words of a candidate and of a query (simd/words_*.h).
 //
 // A row is scaled so that its norm is below 46290: no sum of products overflows 32 bits, and one
-// product of words is all that the bound needs, where AMX takes three of bytes. Panels that are
-// packed for a call hold words in the order of the sweep,
+// product of words is all that the bound needs. Panels that are packed for a call hold words in the
+// order of the sweep,
 //   int16 words [4 columns][K / 2][16 candidates][2 features], and facts as in host/int8.h,
 // and panels of an index hold bytes as host/int8.h has them, which many queries join to words.
 // Tiles of queries are
@@ -198,15 +198,12 @@ struct WordEngine {
 
 // Returns the tier; `saving`: cycles that a pair saves, some share of the features less a constant.
 constexpr Int8Tier word_tier(double (*saving)(int64_t features)) {
-  return {"int16",
-          saving,
+  return {saving,
           kWordPacking,
-          [](int64_t) {},
-          [] {},
           {pack_word_queries, pack_number_panel<int16_t>, count_int8_panel<WordEngine>,
            record_int8_panel<WordEngine>},
           Bytes::has_products ? &kByteRows : nullptr,  // else bytes are no faster than words
-          pack_int8_panel<true>,
+          pack_int8_panel,
           check_int8_panel,
           keep_int8_panel<WordEngine>};
 }

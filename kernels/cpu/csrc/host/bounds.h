@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstdint>
 
-#include "host/half.h"
 #include "host/job.h"
 
 namespace kgfast {
@@ -62,34 +61,6 @@ inline ErrorBound error_bound(const ScoreFacts& facts, int64_t features, int64_t
     bound.per_query = bound.per_norm = 1.01 * u;
   }
   return bound;
-}
-
-// |half-precision sweep - canonical distance|
-//     <= rel * |distance| + (1 + rel) * moved + absolute / scale
-// where `moved` says how far rounding moved the query and the candidate.
-struct HalfBound {
-  double rel, absolute;
-};
-
-inline HalfBound half_bound(const ScoreFacts& facts, int64_t features) {
-  constexpr double u = 0x1p-11, root_error = 0x1p-11 + 0x1p-14;  // vrsqrtph: Intel SDM
-  constexpr double steps = kHalfChain + 2;                       // a chain, and a tree of 2 levels
-  static_assert(kHalfTree == 4, "of two levels");
-  const double d = static_cast<double>(padded_to_chains(features));
-  const double folds = (d / (kHalfChain * kHalfTree) + 4.0) * 0x1p-24;
-  const double others = folds + (d + 8.0) * 0x1p-52 + 0x1p-21;
-  switch (facts.terms) {
-    case Terms::magnitudes:
-      return {std::pow(1.0 + u, 1.0 + steps) * (1.0 + others) - 1.0, 0.0};
-    case Terms::squares: {
-      const double square = std::pow(1.0 + u, 2.0 + steps) * (1.0 + others) - 1.0;
-      return {0.5 * square * (1.0 + square) + 0x1p-21, std::sqrt(d) * 0x1p-12};
-    }
-    case Terms::moduli:
-      return {std::pow(1.0 + u, 2.0 + steps) * (1.0 + root_error) * (1.0 + others) - 1.0,
-              d * 0x1p-11};
-    default: return {INFINITY, INFINITY};
-  }
 }
 
 }  // namespace kgfast

@@ -1,19 +1,17 @@
-// The int8 tier of dot products: rows are pairs of bytes; products and sums are exact integers. AMX
-// sums products of bytes. Other machines sum products of words, each made of a pair of bytes.
+// The int8 tier of dot products: rows are pairs of bytes, which make words; products and sums of
+// words are exact integers.
 //
 // A row x is s (X + r): s is a scale, X = 256 H + L are whole numbers of two signed bytes each, and
-// r is the rounding, |r_k| <= 1/2. A product of rows is s s' (65536 H.H' + 256 (H.L' + L.H')), with
-// an error that the norms of L, r and x bound: docs/explanation/exactness.md.
+// r is the rounding, |r_k| <= 1/2. A product of rows is s s' X.X', with an error that the norms of
+// r and x bound; without the low bytes, the norm of L too: docs/explanation/exactness.md.
 //
-// Layout of a panel (64 candidates, K features, which are a multiple of 64, zeros at the end):
+// Layout of a panel of an index (64 candidates, K features, which are a multiple of 64, zeros at
+// the end):
 //   int8 high [4 columns][K / 64][16 groups of features][16 candidates][4 features]
 //   int8 low  the same
 //   float facts [4][64]: 256 s; upper bounds of s |r|, |x| and s |L|
-// and of a tile of 16 queries for AMX:
-//   int8 high [K / 64][16 queries][64 features]
-//   int8 low  the same
-// so that all [16][64] bytes are a tile of AMX. engine/int8_words.h has the layouts of words, in as
-// many bytes, and engine/int8_bytes.h those of one byte a number. Plain data, like job.h.
+// engine/int8_words.h has the layouts of words, in as many bytes, and engine/int8_bytes.h those of
+// one byte a number. Plain data, like job.h.
 #pragma once
 #include "host/tiers.h"
 #include "host/topk.h"
@@ -22,7 +20,7 @@ namespace kgfast {
 
 constexpr int64_t kInt8Candidates = 64, kInt8Column = 16;  // sizes of a panel, and of a tile in it
 constexpr int64_t kInt8Queries = 16;                       // queries of a tile
-constexpr int64_t kInt8Block = 64;                         // features of a tile
+constexpr int64_t kInt8Block = 64;                         // features of a block
 constexpr int64_t kInt8Facts = 4;                          // facts of a candidate
 constexpr int64_t kInt8MostFeatures = 4096;                // a panel stays in the cache
 
@@ -47,12 +45,12 @@ inline int64_t int8_scratch_bytes(int64_t features) {
 
 }  // namespace
 
-// A query, in units of its scale. For a candidate, |v^ - v| <= size * (s |r|) + rounding * |x| +
-// low * (s |L|), beside what a threshold adds. With the shares of a pass, this is at most slope *
-// (s |r| + share * |x| + low share * (s |L|)).
+// A query, in units of its scale. For a candidate, |v^ - v| <= size * (s |r|) + rounding * |x|,
+// beside what a threshold adds. With the share of a pass, this is at most slope * (s |r| + share *
+// |x|).
 struct Int8Query {
   float scale, inverse;  // s and 1 / s
-  float size, rounding, low;
+  float size, rounding;
   float slope;
   float high_slope;  // slope of the high bytes: times s |r| + share * |x| + s |L|
 };
@@ -70,7 +68,7 @@ struct Int8Job {
   const int8_t* tiles;              // bytes or words of job.query_ids
   const Int8Query* queries;         // [Q]
   const float* floats;              // [Q][padded features] of job.query_ids, in the order of tiles
-  float rounding_share, low_share;
+  float rounding_share;
   float near;                       // the float32 product of a pair errs by near |q| |c|
   const Int8Target* targets;        // the targets of sweep->thresholds, for ranks
   const float* base;                // [Q]: the error that comparing adds, for the best k
@@ -100,12 +98,8 @@ struct Int8Rows {
 
 // A tier: the packing and the sweeps of bytes and words, and their costs.
 struct Int8Tier {
-  const char* format;  // names panels of an index; all have one layout, not one scale of rows
   double (*saving)(int64_t features);  // cycles that a pair saves, against float32
   double packing;                      // cycles that packing a candidate adds, against float32
-  // Sets the machine up for sweeps of panels by so many queries; `end` releases it.
-  void (*begin)(int64_t queries);
-  void (*end)();
   Int8Rows rows;
   // Rows of one byte a number, which many queries try before `rows`; nullptr: none.
   const Int8Rows* first;

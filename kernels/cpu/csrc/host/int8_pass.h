@@ -26,14 +26,6 @@ struct Int8Side {
 };
 
 class Int8Pass {
-  struct InUse {
-    InUse(const Int8Tier& used, int64_t queries) : tier(used) { tier.begin(queries); }
-    ~InUse() { tier.end(); }
-    InUse(const InUse&) = delete;
-    InUse& operator=(const InUse&) = delete;
-    const Int8Tier& tier;
-  };
-
  public:
   Int8Pass(const Execution& execution, const SweepJob& job)
       : tier_(execution.may_use(Tier::int8) ? tiers_of(execution.isa).int8 : nullptr),
@@ -86,7 +78,6 @@ class Int8Pass {
   template <class Sweep>
   void sweep_group(const SweepJob& job, int64_t group, char* memory, Worker& worker, Sweep sweep) {
     const int64_t first = group * group_, last = std::min(first + group_, job.num_candidates);
-    const InUse in_use(*tier_, job.num_queries);
     for (int64_t at = first; at < last; at += kInt8Candidates) {
       const int64_t panel = at / kInt8Candidates;
       if (ready_) {
@@ -201,25 +192,18 @@ class Int8Pass {
     side.job.base = side.bases.data();
   }
 
-  // Finds shares that nine queries of ten keep within; other queries get larger slopes.
+  // Finds the share that nine queries of ten keep within; other queries get larger slopes.
   static void find_slopes(Int8Side& side) {
-    const auto share = [&](float Int8Query::*part) {
-      std::vector<float> shares;
-      for (const Int8Query& query : side.queries)
-        if (query.*part / query.size <= 1.0f) shares.push_back(query.*part / query.size);
-      if (shares.empty()) return 1.0f;
-      const auto place = shares.begin() + static_cast<int64_t>(shares.size()) * 9 / 10;
-      std::nth_element(shares.begin(), place, shares.end());
-      return *place;
-    };
-    side.job.rounding_share = share(&Int8Query::rounding);
-    side.job.low_share = share(&Int8Query::low);
+    std::vector<float> shares;
+    for (const Int8Query& query : side.queries)
+      if (query.rounding / query.size <= 1.0f) shares.push_back(query.rounding / query.size);
+    const auto place = shares.begin() + static_cast<int64_t>(shares.size()) * 9 / 10;
+    if (!shares.empty()) std::nth_element(shares.begin(), place, shares.end());
+    side.job.rounding_share = shares.empty() ? 1.0f : *place;
     for (Int8Query& query : side.queries) {
       const double size = query.size, rounding = query.rounding;
       const double shared = rounding / side.job.rounding_share;
-      const double low =
-          query.low > 0.0f ? query.low / static_cast<double>(side.job.low_share) : 0.0;
-      query.slope = round_up(std::max({size, shared, low}) * (1.0 + 0x1p-20));
+      query.slope = round_up(std::max(size, shared) * (1.0 + 0x1p-20));
       query.high_slope = round_up(std::max(size + rounding, shared) * (1.0 + 0x1p-20));
     }
   }

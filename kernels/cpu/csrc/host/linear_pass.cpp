@@ -98,23 +98,21 @@ float LinearPass::spread(const SweepJob& job, int64_t query) const {
 
 LinearPass::~LinearPass() = default;
 
-bool LinearPass::begin(const SweepJob& job, double next_term) {
+bool LinearPass::begin(const SweepJob& job) {
   const int64_t tiles = divide_up(job.num_queries, kLinearQueries);
   const double pairs = kLinearQueries * kLinearLanes;
   const double features = static_cast<double>(job.num_features);
-  next_term_ = next_term;
   job_ = {};
   job_.sweep = &job;
   job_.numbers = linear_numbers(job);
   job_.afford = static_cast<int64_t>(
-      next_term * pairs * features / 2.0 /
-      (costs_.gathered_term * features + costs_.gathered_pair));
+      pairs * features / 2.0 / (costs_.gathered_term * features + costs_.gathered_pair));
   serves_.assign(tiles, 1);
   offsets_.assign(tiles * kLinearQueries, 0);
   limits_.assign(tiles * kLinearQueries, -INFINITY);
   std::vector<float> reaches(job.num_queries);
   for (int64_t i = 0; i < job.num_queries; ++i) {
-    reaches[i] = farthest_reach(job, i, 0x1p-20, 0.0);
+    reaches[i] = farthest_reach(job, i, 0x1p-20);
     uint8_t& serves = serves_[i / kLinearQueries];
     serves = serves && (is_forced_ || reaches[i] < spread(job, job.query_ids[i]));
   }
@@ -150,8 +148,7 @@ bool LinearPass::choose() {
     double could = 0.0;
     for (const auto& memory : memory_) could += static_cast<double>(memory->could[tile]);
     const double share = could / static_cast<double>(samples_.size());
-    const double gain = share * next_term_ * kLaterShare * features -
-                        (costs_.term * features + costs_.pair);
+    const double gain = share * kLaterShare * features - (costs_.term * features + costs_.pair);
     serves_[tile] = gain > 0.0;
     if (serves_[tile]) all += gain * kLinearQueries;
   }

@@ -20,9 +20,8 @@ class LinearPass {
   // Returns sum_k |q_k - mean_k|, or 0 where the sum is not finite.
   float spread(const SweepJob& job, int64_t query) const;
 
-  // Packs the queries of a pass that are worth a try; false where none is. The rest is swept at
-  // `next_term` of the float32 sweep's cost.
-  bool begin(const SweepJob& job, double next_term);
+  // Packs the queries of a pass that are worth a try; false where none is.
+  bool begin(const SweepJob& job);
   int64_t samples() const { return static_cast<int64_t>(samples_.size()); }
 
   // Counts the tiles that the tier could finish with one of the samples, and decides no pair.
@@ -57,7 +56,6 @@ class LinearPass {
   const int planes_;
   const int64_t panels_;
   const std::vector<int64_t> samples_;
-  double next_term_ = 1.0;
   LinearJob job_{};
   std::vector<float> mean_;  // [planes][features]
   std::vector<int8_t> queries_;

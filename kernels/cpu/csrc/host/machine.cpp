@@ -14,10 +14,6 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
-#if defined(__linux__)
-#include <sys/syscall.h>
-#include <unistd.h>
-#endif
 
 namespace kgfast {
 namespace {
@@ -26,7 +22,7 @@ namespace {
 // __builtin_cpu_supports needs a library that Windows' linker does not know.
 struct X86 {
   // Each feature includes the others that its kernels are compiled for.
-  bool avx2, avx512, avx512fp16, avx512vnni, avx512bf16, amx, amx_bf16;
+  bool avx2, avx512, avx512vnni;
 };
 
 #if defined(__x86_64__)
@@ -38,41 +34,18 @@ X86 probe_x86() {
   constexpr unsigned fma = 1u << 12, osxsave = 1u << 27, avx = 1u << 28, f16c = 1u << 29;
   constexpr unsigned avx2 = 1u << 5;
   constexpr unsigned avx512 = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;  // F, DQ, BW, VL
-  constexpr unsigned avx512fp16 = 1u << 23, avx512vnni = 1u << 11;
-  constexpr unsigned tile = 1u << 24, int8 = 1u << 25, bf16 = 1u << 22, vbmi = 1u << 1;
-  constexpr unsigned avx512bf16 = 1u << 5;
+  constexpr unsigned avx512vnni = 1u << 11;
   if (!__get_cpuid(1, &a, &b, &c, &d) || !has(c, osxsave | avx)) return {};
   const bool fuses = has(c, fma | f16c);
   uint32_t kept, high;
   asm volatile("xgetbv" : "=a"(kept), "=d"(high) : "c"(0));
   if (!has(kept, 0x06) || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return {};
   const bool is_wide = fuses && has(b, avx512) && has(kept, 0xE6);
-  const bool has_tiles = is_wide && has(d, tile) && has(kept, 0x60000);
-  X86 found = {fuses && has(b, avx2),
-               is_wide,
-               is_wide && has(d, avx512fp16),
-               is_wide && has(c, avx512vnni),
-               is_wide,
-               has_tiles && has(d, int8) && has(c, vbmi),
-               has_tiles && has(d, bf16)};
-  if (!__get_cpuid_count(7, 1, &a, &b, &c, &d) || !has(a, avx512bf16))
-    found.avx512bf16 = found.amx_bf16 = false;
-  return found;
+  return {fuses && has(b, avx2), is_wide, is_wide && has(c, avx512vnni)};
 }
 #else
 X86 probe_x86() { return {}; }
 #endif
-
-// Asks the operating system for AMX's tiles: Linux gives them only to processes that ask
-// (Documentation/arch/x86/xstate.rst).
-bool may_use_tiles() {
-#if defined(__linux__) && defined(__x86_64__)
-  constexpr long request_permission = 0x1023, tile_data = 18;
-  return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
-#else
-  return false;
-#endif
-}
 
 // Instruction sets of this machine and build, best first, with the tiers beside each.
 struct Machine {
@@ -85,16 +58,11 @@ struct Machine {
 const Machine& machine() {
   static const Machine picked = [] {
     const X86 has = probe_x86();
-    const bool has_tiles = (has.amx || has.amx_bf16) && may_use_tiles();
     Machine found;
     if (has.avx512 && avx512_isa) {
       Tiers tiers{avx512_isa->linear, has.avx2 ? avx2_int8_tier : nullptr};
       if (has.avx512vnni && avx512vnni_tier) tiers.linear = avx512vnni_tier;
       if (has.avx512vnni && avx512vnni_int8_tier) tiers.int8 = avx512vnni_int8_tier;
-      if (has.amx && has_tiles && amx_tier) tiers.int8 = amx_tier;
-      if (has.avx512fp16) tiers.fp16 = avx512fp16_tier;
-      if (has.avx512bf16) tiers.bf16 = avx512bf16_kernels;
-      if (has.amx_bf16 && has_tiles && amx_bf16_kernels) tiers.bf16 = amx_bf16_kernels;
       found.isas.emplace_back(avx512_isa, tiers);
     }
     if (has.avx2 && avx2_isa)
@@ -105,8 +73,6 @@ const Machine& machine() {
         {Tier::linear, "avx512", "AVX-512", has.avx512, avx512_isa != nullptr},
         {Tier::linear, "avx2", "AVX2", has.avx2, avx2_isa != nullptr},
         {Tier::linear, "neon", "NEON", neon_isa != nullptr, neon_isa != nullptr},
-        {Tier::fp16, "avx512", "AVX512-FP16", has.avx512fp16, avx512fp16_tier != nullptr},
-        {Tier::int8, "avx512", "AMX", has.amx && has_tiles, amx_tier != nullptr},
         {Tier::int8, "avx512", "AVX512-VNNI", has.avx512vnni, avx512vnni_int8_tier != nullptr},
         {Tier::int8, "avx2", "AVX2", has.avx2, avx2_int8_tier != nullptr},
         {Tier::int8, "neon", "NEON", neon_isa != nullptr, neon_int8_tier != nullptr},
@@ -140,7 +106,7 @@ unsigned find_tiers(const Isa& isa) {
     return kernels ? static_cast<unsigned>(tier) : 0u;
   };
   return bit(Tier::linear, tiers.linear) | bit(Tier::int8, tiers.int8) |
-         bit(Tier::fp16, tiers.fp16) | bit(Tier::bytes, isa.bytes);
+         bit(Tier::bytes, isa.bytes);
 }
 
 const Tiers& tiers_of(const Isa& isa) {

@@ -130,11 +130,11 @@ AbsoluteError absolute_error(const SweepJob& job, int64_t features, const ErrorB
   return {round_up(constant * (1.0 + 8.0 * u)), round_up(per_norm * (1.0 + 8.0 * u))};
 }
 
-float farthest_reach(const SweepJob& job, int64_t position, double rel, double absolute) {
+float farthest_reach(const SweepJob& job, int64_t position, double rel) {
   float farthest = -FLT_MAX;
   for (int64_t t = job.first_threshold[position]; t < job.first_threshold[position + 1]; ++t) {
     const float tau = job.thresholds[t].minus_target + (job.bias ? job.bias_max : 0.0f);
-    const double error = rel * std::fabs(tau) + job.thresholds[t].base + absolute;
+    const double error = rel * std::fabs(tau) + job.thresholds[t].base;
     const float reach = round_up(tau + 1.25 * error);
     farthest = std::isnan(reach) ? INFINITY : std::max(farthest, reach);
   }

@@ -175,9 +175,9 @@ AbsoluteError absolute_error(const SweepJob& job, int64_t features, const ErrorB
                                     int64_t query, double magnitude);
 
 // Returns a distance past which no target of a query is beaten: the largest tau + 1.25 err over the
-// targets, with the largest bias. Here err is rel |tau| + base + absolute. A NaN becomes an
-// infinity: nothing is past it.
-float farthest_reach(const SweepJob& job, int64_t position, double rel, double absolute);
+// targets, with the largest bias. Here err is rel |tau| + base. A NaN becomes an infinity: nothing
+// is past it.
+float farthest_reach(const SweepJob& job, int64_t position, double rel);
 
 // Sweeps the candidates of a tier's panel in float32, if any tile is left.
 void sweep_floats(const Isa& isa, const SweepJob& job, int64_t panel, Worker& worker);

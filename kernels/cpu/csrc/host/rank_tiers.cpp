@@ -29,8 +29,6 @@ RankTiers::RankTiers(RankWorkers& workers, const SweepJob& job, PassPlan& plan)
   plan.int8_bytes = int8_.worker_bytes(job.query.count);
   for (int i = 0; i < plan.threads; ++i)
     workers_.all.push_back(std::make_unique<OwnedWorker>(plan, job, i));
-  if (HalfPasses::can_serve(execution_, job))
-    half_ = std::make_unique<HalfPasses>(execution_, job, plan);
   if (LinearPass::can_serve(execution_, job))
     linear_ = std::make_unique<LinearPass>(execution_, job, plan);
 }
@@ -58,13 +56,11 @@ void RankTiers::count_pairs(PairCounts& counts) const {
   const int64_t all[] = {pairs_, pairs_, 0, canonical};
   std::copy_n(all, 4, counts[0]);
   write(Tier::int8, bytes, counts);
-  if (half_) write(Tier::fp16, half_->pairs(), counts);
   if (linear_) write(Tier::linear, linear_->pairs(), counts);
 }
 
 void RankTiers::errors(float* values, double* bounds) {
   if (int8_.serves(job_.num_queries)) return int8_errors(values, bounds);
-  if (half_) return half_errors(values, bounds);
   const int64_t lanes = job_.facts.lanes, rows = job_.num_crops * job_.query.count;
   Worker& worker = workers_.first();
   std::vector<float> tile(rows * lanes);
@@ -87,7 +83,7 @@ void RankTiers::errors(float* values, double* bounds) {
 }
 
 void RankTiers::lower_bounds(double* bounds) {
-  if (!linear_ || !linear_->begin(job_, 1.0)) return;
+  if (!linear_ || !linear_->begin(job_)) return;
   const int64_t queries = job_.query.count, all = job_.num_candidates;
   std::vector<double> tile(queries * kLinearLanes);
   for (int64_t panel = 0; panel < linear_->panels(); ++panel) {
@@ -100,11 +96,8 @@ void RankTiers::lower_bounds(double* bounds) {
 }
 
 void RankTiers::sweep_distances() {
-  const bool has_half = half_ && half_->begin(job_);
-  const bool has_linear = linear_ && linear_->begin(job_, has_half ? half_->term() : 1.0) &&
-                          chooses_linear();
+  const bool has_linear = linear_ && linear_->begin(job_) && chooses_linear();
   if (workers_.status.interrupted) return;
-  if (has_half) return sweep_halves(has_linear);
   if (has_linear) return sweep_linear();
   workers_.run(panels_, [&](OwnedWorker& owned, int64_t panel) {
     isa_.sweep_panel(job_, panel, owned.worker);
@@ -124,41 +117,6 @@ void RankTiers::sweep_linear() {
     rest.is_served = linear_->sweep(panel, owned.index, owned.worker);
     sweep_floats(isa_, rest, panel, owned.worker);
   });
-}
-
-void RankTiers::sweep_halves(bool has_linear) {
-  const auto done = [&](OwnedWorker& owned, int64_t panel) -> const uint8_t* {
-    return has_linear ? linear_->sweep(panel, owned.index, owned.worker) : nullptr;
-  };
-  const int64_t samples = static_cast<int64_t>(half_->samples().size());
-  workers_.run(samples, [&](OwnedWorker& owned, int64_t sample) {
-    half_->sweep_sample(sample, owned.index, done(owned, half_->samples()[sample]),
-                        owned.worker);
-  });
-  if (workers_.status.interrupted) return;
-  half_->choose(job_);
-  workers_.run(half_->panels(), [&](OwnedWorker& owned, int64_t panel) {
-    if (!half_->is_sample(panel))
-      half_->sweep(panel, owned.index, done(owned, panel), owned.worker);
-  });
-}
-
-void RankTiers::half_errors(float* values, double* bounds) {
-  half_->begin(job_);
-  const int64_t rows = job_.query.count, all = job_.num_candidates;
-  std::vector<float> tile(rows * kHalfLanes);
-  std::vector<double> errors(rows * kHalfLanes);
-  for (int64_t panel = 0; panel < half_->panels(); ++panel) {
-    half_->values(panel, workers_.first(), tile.data(), errors.data());
-    const int64_t first = panel * kHalfLanes, size = std::min<int64_t>(kHalfLanes, all - first);
-    for (int64_t row = 0; row < rows; ++row)
-      for (int64_t lane = 0; lane < size; ++lane) {
-        const double value = tile[row * kHalfLanes + lane], rel = half_->rel();
-        const double absolute = errors[row * kHalfLanes + lane] + job_.thresholds[row].base;
-        values[row * all + first + lane] = static_cast<float>(value);
-        bounds[row * all + first + lane] = (rel * value + absolute) / (1.0 - rel);
-      }
-  }
 }
 
 void RankTiers::sweep_int8(const double* target_scores, double magnitude) {

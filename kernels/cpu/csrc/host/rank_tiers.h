@@ -4,7 +4,6 @@
 #include <memory>
 #include <vector>
 
-#include "host/half_passes.h"
 #include "host/int8_pass.h"
 #include "host/linear_pass.h"
 
@@ -79,10 +78,6 @@ class RankTiers {
   bool chooses_linear();
 
   void sweep_linear();
-  void sweep_halves(bool has_linear);
-
-  // Implements errors() for the half-precision sweep, whose bound is relative to the distance.
-  void half_errors(float* values, double* bounds);
   void sweep_int8(const double* target_scores, double magnitude);
 
   // Sweeps a group of candidates in float32.
@@ -97,7 +92,6 @@ class RankTiers {
   const SweepJob& job_;
   const int64_t panels_;  // panels of the float32 sweep
   Int8Pass int8_;
-  std::unique_ptr<HalfPasses> half_;
   std::unique_ptr<LinearPass> linear_;
   int64_t pairs_ = 0;  // pairs of queries, or of targets where int8 serves, and candidates
 };

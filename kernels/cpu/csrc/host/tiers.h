@@ -7,7 +7,7 @@ namespace kgfast {
 
 // Bits of a mask, in the order of TIERS in kernels/cpu/tiers.py.
 // `forced` makes tiers serve at any cost: for tests.
-enum class Tier : unsigned { fp16 = 1, bf16 = 2, int8 = 4, linear = 8, bytes = 16, forced = 256 };
+enum class Tier : unsigned { int8 = 1, linear = 2, bytes = 4, forced = 256 };
 
 // Outcomes of pairs.
 struct TierPairs {
@@ -25,25 +25,18 @@ struct BytesPause {
   int64_t left, length;
 };
 
-struct HalfTier;
 struct Int8Tier;
 struct LinearTier;
-struct Bf16Kernels;
 struct Isa;
 
 // Tables like those of job.h.
-extern const HalfTier* const avx512fp16_tier;
-extern const Int8Tier *const amx_tier, *const avx512vnni_int8_tier;
-extern const Int8Tier *const avx2_int8_tier, *const neon_int8_tier;
+extern const Int8Tier *const avx512vnni_int8_tier, *const avx2_int8_tier, *const neon_int8_tier;
 extern const LinearTier* const avx512vnni_tier;
-extern const Bf16Kernels *const amx_bf16_kernels, *const avx512bf16_kernels;
 
 // The fastest kernels of this machine and build beside an instruction set; nullptr: none.
 struct Tiers {
   const LinearTier* linear;
   const Int8Tier* int8;
-  const HalfTier* fp16;
-  const Bf16Kernels* bf16;  // losses, whose last bits differ between kernels
 };
 
 // Returns the tiers beside an instruction set that find_isa returned.
