@@ -15,24 +15,16 @@ On Windows the compiler is clang-cl of Visual Studio's LLVM, for vector attribut
 Microsoft's; ``cl`` is not tried.
 """
 
-import gzip
-import json
 import os
-import re
 import shutil
 import sys
 import sysconfig
-import tarfile
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import setuptools
 from setuptools import Extension, setup
-from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
-from setuptools.command.sdist import sdist
 from setuptools.errors import BaseError, CCompilerError, CompileError
 
 SOURCES = Path("kernels/cpu/csrc")
@@ -49,22 +41,19 @@ SANITIZERS = {
 }
 # Flags of `make sanitize`, which builds in a folder of its own; none by default.
 SANITIZER_FLAGS = SANITIZERS.get(os.environ.get("KGFAST_SANITIZE", ""), [])
+AVX2 = ["-mavx2", "-mfma", "-mf16c"]
+AVX512 = [
+    *("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mf16c"),
+    "-mprefer-vector-width=512",
+]
+VNNI = [*AVX512, "-mavx512vnni"]
 X86_FLAGS = {
-    "isa_avx2.cpp": ["-mavx2", "-mfma", "-mf16c"],
-    "isa_avx512.cpp": [
-        *("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mf16c"),
-        "-mprefer-vector-width=512",
-    ],
+    "isa_avx2.cpp": AVX2,
+    "isa_avx2_int8.cpp": AVX2,
+    "isa_avx512.cpp": AVX512,
+    "isa_avx512vnni.cpp": VNNI,
+    "isa_avx512vnni_int8.cpp": VNNI,
 }
-X86_FLAGS["isa_avx512vnni.cpp"] = [*X86_FLAGS["isa_avx512.cpp"], "-mavx512vnni"]
-X86_FLAGS["isa_avx512vnni_int8.cpp"] = X86_FLAGS["isa_avx512vnni.cpp"]
-X86_FLAGS["isa_avx2_int8.cpp"] = X86_FLAGS["isa_avx2.cpp"]
-# Code that compilers of the last years may refuse. A source gets its flags only where its code
-# compiles, and is empty without these flags.
-X86_PROBES = {
-    "isa_avx512vnni.cpp": "__m512i f(__m512i x) { return _mm512_dpbusd_epi32(x, x, x); }",
-}
-X86_PROBES["isa_avx512vnni_int8.cpp"] = X86_PROBES["isa_avx512vnni.cpp"]
 if sys.platform == "linux":
     LINK_FLAGS += ["-pthread", "-Wl,-z,relro,-z,now"]  # no table of addresses stays writable
     if not SANITIZER_FLAGS:  # sanitizers have checks of their own
@@ -82,9 +71,6 @@ FIRST = [
 class BuildPerFile(build_ext):
     """Compile each source with the flags of its instruction set."""
 
-    unknown: frozenset[str] | set[str] = frozenset()
-    """Sources whose flags the compiler does not know."""
-
     def finalize_options(self) -> None:
         """Keep the objects of an extension in the tree, which a test reads."""
         super().finalize_options()
@@ -100,7 +86,6 @@ class BuildPerFile(build_ext):
             if self.compiler.compiler_type == "msvc":
                 self._use_clang_cl()
             self._compile_each()
-            self.unknown = {name for name in X86_PROBES if self._is_x86() and not self._knows(name)}
             super().build_extension(ext)
         except (BaseError, CCompilerError):
             Path(self.get_ext_fullpath(ext.name)).unlink(missing_ok=True)  # an earlier build's
@@ -117,24 +102,8 @@ class BuildPerFile(build_ext):
 
     def _flags_of(self, source: str) -> list[str]:
         """Return the flags of a source alone."""
-        name = Path(source).name
-        has_flags = self._is_x86() and name not in self.unknown
-        return spelled(X86_FLAGS.get(name, [])) if has_flags else []
-
-    def _is_x86(self) -> bool:
-        """Return whether the target of the build is x86; this machine may differ."""
-        return self.plat_name.endswith(("x86_64", "amd64"))
-
-    def _knows(self, name: str) -> bool:
-        """Return whether the compiler and its assembler accept the flags of a source."""
-        with tempfile.TemporaryDirectory() as folder:
-            probe = Path(folder, name)
-            probe.write_text(f"#include <immintrin.h>\n{X86_PROBES[name]}\n")
-            try:
-                self.compiler.compile([str(probe)], output_dir=folder)
-            except CompileError:
-                return False
-        return True
+        is_x86 = self.plat_name.endswith(("x86_64", "amd64"))  # the target; this machine may differ
+        return spelled(X86_FLAGS.get(Path(source).name, [])) if is_x86 else []
 
     def _compile_each(self) -> None:
         """Compile sources one by one, on all cores."""
@@ -158,68 +127,6 @@ class BuildPerFile(build_ext):
         if not self.compiler.initialized:
             self.compiler.initialize(self.plat_name)
         self.compiler.cc = clang_cl
-
-
-class SameBytes(sdist):
-    """Write a source archive whose bytes depend on the files alone, not on clocks or owners."""
-
-    def make_archive(self, base_name: str, format: str, **rest: Any) -> str:
-        """Pack the folder that setuptools has filled."""
-        path, folder = f"{base_name}.tar.gz", Path(rest["base_dir"])
-        date = int(os.environ.get("SOURCE_DATE_EPOCH", 0))
-
-        def stripped(member: tarfile.TarInfo) -> tarfile.TarInfo:
-            member.mtime, member.uid, member.gid, member.uname, member.gname = date, 0, 0, "", ""
-            member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
-            return member
-
-        with (
-            gzip.GzipFile("", "wb", 9, Path(path).open("wb"), mtime=date) as packed,
-            tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
-        ):
-            for file in sorted(folder.rglob("*")):
-                archive.add(file, str(file), recursive=False, filter=stripped)
-        return path
-
-
-class WithSbom(bdist_wheel):
-    """Add a software bill of materials to a wheel (PEP 770), as CycloneDX."""
-
-    def egg2dist(self, egginfo_path: str, distinfo_path: str) -> None:
-        """Write the metadata, and the bill beside the licences."""
-        super().egg2dist(egginfo_path, distinfo_path)
-        path = Path(distinfo_path, "sboms", "kgfast.cdx.json")
-        path.parent.mkdir()
-        path.write_text(json.dumps(bill_of_materials(self.distribution), indent=1) + "\n")
-
-
-def bill_of_materials(distribution: Any) -> dict[str, Any]:
-    """Describe the contents of a wheel: no code of others is in it, and these it asks for."""
-
-    def component(requirement: str) -> dict[str, Any]:
-        name = re.split(r"[^\w.-]", requirement)[0]
-        asked = {"name": "kgfast:requirement", "value": requirement}
-        purl = f"pkg:pypi/{name.lower()}"
-        own = {"type": "library", "name": name, "purl": purl, "bom-ref": purl}
-        return own | {"scope": "required", "properties": [asked]}
-
-    name, version = distribution.get_name(), distribution.get_version()
-    own = {"type": "library", "name": name, "version": version, "licenses": []}
-    own["licenses"] = [{"license": {"id": "Apache-2.0"}}]
-    own["bom-ref"] = own["purl"] = f"pkg:pypi/{name}@{version}"
-    needed = [component(it) for it in sorted(distribution.install_requires)]
-    tool = {"type": "application", "name": "setuptools", "version": setuptools.__version__}
-    return {
-        "bomFormat": "CycloneDX",
-        "specVersion": "1.6",
-        "version": 1,
-        "metadata": {"tools": {"components": [tool]}, "component": own},
-        "components": needed,
-        "dependencies": [
-            {"ref": own["purl"], "dependsOn": [it["purl"] for it in needed]},
-            *({"ref": it["purl"]} for it in needed),
-        ],
-    }
 
 
 def spelled(flags: list[str]) -> list[str]:
@@ -264,7 +171,7 @@ def _is_set(variable: str) -> bool:
 
 built = setup(
     ext_modules=[extension()],
-    cmdclass={"bdist_wheel": WithSbom, "build_ext": BuildPerFile, "sdist": SameBytes},
+    cmdclass={"build_ext": BuildPerFile},
     options={"bdist_wheel": {"py_limited_api": "cp311"}} if HAS_LIMITED_API else {},
 )
 if not built.has_ext_modules():

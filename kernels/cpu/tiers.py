@@ -115,7 +115,7 @@ def _reason(own: str, is_allowed: bool, engines: list[TierEngine]) -> str:
         return f"KGFAST_CPU_ISA={own}: it serves with {' or '.join(dict.fromkeys(here))}"
     unbuilt = [engine.needs for engine in engines if engine.has]
     if unbuilt:
-        return f"this build lacks it: the compiler did not know {' or '.join(unbuilt)}"
+        return f"this build lacks it: it has no kernels for {' or '.join(unbuilt)}"
     return f"this machine lacks {' or '.join(engine.needs for engine in engines)}"
 
 

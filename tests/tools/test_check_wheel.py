@@ -1,19 +1,14 @@
-"""Checks of a release: versions, protections of the extension, bill of materials, pins."""
+"""Checks of a release: versions, protections of the extension, pins."""
 
 import importlib.util
-import json
 import re
-import runpy
 import shutil
 import struct
 import sys
 import tomllib
-from types import SimpleNamespace
-from unittest.mock import Mock
 
 import check_wheel
 import pytest
-import setuptools
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -90,22 +85,6 @@ def test_another_version_is_refused(checkout, name, old, new, error):
     path.write_text(re.sub(old, new, path.read_text(), count=1))
     with pytest.raises(SystemExit, match=error):
         check_wheel.check_versions(checkout)
-
-
-def test_the_bill_of_materials(monkeypatch):
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(setuptools, "setup", Mock())
-    made = runpy.run_path("setup.py")["bill_of_materials"](
-        SimpleNamespace(
-            get_name=lambda: "kgfast",
-            get_version=lambda: "1.2",
-            install_requires=["torch>=2.6", "numpy>=1.24"],
-        )
-    )
-    assert json.loads(json.dumps(made)) == made
-    assert made["metadata"]["component"]["purl"] == "pkg:pypi/kgfast@1.2"
-    assert [it["purl"] for it in made["components"]] == ["pkg:pypi/numpy", "pkg:pypi/torch"]
-    assert made["dependencies"][0]["dependsOn"] == ["pkg:pypi/numpy", "pkg:pypi/torch"]
 
 
 def test_actions_are_pinned_by_digest_and_packages_by_hash():

@@ -1,5 +1,5 @@
-// Compiled with -mavx512vnni where the target is x86-64 and the compiler knows it, empty elsewhere;
-// machine.cpp probes the machine before it reads the table.
+// Compiled with -mavx512vnni where the target is x86-64, empty elsewhere; machine.cpp probes the
+// machine before it reads the table.
 #include "host/linear.h"
 #include "host/tiers.h"
 
