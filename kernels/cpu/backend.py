@@ -78,7 +78,7 @@ med: NestedLoss | None = None
 row_updates: RowUpdates | None = updates
 row_sums: SumRows | None = None
 packing: Packing | None = PACKING
-precisions = PRECISIONS[:1]
+precisions: tuple[str, ...] = PRECISIONS[:1]
 
 
 def backward(

@@ -67,7 +67,7 @@ med: NestedLoss | None = None
 row_updates: RowUpdates | None = None
 row_sums: SumRows | None = None
 packing: Packing | None = None
-precisions = PRECISIONS
+precisions: tuple[str, ...] = PRECISIONS
 
 
 def scores(operands: Operands, index: Tensor | None = None, *, out: Tensor | None = None) -> Tensor:

@@ -63,7 +63,7 @@ med: NestedLoss | None = nested
 row_updates: RowUpdates | None = updates
 row_sums: SumRows | None = updates.sum_rows
 packing: Packing | None = None
-precisions = PRECISIONS
+precisions: tuple[str, ...] = PRECISIONS
 
 
 def scores(operands: Operands, index: Tensor | None = None) -> Tensor:

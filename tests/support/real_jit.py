@@ -164,7 +164,7 @@ def over_all(p: Problem, name: str) -> Iterator[tuple[str, Call]]:
         rounded = replace(p.operands(), precision="bf16")
         yield (
             f"bf16 bce total of {name}",
-            lambda: backend.bf16_losses().bce_total(rounded, labels, 2.0, need),
+            lambda: losses.bce_total(rounded, labels, 2.0, need),
         )
 
     def cross_entropy() -> None:

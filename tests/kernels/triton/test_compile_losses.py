@@ -203,8 +203,6 @@ def launches_of_losses(
     operands, need = operands_of(queries, table, score, torch.empty(2041)), LossNeed(1, 1, 1)
     operands = replace(operands, precision=precision)
     losses, labels = triton.backend.losses, Labels(indptr, indices, 0.9, 0.1)
-    if precision == "bf16":
-        losses = triton.backend.bf16_losses()
     with aot.recorded(arch) as launches:
         losses.bce_total(operands, labels, 3.0, need)
         losses.bce(operands, labels)
