@@ -56,7 +56,9 @@ def test_the_extension(processor):
     there = printed(cpu.extension.__file__, emulator=(QEMU, "-cpu", processor))
     best = PROCESSORS[processor]
     assert there["best"] == best
+    assert there["results"].keys() == {best, "baseline"}
     for isa, results in there["results"].items():
+        assert there["tiers"][isa] == here["tiers"][isa]
         compare(results, here["results"][isa], bits=isa == "baseline")
 
 
