@@ -143,7 +143,7 @@ COUNTS = {
     "eval_mem": ("--dims", "--batch-size", "--sample"),
     "lists_speed": ("--rows",),
     "loss_mem": ("--rounds",),
-    "serve_speed": ("--requests", "--memory-requests"),
+    "serve_speed": ("--requests",),
     "topk_speed": ("--dims", "-k", "--rounds"),
     "train_speed": ("--dim", "--batch", "--negatives", "--rounds"),
 }

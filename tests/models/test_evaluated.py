@@ -198,7 +198,9 @@ def test_ranks_predictions_and_facts_depend_on_no_batch(name):
 
 def test_answers_of_a_server_depend_on_no_other_question():
     engine = Engine(conve())
-    asked = [Question("topk", ([head], [0]), ("tail",), k=3) for head in range(5)]
+    asked = [
+        Question("topk", {"heads": [head], "relations": [0]}, ("tail",), k=3) for head in range(5)
+    ]
     together = engine.answers(asked)
     for question, answer in zip(asked, together, strict=True):
         assert engine.answers([question]) == [answer]

@@ -15,7 +15,7 @@ from kgfast import load_run
 from kgfast.cli import app
 from kgfast.extras.influence import self_influence, tracin
 from kgfast.extras.search import search
-from kgfast.extras.serve import running
+from kgfast.extras.serve import app as server
 from kgfast.losses import NegativesFormula
 from kgfast.models import TransE
 from kgfast.ops.checks import safe_ids
@@ -126,7 +126,7 @@ class TestTrust:
 
     @pytest.mark.parametrize("line", COMMANDS)
     def test_commands_run_code_only_with_trust(self, here, monkeypatch, line):
-        monkeypatch.setattr(running, "serve", lambda engine, *_: print(engine.model))
+        monkeypatch.setattr(server, "serve", lambda engine, *_, **__: print(engine.model))
         write_ring(here / "ring")
         sections = {"loss": OWN["loss"]} if line in LOSS_ALONE else OWN
         ring_trainer(here, "run", **sections, train={"steps": 4, "keep_every": 2}).fit()
