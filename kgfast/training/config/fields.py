@@ -77,7 +77,7 @@ TwoOrMore = Annotated[int, BeforeValidator(_whole), Field(ge=2)]
 CountOrZero = Annotated[int, BeforeValidator(_whole), Field(ge=0)]
 NonNegativeOrOff = Annotated[NonNegative, BeforeValidator(_off)]
 Word = BeforeValidator(_lower)
-_Own = (WrapValidator(_path_or), PlainSerializer(str))  # or an import path
+_Own = (WrapValidator(_path_or), PlainSerializer(lambda name: str(name)))  # or an import path
 Options = Annotated[dict[str, JsonValue], BeforeValidator(_scientific)]
 
 ModelName = Annotated[
