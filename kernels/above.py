@@ -156,7 +156,6 @@ def _by_id(scores: Tensor, ids: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor,
 
 
 def _of(known: Known | None, rows: Tensor) -> Known | None:
-    """Return the known answers of some queries."""
     return None if known is None else _part(known, rows)
 
 

@@ -106,12 +106,10 @@ def _pairs(lists: Lists, queries: tuple[int, int]) -> tuple[Tensor, Tensor]:
 
 
 def _rows(known: Known) -> Tensor:
-    """Return the query of every known answer."""
     return torch.repeat_interleave(known.indptr.diff(), output_size=len(known.indices))
 
 
 def _keys(rows: Tensor, ids: Tensor, operands: Operands) -> Tensor:
-    """Return one number for each pair."""
     return rows * operands.candidates.num_rows + ids
 
 

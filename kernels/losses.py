@@ -311,7 +311,6 @@ def _cross_entropy_whole(
 def _cross_entropy_rows(
     sweep: Sweep, sums: tuple[Tensor, ...], picked: Tensor, label_smoothing: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return rows, sums and logsumexp, from a block's peaks, masses, sums and target scores."""
     peak, mass, linear = sums
     logsumexp = peak + mass.log()
     share = label_smoothing / max(1, sweep.operands.candidates.num_rows)

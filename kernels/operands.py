@@ -282,7 +282,6 @@ class Gradients(NamedTuple):
         return self._replace(table=table, factor=factor, ids=self.ids[rows])
 
     def _besides(self, ids: Tensor | None) -> "Gradients":
-        """Add rows of zeros for the ids that are missing."""
         if ids is None or self.ids is None:
             return self
         if self.repeats:

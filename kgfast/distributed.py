@@ -514,7 +514,6 @@ def merge(parts: Sequence[RangeCounts], *, known: KnownTriples | None = None) ->
 
 
 def _reader_of(model: Any) -> RowReader:
-    """Return the rows of a model's entities that this process holds."""
     check_rankable(model)
     if is_in_blocks(model):
         raise TypeError(
@@ -550,7 +549,6 @@ def _ascending(given: Given, count: int) -> Given:
 
 
 def _source(plan: Ranking, side: Side, crops: Crops, reader: RowReader) -> InRows:
-    """Return the source of the rows of this process."""
     given = plan.candidates[side]
     ids = given if isinstance(given, Tensor) else None
     return InRows(plan.model, side, crops, reader, ids, allows_nan=plan.allows_nan)
@@ -581,7 +579,6 @@ def _facts(asked: Ranking | Search, partial: Any) -> dict[str, str]:
 
 
 def _digest_of(candidates: dict[Side, Given]) -> str:
-    """Return a digest of candidates, to be compared."""
     return " and ".join(_digest(given) for given in candidates.values())
 
 

@@ -65,7 +65,6 @@ def locked(
 
 
 def _signature() -> bytes:
-    """Say who this process is, as JSON."""
     holder = {
         "host": socket.gethostname(),
         "process": os.getpid(),

@@ -47,7 +47,6 @@ def sweep_bar(
 
 @contextmanager
 def _bar(progress: bool, label: str, total: int) -> Iterator[Callable[[int, str], None]]:
-    """Yield a function that advances a bar and replaces the text behind the count."""
     if not progress:
         yield lambda count, text: None
         return
@@ -67,7 +66,6 @@ def _bar(progress: bool, label: str, total: int) -> Iterator[Callable[[int, str]
 
 @contextmanager
 def _line(label: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Yield a function that advances a bar of text, written over itself a few times a second."""
     done, began, shown = 0, time.monotonic(), float("-inf")
 
     def advance(count: int) -> None:

@@ -108,6 +108,5 @@ def _wrong(node: yaml.Node, problem: str) -> yaml.constructor.ConstructorError:
 
 
 def _cut(text: str) -> str:
-    """Return one line, cut to the length of a message."""
     line = " ".join(text[: 2 * _LONGEST_PROBLEM].split())
     return line if len(line) <= _LONGEST_PROBLEM else f"{line[:_LONGEST_PROBLEM]}..."

@@ -57,7 +57,6 @@ def text_table(
 
 
 def _room(widths: dict[str, int]) -> int:
-    """Return the columns that are left for labels."""
     return WIDTH - sum(width + _GAP for width in widths.values())
 
 
@@ -135,7 +134,6 @@ class _Shown(reprlib.Repr):
 
 
 def _quoted(value: str | bytes, limit: int) -> str:
-    """Return the repr of the first characters, and the length of a longer text."""
     if len(value) <= limit:
         return repr(value)
     what = "characters" if isinstance(value, str) else "bytes"

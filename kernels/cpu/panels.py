@@ -74,7 +74,6 @@ PACKING: Packing = _Packing()
 
 
 def _best_format(score: Score, features: int, *, croppable: bool) -> str:
-    """Return the format in which a sweep reads the fewest bytes."""
     formats = ["float32"]
     if not croppable and serves_int8(score, features):  # crops have separate scales
         formats.append(INT8_FORMAT)
@@ -82,7 +81,6 @@ def _best_format(score: Score, features: int, *, croppable: bool) -> str:
 
 
 def _bytes_of(candidates: Prepared, features: int) -> dict[str, Tensor]:
-    """Return the rows as bytes of one scale that most rows fit."""
     score, rows = candidates.score, candidates.num_rows
     tensors = {
         name: torch.empty(size, dtype=dtype, device="cpu")

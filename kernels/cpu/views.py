@@ -102,7 +102,6 @@ class _Fixed(NamedTuple):
 
 
 def _fixed(candidates: Prepared, of: tuple[str, int, int]) -> _Fixed:
-    """Return the addresses of candidates, which are cached for the sweep in use."""
     table, score = candidates.table, candidates.score
     key = "_fixed", of[0], of[2], address(table)
     made = candidates.__dict__.get(key[0])
@@ -157,7 +156,6 @@ class PanelShape(NamedTuple):
     dtype: torch.dtype
 
     def tensors(self, rows: int) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        """Return shapes and dtypes of all tensors for a number of rows."""
         count = -(-rows // self.lanes)
         kinds = {"panels": ((count, *self.panel), self.dtype)}
         if self.dtype == torch.float32:

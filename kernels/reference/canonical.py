@@ -92,7 +92,6 @@ def _running_sums(
 def _features(
     queries: Tensor, rows: Tensor, score: Score, factor: Tensor | None, num_features: int
 ) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
-    """Yield, feature by feature, the query's planes and the candidate's, with the factor last."""
     q_starts, step = score.columns(queries.shape[-1], score.query_planes(factor is not None))
     c_starts, _ = score.columns(rows.shape[-1])
     for feature in range(num_features):
@@ -109,7 +108,6 @@ def term(score: Score, q: list[Tensor], c: list[Tensor]) -> Tensor:
 
 
 def _length(score: Score, x: list[Tensor]) -> Tensor:
-    """Return a feature's share of a distance, given the parts of its difference."""
     if score.term is Term.MAGNITUDE:
         return x[0].abs()
     if score.term is Term.SQUARE:
@@ -132,7 +130,6 @@ def _length_slopes(score: Score, x: list[Tensor]) -> list[Tensor]:
 
 
 def _differences(score: Score, q: list[Tensor], c: list[Tensor]) -> list[Tensor]:
-    """Return the parts of query minus candidate, the length of which is a distance."""
     planes = score.planes
     if not score.is_rscf:
         return [a - b for a, b in zip(q, c, strict=True)]

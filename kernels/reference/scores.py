@@ -101,7 +101,6 @@ def indexed_gradients(operands: Operands, grad: Tensor, index: Tensor, need: Nee
 
 
 def _as_multiplied(operands: Operands) -> Operands:
-    """Round queries and table to the precision of products."""
     if operands.precision == "float32":
         return operands
     candidates = replace(operands.candidates, table=_to_bf16(operands.table))
@@ -123,7 +122,6 @@ def _room(shape: tuple[int, ...], operands: Operands) -> Tensor:
 def _sum_over_pairs(
     place: int, grad: Tensor, operands: Operands, dtype: torch.dtype | None
 ) -> Tensor | None:
-    """Return the gradient of the queries, the candidates or the factor."""
     everything: tuple[Tensor, Tensor, Tensor | None] = (
         operands.queries,
         operands.table,
@@ -183,7 +181,6 @@ def _sum_by_owner(
 
 
 def _gathered(operands: Operands, rows: Tensor, ids: Tensor) -> _Rows:
-    """Return the operands of pairs, a row each."""
     factor = operands.factor
     return operands.queries[rows], operands.table[ids], None if factor is None else factor[ids]
 
@@ -196,7 +193,6 @@ def _pairs(index: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _parts(num_pairs: int, width: int) -> Iterator[slice]:
-    """Cut the pairs into parts with gathered rows that fit the scratch."""
     step = max(1, _GATHERED // max(1, width))
     for i in range(0, num_pairs, step):
         yield slice(i, i + step)
@@ -211,7 +207,6 @@ def _tiles(num_crops: int, num_rows: int, num_columns: int) -> Iterator[tuple[sl
 
 
 def _tile_shape(num_crops: int, num_rows: int, num_columns: int) -> tuple[int, int]:
-    """Return height and width of such tiles, as wide as possible."""
     size = max(1, _TILE // max(1, num_crops))
     width = max(1, min(num_columns, size))
     return max(1, min(num_rows, size // width)), width

@@ -69,7 +69,6 @@ def _pair(anchors: Tensor, relations: Tensor, how: Composition) -> Pair:
 
 
 def _view(rows: Tensor, how: Composition) -> RowView:
-    """Return the planes of contiguous rows."""
     if how.kind == "multiply":
         return RowView(rows, rows.stride(0), 0, 1)
     if how.interleaved:

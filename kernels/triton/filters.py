@@ -40,7 +40,6 @@ def filters_backward(
     features: int,
     need: Sequence[bool],
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Make the needed gradients of rows and matrix."""
     slopes, room = torch.empty_like(made[0]), torch.empty_like
     given = {"p_slopes": slopes, "p_grad": grad.contiguous()}
     given |= {"p_filters": made[0], "p_norms": made[1]}
@@ -59,7 +58,6 @@ def filters_backward(
 
 
 def _spans(rows: Tensor, widths: Sequence[int], features: int) -> Iterator[tuple[int, slice]]:
-    """Yield the columns of rows that each crop adds to the one before, and the crop."""
     for crop, (below, width) in enumerate(pairwise([0, *widths])):
         for first in range(0, rows.shape[1], features):
             yield crop, slice(first + below, first + width)

@@ -59,7 +59,6 @@ class FusedLosses(Losses):
     def bce_gradients(
         self, operands: Operands, labels: Labels, grad_rows: Tensor, need: LossNeed
     ) -> LossGradients:
-        """Make the gradients for checked labels, without a wait."""
         with launcher.serving(operands.table.device) as arch:
             if not _has_pairs(operands):
                 return _no_gradients(operands, need)
@@ -75,7 +74,6 @@ class FusedLosses(Losses):
         need: LossNeed,
         checks: LossChecks | None = None,
     ) -> BceTotal:
-        """Compute a total and its gradients, from scores that are swept once."""
         totals, gradients = self._bce(operands, labels, 1 / divisor, need, checks, has_total=True)
         return BceTotal(totals.total, totals.linear, gradients)
 
@@ -140,7 +138,6 @@ class FusedLosses(Losses):
     def cross_entropy_gradients(
         self, operands: Operands, made_of: CrossEntropyBackward, need: LossNeed
     ) -> LossGradients:
-        """Compute scores again, and gradients, without a wait."""
         with launcher.serving(operands.table.device) as arch:
             if not _has_pairs(operands):
                 return _no_gradients(operands, need)
@@ -297,12 +294,10 @@ class _Sweep:
         return len(range(chunk.start, chunk.stop, self.tiles.tile.lanes))
 
     def _most_tiles(self) -> int:
-        """Return the most tiles of candidates with row sums that fit the memory, at least one."""
         parts = 3 if self.loss.is_softmax else 2
         return max(1, SUM_BYTES // (4 * parts * self.operands.num_queries))
 
     def _pull(self, chunk: slice) -> None:
-        """Carry the slopes of a chunk to the needed gradients."""
         slopes, sums, count = self.result.slopes, self.result.bias_sums, chunk.stop - chunk.start
         if self.of_bias is not None:
             torch.sum(sums[:, :count], 0, out=self.of_bias[chunk])
@@ -332,14 +327,12 @@ class _RowSums:
         self._used, self._has_earlier = 0, False
 
     def room(self, tiles: int) -> Tensor:
-        """Return memory for the sums of further tiles."""
         if self._used + tiles > self._capacity:
             self._add(is_last=False)
         self._used += tiles
         return self._sums[self._used - tiles :]
 
     def finished(self) -> Totals:
-        """Return the totals of all tiles."""
         self._add(is_last=True)
         return self._totals
 

@@ -127,7 +127,6 @@ def _room(operands: Operands, sampled: Sampled, loss: NegativeLoss, *, keeps: bo
 
 
 def _divisor(loss: NegativeLoss, made: NegativeRows, num_negatives: int) -> tuple[float, bool]:
-    """Return the divisor of the sum of rows, and whether counts are added to the divisor."""
     count = len(made.masses)
     if loss.reduction != "mean":
         return 1.0, False

@@ -114,7 +114,6 @@ def _plan(batch: SharedOperands, dim: int, num_crops: int = 1) -> configs.CropPl
 
 
 def _enqueue_together(together: Nest, jobs: list[_RankJob], status: Status) -> None:
-    """Enqueue the sweep of all crops."""
     together.score_targets()
     for number, blocks in enumerate(jobs[0].passes):
         cursors = [status.cursor(job.first_band + number) for job in jobs]

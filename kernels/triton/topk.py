@@ -138,7 +138,6 @@ class _TopkJob:
 
     @property
     def unit(self) -> int:
-        """Candidates of a span are a multiple of this."""
         return self.tile.candidates if self.fits else 1
 
     def stripe(self, count: int) -> int:
@@ -167,7 +166,6 @@ class _Pass:
         self.limits = torch.full((self.count,), -torch.inf, dtype=torch.float64, device=job.device)
 
     def _spans(self) -> Iterator[tuple[int, int]]:
-        """Yield all candidates in spans that each leave, as a rule, a quarter of the band."""
         job, num_candidates = self.job, self.job.batch.num_candidates
         least, seen, first = self._least(self.capacity), job.stripe(self.count), 0
         while first < num_candidates:
@@ -300,7 +298,6 @@ class _Pass:
                 self._sweep(selection, thresholds, tally)
 
     def _thresholds(self) -> Tensor:
-        """Return the thresholds that decide the pairs of the queries."""
         job = self.job
         return bounds.thresholds(
             job.bound, self.limits, self.norms, job.batch.bias_magnitude, self.sizes
@@ -393,7 +390,6 @@ class _Pass:
 
 
 def _first_of(candidates: Prepared, count: int) -> Prepared:
-    """Return the first candidates, in the order of ids, as a separate table."""
     ids = candidates.sorted_ids
     if ids is None:
         return candidates.rows(slice(0, count))

@@ -140,7 +140,6 @@ class AffineModel:
         return torch.cat([gradient, constant[:, None]], 1) if self._constant[side] else gradient
 
     def _check(self, side: Side) -> None:
-        """Compare both forms on a sample of triples, and lay out the candidates."""
         tables = self._parts.of(side)[1]
         device = tables[0].device
         anchors, candidates = (

@@ -85,7 +85,6 @@ def convert(
 
 
 def _format_of(source: Path) -> str:
-    """Return the format, detected from the files of the source."""
     if source.is_file():
         return "pykeen" if source.name == _PYKEEN_MODEL else "libkge"
     if (source / _PYKEEN_MODEL).is_file():
@@ -157,7 +156,6 @@ FORMATS: dict[str, Callable[[Path, bool], NamedModel]] = {
 def _checked_names(
     source: Path, model: Any, names: Names, data: str | os.PathLike[str] | None
 ) -> Names:
-    """Check that there are as many names as rows."""
     if data is not None:
         dataset = load_data(data)
         names = dataset.entities, dataset.relations

@@ -208,7 +208,6 @@ def _rotations(model: RotatE) -> Tensor:
 
 
 def _without_inverses(model: Model) -> Model:
-    """Return the model with the inverses in the relation table."""
     return model.model if isinstance(model, Reciprocal) else model
 
 
@@ -254,7 +253,6 @@ def _single(table: Tensor, model: Model, target: str) -> Tensor:
 
 
 def _write_dict(path: Path, names: Vocabulary, target: str) -> None:
-    """Write lines of id, tab and name."""
     for name in names:
         if not name or name != name.strip() or any(mark in name for mark in "\t\n\r"):
             raise ValueError(

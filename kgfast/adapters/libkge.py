@@ -90,7 +90,6 @@ class KgfastEntityRankingJob(EntityRankingJob):  # type: ignore[misc]
         )
 
     def _facts(self, scope: str) -> dict[str, Any]:
-        """Return the fields of every entry of a trace."""
         return {
             "type": "entity_ranking",
             "scope": scope,
@@ -128,7 +127,6 @@ class KgfastEntityRankingJob(EntityRankingJob):  # type: ignore[misc]
         ranks: dict[str, Tensor],
         hists: dict[str, dict[str, Tensor]],
     ) -> None:
-        """Call the hooks, and add to histograms and traces."""
         size = {"batch": number, "size": len(batch)}
         self.current_trace["batch"] = self._facts("batch") | size
         for hook in self.pre_batch_hooks:

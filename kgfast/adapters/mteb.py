@@ -159,7 +159,6 @@ class KgfastSearchIndex:
         return tables.open(self._parts[0])
 
     def _write(self) -> None:
-        """Append the rows in memory to the file, which is removed with the index."""
         if self._path is None:
             home = tempfile.mkdtemp(prefix="kgfast-")
             self._remove = weakref.finalize(self, shutil.rmtree, home, ignore_errors=True)
@@ -210,5 +209,4 @@ class KgfastSearchIndex:
 
 
 def _pieces(values: Tensor) -> Sequence[Tensor]:
-    """Return rows some at a time."""
     return values.split(max(1, _PIECE // values.shape[1])) if len(values) else ()

@@ -165,7 +165,6 @@ def _protate(entity: Tensor, relation: Tensor, gamma: float, modulus: float) -> 
 
 
 def _state(folder: Path, *, as_table: bool) -> tuple[dict[str, Any], Path]:
-    """Return the tensors by name, and the file or folder that errors name."""
     checkpoint, (of_entities, _) = folder / "checkpoint", _TABLES
     if checkpoint.is_file():
         if as_table and not zipfile.is_zipfile(checkpoint):

@@ -316,7 +316,6 @@ def _layers(ids: Tensor) -> Iterator[Tensor]:
 def _rank_fully(
     model: Any, data: OgbSplit, known: KnownTriples | None, nan: Literal["error", "worst"]
 ) -> Ranks:
-    """Rank among all entities, or all entities of the type."""
     counts = torch.zeros((6, len(data.hrt), 2), dtype=torch.int64, device="cpu")
     for rows, entities in data.groups():
         ids = None if entities[0] is None else dict(zip(SIDES, entities, strict=True))

@@ -94,7 +94,6 @@ class OgbSplit:
         return self._split[name]
 
     def _types_of(self, side: str, count: int) -> Tensor | None:
-        """Return the number of the type of each triple's entity."""
         name = f"{side}_type"
         if self._num_nodes is None:
             if name in self._split:

@@ -129,7 +129,6 @@ def _converted(model: Any) -> Model | None:
 
 
 def _halves(model: Any) -> Tensor:
-    """Return the two tables of nodes side by side."""
     return torch.cat([model.node_emb.weight.detach(), model.node_emb_im.weight.detach()], 1)
 
 

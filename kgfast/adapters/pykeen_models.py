@@ -109,7 +109,6 @@ def _unclamped(interaction: nn.Module) -> nn.Module:
 
 
 def _tables(representations: Any) -> Rows:
-    """Return all rows of every representation, as PyKEEN transforms them."""
     return [representation(indices=None).detach() for representation in representations]
 
 
@@ -168,7 +167,6 @@ def _affine(model: Any) -> AffineModel | None:
 
 
 def _scores(model: Any, anchors: Tensor, relations: Tensor, side: Side, ids: Tensor) -> Tensor:
-    """Score candidates by PyKEEN, before the sigmoid, which saturates."""
     columns = (anchors, relations) if side == "tail" else (relations, anchors)
     batch = model._prepare_batch(torch.stack(columns, 1), index_relation=int(side == "tail"))
     if side == "tail":
@@ -179,7 +177,6 @@ def _scores(model: Any, anchors: Tensor, relations: Tensor, side: Side, ids: Ten
 
 
 def _check_scores(model: Any, converted: Model) -> None:
-    """Compare with the interaction itself."""
     interaction = _unclamped(model.interaction)
 
     def theirs(h: Tensor, r: Tensor, t: Tensor) -> Tensor:

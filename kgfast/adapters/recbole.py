@@ -118,7 +118,6 @@ class _Watch(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def is_result(self, scores: Any) -> bool:
-        """Return whether scores are the one product that was seen, unchanged."""
         if self.count != 1 or not isinstance(scores, Tensor):
             return False
         shape = len(self.factors[0]), self.num_items

@@ -32,7 +32,6 @@ class _Commands(TyperGroup):
     """Commands whose wrong options end like other mistakes: in one line, with exit code 2."""
 
     def main(self, *args: Any, **options: Any) -> Any:
-        """Run a command, and exit."""
         try:
             code = super().main(*args, **{**options, "standalone_mode": False})
         except ClickException as error:

@@ -148,7 +148,6 @@ def _which(run: Path, checkpoint: Which, loaded: Any) -> str:
 
 
 def _ranks(run: Path, loaded: Any, split: Split, sides: Any, given: dict[str, Any]) -> Any:
-    """Rank a split."""
     if loaded.config is None and loaded.dataset is None:
         raise ValueError(f"{run} holds tables, not a run: --data must name the triples to rank")
     try:

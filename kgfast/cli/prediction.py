@@ -200,7 +200,6 @@ def predict(
 
 
 def _check_queries(head: Names, relation: Names, tail: Names) -> None:
-    """Check that two of head, relation and tail are given."""
     if head and tail and not relation:
         return
     if bool(head) == bool(tail):
@@ -223,7 +222,6 @@ def _asked(loaded: Any, given: dict[str, Any], queries: Path | None) -> Any:
 
 
 def _spaces(loaded: Any) -> tuple[Any, tuple[int, int]]:
-    """Return the vocabularies of entities and relations, and the sizes."""
     model = loaded.model
     return loaded.vocabulary or (None, None), (model.num_entities, model.num_relations)
 
@@ -249,7 +247,6 @@ def _answers(loaded: Any, asked: Any, options: dict[str, Any]) -> dict[str, Any]
 def _answers_of(
     loaded: Any, side: Any, given: dict[str, Any], options: dict[str, Any], sides: int
 ) -> dict[str, Any]:
-    """Return the columns of the answers to the queries of a side."""
     from kgfast.datasets.query_files import read_candidates
     from kgfast.eval.above_search import above
     from kgfast.eval.prediction import topk
@@ -302,7 +299,6 @@ def _ids(option: str, names: Sequence[str], vocabulary: Any) -> Any:
 
 
 def _print(columns: dict[str, Any], as_json: bool) -> None:
-    """Print a table with a part for each query, or lines of JSON."""
     from kgfast.frames import rows_of
 
     shown = {name: it for name, it in columns.items() if name not in ("query", "rank")}

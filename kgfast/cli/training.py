@@ -122,7 +122,6 @@ def _check_folder(folder: Any, resume: bool) -> None:
 
 
 def _print_result(path: Path, result: Mapping[str, Any]) -> None:
-    """Print the metrics of the test set as a table."""
     from rich.table import Table
 
     from kgfast.training.trainer import steps_made, what_was_tested

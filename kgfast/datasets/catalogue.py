@@ -33,7 +33,6 @@ class Source:
     elsewhere: dict[str, str] = field(default_factory=dict)
 
     def address(self, file: str) -> str:
-        """Return the address of a file."""
         return self.elsewhere.get(file, f"{self.base}/{file}")
 
 

@@ -28,7 +28,6 @@ class _Split(NamedTuple):
 
 
 def read_raw_udd(folder: Folder, columns: str | None) -> Parts:
-    """Read a raw_udd folder."""
     entity_file, relation_file = folder.need("entities.tsv"), folder.need("relations.tsv")
     delimiter = _delimiter(entity_file)
     entities, relations = (
@@ -50,7 +49,6 @@ def read_raw_udd(folder: Folder, columns: str | None) -> Parts:
 
 
 def _delimiter(file: DataFile) -> str:
-    """Return the character between the first id and the first name."""
     number, line = next(numbered_lines(file.text()), (1, ""))
     after = line.lstrip("0123456789")
     if after == line or after[:1] not in tuple(_DELIMITERS):
@@ -60,7 +58,6 @@ def _delimiter(file: DataFile) -> str:
 
 
 def _columns_of(file: DataFile | None, delimiter: str) -> list[list[str]]:
-    """Return the columns of a file, with lines split as by DGL-KE."""
     if file is None:
         return [[], [], []]
     lines = list(numbered_lines(file.text()))
@@ -112,13 +109,11 @@ def _order(train: _Split, entities: Vocabulary, relations: Vocabulary) -> str:
 def _numbered_so(
     order: str, columns: list[list[str]], entities: Vocabulary, relations: Vocabulary
 ) -> bool:
-    """Return whether ids are in the order in which names appear, heads before tails."""
     head, relation, tail = (columns[order.index(letter)] for letter in "hrt")
     met = torch.stack([entities.ids(head), entities.ids(tail)], dim=1).flatten().numpy()
     return all(_ascends(ids) for ids in (met, relations.ids(relation).numpy()))
 
 
 def _ascends(ids: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> bool:
-    """Return whether each id is at most one above all before it."""
     before = np.maximum.accumulate(np.append(-1, ids))[:-1]
     return bool((ids <= before + 1).all())

@@ -95,7 +95,6 @@ def _pooch() -> Any:
 
 
 def _download(source: Source, folder: Path, progress: bool) -> None:
-    """Make the folder of a data set from checked files."""
     mirrors = list(_mirrors())
     scratch = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     scratch.mkdir(parents=True)
@@ -118,7 +117,6 @@ def _download(source: Source, folder: Path, progress: bool) -> None:
 
 
 def _mirrors() -> Iterator[str]:
-    """Yield the addresses, or folders of this machine, that KGFAST_MIRROR names."""
     for mirror in os.environ.get(MIRROR_VARIABLE, "").split():
         if not mirror.startswith(("http://", "https://")) and not Path(mirror).is_dir():
             raise ValueError(
@@ -129,7 +127,6 @@ def _mirrors() -> Iterator[str]:
 
 
 def _fetch(places: list[str], target: Path, checksum: str, progress: bool) -> None:
-    """Bring a file from the first place that has the file."""
     failures = []
     for place in places:
         try:
@@ -155,7 +152,6 @@ def _fetch(places: list[str], target: Path, checksum: str, progress: bool) -> No
 
 
 def _name_of(target: Path) -> str:
-    """Return the data set of a file in the scratch folder."""
     return target.parent.name.split(".")[1]
 
 
@@ -173,7 +169,6 @@ def _copy(place: str, target: Path, progress: bool) -> None:
 
 
 def _reason(error: OSError) -> str:
-    """Say in a line why a copy failed."""
     response = getattr(error, "response", None)
     if response is not None:
         return f"HTTP status {response.status_code}"
@@ -223,7 +218,6 @@ def _digest(path: Path, *, in_git: bool = False) -> str:
 
 
 def _unpack(archive: Path, members: dict[str, str]) -> None:
-    """Take the named files out of an archive, then delete the archive."""
     try:
         with tarfile.open(archive) as tar:
             for member, name in members.items():
@@ -238,7 +232,6 @@ def _unpack(archive: Path, members: dict[str, str]) -> None:
 
 
 def _check_cached(folder: Path) -> None:
-    """Check that the files of a folder are unchanged downloads."""
     sums = folder / _SUMS
     if not sums.is_file():
         raise ValueError(

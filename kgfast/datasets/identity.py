@@ -54,7 +54,6 @@ def differences(own: Dataset, other: Dataset, whose: str) -> list[str]:
 
 
 def _other_triples(own: Dataset, other: Dataset, whose: str) -> list[str]:
-    """Compare the splits of two datasets with equal names."""
     entity = own.entities.ids(other.entities).numpy()
     relation = own.relations.ids(other.relations).numpy()
     problems = []

@@ -66,7 +66,6 @@ class _Inspection:
                 self._note(number, int(rows[0]), what, "comments")
 
     def blanks(self) -> None:
-        """Note names that differ in blanks alone."""
         for what, vocabulary, columns, text in (
             ("entities", self.entities, [0, 2], self.text[0]),
             ("relations", self.relations, [1], self.text[1]),
@@ -88,7 +87,6 @@ class _Inspection:
                 self._note(number, row, said, "blanks", twins[0])
 
     def repeats(self) -> None:
-        """Note triples that stand in the same or an earlier split before, or leave them out."""
         earlier: list[NDArray[np.int64]] = []  # ascending keys of each split
         for number, keys in enumerate(self._keys()):
             ascending = np.sort(keys)
@@ -140,7 +138,6 @@ class _Inspection:
     def _note(
         self, number: int, row: int | None, what: str, word: str, name: str | None = None
     ) -> None:
-        """Note a mistake at a row of a split, with the name or the triple of the row."""
         file, hrt = self.files[number], self.splits[number]
         place, first = str(self.folder.root), shown(name) if name else ""
         if row is not None and file is not None:

@@ -49,5 +49,4 @@ def _triples(file: DataFile) -> Columns:
 
 
 def _name(term: Any) -> str:
-    """Return an address, or a blank node."""
     return str(term) if str(term).startswith("_:") else str(term.value)

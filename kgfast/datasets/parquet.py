@@ -26,7 +26,6 @@ _Triple = tuple[Any, Any, Any]
 
 
 def read_parquet(folder: Folder, _: str | None) -> Parts:
-    """Read a folder of Parquet files."""
     files = folder.splits("{}.parquet")
     splits = [None if file is None else _triples(file) for file in files]
     vocabularies = []
@@ -42,7 +41,6 @@ def read_parquet(folder: Folder, _: str | None) -> Parts:
 
 
 def read_table(file: DataFile) -> Any:
-    """Read a file as a table of pyarrow."""
     parquet = needed("pyarrow.parquet", f"{file.path}: reading Parquet", EXTRA)
     if file.path.suffix == ".gz":
         raise ValueError(f"{file.path}: Parquet files compress themselves; unpack the file")
@@ -88,7 +86,6 @@ def _vocabulary(columns: list[Any], folder: Folder, what: str) -> Vocabulary:
 
 
 def _named(file: DataFile) -> Vocabulary:
-    """Read a file of ids and names."""
     table = read_table(file)
     if not {"id", "name"} <= set(table.column_names):
         raise ValueError(

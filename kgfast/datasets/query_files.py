@@ -86,8 +86,6 @@ def _space(role: str, names: Names, sizes: tuple[int, int]) -> tuple[Vocabulary 
 def _ids(
     cells: Sequence[str], rows: Sequence[int], blame: _Blame, names: Vocabulary | None, size: int
 ) -> Tensor:
-    """Return the ids of some rows of a column."""
-
     def id_of(cell: str) -> int:
         return read_id(cell, size) if names is None else names[cell]
 

@@ -225,7 +225,6 @@ def _read_libkge(folder: Folder, _: str | None) -> Parts:
 
 
 def _libkge_files(folder: Folder) -> dict[str, str]:
-    """Return the plain file names in the folder, which dataset.yaml may change."""
     names = {key: f"{key}.del" for key in ("entity_ids", "relation_ids", "train", "valid", "test")}
     from kgfast import safe_yaml  # needs PyYAML, unlike other layouts
 

@@ -138,18 +138,15 @@ class AboveSearch(Search):
 
     @property
     def facts(self) -> dict[str, str]:
-        """Thresholds and the most results, in words."""
         return {"threshold": digest(self.thresholds), "max_results": str(self.room.most)}
 
     def accumulator(self, queries: Queries, source: CandidateSource) -> AboveSoFar:
-        """Return the accumulator of the answers to some queries."""
         thresholds = self.thresholds[queries.rows].to(source.device)
         return AboveSoFar(queries, source, thresholds, self.room)
 
     def collected(
         self, parts: list[AboveSoFar], source: CandidateSource, exchange: Exchange
     ) -> Above:
-        """Return the answers to all queries."""
         total = exchange.total(self.room.count)
         if total > self.room.most:
             raise too_many(total, self.room.most)
@@ -167,7 +164,6 @@ class AboveSearch(Search):
         return exchange.fill_in_rows(merged(pieces, len(self), like))
 
     def predictions(self, *found: Tensor) -> AnswersAbove:
-        """Return the result on the device of the answers."""
         indptr, ids, scores = found
         asked = self.anchors.to(ids.device), self.others.to(ids.device), self.side
         return AnswersAbove(indptr, ids, scores, *asked, vocabulary=self.names)

@@ -55,15 +55,12 @@ class CountsSoFar(Accumulator):
 
     @property
     def state(self) -> list[Tensor]:
-        """Counts of the four kinds that blocks add to."""
         return [self.counts[:4]]
 
     def restore(self, state: list[Tensor]) -> None:
-        """Continue from counts."""
         self.counts[:4] = state[0]
 
     def take(self, block: Any) -> None:
-        """Add the counts of a block."""
         found = self.source.counts(self.queries, block)
         if found is None:
             return
@@ -99,7 +96,6 @@ class BestSoFar(Accumulator):
         return [self.scores.cpu().double().contiguous(), self.ids.cpu().contiguous(), flag]
 
     def restore(self, state: list[Tensor]) -> None:
-        """Continue from answers."""
         self.scores, self.ids = state[0].to(self.source.home), state[1].to(self.source.home)
         self.dtype = torch.float64 if int(state[2]) else torch.float32
 
@@ -114,7 +110,6 @@ class BestSoFar(Accumulator):
             queries.vectors = queries.vectors.double()
 
     def take(self, block: Any) -> None:
-        """Merge the answers of a block."""
         found = self.source.best(self.queries, block, self.k)
         if found is None:
             return
@@ -172,7 +167,6 @@ class AboveSoFar(Accumulator):
             self.dtype = self.queries.vectors.dtype
 
     def take(self, block: Any) -> None:
-        """Add the answers of a block."""
         room = self.room
         found = self.source.above(self.queries, block, self.thresholds, room.left)
         if isinstance(found, Above):

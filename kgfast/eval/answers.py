@@ -219,7 +219,6 @@ def answers_of_file(search: Search, call: FileCall) -> Any:
 
 
 def _known_of(search: Search, queries: Queries, source: CandidateSource) -> Known | None:
-    """Return the known and excluded answers of queries."""
     known = None
     if search.known is not None:
         asked = queries.anchors, queries.others, search.side
@@ -238,7 +237,6 @@ def _may_lack(part: BestSoFar) -> bool:
 
 
 def _assembled(search: Search, parts: list[BestSoFar], exchange: Exchange) -> Found:
-    """Return scores and ids of all queries, in the order of the call."""
     scores, ids = parts[0].scores, parts[0].ids
     if len(parts) > 1:
         scores, ids = (torch.cat([getattr(it, name) for it in parts]) for name in ("scores", "ids"))

@@ -35,7 +35,6 @@ def check_rankable(model: object) -> None:
 
 
 def check_known(known: KnownTriples | None) -> None:
-    """Check the type of known triples."""
     if known is not None and not isinstance(known, KnownTriples):
         raise TypeError(f"known must be KnownTriples or None; got {type(known).__name__}")
 
@@ -75,7 +74,6 @@ def prepared_candidates(
 
 
 def _query_bytes(model: Any) -> int:
-    """Return the bytes of a query with at least two planes."""
     facts = SCORES.get(model.score)
     planes = 2 if facts is None else max(2, facts.query_planes(has_factor=True))
     is_double = getattr(getattr(model, "entity", None), "dtype", None) == torch.float64
@@ -160,7 +158,6 @@ def host_model(model: AnyModel) -> AnyModel:
 
 
 def _tensors_of(model: Any) -> Iterator[Tensor]:
-    """Yield the tensors of a module, or of another object and the modules within."""
     model = holder_of(model)
     if isinstance(model, nn.Module):
         yield from model.parameters()

@@ -61,7 +61,6 @@ class Answers(Written):
         return self._vocabularies[0]
 
     def to(self, device: torch.device | str) -> Self:
-        """Return the answers on a device."""
         return self._of(lambda values: values.to(device))
 
     def named(self, vocabulary: VocabularyLike | None) -> Self:
@@ -90,7 +89,6 @@ class Answers(Written):
         return "\n".join([self._title(), *lines, *more])
 
     def _line(self, row: int) -> str:
-        """Return a query and at least one answer, as many as fit the line."""
         question = self._question(row, _NAME)
         answers = self._shown(row, _SHOWN, _NAME)
         room = WIDTH - len(question) - 2
@@ -138,7 +136,6 @@ class BestAnswers(Answers):
         return self.ids.shape[1]
 
     def __len__(self) -> int:
-        """Return the number of queries."""
         return len(self.ids)
 
     def __getitem__(self, index: Any) -> Any:

@@ -195,7 +195,6 @@ class FactSearch:
         return self.widened(asked)
 
     def _set_threshold(self, source: InMemory, queries: Queries) -> None:
-        """Set the threshold to the k-th best answer of some queries."""
         found = BestFacts(self.best.k)
         pool = source.prepared
         depth = min(found.k, pool.num_candidates)
@@ -225,7 +224,6 @@ class FactsSoFar(Accumulator):
         ]
 
     def restore(self, state: list[Tensor]) -> None:
-        """Continue from the best facts of all passes so far."""
         count, is_double = state[2].tolist()
         self.search.best.scores, self.search.best.triples = state[0][:count], state[1][:count]
         self.search.dtype = torch.float64 if is_double else self.search.dtype
@@ -235,7 +233,6 @@ class FactsSoFar(Accumulator):
         self.search.widened(self.queries)
 
     def take(self, block: Any) -> None:
-        """Add the facts of a block that are above the threshold."""
         if isinstance(self.source, InMemory):
             for one in self.search.classes:
                 self._deepen(self.source, one)
@@ -250,7 +247,6 @@ class FactsSoFar(Accumulator):
         self._add(self.queries, scores.double(), ids)
 
     def _deepen(self, source: InMemory, one: "_Class") -> None:
-        """Find more answers in a class, while the last answer is above the threshold."""
         search, pool, norms = self.search, source.prepared, _norms(self.queries)
         rows = (~search.is_below(one.bounds(norms))).nonzero()[:, 0]
         depth, most = 1, pool.num_candidates if one.ids is None else len(one.ids)

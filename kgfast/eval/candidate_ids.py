@@ -105,7 +105,6 @@ def candidates_of_sides(
 
 
 def _given(name: str, value: Any, num_queries: int, names: Vocabulary | None) -> Given:
-    """Return the candidates of one side."""
     if isinstance(value, TypeConstraints):
         raise TypeError(f"{name}: type constraints have both sides; give them alone, not in a dict")
     if isinstance(value, str | bytes | os.PathLike):

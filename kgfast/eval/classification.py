@@ -209,7 +209,6 @@ def _checked(
 def _scored(
     model: RankableModel | BlockScorer, parts: list[Tensor], dims: int | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return relations, scores and classes of true and false triples, on the CPU."""
     hrt = torch.cat(parts)
     is_true = torch.arange(len(hrt), dtype=torch.int64, device="cpu") < len(parts[0])
     if not len(hrt):

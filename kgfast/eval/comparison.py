@@ -151,7 +151,6 @@ def compare(
 
 
 def _check_same(a: Ranks, b: Ranks) -> None:
-    """Check that two rankings can be compared triple by triple."""
     for name, ranks in (("a", a), ("b", b)):
         if not isinstance(ranks, Ranks):
             raise TypeError(f"{name} must be Ranks; got {type(ranks).__name__}")

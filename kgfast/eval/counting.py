@@ -129,7 +129,6 @@ def source_in_memory(
     allows_nan: bool = False,
     index: Index | None = None,
 ) -> InMemory | Scored:
-    """Return the candidates of a side of a model in memory."""
     scorers = [it for it in (blocks_at(model, side, dim) for dim in crops) if it is not None]
     if scorers:
         return Scored(scorers, side, ids, allows_nan=allows_nan)
@@ -276,7 +275,6 @@ class _File:
         self.counts = [plan.room(len(group)) for group in crops]
 
     def parts(self, cut: Cut) -> list[Part]:
-        """Return all queries for entities, equal queries beside each other."""
         return [
             (room, source, queries)
             for _, _, room, source in self._sources(cut)
@@ -301,7 +299,6 @@ class _File:
                 count_side(plan, source, room, _ignore)
 
     def counts_of(self, source: InRows, queries: Queries) -> CountsSoFar:
-        """Look up the known answers of queries, and begin the counts."""
         known = self.plan.known
         device = CPU if known is None else known.device
         asked = queries.anchors.to(device), queries.others.to(device)
@@ -333,7 +330,6 @@ class _File:
         return found
 
     def _sources(self, cut: Cut) -> list[tuple[int, int, Tensor, InRows]]:
-        """Return room for counts, and the source, of each group of crops and side of entities."""
         plan, found = self.plan, []
         sides = [it for it in enumerate(plan.sides) if it[1] != "relation"]
         for group, (crops, counts) in enumerate(zip(self.crops, self.counts, strict=True)):

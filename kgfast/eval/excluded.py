@@ -70,7 +70,6 @@ def _is_row(value: Any) -> bool:
 
 
 def _of_word(value: str, side: Side, anchors: Tensor) -> Excluded:
-    """Exclude the entity that each query gives."""
     if value != "anchor":
         raise ValueError(f"exclude must be {_FORMS}; got {shown(value)} (one name: [name])")
     if side == "relation":

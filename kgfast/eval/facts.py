@@ -42,7 +42,6 @@ class Facts(WrittenTriples):
         self._vocabularies = names_of(vocabulary)
 
     def __len__(self) -> int:
-        """Return the number of facts."""
         return len(self.triples)
 
     def named(self, vocabulary: VocabularyLike | None) -> "Facts":
@@ -69,7 +68,6 @@ class Facts(WrittenTriples):
         return f"{len(self):,} fact" + ("" if len(self) == 1 else "s")
 
     def _rows(self, most: int, width: int | None = None) -> list[tuple[str, str]]:
-        """Return the first facts and scores as text."""
         entities, relations = self._vocabularies
         columns = [
             texts(ids, names, width)

@@ -81,7 +81,6 @@ _OVERRIDES = frozenset(
 
 @lru_cache
 def _is_plain(kind: type) -> bool:
-    """Return whether queries and candidates are made of two tables alone, as kgfast makes them."""
     return (
         issubclass(kind, Model)
         and kind.__module__.startswith("kgfast.models.")

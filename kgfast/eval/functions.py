@@ -46,7 +46,6 @@ class Scored(CandidateSource):
         self._excluded: tuple[Queries, Tensor, Tensor] | None = None
 
     def passes(self, parts: list[Part]) -> list[list[Part]]:
-        """Return each part alone, since blocks are cut from the part's own candidates."""
         return [[part] for part in parts]
 
     def prepare(self, queries: Queries) -> None:
@@ -63,14 +62,12 @@ class Scored(CandidateSource):
     def blocks(
         self, parts: Sequence[Queries], first: int
     ) -> AbstractContextManager[Iterator[Block]]:
-        """Open the blocks of the candidates of one part."""
         ids = self.ids_of(parts[0])
         count = self.num_rows if ids is None else len(ids)
         numbers = range(-(-count // self.scorer.block))
         return nullcontext(self.scorer.block_at(it, self.side, ids) for it in numbers)
 
     def counts(self, queries: Queries, block: Block) -> Counts:
-        """Count the scores above and equal to the scores of the targets."""
         targets, thresholds = queries.targets, queries.target_scores
         assert targets is not None
         assert thresholds is not None
@@ -90,7 +87,6 @@ class Scored(CandidateSource):
         return found
 
     def best(self, queries: Queries, block: Block, k: int) -> Found:
-        """Return all scores of a block, in the function's dtype, and the ids."""
         scores = self.scores(queries, block)
         ids = block.ids.repeat(len(queries), 1)
         if queries.known is not None:
@@ -109,7 +105,6 @@ class Scored(CandidateSource):
         return Above.of(rows, ids[reaches], scores[reaches], len(queries))
 
     def scores(self, queries: Queries, block: Block, crop: int = 0) -> Tensor:
-        """Return the scores of a block."""
         asked = queries.anchors, queries.others, block
         return self.scorers[crop].scores(*asked, allows_nan=self.allows_nan)
 

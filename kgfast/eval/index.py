@@ -296,7 +296,6 @@ class _Held(NamedTuple):
     made: dict[str, Prepared]  # by score
 
     def prepared(self, score: str) -> Prepared:
-        """Return the table as candidates, which remember how the kernels address them."""
         if score not in self.made:
             self.made[score] = Prepared(self.table, get_score(score), panels=self.panels)
         return self.made[score]
@@ -325,7 +324,6 @@ def packing_here() -> Packing | None:
 
 
 def _score_of(of: Any, score: str | None) -> str | None:
-    """Return the score of a model, or the given score of candidates."""
     if isinstance(of, Candidates):
         if score is None:
             raise TypeError("score must be given with Candidates, which do not say theirs")

@@ -70,7 +70,6 @@ def write_index(
 
 
 def _header(facts: str, tensors: dict[str, Tensor]) -> bytes:
-    """Return the header of the format, padded with spaces."""
     header: dict[str, Any] = {"__metadata__": {_KEY: facts}}
     start = 0
     for name, tensor in tensors.items():
@@ -155,7 +154,6 @@ def _check_origin(path: Path, facts: Any) -> None:
 
 
 def _panels(facts: dict[str, Any], tensors: dict[str, Tensor]) -> Panels:
-    """Check the fields of panels that a file names."""
     for name, value in facts.items():
         wanted = str if name in ("number_format", "score") else int
         if type(value) is not wanted:

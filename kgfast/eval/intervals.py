@@ -216,7 +216,6 @@ def _chosen(total: int, samples: int, seed: int) -> Iterator[tuple[slice, Iterat
 
 
 def _slices(count: int) -> Iterator[slice]:
-    """Yield slices of rows that are read at once."""
     for first in range(0, count, _DRAWN):
         yield slice(first, min(first + _DRAWN, count))
 

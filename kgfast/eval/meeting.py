@@ -95,7 +95,6 @@ class Meeting:
         return result
 
     def _raise_noted(self, notes: dict[int, str]) -> None:
-        """Raise the errors among the notes of other processes."""
         errors = {rank: note[1:] for rank, note in notes.items() if note.startswith(_ERROR)}
         if errors:
             first = min(errors)
@@ -141,7 +140,6 @@ class Meeting:
         return [own for _, own in said]
 
     def group(self, members: Sequence[Sequence[int]], backend: str = "gloo") -> dist.ProcessGroup:
-        """Make groups, and return the one of this process."""
         # checked first, since a group does not say which process is missing
         self.together(lambda: None)
         own: dist.ProcessGroup | None = None

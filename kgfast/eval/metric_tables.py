@@ -22,7 +22,6 @@ def html_of(title: str, rows: _Rows) -> str:
 
 
 def _cells(rows: _Rows) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """Return the names of metrics, and each row's label and cells."""
     metrics = list(next(iter(rows.values()), ()))
     names = ["median" if metric == "median_rank" else metric for metric in metrics]
     return names, [

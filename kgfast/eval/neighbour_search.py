@@ -199,7 +199,6 @@ class _Search(Search):
 
 
 def _entity_table(model: Any) -> Tensor | Rows:
-    """Return the table of entities, as real numbers."""
     table = entity_table(model)
     if table is not None:
         return table

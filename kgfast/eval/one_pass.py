@@ -230,6 +230,5 @@ def kept_in_memory(
 
 
 def add_queries(found: Fingerprint, source: InRows, anchors: Tensor, others: Tensor) -> None:
-    """Add all queries of a source to a fingerprint, some at a time."""
     for rows in zip(anchors.split(_PART), others.split(_PART), strict=True):
         found.add(source.vectors(*rows))

@@ -158,7 +158,6 @@ class Partial:
             )
 
     def _call(self) -> dict[str, Any] | None:
-        """Read the call that made the folder."""
         path = self.folder / _FACTS
         try:
             found = json.loads(path.read_text())
@@ -207,7 +206,6 @@ class Partial:
             )
 
     def _of_pass(self, next_row: int, values: Sequence[Tensor]) -> bytes:
-        """Hash the results of a pass with the number of the pass and the call."""
         return _digest(self._checksum, self.number, next_row, *values)
 
 
@@ -221,7 +219,6 @@ def using(folder: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def _checked_call(found: Any) -> dict[str, Any]:
-    """Check the fields of a call that a file names."""
     call = dict(found)
     if set(call) != set(_FIELDS) or call["format"] != _FORMAT:
         form = shown(call.get("format"))
@@ -237,7 +234,6 @@ def _checked_call(found: Any) -> dict[str, Any]:
 def _read_arrays(
     file: IO[bytes], wanted: dict[str, npt.NDArray[Any]]
 ) -> dict[str, npt.NDArray[Any]]:
-    """Read an archive of arrays with known names, shapes and dtypes."""
     found = {}
     with zipfile.ZipFile(file) as archive:
         names = archive.namelist()

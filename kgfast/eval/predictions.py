@@ -157,7 +157,6 @@ class AnswersAbove(_OfTriples):
         self._vocabularies = names_of(vocabulary)
 
     def __len__(self) -> int:
-        """Return the number of queries."""
         return len(self.anchors)
 
     def __getitem__(self, row: int) -> list[tuple[Any, float]]:

@@ -83,7 +83,6 @@ class Ranks:
         self._raw = raw  # not self: memory would wait for the collector of cycles
 
     def __len__(self) -> int:
-        """Return the number of triples."""
         return len(self.greater)
 
     @property
@@ -201,7 +200,6 @@ class Ranks:
         }
 
     def _ranked(self) -> "Ranks":
-        """Return the ranks of the triples with candidates on every pooled side."""
         is_ranked = torch.ones(len(self), dtype=torch.bool, device=self.greater.device)
         for column in self.pooled_columns:
             is_ranked &= self.num_candidates[:, column] > 0
@@ -362,7 +360,6 @@ class Ranks:
     def _part(
         self, rows: Tensor | slice | None = None, columns: list[int] | None = None
     ) -> "Ranks":
-        """Return the ranks of some triples on some sides."""
         rows = slice(None) if rows is None else rows
         columns = list(range(len(self.sides))) if columns is None else columns
         sides = [self.sides[column] for column in columns]
@@ -428,7 +425,6 @@ class Ranks:
         return f"{title}; {left_out:,} without candidates left out" if left_out else title
 
     def _rows(self, hits: Sequence[int] = HITS) -> dict[str, dict[str, float]]:
-        """Return the metrics of each side and of both."""
         rows: dict[str, dict[str, float]] = {
             side: self._part(columns=[column]).metrics(hits=hits)
             for column, side in enumerate(self.sides)

@@ -89,7 +89,6 @@ class RowReader:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Dtype of the rows."""
         dtype: torch.dtype = self.entity.dtype
         return dtype
 
@@ -129,7 +128,6 @@ class RowReader:
 
     @cached_property
     def _in_place(self) -> RowBlock:
-        """All candidate rows as one block in memory."""
         start, stop = self.start, self.stop
         rows = self.entity[start:stop] if self.table is None else self.table.block(start, stop)
         return RowBlock(rows, start, stop)
@@ -162,7 +160,6 @@ class LocalModel:
         return candidates_at(self.model, side, dims)
 
     def crop_width(self, dim: int) -> int | None:
-        """Return the crop width of the model."""
         width: int | None = self.model.crop_width(dim)
         return width
 

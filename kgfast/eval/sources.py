@@ -137,7 +137,6 @@ class Swept(CandidateSource):
         return run.checks_for(self.device, allows_nan=self.allows_nan)
 
     def operands(self, queries: Queries, candidates: Prepared) -> Operands:
-        """Return checked operands of queries and candidates."""
         assert queries.vectors is not None
         check_queries(queries.vectors, candidates)
         return Operands(queries.vectors, candidates, self.dims)
@@ -216,17 +215,14 @@ class InMemory(Swept):
     def blocks(
         self, parts: Sequence[Queries], first: int
     ) -> AbstractContextManager[Iterator[Prepared]]:
-        """Return the one block."""
         return nullcontext(iter((self.prepared,)))
 
     def counts(self, queries: Queries, block: Prepared) -> Counts:
-        """Count all candidates."""
         asked = queries.targets, queries.known, queries.lists
         with _finite(queries):
             return self._counted(queries, self._of(queries, block), *asked)
 
     def best(self, queries: Queries, block: Prepared, k: int) -> Found:
-        """Find the best answers."""
         asked = k, queries.known, queries.lists
         with _finite(queries):
             return self._answered(queries, self._of(queries, block), *asked)
@@ -234,7 +230,6 @@ class InMemory(Swept):
     def above(
         self, queries: Queries, block: Prepared, thresholds: Tensor, most: int
     ) -> Above | int:
-        """Find the answers that reach the thresholds."""
         asked = (thresholds, most), queries.known, queries.lists
         with _finite(queries):
             return self._above(queries, self._of(queries, block), *asked)
@@ -407,7 +402,6 @@ class InRows(Swept):
         return [it for it in (self._sample.bias, self._sample.factor) if it is not None]
 
     def _known(self, queries: Queries, block: RowBlock | Gathered) -> Known | None:
-        """Return the known answers in a block, as places in the block."""
         known = queries.known
         if known is None:
             return None
@@ -418,7 +412,6 @@ class InRows(Swept):
         return Known(*(part.to(self.device) for part in here))
 
     def _of(self, ids: Tensor) -> Prepared:
-        """Return the rows of some ids as candidates, numbered by the place of the id."""
         return self._made(self.reader.rows(ids), ids)
 
     def _among(self, queries: Queries, block: RowBlock) -> Prepared | None:

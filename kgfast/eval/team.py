@@ -49,21 +49,17 @@ class Team(Exchange):
         return cls(meeting, group, everyone, share, leads, len(teams))
 
     def share_of(self, batches: list[Any]) -> list[Any]:
-        """Return the batches of this team, padded so that all teams have equally many."""
         missing = -len(batches) % self.num_shares
         return [*batches, *(batches[0][:0] for _ in range(missing))][self.share :: self.num_shares]
 
     def all_say(self, claim: bool) -> bool:
-        """Return True if a claim holds in all processes of this team."""
         doubts = torch.tensor([not claim], dtype=torch.int64, device=CPU)
         return not int(self.meeting.sum(doubts, self.group))
 
     def together(self, work: Callable[[], Result]) -> Result:
-        """Return the result of this process once all processes have done their work."""
         return self.meeting.together(work)
 
     def prepare(self, parts: Sequence[Accumulator]) -> None:
-        """Make queries for anchors of this process, score its targets, and combine all."""
         asked = [(part.queries, part.source) for part in parts]
         made = self.together(lambda: [_vectors(*it) for it in asked])
         for (queries, source), vectors in zip(asked, made, strict=True):
@@ -113,12 +109,10 @@ class Team(Exchange):
         part.pieces = sorted((it for it in found if len(it.ids)), key=lambda it: int(it.ids.min()))
 
     def total(self, count: int) -> int:
-        """Return the sum of a number over all processes."""
         counted = torch.tensor([count], dtype=torch.int64, device=CPU)
         return int(self.meeting.sum(counted, self.everyone))
 
     def fill_in_rows(self, found: Above) -> Above:
-        """Add the rows of other teams, which are empty in this process."""
         if self.num_shares == 1:
             return found
         counts = found.indptr.diff()
@@ -144,11 +138,9 @@ class Team(Exchange):
         self.meeting.sum(counts if self.num_shares > 1 else counts[:5], self.everyone)
 
     def _combined(self, values: Tensor) -> Tensor:
-        """Combine values that one process of the team has and all others have as zeros."""
         return self.meeting.combine(values, self.group)
 
     def fill_in(self, values: Tensor) -> None:
-        """Replace zeros by the results of other teams, in place."""
         if self.num_shares == 1:
             return
         if not self.leads:  # all processes of a team have equal values

@@ -51,12 +51,10 @@ def _version_of(table: Tensor) -> int | None:
 
 
 def _source_of(table: Tensor) -> Tensor:
-    """Return the base of a view, or the tensor itself."""
     return table if table._base is None else table._base
 
 
 def _watched_of(table: Tensor) -> Tensor:
-    """View the bits of the first number of some rows, in the memory of the table."""
     numbers = table.detach()[:: max(1, -(-len(table) // _WATCHED)), :1]
     return numbers if numbers.is_neg() else numbers.view(_BITS[numbers.element_size()])
 
@@ -70,7 +68,6 @@ def _some_rows(table: Tensor) -> Tensor:
 
 
 def _count_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    """Raise the version of the tensors that a step wrote."""
     parameters = (it for group in optimizer.param_groups for it in group["params"])
     torch.autograd.graph.increment_version([it for it in parameters if it.grad is not None])
 

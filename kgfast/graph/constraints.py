@@ -436,14 +436,12 @@ def _checked(side: Side, indptr: Any, ids: Any, names: Names) -> tuple[Tensor, T
 
 
 def _seen(relations: Tensor, ids: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the distinct ids of each relation as CSR."""
     pairs = torch.stack([relations, ids], 1).unique(dim=0)
     lengths = torch.bincount(pairs[:, 0], minlength=count)
     return torch.nn.functional.pad(lengths.cumsum(0), (1, 0)), pairs[:, 1]
 
 
 def _two_sides(key: Any, value: Any) -> Sequence[Any]:
-    """Return heads and tails of a value of a mapping."""
     if isinstance(value, Mapping):
         if set(value) != set(_SIDES):
             said = shown(sorted(map(str, value)))

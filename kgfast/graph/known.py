@@ -418,7 +418,6 @@ class KnownTriples:
         return self._tails if side == "tail" else self._heads
 
     def _num_ids(self, side: Side) -> int:
-        """Return one past the largest answer."""
         return self._tails.num_others if side == "relation" else self._num_entities
 
     def _of_pairs(self) -> "PairIndex":

@@ -20,14 +20,10 @@ class HasNames(Protocol):
     """Object with names: a dataset, triples, or the vocabulary of a run."""
 
     @property
-    def entities(self) -> Vocabulary | None:
-        """Names of entities."""
-        ...
+    def entities(self) -> Vocabulary | None: ...
 
     @property
-    def relations(self) -> Vocabulary | None:
-        """Names of relations."""
-        ...
+    def relations(self) -> Vocabulary | None: ...
 
 
 VocabularyLike = HasNames | tuple[_NamesLike, _NamesLike]
@@ -197,7 +193,6 @@ def holds_names(rows: object) -> TypeGuard[Sequence[Sequence[str]]]:
 
 
 def _is_text(values: object) -> TypeGuard[str | Sequence[str]]:
-    """Return whether a value is text, or a sequence that begins with text."""
     if isinstance(values, str):
         return True
     if isinstance(values, np.ndarray):

@@ -83,7 +83,6 @@ class PairIndex:
         return triples
 
     def to(self, device: torch.device | str) -> "PairIndex":
-        """Return the index on a device."""
         moves = torch.device(device).type != self.pairs.device.type
         if moves:
             self._check_all()
@@ -112,7 +111,6 @@ class PairIndex:
             self._refuse((ids < 0) | (ids >= limit), "indices")
 
     def _check_all(self) -> None:
-        """Check all values of an index in files."""
         for _ in self._chunks() if self.files is not None else ():
             pass
 

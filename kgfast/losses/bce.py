@@ -47,7 +47,6 @@ class BCEFormula(EntitiesFormula):
     smoothing_style: SmoothingStyle = "torch"  # see smoothed_labels
 
     def check(self) -> None:
-        """Check the hyperparameters."""
         super().check()
         self.labels(2)
 

@@ -194,7 +194,6 @@ class EntitiesFormula(LossFormula, ABC):
     precision: Precision = "float32"
 
     def check(self) -> None:
-        """Check the hyperparameters."""
         check_smoothing(self.label_smoothing)
         check_precision(self.precision)
 

@@ -37,7 +37,6 @@ class LogisticFormula(NegativesFormula):
     mean_over = "scores"
 
     def fused(self) -> NegativeLoss:
-        """Return the form that backends fuse."""
         return NegativeLoss("logistic", mask=self.mask)
 
     def of_negatives(self, positive: Tensor, negative: Tensor) -> Tensor:
@@ -45,7 +44,6 @@ class LogisticFormula(NegativesFormula):
         return -self.masked(logsigmoid(-negative)).sum(-1)
 
     def of_rows(self, positive: Tensor, of_negatives: Tensor) -> Tensor:
-        """Return the loss of each positive."""
         return of_negatives - logsigmoid(positive)
 
 

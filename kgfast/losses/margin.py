@@ -43,11 +43,9 @@ class MarginFormula(NegativesFormula):
     margin: float = 1.0
 
     def check(self) -> None:
-        """Check the hyperparameters."""
         check_bounded("margin", self.margin)
 
     def fused(self) -> NegativeLoss:
-        """Return the form that backends fuse."""
         return NegativeLoss("margin", self.margin, self.mask)
 
     def of_negatives(self, positive: Tensor, negative: Tensor) -> Tensor:
@@ -55,7 +53,6 @@ class MarginFormula(NegativesFormula):
         return self.masked((self.margin - positive[..., None] + negative).relu()).sum(-1)
 
     def of_rows(self, positive: Tensor, of_negatives: Tensor) -> Tensor:
-        """Return the loss of each positive."""
         return of_negatives
 
 

@@ -198,7 +198,6 @@ _Scores = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
 
 
 def _with_smaller(positive: Tensor, negative: Tensor) -> Iterator[_Scores]:
-    """Yield the scores of each sub-model with the scores of the next smaller sub-model."""
     less_pos = less_neg = None
     # Each part is read once: the gradient of an index would be as large as all parts together.
     for own_pos, own_neg in zip(positive.unbind(), negative.unbind(), strict=True):
@@ -217,7 +216,6 @@ def _mean(values: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 def _distance(less: Tensor, own: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return the mean Huber loss of the differences of two sub-models."""
     if mask is None and own.numel():
         return functional.huber_loss(less, own)
     return _mean(functional.huber_loss(less, own, reduction="none"), mask)
@@ -234,7 +232,6 @@ def _expected(hardness: Tensor, values: Tensor, mask: Tensor | None = None) -> T
 
 
 def _hardness(w1: Tensor, scores: Tensor, positive_weight: PositiveWeight) -> Tensor:
-    """Return the logits of the weights of positives."""
     if positive_weight == "softmax":
         return -w1 * scores
     smallest = float(scores.abs().min()) if scores.numel() else math.inf

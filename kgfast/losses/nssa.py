@@ -49,11 +49,9 @@ class NSSAFormula(NegativesFormula):
     alpha: float = 1.0
 
     def check(self) -> None:
-        """Check the hyperparameters."""
         check_bounded("alpha", self.alpha, 0)
 
     def fused(self) -> NegativeLoss:
-        """Return the form that backends fuse."""
         return NegativeLoss("nssa", self.alpha, self.mask)
 
     def of_negatives(self, positive: Tensor, negative: Tensor) -> Tensor:
@@ -69,7 +67,6 @@ class NSSAFormula(NegativesFormula):
         return -(probability * logsigmoid(-negative)).sum(-1)
 
     def of_rows(self, positive: Tensor, of_negatives: Tensor) -> Tensor:
-        """Return the loss of each positive."""
         return (of_negatives - logsigmoid(positive)) / 2
 
 

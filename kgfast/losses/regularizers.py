@@ -246,7 +246,6 @@ def _dura(uses: Uses, product_weight: float) -> Tensor:
 
 
 def _uses(model: Model, triples: TriplesLike, side: Side, *, weighted: bool, sparse: bool) -> Uses:
-    """Check ids, and read the rows of entities with these ids."""
     if isinstance(triples, tuple) and len(triples) == 2 and isinstance(triples[0], Tensor):
         anchors, relations = triples
         check_index("anchors", anchors, (None,), model.entity)
@@ -282,7 +281,6 @@ def _once(ids: list[Tensor]) -> list[Tensor]:
 
 
 def _check_fits(name: str, model: Model, fitting: Sequence[type[Model]]) -> None:
-    """Check that a penalty is made for a model's score."""
     if not isinstance(model, tuple(fitting)):
         raise ValueError(
             f"{name} takes {', '.join(it.__name__ for it in fitting)}; got {type(model).__name__}"
@@ -290,7 +288,6 @@ def _check_fits(name: str, model: Model, fitting: Sequence[type[Model]]) -> None
 
 
 def _part(model: Model, rows: Tensor, side: Side) -> Tensor:
-    """Return the part of entity rows that the score uses on a side."""
     return model.with_entity(rows).candidates(side).table
 
 

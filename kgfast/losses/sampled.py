@@ -128,7 +128,6 @@ class _Sample:
 
     @property
     def is_pool(self) -> bool:
-        """Return whether all queries share the negatives."""
         return self.negatives.ndim == 1
 
 
@@ -142,7 +141,6 @@ def _read(
     sparse: bool,
     mask: Tensor | None = None,
 ) -> _Sample:
-    """Check the arguments of a loss, and read the rows that scores need first."""
     check_model(model)
     has_table = isinstance(getattr(model, "entity", None), Tensor)
     table = model.entity if has_table else candidates_at(model, checked(side), None).table
@@ -210,7 +208,6 @@ def _read_sparse(sample: _Sample, entity: Tensor | None) -> _Sample:
 
 
 def _read_distinct(sample: _Sample, entity: Tensor | None) -> _Sample:
-    """Read the rows of candidates and of anchors, each distinct row once."""
     check_model(sample.model, "with_entity")
     assert entity is not None
     negatives = safe_ids("negatives", sample.negatives.flatten(), len(entity))
@@ -227,7 +224,6 @@ def _read_distinct(sample: _Sample, entity: Tensor | None) -> _Sample:
 
 
 def _with_own_bias(candidates: Candidates, sample: _Sample) -> Candidates:
-    """Reduce a bias of all entities to the entities of the model's rows."""
     bias, entities = candidates.bias, sample.entities
     if bias is None or entities is None or len(bias) in (1, len(candidates.table)):
         return candidates
@@ -240,7 +236,6 @@ def _embedded(table: Tensor, ids: Tensor) -> Tensor:
 
 
 def _some(candidates: Candidates, ids: Tensor, rows: Tensor | None = None) -> Candidates:
-    """Return some of the candidates as new candidates."""
     bias, factor = candidates.bias, candidates.factor
     if bias is not None and len(bias) > 1:
         bias = _embedded(bias[:, None], ids)[:, 0]
@@ -365,7 +360,6 @@ def _row_scores(
 def _pool_scores(
     queries: Tensor, candidates: Candidates, sample: _Sample, widths: list[int] | None
 ) -> Scores:
-    """Score each target with its own query, and the pool with all queries."""
     positive, pool = _read_pool(queries, candidates, sample, widths)
     with _named_by_id("candidates", candidates, sample.negatives):
         score = sample.model.score

@@ -250,7 +250,6 @@ class Model(nn.Module, ABC):
         return int(self.entity.shape[1])
 
     def _check_side(self, side: Side) -> None:
-        """Check that queries and candidates serve a side."""
         if side not in SIDES and not (side == "relation" and self.scores_relations):
             raise ValueError(f"side must be 'head' or 'tail'; got {side!r}")
 
@@ -379,7 +378,6 @@ def candidates_at(model: RankableModel, side: Side, dim: int | None) -> Candidat
 
 
 def _one_each(candidates: Any, model: Any, side: Side) -> Candidates:
-    """Check the candidates that a model returned."""
     candidates = Candidates(candidates) if isinstance(candidates, Tensor) else candidates
     if is_table(getattr(candidates, "table", None)):
         raise TypeError(

@@ -195,5 +195,4 @@ def _count(name: str, value: int) -> int:
 
 
 def _name(fn: Any) -> str:
-    """Return the name of a function in messages."""
     return str(getattr(fn, "__qualname__", type(fn).__qualname__))

@@ -153,20 +153,16 @@ class ConvE(Model):
 
     @property
     def num_relations(self) -> int:
-        """Count the relations without inverses."""
         return len(self.relation) // 2
 
     @property
     def has_inverses(self) -> bool:
-        """Return True."""
         return True
 
     def relation_ids(self, relations: Tensor, side: Side) -> Tensor:
-        """Return the relations themselves for tails, and the inverse relations for heads."""
         return relations + self.num_relations if side == "head" else relations
 
     def candidates(self, side: Side, dims: int | None = None) -> Candidates:
-        """Return the entity table with biases."""
         return Candidates(self.entity, self.bias)
 
     def queries(
@@ -240,7 +236,6 @@ def _drawn(layer: _Layer, generator: torch.Generator | None, like: dict[str, Any
 
 
 def _image_of(dim: int, height: int, kernel_size: int) -> tuple[int, int]:
-    """Return height and width of the image of a row."""
     width, rest = divmod(dim, height)
     if rest or min(2 * height, width) < kernel_size:
         raise ValueError(

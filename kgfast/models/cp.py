@@ -77,11 +77,9 @@ class CP(Model):
 
     @property
     def query_width(self) -> int:
-        """Return the width of a half."""
         return self.dim
 
     def candidates(self, side: Side, dims: int | None = None) -> Candidates:
-        """Return the halves of rows for a side, or the relations."""
         if side == "relation":
             return Candidates(self.relation)
         self._check_side(side)

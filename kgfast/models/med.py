@@ -140,7 +140,6 @@ class MED(Wrapper):
 
     @property
     def nested(self) -> bool:
-        """Return whether all sub-models come from running sums of one pass."""
         return self.crop == "prefix" and self.model.nested
 
     def queries(
@@ -234,5 +233,4 @@ def check_increasing(dims: Sequence[int]) -> None:
 
 
 def _flag(value: bool) -> Tensor:
-    """Make a buffer for a boolean."""
     return torch.tensor(value, dtype=torch.bool, device="cpu")

@@ -96,7 +96,6 @@ class Reciprocal(Wrapper):
 
     @property
     def has_inverses(self) -> bool:
-        """Return True."""
         return True
 
     @property
@@ -106,12 +105,10 @@ class Reciprocal(Wrapper):
 
     @property
     def num_entities(self) -> int:
-        """Count the entities of the model."""
         return int(self.model.num_entities)
 
     @property
     def num_relations(self) -> int:
-        """Count the relations without inverses."""
         return int(self.model.num_relations) // 2
 
     @property

@@ -100,7 +100,6 @@ def _ranked(rows: Tensor, matrices: Tensor, counts: list[int], turned: bool) -> 
 
 
 def _trained(rows: Tensor, matrices: Tensor, counts: list[int], turned: bool) -> Tensor:
-    """Multiply the rows of each relation with the matrix of the relation, with gradients."""
     is_plain = not (torch.is_autocast_enabled("cpu") or is_transformed())
     if rows.device.type == "cpu" and is_plain:
         product: Tensor = _Products.apply(rows, matrices, counts, turned)  # type: ignore[no-untyped-call]
@@ -140,7 +139,6 @@ class _Products(torch.autograd.Function):
 
 
 def _by_relation(rows: Tensor, matrices: Tensor, counts: list[int], turned: bool) -> Tensor:
-    """Multiply the rows of each relation with the matrix of the relation."""
     result = torch.empty_like(rows)
     given, made = rows.split(counts), result.split(counts)
 

@@ -143,7 +143,6 @@ class RSCF(Wrapper):
 
     @property
     def _has_kernel(self) -> bool:
-        """Return whether kernels make the filters of anchors and relations."""
         if not self.relation_transform or self.p != 2:
             return False
         return ops.serves_filters(self.entity, self.relation, self.A1, self.A2, self.A3)
@@ -207,7 +206,6 @@ class RSCF(Wrapper):
         return self.dim if dims is None else check_dim(dims, self.dim)
 
     def _shapes(self) -> dict[str, tuple[int, int]]:
-        """Return the shapes of the matrices."""
         g, r = self.entity.shape[1], self.relation.shape[1]
         return {"A1": (r, g)} | ({"A2": (g, r), "A3": (g, r)} if self.relation_transform else {})
 
@@ -275,7 +273,6 @@ class _Filters:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Return the dtype of queries and factor."""
         return torch.float64 if self._model.entity.dtype == torch.float64 else torch.float32
 
     def _scales(self, relations: Tensor) -> Tensor:
@@ -293,7 +290,6 @@ class _Filters:
         return _normalised(product(rows, self._matrix(name, rows.dtype)), self._rscf.p)
 
     def _matrix(self, name: str, dtype: torch.dtype) -> Tensor:
-        """Return a crop's part of a matrix, made once for all chunks."""
         if (name, dtype) not in self._matrices:
             matrix: Tensor = getattr(self._rscf, name)
             if not self._is_whole:
@@ -341,7 +337,6 @@ def _other(side: Side) -> Side:
 
 
 def _trained(table: Tensor) -> Tensor:
-    """Return rows in the precision of training."""
     return table if table.dtype == torch.float64 else table.float()
 
 
@@ -360,7 +355,6 @@ def _unit(model: Model) -> float:
 
 
 def _check_model(model: Model, relation_transform: bool) -> None:
-    """Check that kernels have the filtered score."""
     name = type(model).__name__
     if isinstance(model, (DistMult, ComplEx)):
         if relation_transform:

@@ -50,7 +50,6 @@ class Wrapper(Model):
 
     @property
     def num_relations(self) -> int:
-        """Count the relations of the inner model."""
         return self.model.num_relations
 
     @property
@@ -132,7 +131,6 @@ class Wrapper(Model):
 def _known_as(
     name: str, value: Tensor, own: Mapping[str, Tensor], by_leaf: Mapping[str, str]
 ) -> tuple[str, Tensor]:
-    """Return a tensor of a state dict by its name and shape here."""
     if name in own:
         return name, value
     path, _, leaf = name.rpartition(".")

@@ -134,7 +134,6 @@ def _check_rows(name: str, rows: Tensor, dtypes: tuple[torch.dtype, ...]) -> Non
 def _check_factor(
     factor: Tensor, candidates: Tensor, facts: Score, dims: Sequence[int] | None
 ) -> None:
-    """Check a factor, which may end with the widest crop."""
     if not facts.is_rscf:
         raise ValueError(f"factor: score {facts.name} takes none")
     check_tensor("factor", factor)
@@ -195,7 +194,6 @@ def _largest_angle(operands: Operands) -> Tensor | None:
 
 
 def _moves(operands: Operands) -> Tensor:
-    """Return the last plane of queries."""
     queries = operands.queries
     return queries[:, -(queries.shape[1] // operands.query_planes) :]
 
@@ -347,7 +345,6 @@ def check_apart(name: str, tensor: Tensor, other_name: str, other: Tensor) -> No
 
 
 def _extent(tensor: Tensor) -> tuple[int, int]:
-    """Return the addresses of the first byte and of the one past the last."""
     steps = zip(tensor.shape, tensor.stride(), strict=True)
     last = sum((size - 1) * stride for size, stride in steps)  # strides are not negative
     first = tensor.data_ptr()

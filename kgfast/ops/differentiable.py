@@ -62,7 +62,6 @@ def refuse_forward_mode(name: str, *tensors: Tensor | None) -> None:
 
 
 def no_forward_mode(name: str) -> NotImplementedError:
-    """Return the error of a forward-mode derivative."""
     return NotImplementedError(
         f"kgfast.ops.{name} has no forward-mode derivative (jvp, jacfwd, hessian, dual numbers): "
         f"use backward(), torch.autograd.grad or torch.func.grad"

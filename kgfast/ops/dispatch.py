@@ -193,7 +193,6 @@ def _warn_once(message: str) -> None:
 
 
 def get_backend(name: str) -> Backend:
-    """Return the backend of a name."""
     if name in _others:
         return _others[name]
     backend: Backend = _module(f"{name}.backend")

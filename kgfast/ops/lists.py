@@ -83,7 +83,6 @@ def _ragged(ids: Tensor, indptr: Tensor, num_rows: int, first: int) -> Lists:
 
 
 def _sorted(values: Tensor) -> Tensor:
-    """Sort values along the last axis."""
     if values.device.type != "cpu":
         return values.sort(-1).values
     return torch.from_numpy(np.sort(values.numpy(), axis=-1))  # 5 times as fast as torch's sort

@@ -50,7 +50,6 @@ def _med_loss(
     fractions: Sequence[float],
     is_exp: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the loss, the gradient of the scales, and sums that the slopes of scores need."""
     scores = positive.contiguous(), negative.contiguous()
     mask = None if mask is None else mask.contiguous()
     return _kernel(positive).med_loss(*scores, scales, mask, fractions, is_exp)

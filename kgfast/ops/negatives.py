@@ -99,7 +99,6 @@ def _flat(loss: NegativeLoss) -> tuple[str, float, Tensor | None, str, Tensor | 
 
 
 def _keeps(*tensors: Tensor | None) -> bool:
-    """Return whether a backward may follow."""
     return torch.is_grad_enabled() and any(it is not None and it.requires_grad for it in tensors)
 
 

@@ -23,6 +23,5 @@ def cos_sin(phases: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _is_traced() -> bool:
-    """Return whether tensors may carry tangents, or stand for batches of other tensors."""
     in_functorch = torch._C._functorch.maybe_current_level() is not None
     return in_functorch or forward_ad._current_level >= 0

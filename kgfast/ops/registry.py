@@ -268,7 +268,6 @@ class _Gradient:
 
 
 def _repeats(backend: str) -> bool:
-    """Return whether ids of row gradients may repeat."""
     return dispatch.get_backend(backend).row_sums is not None
 
 

@@ -149,7 +149,6 @@ def _checked(
     *,
     repeats: bool,
 ) -> RowUpdates:
-    """Check tensors, and return the kernels for their update."""
     _check_tables(names, tables)
     table = tables[0]
     if ids is not None:
@@ -169,7 +168,6 @@ def _checked(
 
 
 def _check_tables(names: Sequence[str], tables: Sequence[Tensor]) -> None:
-    """Check that tables have one shape, each with its own memory."""
     if not hasattr(tables, "__len__"):
         raise TypeError(f"tables must be a sequence of tensors; got {type(tables).__name__}")
     if len(tables) != len(names):
@@ -224,5 +222,4 @@ def _check_step(step: int | Tensor, table: Tensor) -> None:
 
 
 def _note_writes(tables: Sequence[Tensor]) -> None:
-    """Tell autograd and indexes of writes through pointers, as torch does for its writes."""
     torch.autograd.graph.increment_version(tables)

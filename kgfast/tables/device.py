@@ -25,12 +25,10 @@ class OnDevice(Rows):
 
     @property
     def facts(self) -> tuple[object, ...]:
-        """Return the facts of the table."""
         return self.table.facts
 
     @property
     def tells(self) -> bool:
-        """Return whether a change of rows always changes the facts."""
         return self.table.tells
 
     def block(self, start: int, stop: int) -> Tensor:
@@ -49,11 +47,9 @@ class OnDevice(Rows):
         update(ids, rows)
 
     def give_back(self, start: int, stop: int) -> None:
-        """Let the system forget the pages of rows."""
         self.table.give_back(start, stop)
 
     def where(self, row: int) -> str:
-        """Return the place of a row, for errors."""
         return self.table.where(row)
 
     def _held(self) -> str:

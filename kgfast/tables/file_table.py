@@ -44,7 +44,6 @@ class InFile(Rows):
 
     @property
     def facts(self) -> tuple[int, ...]:
-        """Return size and time of change of the file, and the place of the rows."""
         return (*self._facts, self.place.offset)
 
     def block(self, start: int, stop: int) -> Tensor:
@@ -77,7 +76,6 @@ class InFile(Rows):
         return found if len(distinct) == len(ids) and torch.equal(distinct, ids) else found[place]
 
     def where(self, row: int) -> str:
-        """Return the place of a row, for errors."""
         return f"{self.path}: row {row}"
 
     @abstractmethod
@@ -131,7 +129,6 @@ class FileTable(InFile):
             self._facts = self._stat()
 
     def give_back(self, start: int, stop: int) -> None:
-        """Let the system forget the pages of rows."""
         if hasattr(os, "posix_fadvise"):
             first = self.place.offset + start * self.row_bytes
             count = (stop - start) * self.row_bytes

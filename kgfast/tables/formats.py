@@ -135,7 +135,6 @@ def torch_file(path: Path, name: str | None) -> Place:
 
 
 def _byte_order(path: Path) -> bytes:
-    """Return the byte order that an archive of torch names, read like torch's loader."""
     reader: Any = torch._C.PyTorchFileReader(str(path))
     order: bytes = reader.get_record("byteorder") if reader.has_record("byteorder") else b"little"
     return order

@@ -22,7 +22,6 @@ class MappedRoom:
         self.folder = Path(folder)
 
     def __call__(self, shape: Sequence[int]) -> Tensor:
-        """Return a tensor of zeros, with reserved disk space."""
         count = math.prod(shape)
         self.folder.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(suffix=".rows", dir=self.folder)

@@ -87,7 +87,6 @@ def _opened(
     writable: bool,
     trust: bool,
 ) -> Rows:
-    """Open one source."""
     if isinstance(source, Tensor):
         return TensorTable(source)
     if is_table(source):

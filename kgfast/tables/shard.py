@@ -115,21 +115,17 @@ class Shard(Rows):
 
     @property
     def facts(self) -> tuple[object, ...]:
-        """Return the range and the facts of the shard's rows."""
         return (self.start, self.stop, self.held.facts)
 
     @property
     def tells(self) -> bool:
-        """Return whether a change of the shard's rows always changes their facts."""
         return self.held.tells
 
     def give_back(self, start: int, stop: int) -> None:
-        """Let the system forget the pages of a range of the shard's rows."""
         self._check_held(start, stop)
         self.held.give_back(start - self.start, stop - self.start)
 
     def where(self, row: int) -> str:
-        """Return the place of a row of the shard, for errors."""
         if isinstance(self.held, TensorTable):
             return super().where(row)
         own = self.held.where(row - self.start)

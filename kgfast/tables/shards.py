@@ -104,26 +104,21 @@ class Shards(Rows):
 
     @property
     def facts(self) -> tuple[object, ...]:
-        """Return the size and the facts of each shard."""
         return tuple((len(part), part.facts) for part in self.parts)
 
     @property
     def tells(self) -> bool:
-        """Return whether a change of any shard's rows always changes the facts."""
         return all(part.tells for part in self.parts)
 
     def give_back(self, start: int, stop: int) -> None:
-        """Let the system forget the pages of a range of rows."""
         for number, its in self._cut(start, stop):
             self.parts[number].give_back(*its)
 
     def where(self, row: int) -> str:
-        """Return the place of a row, within the shard and within the table, for errors."""
         number = bisect.bisect_right(self.starts, row) - 1
         return f"{self.parts[number].where(row - self.starts[number])} (row {row} of all shards)"
 
     def _cut(self, start: int, stop: int) -> list[tuple[int, tuple[int, int]]]:
-        """Return the shards with rows of a range, and the range within each."""
         found = []
         for number, begins in enumerate(self.starts[:-1]):
             ends = self.starts[number + 1]

@@ -39,11 +39,9 @@ class UnitRows(Rows):
             out[first - start : last - start] = rows
 
     def give_back(self, start: int, stop: int) -> None:
-        """Let the system forget the pages of a range of rows."""
         self.table.give_back(start, stop)
 
     def where(self, row: int) -> str:
-        """Return the place of a row, for errors."""
         return self.table.where(row)
 
     def _divided(self, rows: Tensor, ids: Tensor | range) -> Tensor:

@@ -46,7 +46,6 @@ class BatchesAhead:
         self._pool, self._begun = None, {}
 
     def _packed(self, number: int) -> _Packed:
-        """Make a batch, and copy the tensors into one, which goes to the device whole."""
         batch = self._make(number)
         packed = torch.empty(sum(_sizes(batch)), dtype=torch.uint8, device="cpu")
         if self._device.type in _PINNING:
@@ -57,11 +56,9 @@ class BatchesAhead:
 
 
 def _sizes(batch: Batch) -> list[int]:
-    """Return the bytes for each tensor of a batch."""
     return [-(-it.nbytes // _ALIGNED) * _ALIGNED for it in batch.tensors.values()]
 
 
 def _views(batch: Batch, packed: Tensor) -> dict[str, Any]:
-    """Return the parts of packed bytes as tensors with the shapes and dtypes of a batch."""
     rooms = zip(batch.tensors.items(), packed.split(_sizes(batch)), strict=True)
     return {name: room[: it.nbytes].view(it.dtype).view(it.shape) for (name, it), room in rooms}

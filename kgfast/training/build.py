@@ -113,7 +113,6 @@ def _start_of(config: Config) -> Fill | None:
 
 
 def _wrapped(model: Model, config: Config) -> Model:
-    """Wrap a model for filters, inverse relations and croppable embeddings."""
     section, med = config.model, config.med
     if section.use_rscf:
         filters_relations = section.rscf_relation_transform

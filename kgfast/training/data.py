@@ -170,7 +170,6 @@ class Batches:
         return self._count("tail") + self._count("head")
 
     def epoch(self, number: int) -> int:
-        """Return the epoch of a batch."""
         return number // self.per_epoch
 
     def batch(self, number: int) -> Batch:
@@ -193,7 +192,6 @@ class Batches:
         return side, self._order(side, epoch)[start : start + self._batch_size]
 
     def _place(self, number: int) -> tuple[int, Side, int]:
-        """Return epoch, side, and position among the batches of the side."""
         total = self.per_epoch
         epoch, within = divmod(number, total)
         heads, heads_after = (n * self._count("head") // total for n in (within, within + 1))

@@ -181,7 +181,6 @@ class LoadedRun:
         return self.dataset.train
 
     def _constraints_of_json(self, path: Path, names: Names) -> TypeConstraints:
-        """Read relations with their heads and tails, or entities with their types."""
         found = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=each_key_once)
         if not isinstance(found, dict):
             raise ValueError(f"{path}: must hold an object of relations; got {shown(found)}")
@@ -342,7 +341,6 @@ def load_run(
 
 
 def _check_config(run: RunFolder, config: Config, meta: Mapping[str, Any]) -> None:
-    """Compare the config of the folder with that of a checkpoint, which has a checksum."""
     if isinstance(meta.get("config"), dict):
         changed = Config.from_dict(meta["config"]).training_differences(config)
         for key, (was, now) in changed.items():
@@ -360,7 +358,6 @@ def loaded_tables(
     data: str | os.PathLike[str] | Dataset | Literal[False] | None,
     device: torch.device | str | None = None,
 ) -> LoadedRun:
-    """Return the model of a folder of tables with names and data."""
     dataset = None
     if data is not None and data is not False:
         given = data if isinstance(data, Dataset) else load_data(data)
@@ -452,7 +449,6 @@ def model_of(
 
 
 def _sizes(run: RunFolder, config: Config, state: Mapping[str, Tensor]) -> tuple[int, int]:
-    """Return the numbers of entities and relations, from the sizes of the tables."""
     rows = {}
     for name in ("entity", "relation"):
         tables = [table for key, table in state.items() if f".{key}".endswith(f".{name}")]

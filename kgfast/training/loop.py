@@ -366,7 +366,6 @@ class Run:
         return self._metrics_of(self._ranked(split))
 
     def _ranked(self, split: str) -> RankResult:
-        """Rank a split, and time the ranking."""
         self.read_losses()
         start = time.perf_counter()
         ranks = self._ranks(split)
@@ -383,7 +382,6 @@ class Run:
             return self._placement.ranks(self._model, self._dataset, split, self._config, *most)
 
     def _metrics_of(self, ranks: RankResult) -> tuple[Metrics, dict[str, Metrics]]:
-        """Return metrics, of the widest sub-model, and the metrics of each sub-model."""
         if isinstance(ranks, Ranks):
             return ranks.metrics(hits=self._hits), {}
         submodels = {str(dim): it.metrics(hits=self._hits) for dim, it in ranks.items()}
@@ -504,7 +502,6 @@ class Run:
 
     @contextmanager
     def _divergence(self, what: str) -> Iterator[None]:
-        """Turn the error of an operator, or of another process, into that of a divergence."""
         try:
             yield
         except (ValueError, RuntimeError) as error:

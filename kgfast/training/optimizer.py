@@ -149,7 +149,6 @@ class Optimizer:
             self.spares.give(gradient)
 
     def _join_parts(self) -> None:
-        """Join collected row gradients, in order, into gradients of their parameters."""
         parts, self._parts = self._parts, {}
         for parameter, found in parts.items():
             if parameter.grad is None and self._takes_rows(parameter):
@@ -226,7 +225,6 @@ class Optimizer:
                 state[key] = value.to(self._named[name].device, copy=True)
 
     def _has_rows(self, name: str) -> bool:
-        """Return whether a parameter is updated by rows."""
         return self._rows is not None and name == self._entity_name
 
     def _state_of(self, name: str) -> dict[str, Tensor]:

@@ -89,7 +89,6 @@ class RowOptimizer(torch.optim.Optimizer, ABC):
         step += 1
 
     def _counted(self, step: Tensor) -> Tensor:
-        """Return the number of steps made, in the tensor of a state."""
         return step if self.steps_before is None else step.fill_(self.steps_before)
 
     def _next(self, step: Tensor) -> int | Tensor:

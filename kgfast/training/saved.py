@@ -136,7 +136,6 @@ def save(
 
 
 def _checked_names(argument: str, names: Any, row: str, count: int) -> Vocabulary | None:
-    """Return names, one for each row."""
     if names is None:
         return None
     if isinstance(names, str | os.PathLike):
@@ -167,7 +166,6 @@ def _checked_names(argument: str, names: Any, row: str, count: int) -> Vocabular
 
 
 def _checked_known(known: Any, names: Names, model: Model) -> KnownTriples:
-    """Return known triples with ids that are rows of the model."""
     sizes: dict[str, Any] = {
         "num_entities": model.num_entities,
         "num_relations": model.num_relations,
@@ -271,7 +269,6 @@ def _state(model: Model) -> dict[str, Any]:
 
 
 def _blocks(rows: Any) -> Iterator[Tensor]:
-    """Yield the rows of a tensor or a table, on the CPU, some at a time."""
     if isinstance(rows, Tensor) and rows.ndim < 2:
         yield rows.detach().cpu()
         return
@@ -363,7 +360,6 @@ def load_tables(folder: Path, *, as_table: bool) -> tuple[Model, Names, KnownTri
 
 
 def _built(folder: Path, facts: Mapping[str, Any], as_table: bool) -> Model:
-    """Make the model that config.json describes from the tensors in the files."""
     layers = facts.get("wrappers", [])
     names = [facts.get("model"), *(it["class"] for it in layers)]
     for name, known in zip(names, [_OPTIONS, *[_OF_WRAPPERS] * len(layers)], strict=True):
@@ -414,7 +410,6 @@ def _others(path: Path, prefix: str) -> dict[str, Tensor]:
 
 
 def _opened(path: Path) -> Any:
-    """Open an array of numpy as a table."""
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file, and no {TENSORS} beside it")
     return tables.open(path)

@@ -294,7 +294,6 @@ class Trainer:
             )
 
     def _locked(self) -> AbstractContextManager[None]:
-        """Lock the folder, in the process that writes it."""
         if self.folder is None or not self.placement.leads:
             return nullcontext()
         return self.folder.locked()
@@ -340,7 +339,6 @@ class Trainer:
         return ranks_of(self.model, self.dataset, split, self.config, index=index)
 
     def _finish(self, run: Run) -> Result:
-        """Rank the test set by the best model and write the result."""
         tested_step = run.load_best()
         test, test_of_submodels = run.evaluated(self.config.dataset.test_on)
         state = run.state
@@ -379,7 +377,6 @@ def _result_of_before(folder: RunFolder, run: Run) -> Result | None:
 
 @contextmanager
 def _threads(count: int | None) -> Iterator[None]:
-    """Set the number of threads of torch, and restore it."""
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:

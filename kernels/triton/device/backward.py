@@ -73,7 +73,6 @@ def plus(a, b):
 
 @triton.jit
 def minus_over_rows(sums):
-    """Return minus the sums over the rows of a tile."""
     return SlopeSums(
         -tl.sum(sums.s0, 0),
         -tl.sum(sums.s1, 0),

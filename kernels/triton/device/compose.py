@@ -56,7 +56,6 @@ def load_plane(rows, row, k, mask, PLANE: tl.constexpr):
 
 @triton.jit
 def store_plane(rows, row, k, mask, values, PLANE: tl.constexpr):
-    """Store one plane of rows."""
     tl.store(rows.ptr + row * rows.row + PLANE * rows.plane + k * rows.step, values, mask)
 
 

@@ -130,7 +130,6 @@ def is_over(x, positive, margin):
 
 @triton.jit
 def store_parts(p_sums, tile, row, num_queries, parts, linear, mask):
-    """Store the sums of the rows of a tile or a stripe."""
     p_row = p_sums + tile.to(tl.int64) * _PARTS * num_queries + row
     tl.store(p_row, parts.peak, mask=mask)
     tl.store(p_row + num_queries, parts.mass, mask=mask)

@@ -21,7 +21,6 @@ class SharedOperands:
 
     @property
     def device(self) -> torch.device:
-        """Device of the operands."""
         return self.operands.table.device
 
     @property

@@ -105,7 +105,6 @@ def error_bound(
 
 
 def _gamma(steps: float) -> float:
-    """Return the relative error of a number of roundings."""
     return steps * UNIT / (1 - steps * UNIT) if steps * UNIT < 0.5 else math.inf
 
 

@@ -141,7 +141,6 @@ def plan(
 def _cut(
     tile: CropTile, sizes: tuple[int, int], query_bytes: int, row_bytes: int
 ) -> CropPlan | None:
-    """Return the plan for queries and candidates of the given numbers and bytes."""
     num_queries, num_candidates = sizes
     most_tiles = min(QUERY_BYTES // query_bytes, QUERIES_PER_PASS) // tile.queries
     if most_tiles == 0:

@@ -34,7 +34,6 @@ class PairBlock(NamedTuple):
 
 
 def _row_floats(batch: SharedOperands, dim: int, plan: configs.CropPlan) -> tuple[int, int]:
-    """Return floats of a packed query and of a packed candidate."""
     if plan.is_split:
         return split.row_floats(dim), split.row_floats(dim)
     of_query, of_candidate = packed_planes(batch.operands)
@@ -93,7 +92,6 @@ class Crop:
         self._take_room(scratch)
 
     def _take_room(self, scratch: Scratch) -> None:
-        """Take this crop's part of the scratch for packed rows."""
         if self.plan is not None:
             sizes = self.plan.scratch(*_row_floats(self.batch, self.dim, self.plan))
             parts = scratch.packed[: sum(sizes)].split(sizes)
@@ -194,7 +192,6 @@ class Crop:
         return Described(lanes, self.bound.norm, widths, bias)
 
     def _selection(self, block: PairBlock) -> Selection:
-        """Return the rows of the table for the lanes of a block."""
         first, count = block[2:]
         if self.batch.ids is None:
             return Selection(count, None, first)

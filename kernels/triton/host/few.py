@@ -50,7 +50,6 @@ class FewCrop(Crop):
         """Do nothing: no rows are packed."""
 
     def score_targets(self) -> None:
-        """Score the targets, in the order of the queries."""
         super().score_targets()
         count = self.batch.num_queries
         self.order = torch.arange(count, dtype=torch.int64, device=self.batch.device)
@@ -68,7 +67,6 @@ class Few(Nest):
         """Do nothing: no rows are packed."""
 
     def score_targets(self) -> None:
-        """Compute canonical scores of the targets at every crop."""
         for crop in self.crops:
             crop.score_targets()
 
@@ -78,7 +76,6 @@ class Few(Nest):
 
 
 def _sweep(crops: Sequence[Crop], block: PairBlock, tally: Tally, apart: int) -> None:
-    """Launch once for all crops."""
     widest = crops[-1]
     batch, device = widest.batch, widest.batch.device
     rels = torch.empty(len(crops), dtype=torch.float32, device=device)

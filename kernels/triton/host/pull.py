@@ -188,7 +188,6 @@ def pull(
 
 
 def _cut(operands: Operands, low: int, high: int, arch: int) -> tuple[PullTile, int, int]:
-    """Return the tile, stripes of candidates, and splits of queries."""
     lanes, num_queries, num_rows = 32 if arch else 64, operands.num_queries, len(operands.table)
     pairs = lanes * _rows_of_lane(operands, arch)
     features = FEATURES

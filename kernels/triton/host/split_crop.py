@@ -80,6 +80,5 @@ def crop_of(
     scratch: Scratch,
     ends: Sequence[int] = (),
 ) -> Crop:
-    """Make the crop for a plan."""
     kind = SplitCrop if plan is not None and plan.is_split else Crop
     return kind(batch, dim, counts, plan, scratch, ends)

@@ -45,7 +45,6 @@ def views_of(operands: Operands) -> Views:
 
 
 def queries_of(operands: Operands, grad: Tensor | None = None) -> RowView:
-    """View the queries, or a gradient of queries."""
     rows = operands.queries if grad is None else grad
     return rows_of(rows, operands.score, operands.query_planes)
 

@@ -91,7 +91,6 @@ def check_temperature(temperature: float) -> None:
 
 
 def check_seed(seed: int) -> None:
-    """Check that a seed is an int."""
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise TypeError(f"seed must be an int; got {type(seed).__name__}")
 
@@ -99,7 +98,6 @@ def check_seed(seed: int) -> None:
 def _no_output(
     name: str, values: Tensor, wrong: Tensor, allowed: str, ignore_index: int | None
 ) -> ValueError:
-    """Return the error of the first wrong value."""
     place = wrong.nonzero()[0].tolist()
     at = f"[{', '.join(map(str, place))}]" if place else ""
     spared = "" if ignore_index is None else f" or ignore_index ({ignore_index})"

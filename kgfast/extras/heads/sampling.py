@@ -99,7 +99,6 @@ def _blocks(
 def _within(
     hidden: Tensor, rows: Tensor, outputs: Outputs, blocks: Tensor, law: tuple[float, int]
 ) -> Tensor:
-    """Draw the output of each row within the block of the row."""
     temperature, seed = law
     drawn = torch.empty_like(rows)
     width = min(WIDTH, len(outputs))

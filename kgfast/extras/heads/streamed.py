@@ -312,14 +312,12 @@ class StreamedHead(nn.Module):
         return hidden.detach().reshape(-1, self.dim)
 
     def _check_pool(self, candidate_ids: Tensor | None) -> int:
-        """Check candidates, and return the number of candidates."""
         if candidate_ids is None:
             return self.num_outputs
         checks.check_candidates(candidate_ids, self.weight)
         return len(candidate_ids)
 
     def _pool(self, candidate_ids: Tensor | None) -> "_Pool":
-        """Return the outputs that the softmax is over."""
         if candidate_ids is None:
             return _Pool(self.weight, self.bias, None)
         checks.check_candidates(candidate_ids, self.weight)
@@ -332,7 +330,6 @@ class StreamedHead(nn.Module):
     def _counted(
         self, hidden: Tensor, targets: Tensor, is_counted: Tensor, pool: "_Pool"
     ) -> "_Counted":
-        """Return the hidden states and targets that count."""
         if pool.ids is not None:
             targets = checks.places_of(targets, pool.ids, is_counted)
         flat, targets = hidden.reshape(-1, self.dim), targets.reshape(-1)

@@ -153,7 +153,6 @@ def _digest(state: dict[str, Tensor]) -> int:
 
 
 def _check_pair(first: Checkpoint, other: Checkpoint) -> None:
-    """Check that two checkpoints are states of one training."""
     both = f"checkpoints: {first.name} and {other.name}"
     if first.sizes != other.sizes:
         raise ValueError(

@@ -52,7 +52,6 @@ class _Slopes:
 
     @property
     def label(self) -> float:
-        """Return the amount by which a positive lowers the slope."""
         is_mean = self.logsumexp is None
         return self.labels[0] / self.operands.candidates.num_rows if is_mean else self.labels[0]
 
@@ -169,7 +168,6 @@ class DenseInfluence:
         return total + theirs.products(own)
 
     def _swept(self, side: _Side, other: _Side) -> "_Swept":
-        """Sum over entities, and pick the slopes at some entities."""
         size, rows, asker = len(side), side.rows, self._asker
         dots, at_late = rows.new_zeros(len(other), size), rows.new_zeros(len(other), len(side.late))
         held = dots.shape if asker is not None else (0, 0)

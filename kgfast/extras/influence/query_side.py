@@ -132,7 +132,6 @@ class Asker(nn.Module):
 
     @contextmanager
     def _seen(self) -> Iterator[list[list[tuple[Tensor, Tensor]]]]:
-        """Record input and output of each linear layer, in the order of calls."""
         seen: list[list[tuple[Tensor, Tensor]]] = [[] for _ in self.linears]
 
         def hook_of(calls: list[tuple[Tensor, Tensor]]) -> Any:

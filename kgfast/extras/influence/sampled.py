@@ -121,7 +121,6 @@ class Replay:
         return ones * (count / formula.divisor(count, pairs))
 
     def _rows_of(self, queries: ExampleQueries) -> Tensor:
-        """Return the rows of training triples in the training set of the run."""
         own = self._as_trained(queries)
         wanted = self._keys(*_triples_of(own))
         keys, order = self._keys(*self._hrt.t()).sort(stable=True)
@@ -154,7 +153,6 @@ def _formula(loss: LossConfig, mask: Tensor | None = None) -> NegativesFormula:
 
 
 def _triples_of(queries: ExampleQueries) -> tuple[Tensor, Tensor, Tensor]:
-    """Return heads, relations and tails."""
     assert queries.targets is not None
     if queries.side == "head":
         return queries.targets, queries.relations, queries.anchors
@@ -256,7 +254,6 @@ class SampledInfluence:
         return torch.zeros(shape, dtype=dtype, device=table.device)
 
     def _part(self, drawn: DrawnNegatives) -> _Part:
-        """Compute slopes of scores, and with all parameters gradients of anchors and relations."""
         queries, model = drawn.queries, self._model
         assert queries.targets is not None
         index = torch.cat([queries.targets[:, None], drawn.negatives], 1)

@@ -351,7 +351,6 @@ def _digest_of(
     others: ExampleQueries,
     k: int,
 ) -> str:
-    """Hash everything that a result depends on, in the order of the computation."""
     digest = hashlib.blake2b(digest_size=16)
     digests = [checkpoint.digest for checkpoint in stages.checkpoints]
     said = (digests, stages.rates, stages.loss, stages.mode, parameters, others.side, k)
@@ -423,11 +422,9 @@ class _Matrix:
             raise ValueError(f"{path} has shape {list(self._file.shape)}, not {list(shape)}")
 
     def write(self, ids: Tensor, values: Tensor) -> None:
-        """Write the columns of some examples, durably."""
         if self._file is not None:
             self._file.T[ids.cpu().numpy()] = values.T.float().cpu().numpy()
             self._file.flush()
 
     def mapped(self) -> Tensor | None:
-        """Return the file as a tensor."""
         return None if self._file is None else torch.from_numpy(self._file)

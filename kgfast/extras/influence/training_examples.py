@@ -113,7 +113,6 @@ class Examples:
         return {name: column.view(ids.shape).cpu() for name, column in found.items()}
 
     def by_answer(self, example: int) -> ExampleQueries:
-        """Return an example for each answer of a query with all its answers."""
         is_head = example >= len(self.tails)
         queries, row = (self.heads, example - len(self.tails)) if is_head else (self.tails, example)
         query = queries.part(slice(row, row + 1))

@@ -128,7 +128,6 @@ def _outside(value: Tensor, since: int) -> Iterator[Edge]:
 
 
 def _changed(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """Return arguments with changed tensors."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, dict):

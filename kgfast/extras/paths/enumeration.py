@@ -82,7 +82,6 @@ class Paths:
         self._starts = self._counts[-1][self._indptr].cpu()
 
     def __len__(self) -> int:
-        """Return the number of paths."""
         return int(self._starts[-1])
 
     def __getitem__(self, which: slice) -> Tensor:

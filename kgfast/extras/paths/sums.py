@@ -163,7 +163,6 @@ class _Surroundings:
 
     @classmethod
     def of(cls, device: torch.device) -> "_Surroundings":
-        """Capture the current random state and autocast settings."""
         devices = () if device.type == "cpu" else (device,)
         states = [torch.get_rng_state()]
         states += [torch.get_device_module(it).get_rng_state(it) for it in devices]
@@ -175,7 +174,6 @@ class _Surroundings:
 
     @contextmanager
     def again(self) -> Iterator[None]:
-        """Restore the captured state for the duration of the context."""
         kind = self.devices[0].type if self.devices else "cuda"
         with ExitStack() as stack:
             stack.enter_context(torch.random.fork_rng(self.devices, device_type=kind))
@@ -230,7 +228,6 @@ class _Job:
     def gradients(
         self, grad: Tensor, tensors: Sequence[Tensor], needed: Sequence[bool]
     ) -> list[Tensor | None]:
-        """Return gradients of the sums with respect to the tensors that need one."""
         wanted = [it for it, need in zip(tensors, needed, strict=True) if need]
         sums = [
             torch.zeros(it.shape, dtype=_sum_dtype(it.dtype), device=it.device) for it in wanted
@@ -262,7 +259,6 @@ class _Job:
         yield from self.paths.ranges(self.size) if len(self.paths) else [(0, 0)]
 
     def _found(self, path: Tensor, sources: Sources) -> Tensor:
-        """Return the messages of some paths, and add the tensors behind them to the sources."""
         since = now()
         with GraphCut(sources.tensors.values(), since) as cut:
             value = self._value(path)
@@ -326,7 +322,6 @@ class _Recomputed(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """Make every chunk again, with gradients."""
         if torch.is_grad_enabled():
             raise NotImplementedError(
                 "path_sum has no second derivative: create_graph must be False"

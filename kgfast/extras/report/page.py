@@ -149,7 +149,6 @@ def write_report(
 
 
 def _ranks_in_time(loaded: LoadedRun, split: str, limit: TimeLimit) -> Ranks | dict[int, Ranks]:
-    """Rank growing parts of a split in random order, as many as time allows."""
     dataset = loaded.dataset
     if dataset is None:
         return loaded.ranks(split)  # raises an error that names the data
@@ -178,7 +177,6 @@ def _ranks_in_time(loaded: LoadedRun, split: str, limit: TimeLimit) -> Ranks | d
 def _groups(
     ranks: Ranks, names: Vocabulary | None, samples: int, hits: Sequence[int]
 ) -> dict[str, Any]:
-    """Return figures and tables of the groups of ranks."""
     cardinality, frequency = ranks.by("cardinality"), ranks.by("frequency")
     relations = ranks.by("relation")
     shown = sorted(relations, key=lambda name: -len(relations[name]))[:RELATIONS]

@@ -175,7 +175,6 @@ class _Searching:
         return min(1.0, max(shares))
 
     def _try(self, drawn: Any, shown: Shown) -> None:
-        """Train a trial and store its result."""
         self._ended = len(self._trials().ended)
         try:
             config = self._space.config_of(self._space.values_of(drawn.params))
@@ -202,7 +201,6 @@ class _Searching:
         return RunFolder(self.path / "trials" / str(number))
 
     def _keep_best(self, trials: Trials) -> None:
-        """Write the best trial's config, and drop checkpoints of all other ended trials."""
         best = trials.best
         if best is not None:
             config = self._space.config_of(best.values)
@@ -245,7 +243,6 @@ def _unit(config: Config) -> str:
 
 
 def _check_same(begun: Config, config: Config) -> None:
-    """Check that a search continues with the config of its beginning."""
     changed = begun.training_differences(config)
     old, new = (
         {f"search.{key}": value for key, value in vars(_section(it)).items()}

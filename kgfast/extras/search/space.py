@@ -92,7 +92,6 @@ def _fixed(key: str) -> str | None:
 
 
 def _ends(it: RangeConfig) -> Sequence[Any]:
-    """Return all choices, or both ends of a range of numbers."""
     return it.choices if it.choices is not None else (it.low, it.high)
 
 

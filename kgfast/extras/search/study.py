@@ -69,7 +69,6 @@ class Study:
             trial.set_user_attr(_VALUES, dict(values))
 
     def report(self, trial: Any, rung: int, mrr: float) -> None:
-        """Store the MRR of a trial at a rung."""
         trial.report(mrr, rung)
 
     def stops(self, trial: Any) -> bool:
@@ -159,7 +158,6 @@ def _mend(path: Path) -> None:
 
 @contextmanager
 def _quiet(optuna: Any) -> Iterator[None]:
-    """Silence optuna's log lines about opening a study."""
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:

@@ -95,7 +95,6 @@ def make_app(
 
     @app.post("/topk", **described)
     async def topk(request: Request, body: TopkBody) -> Response:
-        """Predict tails, heads or relations, best first."""
         try:
             return await answer(request, reader.topk, body)
         except NotImplementedError as error:  # relations, for a model that cannot score them
@@ -103,12 +102,10 @@ def make_app(
 
     @app.post("/rank", **described)
     async def rank(request: Request, body: RankBody) -> Response:
-        """Rank triples among all candidates."""
         return await answer(request, reader.rank, body)
 
     @app.post("/score", **described)
     async def score(request: Request, body: ScoreBody) -> Response:
-        """Score triples."""
         return await answer(request, reader.score, body)
 
     @app.get("/health")

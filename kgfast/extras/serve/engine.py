@@ -92,7 +92,6 @@ class Engine:
     def _topk(
         self, questions: Sequence[Question], columns: dict[str, Any], parts: list[slice]
     ) -> list[Answer]:
-        """Answer all questions with the largest k, and cut."""
         side = questions[0].sides[0]
         options = self._options(questions)
         there = self.model.num_relations if side == "relation" else self.model.num_entities
@@ -118,7 +117,6 @@ class Engine:
         ]
 
     def _listed(self, names: Any, ids: Tensor, scores: Tensor) -> list[Answer]:
-        """Return the answers to a query, best first."""
         columns: dict[str, list[Any]] = {"id": ids.tolist()}
         if names is not None:
             columns["name"] = names.names_of(columns["id"])

@@ -127,7 +127,6 @@ class Reader:
         return self._columns({role: getattr(body, role) for role in ROLES})
 
     def _columns(self, given: dict[str, Any]) -> dict[str, list[int]]:
-        """Return ids of one length."""
         columns = {}
         for role, entries in given.items():
             columns[role] = self._ids(
@@ -144,7 +143,6 @@ class Reader:
         return columns
 
     def _lists(self, field: str, given: Lists, count: int, side: Side) -> list[list[int]]:
-        """Return the ids of one list for all queries, or of a list for each."""
         if not given or not isinstance(given[0], list):
             return [self._ids(field, given, side == "relation")] * count
         if len(given) != count:
@@ -155,7 +153,6 @@ class Reader:
         ]
 
     def _restricted(self, given: Any, count: int, side: Side) -> dict[str, Any]:
-        """Return the fields of a question that restrict candidates."""
         if given is None:
             return {}
         if given != "types":

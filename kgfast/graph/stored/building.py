@@ -106,7 +106,6 @@ class _Builder:
             path.unlink()
 
     def check_disk(self, rows: int) -> None:
-        """Check that all files still to be written fit on the disk."""
         limit = self.options.asked.num_entities
         wide = 2 if limit is not None and limit > 2**31 else 1
         held = sum(it.stat().st_size for it in self.work.rglob("*.npy"))
@@ -153,7 +152,6 @@ class _Builder:
         return facts
 
     def _read(self, number: int, file: IdFile) -> dict[str, Any]:
-        """Return the runs of a file, and one past the largest ids."""
         asked = self.options.asked
         facts = [*_state_of(file.path), asked.order, asked.num_entities, asked.num_relations]
         facts.append(self.options.rows)
@@ -192,7 +190,6 @@ class _Builder:
         return self.work / f"{run}.{side}.npy"
 
     def _side(self, side: str, runs: Sequence[str], sizes: tuple[int, int]) -> dict[str, Any]:
-        """Merge the runs into the arrays of a side."""
         steps = sum(self._sort(run, side) for run in runs)
         num_entities, num_relations = sizes
         if side == "relation":
@@ -249,20 +246,17 @@ class _Arrays:
         self._last = int(pairs[-1])
 
     def finish(self) -> dict[str, Any]:
-        """Return the manifest's facts of the arrays."""
         _, indptr, indices = self._parts
         indptr.append(np.array([indices.count]))
         return {name: part.finish() for name, part in zip(PARTS, self._parts, strict=True)}
 
 
 def _state_of(path: Path) -> list[Any]:
-    """Return path, size and time of change of a file, to recognise it."""
     found = path.stat()
     return [str(path.resolve()), found.st_size, found.st_mtime_ns]
 
 
 def _blocks(file: IdFile, rows: int) -> Iterator[Columns]:
-    """Yield the triples of a file, some rows at a time."""
     held: list[Columns] = []
     count = 0
     for piece in file.pieces():
@@ -284,7 +278,6 @@ def _slice(columns: Columns, start: int, stop: int | None) -> Columns:
 
 
 def _joined(parts: list[Columns]) -> Columns:
-    """Concatenate columns, and free the parts."""
     first, second, third = (np.concatenate([part[place] for part in parts]) for place in range(3))
     parts.clear()
     return first, second, third

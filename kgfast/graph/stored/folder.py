@@ -168,7 +168,6 @@ def _manifest(folder: Path) -> dict[str, Any]:
 
 
 def _mapped(path: Path, facts: Mapping[str, Any], verify: bool) -> Tensor:
-    """Map an array."""
     dtype, count = np.dtype(facts["dtype"]), facts["count"]
     if not path.is_file():
         raise FileNotFoundError(

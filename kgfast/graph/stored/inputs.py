@@ -219,7 +219,6 @@ def _refuse(path: Path, bad: Column, values: Column, first: int, problem: str) -
 
 
 def _lines_of(path: Path) -> int:
-    """Estimate the number of lines of a file from its first lines."""
     with path.open("rb") as file:
         text = file.read(_SAMPLE)
     if not text:

@@ -101,7 +101,6 @@ def _splitters(runs: Sequence[Columns], most: int) -> list[_Key]:
 
 
 def _place(run: Columns, key: _Key) -> int:
-    """Return the number of rows of a run before a key."""
     low, high = 0, len(run[0])
     for column, value in zip(run, key, strict=True):
         if value > np.iinfo(column.dtype).max:

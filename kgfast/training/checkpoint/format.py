@@ -81,7 +81,6 @@ def _save_file(rows: dict[str, Tensor], path: Path, header: dict[str, str]) -> N
 
 
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Move tensors to the CPU, each to its own storage, as the format requires."""
     rows: dict[str, Tensor] = {}
     storages: set[int] = set()
     for name, tensor in tensors.items():
@@ -93,7 +92,6 @@ def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _checksum(text: str, tensors: Mapping[str, Tensor]) -> str:
-    """Hash the meta, then name, dtype, shape and bytes of every tensor, in the order of names."""
     value = zlib.crc32(text.encode())
     for name, tensor in sorted(tensors.items()):
         value = zlib.crc32(_kind(name, tensor.dtype, tensor.shape), value)
@@ -106,7 +104,6 @@ def _kind(name: str, dtype: torch.dtype, shape: Sequence[int]) -> bytes:
 
 
 def _with_bytes(tensor: Tensor, value: int) -> int:
-    """Continue a checksum with the bytes of a tensor."""
     if not tensor.numel():
         return value
     return zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data, value)
@@ -217,7 +214,6 @@ def _blocks(opened: _Opened, most: int | None) -> Iterator[Block]:
 
 
 def _meta(path: Path, header: Mapping[str, str]) -> tuple[int, dict[str, Any]]:
-    """Return the format version and the meta."""
     try:
         kept = json.loads(header[_KEY])
         version, meta = kept["version"], kept["meta"]

@@ -171,7 +171,6 @@ class RunFolder:
         return sorted(steps, key=steps.__getitem__)
 
     def _clear(self, kind: str) -> None:
-        """Delete temporary folders that a kill left behind."""
         for path in self._numbered(kind, ".tmp"):
             shutil.rmtree(path)
 

@@ -119,7 +119,6 @@ class RunGraph:
         return replace(self._dataset, name=name)
 
     def _is(self, dataset: Dataset) -> bool:
-        """Return whether a dataset has the ids and the order of the run."""
         if (dataset.entities, dataset.relations) != (self.entities, self.relations):
             return False
         rows = ((dataset.split(name).hrt.cpu(), own) for name, own in self.splits.items())
@@ -127,7 +126,6 @@ class RunGraph:
 
 
 def _vocabulary(tensors: Mapping[str, Tensor], what: str) -> Vocabulary:
-    """Return names from a file, which stores one text and the end of each name."""
     text = tensors[f"{what}.text"].numpy().tobytes()
     edges = [0, *tensors[f"{what}.ends"].tolist()]
     if edges != sorted(edges) or edges[-1] != len(text):

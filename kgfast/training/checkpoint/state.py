@@ -104,7 +104,6 @@ class Kept:
 
     @property
     def _remembering(self) -> dict[str, Schedule | LossScaler | Patience | None]:
-        """Return the objects with numbers in the meta, by key."""
         scaler = self.optimizer.scaler
         return {"schedule": self.schedule, "scaler": scaler, "patience": self.patience}
 
@@ -114,7 +113,6 @@ class Kept:
 
     @property
     def _rows(self) -> str | None:
-        """Digest of the names in the order of rows."""
         return None if self.graph is None else self.graph.rows
 
     def load(self, checkpoint: Checkpoint) -> State:

@@ -46,7 +46,6 @@ def _path_or(value: Any, among: Callable[[Any], Any]) -> Any:
 
 
 def _metric(value: str) -> str:
-    """Check the name of a metric."""
     if _METRIC.fullmatch(value):
         return value
     raise PydanticCustomError("metric", "must be mrr, mr, amr, amri or hits@K, such as hits@10")

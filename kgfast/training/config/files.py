@@ -61,7 +61,6 @@ def packaged_configs() -> dict[str, Path]:
 
 
 def _instead(plain_name: str, packaged: dict[str, Path]) -> str:
-    """Return the packaged configs that an unknown name may mean, for an error."""
     own = [name for name in packaged if name.startswith(f"{plain_name}/")]
     if own:
         return f", but the package has {', '.join(own)}"

@@ -156,7 +156,6 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _keys(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """Yield the dotted keys of a section and of its inner sections."""
     for name, field in section.model_fields.items():
         yield prefix + name
         if get_origin(field.annotation) is dict:  # a mapping has keys of any name

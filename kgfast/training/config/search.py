@@ -10,7 +10,6 @@ from kgfast.training.config.sections import Section
 
 
 def _by_key(value: Any) -> Any:
-    """Turn ranges in sections, which a file may have, into ranges by dotted keys."""
     if not isinstance(value, Mapping):
         return value
     flat: dict[str, Any] = {}

@@ -72,7 +72,6 @@ class Sharded(Replicated):
         return model.with_entity(self._fetched), batch
 
     def _fetch(self, table: Tensor, ids: Tensor) -> Tensor:
-        """Fetch the rows of distinct ids, and append one of zeros."""
         crew = self._crew
         order = (ids % crew.size).argsort(stable=True)
         counts: list[int] = (ids % crew.size).bincount(minlength=crew.size).tolist()
@@ -99,7 +98,6 @@ class Sharded(Replicated):
         return (squares + nn.utils.get_total_norm(shared).double().cpu().square()).sqrt()
 
     def _whole_of(self, gradient: Tensor) -> Tensor:
-        """Gather the rows of a sparse gradient of all processes, in the order of entities."""
         own = RowGradients.of(gradient)
         ids, rows = self._crew.gather_rows(own.ids * self.size + self.rank, own.rows)
         return rows[ids.argsort()]
@@ -121,12 +119,10 @@ class Sharded(Replicated):
         return {dim: _renamed(of_dim, hrt, dataset) for dim, of_dim in ranks.items()}
 
     def _starts(self) -> Tensor:
-        """Return the place of the first row of each process."""
         held = [len(range(rank, self._total, self.size)) for rank in range(self.size)]
         return torch.tensor([0, *held], dtype=torch.int64, device="cpu").cumsum(0)
 
     def _placed(self, hrt: Tensor) -> Tensor:
-        """Replace entities by their places."""
         placed = hrt.cpu().clone()
         for column in (0, 2):
             ids = placed[:, column]
@@ -144,7 +140,6 @@ class Sharded(Replicated):
 
 
 def _renamed(ranks: Ranks, hrt: Tensor, dataset: Dataset) -> Ranks:
-    """Return the counts of ranks with triples by the original ids."""
     triples = Triples(hrt.cpu(), entities=dataset.entities, relations=dataset.relations)
 
     def counts(of: Ranks, raw: Ranks | None) -> Ranks:

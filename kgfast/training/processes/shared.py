@@ -94,7 +94,6 @@ class SharedBackend:
         return found._replace(queries=of_queries)
 
     def _of_queries(self, operands: Operands, grad: Tensor, index: Tensor | None) -> Tensor | None:
-        """Return the gradients of all queries, of which this process sums one span."""
         need, crew, count = Need(True, False), self._crew, operands.num_queries
         if index is None and not are_summed_alone(operands, grad, of_queries=True):
             return self._backend.backward(operands, grad, need=need).queries
@@ -130,7 +129,6 @@ class SharedBackend:
     def _of_rows(
         self, operands: Operands, grad: Tensor, index: Tensor | None, need: Need
     ) -> Gradients:
-        """Return dense gradients of table and factor, of which this process sums one span."""
         crew, count = self._crew, operands.candidates.num_rows
         span = crew.span(count)
         if index is not None and self.own is not None:  # each process numbers rows differently
