@@ -231,6 +231,14 @@ def more_queries_than_a_tile_has(score):
     return Problem(args)
 
 
+def queries_that_are_flushed(score):
+    """Sweeps take subnormal numbers for 0; times large numbers they make scores."""
+    width = 2 * get_score(score).planes
+    table = (65504.0 * (torch.arange(width) % 2)).expand(20, width)
+    queries = 1e-38 * torch.tensor([[-1.0, 1.0]]).repeat(1, width // 2)
+    return Problem((queries, table, torch.tensor([3]), *no_known(1), score))
+
+
 HARD = {
     it.__name__: it
     for it in (
@@ -238,6 +246,7 @@ HARD = {
         *(near_ties, rounding_that_adds_up, a_sum_that_ties_before_its_end, overflow_in_float32),
         *(rows_that_lie_on_each_other, a_bias_that_decides, one_bias_for_all),
         *(known_answers_in_order, crops_of_a_subset, more_queries_than_a_tile_has),
+        queries_that_are_flushed,
     )
 }
 HARD |= {

@@ -50,6 +50,8 @@ class NearPairs {
                                         Worker& worker) {
     const SweepJob& sweep = *job.sweep;
     const int64_t padded = int8_padded(sweep.num_features), before = worker.band_size;
+    // Entries and products below 2^-126 count as 0: each loses less than that.
+    const float flushed = static_cast<float>(sweep.num_features) * 0x1p-124f;
     if (before + size_ > worker.band_capacity) isa.rescore_band(sweep, worker);
     Pair* band = worker.band + worker.band_size;
     for (int64_t i = 0; i < size_; ++i) {
@@ -61,8 +63,10 @@ class NearPairs {
           near_product(job.floats + target.position * padded, row, sweep.num_features) *
           target.query.inverse;
       const float tau = panel.bias[lane] * target.query.inverse + target.minus_target;
-      const float slope = job.near * (1.0f + 0x1p-20f) * target.query.size;
-      const float error = target.base + slope * sizes[lane];
+      const float lost = flushed * target.query.inverse;
+      const float slope = job.near * (1.0f + 0x1p-20f) * target.query.size + lost;
+      const float error =
+          target.base + flushed * target.query.size + lost + slope * sizes[lane];
       const bool beats = distance < tau - error, loses = tau + error < distance;
       worker.greater[target.slot] += beats;
       *band = {target.slot, id};
