@@ -48,10 +48,11 @@ SPLIT = "triton split"  # served where dot products are all that is asked for
 
 
 if INTERPRETED:
-    from support.interpreter import quicken, round_to_nearest
+    from support.interpreter import keep_masks_bools, quicken, round_to_nearest
 
     quicken()
     round_to_nearest()
+    keep_masks_bools()
 
 
 class Packed(flat.Flat):

@@ -41,6 +41,21 @@ def round_to_nearest() -> None:
     interpreter._convert_float = rounded
 
 
+def keep_masks_bools() -> None:
+    """Make bools of the masks of loads and stores: Triton 3.9 refuses the integers of its ``&``."""
+    builder = interpreter.InterpreterBuilder
+
+    def of_bools(place: int, made: Any) -> Any:
+        def call(self: Any, *args: Any, **rest: Any) -> Any:
+            mask = interpreter.TensorHandle(args[place].data.astype(bool, copy=False), tl.int1)
+            return made(self, *args[:place], mask, *args[place + 1 :], **rest)
+
+        return call
+
+    builder.create_masked_load = of_bools(1, builder.create_masked_load)
+    builder.create_masked_store = of_bools(2, builder.create_masked_store)
+
+
 def _patch_once_a_launch() -> None:
     """Patch ``triton.language`` once a launch, not again at every call of a nested function.
 
