@@ -10,7 +10,7 @@ SOURCES := pyproject.toml setup.py $(wildcard requirements/*.txt kernels/cpu/csr
 # The suite starts hundreds of processes: each would compile its imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install demo test test-all wheel check-wheel sdist release-check lock docs arm64 fuzz sanitize journeys lint bench bench-scale reproduce gpu clean
+.PHONY: install demo test test-all wheel check-wheel sdist release-check lock docs versions arm64 fuzz sanitize journeys lint bench bench-scale reproduce gpu clean
 
 install: $(VENV)/.complete
 
@@ -72,6 +72,12 @@ lock: $(VENV)/.package
 # docs/ as a site in build/site; a link that leads nowhere is an error.
 docs: $(VENV)/.complete
 	$(PY) -m mkdocs build --strict
+
+# The package with the lowest, the locked and the newest versions of its dependencies: needs the
+# network, and 15 GB of disk where torch brings CUDA. One of the three: `make versions ONLY=newest`.
+versions: wheel
+	$(PIP) uv
+	$(PY) tools/versions.py $$(ls -t dist/kgfast-*.whl | head -1) $(if $(ONLY),--only $(ONLY))
 
 # The extension of 64-bit ARM and its suite, emulated: half an hour. Needs Debian's packages
 # g++-aarch64-linux-gnu and qemu-user-static, and the network once.

@@ -49,6 +49,7 @@ PAGES = {
     "serve": Page("docs/reference/http.md", one_file.serve),
     "speed": Page("docs/reference/speed.md", speed.block),
     "tiers": Page("docs/explanation/tiers.md", one_file.tiers),
+    "versions": Page("CONTRIBUTING.md", one_file.versions),
 }
 
 

@@ -26,6 +26,7 @@ NAMES = (
         "search",
         "serve",
         "tiers",
+        "versions",
     ),
 )
 ABOUT = {

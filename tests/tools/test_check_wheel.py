@@ -88,8 +88,8 @@ def test_another_version_is_refused(checkout, name, old, new, error):
 
 
 def test_actions_are_pinned_by_digest_and_packages_by_hash():
-    workflow = (ROOT / ".github/workflows/wheels.yml").read_text()
-    used = re.findall(r"uses: (\S+)", workflow)
+    workflows = [path.read_text() for path in (ROOT / ".github/workflows").iterdir()]
+    used = [it for workflow in workflows for it in re.findall(r"uses: (\S+)", workflow)]
     assert len(used) > 8
     assert [it for it in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", it)] == []
     assert len(pins(".github/build.txt")) > 5

@@ -26,7 +26,7 @@ from lib.columns import (
     best_first,
     reached,
 )
-from lib.pages import goals_of, machine_of, sources, with_sources
+from lib.pages import goals_of, machine_of, packages, sources, with_sources
 from lib.published import CLASSIFICATION
 from lib.results import Row, of_section, read_rows, with_winners
 from lib.tables import Columns, cell_of, markdown
@@ -271,6 +271,26 @@ def wheel(folder: Path) -> str:
         "garbage collection that torch leaves due "
         "(`{command}`, {date:.10}, python {versions[python]}, torch {versions[torch]}).",
     )
+
+
+# CONTRIBUTING.md
+def versions(folder: Path) -> str:
+    """Write what passed with the lowest, locked and newest dependencies, and their versions."""
+    rows = read_rows(folder / "versions.json")
+    columns = [
+        ("what ran", "{part}"),
+        *((f"{row['environment']}:", "{" + row["environment"] + "}") for row in rows),
+    ]
+    lines = [
+        {"part": part} | {row["environment"]: row["parts"][part] for row in rows}
+        for part in rows[0]["parts"]
+    ]
+    told = [
+        f"- *{row['environment']}*, {row['date']:.10}, {row['machine']['name']} with "
+        f"{row['machine']['isa']}: {packages(row['versions'])}."
+        for row in rows
+    ]
+    return "\n".join([*markdown(columns, lines), "", *told])
 
 
 # docs/reference/reliability.md
