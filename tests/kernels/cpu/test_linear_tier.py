@@ -35,7 +35,10 @@ def isa(request, monkeypatch):
     monkeypatch.setenv("KGFAST_CPU_ISA", request.param)
 
 
-some = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+some = settings(
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],  # emulated
+)
 # Pairs with the last of the masks are counted as (swept, decided, gathered, canonical).
 assert_same = partial(assert_same_counts, counter="linear_pairs")
 
