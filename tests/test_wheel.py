@@ -61,7 +61,7 @@ def test_a_wheel_in_a_fresh_environment(tmp_path):
     assert found["isa"]
     assert found["versions"]["torch"] == torch.__version__
     assert found["command"] == f"python -P tools/check_wheel.py {wheel.name}"
-    assert found["wheel_mb"] <= 2.5
+    assert found["wheel_mb"] <= 2.2
     assert found["import_beyond_torch_cpu_s"] <= 0.15
 
 

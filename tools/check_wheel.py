@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-MEGABYTES = 2.5
+MEGABYTES = 2.2
 SECONDS = 0.15  # CPU time that the import of kgfast may take, beyond that of torch
 # Importing torch leaves a full garbage collection due, 0.08 s over torch's own objects, which would
 # fall into whatever import comes next: it counts as torch's.
