@@ -28,7 +28,6 @@ from kgfast.eval.counting import (
     count_side,
     source_in_memory,
 )
-from kgfast.eval.meeting import LostProcessError, Meeting, OtherProcessError, announced
 from kgfast.eval.one_pass import fingerprint_of
 from kgfast.eval.partial import BLOCK_BYTES, Partial, using
 from kgfast.eval.predictions import AnswersAbove, Predictions
@@ -36,7 +35,6 @@ from kgfast.eval.ranking import ranks_of, warn_without_candidates
 from kgfast.eval.ranks import Ranks
 from kgfast.eval.rows import RowReader
 from kgfast.eval.sources import Crops, InRows, crops_of
-from kgfast.eval.team import Team, check_cover, facts_of, names_digest
 from kgfast.graph import IdsLike, KnownTriples, TriplesLike, TypeConstraints, VocabularyLike
 from kgfast.kernels.cpu.tiers import counted_pairs
 from kgfast.models import BlockScorer, RankableModel
@@ -44,6 +42,8 @@ from kgfast.models.base import SIDES, Side
 from kgfast.models.relations import is_in_blocks
 from kgfast.ops.above import MAX_RESULTS
 from kgfast.ops.topk import check_k
+from kgfast.processes.shares import Team, check_cover, facts_of, names_digest
+from kgfast.processes.steps import LostProcessError, OtherProcessError, Processes, announced
 from kgfast.progress import progress_bar
 from kgfast.storage import digest
 from kgfast.tables import Shard, as_rows
@@ -142,16 +142,16 @@ def rank(
         part = kgfast.tables.Shard(rows, start=first, total_rows=40_943)
         ranks = kgfast.distributed.rank(kgfast.RotatE(part, relation), triples, known=known)
     """
-    with Meeting("kgfast.distributed.rank", timeout) as meeting, ExitStack() as stack:
+    with Processes("kgfast.distributed.rank", timeout) as processes, ExitStack() as stack:
         reader = _reader_of(model)
         allowed = Allowed(known, candidate_ids)
         plan = Ranking(model, triples, sides, allowed, batch_size, nan, vocabulary)
         plan = _plan(plan, reader, batch_size)
         facts = facts_of(model, reader, dims) | _facts(plan, partial)
-        team = Team.of(meeting, reader, facts)
+        team = Team.of(processes, reader, facts)
         kept, reader = _kept(stack, partial, team, reader, [model, known, facts])
         total = len(plan.hrt) * len(plan.sides) // team.num_shares
-        shows = progress and meeting.rank == 0
+        shows = progress and processes.rank == 0
         with (
             evaluating(model),
             torch.no_grad(),
@@ -169,7 +169,7 @@ def rank(
                     source = _source(plan, side, crops, reader)
                     count_side(plan, source, room, advance, team, kept)
             team.add(counts)
-            meeting.sum(pairs, team.everyone)
+            processes.sum(pairs, team.everyone)
         warn_without_candidates(counts[5, 0], plan.hrt, plan.sides, plan.names)
         return ranks_of(counts[:, 0], plan.hrt, plan.sides, plan.known, plan.names, pairs=pairs)
 
@@ -309,7 +309,7 @@ def _answered(
 ) -> Any:
     """Return the results of all processes; ``make`` checks the arguments once all have met."""
     model, known, dims = call
-    with Meeting(f"kgfast.distributed.{name}", timeout) as meeting, ExitStack() as stack:
+    with Processes(f"kgfast.distributed.{name}", timeout) as processes, ExitStack() as stack:
         reader = _reader_of(model)
         search = make()
         search.anchors, search.others = search.anchors.cpu(), search.others.cpu()
@@ -320,10 +320,10 @@ def _answered(
         is_shared = ids is None or isinstance(ids, Tensor)
         check_k(search.k, most if len(search) and not search.pad and is_shared else None)
         facts = facts_of(model, reader, dims) | _facts(search, partial)
-        team = Team.of(meeting, reader, facts)
+        team = Team.of(processes, reader, facts)
         size = search.size(search.batch_size)
         total = len(search) if is_relation else len(search) // team.num_shares
-        shows = progress and meeting.rank == 0
+        shows = progress and processes.rank == 0
         with evaluating(model), torch.no_grad(), progress_bar(shows, "predicting", total) as show:
             if is_relation:
                 local = team.local(model, reader)(torch.cat([search.anchors, search.others]))
@@ -346,12 +346,12 @@ def _kept(
     if partial is None:
         return None, reader
     model, known, facts = asked
-    meeting, reader = team.meeting, reader.in_blocks(BLOCK_BYTES)
+    processes, reader = team.processes, reader.in_blocks(BLOCK_BYTES)
     table = as_rows(reader.entity)
     found = fingerprint_of(model, reader, "shard", table.shape, table.dtype, table.facts)
     spans = reader.start, reader.stop, team.share, team.num_shares
     found.add(*spans, None if known is None else known.checksum, facts)
-    folder = Path(partial, f"process-{meeting.rank}-of-{meeting.size}")
+    folder = Path(partial, f"process-{processes.rank}-of-{processes.size}")
     path = stack.enter_context(using(folder))
     kept = Partial(path, reader, found.text(), 1)
     return kept, kept.reader

@@ -56,6 +56,7 @@ ROOMS = [
     "models",
     "losses",
     "eval",
+    "processes",
     "distributed",
     "training",
     "plots",

@@ -9,7 +9,7 @@ import kgfast
 from kgfast import distributed
 from kgfast.distributed import OtherProcessError
 from kgfast.eval.rows import RowReader
-from kgfast.eval.team import facts_of
+from kgfast.processes.shares import facts_of
 from support.gloo import run_together, values
 from support.ranked_together import (
     CANDIDATES,

@@ -8,7 +8,7 @@ import torch
 import kgfast
 from kgfast.distributed import count_range, merge
 from kgfast.eval import rows
-from kgfast.eval.team import teams_of
+from kgfast.processes.shares import teams_of
 from kgfast.tables import Shard
 from support.shared_out import FileTable, assert_same, example, model_of
 

@@ -11,7 +11,7 @@ from kgfast.training.processes.placement import ALONE, Placement
 def placed(config: Config) -> tuple[torch.device, Placement]:
     """Return the device and the placement of a config, for one process or for torchrun's."""
     if dist.is_available():
-        from kgfast.eval.meeting import announced, num_processes
+        from kgfast.processes.steps import announced, num_processes
 
         if num_processes() > 1:
             return announced(_placed_together)(config)

@@ -2,7 +2,7 @@
 
 Every process makes the same calls in the same order. Numbers are added in the order of processes,
 so that all processes have the same bits. The error of a failed collective names the missing
-process, or the reason why a process gave up (:class:`Meeting`).
+process, or the reason why a process gave up (:class:`Processes`).
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from kgfast.eval.meeting import Meeting
+from kgfast.processes.steps import Processes
 
 
 class Crew:
@@ -22,18 +22,18 @@ class Crew:
     """
 
     def __init__(self, timeout: float, device: torch.device) -> None:
-        self.meeting = Meeting("kgfast.training.Trainer", timeout)
-        self.rank, self.size = self.meeting.rank, self.meeting.size
-        self.meeting.agree({})
+        self.processes = Processes("kgfast.training.Trainer", timeout)
+        self.rank, self.size = self.processes.rank, self.processes.size
+        self.processes.agree({})
         everyone = [range(self.size)]
-        self._numbers = self.meeting.group(everyone)
+        self._numbers = self.processes.group(everyone)
         self._rows = self._numbers
         if device.type == "cuda":
-            self._rows = self.meeting.group(everyone, "nccl")
+            self._rows = self.processes.group(everyone, "nccl")
 
     def gather(self, values: Tensor) -> Tensor:
         """Return the ``values [K]`` of all processes, on the CPU, ``[size, K]`` by rank."""
-        return torch.stack(self.meeting.gather(values.cpu(), self._numbers))
+        return torch.stack(self.processes.gather(values.cpu(), self._numbers))
 
     def gather_rows(self, ids: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return the ids ``[U]`` and rows ``[U, G]`` of all processes, in the order of ranks."""
@@ -46,13 +46,15 @@ class Crew:
         padded[: len(own)] = own
         parts = [torch.empty_like(padded) for _ in range(self.size)]
         if padded.numel():
-            self.meeting.collective(lambda: dist.all_gather(parts, padded, group=self._rows))
+            self.processes.collective(lambda: dist.all_gather(parts, padded, group=self._rows))
         return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
 
     def counts_of(self, counts: Sequence[int]) -> list[int]:
         """Send ``counts[rank]`` to each process; return the numbers that this process receives."""
         sent, received = _counts(counts), _counts([0] * self.size)
-        self.meeting.collective(lambda: dist.all_to_all_single(received, sent, group=self._numbers))
+        self.processes.collective(
+            lambda: dist.all_to_all_single(received, sent, group=self._numbers)
+        )
         return received.tolist()
 
     def exchange(self, values: Tensor, counts: Sequence[int], received: Sequence[int]) -> Tensor:
@@ -62,7 +64,7 @@ class Crew:
         """
         values = values.contiguous()
         out = values.new_empty((sum(received), *values.shape[1:]))
-        self.meeting.collective(
+        self.processes.collective(
             lambda: dist.all_to_all_single(
                 out, values, list(received), list(counts), group=self._rows
             )
@@ -83,7 +85,7 @@ class Crew:
 
     def sum(self, values: Tensor) -> Tensor:
         """Sum the values of all processes, in place, with equal bits in all."""
-        self.meeting.collective(lambda: dist.all_reduce(values, group=self._rows))
+        self.processes.collective(lambda: dist.all_reduce(values, group=self._rows))
         return values
 
     def align(self, tensors: Sequence[Tensor]) -> None:
@@ -96,7 +98,7 @@ class Crew:
                 tensor.copy_(part.view_as(tensor))
 
     def _broadcast(self, values: Tensor) -> None:
-        self.meeting.collective(lambda: dist.broadcast(values, group_src=0, group=self._rows))
+        self.processes.collective(lambda: dist.broadcast(values, group_src=0, group=self._rows))
 
 
 def _counts(values: Sequence[int]) -> Tensor:

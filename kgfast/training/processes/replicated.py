@@ -10,11 +10,11 @@ from torch import Tensor
 from kgfast import distributed
 from kgfast.datasets import Dataset
 from kgfast.datasets.dataset import SPLITS
-from kgfast.eval.meeting import OtherProcessError, announced
 from kgfast.eval.ranks import Ranks
 from kgfast.graph import KnownTriples
 from kgfast.models import MED, Model
 from kgfast.ops.dispatch import backend_for, get_backend, serving
+from kgfast.processes.steps import OtherProcessError, announced
 from kgfast.storage import digest
 from kgfast.training.checkpoint.run_graph import RunGraph
 from kgfast.training.config import Config, is_own
@@ -52,17 +52,17 @@ class Replicated(Placement):
 
     def check_same(self, facts: Mapping[str, object]) -> None:
         try:
-            self._crew.meeting.agree({name: str(fact) for name, fact in facts.items()})
+            self._crew.processes.agree({name: str(fact) for name, fact in facts.items()})
         except ValueError as error:
             raise ValueError(
                 f"{error}; start all processes of a run with the same command and the same data"
             ) from None
 
     def together(self, work: Callable[[], Result]) -> Result:
-        return self._crew.meeting.together(work)
+        return self._crew.processes.together(work)
 
     def telling(self) -> AbstractContextManager[None]:
-        return self._crew.meeting.telling()
+        return self._crew.processes.telling()
 
     def diverges(self, error: Exception) -> bool:
         theirs = isinstance(error, OtherProcessError) and error.kind in _DIVERGED
@@ -96,7 +96,7 @@ class Replicated(Placement):
                 known=known,
                 dims=dim,
                 batch_size=config.data.test_bs,
-                timeout=self._crew.meeting.timeout,
+                timeout=self._crew.processes.timeout,
             )
 
         if isinstance(model, MED):

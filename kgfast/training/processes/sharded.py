@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 from kgfast.datasets import Dataset
 from kgfast.datasets.dataset import SPLITS
-from kgfast.eval.meeting import announced
 from kgfast.eval.ranks import Ranks
 from kgfast.graph import KnownTriples, Triples
 from kgfast.losses.sampled import distinct_ids, scored_table
 from kgfast.models import Model
 from kgfast.models.fresh import Fresh
 from kgfast.ops.row_gradients import RowGradients, numbers_of
+from kgfast.processes.steps import announced
 from kgfast.tables import Shard
 from kgfast.training.checkpoint.format import State
 from kgfast.training.checkpoint.run_folder import RunFolder

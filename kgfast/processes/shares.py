@@ -11,12 +11,12 @@ from torch import Tensor
 from kgfast.eval.accumulators import AboveSoFar, Accumulator, BestSoFar
 from kgfast.eval.batches import modules_of
 from kgfast.eval.exchange import Exchange, Result
-from kgfast.eval.meeting import Meeting
 from kgfast.eval.queries import CPU, Queries
 from kgfast.eval.rows import LocalModel, RowReader
 from kgfast.eval.sources import InRows
 from kgfast.graph.named import Names
 from kgfast.kernels.operands import Above
+from kgfast.processes.steps import Processes
 from kgfast.storage import digest
 
 Spans = list[tuple[int, int]]
@@ -30,7 +30,7 @@ class Team(Exchange):
     is True in the first process of the team.
     """
 
-    meeting: Meeting
+    processes: Processes
     group: dist.ProcessGroup
     everyone: dist.ProcessGroup
     share: int
@@ -38,15 +38,15 @@ class Team(Exchange):
     num_shares: int
 
     @classmethod
-    def of(cls, meeting: Meeting, reader: RowReader, facts: dict[str, str]) -> "Team":
+    def of(cls, processes: Processes, reader: RowReader, facts: dict[str, str]) -> "Team":
         """Agree with all processes on the call; form teams that hold each row of the table once."""
-        spans = meeting.agree(facts, [reader.start, reader.stop])
+        spans = processes.agree(facts, [reader.start, reader.stop])
         teams = teams_of([(start, stop) for start, stop in spans], reader.num_rows)
-        share = next(i for i, ranks in enumerate(teams) if meeting.rank in ranks)
-        everyone = meeting.group([range(meeting.size)])
-        group = everyone if len(teams) == 1 else meeting.group(teams)
-        leads = meeting.rank == min(teams[share])
-        return cls(meeting, group, everyone, share, leads, len(teams))
+        share = next(i for i, ranks in enumerate(teams) if processes.rank in ranks)
+        everyone = processes.group([range(processes.size)])
+        group = everyone if len(teams) == 1 else processes.group(teams)
+        leads = processes.rank == min(teams[share])
+        return cls(processes, group, everyone, share, leads, len(teams))
 
     def share_of(self, batches: list[Any]) -> list[Any]:
         missing = -len(batches) % self.num_shares
@@ -54,10 +54,10 @@ class Team(Exchange):
 
     def all_say(self, claim: bool) -> bool:
         doubts = torch.tensor([not claim], dtype=torch.int64, device=CPU)
-        return not int(self.meeting.sum(doubts, self.group))
+        return not int(self.processes.sum(doubts, self.group))
 
     def together(self, work: Callable[[], Result]) -> Result:
-        return self.meeting.together(work)
+        return self.processes.together(work)
 
     def prepare(self, parts: Sequence[Accumulator]) -> None:
         asked = [(part.queries, part.source) for part in parts]
@@ -88,7 +88,7 @@ class Team(Exchange):
             return self._join_above(part)
         if not isinstance(part, BestSoFar):
             return
-        parts = (self.meeting.gather(it, self.group) for it in (part.scores, part.ids))
+        parts = (self.processes.gather(it, self.group) for it in (part.scores, part.ids))
         scores, ids = (torch.cat(it, 1) for it in parts)
         by_id = ids.argsort(dim=1, stable=True)
         part.keep(scores.gather(1, by_id), ids.gather(1, by_id))
@@ -96,21 +96,22 @@ class Team(Exchange):
     def _join_above(self, part: AboveSoFar) -> None:
         """Put the answers of all processes side by side, ordered by ids."""
         counted = torch.tensor([part.room.count], dtype=torch.int64, device=CPU)
-        if int(self.meeting.sum(counted, self.group)) > part.room.most:
+        if int(self.processes.sum(counted, self.group)) > part.room.most:
             part.room.is_over = True
             part.pieces.clear()
             return
         own = part.whole()
-        indptrs = self.meeting.gather(own.indptr, self.group)
+        indptrs = self.processes.gather(own.indptr, self.group)
         missing = max(int(it[-1]) for it in indptrs) - len(own.ids)
         padded = (torch.nn.functional.pad(it, (0, missing)) for it in (own.ids, own.scores))
-        columns = zip(indptrs, *(self.meeting.gather(it, self.group) for it in padded), strict=True)
+        gathered = (self.processes.gather(it, self.group) for it in padded)
+        columns = zip(indptrs, *gathered, strict=True)
         found = [Above(it, *(own[: int(it[-1])] for own in both)) for it, *both in columns]
         part.pieces = sorted((it for it in found if len(it.ids)), key=lambda it: int(it.ids.min()))
 
     def total(self, count: int) -> int:
         counted = torch.tensor([count], dtype=torch.int64, device=CPU)
-        return int(self.meeting.sum(counted, self.everyone))
+        return int(self.processes.sum(counted, self.everyone))
 
     def fill_in_rows(self, found: Above) -> Above:
         if self.num_shares == 1:
@@ -135,19 +136,19 @@ class Team(Exchange):
         self.together(lambda: None)
         if self.num_shares > 1 and not self.leads:
             counts[5].zero_()
-        self.meeting.sum(counts if self.num_shares > 1 else counts[:5], self.everyone)
+        self.processes.sum(counts if self.num_shares > 1 else counts[:5], self.everyone)
 
     def _combined(self, values: Tensor) -> Tensor:
-        return self.meeting.combine(values, self.group)
+        return self.processes.combine(values, self.group)
 
     def fill_in(self, values: Tensor) -> None:
         if self.num_shares == 1:
             return
         if not self.leads:  # all processes of a team have equal values
             values.zero_()
-        self.meeting.together(lambda: None)
+        self.processes.together(lambda: None)
         bits = values.view(torch.int64)
-        self.meeting.sum(bits, self.everyone)
+        self.processes.sum(bits, self.everyone)
 
 
 def _vectors(queries: Queries, source: Any) -> Tensor:

@@ -48,15 +48,15 @@ class OtherProcessError(RuntimeError):
     kind = ""
 
 
-class Meeting:
-    """Meeting of all processes of one call; this process has number ``rank`` among ``size``.
+class Processes:
+    """All processes of one call; this process has number ``rank`` among ``size``.
 
     Each process numbers its calls in the store, and a call meets only calls of its own number. The
-    context of a meeting tells an error within it to other processes, and destroys the groups. At
+    context tells an error within it to other processes, and destroys the groups. At
     each step a process waits ``timeout`` seconds for all other processes.
     """
 
-    begun = 0  # number of meetings of this process so far
+    begun = 0  # number of calls of this process so far
 
     def __init__(self, call: str, timeout: float) -> None:
         given: Any = timeout
@@ -70,7 +70,7 @@ class Meeting:
         self.timeout, self._call = timeout, call
         store = _get_default_store()
         number = store.add(f"kgfast/calls/{self.rank}", 1)
-        Meeting.begun += 1
+        Processes.begun += 1
         self._store = PrefixStore(f"kgfast/{number}", store)
         self._steps = count()
         self._groups: list[dist.ProcessGroup] = []
@@ -236,7 +236,7 @@ class Meeting:
 
 
 def announced(call: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Decorate a call of all processes, so that errors before the first meeting are told, too.
+    """Decorate a call of all processes, so that errors before the processes meet are told, too.
 
     These include errors in the arguments.
     """
@@ -245,12 +245,12 @@ def announced(call: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     def told(*args: Arguments.args, **options: Arguments.kwargs) -> Result:
         if num_processes() > 1:
             _join()
-        begun = Meeting.begun
+        begun = Processes.begun
         try:
             return call(*args, **options)
         except BaseException as error:
-            if begun == Meeting.begun and num_processes() > 1:
-                Meeting(call.__qualname__, 1.0).tell(error)
+            if begun == Processes.begun and num_processes() > 1:
+                Processes(call.__qualname__, 1.0).tell(error)
             raise
 
     return told
