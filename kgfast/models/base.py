@@ -19,6 +19,7 @@ from torch.nn.utils import parametrize
 
 from kgfast import ops
 from kgfast.kernels.backend import Composition
+from kgfast.models.dropout import Dropout
 from kgfast.models.tables import Table, gathered, held_table, is_computed
 from kgfast.tables import Rows, as_rows, is_table
 from kgfast.tables import Table as TableOfRows
@@ -123,12 +124,18 @@ class Model(nn.Module, ABC):
         their triples (:mod:`kgfast.models.relations`).
     has_wide_relations : bool
         True if relations are so wide that a step of training reads only the relations in use.
+    has_large_operators : bool
+        True if a step of training runs large operators of PyTorch, which use PyTorch's threads.
+    dims : list of int, optional
+        Widths of the sub-models that training and evaluation serve together; None without any.
     """
 
     score: str
     dim: int
     scores_relations: bool = False
     has_wide_relations: bool = False
+    has_large_operators: bool = False
+    dims: list[int] | None = None
     entity: Tensor
     relation: Tensor
 
@@ -325,6 +332,14 @@ class Model(nn.Module, ABC):
     def crop_width(self, dim: int) -> int | None:
         """Return the operator's width of a crop of ``dim`` features; None if queries are cut."""
         return dim
+
+    def logged_values(self) -> dict[str, float]:
+        """Return values that a training log shows beside the loss."""
+        return {}
+
+    def random_layers(self) -> list[Dropout]:
+        """Return the layers that draw from their attribute ``generator`` in training."""
+        return [layer for layer in self.modules() if isinstance(layer, Dropout)]
 
     def extra_repr(self) -> str:
         """Return the sizes, for ``repr``."""

@@ -68,6 +68,7 @@ class ConvE(Model):
 
     score = "dot"
     parallel_queries = True
+    has_large_operators = True
 
     def __init__(
         self,

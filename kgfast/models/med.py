@@ -70,6 +70,8 @@ class MED(Wrapper):
     ([2, 4, 8], torch.Size([1, 2]))
     """
 
+    has_large_operators = True
+    dims: list[int]
     w1: nn.Parameter
     w2: nn.Parameter
     w3: nn.Parameter
@@ -184,6 +186,9 @@ class MED(Wrapper):
         """
         first = number % (len(self.dims) - self.submodels_per_step + 1)
         return self.dims[first : first + self.submodels_per_step]
+
+    def logged_values(self) -> dict[str, float]:
+        return {name: float(getattr(self, name).detach()) for name in _SCALES}
 
     def first_columns(self, dim: int) -> Self:
         """Return :meth:`Model.first_columns`."""

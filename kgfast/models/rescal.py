@@ -37,6 +37,7 @@ class RESCAL(Model):
 
     score = "dot"
     has_wide_relations = True
+    has_large_operators = True
 
     def __init__(self, entity: Table, relation: Table) -> None:
         super().__init__(entity, relation)

@@ -182,7 +182,7 @@ def ranks_of(
         triples,
         known=dataset.known() if known is None else known,
         sides=sides,
-        dims=model.dims if isinstance(model, MED) else None,
+        dims=model.dims,
         index=index,
         **options,
     )

@@ -17,8 +17,7 @@ from kgfast.graph import as_triples_tensor
 from kgfast.kernels.checks import OutOfRangeError, Values, without_values
 from kgfast.kernels.cpu import threads
 from kgfast.kernels.scores import get_score
-from kgfast.models import MED, RESCAL, ConvE, Model
-from kgfast.models.dropout import Dropout
+from kgfast.models import Model
 from kgfast.ops import backend_for
 from kgfast.ops.dispatch import get_backend
 from kgfast.progress import RunBar
@@ -41,8 +40,6 @@ from kgfast.training.schedule import PARTS, SPANNING, Deadline, Interrupts, Pati
 
 _AMP = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _UNREAD = 1.0  # seconds of steps with unread losses, at most, if time is limited
-# with large operators of torch in queries or in the loss of sub-models
-_WITH_LARGE_OPERATORS = (ConvE, RESCAL, MED)
 
 Metrics = dict[str, float]
 
@@ -130,7 +127,7 @@ class Run:
             dataset.train, num_entities=dataset.num_entities, num_relations=dataset.num_relations
         ).cpu()
         triples, sides = asked_of(hrt, model.num_relations, model.has_inverses)
-        self._dropouts = [it for it in model.modules() if isinstance(it, Dropout)]
+        self._dropouts = model.random_layers()
         self._generator = torch.Generator(device) if self._dropouts else None
         self._runs_own_code = is_own(config.model.name) or is_own(config.loss.name)
         self._objective = MODES[train.mode](config, triples, dataset.num_entities, sides)
@@ -153,7 +150,7 @@ class Run:
             and self._optimizer.runs_on_kernels
             and not get_score(model.score).is_rscf
             and not is_own(config.model.name)
-            and not any(isinstance(it, _WITH_LARGE_OPERATORS) for it in model.modules())
+            and not any(getattr(it, "has_large_operators", False) for it in model.modules())
         )
         self._schedule = Schedule(config.sched, config.optim.lr, self.steps, metric)
         stop = train.early_stopping
@@ -527,9 +524,7 @@ class Run:
         state = self.state
         loss = state.loss_sum / state.loss_count
         state.loss_sum, state.loss_count = 0.0, 0
-        row = {"loss": loss, "lr": self._schedule.lr(state.step - 1)}
-        if isinstance(self._model, MED):  # a learnable w3 can drift
-            row |= {name: float(getattr(self._model, name).detach()) for name in ("w1", "w2", "w3")}
+        row = {"loss": loss, "lr": self._schedule.lr(state.step - 1), **self._model.logged_values()}
         self._write(listeners, row)
         return loss
 

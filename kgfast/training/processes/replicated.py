@@ -12,7 +12,7 @@ from kgfast.datasets import Dataset
 from kgfast.datasets.dataset import SPLITS
 from kgfast.eval.ranks import Ranks
 from kgfast.graph import KnownTriples
-from kgfast.models import MED, Model
+from kgfast.models import Model
 from kgfast.ops.dispatch import backend_for, get_backend, serving
 from kgfast.processes.steps import OtherProcessError, announced
 from kgfast.storage import digest
@@ -99,7 +99,7 @@ class Replicated(Placement):
                 timeout=self._crew.processes.timeout,
             )
 
-        if isinstance(model, MED):
+        if model.dims is not None:
             return {dim: ranked(dim) for dim in model.dims}
         return ranked(None)
 
