@@ -162,7 +162,6 @@ MEANINGS = {
     "rows": "rows of tables that are read where they are needed",
     "sampled": "losses of sampled negatives",
     "scores": "scores",
-    "search": "search of hyperparameters",
     "topk": "the best candidates",
     "updates": "updates of rows by an optimizer",
     "views": "tensors as kernels take them",

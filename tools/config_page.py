@@ -1,12 +1,14 @@
 """Every key of a config: docs/reference/config.md, made from the sections that check configs.
 
 ``benchmarks/pages.py`` writes the page, as all others that are made. Types, ranges and
-defaults are those of the schema; meanings those of the docstrings' Attributes.
+defaults are those of the schema; meanings stand below the keys.
 """
 
+import ast
 import inspect
 import json
 import re
+import textwrap
 from collections.abc import Iterator, Sequence
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -76,7 +78,7 @@ def rows(section: type[BaseModel], prefix: str) -> Iterator[str]:
             continue
         key = f"{prefix}.{name}" if prefix else name
         if name not in meanings:
-            raise ValueError(f"{section.__name__}: its docstring says nothing of {name}")
+            raise ValueError(f"{section.__name__}: no text says what {name} means")
         default = "-" if field.is_required() else f"`{_yaml(field.default)}`"
         free = " *may change*" if may_change(key) else ""
         taken = takes(field.annotation, field.metadata)
@@ -134,17 +136,18 @@ def _limits(metadata: Sequence[Any]) -> Iterator[str]:
 
 
 def attributes(section: type[BaseModel]) -> dict[str, str]:
-    """Return the line that a docstring has for each attribute."""
-    _, _, body = (inspect.getdoc(section) or "").partition("Attributes\n----------\n")
-    body = re.split(r"\n\n?[A-Z]\w+\n---", body)[0]
+    """Return the text that stands below each key of a section, or below several keys."""
     found: dict[str, str] = {}
-    names: list[str] = []
-    for line in body.split("\n"):
-        if line and not line.startswith(" "):
-            names = [it.strip() for it in line.partition(" :")[0].split(",")]
-        elif line:
-            for name in names:
-                found[name] = f"{found.get(name, '')} {_markdown(line.strip())}".strip()
+    for base in section.__mro__[:-2]:  # without BaseModel and object
+        names: list[str] = []
+        (node,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        for it in node.body:
+            if isinstance(it, ast.AnnAssign):
+                names.append(it.target.id)
+            elif isinstance(it, ast.Expr) and names:
+                text = _markdown(" ".join(it.value.value.split()))
+                found |= dict.fromkeys(names, text)
+                names = []
     return found
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from kgfast.losses import LOSSES
 from kgfast.training.config.fields import is_own, losses_of
-from kgfast.training.config.sections import OPTIONS, Sections
+from kgfast.training.config.sections import OPTIONS, SearchConfig, Sections
 
 _FITTING = {  # models by penalty
     "n3": ("distmult", "complex", "cp"),
@@ -24,6 +24,8 @@ def problems(config: Sections) -> Iterator[str]:
     yield from _of_the_loss(config)
     yield from _of_the_regularizer(config)
     yield from _of_the_optimizer(config)
+    if config.search is not None:
+        yield from _of_the_ranges(config.search)
 
 
 def _of_rscf(config: Sections) -> Iterator[str]:
@@ -169,17 +171,12 @@ def _of_the_loss(config: Sections) -> Iterator[str]:
             f"loss.precision: {loss.precision} is for dot products, which {model} has not; leave "
             "it out"
         )
-    if loss.relation_weight:
-        yield from _of_relation_prediction(config)
-
-
-def _of_relation_prediction(config: Sections) -> Iterator[str]:
-    if config.model.name == "conve":
+    if loss.relation_weight and config.model.name == "conve":
         yield (
             "loss.relation_weight: conve would run the network for every relation of a triple; "
             "leave it out"
         )
-    if config.train.mode == "kvsall":
+    if loss.relation_weight and config.train.mode == "kvsall":
         yield (
             "loss.relation_weight: a query of train.mode kvsall has many tails; "
             "set train.mode=1vsall"
@@ -227,6 +224,20 @@ def _of_the_optimizer(config: Sections) -> Iterator[str]:
     steps = config.train.steps
     if steps is not None and sched.warmup_steps > steps:
         yield f"sched.warmup_steps: must be at most train.steps ({steps}); got {sched.warmup_steps}"
+
+
+def _of_the_ranges(search: SearchConfig) -> Iterator[str]:
+    for key, it in search.ranges.items():
+        where = f"search.ranges.{key}"
+        if it.choices is not None:
+            if (it.low, it.high, it.log) != (None, None, False):
+                yield f"{where}: has choices; leave low, high and log out"
+        elif it.low is None or it.high is None:
+            yield f"{where}: needs low and high, or choices"
+        elif it.low >= it.high:
+            yield f"{where}: low must be less than high; got {it.low:g} and {it.high:g}"
+        elif it.log and it.low <= 0:
+            yield f"{where}: low must be greater than 0 with log; got {it.low:g}"
 
 
 def _changed(section: Any, keys: tuple[str, ...]) -> list[str]:

@@ -1,7 +1,7 @@
 """Types of values of a config: numbers that YAML reads as text, names in any case."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
@@ -21,6 +21,11 @@ _METRIC = re.compile(r"mrr|mr|amr|amri|hits@[1-9]\d{0,8}")
 _NUMBER = re.compile(r"[+-]?(\d[\d_]*\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
+def is_own(name: str) -> bool:
+    """Return whether a model or a loss is the user's own, named by its import path."""
+    return ":" in name
+
+
 def _number(value: Any) -> Any:
     """Turn text such as ``1e-3``, which YAML 1.1 takes for text, into a number."""
     return float(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else value
@@ -32,14 +37,17 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _lower(value: Any) -> Any:
-    return value.lower() if isinstance(value, str) else value
+def _scientific(options: Any) -> Any:
+    """Turn options such as ``1e-3`` into numbers."""
+    if not isinstance(options, dict):
+        return options
+    return {key: _number(it) if "e" in str(it).lower() else it for key, it in options.items()}
 
 
-def _path_or(value: Any, among: Callable[[Any], Any]) -> Any:
+def _path_or(value: Any, known: Callable[[Any], Any]) -> Any:
     """Return an import path unchanged, and any other name if kgfast has that name."""
     if not isinstance(value, str) or not (is_own(value) or "." in value):
-        return among(value)
+        return known(value)
     if _PATH.fullmatch(value):
         return value
     raise PydanticCustomError("import_path", "must be an import path such as my.module:MyClass")
@@ -51,53 +59,45 @@ def _metric(value: str) -> str:
     raise PydanticCustomError("metric", "must be mrr, mr, amr, amri or hits@K, such as hits@10")
 
 
-def is_own(name: str) -> bool:
-    """Return whether a model or a loss is the user's own, named by its import path."""
-    return ":" in name
-
-
-def _scientific(value: Any) -> Any:
-    """Turn options such as ``1e-3`` into numbers."""
-    if not isinstance(value, dict):
-        return value
-    return {key: _number(it) if "e" in str(it).lower() else it for key, it in value.items()}
-
-
-def _off(value: Any) -> Any:
-    return 0.0 if value is None else value
+def _by_key(ranges: Any) -> Any:
+    """Turn sections of ranges into ranges by dotted key."""
+    if not isinstance(ranges, Mapping):
+        return ranges
+    flat: dict[str, Any] = {}
+    for key, inside in ranges.items():
+        is_section = isinstance(inside, Mapping) and bool(inside)
+        if is_section and all(isinstance(it, Mapping) for it in inside.values()):
+            flat |= {f"{key}.{name}": it for name, it in _by_key(inside).items()}
+        else:
+            flat[key] = inside
+    return flat
 
 
 Number = Annotated[float, BeforeValidator(_number), Field(allow_inf_nan=False)]
 Positive = Annotated[Number, Field(gt=0)]
 NonNegative = Annotated[Number, Field(ge=0)]
 Fraction = Annotated[Number, Field(ge=0, lt=1)]
-Count = Annotated[int, BeforeValidator(_whole), Field(ge=1)]
-TwoOrMore = Annotated[int, BeforeValidator(_whole), Field(ge=2)]
-CountOrZero = Annotated[int, BeforeValidator(_whole), Field(ge=0)]
-NonNegativeOrOff = Annotated[NonNegative, BeforeValidator(_off)]
-Word = BeforeValidator(_lower)
+Whole = Annotated[int, BeforeValidator(_whole)]
+Count = Annotated[Whole, Field(ge=1)]
+CountOrZero = Annotated[Whole, Field(ge=0)]
+Word = BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value)
 _Own = (WrapValidator(_path_or), PlainSerializer(lambda name: str(name)))  # or an import path
+Metric = Annotated[str, Word, AfterValidator(_metric)]
 Options = Annotated[dict[str, JsonValue], BeforeValidator(_scientific)]
-
+ByKey = BeforeValidator(_by_key)
 ModelName = Annotated[
     Literal["rotate", "transe", "distmult", "complex", "conve", "cp", "rescal"], Word, *_Own
 ]
-Mode = Annotated[Literal["negative", "1vsall", "kvsall"], Word]
-_NAMES = tuple(name for name, loss in LOSSES.items() if loss.formula.over != "crops")
+_LOSSES = tuple(name for name, loss in LOSSES.items() if loss.formula.over != "crops")
 if TYPE_CHECKING:
     LossName = str
 else:
-    LossName = Annotated[Literal[_NAMES], Word, *_Own]
-OptimName = Annotated[Literal["row_adam", "adam", "row_adagrad", "adagrad", "sgd"], Word]
-SchedName = Annotated[Literal["constant", "step", "linear", "cosine", "plateau"], Word]
-Metric = Annotated[str, Word, AfterValidator(_metric)]
-Clean = Annotated[Literal["header", "comments", "blanks", "repeats", "overlaps"], Word]
-Columns = Annotated[Literal["hrt", "htr", "rht", "rth", "thr", "trh"], Word]
+    LossName = Annotated[Literal[_LOSSES], Word, *_Own]
 
 
 def losses_of(mode: str) -> tuple[str, ...]:
     """Return the names of the losses that a mode trains with."""
-    return tuple(name for name in _NAMES if _goes_with(mode, name))
+    return tuple(name for name in _LOSSES if _goes_with(mode, name))
 
 
 def _goes_with(mode: str, name: str) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kgfast import safe_yaml
-from kgfast.graph import did_you_mean, nearest_names
+from kgfast.graph import did_you_mean
 from kgfast.text import shown
 
 # Keys of other programs' configs, which change nothing here.
@@ -18,6 +18,7 @@ IGNORED = {
     "dataset.prefer_ids": "the layout of a dataset is detected",
     "dataset.filtered_eval": "ranks are raw and filtered at once",
     "data.num_workers": "batches are made on the training device",
+    "data.sides": "tail and head batches take turns",
     "model.rscf_alpha": "no published formula has it",
     "sched.total_steps": "a schedule spans the run",
 }
@@ -31,7 +32,7 @@ def find_config(name: str | os.PathLike[str]) -> Path:
     """Return the path of a file, else of a packaged config such as ``wn18rr/rotate_fast``.
 
     The name may begin with ``configs/`` and end with ``.yaml``. The FileNotFoundError for an
-    unknown name lists the nearest names.
+    unknown name has the nearest names.
 
     >>> find_config("wn18rr/rotate_fast").name
     'rotate_fast.yaml'
@@ -60,19 +61,15 @@ def packaged_configs() -> dict[str, Path]:
     return {file.relative_to(root).with_suffix("").as_posix(): file for file in files}
 
 
-def _instead(plain_name: str, packaged: dict[str, Path]) -> str:
-    own = [name for name in packaged if name.startswith(f"{plain_name}/")]
-    if own:
-        return f", but the package has {', '.join(own)}"
-    whole = did_you_mean(plain_name, packaged)
-    if whole:
-        return f", nor one of the package{whole}"
-    within = [name for name in packaged if name.partition("/")[2] == plain_name]
-    if not within:  # a slip in the second part alone: rotate_fst
-        last = nearest_names(plain_name, {name.partition("/")[2] for name in packaged}, 1)
-        within = [name for name in packaged if [name.partition("/")[2]] == last]
-    if within:
-        return f", nor one of the package; did you mean {' or '.join(map(shown, within[:3]))}?"
+def _instead(plain_name: str, packaged: Mapping[str, Path]) -> str:
+    inside = [name for name in packaged if name.startswith(f"{plain_name}/")]
+    if inside:
+        return f", but the package has {', '.join(inside)}"
+    # rotate_fst stands for wn18rr/rotate_fast
+    second = {name.partition("/")[2] for name in packaged}
+    similar = did_you_mean(plain_name, packaged) or did_you_mean(plain_name, sorted(second))
+    if similar:
+        return f", nor one of the package{similar}"
     folders = {name.partition("/")[0]: name for name in packaged}
     return f", nor one of the package, such as {', '.join(folders.values())}"
 
@@ -83,9 +80,9 @@ def said(name: str | os.PathLike[str]) -> str:
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 
-def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
+def read_yaml(path: Path) -> dict[str, Any]:
     """Read a file; raise a ValueError with the line unless it is a YAML mapping in UTF-8."""
-    with Path(path).open("rb") as file:
+    with path.open("rb") as file:
         raw = file.read(safe_yaml.MOST_BYTES + 1)
     if len(raw) > safe_yaml.MOST_BYTES:
         raise ValueError(f"{path}: a config holds at most {safe_yaml.MOST_BYTES:,} bytes")
@@ -124,15 +121,15 @@ def override(values: dict[str, Any], overrides: Sequence[str]) -> list[str]:
     >>> values
     {'train': {'epochs': None, 'mode': '1vsall', 'steps': 300}}
     """
-    own: dict[str, Any] = {}
+    overriding: dict[str, Any] = {}
     keys = []
     for text in overrides:
-        assign(own, text)
+        assign(overriding, text)
         keys.append(assign(values, text))
     for section, *both in _ONE_OF_TWO:
-        said = own.get(section)
+        new = overriding.get(section)
         for key, other in (both, reversed(both)):
-            if isinstance(said, dict) and said.get(key) is not None and other not in said:
+            if isinstance(new, dict) and new.get(key) is not None and other not in new:
                 values[section][other] = None
     return keys
 
@@ -141,14 +138,14 @@ def assign(values: dict[str, Any], override: str) -> str:
     """Put ``a.b=c`` into the values, ``c`` read as YAML; return ``a.b``."""
     key, equals, text = override.partition("=")
     key = key.strip()
-    said = override if len(override) <= 80 else f"{override[:80]}..."
+    source = f"--set {override if len(override) <= 80 else f'{override[:80]}...'}"
     if not equals or not all(key.split(".")):
-        raise ValueError(f"--set {said}: expected key=value, such as optim.lr=1e-3")
-    value = safe_yaml.parse(text, f"--set {said}", numbered=False)
+        raise ValueError(f"{source}: expected key=value, such as optim.lr=1e-3")
+    value = safe_yaml.parse(text, source, numbered=False)
     try:
         _put(values, key, nested(value) if isinstance(value, Mapping) else value)
     except ValueError as error:
-        raise ValueError(f"--set {said}: {error}") from None
+        raise ValueError(f"{source}: {error}") from None
     return key
 
 

@@ -8,39 +8,27 @@ from typing import Any, Self, get_origin
 from pydantic import BaseModel, ValidationError, model_validator
 
 from kgfast import safe_yaml
+from kgfast.graph import nearest_names
+from kgfast.text import shown
 from kgfast.training.config.checks import problems
-from kgfast.training.config.errors import describe
 from kgfast.training.config.files import drop_ignored, find_config, nested, override, read_yaml
-from kgfast.training.config.search import SearchConfig, problems_of_ranges
 from kgfast.training.config.sections import Sections
 
 # Keys that may change when a run is resumed.
-_FREE_OF_TRAIN = (
-    *("max_minutes", "max_total_minutes", "eval_every", "save_every", "log_every", "out_dir"),
-    "table_folder",
-)
-_KEPT = ("keep", "keep_every")
-_LENGTH = ("train.epochs", "train.steps")  # a resumed run may change these, a search may not
 _FREE = frozenset(
     ["device", "threads", "dataset.root", "dataset.test_on", "data.test_bs"]
     + ["distributed.tables", "distributed.timeout", "search.minutes", "search.trials"]
-    + [f"train.{key}" for key in (*_FREE_OF_TRAIN, *_KEPT)]
+    + ["train.max_minutes", "train.max_total_minutes", "train.eval_every", "train.save_every"]
+    + ["train.log_every", "train.keep", "train.keep_every", "train.out_dir", "train.table_folder"]
 )
+_LENGTH = ("train.epochs", "train.steps")  # a resumed run may change these, a search may not
+_MOST = 20  # messages at most
 
 
 class Config(Sections):
     """The config of a run.
 
-    Attributes
-    ----------
-    seed : int
-        The seed of the first tables and of everything that is drawn.
-    device : str
-        ``auto``: the GPU if there is one.
-    threads : int, optional
-        Threads of torch and the kernels; as many as torch has by default. A run that is resumed
-        with another number has the same bits, except for conve and for MED around RSCF: gradients
-        of these contain matrix products of torch, with last bits that depend on the number.
+    docs/reference/config.md has every key.
 
     Examples
     --------
@@ -54,11 +42,9 @@ class Config(Sections):
     (1024, 'row_adam')
     """
 
-    search: SearchConfig | None = None
-
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        lines = [*problems(self), *(problems_of_ranges(self.search) if self.search else ())]
+        lines = list(problems(self))
         if lines:
             raise ValueError("\n".join(lines))
         return self
@@ -103,11 +89,13 @@ class Config(Sections):
         try:
             return cls.model_validate(values)
         except ValidationError as error:
-            problems_by_key = describe(error, list(_keys(cls)))
-        lines = [
-            f"{'--set: ' if any(_within(key, other) for other in overridden) else source}{message}"
-            for key, message in problems_by_key
-        ]
+            mistakes = list(_described(error, list(_keys(cls))))
+        lines = []
+        for key, message in mistakes[:_MOST]:
+            is_set = any(key == other or key.startswith(f"{other}.") for other in overridden)
+            lines.append(f"{'--set: ' if is_set else source}{message}")
+        if len(mistakes) > _MOST:
+            lines.append(f"... and {len(mistakes) - _MOST:,} more")
         raise ValueError("\n".join(lines))
 
     def training_differences(self, other: "Config") -> dict[str, tuple[Any, Any]]:
@@ -165,6 +153,34 @@ def _keys(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
                 yield from _keys(kind, f"{prefix}{name}.")
 
 
-def _within(key: str, changed: str) -> bool:
-    """Return whether a key is ``changed`` or lies in that section."""
-    return key == changed or key.startswith(changed + ".")
+def _described(error: ValidationError, keys: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield a dotted key and a message for each mistake; ``keys`` are all existing keys."""
+    for mistake in error.errors(include_url=False):
+        key = _cut(".".join(map(str, mistake["loc"])), 100)
+        kind = mistake["type"]
+        if kind == "extra_forbidden":
+            yield key, f"unknown key {key}{_nearest(key, keys)}"
+        elif kind == "missing":
+            yield key, f"{key} is missing"
+        elif kind == "value_error":  # contradictions
+            for line in str(mistake["ctx"]["error"]).split("\n"):
+                yield line.partition(":")[0], _cut(line, 400)
+        else:
+            is_section = kind in ("model_type", "model_attributes_type", "dict_type")
+            problem = "must be a section with keys" if is_section else mistake["msg"]
+            yield key, f"{key}: {problem}; got {shown(mistake['input'])}"
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[:limit]}..."
+
+
+def _nearest(key: str, keys: Sequence[str]) -> str:
+    """Suggest the most similar key of the section, else a key of that name elsewhere."""
+    section, _, name = key.rpartition(".")
+    siblings = {it.rpartition(".")[2]: it for it in keys if it.rpartition(".")[0] == section}
+    similar = [siblings[it] for it in nearest_names(name, siblings, 1)]
+    similar = similar or [it for it in keys if it.rpartition(".")[2] == name]
+    if similar:
+        return f"; did you mean {similar[0]}?"
+    return f"; {section or 'the file'} may hold {', '.join(siblings)}" if siblings else ""

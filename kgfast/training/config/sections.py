@@ -1,4 +1,7 @@
-"""Sections of a config: keys, types, defaults, meanings; source of docs/reference/config.md."""
+"""Sections of a config: keys, types, defaults; source of docs/reference/config.md.
+
+The text below a key, or below several keys, says what they mean.
+"""
 
 import os
 from pathlib import Path
@@ -8,22 +11,18 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from kgfast.losses import LOSSES
 from kgfast.training.config.fields import (
-    Clean,
-    Columns,
+    ByKey,
     Count,
     CountOrZero,
     Fraction,
     LossName,
     Metric,
-    Mode,
     ModelName,
     NonNegative,
-    NonNegativeOrOff,
     Number,
-    OptimName,
     Options,
     Positive,
-    SchedName,
+    Whole,
     Word,
     is_own,
 )
@@ -36,29 +35,22 @@ class Section(BaseModel):
 
 
 class DatasetConfig(Section):
-    """The dataset.
-
-    Attributes
-    ----------
-    name : str
-        ``<root>/<name>`` holds train.txt (or another layout of :func:`kgfast.datasets.load`);
-        upper and lower case do not matter.
-    root : str
-        The folder of the datasets, or of this one.
-    test_on : {"test", "valid"}
-        The split that is ranked at the end.
-    columns : {"hrt", "htr", "rht", "rth", "thr", "trh"}, optional
-        The order of columns in a folder of DGL-KE, if its ids do not show it: see
-        :func:`kgfast.datasets.load`.
-    clean : list of {"header", "comments", "blanks", "repeats", "overlaps"}
-        Parts of the files to leave out: see :func:`kgfast.datasets.load`.
-    """
+    """The dataset."""
 
     name: Annotated[str, Field(min_length=1, max_length=255)]
+    """``<root>/<name>`` holds train.txt (or another layout of :func:`kgfast.datasets.load`); upper
+    and lower case do not matter."""
     root: Annotated[str, Field(max_length=4096)] = "data"
+    """The folder of the datasets, or of this one."""
     test_on: Annotated[Literal["test", "valid"], Word] = "test"
-    columns: Columns | None = None
-    clean: list[Clean] = []
+    """The split that is ranked at the end."""
+    columns: Annotated[Literal["hrt", "htr", "rht", "rth", "thr", "trh"] | None, Word] = None
+    """The order of columns in a folder of DGL-KE, if its ids do not show it: see
+    :func:`kgfast.datasets.load`."""
+    clean: list[
+        Annotated[Literal["header", "comments", "blanks", "repeats", "overlaps"], Word]
+    ] = []
+    """Parts of the files to leave out: see :func:`kgfast.datasets.load`."""
 
     def folder(self, data: str | os.PathLike[str] | None = None) -> Path:
         """Return the folder of the dataset in ``data``, or else in the root.
@@ -97,55 +89,40 @@ OPTIONS = {  # keys of ModelConfig that only some models take
 
 
 class ModelConfig(Section):
-    """The model.
-
-    Attributes
-    ----------
-    name : {"rotate", "transe", "distmult", "complex", "conve", "cp", "rescal"}
-        The model; or the import path ``my.module:MyModel`` of your own (docs/how-to/own_model.md).
-    base_dim : int
-        ``dim`` of the model: complex dimensions for rotate and complex, of each half for cp.
-    gamma : float
-        Margin of rotate and transe, added to the score in losses; also sets the initial range.
-    norm : str, optional
-        rotate: ``modulus`` (default) or ``l2``; transe: ``l1`` (default) or ``l2``.
-    init_range : float, optional
-        Draw entities and relations uniformly within +- this number; by default as the model does.
-    init_std : float, optional
-        Draw entities and relations from a normal distribution with this standard deviation; not
-        with init_range.
-    reciprocal : bool
-        Add inverse relations, and predict a head as the tail of the inverse
-        (:class:`kgfast.Reciprocal`; Lacroix et al. 2018). conve always has them.
-    use_rscf : bool
-        Filter entities and relations by RSCF; not with conve, cp and rescal.
-    rscf_relation_transform : bool, optional
-        Filter relations by RSCF, too: by default with rotate and transe, which can.
-    embedding_height : int
-        For conve: rows are reshaped to ``embedding_height x (base_dim / embedding_height)``.
-    channels, kernel_size, input_dropout, feature_dropout, hidden_dropout, initial_bias
-        For conve: the options of :class:`kgfast.ConvE`.
-    options : mapping
-        For a model of your own: the keyword arguments of its ``init`` beside ``seed``.
-    """
+    """The model."""
 
     name: ModelName
+    """The model; or the import path ``my.module:MyModel`` of your own (docs/how-to/own_model.md).
+    """
     base_dim: Count
+    """``dim`` of the model: complex dimensions for rotate and complex, of each half for cp."""
     gamma: Positive = 12.0
+    """Margin of rotate and transe, added to the score in losses; also sets the initial range."""
     norm: Annotated[Literal["modulus", "l1", "l2"] | None, Word] = None
+    """rotate: ``modulus`` (default) or ``l2``; transe: ``l1`` (default) or ``l2``."""
     init_range: Positive | None = None
+    """Draw entities and relations uniformly within +- this number; by default as the model does."""
     init_std: Positive | None = None
+    """Draw entities and relations from a normal distribution with this standard deviation; not with
+    init_range."""
     reciprocal: bool = False
+    """Add inverse relations, and predict a head as the tail of the inverse
+    (:class:`kgfast.Reciprocal`; Lacroix et al. 2018). conve always has them."""
     use_rscf: bool = False
+    """Filter entities and relations by RSCF; not with conve, cp and rescal."""
     rscf_relation_transform: bool | None = None
+    """Filter relations by RSCF, too: by default with rotate and transe, which can."""
     embedding_height: Count = 20
+    """For conve: rows are reshaped to ``embedding_height x (base_dim / embedding_height)``."""
     channels: Count = 32
     kernel_size: Count = 3
     input_dropout: Fraction = 0.2
     feature_dropout: Fraction = 0.2
     hidden_dropout: Fraction = 0.3
     initial_bias: Number = 0.0
+    """For conve: the options of :class:`kgfast.ConvE`."""
     options: Options = {}
+    """For a model of your own: the keyword arguments of its ``init`` beside ``seed``."""
 
     @property
     def has_inverses(self) -> bool:
@@ -154,191 +131,130 @@ class ModelConfig(Section):
 
 
 class MedConfig(Section):
-    """Croppable embeddings (Zhu et al. 2025), trained with a loss of their own.
-
-    Attributes
-    ----------
-    enabled : bool
-        ``false`` turns the section off.
-    dims : list of int
-        Widths of the sub-models, increasing; each is evaluated.
-    submodels_per_step : int, optional
-        Number of consecutive sub-models that a step trains; all by default.
-    crop, loss_weight, scales, learnable
-        The options of :class:`kgfast.MED`.
-    positive_weight : {"softmax", "inverse"}
-        An option of :class:`kgfast.MED`. ``inverse`` weights end a run with an error if a score
-        falls on their pole.
-    """
+    """Croppable embeddings (Zhu et al. 2025), trained with a loss of their own."""
 
     enabled: bool = True
+    """``false`` turns the section off."""
     dims: Annotated[list[Count], Field(min_length=1)]
+    """Widths of the sub-models, increasing; each is evaluated."""
     submodels_per_step: Count | None = None
+    """Number of consecutive sub-models that a step trains; all by default."""
+    positive_weight: Annotated[Literal["softmax", "inverse"], Word] = "softmax"
+    """An option of :class:`kgfast.MED`. ``inverse`` weights end a run with an error if a score
+    falls on their pole."""
     crop: Annotated[Literal["prefix", "split"], Word] = "prefix"
     loss_weight: Annotated[Literal["exp", "sigmoid"], Word] = "exp"
-    positive_weight: Annotated[Literal["softmax", "inverse"], Word] = "softmax"
     scales: Annotated[list[Number], Field(min_length=3, max_length=3)] = [1.0, 1.0, 1.0]
     learnable: bool = True
+    """The options of :class:`kgfast.MED`."""
 
 
 class EarlyStoppingConfig(Section):
     """Stopping after evaluations on valid without a better ``train.save_best_metric``.
 
     A dataset without valid triples is an error at the start.
-
-    Attributes
-    ----------
-    patience : int
-        Number of such evaluations in a row.
-    min_delta : float
-        The least gain of a better evaluation.
-    side : {"head", "tail"}, optional
-        Watch the metric of one side; by default that of both. ``best.safetensors`` is the best of
-        both in either case.
     """
 
     patience: Count
+    """Number of such evaluations in a row."""
     min_delta: NonNegative = 0.0
+    """The least gain of a better evaluation."""
     side: Annotated[Literal["head", "tail"] | None, Word] = None
+    """Watch the metric of one side; by default that of both. ``best.safetensors`` is the best of
+    both in either case."""
 
 
 class TrainConfig(Section):
-    """Length, mode, evaluations and checkpoints of a run.
-
-    Attributes
-    ----------
-    epochs, steps : int
-        Length of the run: one of the two. An epoch is one step per batch and side. ``--set`` of one
-        replaces the other in the file. A resumed run may have another length: with a schedule that
-        does not span the run (``constant``, ``plateau``) the steps are those of one run of that
-        length.
-    max_minutes : float, optional
-        End this invocation within so many minutes of its start: before a step after which the
-        evaluation, the test and saving would not fit any more. At least one step is made;
-        ``--resume`` has as many minutes again. The time of an evaluation is that of the one before,
-        at first an estimate from rankings of 1, 32 and, if need be, 1,024 triples.
-    max_total_minutes : float, optional
-        End the run in the same way within so many minutes of training and evaluations of all
-        invocations together. A larger number and ``--resume`` continue it.
-    mode : {"negative", "1vsall", "kvsall"}
-        Score positives against drawn negatives; or queries against all entities, with one target
-        each (1vsall) or with all known ones (kvsall).
-    eval_every : int
-        Steps between evaluations on valid; 0: none before the end.
-    save_every : int
-        Steps between checkpoints; 0: with each evaluation and at the end.
-    log_every : int
-        Steps between rows of the log.
-    keep : int
-        Number of ``step_<n>.safetensors`` that are kept beside last, previous and best.
-    keep_every : int
-        Steps between models that are kept as ``model_<n>.safetensors``, without the optimizer's
-        state, for ``kgfast explain``; their steps are logged. 0: none.
-    save_best_metric : str
-        The metric of ``best.safetensors``, early stopping and the plateau schedule: ``mrr``,
-        ``mr``, ``amr``, ``amri``, or ``hits@K`` of any K. Evaluations report that ``hits@K`` too.
-    early_stopping : EarlyStoppingConfig, optional
-        Stop before the end.
-    amp : {"bf16", "fp16"}, optional
-        Mixed precision.
-    accumulate : int
-        Batches per optimizer step.
-    out_dir : str, optional
-        The run folder, if the command line names none.
-    table_folder : str, optional
-        Store the entity table and its optimizer state in files of this folder, mapped into memory,
-        for tables larger than memory: needs ``train.mode: negative``, a ``row_*`` optimizer and the
-        CPU. The files are scratch: checkpoints hold the same tensors.
-    """
+    """Length, mode, evaluations and checkpoints of a run."""
 
     epochs: Count | None = None
     steps: Count | None = None
+    """Length of the run: one of the two. An epoch is one step per batch and side. ``--set`` of one
+    replaces the other in the file. A resumed run may have another length: with a schedule that does
+    not span the run (``constant``, ``plateau``) the steps are those of one run of that length."""
     max_minutes: Positive | None = None
+    """End this invocation within so many minutes of its start: before a step after which the
+    evaluation, the test and saving would not fit any more. At least one step is made; ``--resume``
+    has as many minutes again. The time of an evaluation is that of the one before, at first an
+    estimate from rankings of 1, 32 and, if need be, 1,024 triples."""
     max_total_minutes: Positive | None = None
-    mode: Mode = "negative"
+    """End the run in the same way within so many minutes of training and evaluations of all
+    invocations together. A larger number and ``--resume`` continue it."""
+    mode: Annotated[Literal["negative", "1vsall", "kvsall"], Word] = "negative"
+    """Score positives against drawn negatives; or queries against all entities, with one target
+    each (1vsall) or with all known ones (kvsall)."""
     eval_every: CountOrZero = 0
+    """Steps between evaluations on valid; 0: none before the end."""
     save_every: CountOrZero = 0
+    """Steps between checkpoints; 0: with each evaluation and at the end."""
     log_every: Count = 100
+    """Steps between rows of the log."""
     keep: CountOrZero = 0
+    """Number of ``step_<n>.safetensors`` that are kept beside last, previous and best."""
     keep_every: CountOrZero = 0
+    """Steps between models that are kept as ``model_<n>.safetensors``, without the optimizer's
+    state, for ``kgfast explain``; their steps are logged. 0: none."""
     save_best_metric: Metric = "mrr"
+    """The metric of ``best.safetensors``, early stopping and the plateau schedule: ``mrr``, ``mr``,
+    ``amr``, ``amri``, or ``hits@K`` of any K. Evaluations report that ``hits@K`` too."""
     early_stopping: EarlyStoppingConfig | None = None
+    """Stop before the end."""
     amp: Annotated[Literal["bf16", "fp16"] | None, Word] = None
+    """Mixed precision."""
     accumulate: Count = 1
+    """Batches per optimizer step."""
     out_dir: str | None = None
+    """The run folder, if the command line names none."""
     table_folder: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
+    """Store the entity table and its optimizer state in files of this folder, mapped into memory,
+    for tables larger than memory: needs ``train.mode: negative``, a ``row_*`` optimizer and the
+    CPU. The files are scratch: checkpoints hold the same tensors."""
 
 
 class DataConfig(Section):
-    """Batches and negatives.
-
-    Attributes
-    ----------
-    train_bs : int
-        Triples (kvsall: pairs of entity and relation) of a step.
-    test_bs : int, optional
-        Queries ranked at once; automatic by default. Ranks do not depend on it.
-    neg_size : int
-        Negatives per positive, or in the pool that a batch shares.
-    negatives : {"per_row", "shared"}
-        Draw negatives for each positive, or one pool for a batch.
-    filter_negatives : bool
-        Exclude known triples from the negatives.
-    subsampling : bool
-        Weight triples by ``sqrt(1 / (count(h, r) + count(r, t)))``, as the official RotatE code.
-    target_weights : bool
-        For cross_entropy: weight triples by how common their target is, as the official DURA code
-        does on WN18RR; see :func:`kgfast.losses.frequency_weights`.
-    sides : {"alternate"}
-        Tail and head batches take turns.
-    """
+    """Batches and negatives."""
 
     train_bs: Count = 1024
+    """Triples (kvsall: pairs of entity and relation) of a step."""
     test_bs: Count | None = None
+    """Queries ranked at once; automatic by default. Ranks do not depend on it."""
     neg_size: Count = 64
+    """Negatives per positive, or in the pool that a batch shares."""
     negatives: Annotated[Literal["per_row", "shared"], Word] = "per_row"
+    """Draw negatives for each positive, or one pool for a batch."""
     filter_negatives: bool = False
+    """Exclude known triples from the negatives."""
     subsampling: bool = False
+    """Weight triples by ``sqrt(1 / (count(h, r) + count(r, t)))``, as the official RotatE code."""
     target_weights: bool = False
-    sides: Annotated[Literal["alternate"], Word] = "alternate"
+    """For cross_entropy: weight triples by how common their target is, as the official DURA code
+    does on WN18RR; see :func:`kgfast.losses.frequency_weights`."""
 
 
 class LossConfig(Section):
-    """The loss; formulas in :mod:`kgfast.losses`.
-
-    Attributes
-    ----------
-    name : {"nssa", "margin", "logistic", "bce", "cross_entropy"}
-        The first three for ``train.mode: negative``; bce for 1vsall and kvsall, cross_entropy for
-        1vsall. Or the import path ``my.module:MyLoss`` of your own for ``train.mode: negative``
-        (docs/how-to/own_model.md).
-    alpha : float
-        For nssa: the adversarial temperature.
-    margin : float
-        For margin: the least distance of a positive above a negative.
-    label_smoothing : float
-        For bce and cross_entropy.
-    smoothing_style : {"torch", "conve", "pykeen"}
-        For bce: how labels are smoothed, as in :func:`kgfast.losses.bce`.
-    precision : {"float32", "bf16"}
-        For bce and cross_entropy, of models whose scores are dot products: on a GPU ``bf16`` rounds
-        factors to bfloat16, as in :func:`kgfast.losses.bce`, and trains faster. A CPU trains in
-        float32, with a warning. Evaluation is exact in either case.
-    relation_weight : float
-        Weight of relation prediction beside the loss (Chen et al. 2021), for every model but conve:
-        the cross entropy of the relation of a triple, given its head and tail. 0: off.
-    options : mapping
-        For a loss of your own: its hyperparameters.
-    """
+    """The loss; formulas in :mod:`kgfast.losses`."""
 
     name: LossName = "nssa"
+    """The first three for ``train.mode: negative``; bce for 1vsall and kvsall, cross_entropy for
+    1vsall. Or the import path ``my.module:MyLoss`` of your own for ``train.mode: negative``
+    (docs/how-to/own_model.md)."""
     alpha: NonNegative = 1.0
+    """For nssa: the adversarial temperature."""
     margin: NonNegative = 1.0
+    """For margin: the least distance of a positive above a negative."""
     label_smoothing: Fraction = 0.0
+    """For bce and cross_entropy."""
     smoothing_style: Annotated[Literal["torch", "conve", "pykeen"], Word] = "torch"
+    """For bce: how labels are smoothed, as in :func:`kgfast.losses.bce`."""
     precision: Annotated[Literal["float32", "bf16"], Word] = "float32"
+    """For bce and cross_entropy, of models whose scores are dot products: on a GPU ``bf16`` rounds
+    factors to bfloat16, as in :func:`kgfast.losses.bce`, and trains faster. A CPU trains in
+    float32, with a warning. Evaluation is exact in either case."""
     relation_weight: NonNegative = 0.0
+    """Weight of relation prediction beside the loss (Chen et al. 2021), for every model but conve:
+    the cross entropy of the relation of a triple, given its head and tail. 0: off."""
     options: Options = {}
+    """For a loss of your own: its hyperparameters."""
 
     def hyperparameters(self) -> dict[str, Any]:
         """Return the hyperparameters of the formula of the loss."""
@@ -348,103 +264,103 @@ class LossConfig(Section):
 
 
 class RegularizerConfig(Section):
-    """A penalty on the rows of a step; formulas in :mod:`kgfast.losses.regularizers`.
-
-    Attributes
-    ----------
-    name : {"none", "n3", "l2", "dura"}
-        N3 (Lacroix et al. 2018) for distmult, complex and cp; L2; or DURA (Zhang et al. 2020) for
-        distmult, complex, cp and rescal.
-    weight : float
-        Factor of the mean penalty over the queries of a step.
-    weighted : bool
-        For n3 and l2: count a row as often as the step uses it, so that rows are weighted by
-        frequency; or, with ``false``, once.
-    product_weight : float
-        For dura: the weight of the products of entities and relations, beside the entities.
-    """
+    """A penalty on the rows of a step; formulas in :mod:`kgfast.losses.regularizers`."""
 
     name: Annotated[Literal["none", "n3", "l2", "dura"], Word] = "none"
+    """N3 (Lacroix et al. 2018) for distmult, complex and cp; L2; or DURA (Zhang et al. 2020) for
+    distmult, complex, cp and rescal."""
     weight: NonNegative = 0.0
+    """Factor of the mean penalty over the queries of a step."""
     weighted: bool = True
+    """For n3 and l2: count a row as often as the step uses it, so that rows are weighted by
+    frequency; or, with ``false``, once."""
     product_weight: NonNegative = 1.0
+    """For dura: the weight of the products of entities and relations, beside the entities."""
 
 
 class OptimConfig(Section):
-    """The optimizer.
+    """The optimizer."""
 
-    Attributes
-    ----------
-    name : {"row_adam", "adam", "row_adagrad", "adagrad", "sgd"}
-        A row optimizer updates only the entity rows that a step used; with 1vsall and kvsall a step
-        uses all of them.
-    lr : float
-        The learning rate.
-    weight_decay : float
-        L2 penalty of the rows that a step updates, added to their gradients.
-    betas : list of two floats
-        For adam: decay of the first and of the second moment.
-    eps : float, optional
-        1e-8 for adam, 1e-10 for adagrad by default.
-    grad_clip : float
-        Largest norm of all gradients of a step together; 0: off.
-    """
-
-    name: OptimName = "row_adam"
+    name: Annotated[Literal["row_adam", "adam", "row_adagrad", "adagrad", "sgd"], Word] = "row_adam"
+    """A row optimizer updates only the entity rows that a step used; with 1vsall and kvsall a step
+    uses all of them."""
     lr: Positive
+    """The learning rate."""
     weight_decay: NonNegative = 0.0
+    """L2 penalty of the rows that a step updates, added to their gradients."""
     betas: Annotated[list[Fraction], Field(min_length=2, max_length=2)] = [0.9, 0.999]
+    """For adam: decay of the first and of the second moment."""
     eps: Positive | None = None
-    grad_clip: NonNegativeOrOff = 0.0
+    """1e-8 for adam, 1e-10 for adagrad by default."""
+    grad_clip: NonNegative = 0.0
+    """Largest norm of all gradients of a step together; 0: off."""
 
 
 class SchedConfig(Section):
-    """The learning rate over the run.
+    """The learning rate over the run."""
 
-    Attributes
-    ----------
-    name : {"constant", "step", "linear", "cosine", "plateau"}
-        linear and cosine end at 0.
-    warmup_steps : int
-        Number of steps over which the rate rises linearly from 0.
-    milestones : list of float
-        Fractions of the run after which ``step`` multiplies the rate by ``factor``.
-    factor : float
-        The factor of ``step`` and ``plateau``.
-    patience : int
-        Evaluations without a better metric after which ``plateau`` multiplies by ``factor``.
-    """
-
-    name: SchedName = "constant"
+    name: Annotated[Literal["constant", "step", "linear", "cosine", "plateau"], Word] = "constant"
+    """linear and cosine end at 0."""
     warmup_steps: CountOrZero = 0
+    """Number of steps over which the rate rises linearly from 0."""
     milestones: list[Annotated[Number, Field(gt=0, lt=1)]] = []
+    """Fractions of the run after which ``step`` multiplies the rate by ``factor``."""
     factor: Annotated[Number, Field(gt=0, lt=1)] = 0.1
+    """The factor of ``step`` and ``plateau``."""
     patience: Count = 5
+    """Evaluations without a better metric after which ``plateau`` multiplies by ``factor``."""
 
 
 class DistributedConfig(Section):
-    """Training by several processes, which ``torchrun`` starts; one process ignores the section.
-
-    Attributes
-    ----------
-    tables : {"replicated", "sharded"}
-        ``replicated``: every process holds all entities and sends the gradients of rows.
-        ``sharded``: of ``n`` processes each holds every ``n``-th entity and fetches the rows that a
-        step needs.
-    timeout : float
-        Seconds that a process waits for the others before it names the missing ones.
-    """
+    """Training by several processes, which ``torchrun`` starts; one process ignores the section."""
 
     tables: Annotated[Literal["replicated", "sharded"], Word] = "replicated"
+    """``replicated``: every process holds all entities and sends the gradients of rows.
+    ``sharded``: of ``n`` processes each holds every ``n``-th entity and fetches the rows that a
+    step needs."""
     timeout: Positive = 600.0
+    """Seconds that a process waits for the others before it names the missing ones."""
+
+
+class RangeConfig(Section):
+    """The values of a key, such as `optim.lr`, in trials."""
+
+    low: Number | None = None
+    high: Number | None = None
+    """Bounds, both included; whole numbers if the key is one."""
+    log: bool = False
+    """Draw the logarithm evenly: as often between 0.001 and 0.01 as between 0.01 and 0.1."""
+    choices: Annotated[list[Any], Field(min_length=1)] | None = None
+    """The values, instead of low and high."""
+
+
+class SearchConfig(Section):
+    """The trials of ``kgfast search``; ``kgfast train`` ignores the section."""
+
+    ranges: Annotated[dict[str, RangeConfig], ByKey, Field(min_length=1)]
+    """The keys that trials differ in."""
+    trials: Count | None = None
+    """Number of trials."""
+    minutes: Positive | None = None
+    """Minutes of training and evaluations of all trials together."""
+    first_rung: Count | None = None
+    """Number of epochs (of steps, if ``train.steps`` is set) after which trials are first compared;
+    the run's divided by ``reduction ** 2`` by default."""
+    reduction: Annotated[Whole, Field(ge=2)] = 3
+    """One of so many trials continues from each rung, and the next rung is so many times as far."""
 
 
 class Sections(Section):
-    """All sections, and the keys outside of sections, which :class:`Config` documents."""
+    """All sections, and the keys outside of sections."""
 
     seed: CountOrZero = 0
+    """The seed of the first tables and of everything that is drawn."""
     device: Annotated[str, Word, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
+    """``auto``: the GPU if there is one."""
     threads: Annotated[Count, Field(le=1024)] | None = None
+    """Threads of torch and the kernels; as many as torch has by default. A run that is resumed with
+    another number has the same bits, except for conve and for MED around RSCF: gradients of these
+    contain matrix products of torch, with last bits that depend on the number."""
     dataset: DatasetConfig
     model: ModelConfig
     med: MedConfig | None = None
@@ -455,3 +371,4 @@ class Sections(Section):
     optim: OptimConfig
     sched: SchedConfig = SchedConfig()
     distributed: DistributedConfig = DistributedConfig()
+    search: SearchConfig | None = None
