@@ -51,7 +51,6 @@ X86_FLAGS = {
     "isa_avx2.cpp": AVX2,
     "isa_avx2_int8.cpp": AVX2,
     "isa_avx512.cpp": AVX512,
-    "isa_avx512vnni.cpp": VNNI,
     "isa_avx512vnni_int8.cpp": VNNI,
 }
 if sys.platform == "linux":
@@ -64,7 +63,7 @@ if SANITIZER_FLAGS:  # the widest instruction set and plain C++, so that it buil
 # The slowest sources come first, so that no slow one is left at the end.
 FIRST = [
     *("isa_avx512.cpp", "isa_baseline.cpp", "isa_avx2.cpp", "isa_neon.cpp", "bindings.cpp"),
-    "isa_avx512vnni.cpp",
+    "isa_avx512vnni_int8.cpp",
 ]
 
 

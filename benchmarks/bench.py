@@ -92,7 +92,6 @@ PARTS = (
     Part("peers_speed.py", 15),
     Part(f"peers_speed.py --scores --entities 200000 {TRAINED}", 14),
     Part("eval_speed.py --sections roof", 1),
-    Part("tiers_speed.py --run {runs}/rotate-wn18rr", 6),
     Part(f"dot_tiers_speed.py {OF_DOT}", 3),
     Part("index_speed.py", 3),
     Part("topk_speed.py", 8),

@@ -91,8 +91,8 @@ def rank_row(work: Work, rounds: int) -> dict[str, Any]:
 
     with tiers.counted_pairs() as pairs:
         found = race(counts, rounds, {})
-    swept, _, *left = (pairs[1:].sum(0) / (rounds * batch * len(work.table))).tolist()
-    pairs = dict(zip(("swept", "float32", "canonical"), (swept, *left), strict=True))
+    shares = (pairs[2:] / (rounds * batch * len(work.table))).tolist()
+    pairs = dict(zip(("swept", "float32", "canonical"), shares, strict=True))
     return found | {"pairs": pairs}
 
 

@@ -19,9 +19,6 @@ def rank_counts(
     nan_worst: bool,
     counts: tuple[int, int],
 ) -> tuple[int, int, int]: ...
-def linear_bounds(
-    machine: Machine, operands: Pointers, widths: Sequence[int], targets: int, bounds: int
-) -> None: ...
 def int8_bytes(rows: int, width: int) -> int: ...
 def pack_int8(
     machine: Machine, operands: Pointers, width: int, panels: int

@@ -377,8 +377,8 @@ class RangeCounts:
         A digest of the model (its parameters and 64 rows of its table), ``candidate_ids``, ``dims``
         and ``nan``.
     pairs : Tensor
-        int64 ``[9, 4]``: pairs by the tier that decided them, as :class:`kgfast.eval.TierPairs`
-        reads them.
+        int64 ``[5]``: pairs by the sweep that decided them, as :class:`kgfast.eval.TierPairs` reads
+        them.
     """
 
     start: int

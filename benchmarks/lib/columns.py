@@ -170,23 +170,9 @@ PYKEEN: Columns = (
 )
 
 
-TIERS: Columns = (
-    ("instructions", "{machine[isa]}, {machine[name]}"),
-    ("score", "{score}"),
-    ("features:", "{dim}"),
-    ("table", lambda row: cell_of(row, "{table} (`{run}`)" if "run" in row else "{table}")),
-    ("side", "{side}"),
-    ("tiers", "{tiers}"),
-    (
-        "times faster:",
-        "{times_faster[median]:.2f} ({times_faster[min]:.2f} .. {times_faster[max]:.2f})",
-    ),
-    ("linear:", "{decided:.0%}"),
-    ("gathered:", "{gathered:.1%}"),
-    ("canonical:", "{canonical:.2%}"),
-)
+_MACHINE = ("instructions", "{machine[isa]}, {machine[name]}")
 INDEX: Columns = (
-    TIERS[0],
+    _MACHINE,
     ("score", "{section}"),
     ("features:", "{dim}"),
     ("queries:", "{batch}"),
@@ -197,7 +183,7 @@ INDEX: Columns = (
     ("in Python:", "{seconds[python][median]:time}"),
 )
 DOT_TIERS: Columns = (
-    TIERS[0],
+    _MACHINE,
     ("work", lambda row: {"ranks": "ranks", "best": "best 10"}[row["work"]]),
     ("entities:", "{entities:,}"),
     ("features:", "{dim}"),
@@ -230,7 +216,7 @@ def _winner(row: Row) -> str:
 
 
 PEERS: Columns = (
-    TIERS[0],
+    _MACHINE,
     ("score", "{score}"),
     ("table", lambda row: cell_of(row, "{table} (`{run}`)" if "run" in row else "{table}")),
     ("entities x features:", "{entities:,} x {dim}"),

@@ -21,7 +21,6 @@ ON_SYNTHETIC = (  # benchmarks whose rows, or some of them, are of graphs of `sy
     "loop_speed",
     "med_speed",
     "search_trials",
-    "tiers_speed",
     "topk_speed",
     "train_speed",
 )

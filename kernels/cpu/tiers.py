@@ -17,7 +17,7 @@ from torch import Tensor
 from . import extension, isa
 
 __all__ = [
-    "COLUMNS",
+    "PAIRS",
     "TIERS",
     "TierEngine",
     "available",
@@ -30,18 +30,15 @@ __all__ = [
     "what_is_missing",
 ]
 
-TIERS = ("int8", "linear", "bytes")
+TIERS = ("int8", "bytes")
 """Names of tiers; bit ``i`` of a mask is ``TIERS[i]``, as in csrc/host/tiers.h."""
 
-COLUMNS = ("swept", "decided", "gathered", "canonical")
-"""Columns of counts of pairs; the rows are all pairs, then the pairs of the tier of each bit.
-
-A tier decides pairs that it swept, or gathers them for float32; the other pairs that it swept are
-in tiles of queries that it leaves to the next sweep. The last column counts canonical scores.
+PAIRS = ("total", "canonical", "swept", "left", "left_to_canonical")
+"""Counts of pairs of rankings, as in csrc/host/tiers.h: all pairs, and their canonical scores. Then
+the pairs that the int8 tier swept, that it left to float32, and that float32 left of these.
 """
 
 _ALL = (1 << len(TIERS)) - 1
-_MOST = 8  # tiers with rows in counts of pairs, as in csrc/host/tiers.h
 _PAIRS: ContextVar[Tensor | None] = ContextVar("kgfast_pairs", default=None)
 
 
@@ -121,7 +118,7 @@ def _reason(own: str, is_allowed: bool, engines: list[TierEngine]) -> str:
 
 @contextmanager
 def counted_pairs() -> Iterator[Tensor]:
-    """Count the pairs of all rankings within, by this thread: int64 ``[9, len(COLUMNS)]``."""
+    """Count the pairs of all rankings within, by this thread: int64 ``[len(PAIRS)]``."""
     pairs = no_pairs()
     token = _PAIRS.set(pairs)
     try:
@@ -133,7 +130,7 @@ def counted_pairs() -> Iterator[Tensor]:
 
 def no_pairs() -> Tensor:
     """Return zeros in the shape of :func:`counted_pairs`."""
-    return torch.zeros(1 + _MOST, len(COLUMNS), dtype=torch.int64, device="cpu")
+    return torch.zeros(len(PAIRS), dtype=torch.int64, device="cpu")
 
 
 def note_pairs(pairs: Tensor) -> None:

@@ -203,10 +203,6 @@ def test_losses_are_a_row_each(write, made):
 
 
 def test_tiers_are_a_row_each(write, made):
-    row = {"score": "l1", "dim": 7, "table": "normal", "side": "tail"}
-    row |= {"tiers": "linear", "decided": 0.25, "gathered": 0.021, "canonical": 0.00034}
-    row |= {"times_faster": {"median": 1.5, "min": 1.4, "max": 1.6}}
-    write("cpu-tiers-speed.json", row)
     dot = {"work": "best", "entities": 5000, "dim": 7, "batch": 3, "speedup": 2.0}
     dot |= {"seconds": {"none": 2.0, "int8": 1.0}, "table": "normal"}
     ranks = dot | {"work": "ranks", "pairs": {"float32": 0.0021, "canonical": 0.00003}}
@@ -226,7 +222,6 @@ def test_tiers_are_a_row_each(write, made):
     assert "| dot | 7 | 3 | 2.0 s | 0.50 s | 4.00 | 1.25 |  |" in found
     assert "| dot | 7 | 64 |" not in found
     assert f"{shares} 1.0 s | 1.25 (p = 64) |" in found
-    assert "| l1 | 7 | normal | tail | linear | 1.50 (1.40 .. 1.60) | 25% | 2.1% | 0.03% |" in found
     assert "| ranks | 5,000 | 7 | 3 | normal | 2.00 | 0.21% | 0.003% |" in found
     assert "| best 10 | 5,000 | 7 | 3 | normal | 2.00 |  |  |" in found
 

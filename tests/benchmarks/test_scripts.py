@@ -58,14 +58,6 @@ def test_a_tier_of_dot_is_compared_with_none(measured):
     assert rows[0]["pairs"]["swept"] == (cpu.isa() != "neon")
 
 
-def test_tiers_of_distances_count_the_same(measured):
-    if lacks("linear"):
-        pytest.skip(lacks("linear"))
-    rows = measured("tiers_speed.py")
-    assert {row["score"] for row in rows} == {"rotate", "l1"}
-    assert all(row["same_counts"] and row["equals_reference"] for row in rows)
-
-
 def test_leading_features_find_the_best(measured):
     (row,) = measured("energy_order.py")
     read = row["read"]

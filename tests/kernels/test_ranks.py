@@ -267,7 +267,7 @@ def test_hard_problems(engine, score, name):
 # Ranks are the same however the work is divided.
 
 
-@engines(*ISAS, "baseline", "linear", "int8", scores=SCORES)
+@engines(*ISAS, "baseline", "int8", scores=SCORES)
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_counts_do_not_depend_on_threads_or_batches(engine, score, count):
     generator = torch.Generator().manual_seed(1)
@@ -413,7 +413,7 @@ def test_rows_too_wide_for_one_panel(engine, score, dtype, dims):
 # Numbers.
 
 
-@engines(*ISAS, "baseline", "int8", "linear", scores=[*SCORES, *RSCF_SCORES])
+@engines(*ISAS, "baseline", "int8", scores=[*SCORES, *RSCF_SCORES])
 def test_a_table_of_identical_rows_overflows_the_band(engine, score):
     facts = get_score(score)
     table = torch.randn(1, 6 * facts.planes).repeat(3_000, 1)  # 60,000 open pairs, 8,192 fit

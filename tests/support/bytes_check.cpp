@@ -1,5 +1,5 @@
-// Packs drawn rows as bytes of distances and of the linear tier, and sums them with drawn queries:
-// prints a hash of all bytes and sums, which are the same on every instruction set. Compiled with
+// Packs drawn rows as bytes of distances, and sums them with drawn queries: prints a hash of all
+// bytes and sums, which are the same on every instruction set. Compiled with
 // -DHEADER="simd/bytes_....h" by tests/kernels/cpu/test_simd.py.
 #include HEADER
 
@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "engine/byte_rows.h"
-#include "engine/linear_sweep.h"
 
 namespace kgfast {
 
@@ -53,41 +52,6 @@ void check_rows(int64_t features) {
   add(sums[0], 4 * kByteCandidates);
 }
 
-template <class Score>
-void check_linear(int64_t features) {
-  constexpr int P = Score::planes, W = Simd::W;
-  const int64_t plane = linear_features(features), numbers = P * plane;
-  const int64_t row_bytes = linear_row_bytes(numbers);
-  std::vector<uint8_t> bytes(row_bytes * kLinearLanes), packed(row_bytes * W);
-  for (int lane = 0; lane < kLinearLanes; lane += W) {
-    const float* rows[W];
-    for (int i = 0; i < W; ++i) {
-      std::vector<float> row(P * features);
-      for (float& it : row) it = drawn_float(0.001f);
-      const float* planes[] = {row.data(), row.data() + (P - 1) * features};
-      uint8_t* out = packed.data() + i * row_bytes;
-      float scale, error;
-      pack_linear_row<Score>(planes, features, plane, out, &scale, &error);
-      rows[i] = reinterpret_cast<const float*>(out);
-    }
-    for (int64_t word = 0; word < row_bytes / kLinearGroup; word += W)
-      Simd::transpose(rows, word,
-                      reinterpret_cast<float*>(bytes.data()) + lane + word * kLinearLanes,
-                      kLinearLanes);
-  }
-  std::vector<int8_t> queries(kLinearQueries * numbers);
-  for (int64_t n = 0; n < kLinearQueries * numbers; ++n) {
-    const int a = static_cast<int>(drawn() % 129) - 64;
-    queries[n] = static_cast<int8_t>(n % plane < features ? a : 0);
-  }
-  LinearJob job{};
-  job.queries = queries.data();
-  job.numbers = numbers;
-  alignas(64) LinearSums sums;
-  add_linear(job, 0, bytes.data(), sums);
-  add(sums[0], kLinearQueries * kLinearLanes);
-}
-
 }  // namespace
 }  // namespace kgfast
 
@@ -97,8 +61,6 @@ int main() {
     check_rows<L1>(features);
     check_rows<L2>(features);
     check_rows<Rotate>(features);
-    check_linear<L1>(features);
-    check_linear<Rotate>(features);
   }
   std::printf("%016llx\n", static_cast<unsigned long long>(hash));
 }

@@ -26,7 +26,7 @@ from kgfast.kernels.operands import Operands
 from kgfast.kernels.panels import Panels
 from support import flat
 from support.problems import SCORES
-from support.tiers import FORCED, INT8, LINEAR, lacks, serving
+from support.tiers import FORCED, INT8, lacks, serving
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 ON_GPU = not INTERPRETED and torch.cuda.is_available()
@@ -37,9 +37,8 @@ LAYERS = ("backend", "operator")
 
 # The instruction sets of this kind of machine, beside the baseline, which each has.
 ISAS = ("neon",) if platform.machine() in ("aarch64", "arm64") else ("avx512", "avx2")
-TIERS = {"linear": LINEAR | FORCED, "int8": INT8 | FORCED}
+TIERS = {"int8": INT8 | FORCED}
 SERVED = {
-    "linear": ("l1", "rotate"),
     "int8": ("dot",),
     "triton split": ("dot",),  # by tensor cores, emulated
 }

@@ -11,10 +11,7 @@ from torch import Tensor
 from kgfast.kernels import cpu
 from kgfast.kernels.cpu import tiers
 
-from . import flat
-from .problems import Problem
-
-INT8, LINEAR, BYTES = (1 << bit for bit in range(len(tiers.TIERS)))
+INT8, BYTES = (1 << bit for bit in range(len(tiers.TIERS)))
 Results = Sequence[Tensor]
 FORCED = 256  # csrc/host/tiers.h: serve whatever it costs
 
@@ -73,34 +70,24 @@ def serving(mask: int) -> Iterator[None]:
         yield
 
 
-def pairs_of(call: Callable[[], Results], counter: str = "tier_pairs") -> tuple[list[int], Results]:
-    """Return what became of the pairs of a call, and its result.
+def pairs_of(call: Callable[[], Results]) -> tuple[list[int], Results]:
+    """Return the pairs that the int8 tier swept, left to float32 and to canonical scores.
 
-    ``linear_pairs``: those that the linear tier swept, decided and gathered, and those of them that
-    got canonical scores. ``tier_pairs``: those that the int8 tier swept and gathered, and likewise.
+    The second value is the result of the call.
     """
     with tiers.counted_pairs() as pairs:
         result = call()
-    rows = dict(zip(("all", *tiers.TIERS), pairs, strict=False))
-    if counter == "linear_pairs":
-        return rows["linear"].tolist(), result
-    return rows["int8"][[0, 2, 3]].tolist(), result
+    return pairs[tiers.PAIRS.index("swept") :].tolist(), result
 
 
-def assert_same(call: Callable[[], Results], *masks: int, counter: str = "tier_pairs") -> list[int]:
+def assert_same(call: Callable[[], Results], *masks: int) -> list[int]:
     """Compare a call by tiers with one without; return its pairs under the last mask."""
     with serving(0):
-        pairs, expected = pairs_of(call, counter)
+        pairs, expected = pairs_of(call)
     assert not any(pairs)
     for mask in masks:
         with serving(mask):
-            pairs, found = pairs_of(call, counter)
+            pairs, found = pairs_of(call)
         for a, b in zip(expected, found, strict=True):
             assert torch.equal(a, b), mask
     return pairs
-
-
-def assert_same_counts(problem: Problem, *masks: int, counter: str = "tier_pairs") -> list[int]:
-    return assert_same(
-        lambda: flat.cpu.rank_counts(*problem.args, **problem.kwargs), *masks, counter=counter
-    )

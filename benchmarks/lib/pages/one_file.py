@@ -21,7 +21,6 @@ from lib.columns import (
     SEARCHES,
     SERVE,
     STEP_COUNTS,
-    TIERS,
     TYPED,
     best_first,
     reached,
@@ -208,10 +207,9 @@ _FEW = 16  # queries of the rows of an index that are shown
 
 
 def tiers(folder: Path) -> str:
-    """Write a row of each table and side, of each work of dot, and of leading features."""
-    rows, dot = (read_rows(folder / f"cpu-{name}-speed.json") for name in ("tiers", "dot-tiers"))
-    tables = [*markdown(TIERS, rows), "", "Dot products:", "", *markdown(DOT_TIERS, dot), ""]
-    index = read_rows(folder / "cpu-index-speed.json")
+    """Write a row of each work of dot, of each work of an index, and of leading features."""
+    dot, index = (read_rows(folder / f"cpu-{name}-speed.json") for name in ("dot-tiers", "index"))
+    tables = [*markdown(DOT_TIERS, dot), ""]
     few = [row for row in index if row["batch"] <= _FEW]
     title = (
         "Few queries, best 10 of 40,943 rows, with and without an [index](../how-to/prepared.md); "
@@ -220,7 +218,7 @@ def tiers(folder: Path) -> str:
     tables += [title, "", *markdown(INDEX, few), ""]
     leading = read_rows(folder / "cpu-energy-order.json")
     tables += ["Leading features first, which no index does:", "", *markdown(ENERGY, leading), ""]
-    return "\n".join([*tables, *sources([rows, dot, index, leading])])
+    return "\n".join([*tables, *sources([dot, index, leading])])
 
 
 TRIALS_SHOWN = 5  # trials of each search

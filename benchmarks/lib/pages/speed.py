@@ -1,4 +1,4 @@
-"""The block of docs/reference/speed.md: a column of measurements a machine, and gains of tiers.
+"""The block of docs/reference/speed.md: a column of measurements a machine, and gains of an index.
 
 CPUs stand before GPUs. Extrapolated numbers keep their mark.
 """
@@ -40,7 +40,7 @@ TRAINING = "RotatE training step, dim {dim}, {batch} triples x {negatives}"
 
 
 def block(folder: Path) -> str:
-    """Write the table of machines and, where there are its files, that of tiers and an index."""
+    """Write the table of machines and, where there is its file, that of an index."""
     return "\n".join([*machines(read_results(folder)), *ratios(folder)])
 
 
@@ -72,37 +72,20 @@ def _of_machine(name: str) -> Callable[[Row], str]:
 
 
 def ratios(folder: Path) -> Iterator[str]:
-    """Yield how many times as fast tiers and an index are, a column for each instruction set.
-
-    Nothing is written without their files.
-    """
-    files = [folder / f"cpu-{name}-speed.json" for name in ("tiers", "index")]
-    if not all(path.is_file() for path in files):
+    """Yield how many times as fast an index is, a column for each instruction set."""
+    path = folder / "cpu-index-speed.json"
+    if not path.is_file():
         return
-    tiers, index = map(read_rows, files)
-    engines = list(dict.fromkeys(engine_of(row) for rows in (tiers, index) for row in rows))
+    index = read_rows(path)
+    engines = list(dict.fromkeys(map(engine_of, index)))
     lines: dict[str, dict[str, str]] = {}
     for engine in engines:
-        own = ([row for row in rows if engine_of(row) == engine] for rows in (tiers, index))
-        for write, rows in zip((_tier_lines, _index_lines), own, strict=True):
-            for what, times in write(rows) if rows else ():
-                lines.setdefault(what, {"what": what})[", ".join(engine)] = times
+        for what, times in _index_lines([row for row in index if engine_of(row) == engine]):
+            lines.setdefault(what, {"what": what})[", ".join(engine)] = times
     names = [", ".join(engine) for engine in engines]
     columns = [("times as fast, one thread", "{what}")]
     columns += [(f"{name}:", _of_machine(name)) for name in names]
-    yield from ["", *markdown(columns, list(lines.values())), "", *sources([tiers, index])]
-
-
-def _tier_lines(rows: Rows) -> Iterator[tuple[str, str]]:
-    """Yield ratios of trained tables, tail and head queries."""
-    trained = [row for row in rows if row.get("run")]
-    found = (
-        (dim, [f"{row['times_faster']['median']:.2f}x" for row in trained if row["dim"] == dim])
-        for dim in dict.fromkeys(row["dim"] for row in trained)
-    )
-    cells = "; ".join(f"dim {dim}: {' / '.join(both)}" for dim, both in found)
-    if cells:
-        yield "ranks of trained RotatE, tail / head, linear tier, to the float32 sweep", cells
+    yield from ["", *markdown(columns, list(lines.values())), "", *sources([index])]
 
 
 def _index_lines(rows: Rows) -> Iterator[tuple[str, str]]:

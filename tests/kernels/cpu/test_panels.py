@@ -14,7 +14,7 @@ from kgfast.kernels.panels import Panels
 from kgfast.kernels.scores import get_score
 from kgfast.ops import run
 from support.problems import no_known
-from support.tiers import FORCED, INT8, LINEAR, lacks, serving
+from support.tiers import FORCED, INT8, lacks, serving
 
 pytestmark = pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
 CHECKS = Checks(deferred=False)
@@ -84,9 +84,8 @@ def test_tiers_go_beside_panels(isa, score, forced):
     own = replace(own, panels=PACKING.pack(own, croppable=True))
     with serving(0):
         expected = counts_of(Operands(queries, Prepared(table, get_score(score))), targets, known)
-    for mask in (INT8, LINEAR, INT8 | LINEAR):
-        with serving(mask | forced):
-            assert torch.equal(counts_of(Operands(queries, own), targets, known), expected)
+    with serving(INT8 | forced):
+        assert torch.equal(counts_of(Operands(queries, own), targets, known), expected)
 
 
 class TestInt8:

@@ -1,14 +1,9 @@
-"""``KGFAST_TIERS``: which tiers before the float32 sweep may serve, and what tests say of them.
-
-A machine that has fewer tiers does what one that has more does where the others are not named: so
-all subsets of what is here stand for all lesser machines.
-"""
+"""``KGFAST_TIERS``: which tiers before the float32 sweep may serve, and what tests say of them."""
 
 import os
 import re
 import subprocess
 import sys
-from itertools import chain, combinations
 
 import pytest
 import torch
@@ -22,10 +17,7 @@ from support.paths import ROOT
 from support.problems import no_known
 from support.tiers import lacks, pairs_of
 
-SUBSETS = [*chain(*(combinations(tiers.TIERS, count) for count in range(len(tiers.TIERS) + 1)))]
 needs_extension = pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
-# the tier that decides most pairs of a problem
-WHO = {"near": "linear", "products": "int8"}
 
 
 def test_names_choose_tiers(monkeypatch):
@@ -42,46 +34,30 @@ def test_names_choose_tiers(monkeypatch):
 @pytest.mark.parametrize("value", ["fp8", "int8;bytes", "none,int8", ","])
 def test_an_unknown_name_is_an_error(monkeypatch, value):
     monkeypatch.setenv("KGFAST_TIERS", value)
-    with pytest.raises(ValueError, match="KGFAST_TIERS must be none, all, or some of int8, linear"):
+    with pytest.raises(ValueError, match="KGFAST_TIERS must be none, all, or some of int8, bytes"):
         tiers.mask()
 
 
-@pytest.fixture(scope="module")
-def problems():
-    """Yield problems of as many rows and queries as tiers ask for, with counts without tiers."""
-    generator = torch.Generator().manual_seed(1)
-    table, noise = (torch.randn(size, 512, generator=generator) for size in (5_000, 128))
-    targets = torch.randint(5_000, (128,), generator=generator)
-    given = {
-        "near": (table[targets] + 0.05 * noise, "rotate"),
-        "products": (noise, "dot"),
-    }
-    arguments = {
-        name: (queries, table, targets, *no_known(128), score)
-        for name, (queries, score) in given.items()
-    }
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("KGFAST_TIERS", "none")
-        return {name: (it, flat.cpu.rank_counts(*it)) for name, it in arguments.items()}
-
-
 @needs_extension
-@pytest.mark.parametrize("names", SUBSETS, ids=lambda names: ",".join(names) or "none")
-def test_those_that_are_named_serve_and_no_others(monkeypatch, isa, problems, names):
-    """On every instruction set, with what it has of them: the same integers."""
-    monkeypatch.setenv("KGFAST_TIERS", ",".join(names) or "none")
-    served = set(names) & set(tiers.available(isa))
-    for name, (arguments, expected) in problems.items():
-        counter = "linear_pairs" if name == "near" else "tier_pairs"
-        (swept, *_), found = pairs_of(lambda given=arguments: flat.cpu.rank_counts(*given), counter)
-        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
-        pays = (isa, name) != ("neon", "products")  # engine/isa_neon_int8.cpp
-        assert (swept > 0) == (WHO[name] in served and pays)
+@pytest.mark.parametrize("names", ["none", "int8", "bytes", "all"])
+def test_the_int8_tier_serves_products_where_it_is_named(monkeypatch, isa, names):
+    """The tier has as many rows and queries as it needs; integers are equal."""
+    generator = torch.Generator().manual_seed(1)
+    table, queries = (torch.randn(size, 512, generator=generator) for size in (5_000, 128))
+    targets = torch.randint(5_000, (128,), generator=generator)
+    arguments = queries, table, targets, *no_known(128), "dot"
+    monkeypatch.setenv("KGFAST_TIERS", "none")
+    expected = flat.cpu.rank_counts(*arguments)
+    monkeypatch.setenv("KGFAST_TIERS", names)
+    (swept, *_), found = pairs_of(lambda: flat.cpu.rank_counts(*arguments))
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    serves = names in ("int8", "all") and isa not in ("neon", "baseline")  # isa_neon_int8.cpp
+    assert (swept > 0) == serves
 
 
 @needs_extension
 def test_every_instruction_set_has_tiers_of_bytes(isa):
-    assert ({"int8", "linear", "bytes"} <= set(tiers.available(isa))) == (isa != "baseline")
+    assert (set(tiers.available(isa)) == {"int8", "bytes"}) == (isa != "baseline")
 
 
 def machine_with(monkeypatch, has, is_built=True):
@@ -105,8 +81,8 @@ def test_a_reason_to_skip_names_the_instructions(monkeypatch):
         assert mark.args == (True,)
         assert mark.kwargs["reason"] == lacks(name)
         assert f"| `{name}` | {needed} (" in page
-    assert lacks("linear", "int8").endswith(
-        "no linear (AVX-512 or AVX2 or NEON) or int8 (AVX512-VNNI or AVX2 or NEON)"
+    assert lacks("bytes", "int8").endswith(
+        "no bytes (AVX-512 or AVX2 or NEON) or int8 (AVX512-VNNI or AVX2 or NEON)"
     )
 
 
@@ -114,14 +90,11 @@ def test_a_reason_to_skip_names_the_instructions(monkeypatch):
 @pytest.mark.parametrize(
     ("has", "line"),
     [
-        ((), "none; not run here: linear (AVX-512), linear (AVX2), linear (NEON), int8 (AVX512-VN"),
-        (
-            ("linear",),
-            "linear (AVX-512), linear (AVX2), linear (NEON); not run here: int8 (AVX512-",
-        ),
+        ((), "none; not run here: int8 (AVX512-VNNI), int8 (AVX2), int8 (NEON), bytes (AVX-512), "),
+        (("bytes",), "bytes (AVX-512), bytes (AVX2), bytes (NEON); not run here: int8 (AVX512-"),
         (
             tiers.TIERS,
-            "linear (AVX-512), linear (AVX2), linear (NEON), int8 (AVX512-VNNI), int8 (AVX2)",
+            "int8 (AVX512-VNNI), int8 (AVX2), int8 (NEON), bytes (AVX-512), bytes (AVX2)",
         ),
     ],
 )
@@ -136,7 +109,7 @@ def test_the_line_says_what_ran_and_what_did_not(monkeypatch, has, line):
             text = f"{engine.tier} ({engine.needs})"
             assert (text in absent) == (engine.isa != cpu.isa())
     machine_with(monkeypatch, has, is_built=False)
-    assert "tiers here: linear" not in support.in_a_line()
+    assert "tiers here: bytes" not in support.in_a_line()
     monkeypatch.setattr(cpu, "is_available", lambda: False)
     assert support.in_a_line() == "kgfast: tiers here: none: the extension is not built"
 
@@ -195,17 +168,17 @@ def test_info_says_why_the_others_do_not_serve(monkeypatch):
     assert kgfast.info().other_tiers == {
         name: f"this machine lacks {lacked[name]}" for name in tiers.TIERS
     }
-    machine_with(monkeypatch, has=("linear",), is_built=False)
-    why = kgfast.info().other_tiers["linear"]
-    assert why == f"this build lacks it: it has no kernels for {lacked['linear']}"
+    machine_with(monkeypatch, has=("bytes",), is_built=False)
+    why = kgfast.info().other_tiers["bytes"]
+    assert why == f"this build lacks it: it has no kernels for {lacked['bytes']}"
     narrow = cpu.available_isas()[-1]
-    beside = [engine.isa for engine in tiers.engines() if engine.tier == "linear"]
-    machine_with(monkeypatch, has=("linear",))
+    beside = [engine.isa for engine in tiers.engines() if engine.tier == "bytes"]
+    machine_with(monkeypatch, has=("bytes",))
     monkeypatch.setenv("KGFAST_CPU_ISA", narrow)
     if narrow not in beside:
         why = f"KGFAST_CPU_ISA={narrow}: it serves with {' or '.join(beside)}"
-        assert kgfast.info().other_tiers["linear"] == why
+        assert kgfast.info().other_tiers["bytes"] == why
     monkeypatch.setenv("KGFAST_CPU_ISA", beside[0] if beside[0] in cpu.available_isas() else narrow)
     monkeypatch.setenv("KGFAST_TIERS", "none")
     if cpu.isa() in beside:
-        assert kgfast.info().other_tiers["linear"] == "KGFAST_TIERS leaves it out"
+        assert kgfast.info().other_tiers["bytes"] == "KGFAST_TIERS leaves it out"

@@ -46,17 +46,6 @@ void py_sweep_errors(const Machine& machine, const py::tuple& operands, const Wi
   });
 }
 
-void py_linear_bounds(const Machine& machine, const py::tuple& operands, const Widths& widths,
-                      uintptr_t targets, uintptr_t bounds) {
-  RankRequest request{};
-  request.operands = as_operands(operands);
-  request.widths = widths;
-  request.targets = pointer<const int64_t>(targets);
-  compute(machine, [&](const Execution& execution) {
-    linear_bounds(execution, request, pointer<double>(bounds));
-  });
-}
-
 // Returns the bytes of the int8 tier's panels of so many rows.
 int64_t py_int8_bytes(int64_t rows, int64_t width) { return int8_table_bytes(rows, width); }
 
@@ -219,7 +208,6 @@ BadRows py_list_topk(const Machine& machine, const py::tuple& operands, int64_t 
 void bind_rank(py::Methods& methods) {
   methods.def<&py_rank_counts>("rank_counts");
   methods.def<&py_sweep_errors>("sweep_errors");
-  methods.def<&py_linear_bounds>("linear_bounds");
   methods.def<&py_int8_bytes>("int8_bytes");
   methods.def<&py_pack_int8>("pack_int8");
   methods.def<&py_byte_row_bytes>("byte_row_bytes");

@@ -7,11 +7,10 @@
 
 #include "engine/byte_rows.h"
 #include "engine/isa_table.h"
-#include "engine/linear_tier.h"
 
 namespace kgfast {
 
-constexpr Isa table = make_isa("avx2", &kByteTier, &kLinearTier);
+constexpr Isa table = make_isa("avx2", &kByteTier);
 constexpr const Isa* avx2_isa = &table;
 
 }  // namespace kgfast

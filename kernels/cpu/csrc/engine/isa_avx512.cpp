@@ -7,11 +7,10 @@
 
 #include "engine/byte_rows.h"
 #include "engine/isa_table.h"
-#include "engine/linear_tier.h"
 
 namespace kgfast {
 
-constexpr Isa table = make_isa("avx512", &kByteTier, &kLinearTier);
+constexpr Isa table = make_isa("avx512", &kByteTier);
 constexpr const Isa* avx512_isa = &table;
 
 }  // namespace kgfast

@@ -6,11 +6,10 @@
 
 #include "engine/byte_rows.h"
 #include "engine/isa_table.h"
-#include "engine/linear_tier.h"
 
 namespace kgfast {
 
-constexpr Isa table = make_isa("neon", &kByteTier, &kLinearTier);
+constexpr Isa table = make_isa("neon", &kByteTier);
 constexpr const Isa* neon_isa = &table;
 
 }  // namespace kgfast

@@ -141,7 +141,7 @@ constexpr ProductKernels kProductKernels = {
 constexpr LossKernels kLossKernels = {run_loss_row};
 constexpr AdagradKernels kAdagradKernels = {adagrad_part};
 
-constexpr Isa make_isa(const char* name, const ByteTier* bytes, const LinearTier* linear) {
+constexpr Isa make_isa(const char* name, const ByteTier* bytes) {
   return {name,
           Simd::sqrt_error,
           [](ScoreId id) {
@@ -179,8 +179,7 @@ constexpr Isa make_isa(const char* name, const ByteTier* bytes, const LinearTier
           &kAdagradKernels,
           &kTopkKernels,
           &kListKernels,
-          bytes,
-          linear};
+          bytes};
 }
 
 }  // namespace

@@ -210,7 +210,6 @@ void sweep_block(const typename Consumer::Job& job, const PanelFacts& facts, int
   constexpr int T = Score::tile_queries;
   const FloatMode mode(FloatMode::kFlush);
   for (int64_t position = 0; position < job.num_queries; position += T) {
-    if (job.is_served && job.is_served[position / T]) continue;
     const int64_t left = job.num_queries - position;
     if (left > T / 2) {
       sweep_tile<Consumer, T>(job, facts, position, feature, count, crop, worker);

@@ -28,7 +28,7 @@ struct Int8Side {
 class Int8Pass {
  public:
   Int8Pass(const Execution& execution, const SweepJob& job)
-      : tier_(execution.may_use(Tier::int8) ? tiers_of(execution.isa).int8 : nullptr),
+      : tier_(execution.may_use(Tier::int8) ? int8_tier_of(execution.isa) : nullptr),
         is_forced_(execution.may_use(Tier::forced)), features_(job.num_features),
         saving_(tier_ ? tier_->saving(features_) : 0.0), packing_(tier_ ? tier_->packing : 0.0),
         ready_(job.packed.features == features_ && !job.has_subset ? job.packed.int8 : nullptr),

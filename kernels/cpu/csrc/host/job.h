@@ -115,7 +115,6 @@ struct SweepJob : Operands {
   const Reach* reaches;             // [C][Q]
   const int64_t* targets;           // [B], by query row
   const double* target_scores;      // [C][B], by slot
-  const uint8_t* is_served;         // [tiles]: whether another sweep serves the tile; nullptr: none
   Norm norm;                        // norm of candidates that the bound asks for
   float norm_inflation;
   float norm_floor;
@@ -157,7 +156,6 @@ struct AdagradKernels;   // adagrad.h
 struct TopkKernels;      // topk.h
 struct ListKernels;      // listed.h
 struct ByteTier;         // byte_rows.h
-struct LinearTier;       // linear.h
 
 // One instruction set's kernels. `lanes` candidates make a panel, `tile_queries` queries a tile.
 struct Isa {
@@ -186,8 +184,7 @@ struct Isa {
   const AdagradKernels* adagrad;
   const TopkKernels* topk;
   const ListKernels* lists;
-  const ByteTier* bytes;     // nullptr where the instruction set lacks the tier
-  const LinearTier* linear;  // nullptr where the instruction set lacks the tier
+  const ByteTier* bytes;  // nullptr where the instruction set lacks the tier
 };
 
 constexpr int64_t kPairBlock = 8;     // pairs that canonical scoring interleaves

@@ -1,7 +1,6 @@
 // Instruction sets and tiers of this machine, and the speed of its bare register loop.
 #include "host/machine.h"
 
-#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <stdexcept>
@@ -47,9 +46,9 @@ X86 probe_x86() {
 X86 probe_x86() { return {}; }
 #endif
 
-// Instruction sets of this machine and build, best first, with the tiers beside each.
+// Instruction sets of this machine and build, best first, with the int8 tier beside each.
 struct Machine {
-  std::vector<std::pair<const Isa*, Tiers>> isas;
+  std::vector<std::pair<const Isa*, const Int8Tier*>> isas;
   std::vector<TierEngine> engines;
 };
 
@@ -60,19 +59,14 @@ const Machine& machine() {
     const X86 has = probe_x86();
     Machine found;
     if (has.avx512 && avx512_isa) {
-      Tiers tiers{avx512_isa->linear, has.avx2 ? avx2_int8_tier : nullptr};
-      if (has.avx512vnni && avx512vnni_tier) tiers.linear = avx512vnni_tier;
-      if (has.avx512vnni && avx512vnni_int8_tier) tiers.int8 = avx512vnni_int8_tier;
-      found.isas.emplace_back(avx512_isa, tiers);
+      const Int8Tier* tier = has.avx2 ? avx2_int8_tier : nullptr;
+      if (has.avx512vnni && avx512vnni_int8_tier) tier = avx512vnni_int8_tier;
+      found.isas.emplace_back(avx512_isa, tier);
     }
-    if (has.avx2 && avx2_isa)
-      found.isas.emplace_back(avx2_isa, Tiers{avx2_isa->linear, avx2_int8_tier});
-    if (neon_isa) found.isas.emplace_back(neon_isa, Tiers{neon_isa->linear, neon_int8_tier});
-    found.isas.emplace_back(baseline_isa, Tiers{});
+    if (has.avx2 && avx2_isa) found.isas.emplace_back(avx2_isa, avx2_int8_tier);
+    if (neon_isa) found.isas.emplace_back(neon_isa, neon_int8_tier);
+    found.isas.emplace_back(baseline_isa, nullptr);
     found.engines = {  // a tier has the panels of its instruction set
-        {Tier::linear, "avx512", "AVX-512", has.avx512, avx512_isa != nullptr},
-        {Tier::linear, "avx2", "AVX2", has.avx2, avx2_isa != nullptr},
-        {Tier::linear, "neon", "NEON", neon_isa != nullptr, neon_isa != nullptr},
         {Tier::int8, "avx512", "AVX512-VNNI", has.avx512vnni, avx512vnni_int8_tier != nullptr},
         {Tier::int8, "avx2", "AVX2", has.avx2, avx2_int8_tier != nullptr},
         {Tier::int8, "neon", "NEON", neon_isa != nullptr, neon_int8_tier != nullptr},
@@ -93,7 +87,7 @@ void throw_unknown_score(ScoreId score) {
 
 const Isa* find_isa(const char* name) {
   const bool any = name == nullptr || *name == '\0';
-  for (const auto& [isa, tiers] : machine().isas)
+  for (const auto& [isa, tier] : machine().isas)
     if (any || !std::strcmp(name, isa->name)) return isa;
   return nullptr;
 }
@@ -101,18 +95,16 @@ const Isa* find_isa(const char* name) {
 const std::vector<TierEngine>& tier_engines() { return machine().engines; }
 
 unsigned find_tiers(const Isa& isa) {
-  const Tiers& tiers = tiers_of(isa);
   const auto bit = [](Tier tier, const void* kernels) {
     return kernels ? static_cast<unsigned>(tier) : 0u;
   };
-  return bit(Tier::linear, tiers.linear) | bit(Tier::int8, tiers.int8) |
-         bit(Tier::bytes, isa.bytes);
+  return bit(Tier::int8, int8_tier_of(isa)) | bit(Tier::bytes, isa.bytes);
 }
 
-const Tiers& tiers_of(const Isa& isa) {
-  const auto& isas = machine().isas;
-  const auto is_it = [&](const auto& found) { return found.first == &isa; };
-  return std::find_if(isas.begin(), isas.end(), is_it)->second;
+const Int8Tier* int8_tier_of(const Isa& isa) {
+  for (const auto& [known, tier] : machine().isas)
+    if (known == &isa) return tier;
+  return nullptr;
 }
 
 double roof(const Isa& isa, ScoreId score, int64_t features, double seconds) {

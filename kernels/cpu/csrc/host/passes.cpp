@@ -130,33 +130,6 @@ AbsoluteError absolute_error(const SweepJob& job, int64_t features, const ErrorB
   return {round_up(constant * (1.0 + 8.0 * u)), round_up(per_norm * (1.0 + 8.0 * u))};
 }
 
-float farthest_reach(const SweepJob& job, int64_t position, double rel) {
-  float farthest = -FLT_MAX;
-  for (int64_t t = job.first_threshold[position]; t < job.first_threshold[position + 1]; ++t) {
-    const float tau = job.thresholds[t].minus_target + (job.bias ? job.bias_max : 0.0f);
-    const double error = rel * std::fabs(tau) + job.thresholds[t].base;
-    const float reach = round_up(tau + 1.25 * error);
-    farthest = std::isnan(reach) ? INFINITY : std::max(farthest, reach);
-  }
-  return farthest;
-}
-
-void sweep_floats(const Isa& isa, const SweepJob& job, int64_t panel, Worker& worker) {
-  const int64_t tiles = divide_up(job.num_queries, job.facts.tile_queries);
-  if (job.is_served && std::count(job.is_served, job.is_served + tiles, 0) == 0) return;
-  const int64_t lanes = job.facts.lanes, all = divide_up(job.num_candidates, lanes);
-  const int64_t first = panel * (kGatherLanes / lanes);
-  for (int64_t i = first; i < std::min(first + kGatherLanes / lanes, all); ++i)
-    isa.sweep_panel(job, i, worker);
-}
-
-std::vector<int64_t> sample_panels(int64_t panels) {
-  const int64_t count = std::clamp<int64_t>(panels / 64, 1, 8);
-  std::vector<int64_t> samples;
-  for (int64_t i = 0; i < count; ++i) samples.push_back(panels * (2 * i + 1) / (2 * count));
-  return samples;
-}
-
 bool find_factor_reach(SweepJob& job, int threads,
                               const std::function<bool()>& interrupted) {
   constexpr int64_t rows_per_task = 256;

@@ -12,7 +12,6 @@
 
 #include "host/bounds.h"
 #include "host/buffer.h"
-#include "host/gather.h"
 #include "host/job.h"
 #include "host/load.h"
 #include "host/parallel.h"
@@ -65,21 +64,6 @@ struct WorkerMemory {
   Buffer<double> scratch;
   Buffer<char> int8;
   int64_t bad_query = INT64_MAX;
-};
-
-// Memory in which a worker of a tier reads pairs again.
-struct GatherMemory {
-  explicit GatherMemory(const SweepJob& job)
-      : rows(kGatherLanes * job.facts.planes * job.num_features),
-        query(job.facts.planes * job.num_features) {}
-  void lend(const Isa& isa, Gathering& worker) {
-    worker.rows = rows.data;
-    worker.query = query.data;
-    worker.has_row = has_row;
-    worker.rescore_band = isa.rescore_band;
-  }
-  Buffer<float> rows, query;
-  bool has_row[kGatherLanes];
 };
 
 // Runs body(worker, task) for every task, on all threads. Notes rows with numbers that are not
@@ -173,17 +157,6 @@ struct AbsoluteError {
 // features.
 AbsoluteError absolute_error(const SweepJob& job, int64_t features, const ErrorBound& bound,
                                     int64_t query, double magnitude);
-
-// Returns a distance past which no target of a query is beaten: the largest tau + 1.25 err over the
-// targets, with the largest bias. Here err is rel |tau| + base. A NaN becomes an infinity: nothing
-// is past it.
-float farthest_reach(const SweepJob& job, int64_t position, double rel);
-
-// Sweeps the candidates of a tier's panel in float32, if any tile is left.
-void sweep_floats(const Isa& isa, const SweepJob& job, int64_t panel, Worker& worker);
-
-// Returns evenly spaced panels, which are swept first to tell what the other panels cost.
-std::vector<int64_t> sample_panels(int64_t panels);
 
 // Finds the largest distance of the candidates' factors from their origin, and their largest size,
 // rounding to float32 included. Skips numbers that are not finite, which decide nothing. Returns

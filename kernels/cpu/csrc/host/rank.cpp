@@ -55,11 +55,6 @@ class Ranking {
     tiers_->errors(values, bounds);
   }
 
-  void lower_bounds(double* bounds) {
-    prepare_all();
-    tiers_->lower_bounds(bounds);
-  }
-
  private:
   void score_targets() {
     constexpr int64_t block = 64;
@@ -101,7 +96,6 @@ class Ranking {
         if (!std::isnan(score)) reach[g] = std::min(reach[g], score);
       }
       if (needed) swept_.push_back(static_cast<int64_t>(g));
-      reach[g] += tiers_->advance(groups_[g][0]);
     }
     std::stable_sort(swept_.begin(), swept_.end(),
                      [&](int64_t a, int64_t b) { return reach[a] > reach[b]; });
@@ -314,10 +308,6 @@ class Ranking {
 };
 
 }  // namespace
-
-void linear_bounds(const Execution& execution, const RankRequest& request, double* bounds) {
-  Ranking(execution, request).lower_bounds(bounds);
-}
 
 SweepStatus rank_counts(const Execution& execution, const RankRequest& request) {
   return Ranking(execution, request).count();

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "host/execution.h"
-#include "host/linear.h"
+#include "host/tiers.h"
 
 namespace kgfast {
 
@@ -26,8 +26,5 @@ SweepStatus rank_counts(const Execution& execution, const RankRequest& request);
 // the bound.
 void sweep_errors(const Execution& execution, const RankRequest& request, float* values,
                   double* bounds);
-
-// Writes the lower bounds that the linear tier proves, [B][M], for tests.
-void linear_bounds(const Execution& execution, const RankRequest& request, double* bounds);
 
 }  // namespace kgfast

@@ -6,22 +6,6 @@
 #include "host/rank.h"
 
 namespace kgfast {
-namespace {
-
-void write(Tier tier, const LinearPairs& pairs, PairCounts& counts) {
-  int row = 1;
-  while (static_cast<unsigned>(tier) >> row) ++row;
-  const int64_t values[] = {pairs.swept, pairs.decided, pairs.gathered, pairs.canonical};
-  std::copy_n(values, 4, counts[row]);
-}
-
-// Writes the counts of a tier that gathers all undecided pairs.
-void write(Tier tier, const TierPairs& pairs, PairCounts& counts) {
-  const int64_t decided = pairs.swept - pairs.gathered;
-  write(tier, LinearPairs{pairs.swept, decided, pairs.gathered, pairs.canonical}, counts);
-}
-
-}  // namespace
 
 RankTiers::RankTiers(RankWorkers& workers, const SweepJob& job, PassPlan& plan)
     : workers_(workers), execution_(workers.execution), isa_(execution_.isa), job_(job),
@@ -29,8 +13,6 @@ RankTiers::RankTiers(RankWorkers& workers, const SweepJob& job, PassPlan& plan)
   plan.int8_bytes = int8_.worker_bytes(job.query.count);
   for (int i = 0; i < plan.threads; ++i)
     workers_.all.push_back(std::make_unique<OwnedWorker>(plan, job, i));
-  if (LinearPass::can_serve(execution_, job))
-    linear_ = std::make_unique<LinearPass>(execution_, job, plan);
 }
 
 void RankTiers::sweep(const double* target_scores, double magnitude) {
@@ -40,23 +22,20 @@ void RankTiers::sweep(const double* target_scores, double magnitude) {
   if (is_int8)
     sweep_int8(target_scores, magnitude);
   else
-    sweep_distances();
+    workers_.run(panels_, [&](OwnedWorker& owned, int64_t panel) {
+      isa_.sweep_panel(job_, panel, owned.worker);
+    });
   for (const auto& owned : workers_.all) isa_.rescore_band(job_, owned->worker);
 }
 
 void RankTiers::count_pairs(PairCounts& counts) const {
-  TierPairs bytes{};
-  int64_t canonical = 0;
+  counts = {pairs_, 0, {}};
   for (const auto& owned : workers_.all) {
-    bytes.swept += owned->worker.pairs.swept;
-    bytes.gathered += owned->worker.pairs.gathered;
-    bytes.canonical += owned->worker.pairs.canonical;
-    canonical += owned->worker.canonical;
+    counts.canonical += owned->worker.canonical;
+    counts.int8.swept += owned->worker.pairs.swept;
+    counts.int8.gathered += owned->worker.pairs.gathered;
+    counts.int8.canonical += owned->worker.pairs.canonical;
   }
-  const int64_t all[] = {pairs_, pairs_, 0, canonical};
-  std::copy_n(all, 4, counts[0]);
-  write(Tier::int8, bytes, counts);
-  if (linear_) write(Tier::linear, linear_->pairs(), counts);
 }
 
 void RankTiers::errors(float* values, double* bounds) {
@@ -80,43 +59,6 @@ void RankTiers::errors(float* values, double* bounds) {
       }
     }
   }
-}
-
-void RankTiers::lower_bounds(double* bounds) {
-  if (!linear_ || !linear_->begin(job_)) return;
-  const int64_t queries = job_.query.count, all = job_.num_candidates;
-  std::vector<double> tile(queries * kLinearLanes);
-  for (int64_t panel = 0; panel < linear_->panels(); ++panel) {
-    linear_->lower_bounds(panel, workers_.first(), tile.data());
-    const int64_t first = panel * kLinearLanes;
-    const int64_t size = std::min<int64_t>(kLinearLanes, all - first);
-    for (int64_t query = 0; query < queries; ++query)
-      std::copy_n(tile.data() + query * kLinearLanes, size, bounds + query * all + first);
-  }
-}
-
-void RankTiers::sweep_distances() {
-  const bool has_linear = linear_ && linear_->begin(job_) && chooses_linear();
-  if (workers_.status.interrupted) return;
-  if (has_linear) return sweep_linear();
-  workers_.run(panels_, [&](OwnedWorker& owned, int64_t panel) {
-    isa_.sweep_panel(job_, panel, owned.worker);
-  });
-}
-
-bool RankTiers::chooses_linear() {
-  workers_.run(linear_->samples(), [&](OwnedWorker& owned, int64_t sample) {
-    linear_->try_sample(sample, owned.index, owned.worker);
-  });
-  return linear_->choose();
-}
-
-void RankTiers::sweep_linear() {
-  workers_.run(linear_->panels(), [&](OwnedWorker& owned, int64_t panel) {
-    SweepJob rest = job_;
-    rest.is_served = linear_->sweep(panel, owned.index, owned.worker);
-    sweep_floats(isa_, rest, panel, owned.worker);
-  });
 }
 
 void RankTiers::sweep_int8(const double* target_scores, double magnitude) {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "host/int8_pass.h"
-#include "host/linear_pass.h"
+#include "host/passes.h"
 
 namespace kgfast {
 
@@ -56,10 +56,6 @@ class RankTiers {
   // Makes the workers, too.
   RankTiers(RankWorkers& workers, const SweepJob& job, PassPlan& plan);
 
-  // Returns what the order of a sweep adds to a query's closeness to its targets. The linear tier
-  // decides most pairs of some queries and none of others, and the order puts the former together.
-  double advance(int64_t query) const { return linear_ ? linear_->spread(job_, query) : 0.0; }
-
   // Sweeps the queries of the job, whose targets have these scores, with biases up to `magnitude`.
   void sweep(const double* target_scores, double magnitude);
 
@@ -69,15 +65,7 @@ class RankTiers {
   // Implements sweep_errors of rank.h; the job must hold all queries.
   void errors(float* values, double* bounds);
 
-  // Implements linear_bounds of rank.h; the job must hold all queries.
-  void lower_bounds(double* bounds);
-
  private:
-  // Sweeps distances: each tier takes what the tier before leaves of a panel.
-  void sweep_distances();
-  bool chooses_linear();
-
-  void sweep_linear();
   void sweep_int8(const double* target_scores, double magnitude);
 
   // Sweeps a group of candidates in float32.
@@ -92,7 +80,6 @@ class RankTiers {
   const SweepJob& job_;
   const int64_t panels_;  // panels of the float32 sweep
   Int8Pass int8_;
-  std::unique_ptr<LinearPass> linear_;
   int64_t pairs_ = 0;  // pairs of queries, or of targets where int8 serves, and candidates
 };
 
