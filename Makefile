@@ -84,22 +84,15 @@ versions: wheel
 arm64: $(VENV)/.complete
 	$(PY) tools/arm64.py
 
-# The attack (docs/reference/reliability.md): `make fuzz SEED=7 CASES=2000`, `MINUTES=5`, `KINDS=valid,rank`;
-# a failing case says how it runs alone: CASE='rank:12' SEED=7.
-FUZZ = PYTHONPATH=tests $(PY) -m fuzz $(if $(SEED),--seed $(SEED)) \
-    $(if $(MINUTES),--minutes $(MINUTES)) $(if $(KINDS),--kinds "$(KINDS)") \
-    $(if $(CASE),--case "$(CASE)")
-
+# Property tests with more examples each: `make fuzz EXAMPLES=500`; a failure names its CASE='rank:12'.
 fuzz: $(VENV)/.complete
-	$(FUZZ) $(if $(SANITIZE),--sanitize $(SANITIZE)) $(if $(CASES),--cases $(CASES)) \
-	    $(if $(CASE)$(KINDS)$(SANITIZE),,--json benchmarks/results/fuzz.json)
+	CASE="$(CASE)" EXAMPLES=$(or $(EXAMPLES),1000) $(PY) -m pytest -q -n 2 --timeout=3000 \
+	    $(if $(CASE),tests/test_fuzz.py -k drawn,-m "hypothesis and not slow" tests)
 
-# The attack on the extension under sanitizers, each built into build/sanitize-*.
+# Property tests of the extension under sanitizers, each built into build/sanitize-*.
 sanitize: $(VENV)/.complete
-	$(FUZZ) --sanitize address --cases $(or $(CASES),50000) \
-	    $(if $(CASE)$(KINDS),,--json benchmarks/results/fuzz-sanitize-address.json)
-	$(FUZZ) --sanitize thread --cases $(or $(CASES),50000) \
-	    $(if $(CASE)$(KINDS),,--json benchmarks/results/fuzz-sanitize-thread.json)
+	$(PY) tools/sanitize.py address
+	$(PY) tools/sanitize.py thread
 
 # The walks of new users (tests/journeys), timed: ten minutes. One walk alone:
 # `make journeys WALK="five reports"`.

@@ -7,10 +7,9 @@
     python benchmarks/bench.py --quick             each part in its smallest size; writes no results
 
 Parts run one after the other; contenders within a part take turns. Each part writes its rows into
-benchmarks/results/ as it measures them. build/bench.json remembers which parts are done for this
-machine and their code, and how long parts took, from which the time that is left is told. A commit
-of the package measures all parts anew; one of a benchmark or of a peer, the parts that import it.
-Exit code 1 if a part failed; a later call tries it again.
+benchmarks/results/ as it measures them. build/bench.json remembers which parts are done on this
+machine by this version, and how long parts took, from which the time that is left is told. Exit
+code 1 if a part failed; a later call tries it again.
 """
 
 import argparse
@@ -22,15 +21,12 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cache
-from modulefinder import ModuleFinder
 from pathlib import Path
 
 from lib.machine import machine, versions
 from lib.results import ROOT, write_json
 
 STATE = ROOT / "build" / "bench.json"
-PACKAGE = ("kgfast", "kernels", "requirements")  # a commit of these starts all parts anew
 RESULTS = "benchmarks/results"
 
 
@@ -93,22 +89,16 @@ PARTS = (
     Part(f"peers_speed.py --scores --entities 200000 {TRAINED}", 14),
     Part("eval_speed.py --sections roof", 1),
     Part(f"dot_tiers_speed.py {OF_DOT}", 3),
-    Part("index_speed.py", 3),
     Part("topk_speed.py", 8),
     Part("lists_speed.py", 2),
     Part("loss_mem.py", 8, whole=f"--json {RESULTS}/cpu-loss-mem.json"),
     Part("med_speed.py", 4),
     Part("serve_speed.py", 6),
-    Part("conversions.py", 3),
-    Part(f"energy_order.py --entities 200000 {TRAINED}", 4),
-    Part("train_memory.py --data {data}/wn18rr", 4),
     Part(
         "train_memory.py --data {data}/wn18rr --evaluations 20 --every 5 --triples 256 "
         f"--json {RESULTS}/cpu-train-memory-20.json",
         3,
     ),
-    Part("med_trials.py --data {data}/wn18rr", 10),
-    Part("search_trials.py --data {data}/wn18rr", 12),
 )
 
 
@@ -120,21 +110,21 @@ def chosen(options: argparse.Namespace) -> list[Part]:
 
 
 class State:
-    """The parts that are done, each for a machine and its code, and seconds that parts took."""
+    """The parts that are done on a machine by a version, and seconds that parts took."""
 
-    def __init__(self, path: Path, key: Callable[[Part], str], *, fresh: bool) -> None:
+    def __init__(self, path: Path, key: str, *, fresh: bool) -> None:
         old = json.loads(path.read_text()) if path.exists() else {}
         self.path, self._key = path, key
         self.seconds: dict[str, float] = old.get("seconds", {})
         self.done: dict[str, str] = {} if fresh else old.get("done", {})
 
     def is_done(self, part: Part) -> bool:
-        """Return whether a part was measured here and its code is as it was."""
-        return self.done.get(part.words) == self._key(part)
+        """Return whether a part was measured here by this version."""
+        return self.done.get(part.words) == self._key
 
     def finish(self, part: Part, seconds: float) -> None:
         """Remember that a part is done."""
-        self.done[part.words] = self._key(part)
+        self.done[part.words] = self._key
         self.seconds[part.words] = round(seconds, 1)
         write_json(self.path, {"done": self.done, "seconds": self.seconds})
 
@@ -145,28 +135,10 @@ class State:
         return timedelta(seconds=round(sum(spent)))
 
 
-def code_of(part: Part) -> list[str]:
-    """Return the package's folders, and the files of the part's script and of what it imports."""
-    if part.run:
-        return [*PACKAGE]
-    folder = ROOT / "benchmarks"
-    finder = ModuleFinder(path=[str(folder)])
-    finder.run_script(str(folder / part.words.split()[0]))
-    files = (it.__file__ for it in finder.modules.values())
-    return [*PACKAGE, *sorted(it for it in files if it)]
-
-
-@cache
-def key_of(part: Part) -> str:
-    """Return this machine, and the last commit of a part's code or else the version."""
-    words = ["git", "log", "-1", "--format=%H", "--", *code_of(part)]
-    try:
-        found = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
-        commit = found.stdout.strip()
-    except (OSError, subprocess.CalledProcessError):  # an unpacked archive
-        commit = versions()["kgfast"] or ""
+def key() -> str:
+    """Return this machine, its instruction set and the version."""
     about = machine("cpu")
-    return f"{about['name']}, {about['isa']}, {commit}"
+    return f"{about['name']}, {about['isa']}, {versions()['kgfast']}"
 
 
 def measure(
@@ -208,7 +180,7 @@ def main() -> int:
         if (folder := getattr(options, name)) is not None:
             setattr(options, name, folder.resolve())
     parts = chosen(options)
-    state = State(STATE, key_of, fresh=options.fresh or options.quick)
+    state = State(STATE, key(), fresh=options.fresh or options.quick)
     if options.list:
         for part in parts:
             print("done" if state.is_done(part) else f"{state.left([part])}", part.words)

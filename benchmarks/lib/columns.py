@@ -89,19 +89,6 @@ FACTS: Columns = (
     ("CPU seconds:", "{cpu_seconds:,.0f}"),
     ("peak memory:", "{peak_mib:.0f} MiB"),
 )
-TYPED: Columns = (
-    ("model", "{model}, d = {dim}"),
-    ("MRR, all:", "{all[mrr]:.3f}"),
-    ("type-correct:", "{typed[mrr]:.3f}"),
-    ("hits@1, all:", "{all[hits@1]:.3f}"),
-    ("type-correct:", "{typed[hits@1]:.3f}"),
-    ("hits@10, all:", "{all[hits@10]:.3f}"),
-    ("type-correct:", "{typed[hits@10]:.3f}"),
-    ("MR, all:", "{all[mr]:,.0f}"),
-    ("type-correct:", "{typed[mr]:,.0f}"),
-    ("CPU seconds, all:", "{all[cpu_seconds]:.1f}"),
-    ("type-correct:", "{typed[cpu_seconds]:.1f}"),
-)
 ABOVE: Columns = (
     ("model", "{model}, d = {dim}, {data}"),
     ("queries:", "{queries:,}"),
@@ -144,14 +131,6 @@ BUILDS: Columns = (
     ("memory of the process:", "{anonymous_bytes:GiB}"),
     ("the folder:", "{bytes:bytes}"),
 )
-CONVERSIONS: Columns = (
-    ("library", "{library}"),
-    ("model", "{model}"),
-    ("what is forgotten", "{forgotten}"),
-    ("MRR:", "{wrong:.4f}"),
-    ("instead of:", "{right:.4f}"),
-    ("error of the adapter", "`{refused}`"),
-)
 
 
 def _gap(row: Row) -> str:
@@ -170,20 +149,9 @@ PYKEEN: Columns = (
 )
 
 
-_MACHINE = ("instructions", "{machine[isa]}, {machine[name]}")
-INDEX: Columns = (
-    _MACHINE,
-    ("score", "{section}"),
-    ("features:", "{dim}"),
-    ("queries:", "{batch}"),
-    ("without:", "{seconds[table][median]:time}"),
-    ("with the index:", "{seconds[index][median]:time}"),
-    ("times faster:", "{table_times_index:.2f}"),
-    ("of one read:", "{index_times_read:.2f}"),
-    ("in Python:", "{seconds[python][median]:time}"),
-)
+WHERE = ("instructions", "{machine[isa]}, {machine[name]}")
 DOT_TIERS: Columns = (
-    _MACHINE,
+    WHERE,
     ("work", lambda row: {"ranks": "ranks", "best": "best 10"}[row["work"]]),
     ("entities:", "{entities:,}"),
     ("features:", "{dim}"),
@@ -216,7 +184,7 @@ def _winner(row: Row) -> str:
 
 
 PEERS: Columns = (
-    _MACHINE,
+    WHERE,
     ("score", "{score}"),
     ("table", lambda row: cell_of(row, "{table} (`{run}`)" if "run" in row else "{table}")),
     ("entities x features:", "{entities:,} x {dim}"),
@@ -228,21 +196,6 @@ PEERS: Columns = (
     ("takes:", lambda row: human_seconds(_best_time(row)["median"])),
     ("times the index:", _winner),
     ("bare loop, times:", "{times_index[bare loop]:.2f}x"),
-)
-ENERGY_TABLES = {
-    False: lambda row: cell_of(row, "`{run}`, MRR {mrr:.2f}" if "run" in row else "{table}"),
-    True: lambda row: cell_of(row, "normal numbers with the covariance of `{run}`"),
-}
-ENERGY: Columns = (
-    ("table", lambda row: ENERGY_TABLES[row["extrapolated"]](row)),
-    ("side", "{side}"),
-    ("entities x features:", "{entities:,} x {features}"),
-    ("leading eighth / quarter:", "{energy[eighth]:.0%} / {energy[quarter]:.0%}"),
-    ("bytes:", "{read[bytes]:.1%}"),
-    ("ordered float32:", "{read[ordered_floats]:.1%}"),
-    ("ordered bytes:", "{read[ordered_bytes]:.1%}"),
-    ("bytes, time:", "{seconds[bytes]:time}"),
-    ("ordered bytes, times faster:", lambda row: cell_of(row, "{speedup:.2f} (p = {fastest})")),
 )
 STEPS: Columns = (  # training steps of MED
     (" ", lambda row: MODELS[row["model"]]),
@@ -273,54 +226,16 @@ EVALUATIONS: Columns = (  # evaluations of a run, by train_memory.py
 )
 
 
-def _narrowest(row: Row) -> str:
-    return "" if len(row["dims"]) == 1 else _mrr_of(row, row["dims"][0])
-
-
-def _mrr_of(row: Row, dim: int) -> str:
-    return f"{row['mrr'][str(dim)]:.3f} ({dim})"
-
-
-MED_TRIALS: Columns = (
-    (" ", "{trial}"),
-    ("narrowest:", _narrowest),
-    ("widest:", lambda row: _mrr_of(row, row["dims"][-1])),
-)
-
-
-def best_first(row: Row) -> list[dict[str, Any]]:
-    """Sort the trials that came to a rung: those that are done, then those that got furthest."""
-    return sorted(
-        (it for it in row["trials"] if it["rungs"]),
-        key=lambda trial: (reached(trial), trial["mrr"]),
-        reverse=True,
-    )
-
-
-def reached(trial: Row) -> int:
-    """Return the steps of a trial."""
-    return max(map(int, trial["rungs"]), default=0)
-
-
-def _ended(row: Row) -> str:
-    outcomes = [trial["outcome"] for trial in row["trials"]]
-    return ", ".join(f"{outcomes.count(it)} {it}" for it in dict.fromkeys(sorted(outcomes)))
-
-
-SEARCHES: Columns = (
-    ("graph", "{graph}, {entities:,} entities"),
-    ("base: MRR:", "{base_mrr:.4f}"),
-    ("best: MRR:", lambda row: f"{best_first(row)[0]['mrr']:.4f}"),
-    ("trials:", lambda row: str(len(row["trials"]))),
-    ("ended", _ended),
-    ("minutes:", lambda row: f"{row['seconds'] / 60:.1f}"),
-    ("runs' worth:", lambda row: f"{sum(map(reached, row['trials'])) / row['steps']:.1f}"),
-)
+INFLUENCE_WORKS = {
+    "whole": "",
+    "captum": ", no biases",
+    "part": ", the first examples, hardly a query twice",
+}
 
 
 def _contender_of_influence(row: Row) -> str:
     name = "kgfast" if row["contender"] == "kgfast" else f"captum, batch {row['batch']}"
-    return name if row["section"] == "whole" else f"{name}, no biases"
+    return name + INFLUENCE_WORKS[row["section"]]
 
 
 def _guess(row: Row) -> str:

@@ -1,6 +1,6 @@
 """The pictures of the results: the data that each shows, and its words."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -167,25 +167,6 @@ def _curves(axes: Axes, rows: Rows) -> None:
     axes.legend(loc="upper left", frameon=False, fontsize=8)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-
-
-def draw_reports(systems: Mapping[str, tuple[Sequence[Bar], Sequence[Bar]]], path: Path) -> None:
-    """Draw memory and time of the systems that users reported, a group of bars each."""
-    words = Words(
-        "What users ran out of memory for, as they meant it",
-        "TracIn: ConvE, 100 tests x WN18RR's training set. Path-star: 40,000 samples, 10,000,000 "
-        "outputs. Paths: 10^6 of three edges, forward and backward.",
-        "Memory of each gradient and of logits: by formula; else measured, beyond tables and "
-        "results. Seconds of cores of a shared machine; path-star's with 20,001\noutputs, of which "
-        "logits fit. Hatched: extrapolated from a part of the work. Log scales.",
-    )
-
-    memory, seconds = ({name: both[at] for name, both in systems.items()} for at in (0, 1))
-    panels = (
-        panel("Peak memory", memory, byte_ticks, inset=0.3),
-        panel("Seconds of cores", seconds, second_ticks, inset=0.37),
-    )
-    draw_panels(path, 4.6, words, panels, left_width=1)
 
 
 def draw_sampled(rows: Rows, path: Path) -> None:

@@ -20,7 +20,6 @@ ON_SYNTHETIC = (  # benchmarks whose rows, or some of them, are of graphs of `sy
     "eval_speed",
     "loop_speed",
     "med_speed",
-    "search_trials",
     "topk_speed",
     "train_speed",
 )

@@ -1,7 +1,6 @@
 """benchmarks/bench.py: parts in turn, and a call that goes on after an interruption."""
 
 import json
-import subprocess
 from argparse import Namespace
 
 import pytest
@@ -16,7 +15,7 @@ def run(load, tmp_path, capsys):
 
     def run_parts(parts, call, commit="1", *, fresh=False):
         capsys.readouterr()
-        state = bench.State(tmp_path / "bench.json", lambda _: commit, fresh=fresh)
+        state = bench.State(tmp_path / "bench.json", commit, fresh=fresh)
         options = Namespace(data="D", runs=tmp_path, quick=False)
         failed = bench.measure(parts, state, options, call)
         return [it.words for it in failed], capsys.readouterr().out.splitlines()
@@ -88,35 +87,3 @@ def test_parts_name_scripts_with_their_options(load, call, monkeypatch, tmp_path
     monkeypatch.setattr(bench, "STATE", tmp_path / "bench.json")
     (tmp_path / "bench.json").write_text(json.dumps({"done": {}, "seconds": {}}))
     assert "eval_mem.py" in call("bench.py", "--list").stdout
-
-
-def test_a_commit_measures_anew_the_parts_whose_code_it_changes(load, tmp_path, monkeypatch):
-    bench = load("bench")
-    monkeypatch.setattr(bench, "ROOT", tmp_path)
-    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(tmp_path)]
-    subprocess.run([*git, "init", "-q"], check=True)
-    parts = [bench.Part(f"{name}.py --some", 1) for name in "ab"]
-    parts.append(bench.trained("some", "wn18rr/rotate", "wn18rr"))
-
-    def write(name, text=""):
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-
-    def keys_after(name, text):
-        write(name, text)
-        subprocess.run([*git, "add", "."], check=True)
-        subprocess.run([*git, "commit", "-qm", name], check=True)
-        return [bench.key_of.__wrapped__(it) for it in parts]
-
-    write("benchmarks/lib/__init__.py")
-    write("benchmarks/lib/one.py")
-    write("benchmarks/a.py", "def late():\n    from lib.one import some")
-    write("benchmarks/b.py", "import json")
-    before = keys_after("kgfast/rank.py", "1")
-    for name in ("benchmarks/results/a.json", "benchmarks/lib/pages/b.py", "README.md"):
-        assert keys_after(name, "2") == before
-    changed = keys_after("benchmarks/lib/one.py", "3")
-    assert [it != old for it, old in zip(changed, before, strict=True)] == [True, False, False]
-    every = keys_after("kernels/a.h", "4")
-    assert all(it != old for it, old in zip(every, changed, strict=True))

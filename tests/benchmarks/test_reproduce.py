@@ -13,7 +13,6 @@ from support.commands import run
 from support.paths import BENCHMARKS, ROOT
 
 RUNS = sorted((BENCHMARKS / "results" / "runs").glob("*.json"))
-VARIANTS = sorted((BENCHMARKS / "results" / "runs" / "variants").glob("*.json"))
 
 
 def train_files(folder):
@@ -192,12 +191,3 @@ def test_every_row_holds_what_it_takes(load, path):
     assert run["command"].startswith("kgfast train")
     values = load("reproduce").config_of(run, ROOT, None)
     Config.from_dict(values)  # raises for a key or a value that is none
-
-
-@pytest.mark.parametrize("path", VARIANTS, ids=lambda path: path.stem)
-def test_variants_name_their_data_and_are_no_rows(path):
-    content = json.loads(path.read_text())
-    own = json.loads((path.parent.parent / path.name).read_text())
-    assert own["seconds_training"] not in [it["seconds_training"] for it in content["variants"]]
-    assert set(content["data"]["sha256"]) == {"train.txt", "valid.txt", "test.txt"}
-    assert all("seed" in it["values"] for it in content["variants"])

@@ -10,25 +10,6 @@ from kgfast.kernels import cpu
 from support.sampled import threads
 from support.tiers import lacks
 
-EMPTY_PAGE = "Text.\n\n<!-- results:begin -->\n<!-- results:end -->\n"
-
-
-@pytest.mark.slow
-def test_wrong_conversions_are_refused(measured, load, tmp_path):
-    pytest.importorskip("pykeen")
-    pytest.importorskip("torch_geometric")
-    rows = measured("conversions.py", file="cpu-conversions.json")
-    assert [row["library"] for row in rows] == ["PyKEEN", "PyG", "DGL-KE"]
-    for row in rows:
-        assert row["right"] == pytest.approx(row["own"], abs=1e-3)
-        assert row["wrong"] != pytest.approx(row["right"], abs=1e-3)
-    said = [row["refused"] for row in rows]
-    assert said[0].startswith("RotatE of PyKEEN: kgfast scores (")
-    assert said[1].startswith("TransE of PyG: kgfast scores (")
-    assert said[2] == "config.json: gamma must be a number; got None"
-    block = load("pages").PAGES["options"].make(tmp_path)
-    assert f"| {rows[1]['wrong']:.4f} | {rows[1]['right']:.4f} |" in block
-
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
@@ -56,17 +37,6 @@ def test_a_tier_of_dot_is_compared_with_none(measured):
         assert row["seconds"].keys() >= {"none", "int8"}
     assert rows[2]["seconds"].keys() >= {"none", "int8", "index"}
     assert rows[0]["pairs"]["swept"] == (cpu.isa() != "neon")
-
-
-def test_leading_features_find_the_best(measured):
-    (row,) = measured("energy_order.py")
-    read = row["read"]
-    assert 0.25 < read["bytes"] < 1
-    assert 0 < read["ordered_bytes"] < read["ordered_floats"] < 1
-    assert row["energy"]["eighth"] < row["energy"]["quarter"] < 1
-    if "seconds" in row:  # the loops compile where there is AVX512-VNNI
-        assert row["equal"]
-        assert row["right"].keys() == row["seconds"].keys() >= {"bytes", "leading 16"}
 
 
 def test_eval_speed_compares_the_same_integers(measured, tmp_path):
@@ -124,12 +94,6 @@ def test_planted_triples_are_told_from_false_ones(measured):
     (row,) = measured("classification.py")
     assert row["accuracy"] > 0.6  # planted triples are noisy, and half are true
     assert (row["model"], row["triples"]) == ("rotate", 120)
-
-
-def test_an_index_gives_the_same_answers(measured, load):
-    rows = measured("index_speed.py")
-    assert {row["section"] for row in rows} == set(load("index_speed").MODELS)
-    assert all(row["equal"] and row["index_bytes"] >= row["table_bytes"] for row in rows)
 
 
 def test_searches_of_documents_are_those_of_brute_force(measured, load, tmp_path):
@@ -217,25 +181,3 @@ def test_the_reference_is_compared_with_the_extension(measured, load):
     rows = measured("reference_speed.py", "--rounds", 1)
     assert [row["model"] for row in rows] == list(load("reference_speed").MODELS)
     assert all(row["equal"] and row["times_cpu"] > 0 for row in rows)
-
-
-@pytest.mark.slow
-def test_a_search_is_run_and_put_into_the_page(measured, call, tmp_path):
-    (row,) = measured("search_trials.py", file="cpu-search-trials.json")
-    assert len(row["trials"]) == 3
-    page = tmp_path / "page.md"
-    page.write_text(EMPTY_PAGE)
-    arguments = ("search", "--results", tmp_path, "--page", page)
-    assert call("pages.py", *arguments, "--check").returncode == 1
-    assert call("pages.py", *arguments).returncode == 0
-    assert call("pages.py", *arguments, "--check").returncode == 0
-    assert "| synthetic, 500 entities | 0." in page.read_text()
-
-
-def test_a_search_that_was_added_stays_behind_those_of_the_script(load):
-    benchmark = load("search_trials").BENCHMARK
-    ours = {"graph": "synthetic", "base_mrr": 0.1}
-    added = {"graph": "wn18rr, transe at 128 dimensions", "base_mrr": None}
-    kept = [it for it in (added, ours) if benchmark.stays(it, [ours], None)]
-    assert kept == [added]
-    assert sorted([*kept, ours], key=benchmark.order) == [ours, added]

@@ -2,12 +2,13 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import kgfast
 from kgfast import KnownTriples, Predictions, RotatE, TransE, Vocabulary, rank, topk
 from kgfast.datasets import synthetic
+from support.engines import examples
 from support.ranked_models import MODELS, line, random_triples
 
 
@@ -32,7 +33,7 @@ def test_golden_answers_of_the_head_side():
 
 @pytest.mark.parametrize("name", MODELS)
 @given(seed=st.integers(0, 10_000), k=st.sampled_from([1, 3, 10]))
-@settings(max_examples=5)
+@examples(5)
 def test_agrees_with_ranks(name, seed, k):
     """A target with a pessimistic rank of at most k is answered; one beyond optimistic is not."""
     model = MODELS[name](50, 3, 6, seed)

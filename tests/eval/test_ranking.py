@@ -4,11 +4,12 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import kgfast
 from kgfast import CP, ComplEx, DistMult, KnownTriples, RotatE, TransE, rank
+from support.engines import examples
 from support.ranked_models import MODELS, line, random_triples
 
 
@@ -43,7 +44,7 @@ def test_sides_are_columns_in_the_order_asked_for():
 
 @pytest.mark.parametrize("name", MODELS)
 @given(seed=st.integers(0, 10_000), entities=st.sampled_from([1, 2, 9, 50]))
-@settings(max_examples=8)
+@examples(8)
 def test_filtering_is_removing_and_recomputing(name, seed, entities):
     model = MODELS[name](entities, 3, 6, seed)
     triples = random_triples(8, entities, 3, seed)

@@ -1,12 +1,21 @@
-"""A case of the fuzz: a number of a kind under a seed, from which everything in it is drawn."""
+"""A drawn call: a number of a kind, from which everything in it is drawn, and where it runs."""
 
+import os
 import random
 import zlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
+
+from kgfast import use_backend
+from kgfast.kernels import cpu
+from kgfast.kernels.cpu import tiers
+from support.problems import table_of
+from support.sampled import threads
+from support.tiers import FORCED, serving
 
 T = TypeVar("T")
 
@@ -18,12 +27,9 @@ class Wrong(AssertionError):
 class Case:
     """One case: its random numbers, and notes of what was drawn that a failure shows."""
 
-    def __init__(self, kind: str, seed: int, number: int) -> None:
-        self.kind, self.seed, self.number = kind, seed, number
-        self.pick = random.Random(f"{seed}/{kind}/{number}")
-        self.generator = torch.Generator().manual_seed(
-            zlib.crc32(f"{seed}/{kind}/{number}".encode())
-        )
+    def __init__(self, kind: str, number: int) -> None:
+        self.pick = random.Random(f"{kind}/{number}")
+        self.generator = torch.Generator().manual_seed(zlib.crc32(f"{kind}/{number}".encode()))
         self.notes: list[str] = []
 
     def choice(self, values: Sequence[T]) -> T:
@@ -40,19 +46,6 @@ class Case:
 
     def ids(self, count: int, *shape: int) -> torch.Tensor:
         return torch.randint(max(1, count), shape, generator=self.generator, dtype=torch.int64)
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A kind of case; ``run`` raises :class:`Wrong` where a promise is broken."""
-
-    name: str
-    run: Callable[[Case], None]
-    group: str
-    share: float  # cases in 1,000
-    seconds: float = 60.0  # until a case is a hang, sanitizers off
-    sanitized: Sequence[str] = field(default=("address", "thread"))
-    lacks: Callable[[], str] = str  # why it cannot run here; nothing where it can
 
 
 def expect(holds: bool, message: str) -> None:
@@ -77,3 +70,62 @@ def refused(call: Callable[[], Any], *, errors: tuple[type[Exception], ...]) -> 
     expect("\n" not in message, f"the error has several lines: {message[:300]!r}")
     expect(len(message) <= 2000, f"the error has {len(message)} characters: {message[:100]!r}")
     return message
+
+
+@contextmanager
+def anywhere(case: Case, reference: float = 0.1) -> Iterator[str]:
+    """Draw a backend, instruction set, tiers and number of threads; yield the backend."""
+    backend = "reference" if case.chance(reference) or not cpu.is_available() else "cpu"
+    count = case.choice((1, 1, 2, 3, 4))
+    case.note(backend=backend, threads=count)
+    with ExitStack() as stack:
+        stack.enter_context(use_backend(backend))
+        if backend == "cpu":
+            isa = case.choice(cpu.available_isas())
+            names = [name for name in tiers.TIERS if case.chance(0.7)]
+            forced = case.chance(0.4)
+            case.note(isa=isa, tiers=",".join(names), forced=forced)
+            stack.enter_context(variable("KGFAST_CPU_ISA", isa))
+            stack.enter_context(variable("KGFAST_TIERS", ",".join(names) or "none"))
+            if forced:
+                stack.enter_context(serving(tiers.mask() | FORCED))
+        stack.enter_context(threads(count))
+        yield backend
+
+
+@contextmanager
+def variable(name: str, value: str) -> Iterator[None]:
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+def matrix(case: Case, kind: str, rows: int, width: int) -> Tensor:
+    """Draw float64 values ``[rows, width]`` of a kind that is hard in its own way."""
+    if kind == "close":
+        return case.normal(1, width) + 10.0 ** case.pick.randint(-12, -4) * case.normal(rows, width)
+    if kind == "subnormal":  # subnormal in float64, or in float32
+        step = case.choice((1e-310, 5e-324, 1e-308, 1e-42, 1e-45))
+        return case.ids(50, rows, width).double() * step
+    values = table_of(kind, rows, width, case.generator)
+    return values.clamp(-1e12, 1e12) if kind == "cauchy" else values
+
+
+def csr(
+    case: Case, batch: int, rows: int, least: int = 0
+) -> tuple[Tensor, Tensor, list[list[int]]]:
+    """Draw known answers: row pointers, ids with repetitions, and the same as lists."""
+    most = case.choice((least, 3, 8, rows))
+    lists = [
+        case.ids(rows, case.pick.randint(least, max(least, most))).tolist() if rows else []
+        for _ in range(batch)
+    ]
+    lengths = torch.tensor([0, *(len(it) for it in lists)], dtype=torch.int64)
+    indices = torch.tensor([id for it in lists for id in it], dtype=torch.int64)
+    return lengths.cumsum(0), indices, lists

@@ -13,10 +13,8 @@ from torch import Tensor
 
 import kgfast
 from fuzz import models
-from fuzz.case import Case, expect, refused
+from fuzz.case import Case, anywhere, csr, expect, refused
 from fuzz.models import Drawn
-from fuzz.operands import csr
-from fuzz.surroundings import anywhere
 from kgfast.models.base import SIDES
 from support import oracles
 

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 import kgfast
-from fuzz.case import Case, refused
-from fuzz.surroundings import anywhere
+from fuzz.case import Case, anywhere, refused
 from kgfast import ops
 from kgfast.adapters import ogb
 

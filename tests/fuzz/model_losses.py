@@ -10,9 +10,8 @@ from torch.nn import functional
 
 import kgfast
 from fuzz import dense, models
-from fuzz.case import Case, expect
+from fuzz.case import Case, anywhere, expect
 from fuzz.models import Drawn
-from fuzz.surroundings import anywhere
 from kgfast.models.base import SIDES
 from support import oracles
 

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fuzz.case import Case
-from fuzz.operands import matrix
+from fuzz.case import Case, matrix
 from kgfast import MED, RSCF, Candidates, ComplEx, ConvE, DistMult, RotatE, TransE
 from support import oracles
 from support.problems import cast, strided

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import kgfast
@@ -23,6 +23,7 @@ from kgfast.graph.pair_index import PairIndex
 from kgfast.graph.stored import building, inputs, runs
 from kgfast.graph.stored import folder as folder_of
 from kgfast.graph.stored.inputs import ReadOptions, open_files
+from support.engines import examples
 
 SMALL = st.tuples(st.integers(0, 6), st.integers(0, 3), st.integers(0, 6))
 ROW = building._ROW_BYTES
@@ -58,7 +59,7 @@ def assert_same(found, expected, relations=False):
     assert torch.equal(found.relation_frequency(), expected.relation_frequency())
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(
     parts=st.lists(st.tuples(st.sampled_from([".npy", ".tsv"]), ROWS), max_size=3),
     rows=st.integers(1, 12),

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kgfast.kernels import above as shared
@@ -46,7 +46,7 @@ def asked(problem: Problem, seed: int) -> tuple[tuple, dict]:
 
 
 @given(problem=problems(), tile=st.sampled_from([512, 4096, 1 << 19]), seed=SEEDS)
-@settings(max_examples=60)
+@examples(60)
 def test_the_specification_equals_the_oracle(problem, tile, seed):
     args, options = asked(problem, seed)
     queries, table, thresholds, indptr, indices, score = args
@@ -118,7 +118,7 @@ def test_the_kth_score_as_threshold_returns_the_k_best(engine, score, k):
 
 
 @given(value=st.floats(width=32, allow_nan=False), step=st.sampled_from([-1, 0, 1]))
-@settings(max_examples=300)
+@examples(300)
 def test_the_lowest_scores_are_those_that_round_to_the_threshold(value, step):
     """No number below rounds to it, neither of a float32 nor of a float64 beside one."""
     threshold = torch.tensor([value], dtype=torch.float64)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kgfast.kernels import cpu
@@ -58,13 +58,13 @@ def run(function, problem: Problem, k: int) -> tuple[torch.Tensor, torch.Tensor]
 
 
 @given(problem=problems(), k=st.sampled_from(COUNTS), tile=st.sampled_from([512, 4096, 1 << 19]))
-@settings(max_examples=60)
+@examples(60)
 def test_the_specification_equals_the_oracle(problem, k, tile):
     check_against_oracle(problem, k, tile)
 
 
 @given(problem=problems(nonfinite=True), k=st.sampled_from(COUNTS))
-@settings(max_examples=30)
+@examples(30)
 def test_the_specification_equals_the_oracle_with_nan_and_infinities(problem, k):
     check_against_oracle(problem, k, 1 << 19)
 

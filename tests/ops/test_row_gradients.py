@@ -2,11 +2,12 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kgfast import RowGradients
 from kgfast.ops.row_gradients import add_to, merge, read_rows
+from support.engines import examples
 
 
 def test_a_coalesced_gradient_is_viewed_as_it_is():
@@ -38,7 +39,7 @@ def test_gradients_whose_rows_are_sparse_are_named():
 
 
 @given(seed=st.integers(0, 999), with_first=st.booleans())
-@settings(max_examples=40)
+@examples(40)
 def test_merged_gradients_are_the_sum_with_each_row_once(seed, with_first):
     generator = torch.Generator().manual_seed(seed)
     entities, parts, first = 12, [], None

@@ -181,9 +181,12 @@ def on_triton(item: Any) -> Any:
 
 
 def examples(count: int, interpreted: int = 6) -> settings:
-    """Draw that many cases; fewer where kernels are interpreted, and these are not shrunk."""
+    """Draw that many cases, or those of ``make fuzz``.
+
+    Draw fewer where kernels are interpreted; these are not shrunk.
+    """
     return settings(
-        max_examples=interpreted if INTERPRETED else count,
+        max_examples=interpreted if INTERPRETED else max(count, int(os.environ.get("EXAMPLES", 0))),
         phases=[Phase.explicit, Phase.generate] if INTERPRETED else tuple(Phase),
         deadline=None,
         suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

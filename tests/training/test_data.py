@@ -5,12 +5,13 @@ from collections import Counter
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kgfast import KnownTriples
 from kgfast.losses import subsampling_weights
 from kgfast.training.data import Batch, Batches, Negatives, with_inverses
+from support.engines import examples
 
 
 def random_triples(count, entities, relations, seed=0):
@@ -30,7 +31,7 @@ def batch_of(hrt, side="tail", number=0):
 
 
 @given(seed=st.integers(0, 99), count=st.integers(1, 40), size=st.integers(1, 17))
-@settings(max_examples=25)
+@examples(25)
 def test_an_epoch_has_every_triple_once_on_both_sides(seed, count, size):
     hrt = random_triples(count, 20, 3, seed)
     batches = Batches.of_triples(hrt, size, seed)
@@ -143,7 +144,7 @@ def test_negatives_depend_on_seed_and_batch_only():
 @pytest.mark.parametrize("side", ["tail", "head"])
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "per row"])
 @given(seed=st.integers(0, 999), entities=st.sampled_from([3, 8, 40]))
-@settings(max_examples=15)
+@examples(15)
 def test_known_answers_are_never_negatives(shared, side, seed, entities):
     hrt = random_triples(60, entities, 2, seed)
     batch = batch_of(hrt, side, number=seed)

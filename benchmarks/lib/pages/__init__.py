@@ -1,9 +1,8 @@
-"""Pages with a block that is made of results files: the block's place, and what all blocks say.
+"""Pages with a block that is made of results files: the block's place, and the tables in it.
 
 The block stands between two markers; nothing in it is typed by hand.
 """
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lib.results import ROOT, Row, Rows, read_rows, synthetic_graphs
-from lib.tables import Columns, markdown
+from lib.tables import Columns, cell_of, markdown
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 
@@ -54,20 +53,51 @@ def insert(page: str, block: str) -> str:
     return f"{before}{BEGIN}\n{block}\n{END}{after}"
 
 
-def of_file(name: str, columns: Columns) -> Maker:
-    """Return what makes a block of one results file: a table, and where its numbers come from."""
-    return lambda folder: with_sources(read_rows(folder / name), columns)
+@dataclass(frozen=True)
+class Table:
+    """A table of the rows of results files; texts are templates of the first row."""
+
+    files: str  # a name, or a pattern: each file has a table
+    columns: Columns
+    only: Callable[[Row], bool] = lambda row: True
+    title: str = ""
+    note: str = ""
+    change: Callable[[Rows], Rows] = lambda rows: rows  # into the rows that the table shows
+
+    def write(self, folder: Path) -> Iterator[tuple[Rows, list[str]]]:
+        """Yield the rows and the lines of each file."""
+        paths = sorted(folder.glob(self.files))
+        if not paths and "*" not in self.files:
+            raise ValueError(f"{folder.name} holds no {self.files}")
+        for path in paths:
+            if rows := [row for row in read_rows(path) if self.only(row)]:
+                first = {**rows[0], "place": machine_of(rows)}
+                before, after = (cell_of(first, text) for text in (self.title, self.note))
+                lines = markdown(self.columns, self.change(rows))
+                yield rows, [*[before, ""] * bool(before), *lines, "", *[after, ""] * bool(after)]
 
 
-def with_sources(rows: Rows, columns: Columns) -> str:
-    """Write a table of rows, and where its numbers come from."""
-    return "\n".join([*markdown(columns, rows), "", *sources([rows])])
+def block(*tables: Table) -> Maker:
+    """Return the maker of a block: tables, and where their numbers come from."""
+
+    def make(folder: Path) -> str:
+        written = [one for table in tables for one in table.write(folder)]
+        lines = [line for _, lines in written for line in lines]
+        return "\n".join([*lines, *sources([rows for rows, _ in written])])
+
+    return make
 
 
-def goals_of(path: Path) -> dict[str, Any]:
-    """Read the goals that a results file holds beside its rows."""
-    goals: dict[str, Any] = json.loads(path.read_text())["goals"]
-    return goals
+def is_of(**values: Any) -> Callable[[Row], bool]:
+    """Return whether a row has these values; a tuple holds several allowed ones."""
+
+    def check(row: Row) -> bool:
+        return all(
+            row.get(name) in (value if isinstance(value, tuple) else (value,))
+            for name, value in values.items()
+        )
+
+    return check
 
 
 def machine_of(rows: Rows) -> str:

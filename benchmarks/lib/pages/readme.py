@@ -10,7 +10,6 @@ from typing import Any
 
 from lib.naive import formula_bytes
 from lib.pages import packages
-from lib.pages.speed import PER_ROW
 from lib.results import Row, Rows, engine_of, find, of_section, read_rows, synthetic_graphs
 from lib.tables import LABELS, Columns, cell_of, human_bytes, human_seconds, markdown, median
 
@@ -18,6 +17,12 @@ MOST_ROWS = 12
 FILES = ("eval-speed", "peers-speed", "train-speed")
 COUNTERS = LABELS | {"matmul + compare": "matmul + compare"}  # peers that count ranks
 EVALUATIONS = ("kgfast, planted", "matmul + compare", "PyKEEN's evaluator")
+PER_ROW = (  # negatives of each triple's own
+    "kgfast, negatives per row",
+    "plain torch, negatives per row, tuned",
+    "plain torch, negatives per row, tuned, compiled",
+    "pykeen",
+)
 STEPS = {"plain torch, tuned": "torch, tuned", "plain torch, tuned, compiled": "torch.compile"}
 COLUMNS: Columns = (
     (" ", "{what}"),

@@ -2,10 +2,11 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kgfast.extras.paths import Paths
+from support.engines import examples
 
 
 def by_recursion(edges, order, backtracking):
@@ -29,7 +30,7 @@ def tensor_of(edges):
 EDGES = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=14)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(EDGES, st.integers(1, 4), st.booleans(), st.integers(1, 7))
 def test_all_paths_in_order(edges, order, backtracking, size):
     """Self-loops, parallel edges and nodes without any are among them."""
@@ -42,7 +43,7 @@ def test_all_paths_in_order(edges, order, backtracking, size):
     assert paths.per_node().tolist() == [firsts.count(node) for node in range(6)]
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(EDGES, st.booleans())
 def test_those_that_end_in_a_node_stand_together(edges, backtracking):
     expected = by_recursion([edge[::-1] for edge in edges], 3, backtracking)

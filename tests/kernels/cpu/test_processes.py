@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from fuzz.processes import PRELUDE as SCRIPT_PRELUDE
-from fuzz.processes import SCRIPTS
 from kgfast.kernels import cpu
 from support.forked import printed_by, start
 from support.paths import TESTS
+from support.process_scripts import PRELUDE as SCRIPT_PRELUDE
+from support.process_scripts import SCRIPTS
 from support.processes import finish, run_script
 from support.serving import wait_for
 

@@ -5,19 +5,19 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kgfast.kernels.reference.canonical import rounded_sqrt
 from kgfast.kernels.scores import get_score
 from support import oracles
-from support.engines import bits
+from support.engines import bits, examples
 from support.flat import canonical_scores, reference
 from support.problems import RSCF_SCORES, SCORES, no_known, problems
 
 
 @given(st.one_of(problems(), problems(nonfinite=True)))
-@settings(max_examples=90)
+@examples(90)
 def test_counts_equal_the_oracle(problem):
     queries, table, targets, indptr, indices, score = problem.args
     dims, subset = (problem.kwargs.get(name) for name in ("dims", "candidate_ids"))

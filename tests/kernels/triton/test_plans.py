@@ -7,11 +7,12 @@ import sys
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kgfast.kernels.scores import SCORES, get_score
+from support.engines import examples
 from support.flat import triton
 
 pytest.importorskip("triton")
@@ -27,7 +28,7 @@ import aot
     num_crops=st.integers(1, 5),
     is_moved=st.booleans(),
 )
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_scratch_is_bounded(
     score, num_queries, num_candidates, dim, arch, num_crops, is_moved
 ) -> None:

@@ -1,0 +1,328 @@
+"""The blocks of most pages: which rows of which files, under which columns."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from lib.columns import (
+    ABOVE,
+    ALIGNMENT,
+    BUILDS,
+    CASES,
+    CLASSES,
+    CROP_RANKS,
+    DOT_TIERS,
+    EVALUATIONS,
+    FACTS,
+    INFLUENCES,
+    LISTS,
+    LOSSES,
+    PATHS,
+    PEERS,
+    PYKEEN,
+    RACE,
+    RACE_WORK,
+    RETRIEVAL,
+    SAMPLED,
+    SERVE,
+    STEP_COUNTS,
+    STEPS,
+    STREAMED,
+)
+from lib.pages import Table, block, is_of, packages, sources
+from lib.published import CLASSIFICATION
+from lib.results import Row, Rows, of_section, read_rows, with_winners
+from lib.tables import Columns, cell_of, markdown, median
+
+SAMPLED_FILE = "cpu-sampled-vs-exact.json"
+STAR_WORKS = {
+    "greedy": "the best output",
+    "sample": "a draw",
+    "generate": "{positions} positions by the GPT, trunk included",
+    "step, nodes": "a training step, softmax over the nodes in use",
+    "step, sampled": "a training step, sampled softmax with {negatives:,} negatives",
+    "step, full": "loss and gradients, softmax over the vocabulary",
+}
+STAR: Columns = (
+    ("what", lambda row: cell_of(row, STAR_WORKS[row["section"]])),
+    ("by", lambda row: "kgfast" if row["contender"] == "kgfast" else "torch, logits held"),
+    ("samples:", "{samples:,}"),
+    ("outputs:", lambda row: f"{row.get('candidates', row['vocabulary']):,}"),
+    ("seconds:", "{seconds:,.1f}"),
+    ("CPU seconds:", "{cpu_seconds:,.1f}"),
+    ("peak memory:", "{bytes:bytes}"),
+    ("logits, by formula:", "{dense_bytes:bytes}"),
+)
+STAR_CURVE: Columns = (
+    ("batches:", "{batch:,}"),
+    ("mean loss of the last 100:", "{loss:.3f}"),
+    ("seconds of cores:", "{cpu_seconds:.0f}"),
+)
+MEMORY: Columns = (
+    ("RotatE, dim:", "{dim}"),
+    ("kgfast, beyond the inputs:", "**{kgfast[bytes]:bytes}**"),
+    ("one `[128, N, dim]` tensor:", "{formula[tensor]:bytes}"),
+    ("official code:", "{formula[official]:bytes}"),
+    ("LibKGE:", "{formula[libkge]:bytes}"),
+    ("PyKEEN:", "{formula[pykeen]:bytes}"),
+    ("kgfast, time:", "**{kgfast[seconds]:time}**"),
+    ("naive, in plain torch:", "~{naive[extrapolated_seconds]:time}"),
+)
+WHOLE: Columns = (
+    ("whole test set by", "{contender}"),
+    ("dim:", "{dim}"),
+    ("time:", median),
+)
+COUNTS: Columns = (*RACE_WORK[:3], ("queries:", "{batch}"), *RACE[1:])
+KILLED: Columns = (
+    ("entities:", "{entities:,}"),
+    ("queries:", "{queries}"),
+    ("kills:", "{kills}"),
+    ("the resumed result", lambda row: "bit-equal" if row["equal"] else "NOT EQUAL"),
+    ("ranges counted again after a kill, at most:", "{lost_ranges}"),
+)
+TOGETHER: Columns = (
+    ("entities:", "{entities:,}"),
+    ("two processes of one thread, times one of two:", "{ratio:.2f}x"),
+    ("by the time of the cores:", "{ratio_by_cores:.2f}x"),
+)
+SENT: Columns = (("entities:", "{entities:,}"), ("bytes of a query:", "{bytes_per_query:.0f}"))
+LOSS_WORK = ("section", "score", "table", "k", "batch", "entities", "candidates", "dim")
+
+
+def _with_published(rows: Rows) -> list[Row]:
+    return [{**row, "theirs": CLASSIFICATION.get(row["model"])} for row in rows]
+
+
+def _with_times(rows: Rows) -> list[Row]:
+    widest = next(row for row in rows if row["way"] == "widest alone")["kgfast"]["seconds"]
+    return [{**row, "times_widest": row["kgfast"]["seconds"] / widest} for row in rows]
+
+
+def _losses(file: str, title: str) -> Table:
+    columns = (*LOSSES[:2], ("contender", _bold), *LOSSES[3:])
+
+    def change(rows: Rows) -> list[Row]:
+        return with_winners(rows, LOSS_WORK)
+
+    return Table(f"*-{file}.json", columns, title=f"### {title}: {{place}}", change=change)
+
+
+def _bold(row: Row) -> str:
+    return "**kgfast**" if row["contender"] == "kgfast" else cell_of(row, LOSSES[2][1])
+
+
+above = block(Table("cpu-above-speed.json", ABOVE))
+predictions = block(Table("cpu-facts-speed.json", FACTS))
+prepared = block(Table("cpu-peers-speed.json", PEERS))
+serve = block(Table("cpu-serve-speed.json", SERVE))
+tiers = block(Table("cpu-dot-tiers-speed.json", DOT_TIERS))
+influence = block(Table("cpu-influence-speed.json", INFLUENCES))
+paths = block(Table("cpu-paths-speed.json", PATHS))
+pykeen = block(Table("cpu-pykeen-speed.json", PYKEEN))
+retrieval = block(Table("cpu-retrieval.json", RETRIEVAL, lambda it: it["section"] != "alignment"))
+alignment = block(Table("cpu-retrieval.json", ALIGNMENT, is_of(section="alignment")))
+classify = block(
+    Table(
+        "cpu-classification.json",
+        (
+            *CLASSES,
+            ("published accuracy:", "{theirs[0]:.3f}"),
+            ("published F1:", "{theirs[1]:.3f}"),
+        ),
+        change=_with_published,
+    )
+)
+graphs = block(
+    Table(
+        "cpu-known-build.json",
+        BUILDS,
+        title="{triples:,} triples ({distinct:,} distinct), {entities:,} entities, "
+        '{relations:,} relations, `max_memory="{max_memory}"`:',
+        note="The heads of {queries:,} (r, t), many of them hubs: {all_answers:,} answers in "
+        "{all_cpu_seconds:.2f} CPU seconds. The process took {asking_anonymous_bytes:bytes}.",
+    )
+)
+ogb = block(
+    Table(
+        "cpu-lists-speed.json",
+        LISTS,
+        title="Ranks of {batch} RotatE queries of {dim} complex features, each among {candidates} "
+        "of {entities:,} candidates, float32, {machine[threads]} threads. The peers gather rows "
+        "for 32 queries at a time.",
+    )
+)
+path_star = block(
+    Table("cpu-path-star.json", STAR),
+    Table(
+        "cpu-path-star-training.json",
+        STAR_CURVE,
+        title="Training: {config[graph_d]:,} arms of {config[graph_l]}, "
+        "{config[graph_vocab_size]:,} tokens, batches of {config[batch_size]:,}.",
+        note="Paths that come out right: {shares[0][right]:.1%} of {shares[0][paths]:,} "
+        "(training), {shares[1][right]:.1%} of {shares[1][paths]:,} (held out); by chance one in "
+        "{config[graph_d]:,} begins with the right arm.",
+        change=lambda rows: rows[0]["curve"],
+    ),
+)
+med_rscf = block(
+    Table(
+        "*-eval-mem.json",
+        (*CROP_RANKS, STEPS[-1]),
+        is_of(benchmark="eval_mem_crops"),
+        title="### Evaluation, sub-models {dims}: {place}",
+        note="{graph[test_triples]:,} triples, both sides of each sub-model, against "
+        "{graph[entities]:,} entities ({graph[name]}), filtered. By formula: what a batch of "
+        "{formula[batch]} holds in the evaluation that people use.",
+        change=_with_times,
+    ),
+    Table(
+        "*-med-speed.json",
+        STEPS,
+        title="### Training steps, sub-models {dims}: {place}",
+        note="A pass each takes the way of models whose operands depend on the crop, over the "
+        "distinct rows of a step. With RSCF scores always do; nested are the filters.",
+    ),
+    Table(
+        "*-train-memory-20.json",
+        EVALUATIONS,
+        title="### Memory of {config} in training, sub-models {dims}: {place}",
+        note="Each evaluation ranks {triples:,} valid triples of {graph}, filtered, by every "
+        "sub-model. The memory of the process is measured after the evaluation; the peak is what "
+        "the evaluation adds, the factor included. Each fourth evaluation is shown.",
+        change=lambda rows: rows[::4] + rows[-1:],
+    ),
+)
+losses = block(
+    _losses("loss-mem", "Losses and sampled scores, forward and backward"),
+    _losses("loss-1-vs-all", "Steps of 1-vs-all"),
+    _losses("topk-speed", "Top-k"),
+)
+speed = block(
+    Table(
+        "*-eval-mem.json",
+        MEMORY,
+        is_of(benchmark="eval_mem"),
+        title="### Filtered evaluation of the whole test set: {place}",
+    ),
+    Table("*-eval-speed.json", WHOLE, is_of(section="whole")),
+    Table(
+        "*-eval-speed.json",
+        COUNTS,
+        is_of(section=("rotate", "single", "dot")),
+        title="### Ranks: {place}",
+    ),
+    Table(
+        "*-train-speed.json",
+        (
+            *RACE[:1],
+            ("dim:", "{dim}"),
+            ("triples x negatives:", "{batch} x {negatives}"),
+            *RACE[1:],
+        ),
+        is_of(benchmark="train_speed"),
+        title="### Training steps of RotatE: {place}",
+    ),
+)
+scale = block(
+    Table("cpu-scale.json", STREAMED, is_of(section="stream"), "A table in a file, 256 queries:"),
+    Table("cpu-scale.json", KILLED, is_of(section="killed"), "Killed at random moments:"),
+    Table("cpu-scale.json", TOGETHER, is_of(section="processes")),
+    Table("cpu-scale.json", SENT, is_of(section="sent"), "What a query costs between four shards:"),
+    Table(
+        "cpu-scale.json",
+        SAMPLED,
+        is_of(section="sampled"),
+        "As large as ogbl-wikikg2, entities read from a file, planted ranks of 1 to 32:",
+    ),
+)
+
+
+def gpu(folder: Path) -> str:
+    """Write what ran on devices, and the launches of a step."""
+    parts = [block(Table("static-step-counts.json", STEP_COUNTS))(folder), "", "## On a device"]
+    for path in sorted(folder.glob("*-cases.jsonl")):
+        summary = path.with_name(path.name.replace("cases.jsonl", "summary.json"))
+        cases = [json.loads(line) for line in path.read_text().splitlines()]
+        scores = dict.fromkeys(it["case"].split(":")[0] for it in cases if it["step"] == "kernels")
+        parts += ["", *markdown(CASES, [_on_device(score, cases) for score in scores]), ""]
+        told = (
+            "`{command}` on {machine[name]}, driver {machine[driver]}, CUDA {machine[cuda]}: "
+            "torch {versions[torch]}, triton {versions[triton]}, kgfast {versions[kgfast]}."
+        )
+        parts.append(cell_of(json.loads(summary.read_text()), told))
+    return "\n".join(parts)
+
+
+def _on_device(score: str, cases: list[Row]) -> Row:
+    """Count the cases of a score that ran on a device, and find the largest error."""
+    own = [it for it in cases if it["case"].startswith(f"{score}: ")]
+    errors = [it["relative_error"] for it in own if "relative_error" in it]
+    checks = [it for it in own if it["step"] == "checks"]
+    return {
+        "score": score,
+        "launched": sum(it["step"] == "kernels" for it in own),
+        "equal": sum("relative_error" not in it for it in checks) or None,
+        "near": len(errors) or None,
+        "error": max(errors, default=None),
+        "failed": sum("error" in it for it in own),
+    }
+
+
+def sampled(folder: Path) -> str:
+    """Write the order of models by each protocol, a row and a picture for each graph."""
+    rows = read_rows(folder / SAMPLED_FILE)
+    orders = of_section(rows, "order")
+    last = [it for it in orders if (it["metric"], it["scope"]) == ("mrr", "last")]
+    lines: dict[str, dict[str, Any]] = {}
+    for row in last:
+        lines.setdefault(row["graph"], {"graph": row["graph"]})[row["protocol"]] = row
+    protocols = [it for it in next(iter(lines.values())) if it not in ("graph", "exact")]
+    cell = "{{{0}[tau]:.2f}} ({{{0}[flipped_in_most]}} of {{{0}[pairs]}})"
+    columns = [("graph", "{graph}"), *((f"{it}:", cell.format(it)) for it in protocols)]
+    parts = [
+        "Kendall's tau between each protocol's order of models and the exact order, by MRR: mean "
+        "over draws. In brackets, pairs of models that most draws flip.\n",
+        *markdown(columns, list(lines.values())),
+        "",
+    ]
+    for graph in lines:
+        picture = f"{SAMPLED_FILE.removesuffix('.json')}-{graph}.png"
+        if (folder / picture).is_file():
+            place = f"../../benchmarks/results/{picture}"
+            parts += [f"![MRR of each model by protocol, {graph}]({place})", ""]
+    return "\n".join([*parts, *sources([rows])])
+
+
+def wheel(folder: Path) -> str:
+    """Write the size of the wheel, and what its install and its import take."""
+    return cell_of(
+        json.loads((folder / "wheel.json").read_text()),
+        "The wheel of Linux {machine} has {wheel_mb:.2f} MB. Where torch is installed, pip needs "
+        "{install_beyond_torch_cpu_s:.1f} CPU s for the rest. `import kgfast` adds "
+        "{import_beyond_torch_cpu_s:.2f} CPU s to the {import_torch_cpu_s:.2f} s of torch with the "
+        "garbage collection that torch leaves due "
+        "(`{command}`, {date:.10}, python {versions[python]}, torch {versions[torch]}).",
+    )
+
+
+def versions(folder: Path) -> str:
+    """Write what passed with the lowest, locked and newest dependencies, and their versions."""
+    return "\n".join(_versions(read_rows(folder / "versions.json")))
+
+
+def _versions(rows: Rows) -> Iterator[str]:
+    names = [row["environment"] for row in rows]
+    columns = [("what ran", "{part}"), *((f"{name}:", f"{{{name}}}") for name in names)]
+    yield from markdown(
+        columns,
+        [
+            {"part": part} | {row["environment"]: row["parts"][part] for row in rows}
+            for part in rows[0]["parts"]
+        ],
+    )
+    yield ""
+    for row in rows:
+        told = "- *{environment}*, {date:.10}, {machine[name]} with {machine[isa]}: "
+        yield f"{cell_of(row, told)}{packages(row['versions'])}."
