@@ -152,7 +152,7 @@ def sampled_losses() -> list[Tensor]:
     """Losses of models, and their formulas."""
     found: list[Tensor] = []
     positive, negative = make(B), make(B, K, seed=8)
-    found += graded(losses.NSSAFormula(alpha=0.5).of_scores, positive, negative)
+    found += graded(losses.NSSALoss(alpha=0.5).of_scores, positive, negative)
     for model in (RotatE.init(6, 4, 3, seed=0), TransE.init(6, 4, 3, seed=1)):
         for loss in (losses.nssa, losses.margin, losses.logistic):
             value = loss(model, TRIPLES, ints((9, K), 6))

@@ -159,7 +159,6 @@ MEANINGS = {
     "progress": "progress bars",
     "pull": "the pull of a distance's gradient",
     "rank": "ranks",
-    "rows": "rows of tables that are read where they are needed",
     "sampled": "losses of sampled negatives",
     "scores": "scores",
     "topk": "the best candidates",

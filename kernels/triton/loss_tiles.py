@@ -23,7 +23,7 @@ from .device.fused_losses import (
     multiply_slopes,
     product_losses,
 )
-from .device.losses import Loss, RowLabels, TileResults, Variant
+from .device.losses import RowLabels, TileLoss, TileResults, Variant
 from .device.negatives import RowInputs
 from .device.pull import Striped, Stripes
 from .device.score_tiles import ScorePanels
@@ -77,7 +77,7 @@ class LossTiles(Protocol):
     of_table: Tensor | None
 
     def score(
-        self, chunk: slice, labels: RowLabels | RowInputs, result: TileResults, loss: Loss
+        self, chunk: slice, labels: RowLabels | RowInputs, result: TileResults, loss: TileLoss
     ) -> None:
         """Compute row sums and slopes of all queries with a chunk."""
         ...
@@ -149,7 +149,7 @@ class Distances:
             self.of_queries = make(queries.shape, dtype=torch.float32)
 
     def score(
-        self, chunk: slice, labels: RowLabels | RowInputs, result: TileResults, loss: Loss
+        self, chunk: slice, labels: RowLabels | RowInputs, result: TileResults, loss: TileLoss
     ) -> None:
         """Pack the chunk, and the queries once if these fit the scratch; sweep."""
         part, swept = self._operands.of_rows(chunk), self._swept
@@ -276,7 +276,7 @@ class Products:
                 self._splits = Splits(self._partial, self.of_queries, dim)
 
     def score(
-        self, chunk: slice, labels: RowLabels | RowInputs, result: TileResults, loss: Loss
+        self, chunk: slice, labels: RowLabels | RowInputs, result: TileResults, loss: TileLoss
     ) -> None:
         """Multiply operands in place, or rounded operands."""
         part, rows = self._operands.of_rows(chunk), self._rows(chunk)

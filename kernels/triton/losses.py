@@ -37,7 +37,7 @@ from ..operands import Operands
 from .device import finish as finishing
 from .device import losses as device
 from .device.finish import FINISHED_ROWS, SCALED, Finish, Totals
-from .device.losses import FACTS, LABELS, Loss, TileResults
+from .device.losses import FACTS, LABELS, TileLoss, TileResults
 from .host import launch as launcher
 from .host.views import vector_of
 from .loss_tiles import tiles_of
@@ -45,7 +45,7 @@ from .loss_tiles import tiles_of
 SUM_BYTES = 4 << 20  # bytes of row sums; at least one tile's
 
 _NOTHING = LossNeed(queries=False, table=False, bias=False)
-_SLOPES = Loss(is_softmax=False, has_sums=False, has_slopes=True)
+_SLOPES = TileLoss(is_softmax=False, has_sums=False, has_slopes=True)
 
 
 class FusedLosses(Losses):
@@ -98,7 +98,7 @@ class FusedLosses(Losses):
             programs = -(-operands.num_queries // FINISHED_ROWS)
             status = make_keys(operands, labels, programs)
             made = _device_labels(operands, labels, status, weight)
-            loss = Loss(is_softmax=False, has_sums=True, has_slopes=any(need))
+            loss = TileLoss(is_softmax=False, has_sums=True, has_slopes=any(need))
             told = Totals(None, None, None, None, status.of_finish)
             if has_total:
                 told = told._replace(
@@ -129,7 +129,7 @@ class FusedLosses(Losses):
                 return CrossEntropyRows(_zeros(operands, torch.float32), linear, logsumexp)
             words = targets.new_empty(-(-operands.num_queries // FINISHED_ROWS))
             made = _targets(operands, targets, label_smoothing)
-            loss = Loss(is_softmax=True, has_sums=True, has_slopes=False)
+            loss = TileLoss(is_softmax=True, has_sums=True, has_slopes=False)
             told = Totals(None, None, None, None, words)
             totals, _ = _Sweep(operands, made, loss, _NOTHING, arch, told).run()
         _read(words, totals.linear, checks)
@@ -244,7 +244,7 @@ class _Sweep:
         self,
         operands: Operands,
         labels: device.RowLabels,
-        loss: Loss,
+        loss: TileLoss,
         need: LossNeed,
         arch: int,
         told: Totals | None = None,

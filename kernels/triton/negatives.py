@@ -20,7 +20,7 @@ from ..negatives import NegativeGradients, NegativeLoss, NegativeRows, Sampled
 from ..operands import Gradients, Need, Operands
 from .device import negatives as device
 from .device.arguments import TileShape
-from .device.losses import Loss, TileResults, Variant
+from .device.losses import TileLoss, TileResults, Variant
 from .device.negatives import PARTS, ForwardState, RowInputs
 from .host import configs
 from .host import launch as launcher
@@ -157,8 +157,8 @@ def _kept(made: NegativeRows, loss: NegativeLoss) -> ForwardState:
     )
 
 
-def _formula(loss: NegativeLoss, *, has_slopes: bool = False) -> Loss:
-    return Loss(is_softmax=False, has_sums=True, has_slopes=has_slopes, formula=loss.formula)
+def _formula(loss: NegativeLoss, *, has_slopes: bool = False) -> TileLoss:
+    return TileLoss(is_softmax=False, has_sums=True, has_slopes=has_slopes, formula=loss.formula)
 
 
 def _chunks(operands: Operands, tiles: LossTiles) -> Iterator[slice]:

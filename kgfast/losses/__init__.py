@@ -1,25 +1,27 @@
 """Losses over all entities (no ``[B, N]``) and over sampled negatives (no ``[B, K, D]``).
 
-Each loss is one file: equation and source, a formula of scores (``NSSAFormula``), a function of a
-model (``nssa``), and a module with hyperparameters (``NSSALoss``). :data:`LOSSES` lists the losses
-of a model, and :mod:`regularizers` has penalties. :func:`siglip` takes two batches of rows instead
-of a model.
+Each loss is one file: equation and source, a class whose fields are the hyperparameters
+(``NSSALoss``), and the function that is made of the class (``nssa``). A loss is called with a model
+and a batch; losses of sampled negatives also take given scores (``of_scores``). :data:`LOSSES`
+lists the losses of a model, and :mod:`regularizers` has penalties. :func:`siglip` takes two batches
+of rows instead of a model.
 """
 
 from kgfast.losses import regularizers
 from kgfast.losses.bce import BCELoss, bce, smoothed_labels
 from kgfast.losses.cross_entropy import CrossEntropyLoss, cross_entropy, frequency_weights
-from kgfast.losses.formula import EntitiesFormula, NegativesFormula
-from kgfast.losses.logistic import LogisticFormula, LogisticLoss, logistic
-from kgfast.losses.margin import MarginFormula, MarginLoss, margin
+from kgfast.losses.entities import EntitiesLoss
+from kgfast.losses.logistic import LogisticLoss, logistic
+from kgfast.losses.loss import Loss
+from kgfast.losses.margin import MarginLoss, margin
 from kgfast.losses.med import MEDLoss, med, med_of_scores, med_of_submodels
-from kgfast.losses.module import LossModule
-from kgfast.losses.nssa import NSSAFormula, NSSALoss, nssa, subsampling_weights
+from kgfast.losses.negatives import NegativesLoss
+from kgfast.losses.nssa import NSSALoss, nssa, subsampling_weights
 from kgfast.losses.relation_task import relation_logits, relation_prediction
 from kgfast.losses.sampled import sampled_scores, with_gamma
 from kgfast.losses.siglip import SigLIPLoss, siglip
 
-LOSSES: dict[str, type[LossModule]] = {
+LOSSES: dict[str, type[Loss]] = {
     "nssa": NSSALoss,
     "margin": MarginLoss,
     "logistic": LogisticLoss,
@@ -27,22 +29,19 @@ LOSSES: dict[str, type[LossModule]] = {
     "cross_entropy": CrossEntropyLoss,
     "med": MEDLoss,
 }
-"Losses by name: ``function`` takes a model, ``formula`` is the loss of scores."
+"Losses of a model by name."
 
 __all__ = [
     "LOSSES",
     "BCELoss",
     "CrossEntropyLoss",
-    "EntitiesFormula",
-    "LogisticFormula",
+    "EntitiesLoss",
     "LogisticLoss",
-    "LossModule",
+    "Loss",
     "MEDLoss",
-    "MarginFormula",
     "MarginLoss",
-    "NSSAFormula",
     "NSSALoss",
-    "NegativesFormula",
+    "NegativesLoss",
     "SigLIPLoss",
     "bce",
     "cross_entropy",

@@ -15,21 +15,8 @@ from torch import Tensor
 
 from kgfast import ops
 from kgfast.losses.batches import Batch
-from kgfast.losses.entities import (
-    Positives,
-    csr,
-    given_or_own,
-    operands_of_all,
-    queries_and_candidates,
-)
-from kgfast.losses.formula import (
-    EntitiesFormula,
-    Precision,
-    Reduction,
-    check_reduction,
-    reduced,
-)
-from kgfast.losses.module import LossModule
+from kgfast.losses.entities import EntitiesLoss, Positives, csr
+from kgfast.losses.loss import reduced
 from kgfast.losses.sampled import with_gamma
 from kgfast.models import RankableModel
 from kgfast.models.base import Side
@@ -39,35 +26,8 @@ SmoothingStyle = Literal["torch", "conve", "pykeen"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class BCEFormula(EntitiesFormula):
-    """Binary cross entropy: each entity is a target of a query or is not."""
-
-    takes_several = True
-    is_softmax = False
-    smoothing_style: SmoothingStyle = "torch"  # see smoothed_labels
-
-    def check(self) -> None:
-        super().check()
-        self.labels(2)
-
-    def labels(self, num_entities: int) -> tuple[float, float]:
-        """Return ``a`` and ``c``."""
-        return smoothed_labels(self.label_smoothing, self.smoothing_style, num_entities)
-
-
-def bce(
-    model: RankableModel,
-    triples: Batch,
-    positives: Positives | None = None,
-    *,
-    side: Side = "tail",
-    label_smoothing: float = 0.0,
-    smoothing_style: SmoothingStyle = "torch",
-    reduction: Reduction = "mean",
-    precision: Precision = "float32",
-    sparse: bool = False,
-) -> Tensor:
-    """Compute binary cross entropy over all entities (Dettmers et al. 2018, eq. 2).
+class BCELoss(EntitiesLoss):
+    """Binary cross entropy over all entities (Dettmers et al. 2018, eq. 2).
 
     One target per query is 1-vs-all, several targets are KvsAll: ``-sum_j y_j log sigmoid(x_j) + (1
     - y_j) log sigmoid(-x_j)`` for the scores ``x`` of each query with every entity and labels
@@ -75,20 +35,6 @@ def bce(
 
     Parameters
     ----------
-    model : Model
-        Any object with ``score``, ``num_entities``, ``num_relations``, ``queries`` and
-        ``candidates`` as :class:`kgfast.Model` has them; ``gamma`` is added to scores if the model
-        has one.
-    triples : Triples, Tensor, array, or tuple of Tensor
-        int64 ``[B, 3]``; or queries ``(anchors, relations)``, int64 ``[B]`` each: heads and
-        relations for side ``tail``, tails and relations for ``head``. With inverse relations, ids
-        of relations may also name inverses, to predict tails of an inverse relation.
-    positives : Tensor or pair of Tensor, optional
-        int64 ``[B]``, one true entity per query (1-vs-all); or CSR ``(indptr [B + 1], indices
-        [nnz])`` with at least one true entity per query, such as
-        :meth:`kgfast.KnownTriples.exclude` returns (KvsAll). None takes the target of each triple.
-    side : {"head", "tail"}
-        The predicted side.
     label_smoothing : float
         Smoothing eps, in ``[0, 1)``.
     smoothing_style : {"torch", "conve", "pykeen"}
@@ -105,17 +51,6 @@ def bce(
         gradient of the candidates, without a second tensor of that size. Not available under
         ``torch.compile``.
 
-    Returns
-    -------
-    Tensor
-        A scalar, or ``[B]`` for ``none``.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For arguments that do not fit the model, a row without positives, an id out of range, a NaN
-        or an infinity; the message names the first offending row.
-
     Examples
     --------
     >>> import torch
@@ -123,38 +58,78 @@ def bce(
     >>> model = DistMult(torch.tensor([[0.0], [2.0]]), torch.tensor([[1.0]]))
     >>> bce(model, [(1, 0, 1)], reduction="none")
     tensor([0.7113])
-    >>> bce(model, (torch.tensor([1]), torch.tensor([0])), torch.tensor([1]), reduction="none")
+    >>> loss = BCELoss(reduction="none")
+    >>> loss(model, (torch.tensor([1]), torch.tensor([0])), torch.tensor([1]))
     tensor([0.7113])
     """
-    check_reduction(reduction)
-    formula = BCEFormula(
-        label_smoothing=label_smoothing, smoothing_style=smoothing_style, precision=precision
-    )
-    asked, queries, candidates = queries_and_candidates(model, triples, side, sparse=sparse)
-    a, c = formula.labels(model.num_entities)
-    arguments = {
-        **operands_of_all(with_gamma(candidates, model, queries.dtype), "bce"),
-        **csr(given_or_own("positives", positives, asked), queries),
-        "label_a": a,
-        "label_c": c,
-        "score": model.score,
-        "precision": precision,
-    }
-    count = len(queries) * len(candidates.table)
-    if reduction == "none" or not len(queries):
-        return reduced(ops.bce(queries, **arguments), count, reduction)
-    return ops.bce_total(queries, **arguments, divisor=count if reduction == "mean" else 1)
+
+    takes_several = True
+    is_softmax = False
+    smoothing_style: SmoothingStyle = "torch"
+
+    def check(self) -> None:
+        super().check()
+        self.labels(2)
+
+    def labels(self, num_entities: int) -> tuple[float, float]:
+        """Return ``a`` and ``c``."""
+        return smoothed_labels(self.label_smoothing, self.smoothing_style, num_entities)
+
+    def __call__(
+        self,
+        model: RankableModel,
+        triples: Batch,
+        positives: Positives | None = None,
+        *,
+        side: Side = "tail",
+    ) -> Tensor:
+        """Return the loss of queries.
+
+        Parameters
+        ----------
+        model : Model
+            Any object with ``score``, ``num_entities``, ``num_relations``, ``queries`` and
+            ``candidates`` as :class:`kgfast.Model` has them; ``gamma`` is added to scores if the
+            model has one.
+        triples : Triples, Tensor, array, or tuple of Tensor
+            int64 ``[B, 3]``; or queries ``(anchors, relations)``, int64 ``[B]`` each: heads and
+            relations for side ``tail``, tails and relations for ``head``. With inverse relations,
+            ids of relations may also name inverses, to predict tails of an inverse relation.
+        positives : Tensor or pair of Tensor, optional
+            int64 ``[B]``, one true entity per query (1-vs-all); or CSR ``(indptr [B + 1], indices
+            [nnz])`` with at least one true entity per query, such as
+            :meth:`kgfast.KnownTriples.exclude` returns (KvsAll). None takes the target of each
+            triple.
+        side : {"head", "tail"}
+            The predicted side.
+
+        Returns
+        -------
+        Tensor
+            A scalar, or ``[B]`` for the reduction ``none``.
+
+        Raises
+        ------
+        ValueError, TypeError
+            For arguments that do not fit the model, a row without positives, an id out of range, a
+            NaN or an infinity; the message names the first offending row.
+        """
+        asked, queries, candidates = self._read(model, triples, side)
+        a, c = self.labels(model.num_entities)
+        arguments = {
+            **self._operands(with_gamma(candidates, model, queries.dtype), model.score),
+            **csr(asked.targets_or("positives", positives), queries),
+            "label_a": a,
+            "label_c": c,
+        }
+        count = len(queries) * len(candidates.table)
+        if self.reduction == "none" or not len(queries):
+            return reduced(ops.bce(queries, **arguments), count, self.reduction)
+        divisor = count if self.reduction == "mean" else 1
+        return ops.bce_total(queries, **arguments, divisor=divisor)
 
 
-class BCELoss(LossModule, function=bce, formula=BCEFormula):
-    """Module of :func:`kgfast.losses.bce` with fixed hyperparameters.
-
-    Examples
-    --------
-    >>> loss = BCELoss(label_smoothing=0.1, smoothing_style="conve")
-    >>> loss.label_smoothing, loss.smoothing_style, loss.reduction
-    (0.1, 'conve', 'mean')
-    """
+bce = BCELoss.function("bce")
 
 
 def smoothed_labels(

@@ -16,46 +16,16 @@ from torch import Tensor
 from kgfast import ops
 from kgfast.graph import TriplesLike, as_triples_tensor
 from kgfast.losses.batches import Batch
-from kgfast.losses.entities import given_or_own, operands_of_all, queries_and_candidates
-from kgfast.losses.formula import (
-    EntitiesFormula,
-    Precision,
-    Reduction,
-    check_reduction,
-    check_weights,
-    reduced,
-)
-from kgfast.losses.module import LossModule
+from kgfast.losses.entities import EntitiesLoss
+from kgfast.losses.loss import check_weights, reduced
 from kgfast.models import RankableModel
 from kgfast.models.base import Side
 from kgfast.ops.checks import check_ids
 
 
 @dataclass(frozen=True, kw_only=True)
-class CrossEntropyFormula(EntitiesFormula):
-    """Softmax cross entropy: one entity is the target of a query."""
-
-    takes_several = False
-    is_softmax = True
-
-    def labels(self, num_entities: int) -> tuple[float, float]:
-        """Return ``a`` and ``c``."""
-        return 1 - self.label_smoothing, self.label_smoothing / num_entities
-
-
-def cross_entropy(
-    model: RankableModel,
-    triples: Batch,
-    targets: Tensor | None = None,
-    *,
-    side: Side = "tail",
-    weights: Tensor | None = None,
-    label_smoothing: float = 0.0,
-    reduction: Reduction = "mean",
-    precision: Precision = "float32",
-    sparse: bool = False,
-) -> Tensor:
-    """Compute softmax cross entropy over all entities, 1-vs-all (Lacroix et al. 2018, eq. 3).
+class CrossEntropyLoss(EntitiesLoss):
+    """Softmax cross entropy over all entities, 1-vs-all (Lacroix et al. 2018, eq. 3).
 
     ``logsumexp(x) - (1 - eps) x_target - (eps / N) sum_j x_j`` for the scores ``x`` of each query
     with every entity, as ``torch.nn.functional.cross_entropy``. Gamma cancels, so gamma is left
@@ -63,29 +33,12 @@ def cross_entropy(
 
     Parameters
     ----------
-    model, triples, side, precision, sparse
-        As in :func:`bce`.
-    targets : Tensor, optional
-        int64 ``[B]``, the true entity of each query. None takes the target of each triple.
-    weights : Tensor, optional
-        ``[B]``, finite and at least 0, such as ``frequency_weights(triples,
-        num_entities)[targets]``: see :func:`kgfast.losses.frequency_weights`. A weight multiplies
-        the whole row, also its smoothed part, which torch weighs by class. Weights cost a second
-        pass over the candidates.
     label_smoothing : float
         eps, in ``[0, 1)``.
     reduction : {"mean", "sum", "none"}
         Weighted mean or weighted sum over rows, or the weighted rows. The mean over no row, or
         over weights that are all 0, is 0.
-
-    Returns
-    -------
-    Tensor
-        A scalar, or ``[B]`` for ``none``.
-
-    Raises
-    ------
-    ValueError, TypeError
+    precision, sparse
         As in :func:`bce`.
 
     Examples
@@ -95,36 +48,68 @@ def cross_entropy(
     >>> model = DistMult(torch.tensor([[0.0], [1.0]]), torch.tensor([[1.0]]))
     >>> cross_entropy(model, [(1, 0, 1)])
     tensor(0.3133)
+    >>> CrossEntropyLoss(label_smoothing=0.1).label_smoothing
+    0.1
     """
-    check_reduction(reduction)
-    CrossEntropyFormula(label_smoothing=label_smoothing, precision=precision)
-    asked, queries, candidates = queries_and_candidates(model, triples, side, sparse=sparse)
-    arguments = {
-        **operands_of_all(candidates, "cross_entropy"),
-        "targets": given_or_own("targets", targets, asked),
-        "label_smoothing": label_smoothing,
-        "score": model.score,
-        "precision": precision,
-    }
-    if weights is not None:
-        check_weights(weights, queries[:, 0])
-        rows = ops.cross_entropy(queries, **arguments)
-        return reduced(rows * weights, weights.sum(), reduction)
-    count = len(queries)
-    if reduction == "none" or not count:
-        return reduced(ops.cross_entropy(queries, **arguments), count, reduction)
-    divisor = count if reduction == "mean" else 1
-    return ops.cross_entropy_total(queries, **arguments, divisor=divisor)
+
+    takes_several = False
+    is_softmax = True
+
+    def labels(self, num_entities: int) -> tuple[float, float]:
+        """Return ``a`` and ``c``."""
+        return 1 - self.label_smoothing, self.label_smoothing / num_entities
+
+    def __call__(
+        self,
+        model: RankableModel,
+        triples: Batch,
+        targets: Tensor | None = None,
+        *,
+        side: Side = "tail",
+        weights: Tensor | None = None,
+    ) -> Tensor:
+        """Return the loss of queries.
+
+        Parameters
+        ----------
+        model, triples, side
+            As in :func:`bce`.
+        targets : Tensor, optional
+            int64 ``[B]``, the true entity of each query. None takes the target of each triple.
+        weights : Tensor, optional
+            ``[B]``, finite and at least 0, such as ``frequency_weights(triples,
+            num_entities)[targets]``: see :func:`kgfast.losses.frequency_weights`. A weight
+            multiplies the whole row, also its smoothed part, which torch weighs by class. Weights
+            cost a second pass over the candidates.
+
+        Returns
+        -------
+        Tensor
+            A scalar, or ``[B]`` for the reduction ``none``.
+
+        Raises
+        ------
+        ValueError, TypeError
+            As in :func:`bce`.
+        """
+        asked, queries, candidates = self._read(model, triples, side)
+        arguments = {
+            **self._operands(candidates, model.score),
+            "targets": asked.targets_or("targets", targets),
+            "label_smoothing": self.label_smoothing,
+        }
+        if weights is not None:
+            check_weights(weights, queries[:, 0])
+            rows = ops.cross_entropy(queries, **arguments)
+            return reduced(rows * weights, weights.sum(), self.reduction)
+        count = len(queries)
+        if self.reduction == "none" or not count:
+            return reduced(ops.cross_entropy(queries, **arguments), count, self.reduction)
+        divisor = count if self.reduction == "mean" else 1
+        return ops.cross_entropy_total(queries, **arguments, divisor=divisor)
 
 
-class CrossEntropyLoss(LossModule, function=cross_entropy, formula=CrossEntropyFormula):
-    """Module of :func:`kgfast.losses.cross_entropy` with fixed hyperparameters.
-
-    Examples
-    --------
-    >>> CrossEntropyLoss(label_smoothing=0.1)
-    CrossEntropyLoss(label_smoothing=0.1, reduction='mean', precision='float32', sparse=False)
-    """
+cross_entropy = CrossEntropyLoss.function("cross_entropy")
 
 
 def frequency_weights(triples: TriplesLike, num_entities: int) -> Tensor:

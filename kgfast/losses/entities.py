@@ -1,54 +1,87 @@
-"""Queries, candidates and labels of losses over all entities."""
+"""Losses over all entities: their hyperparameters, queries, candidates and labels."""
 
-from typing import Any
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from kgfast.losses.batches import AskedTriples, Batch, asked_triples
-from kgfast.losses.rows import Asked, adds_in_place, of_distinct_anchors
+from kgfast.losses.batches import (
+    Asked,
+    AskedTriples,
+    Batch,
+    adds_in_place,
+    asked_triples,
+    of_distinct_anchors,
+)
+from kgfast.losses.loss import Loss, Reduction
 from kgfast.models import RankableModel
 from kgfast.models.base import Candidates, Side, candidates_at, check_model
-from kgfast.ops.checks import check_index
+from kgfast.ops.checks import check_index, check_precision
+from kgfast.ops.losses import check_smoothing
 
 Positives = Tensor | tuple[Tensor, Tensor]
+Precision = Literal["float32", "bf16"]
 
 
-def queries_and_candidates(
-    model: RankableModel, triples: Batch, side: Side, *, sparse: bool = False
-) -> tuple[AskedTriples, Tensor, Candidates]:
-    """Return a checked batch, the queries that a model makes of the batch, and all candidates.
+@dataclass(frozen=True, kw_only=True)
+class EntitiesLoss(Loss):
+    """Base of losses of the scores of a query with all entities, and of labels ``a y + c``.
 
-    ``sparse`` is that of :func:`kgfast.losses.bce`.
+    Attributes
+    ----------
+    label_smoothing : float
+        Smoothing eps, in ``[0, 1)``.
+    reduction : {"mean", "sum", "none"}
+        The mean, the sum, or the loss of each query ``[B]``.
+    precision : {"float32", "bf16"}
+        Precision of the factors of products; see :func:`kgfast.ops.bce`.
+    takes_several : bool
+        True if a query may have several targets.
+    is_softmax : bool
+        True if scores are normalised over the entities; False if each entity has its own
+        probability.
     """
-    check_model(model)
-    candidates = candidates_at(model, side, None)
-    asked = asked_triples(model, triples, side, candidates.table)
-    read = Asked(model, asked.anchors, asked.relations, side)
-    if sparse:
-        check_model(model, "with_entity")
-    if sparse or adds_in_place(model, candidates):
-        read, candidates = of_distinct_anchors(read, candidates, sparse=sparse)
-    return asked, read.queries(), candidates
 
+    over = "entities"
+    takes_several: ClassVar[bool]
+    is_softmax: ClassVar[bool]
+    label_smoothing: float = 0.0
+    reduction: Reduction = "mean"
+    precision: Precision = "float32"
 
-def operands_of_all(candidates: Candidates, loss: str) -> dict[str, Any]:
-    """Return candidates as arguments of operators over all of them."""
-    operands = candidates.operands()
-    if operands.pop("factor") is not None:
-        raise ValueError(
-            f"{loss} takes no scores with a factor: RSCF needs relation_transform=False here"
-        )
-    return operands
+    def check(self) -> None:
+        check_smoothing(self.label_smoothing)
+        check_precision(self.precision)
 
+    @abstractmethod
+    def labels(self, num_entities: int) -> tuple[float, float]:
+        """Return ``a`` and ``c``."""
 
-def given_or_own(name: str, given: Any, asked: AskedTriples) -> Any:
-    """Return the given targets, else the targets of the batch."""
-    if given is None and asked.targets is None:
-        raise ValueError(
-            f"{name}: (anchors, relations) have no targets; give {name}, or triples [B, 3]"
-        )
-    return asked.targets if given is None else given
+    def _read(
+        self, model: RankableModel, triples: Batch, side: Side
+    ) -> tuple[AskedTriples, Tensor, Candidates]:
+        """Return a checked batch, the queries that a model makes of it, and all candidates."""
+        check_model(model)
+        candidates = candidates_at(model, side, None)
+        asked = asked_triples(model, triples, side, candidates.table)
+        read = Asked(model, asked.anchors, asked.relations, side)
+        if self.sparse:
+            check_model(model, "with_entity")
+        if self.sparse or adds_in_place(model, candidates):
+            read, candidates = of_distinct_anchors(read, candidates, sparse=self.sparse)
+        return asked, read.queries(), candidates
+
+    def _operands(self, candidates: Candidates, score: str) -> dict[str, Any]:
+        """Return the arguments of operators over all candidates."""
+        operands = candidates.operands()
+        if operands.pop("factor") is not None:
+            name = "bce" if self.takes_several else "cross_entropy"
+            raise ValueError(
+                f"{name} takes no scores with a factor: RSCF needs relation_transform=False here"
+            )
+        return {**operands, "score": score, "precision": self.precision}
 
 
 def csr(positives: Positives, queries: Tensor) -> dict[str, Tensor]:

@@ -16,8 +16,7 @@ from torch.nn import functional
 from kgfast import ops
 from kgfast.kernels.checks import OutOfRangeError
 from kgfast.losses.batches import Batch
-from kgfast.losses.formula import LossFormula, check_taking_part
-from kgfast.losses.module import LossModule
+from kgfast.losses.loss import Loss, check_mask
 from kgfast.losses.sampled import sampled_scores
 from kgfast.models.base import Side
 from kgfast.models.med import (
@@ -35,41 +34,16 @@ _SINGULAR = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
-class MEDFormula(LossFormula):
-    """Loss of croppable embeddings; the model holds the hyperparameters."""
+class MEDLoss(Loss):
+    """Loss of croppable embeddings (Zhu et al. 2025, section 3).
 
-    over = "crops"
-
-
-def med(
-    model: MED,
-    triples: Batch,
-    negatives: Tensor,
-    *,
-    side: Side = "tail",
-    dims: Sequence[int] | None = None,
-    mask: Tensor | None = None,
-    sparse: bool = False,
-) -> Tensor:
-    """Compute the loss of croppable embeddings (Zhu et al. 2025, section 3).
-
-    The loss is :func:`med_of_scores` of the :func:`sampled_scores` of all sub-models.
+    The loss is :func:`med_of_scores` of the :func:`sampled_scores` of all sub-models. The model
+    holds the hyperparameters.
 
     Parameters
     ----------
-    model : MED
-    triples, negatives, side, sparse
+    sparse : bool
         As in :func:`sampled_scores`.
-    dims : sequence of int, optional
-        Increasing widths of the sub-models that take part, such as :meth:`MED.draw` returns; all by
-        default.
-    mask : Tensor, optional
-        bool ``[B, K]``: False where a negative takes no part.
-
-    Returns
-    -------
-    Tensor
-        A scalar.
 
     Examples
     --------
@@ -78,12 +52,41 @@ def med(
     >>> med(model, [(0, 1, 2)], torch.tensor([[3, 4]])).ndim
     0
     """
-    if not isinstance(model, MED):
-        raise TypeError(f"model must be a MED; got {type(model).__name__}")
-    widths = model.dims if dims is None else dims
-    check_increasing(widths)
-    scores = sampled_scores(model, triples, negatives, side, widths, sparse=sparse)
-    return med_of_submodels(model, *scores, widths, mask)
+
+    over = "crops"
+
+    def __call__(
+        self,
+        model: MED,
+        triples: Batch,
+        negatives: Tensor,
+        *,
+        side: Side = "tail",
+        dims: Sequence[int] | None = None,
+        mask: Tensor | None = None,
+    ) -> Tensor:
+        """Return the loss of a batch, a scalar.
+
+        Parameters
+        ----------
+        model : MED
+        triples, negatives, side
+            As in :func:`sampled_scores`.
+        dims : sequence of int, optional
+            Increasing widths of the sub-models that take part, such as :meth:`MED.draw` returns;
+            all by default.
+        mask : Tensor, optional
+            bool ``[B, K]``: False where a negative takes no part.
+        """
+        if not isinstance(model, MED):
+            raise TypeError(f"model must be a MED; got {type(model).__name__}")
+        widths = model.dims if dims is None else dims
+        check_increasing(widths)
+        scores = sampled_scores(model, triples, negatives, side, widths, sparse=self.sparse)
+        return med_of_submodels(model, *scores, widths, mask)
+
+
+med = MEDLoss.function("med")
 
 
 def med_of_scores(
@@ -184,16 +187,6 @@ def med_of_submodels(
     )
 
 
-class MEDLoss(LossModule, function=med, formula=MEDFormula):
-    """Module of :func:`kgfast.losses.med` with fixed hyperparameters.
-
-    Examples
-    --------
-    >>> MEDLoss()
-    MEDLoss(sparse=False)
-    """
-
-
 _Scores = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
 
 
@@ -261,6 +254,6 @@ def _check(
     if len(fractions) != len(positive):
         raise ValueError(f"fractions must be {len(positive)}, one per sub-model; got {fractions}")
     if mask is not None:
-        check_taking_part(mask, negative)
+        check_mask(mask, negative)
     check_option("loss_weight", loss_weight, LOSS_WEIGHTS)
     check_option("positive_weight", positive_weight, POSITIVE_WEIGHTS)

@@ -15,9 +15,8 @@ from torch.autograd import Function
 from torch.nn import functional
 
 from kgfast.graph import TriplesLike, as_triples_tensor
-from kgfast.losses.batches import checked
-from kgfast.losses.formula import Reduction, check_reduction, reduced
-from kgfast.losses.rows import count_of
+from kgfast.losses.batches import checked, count_of
+from kgfast.losses.loss import Reduction, check_reduction, reduced
 from kgfast.models import CP, RESCAL, ComplEx, DistMult, Model
 from kgfast.models.base import Side, distinct_relations
 from kgfast.models.complex_rows import split

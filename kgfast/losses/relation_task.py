@@ -6,7 +6,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from kgfast import ops
-from kgfast.losses.formula import Reduction, check_reduction, reduced
+from kgfast.losses.loss import Reduction, check_reduction, reduced
 from kgfast.losses.sampled import distinct_ids
 from kgfast.models import MED, ConvE, Model, Reciprocal
 from kgfast.models.base import candidates_at

@@ -1,6 +1,6 @@
 """Scores of triples and of sampled negatives: never ``[B, K, D]``."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,9 +15,8 @@ from kgfast.kernels.negatives import NegativeLoss
 from kgfast.kernels.operands import Operands, Prepared
 from kgfast.kernels.scores import get_score
 from kgfast.kernels.spares import constant
-from kgfast.losses.batches import Batch, asked_triples, checked
-from kgfast.losses.formula import NegativesFormula, Reducing, check_taking_part, check_weights
-from kgfast.losses.rows import Asked, of_wide_relations
+from kgfast.losses.batches import Asked, Batch, asked_triples, checked, of_wide_relations
+from kgfast.losses.loss import check_mask
 from kgfast.models import RankableModel
 from kgfast.models.base import (
     Candidates,
@@ -87,32 +86,11 @@ def sampled_scores(
     >>> positive.tolist(), negative.tolist()
     ([2.0], [[-2.0, 1.0]])
     """
-    return _scores_of(_read(model, triples, negatives, side, dims, sparse=sparse))
-
-
-def sampled_loss(
-    model: RankableModel,
-    triples: Batch,
-    negatives: Tensor,
-    side: Side,
-    loss: NegativesFormula,
-    how: Reducing,
-    *,
-    sparse: bool = False,
-) -> Tensor:
-    """Return the loss of triples and negatives; the scores need not be stored.
-
-    Arguments and errors are those of :func:`sampled_scores`; a mask or weights that do not fit are
-    errors, too.
-    """
-    sample = _read(model, triples, negatives, side, None, sparse=sparse, mask=loss.mask)
-    if how.weights is not None:
-        check_weights(how.weights, sample.targets)
-    return _loss_of(sample, loss, how)
+    return scores_of(read(model, triples, negatives, side, dims, sparse=sparse))
 
 
 @dataclass(frozen=True)
-class _Sample:
+class Sample:
     """Triples, and negatives that replace one side of each; ids are checked."""
 
     asked: Asked  # the queries
@@ -131,7 +109,7 @@ class _Sample:
         return self.negatives.ndim == 1
 
 
-def _read(
+def read(
     model: Any,
     triples: Batch,
     negatives: Tensor,
@@ -140,17 +118,17 @@ def _read(
     *,
     sparse: bool,
     mask: Tensor | None = None,
-) -> _Sample:
+) -> Sample:
     check_model(model)
     has_table = isinstance(getattr(model, "entity", None), Tensor)
     table = model.entity if has_table else candidates_at(model, checked(side), None).table
     anchors, relations, targets = asked_triples(model, triples, side, table).complete()
     check_negatives(negatives, len(targets), table)
     if mask is not None:
-        check_taking_part(mask, negatives, (len(targets), negatives.shape[-1]))
+        check_mask(mask, negatives, (len(targets), negatives.shape[-1]))
     are_rows = is_nested(model) and not get_score(model.score).is_rscf
     asked = Asked(model, anchors, relations, side)
-    sample = _Sample(asked, model, targets, negatives, side, dims)
+    sample = Sample(asked, model, targets, negatives, side, dims)
     if sparse:
         return _read_sparse(sample, table if has_table else None)
     if are_rows:
@@ -165,10 +143,10 @@ def _read(
         several, anchors = anchors.unique(return_inverse=True)
         own = model.with_entity(_embedded(model.entity, several))
     asked = Asked(own, anchors, relations, side)
-    return _Sample(asked, model, targets, negatives, side, dims, entities=distinct)
+    return Sample(asked, model, targets, negatives, side, dims, entities=distinct)
 
 
-def _with_safe_pool(sample: _Sample, table: Tensor) -> _Sample:
+def _with_safe_pool(sample: Sample, table: Tensor) -> Sample:
     """Check the ids of a pool; ids of lists are checked during scoring."""
     if not sample.is_pool:
         return sample
@@ -189,7 +167,7 @@ def scored_table(model: Any, side: Side, dims: Sequence[int] | None) -> Tensor |
     return table if is_given or not hasattr(model, "with_entity") else None
 
 
-def _read_sparse(sample: _Sample, entity: Tensor | None) -> _Sample:
+def _read_sparse(sample: Sample, entity: Tensor | None) -> Sample:
     """Read rows so that all their gradients come back as one tensor."""
     model, asked = sample.model, of_wide_relations(sample.asked)
     candidates = scored_table(model, sample.side, sample.dims)
@@ -207,7 +185,7 @@ def _read_sparse(sample: _Sample, entity: Tensor | None) -> _Sample:
     return replace(sample, asked=asked.of_rows(rows[0]) if shares else asked)
 
 
-def _read_distinct(sample: _Sample, entity: Tensor | None) -> _Sample:
+def _read_distinct(sample: Sample, entity: Tensor | None) -> Sample:
     check_model(sample.model, "with_entity")
     assert entity is not None
     negatives = safe_ids("negatives", sample.negatives.flatten(), len(entity))
@@ -223,7 +201,7 @@ def _read_distinct(sample: _Sample, entity: Tensor | None) -> _Sample:
     )
 
 
-def _with_own_bias(candidates: Candidates, sample: _Sample) -> Candidates:
+def _with_own_bias(candidates: Candidates, sample: Sample) -> Candidates:
     bias, entities = candidates.bias, sample.entities
     if bias is None or entities is None or len(bias) in (1, len(candidates.table)):
         return candidates
@@ -276,7 +254,7 @@ def _distinct_without_wait(ids: Tensor, room: int) -> tuple[Tensor, Tensor]:
     return distinct, torch.empty_like(order).scatter_(0, order, number)
 
 
-def _scores_of(sample: _Sample) -> Scores:
+def scores_of(sample: Sample) -> Scores:
     """Return the scores of a sample, gamma included, as :func:`sampled_scores` does."""
     side, dims, model = sample.side, sample.dims, sample.model
 
@@ -302,23 +280,23 @@ def _scores_of(sample: _Sample) -> Scores:
     )
 
 
-def _loss_of(sample: _Sample, loss: NegativesFormula, how: Reducing) -> Tensor:
-    """Return the loss of a sample without crops."""
-    queries, model = sample.asked.queries(None), sample.model
-    kernel = loss.fused() if loss.defines_fused else None
-    candidates = _with_own_bias(candidates_at(model, sample.side, None), sample)
-    candidates = with_gamma(candidates, model, queries.dtype)
-    given = queries, candidates.bias, sample.negatives, how.weights
-    if kernel is None or not fuses_negatives(*given):
+def loss_of(
+    sample: Sample, loss: NegativeLoss | None, of_scores: Callable[[Tensor, Tensor], Tensor]
+) -> Tensor:
+    """Return the loss of a sample without crops: fused by a backend, or a function of scores."""
+    queries = sample.asked.queries()
+    candidates = _with_own_bias(candidates_at(sample.model, sample.side, None), sample)
+    candidates = with_gamma(candidates, sample.model, queries.dtype)
+    given = queries, candidates.bias, sample.negatives
+    if loss is None or not fuses_negatives(*given, loss.weights):
         score = _pool_scores if sample.is_pool else _row_scores
-        return loss.reduced(loss.terms(*score(queries, candidates, sample, None)), how)
+        return of_scores(*score(queries, candidates, sample, None))
     fused = _pool_loss if sample.is_pool else _row_loss
-    kernel = kernel._replace(reduction=how.reduction, weights=how.weights)
-    return fused(queries, candidates, sample, kernel)
+    return fused(queries, candidates, sample, loss)
 
 
 def _row_loss(
-    queries: Tensor, candidates: Candidates, sample: _Sample, loss: NegativeLoss
+    queries: Tensor, candidates: Candidates, sample: Sample, loss: NegativeLoss
 ) -> Tensor:
     if sample.table is not None:
         candidates = replace(candidates, table=sample.table)
@@ -328,7 +306,7 @@ def _row_loss(
 
 
 def _pool_loss(
-    queries: Tensor, candidates: Candidates, sample: _Sample, loss: NegativeLoss
+    queries: Tensor, candidates: Candidates, sample: Sample, loss: NegativeLoss
 ) -> Tensor:
     positive, pool = _read_pool(queries, candidates, sample, None)
     with _named_by_id("candidates", candidates, sample.negatives):
@@ -343,7 +321,7 @@ def _operands_of(queries: Tensor, candidates: Candidates, score: str) -> Operand
 
 
 def _row_scores(
-    queries: Tensor, candidates: Candidates, sample: _Sample, widths: list[int] | None
+    queries: Tensor, candidates: Candidates, sample: Sample, widths: list[int] | None
 ) -> Scores:
     """Score target and negatives of a row in one list: one pass, one gradient of the table."""
     index = torch.cat([sample.targets[:, None], sample.negatives], 1)
@@ -358,7 +336,7 @@ def _row_scores(
 
 
 def _pool_scores(
-    queries: Tensor, candidates: Candidates, sample: _Sample, widths: list[int] | None
+    queries: Tensor, candidates: Candidates, sample: Sample, widths: list[int] | None
 ) -> Scores:
     positive, pool = _read_pool(queries, candidates, sample, widths)
     with _named_by_id("candidates", candidates, sample.negatives):
@@ -368,7 +346,7 @@ def _pool_scores(
 
 
 def _read_pool(
-    queries: Tensor, candidates: Candidates, sample: _Sample, widths: list[int] | None
+    queries: Tensor, candidates: Candidates, sample: Sample, widths: list[int] | None
 ) -> tuple[Tensor, Candidates]:
     """Return the scores ``[..., B, 1]`` of the targets, and the pool as new candidates."""
     own, index = candidates, sample.targets[:, None]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from kgfast.kernels.checks import NonFiniteError
-from kgfast.losses.formula import Precision
+from kgfast.losses.entities import Precision
 from kgfast.ops import bce_total, checks
 from kgfast.ops.differentiable import full_precision
 from kgfast.ops.finite import check_rows

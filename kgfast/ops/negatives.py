@@ -1,6 +1,6 @@
 """Losses of sampled negatives, if a backend reduces scores as they are computed.
 
-On other backends the losses are formulas of scores (:mod:`kgfast.losses.formula`), which are the
+On other backends the losses are computed of scores (:mod:`kgfast.losses.negatives`), which is the
 specification.
 """
 

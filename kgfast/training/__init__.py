@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kgfast.training.logs import read_rows
     from kgfast.training.loop import Run
     from kgfast.training.objective import NegativeSampling
-    from kgfast.training.own import follow, formula_of
+    from kgfast.training.own import follow, loss_of
     from kgfast.training.row_optimizer import RowAdagrad, RowAdam
     from kgfast.training.saved import is_saved, save, write_json, write_names, write_tables
     from kgfast.training.trainer import Result, Trainer
@@ -33,7 +33,7 @@ _HOMES = {
     "logs": ("read_rows",),
     "loop": ("Run",),
     "objective": ("NegativeSampling",),
-    "own": ("follow", "formula_of"),
+    "own": ("follow", "loss_of"),
     "row_optimizer": ("RowAdagrad", "RowAdam"),
     "saved": ("is_saved", "save", "write_json", "write_names", "write_tables"),
     "trainer": ("Result", "Trainer"),
@@ -59,10 +59,10 @@ __all__ = [
     "checkpoint",
     "first_bad_row",
     "follow",
-    "formula_of",
     "is_saved",
     "load_dataset",
     "load_run",
+    "loss_of",
     "model_of",
     "read_rows",
     "save",

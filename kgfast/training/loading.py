@@ -18,7 +18,7 @@ from kgfast.eval import Classification, Ranks, classify
 from kgfast.eval.candidate_ids import check_constraints
 from kgfast.graph import KnownTriples, Names, Triples, TypeConstraints, Vocabulary
 from kgfast.graph.ids import read_id
-from kgfast.losses import EntitiesFormula
+from kgfast.losses import EntitiesLoss
 from kgfast.models import SIDES, Model, Side
 from kgfast.tables.device import numbered
 from kgfast.text import each_key_once, escaped, reading, shown
@@ -27,7 +27,7 @@ from kgfast.training.checkpoint.format import check_tensors, of_part
 from kgfast.training.checkpoint.run_folder import RunFolder
 from kgfast.training.checkpoint.run_graph import RunGraph
 from kgfast.training.config import Config
-from kgfast.training.own import follow, formula_of
+from kgfast.training.own import follow, loss_of
 from kgfast.training.saved import check_is_run, holds_tables, load_tables, with_data
 
 
@@ -92,11 +92,11 @@ class LoadedRun:
         """
         if self.config is None:
             return None
-        loss = self.config.loss
-        formula = formula_of(loss.name)(**loss.hyperparameters())
-        if not isinstance(formula, EntitiesFormula) or formula.is_softmax:
+        section = self.config.loss
+        loss = loss_of(section.name)(**section.hyperparameters())
+        if not isinstance(loss, EntitiesLoss) or loss.is_softmax:
             return None
-        scale, shift = formula.labels(self.model.num_entities)
+        scale, shift = loss.labels(self.model.num_entities)
         margin = float(getattr(self.model, "gamma", 0.0))
         return (((scores.double() + margin).sigmoid() - shift) / scale).clamp(0.0, 1.0)
 

@@ -9,13 +9,13 @@ from torch import Tensor
 
 from kgfast import losses
 from kgfast.graph import KnownTriples
-from kgfast.losses import NegativesFormula
+from kgfast.losses import NegativesLoss
 from kgfast.models import MED
 from kgfast.models.base import SIDES, Model, Side
 from kgfast.rng import Stream, mix
 from kgfast.training.config import Config
 from kgfast.training.data import Batch, Batches, Negatives
-from kgfast.training.own import formula_of, loss_of
+from kgfast.training.own import loss_of
 from kgfast.training.processes.placement import ALONE, Placement
 
 
@@ -36,8 +36,7 @@ class Objective(ABC):
         sides: Sequence[Side] = SIDES,
     ) -> None:
         self._loss, self._regularizer = config.loss, config.regularizer
-        self._function = loss_of(config.loss.name)
-        self._options = config.loss.hyperparameters() | {"sparse": True}
+        self._criterion = loss_of(config.loss.name)(**config.loss.hyperparameters(), sparse=True)
         self.batches = self._batches_of(config, hrt, sides)
         self._prepare(config, hrt, num_entities)
 
@@ -99,9 +98,8 @@ class NegativeSampling(Objective):
     lazy = True
 
     def _prepare(self, config: Config, hrt: Tensor, num_entities: int) -> None:
-        formula = formula_of(config.loss.name)
-        assert issubclass(formula, NegativesFormula)
-        self._takes_weights, self._seed = formula.takes_weights, config.seed
+        assert isinstance(self._criterion, NegativesLoss)
+        self._takes_weights, self._seed = self._criterion.takes_weights, config.seed
         data = config.data
         self.negatives = Negatives(
             num_entities,
@@ -129,7 +127,7 @@ class NegativeSampling(Objective):
         else:
             if self._takes_weights:
                 given["weights"] = batch.weights
-            yield self._function(model, *sample, **given, **self._options)
+            yield self._criterion(model, *sample, **given)
         yield from self._others(model, batch)
 
 
@@ -151,7 +149,7 @@ class OneVsAll(Objective):
         self, model: Model, batch: Batch, placement: Placement = ALONE
     ) -> Iterator[Tensor]:
         given: dict[str, Any] = {} if batch.weights is None else {"weights": batch.weights}
-        yield self._function(model, batch.columns, side=batch.side, **given, **self._options)
+        yield self._criterion(model, batch.columns, side=batch.side, **given)
         yield from self._others(model, batch)
 
 
@@ -173,7 +171,7 @@ class KvsAll(Objective):
         self, model: Model, batch: Batch, placement: Placement = ALONE
     ) -> Iterator[Tensor]:
         queries, positives = (batch.anchors, batch.relations), (batch.indptr, batch.answers)
-        yield self._function(model, queries, positives, side=batch.side, **self._options)
+        yield self._criterion(model, queries, positives, side=batch.side)
         yield from self._others(model, batch)
 
 

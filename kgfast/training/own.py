@@ -12,17 +12,19 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-from torch import Tensor
-
 from kgfast.graph import did_you_mean
-from kgfast.losses import LOSSES, NegativesFormula
-from kgfast.losses.formula import LossFormula, Reducing
-from kgfast.losses.sampled import sampled_loss
+from kgfast.losses import LOSSES, Loss, NegativesLoss
 from kgfast.models import Model
 from kgfast.training.config import Config, is_own
 
 _FOLLOWED: dict[str, Any] = {}
-_OF_A_STEP = ("side", "mask", "weights", "sparse")  # arguments of a loss, which are no options
+_OF_A_STEP = (
+    "side",
+    "mask",
+    "weights",
+    "sparse",
+    "reduction",
+)  # arguments of a loss, which are no options
 
 
 def follow(config: Config, *, trust: bool) -> None:
@@ -50,7 +52,7 @@ def follow(config: Config, *, trust: bool) -> None:
             make = partial(inspect.signature(cls.init).bind, 1, 1, 1, seed=0)
             _fit(key, name, make, model.options, ("seed",))
         else:
-            cls = _imported(key, name, NegativesFormula, "kgfast.losses.NegativesFormula")
+            cls = _imported(key, name, NegativesLoss, "kgfast.losses.NegativesLoss")
             _fit(key, name, cls, loss.options, _OF_A_STEP)
         _FOLLOWED[name] = cls
 
@@ -62,25 +64,10 @@ def own_class(key: str, name: str) -> Any:
     return _FOLLOWED[name]
 
 
-def formula_of(name: str) -> type[LossFormula]:
-    """Return the formula of a loss of a config."""
-    formula: type[LossFormula] = own_class("loss", name) if is_own(name) else LOSSES[name].formula
-    return formula
-
-
-def loss_of(name: str) -> Callable[..., Tensor]:
-    """Return the function of a loss of a config, like the functions of :mod:`kgfast.losses`."""
-    if not is_own(name):
-        return LOSSES[name].function
-    formula: type[NegativesFormula] = own_class("loss", name)
-
-    def loss(model: Any, triples: Any, negatives: Tensor, **given: Any) -> Tensor:
-        side, sparse, weights = (given.pop(key, None) for key in ("side", "sparse", "weights"))
-        own = formula(**given)
-        how = Reducing("mean", weights)
-        return sampled_loss(model, triples, negatives, side, own, how, sparse=sparse)
-
-    return loss
+def loss_of(name: str) -> type[Loss]:
+    """Return the class of a loss of a config."""
+    cls: type[Loss] = own_class("loss", name) if is_own(name) else LOSSES[name]
+    return cls
 
 
 def _refused(key: str, name: str) -> str:

@@ -109,8 +109,8 @@ def test_nssa_is_the_same_by_the_kernel_and_by_torch(engine, shape):
     for backend in (engine.flat.name, "reference"):
         with ops.use_backend(backend):
             leaf = engine.there(scores).requires_grad_()
-            formula = losses.NSSAFormula(alpha=0.7)
-            loss = formula.of_scores(engine.there(positive), leaf, reduction="none")
+            rows = losses.NSSALoss(alpha=0.7, reduction="none")
+            loss = rows.of_scores(engine.there(positive), leaf)
             (gradient,) = torch.autograd.grad(loss.sum(), leaf)
         found.append((loss.detach(), gradient))
     assert found[0][0].shape == shape[:-1]

@@ -14,64 +14,37 @@ LOSS = '''\
 """Squared margin: ``row = sum_i max(0, margin - s + x_i)^2``; the mean is over pairs."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
-from kgfast.losses.formula import NegativesFormula, Reducing, Reduction, check_reduction
-from kgfast.losses.module import LossModule
-from kgfast.losses.sampled import sampled_loss
-from kgfast.models import RankableModel
-from kgfast.models.base import Side
+from kgfast.losses.negatives import NegativesLoss, masked
 from kgfast.ops.checks import check_bounded
 
 
 @dataclass(frozen=True, kw_only=True)
-class SquaredFormula(NegativesFormula):
+class SquaredLoss(NegativesLoss):
     mean_over = "pairs"
     margin: float = 1.0
 
     def check(self) -> None:
         check_bounded("margin", self.margin)
 
-    def of_negatives(self, positive: Tensor, negative: Tensor) -> Tensor:
-        return self.masked((self.margin - positive[..., None] + negative).relu() ** 2).sum(-1)
-
-    def of_rows(self, positive: Tensor, of_negatives: Tensor) -> Tensor:
-        return of_negatives
+    def of_negatives(self, positive: Tensor, negative: Tensor, mask: Tensor | None) -> Tensor:
+        return masked((self.margin - positive[..., None] + negative).relu() ** 2, mask).sum(-1)
 
 
-def squared(
-    model: RankableModel,
-    triples: Any,
-    negatives: Tensor,
-    *,
-    side: Side = "tail",
-    margin: float = 1.0,
-    mask: Tensor | None = None,
-    reduction: Reduction = "mean",
-    sparse: bool = False,
-) -> Tensor:
-    check_reduction(reduction)
-    loss = SquaredFormula(margin=margin, mask=mask)
-    how = Reducing(reduction)
-    return sampled_loss(model, triples, negatives, side, loss, how, sparse=sparse)
-
-
-class SquaredLoss(LossModule, function=squared, formula=SquaredFormula):
-    pass
+squared = SquaredLoss.function("squared")
 '''
 # File by file what stands in it and what is written after that; a file of its own is new.
 EDITS = {
     "kgfast/losses/<name>.py": LOSS,
     "kgfast/losses/__init__.py": {
         "from kgfast.losses.sampled import sampled_scores, with_gamma\n": """\
-from kgfast.losses.squared import SquaredFormula, SquaredLoss, squared
+from kgfast.losses.squared import SquaredLoss, squared
 """,
         '    "med": MEDLoss,\n': '    "squared": SquaredLoss,\n',
         '    "smoothed_labels",\n': """\
     "squared",
-    "SquaredFormula",
     "SquaredLoss",
 """,
     },
@@ -83,7 +56,7 @@ def test_squared():
     positive, negative = random_scores()
     rows = zip(positive.tolist(), negative.tolist(), strict=True)
     terms = [max(0.0, 1.5 - s + x) ** 2 for s, row in rows for x in row]
-    got = losses.SquaredFormula(margin=1.5).of_scores(positive, negative)
+    got = losses.SquaredLoss(margin=1.5).of_scores(positive, negative)
     assert got.item() == pytest.approx(sum(terms) / len(terms))
 """,
     },
@@ -119,7 +92,7 @@ def test_the_steps_are_those_followed_here():
 
 
 @pytest.mark.timeout(600)
-def test_a_loss_that_was_added_is_a_function_a_module_and_trains(tmp_path):
+def test_a_loss_that_was_added_trains(tmp_path):
     ignored = shutil.ignore_patterns("csrc")  # files that were compiled stay compiled
     for name, place in PACKAGE.items():
         shutil.copytree(ROOT / name, tmp_path / "lib" / place, ignore=ignored)

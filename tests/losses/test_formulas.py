@@ -1,4 +1,4 @@
-"""The formulas of kgfast.losses on scores alone: by definition, masked, stacked, extreme."""
+"""Losses of sampled negatives on scores alone: by definition, masked, stacked, extreme."""
 
 import math
 
@@ -29,23 +29,24 @@ def test_nssa_is_the_official_form(alpha):
         of_positives -= weights[b].item() * log_sigmoid(positive[b].item())
         of_negatives -= weights[b].item() * inner
     expected = (of_positives + of_negatives) / weights.sum().item() / 2
-    formula = losses.NSSAFormula(alpha=alpha)
-    got = formula.of_scores(positive, negative, weights)
+
+    def loss(weights, reduction="mean"):
+        return losses.NSSALoss(alpha=alpha, reduction=reduction).of_scores(
+            positive, negative, weights
+        )
+
+    got = loss(weights)
     assert got.item() == pytest.approx(expected, rel=1e-12)
-    rows = formula.of_scores(positive, negative, weights, reduction="none")
-    total = formula.of_scores(positive, negative, weights, reduction="sum")
+    rows, total = loss(weights, "none"), loss(weights, "sum")
     assert rows.shape == (B,)
     assert total.item() == pytest.approx(rows.sum().item())
     assert total.item() == pytest.approx(expected * weights.sum().item())
-    plain = formula.of_scores(positive, negative)
-    assert plain.item() == pytest.approx(
-        formula.of_scores(positive, negative, torch.ones(B)).item()
-    )
+    assert loss(None).item() == pytest.approx(loss(torch.ones(B)).item())
 
 
 def test_no_gradient_flows_through_the_weights_of_nssa():
     positive, negative = (it.requires_grad_() for it in random_scores())
-    losses.NSSAFormula(alpha=2.0).of_scores(positive, negative, reduction="sum").backward()
+    losses.NSSALoss(alpha=2.0, reduction="sum").of_scores(positive, negative).backward()
     share = (2.0 * negative).softmax(-1)
     torch.testing.assert_close(negative.grad, share * negative.sigmoid() / 2)
     torch.testing.assert_close(positive.grad, (positive.sigmoid() - 1) / 2)
@@ -61,9 +62,9 @@ def test_margin_is_torch_margin_ranking():
             margin=1.5,
             reduction=reduction,
         )
-        got = losses.MarginFormula(margin=1.5).of_scores(positive, negative, reduction=reduction)
+        got = losses.MarginLoss(margin=1.5, reduction=reduction).of_scores(positive, negative)
         assert got.item() == pytest.approx(expected.item())
-    rows = losses.MarginFormula(margin=1.5).of_scores(positive, negative, reduction="none")
+    rows = losses.MarginLoss(margin=1.5, reduction="none").of_scores(positive, negative)
     assert rows.sum().item() == pytest.approx(expected.item())
 
 
@@ -71,56 +72,55 @@ def test_logistic_is_the_softplus_form():
     positive, negative = random_scores()
     terms = [math.log1p(math.exp(-s)) for s in positive.tolist()]
     terms += [math.log1p(math.exp(s)) for s in negative.flatten().tolist()]
-    formula = losses.LogisticFormula()
-    total = formula.of_scores(positive, negative, reduction="sum")
-    assert total.item() == pytest.approx(sum(terms))
-    assert formula.of_scores(positive, negative).item() == pytest.approx(sum(terms) / len(terms))
-    rows = formula.of_scores(positive, negative, reduction="none")
-    assert rows.sum().item() == pytest.approx(sum(terms))
+    for reduction, count in (("mean", len(terms)), ("sum", 1), ("none", 1)):
+        got = losses.LogisticLoss(reduction=reduction).of_scores(positive, negative)
+        assert got.sum().item() == pytest.approx(sum(terms) / count)
 
 
-OF_NEGATIVES = [it.formula for it in losses.LOSSES.values() if it.formula.over == "negatives"]
-FORMULAS = pytest.mark.parametrize("formula", OF_NEGATIVES)
+OF_NEGATIVES = [it for it in losses.LOSSES.values() if it.over == "negatives"]
+EACH_LOSS = pytest.mark.parametrize("loss", OF_NEGATIVES)
 
 
-@FORMULAS
-def test_masked_negatives_take_no_part(formula):
+@EACH_LOSS
+def test_masked_negatives_take_no_part(loss):
     positive, negative = random_scores()
     keep = [0, 2]
     mask = torch.zeros(B, K, dtype=torch.bool)
     mask[:, keep] = True
-    expected = formula().of_scores(positive, negative[:, keep])
-    assert formula(mask=mask).of_scores(positive, negative).item() == pytest.approx(expected.item())
+    expected = loss().of_scores(positive, negative[:, keep])
+    got = loss().of_scores(positive, negative, mask=mask)
+    assert got.item() == pytest.approx(expected.item())
     negative = negative.masked_fill(~mask, 1e3).requires_grad_()
-    formula(mask=mask).of_scores(positive, negative).backward()
+    loss().of_scores(positive, negative, mask=mask).backward()
     assert not negative.grad[:, [1, 3]].any()
     mask[1] = False  # a row without negatives
-    assert formula(mask=mask).of_scores(positive, negative).isfinite()
+    assert loss().of_scores(positive, negative, mask=mask).isfinite()
     negative.grad = None
-    loss = formula(mask=torch.zeros_like(mask)).of_scores(positive, negative)
-    loss.backward()
-    assert loss.isfinite()
+    none = loss().of_scores(positive, negative, mask=torch.zeros_like(mask))
+    none.backward()
+    assert none.isfinite()
     assert not negative.grad.any()
 
 
-@FORMULAS
+@EACH_LOSS
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-def test_leading_axes_stay(formula, reduction):
+def test_leading_axes_stay(loss, reduction):
     positive, negative = random_scores(2, 3)
-    result = formula().of_scores(positive, negative, reduction=reduction)
+    own = loss(reduction=reduction)
+    result = own.of_scores(positive, negative)
     assert result.shape == ((2, 3, B) if reduction == "none" else (2, 3))
     for i in range(2):
         for j in range(3):
-            expected = formula().of_scores(positive[i, j], negative[i, j], reduction=reduction)
+            expected = own.of_scores(positive[i, j], negative[i, j])
             torch.testing.assert_close(result[i, j], expected)
 
 
-@FORMULAS
-def test_extreme_scores_stay_finite(formula):
+@EACH_LOSS
+def test_extreme_scores_stay_finite(loss):
     positive = torch.tensor([-1e4, 1e4], requires_grad=True)
     negative = torch.tensor([[1e4, -1e4], [-1e4, 1e4]], requires_grad=True)
-    loss = formula().of_scores(positive, negative)
-    loss.backward()
-    assert loss.isfinite()
+    value = loss().of_scores(positive, negative)
+    value.backward()
+    assert value.isfinite()
     assert positive.grad.isfinite().all()
     assert negative.grad.isfinite().all()

@@ -209,7 +209,7 @@ def test_a_loss_of_a_model_is_the_formula_of_its_scores(name, pool, side):
     mask = torch.ones(B, K, dtype=torch.bool)
     mask[0, 1] = False
     got = getattr(losses, name)(model, triples, negatives, side=side, mask=mask)
-    assert torch.equal(got, losses.LOSSES[name].formula(mask=mask).of_scores(*scores))
+    assert torch.equal(got, losses.LOSSES[name]().of_scores(*scores, mask=mask))
 
 
 def test_a_weight_of_a_loss_reaches_it():
@@ -217,7 +217,7 @@ def test_a_weight_of_a_loss_reaches_it():
     weights = losses.subsampling_weights(triples)
     scores = losses.sampled_scores(model, triples, negatives)
     got = losses.nssa(model, triples, negatives, alpha=0.3, weights=weights)
-    assert torch.equal(got, losses.NSSAFormula(alpha=0.3).of_scores(*scores, weights))
+    assert torch.equal(got, losses.NSSALoss(alpha=0.3).of_scores(*scores, weights))
 
 
 def test_subsampling_weights_are_those_of_the_official_code():
@@ -269,35 +269,35 @@ EACH_LOSS = pytest.mark.parametrize("name", losses.LOSSES)
 
 def batch_of(name):
     """Return a model, triples, and what they are compared with."""
-    is_of_crops = losses.LOSSES[name].formula.over == "crops"
+    is_of_crops = losses.LOSSES[name].over == "crops"
     model = MED(RotatE.init(N, R, 6, seed=0), [2, 6]) if is_of_crops else MODELS["rotate"]()
-    is_of_all = losses.LOSSES[name].formula.over == "entities"
+    is_of_all = losses.LOSSES[name].over == "entities"
     return model, some_triples(), () if is_of_all else (some_negatives(),)
 
 
 @EACH_LOSS
 @SIDES
-def test_a_module_is_its_function(name, side):
+def test_a_loss_is_its_function(name, side):
     options, (model, triples, others) = OPTIONS.get(name, {}), batch_of(name)
-    module = losses.LOSSES[name](**options)
-    assert module.function is getattr(losses, name)
-    expected = module.function(model, triples, *others, side=side, **options)
-    for one in (module, pickle.loads(pickle.dumps(module)), copy.deepcopy(module)):
+    loss, function = losses.LOSSES[name](**options), getattr(losses, name)
+    expected = function(model, triples, *others, side=side, **options)
+    for one in (loss, pickle.loads(pickle.dumps(loss)), copy.deepcopy(loss)):
         assert torch.equal(one(model, triples, *others, side=side), expected)
-        assert not list(one.parameters())
         assert all(f"{key}={value!r}" in repr(one) for key, value in options.items())
+    assert pickle.loads(pickle.dumps(function)) is function
 
 
 @EACH_LOSS
-def test_the_hyperparameters_of_a_module_are_those_of_its_function(name):
-    module = losses.LOSSES[name]
-    accepted = set(inspect.signature(module.function).parameters)
-    assert set(module.formula.hyperparameters()) <= set(module.defaults) <= accepted
-    assert set(inspect.signature(module).parameters) == set(module.defaults)
-    with pytest.raises(
-        TypeError, match=f"{module.__name__} has no weights; its hyperparameters are "
-    ):
-        module(weights=torch.ones(B))
+def test_the_hyperparameters_of_a_loss_are_those_of_its_function(name):
+    cls = losses.LOSSES[name]
+    options = set(inspect.signature(cls).parameters)
+    accepted = set(inspect.signature(getattr(losses, name)).parameters)
+    assert set(cls.hyperparameters()) <= options <= accepted
+    with pytest.raises(TypeError, match="unexpected keyword argument 'weight'"):
+        cls(weight=1.0)
+    model, triples, others = batch_of(name)
+    with pytest.raises(TypeError, match=rf"^{name}\(\) got an unexpected keyword"):
+        getattr(losses, name)(model, triples, *others, weight=1.0)
 
 
 @EACH_LOSS
@@ -370,10 +370,10 @@ def by_torch_func(model, loss) -> None:
 @pytest.mark.parametrize("name", FUNCTIONAL)
 @pytest.mark.usefixtures("backend")
 def test_torch_func_has_the_gradients_of_autograd(name, loss):
-    model, own = FUNCTIONAL[name](), losses.LOSSES[loss]
+    model, own = FUNCTIONAL[name](), losses.LOSSES[loss]()
     model.candidates("tail")  # makes the bias
-    given = (some_triples(), some_negatives())[: 1 + (own.formula.over == "negatives")]
-    by_torch_func(model, lambda of: own.function(of, *given))
+    given = (some_triples(), some_negatives())[: 1 + (own.over == "negatives")]
+    by_torch_func(model, lambda of: own(of, *given))
 
 
 @pytest.mark.parametrize("inner", [RotatE, RSCF])

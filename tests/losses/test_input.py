@@ -70,9 +70,9 @@ BAD = {
         ),
         "alpha must be finite and at least 0": lambda: nssa_of(alpha=-1.0),
         r"mask must be bool \[6, 4\]": lambda: nssa_of(mask=torch.ones(B, K)),
-        "margin must be finite": lambda: losses.MarginFormula(margin=float("nan")),
+        "margin must be finite": lambda: losses.MarginLoss(margin=float("nan")),
         r"must be \[..., B\] and negative \[..., B, K\]; got shapes \[2\] and \[3, 4\]": lambda: (
-            losses.LogisticFormula().of_scores(torch.zeros(2), torch.zeros(3, 4))
+            losses.LogisticLoss().of_scores(torch.zeros(2), torch.zeros(3, 4))
         ),
         "dims must be in 1 .. 6; got 7": lambda: losses.sampled_scores(
             MODELS["rotate"](), some_triples(), some_negatives(), dims=[7]
@@ -99,7 +99,7 @@ BAD = {
         r"targets\[5\] must be in 0 .. 10; got 11": lambda: nssa_of(
             triples=(*some_triples().T[:2], torch.arange(B) + 6)
         ),
-        "MarginFormula takes no weights": lambda: losses.MarginFormula().of_scores(
+        "MarginLoss takes no weights": lambda: losses.MarginLoss().of_scores(
             torch.ones(B), torch.ones(B, K), torch.ones(B)
         ),
         "reduction must": lambda: losses.NSSALoss(reduction="max"),
@@ -197,7 +197,7 @@ def test_weights_of_another_kind(name):
         message = f"^weights.2. must be finite and at least 0; got {wrong:g}"
         refused(ValueError, message, call, weights=weights)
         scores = weights.new_zeros(B), weights.new_zeros(B, K)
-        refused(ValueError, message, losses.NSSAFormula().of_scores, *scores, weights)
+        refused(ValueError, message, losses.NSSALoss().of_scores, *scores, weights)
         with unchecked():
             assert call(weights=weights).ndim == 0
 
@@ -237,7 +237,7 @@ def test_a_mean_of_relations_over_nothing_is_0():
 
 @pytest.mark.parametrize("name", SAMPLED)
 def test_scores_of_another_kind(name):
-    loss = losses.LOSSES[name].formula().of_scores
+    loss = losses.LOSSES[name]().of_scores
     positive, negative = torch.ones(B), torch.ones(B, K)
     for value in ("x", 3, None, [1.0]):
         refused(TypeError, "^positive must be a tensor; got", loss, value, negative)

@@ -159,7 +159,7 @@ def of_the_package():
         "best": best.ids.flatten().tolist(),
     }
     for name, loss in kgfast.losses.LOSSES.items():
-        small, over = loss_models.MODELS["rotate"](), loss.formula.over
+        small, over = loss_models.MODELS["rotate"](), loss.over
         if over == "crops":
             small = kgfast.MED(small, [2, 6])
         others = () if over == "entities" else (loss_models.some_negatives(),)

@@ -16,7 +16,7 @@ from kgfast.cli import app
 from kgfast.extras.influence import self_influence, tracin
 from kgfast.extras.search import search
 from kgfast.extras.serve import app as server
-from kgfast.losses import NegativesFormula
+from kgfast.losses import NegativesLoss
 from kgfast.models import TransE
 from kgfast.ops.checks import safe_ids
 from kgfast.training import Config, RunFolder, Trainer, own
@@ -235,9 +235,9 @@ def test_a_loss_is_the_one_that_it_says(here):
     """One whose formula is that of margin trains to the same bits."""
     Path("mine.py").write_text(
         "from dataclasses import dataclass\n"
-        "from kgfast.losses import MarginFormula\n"
+        "from kgfast.losses import MarginLoss\n"
         "@dataclass(frozen=True, kw_only=True)\n"
-        "class Mine(MarginFormula):\n    def fused(self):\n        return None\n"
+        "class Mine(MarginLoss):\n    kernel = None\n"
     )
     of = {}
     for name, options in (("margin", {"margin": 0.5}), ("mine:Mine", {"options": {"margin": 0.5}})):
@@ -256,8 +256,8 @@ class Abstract(TransE):
     init = None
 
 
-class NotThere(NegativesFormula):
-    """A formula without equations."""
+class NotThere(NegativesLoss):
+    """A loss without equations."""
 
 
 MISTAKES = {
@@ -284,9 +284,7 @@ LOSS_MISTAKES = {
     "loss.name: my_research:Gated must be a class that extends kgfast.losses": {
         "name": "my_research:Gated"
     },
-    f"loss.name: {__name__}:NotThere must implement of_negatives, of_rows": {
-        "name": f"{__name__}:NotThere"
-    },
+    f"loss.name: {__name__}:NotThere must implement of_negatives": {"name": f"{__name__}:NotThere"},
     "loss.options: mask is an argument that training gives; my_research:Contrastive must": {
         "name": "my_research:Contrastive",
         "options": {"mask": 1},

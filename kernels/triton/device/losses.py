@@ -36,7 +36,7 @@ _NO_KEY: tl.constexpr = tl.constexpr(9223372036854775807)
 _MINUS_LOG2_E: tl.constexpr = tl.constexpr(-1.4426950408889634)
 
 
-class Loss(NamedTuple):
+class TileLoss(NamedTuple):
     """Results that a kernel makes of scores; a constant."""
 
     is_softmax: bool
@@ -51,7 +51,7 @@ class Variant(NamedTuple):
 
     form: Form
     tile: TileShape | SweepTile
-    loss: Loss
+    loss: TileLoss
     product: Any = None  # fused_losses.Product
 
 

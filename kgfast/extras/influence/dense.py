@@ -28,7 +28,7 @@ from torch import Tensor
 
 from kgfast.extras.influence.query_side import Asker, QuerySide
 from kgfast.extras.influence.training_examples import ExampleQueries
-from kgfast.losses import LOSSES, EntitiesFormula, with_gamma
+from kgfast.losses import LOSSES, EntitiesLoss, with_gamma
 from kgfast.models import candidates_at, queries_at
 from kgfast.ops import check_ids, run
 from kgfast.ops.run import Operands, Passes
@@ -251,10 +251,10 @@ class DenseInfluence:
         rows = torch.cat([queries_at(model, *part, queries.side, None) for part in asked])
         candidates = with_gamma(candidates, model, rows.dtype)
         operands = run.operands_of(rows, candidates.table, model.score, candidates.bias)
-        formula = LOSSES[loss.name].formula(**loss.hyperparameters())
-        assert isinstance(formula, EntitiesFormula)
-        logsumexp, labels = None, formula.labels(self._num_entities)
-        if formula.is_softmax:
+        own = LOSSES[loss.name](**loss.hyperparameters())
+        assert isinstance(own, EntitiesLoss)
+        logsumexp, labels = None, own.labels(self._num_entities)
+        if own.is_softmax:
             assert queries.targets is not None
             logsumexp = run.cross_entropy(operands, queries.targets, 0.0).logsumexp
         return _Slopes(run.passes_of(rows), operands, of_rows, ids, labels, logsumexp)

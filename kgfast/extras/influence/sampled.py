@@ -20,11 +20,11 @@ from kgfast.extras.influence.checkpoints import Origin
 from kgfast.extras.influence.query_side import Asker
 from kgfast.extras.influence.training_examples import ExampleQueries
 from kgfast.graph import KnownTriples
-from kgfast.losses import NegativesFormula, with_gamma
+from kgfast.losses import NegativesLoss, with_gamma
 from kgfast.models import MED, SIDES, Candidates, Side, candidates_at, queries_at
 from kgfast.rng import Stream, mix
 from kgfast.text import shown
-from kgfast.training import Batch, Negatives, NegativeSampling, asked_of, formula_of
+from kgfast.training import Batch, Negatives, NegativeSampling, asked_of, loss_of
 from kgfast.training.config import LossConfig
 
 _NUMBERS = 1 << 21  # numbers in gradients of rows that are in memory at once
@@ -108,17 +108,18 @@ class Replay:
         mask = None if taking_part is None else taking_part.to(self._device)
         ones = torch.ones(count, dtype=torch.float32, device=self._device)
         pairs = ones * data.neg_size if mask is None else mask.sum(1).float()
-        factor = ones / _formula(self._config.loss).divisor(1, pairs)
+        factor = ones / _loss(self._config.loss).divisor(1, pairs)
         return DrawnNegatives(queries, drawn, mask, factor)
 
     def _factor(self, batch: Batch, negatives: Tensor, mask: Tensor | None) -> Tensor:
         """Return the factor ``[B]`` of each row in B times the loss of a batch."""
-        count, formula, weights = len(negatives), _formula(self._config.loss), batch.weights
-        if formula.takes_weights and weights is not None:
+        count, loss, weights = len(negatives), _loss(self._config.loss), batch.weights
+        if loss.takes_weights and weights is not None:
             return weights * (count / weights.sum())
         pairs = negatives.numel() if mask is None else int(mask.sum())
         ones = torch.ones(count, dtype=torch.float32, device=self._device)
-        return ones * (count / formula.divisor(count, pairs))
+        factor: Tensor = ones * (count / loss.divisor(count, pairs))
+        return factor
 
     def _rows_of(self, queries: ExampleQueries) -> Tensor:
         own = self._as_trained(queries)
@@ -146,10 +147,11 @@ class Replay:
         return (heads * count + relations) * self._num_entities + tails
 
 
-def _formula(loss: LossConfig, mask: Tensor | None = None) -> NegativesFormula:
-    formula = formula_of(loss.name)
-    assert issubclass(formula, NegativesFormula)
-    return formula(mask=mask, **loss.hyperparameters())
+def _loss(loss: LossConfig) -> NegativesLoss:
+    """Make a loss of rows."""
+    cls = loss_of(loss.name)
+    assert issubclass(cls, NegativesLoss)
+    return cls(reduction="none", **loss.hyperparameters())
 
 
 def _triples_of(queries: ExampleQueries) -> tuple[Tensor, Tensor, Tensor]:
@@ -272,8 +274,7 @@ class SampledInfluence:
                 factor=candidates.factor,
             )
             seen = scores.detach().requires_grad_()
-            formula = _formula(self._loss, drawn.mask)
-            rows = formula.of_scores(seen[:, 0], seen[:, 1:], reduction="none")
+            rows = _loss(self._loss).of_scores(seen[:, 0], seen[:, 1:], mask=drawn.mask)
             (slopes,) = torch.autograd.grad(rows, seen, drawn.factor.to(rows.dtype))
             if self._asker is None:
                 return _Part(drawn, made, index, slopes, None, None)

@@ -157,7 +157,7 @@ def _of_the_mode(config: Sections) -> Iterator[str]:
 def _of_the_loss(config: Sections) -> Iterator[str]:
     loss = config.loss
     for key in _changed(loss, tuple(type(loss).model_fields)):
-        owners = [name for name, it in LOSSES.items() if key in it.formula.hyperparameters()]
+        owners = [name for name, it in LOSSES.items() if key in it.hyperparameters()]
         if owners and loss.name not in owners:
             has = "has" if len(owners) == 1 else "have"
             yield f"loss.{key}: only {' and '.join(owners)} {has} it; loss.name is {loss.name}"

@@ -14,7 +14,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from kgfast.losses import LOSSES, EntitiesFormula
+from kgfast.losses import LOSSES, EntitiesLoss
 
 _PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 _METRIC = re.compile(r"mrr|mr|amr|amri|hits@[1-9]\d{0,8}")
@@ -88,7 +88,7 @@ ByKey = BeforeValidator(_by_key)
 ModelName = Annotated[
     Literal["rotate", "transe", "distmult", "complex", "conve", "cp", "rescal"], Word, *_Own
 ]
-_LOSSES = tuple(name for name, loss in LOSSES.items() if loss.formula.over != "crops")
+_LOSSES = tuple(name for name, loss in LOSSES.items() if loss.over != "crops")
 if TYPE_CHECKING:
     LossName = str
 else:
@@ -101,7 +101,7 @@ def losses_of(mode: str) -> tuple[str, ...]:
 
 
 def _goes_with(mode: str, name: str) -> bool:
-    formula = LOSSES[name].formula
-    if not issubclass(formula, EntitiesFormula):
+    loss = LOSSES[name]
+    if not issubclass(loss, EntitiesLoss):
         return mode == "negative"
-    return mode == "1vsall" or (mode == "kvsall" and formula.takes_several)
+    return mode == "1vsall" or (mode == "kvsall" and loss.takes_several)

@@ -260,7 +260,7 @@ class LossConfig(Section):
         """Return the hyperparameters of the formula of the loss."""
         if is_own(self.name):
             return dict(self.options)
-        return {key: getattr(self, key) for key in LOSSES[self.name].formula.hyperparameters()}
+        return {key: getattr(self, key) for key in LOSSES[self.name].hyperparameters()}
 
 
 class RegularizerConfig(Section):

@@ -173,9 +173,7 @@ def _by_dense_scores(model, drawn, row, alpha):
     factor = model.with_entity(table).candidates(queries.side).factor
     scores = ops.pairwise_scores(query.detach(), table, model.score, factor=factor) + model.gamma
     negatives = scores[:, drawn.negatives[row]]
-    loss = losses.NSSAFormula(alpha=alpha).of_scores(
-        scores[0, queries.targets[row, None]], negatives
-    )
+    loss = losses.NSSALoss(alpha=alpha).of_scores(scores[0, queries.targets[row, None]], negatives)
     return flat(loss * drawn.factor[row], [table])
 
 

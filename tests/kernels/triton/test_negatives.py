@@ -12,7 +12,6 @@ import kgfast
 from kgfast import losses, ops
 from kgfast.kernels.negatives import NegativeLoss
 from kgfast.kernels.scores import SCORES, get_score
-from kgfast.losses.formula import Reducing
 from kgfast.ops.negatives import fuses_negatives, list_loss, pool_loss
 from support import oracles
 from support.flat import operands_of
@@ -94,11 +93,11 @@ class Problem:
         if self.ids is not None:
             positive, scores = scores[:, 0], scores[:, 1:]
         self.smallest = (self.loss.parameter - positive[:, None] + scores).abs().min()
-        formula = losses.LOSSES[self.loss.formula].formula
-        options = dict.fromkeys(formula.hyperparameters(), self.loss.parameter)
-        made = formula(mask=self.loss.mask, **options)
-        how = Reducing(self.loss.reduction, self.loss.weights)
-        return self._differentiated(made.reduced(made.terms(positive, scores), how), leaves)
+        made = losses.LOSSES[self.loss.formula]
+        options = dict.fromkeys(made.hyperparameters(), self.loss.parameter)
+        loss = made(reduction=self.loss.reduction, **options)
+        found = loss.of_scores(positive, scores, self.loss.weights, self.loss.mask)
+        return self._differentiated(found, leaves)
 
     def _dense(self, queries, table, bias):
         rows, bias = (it if self.ids is None else it[self.ids] for it in (table, bias))
@@ -333,12 +332,12 @@ class TestNegatives:
 
 
 def test_an_equation_of_its_own_is_not_fused_as_that_of_its_base() -> None:
-    class Own(losses.NSSAFormula):
+    class Own(losses.NSSALoss):
         def of_rows(self, positive, of_negatives):
             return of_negatives
 
-    assert losses.NSSAFormula.defines_fused
-    assert not Own.defines_fused
+    assert losses.NSSALoss.kernel == "nssa"
+    assert Own.kernel is None
 
 
 def recorded(arch, problem: Problem, dim: int = 100) -> list:

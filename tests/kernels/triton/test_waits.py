@@ -208,7 +208,7 @@ def test_a_pass_over_scores_is_seen(launches) -> None:
     with SeesPairs((4, 5)) as device:
         scores = torch.empty(4, 5, device="meta", requires_grad=True)
         mask = torch.empty(4, 5, device="meta", dtype=torch.bool)
-        losses.NSSAFormula(mask=mask).of_scores(scores[:, 0], scores)
+        losses.NSSALoss().of_scores(scores[:, 0], scores, mask=mask)
     assert len(device.passes) > 3
 
 
