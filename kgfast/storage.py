@@ -55,8 +55,8 @@ def check_room(folder: Path, needed: int, who: str) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise OSError(
-            f"{who} {needed:,} bytes, and the disk has {free:,} left; finished work is saved: "
-            "make room, or move the folder, and call again"
+            f"{who} {needed:,} bytes, and the disk has {free:,} left: make room, or move the "
+            "folder, and call again"
         )
 
 

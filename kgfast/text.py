@@ -178,6 +178,13 @@ def reading(path: str | os.PathLike[str], problem: str) -> Iterator[None]:
         raise ValueError(f"{os.fspath(path)}: {problem}: {in_a_line(f'{kind}{error}')}") from None
 
 
+def bad_line(
+    path: str | os.PathLike[str], number: int, problem: str, line: str | bytes
+) -> ValueError:
+    """Return the error for a line of a file, which is quoted as far as space allows."""
+    return ValueError(f"{os.fspath(path)}:{number}: {problem}: {shown(line, 80)}")
+
+
 def each_key_once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     """Return an object of JSON as a dict; a key that stands twice is an error, as in YAML here."""
     found = dict(pairs)

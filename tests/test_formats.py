@@ -1,177 +1,127 @@
-"""Files of 0.x are read, and files of another format are refused by name and version."""
+"""Files of another format are refused by name and version."""
 
 import json
 import shutil
+import struct
 from pathlib import Path
 
 import pytest
 import torch
 
 import kgfast
-from kgfast.datasets import Dataset
-from kgfast.graph import TypeConstraints
-from kgfast.training import RunGraph
-from support import stored_files
-from support.stored_files import SHARDS, TRIPLES, constraints, model, with_metadata
+from kgfast.datasets import synthetic
+from kgfast.training import Config, Trainer
+from kgfast.training.checkpoint.shard_files import ShardFiles
 from support.streamed import KNOWN, SMALL, rotate
 from support.streamed import TRIPLES as MANY
 
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Return the files that version 0.1 wrote."""
-    return stored_files.unpack(tmp_path / "stored")
-
-
-def assert_same_ranks(found: kgfast.Ranks, expected: kgfast.Ranks) -> None:
-    assert torch.equal(found.greater, expected.greater)
-    assert torch.equal(found.equal, expected.equal)
-
-
-def test_tables_of_0_1(folder):
-    run = kgfast.load_run(folder / "tables")
-    assert torch.equal(run.model.entity, model().entity)
-    assert run.vocabulary.entities.names == tuple(stored_files.ENTITIES)
-    assert torch.equal(run.known().contains(TRIPLES), torch.ones(12, dtype=torch.bool))
-    known = kgfast.KnownTriples(TRIPLES)
-    found = kgfast.rank(run.model, TRIPLES, known=run.known())
-    assert_same_ranks(found, kgfast.rank(model(), TRIPLES, known=known))
+SHARDS = ShardFiles(kind="model", step=2, size=2, total=12, names=["model.entity"])
+CONFIG = {
+    "threads": 1,
+    "dataset": {"name": "synthetic"},
+    "model": {"name": "rotate", "base_dim": 2, "gamma": 6.0},
+    "optim": {"lr": 0.02},
+    "train": {"steps": 2},
+    "data": {"train_bs": 8, "neg_size": 4},
+}
 
 
-def test_known_triples_of_0_1(folder):
-    found = kgfast.KnownTriples.open(folder / "known", verify=True)
-    assert found.checksum == kgfast.KnownTriples(TRIPLES).checksum
-
-
-def test_type_constraints_of_0_1(folder):
-    assert TypeConstraints.load(folder / "types.safetensors") == constraints()
-
-
-@pytest.mark.filterwarnings("ignore:.*:RuntimeWarning")  # a machine with other panels packs again
-def test_an_index_of_0_1(folder):
-    own = model()
-    index = kgfast.Index.load(folder / "index.safetensors", own)
-    asked = {"heads": [1, 2], "relations": [0, 1], "k": 12}
-    found, expected = kgfast.topk(own, **asked, index=index), kgfast.topk(own, **asked)
-    assert torch.equal(found.ids, expected.ids)
-    assert torch.equal(found.scores, expected.scores)
-
-
-def test_a_run_of_0_1(folder):
-    """Ranks of its checkpoint are those that its result holds."""
-    result = json.loads((folder / "run/result.json").read_text())
-    graph = RunGraph.load(folder / "run/graph.safetensors")  # `synthetic` makes another one now
-    names = graph.entities, graph.relations
-    splits = (
-        kgfast.Triples(hrt, entities=names[0], relations=names[1]) for hrt in graph.splits.values()
-    )
-    run = kgfast.load_run(folder / "run", Dataset("synthetic", *splits, *names))
-    assert run.step == result["tested_step"]
-    assert run.ranks("test").metrics() == pytest.approx(result["test"], abs=1e-12)
-
-
-def test_rows_of_shards_of_0_1(folder):
-    (rows,) = SHARDS.read_rows(folder / "sharded").values()
-    assert torch.equal(rows, model().entity)
+def model() -> kgfast.TransE:
+    rows = torch.arange(12 * 4, dtype=torch.float32).reshape(12, 4)
+    return kgfast.TransE(rows * 7 % 11, rows[:2] % 3)
 
 
 def partial(folder: Path) -> None:
     """Begin a call and go on with its results."""
-    folder.mkdir(exist_ok=True)
     table = folder / "table"
-    table.mkdir(exist_ok=True)
+    table.mkdir(exist_ok=True, parents=True)
     _, stored = rotate(table)
     kgfast.rank(stored, MANY[:5], known=KNOWN, max_memory=SMALL, partial=folder / "partial")
 
 
-# Each format has a file, the text of its version and of another, who reads it, the error.
-OTHERS = {
-    "checkpoints, and rows of shards": [
-        (
-            "run/best.safetensors",
-            ('"version": 2', '"version": 9'),
-            lambda folder: kgfast.load_run(folder / "run", False),
-            "best.safetensors: format version 9; this kgfast reads up to 2: update kgfast",
-        ),
-        (
-            "sharded/shards/model_2.1-of-2.safetensors",
-            ('"version": 2', '"version": 9'),
-            lambda folder: SHARDS.read_rows(folder / "sharded"),
-            "1-of-2.safetensors: format version 9; this kgfast reads up to 2: update kgfast",
-        ),
-    ],
-    "folders of kgfast.save": [
-        (
-            "tables/config.json",
-            ('"format": 1', '"format": 9'),
-            lambda folder: kgfast.load_run(folder / "tables"),
-            "config.json: format 9; this kgfast reads 1: update kgfast",
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a file of each format."""
+    folder = tmp_path_factory.mktemp("formats")
+    kgfast.save(model(), folder / "tables")
+    kgfast.KnownTriples([(0, 1, 2)]).save(folder / "known")
+    kgfast.TypeConstraints.from_mapping({0: ([0, 3], [1])}).save(folder / "types.safetensors")
+    kgfast.Index(model()).save(folder / "index.safetensors")
+    for rank in range(SHARDS.size):
+        SHARDS.save_rows(
+            folder / "sharded", rank, {"model.entity": model().entity[rank :: SHARDS.size]}
         )
-    ],
-    "folders of KnownTriples.build and save": [
-        (
-            "known/known.json",
-            ('"version": 1', f'"version": {number}'),
-            lambda folder: kgfast.KnownTriples.open(folder / "known"),
-            f"known.json: of version {number}; this kgfast reads version 1: build the folder again",
-        )
-        for number in (0, 9)
-    ],
-    "files of Index.save": [
-        (
-            "index.safetensors",
-            ('"version": 1', f'"version": {number}'),
-            lambda folder: kgfast.Index.load(folder / "index.safetensors", model()),
-            f"index.safetensors: an index of version {number}; this kgfast reads 1: make the index",
-        )
-        for number in (0, 9)
-    ],
-    "files of TypeConstraints.save": [
-        (
-            "types.safetensors",
-            ("constraints 1", f"constraints {number}"),
-            lambda folder: TypeConstraints.load(folder / "types.safetensors"),
-            f"types.safetensors: type constraints of version '{number}'; this kgfast reads 1: save "
-            "the constraints again",
-        )
-        for number in (0, 9)
-    ],
-    "folders of partial=": [
-        (
-            "partial/call.json",
-            ('"format": 2', f'"format": {number}'),
-            partial,
-            f"call.json: format {number}; this kgfast goes on with format 2: choose another folder",
-        )
-        for number in (1, 9)
-    ],
-}
-KEYS = {"run": "kgfast", "sharded": "kgfast", "index": "kgfast_index", "types": "format"}
+    graph = synthetic(20, 2, 60, 6, 6)
+    Trainer(Config.from_dict(CONFIG), folder / "run", dataset=graph, progress=False).fit()
+    return folder
+
+
+# Files, the text of their version, who reads them, the error for version 9.
+FORMATS = [
+    (
+        "run/best.safetensors",
+        ("kgfast", '"version": {}', 2),
+        lambda folder: kgfast.load_run(folder / "run", False),
+        "best.safetensors: format version 9; this kgfast reads up to 2: update kgfast",
+    ),
+    (
+        "sharded/shards/model_2.1-of-2.safetensors",
+        ("kgfast", '"version": {}', 2),
+        lambda folder: SHARDS.read_rows(folder / "sharded"),
+        "1-of-2.safetensors: format version 9; this kgfast reads up to 2: update kgfast",
+    ),
+    (
+        "tables/config.json",
+        ("", '"format": {}', 1),
+        lambda folder: kgfast.load_run(folder / "tables"),
+        "config.json: format 9; this kgfast reads 1: update kgfast",
+    ),
+    (
+        "known/known.json",
+        ("", '"version": {}', 1),
+        lambda folder: kgfast.KnownTriples.open(folder / "known"),
+        "known.json: this kgfast reads 'kgfast known triples' of version 1, not .*9.: build the",
+    ),
+    (
+        "index.safetensors",
+        ("kgfast_index", '"version": {}', 1),
+        lambda folder: kgfast.Index.load(folder / "index.safetensors", model()),
+        "index.safetensors: an index of version 9; this kgfast reads 1: make the index",
+    ),
+    (
+        "types.safetensors",
+        ("format", "constraints {}", 1),
+        lambda folder: kgfast.TypeConstraints.load(folder / "types.safetensors"),
+        "types.safetensors: .* this kgfast reads 'kgfast type constraints 1', not .* 9'",
+    ),
+    (
+        "partial/call.json",
+        ("", '"format": {}', 2),
+        partial,
+        "call.json: format 9; this kgfast goes on with format 2: choose another folder",
+    ),
+]
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "read", "error"),
-    [pytest.param(*case, id=f"{case[0]} {case[1][1]}") for own in OTHERS.values() for case in own],
+    ("name", "version", "read", "error"), FORMATS, ids=[it[0] for it in FORMATS]
 )
-def test_another_version_is_refused_by_name(folder, name, change, read, error):
-    if read is partial:
-        partial(folder)
-    path = folder / name
+def test_another_version_is_refused_by_name(written, tmp_path, name, version, read, error):
+    folder = tmp_path / "files"
+    shutil.copytree(written, folder)
+    read(folder)
+    path, (key, text, number) = folder / name, version
+    old, new = text.format(number), text.format(9)
+    raw = path.read_bytes()
     if path.suffix == ".json":
-        text = path.read_text()
-        assert text.count(change[0]) == 1
-        path.write_text(text.replace(*change))
+        assert raw.count(old.encode()) == 1
+        path.write_bytes(raw.replace(old.encode(), new.encode()))
     else:
-        with_metadata(path, KEYS[name.partition("/")[0].partition(".")[0]], *change)
+        (size,) = struct.unpack("<Q", raw[:8])
+        header = json.loads(raw[8 : 8 + size])
+        assert header["__metadata__"][key].count(old) == 1
+        header["__metadata__"][key] = header["__metadata__"][key].replace(old, new)
+        changed = json.dumps(header).encode()
+        path.write_bytes(struct.pack("<Q", len(changed)) + changed + raw[8 + size :])
     with pytest.raises(ValueError, match=error):
         read(folder)
-
-
-def test_a_folder_of_partial_is_finished_after_the_error(folder):
-    partial(folder)
-    path = folder / "partial/call.json"
-    path.write_text(path.read_text().replace('"format": 2', '"format": 3'))
-    with pytest.raises(ValueError, match="format 3"):
-        partial(folder)
-    shutil.rmtree(folder / "partial")
-    partial(folder)

@@ -1,5 +1,6 @@
 """Type constraints: the entities that a relation may have on each side."""
 
+import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -11,20 +12,13 @@ from torch import Tensor
 
 from kgfast.graph.ids import as_integers
 from kgfast.graph.known import Side
-from kgfast.graph.named import (
-    Names,
-    VocabularyLike,
-    check_same_names,
-    ids_or_names,
-    names_of,
-    with_names,
-)
-from kgfast.graph.triples import TriplesLike, Vocabulary, as_triples_tensor
+from kgfast.graph.named import Names, VocabularyLike, id_sets, ids_or_names, names_of
+from kgfast.graph.triples import TriplesLike, Vocabulary, one_past_max
 from kgfast.text import reading, shown
 from kgfast.whole_files import write_whole
 
 _SIDES: tuple[Side, Side] = ("head", "tail")
-_FORMAT, _VERSION = "kgfast type constraints", 1
+_FORMAT = "kgfast type constraints 1"
 
 
 class TypeConstraints:
@@ -65,11 +59,9 @@ class TypeConstraints:
         vocabulary: VocabularyLike | None = None,
     ) -> None:
         self.names: Names = names_of(vocabulary)
-        parts = [
-            _checked(side, *pair, self.names)
-            for side, pair in zip(_SIDES, (heads, tails), strict=True)
-        ]
-        (self._heads, self._tails), sizes = parts, [len(indptr) - 1 for indptr, _ in parts]
+        self._heads = _checked("head", *heads, self.names)
+        self._tails = _checked("tail", *tails, self.names)
+        sizes = len(self._heads[0]) - 1, len(self._tails[0]) - 1
         if sizes[0] != sizes[1]:
             raise ValueError(f"heads are of {sizes[0]} relations, tails of {sizes[1]}")
 
@@ -83,9 +75,7 @@ class TypeConstraints:
         """Return the size of the vocabulary if there is one, else the largest id + 1."""
         if self.names[0] is not None:
             return len(self.names[0])
-        return max(
-            (int(ids.max()) + 1 for _, ids in (self._heads, self._tails) if len(ids)), default=0
-        )
+        return max(one_past_max(ids) for _, ids in (self._heads, self._tails))
 
     def lists(self, side: Side) -> tuple[Tensor, Tensor]:
         """Return the candidates of a side by relation: indptr `[R + 1]`, ids `[nnz]`, ascending.
@@ -131,17 +121,14 @@ class TypeConstraints:
         >>> TypeConstraints.from_triples([(0, 0, 1), (0, 0, 2)]).candidates(0, "tail")
         tensor([1, 2])
         """
-        rows, names = [], names_of(vocabulary)
-        for part in triples:
-            ids, own = with_names(part, vocabulary)
-            check_same_names(own, names, "the parts before")
-            names = names[0] or own[0], names[1] or own[1]
-            rows.append(as_triples_tensor(ids).cpu())
+        rows, names = id_sets(triples, vocabulary)
         hrt = torch.cat([torch.empty(0, 3, dtype=torch.int64, device="cpu"), *rows])
-        num_relations = int(hrt[:, 1].max()) + 1 if len(hrt) else 0
-        if names[1] is not None:
-            num_relations = len(names[1])
-        sides = [_seen(hrt[:, 1], hrt[:, column], num_relations) for column in (0, 2)]
+        count = one_past_max(hrt[:, 1]) if names[1] is None else len(names[1])
+        sides = []
+        for column in (0, 2):
+            pairs = hrt[:, [1, column]].unique(dim=0)
+            lengths = torch.bincount(pairs[:, 0], minlength=count)
+            sides.append((torch.nn.functional.pad(lengths.cumsum(0), (1, 0)), pairs[:, 1]))
         return cls(sides[0], sides[1], vocabulary=names)
 
     @classmethod
@@ -199,21 +186,22 @@ class TypeConstraints:
             raise ValueError(
                 f"types: no pair has an entity of this graph: the first is {shown(first)}"
             )
-        entities, of = (as_integers("types", it).cpu() for it in (rows, columns))
-        count = max(seen.num_entities, int(entities.max()) + 1 if len(entities) else 0)
-        sides = []
-        for side in _SIDES:
-            lists = []
-            for relation in range(seen.num_relations):
-                own = torch.zeros(count, dtype=torch.bool, device="cpu")
-                own[seen.candidates(relation, side)] = True
-                wanted = torch.zeros(len(kinds), dtype=torch.bool, device="cpu")
-                wanted[of[own[entities]]] = True
-                own[entities[wanted[of]]] = True
-                lists.append(own.nonzero()[:, 0])
-            none = torch.empty(0, dtype=torch.int64, device="cpu")
-            sides.append((np.cumsum([0, *map(len, lists)]), torch.cat([none, *lists])))
-        return cls(sides[0], sides[1], vocabulary=seen.names)
+        entities, types_of = as_integers("types", rows).cpu(), as_integers("types", columns).cpu()
+        count = max(seen.num_entities, one_past_max(entities))
+
+        def with_types(ids: Tensor) -> Tensor:
+            allowed = torch.zeros(count, dtype=torch.bool, device="cpu")
+            allowed[ids] = True
+            wanted = torch.zeros(len(kinds), dtype=torch.bool, device="cpu")
+            wanted[types_of[allowed[entities]]] = True
+            allowed[entities[wanted[types_of]]] = True
+            return allowed.nonzero()[:, 0]
+
+        lists = {
+            relation: [with_types(seen.candidates(relation, side)) for side in _SIDES]
+            for relation in range(seen.num_relations)
+        }
+        return cls.from_mapping(lists, vocabulary=seen.names)
 
     @classmethod
     def from_openke(
@@ -242,41 +230,35 @@ class TypeConstraints:
         path = Path(path)
         path = path / "type_constrain.txt" if path.is_dir() else path
         text = path.read_bytes().decode(errors="replace")
-        lines = [line.split() for line in text.split("\n")]
-        numbered = [(number, line) for number, line in enumerate(lines, 1) if line]
-        if not numbered:
-            raise ValueError(f"{path}:1: expected the number of relations; the file is empty")
-        first, *rest = numbered
-        count = _integers(path, *first)
+        lines = [
+            (number, _integers(path, number, line.split()))
+            for number, line in enumerate(text.split("\n"), 1)
+            if line.strip()
+        ]
+        (first, count), *rest = lines or [(1, [])]
         if len(count) != 1 or len(rest) != 2 * count[0]:
             raise ValueError(
-                f"{path}:{first[0]}: expected the number of relations, and two lines for each; "
-                f"found {len(rest)} lines after {shown(' '.join(first[1]))}"
+                f"{path}:{first}: expected the number of relations, and two lines for each; "
+                f"found {len(rest)} lines after {shown(count)}"
             )
         found: dict[int, list[list[int]]] = {}
-        for number, line in rest:
-            relation, *ids = _integers(path, number, line)
+        for number, (relation, *ids) in rest:
             if not ids or ids[0] != len(ids) - 1:
-                said = ids[0] if ids else "no number"
                 raise ValueError(
-                    f"{path}:{number}: expected a relation, how many ids, and those; "
-                    f"found {max(0, len(ids) - 1)} ids after {said}"
+                    f"{path}:{number}: expected a relation, how many ids, and those; got "
+                    f"{shown([relation, *ids])}"
                 )
-            found.setdefault(relation, []).append(ids[1:])
-            if len(found[relation]) > 2:
-                raise ValueError(f"{path}:{number}: relation {relation} has lines before")
-        for relation, sides in found.items():
-            if len(sides) != 2:
-                raise ValueError(f"{path}: relation {relation} has one line, of its heads")
-            if relation >= count[0]:
+            sides = found.setdefault(relation, [])
+            sides.append(ids[1:])
+            if len(sides) > 2 or relation >= count[0]:
                 raise ValueError(
-                    f"{path}: relation {relation} must be below {count[0]}, the number of relations"
+                    f"{path}:{number}: relation {relation} must be below {count[0]}, the number of "
+                    "relations, and have two lines"
                 )
         relations = names_of(vocabulary)[1]
         if relations is not None and len(relations) != count[0]:
             raise ValueError(
-                f"{path}:{first[0]}: types of {count[0]:,} relations; the graph has "
-                f"{len(relations):,}"
+                f"{path}:{first}: types of {count[0]:,} relations; the graph has {len(relations):,}"
             )
         with reading(path, "not the constraints of this graph"):
             return cls.from_mapping(found, vocabulary=vocabulary)
@@ -325,12 +307,12 @@ class TypeConstraints:
             ]
         count = max(sides, default=-1) + 1 if names[1] is None else len(names[1])
         none = torch.empty(0, dtype=torch.int64, device="cpu")
-        pairs = []
-        for column in range(2):
-            rows = [sides[it][column] if it in sides else none for it in range(count)]
-            indptr = np.cumsum([0, *map(len, rows)])
-            pairs.append((indptr, torch.cat([none, *rows])))
-        return cls(pairs[0], pairs[1], vocabulary=names)
+        lists = [sides.get(relation, [none, none]) for relation in range(count)]
+        heads, tails = (
+            (np.cumsum([0, *map(len, side)]), torch.cat([none, *side]))
+            for side in ([pair[0] for pair in lists], [pair[1] for pair in lists])
+        )
+        return cls(heads, tails, vocabulary=names)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the constraints, with names, to a safetensors file; whole or not at all."""
@@ -343,11 +325,11 @@ class TypeConstraints:
         }
         for what, names in zip(("entities", "relations"), self.names, strict=True):
             if names is not None:
-                tensors[what] = _as_bytes(names)
+                text = bytearray(json.dumps(names.names), "ascii")
+                tensors[what] = torch.frombuffer(text, dtype=torch.uint8)
         if not Path(path).parent.is_dir():
             raise FileNotFoundError(f"{Path(path).parent}: no such folder")
-        header = {"format": f"{_FORMAT} {_VERSION}"}
-        write_whole(path, lambda beside: save_file(tensors, beside, header))
+        write_whole(path, lambda beside: save_file(tensors, beside, {"format": _FORMAT}))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "TypeConstraints":
@@ -366,33 +348,24 @@ class TypeConstraints:
             raise FileNotFoundError(f"{path}: no such file of type constraints")
         with reading(path, "no file of TypeConstraints.save"), safe_open(path, "pt") as file:
             written = (file.metadata() or {}).get("format", "")
-            is_ours, version = written.startswith(f"{_FORMAT} "), written[len(_FORMAT) + 1 :]
-            stored = tuple(file.keys())
-            tensors = {name: file.get_tensor(name) for name in stored}
-            wanted = {f"{side}_{part}" for side in _SIDES for part in ("indptr", "ids")}
-            if is_ours and version != str(_VERSION):
+            if written != _FORMAT:
                 raise ValueError(
-                    f"{path}: type constraints of version {shown(version)}; this kgfast reads "
-                    f"{_VERSION}: save the constraints again"
+                    f"{path}: not a file of TypeConstraints.save, or of another version: this "
+                    f"kgfast reads {_FORMAT!r}, not {shown(written)}"
                 )
-            if not is_ours or wanted - set(tensors):
-                raise ValueError(f"{path}: not a file of TypeConstraints.save")
-            names = [_from_bytes(tensors.get(what)) for what in ("entities", "relations")]
-            pairs = [(tensors[f"{side}_indptr"], tensors[f"{side}_ids"]) for side in _SIDES]
-            return cls(pairs[0], pairs[1], vocabulary=(names[0], names[1]))
+            tensors = {name: file.get_tensor(name) for name in tuple(file.keys())}
+            names = [
+                Vocabulary(json.loads(tensors[what].numpy().tobytes())) if what in tensors else None
+                for what in ("entities", "relations")
+            ]
+            heads, tails = ((tensors[f"{side}_indptr"], tensors[f"{side}_ids"]) for side in _SIDES)
+            return cls(heads, tails, vocabulary=(names[0], names[1]))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, TypeConstraints):
             return NotImplemented
-        same = all(
-            torch.equal(a, b)
-            for side in _SIDES
-            for a, b in zip(self.lists(side), other.lists(side), strict=True)
-        )
-        texts = [
-            tuple(None if it is None else it.names for it in own.names) for own in (self, other)
-        ]
-        return same and texts[0] == texts[1]
+        lists = zip((*self._heads, *self._tails), (*other._heads, *other._tails), strict=True)
+        return self.names == other.names and all(torch.equal(*pair) for pair in lists)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -435,12 +408,6 @@ def _checked(side: Side, indptr: Any, ids: Any, names: Names) -> tuple[Tensor, T
     return indptr, ids
 
 
-def _seen(relations: Tensor, ids: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    pairs = torch.stack([relations, ids], 1).unique(dim=0)
-    lengths = torch.bincount(pairs[:, 0], minlength=count)
-    return torch.nn.functional.pad(lengths.cumsum(0), (1, 0)), pairs[:, 1]
-
-
 def _two_sides(key: Any, value: Any) -> Sequence[Any]:
     if isinstance(value, Mapping):
         if set(value) != set(_SIDES):
@@ -461,18 +428,3 @@ def _integers(path: Path, number: int, fields: Iterable[str]) -> list[int]:
         if not (field.isascii() and field.isdigit() and len(field) < 19):
             raise ValueError(f"{path}:{number}: {shown(field)} is not an id")
     return [int(field) for field in fields]
-
-
-def _as_bytes(names: Vocabulary) -> Tensor:
-    """Encode names as UTF-8, one per line."""
-    for name in names.names:
-        if "\n" in name:
-            raise ValueError(f"a name with a line break cannot be saved: {shown(name)}")
-    text = "".join(f"{name}\n" for name in names.names).encode()
-    return torch.from_numpy(np.frombuffer(text, np.uint8).copy())
-
-
-def _from_bytes(text: Tensor | None) -> Vocabulary | None:
-    if text is None:
-        return None
-    return Vocabulary(text.numpy().tobytes().decode().split("\n")[:-1])

@@ -1,6 +1,7 @@
-"""Ids from any container, as int64 tensors."""
+"""Ids from any container and from lines of text, as int64."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from kgfast.text import shown
+from kgfast.text import bad_line, shown
 
 INT64_MAX = 2**63 - 1
 IdsLike = int | str | Tensor | npt.NDArray[Any] | Sequence[int] | Sequence[str]
@@ -18,21 +19,10 @@ _MOST_DIGITS = 19  # digits of the largest id that fits 64 bits
 
 
 def as_integers(name: str, values: object) -> Tensor:
-    """Return integers of any dtype and container as int64, on their device.
+    """Return integers of any dtype and container as int64, on their device, by a name for errors.
 
-    Parameters
-    ----------
-    name : str
-        The name of the argument in errors.
-    values : Tensor, array, sequence of int or int
-        An int64 tensor or array is not copied.
-
-    Raises
-    ------
-    TypeError
-        For values that are not integers; names need a vocabulary.
-    ValueError
-        For rows of unequal length, or an id beyond 2**63 - 1.
+    An int64 tensor or array is not copied. Raises TypeError for values that are not integers, and
+    ValueError for rows of unequal length and for ids beyond 2**63 - 1.
 
     Examples
     --------
@@ -66,12 +56,6 @@ def as_integers(name: str, values: object) -> Tensor:
 def as_columns(columns: Mapping[str, Any]) -> list[Tensor]:
     """Return columns of ids, int64 ``[T]`` each, by argument names for errors.
 
-    Raises
-    ------
-    TypeError, ValueError
-        For values that :func:`as_integers` refuses, None, another number of axes, and columns of
-        unequal length.
-
     Examples
     --------
     >>> as_columns({"head": [0, 1], "tail": range(2)})
@@ -101,10 +85,69 @@ def read_id(field: str, size: int | None = None) -> int:
     significant = digits.lstrip("0") or "0"  # Python reads no more than 4,300 digits
     if len(significant) <= _MOST_DIGITS:
         id = -int(significant) if field[0] == "-" else int(significant)
-        if id >= 0 and (size is None or id < size):
+        if 0 <= id < (INT64_MAX + 1 if size is None else size):
             return id
     said = field if len(field) <= 24 else f"of {len(digits):,} digits"
     raise ValueError(f"id {said} is outside 0..{'' if size is None else size - 1}")
+
+
+def id_rows(
+    path: Path, text: bytes, first: int, columns: Mapping[str, int | None]
+) -> npt.NDArray[np.int64]:
+    """Return the ids in lines of three, int64 ``[T, 3]``; the first line has number `first`.
+
+    `columns` maps the names of the columns to the numbers of their ids, None for any ids. Blank
+    lines are left out. A ValueError names the first wrong line.
+
+    Cost model: a few operations of numpy on each byte and on each digit, 0.2 s for a million lines
+    of 20 characters. Text with anything but digits between tabs or spaces is read line by line.
+    This takes ten times as long and finds the wrong line.
+    """
+    if first == 1:
+        text = text.removeprefix(b"\xef\xbb\xbf")
+    text = text.replace(b"\r\n", b"\n") if b"\r" in text else text
+    rows = _digits(text if text.endswith(b"\n") or not text else text + b"\n")
+    if rows is not None and not any(
+        size is not None and (ids >= size).any()
+        for ids, size in zip(rows.T, columns.values(), strict=True)
+    ):
+        return rows
+    found = []
+    for number, line in enumerate(text.decode(errors="replace").split("\n"), first):
+        fields = line.split()
+        if fields and len(fields) != 3:
+            said = f"expected 3 fields ({' '.join(columns)}), found {len(fields)}"
+            raise bad_line(path, number, said, line)
+        for field, (column, size) in zip(fields, columns.items(), strict=False):
+            try:
+                found.append(read_id(field, size))
+            except ValueError as error:
+                raise bad_line(path, number, f"{column} {error}", line) from None
+    return np.array(found, np.int64).reshape(-1, 3)
+
+
+def _digits(text: bytes) -> npt.NDArray[np.int64] | None:
+    """Return rows of three numbers, int64 ``[n, 3]``; None if other characters occur."""
+    characters = np.frombuffer(text, np.uint8)
+    ends = np.flatnonzero(characters < ord("0"))
+    if len(ends) % 3 or (characters > ord("9")).any():
+        return None
+    between = characters[ends].reshape(-1, 3)
+    is_tab_or_space = (between[:, :2] == ord("\t")) | (between[:, :2] == ord(" "))
+    if not (is_tab_or_space.all() and (between[:, 2] == ord("\n")).all()):
+        return None
+    sizes = np.diff(ends, prepend=-1) - 1
+    if len(sizes) and not (sizes.min() > 0 and sizes.max() < _MOST_DIGITS):
+        return None
+    values = np.zeros(len(ends), np.int64)
+    for place in range(int(sizes.max(initial=0))):
+        # shorter numbers read any character here
+        digits = characters[ends - 1 - place].astype(np.int64)
+        digits -= ord("0")
+        digits *= sizes > place
+        digits *= 10**place
+        values += digits
+    return values.reshape(-1, 3)
 
 
 def _holds_names(array: np.ndarray[Any, Any]) -> bool:

@@ -1,27 +1,25 @@
 """The index of known triples, which filtered ranking reads for each query."""
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from kgfast.graph.named import VocabularyLike, check_same_names, names_of, with_names
+from kgfast.graph.named import VocabularyLike, id_sets
 from kgfast.graph.pair_index import PairIndex, build_index, check_sizes, lower_bound
-from kgfast.graph.stored import building
+from kgfast.graph.stored.building import Build
 from kgfast.graph.stored.folder import checksum_of, open_folder, write_folder
-from kgfast.graph.stored.inputs import ReadOptions
-from kgfast.graph.triples import Triples, TriplesLike, as_triples_tensor, one_past_max
+from kgfast.graph.stored.inputs import ReadOptions, open_files
+from kgfast.graph.triples import TriplesLike, as_triples_tensor, one_past_max
 from kgfast.storage import memory_limit
 from kgfast.whole_files import new_folder
 
 Side = Literal["head", "relation", "tail"]
 Cardinality = Literal["1-1", "1-N", "N-1", "N-N"]
-IntArray = npt.NDArray[np.int64]
 
 
 class KnownTriples:
@@ -62,17 +60,11 @@ class KnownTriples:
         *triples: TriplesLike | Iterable[TriplesLike],
         vocabulary: VocabularyLike | None = None,
     ) -> None:
-        tensors, names = [], names_of(vocabulary)
-        for part in sets_of(triples):
-            ids, own = with_names(part, vocabulary)
-            check_same_names(own, names, "the parts before")
-            names = names[0] or own[0], names[1] or own[1]
-            tensors.append(as_triples_tensor(ids).cpu())
+        tensors, _ = id_sets(triples, vocabulary)
         num_entities = max((one_past_max(part[:, ::2]) for part in tensors), default=0)
         num_relations = max((one_past_max(part[:, 1]) for part in tensors), default=0)
         check_sizes(num_entities, num_relations)
         rows = [part.numpy() for part in tensors] or [np.empty((0, 3), np.int64)]
-        self._num_entities = num_entities
         self._tails = build_index(rows, num_entities, num_relations)
         unique = self._tails.triples()
         self._heads = build_index([unique[:, ::-1]], num_entities, num_relations)
@@ -107,8 +99,8 @@ class KnownTriples:
             ids between tabs or spaces (``.tsv``, ``.txt``, ``.del``); folders of such. Ids are
             whole numbers from 0.
         folder
-            The folder to make. Until the end, all files lie in ``<folder>.building``. If the call
-            is killed, or the disk is full, the same call resumes from there.
+            The folder to make, new or empty. Until the end, all files lie in a folder beside it,
+            ``.<folder>-<process>``, which an error deletes and a kill leaves.
         num_entities, num_relations
             Ids must lie below these, if given.
         columns
@@ -122,16 +114,16 @@ class KnownTriples:
 
         Raises
         ------
-        FileNotFoundError, FileExistsError
-            If a file is not there; if the folder is there already.
+        FileNotFoundError
+            If a file is not there.
         ValueError, TypeError
             For a file that is truncated, has other columns, or holds values that are no ids or out
-            of range: the message names file and row, or line. For ids too large to index. If
-            another process builds the same folder.
+            of range: the message names file and row, or line. For ids too large to index. If the
+            folder is there already.
         ImportError
             For Parquet, without pyarrow.
         OSError
-            If the disk is full: finished work is saved.
+            If the disk is full.
 
         Examples
         --------
@@ -143,9 +135,10 @@ class KnownTriples:
         ...     KnownTriples.build(parts, f"{folder}/known")
         KnownTriples(3 triples, 2 (h, r) pairs, 2 (r, t) pairs)
         """
-        asked = ReadOptions(columns, num_entities, num_relations)
-        limit = memory_limit(max_memory)
-        building.build(files, folder, building.Options(asked, limit, relations, progress))
+        found = open_files(files, ReadOptions(columns, num_entities, num_relations))
+        build = Build(found, memory_limit(max_memory), relations, progress)
+        with new_folder(folder) as scratch:
+            build.run(scratch)
         return cls.open(folder)
 
     @classmethod
@@ -167,7 +160,11 @@ class KnownTriples:
             If a file is truncated or damaged, or of another version.
         """
         known = cls.__new__(cls)
-        known._open(folder, verify=verify)
+        known._folder = Path(folder).resolve()
+        stored = open_folder(Path(folder), verify=verify)
+        known._checksum = stored.checksum
+        known._tails, known._heads = stored.indices["tail"], stored.indices["head"]
+        known._relations = stored.indices.get("relation")
         return known
 
     def save(self, folder: str | os.PathLike[str]) -> None:
@@ -188,21 +185,14 @@ class KnownTriples:
         """
         indices = {"tail": self._tails, "head": self._heads}
         if self._folder is None or self._relations is not None:
-            indices["relation"] = self._of_pairs()
+            indices["relation"] = self._index("relation")
         with new_folder(folder) as scratch:
             write_folder(scratch, self.sizes, indices)
 
     @property
     def sizes(self) -> tuple[int, int]:
         """Return one past the largest entity and one past the largest relation."""
-        return self._num_entities, self._tails.num_others
-
-    def _open(self, folder: str | os.PathLike[str], *, verify: bool = False) -> None:
-        stored = open_folder(folder, verify=verify)
-        self._num_entities, self._checksum = stored.num_entities, stored.checksum
-        self._tails, self._heads = stored.indices["tail"], stored.indices["head"]
-        self._relations = stored.indices.get("relation")
-        self._folder = Path(folder).resolve()
+        return self._tails.num_anchors, self._tails.num_others
 
     @property
     def checksum(self) -> str:
@@ -279,21 +269,23 @@ class KnownTriples:
         (tensor([0, 2]), tensor([0, 2]))
         """
         index = self._index(side)
-        if within is not None and num_answers is not None:
-            raise ValueError(
-                "num_answers counts all answers: leave num_answers out if within is given"
-            )
-        starts, ends = index.slices(anchors, relations, within)
+        starts, ends = index.slices(anchors, relations)
+        if within is not None:
+            if num_answers is not None:
+                raise ValueError(
+                    "num_answers counts all answers: leave num_answers out if within is given"
+                )
+            first, last = (torch.full_like(starts, id) for id in within)
+            low = lower_bound(index.indices, first, starts, ends)
+            starts, ends = low, lower_bound(index.indices, last, low, ends)
         counts = ends - starts
         indptr = torch.zeros(len(counts) + 1, dtype=torch.int64, device=counts.device)
         torch.cumsum(counts, 0, out=indptr[1:])
         # Position j of the result belongs to query b and reads starts[b] + (j - indptr[b]).
         shift = torch.repeat_interleave(starts - indptr[:-1], counts, output_size=num_answers)
-        indices = index.indices[
-            shift + torch.arange(len(shift), dtype=torch.int64, device=shift.device)
-        ]
-        index.check_ids(indices, self._num_ids(side))
-        return indptr.to(anchors.device), indices.to(anchors.device, torch.int64)
+        places = shift + torch.arange(len(shift), dtype=torch.int64, device=shift.device)
+        ids = index.ids(places, self.sizes[side == "relation"])
+        return indptr.to(anchors.device), ids.to(anchors.device, torch.int64)
 
     def counts(self, anchors: Tensor, relations: Tensor, side: Side) -> Tensor:
         """Return the number of known answers of each query, int64 `[B]`; arguments as `exclude`.
@@ -363,9 +355,7 @@ class KnownTriples:
         >>> KnownTriples([(0, 0, 1), (0, 0, 3)]).entity_frequency()
         tensor([2, 1, 0, 1])
         """
-        return self._tails.per_anchor(self._num_entities) + self._heads.per_anchor(
-            self._num_entities
-        )
+        return self._tails.per_anchor() + self._heads.per_anchor()
 
     def relation_frequency(self) -> Tensor:
         """Return the number of triples of each relation, int64 `[largest relation + 1]`.
@@ -380,11 +370,9 @@ class KnownTriples:
     def to(self, device: torch.device | str) -> "KnownTriples":
         """Return the index on a device."""
         moved = KnownTriples.__new__(KnownTriples)
-        moved._num_entities = self._num_entities
-        moved._tails = self._tails.to(device)
-        moved._heads = self._heads.to(device)
+        moved.__dict__.update(self.__dict__)
+        moved._tails, moved._heads = self._tails.to(device), self._heads.to(device)
         moved._relations = None if self._relations is None else self._relations.to(device)
-        moved._folder, moved._checksum = self._folder, self._checksum
         return moved
 
     def __getstate__(self) -> dict[str, Any]:
@@ -394,12 +382,14 @@ class KnownTriples:
         return {"_folder": self._folder, "_checksum": self._checksum}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        if "_tails" not in state:
+            opened = KnownTriples.open(state["_folder"])
+            if opened._checksum != state["_checksum"]:
+                raise ValueError(
+                    f"{opened._folder} holds other triples than at the earlier opening"
+                )
+            state = opened.__dict__
         self.__dict__.update(state)
-        if "_tails" in state:
-            return
-        self._open(self._folder or "")
-        if self._checksum != state["_checksum"]:
-            raise ValueError(f"{self._folder} holds other triples than at the earlier opening")
 
     def __len__(self) -> int:
         return self.num_triples
@@ -410,49 +400,21 @@ class KnownTriples:
             f"{len(self._heads.pairs):,} (r, t) pairs)"
         )
 
-    def _index(self, side: Side) -> "PairIndex":
-        if side == "relation":
-            return self._of_pairs()
-        if side not in ("head", "tail"):
+    def _index(self, side: Side) -> PairIndex:
+        if side == "tail":
+            return self._tails
+        if side == "head":
+            return self._heads
+        if side != "relation":
             raise ValueError(f"side must be 'head', 'relation' or 'tail', got {side!r}")
-        return self._tails if side == "tail" else self._heads
-
-    def _num_ids(self, side: Side) -> int:
-        return self._tails.num_others if side == "relation" else self._num_entities
-
-    def _of_pairs(self) -> "PairIndex":
-        """Return the relations of each (h, t), made at the first call."""
         if self._relations is None:
-            size = self._num_entities
             if self._folder is not None:
                 raise ValueError(
                     f"{self._folder} was built without the relations of (h, t): build the folder "
                     "with relations=True"
                 )
-            check_sizes(size, self._tails.num_others, has_relations=True)
+            size, num_relations = self.sizes
+            check_sizes(size, num_relations, has_relations=True)
             rows = self._tails.to("cpu").triples()[:, [0, 2, 1]]
-            index = build_index([rows], size, size, self._tails.num_others)
-            self._relations = index.to(self.device)
+            self._relations = build_index([rows], size, size, num_relations).to(self.device)
         return self._relations
-
-
-def sets_of(triples: tuple[Any, ...]) -> Iterator[Any]:
-    """Yield the sets of triples: the elements of a list of objects with two axes."""
-    for part in triples:
-        if isinstance(part, set | frozenset):
-            yield list(part)
-        elif isinstance(part, list | tuple) and any(_is_set(element) for element in part):
-            yield from sets_of(tuple(part))
-        else:
-            yield part
-
-
-def _is_set(value: Any) -> bool:
-    """Return whether a value is a set of triples, not one triple."""
-    if isinstance(value, Triples | set | frozenset) or hasattr(value, "mapped_triples"):
-        return True
-    if isinstance(value, Tensor | np.ndarray):
-        return value.ndim == 2
-    return isinstance(value, list | tuple) and any(
-        isinstance(element, list | tuple) or getattr(element, "ndim", 0) == 1 for element in value
-    )

@@ -1,6 +1,6 @@
 """Names and labels of triples, as text, or as objects of other libraries."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeGuard
 
 import numpy as np
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kgfast.graph.ids import as_integers
-from kgfast.graph.triples import Triples, TriplesLike, Vocabulary
+from kgfast.graph.triples import Triples, TriplesLike, Vocabulary, as_triples_tensor
 from kgfast.text import shown
 
 Names = tuple[Vocabulary | None, Vocabulary | None]  # vocabularies of entities and of relations
@@ -33,17 +33,7 @@ VocabularyLike = HasNames | tuple[_NamesLike, _NamesLike]
 def names_of(vocabulary: VocabularyLike | None) -> Names:
     """Return the names of entities and relations, of a pair or of anything that has both.
 
-    Parameters
-    ----------
-    vocabulary : pair of Vocabulary or lists of names, Dataset, Triples or None
-        Each member of a pair may be None.
-
-    Raises
-    ------
-    TypeError
-        For anything else.
-    ValueError
-        If a list repeats a name.
+    Raises TypeError for anything else, and ValueError if a list repeats a name.
 
     Examples
     --------
@@ -76,25 +66,9 @@ def _names(what: str, names: Any) -> Vocabulary | None:
 def with_names(triples: TriplesLike, vocabulary: VocabularyLike | None = None) -> tuple[Any, Names]:
     """Return triples as ids, and the names of the ids.
 
-    Parameters
-    ----------
-    triples : Triples, Tensor, array, sequence or object with ``mapped_triples``
-        Rows of ids, or of names. PyKEEN's triples factories have ``mapped_triples``, and labels if
-        they have ``entity_to_id`` and ``relation_to_id``.
-    vocabulary : pair of Vocabulary, Dataset or Triples, optional
-        The ids of names in rows. Labels of the triples must agree with the vocabulary.
-
-    Returns
-    -------
-    ids : Triples, Tensor, array or sequence
-    names : pair of Vocabulary or None
-
-    Raises
-    ------
-    TypeError
-        For names without a vocabulary.
-    ValueError
-        For an unknown name, and for labels that differ from the vocabulary's.
+    Labels are those of `Triples`, and of PyKEEN's triples factories (`entity_to_id`,
+    `relation_to_id`). Raises TypeError for names without a vocabulary, and ValueError for an
+    unknown name, and for labels that differ from the vocabulary's.
 
     Examples
     --------
@@ -104,25 +78,59 @@ def with_names(triples: TriplesLike, vocabulary: VocabularyLike | None = None) -
     [[1, 0, 0]]
     """
     entities, relations = names_of(vocabulary)
-    if holds_names(triples):
+    if _holds_names(triples):
         if entities is None or relations is None:
             raise TypeError(
                 "triples must be integers, got names: names need vocabulary=, of entities and of "
                 "relations"
             )
         return Triples.from_names(triples, entities, relations), (entities, relations)
-    own: Names = None, None
+    labels: Names = None, None
     ids = triples
     if isinstance(triples, Triples):
-        own = triples.entities, triples.relations
+        labels = triples.entities, triples.relations
     elif hasattr(triples, "mapped_triples"):
         ids = triples.mapped_triples
-        own = (
+        labels = (
             _labels(getattr(triples, "entity_to_id", None)),
             _labels(getattr(triples, "relation_to_id", None)),
         )
-    check_same_names(own, (entities, relations))
-    return ids, (own[0] or entities, own[1] or relations)
+    check_same_names(labels, (entities, relations))
+    return ids, (labels[0] or entities, labels[1] or relations)
+
+
+def id_sets(
+    triples: Iterable[Any], vocabulary: VocabularyLike | None
+) -> tuple[list[Tensor], Names]:
+    """Return sets of triples, which may stand in lists, as ids on the CPU, and their names."""
+    tensors, names = [], names_of(vocabulary)
+    for part in _sets(triples):
+        ids, labels = with_names(part, vocabulary)
+        check_same_names(labels, names, "the parts before")
+        names = names[0] or labels[0], names[1] or labels[1]
+        tensors.append(as_triples_tensor(ids).cpu())
+    return tensors, names
+
+
+def _sets(triples: Iterable[Any]) -> Iterator[Any]:
+    for part in triples:
+        if isinstance(part, set | frozenset):
+            yield list(part)
+        elif isinstance(part, list | tuple) and any(_is_set(element) for element in part):
+            yield from _sets(part)
+        else:
+            yield part
+
+
+def _is_set(value: Any) -> bool:
+    """Return whether a value is a set of triples, not one triple."""
+    if isinstance(value, Triples | set | frozenset) or hasattr(value, "mapped_triples"):
+        return True
+    if isinstance(value, Tensor | np.ndarray):
+        return value.ndim == 2
+    return isinstance(value, list | tuple) and any(
+        isinstance(element, list | tuple) or getattr(element, "ndim", 0) == 1 for element in value
+    )
 
 
 def check_same_names(own: Names, theirs: Names, whose: str = "vocabulary") -> None:
@@ -145,12 +153,7 @@ def check_same_names(own: Names, theirs: Names, whose: str = "vocabulary") -> No
 def ids_or_names(name: str, values: object, names: Vocabulary | None) -> Tensor:
     """Return ids of at most one axis, given as ids or as names.
 
-    Raises
-    ------
-    TypeError
-        For names without a vocabulary.
-    ValueError
-        For an unknown name.
+    Raises TypeError for names without a vocabulary, and ValueError for an unknown name.
 
     Examples
     --------
@@ -172,20 +175,20 @@ def named_columns(
     Ids without a vocabulary stay ids, and -1 becomes ``?``. A name without a label has the label
     None. A vocabulary without labels has no column of labels.
     """
-    found: dict[str, list[Any]] = {}
+    named: dict[str, list[Any]] = {}
     labels: dict[str, list[Any]] = {}
     for column, ids in columns.items():
-        own = names[1 if column == "relation" else 0]
+        vocabulary = names[column == "relation"]
         listed = ids.tolist() if isinstance(ids, Tensor) else ids
-        if own is not None:
-            listed = [own.name(id) if id >= 0 else "?" for id in listed]
-            if own.labels:
-                labels[f"{column}_label"] = list(map(own.labels.get, listed))
-        found[column] = listed
-    return found, labels
+        if vocabulary is not None:
+            listed = [vocabulary.name(id) if id >= 0 else "?" for id in listed]
+            if vocabulary.labels:
+                labels[f"{column}_label"] = list(map(vocabulary.labels.get, listed))
+        named[column] = listed
+    return named, labels
 
 
-def holds_names(rows: object) -> TypeGuard[Sequence[Sequence[str]]]:
+def _holds_names(rows: object) -> TypeGuard[Sequence[Sequence[str]]]:
     """Return whether rows of three hold text."""
     if isinstance(rows, np.ndarray):
         return rows.size > 0 and _is_text(rows.reshape(-1))

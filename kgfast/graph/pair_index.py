@@ -1,7 +1,7 @@
 """CSR from pairs of ids to sorted ids, in which known triples are looked up."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,9 @@ from torch import Tensor
 from kgfast.graph.ids import INT64_MAX
 
 IntArray = npt.NDArray[np.int64]
+Column = npt.NDArray[Any]
 
-_CHUNK = 1 << 22  # pairs that are read together: an index may lie in a file
+_CHUNK = 1 << 22  # ids that are read together: an index may lie in a file
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,40 +29,53 @@ class PairIndex:
     num_others: int
     files: Path | None = None  # path of an index in files: `files.indptr.npy`
 
-    def slices(
-        self, anchors: Tensor, relations: Tensor, within: tuple[int, int] | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Return start and end of each query's ids, int64 `[B]` each; equal for unseen pairs.
-
-        `within` is the first id and one past the last id to return.
-        """
-        _check_queries(anchors, relations)
+    def slices(self, anchors: Tensor, relations: Tensor) -> tuple[Tensor, Tensor]:
+        """Return start and end of each query's ids, int64 `[B]` each; equal for unseen pairs."""
+        for name, ids in (("anchors", anchors), ("relations", relations)):
+            if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+                raise TypeError(f"{name} must be integers, got dtype {ids.dtype}")
+        if anchors.ndim != 1 or anchors.shape != relations.shape:
+            raise ValueError(
+                f"anchors and relations must have one shape [B], "
+                f"got {list(anchors.shape)} and {list(relations.shape)}"
+            )
         anchors = anchors.to(self.pairs.device, torch.int64)
         relations = relations.to(self.pairs.device, torch.int64)
         # Ids out of range are unseen, too, and would collide with other pairs when packed.
         inside = (anchors >= 0) & (anchors < self.num_anchors)
         inside &= (relations >= 0) & (relations < self.num_others)
-        packed = torch.where(inside, anchors * self.num_others + relations, -1)
-        starts_at = torch.searchsorted(self.pairs, packed)
-        ends_at = torch.searchsorted(self.pairs, packed, right=True)
-        starts = self.indptr[starts_at].to(torch.int64)
-        ends = self.indptr[ends_at].to(torch.int64)
+        queries = torch.where(inside, anchors * self.num_others + relations, -1)
+        starts = self.indptr[torch.searchsorted(self.pairs, queries)].to(torch.int64)
+        ends = self.indptr[torch.searchsorted(self.pairs, queries, right=True)].to(torch.int64)
         if self.files is not None:
-            self._check_slices(starts, ends)
-        for place, id in enumerate(within or ()):
-            bound = lower_bound(self.indices, torch.full_like(starts, id), starts, ends)
-            starts, ends = (starts, bound) if place else (bound, ends)
+            self._refuse((starts < 0) | (starts > ends) | (ends > len(self.indices)), "indptr")
         return starts, ends
+
+    def ids(self, places: Tensor, num_ids: int) -> Tensor:
+        """Return the ids at places, which must be below `num_ids`."""
+        ids = self.indices[places]
+        if self.files is not None:
+            self._refuse((ids < 0) | (ids >= num_ids), "indices")
+        return ids
+
+    def columns(self, most: int) -> Iterator[tuple[Column, Column, Column]]:
+        """Yield anchors, relations (or others) and ids of the rows in order, `most` at a time."""
+        indptr, indices = self.indptr.numpy(), self.indices.numpy()
+        for first in range(0, len(indices), most):
+            last = min(first + most, len(indices))
+            low = int(np.searchsorted(indptr, np.asarray(first, indptr.dtype), "right")) - 1
+            high = int(np.searchsorted(indptr, np.asarray(last, indptr.dtype)))
+            counts = np.diff(indptr[low : high + 1].clip(first, last))
+            pairs = np.repeat(self.pairs[low:high].numpy(), counts)
+            anchors = pairs // self.num_others
+            pairs -= anchors * self.num_others
+            yield anchors, pairs, indices[first:last]
 
     def triples(self) -> IntArray:
         """Return the rows (anchor, relation, id), int64 `[T, 3]`, sorted."""
-        self._check_all()
-        pairs = np.repeat(self.pairs.numpy(), np.diff(self.indptr.numpy()))
-        rows = np.empty((len(pairs), 3), np.int64)
-        if len(pairs):
-            np.floor_divide(pairs, self.num_others, out=rows[:, 0])
-            np.remainder(pairs, self.num_others, out=rows[:, 1])
-        rows[:, 2] = self.indices.numpy()
+        rows = np.empty((len(self.indices), 3), np.int64)
+        for columns in self.columns(max(1, len(rows))):
+            rows[:, 0], rows[:, 1], rows[:, 2] = columns
         return rows
 
     def per_relation(self) -> tuple[Tensor, Tensor]:
@@ -70,30 +84,25 @@ class PairIndex:
             (2, self.num_others), dtype=torch.int64, device=self.pairs.device
         )
         for keys, counts in self._chunks():
-            relations = keys % max(self.num_others, 1)
+            relations = keys % self.num_others
             triples.index_add_(0, relations, counts)
             pairs += torch.bincount(relations, minlength=self.num_others)
         return triples, pairs
 
-    def per_anchor(self, size: int) -> Tensor:
-        """Return the number of triples of each anchor, int64 `[size]`."""
-        triples = torch.zeros(size, dtype=torch.int64, device=self.pairs.device)
+    def per_anchor(self) -> Tensor:
+        """Return the number of triples of each anchor, int64 `[num_anchors]`."""
+        triples = torch.zeros(self.num_anchors, dtype=torch.int64, device=self.pairs.device)
         for keys, counts in self._chunks():
-            triples.index_add_(0, keys // max(self.num_others, 1), counts)
+            triples.index_add_(0, keys // self.num_others, counts)
         return triples
 
     def to(self, device: torch.device | str) -> "PairIndex":
-        moves = torch.device(device).type != self.pairs.device.type
-        if moves:
-            self._check_all()
-        return PairIndex(
-            self.pairs.to(device),
-            self.indptr.to(device),
-            self.indices.to(device),
-            self.num_anchors,
-            self.num_others,
-            None if moves else self.files,
-        )
+        if torch.device(device).type == self.pairs.device.type:
+            return self
+        for _ in self._chunks():  # a damaged file is refused here
+            pass
+        parts = [part.to(device) for part in (self.pairs, self.indptr, self.indices)]
+        return replace(self, pairs=parts[0], indptr=parts[1], indices=parts[2], files=None)
 
     def _chunks(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield pairs, and the number of ids of each, int64."""
@@ -101,24 +110,14 @@ class PairIndex:
             pairs = self.pairs[first : first + _CHUNK]
             indptr = self.indptr[first : first + len(pairs) + 1]
             if self.files is not None:
-                self._check_slices(indptr[:-1], indptr[1:])
+                ends = indptr[[0, -1]]
+                self._refuse((ends < 0) | (ends > len(self.indices)), "indptr")
+                self._refuse(indptr[1:] < indptr[:-1], "indptr")
                 self._refuse((pairs < 0) | (pairs >= self.num_anchors * self.num_others), "pairs")
             yield pairs, indptr.diff().to(torch.int64)
 
-    def check_ids(self, ids: Tensor, limit: int) -> None:
-        """Check that ids read from a file are below a limit."""
-        if self.files is not None:
-            self._refuse((ids < 0) | (ids >= limit), "indices")
-
-    def _check_all(self) -> None:
-        for _ in self._chunks() if self.files is not None else ():
-            pass
-
-    def _check_slices(self, starts: Tensor, ends: Tensor) -> None:
-        """Check that slices lie within the ids: a file may be damaged."""
-        self._refuse((starts < 0) | (starts > ends) | (ends > len(self.indices)), "indptr")
-
     def _refuse(self, bad: Tensor, part: str) -> None:
+        """Raise if values read from a file, which may be damaged, are bad."""
         if bool(bad.any()):
             raise ValueError(
                 f"{self.files}.{part}.npy: damaged: values do not ascend within their range; "
@@ -135,7 +134,7 @@ def build_index(
     """
     num_ids = num_anchors if num_ids is None else num_ids
     narrow = narrow_dtype(num_ids)
-    pairs = np.concatenate([_packed(part, num_others) for part in rows])
+    pairs = np.concatenate([packed(part[:, 0], part[:, 1], num_others) for part in rows])
     ids = np.concatenate([part[:, 2] for part in rows], dtype=narrow, casting="unsafe")
     pairs, ids = sorted_unique(pairs, ids, num_ids)
     starts = np.flatnonzero(differs_from_previous(pairs))
@@ -167,9 +166,15 @@ def narrow_dtype(size: int) -> type[np.int32] | type[np.int64]:
     return np.int32 if size <= 2**31 else np.int64
 
 
-def sorted_unique(
-    pairs: IntArray, ids: npt.NDArray[Any], num_ids: int
-) -> tuple[IntArray, npt.NDArray[Any]]:
+def packed(anchors: Column, others: Column, num_others: int) -> IntArray:
+    """Return anchor * num_others + other."""
+    pairs: IntArray = anchors.astype(np.int64)
+    pairs *= num_others
+    pairs += others
+    return pairs
+
+
+def sorted_unique(pairs: IntArray, ids: Column, num_ids: int) -> tuple[IntArray, Column]:
     """Return the distinct (pair, id), by pair, then id; `pairs` are overwritten."""
     if not len(pairs):
         return pairs, ids
@@ -192,13 +197,7 @@ def sorted_unique(
     return pairs[new], ids[new]
 
 
-def _packed(rows: IntArray, num_others: int) -> IntArray:
-    packed = rows[:, 0] * num_others
-    packed += rows[:, 1]
-    return packed
-
-
-def differs_from_previous(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+def differs_from_previous(values: Column) -> npt.NDArray[np.bool_]:
     """Mark values that differ from the previous value, and the first value."""
     differs = np.ones(len(values), np.bool_)
     np.not_equal(values[1:], values[:-1], out=differs[1:])
@@ -215,14 +214,3 @@ def lower_bound(indices: Tensor, ids: Tensor, starts: Tensor, ends: Tensor) -> T
         right = (low < high) & (indices[beyond] < ids)
         low, high = (torch.where(right, middle + 1, low), torch.where(right, high, middle))
     return low
-
-
-def _check_queries(anchors: Tensor, relations: Tensor) -> None:
-    for name, ids in (("anchors", anchors), ("relations", relations)):
-        if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
-            raise TypeError(f"{name} must be integers, got dtype {ids.dtype}")
-        if ids.ndim != 1 or len(ids) != len(anchors):
-            raise ValueError(
-                f"anchors and relations must have one shape [B], "
-                f"got {list(anchors.shape)} and {list(relations.shape)}"
-            )

@@ -26,9 +26,8 @@ from kgfast.graph import (
     TriplesLike,
     Vocabulary,
     as_triples_tensor,
-    with_names,
 )
-from kgfast.graph.known import sets_of
+from kgfast.graph.named import id_sets
 from kgfast.models import (
     CP,
     MED,
@@ -172,7 +171,7 @@ def _checked_known(known: Any, names: Names, model: Model) -> KnownTriples:
     }
     if not isinstance(known, KnownTriples):
         try:
-            parts = [with_names(part, names)[0] for part in sets_of((known,))]
+            parts, _ = id_sets((known,), names)
             return KnownTriples([as_triples_tensor(part, **sizes) for part in parts])
         except (TypeError, ValueError) as error:
             hint = ""

@@ -296,7 +296,7 @@ def test_a_full_disk_is_said_and_what_was_finished_is_kept(tmp_path, monkeypatch
 
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "disk_usage", filling)
-        with pytest.raises(OSError, match="the disk has 100 left; finished work is saved"):
+        with pytest.raises(OSError, match="the disk has 100 left: make room"):
             kgfast.rank(stored, TRIPLES, **options)
     assert (tmp_path / "ranks" / "pass-0.npz").exists()
     same(kgfast.rank(stored, TRIPLES, **options), kgfast.rank(model, TRIPLES))

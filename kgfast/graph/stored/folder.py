@@ -1,4 +1,4 @@
-"""The folder of an index of known triples: numpy arrays, and ``known.json`` with their names.
+"""The folder of an index of known triples: numpy arrays, and ``known.json`` with their digests.
 
 | file | holds |
 |---|---|
@@ -12,7 +12,6 @@ values fit.
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,12 +23,11 @@ from torch import Tensor
 
 from kgfast.graph.pair_index import PairIndex, check_sizes
 from kgfast.text import reading, shown
-from kgfast.whole_files import write_whole
 
 MANIFEST = "known.json"
-FORMAT, VERSION = "kgfast known triples", 1
 PARTS = ("pairs", "indptr", "indices")
-_HEADER = 128  # bytes before the values of an array
+_FORMAT, _VERSION = "kgfast known triples", 1
+_HEADER = 128  # bytes of the header that numpy writes for an array of one axis
 _HASHED = 1 << 24  # bytes that are hashed at once
 
 
@@ -42,46 +40,32 @@ class Stored:
     indices: Mapping[str, PairIndex]
 
 
-class GrowingArray:
+class ArrayFile:
     """File of a numpy array of one axis, for appending."""
 
     def __init__(self, path: Path, dtype: type[np.integer[Any]]) -> None:
         self.dtype, self.count = np.dtype(dtype), 0
         self._file = path.open("wb")
-        self._hash = hashlib.blake2b(digest_size=20)
-        self._file.write(b"\0" * _HEADER)
+        self._hash = _hash()
+        self._write_header()
 
     def append(self, values: np.ndarray[Any, Any]) -> None:
-        """Write values after all earlier values."""
         values = np.ascontiguousarray(values, self.dtype)
         self.count += len(values)
         self._hash.update(values.data)
         self._file.write(values.data)
 
     def finish(self) -> dict[str, Any]:
-        """Write the header, and sync; return the manifest's facts of the file."""
-        facts = {"descr": self.dtype.str, "fortran_order": False, "shape": (self.count,)}
-        text = repr(facts).encode()
+        """Close the file; return the manifest's facts of the array."""
         self._file.seek(0)
-        self._file.write(np.lib.format.magic(1, 0) + (_HEADER - 10).to_bytes(2, "little"))
-        self._file.write(text.ljust(_HEADER - 11) + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        self._write_header()
         self._file.close()
-        return {"dtype": self.dtype.name, "count": self.count, "blake2b": self._hash.hexdigest()}
+        return _facts(self.dtype.name, self.count, self._hash)
 
-
-def write_manifest(folder: Path, facts: Mapping[str, Any]) -> None:
-    """Write sizes, and the facts of :class:`GrowingArray` for the arrays of each side."""
-    found = {"format": FORMAT, "version": VERSION} | dict(facts)
-    found["checksum"] = _checksum(facts["num_relations"], facts["sides"]["tail"])
-    write_json(folder / MANIFEST, found, indent=1)
-
-
-def write_json(path: Path, facts: Mapping[str, Any], indent: int | None = None) -> None:
-    """Write facts of a folder or a step, so that they outlive a loss of power."""
-    text = json.dumps(facts, indent=indent)
-    write_whole(path, lambda beside: beside.write_text(text), lasting=True)
+    def _write_header(self) -> None:
+        """Write a header, which numpy pads for arrays that grow."""
+        facts = {"descr": self.dtype.str, "fortran_order": False, "shape": (self.count,)}
+        np.lib.format.write_array_header_1_0(self._file, facts)
 
 
 def write_folder(folder: Path, sizes: tuple[int, int], indices: Mapping[str, PairIndex]) -> None:
@@ -91,48 +75,51 @@ def write_folder(folder: Path, sizes: tuple[int, int], indices: Mapping[str, Pai
         sides[side] = {}
         for name in PARTS:
             values = getattr(index, name).cpu().numpy()
-            array = GrowingArray(folder / f"{side}.{name}.npy", values.dtype.type)
+            array = ArrayFile(folder / f"{side}.{name}.npy", values.dtype.type)
             array.append(values)
             sides[side][name] = array.finish()
-    facts = {"num_entities": sizes[0], "num_relations": sizes[1], "sides": sides}
-    write_manifest(folder, facts)
+    write_manifest(folder, sizes, sides)
+
+
+def write_manifest(folder: Path, sizes: tuple[int, int], sides: Mapping[str, Any]) -> None:
+    """Write sizes, and the facts of the arrays of each side."""
+    num_entities, num_relations = sizes
+    facts = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "num_entities": num_entities,
+        "num_relations": num_relations,
+        "checksum": _checksum(num_relations, sides["tail"]),
+        "sides": sides,
+    }
+    (folder / MANIFEST).write_text(json.dumps(facts, indent=1))
 
 
 def checksum_of(tails: PairIndex) -> str:
     """Return the checksum of a folder of these triples, from tails in memory."""
     arrays = {}
-    for name, values in zip(PARTS, (tails.pairs, tails.indptr, tails.indices), strict=True):
-        found = hashlib.blake2b(digest_size=20)
+    for name in PARTS:
+        values, found = getattr(tails, name), _hash()
         for some in values.split(_HASHED // values.itemsize):
             found.update(some.cpu().numpy().data)
-        dtype = str(values.dtype).removeprefix("torch.")
-        arrays[name] = {"dtype": dtype, "count": len(values), "blake2b": found.hexdigest()}
+        arrays[name] = _facts(str(values.dtype).removeprefix("torch."), len(values), found)
     return _checksum(tails.num_others, arrays)
 
 
+def _hash(data: Any = b"") -> Any:
+    return hashlib.blake2b(data, digest_size=20)
+
+
+def _facts(dtype: str, count: int, found: Any) -> dict[str, Any]:
+    return {"dtype": dtype, "count": count, "blake2b": found.hexdigest()}
+
+
 def _checksum(num_relations: int, arrays: Mapping[str, Any]) -> str:
-    text = json.dumps([num_relations, arrays])
-    return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
+    return str(_hash(json.dumps([num_relations, arrays]).encode()).hexdigest())
 
 
-def open_folder(path: str | os.PathLike[str], *, verify: bool) -> Stored:
+def open_folder(folder: Path, *, verify: bool) -> Stored:
     """Map the arrays of a folder; see :meth:`kgfast.KnownTriples.open`."""
-    folder = Path(path)
-    facts = _manifest(folder)
-    sizes = {
-        "tail": (facts["num_entities"], facts["num_relations"]),
-        "head": (facts["num_entities"], facts["num_relations"]),
-        "relation": (facts["num_entities"], facts["num_entities"]),
-    }
-    indices = {}
-    for side, arrays in facts["sides"].items():
-        parts = [_mapped(folder / f"{side}.{name}.npy", arrays[name], verify) for name in PARTS]
-        pairs, indptr, answers = parts
-        indices[side] = PairIndex(pairs, indptr, answers, *sizes[side], folder / side)
-    return Stored(facts["num_entities"], facts["checksum"], indices)
-
-
-def _manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     if not path.is_file():
         raise FileNotFoundError(
@@ -140,55 +127,55 @@ def _manifest(folder: Path) -> dict[str, Any]:
         )
     with reading(path, "not written by kgfast"):
         facts = json.loads(path.read_text(encoding="utf-8"))
-        is_ours, version = facts["format"] == FORMAT, facts["version"]
-    if not is_ours:
-        raise ValueError(f"{path}: not written by kgfast: format {shown(facts['format'])}")
-    if version != VERSION:
+        written = facts["format"], facts["version"]
+    if written != (_FORMAT, _VERSION):
         raise ValueError(
-            f"{path}: of version {shown(version)}; this kgfast reads version {VERSION}: build the "
-            f"folder again"
+            f"{path}: this kgfast reads {_FORMAT!r} of version {_VERSION}, not {shown(written)}: "
+            "build the folder again"
         )
     with reading(path, "damaged"):
-        numbers = [facts["num_entities"], facts["num_relations"]]
-        sides = {side: [facts["sides"][side][name] for name in PARTS] for side in facts["sides"]}
-        arrays = [it for parts in sides.values() for it in parts]
-        numbers += [it["count"] for it in arrays]
-        is_whole = all(type(it) is int and it >= 0 for it in numbers)
-        is_whole &= {"tail", "head"} <= set(sides) <= {"tail", "head", "relation"}
-        is_whole &= all(it["dtype"] in ("int32", "int64") for it in arrays)
-        texts = [facts["checksum"], *(it["blake2b"] for it in arrays)]
-        is_whole &= all(isinstance(it, str) for it in texts)
-        is_whole &= len({ids["count"] for _, _, ids in sides.values()}) == 1
-        for pairs, indptr, _ in sides.values():
-            is_whole &= pairs["dtype"] == "int64" and indptr["count"] == pairs["count"] + 1
-        if not is_whole:
+        sizes, sides = (facts["num_entities"], facts["num_relations"]), dict(facts["sides"])
+        if not all(type(size) is int and size >= 0 for size in sizes):
+            raise ValueError(f"sizes must be numbers; got {shown(sizes)}")
+        check_sizes(*sizes, has_relations="relation" in sides)
+        if not {"tail", "head"} <= set(sides) <= {"tail", "head", "relation"}:
+            raise ValueError(f"the sides are {shown(sorted(sides))}")
+        counts = {arrays["indices"]["count"] for arrays in sides.values()}
+        checksum = _checksum(sizes[1], sides["tail"])
+        if len(counts) != 1 or checksum != facts["checksum"]:
             raise ValueError("the numbers contradict each other")
-        check_sizes(*numbers[:2], has_relations="relation" in sides)
-    return dict(facts)
+    return Stored(
+        sizes[0],
+        checksum,
+        {side: mapped_index(folder / side, sizes, sides[side], verify=verify) for side in sides},
+    )
 
 
-def _mapped(path: Path, facts: Mapping[str, Any], verify: bool) -> Tensor:
-    dtype, count = np.dtype(facts["dtype"]), facts["count"]
+def mapped_index(
+    files: Path, sizes: tuple[int, int], facts: Mapping[str, Any], *, verify: bool = False
+) -> PairIndex:
+    """Map the arrays of the side that ``files`` names, such as ``folder/tail``."""
+    num_entities, num_relations = sizes
+    pairs, indptr, indices = (
+        _mapped(Path(f"{files}.{name}.npy"), facts.get(name), verify) for name in PARTS
+    )
+    if pairs.dtype != torch.int64 or len(indptr) != len(pairs) + 1:
+        raise ValueError(f"{files}.pairs.npy: damaged: contradicts indptr")
+    num_others = num_entities if files.name == "relation" else num_relations
+    return PairIndex(pairs, indptr, indices, num_entities, num_others, files)
+
+
+def _mapped(path: Path, facts: Any, verify: bool) -> Tensor:
     if not path.is_file():
         raise FileNotFoundError(
             f"{path}: no such file: the folder is not whole; build the folder again"
         )
-    needed, size = _HEADER + count * dtype.itemsize, path.stat().st_size
-    if size != needed:
-        how = "truncated" if size < needed else "too long"
-        raise ValueError(f"{path}: {how}: {needed:,} bytes were written; it has {size:,}")
-    if verify and _digest(path) != facts["blake2b"]:
-        raise ValueError(f"{path}: damaged: the values are not those that were written")
-    if not count:
-        return torch.from_numpy(np.empty(0, dtype))
-    # Private, since torch warns of memory that cannot be written to.
-    return torch.from_numpy(np.memmap(path, dtype, "c", _HEADER, (count,)))
-
-
-def _digest(path: Path) -> str:
-    found = hashlib.blake2b(digest_size=20)
-    with path.open("rb") as file:
-        file.seek(_HEADER)
-        while read := file.read(_HASHED):
-            found.update(read)
-    return found.hexdigest()
+    with reading(path, "truncated or damaged"):
+        dtype, count = {"int32": np.int32, "int64": np.int64}[facts["dtype"]], int(facts["count"])
+        if path.stat().st_size != _HEADER + count * np.dtype(dtype).itemsize:
+            raise ValueError(f"{count:,} values were written")
+        # Private, since torch warns of memory that cannot be written to.
+        values = np.memmap(path, dtype, "c", _HEADER, (count,))
+        if verify and facts["blake2b"] != _hash(values).hexdigest():
+            raise ValueError("the values are not those that were written")
+        return torch.from_numpy(values)

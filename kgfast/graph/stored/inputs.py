@@ -1,25 +1,19 @@
-"""Files of triples of ids, read in pieces: ``.npy``, Parquet, and text.
-
-Cost model of text: a few operations of numpy on each byte and on each digit, 0.2 s for a million
-lines of 20 characters. Text with anything but digits between tabs or spaces is read line by line.
-This takes ten times as long and finds the wrong line.
-"""
+"""Files of triples of ids, read in pieces: ``.npy``, Parquet, and text."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from kgfast.frames import EXTRA, needed
-from kgfast.graph.ids import INT64_MAX, read_id
+from kgfast.graph.ids import INT64_MAX, id_rows
 from kgfast.graph.pair_index import narrow_dtype
-from kgfast.storage import NpyHeader, npy_header
-from kgfast.text import reading, shown
+from kgfast.text import bad_line, reading, shown
 
 Column = npt.NDArray[Any]
 Columns = tuple[Column, Column, Column]
@@ -39,7 +33,6 @@ _PIECE = 1 << 20  # rows that are read at once
 _TEXT = 1 << 23  # bytes of text that are read at once
 _SAMPLE = 1 << 20  # bytes of text from which the number of lines is estimated
 _WHOLE = 2**53  # floats hold every whole number up to here
-_MOST_DIGITS = 18  # most digits of ids that are read together
 
 
 @dataclass(frozen=True)
@@ -74,77 +67,53 @@ class IdFile:
     pieces: Callable[[], Iterator[Columns]]  # heads, relations, tails, int32 or int64
 
 
-def open_files(sources: Any, asked: ReadOptions) -> list[IdFile]:
+def open_files(sources: Any, options: ReadOptions) -> list[IdFile]:
     """Open files, or folders of files; only headers are read."""
     is_one = isinstance(sources, str | os.PathLike)
     if not is_one and not isinstance(sources, Sequence):
         raise TypeError(f"files must be a path or a list of paths; got {shown(sources)}")
-    found = []
+    paths = []
     for source in [sources] if is_one else sources:
         path = Path(source)
+        inside = [path]
         if path.is_dir():
-            inside = sorted(it for it in path.iterdir() if it.suffix.lower() in _ENDINGS)
+            inside = sorted(file for file in path.iterdir() if file.suffix.lower() in _ENDINGS)
             if not inside:
                 raise FileNotFoundError(f"{path}: holds no files that end in {', '.join(_ENDINGS)}")
-            found += inside
-        elif path.is_file():
-            found.append(path)
-        else:
+        elif not path.is_file():
             raise FileNotFoundError(f"{path}: no such file")
-    return [_open(path, asked) for path in found]
+        paths += inside
+    return [_open(path, options) for path in paths]
 
 
-def _open(path: Path, asked: ReadOptions) -> IdFile:
+def _open(path: Path, options: ReadOptions) -> IdFile:
     ending = path.suffix.lower()
     if ending == ".npy":
-        return _npy(path, asked)
+        return _npy(path, options)
     if ending == ".parquet":
-        return _parquet(path, asked)
+        return _parquet(path, options)
     if ending in _TEXT_ENDINGS:
-        return IdFile(path, _lines_of(path), partial(_text_pieces, path, asked))
+        return IdFile(path, _lines_of(path), partial(_text_pieces, path, options))
     raise ValueError(f"{path}: must end in {', '.join(_ENDINGS)}; got {ending or 'no ending'}")
 
 
-def _npy(path: Path, asked: ReadOptions) -> IdFile:
-    header = npy_header(path)
-    shape, kind = header.shape, header.dtype
-    if len(shape) != 2 or shape[1] != 3:
-        raise ValueError(f"{path}: triples must have shape [T, 3]; got {list(shape)}")
-    if kind.kind not in "iuf":
-        raise TypeError(f"{path}: triples must be ids; got {kind}")
-    needed, size = header.offset + 3 * shape[0] * kind.itemsize, path.stat().st_size
-    if size < needed:
-        raise ValueError(
-            f"{path}: truncated: {shape[0]:,} rows need {needed:,} bytes; has {size:,}"
-        )
-    return IdFile(path, shape[0], partial(_npy_pieces, path, header, asked))
+def _npy(path: Path, options: ReadOptions) -> IdFile:
+    with reading(path, "truncated, or not an array of numpy"):
+        rows = np.load(path, mmap_mode="r")
+    if rows.ndim != 2 or rows.shape[1] != 3:
+        raise ValueError(f"{path}: triples must have shape [T, 3]; got {list(rows.shape)}")
+    if rows.dtype.kind not in "iuf":
+        raise TypeError(f"{path}: triples must be ids; got {rows.dtype}")
+    return IdFile(path, len(rows), partial(_npy_pieces, path, rows, options))
 
 
-def _npy_pieces(path: Path, header: NpyHeader, asked: ReadOptions) -> Iterator[Columns]:
-    """Read pieces; a mapped file that shrinks meanwhile would end the process."""
-    count, dtype, start = header.shape[0], header.dtype, header.offset
-    size = dtype.itemsize
-    with path.open("rb") as file:
-        for first in range(0, count, _PIECE):
-            rows = min(_PIECE, count - first)
-            if header.by_columns:
-                offsets = [start + (place * count + first) * size for place in asked.places]
-                columns = [_numbers(path, file, dtype, it, rows) for it in offsets]
-            else:
-                found = _numbers(path, file, dtype, start + 3 * first * size, 3 * rows)
-                columns = [found.reshape(-1, 3)[:, place] for place in asked.places]
-            yield _checked(path, columns, first, asked)
+def _npy_pieces(path: Path, rows: Column, options: ReadOptions) -> Iterator[Columns]:
+    for first in range(0, len(rows), _PIECE):
+        piece = rows[first : first + _PIECE]
+        yield _checked(path, [piece[:, place] for place in options.places], first, options)
 
 
-def _numbers(path: Path, file: BinaryIO, dtype: Any, offset: int, count: int) -> Column:
-    file.seek(offset)
-    found = np.fromfile(file, dtype, count)
-    if len(found) != count:
-        raise ValueError(f"{path}: truncated during reading")
-    return found
-
-
-def _parquet(path: Path, asked: ReadOptions) -> IdFile:
+def _parquet(path: Path, options: ReadOptions) -> IdFile:
     parquet = needed("pyarrow.parquet", f"{path}: reading Parquet", EXTRA)
     with (
         reading(path, "no valid Parquet file, or truncated"),
@@ -152,7 +121,7 @@ def _parquet(path: Path, asked: ReadOptions) -> IdFile:
     ):
         columns, rows = file.schema_arrow.names, file.metadata.num_rows
     names = triple_columns(path, columns)
-    return IdFile(path, rows, partial(_parquet_pieces, path, names, asked))
+    return IdFile(path, rows, partial(_parquet_pieces, path, names, options))
 
 
 def triple_columns(path: Path, columns: Sequence[str]) -> tuple[str, ...]:
@@ -164,7 +133,7 @@ def triple_columns(path: Path, columns: Sequence[str]) -> tuple[str, ...]:
     raise ValueError(f"{path}: expected columns {known}; got {shown(columns)}")
 
 
-def _parquet_pieces(path: Path, names: tuple[str, ...], asked: ReadOptions) -> Iterator[Columns]:
+def _parquet_pieces(path: Path, names: tuple[str, ...], options: ReadOptions) -> Iterator[Columns]:
     from pyarrow import parquet
 
     first = 0
@@ -176,7 +145,7 @@ def _parquet_pieces(path: Path, names: tuple[str, ...], asked: ReadOptions) -> I
                 if batch is None:
                     return
                 columns = [_of_arrow(path, batch.column(name), first) for name in names]
-            yield _checked(path, columns, first, asked)
+            yield _checked(path, columns, first, options)
             first += len(batch)
 
 
@@ -196,10 +165,10 @@ def _of_arrow(path: Path, column: Any, first: int) -> Column:
     return values
 
 
-def _checked(path: Path, columns: list[Column], first: int, asked: ReadOptions) -> Columns:
+def _checked(path: Path, columns: list[Column], first: int, options: ReadOptions) -> Columns:
     """Check that values are whole numbers within the sizes; return the narrowest dtype."""
     found = []
-    for name, values, size in zip(NAMES, columns, asked.sizes, strict=True):
+    for name, values, size in zip(NAMES, columns, options.sizes, strict=True):
         if values.dtype.kind == "f":
             whole = (values == np.floor(values)) & (np.abs(values) <= _WHOLE)
             _refuse(path, ~whole, values, first, f"{name} {{}} is not a whole number")
@@ -226,79 +195,14 @@ def _lines_of(path: Path) -> int:
     return -(-path.stat().st_size * (text.count(b"\n") + 1) // len(text))
 
 
-def _text_pieces(path: Path, asked: ReadOptions) -> Iterator[Columns]:
-    number, rest = 1, b""
+def _text_pieces(path: Path, options: ReadOptions) -> Iterator[Columns]:
+    columns = {NAMES["hrt".index(it)]: options.sizes["hrt".index(it)] for it in options.order}
+    number = 1
     with path.open("rb") as file:
-        while read := file.read(_TEXT):
-            text = rest + read
-            cut = text.rfind(b"\n") + 1
-            if not cut and len(text) > _TEXT:
-                raise _bad_line(path, number, "the line does not end", text)
-            text, rest = text[:cut], text[cut:]
-            yield _parsed(path, text, number, asked)
+        while text := file.read(_TEXT):
+            text += file.readline(_TEXT)
+            if len(text) >= 2 * _TEXT and not text.endswith(b"\n"):
+                raise bad_line(path, number + text.count(b"\n"), "the line does not end", b"")
+            rows = id_rows(path, text, number, columns)
+            yield _checked(path, [rows[:, place] for place in options.places], number, options)
             number += text.count(b"\n")
-    if rest:
-        yield _parsed(path, rest + b"\n", number, asked)
-
-
-def _parsed(path: Path, text: bytes, number: int, asked: ReadOptions) -> Columns:
-    """Return the ids of whole lines; the first is line `number`."""
-    if number == 1:
-        text = text.removeprefix(b"\xef\xbb\xbf")
-    if b"\r" in text:
-        text = text.replace(b"\r\n", b"\n")
-    rows = _digits(text)
-    if rows is None or any(
-        size is not None and (rows[:, place] >= size).any()
-        for place, size in zip(asked.places, asked.sizes, strict=True)
-    ):
-        rows = _walked(path, text, number, asked)
-    return _checked(path, [rows[:, place] for place in asked.places], number, asked)
-
-
-def _digits(text: bytes) -> npt.NDArray[np.int64] | None:
-    """Return rows of three numbers, int64 ``[n, 3]``; None if other characters occur."""
-    characters = np.frombuffer(text, np.uint8)
-    ends = np.flatnonzero(characters < ord("0"))
-    if len(ends) % 3 or (characters > ord("9")).any():
-        return None
-    between = characters[ends].reshape(-1, 3)
-    is_tab_or_space = (between[:, :2] == ord("\t")) | (between[:, :2] == ord(" "))
-    if not (is_tab_or_space.all() and (between[:, 2] == ord("\n")).all()):
-        return None
-    sizes = np.diff(ends, prepend=-1) - 1
-    if len(sizes) and not (sizes.min() > 0 and sizes.max() <= _MOST_DIGITS):
-        return None
-    values = np.zeros(len(ends), np.int64)
-    for place in range(int(sizes.max(initial=0))):
-        # shorter numbers read any character here
-        digits = characters[ends - 1 - place].astype(np.int64)
-        digits -= ord("0")
-        digits *= sizes > place
-        digits *= 10**place
-        values += digits
-    return values.reshape(-1, 3)
-
-
-def _walked(path: Path, text: bytes, first: int, asked: ReadOptions) -> npt.NDArray[np.int64]:
-    """Read line by line, up to the first wrong line; blank lines are left out."""
-    names = [NAMES["hrt".index(letter)] for letter in asked.order]
-    sizes = [asked.sizes["hrt".index(letter)] for letter in asked.order]
-    sizes = [INT64_MAX + 1 if size is None else size for size in sizes]
-    rows = []
-    for number, line in enumerate(text.decode(errors="replace").split("\n"), first):
-        fields = line.split()
-        if not fields:
-            continue
-        if len(fields) != 3:
-            said = f"expected 3 ids ({' '.join(names)}), found {len(fields)} fields"
-            raise _bad_line(path, number, said, line)
-        try:
-            rows.append([read_id(*it) for it in zip(fields, sizes, strict=True)])
-        except ValueError as error:
-            raise _bad_line(path, number, str(error), line) from None
-    return np.array(rows, np.int64).reshape(-1, 3)
-
-
-def _bad_line(path: Path, number: int, problem: str, line: str | bytes) -> ValueError:
-    return ValueError(f"{path}:{number}: {problem}: {shown(line, 80)}")

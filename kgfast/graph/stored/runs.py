@@ -11,46 +11,23 @@ from pathlib import Path
 
 import numpy as np
 
-from kgfast.graph.pair_index import IntArray, narrow_dtype, sorted_unique
+from kgfast.graph.pair_index import IntArray, narrow_dtype, packed, sorted_unique
 from kgfast.graph.stored.inputs import Column, Columns
-from kgfast.text import reading
-from kgfast.whole_files import write_whole
-
-_Key = tuple[int, ...]
-
-
-def sorted_columns(columns: Columns) -> Columns:
-    """Return the distinct rows, by first, second and third column."""
-    first, second, third = columns
-    if not len(first):
-        return columns
-    others = int(second.max()) + 1
-    pairs = _packed(first, second, others)
-    pairs, ids = sorted_unique(pairs, third, int(third.max()) + 1)
-    first = pairs // others
-    pairs -= first * others
-    return first, pairs, ids
 
 
 def save_run(path: Path, columns: Columns) -> None:
-    """Write a run of sorted columns and sync, since the marker may outlive a loss of power."""
-    dtype = np.dtype(narrow_dtype(1 + max(int(column.max(initial=0)) for column in columns)))
-    header = {"descr": dtype.str, "fortran_order": False, "shape": (3, len(columns[0]))}
-
-    def write(beside: Path) -> None:
-        with beside.open("wb") as file:
-            np.lib.format.write_array_header_1_0(file, header)
-            for column in columns:
-                file.write(np.ascontiguousarray(column, dtype).data)
-
-    write_whole(path, write, lasting=True)
-
-
-def load_run(path: Path) -> Columns:
-    """Map the columns of a run."""
-    with reading(path, f"damaged: delete {path.parent}, and build again"):
-        first, second, third = np.load(path, mmap_mode="r", allow_pickle=False)
-    return first, second, third
+    """Write the distinct rows by first, second and third column."""
+    first, second, third = columns
+    others = int(second.max()) + 1
+    pairs, ids = sorted_unique(packed(first, second, others), third, int(third.max()) + 1)
+    anchors = pairs // others
+    pairs -= anchors * others
+    dtype = np.dtype(narrow_dtype(1 + max(int(column.max()) for column in (anchors, pairs, ids))))
+    header = {"descr": dtype.str, "fortran_order": False, "shape": (3, len(ids))}
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        for column in (anchors, pairs, ids):
+            file.write(np.ascontiguousarray(column, dtype).data)
 
 
 def merged(
@@ -62,51 +39,44 @@ def merged(
     second) and ids (the third column, ascending within a pair). ``num_ids`` is one past the largest
     id.
     """
-    runs = [load_run(path) for path in paths]
+    runs = [np.load(path, mmap_mode="r") for path in paths]
     keys = _splitters(runs, most)
-    bounds = [[0, *(_place(run, key) for key in keys), len(run[0])] for run in runs]
+    bounds = [[0, *(_place(run, key) for key in keys), run.shape[1]] for run in runs]
     for number in range(len(keys) + 1):
         parts = [
-            [column[own[number] : own[number + 1]] for column in run]
-            for own, run in zip(bounds, runs, strict=True)
+            run[:, places[number] : places[number + 1]]
+            for places, run in zip(bounds, runs, strict=True)
         ]
-        count = sum(len(first) for first, _, _ in parts)
+        count = sum(part.shape[1] for part in parts)
         if not count:
             continue
         pairs, ids = np.empty(count, np.int64), np.empty(count, narrow_dtype(num_ids))
         done = 0
-        for first, second, third in parts:
-            here = slice(done, done + len(first))
-            pairs[here] = _packed(first, second, num_others)
-            ids[here] = third
-            done += len(first)
+        for part in parts:
+            here = slice(done, done + part.shape[1])
+            pairs[here], ids[here] = packed(part[0], part[1], num_others), part[2]
+            done = here.stop
         yield (count, *sorted_unique(pairs, ids, num_ids))
 
 
-def _packed(first: Column, second: Column, num_others: int) -> IntArray:
-    pairs: IntArray = first.astype(np.int64)
-    pairs *= num_others
-    pairs += second
-    return pairs
-
-
-def _splitters(runs: Sequence[Columns], most: int) -> list[_Key]:
+def _splitters(runs: Sequence[Column], most: int) -> list[tuple[int, ...]]:
     """Return rows at which ranges of at most ``most`` rows begin."""
-    if sum(len(run[0]) for run in runs) <= most:
+    if sum(run.shape[1] for run in runs) <= most:
         return []
     step = max(1, most // (4 * len(runs)))
-    columns = [np.concatenate([run[column][step::step] for run in runs]) for column in range(3)]
-    order = np.lexsort(columns[::-1])[2 * len(runs) :: 2 * len(runs)]
-    return [tuple(int(column[row]) for column in columns) for row in order]
+    samples = np.concatenate([run[:, step::step] for run in runs], axis=1)
+    order = np.lexsort(samples[::-1])[2 * len(runs) :: 2 * len(runs)]
+    return [tuple(row) for row in samples[:, order].T.tolist()]
 
 
-def _place(run: Columns, key: _Key) -> int:
-    low, high = 0, len(run[0])
+def _place(run: Column, key: tuple[int, ...]) -> int:
+    """Return the first place of a run whose row is not before a key."""
+    low, high = 0, run.shape[1]
     for column, value in zip(run, key, strict=True):
-        if value > np.iinfo(column.dtype).max:
+        if value > np.iinfo(run.dtype).max:
             return high
         # A value of another dtype would convert the whole column.
-        part, one = column[low:high], np.asarray(value, column.dtype)
+        part, one = column[low:high], np.asarray(value, run.dtype)
         before, through = np.searchsorted(part, one), np.searchsorted(part, one, "right")
         low, high = low + int(before), low + int(through)
     return low
