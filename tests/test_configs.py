@@ -50,7 +50,7 @@ def test_loads_and_says_what_it_is(path):
     "path", [path for path in FILES if "\nsearch:" in path.read_text()], ids=name_of
 )
 def test_ranges_are_of_keys_that_exist(path):
-    assert Space(Config.from_yaml(path, ["dataset.root=elsewhere"])).distributions
+    Space(Config.from_yaml(path, ["dataset.root=elsewhere"]))  # raises unless they exist
 
 
 def test_the_published_values_stand_in_them():

@@ -44,7 +44,7 @@ def search(
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="Instead of a search, show the trials of an earlier search, and draw them.",
+            help="Instead of a search, show the trials of an earlier search.",
         ),
     ] = None,
     quiet: Quiet = False,
@@ -52,10 +52,15 @@ def search(
 ) -> None:
     """Search the ranges of a config by successive halving."""
     with errors_in_a_line(debug):
-        if show is not None:
-            _show(show)
-            return
+        from kgfast.frames import needed
+
+        needed("optuna", "kgfast search", '"kgfast[search]"')
+        from kgfast.extras.search import load_search
         from kgfast.extras.search import search as find
+
+        if show is not None:
+            _print_trials(show, load_search(show))
+            return
         from kgfast.training import Config
 
         chosen = choose(config, model, data)
@@ -73,35 +78,25 @@ def search(
         _print_trials(folder, found)
 
 
-def _show(folder: Path) -> None:
-    """Print the table of trials, and draw the picture if there is data to draw."""
-    from kgfast.extras.search import plot_trials, read_trials
-
-    found = read_trials(folder)
-    _print_trials(folder, found)
-    if found.best is not None:
-        for path in plot_trials(folder):
-            say(str(path))
-
-
-def _print_trials(folder: Path, found: Any) -> None:
+def _print_trials(folder: Path, study: Any) -> None:
     """Print a line per trial, the best first, and how to use the best."""
     from rich.table import Table
 
-    from kgfast.extras.search.space import names_of
+    from kgfast.extras.search import rows_of
 
-    table = Table(title=escaped(f"{folder}: {found.summary()}"), title_justify="left")
-    keys = [name for name, _ in names_of(found.all[0].values)] if found.all else []
-    for name in ("trial", "MRR", found.unit, "min", *keys, "outcome"):
+    rows = rows_of(study)
+    table = Table(title=escaped(f"{folder}: {len(rows)} trials"), title_justify="left")
+    keys = list(rows[0]["values"]) if rows else []
+    for name in ("trial", "MRR", "until", "min", *keys, "outcome"):
         table.add_column(escaped(name), justify="right")
-    for trial in found.by_merit():
-        mrr = "" if trial.mrr is None else f"{trial.mrr:.4f}"
-        values = [escaped(text) for _, text in names_of(trial.values)]
-        numbers = [str(trial.number), mrr, str(trial.reached), f"{trial.seconds / 60:.1f}"]
-        table.add_row(*numbers, *values, trial.outcome.value)
+    for row in rows:
+        mrr = "" if row["mrr"] is None else f"{row['mrr']:.4f}"
+        drawn = [row["values"].get(key, "") for key in keys]
+        values = [f"{it:.4g}" if isinstance(it, float) else str(it) for it in drawn]
+        until, minutes = str(max(row["rungs"], default=0)), f"{row['seconds'] / 60:.1f}"
+        texts = str(row["number"]), mrr, until, minutes, *values, row["outcome"]
+        table.add_row(*map(escaped, texts))
     print_table(table, markup=False)
-    best = found.best
-    if best is not None:
-        run = folder / "trials" / str(best.number)
+    if rows and rows[0]["outcome"] == "done":
         say(f"the best: {folder / 'best.yaml'}; rank the test set with:")
-        say(f"kgfast train --config {folder / 'best.yaml'} --run {run} --resume")
+        say(f"kgfast evaluate {folder / 'trials' / str(rows[0]['number'])}")

@@ -29,25 +29,25 @@ def test_a_search_is_run_shown_and_gone_on_with(config, tmp_path):
     base = "search", "--config", config, "--run", folder
     done = run(*base, "--trials", 2, "--set", "search.ranges.model.gamma={low: 2, high: 6}")
     assert done.exit_code == 0, done.stderr
-    assert "2 trials: " in done.stdout
-    assert " gamma " in done.stdout
-    assert f"kgfast train --config {folder / 'best.yaml'} --run {folder / 'trials'}/" in done.stdout
+    assert ": 2 trials" in done.stdout
+    assert "model.gamma" in done.stdout
+    ranked = done.stdout.splitlines()[-1].removeprefix("kgfast ").split()
+    assert run(*ranked).exit_code == 0
     assert [line[:9] for line in done.stderr.splitlines()] == ["trial 0  ", "trial 1  "]
     again = run(*base, "--trials", 2)
     assert again.exit_code == 2
     assert "holds a search: continue with --resume" in again.stderr
     own = folder / "config.yaml"
     resumed = run("search", "--config", own, "--run", folder, "--trials", 2, "--resume")
-    assert resumed.stderr.startswith(f"{folder}: resumed after 2 trials: ")
+    assert resumed.stderr == f"{folder}: resumed after 2 trials\n"
     options = "--trials", 3, "--resume", "--quiet"
     more = run("search", "--config", own, "--run", folder, *options)
     assert more.exit_code == 0, more.stderr
-    assert "3 trials: " in more.stdout
+    assert ": 3 trials" in more.stdout
     assert more.stderr == ""
     shown = run("search", "--show", folder)
     assert shown.exit_code == 0, shown.stderr
-    assert shown.stdout.startswith(more.stdout)
-    assert (folder / "trials.png").exists()
+    assert shown.stdout == more.stdout
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_a_search_is_run_shown_and_gone_on_with(config, tmp_path):
             ("--trials", "1", "--set", "search.ranges.optim.lrr={low: 1, high: 2}"),
             "search.ranges.optim.lrr: 1.0 cannot be: unknown key optim.lrr; did you mean optim.lr?",
         ),
-        (("--show", "nowhere"), "nowhere holds no search: config.yaml is missing"),
+        (("--show", "nowhere"), "nowhere holds no search: trials.db is missing"),
     ],
 )
 def test_mistakes_are_a_line(config, tmp_path, words, message):

@@ -1,6 +1,7 @@
 """Searches over a small graph that take a second, and what can be compared of two of them."""
 
 from kgfast.datasets import synthetic
+from kgfast.extras.search import rows_of
 from kgfast.training import Config
 
 GRAPH = synthetic(150, 4, 600, 40, 40)
@@ -17,7 +18,7 @@ def search_config(ranges=None, /, search=None, **sections):
         "dataset": {"name": "synthetic"},
         "model": {"name": "rotate", "base_dim": 8, "gamma": 6.0},
         "optim": {"lr": 0.02},
-        "train": {"epochs": 4, "eval_every": 5, "log_every": 5},
+        "train": {"epochs": 4, "eval_every": 6, "log_every": 6},
         "data": {"train_bs": 256, "neg_size": 8, "negatives": "shared"},
         "search": {"ranges": ranges or RANGES, "trials": 6, "reduction": 2, **(search or {})},
     }
@@ -26,6 +27,8 @@ def search_config(ranges=None, /, search=None, **sections):
     return Config.from_dict(values)
 
 
-def without_times(trials):
+def without_times(study):
     """List trials without what depends on the machine."""
-    return [{**trial.row(), "seconds": None} for trial in trials.all]
+    return sorted(
+        ({**row, "seconds": None} for row in rows_of(study)), key=lambda row: row["number"]
+    )

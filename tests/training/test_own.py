@@ -221,13 +221,12 @@ def test_a_search_draws_options(here):
         "loss.options.temperature": {"choices": [0.5, 1]},
     }
     config = config_of(**OWN, train={"steps": 4}, search={"ranges": ranges, "trials": 2})
-    found = search(config, "search", dataset=GRAPH, progress=False)
-    values = [it.values for it in found.all]
+    trials = search(config, "search", dataset=GRAPH, progress=False).trials
+    values = [trial.params for trial in trials]
     assert len({it["model.options.std"] for it in values}) == 2
     assert all(0.1 <= it["model.options.std"] <= 0.5 for it in values)
-    options = [
-        Config.from_yaml(f"search/trials/{it.number}/config.yaml").model.options for it in found.all
-    ]
+    files = [f"search/trials/{trial.number}/config.yaml" for trial in trials]
+    options = [Config.from_yaml(file).model.options for file in files]
     assert options == [{"std": it["model.options.std"]} for it in values]
 
 

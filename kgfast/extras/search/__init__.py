@@ -1,11 +1,8 @@
-"""Search for values of a config's keys: successive halving over the ranges of the config.
+"""Search for values of a config's keys, with the sampler, the pruner and the storage of optuna.
 
-:mod:`space` checks the ranges, :mod:`study` stores trials and decides which continue, :mod:`trial`
-trains a trial, :mod:`searching` runs the search; :mod:`trials` and :mod:`pictures` show results.
+:mod:`space` checks the ranges of a config and draws from them; :mod:`searching` runs the trials.
 """
 
-from kgfast.extras.search.pictures import plot_trials
-from kgfast.extras.search.searching import read_trials, search
-from kgfast.extras.search.trials import Trial, Trials
+from kgfast.extras.search.searching import load_search, rows_of, search
 
-__all__ = ["Trial", "Trials", "plot_trials", "read_trials", "search"]
+__all__ = ["load_search", "rows_of", "search"]

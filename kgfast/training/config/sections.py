@@ -344,8 +344,8 @@ class SearchConfig(Section):
     minutes: Positive | None = None
     """Minutes of training and evaluations of all trials together."""
     first_rung: Count | None = None
-    """Number of epochs (of steps, if ``train.steps`` is set) after which trials are first compared;
-    the run's divided by ``reduction ** 2`` by default."""
+    """Number of epochs (of steps, if ``train.steps`` is set) after which trials are first compared,
+    at their next evaluation; the run's divided by ``reduction ** 2`` by default."""
     reduction: Annotated[Whole, Field(ge=2)] = 3
     """One of so many trials continues from each rung, and the next rung is so many times as far."""
 

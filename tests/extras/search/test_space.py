@@ -1,5 +1,6 @@
 """Ranges of a search: every mistake is named with its key before anything is trained."""
 
+import optuna
 import pytest
 
 from kgfast.extras.search.space import Space
@@ -10,7 +11,7 @@ def space_of(ranges, **sections):
     return Space(search_config(ranges, **sections))
 
 
-def test_distributions_have_the_types_of_their_keys():
+def test_draws_have_the_types_of_their_keys():
     space = space_of(
         {
             "optim.lr": {"low": "1e-4", "high": "1e-1", "log": True},
@@ -22,17 +23,19 @@ def test_distributions_have_the_types_of_their_keys():
         },
         data={"negatives": "per_row"},
     )
-    of = space.distributions
-    lr, negatives, alpha = of["optim.lr"], of["data.neg_size"], of["loss.alpha"]
-    assert (lr.low, lr.high, lr.log) == (1e-4, 1e-1, True)
-    assert (negatives.low, negatives.high, type(negatives.low)) == (4, 16, int)
-    assert alpha.choices == (0.5, 1.0)
-    assert of["model.use_rscf"].choices == (True, False)
-    assert of["model.init_range"].choices == (None, 0.1)
-    values = space.values_of({"optim.betas": of["optim.betas"].choices[1], "optim.lr": 0.01})
-    assert values == {"optim.betas": [0.8, 0.9], "optim.lr": 0.01}
-    config = space.config_of(values)
-    assert (config.optim.betas, config.optim.lr, config.search) == ([0.8, 0.9], 0.01, None)
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    for _ in range(8):
+        trial = study.ask()
+        values = space.draw(trial)
+        rate, negatives = trial.distributions["optim.lr"], trial.distributions["data.neg_size"]
+        assert (rate.low, rate.high, rate.log) == (1e-4, 1e-1, True)
+        assert (negatives.low, negatives.high, type(values["data.neg_size"])) == (4, 16, int)
+        assert trial.distributions["loss.alpha"].choices == (0.5, 1.0)
+        assert values["optim.betas"] in ([0.9, 0.99], [0.8, 0.9])
+        assert space.draw(trial) == values
+        config = space.config_of(values)
+        assert (config.optim.betas, config.search) == (values["optim.betas"], None)
+        assert config.model.init_range == values["model.init_range"]
 
 
 @pytest.mark.parametrize(
