@@ -156,7 +156,6 @@ MEANINGS = {
     "negatives": "sampled negatives",
     "panels": "packed candidates",
     "prediction": "the best answers to queries",
-    "progress": "progress bars",
     "pull": "the pull of a distance's gradient",
     "rank": "ranks",
     "sampled": "losses of sampled negatives",
