@@ -1,19 +1,16 @@
 """above(): all candidates with scores that reach a threshold."""
 
 from numbers import Real
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from kgfast.kernels.operands import Known
+from kgfast.kernels.operands import Known, Operands
 from kgfast.ops import run
-from kgfast.ops.checks import check_device, check_operands
-from kgfast.ops.differentiable import full_precision
-from kgfast.ops.rank import check_candidate_ids, operands_of
+from kgfast.ops.checks import check_device, checked_known, checked_operands
+from kgfast.ops.lists import CandidateIds
 from kgfast.ops.registry import operator
-from kgfast.ops.topk import check_excluded
 from kgfast.text import shown
 
 MAX_RESULTS = 10_000_000
@@ -83,28 +80,16 @@ def above(
     >>> indptr.tolist(), ids.tolist(), scores.tolist()
     ([0, 3], [1, 2, 3], [2.0, 2.0, 3.0])
     """
-    queries = full_precision(queries)
-    check_operands(queries, candidates, score, bias, factor, None if dims is None else [dims])
-    check_excluded(exclude_indptr, exclude_indices, len(queries), candidates)
-    check_candidate_ids(candidate_ids, candidate_indptr, len(queries), candidates)
+    crops = None if dims is None else [dims]
+    operands = checked_operands(queries, candidates, score, bias, factor, crops)
+    known = checked_known(exclude_indptr, exclude_indices, operands)
+    own = CandidateIds(candidate_ids, candidate_indptr)
+    own.check(operands)
     check_max_results(max_results)
     if isinstance(threshold, Tensor) and threshold.ndim:
         check_device("threshold", threshold, candidates)
-    result: tuple[Tensor, Tensor, Tensor] = torch.ops.kgfast.above(
-        queries.detach(),
-        candidates.detach(),
-        thresholds_of(threshold, len(queries), queries.device),
-        exclude_indptr,
-        exclude_indices,
-        score,
-        None if bias is None else bias.detach(),
-        None if factor is None else factor.detach(),
-        dims,
-        candidate_ids,
-        candidate_indptr,
-        max_results,
-    )
-    return result
+    thresholds = thresholds_of(threshold, operands.num_queries, candidates.device)
+    return _above(operands, thresholds, known, own, max_results)
 
 
 def thresholds_of(threshold: Tensor | float, count: int, device: torch.device) -> Tensor:
@@ -150,26 +135,15 @@ def too_many(count: int, most: int) -> ValueError:
 
 @operator("above", waits=True)
 def _above(
-    queries: Tensor,
-    candidates: Tensor,
+    operands: Operands,
     thresholds: Tensor,
-    exclude_indptr: Tensor | None,
-    exclude_indices: Tensor | None,
-    score: str,
-    bias: Tensor | None,
-    factor: Tensor | None,
-    dims: int | None,
-    candidate_ids: Tensor | None,
-    candidate_indptr: Tensor | None,
+    known: Known | None,
+    own: CandidateIds,
     max_results: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     check_thresholds(thresholds)
-    checks = run.checks_for(candidates.device)
-    table, crops = (candidates, score, bias, factor), None if dims is None else [dims]
-    operands, lists = operands_of(queries, table, crops, candidate_ids, candidate_indptr, checks)
-    known = None
-    if exclude_indptr is not None and exclude_indices is not None:
-        known = Known(exclude_indptr, exclude_indices)
+    checks = run.checks_for(operands.table.device)
+    operands, lists = own.prepared(operands, checks)
     found = run.above(operands, thresholds, known, checks, max_results, lists)
     if isinstance(found, int):
         raise too_many(found, max_results)
@@ -177,7 +151,7 @@ def _above(
 
 
 @_above.fake
-def _(args: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor]:
-    count, queries = torch.library.get_ctx().new_dynamic_size(), args.queries
+def _(operands: Operands) -> tuple[Tensor, Tensor, Tensor]:
+    count, queries = torch.library.get_ctx().new_dynamic_size(), operands.queries
     indptr = queries.new_empty(len(queries) + 1, dtype=torch.int64)
     return indptr, indptr.new_empty(count), queries.new_empty(count)

@@ -1,6 +1,6 @@
 """Sum rows of scores, weighted by the softmax of the row, for self-adversarial sampling."""
 
-from types import SimpleNamespace
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from kgfast.kernels.backend import Adversarial
 from kgfast.ops import differentiable as common
 from kgfast.ops.checks import check_bounded, check_tensor
 from kgfast.ops.dispatch import get_backend
-from kgfast.ops.registry import call, operator
+from kgfast.ops.registry import operator
 
 
 def serves_adversarial(scores: Tensor) -> bool:
@@ -57,8 +57,7 @@ def adversarial_rows(scores: Tensor, alpha: float) -> Tensor:
             f"extension, Triton); got {scores.dtype} {list(scores.shape)} on {scores.device}"
         )
     check_bounded("alpha", alpha, 0)
-    rows: Tensor = call("adversarial_rows", scores, float(alpha))[0]
-    return rows
+    return _adversarial_rows(scores, float(alpha))[0]
 
 
 @operator("adversarial_rows")
@@ -68,15 +67,15 @@ def _adversarial_rows(scores: Tensor, alpha: float) -> tuple[Tensor, Tensor, Ten
 
 
 @_adversarial_rows.fake
-def _(args: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor]:
-    rows, peaks, masses = (args.scores.new_empty(len(args.scores)) for _ in range(3))
-    return rows, peaks, masses
+def _(scores: Tensor) -> tuple[Tensor, ...]:
+    return tuple(scores.new_empty(len(scores)) for _ in range(3))
 
 
-@_adversarial_rows.gradient("scores", of="adversarial_rows", kept=("peaks", "masses"))
-def _adversarial_backward(args: SimpleNamespace) -> tuple[Tensor]:
-    given = args.grad_rows, args.scores, args.peaks, args.masses, args.alpha
-    return (_kernel(args.scores).backward(*given),)
+@_adversarial_rows.gradient("scores", of="adversarial_rows")
+def _adversarial_backward(
+    grad: Tensor, peaks: Tensor, masses: Tensor, scores: Tensor, alpha: float, need: Sequence[bool]
+) -> tuple[Tensor]:
+    return (_kernel(scores).backward(grad, scores, peaks, masses, alpha),)
 
 
 def _kernel(scores: Tensor) -> Adversarial:

@@ -22,9 +22,10 @@ from kgfast.kernels.checks import (
     inside_of,
     rising_of,
 )
-from kgfast.kernels.operands import PRECISIONS, Operands, Prepared, largest_magnitude
+from kgfast.kernels.operands import PRECISIONS, Known, Operands, Prepared, largest_magnitude
 from kgfast.kernels.reference.trig import LARGEST_PHASE
 from kgfast.kernels.scores import Moves, Score, get_score
+from kgfast.ops.differentiable import full_precision
 
 TABLE_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 _QUERY_DTYPES = (torch.float32, torch.float64)
@@ -76,21 +77,27 @@ def check_scale(scale: Tensor, queries: Tensor, score: str) -> None:
     check_device("scale", scale, queries, "queries")
 
 
-def check_operands(
+def checked_operands(
     queries: Tensor,
-    candidates: Tensor,
+    table: Tensor,
     score: str,
-    bias: Tensor | None,
-    factor: Tensor | None,
-    dims: Sequence[int] | None,
+    bias: Tensor | None = None,
+    factor: Tensor | None = None,
+    dims: Sequence[int] | None = None,
+    *,
     table_name: str = "candidates",
-) -> None:
-    """Check names, shapes, dtypes and devices of the operands of every operator."""
-    facts = get_score(score)
-    _check_rows("queries", queries, _QUERY_DTYPES)
-    pool = Prepared(candidates, facts, bias, factor)
-    check_candidates(pool, dims, table_name)
-    check_queries(queries, pool)
+    precision: str = "float32",
+    scale: Tensor | None = None,
+) -> Operands:
+    """Make operands after checks of names, shapes, dtypes and devices.
+
+    Queries in half precision, as under autocast, become float32, which is exact.
+    """
+    candidates = Prepared(table, get_score(score), bias, factor)
+    queries = full_precision(queries)
+    check_candidates(candidates, dims, table_name)
+    check_queries(queries, candidates)
+    return Operands(queries, candidates, None if dims is None else tuple(dims), precision, scale)
 
 
 def check_candidates(
@@ -242,6 +249,19 @@ def check_index(
         expected = "one axis" if shape[0] is None else f"shape [{shape[0]}]"
         raise ValueError(f"{name} must have {expected}; got shape {list(index.shape)}")
     check_device(name, index, candidates, whose)
+
+
+def checked_known(
+    indptr: Tensor | None, indices: Tensor | None, operands: Operands
+) -> Known | None:
+    """Make the known answers of queries after checks of shapes, dtypes and devices."""
+    if indptr is None and indices is None:
+        return None
+    if indptr is None or indices is None:
+        raise ValueError("exclude_indptr and exclude_indices must be given together")
+    check_index("exclude_indptr", indptr, (operands.num_queries + 1,), operands.table)
+    check_index("exclude_indices", indices, (None,), operands.table)
+    return Known(indptr, indices)
 
 
 def check_ids(name: str, ids: Tensor, count: int) -> None:

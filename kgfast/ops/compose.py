@@ -1,6 +1,6 @@
 """Queries of training as one operator: rows of anchors times rows of relations."""
 
-from types import SimpleNamespace
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -8,7 +8,7 @@ from torch import Tensor
 from kgfast.kernels.backend import Compose, Composition
 from kgfast.ops import differentiable as common
 from kgfast.ops.dispatch import get_backend
-from kgfast.ops.registry import call, operator
+from kgfast.ops.registry import operator
 
 
 def serves_composition(*tables: object) -> bool:
@@ -31,37 +31,26 @@ def compose(anchors: Tensor, relations: Tensor, how: Composition) -> Tensor:
     phases of rotations.
     """
     common.refuse_forward_mode("compose", anchors, relations)
-    queries: Tensor = call(
-        "compose", anchors, relations, how.kind, how.conjugates, how.interleaved, float(how.unit)
-    )
-    return queries
+    return _compose(anchors, relations, how._replace(unit=float(how.unit)))
 
 
 @operator("compose")
-def _compose(
-    anchors: Tensor,
-    relations: Tensor,
-    kind: str,
-    conjugates: bool,
-    interleaved: bool,
-    unit: float,
-) -> Tensor:
-    how = Composition(kind, conjugates, interleaved, unit)
+def _compose(anchors: Tensor, relations: Tensor, how: Composition) -> Tensor:
     return _kernel(anchors).compose(anchors.contiguous(), relations.contiguous(), how)
 
 
 @_compose.fake
-def _(args: SimpleNamespace) -> Tensor:
-    queries: Tensor = args.anchors.new_empty(args.anchors.shape)
-    return queries
+def _(anchors: Tensor) -> Tensor:
+    return anchors.new_empty(anchors.shape)
 
 
-@_compose.gradient("anchors", "relations", of="compose", grads=("grad",))
-def _compose_backward(args: SimpleNamespace) -> list[Tensor | None]:
-    how = Composition(args.kind, args.conjugates, args.interleaved, args.unit)
-    rows = args.anchors.contiguous(), args.relations.contiguous()
-    made = _kernel(args.anchors).compose_backward(args.grad, *rows, how)
-    return [it if need else None for it, need in zip(made, args.need, strict=True)]
+@_compose.gradient("anchors", "relations", of="compose")
+def _compose_backward(
+    grad: Tensor, anchors: Tensor, relations: Tensor, how: Composition, need: Sequence[bool]
+) -> list[Tensor | None]:
+    rows = anchors.contiguous(), relations.contiguous()
+    made = _kernel(anchors).compose_backward(grad, *rows, how)
+    return [it if needed else None for it, needed in zip(made, need, strict=True)]
 
 
 def _kernel(anchors: Tensor) -> Compose:

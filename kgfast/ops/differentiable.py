@@ -89,10 +89,9 @@ def is_transformed() -> bool:
     return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
 
 
-def empty_scores(queries: Tensor, shape: Sequence[int], dims: Sequence[int] | None) -> Tensor:
+def empty_scores(queries: Tensor, shape: Sequence[int]) -> Tensor:
     """Make room for scores: float64 for float64 queries, else float32."""
-    shape = tuple(shape) if dims is None else (len(dims), *shape)
-    return torch.empty(shape, dtype=result_dtype(queries), device=queries.device)
+    return torch.empty(tuple(shape), dtype=result_dtype(queries), device=queries.device)
 
 
 def result_dtype(queries: Tensor) -> torch.dtype:

@@ -1,7 +1,6 @@
 """Filters of RSCF for all crops as one operator; see :mod:`kgfast.models.filters`."""
 
 from collections.abc import Sequence
-from types import SimpleNamespace
 
 import torch
 from torch import Tensor
@@ -9,7 +8,7 @@ from torch import Tensor
 from kgfast.kernels.backend import Filters
 from kgfast.ops import differentiable as common
 from kgfast.ops.dispatch import get_backend
-from kgfast.ops.registry import call, operator
+from kgfast.ops.registry import operator
 
 
 def serves_filters(*tensors: Tensor) -> bool:
@@ -26,8 +25,7 @@ def filters(rows: Tensor, matrix: Tensor, widths: Sequence[int], features: int) 
     beyond.
     """
     common.refuse_forward_mode("filters", rows, matrix)
-    made: Tensor = call("filters", rows, matrix, list(widths), features)[0]
-    return made
+    return _filters(rows, matrix, list(widths), features)[0]
 
 
 @operator("filters")
@@ -39,15 +37,24 @@ def _filters(
 
 
 @_filters.fake
-def _(args: SimpleNamespace) -> tuple[Tensor, Tensor]:
-    shape = len(args.widths), len(args.rows)
-    return args.rows.new_empty(*shape, args.matrix.shape[1]), args.rows.new_empty(shape)
+def _(rows: Tensor, matrix: Tensor, widths: Sequence[int]) -> tuple[Tensor, Tensor]:
+    shape = len(widths), len(rows)
+    return rows.new_empty(*shape, matrix.shape[1]), rows.new_empty(shape)
 
 
-@_filters.gradient("rows", "matrix", of="filters", grads=("grad",), kept=("made", "norms"))
-def _filters_backward(args: SimpleNamespace) -> tuple[Tensor | None, Tensor | None]:
-    made, given = (args.made, args.norms), (args.rows, args.matrix, args.widths, args.features)
-    return _kernel(args.rows).filters_backward(args.grad, made, *given, args.need)
+@_filters.gradient("rows", "matrix", of="filters")
+def _filters_backward(
+    grad: Tensor,
+    made: Tensor,
+    norms: Tensor,
+    rows: Tensor,
+    matrix: Tensor,
+    widths: Sequence[int],
+    features: int,
+    need: Sequence[bool],
+) -> tuple[Tensor | None, Tensor | None]:
+    given = rows, matrix, widths, features
+    return _kernel(rows).filters_backward(grad, (made, norms), *given, need)
 
 
 def _kernel(rows: Tensor) -> Filters:

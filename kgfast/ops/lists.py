@@ -1,34 +1,67 @@
 """Candidates that each query lists: checks, and the form that backends take."""
 
+from dataclasses import replace
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from torch import Tensor
 
-from kgfast.kernels.operands import Lists
-from kgfast.ops.checks import check_device, check_indptr, check_tensor
+from kgfast.kernels.checks import Checks
+from kgfast.kernels.operands import Lists, Operands
+from kgfast.ops import run
+from kgfast.ops.checks import check_device, check_index, check_indptr, check_tensor
 
 PAD = -1  # fills rows with fewer candidates than others
 
 
-def check_lists(ids: Tensor, indptr: Tensor | None, num_queries: int, candidates: Tensor) -> None:
-    """Check shapes, dtypes and devices of ``ids [B, K]``, or of ``indptr [B + 1]`` and ids."""
-    parts = {"candidate_ids": ids} | ({} if indptr is None else {"candidate_indptr": indptr})
-    for name, part in parts.items():
-        check_tensor(name, part)
-        if part.dtype != torch.int64:
-            raise TypeError(f"{name} must be int64; got {part.dtype}")
-        check_device(name, part, candidates)
-    if indptr is None:
-        if len(ids) != num_queries:
+class CandidateIds(NamedTuple):
+    """Candidates of a call: all rows, one list for all queries, or a list for each."""
+
+    ids: Tensor | None = None  # int64: [M] for all queries; [B, K], or [nnz] with row pointers
+    indptr: Tensor | None = None  # int64 [B + 1]
+
+    @property
+    def are_listed(self) -> bool:
+        """Return whether each query has its own candidates."""
+        return self.indptr is not None or getattr(self.ids, "ndim", 1) == 2
+
+    def check(self, operands: Operands) -> None:
+        """Check shapes, dtypes and devices."""
+        ids, indptr, table = self.ids, self.indptr, operands.table
+        if ids is None:
+            if indptr is not None:
+                raise ValueError("candidate_indptr must be given together with candidate_ids")
+            return
+        if not self.are_listed:
+            return check_index("candidate_ids", ids, (None,), table)
+        for name, ints in (("candidate_ids", ids), ("candidate_indptr", indptr)):
+            if ints is not None:
+                check_tensor(name, ints)
+                if ints.dtype != torch.int64:
+                    raise TypeError(f"{name} must be int64; got {ints.dtype}")
+                check_device(name, ints, table)
+        count = operands.num_queries
+        if indptr is None:
+            if len(ids) != count:
+                raise ValueError(
+                    f"candidate_ids must have a row for each of {count} queries; got shape "
+                    f"{list(ids.shape)}"
+                )
+        elif ids.ndim != 1 or indptr.shape != (count + 1,):
             raise ValueError(
-                f"candidate_ids must have a row for each of {num_queries} queries; got shape "
-                f"{list(ids.shape)}"
+                f"candidate_indptr must have shape [{count + 1}], with candidate_ids of one "
+                f"axis; got shapes {list(indptr.shape)} and {list(ids.shape)}"
             )
-    elif ids.ndim != 1 or indptr.shape != (num_queries + 1,):
-        raise ValueError(
-            f"candidate_indptr must have shape [{num_queries + 1}], with candidate_ids of one "
-            f"axis; got shapes {list(indptr.shape)} and {list(ids.shape)}"
-        )
+
+    def prepared(self, operands: Operands, checks: Checks) -> tuple[Operands, Lists | None]:
+        """Return operands with checked candidates, and the checked lists of queries."""
+        lists, candidates = None, operands.candidates
+        if self.ids is not None and self.are_listed:
+            lists = lists_of(self.ids, self.indptr, candidates.num_rows)
+        elif self.ids is not None:
+            candidates = replace(candidates, ids=self.ids)
+        return replace(operands, candidates=run.prepare(candidates, checks)), lists
 
 
 def lists_of(ids: Tensor, indptr: Tensor | None, num_rows: int, first: int = 0) -> Lists:

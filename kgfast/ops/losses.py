@@ -1,6 +1,6 @@
 """Row losses over all candidates, streamed: no ``[B, N]`` tensor forward or backward."""
 
-from types import SimpleNamespace
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,12 +15,12 @@ from kgfast.ops.checks import (
     check_bounded,
     check_index,
     check_number,
-    check_operands,
     check_precision,
+    checked_operands,
 )
-from kgfast.ops.registry import call, operator
+from kgfast.ops.registry import operator
 
-_DIFFERENTIABLE = ("queries", "candidates", "bias")
+_DIFFERENTIABLE = ("queries", "table", "bias")
 
 
 def bce(
@@ -89,22 +89,10 @@ def bce(
     >>> bce(torch.tensor([[1.0]]), table, None, *positives, 1.0, 0.0, "dot")
     tensor([0.8201])
     """
-    queries = checked_queries("bce", queries, candidates, bias, score, precision)
+    operands = loss_operands("bce", queries, candidates, bias, score, precision)
     check_labels(queries, candidates, positive_indptr, positive_indices, label_a, label_c)
-    rows: Tensor = call(
-        "bce",
-        queries,
-        candidates,
-        bias,
-        positive_indptr,
-        positive_indices,
-        float(label_a),
-        float(label_c),
-        score,
-        precision,
-        common.chosen_backend(queries),
-    )
-    return rows
+    labels = Labels(positive_indptr, positive_indices, float(label_a), float(label_c))
+    return _bce(operands, labels, common.chosen_backend(operands.queries))
 
 
 def cross_entropy(
@@ -150,15 +138,14 @@ def cross_entropy(
     >>> cross_entropy(torch.tensor([[1.0]]), table, None, torch.tensor([2]), 0.0, "dot")
     tensor([0.1698])
     """
-    queries = checked_queries("cross_entropy", queries, candidates, bias, score, precision)
+    operands = loss_operands("cross_entropy", queries, candidates, bias, score, precision)
     check_index("targets", targets, (len(queries),), candidates)
     check_smoothing(label_smoothing)
-    tensors = queries, candidates, bias
-    options = targets, float(label_smoothing), score, precision, common.chosen_backend(queries)
+    tensors = operands.queries, candidates, bias
+    given = operands, targets, float(label_smoothing), common.chosen_backend(operands.queries)
     if torch.compiler.is_compiling() or not common.has_gradients(*tensors):
-        result: tuple[Tensor, Tensor] = call("cross_entropy", *tensors, *options)
-        return result[0]
-    rows: Tensor = _KeptScores.apply(*tensors, options)  # type: ignore[no-untyped-call]
+        return _cross_entropy(*given)[0]
+    rows: Tensor = _KeptScores.apply(*tensors, given)  # type: ignore[no-untyped-call]
     return rows
 
 
@@ -174,27 +161,27 @@ class _KeptScores(Function):
         queries: Tensor,
         candidates: Tensor,
         bias: Tensor | None,
-        options: tuple[Any, ...],
+        given: tuple[Operands, Tensor, float, str],
     ) -> Tensor:
-        targets, smoothing, score, precision, backend = options
-        operands = run.operands_of(queries, candidates, score, bias, precision=precision)
-        given = operands, targets.contiguous(), smoothing
-        made = run.cross_entropy(*given, backend=backend, keep=True)
+        operands, targets, smoothing, backend = given
+        made = run.cross_entropy(
+            operands, targets.contiguous(), smoothing, backend=backend, keep=True
+        )
         ctx.save_for_backward(made.logsumexp, queries, candidates, bias, targets)
-        ctx.facts, ctx.scores = options[1:], made.scores
+        ctx.facts, ctx.scores = given, made.scores
         return made.rows
 
     @staticmethod
     def backward(ctx: Any, grad_rows: Tensor) -> tuple[Tensor | None, ...]:
         logsumexp, queries, candidates, bias, targets = ctx.saved_tensors
-        smoothing, score, precision, backend = ctx.facts
+        operands, _, smoothing, backend = ctx.facts
         need, scores, ctx.scores = ctx.needs_input_grad[:3], ctx.scores, None
         if scores is None or torch.is_grad_enabled() or type(grad_rows) is not Tensor:
-            gradients = torch.ops.kgfast.cross_entropy_backward(
-                grad_rows, *ctx.saved_tensors, *ctx.facts, need
-            )
-        else:
+            score, precision = operands.score.name, operands.precision
             operands = run.operands_of(queries, candidates, score, bias, precision=precision)
+            given = operands, targets, smoothing, backend
+            gradients = _cross_entropy_backward(grad_rows, logsumexp, *given, list(need))
+        else:
             made_of = CrossEntropyBackward(
                 grad_rows, logsumexp, targets.contiguous(), smoothing, scores
             )
@@ -204,24 +191,24 @@ class _KeptScores(Function):
         return *(it if is_needed else None for it, is_needed in needed), None
 
 
-def checked_queries(
+def loss_operands(
     name: str,
     queries: Tensor,
     candidates: Tensor,
     bias: Tensor | None,
     score: str,
     precision: str,
-) -> Tensor:
-    """Check the operands of a loss; return the queries, in float32 at least."""
+) -> Operands:
+    """Make the operands of a loss, checked."""
     common.refuse_forward_mode(name, queries, candidates, bias)
-    queries = common.full_precision(queries)
-    check_operands(queries, candidates, score, bias, None, None)
+    operands = checked_operands(queries, candidates, score, bias, precision=precision)
     check_precision(precision)
     if precision != "float32" and score != "dot":
         raise ValueError(f"precision: {precision} is for dot products; got score {score!r}")
-    if precision != "float32" and queries.dtype != torch.float32:
-        raise ValueError(f"precision: {precision} is for float32 queries; got {queries.dtype}")
-    return queries
+    if precision != "float32" and operands.queries.dtype != torch.float32:
+        dtype = operands.queries.dtype
+        raise ValueError(f"precision: {precision} is for float32 queries; got {dtype}")
+    return operands
 
 
 def check_labels(
@@ -247,78 +234,57 @@ def check_smoothing(label_smoothing: float) -> None:
 
 
 @operator("bce", waits=True)
-def _bce(
-    queries: Tensor,
-    candidates: Tensor,
-    bias: Tensor | None,
-    positive_indptr: Tensor,
-    positive_indices: Tensor,
-    label_a: float,
-    label_c: float,
-    score: str,
-    precision: str,
-    backend: str,
-) -> Tensor:
-    operands = run.operands_of(queries, candidates, score, bias, precision=precision)
-    labels = labels_of(positive_indptr, positive_indices, label_a, label_c)
-    return run.bce(operands, labels, backend=backend).rows
+def _bce(operands: Operands, labels: Labels, backend: str) -> Tensor:
+    return run.bce(operands, contiguous(labels), backend=backend).rows
 
 
 @_bce.fake
-def _(args: SimpleNamespace) -> Tensor:
-    return common.empty_scores(args.queries, (len(args.queries),), None)
+def _(operands: Operands) -> Tensor:
+    return common.empty_scores(operands.queries, (operands.num_queries,))
 
 
 @_bce.gradient(*_DIFFERENTIABLE, of="bce")
-def _bce_backward(args: SimpleNamespace) -> tuple[Tensor | None, ...]:
-    operands = operands_of(args)
-    labels = labels_of(args.positive_indptr, args.positive_indices, args.label_a, args.label_c)
-    need = LossNeed(*args.need)
-    made = run.bce_gradients(operands, labels, args.grad_rows, need, backend=args.backend)
-    return as_gradients(made, args.bias)
+def _bce_backward(
+    grad: Tensor, operands: Operands, labels: Labels, backend: str, need: Sequence[bool]
+) -> tuple[Tensor | None, ...]:
+    needed = LossNeed(*need)
+    made = run.bce_gradients(operands, contiguous(labels), grad, needed, backend=backend)
+    return as_gradients(made, operands.bias)
 
 
 @operator("cross_entropy", waits=True)
 def _cross_entropy(
-    queries: Tensor,
-    candidates: Tensor,
-    bias: Tensor | None,
-    targets: Tensor,
-    label_smoothing: float,
-    score: str,
-    precision: str,
-    backend: str,
+    operands: Operands, targets: Tensor, label_smoothing: float, backend: str
 ) -> tuple[Tensor, Tensor]:
     """Return row losses, and the logsumexp of each in float64 for the backward."""
-    operands = run.operands_of(queries, candidates, score, bias, precision=precision)
     result = run.cross_entropy(operands, targets.contiguous(), label_smoothing, backend=backend)
     return result.rows, result.logsumexp
 
 
 @_cross_entropy.fake
-def _(args: SimpleNamespace) -> tuple[Tensor, Tensor]:
-    rows = common.empty_scores(args.queries, (len(args.queries),), None)
+def _(operands: Operands) -> tuple[Tensor, Tensor]:
+    rows = common.empty_scores(operands.queries, (operands.num_queries,))
     return rows, torch.empty(rows.shape, dtype=torch.float64, device=rows.device)
 
 
-@_cross_entropy.gradient(*_DIFFERENTIABLE, of="cross_entropy", kept=("logsumexp",))
-def _cross_entropy_backward(args: SimpleNamespace) -> tuple[Tensor | None, ...]:
-    targets = args.targets.contiguous()
-    made_of = CrossEntropyBackward(args.grad_rows, args.logsumexp, targets, args.label_smoothing)
-    need = LossNeed(*args.need)
-    made = run.cross_entropy_gradients(operands_of(args), made_of, need, backend=args.backend)
-    return as_gradients(made, args.bias)
+@_cross_entropy.gradient(*_DIFFERENTIABLE, of="cross_entropy")
+def _cross_entropy_backward(
+    grad: Tensor,
+    logsumexp: Tensor,
+    operands: Operands,
+    targets: Tensor,
+    label_smoothing: float,
+    backend: str,
+    need: Sequence[bool],
+) -> tuple[Tensor | None, ...]:
+    made_of = CrossEntropyBackward(grad, logsumexp, targets.contiguous(), label_smoothing)
+    made = run.cross_entropy_gradients(operands, made_of, LossNeed(*need), backend=backend)
+    return as_gradients(made, operands.bias)
 
 
-def labels_of(indptr: Tensor, indices: Tensor, label_a: float, label_c: float) -> Labels:
-    """Return the labels of :func:`bce`, contiguous."""
-    return Labels(indptr.contiguous(), indices.contiguous(), label_a, label_c)
-
-
-def operands_of(args: SimpleNamespace) -> Operands:
-    """Return the operands of a backward operator's arguments."""
-    tensors = args.queries, args.candidates
-    return run.operands_of(*tensors, args.score, args.bias, precision=args.precision)
+def contiguous(labels: Labels) -> Labels:
+    """Return labels in contiguous tensors."""
+    return labels._replace(indptr=labels.indptr.contiguous(), indices=labels.indices.contiguous())
 
 
 def as_gradients(made: LossGradients, bias: Tensor | None) -> tuple[Tensor | None, ...]:

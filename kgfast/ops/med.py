@@ -1,7 +1,6 @@
 """Loss of croppable embeddings on given scores, as one operator."""
 
 from collections.abc import Sequence
-from types import SimpleNamespace
 
 import torch
 from torch import Tensor
@@ -9,7 +8,7 @@ from torch import Tensor
 from kgfast.kernels.backend import NestedLoss
 from kgfast.ops import differentiable as common
 from kgfast.ops.dispatch import get_backend
-from kgfast.ops.registry import call, operator
+from kgfast.ops.registry import operator
 
 
 def serves_med(positive: Tensor, negative: Tensor) -> bool:
@@ -36,9 +35,7 @@ def med_loss(
     if len(positive) == 1:  # no smaller sub-model gives weights
         of_scores = [scale.detach() for scale in of_scores]
     weights = torch.stack([*of_scores, of_crops])
-    given = positive, negative, weights, mask, [float(it) for it in fractions], is_exp
-    loss: Tensor = call("med_loss", *given)[0]
-    return loss
+    return _med_loss(positive, negative, weights, mask, [*map(float, fractions)], is_exp)[0]
 
 
 @operator("med_loss")
@@ -56,21 +53,27 @@ def _med_loss(
 
 
 @_med_loss.fake
-def _(args: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor]:
-    scores, numbers = args.positive, _kernel(args.positive).SUMS
-    of_scales = args.scales.new_empty(args.scales.shape)
-    return scores.new_empty(()), of_scales, scores.new_empty(2, len(scores), numbers)
+def _(positive: Tensor, scales: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    shape = 2, len(positive), _kernel(positive).SUMS
+    return positive.new_empty(()), scales.new_empty(scales.shape), positive.new_empty(shape)
 
 
-@_med_loss.gradient(
-    "positive", "negative", "scales", of="med_loss", grads=("grad",), kept=("of_scales", "sums")
-)
-def _med_backward(args: SimpleNamespace) -> tuple[Tensor | None, ...]:
-    scores = args.positive.contiguous(), args.negative.contiguous()
-    mask = None if args.mask is None else args.mask.contiguous()
-    made = _kernel(args.positive).med_slopes(args.grad, args.sums, *scores, args.scales, mask)
-    slopes = (it if need else None for it, need in zip(made, args.need, strict=False))
-    return *slopes, args.grad * args.of_scales if args.need[2] else None
+@_med_loss.gradient("positive", "negative", "scales", of="med_loss")
+def _med_backward(
+    grad: Tensor,
+    of_scales: Tensor,
+    sums: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    scales: Tensor,
+    mask: Tensor | None,
+    need: Sequence[bool],
+) -> tuple[Tensor | None, ...]:
+    scores = positive.contiguous(), negative.contiguous()
+    mask = None if mask is None else mask.contiguous()
+    made = _kernel(positive).med_slopes(grad, sums, *scores, scales, mask)
+    slopes = (it if needed else None for it, needed in zip(made, need, strict=False))
+    return *slopes, grad * of_scales if need[2] else None
 
 
 def _kernel(scores: Tensor) -> NestedLoss:

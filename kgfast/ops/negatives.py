@@ -4,8 +4,7 @@ On other backends the losses are computed of scores (:mod:`kgfast.losses.negativ
 specification.
 """
 
-from types import SimpleNamespace
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -14,8 +13,8 @@ from kgfast.kernels.negatives import NegativeLoss, NegativeRows, Sampled
 from kgfast.kernels.operands import Need, Operands
 from kgfast.ops import differentiable as common
 from kgfast.ops import run
-from kgfast.ops.checks import check_operands
-from kgfast.ops.registry import call, operator
+from kgfast.ops.checks import checked_operands
+from kgfast.ops.registry import operator
 from kgfast.ops.scores import check_row_index, whole_factor
 
 
@@ -43,15 +42,10 @@ def pool_loss(operands: Operands, positive: Tensor, loss: NegativeLoss) -> Tenso
     not reduced. The loss is differentiable in all operands but the weights. Errors are those of
     :func:`kgfast.ops.pairwise_scores`.
     """
-    queries, table, bias, factor = _checked(operands, "pool_loss")
-    made: tuple[Tensor, ...] = call(
-        "negative_loss",
-        *(queries, table, bias, factor, positive, None, None),
-        *(operands.score.name, *_flat(loss), _keeps(queries, table, bias, factor, positive)),
-        common.chosen_backend(queries),
-        False,
-    )
-    return made[0]
+    operands, loss = _checked(operands, "pool_loss"), _plain(loss)
+    keeps = _keeps(*_tensors(operands), positive)
+    backend = common.chosen_backend(operands.queries)
+    return _negative_loss(operands, Sampled(positive), loss, keeps, backend, False)[0]
 
 
 def list_loss(
@@ -68,34 +62,32 @@ def list_loss(
     that of :func:`pool_loss`, differentiable in queries, table and factor. ``sparse`` and errors
     are those of :func:`kgfast.ops.indexed_scores`.
     """
-    queries, table, bias, factor = _checked(operands, "list_loss", "table")
-    check_row_index(negatives, queries, table)
+    operands, loss = _checked(operands, "list_loss", "table"), _plain(loss)
+    check_row_index(negatives, operands)
     if sparse:
         common.refuse_sparse("list_loss")
-    made: tuple[Tensor, ...] = call(
-        "negative_loss",
-        *(queries, table, bias, factor, None, targets, negatives),
-        *(operands.score.name, *_flat(loss)),
-        _keeps(queries, table, factor),
-        common.chosen_backend(queries),
-        sparse,
-    )
-    return made[0]
+    sampled = Sampled(None, targets, negatives)
+    keeps = _keeps(operands.queries, operands.table, operands.factor)
+    backend = common.chosen_backend(operands.queries)
+    return _negative_loss(operands, sampled, loss, keeps, backend, sparse)[0]
 
 
-def _checked(operands: Operands, name: str, table_name: str = "candidates") -> tuple[Any, ...]:
-    """Return queries, in float32, table, bias and factor."""
-    queries, candidates = common.full_precision(operands.queries), operands.candidates
-    tensors = queries, candidates.table, candidates.bias, candidates.factor
-    common.refuse_forward_mode(name, *tensors)
+def _checked(operands: Operands, name: str, table_name: str = "candidates") -> Operands:
+    common.refuse_forward_mode(name, *_tensors(operands))
+    queries, (table, bias, factor) = operands.queries, _tensors(operands)[1:]
+    assert table is not None
     score = operands.score.name
-    check_operands(queries, tensors[1], score, *tensors[2:], None, table_name=table_name)
-    return tensors
+    return checked_operands(queries, table, score, bias, factor, table_name=table_name)
 
 
-def _flat(loss: NegativeLoss) -> tuple[str, float, Tensor | None, str, Tensor | None]:
+def _tensors(operands: Operands) -> tuple[Tensor | None, ...]:
+    return operands.queries, operands.table, operands.bias, operands.factor
+
+
+def _plain(loss: NegativeLoss) -> NegativeLoss:
+    """Return a loss with a float as the parameter, and float32 weights."""
     weights = None if loss.weights is None else loss.weights.float()
-    return loss.formula, float(loss.parameter), loss.mask, loss.reduction, weights
+    return loss._replace(parameter=float(loss.parameter), weights=weights)
 
 
 def _keeps(*tensors: Tensor | None) -> bool:
@@ -104,78 +96,66 @@ def _keeps(*tensors: Tensor | None) -> bool:
 
 @operator("negative_loss", waits=True)
 def _negative_loss(
-    queries: Tensor,
-    table: Tensor,
-    bias: Tensor | None,
-    factor: Tensor | None,
-    positive: Tensor | None,
-    targets: Tensor | None,
-    negatives: Tensor | None,
-    score: str,
-    formula: str,
-    parameter: float,
-    mask: Tensor | None,
-    reduction: str,
-    weights: Tensor | None,
+    operands: Operands,
+    sampled: Sampled,
+    loss: NegativeLoss,
     keeps: bool,
     backend: str,
     sparse: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return :class:`~kgfast.kernels.negatives.NegativeRows`, without the positives of a pool."""
-    operands = run.operands_of(queries, table, score, bias, factor)
-    loss = _loss(formula, parameter, mask, reduction, weights)
-    sampled = Sampled(positive, targets, negatives)
+) -> NegativeRows:
+    """Return the rows, without the positives of a pool."""
     made = run.negative_rows(operands, sampled, loss, keeps=keeps, backend=backend)
-    if negatives is None:
+    if sampled.negatives is None:
         made = made._replace(positive=made.masses.new_empty(0))
-    return (*made,)
+    return made
 
 
 @_negative_loss.fake
-def _(args: SimpleNamespace) -> tuple[Tensor, ...]:
-    count, is_listed = len(args.queries), args.negatives is not None
-    width = 1 + args.negatives.shape[1] if is_listed else len(args.table)
-    new = args.queries.new_empty
+def _(operands: Operands, sampled: Sampled, loss: NegativeLoss, keeps: bool) -> tuple[Tensor, ...]:
+    count, negatives = operands.num_queries, sampled.negatives
+    is_listed = negatives is not None
+    width = len(operands.table) if negatives is None else 1 + negatives.shape[1]
+    new = operands.queries.new_empty
     index = new(count, width) if is_listed else new(0)
-    reduced = args.reduction != "none"
+    reduced = loss.reduction != "none"
     return (
         *(new(() if reduced else count), new(count if is_listed else 0), new(count), new(count)),
         new(int(reduced)),
-        new(count if args.keeps else 0, width),
+        new(count if keeps else 0, width),
         torch.empty(index.shape, dtype=torch.int64, device=index.device),
     )
 
 
 @_negative_loss.gradient(
-    *("queries", "table", "bias", "factor", "positive"),
-    of="losses of negatives",
-    grads=("grad",),
-    kept=("own", "masses", "peaks", "scale", "raw", "ids"),
-    unsaved=("targets", "negatives"),
-    rows="table",
-    named="ids",
+    *("queries", "table", "bias", "factor", "positive"), of="losses of negatives", rows="ids"
 )
-def _negative_backward(args: SimpleNamespace) -> tuple[Tensor | None, ...]:
-    operands = run.operands_of(args.queries, args.table, args.score, args.bias, args.factor)
-    positive = args.own if args.positive is None else args.positive
-    kept = args.masses, args.peaks, args.scale, args.raw, args.ids
-    need = args.need
+def _negative_backward(
+    grad: Tensor,
+    own: Tensor,
+    masses: Tensor,
+    peaks: Tensor,
+    scale: Tensor,
+    raw: Tensor,
+    ids: Tensor,
+    operands: Operands,
+    sampled: Sampled,
+    loss: NegativeLoss,
+    backend: str,
+    sparse: bool,
+    need: Sequence[bool],
+) -> tuple[Tensor | None, ...]:
+    positive = own if sampled.positive is None else sampled.positive
     made, of_bias, of_positive = run.negative_gradients(
         operands,
-        _loss(args.formula, args.parameter, args.mask, args.reduction, args.weights),
-        NegativeRows(args.grad, positive, *kept),
-        args.grad,
+        loss,
+        NegativeRows(grad, positive, masses, peaks, scale, raw, ids),
+        grad,
         Need(need[0], need[1], need[3]),
-        bias=need[2] and not args.sparse,
-        rows_only=args.sparse,
-        backend=args.backend,
+        bias=need[2] and not sparse,
+        rows_only=sparse,
+        backend=backend,
     )
-    if args.bias is not None and of_bias is not None:
-        of_bias = common.bias_gradient(of_bias, args.bias)
-    return made.queries, made.table, of_bias, whole_factor(made, operands), of_positive, made.ids
-
-
-def _loss(
-    formula: Any, parameter: float, mask: Tensor | None, reduction: Any, weights: Tensor | None
-) -> NegativeLoss:
-    return NegativeLoss(formula, parameter, mask, reduction, weights)
+    if operands.bias is not None and of_bias is not None:
+        of_bias = common.bias_gradient(of_bias, operands.bias)
+    own_ids = ids.new_empty(0) if made.ids is None else made.ids
+    return made.queries, made.table, of_bias, whole_factor(made, operands), of_positive, own_ids

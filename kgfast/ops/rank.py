@@ -1,17 +1,13 @@
 """rank_counts(): the number of candidates that score above the target of a query."""
 
 from collections.abc import Sequence
-from types import SimpleNamespace
 
-import torch
 from torch import Tensor
 
-from kgfast.kernels.checks import Checks
-from kgfast.kernels.operands import Known, Lists, Operands, Prepared
-from kgfast.kernels.scores import get_score
+from kgfast.kernels.operands import Counts, Known, Operands
 from kgfast.ops import run
-from kgfast.ops.checks import check_index, check_operands
-from kgfast.ops.lists import check_lists, lists_of
+from kgfast.ops.checks import check_index, checked_known, checked_operands
+from kgfast.ops.lists import CandidateIds
 from kgfast.ops.registry import operator
 
 
@@ -39,7 +35,7 @@ def rank_counts(
     Parameters
     ----------
     queries : Tensor
-        ``[B, F]`` float32 or float64.
+        ``[B, F]`` float32 or float64; half precision is cast to float32, which is exact.
     candidates : Tensor
         ``[N, G]`` float32, float16, bfloat16 or float64, any strides; read in place.
     targets : Tensor
@@ -90,89 +86,25 @@ def rank_counts(
     >>> greater.item(), equal.item()
     (0, 1)
     """
-    check_operands(queries, candidates, score, bias, factor, dims)
+    operands = checked_operands(queries, candidates, score, bias, factor, dims)
     check_index("targets", targets, (len(queries),), candidates)
-    check_index("exclude_indptr", exclude_indptr, (len(queries) + 1,), candidates)
-    check_index("exclude_indices", exclude_indices, (None,), candidates)
-    check_candidate_ids(candidate_ids, candidate_indptr, len(queries), candidates)
-    result: tuple[Tensor, Tensor, Tensor, Tensor] = torch.ops.kgfast.rank_counts(
-        queries.detach(),
-        candidates.detach(),
-        targets,
-        exclude_indptr,
-        exclude_indices,
-        score,
-        None if bias is None else bias.detach(),
-        None if factor is None else factor.detach(),
-        None if dims is None else list(dims),
-        candidate_ids,
-        candidate_indptr,
-        nan_worst,
-    )
-    return result
-
-
-def check_candidate_ids(
-    ids: Tensor | None, indptr: Tensor | None, num_queries: int, candidates: Tensor
-) -> None:
-    """Check shapes, dtypes and devices of one list for all queries, or of a list for each."""
-    if ids is None:
-        if indptr is not None:
-            raise ValueError("candidate_indptr must be given together with candidate_ids")
-    elif is_listed(ids, indptr):
-        check_lists(ids, indptr, num_queries, candidates)
-    else:
-        check_index("candidate_ids", ids, (None,), candidates)
-
-
-def is_listed(ids: Tensor | None, indptr: Tensor | None) -> bool:
-    """Return whether each query has its own candidates."""
-    return indptr is not None or getattr(ids, "ndim", 1) == 2
-
-
-def operands_of(
-    queries: Tensor,
-    table: tuple[Tensor, str, Tensor | None, Tensor | None],
-    dims: Sequence[int] | None,
-    ids: Tensor | None,
-    indptr: Tensor | None,
-    checks: Checks,
-) -> tuple[Operands, Lists | None]:
-    """Make operands of candidates, score, bias and factor, and the lists of queries, checked."""
-    candidates, score, bias, factor = table
-    lists = None
-    if ids is not None and is_listed(ids, indptr):
-        lists, ids = lists_of(ids, indptr, len(candidates)), None
-    pool = run.prepare(Prepared(candidates, get_score(score), bias, factor, ids), checks)
-    return Operands(queries, pool, None if dims is None else tuple(dims)), lists
+    known = checked_known(exclude_indptr, exclude_indices, operands)
+    assert known is not None
+    own = CandidateIds(candidate_ids, candidate_indptr)
+    own.check(operands)
+    return Counts(*_rank_counts(operands, targets, known, own, nan_worst))
 
 
 @operator("rank_counts", waits=True)
 def _rank_counts(
-    queries: Tensor,
-    candidates: Tensor,
-    targets: Tensor,
-    exclude_indptr: Tensor,
-    exclude_indices: Tensor,
-    score: str,
-    bias: Tensor | None,
-    factor: Tensor | None,
-    dims: Sequence[int] | None,
-    candidate_ids: Tensor | None,
-    candidate_indptr: Tensor | None,
-    nan_worst: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    checks = run.checks_for(candidates.device, allows_nan=nan_worst)
-    table = candidates, score, bias, factor
-    operands, lists = operands_of(queries, table, dims, candidate_ids, candidate_indptr, checks)
-    known = Known(exclude_indptr, exclude_indices)
+    operands: Operands, targets: Tensor, known: Known, own: CandidateIds, nan_worst: bool
+) -> Counts:
+    checks = run.checks_for(targets.device, allows_nan=nan_worst)
+    operands, lists = own.prepared(operands, checks)
     return run.rank_counts(operands, targets, known, checks, lists)
 
 
 @_rank_counts.fake
-def _(args: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    shape = args.targets.shape if args.dims is None else (len(args.dims), *args.targets.shape)
-    greater, equal, greater_excluded, equal_excluded = (
-        args.targets.new_empty(shape) for _ in range(4)
-    )
-    return greater, equal, greater_excluded, equal_excluded
+def _(operands: Operands, targets: Tensor) -> tuple[Tensor, ...]:
+    crops = () if operands.dims is None else (len(operands.dims),)
+    return tuple(targets.new_empty(*crops, len(targets)) for _ in Counts._fields)

@@ -1,117 +1,173 @@
-"""Register operators with torch.library; the annotations of a function are its schema.
+"""Register operators with torch.library; the parameters of a function are the schema.
 
-``torch.library.custom_op`` would do the same. But the first call imports the compiler, which takes
+A parameter may be a structure, such as :class:`~kgfast.kernels.operands.Operands`: the schema has
+the fields of the structure one by one, and the function gets the structure again. So a new field
+of ``Operands`` is an argument of every operator.
+
+``torch.library.custom_op`` would do the rest. But the first call imports the compiler, which takes
 two CPU seconds and 160 MB in every process.
 """
 
-import functools
 import inspect
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from types import SimpleNamespace
-from typing import Any
+from dataclasses import fields, is_dataclass
+from types import NoneType
+from typing import (
+    Any,
+    Generic,
+    Literal,
+    NamedTuple,
+    ParamSpec,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import torch
 from torch import Tensor
 from torch._C._functorch import TransformType, peek_interpreter_stack
 from torch.autograd import Function
 
+from kgfast.kernels.panels import Panels
+from kgfast.kernels.scores import SCORES, Score
 from kgfast.ops import dispatch
-from kgfast.ops.differentiable import is_transformed, no_forward_mode, zero_gradients
+from kgfast.ops.differentiable import is_transformed, no_autocast, no_forward_mode, zero_gradients
 from kgfast.ops.row_gradients import RowGradients
 
+P = ParamSpec("P")
+R = TypeVar("R")
 Body = Callable[..., Any]
+
+OPERATORS: dict[str, "Operator[..., Any]"] = {}
 # a registration lives as long as its library object
 _libraries: dict[str, torch.library.Library] = {}
-_operators: dict[str, "Operator"] = {}
+
+_SCHEMA_TYPES = {
+    Tensor: "Tensor",
+    int: "SymInt",
+    float: "float",
+    bool: "bool",
+    str: "str",
+    Sequence[int]: "SymInt[]",
+    Sequence[float]: "float[]",
+    Sequence[bool]: "bool[]",
+    tuple[int, ...]: "SymInt[]",
+}
 
 
-class Operator:
+class Operator(Generic[P, R]):
     """Function that is ``torch.ops.kgfast.<name>``; the gradient is a second operator.
 
+    A call goes through torch, so that the compiler and transforms see it; ``body`` is the function.
     The body returns new tensors: none shares storage with another or with an argument. With
     ``waits``, the host may wait for the device in the body, as checks of values do. The tag
-    ``cudagraph_unsafe`` then keeps the operator out of CUDA graphs. A backward through an operator
-    without a gradient raises.
+    ``cudagraph_unsafe`` then keeps the operator out of CUDA graphs. Results of an operator without
+    a gradient need none. With ``results``, the body returns so many tensors, or None for some.
     """
 
-    def __init__(self, name: str, body: Body, *, waits: bool = False) -> None:
-        self.name, self.body, self._waits = f"kgfast::{name}", body, waits
-        self._names = tuple(inspect.signature(body).parameters)
+    def __init__(
+        self, name: str, body: Callable[P, R], *, waits: bool = False, results: int = 0
+    ) -> None:
+        self.name, self.body, self.waits, self._results = name, body, waits, results
+        self.public_name = name  # name in errors
+        hints = get_type_hints(body)
+        self.parameters = [*inspect.signature(body).parameters]
+        parsed = {it: _parsed(hints[it], it) for it in self.parameters}
+        leaves = [leaf for some, _ in parsed.values() for leaf in some]
+        self.leaves = [leaf.path for leaf in leaves]
+        self._expressions = {it: expression for it, (_, expression) in parsed.items()}
+        self._names = ", ".join(leaf.name for leaf in leaves)
+        # values of the schema for arguments of the body, and arguments of the body for values
+        reads = ", ".join(leaf.read for leaf in leaves)
+        self.flat: Callable[P, list[Any]] = eval(  # noqa: S307 (own names)
+            f"lambda {', '.join(self.parameters)}: [{reads}]"
+        )
+        self.built = self._builder(self.parameters)
         self._fake: Body = _no_fake
-        self._save: Callable[..., None] = _save_nothing
-        self._backward: Body = self._no_backward
-        self._wrt: tuple[str, ...] = ()
-        _operators[name] = self
+        self._rule: _Rule | None = None
+        self._untraced: Body | None = None
+
+        OPERATORS[name] = self
         _libraries.pop(name, None)  # a module that is loaded again registers anew
         vars(torch.ops.kgfast).pop(name, None)  # torch 2.10 would call the former operator
         library = _libraries[name] = torch.library.Library("kgfast", "FRAGMENT")
-        schema = torch.library.infer_schema(body, mutates_args=())
+        arguments = ", ".join(f"{leaf.type} {leaf.name}" for leaf in leaves)
+        returns = ", ".join(["Tensor"] * (results or _count(hints["return"])))
         tags = (torch.Tag.pt2_compliant_tag, *((torch.Tag.cudagraph_unsafe,) if waits else ()))
-        library.define(name + schema, tags=tags)
-        library.impl(name, _untraced(on_host(body)), "CompositeExplicitAutograd")
-        torch.library.register_fake(self.name, self._run_fake, lib=library)
+        library.define(f"{name}({arguments}) -> ({returns})", tags=tags)
+        library.impl(name, self._run, "CompositeExplicitAutograd")
+        path = f"kgfast::{name}"
+        torch.library.register_fake(path, lambda *values: self._fake(*values), lib=library)
         torch.library.register_autograd(
-            self.name, self._run_backward, setup_context=self._run_save, lib=library
+            path, self._run_backward, setup_context=self._run_save, lib=library
         )
+        self._registered = getattr(torch.ops.kgfast, name).default
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the operator through torch."""
+        result: R = self.call(*self.flat(*args, **kwargs))
+        return result
+
+    def call(self, *values: Any) -> Any:
+        """Call with values of the schema; for ``torch.func`` in the form that transforms take."""
+        if is_transformed() and peek_interpreter_stack().key() != TransformType.Functionalize:
+            return _Transformed.apply(self.name, *values)  # type: ignore[no-untyped-call]
+        if self._rule is not None:
+            return self._registered(*values)
+        with torch.no_grad():
+            return self._registered(*values)
 
     def fake(self, function: Body) -> Body:
-        """Register ``function(args)``, which returns the body's result without values."""
-        self._fake = function
+        """Register a function that returns the result without values.
+
+        The function's parameters are some of the body's, by name.
+        """
+        build = self._builder([*inspect.signature(function).parameters])
+        self._fake = lambda *values: function(*build(*values))
         return function
 
-    def differentiate(
-        self, backward: Body, save: Callable[..., None], wrt: Sequence[str] = ()
-    ) -> None:
-        """Register ``backward(ctx, need, *grads)``, the gradients of the parameters ``wrt``.
-
-        ``need`` has a bool for each, True if the gradient is needed. ``save(ctx, args, output)`` is
-        ``setup_context`` of :class:`torch.autograd.Function`.
-        """
-        self._backward, self._save, self._wrt = backward, save, tuple(wrt)
-
     def gradient(
-        self,
-        *wrt: str,
-        of: str,
-        grads: Sequence[str] = ("grad_rows",),
-        kept: Sequence[str] = (),
-        unsaved: Sequence[str] = (),
-        rows: str | None = None,
-        named: str = "",
-    ) -> Callable[[Body], "Operator"]:
-        """Make ``function(args)`` the operator ``<name>_backward``, the gradient of this one.
+        self, *wrt: str, of: str, rows: str | None = None
+    ) -> Callable[[Body], "Operator[..., Any]"]:
+        """Make a function the operator ``<name>_backward``, the gradient of this operator.
+
+        The function's parameters are ``grad``, which is the gradient of the first result; the last
+        results, by any name; some of the parameters of this operator; and ``need``, a bool for each
+        of ``wrt``. The function returns a gradient for each of ``wrt``, None if not needed.
 
         Parameters
         ----------
         *wrt : str
-            Parameters that have a gradient. The function returns these gradients, None if not
-            needed.
+            Tensors of the schema that have a gradient, by the names of their fields.
         of : str
             Public name, for the error of a second derivative.
-        grads, kept : sequence of str
-            Names in ``args`` of the gradients of the first results, and of the last results.
-            ``args`` has the operator's arguments too, and ``need``, a bool for each of ``wrt``.
-        unsaved : sequence of str
-            Arguments that are None in ``args``.
         rows : str, optional
-            Parameter with a gradient of only some rows if ``args.sparse``. The function then
-            returns the int64 ids of these rows as the last result. The operator has a ``backend``.
-        named : str
-            Argument or kept result with these ids.
+            Parameter that names the rows of the table's gradient if ``sparse``. The function then
+            returns the int64 ids of these rows as the last result. It has the parameters ``sparse``
+            and ``backend``, and may have ``besides``, with more rows.
         """
 
-        def register(function: Body) -> Operator:
-            made = _Gradient(self, function, wrt, grads, kept, unsaved, rows, named)
+        def register(function: Body) -> Operator[..., Any]:
+            count = len(wrt) + (rows is not None)
+            name = f"{self.name}_backward"
+            backward: Operator[..., Any] = Operator(name, function, waits=self.waits, results=count)
+            made = _Gradient(self, backward, wrt, rows)
             self.differentiate(made.differentiate, made.save, wrt)
-            name = f"{self.name.removeprefix('kgfast::')}_backward"
-            found = Operator(name, made.body(), waits=self._waits)
-            found.fake(made.fake)
-            found.refuse_second_derivative(of)
-            return found
+            backward._fake, self.public_name = made.fake, of
+            backward.refuse_second_derivative(of)
+            return backward
 
         return register
+
+    def differentiate(self, backward: Body, save: Body, wrt: Sequence[str] = ()) -> None:
+        """Register ``backward(ctx, need, *grads)``, the gradients of the tensors ``wrt``.
+
+        ``need`` has a bool for each, True if the gradient is needed. ``save(ctx, values, output)``
+        is ``setup_context`` of :class:`torch.autograd.Function`, with the values of the schema.
+        """
+        self._rule = _Rule(self.places(wrt), save, backward)
 
     def refuse_second_derivative(self, public_name: str) -> None:
         """Make a second derivative raise an error that names the public operator."""
@@ -122,38 +178,71 @@ class Operator:
                 "(create_graph=True) does not exist"
             )
 
-        self._backward = refuse
+        self.differentiate(refuse, lambda *_: None)
 
-    def _named(self, args: Sequence[Any]) -> SimpleNamespace:
-        return SimpleNamespace(**dict(zip(self._names, args, strict=True)))
+    def places(self, names: Sequence[str]) -> list[int]:
+        """Return the places of values in the schema, each by its path or the name of its field."""
+        fields = [path.rpartition(".")[2] for path in self.leaves]
+        return [(self.leaves if "." in name else fields).index(name) for name in names]
 
-    def _run_fake(self, *args: Any) -> Any:
-        return self._fake(self._named(args))
+    def _builder(self, names: Sequence[str]) -> Callable[..., list[Any]]:
+        """Return a function of the schema's values that makes arguments of the body, by name."""
+        expressions = ", ".join(self._expressions[name] for name in names)
+        source = f"lambda {self._names}: [{expressions}]"
+        built: Callable[..., list[Any]] = eval(source, _KINDS)  # noqa: S307 (own names)
+        return built
+
+    def _run(self, *values: Any) -> Any:
+        """Run the body, and keep torch.compile out of it without loading the compiler.
+
+        When a compiled function falls back to eager, the compiler would look into every call.
+        """
+        if "torch._dynamo" not in sys.modules:
+            return self.serve(*values)
+        if self._untraced is None:
+            self._untraced = torch.compiler.disable(self.serve)
+        return self._untraced(*values)
+
+    def serve(self, *values: Any) -> Any:
+        """Run the body without autocast; on the CPU for devices without kernels."""
+        device = values[0].device
+        is_copied = device.type in dispatch.COPIED and dispatch.is_copied(device)
+        if is_copied:
+            values = tuple(it.cpu() if isinstance(it, Tensor) else it for it in values)
+        with no_autocast(device):
+            made: Any = self.body(*self.built(*values))  # type: ignore[call-arg]
+        if self._results:
+            made = [values[0].new_empty(0) if it is None else it for it in made]
+            made = made[0] if self._results == 1 else tuple(made)
+        return _moved(made, device) if is_copied else made
 
     def _run_save(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        self._save(ctx, self._named(inputs), output)
+        if self._rule is not None:
+            self._rule.save(ctx, inputs, output)
 
     def _run_backward(self, ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        needs = ctx.needs_input_grad[-len(self._names) :]  # a transform puts a name first
-        needed = dict(zip(self._names, needs, strict=True))
-        need = [needed[name] for name in self._wrt]
-        gradients = dict(zip(self._wrt, self._backward(ctx, need, *grads), strict=True))
-        return tuple(gradients.get(name) if needed[name] else None for name in self._names)
+        if self._rule is None:
+            raise RuntimeError(f"kgfast::{self.name} has no gradient")
+        needs = ctx.needs_input_grad[-len(self.leaves) :]  # a transform puts a name first
+        need = [needs[place] for place in self._rule.places]
+        gradients: list[Tensor | None] = [None] * len(self.leaves)
+        made = self._rule.differentiate(ctx, need, *grads)
+        for place, needed, gradient in zip(self._rule.places, need, made, strict=True):
+            gradients[place] = gradient if needed else None
+        return tuple(gradients)
 
-    def _no_backward(self, ctx: Any, need: list[bool], *grads: Tensor | None) -> None:
-        raise RuntimeError(f"{self.name} has no gradient")
 
-
-def operator(name: str, *, waits: bool = False) -> Callable[[Body], Operator]:
+def operator(name: str, *, waits: bool = False) -> Callable[[Callable[P, R]], Operator[P, R]]:
     """Make a function the operator ``torch.ops.kgfast.<name>``; see :class:`Operator`."""
-    return functools.partial(Operator, name, waits=waits)
+    return lambda body: Operator(name, body, waits=waits)
 
 
-def call(name: str, *args: Any) -> Any:
-    """Call an operator; under transforms of ``torch.func`` in the form that they take."""
-    if is_transformed() and peek_interpreter_stack().key() != TransformType.Functionalize:
-        return _Transformed.apply(name, *args)  # type: ignore[no-untyped-call]
-    return getattr(torch.ops.kgfast, name)(*args)
+class _Rule(NamedTuple):
+    """Derivative of an operator: places of tensors with a gradient, and two functions."""
+
+    places: list[int]
+    save: Body
+    differentiate: Body
 
 
 class _Transformed(Function):
@@ -162,12 +251,12 @@ class _Transformed(Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(name: str, *args: Any) -> Any:
-        return getattr(torch.ops.kgfast, name)(*args)
+    def forward(name: str, *values: Any) -> Any:
+        return OPERATORS[name]._registered(*values)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.operator = _operators[inputs[0]]
+        ctx.operator = OPERATORS[inputs[0]]
         ctx.operator._run_save(ctx, inputs[1:], output)
 
     @staticmethod
@@ -176,94 +265,78 @@ class _Transformed(Function):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> None:
-        raise no_forward_mode(ctx.operator.name.removeprefix("kgfast::"))
+        raise no_forward_mode(ctx.operator.public_name)
 
 
-@dataclass(frozen=True)
 class _Gradient:
-    """Backward of an operator as an operator; fields are those of :meth:`Operator.gradient`."""
+    """Backward of an operator as an operator; see :meth:`Operator.gradient`."""
 
-    forward: Operator
-    function: Body
-    wrt: Sequence[str]
-    grads: Sequence[str]
-    kept: Sequence[str]
-    unsaved: Sequence[str]
-    rows: str | None
-    named: str
+    def __init__(
+        self,
+        forward: Operator[..., Any],
+        backward: Operator[..., Any],
+        wrt: Sequence[str],
+        rows: str | None,
+    ) -> None:
+        self._backward, self._wrt, self._rows = backward, wrt, rows
+        names = [it for it in backward.parameters[1:-1] if it not in forward.parameters]
+        self._num_kept = len(names)
+        self._given = forward.places(backward.leaves[1 + len(names) : -1])
 
-    def body(self) -> Body:
-        """Make the body; the signature has the gradients, kept results and arguments."""
-        own, count = inspect.signature(self.forward.body).parameters, len(self.wrt)
-        count += self.rows is not None
-        kinds: dict[str, Any] = dict.fromkeys((*self.grads, *self.kept), Tensor)
-        kinds |= {name: it.annotation for name, it in own.items()} | {"need": Sequence[bool]}
+    def fake(self, *values: Any) -> Any:
+        tensors = [values[place] for place in self._backward.places(self._wrt)]
+        made = zero_gradients(tensors, values[-1])
+        if self._rows is None:
+            return made[0] if len(made) == 1 else tuple(made)
+        count: int | torch.SymInt = 0
+        table = self._wrt.index("table")
+        (sparse,) = self._backward.places(["sparse"])
+        if values[sparse] and values[-1][table]:
+            count = self._num_rows(values, tensors[table])
+            made[table] = tensors[table].new_empty(count, tensors[table].shape[1])
+        return *made, torch.empty(count, dtype=torch.int64, device=tensors[0].device)
 
-        def run(*values: Any) -> Any:
-            made = list(self.function(SimpleNamespace(**dict(zip(kinds, values, strict=True)))))
-            for place, it in enumerate(made):
-                if it is None:  # an operator cannot return None
-                    dtype = torch.int64 if place == len(self.wrt) else None
-                    made[place] = values[0].new_empty(0, dtype=dtype)
-            return _result(made)
-
-        run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [
-                inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=kind)
-                for name, kind in kinds.items()
-            ],
-            return_annotation=tuple[(Tensor,) * count] if count > 1 else Tensor,  # type: ignore[misc]
-        )
-        return run
-
-    def fake(self, args: SimpleNamespace) -> Any:
-        tensors = [getattr(args, name) for name in self.wrt]
-        made = zero_gradients(tensors, args.need)
-        if self.rows is not None:
-            count: int | torch.SymInt = 0
-            place = self.wrt.index(self.rows)
-            if args.sparse and args.need[place]:
-                count = self._num_rows(args, tensors[place])
-                made[place] = tensors[place].new_empty(count, tensors[place].shape[1])
-            made.append(torch.empty(count, dtype=torch.int64, device=tensors[0].device))
-        return _result(made)
-
-    def _num_rows(self, args: SimpleNamespace, table: Tensor) -> int | torch.SymInt:
+    def _num_rows(self, values: tuple[Any, ...], table: Tensor) -> int | torch.SymInt:
         """Return the number of rows of a gradient: an unknown number of distinct ids, or all."""
-        if not _repeats(args.backend):
+        named = dict(zip(self._backward.leaves, values, strict=True))
+        if not _repeats(named["backend"]):
             return torch.library.get_ctx().new_dynamic_size()
-        besides = getattr(args, "besides", None)
-        count: int = min(getattr(args, self.named).numel(), len(table))
+        count: int = min(named[str(self._rows)].numel(), len(table))
+        besides = named.get("besides")
         return count if besides is None else count + len(besides)
 
-    def save(self, ctx: Any, args: SimpleNamespace, output: Any) -> None:
+    def save(self, ctx: Any, values: Sequence[Any], output: Any) -> None:
         results = output if isinstance(output, tuple) else (output,)
-        count = len(self.grads)
         ctx.set_materialize_grads(False)  # zeros for kept results would be as large as scores
-        ctx.mark_non_differentiable(*results[count:])
-        ctx.results = [(it.shape, it.dtype, it.device) for it in results[:count]]
-        kept = results[len(results) - len(self.kept) :]
-        given = {**vars(args), **dict.fromkeys(self.unsaved)}
-        tensors = {name: it for name, it in given.items() if isinstance(it, Tensor)}
-        ctx.names, ctx.given = tuple(tensors), {**given, **dict.fromkeys(tensors)}
-        ctx.save_for_backward(*kept, *tensors.values())
+        ctx.mark_non_differentiable(*results[1:])
+        ctx.result = results[0].shape, results[0].dtype, results[0].device
+        kept = results[len(results) - self._num_kept :]
+        tensors = [values[it] if isinstance(values[it], Tensor) else None for it in self._given]
+        ctx.save_for_backward(*kept, *tensors)
+        ctx.given = [None if isinstance(values[it], Tensor) else values[it] for it in self._given]
 
-    def differentiate(self, ctx: Any, need: list[bool], *slopes: Tensor | None) -> list[Any]:
-        saved, count = ctx.saved_tensors, len(self.kept)  # checkpoints unpack saved tensors once
-        kept, tensors = saved[:count], saved[count:]
-        given = ctx.given | dict(zip(ctx.names, tensors, strict=True))
-        own = [
-            _zeros(shape, dtype, device) if it is None else it
-            for it, (shape, dtype, device) in zip(slopes, ctx.results, strict=False)
+    def differentiate(
+        self, ctx: Any, need: list[bool], grad: Tensor | None, *_: Tensor | None
+    ) -> list[Any]:
+        saved = ctx.saved_tensors  # checkpoints unpack saved tensors once
+        kept, tensors = saved[: self._num_kept], saved[self._num_kept :]
+        given = [
+            value if tensor is None else tensor
+            for value, tensor in zip(ctx.given, tensors, strict=True)
         ]
-        name = f"{self.forward.name.removeprefix('kgfast::')}_backward"
-        made = call(name, *own, *kept, *given.values(), need)
-        gradients = [made] if isinstance(made, Tensor) else list(made[: len(self.wrt)])
-        if self.rows is not None:
-            place = self.wrt.index(self.rows)
-            if given["sparse"] and need[place]:
-                rows = RowGradients(made[-1], gradients[place], _repeats(given["backend"]))
-                gradients[place] = rows.to_sparse(len(given[self.rows]))
+        if grad is None:
+            shape, dtype, device = ctx.result
+            make = torch.zeros if shape.numel() else torch.empty  # empty launches nothing
+            grad = make(shape, dtype=dtype, device=device)
+        values = grad, *kept, *given, need
+        made = self._backward.call(*values)
+        gradients = [made] if isinstance(made, Tensor) else list(made[: len(self._wrt)])
+        if self._rows is not None:
+            table = self._wrt.index("table")
+            sparse, backend, place = self._backward.places(["sparse", "backend", "table"])
+            if values[sparse] and need[table]:
+                rows = RowGradients(made[-1], gradients[table], _repeats(values[backend]))
+                gradients[table] = rows.to_sparse(len(values[place]))
         return gradients
 
 
@@ -271,35 +344,55 @@ def _repeats(backend: str) -> bool:
     return dispatch.get_backend(backend).row_sums is not None
 
 
-def _zeros(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
-    if shape.numel():
-        return torch.zeros(shape, dtype=dtype, device=device)
-    return torch.empty(shape, dtype=dtype, device=device)  # launches nothing
+class _Leaf(NamedTuple):
+    """Value of a schema."""
+
+    path: str  # such as operands.candidates.table
+    read: str  # expression that reads the value from a parameter
+    type: str
+
+    @property
+    def name(self) -> str:
+        return self.path.replace(".", "_")
 
 
-def _result(made: Sequence[Tensor]) -> Any:
-    return made[0] if len(made) == 1 else tuple(made)
+_KINDS: dict[str, Any] = {"SCORES": SCORES}  # names in expressions that build structures
 
 
-def on_host(body: Body) -> Body:
-    """Let a body serve devices without kernels: copy tensors to the CPU, and results back."""
+def _parsed(kind: Any, path: str) -> tuple[list[_Leaf], str]:
+    """Return the values of a parameter, or of a field, and the expression that builds it."""
+    optional, kinds = "", [it for it in get_args(kind) if it is not NoneType]
+    if NoneType in get_args(kind):
+        kind, optional = kinds[0], "?"
+    if get_origin(kind) is Literal:
+        kind = str
+    if kind is Panels:
+        return [], "None"  # no tensor of a caller: they come with candidates that are prepared
+    leaf = _Leaf(path, path, _SCHEMA_TYPES.get(kind, "str") + optional)
+    if kind is Score:
+        return [leaf._replace(read=f"{path}.name")], f"SCORES[{leaf.name}]"
+    if kind == tuple[int, ...]:
+        return [leaf], f"({leaf.name} and tuple({leaf.name}))"
+    if kind in _SCHEMA_TYPES:
+        return [leaf], leaf.name
+    hints = get_type_hints(kind)
+    names = [it.name for it in fields(kind) if it.init] if is_dataclass(kind) else kind._fields
+    parts = [_parsed(hints[name], f"{path}.{name}") for name in names]
+    leaves = [leaf for some, _ in parts for leaf in some]
+    _KINDS[kind.__name__] = kind
+    expression = f"{kind.__name__}({', '.join(it for _, it in parts)})"
+    if optional:
+        expression = f"(None if {leaves[0].name} is None else {expression})"
+        leaves = [
+            _Leaf(it.path, f"(None if {path} is None else {it.read})", it.type.rstrip("?") + "?")
+            for it in leaves
+        ]
+    return leaves, expression
 
-    @functools.wraps(body)
-    def run(*args: Any) -> Any:
-        for arg in args:
-            if isinstance(arg, Tensor) and arg.device.type in dispatch.COPIED:
-                dispatch.is_copied(arg.device)
-                copied = [_on_cpu(it) for it in args]
-                return _moved(body(*copied), arg.device)
-        return body(*args)
 
-    return run
-
-
-def _on_cpu(arg: Any) -> Any:
-    if isinstance(arg, list):
-        return [_on_cpu(it) for it in arg]
-    return arg.cpu() if isinstance(arg, Tensor) else arg
+def _count(returned: Any) -> int:
+    """Count the tensors that an annotation names: a tensor, a tuple, or a NamedTuple."""
+    return 1 if returned is Tensor else len(getattr(returned, "_fields", get_args(returned)))
 
 
 def _moved(result: Any, device: torch.device) -> Any:
@@ -308,26 +401,5 @@ def _moved(result: Any, device: torch.device) -> Any:
     return tuple(part.to(device) for part in result)
 
 
-def _untraced(body: Body) -> Body:
-    """Keep torch.compile out of the body without loading the compiler.
-
-    When a compiled function falls back to eager, the compiler would look into every call.
-    """
-    disabled: list[Body] = []
-
-    def run(*args: Any) -> Any:
-        if "torch._dynamo" not in sys.modules:
-            return body(*args)
-        if not disabled:
-            disabled.append(torch.compiler.disable(body))
-        return disabled[0](*args)
-
-    return run
-
-
-def _no_fake(args: SimpleNamespace) -> Any:
+def _no_fake(*values: Any) -> Any:
     raise NotImplementedError("an operator needs a fake kernel")
-
-
-def _save_nothing(ctx: Any, args: SimpleNamespace, output: Any) -> None:
-    pass

@@ -32,10 +32,8 @@ from kgfast.kernels.negatives import NegativeGradients, NegativeLoss, NegativeRo
 from kgfast.kernels.operands import (
     Above,
     Counts,
-    Gradients,
     Known,
     Lists,
-    NamedRows,
     Need,
     Operands,
     Prepared,
@@ -53,7 +51,7 @@ from kgfast.ops.checks import (
     require_unique,
     safe_rows,
 )
-from kgfast.ops.differentiable import chosen_backend, no_autocast, result_dtype
+from kgfast.ops.differentiable import chosen_backend, no_autocast
 from kgfast.ops.dispatch import COPIED, backend_for, get_backend
 from kgfast.ops.finite import check_mask, check_scores, name_not_finite
 from kgfast.ops.unchecked import refuse_unchecked
@@ -63,7 +61,7 @@ __all__ = [
     "Passes",
     "Prepared",
     "above",
-    "backward",
+    "backend_of",
     "bce",
     "bce_gradients",
     "bce_total",
@@ -77,23 +75,27 @@ __all__ = [
     "passes_of",
     "prepare",
     "rank_counts",
-    "scores",
     "target_scores",
     "topk",
 ]
 
 
-@contextmanager
-def _serving(operands: Operands, name: str | None) -> Iterator[Backend]:
-    """Yield the backend of a name, else the queries' backend; autocast is off inside.
+def backend_of(operands: Operands, name: str | None = None) -> Backend:
+    """Return the backend of a name, else of the table's device.
 
     A model that makes candidates on a device without kernels at every call is refused.
     """
-    device = operands.queries.device
+    device = operands.table.device
     if device.type in COPIED:
         raise ValueError(f"no kernels for tensors on {device}: move the model to the CPU")
+    return get_backend(name or backend_for(device))
+
+
+@contextmanager
+def _serving(operands: Operands, name: str | None) -> Iterator[Backend]:
+    """Yield the backend of a name, else the queries' backend; autocast is off inside."""
     with no_autocast(operands.queries.device):
-        yield get_backend(name or chosen_backend(operands.queries))
+        yield backend_of(operands, name or chosen_backend(operands.queries))
 
 
 def checks_for(device: torch.device, *, allows_nan: bool = False) -> Checks:
@@ -150,17 +152,16 @@ def rank_counts(
     exclude each other.
     """
     refuse_unchecked("rank_counts")
-    count = operands.candidates.num_rows
     if target_scores is None:
-        targets = checked_ids(checks, "targets", targets, count)
-    indices = checked_ids(checks, "exclude_indices", known.indices, count)
-    indptr = checked_indptr(checks, known.indptr, len(indices))
+        targets = checked_ids(checks, "targets", targets, operands.candidates.num_rows)
+    known = _checked_known(operands, known, checks)
     if not checks.allows_nan:
         require_moves(checks, operands)
-    with _serving(operands, backend_for(operands.table.device)) as chosen:
+    backend = backend_of(operands)
+    with no_autocast(operands.queries.device):
         if lists is not None:
-            return chosen.list_counts(operands, lists, targets, Known(indptr, indices), checks)
-        return chosen.rank_counts(operands, targets, Known(indptr, indices), checks, target_scores)
+            return backend.list_counts(operands, lists, targets, known, checks)
+        return backend.rank_counts(operands, targets, known, checks, target_scores)
 
 
 def target_scores(operands: Operands, targets: Tensor, checks: Checks) -> Tensor:
@@ -178,11 +179,14 @@ def topk(
     ``lists`` has the checked candidates of each query.
     """
     refuse_unchecked("topk")
-    known = _checked_known(operands, known, checks)
-    with _serving(operands, backend_for(operands.table.device)) as chosen:
+    known = None if known is None else _checked_known(operands, known, checks)
+    if not checks.allows_nan:
+        require_moves(checks, operands)
+    backend = backend_of(operands)
+    with no_autocast(operands.queries.device):
         if lists is not None:
-            return chosen.list_topk(operands, lists, k, known, checks)
-        return chosen.topk(operands, k, known, checks)
+            return backend.list_topk(operands, lists, k, known, checks)
+        return backend.topk(operands, k, known, checks)
 
 
 def above(
@@ -200,86 +204,24 @@ def above(
     ``most``.
     """
     refuse_unchecked("above")
-    known = _checked_known(operands, known, checks)
-    with _serving(operands, backend_for(operands.table.device)) as chosen:
+    if not checks.allows_nan:
+        require_moves(checks, operands)
+    known = None if known is None else _checked_known(operands, known, checks)
+    backend = backend_of(operands)
+    with no_autocast(operands.queries.device):
         if lists is not None:
-            found = list_above(chosen.list_topk, operands, lists, thresholds, known, checks)
+            found = list_above(backend.list_topk, operands, lists, thresholds, known, checks)
             return found if len(found.ids) <= most else len(found.ids)
         lowest = lowest_scores(thresholds, operands.queries.dtype)
         if most < 0:
-            return int(counts_above(chosen.rank_counts, operands, lowest, known, checks).sum())
-        return chosen.above(operands, lowest, known, checks, most)
+            return int(counts_above(backend.rank_counts, operands, lowest, known, checks).sum())
+        return backend.above(operands, lowest, known, checks, most)
 
 
-def _checked_known(operands: Operands, known: Known | None, checks: Checks) -> Known | None:
-    """Return known answers with values that are checked, now or later; check angles, too."""
-    if known is not None:
-        count = operands.candidates.num_rows
-        indices = checked_ids(checks, "exclude_indices", known.indices, count)
-        known = Known(checked_indptr(checks, known.indptr, len(indices)), indices)
-    if not checks.allows_nan:
-        require_moves(checks, operands)
-    return known
-
-
-def scores(
-    operands: Operands,
-    index: Tensor | None = None,
-    *,
-    backend: str | None = None,
-    table_name: str = "candidates",
-) -> Tensor:
-    """Score all pairs, or the pairs that a checked ``index [B, K]`` names."""
-    queries = operands.queries
-    shape = (len(queries), operands.candidates.num_rows) if index is None else index.shape
-    if not (shape[0] and shape[1]):
-        crops = () if operands.dims is None else (len(operands.dims),)
-        return queries.new_empty((*crops, *shape), dtype=result_dtype(queries))
-    check_moves(operands)
-    with _serving(operands, backend) as chosen:
-        values = chosen.scores(operands, index)
-        check_scores(values, operands, index, table_name)
-    return values
-
-
-def backward(
-    operands: Operands,
-    grad: Tensor,
-    index: Tensor | None = None,
-    *,
-    need: Need,
-    rows: NamedRows | None = None,
-    backend: str | None = None,
-) -> Gradients:
-    """Return gradients of :func:`scores`; see :meth:`kgfast.kernels.backend.Backend.backward`."""
-    if not grad.numel():
-        none = _no_gradients(operands, index, need, rows_only=rows is not None)
-        return none if rows is None else none.of_rows(rows)
-    if not any(need):
-        return Gradients()
-    with _serving(operands, backend) as chosen:
-        grad = grad.resolve_neg().contiguous()
-        return chosen.backward(operands, grad, index, need=need, rows=rows)
-
-
-def _no_gradients(
-    operands: Operands, index: Tensor | None, need: Need, *, rows_only: bool
-) -> Gradients:
-    queries, table, factor = operands.queries, operands.table, operands.factor
-    ids = None
-    if rows_only and index is not None:
-        ids = index.new_empty(0)
-        table, factor = table[:0], None if factor is None else factor[:0]
-    return Gradients(
-        _zeros(queries) if need.queries else None,
-        _zeros(table) if need.table else None,
-        _zeros(factor) if need.factor and factor is not None else None,
-        ids,
-    )
-
-
-def _zeros(like: Tensor) -> Tensor:
-    return torch.zeros(like.shape, dtype=like.dtype, device=like.device)
+def _checked_known(operands: Operands, known: Known, checks: Checks) -> Known:
+    """Return known answers with values that are checked, now or later."""
+    indices = checked_ids(checks, "exclude_indices", known.indices, operands.candidates.num_rows)
+    return Known(checked_indptr(checks, known.indptr, len(indices)), indices)
 
 
 def negative_rows(

@@ -1,7 +1,6 @@
 """Scores of queries with all candidates, or with each query's own rows; gradients."""
 
 from collections.abc import Sequence
-from types import SimpleNamespace
 
 import torch
 from torch import Tensor
@@ -10,8 +9,16 @@ from kgfast.kernels.checks import inside_of
 from kgfast.kernels.operands import Gradients, NamedRows, Need, Operands
 from kgfast.ops import differentiable as common
 from kgfast.ops import run
-from kgfast.ops.checks import check_device, check_index, check_operands, check_tensor, safe_rows
-from kgfast.ops.registry import call, operator
+from kgfast.ops.checks import (
+    check_device,
+    check_index,
+    check_moves,
+    check_tensor,
+    checked_operands,
+    safe_rows,
+)
+from kgfast.ops.finite import check_scores
+from kgfast.ops.registry import operator
 
 
 def pairwise_scores(
@@ -69,19 +76,8 @@ def pairwise_scores(
     tensor([[0.6000, 1.8000]])
     """
     common.refuse_forward_mode("pairwise_scores", queries, candidates, bias, factor)
-    queries = common.full_precision(queries)
-    check_operands(queries, candidates, score, bias, factor, dims)
-    scores: Tensor = call(
-        "pairwise_scores",
-        queries,
-        candidates,
-        score,
-        bias,
-        factor,
-        None if dims is None else list(dims),
-        common.chosen_backend(queries),
-    )
-    return scores
+    operands = checked_operands(queries, candidates, score, bias, factor, dims)
+    return _scores(operands, None, False, None, common.chosen_backend(operands.queries))
 
 
 def indexed_scores(
@@ -148,122 +144,97 @@ def indexed_scores(
     [0.0, 1.0, -1.0]
     """
     common.refuse_forward_mode("indexed_scores", queries, table, bias, factor)
-    queries = common.full_precision(queries)
-    check_operands(queries, table, score, bias, factor, dims, table_name="table")
-    check_row_index(index, queries, table)
+    operands = checked_operands(queries, table, score, bias, factor, dims, table_name="table")
+    check_row_index(index, operands)
     if sparse:
         common.refuse_sparse("indexed_scores")
     if besides is not None:
         check_index("besides", besides, (None,), table)
-    scores: Tensor = call(
-        "indexed_scores",
-        queries,
-        table,
-        index,
-        score,
-        bias,
-        factor,
-        None if dims is None else list(dims),
-        sparse,
-        besides,
-        common.chosen_backend(queries),
-    )
-    return scores
+    return _scores(operands, index, sparse, besides, common.chosen_backend(operands.queries))
 
 
-def check_row_index(index: Tensor, queries: Tensor, table: Tensor) -> None:
+def check_row_index(index: Tensor, operands: Operands) -> None:
     """Check that an index is int64 ``[B, K]``, on the device of the table."""
     check_tensor("index", index)
     if index.dtype != torch.int64:
         raise TypeError(f"index must be int64; got {index.dtype}")
-    if index.ndim != 2 or len(index) != len(queries):
+    if index.ndim != 2 or len(index) != operands.num_queries:
         raise ValueError(
-            f"index must have shape [{len(queries)}, K], a row per query; got {list(index.shape)}"
+            f"index must have shape [{operands.num_queries}, K], a row per query; got "
+            f"{list(index.shape)}"
         )
-    check_device("index", index, table, "the rows of the table")
+    check_device("index", index, operands.table, "the rows of the table")
 
 
-@operator("pairwise_scores", waits=True)
-def _pairwise_scores(
-    queries: Tensor,
-    candidates: Tensor,
-    score: str,
-    bias: Tensor | None,
-    factor: Tensor | None,
-    dims: Sequence[int] | None,
-    backend: str,
+@operator("scores", waits=True)
+def _scores(
+    operands: Operands, index: Tensor | None, sparse: bool, besides: Tensor | None, backend: str
 ) -> Tensor:
-    operands = run.operands_of(queries, candidates, score, bias, factor, dims)
-    return run.scores(operands, backend=backend)
+    """Score all pairs, or those of an index; ``sparse`` and ``besides`` are of the gradient."""
+    shape = _shape(operands, index)
+    if not (shape[-1] and shape[-2]):
+        return common.empty_scores(operands.queries, shape)
+    if index is not None:
+        index = safe_rows(index, len(operands.table)).contiguous()
+    check_moves(operands)
+    values = run.backend_of(operands, backend).scores(operands, index)
+    check_scores(values, operands, index, "candidates" if index is None else "table")
+    return values
 
 
-@_pairwise_scores.fake
-def _(args: SimpleNamespace) -> Tensor:
-    shape = len(args.queries), len(args.candidates)
-    return common.empty_scores(args.queries, shape, args.dims)
+@_scores.fake
+def _(operands: Operands, index: Tensor | None) -> Tensor:
+    return common.empty_scores(operands.queries, _shape(operands, index))
 
 
-@operator("indexed_scores", waits=True)
-def _indexed_scores(
-    queries: Tensor,
-    table: Tensor,
-    index: Tensor,
-    score: str,
-    bias: Tensor | None,
-    factor: Tensor | None,
-    dims: Sequence[int] | None,
+def _shape(operands: Operands, index: Tensor | None) -> tuple[int, ...]:
+    pairs = (operands.num_queries, len(operands.table)) if index is None else tuple(index.shape)
+    return pairs if operands.dims is None else (len(operands.dims), *pairs)
+
+
+@_scores.gradient(
+    *("queries", "table", "bias", "factor"), of="pairwise_scores and indexed_scores", rows="index"
+)
+def _backward(
+    grad: Tensor,
+    operands: Operands,
+    index: Tensor | None,
     sparse: bool,
     besides: Tensor | None,
     backend: str,
-) -> Tensor:
-    index = safe_rows(index, len(table))
-    operands = run.operands_of(queries, table, score, bias, factor, dims)
-    return run.scores(operands, index.contiguous(), backend=backend, table_name="table")
+    need: Sequence[bool],
+) -> tuple[Tensor | None, ...]:
+    rows = NamedRows(besides) if sparse else None
+    if index is not None:  # the forward may have been unchecked, which a backward cannot know
+        index = inside_of(index, len(operands.table)).contiguous()
+    needed, of_bias, grad = Need(need[0], need[1], need[3]), None, grad.resolve_neg().contiguous()
+    if need[2] and operands.bias is not None:
+        of_bias = bias_gradient_of(grad, index, operands.bias)
+    if grad.numel() and any(needed):
+        served = run.backend_of(operands, backend)
+        made = served.backward(operands.without_bias(), grad, index, need=needed, rows=rows)
+    else:
+        made = _zeros(operands, needed, rows)
+    ids = made.ids if need[1] else None
+    if ids is None:
+        ids = torch.empty(0, dtype=torch.int64, device=grad.device)
+    return made.queries, made.table, of_bias, whole_factor(made, operands), ids
 
 
-@_indexed_scores.fake
-def _(args: SimpleNamespace) -> Tensor:
-    return common.empty_scores(args.queries, args.index.shape, args.dims)
-
-
-@_pairwise_scores.gradient(
-    "queries", "candidates", "bias", "factor", of="pairwise_scores", grads=("grad",)
-)
-def _pairwise_backward(args: SimpleNamespace) -> tuple[Tensor | None, ...]:
-    operands = run.operands_of(
-        args.queries, args.candidates, args.score, None, args.factor, args.dims
+def _zeros(operands: Operands, need: Need, rows: NamedRows | None) -> Gradients:
+    """Return the gradients of no pairs."""
+    queries, table, factor, ids = operands.queries, operands.table, operands.factor, None
+    if rows is not None:
+        ids, table = torch.empty(0, dtype=torch.int64, device=table.device), table[:0]
+        factor = None if factor is None else factor[:0]
+    of_queries, of_table, of_factor = (
+        torch.zeros(it.shape, dtype=it.dtype, device=it.device)
+        if needed and it is not None
+        else None
+        for it, needed in zip((queries, table, factor), need, strict=True)
     )
-    need = Need(args.need[0], args.need[1], args.need[3])
-    made = run.backward(operands, args.grad, need=need, backend=args.backend)
-    of_bias = bias_gradient_of(args.grad, None, args.bias) if args.need[2] else None
-    return made.queries, made.table, of_bias, made.factor
-
-
-@_indexed_scores.gradient(
-    "queries",
-    "table",
-    "bias",
-    "factor",
-    of="indexed_scores",
-    grads=("grad",),
-    rows="table",
-    named="index",
-)
-def _indexed_backward(args: SimpleNamespace) -> tuple[Tensor | None, ...]:
-    operands = run.operands_of(args.queries, args.table, args.score, None, args.factor, args.dims)
-    # The forward may have been unchecked, which a backward cannot know: clamp the index again.
-    index = inside_of(args.index, len(args.table)).contiguous()
-    need = Need(args.need[0], args.need[1], args.need[3])
-    rows = NamedRows(args.besides) if args.sparse else None
-    made = run.backward(operands, args.grad, index, need=need, rows=rows, backend=args.backend)
-    of_bias = bias_gradient_of(args.grad, index, args.bias) if args.need[2] else None
-    return (
-        made.queries,
-        made.table,
-        of_bias,
-        whole_factor(made, operands),
-        made.ids if args.need[1] else None,
-    )
+    made = Gradients(of_queries, of_table, of_factor, ids)
+    return made if rows is None else made.of_rows(rows)
 
 
 def whole_factor(gradients: Gradients, operands: Operands) -> Tensor | None:
@@ -273,10 +244,8 @@ def whole_factor(gradients: Gradients, operands: Operands) -> Tensor | None:
     return gradients.spread(operands, Need(False, False, gradients.factor is not None)).factor
 
 
-def bias_gradient_of(grad: Tensor, index: Tensor | None, bias: Tensor | None) -> Tensor | None:
+def bias_gradient_of(grad: Tensor, index: Tensor | None, bias: Tensor) -> Tensor:
     """Return the gradient of a bias ``[N]`` or ``[1]``, summed in a fixed order."""
-    if bias is None:
-        return None
     if not grad.numel():
         return torch.zeros(bias.shape, dtype=bias.dtype, device=bias.device)
     if index is None:

@@ -1,16 +1,14 @@
 """topk(): the best k candidates of each query."""
 
 from collections.abc import Sequence
-from types import SimpleNamespace
 
 import torch
 from torch import Tensor
 
-from kgfast.kernels.operands import Known
+from kgfast.kernels.operands import Known, Operands
 from kgfast.ops import run
-from kgfast.ops.checks import check_index, check_operands
-from kgfast.ops.differentiable import full_precision
-from kgfast.ops.rank import check_candidate_ids, is_listed, operands_of
+from kgfast.ops.checks import checked_known, checked_operands
+from kgfast.ops.lists import CandidateIds
 from kgfast.ops.registry import operator
 
 LARGEST_K = 2**31 - 1
@@ -90,40 +88,13 @@ def topk(
     >>> scores.tolist(), ids.tolist()
     ([[2.0, 2.0]], [[1, 2]])
     """
-    queries = full_precision(queries)
-    check_operands(queries, candidates, score, bias, factor, dims)
-    check_excluded(exclude_indptr, exclude_indices, len(queries), candidates)
-    check_candidate_ids(candidate_ids, candidate_indptr, len(queries), candidates)
-    is_bound = len(queries) and not pad and not is_listed(candidate_ids, candidate_indptr)
-    listed = candidates if candidate_ids is None else candidate_ids
-    check_k(k, len(listed) if is_bound else None)
-    result: tuple[Tensor, Tensor] = torch.ops.kgfast.topk(
-        queries.detach(),
-        candidates.detach(),
-        k,
-        exclude_indptr,
-        exclude_indices,
-        score,
-        None if bias is None else bias.detach(),
-        None if factor is None else factor.detach(),
-        None if dims is None else list(dims),
-        candidate_ids,
-        candidate_indptr,
-        nan_worst,
-        pad,
-    )
-    return result
-
-
-def check_excluded(
-    indptr: Tensor | None, indices: Tensor | None, num_queries: int, candidates: Tensor
-) -> None:
-    """Check shapes, dtypes and devices of excluded ids, which may be missing."""
-    if (indptr is None) != (indices is None):
-        raise ValueError("exclude_indptr and exclude_indices must be given together")
-    if indptr is not None and indices is not None:
-        check_index("exclude_indptr", indptr, (num_queries + 1,), candidates)
-        check_index("exclude_indices", indices, (None,), candidates)
+    operands = checked_operands(queries, candidates, score, bias, factor, dims)
+    known = checked_known(exclude_indptr, exclude_indices, operands)
+    own = CandidateIds(candidate_ids, candidate_indptr)
+    own.check(operands)
+    is_bound = len(queries) and not pad and not own.are_listed
+    check_k(k, len(candidates if own.ids is None else own.ids) if is_bound else None)
+    return _topk(operands, k, known, own, nan_worst, pad)
 
 
 def check_k(k: int, count: int | None) -> None:
@@ -143,26 +114,15 @@ def check_k(k: int, count: int | None) -> None:
 
 @operator("topk", waits=True)
 def _topk(
-    queries: Tensor,
-    candidates: Tensor,
+    operands: Operands,
     k: int,
-    exclude_indptr: Tensor | None,
-    exclude_indices: Tensor | None,
-    score: str,
-    bias: Tensor | None,
-    factor: Tensor | None,
-    dims: Sequence[int] | None,
-    candidate_ids: Tensor | None,
-    candidate_indptr: Tensor | None,
+    known: Known | None,
+    own: CandidateIds,
     nan_worst: bool,
     pad: bool,
 ) -> tuple[Tensor, Tensor]:
-    checks = run.checks_for(candidates.device, allows_nan=nan_worst)
-    table = candidates, score, bias, factor
-    operands, lists = operands_of(queries, table, dims, candidate_ids, candidate_indptr, checks)
-    known = None
-    if exclude_indptr is not None and exclude_indices is not None:
-        known = Known(exclude_indptr, exclude_indices)
+    checks = run.checks_for(operands.table.device, allows_nan=nan_worst)
+    operands, lists = own.prepared(operands, checks)
     scores, ids = run.topk(operands, k, known, checks, lists)
     known_answers = 0 if known is None else len(known.indices)
     if not pad and (lists is not None or k > operands.candidates.num_candidates - known_answers):
@@ -184,7 +144,7 @@ def _check_full(ids: Tensor, k: int) -> None:
 
 
 @_topk.fake
-def _(args: SimpleNamespace) -> tuple[Tensor, Tensor]:
-    crops = () if args.dims is None else (len(args.dims),)
-    shape = (*crops, len(args.queries), args.k)
-    return args.queries.new_empty(shape), args.queries.new_empty(shape, dtype=torch.int64)
+def _(operands: Operands, k: int) -> tuple[Tensor, Tensor]:
+    crops = () if operands.dims is None else (len(operands.dims),)
+    scores = operands.queries.new_empty(*crops, operands.num_queries, k)
+    return scores, scores.new_empty(scores.shape, dtype=torch.int64)

@@ -1,14 +1,14 @@
 """Sums of row losses over a whole batch, with gradients made together with the value."""
 
 from collections.abc import Sequence
-from types import SimpleNamespace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from kgfast.kernels.labels import LossGradients, LossNeed
+from kgfast.kernels.labels import Labels, LossGradients, LossNeed
 from kgfast.kernels.operands import Operands
 from kgfast.ops import differentiable as common
 from kgfast.ops import run
@@ -19,11 +19,11 @@ from kgfast.ops.losses import (
     bce,
     check_labels,
     check_smoothing,
-    checked_queries,
+    contiguous,
     cross_entropy,
-    labels_of,
+    loss_operands,
 )
-from kgfast.ops.registry import operator
+from kgfast.ops.registry import Operator, operator
 
 _FULL = (torch.float32, torch.float64)
 _BACKEND = -2  # place of the backend among the options of an operator
@@ -82,15 +82,14 @@ def bce_total(
     tensor(0.4100)
     """
     check_divisor(divisor)
-    queries = checked_queries("bce_total", queries, candidates, bias, score, precision)
+    operands = loss_operands("bce_total", queries, candidates, bias, score, precision)
+    operands = _with_scale("bce_total", operands, scale)
     check_labels(queries, candidates, positive_indptr, positive_indices, label_a, label_c)
-    _check_scale("bce_total", scale, queries, score)
-    tensors = queries, candidates, bias, scale
-    labels = positive_indptr, positive_indices, float(label_a), float(label_c), score
-    if not _is_one_sweep(*tensors):
-        rows = bce(_scaled(queries, scale), candidates, bias, *labels, precision=precision)
+    labels = Labels(positive_indptr, positive_indices, float(label_a), float(label_c))
+    if not _is_one_sweep(operands):
+        rows = bce(_scaled(queries, scale), candidates, bias, *labels, score, precision=precision)
         return rows.sum() / divisor
-    return _total("bce_total", tensors, (*labels, precision, float(divisor)))
+    return _total(_bce_total, operands, labels, float(divisor))
 
 
 def cross_entropy_total(
@@ -135,16 +134,16 @@ def cross_entropy_total(
     tensor(0.1698)
     """
     check_divisor(divisor)
-    queries = checked_queries("cross_entropy_total", queries, candidates, bias, score, precision)
+    name = "cross_entropy_total"
+    operands = loss_operands(name, queries, candidates, bias, score, precision)
+    operands = _with_scale(name, operands, scale)
     check_index("targets", targets, (len(queries),), candidates)
     check_smoothing(label_smoothing)
-    _check_scale("cross_entropy_total", scale, queries, score)
-    tensors, labels = (queries, candidates, bias, scale), (targets, float(label_smoothing), score)
-    if not _is_one_sweep(*tensors):
-        given = candidates, bias, *labels
+    if not _is_one_sweep(operands):
+        given = candidates, bias, targets, float(label_smoothing), score
         rows = cross_entropy(_scaled(queries, scale), *given, precision=precision)
         return rows.sum() / divisor
-    return _total("cross_entropy_total", tensors, (*labels, precision, float(divisor)))
+    return _total(_cross_entropy_total, operands, targets, float(label_smoothing), float(divisor))
 
 
 def check_divisor(divisor: float) -> None:
@@ -154,42 +153,45 @@ def check_divisor(divisor: float) -> None:
         raise ValueError(f"divisor must be positive; got {divisor}")
 
 
-def _check_scale(name: str, scale: Tensor | None, queries: Tensor, score: str) -> None:
-    if scale is not None:
-        common.refuse_forward_mode(name, scale)
-        check_scale(scale, queries, score)
+def _with_scale(name: str, operands: Operands, scale: Tensor | None) -> Operands:
+    if scale is None:
+        return operands
+    common.refuse_forward_mode(name, scale)
+    check_scale(scale, operands.queries, operands.score.name)
+    return replace(operands, scale=scale)
 
 
 def _scaled(queries: Tensor, scale: Tensor | None) -> Tensor:
     return queries if scale is None else queries * scale
 
 
-def _is_one_sweep(
-    queries: Tensor, candidates: Tensor, bias: Tensor | None, scale: Tensor | None
-) -> bool:
+def _is_one_sweep(operands: Operands) -> bool:
     """Return whether one sweep makes the value and the gradients.
 
     One sweep serves neither gradients that would be rounded nor transforms of torch. One sweep also
     serves a value alone if queries are scaled, block by block.
     """
-    tensors = queries, candidates, bias, scale
+    tensors = _tensors(operands)
     is_half = any(it is not None and it.dtype not in _FULL for it in tensors[1:])
-    if is_half or not len(queries):
+    if is_half or not operands.num_queries:
         return False
-    return common.has_gradients(*tensors) or (scale is not None and not common.is_transformed())
+    is_scaled = operands.scale is not None and not common.is_transformed()
+    return common.has_gradients(*tensors) or is_scaled
 
 
-def _total(name: str, tensors: Sequence[Tensor | None], options: tuple[Any, ...]) -> Tensor:
-    """Call an operator ``kgfast::<name>`` so that the backward returns gradients without a copy."""
-    queries = tensors[0]
-    assert queries is not None
-    needs = torch.is_grad_enabled()
+def _tensors(operands: Operands) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    return operands.queries, operands.table, operands.bias, operands.scale
+
+
+def _total(chosen: Operator[..., Any], operands: Operands, *given: Any) -> Tensor:
+    """Call an operator so that the backward returns gradients without a copy."""
+    needs, tensors = torch.is_grad_enabled(), _tensors(operands)
     need = [needs and it is not None and it.requires_grad for it in tensors]
-    options = *options, common.chosen_backend(queries), need
+    given = operands, *given, common.chosen_backend(operands.queries), need
     if torch.compiler.is_compiling():
-        result: tuple[Tensor, ...] = getattr(torch.ops.kgfast, name)(*tensors, *options)
+        result: tuple[Tensor, ...] = chosen(*given)
         return result[0]
-    total: Tensor = _Total.apply(*tensors, name, options)  # type: ignore[no-untyped-call]
+    total: Tensor = _Total.apply(*tensors, chosen, given)  # type: ignore[no-untyped-call]
     return total
 
 
@@ -206,16 +208,15 @@ class _Total(Function):
         candidates: Tensor,
         bias: Tensor | None,
         scale: Tensor | None,
-        name: str,
-        options: tuple[Any, ...],
+        operator: Operator[..., Any],
+        given: tuple[Any, ...],
     ) -> Tensor:
-        ctx.operator = getattr(torch.ops.kgfast, name)
-        tensors = queries, candidates, bias, scale
+        ctx.operator, ctx.given = operator, given
         total: Tensor
-        total, *gradients = ctx.operator(*tensors, *options)
-        labels = [it for it in options if isinstance(it, Tensor)]
-        ctx.save_for_backward(*tensors, *labels)
-        ctx.options, ctx.gradients = options, gradients
+        total, *gradients = operator(*given)
+        labels = [it for it in operator.flat(*given) if isinstance(it, Tensor)]
+        ctx.save_for_backward(queries, candidates, bias, scale, *labels)
+        ctx.gradients = gradients
         return total
 
     @staticmethod
@@ -224,12 +225,12 @@ class _Total(Function):
         gradients, ctx.gradients = ctx.gradients, None
         if gradients is None:
             with torch.no_grad():
-                _, *gradients = ctx.operator(*tensors, *ctx.options)
+                _, *gradients = ctx.operator(*ctx.given)
         if torch.is_grad_enabled():  # create_graph: this operator refuses a second derivative
-            gradients = torch.ops.kgfast.total_backward(grad_total, *gradients, *tensors)
+            gradients = _total_backward(grad_total, *gradients, *tensors)
         elif type(grad_total) is Tensor:
             grad_total = grad_total.resolve_neg()
-            get_backend(ctx.options[_BACKEND]).losses.scale(gradients[:3], grad_total)
+            get_backend(ctx.given[_BACKEND]).losses.scale(gradients[:3], grad_total)
             if ctx.needs_input_grad[3]:
                 gradients[3] = gradients[3] * grad_total
         else:  # under a transform of torch
@@ -239,45 +240,29 @@ class _Total(Function):
         return *(gradient if need else None for gradient, need in needed), None, None
 
 
+_FiveTensors = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+
+
 @operator("bce_total", waits=True)
 def _bce_total(
-    queries: Tensor,
-    candidates: Tensor,
-    bias: Tensor | None,
-    scale: Tensor | None,
-    positive_indptr: Tensor,
-    positive_indices: Tensor,
-    label_a: float,
-    label_c: float,
-    score: str,
-    precision: str,
-    divisor: float,
-    backend: str,
-    need: Sequence[bool],
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    operands: Operands, labels: Labels, divisor: float, backend: str, need: Sequence[bool]
+) -> _FiveTensors:
     """Return the total and the gradients; gradients that are not needed are empty."""
-    operands = run.operands_of(queries, candidates, score, bias, precision=precision, scale=scale)
-    labels = labels_of(positive_indptr, positive_indices, label_a, label_c)
-    made = run.bce_total(operands, labels, divisor, _of_sweep(need), backend=backend)
+    of_sweep = _of_sweep(need)
+    made = run.bce_total(operands, contiguous(labels), divisor, of_sweep, backend=backend)
     return _with_gradients(made.total, made.gradients, operands, need)
 
 
 @operator("cross_entropy_total", waits=True)
 def _cross_entropy_total(
-    queries: Tensor,
-    candidates: Tensor,
-    bias: Tensor | None,
-    scale: Tensor | None,
+    operands: Operands,
     targets: Tensor,
     label_smoothing: float,
-    score: str,
-    precision: str,
     divisor: float,
     backend: str,
     need: Sequence[bool],
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> _FiveTensors:
     """Return the total and the gradients; gradients that are not needed are empty."""
-    operands = run.operands_of(queries, candidates, score, bias, precision=precision, scale=scale)
     labels = targets.contiguous(), label_smoothing
     total, gradients = run.cross_entropy_total(
         operands, *labels, divisor, _of_sweep(need), backend=backend
@@ -293,7 +278,7 @@ def _of_sweep(need: Sequence[bool]) -> LossNeed:
 
 def _with_gradients(
     total: Tensor, made: LossGradients, operands: Operands, need: Sequence[bool]
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> _FiveTensors:
     of_queries, of_table, of_bias = as_gradients(made, operands.bias)
     of_scale = None
     if operands.scale is not None and of_queries is not None:
@@ -337,20 +322,25 @@ def _total_backward(
 
 
 @_total_backward.fake
-def _(args: SimpleNamespace) -> tuple[Tensor, ...]:
-    gradients = args.grad_queries, args.grad_candidates, args.grad_bias, args.grad_scale
+def _(
+    grad_queries: Tensor, grad_candidates: Tensor, grad_bias: Tensor, grad_scale: Tensor
+) -> tuple[Tensor, ...]:
+    gradients = grad_queries, grad_candidates, grad_bias, grad_scale
     return tuple(torch.empty_like(it) for it in gradients)
 
 
-def _fake(args: SimpleNamespace) -> tuple[Tensor, ...]:
-    tensors = args.queries, args.candidates, args.bias, args.scale
-    total = common.empty_scores(args.queries, (), None)
-    return total, *common.zero_gradients(tensors, args.need)
+def _fake(operands: Operands, need: Sequence[bool]) -> tuple[Tensor, ...]:
+    total = common.empty_scores(operands.queries, ())
+    return total, *common.zero_gradients(_tensors(operands), need)
 
 
-def _save(ctx: Any, args: SimpleNamespace, output: tuple[Tensor, ...]) -> None:
+_DIFFERENTIABLE = ("queries", "table", "bias", "scale")
+
+
+def _save(ctx: Any, values: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     ctx.mark_non_differentiable(*output[1:])
-    ctx.save_for_backward(*output[1:], args.queries, args.candidates, args.bias, args.scale)
+    tensors = [values[place] for place in _bce_total.places(_DIFFERENTIABLE)]
+    ctx.save_for_backward(*output[1:], *tensors)
 
 
 def _differentiate(
@@ -360,11 +350,10 @@ def _differentiate(
         # The compiler replaces saved tensors by a product that it sees, and only this graph has
         # them; a compiled graph has no second derivative.
         return tuple(gradient * grad_total for gradient in ctx.saved_tensors[:4])
-    gradients: tuple[Tensor, ...] = torch.ops.kgfast.total_backward(grad_total, *ctx.saved_tensors)
-    return gradients
+    return _total_backward(grad_total, *ctx.saved_tensors)
 
 
-for _operator in (_bce_total, _cross_entropy_total):
-    _operator.fake(_fake)
-    _operator.differentiate(_differentiate, _save, wrt=("queries", "candidates", "bias", "scale"))
+for _each in (_bce_total, _cross_entropy_total):
+    _each.fake(_fake)
+    _each.differentiate(_differentiate, _save, _DIFFERENTIABLE)
 _total_backward.refuse_second_derivative("bce_total and cross_entropy_total")

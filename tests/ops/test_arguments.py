@@ -117,7 +117,6 @@ VALUES = [  # operators, a change, the message
 ]  # fmt: skip
 TYPES = [
     (SWEEPS, {"queries": torch.zeros(B, G).long()}, "queries must be float32"),
-    (("rank_counts",), {"queries": torch.zeros(B, G).half()}, "queries must be float32"),
     (SWEEPS, {"candidates": torch.zeros(N, G).long()},
      "candidates must be float32, float16, bfloat16, float64"),
     (SWEEPS, {"bias": torch.zeros(N).long()}, "bias must be a floating-point"),

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 import kgfast
 from kgfast import ops
 from kgfast.eval.batches import host_model
-from kgfast.ops import dispatch, registry
+from kgfast.ops import dispatch, registry, run
 from kgfast.ops.run import operands_of
-from kgfast.ops.run import scores as run_scores
 
 
 class Elsewhere(Tensor):
@@ -40,13 +39,15 @@ def not_warned(monkeypatch):
 def test_an_operator_sees_the_cpu_and_its_results_go_back(monkeypatch):
     seen, sent = [], []
 
-    def body(table, other, width):
+    @registry.operator("copies_of_a_test")
+    def body(table: Tensor, other: Tensor | None, width: int) -> tuple[Tensor, Tensor]:
         seen.append((type(table), other, width))
         return table + 1, table.new_zeros(width)
 
     monkeypatch.setattr(registry, "_moved", lambda results, device: sent.append(device) or results)
     with pytest.warns(RuntimeWarning, match="no kernels for mps tensors: they are copied to the C"):
-        results = registry.on_host(body)(elsewhere(3, 2), None, 4)
+        results = body.serve(elsewhere(3, 2), None, 4)
+    del registry._libraries[body.name], registry.OPERATORS[body.name]
     assert seen == [(Tensor, None, 4)]
     assert sent == [torch.device("mps")]
     assert [it.tolist() for it in results] == [[[2.0, 2.0]] * 3, [0.0] * 4]
@@ -130,4 +131,4 @@ def test_results_are_those_without_the_way(monkeypatch):
 def test_what_was_not_copied_is_refused():
     table = elsewhere(3, 2)
     with pytest.raises(ValueError, match="no kernels for tensors on mps: move the model to the C"):
-        run_scores(operands_of(table[:2], table, "l1"))
+        run.backend_of(operands_of(table[:2], table, "l1"))

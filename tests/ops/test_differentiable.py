@@ -1,12 +1,11 @@
 """Differentiable operators: values, gradients, and their contract with torch."""
 
-from contextlib import contextmanager
-
 import pytest
 import torch
 
 from kgfast import ops
 from kgfast.kernels import cpu, losses
+from kgfast.kernels.labels import Labels
 from kgfast.ops.dispatch import get_backend
 from kgfast.ops.run import operands_of
 from support import oracles
@@ -26,6 +25,7 @@ from support.operators import (
     dense,
     doubles,
     gradients,
+    opcheck,
     operands,
     served,
 )
@@ -178,15 +178,11 @@ def test_autocast_computes_in_float32(name, dtype, monkeypatch):
     expected = served(name, (half.float(), table, bias), "dot")
     states = []
 
-    serving = ops.run._serving
+    def recorded(name):
+        states.append(torch.is_autocast_enabled("cpu"))
+        return get_backend(name)
 
-    @contextmanager
-    def recorded(operands, backend):
-        with serving(operands, backend) as chosen:
-            states.append(torch.is_autocast_enabled("cpu"))
-            yield chosen
-
-    monkeypatch.setattr(ops.run, "_serving", recorded)
+    monkeypatch.setattr(ops.run, "get_backend", recorded)
     with torch.autocast("cpu", dtype=dtype):
         result = served(name, (half, table, bias), "dot")
         forward = len(states)
@@ -265,10 +261,10 @@ def test_what_torch_func_has_not_is_our_error(name):
     def value(queries):
         return served(name, [queries, *others]).sum()
 
-    with pytest.raises(RuntimeError, match=r"kgfast\.ops\.\w+ can be differentiated once"):
+    with pytest.raises(RuntimeError, match=r"kgfast\.ops\.[\w ]+ can be differentiated once"):
         torch.func.grad(lambda it: torch.func.grad(value)(it).sum())(queries)
     for forward in (torch.func.hessian, torch.func.jacfwd):
-        with pytest.raises(NotImplementedError, match=r"kgfast\.ops\.\w+ has no forward-mode"):
+        with pytest.raises(NotImplementedError, match=r"kgfast\.ops\.[\w ]+ has no forward-mode"):
             forward(value)(queries)
 
 
@@ -362,14 +358,12 @@ def test_an_overflow_of_finite_numbers_is_a_loss_that_is_not_finite(name):
 @pytest.mark.parametrize("has_bias", [False, True], ids=["no bias", "bias"])
 def test_opcheck(dims, has_bias, backend):
     queries, table, bias = operands("bce")
-    given, kgfast = (queries, table, bias if has_bias else None), torch.ops.kgfast
-    check, tail = torch.library.opcheck, ("rotate", "float32", backend)
-    check(kgfast.pairwise_scores, (*given[:2], "rotate", given[2], None, dims, backend))
-    args = (*given[:2], INDEX, "rotate", given[2], None, dims, False, None, backend)
-    check(kgfast.indexed_scores, args)
+    asked = operands_of(queries, table, "rotate", bias if has_bias else None, dims=dims)
+    for index in (None, INDEX):
+        opcheck("scores", asked, index, False, None, backend)
     if dims is None:
-        check(kgfast.bce, (*given, *csr(), *LABELS, *tail))
-        check(kgfast.cross_entropy, (*given, TARGETS, 0.1, *tail))
+        opcheck("bce", asked, Labels(*csr(), *LABELS), backend)
+        opcheck("cross_entropy", asked, TARGETS, 0.1, backend)
 
 
 @CROPS
@@ -379,19 +373,18 @@ def test_opcheck(dims, has_bias, backend):
     ids=str,
 )
 def test_opcheck_of_the_backward(dims, need, backend):
-    given = queries, table, bias = [it.detach() for it in operands("bce")]
-    head, tail = ("rotate", bias, None, dims), (backend, [*need, False])
-    check, kgfast = torch.library.opcheck, torch.ops.kgfast
-    grad = torch.ones(*(() if dims is None else (len(dims),)), B, N)
-    check(kgfast.pairwise_scores_backward, (grad, queries, table, *head, *tail))
+    queries, table, bias = [it.detach() for it in operands("bce")]
+    asked, name = operands_of(queries, table, "rotate", bias, dims=dims), "scores_backward"
+    grad, needed = torch.ones(*(() if dims is None else (len(dims),)), B, N), [*need, False]
+    opcheck(name, grad, asked, None, False, None, backend, needed)
     grad = grad[..., : INDEX.shape[1]].clone()
     for rows in ((False, None), (True, None), (True, torch.tensor([1, 0]))):
-        check(kgfast.indexed_scores_backward, (grad, queries, table, INDEX, *head, *rows, *tail))
+        opcheck(name, grad, asked, INDEX, *rows, backend, needed)
     if dims is None:
         grad, logsumexp = torch.ones(B), torch.ones(B, dtype=torch.float64)
-        tail = "rotate", "float32", backend, need
-        check(kgfast.bce_backward, (grad, *given, *csr(), *LABELS, *tail))
-        check(kgfast.cross_entropy_backward, (grad, logsumexp, *given, TARGETS, 0.1, *tail))
+        opcheck("bce_backward", grad, asked, Labels(*csr(), *LABELS), backend, need)
+        given = logsumexp, asked, TARGETS, 0.1, backend, need
+        opcheck("cross_entropy_backward", grad, *given)
 
 
 @EACH_SCORED

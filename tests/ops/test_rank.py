@@ -7,6 +7,10 @@ import torch
 
 from kgfast import ops
 from kgfast.kernels import cpu
+from kgfast.kernels.operands import Known
+from kgfast.ops.lists import CandidateIds
+from kgfast.ops.run import operands_of
+from support.operators import opcheck
 from support.problems import make_problem
 
 
@@ -39,16 +43,16 @@ EACH = pytest.mark.parametrize("name", ["rank_counts", "topk", "above"])
 @pytest.mark.parametrize("dims", [None, [1, 2]], ids=["whole", "crops"])
 @EACH
 def test_opcheck(backend, name, dims):
-    queries, candidates, targets, *rest = arguments().values()
-    options, ids = (None, None, dims), torch.arange(8).flip(0)
-    given, tail = (targets, *rest), (None, None, False)
-    if name == "topk":
-        given, tail = (3, *rest), (ids, None, False, True)
-    if name == "above":
-        given, tail = (torch.full((2,), -2.0).double(), *rest), (ids, None, 100)
-        options = (None, None, dims and dims[0])
-    operator = getattr(torch.ops.kgfast, name)
-    torch.library.opcheck(operator, (queries, candidates, *given, *options, *tail))
+    queries, candidates, targets, indptr, indices, score = arguments().values()
+    crops = dims if name != "above" or dims is None else dims[:1]
+    asked = operands_of(queries, candidates, score, dims=crops), Known(indptr, indices)
+    own = CandidateIds(torch.arange(8).flip(0))
+    given = {
+        "rank_counts": (asked[0], targets, asked[1], CandidateIds(), False),
+        "topk": (asked[0], 3, asked[1], own, False, True),
+        "above": (asked[0], torch.full((2,), -2.0).double(), asked[1], own, 100),
+    }
+    opcheck(name, *given[name])
 
 
 @EACH

@@ -1,17 +1,18 @@
 """Registered operators: what torch knows of them; the compiler stays unloaded."""
 
 import importlib
-from types import SimpleNamespace
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 import torch
 from torch import Tensor
 
+from kgfast.kernels.operands import Known, Operands
 from kgfast.ops import adversarial, registry
-from kgfast.ops.registry import Operator, operator
+from kgfast.ops.registry import OPERATORS, Operator, operator
+from kgfast.ops.run import operands_of
 
-NAMES = sorted(registry._libraries)
+NAMES = sorted(OPERATORS)
 KEYS = ("CompositeExplicitAutograd", "Autograd", "Meta")
 
 
@@ -22,7 +23,11 @@ def halve(value: Tensor, count: int, other: Tensor | None) -> Tensor:
 @pytest.fixture
 def op():
     yield Operator("halve_of_a_test", halve)
-    registry._libraries.pop("halve_of_a_test")
+    forget("halve_of_a_test")
+
+
+def forget(name: str) -> None:
+    del registry._libraries[name], OPERATORS[name]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -48,7 +53,7 @@ def test_the_operators_of_kgfast():
         "cross_entropy",
         "cross_entropy_total",
     } <= set(NAMES)
-    assert {"pairwise_scores", "indexed_scores", "adversarial_rows"} <= set(NAMES)
+    assert {"scores", "scores_backward", "adversarial_rows"} <= set(NAMES)
 
 
 def test_annotations_are_the_schema(op):
@@ -56,35 +61,53 @@ def test_annotations_are_the_schema(op):
     assert schema.endswith("(Tensor value, SymInt count, Tensor? other) -> Tensor")
 
 
-def test_arguments_come_by_name(op):
-    seen: list[SimpleNamespace] = []
+def test_a_structure_is_taken_apart_and_built_again():
+    @operator("structures_of_a_test")
+    def body(operands: Operands, known: Known | None, k: int) -> Tensor:
+        seen.append((operands, known, k))
+        return operands.queries + k
 
-    def save(ctx: Any, given: SimpleNamespace, output: Tensor) -> None:
-        seen.append(given)
-
-    def backward(ctx: Any, need: list[bool], grad: Tensor) -> tuple[Tensor, Tensor]:
-        seen.append(SimpleNamespace(need=need))
-        return grad / 2, grad
-
-    op.differentiate(backward, save, wrt=("value", "other"))
-    value = torch.ones(2, requires_grad=True)
-    torch.ops.kgfast.halve_of_a_test(value, other=torch.ones(1), count=3).sum().backward()
-    assert seen[0].count == 3
-    assert seen[0].value is not None
-    assert seen[1].need == [True, False]
-    assert value.grad.tolist() == [0.5, 0.5]
+    seen: list[tuple] = []
+    queries, table, ids = torch.ones(2, 3), torch.ones(4, 3), torch.arange(2)
+    given = operands_of(queries, table, "l1", torch.ones(1), dims=[2, 1])
+    for known in (None, Known(ids, ids)):
+        assert body(given, k=5, known=known)[0, 0] == 6
+        operands, answers, k = seen.pop()
+        assert (operands.score, operands.dims, k) == (given.score, (2, 1), 5)
+        assert operands.table.data_ptr() == table.data_ptr()
+        assert answers is known or torch.equal(answers.indices, ids)
+    forget(body.name)
 
 
-def test_a_fake_gets_arguments_by_name(op):
-    op.fake(lambda given: given.value.new_empty(given.count))
-    result = torch.ops.kgfast.halve_of_a_test(torch.empty(2, device="meta"), 5, None)
-    assert result.shape == (5,)
+def test_a_gradient_gets_kept_results_and_arguments_by_name():
+    @operator("scale_of_a_test")
+    def body(value: Tensor, count: int, other: Tensor) -> tuple[Tensor, Tensor]:
+        return value * count, other + 1
+
+    @body.fake
+    def _(value: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.empty_like(value), torch.empty_like(value)
+
+    @body.gradient("value", "other", of="scale")
+    def _(grad: Tensor, kept: Tensor, value: Tensor, count: int, need: Sequence[bool]):
+        seen.append((kept.tolist(), count, [*need]))
+        return grad * count, None
+
+    seen: list[tuple] = []
+    value, other = torch.ones(2, requires_grad=True), torch.zeros(2)
+    assert body(torch.empty(2, device="meta"), 3, other.to("meta"))[0].shape == (2,)
+    body(value, other=other, count=3)[0].sum().backward()
+    assert seen == [([1.0, 1.0], 3, [True, False])]
+    assert value.grad.tolist() == [3.0, 3.0]
+    for name in ("scale_of_a_test", "scale_of_a_test_backward"):
+        forget(name)
 
 
 def test_without_a_gradient_a_backward_raises(op):
     result = torch.ops.kgfast.halve_of_a_test(torch.ones(2, requires_grad=True), 1, None)
     with pytest.raises(RuntimeError, match="kgfast::halve_of_a_test has no gradient"):
         result.sum().backward()
+    assert not op(torch.ones(2, requires_grad=True), 1, None).requires_grad
 
 
 def test_a_module_can_be_loaded_again():
@@ -114,5 +137,5 @@ def test_the_compiler_does_not_look_into_an_operator():
     try:
         torch.compile(falls_back, backend="eager")(torch.zeros(1))
     finally:
-        registry._libraries.pop("body_of_a_test")
+        forget("body_of_a_test")
     assert compiling == [False]

@@ -6,8 +6,22 @@ import torch
 from kgfast import ops
 from kgfast.kernels import cpu, losses
 from kgfast.kernels.cpu import backend as cpu_backend
+from kgfast.kernels.labels import Labels
+from kgfast.ops.run import operands_of
 from support.memory import PeakMemory
-from support.operators import LABELS, TARGETS, TOTALS, B, N, csr, dense, doubles, operands, served
+from support.operators import (
+    LABELS,
+    TARGETS,
+    TOTALS,
+    B,
+    N,
+    csr,
+    dense,
+    doubles,
+    opcheck,
+    operands,
+    served,
+)
 from support.problems import SCORES
 from support.sampled import threads
 
@@ -250,14 +264,14 @@ def test_opcheck(backend, bias):
             for it, needed in zip(tensors, need, strict=True)
         ]
         for score, scale in (("rotate", None), ("dot", torch.tensor(2.0, requires_grad=need[0]))):
-            tail = score, "float32", 92.0, backend, [*need, need[0] and scale is not None]
-            args = (*leaves, scale, *csr(), *LABELS, *tail)
-            torch.library.opcheck(torch.ops.kgfast.bce_total, args)
-            args = (*leaves, scale, TARGETS, 0.1, *tail)
-            torch.library.opcheck(torch.ops.kgfast.cross_entropy_total, args)
+            queries, table, own = leaves
+            asked = operands_of(queries, table, score, own, scale=scale)
+            tail = 92.0, backend, [*need, need[0] and scale is not None]
+            opcheck("bce_total", asked, Labels(*csr(), *LABELS), *tail)
+            opcheck("cross_entropy_total", asked, TARGETS, 0.1, *tail)
     shapes = (4, 3), (5, 3), (0,), ()
     args = (torch.tensor(0.5), *map(torch.ones, shapes), *map(torch.ones, shapes[:2]), None, None)
-    torch.library.opcheck(torch.ops.kgfast.total_backward, args)
+    opcheck("total_backward", *args)
 
 
 @EACH

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from kgfast import ops
 from kgfast.kernels.scores import get_score
+from kgfast.ops.registry import OPERATORS
 from support import oracles
 
 B, N, DIVISOR = 5, 23, 7.0
@@ -97,3 +98,9 @@ def gradients(result: Tensor, tensors: list[Tensor]) -> tuple[Tensor, ...]:
     """Differentiate a weighted sum of a result."""
     weights = torch.linspace(1, 2, result.numel(), dtype=result.dtype).view(result.shape)
     return torch.autograd.grad(result, tensors, weights)
+
+
+def opcheck(name: str, *args: object) -> None:
+    """Let torch test an operator, with arguments of the body."""
+    values = tuple(OPERATORS[name].flat(*args))
+    torch.library.opcheck(getattr(torch.ops.kgfast, name), values)

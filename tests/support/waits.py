@@ -4,9 +4,6 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
-from importlib import import_module
-from pkgutil import iter_modules
 from typing import Any
 from unittest.mock import patch
 
@@ -116,7 +113,9 @@ class RunsBodies(PretendDevice):
         if func.namespace != "kgfast":
             return super().__torch_dispatch__(func, types, args, kwargs)
         with self:
-            return _bodies()[func._schema.name](*args, **(kwargs or {}))
+            from kgfast.ops.registry import OPERATORS
+
+            return OPERATORS[func.overloadpacket.__name__].serve(*args, *(kwargs or {}).values())
 
 
 class CountsStep(RunsBodies):
@@ -136,17 +135,6 @@ class CountsStep(RunsBodies):
         if not is_own and self.operators.total() > before:
             (self.within if self._depth else self.seen)[func.overloadpacket.__name__] += 1
         return result
-
-
-@cache
-def _bodies() -> dict[str, Callable[..., Any]]:
-    """Return the computation of each operator of kgfast, by its name."""
-    from kgfast import ops
-    from kgfast.ops.registry import Operator
-
-    modules = [import_module(f"{ops.__name__}.{it.name}") for it in iter_modules(ops.__path__)]
-    own = (it for module in modules for it in vars(module).values() if isinstance(it, Operator))
-    return {operator.name: operator.body for operator in own}
 
 
 def count_waits(call: Callable[[], object]) -> int:

@@ -11,10 +11,14 @@ import pytest
 import torch
 
 import kgfast
+from kgfast.kernels.labels import Labels
+from kgfast.kernels.negatives import NegativeLoss, Sampled
+from kgfast.kernels.operands import Operands
 from kgfast.kernels.scores import get_score
 from kgfast.kernels.triton.host import launch
 from kgfast.ops import losses, negatives
 from kgfast.ops.dispatch import get_backend
+from kgfast.ops.run import operands_of
 from kgfast.ops.totals import _bce_total
 from support.waits import PretendDevice
 
@@ -32,32 +36,24 @@ def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
-def given(score: str, *, has_bias: bool = False) -> list:
+def given(score: str, *, has_bias: bool = False, precision: str = PRECISION) -> Operands:
     planes = get_score(score).planes
     bias = meta(N) if has_bias else None
-    return [meta(B, DIM * planes), meta(N, DIM * planes), bias]
+    rows = meta(B, DIM * planes), meta(N, DIM * planes)
+    return operands_of(*rows, score, bias, precision=precision)
 
 
-def labels() -> list:
+def labels() -> Labels:
     indptr, indices = meta(B + 1, dtype=torch.int64), meta(B * POSITIVES, dtype=torch.int64)
-    return [indptr, indices, 0.9, 1e-5]
+    return Labels(indptr, indices, 0.9, 1e-5)
 
 
 def total_of(score: str, *, has_bias: bool = False, precision=PRECISION) -> PretendDevice:
     """Compute a value and its gradients, as a step of training does, and its backward."""
     need = [True, True, has_bias, False]
     with PretendDevice(0) as device:
-        arguments = (
-            *given(score, has_bias=has_bias),
-            None,
-            *labels(),
-            score,
-            precision,
-            7.0,
-            BACKEND,
-            need,
-        )
-        total, *gradients = _bce_total.body(*arguments)
+        operands = given(score, has_bias=has_bias, precision=precision)
+        total, *gradients = _bce_total.body(operands, labels(), 7.0, BACKEND, need)
         get_backend(BACKEND).losses.scale(gradients[:3], total)
     assert total.shape == ()
     assert [len(it) for it in gradients] == [B, N, N if has_bias else 0, 0]
@@ -91,7 +87,7 @@ def test_losses_wait_for_nothing_where_values_are_not_looked_at(launches, score)
     launches.clear()
     with kgfast.unchecked(), PretendDevice(0) as forward:
         targets = meta(B, dtype=torch.int64)
-        losses._cross_entropy.body(*given(score), targets, 0.1, score, PRECISION, BACKEND)
+        losses._cross_entropy.body(given(score), targets, 0.1, BACKEND)
     assert not forward.waits
     launches.clear()
     with kgfast.unchecked():
@@ -127,18 +123,17 @@ def test_the_gradient_of_a_bias_is_one_launch_a_chunk(launches) -> None:
 
 @pytest.mark.parametrize("score", ["dot", "rotate"])
 def test_a_backward_waits_for_nothing(launches, score) -> None:
-    options = score, PRECISION, BACKEND
     with PretendDevice(0) as device:
-        rows = losses._bce.body(*given(score), *labels(), *options)
+        rows = losses._bce.body(given(score), labels(), BACKEND)
         targets = meta(B, dtype=torch.int64)
-        _, lse = losses._cross_entropy.body(*given(score), targets, 0.1, *options)
+        _, lse = losses._cross_entropy.body(given(score), targets, 0.1, BACKEND)
     assert device.waits == {"device to host": 2}  # one of each
     assert launches["finish"] == 2
     need = [True, True, False]
     grad = rows[:1].expand(B)  # a sum's gradient: read in place
     with PretendDevice(0) as device:
-        losses._bce_backward.body(grad, *given(score), *labels(), *options, need)
-        made_of = grad, lse, *given(score), targets, 0.1, *options, need
+        losses._bce_backward.body(grad, given(score), labels(), BACKEND, need)
+        made_of = grad, lse, given(score), targets, 0.1, BACKEND, need
         losses._cross_entropy_backward.body(*made_of)
     assert not device.waits
     assert launches["finish"] == 2
@@ -156,7 +151,7 @@ def test_a_forward_alone_writes_row_sums_alone(launches, monkeypatch, score) -> 
 
     monkeypatch.setattr(torch.Tensor, "new_empty", watched)
     with PretendDevice(0):
-        losses._bce.body(*given(score), *labels(), score, PRECISION, BACKEND)
+        losses._bce.body(given(score), labels(), BACKEND)
     sizes = [it.numel() * it.element_size() for it in made]
     assert sum(sizes) < 3 << 20 if score == "dot" else max(sizes) <= 24 << 20, sum(sizes)
 
@@ -168,19 +163,20 @@ def negatives_of(score: str, formula: str, *, is_pool: bool) -> tuple[PretendDev
     """Check a value and its gradients; return also the number of the value's launches."""
     planes, width = get_score(score).planes, K if is_pool else 1 + K
     queries, table = meta(B, DIM * planes), meta(K if is_pool else N, DIM * planes)
-    ids = (None, None) if is_pool else tuple(meta(B, *it, dtype=torch.int64) for it in ((), (K,)))
-    positive = meta(B) if is_pool else None
-    loss = score, formula, 0.5, None, "mean", None
+    sampled = Sampled(meta(B))
+    if not is_pool:
+        sampled = Sampled(None, *(meta(B, *it, dtype=torch.int64) for it in ((), (K,))))
+    loss, need = NegativeLoss(formula, 0.5, None, "mean"), [True, True, False, False, False]
     with PretendDevice(0) as device:
-        given = queries, table, meta(len(table)), None
+        operands = operands_of(queries, table, score, meta(len(table)))
         *_, raw, _ = made = negatives._negative_loss.body(
-            *given, positive, *ids, *loss, True, BACKEND, False
+            operands, sampled, loss, True, BACKEND, False
         )
         forward = device.operators.total()
         assert device.waits == {"device to host": 1}
         assert raw.shape == (B, width)
-        facts = *loss, True, BACKEND, False, [True, True, False, False, False]
-        negatives._negative_backward.body(meta(), *made[1:], *given, positive, None, None, *facts)
+        saved = operands, sampled._replace(targets=None, negatives=None), loss
+        negatives._negative_backward.body(meta(), *made[1:], *saved, BACKEND, False, need)
     return device, forward
 
 

@@ -4,6 +4,7 @@ import os
 
 import pytest
 import torch
+from torch import Tensor
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -14,7 +15,10 @@ from torch.utils._pytree import tree_leaves
 import kgfast
 from kgfast import losses, ops
 from kgfast.eval import counting, queries
-from kgfast.ops import rank as rank_operator
+from kgfast.kernels.operands import Known, Operands
+from kgfast.ops.lists import CandidateIds
+from kgfast.ops.rank import _rank_counts
+from kgfast.ops.run import operands_of
 from kgfast.ops.topk import _topk
 from support.waits import CountsStep, LiveMemory, PretendDevice, RunsBodies, key_of
 
@@ -26,11 +30,18 @@ pytestmark = pytest.mark.skipif(
 NOTHING_FITS = 1 << 40  # a band of this size overflows; a flag of this value is true
 
 
-def operands(batch: int, known: int = 5) -> list:
-    """Arguments of the operator on the device."""
-    table, queries = torch.empty(3000, 64, device="meta"), torch.empty(batch, 64, device="meta")
-    ids = torch.zeros(batch + 1, dtype=torch.int64, device="meta")
-    return [queries, table, ids[1:], ids, torch.zeros(known, dtype=torch.int64, device="meta")]
+def operands(batch: int, rows: int = 3000, dim: int = 64, **options) -> Operands:
+    table, queries = torch.empty(rows, dim, device="meta"), torch.empty(batch, dim, device="meta")
+    return operands_of(queries, table, "rotate", **options)
+
+
+def ids(count: int) -> Tensor:
+    return torch.zeros(count, dtype=torch.int64, device="meta")
+
+
+def count_ranks(operands: Operands, known: int, subset: Tensor | None = None):
+    batch, own = operands.num_queries, CandidateIds(subset)
+    return _rank_counts.body(operands, ids(batch), Known(ids(batch + 1), ids(known)), own, False)
 
 
 @pytest.mark.parametrize("value", [1, NOTHING_FITS])
@@ -39,8 +50,7 @@ def test_the_operator_waits_once(launches, dims, value) -> None:
     """Also where the index is unsorted and, with the larger value, every band overflows."""
     with PretendDevice(value) as device:
         bias, subset = torch.empty(3000, device="meta"), torch.arange(2000, device="meta")
-        body = rank_operator._rank_counts.body
-        counts = body(*operands(300), "rotate", bias, None, dims, subset, None, False)
+        counts = count_ranks(operands(300, bias=bias, dims=dims), 5, subset)
     assert device.waits == {"device to host": 1}
     assert {count.shape for count in counts} == {(300,) if dims is None else (3, 300)}
     overflows = value == NOTHING_FITS
@@ -53,11 +63,10 @@ def test_the_operator_waits_once(launches, dims, value) -> None:
     assert (launches["sweep"] > 4 * len(dims or [1])) == overflows
 
 
-def best(batch: int, rows: int, dims: list[int] | None = None) -> list:
-    """Arguments of the operator for the best five on the device, with known answers."""
-    table, queries = torch.empty(rows, 64, device="meta"), torch.empty(batch, 64, device="meta")
-    ids = torch.zeros(batch + 1, dtype=torch.int64, device="meta")
-    return [queries, table, 5, ids, ids[:3], "rotate", None, None, dims, None, None, False, False]
+def best(batch: int, rows: int, dims: list[int] | None = None) -> tuple[Tensor, Tensor]:
+    """Find the best five on the device, with known answers."""
+    known = Known(ids(batch + 1), ids(3))
+    return _topk.body(operands(batch, rows, dims=dims), 5, known, CandidateIds(), False, False)
 
 
 @pytest.mark.parametrize("dims", [None, [32, 4]])
@@ -65,7 +74,7 @@ def best(batch: int, rows: int, dims: list[int] | None = None) -> list:
 def test_the_best_are_waited_for_once(launches, batch, dims) -> None:
     """However many chunks and passes there are: these are 24 chunks, of 3000 queries 72."""
     with PretendDevice(1) as device:
-        scores, ids = _topk.body(*best(batch, 1_500_000, dims))
+        scores, ids = best(batch, 1_500_000, dims)
     assert device.waits == {"device to host": 1}
     assert scores.shape == ids.shape == (*([2] if dims else []), batch, 5)
     crops = len(dims or [1])
@@ -78,18 +87,14 @@ def test_the_best_are_waited_for_once(launches, batch, dims) -> None:
 
 def test_what_overflows_is_waited_for_again(launches) -> None:
     with PretendDevice(NOTHING_FITS) as device:
-        _topk.body(*best(300, 3000))
+        best(300, 3000)
     assert 1 < device.waits["device to host"] < 30
 
 
 def test_bands_are_decided_once_a_pass(launches) -> None:
     """Chunks of candidates share a band: 30 are swept, the open pairs of all are decided once."""
-    table, queries = torch.empty(300_000, 512, device="meta"), torch.empty(40, 512, device="meta")
-    ids = torch.zeros(41, dtype=torch.int64, device="meta")
     with PretendDevice(1):
-        rank_operator._rank_counts.body(
-            queries, table, ids[1:], ids, ids[:0], "rotate", None, None, None, None, None, False
-        )
+        count_ranks(operands(40, 300_000, 512), 0)
     sweeps = launches["sweep"]
     repaired = 0  # a band of one pair fits
     assert sweeps >= 15
@@ -99,9 +104,7 @@ def test_bands_are_decided_once_a_pass(launches) -> None:
 
 def test_no_queries_still_read_the_checks(launches) -> None:
     with PretendDevice(1) as device:
-        rank_operator._rank_counts.body(
-            *operands(0, known=0), "rotate", None, None, None, None, None, False
-        )
+        count_ranks(operands(0), 0)
     assert device.waits == {"device to host": 1}
     assert not launches
 

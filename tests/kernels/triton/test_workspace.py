@@ -6,9 +6,13 @@ import pytest
 import torch
 
 import kgfast
+from kgfast.kernels.labels import Labels
+from kgfast.kernels.operands import Known, Operands
 from kgfast.kernels.scores import get_score
 from kgfast.ops import losses, scores
-from kgfast.ops import rank as rank_operator
+from kgfast.ops.lists import CandidateIds
+from kgfast.ops.rank import _rank_counts
+from kgfast.ops.run import operands_of
 from kgfast.ops.topk import _topk
 from kgfast.ops.totals import _bce_total
 from support.waits import LiveMemory
@@ -33,10 +37,11 @@ def ids(count: int) -> torch.Tensor:
     return meta(count, dtype=torch.int64)
 
 
-def operands(score: str, batch: int, rows: int, dim: int, dtype: torch.dtype) -> list:
-    facts = get_score(score)
+def operands(score: str, shape: tuple[int, int, int], dtype=torch.float32, **options) -> Operands:
+    (batch, rows, dim), facts = shape, get_score(score)
     of_query, of_row = facts.query_planes(has_factor=False), facts.planes
-    return [meta(batch, dim * of_query), meta(rows, dim * of_row, dtype=dtype), meta(rows)]
+    queries, table = meta(batch, dim * of_query), meta(rows, dim * of_row, dtype=dtype)
+    return operands_of(queries, table, score, meta(rows), **options)
 
 
 def size(*results: torch.Tensor | None) -> int:
@@ -54,19 +59,19 @@ SHAPES = [(16, 1_000_000, 64), (512, 40_943, 200), (512, 40_943, 512), (4000, 20
 )
 def test_losses(score, precision, shape, dtype) -> None:
     batch, rows, _ = shape
-    given, need = operands(score, *shape, dtype), [True, True, True, False]
-    labels = [ids(batch + 1), ids(3 * batch), 1.0, 0.0]
+    need, labels = [True, True, True, False], Labels(ids(batch + 1), ids(3 * batch), 1.0, 0.0)
+    given = operands(score, shape, dtype, precision=precision)
     with LiveMemory() as memory:
-        made = _bce_total.body(*given, None, *labels, score, precision, 2.0, BACKEND, need)
+        made = _bce_total.body(given, labels, 2.0, BACKEND, need)
     taken = memory.peak - size(*made)
     assert taken <= MOST
     of_slope = 2 if precision == "bf16" else 4
     assert taken >= min(29 << 20, (of_slope - 1) * batch * rows)  # is counted
     with LiveMemory() as memory:
-        _, lse = losses._cross_entropy.body(*given, ids(batch), 0.1, score, precision, BACKEND)
+        _, lse = losses._cross_entropy.body(given, ids(batch), 0.1, BACKEND)
     assert memory.peak <= MOST
     with LiveMemory() as memory:
-        made_of = meta(batch), lse, *given, ids(batch), 0.1, score, precision, BACKEND, need[:3]
+        made_of = meta(batch), lse, given, ids(batch), 0.1, BACKEND, need[:3]
         made = losses._cross_entropy_backward.body(*made_of)
     assert memory.peak - size(*made) <= MOST
 
@@ -76,15 +81,13 @@ def test_losses(score, precision, shape, dtype) -> None:
 @pytest.mark.parametrize("score", ["dot", "l2", "rotate", "rscf_rotate"])
 def test_all_pairs_and_their_backward(score, shape, dtype) -> None:
     batch, rows, _ = shape
-    queries, table, bias = operands(score, *shape, dtype)
+    given, rest = operands(score, shape, dtype), (None, False, None, BACKEND)
     with kgfast.unchecked(), LiveMemory() as memory:
-        made = scores._pairwise_scores.body(queries, table, score, bias, None, None, BACKEND)
+        made = scores._scores.body(given, *rest)
     assert memory.peak - size(made) <= MOST
     grad, need = meta(batch, rows), [True, True, False, False]
     with LiveMemory() as memory:
-        made = scores._pairwise_backward.body(
-            grad, queries, table, score, None, None, None, BACKEND, need
-        )
+        made = scores._backward.body(grad, given, *rest, need)
     assert memory.peak - size(*made) <= MOST
 
 
@@ -92,16 +95,10 @@ def test_all_pairs_and_their_backward(score, shape, dtype) -> None:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_ranks_and_the_best(score, shape) -> None:
     batch, _, _ = shape
-    queries, table, bias = operands(score, *shape, torch.float32)
+    given, known = operands(score, shape), Known(ids(batch + 1), ids(0))
     with LiveMemory(value=1) as memory:
-        rank_operator._rank_counts.body(
-            queries, table, ids(batch), ids(batch + 1), ids(0), score, bias, None, None, None, None,
-            False,
-        )  # fmt: skip
+        _rank_counts.body(given, ids(batch), known, CandidateIds(), False)
     assert 0 < memory.peak <= MOST
     with LiveMemory(value=1) as memory:
-        _topk.body(
-            queries, table, 10, ids(batch + 1), ids(0), score, bias, None, None, None, None, False,
-            False,
-        )  # fmt: skip
+        _topk.body(given, 10, known, CandidateIds(), False, False)
     assert 0 < memory.peak <= MOST
