@@ -79,6 +79,7 @@ def rank_counts(
 
     Examples
     --------
+    >>> import torch
     >>> table = torch.tensor([[0.0], [1.0], [2.0], [2.0]])
     >>> none = torch.zeros(2, dtype=torch.int64), torch.empty(0, dtype=torch.int64)
     >>> greater, equal, *_ = rank_counts(
