@@ -152,6 +152,9 @@ def test_the_menu_has_every_page_once_in_at_most_seven_groups():
     assert len(re.findall(r"^  - ", nav, re.MULTILINE)) <= 7
     listed = re.findall(r": ([\w/-]+\.md)$", nav, re.MULTILINE)
     assert sorted(listed) == sorted(str(it.relative_to(ROOT / "docs")) for it in PAGES)
+    home = (ROOT / "docs" / "index.md").read_text()
+    told = re.findall(r"^- \[[^\]]+\]\(([\w/-]+\.md)\): ", home, re.MULTILINE)
+    assert told == [it for it in listed if it != "index.md"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

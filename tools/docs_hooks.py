@@ -2,16 +2,15 @@
 
 import posixpath
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from page_map import DOCS
 
 if TYPE_CHECKING:  # tests read this file where mkdocs is not installed
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.files import Files
     from mkdocs.structure.pages import Page
 
-ROOT = DOCS.parent
+ROOT = Path(__file__).resolve().parents[1]
 _DARK = "@media (prefers-color-scheme: dark)"  # the site knows better where it is dark
 _DRAWING = re.compile(r"!\[[^\]]*\]\(([\w./-]+\.svg)\)")
 _PICTURE = re.compile(r"(!\[[^\]]*\]\()((?:\.\./)+[\w./-]+\.png)\)")

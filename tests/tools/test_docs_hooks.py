@@ -1,8 +1,8 @@
-"""Pages of docs/ on the site: links out of it, pictures, and the map."""
+"""Pages of docs/ on the site: links out of it, pictures and drawings."""
 
 from docs_hooks import shown
-from drawings import DRAWINGS, FOLDER
-from page_map import DOCS, MAP, draw, pages_of_map
+
+from support.paths import ROOT
 
 
 def test_links_out_of_the_site_become_names():
@@ -17,20 +17,9 @@ def test_pictures_from_outside_are_shown():
     assert shown(page, "how-to/a.md") == "![j](../images/k.png)"
 
 
-def test_the_map_is_drawn_inline():
-    page = (DOCS / "index.md").read_text(encoding="utf-8")
-    assert '<a href="tutorials/own_tables.html">' in shown(page, "index.md")
-    assert '<a href="../how-to/' in shown("![map](../images/which_page.svg)", "how-to/a.md")
-
-
-def test_the_map_holds_every_page_once():
-    pages = [str(it.relative_to(DOCS).with_suffix("")) for it in DOCS.glob("*/*.md")]
-    assert sorted(pages_of_map()) == sorted(pages)
-    assert MAP.read_text(encoding="utf-8") == draw(), "run python tools/page_map.py"
-
-
-def test_the_drawings_are_up_to_date():
-    for name, picture in DRAWINGS.items():
-        found = (FOLDER / f"{name}.svg").read_text(encoding="utf-8")
-        assert found == picture(), "run python tools/drawings.py"
-        assert "\n\n" not in found, "a blank line ends the block of HTML in a page"
+def test_drawings_stand_inline():
+    page = (ROOT / "docs" / "explanation" / "scale.md").read_text(encoding="utf-8")
+    assert "<svg" in shown(page, "explanation/scale.md")
+    for drawing in (ROOT / "docs" / "images").glob("*.svg"):
+        text = drawing.read_text(encoding="utf-8")
+        assert "\n\n" not in text, "a blank line ends the block of HTML in a page"

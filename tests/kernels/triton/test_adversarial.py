@@ -9,7 +9,7 @@ from support.engines import INTERPRETED
 from support.triton_code import on_each_arch
 
 pytest.importorskip("triton")
-import aot
+from support import aot
 
 
 @pytest.mark.skipif(INTERPRETED, reason="interpreted kernels cannot be compiled")

@@ -17,7 +17,7 @@ from support.flat import operands_of, triton
 from support.triton_code import ARCHS, not_read, on_each_arch, only
 
 pytest.importorskip("triton")
-import aot
+from support import aot
 
 pytestmark = [
     not_read,

@@ -21,7 +21,7 @@ from support.triton_code import ARCHS, BATCHES, not_read, on_each_arch, only
 pytest.importorskip("triton")
 from triton.compiler.errors import CompilationError
 
-import aot
+from support import aot
 
 pytestmark = [
     not_read,

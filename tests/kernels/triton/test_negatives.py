@@ -18,7 +18,7 @@ from support.flat import operands_of
 from support.sampled import assert_close
 
 pytest.importorskip("triton")
-import aot
+from support import aot
 from support.engines import DEVICE, INTERPRETED, ON_GPU, examples, on_triton
 from support.interpreter import shuffled_programs
 from support.triton_code import ARCHS

@@ -16,7 +16,7 @@ from support.engines import examples
 from support.flat import triton
 
 pytest.importorskip("triton")
-import aot
+from support import aot
 
 
 @given(
