@@ -325,8 +325,8 @@ class TypeConstraints:
         }
         for what, names in zip(("entities", "relations"), self.names, strict=True):
             if names is not None:
-                text = bytearray(json.dumps(names.names), "ascii")
-                tensors[what] = torch.frombuffer(text, dtype=torch.uint8)
+                text = json.dumps(names.names).encode("ascii")
+                tensors[what] = torch.tensor(list(text), dtype=torch.uint8, device="cpu")
         if not Path(path).parent.is_dir():
             raise FileNotFoundError(f"{Path(path).parent}: no such folder")
         write_whole(path, lambda beside: save_file(tensors, beside, {"format": _FORMAT}))

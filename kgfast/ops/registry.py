@@ -326,8 +326,9 @@ class _Gradient:
         ]
         if grad is None:
             shape, dtype, device = ctx.result
-            make = torch.zeros if shape.numel() else torch.empty  # empty launches nothing
-            grad = make(shape, dtype=dtype, device=device)
+            grad = torch.empty(shape, dtype=dtype, device=device)
+            if shape.numel():
+                grad.zero_()
         values = grad, *kept, *given, need
         made = self._backward.call(*values)
         gradients = [made] if isinstance(made, Tensor) else list(made[: len(self._wrt)])
