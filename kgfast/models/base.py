@@ -7,7 +7,7 @@ attributes of :class:`RankableModel` can be ranked; subclassing :class:`Model` i
 import copy
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import FunctionType
@@ -15,12 +15,14 @@ from typing import Any, Literal, Protocol, Self, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.utils import parametrize
 
 from kgfast import ops
 from kgfast.kernels.backend import Composition
 from kgfast.models.dropout import Dropout
-from kgfast.models.tables import Table, gathered, held_table, is_computed
+from kgfast.models.fresh import ALL_ROWS, Fill, Fresh, xavier_normal
+from kgfast.models.tables import Table, held_table, is_computed
 from kgfast.tables import Rows, as_rows, is_table
 from kgfast.tables import Table as TableOfRows
 
@@ -31,6 +33,7 @@ SIDES: tuple[Side, Side] = (
 )  # sides of entities: the default of calls
 SIDES_AND_RELATIONS: tuple[Side, Side, Side] = ("head", "relation", "tail")
 
+Shapes = tuple[tuple[int, int], tuple[int, int]]  # of entities and of relations
 _AnyModel = TypeVar("_AnyModel", bound=nn.Module)
 
 # Features made at once. On the CPU the number is small, so that temporaries stay in the cache and
@@ -149,6 +152,58 @@ class Model(nn.Module, ABC):
         if devices[0] != devices[1]:
             raise ValueError(f"entity is on {devices[0]} but relation on {devices[1]}")
 
+    @classmethod
+    def init(
+        cls,
+        num_entities: int,
+        num_relations: int,
+        dim: int,
+        *,
+        seed: int | None = None,
+        fresh: Fresh = ALL_ROWS,
+        **options: Any,
+    ) -> Self:
+        """Make a model of fresh trainable embeddings.
+
+        Tables are Xavier-normal (Glorot & Bengio 2010); those of RotatE and TransE are uniform in
+        +-(gamma + 2) / dim, like RotatE's code.
+
+        Parameters
+        ----------
+        num_entities, num_relations, dim : int
+        seed : int, optional
+            Seed of the embeddings, which leaves torch's global generator alone; None uses it.
+        fresh : Fresh
+            The entities to keep; all by default.
+        **options
+            Options of the class.
+        """
+        generator = None if seed is None else torch.Generator().manual_seed(seed)
+        shapes = cls._shapes(num_entities, num_relations, dim)
+        fills = cls._fills(shapes, dim, generator, options)
+        entity, relation = (
+            rows.drawn(shape, fill)
+            for rows, shape, fill in zip((fresh, ALL_ROWS), shapes, fills, strict=True)
+        )
+        return cls(entity, relation, **options).requires_grad_()
+
+    @classmethod
+    def _shapes(cls, num_entities: int, num_relations: int, dim: int) -> Shapes:
+        """Return the shapes of fresh tables of entities and relations."""
+        return (num_entities, dim), (num_relations, dim)
+
+    @classmethod
+    def _fills(
+        cls,
+        shapes: Shapes,
+        dim: int,
+        generator: torch.Generator | None,
+        options: Mapping[str, Any],
+    ) -> tuple[Fill, Fill]:
+        """Return the functions that draw fresh tables of entities and relations."""
+        entity, relation = (xavier_normal(shape, generator) for shape in shapes)
+        return entity, relation
+
     def _hold(self, name: str, table: Tensor | TableOfRows) -> None:
         """Hold a table where torch's modules look for tensors."""
         for held in (self.__dict__, self._parameters, self._buffers):
@@ -215,6 +270,12 @@ class Model(nn.Module, ABC):
         """Return the candidates of several crops at once, for a step of training."""
         return [candidates_at(self, side, dim) for dim in dims]
 
+    def queries_of(
+        self, anchors: Tensor, relations: Tensor, side: Side, dims: Sequence[int]
+    ) -> list[Tensor]:
+        """Return the queries of several crops at once, for a step of training."""
+        return [queries_at(self, anchors, relations, side, dim) for dim in dims]
+
     def queries(
         self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None = None
     ) -> Tensor:
@@ -236,13 +297,13 @@ class Model(nn.Module, ABC):
             ``[B, F]`` float32, or float64 for a float64 table. Products are made in float64 and
             rounded once; with gradients, products are made in float32.
         """
-        self._check_side(side)
+        if side not in SIDES:
+            self._check_side(side)
         dtype = torch.float64 if self.entity.dtype == torch.float64 else torch.float32
-        if torch.is_grad_enabled():  # writing into slices would copy the gradients
-            return self._queries(anchors, relations, side, dims).to(dtype)
         chunk = _QUERY_CHUNK.get(self.entity.device.type, _QUERY_CHUNK_ELSEWHERE)
         step = max(1, chunk // max(1, self.dim))
-        if len(anchors) <= step:
+        # with gradients, writing into slices would copy them
+        if torch.is_grad_enabled() or len(anchors) <= step:
             return self._queries(anchors, relations, side, dims).to(dtype)
         shape = (len(anchors), self.query_width)
         result = torch.empty(shape, dtype=dtype, device=self.entity.device)
@@ -388,30 +449,30 @@ def candidates_at(model: RankableModel, side: Side, dim: int | None) -> Candidat
     ValueError
         If there is not one row per entity, or for side ``"relation"`` per relation.
     """
-    own = () if dim is None or is_nested(model) else (dim,)
-    return _one_each(model.candidates(side, *own), model, side)
+    crop = () if dim is None or is_nested(model) else (dim,)
+    return _one_each(model.candidates(side, *crop), model, side)
 
 
 def _one_each(candidates: Any, model: Any, side: Side) -> Candidates:
+    """Check candidates: a row for each entity or relation."""
     candidates = Candidates(candidates) if isinstance(candidates, Tensor) else candidates
-    if is_table(getattr(candidates, "table", None)):
-        raise TypeError(
-            f"entities are {candidates.table!r}: rank(), topk() and top_facts() read such a "
-            "table; here entities must be a tensor, such as table.block(0, len(table))"
-        )
-    if not (
-        isinstance(getattr(candidates, "table", None), Tensor) and hasattr(candidates, "operands")
-    ):
+    table = getattr(candidates, "table", None)
+    if not (isinstance(table, Tensor) and hasattr(candidates, "operands")):
+        if is_table(table):
+            raise TypeError(
+                f"entities are {table!r}: rank(), topk() and top_facts() read such a table; here "
+                "entities must be a tensor, such as table.block(0, len(table))"
+            )
         raise TypeError(
             f"model.candidates({side!r}) must be kgfast.Candidates or a table [N, G]; got "
             f"{type(candidates).__name__}"
         )
     one, many = ("relation", "relations") if side == "relation" else ("entity", "entities")
     count = getattr(model, f"num_{many}")
-    if candidates.table.ndim != 2 or len(candidates.table) != count:
+    if table.ndim != 2 or table.shape[0] != count:
         raise ValueError(
             f"model.candidates({side!r}) must have one row per {one}: num_{many} is "
-            f"{count}, the table has shape {list(candidates.table.shape)}"
+            f"{count}, the table has shape {list(table.shape)}"
         )
     return cast(Candidates, candidates)
 
@@ -430,10 +491,13 @@ def queries_at(
     ValueError
         If there is not one row per anchor.
     """
-    if not _keeps_ids(model):
+    if not _is_of_kgfast(type(model)):
         anchors, relations = anchors.clone(), relations.clone()
     make: Any = model.queries
-    if _takes_dims(make):
+    function = getattr(make, "__func__", make)
+    # Other callables are not cached, since the cache would keep them alive.
+    takes_dims = _takes_dims if isinstance(function, FunctionType) else _takes_dims.__wrapped__
+    if takes_dims(function):
         queries = make(anchors, relations, side, dims=dim)
     elif dim is None or (is_nested(model) and operator_width(model, dim) is not None):
         queries = make(anchors, relations, side)
@@ -459,28 +523,20 @@ def queries_of(
     return [queries_at(model, anchors, relations, side, dim) for dim in dims]
 
 
-def _keeps_ids(model: Any) -> bool:
-    """Return whether a model and its inner models are of this package, which writes no ids."""
-    if not (isinstance(model, Model) and type(model).__module__.startswith("kgfast.models.")):
-        return False
-    return all(_keeps_ids(it) for it in model.children() if isinstance(it, Model))
+@lru_cache
+def _is_of_kgfast(kind: type) -> bool:
+    """Return whether a class is of this package, which writes no ids."""
+    return issubclass(kind, Model) and kind.__module__.startswith("kgfast.models.")
 
 
+@lru_cache  # a look takes 50 us of a call of 300 us
 def _takes_dims(queries: Any) -> bool:
-    function = getattr(queries, "__func__", queries)
-    return _has_dims(function) if isinstance(function, FunctionType) else _has_dims_now(queries)
-
-
-def _has_dims_now(queries: Any) -> bool:
     try:
         parameters = inspect.signature(queries).parameters
     except (TypeError, ValueError):  # not a Python function
         return True
     kinds = {parameter.kind for parameter in parameters.values()}
     return "dims" in parameters or inspect.Parameter.VAR_KEYWORD in kinds
-
-
-_has_dims = lru_cache(_has_dims_now)  # cached, since a look takes 50 us of a call of 300 us
 
 
 def candidates_of(model: Any, side: Side, dims: Sequence[int]) -> list[Candidates]:
@@ -498,21 +554,18 @@ def operator_width(model: Any, dim: int) -> int | None:
     return width
 
 
-def query_rows(table: Tensor, ids: Tensor) -> Tensor:
-    """Read rows of a table in the precision of making queries, ``[B, *]``.
+def query_rows(table: Tensor | Rows, ids: Tensor | None) -> Tensor:
+    """Read rows of a table, or all, in the precision of making queries, ``[B, *]``.
 
     The precision is float64. With gradients it is the table's own, at least float32: a step of
     training needs no more, and takes a third of the time. The gradient has a fixed order on every
     device.
     """
-    return query_numbers(gathered(table, ids))
-
-
-def query_numbers(rows: Tensor) -> Tensor:
-    """Return rows in the precision of making queries; see :func:`query_rows`."""
-    if rows.requires_grad and rows.dtype != torch.float64:
-        return rows.float()
-    return rows.double()
+    rows: Any = table
+    if ids is not None:
+        rows = functional.embedding(ids, table) if isinstance(table, Tensor) else table.rows(ids)
+    has_gradient = rows.requires_grad and rows.dtype != torch.float64
+    return cast(Tensor, rows.float() if has_gradient else rows.double())
 
 
 def distinct_relations(relations: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -539,11 +592,3 @@ def check_width(name: str, table: Tensor, allowed: Sequence[int], why: str) -> N
     if table.shape[1] not in allowed:
         widths = " or ".join(str(width) for width in allowed)
         raise ValueError(f"{name} must have {widths} columns ({why}); got {table.shape[1]}")
-
-
-def fresh_table(shape: Sequence[int]) -> Tensor:
-    """Make an empty fresh table: float32 on the CPU, for any defaults of the process.
-
-    So a seed draws the same numbers everywhere; ``model.to`` moves and casts the table.
-    """
-    return torch.empty(tuple(shape), dtype=torch.float32, device="cpu")

@@ -5,10 +5,8 @@ from torch import Tensor
 
 from kgfast import ops
 from kgfast.kernels.backend import Composition
-from kgfast.models.base import Model, Side, check_width, query_rows
-from kgfast.models.complex_rows import Layout, check_layout, join, layout_of, split
-from kgfast.models.distmult import xavier_normal
-from kgfast.models.fresh import ALL_ROWS, Fresh
+from kgfast.models.base import Model, Shapes, Side, check_width, query_rows
+from kgfast.models.complex_rows import Layout, check_layout, layout_of, product, split
 from kgfast.models.tables import Table
 
 
@@ -43,24 +41,8 @@ class ComplEx(Model):
         self.layout = layout
 
     @classmethod
-    def init(
-        cls,
-        num_entities: int,
-        num_relations: int,
-        dim: int,
-        *,
-        layout: Layout = "halves",
-        seed: int | None = None,
-        fresh: Fresh = ALL_ROWS,
-    ) -> "ComplEx":
-        """Make fresh trainable embeddings, Xavier-normal (Glorot & Bengio 2010).
-
-        ``seed`` leaves torch's global generator alone; None uses it. ``fresh`` selects the entities
-        to keep.
-        """
-        shapes = (num_entities, 2 * dim), (num_relations, 2 * dim)
-        entity, relation = xavier_normal(shapes, seed, fresh)
-        return cls(entity, relation, layout=layout).requires_grad_()
+    def _shapes(cls, num_entities: int, num_relations: int, dim: int) -> Shapes:
+        return (num_entities, 2 * dim), (num_relations, 2 * dim)
 
     def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
         products = self._products(anchors, relations, side)
@@ -74,10 +56,10 @@ class ComplEx(Model):
         rows = query_rows(self.entity, anchors), query_rows(others, relations)
         if side != "relation" and ops.serves_composition(self.entity, others):
             return ops.compose(*rows, self._composition(side))
-        anchor, other = (split(it, self.layout) for it in rows)
         if side == "relation":  # Re(h r conj(t)) is the dot product of r and conj(h) t
-            return join(anchor.conj().times(other), self.layout)
-        return join(anchor.times(other if side == "tail" else other.conj()), self.layout)
+            rows = rows[1], rows[0]
+        other = split(rows[1], self.layout)
+        return product(rows[0], other, self.layout, conjugates=side != "tail")
 
     def _composition(self, side: Side) -> Composition:
         return Composition("multiply_complex", side == "head", self.layout == "interleaved")

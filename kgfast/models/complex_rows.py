@@ -12,20 +12,10 @@ LAYOUTS: tuple[Layout, Layout] = ("halves", "interleaved")
 
 
 class Complex(NamedTuple):
-    """Real and imaginary parts; products round each operation separately."""
+    """Real and imaginary parts."""
 
     re: Tensor
     im: Tensor
-
-    def times(self, other: "Complex") -> "Complex":
-        """Multiply, elementwise."""
-        return Complex(
-            self.re * other.re - self.im * other.im, self.re * other.im + self.im * other.re
-        )
-
-    def conj(self) -> "Complex":
-        """Return the complex conjugate."""
-        return Complex(self.re, -self.im)
 
 
 def split(rows: Tensor, layout: Layout) -> Complex:
@@ -40,6 +30,17 @@ def join(value: Complex, layout: Layout) -> Tensor:
     if layout == "interleaved":
         return torch.stack(value, -1).flatten(-2)
     return torch.cat(value, -1)
+
+
+def product(rows: Tensor, other: Complex, layout: Layout, *, conjugates: bool) -> Tensor:
+    """Multiply rows ``[B, 2D]`` by complex numbers ``[B, D]``, or by their conjugates.
+
+    Each operation rounds separately.
+    """
+    re, im = split(rows, layout)
+    other_im = -other.im if conjugates else other.im
+    parts = Complex(re * other.re - im * other_im, re * other_im + im * other.re)
+    return join(parts, layout)
 
 
 def in_layout(rows: Tensor, layout: Layout, other: Layout) -> Tensor:

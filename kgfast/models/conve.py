@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from kgfast.models.base import SIDES, Candidates, Model, Side
-from kgfast.models.distmult import xavier_normal
+from kgfast.models.base import SIDES, Candidates, Model, Shapes, Side
 from kgfast.models.dropout import Dropout
 from kgfast.models.evaluated import product
 from kgfast.models.tables import Table, gathered
@@ -122,15 +121,15 @@ class ConvE(Model):
         *,
         seed: int | None = None,
         **options: Any,
-    ) -> "ConvE":
-        """Make fresh trainable embeddings, Xavier-normal, and a network initialised like torch's.
-
-        ``seed`` leaves torch's global generator alone; None uses it. ``options`` are those of the
-        class.
-        """
-        entity, relation = xavier_normal([(num_entities, dim), (2 * num_relations, dim)], seed)
+    ) -> Self:
+        """Make a model as :meth:`Model.init` does; the network starts like torch's layers."""
         generator = None if seed is None else torch.Generator().manual_seed(seed + 1)
-        return cls(entity, relation, generator=generator, **options).requires_grad_()
+        given = {"generator": generator, **options}
+        return super().init(num_entities, num_relations, dim, seed=seed, **given)
+
+    @classmethod
+    def _shapes(cls, num_entities: int, num_relations: int, dim: int) -> Shapes:
+        return (num_entities, dim), (2 * num_relations, dim)
 
     @property
     def _dtype(self) -> torch.dtype:

@@ -4,9 +4,7 @@ from typing import NoReturn
 
 from torch import Tensor
 
-from kgfast.models.base import Candidates, Model, Side, check_width, query_rows
-from kgfast.models.distmult import xavier_normal
-from kgfast.models.fresh import ALL_ROWS, Fresh
+from kgfast.models.base import Candidates, Model, Shapes, Side, check_width, query_rows
 from kgfast.models.tables import Table
 from kgfast.tables import is_table
 
@@ -57,23 +55,8 @@ class CP(Model):
         check_width("relation", self.relation, [self.dim], "half as many as entities")
 
     @classmethod
-    def init(
-        cls,
-        num_entities: int,
-        num_relations: int,
-        dim: int,
-        *,
-        seed: int | None = None,
-        fresh: Fresh = ALL_ROWS,
-    ) -> "CP":
-        """Make fresh trainable embeddings, Xavier-normal (Glorot & Bengio 2010).
-
-        ``seed`` leaves torch's global generator alone; None uses it. ``fresh`` selects the entities
-        to keep.
-        """
-        shapes = [(num_entities, 2 * dim), (num_relations, dim)]
-        entity, relation = xavier_normal(shapes, seed, fresh)
-        return cls(entity, relation).requires_grad_()
+    def _shapes(cls, num_entities: int, num_relations: int, dim: int) -> Shapes:
+        return (num_entities, 2 * dim), (num_relations, dim)
 
     @property
     def query_width(self) -> int:

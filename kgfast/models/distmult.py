@@ -1,15 +1,10 @@
 """DistMult (Yang et al. 2015, arXiv 1412.6575): a diagonal bilinear form."""
 
-import math
-from collections.abc import Sequence
-
-import torch
 from torch import Tensor
 
 from kgfast import ops
 from kgfast.kernels.backend import Composition
 from kgfast.models.base import Model, Side, check_width, query_rows
-from kgfast.models.fresh import ALL_ROWS, Fill, Fresh, normal
 from kgfast.models.tables import Table
 
 
@@ -23,6 +18,7 @@ class DistMult(Model):
 
     Examples
     --------
+    >>> import torch
     >>> model = DistMult(torch.tensor([[2.0], [3.0]]), torch.tensor([[5.0]]))
     >>> model.queries(torch.tensor([1]), torch.tensor([0]), "tail")
     tensor([[15.]])
@@ -36,25 +32,6 @@ class DistMult(Model):
         self.dim = self.entity.shape[1]
         check_width("relation", self.relation, [self.dim], "as entities")
 
-    @classmethod
-    def init(
-        cls,
-        num_entities: int,
-        num_relations: int,
-        dim: int,
-        *,
-        seed: int | None = None,
-        fresh: Fresh = ALL_ROWS,
-    ) -> "DistMult":
-        """Make fresh trainable embeddings, Xavier-normal (Glorot & Bengio 2010).
-
-        ``seed`` leaves torch's global generator alone; None uses it. ``fresh`` selects the entities
-        to keep.
-        """
-        shapes = [(num_entities, dim), (num_relations, dim)]
-        entity, relation = xavier_normal(shapes, seed, fresh)
-        return cls(entity, relation).requires_grad_()
-
     def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
         others = self.entity if side == "relation" else self.relation
         rows = query_rows(self.entity, anchors), query_rows(others, relations)
@@ -64,16 +41,3 @@ class DistMult(Model):
 
     def _composition(self, side: Side) -> Composition:
         return Composition("multiply")
-
-
-def xavier_normal(
-    shapes: Sequence[tuple[int, int]], seed: int | None, fresh: Fresh = ALL_ROWS
-) -> list[Tensor]:
-    """Draw Xavier-normal tables, one after the other from one generator; entities come first."""
-    generator = None if seed is None else torch.Generator().manual_seed(seed)
-
-    def draw(shape: tuple[int, int]) -> Fill:
-        return normal(math.sqrt(2.0 / sum(shape)), generator)
-
-    kept = [fresh] + [ALL_ROWS] * (len(shapes) - 1)
-    return [rows.drawn(shape, draw(shape)) for rows, shape in zip(kept, shapes, strict=True)]

@@ -10,9 +10,8 @@ threads.
 
 import os
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from itertools import count
-from threading import Event
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import lru_cache
 from typing import Any, cast
 
 import torch
@@ -30,6 +29,7 @@ _CHUNK = {"cpu": 32}
 _CHUNK_ELSEWHERE = 1024
 _CHUNK_OF_OWN_NETWORKS = {"cpu": 1}
 _OF_KGFAST = "kgfast."  # modules of this package compute row by row, or in chunks already
+_MAKERS = frozenset(("queries", "_queries"))  # methods
 
 Make = Callable[[Tensor, Tensor], Tensor]  # anchors and relations -> queries
 _pools: dict[int, ThreadPoolExecutor] = {}  # pools by the number of workers
@@ -60,12 +60,12 @@ def evaluated_queries(
     maker = getattr(model, "query_maker", model)
     while (size := _chunk_of(maker, anchors.device)) is None and isinstance(maker, Wrapper):
         maker = maker.model
+    if size is None:
+        return queries_at(model, anchors, relations, side, dim)
 
     def make(anchors: Tensor, relations: Tensor) -> Tensor:
         return queries_at(model, anchors, relations, side, dim)
 
-    if size is None:
-        return make(anchors, relations)
     # A class that inherits the attribute may have changed the method.
     parallel = bool(vars(type(maker)).get("parallel_queries", False))
     return in_chunks(make, anchors, relations, size, parallel=parallel)
@@ -136,12 +136,10 @@ def run_alone(
 def _chunk_of(maker: Any, device: torch.device) -> int | None:
     """Return the number of queries that a model makes at once; None if any number will do."""
     if not hasattr(maker, "query_chunk"):
-        makers = (getattr(maker, name, None) for name in ("queries", "_queries"))
-        homes = [str(getattr(it, "__module__", "")) for it in makers if it is not None]
-        is_known = all(home.startswith(_OF_KGFAST) for home in homes)
-        if not is_known:
+        kind, methods = type(maker), getattr(maker, "__dict__", {}).keys() & _MAKERS
+        if methods or not _is_of_kgfast(kind):
             return _CHUNK_OF_OWN_NETWORKS.get(device.type, _CHUNK_ELSEWHERE)
-        return query_chunk(device) if hasattr(maker, "parallel_queries") else None
+        return query_chunk(device) if hasattr(kind, "parallel_queries") else None
     size = maker.query_chunk
     if size is None:
         return None
@@ -150,6 +148,13 @@ def _chunk_of(maker: Any, device: torch.device) -> int | None:
     if size < 1:
         raise ValueError(f"model.query_chunk must be at least 1; got {size}")
     return size
+
+
+@lru_cache
+def _is_of_kgfast(kind: type) -> bool:
+    """Return whether the methods of a class that make queries are of this package."""
+    homes = [str(getattr(kind, name).__module__) for name in _MAKERS if hasattr(kind, name)]
+    return bool(homes) and all(home.startswith(_OF_KGFAST) for home in homes)
 
 
 def _padded(ids: Tensor, count: int) -> Tensor:
@@ -166,30 +171,24 @@ def _is_surrounded() -> bool:
 
 def _share_out(work: Callable[[int], None], chunks: int) -> None:
     """Call ``work`` on as many threads as torch has, with one thread of torch each."""
-    numbers, workers, stopped = count(), torch.get_num_threads(), Event()
-    inference = torch.is_inference_mode_enabled()
+    workers, inference = torch.get_num_threads(), torch.is_inference_mode_enabled()
 
-    def works() -> None:
+    def alone(number: int) -> None:
         with (
             torch.inference_mode(inference),
             torch.no_grad(),
             ieee_arithmetic(0),
             threads.one_here(),
         ):
-            while not stopped.is_set() and (number := next(numbers)) < chunks:
-                work(number)
+            work(number)
 
-    others = workers - 1
-    pool = _pools.get(others)
-    if pool is None:
-        pool = _pools.setdefault(others, ThreadPoolExecutor(others, "kgfast-queries"))
-    futures: list[Future[None]] = []
+    if workers not in _pools:
+        _pools.setdefault(workers, ThreadPoolExecutor(workers, "kgfast-queries"))
+    futures = [_pools[workers].submit(alone, number) for number in range(chunks)]
     try:
-        for _ in range(min(others, chunks - 1)):
-            futures.append(pool.submit(works))
-        works()
         for future in futures:
             future.result()
     finally:
-        stopped.set()
+        for future in futures:
+            future.cancel()
         wait(futures)  # no worker is still in the model when a call is interrupted

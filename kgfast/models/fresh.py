@@ -1,17 +1,24 @@
 """Fresh entity tables: drawn whole, stored in part or whole, in memory or elsewhere."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from kgfast.models.base import fresh_table
-
 _NUMBERS = 1 << 22  # numbers drawn at once if not all rows are stored
 _LOT = 16  # torch draws normal numbers in lots of this size
 
 Fill = Callable[[Tensor], object]
+
+
+def fresh_table(shape: Sequence[int]) -> Tensor:
+    """Make an empty fresh table: float32 on the CPU, for any defaults of the process.
+
+    So a seed draws the same numbers everywhere; ``model.to`` moves and casts the table.
+    """
+    return torch.empty(tuple(shape), dtype=torch.float32, device="cpu")
 
 
 @dataclass(frozen=True)
@@ -68,3 +75,8 @@ def uniform(limit: float, generator: torch.Generator | None) -> Fill:
 def normal(std: float, generator: torch.Generator | None) -> Fill:
     """Return a function that draws normally around 0."""
     return lambda table: table.normal_(0.0, std, generator=generator)
+
+
+def xavier_normal(shape: tuple[int, int], generator: torch.Generator | None) -> Fill:
+    """Return a function that draws a table of that shape as Glorot & Bengio (2010) do."""
+    return normal(math.sqrt(2.0 / sum(shape)), generator)

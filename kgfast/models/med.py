@@ -3,12 +3,12 @@
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from kgfast.models.base import Candidates, Model, Side, check_dim, queries_of
+from kgfast.models.base import Candidates, Model, Side, check_dim
 from kgfast.models.conve import ConvE
 from kgfast.models.rescal import RESCAL
 from kgfast.models.wrapper import Wrapper
@@ -169,8 +169,8 @@ class MED(Wrapper):
     ) -> list[Tensor]:
         """Return the queries of several crops; a ``split`` crop has rows of the crop's width."""
         if self.crop == "split":
-            return [self.queries(anchors, relations, side, dim) for dim in dims]
-        return queries_of(self.model, anchors, relations, side, dims)
+            return super().queries_of(anchors, relations, side, dims)
+        return self.model.queries_of(anchors, relations, side, dims)
 
     def crop_width(self, dim: int) -> int | None:
         """Return :meth:`Model.crop_width`; None for ``split``, which cuts operands."""
@@ -189,10 +189,6 @@ class MED(Wrapper):
 
     def logged_values(self) -> dict[str, float]:
         return {name: float(getattr(self, name).detach()) for name in _SCALES}
-
-    def first_columns(self, dim: int) -> Self:
-        """Return :meth:`Model.first_columns`."""
-        return self._around(self.model.first_columns(dim))
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False

@@ -1,6 +1,7 @@
 """RESCAL (Nickel et al. 2011): a matrix for each relation."""
 
 import math
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import torch
@@ -8,10 +9,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from kgfast.kernels.cpu import threads
-from kgfast.models.base import Model, Side, check_width, fresh_table, query_numbers, query_rows
-from kgfast.models.distmult import xavier_normal
+from kgfast.models.base import Model, Shapes, Side, check_width, query_rows
 from kgfast.models.evaluated import run_alone
-from kgfast.models.fresh import ALL_ROWS, Fresh
+from kgfast.models.fresh import Fill, normal
 from kgfast.models.tables import Table
 from kgfast.ops.differentiable import is_transformed
 
@@ -45,35 +45,30 @@ class RESCAL(Model):
         check_width("relation", self.relation, [self.dim**2], "a matrix of the entities' width")
 
     @classmethod
-    def init(
-        cls,
-        num_entities: int,
-        num_relations: int,
-        dim: int,
-        *,
-        seed: int | None = None,
-        fresh: Fresh = ALL_ROWS,
-    ) -> "RESCAL":
-        """Make fresh trainable embeddings, Xavier-normal (Glorot & Bengio 2010) for each matrix.
+    def _shapes(cls, num_entities: int, num_relations: int, dim: int) -> Shapes:
+        return (num_entities, dim), (num_relations, dim**2)
 
-        ``seed`` leaves torch's global generator alone; None uses it. ``fresh`` selects the entities
-        to keep.
-        """
-        (entity,) = xavier_normal([(num_entities, dim)], seed, fresh)
-        generator = None if seed is None else torch.Generator().manual_seed(seed + 1)
-        relation = fresh_table((num_relations, dim * dim))
-        relation.normal_(0.0, math.sqrt(1 / dim), generator=generator)
-        return cls(entity, relation).requires_grad_()
+    @classmethod
+    def _fills(
+        cls,
+        shapes: Shapes,
+        dim: int,
+        generator: torch.Generator | None,
+        options: Mapping[str, Any],
+    ) -> tuple[Fill, Fill]:
+        entity, _ = super()._fills(shapes, dim, generator, options)
+        if generator is not None:
+            generator = torch.Generator().manual_seed(generator.initial_seed() + 1)
+        return entity, normal(math.sqrt(1 / dim), generator)  # Xavier-normal for each matrix
 
     def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
         if dims is not None:
             self.crop_width(dims)
         order = relations.argsort(stable=True)
         distinct, counts = relations[order].unique_consecutive(return_counts=True)
-        if torch.is_grad_enabled() and len(distinct) == len(self.relation):
-            matrices = query_numbers(self.relation)  # matrices of a step, which has gathered them
-        else:
-            matrices = query_rows(self.relation, distinct)
+        # a step has gathered the matrices
+        has_all = torch.is_grad_enabled() and len(distinct) == len(self.relation)
+        matrices = query_rows(self.relation, None if has_all else distinct)
         rows = query_rows(self.entity, anchors[order])
         # casts matrices and rows, also if one of both is frozen
         matrices = matrices.view(-1, self.dim, self.dim).to(rows.dtype)

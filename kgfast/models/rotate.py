@@ -1,7 +1,8 @@
 """RotatE (Sun et al. 2019, arXiv 1902.10197): relations rotate complex entity embeddings."""
 
 import math
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -10,16 +11,18 @@ from kgfast import ops
 from kgfast.kernels.backend import Composition
 from kgfast.models.base import (
     Model,
+    Shapes,
     Side,
     check_width,
     distinct_relations,
     query_rows,
 )
-from kgfast.models.complex_rows import Complex, Layout, check_layout, join, layout_of, split
-from kgfast.models.fresh import ALL_ROWS, Fresh, uniform
+from kgfast.models.complex_rows import Complex, Layout, check_layout, layout_of, product, split
+from kgfast.models.fresh import Fill, uniform
 from kgfast.models.tables import Table, is_complex
 
 EPSILON = 2.0
+GAMMA = 12.0  # margin by default
 RelationFormat = Literal["raw", "phase", "complex"]
 _FORMATS = ("raw", "phase", "complex")
 
@@ -68,7 +71,7 @@ class RotatE(Model):
         entity: Table,
         relation: Table,
         *,
-        gamma: float = 12.0,
+        gamma: float = GAMMA,
         relation_format: RelationFormat | None = None,
         norm: Literal["modulus", "l2"] = "modulus",
         layout: Layout | None = None,
@@ -110,39 +113,26 @@ class RotatE(Model):
         return math.pi / self.embedding_range if self.relation_format == "raw" else 1.0
 
     @classmethod
-    def init(
-        cls,
-        num_entities: int,
-        num_relations: int,
-        dim: int,
-        *,
-        gamma: float = 12.0,
-        norm: Literal["modulus", "l2"] = "modulus",
-        layout: Layout = "halves",
-        seed: int | None = None,
-        fresh: Fresh = ALL_ROWS,
-    ) -> "RotatE":
-        """Make fresh trainable embeddings, uniform in +-(gamma + 2) / dim, like the official code.
+    def _shapes(cls, num_entities: int, num_relations: int, dim: int) -> Shapes:
+        return (num_entities, 2 * dim), (num_relations, dim)
 
-        ``seed`` leaves torch's global generator alone; None uses it. ``fresh`` selects the entities
-        to keep.
-        """
-        limit = (gamma + EPSILON) / dim
-        generator = None if seed is None else torch.Generator().manual_seed(seed)
-        draw = uniform(limit, generator)
-        entity = fresh.drawn((num_entities, 2 * dim), draw)
-        relation = ALL_ROWS.drawn((num_relations, dim), draw)
-        model = cls(entity, relation, gamma=gamma, norm=norm, layout=layout)
-        return model.requires_grad_()
+    @classmethod
+    def _fills(
+        cls,
+        shapes: Shapes,
+        dim: int,
+        generator: torch.Generator | None,
+        options: Mapping[str, Any],
+    ) -> tuple[Fill, Fill]:
+        fill = uniform((options.get("gamma", GAMMA) + EPSILON) / dim, generator)
+        return fill, fill
 
     def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
         if ops.serves_composition(self.entity, self.relation):
             rows = query_rows(self.entity, anchors), query_rows(self.relation, relations)
             return ops.compose(*rows, self._composition(side))
-        anchor = split(query_rows(self.entity, anchors), self.layout)
-        rotation = self.rotations(relations)
-        turned = anchor.times(rotation if side == "tail" else rotation.conj())
-        return join(turned, self.layout)
+        anchor, rotation = query_rows(self.entity, anchors), self.rotations(relations)
+        return product(anchor, rotation, self.layout, conjugates=side == "head")
 
     def _composition(self, side: Side) -> Composition:
         kind = "multiply_complex" if self.relation_format == "complex" else "rotate"

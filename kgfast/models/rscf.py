@@ -1,7 +1,7 @@
 """RSCF (Kim et al. 2025, ACL long.602): filters of entities from relations, and vice versa."""
 
-import itertools
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, Self, cast
 
 import torch
@@ -15,13 +15,12 @@ from kgfast.models.base import (
     Side,
     check_dim,
     distinct_relations,
-    fresh_table,
     query_rows,
 )
 from kgfast.models.complex import ComplEx
 from kgfast.models.distmult import DistMult
 from kgfast.models.evaluated import in_chunks, product, query_chunk, run_alone
-from kgfast.models.filters import SMALLEST_NORM, filters_of
+from kgfast.models.fresh import fresh_table
 from kgfast.models.rotate import RotatE
 from kgfast.models.transe import TransE
 from kgfast.models.wrapper import Wrapper
@@ -29,6 +28,7 @@ from kgfast.ops.differentiable import no_autocast
 
 _SCORES = {"rotate": "rscf_rotate", "l1": "rscf_l1", "l2": "rscf_l2"}
 _GAIN = 0.5  # gain of the initial matrices
+_SMALLEST_NORM = 1e-12
 # Rows whose factor is made at once, without gradients: a fixed number, so that no row depends on
 # other rows.
 _CHUNK = {"cpu": 64}
@@ -38,7 +38,7 @@ _CHUNK_ELSEWHERE = 1 << 12
 class RSCF(Wrapper):
     r"""RSCF around a model (Kim et al. 2025; formulas as in docs/how-to/med_rscf.md).
 
-    With ``N(x) = x / max(||x||_p, 1e-12)`` and ``*`` elementwise::
+    With ``N(x) = x / max(||x||, 1e-12)`` and ``*`` elementwise::
 
         e_r  = (N(r A1) + 1) * e                       both ends of a triple
         r_ht = (N(h A2) + 1) * (N(t A3) + 1) * r       from h and t before they are filtered
@@ -54,8 +54,6 @@ class RSCF(Wrapper):
         RotatE with raw relations or phases, the sum of moduli and halves.
     relation_transform : bool
         Filter relations too. DistMult and ComplEx need False.
-    p : float
-        Order of the norm.
     seed : int, optional
         Seed of the initial matrices: Xavier-uniform with gain 0.5. None uses torch's global
         generator. The matrices train if the model's entities train.
@@ -87,17 +85,14 @@ class RSCF(Wrapper):
         self,
         model: Model,
         relation_transform: bool = True,
-        p: float = 2,
         *,
         seed: int | None = None,
     ) -> None:
         super().__init__(model)
         _check_model(model, relation_transform)
-        if not isinstance(p, (int, float)) or not p >= 1:
-            raise ValueError(f"p must be a number of at least 1; got {p!r}")
-        self.relation_transform, self.p = relation_transform, p
+        self.relation_transform = relation_transform
         generator = None if seed is None else torch.Generator().manual_seed(seed)
-        for name, shape in self._shapes().items():
+        for name, shape in self._matrix_shapes().items():
             matrix = nn.init.xavier_uniform_(fresh_table(shape), _GAIN, generator)
             trains, device = model.entity.requires_grad, model.entity.device
             dtype = torch.float64 if model.entity.dtype == torch.float64 else torch.float32
@@ -119,60 +114,93 @@ class RSCF(Wrapper):
         """
         if side not in SIDES:
             raise ValueError(f"side must be 'head' or 'tail'; got {side!r}")
+        filters = _Filters(self, [self._checked(dims)])
+
+        def make(anchors: Tensor, relations: Tensor) -> Tensor:
+            return self._filtered(filters, anchors, relations, side)[0]
+
         with no_autocast(self.entity.device):
-            if self._has_kernel:
-                return self._trained_queries(anchors, relations, side, [self._checked(dims)])[0]
-            filters = _Filters(self, side, self._checked(dims))
             if torch.is_grad_enabled():
-                return filters.queries(anchors, relations)
-            size = query_chunk(self.entity.device)
-            return in_chunks(filters.queries, anchors, relations, size, parallel=True)
+                return make(anchors, relations)
+            return in_chunks(
+                make, anchors, relations, query_chunk(self.entity.device), parallel=True
+            )
 
     def queries_of(
         self, anchors: Tensor, relations: Tensor, side: Side, dims: Sequence[int]
     ) -> list[Tensor]:
-        """Return the queries of several crops; all at once if kernels make filters."""
-        if not self._has_kernel:
-            return [self.queries(anchors, relations, side, dim) for dim in dims]
-        widths = [self._checked(dim) for dim in dims]
-        rising = sorted(set(widths))
+        """Return the queries of several crops; all at once if they train."""
+        if not torch.is_grad_enabled():
+            return super().queries_of(anchors, relations, side, dims)
+        widths = sorted({self._checked(dim) for dim in dims})
         with no_autocast(self.entity.device):
-            made = self._trained_queries(anchors, relations, side, rising)
-        queries = dict(zip(rising, made.unbind(), strict=True))
-        return [queries[width] for width in widths]
+            made = self._filtered(_Filters(self, widths), anchors, relations, side)
+        queries = dict(zip(widths, made.unbind(), strict=True))
+        return [queries[dim] for dim in dims]
+
+    def _filtered(
+        self, filters: "_Filters", anchors: Tensor, relations: Tensor, side: Side
+    ) -> Tensor:
+        """Return the queries of the crops of the filters, ``[C, B, F]``."""
+        distinct: Tensor = relations
+        place: Tensor | None = None
+        if torch.is_grad_enabled():  # else the shape of a product would depend on the relations
+            distinct, place = distinct_relations(relations)
+        scale = filters(query_rows(self.relation, distinct), "A1")  # [C, B, G]
+        if place is not None:
+            scale = torch.stack([nn.functional.embedding(place, rows) for rows in scale])
+        anchor = query_rows(self.entity, anchors)
+        filtered = scale * anchor
+        if self.relation_transform:
+            unit = _unit(self.model) if side == "tail" else -_unit(self.model)
+            turn = unit * query_rows(self.relation, relations)
+            of_anchors = filters(anchor, _factor_matrix("head" if side == "tail" else "tail"))
+            parts = [filtered, scale, of_anchors * turn]
+        else:
+            local = torch.arange(len(anchors), dtype=torch.int64, device=anchors.device)
+            models = [self.model.with_entity(rows) for rows in filtered]
+            queries = [model._queries(local, relations, side, None) for model in models]
+            parts = [torch.stack(queries), scale]
+        if self.score == self.model.score:  # a bilinear score takes both filters into the query
+            return (parts[0] * scale).to(self._dtype)
+        return torch.cat(parts, -1).to(self._dtype)
 
     @property
-    def _has_kernel(self) -> bool:
-        if not self.relation_transform or self.p != 2:
-            return False
-        return ops.serves_filters(self.entity, self.relation, self.A1, self.A2, self.A3)
-
-    def _trained_queries(
-        self, anchors: Tensor, relations: Tensor, side: Side, widths: Sequence[int]
-    ) -> Tensor:
-        """Return the queries of ascending crops, ``[C, B, F]``."""
-        relation, anchor = query_rows(self.relation, relations), query_rows(self.entity, anchors)
-        matrix = getattr(self, _factor_matrix(_other(side)))
-        scale = ops.filters(relation, self.A1, widths, self.dim)
-        own = ops.filters(anchor, matrix, widths, self.dim)
-        unit = _unit(self.model) if side == "tail" else -_unit(self.model)
-        return torch.cat([scale * anchor, scale, own * (unit * relation)], -1)
+    def _dtype(self) -> torch.dtype:
+        return torch.float64 if self.entity.dtype == torch.float64 else torch.float32
 
     def candidates(self, side: Side, dims: int | None = None) -> Candidates:
-        """Return the entity table and, if relations are filtered, the factor ``[N, dims]``."""
+        """Return the entity table and, if relations are filtered, the factor ``[N, dims]``.
+
+        The factor is ``N(t A3) + 1``, for the head side ``N(h A2) + 1``.
+        """
         if not self.relation_transform:
             return self.model.candidates(side)
-        with no_autocast(self.entity.device):
-            factor = _Filters(self, side, self._checked(dims)).factor()
-        return Candidates(self.entity, None, factor)
+        dim, table = self._checked(dims), self.entity
+        filters, name = _Filters(self, [dim]), _factor_matrix(side)
+        with no_autocast(table.device):
+            if self._factor_trains:
+                return Candidates(table, None, filters(_trained(table), name)[0, :, :dim])
+            factor = torch.empty(len(table), dim, dtype=self._dtype, device=table.device)
+            step = _CHUNK.get(table.device.type, _CHUNK_ELSEWHERE)
+
+            def work(number: int) -> None:
+                here = slice(number * step, (number + 1) * step)
+                rows = table[here].double()
+                whole = nn.functional.pad(rows, (0, 0, 0, step - len(rows)))
+                factor[here] = filters(whole, name)[0, : len(rows), :dim]
+
+            run_alone(work, -(-len(table) // step), table.device, parallel=True)
+        return Candidates(table, None, factor)
 
     def candidates_of(self, side: Side, dims: Sequence[int]) -> list[Candidates]:
         """Return :meth:`Model.candidates_of`; all factors come from one pass over the rows."""
-        if not self.relation_transform or not self._factor_trains or self.p != 2:
+        if not self.relation_transform or not self._factor_trains:
             return super().candidates_of(side, dims)
         widths = sorted({self._checked(dim) for dim in dims})
         with no_autocast(self.entity.device):
-            factors = dict(zip(widths, _factors(self, side, widths), strict=True))
+            made = _Filters(self, widths)(_trained(self.entity), _factor_matrix(side))
+        factors = dict(zip(widths, made.unbind(), strict=True))
         return [Candidates(self.entity, None, factors[dim]) for dim in dims]
 
     @property
@@ -180,151 +208,83 @@ class RSCF(Wrapper):
         trains = self.entity.requires_grad or self.A2.requires_grad
         return torch.is_grad_enabled() and trains
 
-    def crop_width(self, dim: int) -> int | None:
-        """Return :meth:`Model.crop_width` of the inner model."""
-        return self.model.crop_width(dim)
-
     def first_columns(self, dim: int) -> Self:
         """Return :meth:`Model.first_columns`, with matrices cut likewise."""
-        local = self._around(self.model.first_columns(dim))
-        g, r = local.entity.shape[1], local.relation.shape[1]
+        local = super().first_columns(dim)
         cut = {
-            name: parameter[:g, :r]
-            for name, parameter in local._parameters.items()
-            if parameter is not None
+            name: getattr(local, name)[:rows, :columns]
+            for name, (rows, columns) in local._matrix_shapes().items()
         }
-        cut["A1"] = local.A1[:r, :g]
         local._parameters = cast(Any, local._parameters | cut)
         return local
 
     def _checked(self, dims: int | None) -> int:
         """Return the width of a crop, after checking that crop and matrices fit the model."""
-        for name, shape in self._shapes().items():
-            own = getattr(self, name).shape
-            if own != shape:
-                raise ValueError(f"{name} must have shape {list(shape)}; got {list(own)}")
+        for name, shape in self._matrix_shapes().items():
+            actual = getattr(self, name).shape
+            if actual != shape:
+                raise ValueError(f"{name} must have shape {list(shape)}; got {list(actual)}")
         return self.dim if dims is None else check_dim(dims, self.dim)
 
-    def _shapes(self) -> dict[str, tuple[int, int]]:
+    def _matrix_shapes(self) -> dict[str, tuple[int, int]]:
         g, r = self.entity.shape[1], self.relation.shape[1]
         return {"A1": (r, g)} | ({"A2": (g, r), "A3": (g, r)} if self.relation_transform else {})
 
 
 class _Filters:
-    """Filters of one side and crop."""
+    """Filters ``N(e A) + 1`` of rows ``[M, *]`` for nested crops, ``[C, M, *]``, 0 beyond a crop.
 
-    def __init__(self, rscf: RSCF, side: Side, dim: int) -> None:
-        self._rscf, self._model, self._side, self._dim = rscf, rscf.model, side, dim
-        model = self._model
-        device = model.entity.device
-        self._planes = model.entity.shape[1] // model.dim
-        columns = torch.arange(dim, dtype=torch.int64, device=device)
-        starts = torch.arange(self._planes, dtype=torch.int64, device=device) * model.dim
-        self._columns = (starts[:, None] + columns).flatten()  # columns of the crop, in entity rows
-        relation_planes = model.relation.shape[1] // model.dim
-        starts = torch.arange(relation_planes, dtype=torch.int64, device=device) * model.dim
-        self._relation_columns = (starts[:, None] + columns).flatten()
-        self._is_whole = dim == model.dim
-        self._matrices: dict[tuple[str, torch.dtype], Tensor] = {}
-
-    def queries(self, anchors: Tensor, relations: Tensor) -> Tensor:
-        rscf, model = self._rscf, self._model
-        distinct: Tensor = relations
-        place: Tensor | None = None
-        if torch.is_grad_enabled():  # else the shape of a product would depend on the relations
-            distinct, place = distinct_relations(relations)
-        rows = query_rows(model.relation, distinct)
-        scale = _at(place, self._scales(rows))  # [B, G]
-        anchor = query_rows(model.entity, anchors)
-        filtered = scale * anchor
-        query = filtered
-        if not rscf.relation_transform:
-            local = torch.arange(len(anchors), dtype=torch.int64, device=anchors.device)
-            query = model.with_entity(filtered)._queries(local, relations, self._side, None)
-        if rscf.score == model.score:  # a bilinear score takes the second filter into the query
-            return (query * scale).to(self.dtype)
-        parts = [query, scale]
-        if rscf.relation_transform:
-            own = self._normalised(anchor, _factor_matrix(_other(self._side))) + 1.0
-            relation = _at(place, self._cropped(rows))
-            sign = 1.0 if self._side == "tail" else -1.0
-            parts.append(self._padded(sign * _unit(model) * relation * own))
-        return torch.cat(parts, 1).to(self.dtype)
-
-    def factor(self) -> Tensor:
-        """Return ``N(t A3) + 1`` (head side: ``N(h A2) + 1``) of all rows, ``[N, dim]``."""
-        table, name = self._model.entity, _factor_matrix(self._side)
-        if self._rscf._factor_trains:
-            if self._rscf.p == 2:
-                made = _factors(self._rscf, self._side, [self._dim])[0]
-                return made if self._is_whole else made[:, : self._dim]
-            return self._normalised(_trained(table), name) + 1.0
-        result = torch.empty(len(table), self._dim, dtype=self.dtype, device=table.device)
-        step = _CHUNK.get(table.device.type, _CHUNK_ELSEWHERE)
-
-        def work(number: int) -> None:
-            here = slice(number * step, (number + 1) * step)
-            rows = table[here].double()
-            whole = nn.functional.pad(rows, (0, 0, 0, step - len(rows)))
-            result[here] = (self._normalised(whole, name) + 1.0)[: len(rows)]
-
-        run_alone(work, -(-len(table) // step), table.device, parallel=True)
-        return result
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return torch.float64 if self._model.entity.dtype == torch.float64 else torch.float32
-
-    def _scales(self, relations: Tensor) -> Tensor:
-        """Return ``N(r A1) + 1`` in the features of the crop, and 0 elsewhere: ``[R, G]``."""
-        change = product(self._cropped(relations), self._matrix("A1", relations.dtype))
-        scale = _normalised(change, self._rscf.p) + 1.0
-        if self._is_whole:
-            return scale
-        whole = scale.new_zeros(len(scale), self._model.entity.shape[1])
-        return whole.index_copy(1, self._columns, scale)
-
-    def _normalised(self, rows: Tensor, name: str) -> Tensor:
-        """Return ``N(e A)`` in the features of the crop, ``[*, dim]``."""
-        rows = rows if self._is_whole else rows.index_select(1, self._columns)
-        return _normalised(product(rows, self._matrix(name, rows.dtype)), self._rscf.p)
-
-    def _matrix(self, name: str, dtype: torch.dtype) -> Tensor:
-        if (name, dtype) not in self._matrices:
-            matrix: Tensor = getattr(self._rscf, name)
-            if not self._is_whole:
-                rows, columns = self._columns, self._relation_columns
-                rows, columns = (columns, rows) if name == "A1" else (rows, columns)
-                matrix = matrix.index_select(0, rows).index_select(1, columns)
-            self._matrices[name, dtype] = matrix.to(dtype)
-        return self._matrices[name, dtype]
-
-    def _cropped(self, relations: Tensor) -> Tensor:
-        if self._is_whole:
-            return relations
-        return relations.index_select(1, self._relation_columns)
-
-    def _padded(self, rows: Tensor) -> Tensor:
-        """Pad rows of a crop ``[B, dim]`` with zeros."""
-        return nn.functional.pad(rows, (0, self._model.dim - self._dim))
-
-
-def _factors(rscf: RSCF, side: Side, widths: Sequence[int]) -> list[Tensor]:
-    """Return ``N(t A3) + 1`` (head side: ``N(h A2) + 1``) with gradients, for several crops.
-
-    Kernels make all factors as wide as the model.
+    A crop's features are the first features of the next wider crop. So the product of a crop is a
+    term of the wider crop's sum; only norms differ.
     """
-    rows, matrix = _trained(rscf.entity), getattr(rscf, _factor_matrix(side))
-    planes = range(rows.shape[1] // rscf.dim)
-    spans = [
-        [slice(plane * rscf.dim + below, plane * rscf.dim + width) for plane in planes]
-        for below, width in itertools.pairwise([0, *widths])
-    ]
-    matrix = matrix.to(rows.dtype)
-    if ops.serves_filters(rows, matrix):
-        return list(ops.filters(rows, matrix, widths, rscf.dim).unbind())
-    columns = rscf.relation.shape[1] // rscf.dim
-    return filters_of(rows, matrix, spans, [columns * width for width in widths])
+
+    def __init__(self, rscf: RSCF, widths: list[int]) -> None:
+        self._rscf, self._widths = rscf, widths
+        self._matrices: dict[str, tuple[Tensor, list[tuple[Tensor | None, Tensor]]]] = {}
+
+    def __call__(self, rows: Tensor, name: str) -> Tensor:
+        matrix: Tensor = getattr(self._rscf, name)
+        if ops.serves_filters(rows, matrix):
+            return ops.filters(rows, matrix, self._widths, self._rscf.dim)
+        if name not in self._matrices:
+            self._matrices[name] = self._cut(matrix.to(rows.dtype))
+        columns, cut = self._matrices[name]
+        total: Any = 0.0
+        crops = []
+        for width, (added, part) in zip(self._widths, cut, strict=True):
+            total = total + product(rows if added is None else rows.index_select(1, added), part)
+            crop, inside = total, None
+            if width < self._widths[-1]:
+                inside = columns % self._rscf.dim < width
+                crop = torch.where(inside, total, 0.0)
+            norm = torch.linalg.vector_norm(crop, dim=-1, keepdim=True).clamp_min(_SMALLEST_NORM)
+            crop = crop / norm + 1.0
+            crops.append(crop if inside is None else torch.where(inside, crop, 0.0))
+        made = torch.stack(crops)
+        if self._widths[-1] == self._rscf.dim:
+            return made
+        return made.new_zeros(*made.shape[:2], matrix.shape[1]).index_copy(2, columns, made)
+
+    def _cut(self, matrix: Tensor) -> tuple[Tensor, list[tuple[Tensor | None, Tensor]]]:
+        """Return the columns of the widest crop, and what each crop adds to a product.
+
+        A crop adds columns of the rows, or all if None, and the same rows of the matrix.
+        """
+        columns = self._columns(matrix.shape[1], 0, self._widths[-1], matrix.device)
+        if self._widths == [self._rscf.dim]:
+            return columns, [(None, matrix)]
+        inside = matrix.index_select(1, columns)
+        added = [
+            self._columns(len(matrix), below, width, matrix.device)
+            for below, width in pairwise([0, *self._widths])
+        ]
+        return columns, [(places, inside.index_select(0, places)) for places in added]
+
+    def _columns(self, count: int, first: int, last: int, device: torch.device) -> Tensor:
+        """Return the columns of features ``first .. last - 1`` in each plane of ``count``."""
+        places = torch.arange(count, dtype=torch.int64, device=device)
+        feature = places % self._rscf.dim
+        return places[(feature >= first) & (feature < last)]
 
 
 def _factor_matrix(side: Side) -> str:
@@ -332,21 +292,8 @@ def _factor_matrix(side: Side) -> str:
     return "A3" if side == "tail" else "A2"
 
 
-def _other(side: Side) -> Side:
-    return "head" if side == "tail" else "tail"
-
-
 def _trained(table: Tensor) -> Tensor:
     return table if table.dtype == torch.float64 else table.float()
-
-
-def _at(place: Tensor | None, rows: Tensor) -> Tensor:
-    return rows if place is None else nn.functional.embedding(place, rows)
-
-
-def _normalised(rows: Tensor, p: float) -> Tensor:
-    norms: Tensor = torch.linalg.vector_norm(rows, p, dim=-1, keepdim=True)
-    return rows / norms.clamp_min(SMALLEST_NORM)
 
 
 def _unit(model: Model) -> float:

@@ -1,14 +1,15 @@
 """TransE (Bordes et al. 2013): relations translate entity embeddings."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from kgfast.kernels.backend import Composition
-from kgfast.models.base import Model, Side, check_width, query_rows
-from kgfast.models.fresh import ALL_ROWS, Fresh, uniform
-from kgfast.models.rotate import EPSILON
+from kgfast.models.base import Model, Shapes, Side, check_width, query_rows
+from kgfast.models.fresh import Fill, uniform
+from kgfast.models.rotate import EPSILON, GAMMA
 from kgfast.models.tables import Table
 
 
@@ -38,7 +39,7 @@ class TransE(Model):
         entity: Table,
         relation: Table,
         *,
-        gamma: float = 12.0,
+        gamma: float = GAMMA,
         norm: Literal["l1", "l2"] = "l1",
     ) -> None:
         super().__init__(entity, relation)
@@ -49,28 +50,15 @@ class TransE(Model):
         self.gamma, self.norm, self.score = gamma, norm, norm
 
     @classmethod
-    def init(
+    def _fills(
         cls,
-        num_entities: int,
-        num_relations: int,
+        shapes: Shapes,
         dim: int,
-        *,
-        gamma: float = 12.0,
-        norm: Literal["l1", "l2"] = "l1",
-        seed: int | None = None,
-        fresh: Fresh = ALL_ROWS,
-    ) -> "TransE":
-        """Make fresh trainable embeddings, uniform in +-(gamma + 2) / dim, like RotatE's code.
-
-        ``seed`` leaves torch's global generator alone; None uses it. ``fresh`` selects the entities
-        to keep.
-        """
-        limit = (gamma + EPSILON) / dim
-        generator = None if seed is None else torch.Generator().manual_seed(seed)
-        draw = uniform(limit, generator)
-        entity = fresh.drawn((num_entities, dim), draw)
-        relation = ALL_ROWS.drawn((num_relations, dim), draw)
-        return cls(entity, relation, gamma=gamma, norm=norm).requires_grad_()
+        generator: torch.Generator | None,
+        options: Mapping[str, Any],
+    ) -> tuple[Fill, Fill]:
+        fill = uniform((options.get("gamma", GAMMA) + EPSILON) / dim, generator)
+        return fill, fill
 
     def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
         if side == "relation":

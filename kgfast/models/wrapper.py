@@ -69,6 +69,14 @@ class Wrapper(Model):
         """Return :meth:`Model.with_relation`."""
         return self._around(self.model.with_relation(relation))
 
+    def first_columns(self, dim: int) -> Self:
+        """Return :meth:`Model.first_columns`."""
+        return self._around(self.model.first_columns(dim))
+
+    def crop_width(self, dim: int) -> int | None:
+        """Return :meth:`Model.crop_width` of the inner model."""
+        return self.model.crop_width(dim)
+
     def _around(self, model: Model) -> Self:
         """Put the same wrapper around another model; the wrapper's own parameters are shared."""
         local = shared_copy(self)

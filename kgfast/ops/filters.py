@@ -1,4 +1,4 @@
-"""Filters of RSCF for all crops as one operator; see :mod:`kgfast.models.filters`."""
+"""Filters of RSCF for all crops as one operator; see :mod:`kgfast.models.rscf`."""
 
 from collections.abc import Sequence
 

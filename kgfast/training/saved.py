@@ -60,7 +60,7 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
 }
 _OF_WRAPPERS: dict[str, tuple[str, ...]] = {
     "MED": ("dims", "submodels_per_step", "crop", "loss_weight", "positive_weight"),
-    "RSCF": ("relation_transform", "p"),
+    "RSCF": ("relation_transform",),
     "Reciprocal": ("order",),
 }
 _SIZES = ("score", "dim", "num_entities", "num_relations")

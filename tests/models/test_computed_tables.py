@@ -45,7 +45,7 @@ MODELS = {
     "conve": (16, 16, lambda e, r: _conve(e, r)),
     "reciprocal": (4, 4, lambda e, r: Reciprocal(DistMult(e, r))),
     "rscf rotate": (8, 4, lambda e, r: RSCF(RotatE(e, r), seed=0)),
-    "rscf transe": (4, 4, lambda e, r: RSCF(TransE(e, r), seed=0, p=3)),
+    "rscf transe": (4, 4, lambda e, r: RSCF(TransE(e, r), seed=0)),
     "rscf complex": (8, 8, lambda e, r: RSCF(ComplEx(e, r), False, seed=0)),
     "med": (8, 4, lambda e, r: MED(RotatE(e, r), [2, 4])),
     "med split": (8, 8, lambda e, r: MED(ComplEx(e, r), [2, 4], crop="split")),

@@ -182,6 +182,35 @@ def test_gradients_are_those_of_the_formula(relation_transform, shared):
     )
 
 
+@pytest.mark.parametrize("kind", ["rotate", "transe l1", "distmult"])
+@pytest.mark.parametrize("dims", [[3, 5, D], [5, 3]])
+@pytest.mark.parametrize("side", ["head", "tail"])
+@pytest.mark.parametrize("crop", ["prefix", "split"])
+def test_gradients_of_a_step_are_the_sum_over_crops(kind, dims, side, crop):
+    rscf = wrapped(kind, kind != "distmult")[1]
+    med = MED(rscf, [3, 5, D], crop=crop)
+    negatives = torch.arange(20).view(5, 4)
+
+    def gradients(*parts):
+        scores = [sampled_scores(med, TRIPLES, negatives, side, part) for part in parts]
+        total = sum((p.sum() + n.square().sum()) for p, n in scores)
+        return torch.autograd.grad(total, list(rscf.parameters()))
+
+    together, one_by_one = gradients(dims), gradients(*([dim] for dim in dims))
+    torch.testing.assert_close(together, one_by_one)
+    assert all(it.abs().max() > 0 for it in together)
+
+
+def test_rows_of_zeros_are_not_filtered():
+    rscf = wrapped("rotate", True)[1]
+    with torch.no_grad():
+        rscf.entity[3] = 0.0
+    for factor in (rscf.candidates("tail").factor, rscf.candidates("tail", 3).factor):
+        assert bool((factor[3] == 1).all())
+    with torch.no_grad():
+        assert bool((rscf.candidates("head").factor[3] == 1).all())
+
+
 @pytest.mark.parametrize("shared", [True, False])
 def test_sparse_gradients_of_split_crops(shared):
     ids = torch.arange(4) if shared else torch.arange(20).view(5, 4)

@@ -43,8 +43,6 @@ def test_a_matrix_that_does_not_fit_is_named(name, dims, use):
             "layout halves; got interleaved",
         ),
         (lambda: RSCF(ConvE.init(N, R, 50)), "goes around RotatE, TransE, DistMult and ComplEx"),
-        (lambda: RSCF(base("rotate"), p=0.5), "p must be a number of at least 1; got 0.5"),
-        (lambda: RSCF(base("rotate"), p="2"), "p must be a number of at least 1; got '2'"),
         (lambda: MED(base("rotate"), [D], scales=None), "three finite numbers.*got None"),
         (lambda: MED(base("rotate"), []), "dims must name at least one"),
         (lambda: MED(base("rotate"), [4, 2]), r"dims must increase; got \[4, 2\]"),

@@ -39,7 +39,7 @@ MODELS = {
     "rescal": RESCAL.init(N, R, DIM, seed=0),
     "conve": ConvE.init(N, R, DIM, embedding_height=2, kernel_size=2, channels=3, seed=0),
     "med": MED(RotatE.init(N, R, DIM, seed=0), [2, DIM], 1, "split", "sigmoid", "inverse"),
-    "rscf": RSCF(DistMult.init(N, R, DIM, seed=0), relation_transform=False, p=3, seed=1),
+    "rscf": RSCF(DistMult.init(N, R, DIM, seed=0), relation_transform=False, seed=1),
     "med of rscf": MED(RSCF(RotatE.init(N, R, DIM, seed=0), seed=1), [2, DIM]),
     "inverses": Reciprocal(DistMult.init(N, 2 * R, DIM, seed=0)),
     "med with inverses": MED(
@@ -83,7 +83,7 @@ def test_every_model_comes_back(name, tmp_path):
     own, again = model.state_dict(), run.model.state_dict()
     assert own.keys() == again.keys()
     assert all(torch.equal(own[it], again[it]) for it in own)
-    for dim in getattr(model, "dims", ()):
+    for dim in model.dims or ():
         assert same_ranks(model, run.model, dims=dim)
     for option in ("submodels_per_step", "loss_weight", "positive_weight", "crop"):
         assert getattr(model, option, None) == getattr(run.model, option, None)
@@ -267,7 +267,7 @@ class TestDamaged:
         self.edit(tmp_path / "it", wrappers=[])
         with pytest.raises(ValueError, match=r"model.safetensors: must hold entity; it has"):
             kgfast.load_run(tmp_path / "it")
-        self.edit(tmp_path / "it", wrappers=[{"class": "RSCF", "relation_transform": True, "p": 3}])
+        self.edit(tmp_path / "it", wrappers=[{"class": "RSCF", "relation_transform": True}])
         with pytest.raises(ValueError, match=r"it: .* relation_transform"):
             kgfast.load_run(tmp_path / "it")
 
