@@ -17,7 +17,7 @@ from kgfast.extras.influence import self_influence, tracin
 from kgfast.extras.search import search
 from kgfast.extras.serve import app as server
 from kgfast.losses import NegativesLoss
-from kgfast.models import TransE
+from kgfast.models import Model
 from kgfast.ops.checks import safe_ids
 from kgfast.training import Config, RunFolder, Trainer, own
 from support.paths import ROOT
@@ -249,10 +249,8 @@ def test_a_loss_is_the_one_that_it_says(here):
 def function(): ...
 
 
-class Abstract(TransE):
-    """A model without ``init``."""
-
-    init = None
+class Abstract(Model):
+    """A model without queries."""
 
 
 class NotThere(NegativesLoss):
@@ -265,7 +263,7 @@ MISTAKES = {
     "model.name: os:getcwd must be a class that extends kgfast.Model": {"name": "os:getcwd"},
     "model.name: my_research:Contrastive must be a class that": {"name": "my_research:Contrastive"},
     "model.name: kgfast:Model must implement _queries": {"name": "kgfast:Model"},
-    f"model.name: {__name__}:Abstract needs a classmethod init": {"name": f"{__name__}:Abstract"},
+    f"model.name: {__name__}:Abstract must implement _queries": {"name": f"{__name__}:Abstract"},
     "model.options: seed is an argument that training gives; my_research:Gated must": {
         "name": "my_research:Gated",
         "options": {"seed": 1},
