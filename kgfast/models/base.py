@@ -33,7 +33,7 @@ SIDES: tuple[Side, Side] = (
 )  # sides of entities: the default of calls
 SIDES_AND_RELATIONS: tuple[Side, Side, Side] = ("head", "relation", "tail")
 
-Shapes = tuple[tuple[int, int], tuple[int, int]]  # of entities and of relations
+Shapes = tuple[tuple[int, int], tuple[int, int]]
 _AnyModel = TypeVar("_AnyModel", bound=nn.Module)
 
 # Features made at once. On the CPU the number is small, so that temporaries stay in the cache and
