@@ -319,6 +319,7 @@ HANDED_ON = {
     "Callback.on_end(result)",
     "ConvE.init(**options)",
     "LoadedRun.ranks(**options)",
+    "Model.init(**options)",
     "Model.state_dict(*args)",
     "Model.state_dict(**options)",
     "StreamedHead.forward(**options)",
