@@ -67,13 +67,6 @@ def explain(
             help="A file of the run, instead of all saved models; may be repeated.",
         ),
     ] = None,
-    minutes: Annotated[
-        float | None, typer.Option(help="Stop after that time, and report the result so far.")
-    ] = None,
-    restart: Annotated[
-        Path | None,
-        typer.Option(help="A file for the state, from which the same command resumes."),
-    ] = None,
     as_json: AsJson = False,
     out: Out = None,
     safe_cells: SafeCells = False,
@@ -115,15 +108,10 @@ def explain(
             parameters=parameters.value,
             side=side.value,
             k=top,
-            minutes=minutes,
-            restart=restart,
             device=device,
             trust=trust,
             progress=sys.stdout.isatty() and not as_json,
         )
-        if found.num_seen < (of := len(found.examples)):
-            seen = f"{found.num_seen:,} of {of:,} training examples were seen"
-            say(f"{seen}: the {minutes:g} minutes were over", err=as_json or out is not None)
         columns = found.triples(own)
         del columns["test"]
         if out is not None:

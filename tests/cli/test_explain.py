@@ -8,7 +8,7 @@ import pytest
 import kgfast
 from kgfast.cli import explanation
 from kgfast.datasets import synthetic
-from kgfast.extras.influence import tracin, tracing
+from kgfast.extras.influence import tracin
 from support.commands import run
 from support.small_runs import trainer_of
 
@@ -106,31 +106,6 @@ def test_queries_are_shown_to_the_triple(tmp_path):
         assert sum(own) == pytest.approx(query[-1])
 
 
-@pytest.mark.parametrize(("words", "stream"), [([], "stdout"), (["--json"], "stderr")])
-def test_what_was_not_seen_in_time_is_said(trained, monkeypatch, words, stream):
-    monkeypatch.setattr(tracing, "_EXAMPLES", 50)
-    result = explained(trained, "--minutes", 1e-6, *words)
-    assert result.exit_code == 0, result.stderr
-    said = "50 of 180 training examples were seen: the 1e-06 minutes were over"
-    assert said in getattr(result, stream)
-    assert "were seen" not in explained(trained, "--minutes", 60).output
-
-
-def test_a_command_that_ran_out_of_time_goes_on(trained, monkeypatch, tmp_path):
-    monkeypatch.setattr(tracing, "_EXAMPLES", 50)
-    state, expected = tmp_path / "state", explained(trained, "--json").stdout
-    seen = []
-    while not seen or state.exists():
-        result = explained(trained, "--json", "--minutes", 1e-6, "--restart", state)
-        assert result.exit_code == 0, result.stderr
-        seen.append(result.stderr.partition(" of ")[0])
-    assert seen == ["50", "90", "140", ""]
-    assert result.stdout == expected
-    explained(trained, "--minutes", 1e-6, "--restart", state)
-    other = explained(trained, "--top", 3, "--restart", state)
-    assert (other.exit_code, "is the state of another call" in other.stderr) == (2, True)
-
-
 def test_a_table_cuts_the_triples_of_a_query(capsys):
     rows = [("proponent", 2.0)] * 3 + [("proponent", 1.0)] + [("opponent", 1.0)] * 2
     columns = {"kind": [it[0] for it in rows], "of_query": [it[1] for it in rows]}
@@ -163,7 +138,6 @@ def test_names_do_nothing_to_a_terminal(capsys, as_json):
     [
         ([], ("nobody", *NAMES[1:]), "--head: "),
         ([], (NAMES[0], "nothing", NAMES[2]), "--relation: "),
-        (["--minutes", "0"], NAMES, "minutes must be a number above 0; got 0.0"),
         (["--checkpoint", "none.safetensors"], NAMES, "no such checkpoint"),
         (["--out", "table.txt"], NAMES, ".csv"),
     ],

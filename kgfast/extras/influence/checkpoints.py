@@ -2,16 +2,14 @@
 
 import math
 import os
-import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from kgfast.extras.influence.training_examples import Mode
+from kgfast.extras.influence.examples import Mode
 from kgfast.models import Model, RankableModel, check_model
 from kgfast.text import shown
 from kgfast.training import Config, RunFolder, RunGraph, follow, model_of, read_rows
@@ -35,7 +33,6 @@ class Checkpoint:
 
     name: str  # name in messages
     open: Callable[[], Any]  # returns the model, in eval mode
-    digest: int  # digest of the tensors
     sizes: tuple[int, int]  # entities, relations
     rate: float | None  # learning rate; None: unknown
     origin: Origin | None  # None for a model in memory
@@ -49,11 +46,6 @@ class Stages:
     rates: list[float]
     loss: LossConfig
     mode: Mode
-
-    @property
-    def origin(self) -> Origin | None:
-        """Return the run of the first checkpoint."""
-        return self.checkpoints[0].origin
 
 
 # Checkpoints that callers may pass.
@@ -93,25 +85,23 @@ def _each(checkpoints: Any, device: torch.device | str, trust: bool) -> Iterable
     else:
         check_model(checkpoints, "dim")
         sizes = int(checkpoints.num_entities), int(checkpoints.num_relations)
-        state = checkpoints.state_dict() if isinstance(checkpoints, torch.nn.Module) else {}
-        name = f"the {type(checkpoints).__name__}"
-        yield Checkpoint(name, lambda: checkpoints, _digest(state), sizes, None, None)
+        yield Checkpoint(
+            f"the {type(checkpoints).__name__}", lambda: checkpoints, sizes, None, None
+        )
 
 
 def _files_of(folder: RunFolder) -> list[Path]:
     """List the models that a run saved; without any, the best or last state."""
-    kept = folder.models()
-    if kept:
-        return kept
-    for path in (folder.best, folder.last):
-        if path.exists():
-            return [path]
-    raise FileNotFoundError(f"{folder.path} holds no checkpoint")
+    states = [path for path in (folder.best, folder.last) if path.exists()]
+    files = folder.models() or states[:1]
+    if not files:
+        raise FileNotFoundError(f"{folder.path} holds no checkpoint")
+    return files
 
 
 def _of_file(path: Path, device: torch.device | str, trust: bool) -> Checkpoint:
     folder = RunFolder(path.parent)
-    tensors, meta = folder.load(path)
+    _, meta = folder.load(path)
     graph = folder.load_graph()
     if graph is None or not isinstance(meta.get("config"), dict):
         raise ValueError(
@@ -122,16 +112,14 @@ def _of_file(path: Path, device: torch.device | str, trust: bool) -> Checkpoint:
         raise ValueError(f"{path}: the rows belong to other names than those of {folder.graph}")
     config, step = Config.from_dict(meta["config"]), int(meta["step"])
     follow(config, trust=trust)
-    names = graph.entities, graph.relations
-    state = {name: it for name, it in tensors.items() if name.startswith("model.")}
 
     def opened() -> Model:
+        names = graph.entities, graph.relations
         return model_of(folder, config, folder.load(path)[0], names).to(device)
 
-    model_of(folder, config, state, names)  # raises unless the state fits
     sizes = len(graph.entities), len(graph.relations)
     rate = _logged_rate(path.parent, step)
-    return Checkpoint(str(path), opened, _digest(state), sizes, rate, Origin(config, graph, step))
+    return Checkpoint(str(path), opened, sizes, rate, Origin(config, graph, step))
 
 
 def _logged_rate(folder: Path, step: int) -> float | None:
@@ -140,16 +128,6 @@ def _logged_rate(folder: Path, step: int) -> float | None:
     before = [row for row in rows if row["step"] <= step]
     chosen = before[-1:] or rows[:1]
     return float(chosen[0]["lr"]) if chosen else None
-
-
-def _digest(state: dict[str, Tensor]) -> int:
-    value = 0
-    for name in sorted(state):
-        rows = state[name].detach().cpu().resolve_neg().contiguous()
-        value = zlib.crc32(name.encode(), value)
-        if rows.numel():
-            value = zlib.crc32(rows.reshape(-1).view(torch.uint8).numpy().data, value)
-    return value
 
 
 def _check_pair(first: Checkpoint, other: Checkpoint) -> None:

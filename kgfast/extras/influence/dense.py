@@ -20,47 +20,65 @@ more. Memory: ``BLOCK x _ENTITIES`` slopes of queries, and as many of the others
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from kgfast.extras.influence.examples import ExampleQueries
 from kgfast.extras.influence.query_side import Asker, QuerySide
-from kgfast.extras.influence.training_examples import ExampleQueries
 from kgfast.losses import LOSSES, EntitiesLoss, with_gamma
 from kgfast.models import candidates_at, queries_at
 from kgfast.ops import check_ids, run
 from kgfast.ops.run import Operands, Passes
 from kgfast.training.config import LossConfig
 
-BLOCK = 2048  # queries of a block, with slopes that are made together
+BLOCK = 2048  # examples with slopes that are made together
 _ENTITIES = 1024  # entities of a chunk: narrower products take longer
 _ASKED = 256  # queries that are made together: 10 MB of ConvE's features
+_SQUARES = 64  # examples whose products with each other are made, for the diagonal
 
 
 @dataclass
-class _Slopes:
-    """The slopes of some queries, made for one chunk of entities at a time."""
+class _Side:
+    """Examples with distinct queries, and the slopes of these queries."""
 
+    examples: ExampleQueries  # [B]
+    place: Tensor  # int64 [B]: the query of each example
+    late: Tensor  # int64 [L]: examples with a label that is not in the slopes of the query
+    anchors: Tensor  # int64 [U], anchors of the queries
     passes: Passes
-    operands: Operands
-    rows: Tensor  # query of each positive, in ascending order of ids
-    ids: Tensor
+    operands: Operands  # queries [U, F] and candidates
+    positives: tuple[Tensor, Tensor]  # query and entity of each label, in ascending order of ids
     labels: tuple[float, float]  # a positive has the sum, any other entity the second
     logsumexp: Tensor | None  # None: binary cross entropy
+
+    @property
+    def rows(self) -> Tensor:
+        return self.operands.queries
 
     @property
     def label(self) -> float:
         is_mean = self.logsumexp is None
         return self.labels[0] / self.operands.candidates.num_rows if is_mean else self.labels[0]
 
-    def of(self, chunk: slice, scratch: Tensor) -> Tensor:
-        """Write the slopes ``[U, n]`` of a chunk into the scratch."""
+    @property
+    def with_bias(self) -> float:
+        """Return 1 if each entity has its own bias, with the slope as gradient; else 0."""
+        bias = self.operands.bias
+        return 0.0 if bias is None or len(bias) == 1 else 1.0
+
+    @property
+    def late_targets(self) -> Tensor:
+        """Return the entities that carry the labels of ``late``."""
+        return self.examples.targets[self.late]
+
+    def slopes(self, chunk: slice, scratch: Tensor) -> Tensor:
+        """Write the slopes ``[U, n]`` of a chunk of entities into the scratch."""
         count = chunk.stop - chunk.start
-        slopes = scratch[: self.operands.num_queries * count].view(-1, count)
-        rows, bias = self.operands.queries, self.operands.bias
-        torch.mm(rows, self.operands.table[chunk].to(rows.dtype).T, out=slopes)
+        slopes = scratch[: len(self.rows) * count].view(-1, count)
+        bias = self.operands.bias
+        torch.mm(self.rows, self.operands.table[chunk].to(self.rows.dtype).T, out=slopes)
         if bias is not None:
             slopes += bias[chunk] if len(bias) > 1 else bias
         rest = self.labels[1]
@@ -73,39 +91,15 @@ class _Slopes:
             scale = (near.double() - self.logsumexp).exp_().to(slopes.dtype)
             share = slopes.new_full((len(slopes),), rest)
             self.passes.softmax_slopes(slopes, near, scale, share)
-        first, last = torch.searchsorted(
-            self.ids, self.ids.new_tensor([chunk.start, chunk.stop])
-        ).tolist()
-        places = self.rows[first:last], self.ids[first:last] - chunk.start
-        slopes[places] -= self.label
+        rows, ids = self.positives
+        first, last = torch.searchsorted(ids, ids.new_tensor([chunk.start, chunk.stop])).tolist()
+        slopes[rows[first:last], ids[first:last] - chunk.start] -= self.label
         return slopes
-
-
-@dataclass
-class _Side:
-    """Examples with distinct queries, and the slopes of these queries."""
-
-    examples: ExampleQueries  # [B]
-    place: Tensor  # int64 [B]: the query of each example
-    late: Tensor  # int64 [L]: examples with a label that is not in the slopes of the query
-    slopes: _Slopes
-    anchors: Tensor  # int64 [U], anchors of the queries
-    rows: Tensor  # [U, F], vectors of the queries
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @property
-    def late_targets(self) -> Tensor:
-        """Return the entities that carry the labels of ``late``."""
-        targets = self.examples.targets
-        return self.late if targets is None else targets[self.late]
 
     def of_queries(self, sums: Tensor) -> Tensor:
         """Return gradients ``[B, F]`` of the examples' queries, from sums ``[U, F]``."""
         found = sums.index_select(0, self.place)
-        rows = self.slopes.operands.table[self.late_targets].to(found.dtype)
-        found[self.late] -= self.slopes.label * rows
+        found[self.late] -= self.label * self.operands.table[self.late_targets].to(found.dtype)
         return found
 
 
@@ -127,40 +121,29 @@ class DenseInfluence:
 
     def products(self, examples: ExampleQueries, others: ExampleQueries) -> Tensor:
         """Return the products ``[M, B]`` of examples with the M others."""
-        parts = [self._products(part, others) for part in self._parts(examples)]
-        return torch.cat(parts, 1)
+        columns = []
+        for part in _blocks(examples, BLOCK):
+            side = self._side(part)
+            columns.append(torch.cat([self._block(side, it) for it in _blocks(others, BLOCK)]))
+        return torch.cat(columns, 1)
 
     def squares(self, examples: ExampleQueries) -> Tensor:
         """Return the product ``[B]`` of each example with itself."""
-        return torch.cat([self._squares(part) for part in self._parts(examples)])
-
-    def _parts(self, examples: ExampleQueries) -> Iterator[ExampleQueries]:
-        """Cut examples into blocks; without an asker, a block holds BLOCK distinct queries."""
-        if self._asker is not None or examples.targets is None or not len(examples):
-            yield from _blocks(examples)
-            return
-        runs = examples.runs()
-        firsts = runs.new_tensor(range(0, int(runs[-1]) + 1, BLOCK))
-        edges = [*torch.searchsorted(runs, firsts).tolist(), len(runs)]
-        for start, stop in pairwise(edges):
-            yield examples.part(slice(start, stop))
-
-    def _products(self, examples: ExampleQueries, others: ExampleQueries) -> Tensor:
-        side = self._side(examples)
-        return torch.cat([self._block(side, it) for it in _blocks(others)])
+        parts = _blocks(examples, _SQUARES)
+        return torch.cat([self._block(self._side(part), part).diagonal() for part in parts])
 
     def _block(self, side: _Side, others: ExampleQueries) -> Tensor:
         other = self._side(others, merged=False)
         found, place = self._swept(side, other), side.place
         total = found.dots.index_select(1, place)
-        total[:, side.late] -= side.slopes.label * found.at_late
-        total *= (other.rows @ side.rows.T + self._with_bias(side)).index_select(1, place)
+        total[:, side.late] -= side.label * found.at_late
+        total *= (other.rows @ side.rows.T + side.with_bias).index_select(1, place)
         if found.own is None or found.others is None:
             return total
         own, theirs = found.own, found.others
         at_others = found.at_others.index_select(1, place)
         is_label = theirs.anchors[:, None] == side.late_targets
-        at_others[:, side.late] -= side.slopes.label * is_label.to(total.dtype)
+        at_others[:, side.late] -= side.label * is_label.to(total.dtype)
         total += at_others * (theirs.of_anchors @ side.rows.T).index_select(1, place)
         total += found.at_own.index_select(1, place) * (other.rows @ own.of_anchors.T)
         same = theirs.anchors[:, None] == own.anchors
@@ -168,20 +151,23 @@ class DenseInfluence:
         return total + theirs.products(own)
 
     def _swept(self, side: _Side, other: _Side) -> "_Swept":
-        size, rows, asker = len(side), side.rows, self._asker
-        dots, at_late = rows.new_zeros(len(other), size), rows.new_zeros(len(other), len(side.late))
+        rows, late, asker = side.rows, side.late_targets, self._asker
+        count = len(rows) + len(other.rows)
+        dots = rows.new_zeros(len(other.rows), len(rows))
+        at_late = rows.new_zeros(len(other.rows), len(late))
         held = dots.shape if asker is not None else (0, 0)
         at_others, at_own = dots.new_zeros(held), dots.new_zeros(held)
         of_queries, of_others = torch.zeros_like(rows), torch.zeros_like(other.rows)
-        operands, late = side.slopes.operands, side.late_targets
-        for chunk, scratch in self._chunks(size + len(other), rows):
-            own = side.slopes.of(chunk, scratch)
-            theirs = other.slopes.of(chunk, scratch[own.numel() :])
+        scratch = rows.new_empty(count * min(_ENTITIES, self._num_entities))
+        for first in range(0, self._num_entities, _ENTITIES):
+            chunk = slice(first, min(first + _ENTITIES, self._num_entities))
+            own = side.slopes(chunk, scratch)
+            theirs = other.slopes(chunk, scratch[own.numel() :])
             dots.addmm_(theirs, own.T)
             _pick(at_late, theirs, late, chunk)
             if asker is None:
                 continue
-            table = operands.table[chunk].to(rows.dtype)
+            table = side.operands.table[chunk].to(rows.dtype)
             of_queries.addmm_(own, table)
             of_others.addmm_(theirs, table)
             _pick(at_own, theirs, side.anchors, chunk)
@@ -192,43 +178,11 @@ class DenseInfluence:
             found.others = asker.gradients(other.examples, of_others)
         return found
 
-    def _squares(self, examples: ExampleQueries) -> Tensor:
-        side = self._side(examples)
-        rows, late, late_targets = side.rows, side.late, side.late_targets
-        lengths, at_own = rows.new_zeros(len(rows)), rows.new_zeros(len(rows))
-        at_late, of_queries = rows.new_zeros(len(late)), torch.zeros_like(rows)
-        whose = torch.arange(len(rows), dtype=torch.int64, device=rows.device), side.place[late]
-        for chunk, scratch in self._chunks(len(rows), rows):
-            slopes = side.slopes.of(chunk, scratch)
-            lengths += torch.linalg.vecdot(slopes, slopes)
-            _pick_own(at_late, slopes, (whose[1], late_targets), chunk)
-            if self._asker is not None:
-                of_queries.addmm_(slopes, side.slopes.operands.table[chunk].to(rows.dtype))
-                _pick_own(at_own, slopes, (whose[0], side.anchors), chunk)
-        label, place = side.slopes.label, side.place
-        total = lengths.index_select(0, place)
-        total[late] += label * (label - 2 * at_late)
-        total *= (rows.square().sum(1) + self._with_bias(side)).index_select(0, place)
-        if self._asker is None:
-            return total
-        own = self._asker.gradients(examples, side.of_queries(of_queries))
-        at_anchors = at_own.index_select(0, place)
-        is_label = examples.anchors[late] == late_targets
-        at_anchors[late] -= label * is_label.to(total.dtype)
-        total += 2 * at_anchors * torch.linalg.vecdot(rows.index_select(0, place), own.of_anchors)
-        return total + own.of_anchors.square().sum(1) + own.squares()
-
-    @staticmethod
-    def _with_bias(side: _Side) -> float:
-        """Return 1 if each entity has its own bias, with the slope as gradient; else 0."""
-        bias = side.slopes.operands.bias
-        return 0.0 if bias is None or len(bias) == 1 else 1.0
-
     def _side(self, examples: ExampleQueries, *, merged: bool = True) -> _Side:
-        """Make the queries of examples; ``merged`` joins equal neighbours."""
-        device, count = examples.anchors.device, len(examples)
+        """Make the queries and slopes of examples; ``merged`` joins equal neighbours."""
+        model, device, count = self._model, examples.anchors.device, len(examples)
         place = torch.arange(count, dtype=torch.int64, device=device)
-        if merged and examples.targets is not None:
+        if merged and examples.known is None:
             place = examples.runs()
         firsts = torch.searchsorted(place, place.unique_consecutive())
         queries, indptr, ids = examples.part(firsts), *examples.positives()
@@ -238,12 +192,6 @@ class DenseInfluence:
             is_alone = place.bincount()[place] == 1
             of_rows, ids, late = place[is_alone], ids[is_alone], (~is_alone).nonzero()[:, 0]
         order = ids.argsort(stable=True)
-        slopes = self._slopes(queries, of_rows[order], ids[order])
-        return _Side(examples, place, late, slopes, queries.anchors, slopes.operands.queries)
-
-    def _slopes(self, queries: ExampleQueries, of_rows: Tensor, ids: Tensor) -> _Slopes:
-        """Make the slopes of queries; positives are the pairs (row, id)."""
-        model, loss = self._model, self._loss
         candidates = candidates_at(model, queries.side, None)
         if candidates.factor is not None:
             raise ValueError(f"{type(model).__name__}: candidates with factors are not served")
@@ -251,19 +199,21 @@ class DenseInfluence:
         rows = torch.cat([queries_at(model, *part, queries.side, None) for part in asked])
         candidates = with_gamma(candidates, model, rows.dtype)
         operands = run.operands_of(rows, candidates.table, model.score, candidates.bias)
-        own = LOSSES[loss.name](**loss.hyperparameters())
-        assert isinstance(own, EntitiesLoss)
-        logsumexp, labels = None, own.labels(self._num_entities)
-        if own.is_softmax:
-            assert queries.targets is not None
-            logsumexp = run.cross_entropy(operands, queries.targets, 0.0).logsumexp
-        return _Slopes(run.passes_of(rows), operands, of_rows, ids, labels, logsumexp)
-
-    def _chunks(self, count: int, like: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """Cut entities into chunks, with scratch for the slopes of ``count`` queries."""
-        scratch = like.new_empty(count * min(_ENTITIES, self._num_entities))
-        for first in range(0, self._num_entities, _ENTITIES):
-            yield slice(first, min(first + _ENTITIES, self._num_entities)), scratch
+        loss = LOSSES[self._loss.name](**self._loss.hyperparameters())
+        assert isinstance(loss, EntitiesLoss)
+        return _Side(
+            examples,
+            place,
+            late,
+            queries.anchors,
+            run.passes_of(rows),
+            operands,
+            (of_rows[order], ids[order]),
+            loss.labels(self._num_entities),
+            run.cross_entropy(operands, queries.targets, 0.0).logsumexp
+            if loss.is_softmax
+            else None,
+        )
 
 
 @dataclass
@@ -284,14 +234,7 @@ def _pick(into: Tensor, slopes: Tensor, ids: Tensor, chunk: slice) -> None:
     into[:, which] = slopes[:, ids[which] - chunk.start]
 
 
-def _pick_own(into: Tensor, slopes: Tensor, places: tuple[Tensor, Tensor], chunk: slice) -> None:
-    """Copy slopes of a chunk at (row, entity) places ``[A]``."""
-    rows, ids = places
-    which = ((ids >= chunk.start) & (ids < chunk.stop)).nonzero()[:, 0]
-    into[which] = slopes[rows[which], ids[which] - chunk.start]
-
-
-def _blocks(queries: ExampleQueries) -> Iterator[ExampleQueries]:
+def _blocks(queries: ExampleQueries, size: int) -> Iterator[ExampleQueries]:
     """Cut examples into blocks; no examples are one empty block."""
-    for first in range(0, max(1, len(queries)), BLOCK):
-        yield queries.part(slice(first, first + BLOCK))
+    for first in range(0, max(1, len(queries)), size):
+        yield queries.part(slice(first, first + size))

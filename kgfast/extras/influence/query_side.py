@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from kgfast.extras.influence.training_examples import ExampleQueries
+from kgfast.extras.influence.examples import ExampleQueries
 from kgfast.models import MED, RSCF, Model, Reciprocal, Side
 
 _EXAMPLES = 256  # queries of an encoder pass
@@ -42,13 +42,6 @@ class QuerySide:
         for (into, out), (other_into, other_out) in zip(self.layers, other.layers, strict=True):
             total += (out @ other_out.T) * (into @ other_into.T)
         return total + self.others @ other.others.T
-
-    def squares(self) -> Tensor:
-        """Return squared lengths ``[B]`` without anchors."""
-        total = self.of_relations.square().sum(1) + self.others.square().sum(1)
-        for into, out in self.layers:
-            total += out.square().sum(1) * into.square().sum(1)
-        return total
 
 
 class Asker(nn.Module):

@@ -1,13 +1,13 @@
 """Results: the strongest examples of each test triple."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from kgfast.extras.influence.training_examples import ExampleQueries, Examples
+from kgfast.extras.influence.examples import ExampleQueries, Examples
 from kgfast.frames import needed
 from kgfast.graph import VocabularyLike, named_columns, names_of
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 # Influences of examples on one test triple each, by the row of the test triple.
 Products = Callable[[list[tuple[int, ExampleQueries]]], list[Tensor]]
+_TRIPLE = ("head", "relation", "tail")
 
 
 @dataclass(frozen=True)
@@ -75,8 +76,6 @@ class Influences:
         int64 ``[M, 3]``.
     checkpoints : list of str
     rates : list of float
-    num_seen : int
-        Number of examples that were seen: all, unless ``minutes`` were over.
     matrix : Tensor or None
         ``[M, T]``, mapped from the file ``out``.
     """
@@ -87,9 +86,8 @@ class Influences:
     test: Tensor
     checkpoints: list[str]
     rates: list[float]
-    num_seen: int
-    matrix: Tensor | None = None
-    _products: Products | None = None  # None: examples are triples already
+    matrix: Tensor | None
+    _products: Products
 
     @property
     def ids(self) -> Tensor:
@@ -118,13 +116,13 @@ class Influences:
             query with all its answers, the predicted entity is ``?`` (-1 without names). Names with
             labels add ``head_label``, ``relation_label`` and ``tail_label``.
         """
-        parts = [self._columns_of(found) for found in (self.proponents, self.opponents)]
-        joined = {name: [it for part in parts for it in part[name]] for name in parts[0]}
-        order = sorted(range(len(joined["test"])), key=lambda row: joined["test"][row])
-        columns = {name: [values[row] for row in order] for name, values in joined.items()}
-        triples = {name: columns[name] for name in ("head", "relation", "tail")}
-        found, labels = named_columns(triples, names_of(vocabulary))
-        return columns | found | labels
+        pairs = self._pairs()
+        triples = self.examples.hrt[[example for _, _, example, _ in pairs]].tolist()
+        rows = [
+            (test, _kind_of(value), value, *triple, self.examples.side_of(example))
+            for (test, _, example, value), triple in zip(pairs, triples, strict=True)
+        ]
+        return _table(("test", "kind", "influence", *_TRIPLE, "predicts"), rows, vocabulary)
 
     def triples(self, vocabulary: VocabularyLike | None = None) -> dict[str, Any]:
         """Return a row for each training triple of the strongest examples, like :meth:`columns`.
@@ -146,50 +144,25 @@ class Influences:
             stands ``of_query``, the influence of the whole query. If examples are triples, both are
             equal. Triples of a query are sorted by influence, as queries are.
         """
-        if self._products is None:
+        if self.examples.known is None:
             columns = self.columns(vocabulary)
             front = {name: columns.pop(name) for name in ("test", "kind")}
             return front | {"of_query": columns["influence"]} | columns
-        pairs = [
-            (test, is_high, int(found.ids[test, place]), float(found.values[test, place]))
-            for test in range(len(self.test))
-            for is_high, found in ((True, self.proponents), (False, self.opponents))
-            for place in range(found.ids.shape[1])
-        ]
-        parts = [self.examples.by_answer(pair[2]) for pair in pairs]
+        pairs = self._pairs()
+        parts = [self.examples.by_answer(example) for _, _, example, _ in pairs]
         products = self._products(
             [(pair[0], part) for pair, part in zip(pairs, parts, strict=True)]
         )
-        rows = []
+        rows: list[tuple[Any, ...]] = []
         for (test, is_high, _, whole), part, own in zip(pairs, parts, products, strict=True):
             shares = own.double()
             shares += (whole - shares.sum()) / len(part)
             order = shares.argsort(stable=True, descending=is_high)
-            assert part.targets is not None
-            sorted_ = part.part(order)
-            both = sorted_.anchors, sorted_.targets
-            heads, tails = both if part.side == "tail" else both[::-1]
-            assert heads is not None
-            assert tails is not None
-            cells = (shares[order], heads, sorted_.relations, tails)
-            for cell in zip(*(it.tolist() for it in cells), strict=True):
-                rows.append((test, _kind_of(whole), whole, *cell, part.side))
-        names = ("test", "kind", "of_query", "influence", "head", "relation", "tail", "predicts")
-        columns = {name: [row[place] for row in rows] for place, name in enumerate(names)}
-        triples = {name: columns[name] for name in ("head", "relation", "tail")}
-        found_names, labels = named_columns(triples, names_of(vocabulary))
-        return columns | found_names | labels
-
-    def _columns_of(self, found: Strongest) -> dict[str, list[Any]]:
-        rows, k = found.ids.shape
-        of = self.examples.columns(found.ids)
-        return {
-            "test": [row for row in range(rows) for _ in range(k)],
-            "kind": [_kind_of(it) for it in found.values.flatten().tolist()],
-            "influence": found.values.flatten().tolist(),
-            **{name: of[name].flatten().tolist() for name in ("head", "relation", "tail")},
-            "predicts": ["head" if it else "tail" for it in of["predicts_head"].flatten().tolist()],
-        }
+            triples = part.part(order).triples().tolist()
+            for share, triple in zip(shares[order].tolist(), triples, strict=True):
+                rows.append((test, _kind_of(whole), whole, share, *triple, part.side))
+        names = ("test", "kind", "of_query", "influence", *_TRIPLE, "predicts")
+        return _table(names, rows, vocabulary)
 
     def to_frame(self, vocabulary: VocabularyLike | None = None) -> "DataFrame":
         """Return :meth:`columns` as a pandas DataFrame."""
@@ -200,12 +173,31 @@ class Influences:
 
     def __repr__(self) -> str:
         tests, k = self.ids.shape
-        of = "" if self.num_seen == len(self.examples) else f"{self.num_seen:,} of "
         return (
-            f"Influences of {of}{len(self.examples):,} training examples on {tests:,} test triples "
+            f"Influences of {len(self.examples):,} training examples on {tests:,} test triples "
             f"at {len(self.checkpoints)} checkpoint{'' if len(self.checkpoints) == 1 else 's'}, "
             f"{k} proponents and opponents each"
         )
+
+    def _pairs(self) -> list[tuple[int, bool, int, float]]:
+        """List the row of a test triple, proponent or not, example and influence."""
+        return [
+            (test, is_high, example, value)
+            for test in range(len(self.test))
+            for is_high, found in ((True, self.proponents), (False, self.opponents))
+            for example, value in zip(
+                found.ids[test].tolist(), found.values[test].tolist(), strict=True
+            )
+        ]
+
+
+def _table(
+    names: Sequence[str], rows: Sequence[tuple[Any, ...]], vocabulary: VocabularyLike | None
+) -> dict[str, Any]:
+    columns = {name: [row[place] for row in rows] for place, name in enumerate(names)}
+    triples = {name: columns[name] for name in _TRIPLE}
+    named, labels = named_columns(triples, names_of(vocabulary))
+    return columns | named | labels
 
 
 def _kind_of(influence: float) -> str:

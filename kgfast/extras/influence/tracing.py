@@ -5,17 +5,13 @@
 gradient descent and ignores how Adam and other optimizers scale gradients.
 
 The outer loop goes over chunks of training examples, the inner one over checkpoints, so memory is
-``[M, chunk]`` for any training set. After each checkpoint of each chunk the state can be saved.
+``[M, chunk]`` for any training set.
 """
 
-import hashlib
-import itertools
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -23,28 +19,21 @@ import torch
 from torch import Tensor
 
 from kgfast.eval import evaluating, rank
-from kgfast.extras.influence.checkpoints import Checkpoint, Checkpoints, Stages, stages_of
-from kgfast.extras.influence.dense import BLOCK, DenseInfluence
+from kgfast.extras.influence.checkpoints import Checkpoints, Stages, stages_of
+from kgfast.extras.influence.dense import DenseInfluence
+from kgfast.extras.influence.examples import ExampleQueries, Examples, Mode
 from kgfast.extras.influence.results import Influences, Strongest
 from kgfast.extras.influence.sampled import SampledInfluence
-from kgfast.extras.influence.training_examples import ExampleQueries, Examples, Mode, asked
 from kgfast.graph import TriplesLike, as_triples_tensor
 from kgfast.models import CP, SIDES, Reciprocal, Side
 from kgfast.ops import no_autocast
 from kgfast.progress import progress_bar
 from kgfast.text import shown
-from kgfast.time_limit import TimeLimit
-from kgfast.training import checkpoint as files
 from kgfast.training.config import LossConfig
 
 _EXAMPLES = 1 << 14  # most training examples of a chunk
 _CELLS = 1 << 20  # most influences of a chunk
-
 _RANKED, _CHANCE = 256, 0.1  # training triples that are ranked at least; least AMRI
-
-_KINDS = ("proponents", "opponents")
-
-Path_ = str | os.PathLike[str]
 
 
 def tracin(
@@ -58,9 +47,7 @@ def tracin(
     parameters: Literal["entity", "all"] = "entity",
     side: Side = "tail",
     k: int = 10,
-    out: Path_ | None = None,
-    restart: Path_ | None = None,
-    minutes: float | None = None,
+    out: str | os.PathLike[str] | None = None,
     device: torch.device | str = "cpu",
     progress: bool = False,
     trust: bool = False,
@@ -97,13 +84,6 @@ def tracin(
         Examples per test triple; all, if there are fewer.
     out : path, optional
         Path of a NumPy file ``[M, T]`` for all influences.
-    restart : path, optional
-        A file with the state after each checkpoint of each chunk. A repeated call continues there
-        after a kill. The file is deleted at the end.
-    minutes : float, optional
-        Stop before the block of examples that would end later than that; at least one block is
-        seen. ``num_seen`` of the result counts the examples seen; the columns of all other examples
-        in ``out`` are NaN. The file ``restart`` stays, and a repeated call continues there.
     device
         Device of models that are read from files.
     progress : bool
@@ -119,8 +99,7 @@ def tracin(
     ------
     ValueError, TypeError
         For checkpoints of different graphs or losses, a checkpoint without a learning rate, triples
-        out of range, a model that is not served, influences that are not finite, or ``minutes``
-        that are not above 0.
+        out of range, a model that is not served, or influences that are not finite.
     FileNotFoundError
         If there is no checkpoint.
 
@@ -138,68 +117,46 @@ def tracin(
     >>> found.ids.tolist()  # itself
     [[0]]
     """
-    limit = TimeLimit(minutes)
-    stages = stages_of(checkpoints, loss, mode, rates, device, trust)
     if isinstance(k, bool) or not isinstance(k, int) or k < 1:
         raise ValueError(f"k must be a whole number of at least 1; got {shown(k)}")
     if side not in SIDES:
         raise ValueError(f"side must be 'head' or 'tail'; got {shown(side)}")
     if test is None:
         raise TypeError("tracin() needs test triples")
-    sources = _Checkpoints(stages, parameters)
-    of_training = sources.triples("train", train)
-    examples = Examples.of(of_training, stages.mode)
-    hrt = sources.triples("test", test)
-    others = asked(hrt, side)
-    size = _chunk_size(len(others))
-    state = _Restart(restart, _digest_of(stages, parameters, examples.chunks(size), others, k))
-    matrix = _Matrix(out, len(others), len(examples), resumes=state.done > 0)
-    dtype = sources.dtype
-    best = [Strongest.none(len(others), dtype, hrt.device) for _ in range(2)]
-    seen, is_over = 0, False
-    with progress_bar(progress, "Influences", len(examples) * len(stages.checkpoints)) as advance:
-        for number, (ids, queries) in enumerate(examples.chunks(size)):
-            total = torch.zeros(len(others), len(queries), dtype=dtype, device=hrt.device)
-            if is_over:
-                matrix.write(ids, total.fill_(torch.nan))
-                continue
+    models = _Models(stages_of(checkpoints, loss, mode, rates, device, trust), parameters)
+    stages, of_training = models.stages, models.triples("train", train)
+    hrt = models.triples("test", test)
+    examples, others = Examples.of(of_training, stages.mode), ExampleQueries.of(hrt, side)
+    size = min(_EXAMPLES, max(1, _CELLS // max(1, len(others))))
+    matrix = None
+    if out is not None:
+        shape = len(others), len(examples)
+        matrix = np.lib.format.open_memmap(out, "w+", np.float32, shape, fortran_order=True)
+    best = [Strongest.none(len(others), models.dtype, models.device) for _ in range(2)]
+    with progress_bar(progress, "Influences", len(examples) * len(stages.rates)) as advance:
+        for ids, queries in examples.chunks(size):
+            total = models.zeros(len(others), len(queries))
             for place, rate in enumerate(stages.rates):
-                advance(len(queries))
-                step = number * len(stages.rates) + place + 1
-                if step < state.done:
-                    continue
-                if step == state.done:
-                    total, best = state.loaded(hrt.device)
-                    continue
-                with sources.at(place) as influence:
+                with models.at(place) as influence:
                     total += rate * influence.products(queries, others)
-                if place == len(stages.rates) - 1:
-                    _check_finite(total, ids)
-                    matrix.write(ids, total)
-                    best = [
-                        found.taking(ids, total, k, descending=descending)
-                        for found, descending in zip(best, (True, False), strict=True)
-                    ]
-                state.keep(step, total, best)
-            seen += len(queries)
-            if step > state.done:  # skipped after reading the state from the file
-                is_over = limit.parts_left() < 1
-    if seen == len(examples):
-        state.delete()
-    sources.warn_of_chance(of_training)
-    names = [checkpoint.name for checkpoint in stages.checkpoints]
+                advance(len(queries))
+            _check_finite(total, ids)
+            if matrix is not None:
+                matrix.T[ids.cpu().numpy()] = total.T.float().cpu().numpy()
+            best = [
+                found.taking(ids, total, k, descending=descending)
+                for found, descending in zip(best, (True, False), strict=True)
+            ]
+    models.warn_of_chance(of_training)
 
-    def products(asked_of: list[tuple[int, ExampleQueries]]) -> list[Tensor]:
-        totals = [torch.zeros(len(part), dtype=dtype, device=hrt.device) for _, part in asked_of]
-        for place, rate in enumerate(stages.rates):
-            with sources.at(place) as influence:
-                for total, (row, part) in zip(totals, asked_of, strict=True):
-                    total += rate * influence.products(part, others.part(slice(row, row + 1)))[0]
-        return totals
-
-    by_answer = products if stages.mode == "kvsall" else None
     return Influences(
-        best[0], best[1], examples, hrt, names, stages.rates, seen, matrix.mapped(), by_answer
+        *best,
+        examples,
+        hrt,
+        [checkpoint.name for checkpoint in stages.checkpoints],
+        stages.rates,
+        None if matrix is None else torch.from_numpy(matrix),
+        lambda pairs: models.products(pairs, others),
     )
 
 
@@ -241,37 +198,39 @@ def self_influence(
     >>> self_influence(model, torch.tensor([[0, 0, 1]]), loss="bce", rates=[0.1]).shape
     torch.Size([2])
     """
-    stages = stages_of(checkpoints, loss, mode, rates, device, trust)
-    sources = _Checkpoints(stages, parameters)
-    examples = Examples.of(sources.triples("train", train), stages.mode)
-    total = torch.zeros(len(examples), dtype=sources.dtype, device=sources.device)
-    with progress_bar(progress, "Influences", len(examples) * len(stages.rates)) as advance:
-        for place, rate in enumerate(stages.rates):
+    models = _Models(stages_of(checkpoints, loss, mode, rates, device, trust), parameters)
+    rates_of = models.stages.rates
+    examples = Examples.of(models.triples("train", train), models.stages.mode)
+    total = models.zeros(len(examples))
+    with progress_bar(progress, "Influences", len(examples) * len(rates_of)) as advance:
+        for place, rate in enumerate(rates_of):
             for ids, queries in examples.chunks(_EXAMPLES):
-                with sources.at(place) as influence:
+                with models.at(place) as influence:
                     total[ids] += rate * influence.squares(queries)
                 advance(len(queries))
     _check_finite(total[None], torch.arange(len(total), dtype=torch.int64, device=total.device))
     return total
 
 
-class _Checkpoints:
+class _Models:
     """Models of the checkpoints, one in memory at a time, and triples that fit."""
 
     def __init__(self, stages: Stages, parameters: str) -> None:
         if parameters not in ("entity", "all"):
             raise ValueError(f"parameters must be 'entity' or 'all'; got {shown(parameters)}")
-        self._stages, self._parameters = stages, parameters
+        self.stages, self._parameters = stages, parameters
         self._held: tuple[int, Any, DenseInfluence | SampledInfluence] | None = None
-        model, _ = self._opened(0)
-        table = model.candidates("tail")
+        table = self._opened(0)[0].candidates("tail")
         table = getattr(table, "table", table)
         self.device: torch.device = table.device
         self.dtype = torch.float64 if table.dtype == torch.float64 else torch.float32
 
+    def zeros(self, *shape: int) -> Tensor:
+        return torch.zeros(shape, dtype=self.dtype, device=self.device)
+
     def triples(self, name: str, given: TriplesLike | None) -> Tensor:
         """Check triples and move them to the models' device; the run's are the default."""
-        first = self._stages.checkpoints[0]
+        first = self.stages.checkpoints[0]
         if given is None:
             if first.origin is None:
                 raise TypeError(f"{name}: a model does not store its training triples")
@@ -290,13 +249,24 @@ class _Checkpoints:
         with evaluating(model), torch.no_grad(), no_autocast(self.device):
             yield influence
 
+    def products(
+        self, pairs: list[tuple[int, ExampleQueries]], others: ExampleQueries
+    ) -> list[Tensor]:
+        """Return influences of examples on one of the others each, given by its row."""
+        totals = [self.zeros(len(part)) for _, part in pairs]
+        for place, rate in enumerate(self.stages.rates):
+            with self.at(place) as influence:
+                for total, (row, part) in zip(totals, pairs, strict=True):
+                    total += rate * influence.products(part, others.part(slice(row, row + 1)))[0]
+        return totals
+
     def warn_of_chance(self, train: Tensor) -> None:
         """Warn if the last model ranks training triples little better than chance."""
-        model, _ = self._opened(len(self._stages.rates) - 1)
+        model, _ = self._opened(len(self.stages.rates) - 1)
         amri = rank(model, train[:: max(1, len(train) // _RANKED)]).amri
         if amri < _CHANCE:
             warnings.warn(
-                f"the model at {self._stages.checkpoints[-1].name} ranks its own training triples "
+                f"the model at {self.stages.checkpoints[-1].name} ranks its own training triples "
                 f"little better than chance (AMRI {amri:.2f}; 0 is chance, 1 is perfect): its "
                 f"influences say little",
                 RuntimeWarning,
@@ -306,25 +276,21 @@ class _Checkpoints:
     def _opened(self, place: int) -> tuple[Any, DenseInfluence | SampledInfluence]:
         if self._held is None or self._held[0] != place:
             self._held = None  # frees the model before the next is read
-            checkpoint, stages = self._stages.checkpoints[place], self._stages
-            model = checkpoint.open()
-            self._held = place, model, _influence(checkpoint, model, stages, self._parameters)
+            checkpoint = self.stages.checkpoints[place]
+            model, loss = checkpoint.open(), self.stages.loss
+            if isinstance(model.model if isinstance(model, Reciprocal) else model, CP):
+                raise TypeError(
+                    "influences of CP are not served: a row is a head's and a tail's, and a "
+                    "candidate is half of a row"
+                )
+            influence: DenseInfluence | SampledInfluence
+            if self.stages.mode == "negative":
+                assert checkpoint.origin is not None
+                influence = SampledInfluence(model, loss, self._parameters, checkpoint.origin)
+            else:
+                influence = DenseInfluence(model, loss, self._parameters)
+            self._held = place, model, influence
         return self._held[1], self._held[2]
-
-
-def _influence(
-    checkpoint: Checkpoint, model: Any, stages: Stages, parameters: str
-) -> DenseInfluence | SampledInfluence:
-    inner = model.model if isinstance(model, Reciprocal) else model
-    if isinstance(inner, CP):
-        raise TypeError(
-            "influences of CP are not served: a row is a head's and a tail's, and a candidate is "
-            "half of a row"
-        )
-    if stages.mode != "negative":
-        return DenseInfluence(model, stages.loss, parameters)
-    assert checkpoint.origin is not None
-    return SampledInfluence(model, stages.loss, parameters, checkpoint.origin)
 
 
 def _check_finite(values: Tensor, ids: Tensor) -> None:
@@ -336,95 +302,3 @@ def _check_finite(values: Tensor, ids: Tensor) -> None:
             f"the influence of training example {int(ids[example])} on test triple {test} is "
             f"{float(values[test, example])}: a table or an encoder is not finite"
         )
-
-
-def _chunk_size(tests: int) -> int:
-    """Return the number of training examples of a chunk: full blocks, if one fits."""
-    size = min(_EXAMPLES, max(1, _CELLS // max(1, tests)))
-    return size // BLOCK * BLOCK or size
-
-
-def _digest_of(
-    stages: Stages,
-    parameters: str,
-    chunks: Iterable[tuple[Tensor, ExampleQueries]],
-    others: ExampleQueries,
-    k: int,
-) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    digests = [checkpoint.digest for checkpoint in stages.checkpoints]
-    said = (digests, stages.rates, stages.loss, stages.mode, parameters, others.side, k)
-    digest.update(repr(said).encode())
-    for ids, queries in itertools.chain([(None, others)], chunks):
-        for column in (ids, queries.anchors, queries.relations, queries.targets):
-            data = b"" if column is None else column.cpu().contiguous().numpy().tobytes()
-            digest.update(data + b"|")
-    return digest.hexdigest()
-
-
-@dataclass
-class _Restart:
-    """File from which an interrupted call continues; None stores nothing.
-
-    Raises ValueError if the file belongs to another call, or is damaged.
-    """
-
-    path: Path_ | None
-    digest: str
-    done: int = 0
-
-    def __post_init__(self) -> None:
-        if self.path is None or not Path(self.path).exists():
-            return
-        _, meta = files.load(self.path)
-        if meta.get("influences") != self.digest:
-            raise ValueError(
-                f"{self.path} is the state of another call: delete the file to begin anew"
-            )
-        self.done = int(meta["done"])
-
-    def keep(self, done: int, total: Tensor, best: Sequence[Strongest]) -> None:
-        """Write the state; the state before stays whole until this one is."""
-        if self.path is None:
-            return
-        tensors = {"total": total}
-        for name, found in zip(_KINDS, best, strict=True):
-            tensors |= {f"{name}.ids": found.ids, f"{name}.values": found.values}
-        files.save(self.path, tensors, {"influences": self.digest, "done": done})
-
-    def loaded(self, device: torch.device) -> tuple[Tensor, list[Strongest]]:
-        """Read the sums of the chunk, and the strongest so far."""
-        assert self.path is not None
-        tensors, _ = files.load(self.path)
-        held = {name: tensor.to(device) for name, tensor in tensors.items()}
-        best = [Strongest(held[f"{name}.ids"], held[f"{name}.values"]) for name in _KINDS]
-        return held["total"], best
-
-    def delete(self) -> None:
-        """Delete the file when the call is done."""
-        if self.path is not None:
-            Path(self.path).unlink(missing_ok=True)
-
-
-class _Matrix:
-    """All influences in a NumPy file, column by column, written in parts."""
-
-    def __init__(self, path: Path_ | None, rows: int, columns: int, *, resumes: bool) -> None:
-        self._path, self._shape, self._file = path, (rows, columns), None
-        if path is None:
-            return
-        mode: Literal["r+", "w+"] = "r+" if resumes else "w+"
-        shape, dtype = self._shape, np.float32
-        self._file = np.lib.format.open_memmap(
-            path, mode=mode, dtype=dtype, shape=shape, fortran_order=True
-        )
-        if self._file.shape != shape:
-            raise ValueError(f"{path} has shape {list(self._file.shape)}, not {list(shape)}")
-
-    def write(self, ids: Tensor, values: Tensor) -> None:
-        if self._file is not None:
-            self._file.T[ids.cpu().numpy()] = values.T.float().cpu().numpy()
-            self._file.flush()
-
-    def mapped(self) -> Tensor | None:
-        return None if self._file is None else torch.from_numpy(self._file)

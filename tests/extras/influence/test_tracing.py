@@ -1,4 +1,4 @@
-"""Checkpoints of runs, sums over them, restarts, and refused arguments of tracin."""
+"""Checkpoints of runs, sums over them, and refused arguments of tracin."""
 
 import re
 import warnings
@@ -8,7 +8,7 @@ import torch
 
 from kgfast import DistMult
 from kgfast.datasets import synthetic
-from kgfast.extras.influence import self_influence, tracin, tracing
+from kgfast.extras.influence import self_influence, tracin
 from kgfast.extras.influence.results import Strongest
 from kgfast.training import Config
 from kgfast.training.checkpoint import load, save
@@ -150,96 +150,6 @@ def test_equal_influences_stand_by_their_ids():
         torch.tensor([5, 3, 4]), torch.tensor([[2.0, 2, 1]]), 2, descending=False
     )
     assert lowest.ids.tolist() == [[4, 3]]
-
-
-class Killed(Exception):
-    pass
-
-
-@pytest.mark.parametrize(
-    "at", [4, pytest.param(1, marks=pytest.mark.slow), pytest.param(7, marks=pytest.mark.slow)]
-)
-def test_a_call_that_was_killed_goes_on(run, tmp_path, monkeypatch, at):
-    test, made = GRAPH.test.hrt[:3], []
-    monkeypatch.setattr(tracing, "_EXAMPLES", 25)
-    whole = tracin(run, test=test, k=4, out=tmp_path / "whole.npy")
-    products = tracing.DenseInfluence.products
-
-    def counted(self, *arguments):
-        made.append(1)
-        if len(made) == at:
-            raise Killed
-        return products(self, *arguments)
-
-    monkeypatch.setattr(tracing.DenseInfluence, "products", counted)
-    options = {"k": 4, "out": tmp_path / "all.npy", "restart": tmp_path / "state"}
-    with pytest.raises(Killed):
-        tracin(run, test=test, **options)
-    found = tracin(run, test=test, **options)
-    assert len(made) == 12 + 1  # 6 chunks at 2 checkpoints, and the one that was killed
-    assert not (tmp_path / "state").exists()
-    for kind, other in ((found.proponents, whole.proponents), (found.opponents, whole.opponents)):
-        assert torch.equal(kind.ids, other.ids)
-        assert torch.equal(kind.values, other.values)
-    assert torch.equal(found.matrix, whole.matrix)
-
-
-def test_a_call_ends_in_time_and_goes_on(run, tmp_path, monkeypatch):
-    test, now = GRAPH.test.hrt[:3], [0.0]
-
-    def later():
-        now[0] += 10.0
-        return now[0]
-
-    monkeypatch.setattr(tracing, "_EXAMPLES", 25)
-    monkeypatch.setattr("time.monotonic", later)
-    whole = tracin(run, test=test, k=4, out=tmp_path / "whole.npy")
-    products = tracing.DenseInfluence.products
-
-    def slow(self, *arguments):
-        now[0] += 30.0  # more than a minute a block, of two checkpoints
-        return products(self, *arguments)
-
-    monkeypatch.setattr(tracing.DenseInfluence, "products", slow)
-    options = {"k": 4, "out": tmp_path / "all.npy", "restart": tmp_path / "state"}
-    found = tracin(run, test=test, minutes=2.5, **options)
-    assert (found.num_seen, whole.num_seen) == (50, 120)
-    assert repr(found).startswith("Influences of 50 of 120 training examples on 3 test triples")
-    seen = found.matrix.isfinite().all(0)
-    assert int(seen.sum()) == 50
-    assert torch.equal(found.matrix[:, seen], whole.matrix[:, seen])
-    assert found.matrix[:, ~seen].isnan().all()
-    assert torch.equal(found.values, found.matrix[:, seen].topk(4).values)
-    assert tracin(run, test=test, minutes=0.1, **options).num_seen == 50 + 10  # one block at least
-    found = tracin(run, test=test, **options)
-    assert found.num_seen == 120
-    assert not (tmp_path / "state").exists()
-    assert torch.equal(found.matrix, whole.matrix)
-    assert torch.equal(found.ids, whole.ids)
-
-
-@pytest.mark.parametrize("minutes", [0, -1.5, float("nan"), True, "2"])
-def test_minutes_are_above_0(run, minutes):
-    with pytest.raises(ValueError, match="minutes must be a number above 0; got"):
-        tracin(run, test=TEST, minutes=minutes)
-
-
-def test_the_state_of_another_call_is_refused(run, tmp_path, monkeypatch):
-    def killed(*_):
-        raise Killed
-
-    path, test = tmp_path / "state", GRAPH.test.hrt[:3]
-    products = tracing.DenseInfluence.products
-    monkeypatch.setattr(tracing._Restart, "delete", killed)
-    with pytest.raises(Killed):
-        tracin(run, test=test, restart=path)
-    assert tracing.DenseInfluence.products is products
-    for options in ({"k": 3}, {"parameters": "all"}, {"rates": [1.0, 1.0]}, {"side": "head"}):
-        with pytest.raises(ValueError, match="is the state of another call"):
-            tracin(run, test=test, restart=path, **options)
-    path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(ValueError, match=r"truncated|damaged"):
-        tracin(run, test=test, restart=path)
 
 
 def test_nothing_has_no_influence(run, tmp_path):

@@ -1,0 +1,114 @@
+"""Training examples: the terms of the mean that a training step minimizes."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from kgfast.graph import KnownTriples
+from kgfast.models import Side
+
+Mode = Literal["negative", "1vsall", "kvsall"]
+_COLUMNS = {"tail": [0, 1, 2], "head": [2, 1, 0]}  # anchor, relation, target of a triple
+
+
+@dataclass(frozen=True, eq=False)
+class ExampleQueries:
+    """Examples of one side, int64 ``[B]`` each."""
+
+    side: Side
+    anchors: Tensor
+    relations: Tensor
+    targets: Tensor
+    known: KnownTriples | None = None  # all answers of each query, instead of targets
+
+    @classmethod
+    def of(cls, hrt: Tensor, side: Side, known: KnownTriples | None = None) -> "ExampleQueries":
+        """Make an example of each triple ``[B, 3]``."""
+        return cls(side, *hrt[:, _COLUMNS[side]].t().contiguous(), known)
+
+    def __len__(self) -> int:
+        return len(self.anchors)
+
+    def part(self, rows: slice | Tensor) -> "ExampleQueries":
+        """Select examples by a slice or by row ids."""
+        columns = (it[rows] for it in (self.anchors, self.relations, self.targets))
+        return ExampleQueries(self.side, *columns, self.known)
+
+    def triples(self) -> Tensor:
+        """Return the triples ``[B, 3]``."""
+        columns = self.anchors, self.relations, self.targets
+        return torch.stack(columns, 1)[:, _COLUMNS[self.side]]
+
+    def by_query(self) -> Tensor:
+        """Return row ids ``[B]`` sorted by anchor, then relation; stable."""
+        rows = self.relations.argsort(stable=True)
+        return rows[self.anchors[rows].argsort(stable=True)]
+
+    def runs(self) -> Tensor:
+        """Return for each example the number ``[B]`` of the run of equal queries, from 0."""
+        if not len(self):
+            return self.anchors
+        is_other = self.anchors.diff().bool() | self.relations.diff().bool()
+        return functional.pad(is_other.cumsum(0), (1, 0))
+
+    def positives(self) -> tuple[Tensor, Tensor]:
+        """Return the true answers of each example as CSR."""
+        if self.known is not None:
+            return self.known.exclude(self.anchors, self.relations, self.side)
+        ends = torch.arange(len(self) + 1, dtype=torch.int64, device=self.targets.device)
+        return ends, self.targets
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """Training examples: first all that predict tails, then all that predict heads.
+
+    An example is a triple and a side, or (``kvsall``) a distinct query with all its answers, where
+    the predicted entity is -1.
+    """
+
+    hrt: Tensor  # int64 [E, 3]
+    num_tails: int
+    known: KnownTriples | None
+
+    @classmethod
+    def of(cls, hrt: Tensor, mode: Mode) -> "Examples":
+        """Make the examples of training triples, int64 ``[T, 3]``."""
+        if mode != "kvsall":
+            return cls(torch.cat([hrt, hrt]), len(hrt), None)
+        tails, heads = (
+            functional.pad(hrt[:, _COLUMNS[side][:2]].unique(dim=0), (0, 1), value=-1)
+            for side in ("tail", "head")
+        )
+        known = KnownTriples(hrt).to(hrt.device)
+        return cls(torch.cat([tails, heads.flip(1)]), len(tails), known)
+
+    def __len__(self) -> int:
+        return len(self.hrt)
+
+    def side_of(self, example: int) -> Side:
+        """Return the side that an example predicts."""
+        return "tail" if example < self.num_tails else "head"
+
+    def queries(self, side: Side) -> ExampleQueries:
+        """Return the examples of a side."""
+        rows = slice(self.num_tails) if side == "tail" else slice(self.num_tails, None)
+        return ExampleQueries.of(self.hrt[rows], side, self.known)
+
+    def chunks(self, size: int) -> Iterator[tuple[Tensor, ExampleQueries]]:
+        """Yield (ids, examples) of one side at a time; equal queries are neighbours."""
+        for side, first in (("tail", 0), ("head", self.num_tails)):
+            queries = self.queries(side)
+            for rows in queries.by_query().split(size):
+                if len(rows):
+                    yield rows + first, queries.part(rows)
+
+    def by_answer(self, example: int) -> ExampleQueries:
+        """Return an example that is a query with all its answers as an example for each."""
+        query = ExampleQueries.of(self.hrt[[example]], self.side_of(example), self.known)
+        answers = query.positives()[1]
+        return replace(query.part(torch.zeros_like(answers)), targets=answers, known=None)
