@@ -108,36 +108,6 @@ class Filters(Protocol):
         ...
 
 
-class NestedLoss(Protocol):
-    """Loss of nested sub-models, float32, by the contract of :func:`kgfast.ops.med_loss`."""
-
-    SUMS: int  # number of sums per sub-model that slopes need, of positives and of negatives
-
-    def med_loss(
-        self,
-        positive: Tensor,
-        negative: Tensor,
-        scales: Tensor,
-        mask: Tensor | None,
-        fractions: Sequence[float],
-        is_exp: bool,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Make the loss, the gradient of the scales ``[3]``, and sums ``[2, C, SUMS]``."""
-        ...
-
-    def med_slopes(
-        self,
-        grad: Tensor,
-        sums: Tensor,
-        positive: Tensor,
-        negative: Tensor,
-        scales: Tensor,
-        mask: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:
-        """Make the gradients of positives ``[C, B]`` and negatives ``[C, B, K]``."""
-        ...
-
-
 class RowUpdates(Protocol):
     """Steps of optimizers that change rows of tables in place, each row in one pass."""
 
@@ -370,7 +340,6 @@ class Backend(Protocol):
     row_sums: SumRows | None
     compose: Compose | None
     filters: Filters | None
-    med: NestedLoss | None
     packing: Packing | None
     # precisions of products in losses; operands of others are multiplied in float32
     precisions: tuple[str, ...]

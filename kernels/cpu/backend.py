@@ -20,7 +20,6 @@ from ..backend import (
     Losses,
     LossPlan,
     NegativeLosses,
-    NestedLoss,
     Packing,
     Passes,
     RowUpdates,
@@ -49,7 +48,6 @@ __all__ = [
     "list_topk",
     "loss_plan",
     "losses",
-    "med",
     "name",
     "negatives",
     "packing",
@@ -74,7 +72,6 @@ adversarial: Adversarial | None = ADVERSARIAL
 negatives: NegativeLosses | None = None
 compose: Compose | None = None
 filters: Filters | None = None
-med: NestedLoss | None = None
 row_updates: RowUpdates | None = updates
 row_sums: SumRows | None = None
 packing: Packing | None = PACKING

@@ -15,7 +15,6 @@ from ..backend import (
     Losses,
     LossPlan,
     NegativeLosses,
-    NestedLoss,
     Packing,
     Passes,
     RowUpdates,
@@ -40,7 +39,6 @@ __all__ = [
     "list_topk",
     "loss_plan",
     "losses",
-    "med",
     "name",
     "negatives",
     "packing",
@@ -63,7 +61,6 @@ adversarial: Adversarial | None = None
 negatives: NegativeLosses | None = None
 compose: Compose | None = None
 filters: Filters | None = None
-med: NestedLoss | None = None
 row_updates: RowUpdates | None = None
 row_sums: SumRows | None = None
 packing: Packing | None = None

@@ -11,7 +11,6 @@ from ..backend import (
     Filters,
     Losses,
     NegativeLosses,
-    NestedLoss,
     Packing,
     RowUpdates,
     SumRows,
@@ -19,7 +18,6 @@ from ..backend import (
 from ..operands import PRECISIONS, Gradients, NamedRows, Need, Operands
 from . import compose as queries
 from . import filters as rscf
-from . import med as nested
 from . import pairwise, updates
 from .above import above
 from .adversarial import ADVERSARIAL
@@ -40,7 +38,6 @@ __all__ = [
     "list_counts",
     "list_topk",
     "losses",
-    "med",
     "name",
     "negatives",
     "packing",
@@ -59,7 +56,6 @@ adversarial: Adversarial | None = ADVERSARIAL
 negatives: NegativeLosses | None = NEGATIVES
 compose: Compose | None = queries
 filters: Filters | None = rscf
-med: NestedLoss | None = nested
 row_updates: RowUpdates | None = updates
 row_sums: SumRows | None = updates.sum_rows
 packing: Packing | None = None

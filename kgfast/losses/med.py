@@ -1,19 +1,18 @@
 """Loss of croppable embeddings: MED (Zhu et al. 2025, ACL long.579, section 3).
 
 The loss has mutual learning, evolutionary improvement and dynamic weights of nested sub-models. The
-equation stands in :func:`med_of_scores`, which kernels compute on a GPU. The scores of all
-sub-models come from one pass, unless operands depend on the crop.
+equation stands in :func:`med_of_scores`. The scores of all sub-models come from one pass, unless
+operands depend on the crop.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kgfast import ops
 from kgfast.kernels.checks import OutOfRangeError
 from kgfast.losses.batches import Batch
 from kgfast.losses.loss import Loss, check_mask
@@ -145,26 +144,17 @@ def med_of_scores(
     tensor(1.3863)
     """
     _check(positive, negative, fractions, mask, loss_weight, positive_weight)
-    if positive_weight == "softmax" and ops.serves_med(positive, negative):
-        is_exp = loss_weight == "exp"
-        return ops.med_loss(positive, negative, scales, mask, fractions, is_exp=is_exp)
     w1, w2, w3 = (scale.to(positive.dtype) for scale in scales)
-    total = positive.new_zeros(())
-    pairs = _with_smaller(positive, negative)
-    for fraction, (own_pos, own_neg, less_pos, less_neg) in zip(fractions, pairs, strict=True):
-        if less_pos is None or less_neg is None:
-            improving = -_mean(functional.logsigmoid(own_pos))
-            improving = improving + _mean(functional.softplus(own_neg), mask)
-        else:
-            total = total + _distance(less_pos, own_pos)
-            total = total + _distance(less_neg, own_neg, mask)
-            hardness = _hardness(w1, less_pos.detach(), positive_weight)
-            improving = -_expected(hardness, functional.logsigmoid(own_pos))
-            hardness = w2 * less_neg.detach()
-            improving = improving + _expected(hardness, functional.softplus(own_neg), mask)
-        share = w3 * fraction
-        weight = share.exp() if loss_weight == "exp" else (share - 0.5 * w3).sigmoid()
-        total = total + weight * improving
+    of_positives = _hardness(w1, positive[:-1].detach(), positive_weight)
+    of_negatives = w2 * negative[:-1].detach()
+    improving = _expected(of_negatives, functional.softplus(negative), mask)
+    improving = improving - _expected(of_positives, functional.logsigmoid(positive))
+    shares = w3 * torch.stack([positive.new_full((), fraction) for fraction in fractions])
+    weights = shares.exp() if loss_weight == "exp" else (shares - 0.5 * w3).sigmoid()
+    total = torch.dot(weights, improving)
+    if len(positive) > 1:
+        distance = _distance(positive) + _distance(negative, mask)
+        total = total + (len(positive) - 1) * distance
     return total
 
 
@@ -187,41 +177,32 @@ def med_of_submodels(
     )
 
 
-_Scores = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
+# Each function below takes a few passes over the scores of all sub-models together.
 
 
-def _with_smaller(positive: Tensor, negative: Tensor) -> Iterator[_Scores]:
-    less_pos = less_neg = None
-    # Each part is read once: the gradient of an index would be as large as all parts together.
-    for own_pos, own_neg in zip(positive.unbind(), negative.unbind(), strict=True):
-        yield own_pos, own_neg, less_pos, less_neg
-        less_pos, less_neg = own_pos, own_neg
-
-
-# Each function below takes a few passes over all scores, or over the scores that take part.
-
-
-def _mean(values: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return the mean of values ``[B]`` of positives or ``[B, K]`` of negatives."""
-    if mask is None:
-        return values.mean() if values.numel() else values.sum()
-    return torch.where(mask, values, 0.0).sum() / mask.sum().clamp_min(1)
-
-
-def _distance(less: Tensor, own: Tensor, mask: Tensor | None = None) -> Tensor:
+def _distance(scores: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Return the mean Huber loss of a sub-model in ``[C, *]`` and the next smaller one."""
+    less, own = scores[:-1], scores[1:]
     if mask is None and own.numel():
         return functional.huber_loss(less, own)
-    return _mean(functional.huber_loss(less, own, reduction="none"), mask)
+    each = functional.huber_loss(less, own, reduction="none")
+    if mask is None:
+        return each.sum()
+    return torch.where(mask, each, 0.0).sum() / (mask.sum().clamp_min(1) * len(own))
 
 
 def _expected(hardness: Tensor, values: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return ``sum q values`` for ``q = softmax(hardness)`` over the whole batch."""
+    """Return ``sum q values [C]`` of each sub-model, ``q = softmax(hardness)`` over the batch.
+
+    The smallest sub-model has no hardness: its weights are uniform.
+    """
+    hardness = functional.pad(hardness.flatten(1), (0, 0, 1, 0))
     if mask is not None:
-        hardness = hardness.masked_fill(~mask, -torch.inf)
-    chances = hardness.flatten().softmax(0)
+        hardness = hardness.masked_fill(~mask.flatten(), -torch.inf)
+    chances = hardness.softmax(1)
     if mask is not None:  # no softmax over an empty mask
         chances = torch.where(mask.flatten(), chances, 0.0)
-    return torch.dot(chances, values.flatten())
+    return torch.linalg.vecdot(chances, values.flatten(1))
 
 
 def _hardness(w1: Tensor, scores: Tensor, positive_weight: PositiveWeight) -> Tensor:

@@ -20,7 +20,6 @@ from kgfast.ops.differentiable import no_autocast, result_dtype
 from kgfast.ops.dispatch import BACKENDS, backend_for, cores_for_kernels, use_backend, waits_for
 from kgfast.ops.filters import filters, serves_filters
 from kgfast.ops.losses import bce, cross_entropy
-from kgfast.ops.med import med_loss, serves_med
 from kgfast.ops.phases import cos_sin
 from kgfast.ops.rank import rank_counts
 from kgfast.ops.row_gradients import RowGradients
@@ -51,7 +50,6 @@ __all__ = [
     "cross_entropy_total",
     "filters",
     "indexed_scores",
-    "med_loss",
     "no_autocast",
     "pairwise_scores",
     "rank_counts",
@@ -61,7 +59,6 @@ __all__ = [
     "serves_adversarial",
     "serves_composition",
     "serves_filters",
-    "serves_med",
     "serves_rows",
     "topk",
     "unchecked",

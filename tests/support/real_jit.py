@@ -214,9 +214,8 @@ def queries() -> Iterator[tuple[str, Call]]:
 
 
 def croppable() -> Iterator[tuple[str, Call]]:
-    """Filter by RSCF at two crops, and compute the loss of MED and gradients."""
+    """Filter by RSCF at two crops, and compute gradients."""
     kernel, matrix = triton.backend.filters, torch.ones(2 * DIM, DIM)
-    nested, positive, negative = triton.backend.med, torch.ones(2, BATCH), torch.ones(2, BATCH, 50)
 
     def both() -> None:
         rows, widths = torch.ones(BATCH, 2 * DIM), [DIM // 2, DIM]
@@ -224,15 +223,6 @@ def croppable() -> Iterator[tuple[str, Call]]:
         kernel.filters_backward(made[0], made, rows, matrix, widths, DIM, (True, True))
 
     yield "filters", both
-
-    def loss(mask: torch.Tensor | None) -> None:
-        scales = torch.ones(3)
-        for is_exp in (True, False):
-            made = nested.med_loss(positive, negative, scales, mask, [0.5, 1.0], is_exp)
-            nested.med_slopes(made[0], made[2], positive, negative, scales, mask)
-
-    yield "loss of crops", partial(loss, None)
-    yield "loss of crops, masked", partial(loss, torch.ones(BATCH, 50, dtype=torch.bool))
 
 
 def calls_of(score: str) -> Iterator[tuple[str, Call]]:

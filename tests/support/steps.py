@@ -46,7 +46,7 @@ MODES: dict[str, tuple[dict[str, Any], int | None]] = {
     ),
     "MED and RSCF, nssa, shared negatives": (
         {"model": {"name": "rotate", "use_rscf": True}, "med": _CROPS, **_SHARED},
-        150,
+        160,
     ),
 }
 

@@ -5,7 +5,6 @@ import torch
 
 import kgfast
 from kgfast import MED, RSCF, RotatE, TransE, losses, ops
-from kgfast.losses.med import med_of_scores
 from support.engines import INTERPRETED
 
 pytestmark = pytest.mark.skipif(not INTERPRETED, reason="runs in test_interpreted.py's processes")
@@ -70,30 +69,6 @@ def test_rows_without_a_norm():
     value, of_rows, _ = compare(run, rows, torch.eye(2))
     assert value[0, 0].tolist() == [1.0, 1.0]
     assert of_rows.abs().min() > 1e10
-
-
-@pytest.mark.parametrize("masked", [None, "some", "all"])
-@pytest.mark.parametrize("weight", ["exp", "sigmoid"])
-@pytest.mark.parametrize(("crops", "number"), [(1, 3), (3, 1500)])
-def test_the_loss_of_scores_and_its_gradients(crops, number, weight, masked):
-    mask = {None: None, "some": random(2, number) > 0, "all": torch.zeros(2, number) > 0}[masked]
-    fractions = [0.25, 0.5, 1.0][-crops:]
-
-    def run(positive, negative, *scales):
-        return med_of_scores(
-            positive, negative, fractions, scales, loss_weight=weight, mask=mask
-        ).reshape(1)
-
-    scales = torch.tensor([0.7, -0.4, 1.3]).unbind()
-    compare(run, 3 * random(crops, 2), 3 * random(crops, 2, number) - 2, *scales)
-
-
-@pytest.mark.parametrize("bad", ["positive", "negative"])
-def test_a_loss_of_a_score_that_is_not_a_number_is_none(bad):
-    scores = {"positive": torch.zeros(2, 3), "negative": torch.zeros(2, 3, 4)}
-    scores[bad][0, 1] = torch.nan
-    with ops.use_backend("triton"):
-        assert med_of_scores(**scores, fractions=[0.5, 1], scales=torch.ones(3).unbind()).isnan()
 
 
 @pytest.mark.parametrize("sparse", [False, True])

@@ -302,8 +302,8 @@ STEPS = {
     "bce, sparse": (kgfast.ComplEx, bce, True, (8, 11)),
     "bce, ConvE": (conve, bce, False, (6, 43)),
     "bce, ConvE, sparse": (conve, bce, True, (6, 43)),
-    "MED and RSCF, a pool": (croppable, med(500), False, (38, 65)),
-    "MED and RSCF, lists": (croppable, med(100, 50), False, (26, 50)),
+    "MED and RSCF, a pool": (croppable, med(500), False, (33, 124)),
+    "MED and RSCF, lists": (croppable, med(100, 50), False, (21, 109)),
 }
 
 
