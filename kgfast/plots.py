@@ -1,7 +1,7 @@
 """Pictures of runs: loss and MRR per step, and MRR on the test set."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from kgfast.training.logs import read_rows
 
 _METRICS = (("mrr", "MRR", "-"), ("hits@10", "hits@10", ":"))
 # Okabe & Ito's colours, which colour-blind people can tell apart; green first.
-COLORS = ("#009e73", "#0072b2", "#d55e00", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#f0e442")
+_COLORS = ("#009e73", "#0072b2", "#d55e00", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#f0e442")
 
 Run = str | os.PathLike[str]
 
@@ -56,28 +56,16 @@ def plot(
     if out is None and len(folders) > 1:
         raise ValueError("say with --out where to put the picture of several runs")
     stem = folders[0] / "metrics" if out is None else Path(out)
-    colors = [COLORS[place % len(COLORS)] for place in range(len(folders))]
-    return save_pictures(
-        stem, (7, 5), lambda figure: draw(figure, folders, colors, log=log), "kgfast plot"
-    )
-
-
-def save_pictures(
-    stem: Path, size: tuple[float, float], paint: Callable[[Any], None], what: str
-) -> list[Path]:
-    """Paint a figure and save it as ``<stem>.png`` and ``<stem>.svg``.
-
-    The ImportError without matplotlib says that ``what`` needs it.
-    """
-    matplotlib = needed("matplotlib", what)
+    colors = [_COLORS[place % len(_COLORS)] for place in range(len(folders))]
+    matplotlib = needed("matplotlib", "kgfast plot")
     from matplotlib.figure import Figure
 
     if stem.suffix in (".png", ".svg"):
         stem = stem.with_suffix("")
     same_bytes_each_time = {"svg.hashsalt": "kgfast", "svg.fonttype": "none"}
     with matplotlib.rc_context(same_bytes_each_time):
-        figure = Figure(figsize=size, layout="constrained")
-        paint(figure)
+        figure = Figure(figsize=(7, 5), layout="constrained")
+        draw(figure, folders, colors, log=log)
         stem.parent.mkdir(parents=True, exist_ok=True)
         paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "svg")]
         figure.savefig(paths[0], dpi=160)

@@ -44,7 +44,6 @@ ROOMS = [
     "openmp",
     "storage",
     "progress",
-    "time_limit",
     "rng",
     "kernels",
     "ops",

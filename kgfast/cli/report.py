@@ -27,10 +27,6 @@ def report(
     out: Annotated[Path | None, typer.Option(help="The page; RUN/report.html.")] = None,
     split: Annotated[Split, typer.Option(help="Split to rank.")] = Split.test,
     hits: Hits = None,
-    minutes: Annotated[
-        float | None,
-        typer.Option(help="Limit of the time to rank: a random part of the split."),
-    ] = None,
     checkpoint: Checkpoint = Which.best,
     data: Data = None,
     set: Set = None,
@@ -46,7 +42,6 @@ def report(
             out,
             split=split.value,
             hits=hits or (1, 3, 10),
-            minutes=minutes,
             data=data,
             checkpoint=checkpoint.value,
             device=None,

@@ -1,9 +1,8 @@
 """Figures of a report: SVG with the colours of the page, which can be dark."""
 
 import itertools
-import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from html import escape
 from io import StringIO
 from pathlib import Path
@@ -19,15 +18,14 @@ from kgfast.plots import draw
 INK, LINE, ACCENT, OTHER = "#010203", "#040506", "#070809", "#0a0b0c"
 VARIABLES = {INK: "--ink", LINE: "--line", ACCENT: "--accent", OTHER: "--other"}
 _SIDES = {"tail": ACCENT, "head": OTHER, "relation": INK}
-_EDGES = (1, 2, 3, 4, 6, 11, 21, 51, *(m * 10**k + 1 for k in range(2, 10) for m in (1, 2, 5)))
-_TICKS = 18  # labels of the histogram that fit side by side
+_EDGES = (1, 2, 3, 4, 6, 11, 31, *(m * 10**k + 1 for k in range(2, 10) for m in (1, 3)))
 _STYLE = {
     **{"svg.fonttype": "none", "font.family": "sans-serif", "font.size": 10},
     **dict.fromkeys(("text.color", "axes.labelcolor", "legend.labelcolor"), INK),
     **dict.fromkeys(("xtick.color", "ytick.color"), INK),
     **dict.fromkeys(("axes.edgecolor", "grid.color"), LINE),
 }
-Parts = Mapping[Any, Mapping[str, Interval]]  # group -> side -> MRR
+Groups = Mapping[Any, Mapping[str, Interval]]  # group -> side -> height of the bar
 
 
 def curves(run: Path) -> str:
@@ -40,91 +38,48 @@ def curves(run: Path) -> str:
     return _svg("curves", (7.6, 4.4), "Loss and MRR on valid per step", paint)
 
 
-def rank_histogram(ranks: Ranks) -> str:
-    """Draw the share of ranks in bins that widen, for each side."""
-    from matplotlib.ticker import EngFormatter, PercentFormatter
+def shares_of_ranks(ranks: Ranks) -> Groups:
+    """Return the share of ranks in bins that widen, in percent, for each side."""
+    from matplotlib.ticker import EngFormatter
 
-    most = int(ranks.num_candidates.max())
+    short, most = EngFormatter(sep=""), int(ranks.num_candidates.max())
     edges = [*(edge for edge in _EDGES if edge <= most), most + 1]
-    bins = [
-        str(first) if past == first + 1 else f"{first:,}-{past - 1:,}"
-        for first, past in itertools.pairwise(edges)
-    ]
-    shares, titles = {}, {}
-    for place, side in enumerate(ranks.sides):
-        counts, _ = np.histogram(ranks.realistic[:, place].cpu().numpy(), edges)
-        shares[side] = counts / len(ranks)
-        titles[side] = [
-            f"{side}s ranked {it}: {share:.1%}"
-            for it, share in zip(bins, shares[side], strict=True)
-        ]
-
-    def finish(axes: Any) -> None:
-        places = range(len(bins))[:: -math.ceil(len(bins) / _TICKS)]
-        short = EngFormatter(sep="")
-        axes.set_xticks(places, [short(edges[place + 1] - 1) for place in places])
-        axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-        axes.set(xlabel="rank, up to", ylabel="share of ranks")
-
-    return _bars("histogram", (7.6, 2.9), "Histogram of ranks", shares, titles, finish)
-
-
-def mrr_of_groups(name: str, title: str, groups: Parts) -> str:
-    """Draw the MRR of groups as bars with intervals, one bar per side."""
-    sides = list(next(iter(groups.values())))
-    found = {side: [of_sides[side] for of_sides in groups.values()] for side in sides}
-    titles = {
-        side: [f"{group}, {side}: MRR {it}" for group, it in zip(groups, found[side], strict=True)]
-        for side in sides
+    shares = {
+        side: 100 * np.histogram(ranks.realistic[:, place].cpu().numpy(), edges)[0] / len(ranks)
+        for place, side in enumerate(ranks.sides)
+    }
+    return {
+        short(past - 1): {str(side): Interval(*[it[place]] * 3) for side, it in shares.items()}
+        for place, (_, past) in enumerate(itertools.pairwise(edges))
     }
 
-    def finish(axes: Any) -> None:
-        for side, bars in zip(sides, axes.containers, strict=True):
-            for bar, it in zip(bars, found[side], strict=True):
-                axes.vlines(bar.get_x() + bar.get_width() / 2, it.low, it.high, INK, linewidth=1)
-        lines = ("", "\n" if len(groups) > 4 else "")  # many labels stand in two lines by turns
-        names = [f"{lines[place % 2]}{group}" for place, group in enumerate(groups)]
-        axes.set_xticks(range(len(groups)), names, size=8 if len(groups) > 5 else 10)
-        axes.set_ylabel("MRR")
-        axes.set_ylim(bottom=0)
 
-    heights = {side: [it.value for it in found[side]] for side in sides}
-    return _bars(name, (3.7, 2.9), title, heights, titles, finish)
-
-
-def _bars(
-    name: str,
-    size: tuple[float, float],
-    title: str,
-    heights: Mapping[Any, Any],
-    titles: Mapping[Any, Sequence[str]],
-    finish: Callable[[Any], None],
-) -> str:
-    """Draw a bar for each height of each side; titles are shown where the pointer rests."""
+def bars(name: str, size: tuple[float, float], title: str, label: str, groups: Groups) -> str:
+    """Draw bars with intervals, one per group and side."""
+    sides = list(next(iter(groups.values())))
 
     def paint(figure: Any) -> None:
-        axes = figure.subplots()
-        for place, (side, values) in enumerate(heights.items()):
-            centers = np.arange(len(values)) + 0.8 * ((place + 0.5) / len(heights) - 0.5)
-            color, width = _SIDES.get(side, ACCENT), 0.75 / len(heights)
-            for index, bar in enumerate(
-                axes.bar(centers, values, width, color=color, label=f"{side}s")
-            ):
-                bar.set_gid(f"bar-{side}-{index}")
-        if len(heights) > 1:
-            axes.legend(frameon=False, ncols=len(heights), loc="lower right", bbox_to_anchor=(1, 1))
-        finish(axes)
+        axes, width = figure.subplots(), 0.8 / len(sides)
+        for place, side in enumerate(sides):
+            centers = np.arange(len(groups)) + width * (place - (len(sides) - 1) / 2)
+            value, low, high = zip(*(of_sides[side] for of_sides in groups.values()), strict=True)
+            color = _SIDES.get(side, ACCENT)
+            axes.bar(centers, value, 0.94 * width, color=color, label=f"{side}s")
+            axes.vlines(centers, low, high, INK, linewidth=1)
+        if len(sides) > 1:
+            axes.legend(frameon=False, ncols=len(sides), loc="lower right", bbox_to_anchor=(1, 1))
+        is_narrow = size[0] < 5 and len(groups) > 4  # labels stand in two lines by turns
+        lines = ("", "\n" if is_narrow else "")
+        names = [f"{lines[place % 2]}{group}" for place, group in enumerate(groups)]
+        axes.set_xticks(range(len(groups)), names, size=8 if is_narrow else 10)
+        axes.set_ylabel(label)
+        axes.set_ylim(bottom=0)
 
-    svg = _svg(name, size, title, paint)
-    for side, texts in titles.items():
-        for index, text in enumerate(texts):
-            group = f'<g id="{name}-bar-{side}-{index}">'
-            svg = svg.replace(group, f"{group}<title>{escape(text)}</title>")
-    return svg
+    return _svg(name, size, title, paint)
 
 
 def _svg(name: str, size: tuple[float, float], title: str, paint: Callable[[Any], None]) -> str:
-    """Return a figure as a part of a page: own ids, colours of the page, no metadata."""
+    """Return a figure for a place in a page: own ids, colours of the page, no metadata."""
     from matplotlib.figure import Figure
 
     matplotlib = needed("matplotlib", "kgfast report")

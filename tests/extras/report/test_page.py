@@ -19,7 +19,7 @@ from kgfast.extras.report import figures, page, write_report
 from kgfast.extras.report.page import examples
 from kgfast.graph import KnownTriples, Triples
 from kgfast.text import escaped
-from kgfast.training import LoadedRun, load_run
+from kgfast.training import load_run
 from kgfast.training.build import ranks_of
 from support.small_runs import trainer_of
 
@@ -153,7 +153,7 @@ def test_the_same_run_makes_the_same_page(run, graph, text, tmp_path):
 
 @pytest.fixture
 def unpainted(monkeypatch):
-    for name in ("curves", "rank_histogram", "mrr_of_groups"):
+    for name in ("curves", "bars"):
         monkeypatch.setattr(figures, name, lambda *_: "<svg></svg>")
 
 
@@ -181,46 +181,7 @@ def test_croppable_embeddings_have_a_table_of_their_widths(graph, tmp_path):
         assert f"{ranks.mrr:.4f}" in reader.texts["td"]
 
 
-@pytest.mark.usefixtures("unpainted")
-def test_a_part_of_the_split_is_ranked_in_time(graph, tmp_path, monkeypatch):
-    """Parts of 4 and 8 of the 20 triples fit; the page is that of these 12, and says so."""
-    trainer_of(tmp_path, graph, train={"steps": 3, "eval_every": 3}).fit()
-    now, ranked, rank = [0.0], [], LoadedRun.ranks
-
-    def slow(self, split, **options):
-        found = rank(self, split, **options)
-        now[0] += 5.0 * len(found)
-        ranked.append(found)
-        return found
-
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
-    monkeypatch.setattr(page, "_FIRST_PART", 4)
-    monkeypatch.setattr(LoadedRun, "ranks", slow)
-    reader = Reader()
-    reader.feed(write_report(tmp_path, data=graph, samples=5, minutes=1.04).read_text())
-    assert [len(it) for it in ranked] == [4, 8]
-    assert "a random 12 of 20 triples of test, filtered, realistic" in reader.texts["dd"]
-    cells = torch.cat([it.realistic for it in ranked])
-    assert f"{float(cells.reciprocal().mean()):.4f}" in reader.texts["td"]
-    rows = torch.cat([it.triples for it in ranked]).tolist()
-    assert len({tuple(row) for row in rows} & {tuple(it) for it in graph.test.hrt.tolist()}) == 12
-
-
-@pytest.mark.usefixtures("unpainted")
-@pytest.mark.parametrize("med", [{}, {"med": {"dims": [4, 8]}}])
-def test_with_time_enough_the_page_is_the_same(graph, tmp_path, monkeypatch, med):
-    monkeypatch.setattr(page, "_FIRST_PART", 6)
-    sections = {"model": {"name": "rotate", "base_dim": 8, "gamma": 6.0}} | med
-    trainer_of(tmp_path, graph, train={"steps": 3, "eval_every": 3}, **sections).fit()
-    whole = write_report(tmp_path, data=graph, samples=5).read_text()
-    assert write_report(tmp_path, data=graph, samples=5, minutes=60).read_text() == whole
-    assert ">20 triples of test" in whole
-
-
 def test_errors(run, graph):
-    for minutes in (0, -1.0, float("nan"), True):
-        with pytest.raises(ValueError, match="minutes must be a number above 0; got"):
-            write_report(run, data=graph, minutes=minutes)
     with pytest.raises(FileNotFoundError, match="gone: no such folder"):
         write_report(run / "gone")
     with pytest.raises(FileNotFoundError, match="no dataset synthetic"):
@@ -281,9 +242,9 @@ def test_bins():
     realistic = torch.tensor([[1.0], [1.5], [2.0], [5.0], [5.5]])
     greater, equal = realistic.long() - 1, ((realistic % 1) * 2).long()
     triples = torch.zeros(5, 3, dtype=torch.int64)
-    svg = figures.rank_histogram(Ranks(greater, equal, greater * 0 + 14541, ("tail",), triples))
-    titles = re.findall("<title>(.*?)</title>", svg)
-    assert titles[:2] == ["tails ranked 1: 40.0%", "tails ranked 2: 20.0%"]
-    assert titles[3] == "tails ranked 4-5: 40.0%"
-    assert titles[-1] == "tails ranked 10,001-14,541: 0.0%"
-    assert "14.541k" in svg
+    ranks = Ranks(greater, equal, greater * 0 + 14541, ("tail",), triples)
+    shares = {name: of["tail"].value for name, of in figures.shares_of_ranks(ranks).items()}
+    assert shares.pop("1") == shares.pop("5") == 40
+    assert shares.pop("2") == 20
+    assert list(shares) == ["3", "10", "30", "100", "300", "1k", "3k", "10k", "14.541k"]
+    assert set(shares.values()) == {0}
