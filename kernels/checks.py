@@ -116,6 +116,13 @@ class Checks:
         self.deferred, self.allows_nan = deferred or not checks_values(), allows_nan
         self._kept: list[tuple[Tensor, Callable[[], None]]] = []
 
+    def require(self, holds: Callable[[], Tensor], check: Callable[[], None]) -> None:
+        """Do ``check`` at once, or defer it."""
+        if self.deferred:
+            self.keep(holds(), check)
+        else:
+            check()
+
     def keep(self, holds: Tensor, check: Callable[[], None]) -> None:
         """Defer ``check``, which waits for the device and raises unless ``holds`` (bool scalar)."""
         if checks_values():

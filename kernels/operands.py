@@ -1,6 +1,6 @@
 """Operands of every computation: queries, and the candidates to score."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -35,20 +35,20 @@ class Prepared:
     def __post_init__(self) -> None:
         _resolve(self, "table", "bias", "factor")
 
-    @property
+    @cached_property
     def num_rows(self) -> int:
         """Count the rows of the table."""
         return len(self.table)
+
+    @cached_property
+    def num_features(self) -> int:
+        """Count the features of the full width."""
+        return self.table.shape[1] // self.score.planes
 
     @property
     def num_candidates(self) -> int:
         """Count the rows that are candidates."""
         return len(self.table if self.ids is None else self.ids)
-
-    @property
-    def num_features(self) -> int:
-        """Count the features of the full width."""
-        return self.score.num_features(self.table.shape[1])
 
     @cached_property
     def whole_bias(self) -> Tensor | None:
@@ -127,53 +127,36 @@ class Operands:
     # Number [] by which losses over all candidates multiply queries, a block of queries at a time.
     scale: Tensor | None = None
 
+    # facts of the candidates and the queries
+    table: Tensor = field(init=False)
+    score: Score = field(init=False)
+    bias: Tensor | None = field(init=False)
+    factor: Tensor | None = field(init=False)
+    has_factor: bool = field(init=False)
+    num_queries: int = field(init=False)
+    num_features: int = field(init=False)  # features of the full width
+    query_planes: int = field(init=False)  # stored reals per feature of a query
+    crops: list[int] = field(init=False)  # widths in the caller's order, or the full width
+
     def __post_init__(self) -> None:
         _resolve(self, "queries", "scale")
-
-    @property
-    def table(self) -> Tensor:
-        """Return ``[N, G]``."""
-        return self.candidates.table
-
-    @property
-    def score(self) -> Score:
-        """Return the facts of the score."""
-        return self.candidates.score
-
-    @property
-    def bias(self) -> Tensor | None:
-        """Return ``[N]`` or ``[1]``."""
-        return self.candidates.bias
-
-    @property
-    def factor(self) -> Tensor | None:
-        """Return ``[N, D]``."""
-        return self.candidates.factor
-
-    @property
-    def has_factor(self) -> bool:
-        """Return whether queries move by a factor of the candidate."""
-        return self.candidates.factor is not None
-
-    @property
-    def num_queries(self) -> int:
-        """Return B."""
-        return len(self.queries)
-
-    @property
-    def num_features(self) -> int:
-        """Count the features of the full width."""
-        return self.candidates.num_features
-
-    @property
-    def crops(self) -> list[int]:
-        """Return the crop widths in the caller's order; without any, the full width."""
-        return [self.num_features] if self.dims is None else list(self.dims)
-
-    @property
-    def query_planes(self) -> int:
-        """Count the stored reals per feature of a query."""
-        return self.score.query_planes(self.has_factor)
+        of = self.candidates
+        score, has_factor = of.score, of.factor is not None
+        planes = 2 * score.planes + has_factor if score.is_rscf else score.planes
+        width = of.table.shape[1] // score.planes
+        facts = {
+            "table": of.table,
+            "score": score,
+            "bias": of.bias,
+            "factor": of.factor,
+            "has_factor": has_factor,
+            "num_queries": len(self.queries),
+            "num_features": width,
+            "query_planes": planes,
+            "crops": [width] if self.dims is None else [*self.dims],
+        }
+        for name, value in facts.items():
+            object.__setattr__(self, name, value)
 
     def of_queries(self, rows: slice | Tensor, room: Tensor | None = None) -> "Operands":
         """Return operands of some of the queries, multiplied by the scale, in ``room`` if given."""

@@ -13,7 +13,7 @@ of ``a b`` are those of :mod:`kgfast.kernels.reference.trig`: the remainder of `
 parts, fdlibm's kernel polynomials in Horner form, every operation rounded separately.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 
@@ -58,30 +58,23 @@ class Score:
     moves: Moves = Moves.NONE  # not NONE for the rscf_* scores
     interleaved: bool = False  # complex rows are re0 im0 re1 ... instead of re | im
 
+    planes: int = field(init=False)  # stored reals per feature of a candidate
+    root: bool = field(init=False)  # the square root of the sum is taken
+    monotone: bool = field(init=False)  # minus a sum that only grows, or minus the root of the sum
+    is_rscf: bool = field(init=False)  # queries scale candidates, and a factor may be given
+
     def __post_init__(self) -> None:
+        facts = {
+            "planes": self.term.planes,
+            "root": self.term.root,
+            "monotone": self.term is not Term.PRODUCT,
+            "is_rscf": self.moves is not Moves.NONE,
+        }
+        for name, value in facts.items():
+            object.__setattr__(self, name, value)
         moves = {Moves.NONE: True, Moves.SHIFT: self.planes == 1, Moves.PHASE: self.planes == 2}
         if not moves.get(self.moves) or (self.is_rscf and not self.monotone):
             raise ValueError(f"score: no queries of {self.name!r} move so: {self.equation}")
-
-    @property
-    def planes(self) -> int:
-        """Count the stored reals per feature of a candidate."""
-        return self.term.planes
-
-    @property
-    def root(self) -> bool:
-        """Return whether the square root of the sum is taken."""
-        return self.term.root
-
-    @property
-    def monotone(self) -> bool:
-        """Return whether the score is minus a sum that only grows, or minus the root of the sum."""
-        return self.term is not Term.PRODUCT
-
-    @property
-    def is_rscf(self) -> bool:
-        """Return whether the query brings a scale of the candidate, and a factor may be given."""
-        return self.moves is not Moves.NONE
 
     def num_features(self, width: int) -> int:
         """Count the features in a candidate row of ``width`` stored reals."""
@@ -103,7 +96,7 @@ class Score:
         planes = planes or self.planes
         if self.interleaved:
             return tuple(range(planes)), planes
-        return tuple(plane * (width // planes) for plane in range(planes)), 1
+        return tuple(range(0, width, width // planes)), 1
 
 
 _ROTATE = "- sum_k abs(q_k - c_k), complex"

@@ -1,9 +1,9 @@
 """Checks of operands that every operator makes before a kernel runs.
 
-``check_*`` raise at once; on a device the host waits for the values. ``checked_*`` and
-``require_*`` raise by :class:`~kgfast.kernels.checks.Checks`. Where checks are deferred, returned
-values are safe to index with, and the error is raised when the checks are read. ``safe_*`` raise at
-once or, within :func:`kgfast.unchecked`, return values that are safe to index with.
+``check_*`` raise at once; on a device the host waits for the values. ``checked_*`` raise by
+:class:`~kgfast.kernels.checks.Checks`. Where checks are deferred, returned values are safe to index
+with, and the error is raised when the checks are read. ``safe_*`` raise at once or, within
+:func:`kgfast.unchecked`, return values that are safe to index with.
 """
 
 import math
@@ -17,7 +17,6 @@ from torch import Tensor
 from kgfast.kernels.checks import (
     Checks,
     OutOfRangeError,
-    check_finite,
     checks_values,
     inside_of,
     rising_of,
@@ -93,8 +92,7 @@ def checked_operands(
 
     Queries in half precision, as under autocast, become float32, which is exact.
     """
-    candidates = Prepared(table, get_score(score), bias, factor)
-    queries = full_precision(queries)
+    queries, candidates = full_precision(queries), Prepared(table, get_score(score), bias, factor)
     check_candidates(candidates, dims, table_name)
     check_queries(queries, candidates)
     return Operands(queries, candidates, None if dims is None else tuple(dims), precision, scale)
@@ -124,13 +122,20 @@ def check_candidates(
 def check_queries(queries: Tensor, candidates: Prepared) -> None:
     """Check shapes, dtypes and devices of queries, given checked candidates."""
     _check_rows("queries", queries, _QUERY_DTYPES)
-    score, has_factor = candidates.score, candidates.factor is not None
-    _check_query_width(queries, candidates.table.shape[1], score, has_factor)
-    check_device("queries", queries, candidates.table)
+    table, score, has_factor = candidates.table, candidates.score, candidates.factor is not None
+    expected = score.query_width(table.shape[1], has_factor)
+    if queries.shape[1] != expected:
+        why = "as candidates do"
+        if score.is_rscf:
+            planes = "query, scale and angle" if has_factor else "query and scale, without a factor"
+            why = f"{planes}, for candidates of {table.shape[1]}"
+        raise ValueError(f"queries must have {expected} columns, {why}; got {queries.shape[1]}")
+    check_device("queries", queries, table)
 
 
 def _check_rows(name: str, rows: Tensor, dtypes: tuple[torch.dtype, ...]) -> None:
-    check_tensor(name, rows)
+    if not isinstance(rows, Tensor) or rows.layout != torch.strided:
+        check_tensor(name, rows)
     if rows.ndim != 2:
         raise ValueError(f"{name} must have two axes; got shape {list(rows.shape)}")
     if rows.dtype not in dtypes:
@@ -165,10 +170,17 @@ def _check_query_width(queries: Tensor, width: int, facts: Score, has_factor: bo
     raise ValueError(f"queries must have {expected} columns, {why}; got {queries.shape[1]}")
 
 
-def check_moves(operands: Operands) -> None:
-    """Check that no angle ``a b`` is out of the range of the canonical sine."""
-    largest = _largest_angle(operands) if checks_values() else None
-    if largest is None or not bool(largest > LARGEST_PHASE):
+def check_moves(operands: Operands, checks: Checks | None = None) -> None:
+    """Check, now or later, that no angle ``a b`` is out of the range of the canonical sine."""
+    if operands.factor is None or (checks is None and not checks_values()):
+        return
+    largest = _largest_angle(operands)
+    if largest is None:
+        return
+    if checks is not None and checks.deferred:
+        # a NaN is left to the check of finiteness, which names the row
+        return checks.keep(~(largest > LARGEST_PHASE), lambda: check_moves(operands))
+    if not bool(largest > LARGEST_PHASE):
         return
     moves, reach = _moves(operands), operands.candidates.factor_reach
     assert reach is not None
@@ -177,15 +189,6 @@ def check_moves(operands: Operands) -> None:
     raise OutOfRangeError(
         f"queries[{row}] and factor: angles up to {angle:.3g} radians; at most 2^20 are served"
     )
-
-
-def require_moves(checks: Checks, operands: Operands) -> None:
-    """Do :func:`check_moves` at once or deferred."""
-    if not checks.deferred:
-        return check_moves(operands)
-    largest = _largest_angle(operands)
-    if largest is not None:  # a NaN is left to the check of finiteness, which names the row
-        checks.keep(~(largest > LARGEST_PHASE), lambda: check_moves(operands))
 
 
 def _largest_angle(operands: Operands) -> Tensor | None:
@@ -266,13 +269,15 @@ def checked_known(
 
 def check_ids(name: str, ids: Tensor, count: int) -> None:
     """Check that every id is a row of a table of ``count``."""
-    if not len(ids):
+    if not ids.numel():
         return
     low, high = torch.aminmax(ids)
     if int(low) < 0 or int(high) >= count:
-        row = int(((ids < 0) | (ids >= count)).nonzero()[0])
-        allowed = f"0 .. {count - 1}" if count else "empty: there are no candidates"
-        raise ValueError(f"{name}[{row}] must be in {allowed}; got {int(ids[row])}")
+        place = ((ids < 0) | (ids >= count)).nonzero()[0].tolist()
+        allowed = f"0 .. {count - 1}" if count else "empty: the table has no rows"
+        raise ValueError(
+            f"{name}[{', '.join(map(str, place))}] must be in {allowed}; got {int(ids[*place])}"
+        )
 
 
 def check_indptr(indptr: Tensor, nnz: int, kind: str = "exclude") -> None:
@@ -314,22 +319,6 @@ def safe_ids(name: str, ids: Tensor, count: int) -> Tensor:
     return inside_of(ids, count)
 
 
-def safe_rows(index: Tensor, count: int) -> Tensor:
-    """Return an index ``[B, K]`` of existing rows: checked, or clamped."""
-    if not index.numel():
-        return index
-    if count and not checks_values():
-        return inside_of(index, count)
-    low, high = torch.aminmax(index)
-    if int(low) < 0 or int(high) >= count:
-        row, column = ((index < 0) | (index >= count)).nonzero()[0].tolist()
-        allowed = f"0 .. {count - 1}" if count else "empty: the table has no rows"
-        raise ValueError(
-            f"index[{row}, {column}] must be in {allowed}; got {int(index[row, column])}"
-        )
-    return index
-
-
 def checked_indptr(checks: Checks, indptr: Tensor, nnz: int, kind: str = "exclude") -> Tensor:
     """Return ``indptr`` that rises from 0 to ``nnz``: clamped if checks are deferred."""
     if not checks.deferred:
@@ -338,21 +327,6 @@ def checked_indptr(checks: Checks, indptr: Tensor, nnz: int, kind: str = "exclud
     rises, rising = rising_of(indptr, nnz)
     checks.keep(rises, lambda: check_indptr(indptr, nnz, kind))
     return rising
-
-
-def require_unique(checks: Checks, name: str, ids: Tensor) -> None:
-    """Do :func:`check_unique` at once or deferred."""
-    if not checks.deferred:
-        return check_unique(name, ids)
-    ordered = ids.sort().values
-    checks.keep((ordered[1:] != ordered[:-1]).all(), lambda: check_unique(name, ids))
-
-
-def require_finite(checks: Checks, name: str, values: Tensor) -> None:
-    """Do :func:`kgfast.kernels.checks.check_finite` at once or deferred."""
-    if not checks.deferred:
-        return check_finite(name, values)
-    checks.keep(values.isfinite().all(), lambda: check_finite(name, values))
 
 
 def check_apart(name: str, tensor: Tensor, other_name: str, other: Tensor) -> None:

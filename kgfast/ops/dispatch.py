@@ -117,10 +117,11 @@ def backend_for(device: torch.device) -> str:
     ValueError
         If the forced backend does not exist, or cannot serve this device.
     """
-    is_copied(device)
+    if device.type in COPIED:
+        is_copied(device)
     name, missing = find_backend(device)
     if missing is not None:
-        _warn_once(f"kgfast: {missing}")
+        _warn_once(missing)
     return name
 
 
@@ -132,10 +133,9 @@ def waits_for(device: torch.device) -> bool:
 
 def is_copied(device: torch.device) -> bool:
     """Return whether tensors of a device are copied to the CPU; warn the first time."""
-    if device.type not in COPIED:
-        return False
-    _warn_once(f"kgfast: no kernels for {device.type} tensors: they are copied to the CPU")
-    return True
+    if device.type in COPIED:
+        _warn_once(f"no kernels for {device.type} tensors: they are copied to the CPU")
+    return device.type in COPIED
 
 
 def find_backend(device: torch.device) -> tuple[str, str | None]:
@@ -144,12 +144,15 @@ def find_backend(device: torch.device) -> tuple[str, str | None]:
     if forced is None and "KGFAST_BACKEND" in os.environ:
         forced = _checked_backend(os.environ["KGFAST_BACKEND"], "KGFAST_BACKEND")
     if forced is not None:
-        _check_forced(forced, device)
+        if forced not in _others:
+            _check_forced(forced, device)
         return forced, None
     name = _BACKEND_OF.get(device.type)
     if name is None:
         return "reference", f"no kernels for {device.type} tensors: the slow reference serves them"
-    return (name, None) if _is_available(name) else ("reference", what_is_missing(name))
+    if _module(name).is_available():
+        return name, None
+    return "reference", what_is_missing(name)
 
 
 def what_is_missing(name: str) -> str:
@@ -165,19 +168,13 @@ def _checked_backend(name: str, source: str) -> str:
 
 
 def _check_forced(name: str, device: torch.device) -> None:
-    if name in _others:
-        return
     if name == "cpu" and device.type not in ("cpu", *COPIED):
         raise ValueError(f"backend 'cpu' cannot serve tensors on {device}")
-    if name != "reference" and not _is_available(name):
+    if name != "reference" and not _module(name).is_available():
         raise ValueError(f"backend {name!r} is not installed")
     interpreting = os.environ.get("TRITON_INTERPRET") == "1"
     if name == "triton" and device.type == "cpu" and not interpreting:
         raise ValueError("backend 'triton' serves CPU tensors only with TRITON_INTERPRET=1")
-
-
-def _is_available(name: str) -> bool:
-    return bool(_module(name).is_available())
 
 
 @cache
@@ -189,11 +186,9 @@ def _module(name: str) -> Any:
 def _warn_once(message: str) -> None:
     if message not in _warned:
         _warned.add(message)
-        warnings.warn(message, RuntimeWarning, stacklevel=3)
+        warnings.warn(f"kgfast: {message}", RuntimeWarning, stacklevel=3)
 
 
 def get_backend(name: str) -> Backend:
-    if name in _others:
-        return _others[name]
-    backend: Backend = _module(f"{name}.backend")
+    backend: Backend = _others.get(name) or _module(f"{name}.backend")
     return backend

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from kgfast.kernels.above import counts_above, list_above, lowest_scores
 from kgfast.kernels.backend import Backend, Losses, Passes
-from kgfast.kernels.checks import Checks, checks_values
+from kgfast.kernels.checks import Checks, check_finite, checks_values
 from kgfast.kernels.labels import (
     Ahead,
     BceRows,
@@ -44,12 +44,10 @@ from kgfast.ops.checks import (
     check_ids,
     check_indptr,
     check_moves,
+    check_unique,
     checked_ids,
     checked_indptr,
-    require_finite,
-    require_moves,
-    require_unique,
-    safe_rows,
+    safe_ids,
 )
 from kgfast.ops.differentiable import chosen_backend, no_autocast
 from kgfast.ops.dispatch import COPIED, backend_for, get_backend
@@ -107,13 +105,19 @@ def checks_for(device: torch.device, *, allows_nan: bool = False) -> Checks:
 def prepare(candidates: Prepared, checks: Checks) -> Prepared:
     """Check ids and bias of candidates; returned ids are safe to index with."""
     if candidates.bias is not None and not checks.allows_nan:
-        require_finite(checks, "bias", candidates.bias)
+        bias = candidates.bias
+        checks.require(lambda: bias.isfinite().all(), lambda: check_finite("bias", bias))
     ids = candidates.ids
     if ids is None:
         return candidates
     safe = checked_ids(checks, "candidate_ids", ids, candidates.num_rows)
-    require_unique(checks, "candidate_ids", ids)
+    checks.require(lambda: _are_distinct(ids), lambda: check_unique("candidate_ids", ids))
     return Prepared(candidates.table, candidates.score, candidates.bias, candidates.factor, safe)
+
+
+def _are_distinct(ids: Tensor) -> Tensor:
+    ordered = ids.sort().values
+    return (ordered[1:] != ordered[:-1]).all()
 
 
 def operands_of(
@@ -156,7 +160,7 @@ def rank_counts(
         targets = checked_ids(checks, "targets", targets, operands.candidates.num_rows)
     known = _checked_known(operands, known, checks)
     if not checks.allows_nan:
-        require_moves(checks, operands)
+        check_moves(operands, checks)
     backend = backend_of(operands)
     with no_autocast(operands.queries.device):
         if lists is not None:
@@ -181,7 +185,7 @@ def topk(
     refuse_unchecked("topk")
     known = None if known is None else _checked_known(operands, known, checks)
     if not checks.allows_nan:
-        require_moves(checks, operands)
+        check_moves(operands, checks)
     backend = backend_of(operands)
     with no_autocast(operands.queries.device):
         if lists is not None:
@@ -205,7 +209,7 @@ def above(
     """
     refuse_unchecked("above")
     if not checks.allows_nan:
-        require_moves(checks, operands)
+        check_moves(operands, checks)
     known = None if known is None else _checked_known(operands, known, checks)
     backend = backend_of(operands)
     with no_autocast(operands.queries.device):
@@ -238,7 +242,7 @@ def negative_rows(
         if sampled.negatives is None or sampled.targets is None:
             return name_not_finite(operands)
         index = torch.cat([sampled.targets[:, None], sampled.negatives], 1)
-        return name_not_finite(operands, safe_rows(index, operands.candidates.num_rows), "table")
+        return name_not_finite(operands, safe_ids("index", index, len(operands.table)), "table")
 
     check_moves(operands)
     with _serving(operands, backend) as chosen:

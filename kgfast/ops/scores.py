@@ -15,7 +15,7 @@ from kgfast.ops.checks import (
     check_moves,
     check_tensor,
     checked_operands,
-    safe_rows,
+    safe_ids,
 )
 from kgfast.ops.finite import check_scores
 from kgfast.ops.registry import operator
@@ -175,7 +175,7 @@ def _scores(
     if not (shape[-1] and shape[-2]):
         return common.empty_scores(operands.queries, shape)
     if index is not None:
-        index = safe_rows(index, len(operands.table)).contiguous()
+        index = safe_ids("index", index, len(operands.table)).contiguous()
     check_moves(operands)
     values = run.backend_of(operands, backend).scores(operands, index)
     check_scores(values, operands, index, "candidates" if index is None else "table")

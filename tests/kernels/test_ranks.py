@@ -576,7 +576,7 @@ def test_nothing_to_rank(engine):
         assert torch.stack(counts).count_nonzero() == 0
         scores, best = engine.topk(table[:3], table, 2, *known, score="rotate", **options)
         assert bool((scores == -torch.inf).all() and (best == -1).all())
-    with pytest.raises(ValueError, match="there are no candidates"):
+    with pytest.raises(ValueError, match="the table has no rows"):
         engine.rank_counts(table[:1], table[:0], ids[:1], *no_known(1), "rotate")
 
 
