@@ -5,11 +5,10 @@ import os
 import re
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kgfast.text import shown
+from kgfast.text import bad_line, shown
 
 KNOWN_LAYOUTS = (
     "known layouts: official RotatE / DGL-KE (entities.dict, relations.dict, train.txt), "
@@ -24,7 +23,6 @@ LIMIT_VARIABLE = "KGFAST_MAX_BYTES"
 # name compress 3 to 20 times; a file made to fill the memory, a thousand times.
 _RATIO = 64
 _ALWAYS = 64 << 20
-_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -59,29 +57,23 @@ class DataFile:
             line = bytes(error.object[start : start + 200]).split(b"\n")[0]
             raise self.bad_line(number, "not valid UTF-8", line) from None
 
-    def _unpacked(self) -> bytearray:
-        most = self.max_bytes
-        if most is None:
-            most = max(_ALWAYS, _RATIO * self.path.stat().st_size)
-        raw = bytearray()
+    def _unpacked(self) -> bytes:
+        most = self.max_bytes or max(_ALWAYS, _RATIO * self.path.stat().st_size)
         try:
             with gzip.open(self.path) as file:
-                while chunk := file.read(_CHUNK):
-                    raw += chunk
-                    if len(raw) > most:
-                        raise OverflowError
-        except OverflowError:
+                raw = file.read(most + 1)
+        except (OSError, EOFError, zlib.error) as error:
+            raise ValueError(f"{self.path}: not a valid gzip file: {error}") from None
+        if len(raw) > most:
             raise ValueError(
                 f"{self.path}: unpacks to more than {most:,} bytes; if that is intended, pass "
                 f"max_bytes= to kgfast.datasets.load or set {LIMIT_VARIABLE}"
-            ) from None
-        except (OSError, EOFError, zlib.error) as error:
-            raise ValueError(f"{self.path}: not a valid gzip file: {error}") from None
+            )
         return raw
 
     def bad_line(self, number: int, problem: str, line: str | bytes) -> ValueError:
         """Return the error for a line, which is quoted as far as space allows."""
-        return ValueError(f"{self.path}:{number}: {problem}: {shown(line, 80)}")
+        return bad_line(self.path, number, problem, line)
 
     def place(self, row: int, count: int) -> str:
         """Name the line of a triple, the ``row``-th of ``count``, with which the file ends."""
@@ -95,12 +87,11 @@ class DataFile:
 
 @dataclass(frozen=True)
 class Folder:
-    """Folder of data files; the folder and its files may be links to anywhere."""
+    """Folder of data files."""
 
     root: Path
     max_bytes: int | None = None
     clean: frozenset[str] = frozenset()
-    found: dict[Path, None] = field(default_factory=dict)  # files, in order
     notes: dict[str, None] = field(default_factory=dict)  # warnings, each once
 
     def find(self, *names: str, has_header: bool = False) -> DataFile | None:
@@ -111,31 +102,8 @@ class Folder:
             self.notes[f"{other} is not read: {found[0].name} is"] = None
         if not found:
             return None
-        self.found[found[0]] = None
         clean = self.clean if has_header else self.clean - {"header"}
         return DataFile(found[0], self.max_bytes, clean)
-
-    def links(self) -> list[Path]:
-        """Return the files that were found and lie outside the folder."""
-        root = self.root.resolve()
-        return [path for path in self.found if not path.resolve().is_relative_to(root)]
-
-    @contextmanager
-    def hiding(self) -> Iterator[None]:
-        """Leave contents out of errors, where files lie outside the folder."""
-        try:
-            yield
-        except ValueError as error:
-            if not (links := self.links()):
-                raise
-            said = str(error)
-            paths = [path for path in self.found if said.startswith(str(path))]
-            path = str(max(paths, key=lambda it: len(it.name), default=self.root))
-            number = re.match(r"(:\d+)?", said[len(path) :])
-            raise ValueError(
-                f"{path}{number[0] if number else ''}: malformed; no content is shown, because "
-                f"{links[0].name} is a link to a file outside the folder"
-            ) from None
 
     def need(self, *names: str) -> DataFile:
         """Return the first of these files that exists, or raise FileNotFoundError."""

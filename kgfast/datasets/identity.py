@@ -1,7 +1,9 @@
 """Compare datasets as graphs: digests that do not depend on order, and differences."""
 
 import hashlib
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,6 @@ import torch
 from numpy.typing import NDArray
 
 from kgfast.datasets.dataset import SPLITS, Dataset
-from kgfast.graph import Vocabulary
 from kgfast.rng import scrambled
 from kgfast.text import shown
 
@@ -47,79 +48,33 @@ def differences(own: Dataset, other: Dataset, whose: str) -> list[str]:
 
     Triples are compared if both datasets have equal names. ``whose`` is the own dataset in words.
     """
-    return [
-        *_other_names("entity", "entities", (own.entities, other.entities), whose),
-        *_other_names("relation", "relations", (own.relations, other.relations), whose),
-    ] or _other_triples(own, other, whose)
-
-
-def _other_triples(own: Dataset, other: Dataset, whose: str) -> list[str]:
-    entity = own.entities.ids(other.entities).numpy()
-    relation = own.relations.ids(other.relations).numpy()
     problems = []
-    for split in SPLITS:
-        theirs = other.split(split).hrt.cpu().numpy()
-        columns = [entity[theirs[:, 0]], relation[theirs[:, 1]], entity[theirs[:, 2]]]
-        here, there = own.split(split).hrt.cpu().numpy(), np.stack(columns, axis=1)
-        if np.array_equal(_sorted(here), _sorted(there)):
-            continue
-        for what, rows in (
-            ("lacks", _beyond(here, there)),
-            (f"has beyond those of {whose}", _beyond(there, here)),
-        ):
-            if len(rows):
-                triples = [_named(own, row) for row in rows[:_FIRST].tolist()]
-                problems.append(
-                    f"{split} {what} {len(rows):,} triple{'s'[: len(rows) != 1]}: "
-                    + _listed(triples, len(rows))
-                )
+    for nouns in (("entity", "entities"), ("relation", "relations")):
+        here, there = (getattr(dataset, nouns[1]).names for dataset in (own, other))
+        problems += _differences("it", nouns, (here, there), whose)
+    for split in () if problems else SPLITS:
+        here, there = (_named(dataset, split) for dataset in (own, other))
+        problems += _differences(split, ("triple", "triples"), (here, there), whose)
     return problems
 
 
-def _named(dataset: Dataset, row: list[int]) -> str:
-    head, relation, tail = row
-    entities, relations = dataset.entities, dataset.relations
-    names = entities.name(head), relations.name(relation), entities.name(tail)
-    return f"({', '.join(map(shown, names))})"
+def _named(dataset: Dataset, split: str) -> list[tuple[str, ...]]:
+    names = dataset.entities.names, dataset.relations.names, dataset.entities.names
+    columns = zip(names, dataset.split(split).hrt.T.tolist(), strict=True)
+    return list(zip(*([own[id] for id in ids] for own, ids in columns), strict=True))
 
 
-def _other_names(one: str, many: str, both: tuple[Vocabulary, Vocabulary], whose: str) -> list[str]:
-    here, there = both
-    if here == there:
-        return []
+def _differences(
+    what: str, nouns: tuple[str, str], both: tuple[Sequence[Any], Sequence[Any]], whose: str
+) -> list[str]:
+    here, there = (Counter(values) for values in both)
     problems = []
-    for what, names in (
-        ("lacks", [name for name in here if name not in there]),
-        (f"has beyond those of {whose}", [name for name in there if name not in here]),
-    ):
-        if names:
-            noun = one if len(names) == 1 else many
-            first = [shown(name) for name in names[:_FIRST]]
-            problems.append(f"it {what} {len(names):,} {noun}: {_listed(first, len(names))}")
+    for verb, more in (("lacks", here - there), (f"has beyond those of {whose}", there - here)):
+        if count := more.total():
+            first = ", ".join(map(shown, islice(more.elements(), _FIRST)))
+            more_follow = ", ..." * (count > _FIRST)
+            problems.append(f"{what} {verb} {count:,} {nouns[count > 1]}: {first}{more_follow}")
     return problems
-
-
-def _listed(first: list[str], count: int) -> str:
-    return ", ".join(first) + (", ..." if count > len(first) else "")
-
-
-def _sorted(rows: Ids) -> Ids:
-    return rows[np.lexsort(rows.T)]
-
-
-def _beyond(rows: Ids, others: Ids) -> Ids:
-    """Return the rows, in order, that ``others`` lacks or has less often."""
-    both = np.concatenate([others, rows])
-    _, kind = np.unique(both, axis=0, return_inverse=True)
-    kind = kind.reshape(-1)
-    counts = np.bincount(kind[: len(others)], minlength=int(kind.max(initial=0)) + 1)
-    of_rows = kind[len(others) :]
-    order = np.argsort(of_rows, kind="stable")
-    ordered = of_rows[order]
-    starts = np.searchsorted(ordered, ordered)
-    occurrence = np.empty_like(order)
-    occurrence[order] = np.arange(len(order)) - starts  # number of equal rows before
-    return rows[occurrence >= counts[of_rows]]
 
 
 def _digest_of_names(*vocabularies: Iterable[str]) -> str:

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from kgfast.datasets.data_files import DataFile, Folder
 from kgfast.datasets.dataset import SPLITS
-from kgfast.graph import Vocabulary
-from kgfast.graph.stored.inputs import TRIPLE_COLUMNS
+from kgfast.graph import TRIPLE_COLUMNS, Vocabulary
 from kgfast.text import shown
 
 # Words of ``clean``; data files leave out the first three themselves.
@@ -42,7 +41,6 @@ class _Inspection:
         self.entities, self.relations = names
         # searching one text is faster than searching many names
         self.text = ["\n".join(["", *it.names, ""]) for it in names]
-        self.is_shown = not folder.links()
 
     def headers(self) -> None:
         for number, hrt in enumerate(self.splits):
@@ -143,7 +141,7 @@ class _Inspection:
         if row is not None and file is not None:
             place = file.place(row, len(hrt))
             first = shown(name or self._triple(hrt[row]))
-        quoted = f", first {first}" if self.is_shown and first else ""
+        quoted = f", first {first}" if first else ""
         mends = f"clean=[{word!r}] (dataset.clean of a config) mends it"
         self.folder.notes[f"{place}: {what}{quoted}; {mends}"] = None
 

@@ -7,7 +7,7 @@ lines of other names are ignored, so that one file serves many graphs.
 from pathlib import Path
 from typing import overload
 
-from kgfast.datasets.data_files import DataFile, Folder, numbered_lines
+from kgfast.datasets.data_files import Folder, numbered_lines
 from kgfast.graph import Names, Vocabulary
 from kgfast.text import shown
 
@@ -28,11 +28,7 @@ def with_labels(folder: Folder | Path, names: Names, num_entities: int = 0) -> N
     ValueError names the file if no line has a name of the graph.
     """
     folder = folder if isinstance(folder, Folder) else Folder(folder)
-    with folder.hiding():
-        return _labelled(folder.find(FILE), names, num_entities)
-
-
-def _labelled(file: DataFile | None, names: Names, num_entities: int) -> Names:
+    file = folder.find(FILE)
     if file is None:
         return names
     entities = names[0] or Vocabulary(map(str, range(num_entities)))

@@ -4,20 +4,16 @@ Splits are read without a Python loop per line. Only if that fails, the file is 
 find the wrong line.
 """
 
-import io
-import warnings
 from collections.abc import Callable, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from kgfast.datasets.data_files import DataFile, numbered_lines
 from kgfast.graph import Vocabulary
-from kgfast.graph.ids import read_id
+from kgfast.graph.ids import id_rows, read_id
 from kgfast.text import shown
 
-Rows = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 Columns = tuple[list[str], list[str], list[str]]  # columns of names: heads, relations, tails
 # int64 [T, 3] (h, r, t) of each split, and its file
 Parts = tuple[Vocabulary, Vocabulary, list[Tensor], Sequence[DataFile | None]]
@@ -72,9 +68,8 @@ def read_ids(file: DataFile | None, columns: dict[str, int], has_count: bool = F
     text = file.text()
     count_line = next(numbered_lines(text), None) if has_count else None
     header = 0 if count_line is None else count_line[0]
-    rows = _integers(_after(text, header))
-    if rows is None or (rows < 0).any() or (rows >= list(columns.values())).any():
-        rows = _walked(file, text, columns, header)
+    body = text.rstrip().split("\n", header)[header:]
+    rows = id_rows(file.path, "".join(body).encode(), header + 1, columns)
     if has_count:
         _check_count(file, count_line, len(rows))
     return torch.from_numpy(rows)
@@ -124,23 +119,16 @@ def ids_of_names(
             vocabulary.ids(names) for vocabulary, names in zip(vocabularies, columns, strict=True)
         ]
     except ValueError:
-        # The first row with an unknown name, in any column.
-        for i, row in enumerate(zip(*columns, strict=True)):
-            for name, vocabulary in zip(row, vocabularies, strict=True):
-                if name not in vocabulary:
-                    _blame_row(file, i, name, vocabulary)
+        assert file is not None
+        lines = numbered_lines(file.text())
+        for row, (number, line) in zip(zip(*columns, strict=True), lines, strict=True):
+            try:
+                for name, vocabulary in zip(row, vocabularies, strict=True):
+                    vocabulary[name]
+            except ValueError as error:
+                raise file.bad_line(number, str(error), line) from None
         raise
     return torch.stack(ids, dim=1)
-
-
-def _blame_row(file: DataFile | None, row: int, name: str, vocabulary: Vocabulary) -> None:
-    """Raise the error of an unknown name in the `row`-th line that is not blank."""
-    assert file is not None
-    number, line = list(numbered_lines(file.text()))[row]
-    try:
-        vocabulary[name]
-    except ValueError as error:
-        raise file.bad_line(number, str(error), line) from None
 
 
 def _check_count(file: DataFile, count_line: tuple[int, str] | None, rows: int) -> None:
@@ -151,43 +139,3 @@ def _check_count(file: DataFile, count_line: tuple[int, str] | None, rows: int) 
         raise file.bad_line(number, "expected a count line", line) from None
     if count != rows:
         raise file.bad_line(number, f"the count disagrees with {rows} lines that follow", line)
-
-
-def _after(text: str, number: int) -> str:
-    """Return the text after line `number`."""
-    if number == 0:
-        return text
-    return text.split("\n", number)[number] if text.count("\n") >= number else ""
-
-
-def _integers(text: str) -> Rows | None:
-    """Return the integers of lines of three, `[T, 3]`; None if the text holds anything else."""
-    if not text or text.isspace():
-        return np.empty((0, 3), np.int64)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")  # older NumPy reads 1.5 as 1, with a warning
-            rows = np.loadtxt(io.StringIO(text), dtype=np.int64, comments=None, ndmin=2)
-    except (ValueError, OverflowError, Warning):
-        return None
-    return rows if rows.shape[1] == 3 else None
-
-
-def _walked(file: DataFile, text: str, columns: dict[str, int], header: int) -> Rows:
-    """Read line by line text that NumPy cannot read, up to the first wrong line."""
-    rows = []
-    for number, line in numbered_lines(text):
-        if number <= header:
-            continue
-        fields = line.split()
-        if len(fields) != 3:
-            problem = f"expected 3 fields ({' '.join(columns)}), found {len(fields)}"
-            raise file.bad_line(number, problem, line)
-        row = []
-        for field, (column, size) in zip(fields, columns.items(), strict=True):
-            try:
-                row.append(read_id(field, size))
-            except ValueError as error:
-                raise file.bad_line(number, f"{column} {error}", line) from None
-        rows.append(row)
-    return np.array(rows, np.int64).reshape(-1, 3)

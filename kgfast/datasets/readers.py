@@ -11,8 +11,7 @@
 | N-Triples        | `train.nt`      | addresses of all splits, sorted             | names, h r t |
 
 ``labels.tsv`` may stand beside any layout: see :mod:`kgfast.datasets.labelled`. Every file may be
-gzipped, have CRLF line ends, a byte order mark and blank lines. Files and folders may be links; an
-error quotes no file outside the folder.
+gzipped, have CRLF line ends, a byte order mark and blank lines.
 """
 
 import os
@@ -38,7 +37,7 @@ from kgfast.datasets.lines import (
 )
 from kgfast.datasets.ntriples import read_ntriples
 from kgfast.datasets.parquet import read_parquet
-from kgfast.graph import Triples, Vocabulary, VocabularyLike, names_of
+from kgfast.graph import Triples, VocabularyLike, names_of
 from kgfast.graph.stored.inputs import ORDERS
 from kgfast.text import shown
 
@@ -123,10 +122,9 @@ def load(
         raise ValueError(f"columns: {root} is not a raw_udd folder of DGL-KE; leave columns out")
     if read in _WITHOUT_VOCABULARIES:
         folder.find(*(marker for marker, it in _LAYOUTS.items() if it in _WITHOUT_VOCABULARIES))
-    with folder.hiding():
-        *names, splits, files = read(folder, columns)
-        splits = inspected(folder, (names[0], names[1]), splits, files)
-        entities, relations = with_labels(folder, (names[0], names[1]))
+    *names, splits, files = read(folder, columns)
+    splits = inspected(folder, (names[0], names[1]), splits, files)
+    entities, relations = with_labels(folder, (names[0], names[1]))
     for note in folder.notes:
         warnings.warn(note, stacklevel=2)
     train, valid, test = (Triples(hrt, entities=entities, relations=relations) for hrt in splits)
@@ -177,23 +175,16 @@ def load_negatives(
     if entities is None or relations is None:
         raise TypeError("vocabulary must have names of entities and of relations")
     folder = Folder(Path(root), checked_limit(None))
-    with folder.hiding():
-        valid, test = (
-            _negatives_of(folder, split, entities, relations) for split in ("valid", "test")
-        )
-    return valid, test
-
-
-def _negatives_of(
-    folder: Folder, split: str, entities: Vocabulary, relations: Vocabulary
-) -> Triples:
-    file = folder.find(f"{split}_negatives.txt")
-    if file is None:
-        raise FileNotFoundError(
-            f"{folder.root}: no {split}_negatives.txt[.gz], with false triples of the {split} split"
-        )
-    ids = ids_of_names(file, read_names(file), entities, relations)
-    return Triples(ids, entities=entities, relations=relations)
+    splits = []
+    for split in ("valid", "test"):
+        file = folder.find(f"{split}_negatives.txt")
+        if file is None:
+            raise FileNotFoundError(
+                f"{root}: no {split}_negatives.txt[.gz], with false triples of the {split} split"
+            )
+        ids = ids_of_names(file, read_names(file), entities, relations)
+        splits.append(Triples(ids, entities=entities, relations=relations))
+    return splits[0], splits[1]
 
 
 def _read_official(folder: Folder, _: str | None) -> Parts:

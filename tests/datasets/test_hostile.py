@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 
 from kgfast.datasets import load
-from kgfast.datasets.data_files import DataFile
-from kgfast.datasets.lines import _integers, _walked
 from support.data_folders import (
     Layout,
     libkge,
@@ -63,18 +61,6 @@ def test_a_line_is_named_and_cut(
 def test_leading_zeros_are_no_lie(tmp_path: Path) -> None:
     files = libkge() | {"train.del": f"{'0' * 5000}\t0\t1\n"}
     assert list(load(write(tmp_path, files)).train) == [(0, 0, 1)]
-
-
-@pytest.mark.parametrize(
-    "text", ["+1\t0\t1\n", "1\x1c0\u20281\n", "1 0\x0b01 \n", "1\xa00\x851"], ids=ascii
-)
-def test_numpy_and_the_walk_line_by_line_read_the_same(tmp_path: Path, text: str) -> None:
-    (tmp_path / "rows").write_text(text)
-    file = DataFile(tmp_path / "rows")
-    walked = _walked(file, text, {"head": 2, "relation": 1, "tail": 2}, 0)
-    assert walked.tolist() == [[1, 0, 1]]
-    read = _integers(text)
-    assert read is None or read.tolist() == walked.tolist()
 
 
 def test_a_long_line_that_is_not_utf8_is_cut(tmp_path: Path) -> None:

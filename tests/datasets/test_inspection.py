@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 
-from kgfast.datasets import load, load_negatives
+from kgfast.datasets import load
 from kgfast.training import Config
 from kgfast.training.build import load_dataset
 from support.paths import DATA
@@ -172,66 +172,3 @@ def test_published_graphs_have_no_mistakes(name):
     if not (DATA / name).exists():
         pytest.skip(f"no {name} at {DATA.name}/ beside the repository")
     assert read(DATA / name)[1] == []
-
-
-SECRET = "root:x:0:0:secret"
-
-
-@pytest.mark.parametrize(
-    ("files", "link", "message"),
-    [
-        ({}, "train.txt", r"train.txt:1: malformed; no content is shown, because train.txt is a l"),
-        (
-            {"relations.dict": "0\tknows\n"} | PLAIN,
-            "entities.dict",
-            r"entities.dict:1: malformed; .* because entities.dict is a link",
-        ),
-        (
-            {"relation_ids.del": "", "train.del": ""},
-            "dataset.yaml",
-            "dataset.yaml:2: malformed; no",
-        ),
-        (PLAIN, "labels.tsv", "labels.tsv:1: malformed; no content"),
-    ],
-)
-def test_no_error_shows_a_file_outside_the_folder(tmp_path, files, link, message):
-    (tmp_path / "outside").write_text(f"{SECRET}: [\n")
-    folder = write(tmp_path / "graph", files)
-    (folder / link).symlink_to(tmp_path / "outside")
-    with pytest.raises(ValueError, match=message) as error:
-        load(folder)
-    assert "secret" not in str(error.value)
-    (tmp_path / "linked").symlink_to(folder)
-    with pytest.raises(ValueError, match=message):
-        load(tmp_path / "linked")
-
-
-def test_names_of_a_file_outside_the_folder_are_in_no_message(tmp_path):
-    """An error and a warning in one file may quote the names of another."""
-    folder = write(tmp_path / "graph", {"relations.dict": "0\tr\n"} | PLAIN)
-    (tmp_path / "outside").write_text(f"0\t{SECRET}\n1\tann\n")
-    (folder / "entities.dict").symlink_to(tmp_path / "outside")
-    (folder / "train.txt").write_text(f"ann\tr\t{SECRET}s\n")
-    with pytest.raises(ValueError, match=r"train.txt:1: malformed; no content is shown") as error:
-        load(folder)
-    assert "secret" not in str(error.value)
-    for split in ("train", "valid", "test"):
-        (folder / f"{split}.txt").write_text(f"ann\tr\t{SECRET}\n")
-    _, said = read(folder)
-    assert len(said) == 2
-    assert "secret" not in "".join(said)
-    (folder / "valid_negatives.txt").symlink_to(tmp_path / "outside")
-    with pytest.raises(ValueError, match=r"valid_negatives.txt:1: malformed; no content is shown"):
-        load_negatives(folder, load(folder))
-
-
-def test_links_are_followed(tmp_path):
-    store = write(tmp_path / "store", PLAIN)
-    folder = write(tmp_path / "graph", {})
-    for name in PLAIN:
-        (folder / name).symlink_to(store / name)
-    assert names_of(read(folder)[0]) == names_of(read(store)[0])
-    (store / "train.txt").write_text("ann\tknows\n")
-    (tmp_path / "other").symlink_to(store)
-    with pytest.raises(ValueError, match=r"train.txt:1: expected 3 tab-separated fields.*'ann"):
-        load(tmp_path / "other")
