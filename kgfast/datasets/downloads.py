@@ -5,13 +5,14 @@ import os
 import re
 import shutil
 import tarfile
+import tomllib
 import zlib
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kgfast.datasets.catalogue import SOURCES, Source
 from kgfast.datasets.dataset import Dataset
 from kgfast.datasets.readers import load
 from kgfast.frames import EXTRA, needed
@@ -26,13 +27,27 @@ _SHA256 = 64  # digits of a SHA-256
 _SECONDS = 30  # longest silence of a server
 
 
+@dataclass(frozen=True)
+class Source:
+    """Addresses and checksums of a data set's files; ``sources.toml`` explains the fields."""
+
+    base: str
+    files: dict[str, str]
+    members: dict[str, str] = field(default_factory=dict)
+    elsewhere: dict[str, str] = field(default_factory=dict)
+
+
+_LISTED = tomllib.loads(Path(__file__).with_name("sources.toml").read_text(encoding="utf-8"))
+SOURCES = {name: Source(**facts) for name, facts in _LISTED.items()}
+
+
 def download(
     name: str, *, root: str | os.PathLike[str] | None = None, progress: bool = False
 ) -> Dataset:
     """Download a data set, unless it is in the cache, and read the data set.
 
     Files come from the repositories of their authors, pinned by commit, and must have a known
-    checksum (:mod:`kgfast.datasets.catalogue`). Files that differ or are not whole are deleted.
+    checksum (``sources.toml`` beside this module). Files that differ or are not whole are deleted.
     Downloads need pooch: ``pip install "kgfast[data]"``.
 
     Parameters
@@ -67,27 +82,18 @@ def download(
     ...
     ValueError: no data set 'wn18r' to download; did you mean ...
     """
-    key = _known_name(name)
-    source, folder = SOURCES[key], _cache(root) / key
-    if not folder.is_dir():
-        _download(source, folder, progress)
-    _check_cached(folder)
-    return load(folder, name=key)
-
-
-def _known_name(name: str) -> str:
     if not isinstance(name, str):
         raise TypeError(f"name must be a string; got {type(name).__name__}")
     wanted = re.sub(r"[\W_]", "", name.lower())
-    for key in SOURCES:
-        if key.replace("-", "") == wanted:
-            return key
-    raise ValueError(f"no data set {shown(name)} to download{did_you_mean(name, SOURCES)}")
-
-
-def _cache(root: str | os.PathLike[str] | None) -> Path:
+    key = next((key for key in SOURCES if key.replace("-", "") == wanted), None)
+    if key is None:
+        raise ValueError(f"no data set {shown(name)} to download{did_you_mean(name, SOURCES)}")
     root = root or os.environ.get(FOLDER_VARIABLE) or _pooch().os_cache("kgfast")
-    return Path(root).expanduser()
+    folder = Path(root).expanduser() / key
+    if not folder.is_dir():
+        _download(SOURCES[key], folder, progress)
+    _check_cached(folder)
+    return load(folder, name=key)
 
 
 def _pooch() -> Any:
@@ -95,13 +101,14 @@ def _pooch() -> Any:
 
 
 def _download(source: Source, folder: Path, progress: bool) -> None:
-    mirrors = list(_mirrors())
+    mirrors = [mirror.rstrip("/") for mirror in os.environ.get(MIRROR_VARIABLE, "").split()]
     scratch = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     scratch.mkdir(parents=True)
     try:
         for file, checksum in source.files.items():
             places = [f"{mirror}/{folder.name}/{file}" for mirror in mirrors]
-            _fetch([*places, source.address(file)], scratch / file, checksum, progress)
+            places.append(source.elsewhere.get(file, f"{source.base}/{file}"))
+            _fetch(places, scratch / file, checksum, progress)
             if source.members:
                 _unpack(scratch / file, source.members)
         files = sorted(path.name for path in scratch.iterdir())
@@ -116,56 +123,33 @@ def _download(source: Source, folder: Path, progress: bool) -> None:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _mirrors() -> Iterator[str]:
-    for mirror in os.environ.get(MIRROR_VARIABLE, "").split():
-        if not mirror.startswith(("http://", "https://")) and not Path(mirror).is_dir():
-            raise ValueError(
-                f"{MIRROR_VARIABLE}: {shown(mirror)} is neither an address (http:// or https://) "
-                f"nor a folder"
-            )
-        yield mirror.rstrip("/")
-
-
 def _fetch(places: list[str], target: Path, checksum: str, progress: bool) -> None:
+    """Copy a file from the first address or folder that has it, and check the copy."""
     failures = []
     for place in places:
         try:
-            _copy(place, target, progress)
+            if place.startswith(("http://", "https://")):
+                with _Bar(f"downloading {target.name}", progress) as bar:
+                    get = _pooch().HTTPDownloader(bar, chunk_size=_CHUNK, timeout=_SECONDS)
+                    get(place, str(target), None)
+            else:
+                shutil.copyfile(place, target)
         except OSError as error:
-            target.unlink(missing_ok=True)
             failures.append(f"{place}: {_reason(error)}")
             continue
         kind = "SHA-256" if len(checksum) == _SHA256 else "Git object id"
         found = _digest(target, in_git=len(checksum) != _SHA256)
         if found != checksum:
-            target.unlink()
             raise ValueError(
                 f"{place}: its {kind} is {found}, but {checksum} was published: the file is "
                 "another one, or was damaged on its way; the file is deleted"
             )
         return
     raise ConnectionError(
-        f"{target.name} could not be downloaded: {'; '.join(failures)}. Without a network, put it "
-        f"into a folder {_name_of(target)}/ and name the folder that holds that in "
-        f"{MIRROR_VARIABLE}"
+        f"{target.name} could not be downloaded: {'; '.join(failures)}. Without a network, put the "
+        f"files into a folder DIR/{target.parent.name.split('.')[1]}/, and set "
+        f"{MIRROR_VARIABLE}=DIR"
     )
-
-
-def _name_of(target: Path) -> str:
-    return target.parent.name.split(".")[1]
-
-
-def _copy(place: str, target: Path, progress: bool) -> None:
-    """Copy a file from an address or a folder; raise an OSError if the copy is not whole."""
-    if not place.startswith(("http://", "https://")):
-        shutil.copyfile(place, target)
-        return
-    bar = _Bar(f"downloading {target.name}", progress)
-    get = _pooch().HTTPDownloader(progressbar=bar, chunk_size=_CHUNK, timeout=_SECONDS)
-    try:
-        get(place, str(target), None)
-    finally:
-        bar.close()
 
 
 def _reason(error: OSError) -> str:
@@ -175,35 +159,30 @@ def _reason(error: OSError) -> str:
     text = str(error)
     if "IncompleteRead" in text:
         return "the connection broke before the file was whole"
-    if isinstance(error, FileNotFoundError):
-        return "no such file"
     return f"{type(error).__name__}, is there a network?" if len(text) > 80 else text
 
 
-class _Bar:
-    """Progress bar for pooch's downloader."""
+class _Bar(ExitStack):
+    """Progress bar for pooch's downloader, which sets the total, and tells it again at the end."""
+
+    total = 0  # bytes
 
     def __init__(self, label: str, progress: bool) -> None:
-        self.total = 0  # bytes, which pooch sets
+        super().__init__()
         self._label, self._progress = label, progress
-        self._shown: AbstractContextManager[Any] | None = None
-        self._left = 0
+        self._advance: Callable[[int], None] | None = None
+        self._done = 0
 
     def update(self, count: int) -> None:
-        if self._shown is None:
-            self._shown = progress_bar(self._progress, self._label, self.total)
-            self._advance, self._left = self._shown.__enter__(), self.total
-        count = min(count, self._left)
-        self._left -= count
+        if self._advance is None:
+            bar = progress_bar(self._progress, self._label, self.total)
+            self._advance = self.enter_context(bar)
+        count = min(count, self.total - self._done)
+        self._done += count
         self._advance(count)
 
     def reset(self) -> None:
-        """Ignore the total, which pooch tells once more at the end."""
-
-    def close(self) -> None:
-        if self._shown is not None:
-            self._shown.__exit__(None, None, None)
-            self._shown = None
+        """Do nothing: the bar is full."""
 
 
 def _digest(path: Path, *, in_git: bool = False) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kgfast.datasets import download, downloads
-from kgfast.datasets.catalogue import SOURCES, Source
+from kgfast.datasets.downloads import SOURCES, Source
 from kgfast.graph import Vocabulary
 
 pytest.importorskip("pooch")
@@ -149,12 +149,6 @@ def test_mirrors_are_asked_first_and_the_source_last(server, tmp_path, monkeypat
         expected += [f"/none/codex-s/{name}", f"/mine/codex-s/{name}"]
         expected += [f"/codex-s/{name}"] if name == "valid.txt" else []
     assert server.asked == expected
-
-
-def test_a_mirror_that_is_none_is_refused(server, tmp_path, monkeypatch):
-    monkeypatch.setenv("KGFAST_MIRROR", "ftp://mirror")
-    with pytest.raises(ValueError, match=r"KGFAST_MIRROR: 'ftp://mirror' is neither an address"):
-        download("codex-s", root=tmp_path)
 
 
 def test_a_changed_cache_is_refused(server, tmp_path):
