@@ -2,8 +2,7 @@
 
 from kgfast.tables.opening import open_table as open
 from kgfast.tables.protocol import Rows, Table, WritableTable, as_rows, is_table
-from kgfast.tables.shard import Shard
-from kgfast.tables.shards import Shards
+from kgfast.tables.shard import Shard, Shards
 from kgfast.tables.views import UnitRows
 
 __all__ = [

@@ -145,10 +145,9 @@ def _check_plain(what: str, tensor: Tensor) -> None:
     if tensor.layout != torch.strided:
         raise ValueError(f"{what} must be dense; got {tensor.layout}: save its .to_dense()")
     if tensor.is_conj() or tensor.is_neg():
-        how, mend = ("conjugated", "conj") if tensor.is_conj() else ("negated", "neg")
         raise ValueError(
-            f"{what} must hold its numbers as they are; got a tensor that is {how} lazily, by a "
-            f"bit beside numbers that are not: save its .resolve_{mend}()"
+            f"{what} must hold its numbers as they are; got a tensor that is conjugated or negated "
+            "lazily, by a bit beside the numbers: save its .resolve_conj().resolve_neg()"
         )
     if tensor.ndim == 2 and tensor.numel() and tensor.stride() != (tensor.shape[1], 1):
         raise ValueError(
@@ -220,13 +219,13 @@ READERS: dict[str, Callable[[Path, str | None], Place]] = {
 _HDF5 = (".h5", ".hdf5")
 
 
-def open_file(path: Path, name: str | None, *, writable: bool, trust: bool) -> Rows:
+def open_file(path: Path, name: str | None, *, writable: bool) -> Rows:
     """Open the table of one file, by the ending of the file's name."""
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file")
     ending = path.suffix.lower()
     if ending in _HDF5:
-        return open_hdf5(path, name, place_of, writable=writable, trust=trust)
+        return open_hdf5(path, name, place_of, writable=writable)
     if ending not in READERS and zipfile.is_zipfile(path):  # torch.save, under any name
         return FileTable(torch_file(path, name), writable=writable)
     if ending not in READERS:

@@ -23,23 +23,22 @@ _DTYPES = {"float16": torch.float16, "float32": torch.float32, "float64": torch.
 
 
 def open_hdf5(
-    path: Path, name: str | None, place_of: Callable[..., Place], *, writable: bool, trust: bool
+    path: Path, name: str | None, place_of: Callable[..., Place], *, writable: bool
 ) -> Rows:
     """Open a dataset as a table, by default ``embeddings``, or the only one.
 
-    With ``trust``, rows may lie in other files that the file names.
+    The file must hold the rows itself: a file of HDF5 can name any other file.
     """
     h5py = needed("h5py", f"{path}: HDF5")
     with ExitStack() as stack:
         with reading(path, _DAMAGED):
             file = stack.enter_context(h5py.File(path, "r"))
-            names = _datasets(file, h5py)
-            if trust and isinstance(file.get(name or _DATASET), h5py.Dataset):
-                names.append(name or _DATASET)
-            other = _linked_file(file, h5py, name or _DATASET)
+            names: list[str] = []  # links are not followed
+            file.visititems(
+                lambda at, it: names.append(at) if isinstance(it, h5py.Dataset) else None
+            )
+            names = [at for at in names if isinstance(at, str)]  # skips names that are not UTF-8
         chosen = name if name is not None else _DATASET if _DATASET in names else None
-        if chosen not in names and other is not None:
-            raise _elsewhere(path, shown(name or _DATASET), "an external link to", [other])
         if chosen is None and len(names) == 1:
             chosen = names[0]
         if chosen not in names:
@@ -51,51 +50,18 @@ def open_hdf5(
         with reading(path, _DAMAGED):
             dataset = file[chosen]
             kind, shape, offset = dataset.dtype, tuple(dataset.shape or ()), dataset.id.get_offset()
-            external = [it[0] for it in dataset.external or ()]
-            virtual = (
-                [it.file_name for it in dataset.virtual_sources()] if dataset.is_virtual else []
-            )
-            lies_in = Path(dataset.file.filename)
-        if external and not trust:
-            raise _elsewhere(path, label, "external storage in", external)
-        if virtual and not trust:
-            raise _elsewhere(path, label, "a virtual dataset of", virtual)
+            is_elsewhere = bool(dataset.external) or dataset.is_virtual
+        if is_elsewhere:
+            raise ValueError(f"{path}: {label} must hold its rows itself, and names other files")
         if kind.name not in _DTYPES or not kind.isnative:
             raise TypeError(f"{path}: {label} must be floating point; got {kind}")
-        place = place_of(lies_in, offset or 0, shape, _DTYPES[kind.name], label)
+        place = place_of(path, offset or 0, shape, _DTYPES[kind.name], label)
         if offset is not None:
             return FileTable(place, writable=writable)
         if writable:
             raise ValueError(f"{path}: {label} lies in chunks, which are only read")
         stack.pop_all()  # the dataset keeps the file open
         return Hdf5Table(place, dataset)
-
-
-def _datasets(file: Any, h5py: Any) -> list[str]:
-    """Return the names of the datasets in the file itself; links are not followed."""
-    found: list[str] = []
-    file.visititems(lambda at, it: found.append(at) if isinstance(it, h5py.Dataset) else None)
-    return [name for name in found if isinstance(name, str)]  # skips names that are not UTF-8
-
-
-def _linked_file(file: Any, h5py: Any, name: str) -> str | None:
-    """Return the other file that a name leads to, without opening that file; None if none."""
-    at = file
-    for part in filter(None, name.split("/")):
-        link = at.get(part, getlink=True) if isinstance(at, h5py.Group) else None
-        if isinstance(link, h5py.ExternalLink):
-            return str(link.filename)
-        if not isinstance(link, h5py.HardLink):
-            return None
-        at = at[part]
-    return None
-
-
-def _elsewhere(path: Path, name: str, what: str, files: list[str]) -> ValueError:
-    return ValueError(
-        f"{path}: {name} must hold its rows itself, but is {what} {shown(files)}, and a file can "
-        "name any other file: trust=True reads the other files"
-    )
 
 
 class Hdf5Table(InFile):

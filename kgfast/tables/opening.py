@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from kgfast.tables.device import OnDevice
 from kgfast.tables.formats import TABLE_DTYPES, open_file, open_raw
 from kgfast.tables.protocol import Rows, Table, TensorTable, as_rows, is_table
-from kgfast.tables.shards import Shards
+from kgfast.tables.shard import Shards
+from kgfast.tables.views import OnDevice
 from kgfast.text import shown
 
 _One = str | os.PathLike[str] | Tensor | Table
@@ -24,7 +24,6 @@ def open_table(
     dtype: torch.dtype | None = None,
     offset: int = 0,
     writable: bool = False,
-    trust: bool = False,
     device: torch.device | str | None = None,
 ) -> Rows:
     """Open a table that may be larger than memory; only headers are read.
@@ -42,10 +41,6 @@ def open_table(
         Layout of rows without a header, one after the other from byte ``offset`` on.
     writable : bool
         Allow rows to be replaced in the files (:class:`WritableTable`).
-    trust : bool
-        Allow a file of HDF5 to read rows from other files: by external links, external storage or a
-        virtual dataset. The maker of the file chose the other files, among all files that you can
-        read.
     device : torch.device or str, optional
         The device of the model's other tensors, on which rows are returned; the CPU by default. On
         a GPU, blocks are copied from pinned memory while earlier blocks are in use.
@@ -62,8 +57,8 @@ def open_table(
     ImportError
         For HDF5 without h5py.
     ValueError, TypeError
-        For a file that is truncated or damaged, holds no such table or leads to other files without
-        ``trust``, and for shards that overlap, miss rows or differ in dtype or columns.
+        For a file that is truncated or damaged, holds no such table or leads to other files, and
+        for shards that overlap, miss rows or differ in dtype or columns.
 
     Examples
     --------
@@ -75,9 +70,9 @@ def open_table(
     """
     raw = (columns, dtype, offset)
     if isinstance(source, Sequence) and not isinstance(source, str):
-        table: Rows = Shards([_opened(it, raw, writable, trust) for it in source])
+        table: Rows = Shards([_opened(it, raw, writable) for it in source])
     else:
-        table = _opened(source, raw, writable, trust)
+        table = _opened(source, raw, writable)
     return table if device is None else OnDevice(table, device)
 
 
@@ -85,7 +80,6 @@ def _opened(
     source: object,
     raw: tuple[int | None, torch.dtype | None, int],
     writable: bool,
-    trust: bool,
 ) -> Rows:
     if isinstance(source, Tensor):
         return TensorTable(source)
@@ -98,7 +92,7 @@ def _opened(
     columns, dtype, offset = raw
     if columns is None and dtype is None:
         path, name = _path_and_name(os.fspath(source))
-        return open_file(path, name, writable=writable, trust=trust)
+        return open_file(path, name, writable=writable)
     if columns is None or dtype not in TABLE_DTYPES:
         raise TypeError(
             f"rows without a header need columns and dtype, a floating-point one; got "

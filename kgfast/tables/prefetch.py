@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from kgfast.tables.device import Copies, OnDevice
 from kgfast.tables.protocol import Rows
+from kgfast.tables.views import OnDevice
 
 BUFFERS = 2  # one is filled while the other is in use
 _COPYING = ("cuda",)  # devices that copy from pinned memory while the host goes on
@@ -39,55 +39,51 @@ class Buffer:
     used: Any = None  # event of the last work on `room`
 
 
-class _InPlace:
-    """Reader into the memory where blocks are used: no copy and no wait."""
+class Copies:
+    """Copies from pinned memory to a GPU, on a separate stream.
 
-    def __init__(self, table: Rows) -> None:
-        self.table = table
+    Work on another stream waits for the event of a copy. A copy waits for the work on the memory
+    that the copy replaces. All calls guard the device, in any thread.
+    """
 
-    def buffer(self, shape: tuple[int, int]) -> Buffer:
-        room = torch.empty(shape, dtype=self.table.dtype, device=self.table.device)
-        return Buffer(room, room)
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        with torch.cuda.device(device):
+            self.stream = torch.cuda.Stream(device)
 
-    def fill(self, buffer: Buffer, start: int, stop: int) -> None:
-        self.table.read_into(start, buffer.room[: stop - start])
+    def pinned(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """Return pinned memory of the host, from which copies run while the host goes on."""
+        return torch.empty(tuple(shape), dtype=dtype, device="cpu", pin_memory=True)
 
-    def hand_out(self, buffer: Buffer) -> None:
-        """Do nothing."""
+    def start(self, rows: Tensor, room: Tensor, used: Any) -> Any:
+        """Copy pinned rows once ``used``, if any, has passed; return the event of the end."""
+        with torch.cuda.device(self.device), torch.cuda.stream(self.stream):
+            if used is not None:
+                self.stream.wait_event(used)
+            room.copy_(rows, non_blocking=True)
+            done = torch.cuda.Event()
+            done.record(self.stream)
+        return done
 
-    def take_back(self, buffer: Buffer) -> None:
-        """Do nothing."""
+    def await_on_host(self, done: Any) -> None:
+        """Wait until pinned memory may be written to again."""
+        done.synchronize()
 
-    def finish(self) -> None:
-        """Do nothing."""
+    def await_on_device(self, done: Any) -> None:
+        """Let all work that is queued from now on wait for a copy."""
+        with torch.cuda.device(self.device):
+            torch.cuda.current_stream(self.device).wait_event(done)
 
-
-class _Copied:
-    """Reader into pinned memory, which is copied to a device during the work there."""
-
-    def __init__(self, table: OnDevice) -> None:
-        self.table, self.copies = table, Copies(table.device)
-
-    def buffer(self, shape: tuple[int, int]) -> Buffer:
-        room = torch.empty(shape, dtype=self.table.dtype, device=self.table.device)
-        host = self.copies.pinned(shape, self.table.dtype)
-        return Buffer(host, room, used=self.copies.used())  # used by the last work on this memory
-
-    def fill(self, buffer: Buffer, start: int, stop: int) -> None:
-        if buffer.copied is not None:
-            self.copies.await_on_host(buffer.copied)
-        rows = slice(0, stop - start)
-        self.table.table.read_into(start, buffer.host[rows])
-        buffer.copied = self.copies.start(buffer.host[rows], buffer.room[rows], buffer.used)
-
-    def hand_out(self, buffer: Buffer) -> None:
-        self.copies.await_on_device(buffer.copied)
-
-    def take_back(self, buffer: Buffer) -> None:
-        buffer.used = self.copies.used()
+    def used(self) -> Any:
+        """Return an event at the end of all work queued so far."""
+        with torch.cuda.device(self.device):
+            event = torch.cuda.Event()
+            event.record(torch.cuda.current_stream(self.device))
+        return event
 
     def finish(self) -> None:
-        self.copies.finish()
+        """Wait for all copies, so that the memory of their targets may be freed."""
+        self.stream.synchronize()
 
 
 @contextmanager
@@ -99,17 +95,31 @@ def prefetched(
     The thread ends with the context. An error of the thread is raised when the block is needed.
     ``gives_back`` lets the system forget the pages that were read.
     """
-    way: _Copied | _InPlace = _InPlace(table)
+    copies: Copies | None = None
+    source = table
     if isinstance(table, OnDevice) and table.device.type in _COPYING:
-        way = _Copied(table)
+        copies, source = Copies(table.device), table.table
     longest = max((stop - start for start, stop in ranges), default=0)
+    shape = longest, table.shape[1]
     free: queue.SimpleQueue[Buffer | None] = queue.SimpleQueue()
     full: queue.SimpleQueue[tuple[Buffer, int, int] | BaseException | None] = queue.SimpleQueue()
     for _ in range(min(BUFFERS, len(ranges))):
-        free.put(way.buffer((longest, table.shape[1])))
+        room = torch.empty(shape, dtype=table.dtype, device=table.device)
+        if copies is None:
+            free.put(Buffer(room, room))
+        else:  # used by the last work on this memory
+            free.put(Buffer(copies.pinned(shape, table.dtype), room, used=copies.used()))
 
     # else the thread's tensors could not be written to
     inference = torch.is_inference_mode_enabled()
+
+    def fill(buffer: Buffer, start: int, stop: int) -> None:
+        if copies is not None and buffer.copied is not None:
+            copies.await_on_host(buffer.copied)
+        rows = slice(0, stop - start)
+        source.read_into(start, buffer.host[rows])
+        if copies is not None:
+            buffer.copied = copies.start(buffer.host[rows], buffer.room[rows], buffer.used)
 
     def read() -> None:
         try:
@@ -118,7 +128,7 @@ def prefetched(
                     buffer = free.get()
                     if buffer is None:
                         return
-                    way.fill(buffer, start, stop)
+                    fill(buffer, start, stop)
                     if gives_back:
                         table.give_back(start, stop)
                     full.put((buffer, start, stop))
@@ -128,15 +138,17 @@ def prefetched(
 
     def blocks() -> Iterator[RowBlock]:
         while True:
-            found = full.get()
-            if found is None:
+            message = full.get()
+            if message is None:
                 return
-            if isinstance(found, BaseException):
-                raise found
-            buffer, start, stop = found
-            way.hand_out(buffer)
+            if isinstance(message, BaseException):
+                raise message
+            buffer, start, stop = message
+            if copies is not None:
+                copies.await_on_device(buffer.copied)
             yield RowBlock(buffer.room[: stop - start], start, stop)
-            way.take_back(buffer)
+            if copies is not None:
+                buffer.used = copies.used()
             free.put(buffer)
 
     thread = threading.Thread(target=read, name="kgfast-prefetch", daemon=True)
@@ -146,4 +158,5 @@ def prefetched(
     finally:
         free.put(None)
         thread.join()
-        way.finish()
+        if copies is not None:
+            copies.finish()

@@ -1,6 +1,7 @@
 """Protocol of tables that are read by block or id, never at once; tensors as tables."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import torch
@@ -118,6 +119,26 @@ class Rows(ABC):
         return ""
 
 
+class View(Rows):
+    """Base of tables whose rows come from the rows of ``table``, one from one."""
+
+    table: Rows
+
+    @property
+    def facts(self) -> tuple[object, ...]:
+        return self.table.facts
+
+    @property
+    def tells(self) -> bool:
+        return self.table.tells
+
+    def give_back(self, start: int, stop: int) -> None:
+        self.table.give_back(start, stop)
+
+    def where(self, row: int) -> str:
+        return self.table.where(row)
+
+
 class Given(Rows):
     """Table of any other class, with the attributes that models read."""
 
@@ -190,6 +211,14 @@ def as_rows(table: Table) -> Rows:
 def is_table(value: object) -> TypeGuard[Table]:
     """Return whether a value is a :class:`Table` and not a tensor."""
     return not isinstance(value, Tensor) and isinstance(value, Table)
+
+
+def update_of(table: Rows) -> Callable[[Tensor, Tensor], None]:
+    """Return the method that writes rows, or raise a TypeError that names the table."""
+    update: Callable[[Tensor, Tensor], None] | None = getattr(table, "update", None)
+    if update is None:
+        raise TypeError(f"{table!r} cannot be written to")
+    return update
 
 
 def device_of(table: Any) -> torch.device:

@@ -1,16 +1,16 @@
-"""Views: tables with rows computed from the rows of another table during reading."""
+"""Views: tables whose rows are rows of another table, divided by lengths or on a device."""
 
 import torch
 from torch import Tensor
 
 from kgfast.kernels.reference.canonical import rounded_sqrt
-from kgfast.tables.protocol import Rows
+from kgfast.tables.protocol import Rows, View, update_of
 
 _PIECE = {"cpu": 1 << 14}  # numbers divided at once: on a CPU too few for several threads
 _PIECE_ELSEWHERE = 1 << 22
 
 
-class UnitRows(Rows):
+class UnitRows(View):
     """Rows of a table divided by Euclidean lengths, in float64.
 
     The bits of a row do not depend on the other rows of a read.
@@ -38,12 +38,6 @@ class UnitRows(Rows):
             rows = self._divided(self.table.block(first, last), range(first, last))
             out[first - start : last - start] = rows
 
-    def give_back(self, start: int, stop: int) -> None:
-        self.table.give_back(start, stop)
-
-    def where(self, row: int) -> str:
-        return self.table.where(row)
-
     def _divided(self, rows: Tensor, ids: Tensor | range) -> Tensor:
         rows = rows.double()
         largest = torch.maximum(rows.amax(1, keepdim=True), -rows.amin(1, keepdim=True))
@@ -62,3 +56,33 @@ def _sums(values: Tensor) -> Tensor:
         values[:, : width - half] += values[:, half:]
         values = values[:, :half]
     return values
+
+
+def numbered(device: torch.device | str) -> torch.device:
+    """Return a device as tensors name it: `cuda` stands for one GPU, such as `cuda:0`."""
+    return torch.empty(0, dtype=torch.uint8, device=device).device
+
+
+class OnDevice(View):
+    """Table on the CPU that returns rows on another device."""
+
+    def __init__(self, table: Rows, device: torch.device | str) -> None:
+        if table.device.type != "cpu":
+            raise ValueError(f"{table!r} returns rows on {table.device}, not on the CPU")
+        self.table, self.device = table, numbered(device)
+        self.shape, self.dtype, self.is_complex = table.shape, table.dtype, table.is_complex
+
+    def block(self, start: int, stop: int) -> Tensor:
+        """Return rows ``start .. stop - 1``."""
+        return self.table.block(start, stop).to(self.device)
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """Return the rows of ids ``[B]``."""
+        return self.table.rows(ids).to(self.device)
+
+    def update(self, ids: Tensor, rows: Tensor) -> None:
+        """Write rows, if the table can be written to."""
+        update_of(self.table)(ids, rows)
+
+    def _held(self) -> str:
+        return f"on {self.device}: "

@@ -20,7 +20,7 @@ from kgfast.graph import KnownTriples, Names, Triples, TypeConstraints, Vocabula
 from kgfast.graph.ids import read_id
 from kgfast.losses import EntitiesLoss
 from kgfast.models import SIDES, Model, Side
-from kgfast.tables.device import numbered
+from kgfast.tables.views import numbered
 from kgfast.text import each_key_once, escaped, reading, shown
 from kgfast.training.build import build_model, dataset_folder, device_of, load_dataset, ranks_of
 from kgfast.training.checkpoint.format import check_tensors, of_part

@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import kgfast
 from kgfast import tables
 from kgfast.ops import run
-from kgfast.tables import device, prefetch
+from kgfast.tables import prefetch, views
 from support.streamed import KNOWN, SMALL, TRIPLES, N, rotate, same
 from support.waits import PretendDevice
 
@@ -80,7 +80,7 @@ def copies(request, monkeypatch):
 
 def test_blocks_are_whole_whenever_copies_happen(copies):
     rows = torch.arange(60.0).view(20, 3)
-    table = device.OnDevice(tables.open(rows), "cpu")
+    table = views.OnDevice(tables.open(rows), "cpu")
     ranges = [(0, 4), (4, 8), (8, 9), (9, 13), (16, 20)]
     with prefetch.prefetched(table, ranges, gives_back=False) as blocks:
         for block in blocks:
@@ -94,7 +94,7 @@ def test_blocks_are_whole_whenever_copies_happen(copies):
 
 
 def test_a_worker_that_stops_ends_the_reader_and_awaits_copies(copies):
-    table = device.OnDevice(tables.open(torch.ones(20, 3)), "cpu")
+    table = views.OnDevice(tables.open(torch.ones(20, 3)), "cpu")
     ranges = [(i, i + 1) for i in range(20)]
     with prefetch.prefetched(table, ranges, gives_back=False) as blocks:
         next(blocks)
@@ -119,14 +119,14 @@ def test_ranks_and_answers_of_rows_that_are_copied(tmp_path, copies):
 def test_what_is_said_of_a_table_on_a_device(tmp_path):
     rotate(tmp_path)
     inner = tables.open(tmp_path / "e.npy", writable=True)
-    table = device.OnDevice(inner, "meta")
+    table = views.OnDevice(inner, "meta")
     assert repr(table).startswith("OnDevice(on meta: 61 rows")
     assert table.block(0, 2).device.type == table.rows(torch.tensor([3])).device.type == "meta"
     assert (table.facts, table.where(3)) == (inner.facts, inner.where(3))
     table.update(torch.tensor([3]), torch.ones(1, table.shape[1]))
     assert inner.rows(torch.tensor([3])).eq(1).all()
     with pytest.raises(ValueError, match="returns rows on meta, not on the CPU"):
-        device.OnDevice(table, "cpu")
+        views.OnDevice(table, "cpu")
     with pytest.raises(ValueError, match="entity is on meta but relation on cpu"):
         kgfast.RotatE(table, torch.ones(2, table.shape[1] // 2))
     assert len(table) == N
@@ -134,9 +134,9 @@ def test_what_is_said_of_a_table_on_a_device(tmp_path):
 
 def test_a_device_is_named_as_tensors_name_it():
     """Models compare devices; fake tensors know the names of a GPU without one."""
-    assert device.numbered("cpu") == torch.device("cpu")
+    assert views.numbered("cpu") == torch.device("cpu")
     with FakeTensorMode():
-        assert device.numbered("cuda") == torch.device("cuda", 0)
+        assert views.numbered("cuda") == torch.device("cuda", 0)
 
 
 def test_cuda_is_asked_on_its_device_and_its_own_stream(monkeypatch):
@@ -188,7 +188,7 @@ def test_cuda_is_asked_on_its_device_and_its_own_stream(monkeypatch):
         ("current_stream", lambda where: made),
     ):
         monkeypatch.setattr(torch.cuda, name, value)
-    copies = device.Copies(torch.device("cuda", 3))
+    copies = prefetch.Copies(torch.device("cuda", 3))
     room, used = torch.zeros(2), copies.used()
     done = copies.start(torch.ones(2), room, used)
     copies.await_on_device(done)
