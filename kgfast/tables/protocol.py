@@ -119,7 +119,7 @@ class Rows(ABC):
         return ""
 
 
-class View(Rows):
+class TableView(Rows):
     """Base of tables whose rows come from the rows of ``table``, one from one."""
 
     table: Rows

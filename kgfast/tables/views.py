@@ -4,13 +4,13 @@ import torch
 from torch import Tensor
 
 from kgfast.kernels.reference.canonical import rounded_sqrt
-from kgfast.tables.protocol import Rows, View, update_of
+from kgfast.tables.protocol import Rows, TableView, update_of
 
 _PIECE = {"cpu": 1 << 14}  # numbers divided at once: on a CPU too few for several threads
 _PIECE_ELSEWHERE = 1 << 22
 
 
-class UnitRows(View):
+class UnitRows(TableView):
     """Rows of a table divided by Euclidean lengths, in float64.
 
     The bits of a row do not depend on the other rows of a read.
@@ -63,7 +63,7 @@ def numbered(device: torch.device | str) -> torch.device:
     return torch.empty(0, dtype=torch.uint8, device=device).device
 
 
-class OnDevice(View):
+class OnDevice(TableView):
     """Table on the CPU that returns rows on another device."""
 
     def __init__(self, table: Rows, device: torch.device | str) -> None:
