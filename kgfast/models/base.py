@@ -27,10 +27,7 @@ from kgfast.tables import Rows, as_rows, is_table
 from kgfast.tables import Table as TableOfRows
 
 Side = Literal["head", "relation", "tail"]  # the predicted side
-SIDES: tuple[Side, Side] = (
-    "head",
-    "tail",
-)  # sides of entities: the default of calls
+SIDES: tuple[Side, Side] = ("head", "tail")  # sides of entities: the default of calls
 SIDES_AND_RELATIONS: tuple[Side, Side, Side] = ("head", "relation", "tail")
 
 Shapes = tuple[tuple[int, int], tuple[int, int]]
@@ -299,7 +296,7 @@ class Model(nn.Module, ABC):
         """
         if side not in SIDES:
             self._check_side(side)
-        dtype = torch.float64 if self.entity.dtype == torch.float64 else torch.float32
+        dtype = self._dtype
         chunk = _QUERY_CHUNK.get(self.entity.device.type, _QUERY_CHUNK_ELSEWHERE)
         step = max(1, chunk // max(1, self.dim))
         # with gradients, writing into slices would copy them
@@ -311,6 +308,11 @@ class Model(nn.Module, ABC):
             rows = slice(i, i + step)
             result[rows] = self._queries(anchors[rows], relations[rows], side, dims)
         return result
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        """Return the dtype of queries: half-precision tables are read as float32."""
+        return torch.float64 if self.entity.dtype == torch.float64 else torch.float32
 
     @property
     def query_width(self) -> int:

@@ -131,11 +131,6 @@ class ConvE(Model):
     def _shapes(cls, num_entities: int, num_relations: int, dim: int) -> Shapes:
         return (num_entities, dim), (2 * num_relations, dim)
 
-    @property
-    def _dtype(self) -> torch.dtype:
-        """Return the dtype of network and bias: half-precision tables are read as float32."""
-        return torch.float64 if self.entity.dtype == torch.float64 else torch.float32
-
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         """Move or cast like any module; the network stays in the precision of queries."""
         super()._apply(fn, recurse)

@@ -116,9 +116,8 @@ class MED(Wrapper):
             or not all(math.isfinite(scale) for scale in scales)
         ):
             raise ValueError(f"scales must be three finite numbers, of w1, w2, w3; got {scales!r}")
-        dtype = torch.float64 if model.entity.dtype == torch.float64 else torch.float32
         for name, scale in zip(_SCALES, scales, strict=True):
-            start = torch.tensor(float(scale), dtype=dtype, device=model.entity.device)
+            start = torch.tensor(float(scale), dtype=self._dtype, device=model.entity.device)
             setattr(self, name, nn.Parameter(start, requires_grad=learnable))
         self.register_buffer("crop_is_split", _flag(crop == "split"))
 
@@ -159,7 +158,6 @@ class MED(Wrapper):
         return self.model.candidates(side, dims)
 
     def candidates_of(self, side: Side, dims: Sequence[int]) -> list[Candidates]:
-        """Return :meth:`Model.candidates_of`."""
         if self.crop == "split":
             return super().candidates_of(side, dims)
         return self.model.candidates_of(side, dims)

@@ -1,6 +1,7 @@
 """Models with inverse relations, which predict heads as tails of an inverse relation."""
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Any, Literal, Self
 
@@ -14,8 +15,6 @@ from kgfast.models.base import (
     candidates_at,
     candidates_of,
     check_model,
-    is_nested,
-    operator_width,
     queries_at,
 )
 from kgfast.models.blocks import BlockScorer
@@ -104,17 +103,8 @@ class Reciprocal(Wrapper):
         return is_in_blocks(self.model)
 
     @property
-    def num_entities(self) -> int:
-        return int(self.model.num_entities)
-
-    @property
     def num_relations(self) -> int:
         return int(self.model.num_relations) // 2
-
-    @property
-    def nested(self) -> bool:
-        """Return :attr:`Model.nested` of the inner model."""
-        return is_nested(self.model)
 
     def relation_ids(self, relations: Tensor, side: Side) -> Tensor:
         """Return the inner model's ids of relations; for heads, of the inverse relations."""
@@ -125,14 +115,6 @@ class Reciprocal(Wrapper):
     def _around(self, model: Any) -> Self:
         """Do :meth:`Wrapper._around`, for any model."""
         return type(self)(model, self.order)
-
-    def first_columns(self, dim: int) -> Self:
-        """Return :meth:`Model.first_columns`."""
-        return self._around(self.model.first_columns(dim))
-
-    def crop_width(self, dim: int) -> int | None:
-        """Return :meth:`Model.crop_width` of the inner model."""
-        return operator_width(self.model, dim)
 
     def queries(
         self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None = None
@@ -161,7 +143,6 @@ class Reciprocal(Wrapper):
         )
 
     def candidates_of(self, side: Side, dims: Sequence[int]) -> list[Candidates]:
-        """Return :meth:`Model.candidates_of`."""
         if side == "relation":
             return [self.candidates(side, dim) for dim in dims]
         return candidates_of(self.model, "tail", dims)
@@ -171,7 +152,7 @@ class Reciprocal(Wrapper):
         inner = blocks_at(self.model, "tail" if side == "head" else side, dims)
         if inner is None:
             return None
-        fn, num_entities, num_relations = inner.fn, self.num_entities, self.num_relations
+        fn, outer = inner.fn, copy(inner)
 
         def scores(anchors: Tensor, relations: Tensor, side: Side, ids: Tensor) -> Tensor:
             if side == "relation":
@@ -179,15 +160,8 @@ class Reciprocal(Wrapper):
             return fn(anchors, self.relation_ids(relations, side), "tail", ids)
 
         scores.__qualname__ = getattr(fn, "__qualname__", type(fn).__qualname__)
-        return BlockScorer(
-            scores,
-            num_entities,
-            num_relations,
-            block=inner.block,
-            batch_size=inner.batch_size,
-            nan=inner.nan,
-            device=inner.device,
-        )
+        outer.fn, outer.num_relations, outer.sides = scores, self.num_relations, None
+        return outer
 
     def __repr__(self) -> str:
         return f"Reciprocal({type(self.model).__name__}, order={self.order!r})"

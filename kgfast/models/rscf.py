@@ -95,8 +95,7 @@ class RSCF(Wrapper):
         for name, shape in self._matrix_shapes().items():
             matrix = nn.init.xavier_uniform_(fresh_table(shape), _GAIN, generator)
             trains, device = model.entity.requires_grad, model.entity.device
-            dtype = torch.float64 if model.entity.dtype == torch.float64 else torch.float32
-            setattr(self, name, nn.Parameter(matrix.to(device, dtype), trains))
+            setattr(self, name, nn.Parameter(matrix.to(device, self._dtype), trains))
         self.score = _SCORES.get(model.score, model.score)
 
     @property
@@ -164,10 +163,6 @@ class RSCF(Wrapper):
         if self.score == self.model.score:  # a bilinear score takes both filters into the query
             return (parts[0] * scale).to(self._dtype)
         return torch.cat(parts, -1).to(self._dtype)
-
-    @property
-    def _dtype(self) -> torch.dtype:
-        return torch.float64 if self.entity.dtype == torch.float64 else torch.float32
 
     def candidates(self, side: Side, dims: int | None = None) -> Candidates:
         """Return the entity table and, if relations are filtered, the factor ``[N, dims]``.

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from torch import Tensor, nn
 
-from kgfast.models.base import Model, Side, shared_copy
+from kgfast.models.base import Model, Side, is_nested, operator_width, shared_copy
 from kgfast.tables import Table
 
 # Names of the tables in other programs.
@@ -49,33 +49,35 @@ class Wrapper(Model):
         return self.model._queries(anchors, relations, side, dims)
 
     @property
+    def nested(self) -> bool:
+        return is_nested(self.model)
+
+    @property
+    def num_entities(self) -> int:
+        return int(self.model.num_entities)
+
+    @property
     def num_relations(self) -> int:
         return self.model.num_relations
 
     @property
     def has_inverses(self) -> bool:
-        """Return :attr:`Model.has_inverses` of the inner model."""
         return self.model.has_inverses
 
     def relation_ids(self, relations: Tensor, side: Side) -> Tensor:
-        """Return :meth:`Model.relation_ids` of the inner model."""
         return self.model.relation_ids(relations, side)
 
     def with_entity(self, entity: Tensor | Table) -> Self:
-        """Return :meth:`Model.with_entity`."""
         return self._around(self.model.with_entity(entity))
 
     def with_relation(self, relation: Tensor) -> Self:
-        """Return :meth:`Model.with_relation`."""
         return self._around(self.model.with_relation(relation))
 
     def first_columns(self, dim: int) -> Self:
-        """Return :meth:`Model.first_columns`."""
         return self._around(self.model.first_columns(dim))
 
     def crop_width(self, dim: int) -> int | None:
-        """Return :meth:`Model.crop_width` of the inner model."""
-        return self.model.crop_width(dim)
+        return operator_width(self.model, dim)
 
     def _around(self, model: Model) -> Self:
         """Put the same wrapper around another model; the wrapper's own parameters are shared."""
