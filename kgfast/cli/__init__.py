@@ -6,8 +6,7 @@ Each file adds its commands to the app of ``common.py``, and loads torch only wh
 import io
 import sys
 
-from kgfast.cli import (
-    common,
+from kgfast.cli import (  # noqa: F401  each adds its commands
     conversion,
     evaluation,
     explanation,
@@ -20,20 +19,7 @@ from kgfast.cli import (
 )
 from kgfast.cli.common import app
 
-__all__ = [
-    "app",
-    "common",
-    "conversion",
-    "evaluation",
-    "explanation",
-    "graphs",
-    "main",
-    "prediction",
-    "report",
-    "search",
-    "serving",
-    "training",
-]
+__all__ = ["app", "main"]
 
 
 def main() -> None:

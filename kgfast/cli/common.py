@@ -4,12 +4,12 @@ A user's mistake ends in a line on the error stream and exit code 2; ``--debug``
 instead.
 """
 
+import inspect
 import json
 import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from enum import StrEnum
+from collections.abc import Callable, Sequence
+from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -17,6 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 from kgfast import __version__
+from kgfast.cli import shared
 from kgfast.text import escaped, reading, shortened
 
 # The base of wrong options in click, which newer versions of typer bring along.
@@ -54,85 +55,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-
-
-class Which(StrEnum):
-    """Checkpoints of a run."""
-
-    best = "best"
-    last = "last"
-
-
-Set = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a key, such as optim.lr=1e-3."),
-]
-DefaultOf = Annotated[
-    str | None,
-    typer.Option(
-        metavar="complex|conve|cp|distmult|rescal|rotate|transe",
-        help="Instead of a config: the default config of this model.",
-    ),
-]
-Graph = Annotated[Path | None, typer.Option(help="The folder of the graph, with its train.txt.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
-Folder = Annotated[
-    Path,
-    typer.Argument(metavar="RUN", help="The folder of a run, or of a model (`kgfast.save`)."),
-]
-FolderToRank = Annotated[
-    Path,
-    typer.Argument(
-        metavar="RUN", help="The folder of a run; or, with --data, of a model (`kgfast.save`)."
-    ),
-]
-Data = Annotated[
-    Path | None,
-    typer.Option(help="The folder of the dataset, or a folder that contains it; dataset.root."),
-]
-Checkpoint = Annotated[Which, typer.Option(help="State of the model.")]
-Trust = Annotated[
-    bool,
-    typer.Option("--trust", help="Run the Python code of a model or a loss that the run names."),
-]
-Names = list[str] | None
-SafeCells = Annotated[
-    bool,
-    typer.Option(
-        "--safe-cells", help="Write .csv and .tsv for spreadsheets: no name is a formula."
-    ),
-]
-Memory = Annotated[
-    str | None,
-    typer.Option(
-        "--max-memory",
-        metavar="BYTES",
-        help='For a folder of tables: memory for blocks of entities, such as "4GiB".',
-    ),
-]
-Partial = Annotated[
-    Path | None,
-    typer.Option(
-        help="Save results in this folder, and resume from there after a kill: for predictions, "
-        "and for ranks of a folder of tables."
-    ),
-]
-
-
-Hits = Annotated[
-    list[int] | None,
-    typer.Option(
-        "--hits", metavar="K", min=1, help="Report hits@K; may be repeated. 1, 3, 10 by default."
-    ),
-]
-AsJson = Annotated[
-    bool, typer.Option("--json", help="One JSON object per line instead of a table.")
-]
-Out = Annotated[
-    Path | None, typer.Option(help="Write a file instead: .csv, .tsv, .jsonl or .parquet.")
-]
 
 
 def _show_version(is_set: bool) -> None:
@@ -190,6 +112,29 @@ def print_table(table: Any, **options: Any) -> None:
     Console(width=None if sys.stdout.isatty() else 116, **options).print(table)
 
 
+def print_columns(columns: dict[str, Any], formats: dict[str, str], groups: Sequence[Any]) -> None:
+    """Print the first rows of columns, with labels in brackets after names.
+
+    ``formats`` has the formats of columns of numbers. A line follows the last row of a group.
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    columns = with_labels_beside(columns)
+    table = Table()
+    for name in columns:
+        table.add_column(name, justify="right" if name in formats else "left", overflow="fold")
+    values = (column[:MOST_ROWS] for column in columns.values())
+    groups = [*groups[: MOST_ROWS + 1], None]
+    for place, row in enumerate(zip(*values, strict=True)):
+        cells = [
+            format(value, formats[name]) if name in formats else escaped(str(value))
+            for name, value in zip(columns, row, strict=True)
+        ]
+        table.add_row(*map(Text, cells), end_section=groups[place] != groups[place + 1])
+    print_table(table)
+
+
 def check_out(out: Path | None, *, safe_cells: bool) -> None:
     """Check the options of a file of answers before any answer is computed."""
     from kgfast.frames import check_suffix
@@ -200,22 +145,33 @@ def check_out(out: Path | None, *, safe_cells: bool) -> None:
         raise ValueError("--safe-cells goes with --out")
 
 
-@contextmanager
-def errors_in_a_line(debug: bool) -> Iterator[None]:
-    """Turn expected failures into a line and exit code 2, and warnings into lines."""
+def command(function: Callable[..., None]) -> Callable[..., None]:
+    """Add a command: expected failures become a line and exit code 2, and warnings lines."""
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
         say(f"warning: {message}", err=True)
 
-    with warnings.catch_warnings():
-        warnings.showwarning = show
-        try:
-            yield
-        except _EXPECTED as error:
-            if debug or isinstance(error, NotImplementedError):  # a bug of kgfast
-                raise
-            say(f"error: {_said_by(error)}", err=True)
-            raise typer.Exit(2) from None
+    @wraps(function)
+    def run(*, debug: bool, **given: Any) -> None:
+        with warnings.catch_warnings():
+            warnings.showwarning = show
+            try:
+                function(**given)
+            except _EXPECTED as error:
+                if debug or isinstance(error, NotImplementedError):  # a bug of kgfast
+                    raise
+                say(f"error: {_said_by(error)}", err=True)
+                raise typer.Exit(2) from None
+
+    signature = inspect.signature(function)
+    kind = inspect.Parameter.KEYWORD_ONLY
+    added = inspect.Parameter("debug", kind, default=False, annotation=shared.Debug)
+    run.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[*signature.parameters.values(), added]
+    )
+    run.__annotations__ = {**function.__annotations__, "debug": shared.Debug}
+    app.command()(run)
+    return run
 
 
 def json_line(value: dict[str, Any]) -> str:
@@ -261,9 +217,9 @@ def is_run(folder: Path) -> bool:
 
 def load(
     folder: Path,
-    checkpoint: Which,
+    checkpoint: shared.Which,
     data: Path | Literal[False] | None,
-    set: Set,
+    set: shared.Set,
     *,
     as_table: bool = False,
     trust: bool = False,

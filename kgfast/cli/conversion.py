@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from kgfast.cli.common import Debug, app, errors_in_a_line, say
+from kgfast.cli.common import command, say
 
 Format = StrEnum("Format", "official dglke libkge pykeen")
 
 
-@app.command()
+@command
 def convert(
     source: Annotated[
         Path, typer.Argument(help="A folder of the official code, DGL-KE or PyKEEN; a LibKGE file.")
@@ -29,12 +29,10 @@ def convert(
     trust: Annotated[
         bool, typer.Option("--trust", help="Unpickle a model of PyKEEN, which can run anything.")
     ] = False,
-    debug: Debug = False,
 ) -> None:
     """Turn a model of another library into a folder of tables."""
-    with errors_in_a_line(debug):
-        from kgfast.adapters.convert import convert as converted
+    from kgfast.adapters.convert import convert as converted
 
-        chosen = None if format is None else format.value
-        for path in converted(source, out, format=chosen, data=data, trust=trust):
-            say(str(path))
+    chosen = None if format is None else format.value
+    for path in converted(source, out, format=chosen, data=data, trust=trust):
+        say(str(path))

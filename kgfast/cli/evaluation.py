@@ -7,40 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
-from kgfast.cli.common import (
-    Checkpoint,
-    Data,
-    Debug,
-    FolderToRank,
-    Hits,
-    Memory,
-    Partial,
-    Set,
-    Trust,
-    Which,
-    app,
-    check_limits,
-    check_no_options,
-    errors_in_a_line,
-    load,
-    say,
-)
-
-
-class Split(StrEnum):
-    """Splits to rank."""
-
-    test = "test"
-    valid = "valid"
-
+from kgfast.cli import shared
+from kgfast.cli.common import check_limits, check_no_options, command, load, say
 
 Sides = StrEnum("Sides", "head relation tail")
 
 
-@app.command()
+@command
 def evaluate(
-    run: FolderToRank,
-    split: Annotated[Split, typer.Option(help="Split to rank.")] = Split.test,
+    run: shared.FolderToRank,
+    split: Annotated[shared.Split, typer.Option(help="Split to rank.")] = shared.Split.test,
     side: Annotated[
         list[Sides] | None,
         typer.Option(
@@ -48,12 +24,12 @@ def evaluate(
             help="Side to predict; may be repeated. The default is head and tail.",
         ),
     ] = None,
-    checkpoint: Checkpoint = Which.best,
-    data: Data = None,
+    checkpoint: shared.Checkpoint = shared.Which.best,
+    data: shared.Data = None,
     per_relation: Annotated[
         bool, typer.Option("--per-relation", help="A row for each relation.")
     ] = False,
-    hits: Hits = None,
+    hits: shared.Hits = None,
     raw: Annotated[
         bool, typer.Option("--raw", help="Unfiltered: known answers are candidates too.")
     ] = False,
@@ -79,54 +55,52 @@ def evaluate(
             "thresholds that are chosen on valid.",
         ),
     ] = False,
-    max_memory: Memory = None,
-    partial: Partial = None,
-    set: Set = None,
-    trust: Trust = False,
-    debug: Debug = False,
+    max_memory: shared.Memory = None,
+    partial: shared.Partial = None,
+    set: shared.Set = None,
+    trust: shared.Trust = False,
 ) -> None:
     """Rank a split, or classify triples, with a run or with tables."""
-    with errors_in_a_line(debug):
-        if classify:
-            check_no_options(
-                "ranks, which --classify does not",
-                {
-                    "--split": split != Split.test,
-                    "--side": side,
-                    "--hits": hits,
-                    "--raw": raw,
-                    "--known": known,
-                    "--types": types,
-                    "--max-memory": max_memory,
-                    "--partial": partial,
-                },
-            )
-            loaded = load(run, checkpoint, data, set, trust=trust)
-            found = loaded.classify(_folder_of(loaded, data))
-            say(f"by the {_which(run, checkpoint, loaded)}")
-            say(repr(found.by_relation() if per_relation else found))
-            return
-        from kgfast.graph import KnownTriples
-        from kgfast.models.base import SIDES
+    if classify:
+        check_no_options(
+            "ranks, which --classify does not",
+            {
+                "--split": split != shared.Split.test,
+                "--side": side,
+                "--hits": hits,
+                "--raw": raw,
+                "--known": known,
+                "--types": types,
+                "--max-memory": max_memory,
+                "--partial": partial,
+            },
+        )
+        loaded = load(run, checkpoint, data, set, trust=trust)
+        found = loaded.classify(_folder_of(loaded, data))
+        say(f"by the {_which(run, checkpoint, loaded)}")
+        say(repr(found.by_relation() if per_relation else found))
+        return
+    from kgfast.graph import KnownTriples
+    from kgfast.models.base import SIDES
 
-        sides = tuple(dict.fromkeys(it.value for it in side)) if side else SIDES
-        given: dict[str, Any] = {"known": known, "max_memory": max_memory, "partial": partial}
-        check_limits(run, given)
-        in_blocks = max_memory is not None or partial is not None
-        loaded = load(run, checkpoint, data, set, as_table=in_blocks, trust=trust)
-        if known is not None:
-            given["known"] = KnownTriples.open(known)
-        if types is not None:
-            given["candidate_ids"] = loaded.type_constraints(types)
-        if in_blocks:
-            given["progress"] = sys.stdout.isatty()
-        which, results = _which(run, checkpoint, loaded), _ranks(run, loaded, split, sides, given)
-        say(f"{split.value} triples by the {which}")
-        for dim, ranks in results.items() if isinstance(results, dict) else [(None, results)]:
-            say("" if dim is None else f"dim {dim}", nl=dim is not None)
-            shown = ranks.raw if raw else ranks
-            shown = shown.by("relation") if per_relation else shown
-            say(shown.table(hits=hits) if hits else repr(shown))
+    sides = tuple(dict.fromkeys(it.value for it in side)) if side else SIDES
+    given: dict[str, Any] = {"known": known, "max_memory": max_memory, "partial": partial}
+    check_limits(run, given)
+    in_blocks = max_memory is not None or partial is not None
+    loaded = load(run, checkpoint, data, set, as_table=in_blocks, trust=trust)
+    if known is not None:
+        given["known"] = KnownTriples.open(known)
+    if types is not None:
+        given["candidate_ids"] = loaded.type_constraints(types)
+    if in_blocks:
+        given["progress"] = sys.stdout.isatty()
+    which, results = _which(run, checkpoint, loaded), _ranks(run, loaded, split, sides, given)
+    say(f"{split.value} triples by the {which}")
+    for dim, ranks in results.items() if isinstance(results, dict) else [(None, results)]:
+        say("" if dim is None else f"dim {dim}", nl=dim is not None)
+        shown = ranks.raw if raw else ranks
+        shown = shown.by("relation") if per_relation else shown
+        say(shown.table(hits=hits) if hits else repr(shown))
 
 
 def _folder_of(loaded: Any, data: Path | None) -> Path | None:
@@ -136,18 +110,18 @@ def _folder_of(loaded: Any, data: Path | None) -> Path | None:
     return data if data is None or loaded.config is None else dataset_folder(loaded.config, data)
 
 
-def _which(run: Path, checkpoint: Which, loaded: Any) -> str:
+def _which(run: Path, checkpoint: shared.Which, loaded: Any) -> str:
     """Name the checkpoint that was loaded: the last if there is no best."""
     from kgfast.training import RunFolder
 
     if loaded.config is None:
         return "tables of the folder"
-    name = checkpoint.value if RunFolder(run).best.exists() else Which.last.value
+    name = checkpoint.value if RunFolder(run).best.exists() else shared.Which.last.value
     step = "" if loaded.step is None else f" (step {loaded.step:,})"
     return f"{name} checkpoint{step}"
 
 
-def _ranks(run: Path, loaded: Any, split: Split, sides: Any, given: dict[str, Any]) -> Any:
+def _ranks(run: Path, loaded: Any, split: shared.Split, sides: Any, given: dict[str, Any]) -> Any:
     if loaded.config is None and loaded.dataset is None:
         raise ValueError(f"{run} holds tables, not a run: --data must name the triples to rank")
     try:

@@ -8,23 +8,15 @@ from typing import Annotated, Any
 
 import typer
 
+from kgfast.cli import shared
 from kgfast.cli.common import (
     MOST_ROWS,
-    AsJson,
-    Debug,
-    Out,
-    Run,
-    SafeCells,
-    Trust,
-    app,
     check_out,
-    errors_in_a_line,
+    command,
     json_line,
-    print_table,
+    print_columns,
     say,
-    with_labels_beside,
 )
-from kgfast.text import escaped
 
 _MEANING = (
     "Influence: rate x product of the gradients of two losses, summed over checkpoints. Above 0, "
@@ -47,9 +39,9 @@ class Parameters(StrEnum):
     all = "all"
 
 
-@app.command()
+@command
 def explain(
-    run: Run,
+    run: shared.Run,
     head: Annotated[str, typer.Option(help="Head of the triple.")],
     relation: Annotated[str, typer.Option(help="Relation of the triple.")],
     tail: Annotated[str, typer.Option(help="Tail of the triple.")],
@@ -67,90 +59,72 @@ def explain(
             help="A file of the run, instead of all saved models; may be repeated.",
         ),
     ] = None,
-    as_json: AsJson = False,
-    out: Out = None,
-    safe_cells: SafeCells = False,
-    trust: Trust = False,
-    debug: Debug = False,
+    as_json: shared.AsJson = False,
+    out: shared.Out = None,
+    safe_cells: shared.SafeCells = False,
+    trust: shared.Trust = False,
 ) -> None:
     """Show training triples for and against a triple (TracIn)."""
-    with errors_in_a_line(debug):
-        from kgfast.extras.influence import tracin
-        from kgfast.frames import write_columns
-        from kgfast.training import RunFolder
-        from kgfast.training.build import device_of
-        from kgfast.training.loading import names_of_run
-        from kgfast.training.saved import holds_tables
+    from kgfast.extras.influence import tracin
+    from kgfast.frames import write_columns
+    from kgfast.training import RunFolder
+    from kgfast.training.build import device_of
+    from kgfast.training.loading import names_of_run
+    from kgfast.training.saved import holds_tables
 
-        check_out(out, safe_cells=safe_cells)
-        if holds_tables(run):
-            raise ValueError(f"{run} holds tables, not a run: the training is unknown")
-        folder = RunFolder(run)
-        config = folder.read_config()
-        device = device_of(config)
-        graph = folder.load_graph()
-        if graph is None:
-            raise ValueError(f"{run} has no names: {folder.graph.name} is missing")
-        entities, relations = own = names_of_run(folder, config, graph)
-        triple = []
-        for option, name, names in (
-            ("--head", head, entities),
-            ("--relation", relation, relations),
-            ("--tail", tail, entities),
-        ):
-            try:
-                triple.append(int(names.ids([name])))
-            except ValueError as error:
-                raise ValueError(f"{option}: {error}") from None
-        found = tracin(
-            [run / name for name in checkpoint] if checkpoint else run,
-            test=[triple],
-            parameters=parameters.value,
-            side=side.value,
-            k=top,
-            device=device,
-            trust=trust,
-            progress=sys.stdout.isatty() and not as_json,
-        )
-        columns = found.triples(own)
-        del columns["test"]
-        if out is not None:
-            say(str(write_columns(columns, out, safe_cells=safe_cells)))
-            return
-        _print(columns, as_json, top)
-        if not as_json:
-            stages = zip(found.checkpoints, found.rates, strict=True)
-            said = ", ".join(f"{Path(name).name} (rate {rate:.3g})" for name, rate in stages)
-            say(f"Checkpoints: {said}")
-            say(_MEANING)
+    check_out(out, safe_cells=safe_cells)
+    if holds_tables(run):
+        raise ValueError(f"{run} holds tables, not a run: the training is unknown")
+    folder = RunFolder(run)
+    config = folder.read_config()
+    device = device_of(config)
+    graph = folder.load_graph()
+    if graph is None:
+        raise ValueError(f"{run} has no names: {folder.graph.name} is missing")
+    entities, relations = own = names_of_run(folder, config, graph)
+    triple = []
+    for option, name, names in (
+        ("--head", head, entities),
+        ("--relation", relation, relations),
+        ("--tail", tail, entities),
+    ):
+        try:
+            triple.append(int(names.ids([name])))
+        except ValueError as error:
+            raise ValueError(f"{option}: {error}") from None
+    found = tracin(
+        [run / name for name in checkpoint] if checkpoint else run,
+        test=[triple],
+        parameters=parameters.value,
+        side=side.value,
+        k=top,
+        device=device,
+        trust=trust,
+        progress=sys.stdout.isatty() and not as_json,
+    )
+    columns = found.triples(own)
+    del columns["test"]
+    if out is not None:
+        say(str(write_columns(columns, out, safe_cells=safe_cells)))
+        return
+    _print(columns, as_json, top)
+    if not as_json:
+        stages = zip(found.checkpoints, found.rates, strict=True)
+        said = ", ".join(f"{Path(name).name} (rate {rate:.3g})" for name, rate in stages)
+        say(f"Checkpoints: {said}")
+        say(_MEANING)
 
 
 def _print(columns: dict[str, Any], as_json: bool, most: int) -> None:
     """Print lines of JSON; or a table of two parts, with at most ``most`` triples per query."""
-    columns = columns if as_json else with_labels_beside(columns)
     rows = list(zip(*columns.values(), strict=True))
     if as_json:
         for row in rows:
             say(json_line(dict(zip(columns, row, strict=True))))
         return
-    from rich.table import Table
-    from rich.text import Text
-
     queries = groupby(rows, lambda row: row[:2])  # rows of one kind and of_query
-    of_all, rows = len(rows), [row for _, of in queries for row in islice(of, most)][:MOST_ROWS]
-    table = Table()
-    for name in columns:
-        is_number = name in ("of_query", "influence")
-        table.add_column(name, justify="right" if is_number else "left", overflow="fold")
-    for place, (kind, of_query, influence, *names) in enumerate(rows):
-        cells = [
-            Text(kind),
-            Text(f"{of_query:.3e}"),
-            Text(f"{influence:.3e}"),
-            *(Text(escaped(str(name))) for name in names),
-        ]
-        is_last = place + 1 == len(rows) or rows[place + 1][0] != kind
-        table.add_row(*cells, end_section=is_last)
-    print_table(table)
-    if len(rows) < of_all:
-        say(f"{of_all - len(rows):,} more triples of these queries: --json or --out FILE")
+    kept = [row for _, of in queries for row in islice(of, most)][:MOST_ROWS]
+    cut = {name: [row[place] for row in kept] for place, name in enumerate(columns)}
+    print_columns(cut, dict.fromkeys(("of_query", "influence"), ".3e"), cut["kind"])
+    if len(kept) < len(rows):
+        say(f"{len(rows) - len(kept):,} more triples of these queries: --json or --out FILE")

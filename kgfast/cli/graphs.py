@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
-from kgfast.cli.common import Debug, app, errors_in_a_line, say
+from kgfast.cli.common import command, say
 
 
-@app.command()
+@command
 def known(
     files: Annotated[
         list[Path],
@@ -35,20 +35,18 @@ def known(
     max_memory: Annotated[
         str, typer.Option(metavar="BYTES", help='Memory to use, such as "4GiB".')
     ] = "1GiB",
-    debug: Debug = False,
 ) -> None:
     """Index the known triples of files larger than memory."""
-    with errors_in_a_line(debug):
-        from kgfast.graph import KnownTriples
+    from kgfast.graph import KnownTriples
 
-        found = KnownTriples.build(
-            files,
-            out,
-            num_entities=num_entities,
-            num_relations=num_relations,
-            columns=columns,
-            relations=relations,
-            max_memory=max_memory,
-            progress=True,
-        )
-        say(f"{out}: {found!r}, checksum {found.checksum}")
+    found = KnownTriples.build(
+        files,
+        out,
+        num_entities=num_entities,
+        num_relations=num_relations,
+        columns=columns,
+        relations=relations,
+        max_memory=max_memory,
+        progress=True,
+    )
+    say(f"{out}: {found!r}, checksum {found.checksum}")

@@ -7,53 +7,39 @@ from typing import Annotated, Any
 
 import typer
 
+from kgfast.cli import shared
 from kgfast.cli.common import (
     MOST_ROWS,
-    AsJson,
-    Checkpoint,
-    Data,
-    Debug,
-    Folder,
-    Memory,
-    Names,
-    Out,
-    Partial,
-    SafeCells,
-    Set,
-    Trust,
-    Which,
-    app,
     check_limits,
     check_no_options,
     check_out,
-    errors_in_a_line,
+    command,
     is_run,
     json_line,
     load,
     load_known,
-    print_table,
+    print_columns,
     say,
     say_that_no_data_were_found,
-    with_labels_beside,
 )
-from kgfast.text import escaped
 
 
-@app.command()
+@command
 def predict(
-    run: Folder,
+    run: shared.Folder,
     head: Annotated[
-        Names, typer.Option(metavar="NAME", help="Predict the tails of this head; may be repeated.")
+        shared.Names,
+        typer.Option(metavar="NAME", help="Predict the tails of this head; may be repeated."),
     ] = None,
     tail: Annotated[
-        Names,
+        shared.Names,
         typer.Option(
             metavar="NAME",
             help="Predict the heads of this tail; with --head, the relations of both.",
         ),
     ] = None,
     relation: Annotated[
-        Names,
+        shared.Names,
         typer.Option(
             metavar="NAME", help="One relation for all heads or tails, or one for each in turn."
         ),
@@ -82,8 +68,8 @@ def predict(
         ),
     ] = None,
     dim: Annotated[int | None, typer.Option(help="The sub-model of croppable embeddings.")] = None,
-    checkpoint: Checkpoint = Which.best,
-    data: Data = None,
+    checkpoint: shared.Checkpoint = shared.Which.best,
+    data: shared.Data = None,
     include_known: Annotated[
         bool,
         typer.Option(
@@ -91,7 +77,7 @@ def predict(
         ),
     ] = False,
     exclude: Annotated[
-        Names,
+        shared.Names,
         typer.Option(
             metavar="NAME", help="An entity that is no answer to any query; may be repeated."
         ),
@@ -119,87 +105,85 @@ def predict(
             help="Answers are only entities that the relation has in training, or in a file.",
         ),
     ] = None,
-    as_json: AsJson = False,
-    out: Out = None,
-    safe_cells: SafeCells = False,
+    as_json: shared.AsJson = False,
+    out: shared.Out = None,
+    safe_cells: shared.SafeCells = False,
     index: Annotated[
         Path | None,
         typer.Option(
             help="A file of the model's packed tables, mapped into memory; made if missing."
         ),
     ] = None,
-    max_memory: Memory = None,
-    partial: Partial = None,
-    set: Set = None,
-    trust: Trust = False,
-    debug: Debug = False,
+    max_memory: shared.Memory = None,
+    partial: shared.Partial = None,
+    set: shared.Set = None,
+    trust: shared.Trust = False,
 ) -> None:
     """Predict tails, heads or relations, or the best facts of all."""
-    with errors_in_a_line(debug):
-        from kgfast.frames import write_columns
+    from kgfast.frames import write_columns
 
-        check_out(out, safe_cells=safe_cells)
-        if known and include_known:
-            raise ValueError("give --known or --include-known, not both")
-        if every:
-            check_no_options(
-                "goes with queries, not with --all",
-                {
-                    "--above": above is not None,
-                    "--dim": dim is not None,
-                    "--index": index,
-                    "--queries": queries,
-                    "--exclude": exclude,
-                    "--exclude-anchor": exclude_anchor,
-                    "--candidates": candidates,
-                    "--types": types,
-                },
-            )
-        elif queries is None:
-            _check_queries(head, relation, tail)
-        elif head or relation or tail:
-            raise ValueError("give --queries, or --head, --relation, --tail, not both")
-        if exclude and exclude_anchor:
-            raise ValueError("give --exclude or --exclude-anchor, not both")
-        if above is not None and partial is not None:
-            raise ValueError("--partial saves the best answers, and excludes --above")
-        if candidates and types:
-            raise ValueError("give --candidates or --types, not both")
-        limits = {"max_memory": max_memory, "partial": partial}
-        check_limits(run, {"max_memory": max_memory})
-        in_blocks = any(value is not None for value in limits.values()) and not is_run(run)
-        loaded = load(run, checkpoint, data, set, as_table=in_blocks, trust=trust)
-        entities, relations = loaded.vocabulary or (None, None)
-        named = {"heads": head, "relations": relation, "tails": tail}
-        given: dict[str, Any] = {
-            role: _ids(f"--{role[:-1]}", own, relations if role == "relations" else entities)
-            for role, own in named.items()
-            if own
-        }
-        options: dict[str, Any] = {**limits, "known": None}
-        if not include_known:
-            options["known"] = loaded.known() if known is None else load_known(known, loaded)
-        if every:
-            from kgfast.eval.fact_search import top_facts
+    check_out(out, safe_cells=safe_cells)
+    if known and include_known:
+        raise ValueError("give --known or --include-known, not both")
+    if every:
+        check_no_options(
+            "goes with queries, not with --all",
+            {
+                "--above": above is not None,
+                "--dim": dim is not None,
+                "--index": index,
+                "--queries": queries,
+                "--exclude": exclude,
+                "--exclude-anchor": exclude_anchor,
+                "--candidates": candidates,
+                "--types": types,
+            },
+        )
+    elif queries is None:
+        _check_queries(head, relation, tail)
+    elif head or relation or tail:
+        raise ValueError("give --queries, or --head, --relation, --tail, not both")
+    if exclude and exclude_anchor:
+        raise ValueError("give --exclude or --exclude-anchor, not both")
+    if above is not None and partial is not None:
+        raise ValueError("--partial saves the best answers, and excludes --above")
+    if candidates and types:
+        raise ValueError("give --candidates or --types, not both")
+    limits = {"max_memory": max_memory, "partial": partial}
+    check_limits(run, {"max_memory": max_memory})
+    in_blocks = any(value is not None for value in limits.values()) and not is_run(run)
+    loaded = load(run, checkpoint, data, set, as_table=in_blocks, trust=trust)
+    entities, relations = loaded.vocabulary or (None, None)
+    named = {"heads": head, "relations": relation, "tails": tail}
+    given: dict[str, Any] = {
+        role: _ids(f"--{role[:-1]}", own, relations if role == "relations" else entities)
+        for role, own in named.items()
+        if own
+    }
+    options: dict[str, Any] = {**limits, "known": None}
+    if not include_known:
+        options["known"] = loaded.known() if known is None else load_known(known, loaded)
+    if every:
+        from kgfast.eval.fact_search import top_facts
 
-            facts = top_facts(loaded.model, **given, **options, k=k, progress=sys.stdout.isatty())
-            columns = _with_probabilities(loaded, facts.columns(loaded.vocabulary))
-        else:
-            options["index"] = None if index is None else _index_at(index, loaded.model)
-            options |= {"k": k, "above": above, "dims": dim}
-            options |= {"exclude": "anchor" if exclude_anchor else exclude}
-            options["candidate_ids"] = loaded.type_constraints(types) if types else candidates
-            options["progress"] = queries is not None and sys.stdout.isatty()
-            columns = _answers(loaded, _asked(loaded, given, queries), options)
-        if options["known"] is None and not include_known:
-            say_that_no_data_were_found()
-        if out is not None:
-            say(str(write_columns(columns, out, safe_cells=safe_cells)))
-        else:
-            _print(columns, as_json)
+        facts = top_facts(loaded.model, **given, **options, k=k, progress=sys.stdout.isatty())
+        columns = _with_probabilities(loaded, facts.columns(loaded.vocabulary))
+    else:
+        options["index"] = None if index is None else _index_at(index, loaded.model)
+        options |= {"k": k, "above": above, "dims": dim}
+        options |= {"exclude": "anchor" if exclude_anchor else exclude}
+        options["candidate_ids"] = loaded.type_constraints(types) if types else candidates
+        options["progress"] = queries is not None and sys.stdout.isatty()
+        columns = _answers(loaded, _asked(loaded, given, queries), options)
+    if options["known"] is None and not include_known:
+        say_that_no_data_were_found()
+    if out is not None:
+        say(str(write_columns(columns, out, safe_cells=safe_cells)))
+    else:
+        _print(columns, as_json)
 
 
-def _check_queries(head: Names, relation: Names, tail: Names) -> None:
+def _check_queries(head: shared.Names, relation: shared.Names, tail: shared.Names) -> None:
     if head and tail and not relation:
         return
     if bool(head) == bool(tail):
@@ -301,27 +285,13 @@ def _ids(option: str, names: Sequence[str], vocabulary: Any) -> Any:
 def _print(columns: dict[str, Any], as_json: bool) -> None:
     from kgfast.frames import rows_of
 
-    shown = {name: it for name, it in columns.items() if name not in ("query", "rank")}
+    shown = {name: values for name, values in columns.items() if name not in ("query", "rank")}
     if as_json:
         for row in rows_of(shown):
             say(json_line(row))
         return
-    shown = with_labels_beside(shown)
-    names, values = list(shown), [list(column) for column in shown.values()]
-    from rich.table import Table
-    from rich.text import Text
-
-    queries = [*columns.get("query", [0] * len(values[0])), None]
-    table = Table()
-    for name in names:
-        is_number = name in ("score", "probability")
-        table.add_column(name, justify="right" if is_number else "left", overflow="fold")
-    for place, (*triple, score) in enumerate(
-        zip(*(it[:MOST_ROWS] for it in values[:4]), strict=True)
-    ):
-        cells = [Text(escaped(str(name))) for name in triple] + [Text(f"{score:.4f}")]
-        cells += [Text(f"{column[place]:.4f}") for column in values[4:]]
-        table.add_row(*cells, end_section=queries[place] != queries[place + 1])
-    print_table(table)
-    if (count := len(values[0])) > MOST_ROWS:
+    count = len(columns["score"])
+    queries = columns.get("query", [0] * count)
+    print_columns(shown, dict.fromkeys(("score", "probability"), ".4f"), queries)
+    if count > MOST_ROWS:
         say(f"{count - MOST_ROWS:,} more answers: --json or --out FILE", err=True)

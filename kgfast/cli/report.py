@@ -5,47 +5,33 @@ from typing import Annotated
 
 import typer
 
-from kgfast.cli.common import (
-    Checkpoint,
-    Data,
-    Debug,
-    FolderToRank,
-    Hits,
-    Set,
-    Trust,
-    Which,
-    app,
-    errors_in_a_line,
-    say,
-)
-from kgfast.cli.evaluation import Split
+from kgfast.cli import shared
+from kgfast.cli.common import command, say
 
 
-@app.command()
+@command
 def report(
-    run: FolderToRank,
+    run: shared.FolderToRank,
     out: Annotated[Path | None, typer.Option(help="The page; RUN/report.html.")] = None,
-    split: Annotated[Split, typer.Option(help="Split to rank.")] = Split.test,
-    hits: Hits = None,
-    checkpoint: Checkpoint = Which.best,
-    data: Data = None,
-    set: Set = None,
-    trust: Trust = False,
-    debug: Debug = False,
+    split: Annotated[shared.Split, typer.Option(help="Split to rank.")] = shared.Split.test,
+    hits: shared.Hits = None,
+    checkpoint: shared.Checkpoint = shared.Which.best,
+    data: shared.Data = None,
+    set: shared.Set = None,
+    trust: shared.Trust = False,
 ) -> None:
     """Write the results of a run on one page of HTML."""
-    with errors_in_a_line(debug):
-        from kgfast.extras.report import write_report
+    from kgfast.extras.report import write_report
 
-        path = write_report(
-            run,
-            out,
-            split=split.value,
-            hits=hits or (1, 3, 10),
-            data=data,
-            checkpoint=checkpoint.value,
-            device=None,
-            overrides=set,
-            trust=trust,
-        )
-        say(str(path))
+    path = write_report(
+        run,
+        out,
+        split=split.value,
+        hits=hits or (1, 3, 10),
+        data=data,
+        checkpoint=checkpoint.value,
+        device=None,
+        overrides=set,
+        trust=trust,
+    )
+    say(str(path))

@@ -6,34 +6,24 @@ from typing import Annotated, Any
 
 import typer
 
-from kgfast.cli.common import (
-    Debug,
-    DefaultOf,
-    Graph,
-    Quiet,
-    Set,
-    app,
-    choose,
-    errors_in_a_line,
-    print_table,
-    say,
-)
+from kgfast.cli import shared
+from kgfast.cli.common import choose, command, print_table, say
 from kgfast.text import escaped
 
 
-@app.command()
+@command
 def search(
     config: Annotated[
         str | None,
         typer.Option("--config", "-c", help="A YAML file with a section search, or a name."),
     ] = None,
-    model: DefaultOf = None,
-    data: Graph = None,
+    model: shared.DefaultOf = None,
+    data: shared.Graph = None,
     minutes: Annotated[
         float | None, typer.Option(help="Time of all trials together; search.minutes.")
     ] = None,
     trials: Annotated[int | None, typer.Option(help="Number of trials; search.trials.")] = None,
-    set: Set = None,
+    set: shared.Set = None,
     run: Annotated[
         Path | None, typer.Option(help="The folder of the search; searches/<folder>-<config>.")
     ] = None,
@@ -47,35 +37,33 @@ def search(
             help="Instead of a search, show the trials of an earlier search.",
         ),
     ] = None,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    quiet: shared.Quiet = False,
 ) -> None:
     """Search the ranges of a config by successive halving."""
-    with errors_in_a_line(debug):
-        from kgfast.frames import needed
+    from kgfast.frames import needed
 
-        needed("optuna", "kgfast search", '"kgfast[search]"')
-        from kgfast.extras.search import load_search
-        from kgfast.extras.search import search as find
+    needed("optuna", "kgfast search", '"kgfast[search]"')
+    from kgfast.extras.search import load_search
+    from kgfast.extras.search import search as find
 
-        if show is not None:
-            _print_trials(show, load_search(show))
-            return
-        from kgfast.training import Config
+    if show is not None:
+        _print_trials(show, load_search(show))
+        return
+    from kgfast.training import Config
 
-        chosen = choose(config, model, data)
-        budget = {"search.minutes": minutes, "search.trials": trials}
-        options = [f"{key}={json.dumps(it)}" for key, it in budget.items() if it is not None]
-        overrides = [*chosen.overrides, *(set or ()), *options]
-        checked = Config.from_yaml(chosen.path, overrides)
-        folder = run or Path("searches") / chosen.run_name
-        if resume and not (folder / "config.yaml").is_file():
-            raise FileNotFoundError(
-                f"{folder} holds no search to resume: name its folder with --run, or leave out "
-                "--resume to begin"
-            )
-        found = find(checked, folder, resume=resume, progress=not quiet)
-        _print_trials(folder, found)
+    chosen = choose(config, model, data)
+    budget = {"search.minutes": minutes, "search.trials": trials}
+    options = [f"{key}={json.dumps(it)}" for key, it in budget.items() if it is not None]
+    overrides = [*chosen.overrides, *(set or ()), *options]
+    checked = Config.from_yaml(chosen.path, overrides)
+    folder = run or Path("searches") / chosen.run_name
+    if resume and not (folder / "config.yaml").is_file():
+        raise FileNotFoundError(
+            f"{folder} holds no search to resume: name its folder with --run, or leave out "
+            "--resume to begin"
+        )
+    found = find(checked, folder, resume=resume, progress=not quiet)
+    _print_trials(folder, found)
 
 
 def _print_trials(folder: Path, study: Any) -> None:

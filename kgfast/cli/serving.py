@@ -4,26 +4,13 @@ from typing import Annotated
 
 import typer
 
-from kgfast.cli.common import (
-    Checkpoint,
-    Data,
-    Debug,
-    Folder,
-    Names,
-    Set,
-    Trust,
-    Which,
-    app,
-    errors_in_a_line,
-    load,
-    say,
-    say_that_no_data_were_found,
-)
+from kgfast.cli import shared
+from kgfast.cli.common import command, load, say, say_that_no_data_were_found
 
 
-@app.command()
+@command
 def serve(
-    run: Folder,
+    run: shared.Folder,
     host: Annotated[
         str,
         typer.Option(
@@ -32,7 +19,7 @@ def serve(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: a free one.")] = 8000,
     allowed_host: Annotated[
-        Names,
+        shared.Names,
         typer.Option(
             metavar="NAME",
             help="A name by which clients call the server, besides localhost and --host; may be "
@@ -58,48 +45,46 @@ def serve(
             "a file.",
         ),
     ] = None,
-    checkpoint: Checkpoint = Which.best,
-    data: Data = None,
-    set: Set = None,
-    trust: Trust = False,
-    debug: Debug = False,
+    checkpoint: shared.Checkpoint = shared.Which.best,
+    data: shared.Data = None,
+    set: shared.Set = None,
+    trust: shared.Trust = False,
 ) -> None:
     """Answer queries over HTTP: a page, /topk, /rank and /score."""
-    with errors_in_a_line(debug):
-        from kgfast.frames import needed
+    from kgfast.frames import needed
 
-        for package in ("fastapi", "uvicorn"):
-            needed(package, "kgfast serve", '"kgfast[serve]"')
-        from kgfast.eval.batches import check_names
-        from kgfast.eval.index import Index
-        from kgfast.extras.serve import app as server
-        from kgfast.extras.serve.engine import Engine
-        from kgfast.models.base import operator_width
+    for package in ("fastapi", "uvicorn"):
+        needed(package, "kgfast serve", '"kgfast[serve]"')
+    from kgfast.eval.batches import check_names
+    from kgfast.eval.index import Index
+    from kgfast.extras.serve import app as server
+    from kgfast.extras.serve.engine import Engine
+    from kgfast.models.base import operator_width
 
-        loaded = load(run, checkpoint, data, set, trust=trust)
-        model, names = loaded.model, tuple(loaded.vocabulary or (None, None))
-        check_names(names, model)
-        if dim is not None:
-            operator_width(model, dim)  # raises an error with the available widths
-        on_cpu = {parameter.device.type for parameter in model.parameters()} <= {"cpu"}
-        engine = Engine(
-            model,
-            names,
-            loaded.known(),
-            dim,
-            loaded.probabilities,
-            Index(model, croppable=dim is not None) if index and on_cpu else None,
-            None if types is None else loaded.type_constraints(types),
-        )
-        if engine.known is None:
-            say_that_no_data_were_found()
-        server.serve(
-            engine,
-            host,
-            port,
-            lambda url: say(f"serving {model!r} on {url}"),
-            allowed_host or (),
-            max_k=max_k,
-            max_queries=max_queries,
-            max_body=max_body,
-        )
+    loaded = load(run, checkpoint, data, set, trust=trust)
+    model, names = loaded.model, tuple(loaded.vocabulary or (None, None))
+    check_names(names, model)
+    if dim is not None:
+        operator_width(model, dim)  # raises an error with the available widths
+    on_cpu = {parameter.device.type for parameter in model.parameters()} <= {"cpu"}
+    engine = Engine(
+        model,
+        names,
+        loaded.known(),
+        dim,
+        loaded.probabilities,
+        Index(model, croppable=dim is not None) if index and on_cpu else None,
+        None if types is None else loaded.type_constraints(types),
+    )
+    if engine.known is None:
+        say_that_no_data_were_found()
+    server.serve(
+        engine,
+        host,
+        port,
+        lambda url: say(f"serving {model!r} on {url}"),
+        allowed_host or (),
+        max_k=max_k,
+        max_queries=max_queries,
+        max_body=max_body,
+    )

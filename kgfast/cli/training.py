@@ -7,37 +7,22 @@ from typing import Annotated, Any
 
 import typer
 
-from kgfast.cli.common import (
-    Checkpoint,
-    Debug,
-    DefaultOf,
-    Folder,
-    Graph,
-    Quiet,
-    Set,
-    Trust,
-    Which,
-    app,
-    choose,
-    errors_in_a_line,
-    load,
-    print_table,
-    say,
-)
+from kgfast.cli import shared
+from kgfast.cli.common import choose, command, load, print_table, say
 from kgfast.text import escaped
 
 Target = StrEnum("Target", "npy safetensors official pykeen")
 
 
-@app.command()
+@command
 def train(
     config: Annotated[
         str | None,
         typer.Option("--config", "-c", help="A YAML file, or a name such as wn18rr/rotate_fast."),
     ] = None,
-    model: DefaultOf = None,
-    data: Graph = None,
-    set: Set = None,
+    model: shared.DefaultOf = None,
+    data: shared.Graph = None,
+    set: shared.Set = None,
     run: Annotated[
         Path | None,
         typer.Option(help="The folder of the run; train.out_dir or runs/<folder>-<config>."),
@@ -47,48 +32,44 @@ def train(
         bool,
         typer.Option("--trust-data", help="Resume a run of an earlier kgfast with these data."),
     ] = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    quiet: shared.Quiet = False,
 ) -> None:
     """Train a model, then rank the test set; also under torchrun."""
-    with errors_in_a_line(debug):
-        from kgfast.training import Config, RunFolder, Trainer
+    from kgfast.training import Config, RunFolder, Trainer
 
-        chosen = choose(config, model, data)
-        checked = Config.from_yaml(chosen.path, [*chosen.overrides, *(set or ())])
-        path = run or Path(checked.train.out_dir or f"runs/{chosen.run_name}")
-        folder = RunFolder(path)
-        _check_folder(folder, resume)
-        if model is not None and not quiet:
-            say(f"{chosen.path}:\n{chosen.path.read_text()}", err=True)
-        trainer = Trainer(checked, path, progress=not quiet)
-        trainer.fit(resume, trust_data=trust_data)
-        if trainer.placement.leads:
-            _print_result(path, folder.read_result())
+    chosen = choose(config, model, data)
+    checked = Config.from_yaml(chosen.path, [*chosen.overrides, *(set or ())])
+    path = run or Path(checked.train.out_dir or f"runs/{chosen.run_name}")
+    folder = RunFolder(path)
+    _check_folder(folder, resume)
+    if model is not None and not quiet:
+        say(f"{chosen.path}:\n{chosen.path.read_text()}", err=True)
+    trainer = Trainer(checked, path, progress=not quiet)
+    trainer.fit(resume, trust_data=trust_data)
+    if trainer.placement.leads:
+        _print_result(path, folder.read_result())
 
 
-@app.command()
+@command
 def export(
-    run: Folder,
+    run: shared.Folder,
     to: Annotated[Target, typer.Option(help="Format of the files.")],
     out: Annotated[
         Path | None, typer.Option(help="A new folder for the files; RUN/export-FORMAT.")
     ] = None,
-    checkpoint: Checkpoint = Which.best,
-    set: Set = None,
-    trust: Trust = False,
-    debug: Debug = False,
+    checkpoint: shared.Checkpoint = shared.Which.best,
+    set: shared.Set = None,
+    trust: shared.Trust = False,
 ) -> None:
     """Write a trained model for another program."""
-    with errors_in_a_line(debug):
-        from kgfast.adapters.export import export_run
+    from kgfast.adapters.export import export_run
 
-        loaded = load(run, checkpoint, False, set, trust=trust)
-        for path in export_run(loaded, to.value, out or run / f"export-{to.value}"):
-            say(str(path))
+    loaded = load(run, checkpoint, False, set, trust=trust)
+    for path in export_run(loaded, to.value, out or run / f"export-{to.value}"):
+        say(str(path))
 
 
-@app.command()
+@command
 def plot(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs.")],
     out: Annotated[
@@ -96,14 +77,12 @@ def plot(
         typer.Option(help="The pictures without .png and .svg; metrics in the first folder."),
     ] = None,
     log: Annotated[bool, typer.Option("--log", help="A logarithmic axis for the loss.")] = False,
-    debug: Debug = False,
 ) -> None:
     """Draw loss and MRR per step, and the test results, of runs."""
-    with errors_in_a_line(debug):
-        from kgfast.plots import plot as draw
+    from kgfast.plots import plot as draw
 
-        for path in draw(runs, out, log=log):
-            say(str(path))
+    for path in draw(runs, out, log=log):
+        say(str(path))
 
 
 def _check_folder(folder: Any, resume: bool) -> None:

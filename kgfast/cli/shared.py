@@ -1,0 +1,93 @@
+"""Arguments and options of several commands."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class Which(StrEnum):
+    """Checkpoints of a run."""
+
+    best = "best"
+    last = "last"
+
+
+class Split(StrEnum):
+    """Splits to rank."""
+
+    test = "test"
+    valid = "valid"
+
+
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a key, such as optim.lr=1e-3."),
+]
+DefaultOf = Annotated[
+    str | None,
+    typer.Option(
+        metavar="complex|conve|cp|distmult|rescal|rotate|transe",
+        help="Instead of a config: the default config of this model.",
+    ),
+]
+Graph = Annotated[Path | None, typer.Option(help="The folder of the graph, with its train.txt.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
+Folder = Annotated[
+    Path,
+    typer.Argument(metavar="RUN", help="The folder of a run, or of a model (`kgfast.save`)."),
+]
+FolderToRank = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RUN", help="The folder of a run; or, with --data, of a model (`kgfast.save`)."
+    ),
+]
+Data = Annotated[
+    Path | None,
+    typer.Option(help="The folder of the dataset, or a folder that contains it; dataset.root."),
+]
+Checkpoint = Annotated[Which, typer.Option(help="State of the model.")]
+Trust = Annotated[
+    bool,
+    typer.Option("--trust", help="Run the Python code of a model or a loss that the run names."),
+]
+Names = list[str] | None
+SafeCells = Annotated[
+    bool,
+    typer.Option(
+        "--safe-cells", help="Write .csv and .tsv for spreadsheets: no name is a formula."
+    ),
+]
+Memory = Annotated[
+    str | None,
+    typer.Option(
+        "--max-memory",
+        metavar="BYTES",
+        help='For a folder of tables: memory for blocks of entities, such as "4GiB".',
+    ),
+]
+Partial = Annotated[
+    Path | None,
+    typer.Option(
+        help="Save results in this folder, and resume from there after a kill: for predictions, "
+        "and for ranks of a folder of tables."
+    ),
+]
+
+
+Hits = Annotated[
+    list[int] | None,
+    typer.Option(
+        "--hits", metavar="K", min=1, help="Report hits@K; may be repeated. 1, 3, 10 by default."
+    ),
+]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="One JSON object per line instead of a table.")
+]
+Out = Annotated[
+    Path | None, typer.Option(help="Write a file instead: .csv, .tsv, .jsonl or .parquet.")
+]
