@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 from kgfast import __version__
-from kgfast.cli import shared
+from kgfast.cli import flags
 from kgfast.text import escaped, reading, shortened
 
 # The base of wrong options in click, which newer versions of typer bring along.
@@ -165,11 +165,11 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
 
     signature = inspect.signature(function)
     kind = inspect.Parameter.KEYWORD_ONLY
-    added = inspect.Parameter("debug", kind, default=False, annotation=shared.Debug)
+    added = inspect.Parameter("debug", kind, default=False, annotation=flags.Debug)
     run.__signature__ = signature.replace(  # type: ignore[attr-defined]
         parameters=[*signature.parameters.values(), added]
     )
-    run.__annotations__ = {**function.__annotations__, "debug": shared.Debug}
+    run.__annotations__ = {**function.__annotations__, "debug": flags.Debug}
     app.command()(run)
     return run
 
@@ -217,9 +217,9 @@ def is_run(folder: Path) -> bool:
 
 def load(
     folder: Path,
-    checkpoint: shared.Which,
+    checkpoint: flags.Which,
     data: Path | Literal[False] | None,
-    set: shared.Set,
+    set: flags.Set,
     *,
     as_table: bool = False,
     trust: bool = False,

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kgfast.cli import shared
+from kgfast.cli import flags
 from kgfast.cli.common import check_limits, check_no_options, command, load, say
 
 Sides = StrEnum("Sides", "head relation tail")
@@ -15,8 +15,8 @@ Sides = StrEnum("Sides", "head relation tail")
 
 @command
 def evaluate(
-    run: shared.FolderToRank,
-    split: Annotated[shared.Split, typer.Option(help="Split to rank.")] = shared.Split.test,
+    run: flags.FolderToRank,
+    split: Annotated[flags.Split, typer.Option(help="Split to rank.")] = flags.Split.test,
     side: Annotated[
         list[Sides] | None,
         typer.Option(
@@ -24,12 +24,12 @@ def evaluate(
             help="Side to predict; may be repeated. The default is head and tail.",
         ),
     ] = None,
-    checkpoint: shared.Checkpoint = shared.Which.best,
-    data: shared.Data = None,
+    checkpoint: flags.Checkpoint = flags.Which.best,
+    data: flags.Data = None,
     per_relation: Annotated[
         bool, typer.Option("--per-relation", help="A row for each relation.")
     ] = False,
-    hits: shared.Hits = None,
+    hits: flags.Hits = None,
     raw: Annotated[
         bool, typer.Option("--raw", help="Unfiltered: known answers are candidates too.")
     ] = False,
@@ -55,17 +55,17 @@ def evaluate(
             "thresholds that are chosen on valid.",
         ),
     ] = False,
-    max_memory: shared.Memory = None,
-    partial: shared.Partial = None,
-    set: shared.Set = None,
-    trust: shared.Trust = False,
+    max_memory: flags.Memory = None,
+    partial: flags.Partial = None,
+    set: flags.Set = None,
+    trust: flags.Trust = False,
 ) -> None:
     """Rank a split, or classify triples, with a run or with tables."""
     if classify:
         check_no_options(
             "ranks, which --classify does not",
             {
-                "--split": split != shared.Split.test,
+                "--split": split != flags.Split.test,
                 "--side": side,
                 "--hits": hits,
                 "--raw": raw,
@@ -110,18 +110,18 @@ def _folder_of(loaded: Any, data: Path | None) -> Path | None:
     return data if data is None or loaded.config is None else dataset_folder(loaded.config, data)
 
 
-def _which(run: Path, checkpoint: shared.Which, loaded: Any) -> str:
+def _which(run: Path, checkpoint: flags.Which, loaded: Any) -> str:
     """Name the checkpoint that was loaded: the last if there is no best."""
     from kgfast.training import RunFolder
 
     if loaded.config is None:
         return "tables of the folder"
-    name = checkpoint.value if RunFolder(run).best.exists() else shared.Which.last.value
+    name = checkpoint.value if RunFolder(run).best.exists() else flags.Which.last.value
     step = "" if loaded.step is None else f" (step {loaded.step:,})"
     return f"{name} checkpoint{step}"
 
 
-def _ranks(run: Path, loaded: Any, split: shared.Split, sides: Any, given: dict[str, Any]) -> Any:
+def _ranks(run: Path, loaded: Any, split: flags.Split, sides: Any, given: dict[str, Any]) -> Any:
     if loaded.config is None and loaded.dataset is None:
         raise ValueError(f"{run} holds tables, not a run: --data must name the triples to rank")
     try:

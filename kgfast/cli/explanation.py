@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kgfast.cli import shared
+from kgfast.cli import flags
 from kgfast.cli.common import (
     MOST_ROWS,
     check_out,
@@ -41,7 +41,7 @@ class Parameters(StrEnum):
 
 @command
 def explain(
-    run: shared.Run,
+    run: flags.Run,
     head: Annotated[str, typer.Option(help="Head of the triple.")],
     relation: Annotated[str, typer.Option(help="Relation of the triple.")],
     tail: Annotated[str, typer.Option(help="Tail of the triple.")],
@@ -59,10 +59,10 @@ def explain(
             help="A file of the run, instead of all saved models; may be repeated.",
         ),
     ] = None,
-    as_json: shared.AsJson = False,
-    out: shared.Out = None,
-    safe_cells: shared.SafeCells = False,
-    trust: shared.Trust = False,
+    as_json: flags.AsJson = False,
+    out: flags.Out = None,
+    safe_cells: flags.SafeCells = False,
+    trust: flags.Trust = False,
 ) -> None:
     """Show training triples for and against a triple (TracIn)."""
     from kgfast.extras.influence import tracin

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kgfast.cli import shared
+from kgfast.cli import flags
 from kgfast.cli.common import (
     MOST_ROWS,
     check_limits,
@@ -26,20 +26,20 @@ from kgfast.cli.common import (
 
 @command
 def predict(
-    run: shared.Folder,
+    run: flags.Folder,
     head: Annotated[
-        shared.Names,
+        flags.Names,
         typer.Option(metavar="NAME", help="Predict the tails of this head; may be repeated."),
     ] = None,
     tail: Annotated[
-        shared.Names,
+        flags.Names,
         typer.Option(
             metavar="NAME",
             help="Predict the heads of this tail; with --head, the relations of both.",
         ),
     ] = None,
     relation: Annotated[
-        shared.Names,
+        flags.Names,
         typer.Option(
             metavar="NAME", help="One relation for all heads or tails, or one for each in turn."
         ),
@@ -68,8 +68,8 @@ def predict(
         ),
     ] = None,
     dim: Annotated[int | None, typer.Option(help="The sub-model of croppable embeddings.")] = None,
-    checkpoint: shared.Checkpoint = shared.Which.best,
-    data: shared.Data = None,
+    checkpoint: flags.Checkpoint = flags.Which.best,
+    data: flags.Data = None,
     include_known: Annotated[
         bool,
         typer.Option(
@@ -77,7 +77,7 @@ def predict(
         ),
     ] = False,
     exclude: Annotated[
-        shared.Names,
+        flags.Names,
         typer.Option(
             metavar="NAME", help="An entity that is no answer to any query; may be repeated."
         ),
@@ -105,19 +105,19 @@ def predict(
             help="Answers are only entities that the relation has in training, or in a file.",
         ),
     ] = None,
-    as_json: shared.AsJson = False,
-    out: shared.Out = None,
-    safe_cells: shared.SafeCells = False,
+    as_json: flags.AsJson = False,
+    out: flags.Out = None,
+    safe_cells: flags.SafeCells = False,
     index: Annotated[
         Path | None,
         typer.Option(
             help="A file of the model's packed tables, mapped into memory; made if missing."
         ),
     ] = None,
-    max_memory: shared.Memory = None,
-    partial: shared.Partial = None,
-    set: shared.Set = None,
-    trust: shared.Trust = False,
+    max_memory: flags.Memory = None,
+    partial: flags.Partial = None,
+    set: flags.Set = None,
+    trust: flags.Trust = False,
 ) -> None:
     """Predict tails, heads or relations, or the best facts of all."""
     from kgfast.frames import write_columns
@@ -183,7 +183,7 @@ def predict(
         _print(columns, as_json)
 
 
-def _check_queries(head: shared.Names, relation: shared.Names, tail: shared.Names) -> None:
+def _check_queries(head: flags.Names, relation: flags.Names, tail: flags.Names) -> None:
     if head and tail and not relation:
         return
     if bool(head) == bool(tail):

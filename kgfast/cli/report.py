@@ -5,20 +5,20 @@ from typing import Annotated
 
 import typer
 
-from kgfast.cli import shared
+from kgfast.cli import flags
 from kgfast.cli.common import command, say
 
 
 @command
 def report(
-    run: shared.FolderToRank,
+    run: flags.FolderToRank,
     out: Annotated[Path | None, typer.Option(help="The page; RUN/report.html.")] = None,
-    split: Annotated[shared.Split, typer.Option(help="Split to rank.")] = shared.Split.test,
-    hits: shared.Hits = None,
-    checkpoint: shared.Checkpoint = shared.Which.best,
-    data: shared.Data = None,
-    set: shared.Set = None,
-    trust: shared.Trust = False,
+    split: Annotated[flags.Split, typer.Option(help="Split to rank.")] = flags.Split.test,
+    hits: flags.Hits = None,
+    checkpoint: flags.Checkpoint = flags.Which.best,
+    data: flags.Data = None,
+    set: flags.Set = None,
+    trust: flags.Trust = False,
 ) -> None:
     """Write the results of a run on one page of HTML."""
     from kgfast.extras.report import write_report

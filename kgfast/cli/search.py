@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kgfast.cli import shared
+from kgfast.cli import flags
 from kgfast.cli.common import choose, command, print_table, say
 from kgfast.text import escaped
 
@@ -17,13 +17,13 @@ def search(
         str | None,
         typer.Option("--config", "-c", help="A YAML file with a section search, or a name."),
     ] = None,
-    model: shared.DefaultOf = None,
-    data: shared.Graph = None,
+    model: flags.DefaultOf = None,
+    data: flags.Graph = None,
     minutes: Annotated[
         float | None, typer.Option(help="Time of all trials together; search.minutes.")
     ] = None,
     trials: Annotated[int | None, typer.Option(help="Number of trials; search.trials.")] = None,
-    set: shared.Set = None,
+    set: flags.Set = None,
     run: Annotated[
         Path | None, typer.Option(help="The folder of the search; searches/<folder>-<config>.")
     ] = None,
@@ -37,7 +37,7 @@ def search(
             help="Instead of a search, show the trials of an earlier search.",
         ),
     ] = None,
-    quiet: shared.Quiet = False,
+    quiet: flags.Quiet = False,
 ) -> None:
     """Search the ranges of a config by successive halving."""
     from kgfast.frames import needed

@@ -4,13 +4,13 @@ from typing import Annotated
 
 import typer
 
-from kgfast.cli import shared
+from kgfast.cli import flags
 from kgfast.cli.common import command, load, say, say_that_no_data_were_found
 
 
 @command
 def serve(
-    run: shared.Folder,
+    run: flags.Folder,
     host: Annotated[
         str,
         typer.Option(
@@ -19,7 +19,7 @@ def serve(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: a free one.")] = 8000,
     allowed_host: Annotated[
-        shared.Names,
+        flags.Names,
         typer.Option(
             metavar="NAME",
             help="A name by which clients call the server, besides localhost and --host; may be "
@@ -45,10 +45,10 @@ def serve(
             "a file.",
         ),
     ] = None,
-    checkpoint: shared.Checkpoint = shared.Which.best,
-    data: shared.Data = None,
-    set: shared.Set = None,
-    trust: shared.Trust = False,
+    checkpoint: flags.Checkpoint = flags.Which.best,
+    data: flags.Data = None,
+    set: flags.Set = None,
+    trust: flags.Trust = False,
 ) -> None:
     """Answer queries over HTTP: a page, /topk, /rank and /score."""
     from kgfast.frames import needed

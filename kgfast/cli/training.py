@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kgfast.cli import shared
+from kgfast.cli import flags
 from kgfast.cli.common import choose, command, load, print_table, say
 from kgfast.text import escaped
 
@@ -20,9 +20,9 @@ def train(
         str | None,
         typer.Option("--config", "-c", help="A YAML file, or a name such as wn18rr/rotate_fast."),
     ] = None,
-    model: shared.DefaultOf = None,
-    data: shared.Graph = None,
-    set: shared.Set = None,
+    model: flags.DefaultOf = None,
+    data: flags.Graph = None,
+    set: flags.Set = None,
     run: Annotated[
         Path | None,
         typer.Option(help="The folder of the run; train.out_dir or runs/<folder>-<config>."),
@@ -32,7 +32,7 @@ def train(
         bool,
         typer.Option("--trust-data", help="Resume a run of an earlier kgfast with these data."),
     ] = False,
-    quiet: shared.Quiet = False,
+    quiet: flags.Quiet = False,
 ) -> None:
     """Train a model, then rank the test set; also under torchrun."""
     from kgfast.training import Config, RunFolder, Trainer
@@ -52,14 +52,14 @@ def train(
 
 @command
 def export(
-    run: shared.Folder,
+    run: flags.Folder,
     to: Annotated[Target, typer.Option(help="Format of the files.")],
     out: Annotated[
         Path | None, typer.Option(help="A new folder for the files; RUN/export-FORMAT.")
     ] = None,
-    checkpoint: shared.Checkpoint = shared.Which.best,
-    set: shared.Set = None,
-    trust: shared.Trust = False,
+    checkpoint: flags.Checkpoint = flags.Which.best,
+    set: flags.Set = None,
+    trust: flags.Trust = False,
 ) -> None:
     """Write a trained model for another program."""
     from kgfast.adapters.export import export_run
