@@ -9,11 +9,11 @@ import os
 import re
 import signal
 import socket
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import uvicorn
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.trustedhost import TrustedHostMiddleware
 from fastapi.responses import JSONResponse
@@ -24,12 +24,12 @@ from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 
 from kgfast import __version__
 from kgfast.extras.serve.batching import Batcher
-from kgfast.extras.serve.engine import Answer, Engine
+from kgfast.extras.serve.engine import Engine
 from kgfast.extras.serve.questions import RankBody, Reader, Refused, ScoreBody, TopkBody
 from kgfast.graph import did_you_mean
 from kgfast.text import escaped, shown
 
-BATCH = 64  # queries of a sweep
+BATCH = 64  # queries of requests that share a sweep
 _HOST = re.compile(r"\*|(\*\.)?[^\s:/@*\[\]]+|\[[0-9a-f:.]+\]", re.IGNORECASE)
 
 
@@ -88,25 +88,24 @@ def make_app(
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=own, www_redirect=False)
     described: Any = {"responses": {422: {"model": Error}}, "response_class": _Json}
 
-    async def answer(request: Request, read: Callable[[Any], Any], body: BaseModel) -> Response:
+    async def answer(read: Callable[[Any], Any], body: BaseModel) -> Response:
         question = await asyncio.to_thread(read, body)  # names like a wrong one take a while
-        found = await _unless_gone(request, batcher.ask(question))
-        return Response(status_code=499) if found is None else _Json(found)
+        return _Json(await batcher.ask(question))
 
     @app.post("/topk", **described)
-    async def topk(request: Request, body: TopkBody) -> Response:
+    async def topk(body: TopkBody) -> Response:
         try:
-            return await answer(request, reader.topk, body)
+            return await answer(reader.topk, body)
         except NotImplementedError as error:  # relations, for a model that cannot score them
             raise Refused("relations", str(error)) from None
 
     @app.post("/rank", **described)
-    async def rank(request: Request, body: RankBody) -> Response:
-        return await answer(request, reader.rank, body)
+    async def rank(body: RankBody) -> Response:
+        return await answer(reader.rank, body)
 
     @app.post("/score", **described)
-    async def score(request: Request, body: ScoreBody) -> Response:
-        return await answer(request, reader.score, body)
+    async def score(body: ScoreBody) -> Response:
+        return await answer(reader.score, body)
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
@@ -155,19 +154,11 @@ def serve(
         listener.listen()
     except OSError as error:
         raise OSError(error.errno, f"{host} port {port}: {error.strerror}") from None
-    for number in (
-        signal.SIGTERM,
-        signal.SIGINT,
-    ):  # uvicorn raises the signal after its last answer
+    for number in (signal.SIGTERM, signal.SIGINT):  # uvicorn raises it after its last answer
         signal.signal(number, _leave)
     ready(f"http://{name}:{listener.getsockname()[1]}")
-    config = uvicorn.Config(
-        app,
-        log_level="warning",
-        access_log=False,
-        limit_concurrency=512,
-        timeout_graceful_shutdown=30,
-    )
+    limits_of_all: dict[str, int] = {"limit_concurrency": 512, "timeout_graceful_shutdown": 30}
+    config = uvicorn.Config(app, log_level="warning", access_log=False, **limits_of_all)
     uvicorn.Server(config).run(sockets=[listener])
     raise SystemExit(0)
 
@@ -185,18 +176,6 @@ class _Json(JSONResponse):
 
 def _error(status: int, message: str, field: str | None = None) -> Response:
     return _Json({"error": message} | ({} if field is None else {"field": field}), status)
-
-
-async def _unless_gone(request: Request, answering: Coroutine[Any, Any, Answer]) -> Answer | None:
-    """Return an answer; return None and end the work when the client hangs up."""
-    answer = asyncio.create_task(answering)
-    gone = asyncio.ensure_future(request.receive())  # the body is read, so only a hang-up can come
-    try:
-        await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
-        return answer.result() if answer.done() else None
-    finally:
-        answer.cancel()
-        gone.cancel()
 
 
 def _first_wrong(errors: Sequence[dict[str, Any]]) -> tuple[str, str]:

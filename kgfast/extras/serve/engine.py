@@ -1,9 +1,9 @@
 """Model that answers: many questions of one kind by one call of `topk` or `rank`."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from kgfast.graph import KnownTriples, Names, TypeConstraints
 from kgfast.models import Side
 
 Answer = dict[str, Any]  # JSON object
+_Rows = tuple[Answer, dict[str, list[Any]]]  # fields of all answers, and those of each query
 _VECTORS = 64  # numbers; no vector of torch holds more
 
 
@@ -38,13 +39,6 @@ class Question:
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
-
-    def part(self, start: int, stop: int) -> Self:
-        """Return the question for some of the queries."""
-        columns = {role: ids[start:stop] for role, ids in self.columns.items()}
-        candidates = None if self.candidates is None else self.candidates[start:stop]
-        exclude = self.exclude[start:stop]
-        return replace(self, columns=columns, exclude=exclude, candidates=candidates)
 
 
 @dataclass(frozen=True)
@@ -84,37 +78,26 @@ class Engine:
             role: _ids([id for question in questions for id in question.columns[role]])
             for role in questions[0].columns
         }
-        ends = accumulate(map(len, questions), initial=0)
-        parts = [slice(*pair) for pair in pairwise(ends)]
         method = {"topk": self._topk, "rank": self._rank, "score": self._score}
-        return method[questions[0].kind](questions, columns, parts)
+        shared, rows = method[questions[0].kind](questions, columns)
+        parts = [slice(*pair) for pair in pairwise(accumulate(map(len, questions), initial=0))]
+        return [shared | {name: of_all[part] for name, of_all in rows.items()} for part in parts]
 
-    def _topk(
-        self, questions: Sequence[Question], columns: dict[str, Any], parts: list[slice]
-    ) -> list[Answer]:
-        side = questions[0].sides[0]
-        options = self._options(questions)
+    def _topk(self, questions: Sequence[Question], columns: dict[str, Tensor]) -> _Rows:
+        side, options = questions[0].sides[0], self._options(questions)
         there = self.model.num_relations if side == "relation" else self.model.num_entities
         k = min(there, max(question.k for question in questions))
         exclude = None
         if any(question.exclude for question in questions):
             exclude = _csr([ids for it in questions for ids in it.exclude or [[]] * len(it)])
         found = topk(self.model, **columns, k=k, exclude=exclude, pad=True, **options)
-        top_ids, top_scores = found.ids.cpu(), found.scores.cpu()
-        shared = {"predicted": side, "filtered": options["known"] is not None}
-        names = self.names[side == "relation"]
-        return [
-            shared
-            | {
-                "answers": [
-                    self._listed(names, ids[ids >= 0], scores[ids >= 0])
-                    for ids, scores in zip(
-                        top_ids[part, : question.k], top_scores[part, : question.k], strict=True
-                    )
-                ]
-            }
-            for question, part in zip(questions, parts, strict=True)
+        each = [question.k for question in questions for _ in range(len(question))]
+        listed = [
+            self._listed(self.names[side == "relation"], ids[ids >= 0][:k], scores[ids >= 0][:k])
+            for k, ids, scores in zip(each, found.ids.cpu(), found.scores.cpu(), strict=True)
         ]
+        shared = {"predicted": side, "filtered": options["known"] is not None}
+        return shared, {"answers": listed}
 
     def _listed(self, names: Any, ids: Tensor, scores: Tensor) -> list[Answer]:
         columns: dict[str, list[Any]] = {"id": ids.tolist()}
@@ -127,9 +110,7 @@ class Engine:
             columns["probability"] = found.tolist()
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
-    def _rank(
-        self, questions: Sequence[Question], columns: dict[str, Any], parts: list[slice]
-    ) -> list[Answer]:
+    def _rank(self, questions: Sequence[Question], columns: dict[str, Tensor]) -> _Rows:
         sides, options = questions[0].sides, self._options(questions)
         ranks = rank(self.model, torch.stack([*columns.values()], 1), sides=sides, **options)
         kinds = ("optimistic", "realistic", "pessimistic", "num_candidates")
@@ -141,19 +122,16 @@ class Engine:
             }
             for row in rows
         ]
-        filtered = options["known"] is not None
-        return [{"filtered": filtered, "ranks": listed[part]} for part in parts]
+        return {"filtered": options["known"] is not None}, {"ranks": listed}
 
-    def _score(
-        self, _: Sequence[Question], columns: dict[str, Any], parts: list[slice]
-    ) -> list[Answer]:
+    def _score(self, _: Sequence[Question], columns: dict[str, Tensor]) -> _Rows:
         """Return scores of tails like `topk`: canonical, rounded once."""
         tails = columns.pop("tails")[:, None]
         scores = topk(self.model, **columns, k=1, candidate_ids=tails, dims=self.dim).scores[:, 0]
-        values = {"scores": score_column(scores).tolist()}
+        rows = {"scores": score_column(scores).tolist()}
         if (found := self._meaning(scores)) is not None:
-            values["probabilities"] = found.tolist()
-        return [{name: column[part] for name, column in values.items()} for part in parts]
+            rows["probabilities"] = found.tolist()
+        return {}, rows
 
     def _options(self, questions: Sequence[Question]) -> dict[str, Any]:
         """Return the options that `topk` and `rank` share."""
@@ -161,12 +139,8 @@ class Engine:
         if questions[0].candidates is not None:
             candidates = _csr([ids for it in questions for ids in it.candidates or []])
         known = None if questions[0].include_known else self.known
-        return {
-            "known": known,
-            "candidate_ids": candidates,
-            "dims": self.dim,
-            "index": self.index,
-        }
+        options = {"known": known, "candidate_ids": candidates}
+        return options | {"dims": self.dim, "index": self.index}
 
     def _meaning(self, scores: Tensor) -> Tensor | None:
         if self.probabilities is None:

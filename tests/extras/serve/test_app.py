@@ -13,7 +13,7 @@ pytest.importorskip("httpx2", reason="httpx2 is not installed")
 import kgfast
 from kgfast.extras.serve import app
 from kgfast.extras.serve.engine import Engine
-from kgfast.extras.serve.questions import Reader, TopkBody
+from kgfast.extras.serve.questions import RankBody, Reader, ScoreBody, TopkBody
 from support.serving import client_of, engine_of, graph
 
 
@@ -109,7 +109,6 @@ class TestExclude:
                   for it in ("anchor", [18], [], [[1, 2], [3]])]  # fmt: skip
         questions = [read(engine, **body) for body in bodies]
         assert len({question.key for question in questions}) == 1
-        assert questions[3].part(1, 2).exclude == [[3]]
         together = engine.answers(questions)
         assert together == [engine.answers([question])[0] for question in questions]
         assert together == [post(client, "/topk", **body) for body in bodies]
@@ -160,7 +159,6 @@ class TestCandidates:
         found = [read(typed, **asked, candidates=it)
                  for it in ([1, 2], [[5], [6, 7]], "types", None)]  # fmt: skip
         assert len({question.key for question in found}) == 3
-        assert found[1].part(1, 2).candidates == [[6, 7]]
         assert typed.answers(found[:2]) == [typed.answers([it])[0] for it in found[:2]]
 
 
@@ -301,23 +299,18 @@ def test_bodies_are_bounded(engine):
     assert [it.status_code for it in (long, parts, fits)] == [413, 413, 200]
 
 
-def test_requests_of_many_batches_have_the_answers_of_one(engine, monkeypatch):
+def test_requests_of_a_sweep_have_the_answers_of_one(engine):
     """Requests of each kind do not depend on others beside them."""
-    heads = list(range(30))
-    bodies = {
-        "/topk": {"heads": heads, "relations": 2, "k": 3},
-        "/rank": {"heads": heads, "relations": 2, "tails": heads[::-1]},
-        "/score": {"heads": heads, "relations": 2, "tails": heads[::-1]},
-    }
     certain = replace(engine, probabilities=lambda scores: scores.double().sigmoid())
-    found = []
-    for batch in (1000, 7):
-        monkeypatch.setattr(app, "BATCH", batch)
-        with client_of(certain) as client:
-            found.append([post(client, path, **body) for path, body in bodies.items()])
-            calls = client.get("/health").json()["calls"]
-    assert found[0] == found[1]
-    assert calls == 20  # 5 + 10 of 2 sides + 5
+    reader, heads = Reader(certain, 1000, 1000), list(range(30))
+    for read, body in (
+        (reader.topk, lambda part: TopkBody(heads=part, relations=2, k=3)),
+        (reader.rank, lambda part: RankBody(heads=part, relations=2, tails=part[::-1])),
+        (reader.score, lambda part: ScoreBody(heads=part, relations=2, tails=part[::-1])),
+    ):
+        questions = [read(body(heads[first : first + 7])) for first in range(0, 30, 7)]
+        assert len({question.key for question in questions}) == 1
+        assert certain.answers(questions) == [certain.answers([it])[0] for it in questions]
 
 
 class TestHosts:

@@ -5,7 +5,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import threading
 from itertools import pairwise
 
 import pytest
@@ -13,41 +12,12 @@ import pytest
 pytest.importorskip("uvicorn", reason="the extra serve is not installed")
 pytest.importorskip("fastapi", reason="the extra serve is not installed")
 
-from kgfast.extras.serve import app
-from kgfast.extras.serve.engine import Engine
 from support.paths import ROOT
-from support.serving import ask, connect, send, serving, wait_for
+from support.serving import ask, connect, send, serving
 from support.snippets import snippets
 
 PAGE = ROOT / "docs/reference/http.md"
 QUERY = {"heads": 3, "relations": 2, "k": 2}
-
-
-def test_who_hangs_up_is_not_answered(engine, monkeypatch):
-    """While requests wait, at once; while they run, after a batch."""
-    calls, through, answers = [], threading.Semaphore(0), Engine.answers
-
-    def slow(self, questions):
-        calls.append(sum(map(len, questions)))
-        through.acquire()
-        return answers(self, questions)
-
-    monkeypatch.setattr(Engine, "answers", slow)
-    monkeypatch.setattr(app, "BATCH", 8)
-    with serving(engine) as port:
-        connections = [connect(port) for _ in range(20)]
-        for connection in connections:
-            send(connection, "/topk", **{**QUERY, "heads": list(range(200))})
-        wait_for(lambda: calls)
-        for connection in connections:
-            connection.close()
-        late = connect(port)
-        send(late, "/topk", **QUERY)
-        threading.Event().wait(0.5)  # the server reads who hung up
-        through.release(100)
-        assert late.getresponse().status == 200
-        late.close()
-    assert calls == [8, 1]
 
 
 def test_answers_of_many_clients_are_their_own(engine):
