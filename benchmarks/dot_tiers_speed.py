@@ -29,8 +29,8 @@ from lib.benchmark import Benchmark, Option, Options, Parser, of_others
 from lib.columns import DOT_TIERS
 from lib.indexed import Indexed
 from lib.measure import take_turns, thread_seconds
+from lib.peers.nearest import Search
 from lib.peers.ranks import Work
-from lib.peers.topk import Search
 
 K = 10
 TRAINED = 512  # queries of a run

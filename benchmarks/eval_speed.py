@@ -5,12 +5,10 @@
 A unit of work counts, for 128 queries, the entities above the target and those that are equal;
 whole test sets are ranked beside PyKEEN's evaluator and products of matrices, by the L2 norm. A
 sample of kgfast's counts is compared with the float64 specification. `bare` is a loop over packed
-rows that is compiled here (lib/bare_loop.cpp); the roof is the register loop of the sweep, on as
-many threads.
+rows that is compiled here (lib/bare_loop.cpp).
 """
 
 import sys
-import threading
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -36,10 +34,9 @@ from lib.measure import SLOW_ROUNDS, Timing, take_turns
 from lib.peers import bare
 from lib.peers import ranks as peers
 from lib.peers.ranks import Counts, Work
-from lib.results import Row, Rows, find, of_section
-from lib.tables import LABELS, Columns
+from lib.results import Row
+from lib.tables import Columns
 
-SWEEP_BATCH = 1024
 DOT_DIMS = (200, 512)
 REFERENCE_QUERIES = 4  # checked against the specification
 # the difference is what some triples cost, without what a call costs
@@ -138,61 +135,6 @@ def _furthest(differences: list[Tensor]) -> dict[str, int]:
     }
 
 
-def roof_rows(options: Options) -> Iterator[Row]:
-    """Yield the sweep of a random table beside the bare register loop, on every instruction set.
-
-    Every target is one far row, so that all candidates beat it: none is abandoned early, and the
-    sweep does the work of the loop.
-    """
-    race, dim = Race(options), max(options.dims)
-    work = race.rotate_work("random", dim, SWEEP_BATCH)
-    table = work.table.clone()
-    table[0] *= 1e3
-    work = Work(work.queries, table, torch.zeros_like(work.targets))
-    elements = SWEEP_BATCH * race.graph.num_entities * dim
-    loop_seconds = 0.02 if options.quick else 0.5
-    for isa in race.isas():
-        sweep_once = partial(kgfast_counts, work, isa=isa)
-        sweep_once()
-        seconds, speeds = [], []
-        for _ in range(options.rounds):
-            speeds.append(roof(isa, dim, loop_seconds))
-            seconds.append(race.stopwatch.seconds(sweep_once))
-        sweep, loop = Timing.of(seconds), Timing.of(speeds)
-        yield race.row(
-            "roof",
-            f"kgfast {isa}",
-            isa=isa,
-            dim=dim,
-            table="random, far targets",
-            batch=SWEEP_BATCH,
-            seconds=sweep.as_dict(),
-            elements_per_s=elements / sweep.median,
-            roof_elements_per_s=loop.as_dict(),
-            share_of_roof=elements / sweep.median / loop.median,
-        )
-
-
-def roof(isa: str, dim: int, seconds: float) -> float:
-    """Return elements per second of the bare loop on all threads: it releases Python's lock."""
-    from kgfast.kernels import _cpu
-    from kgfast.kernels.cpu.views import score_code
-    from kgfast.kernels.scores import get_score
-
-    code = score_code(get_score("rotate"), has_factor=False)
-    speeds: list[float] = []
-
-    def run() -> None:
-        speeds.append(_cpu.roof(isa, code, dim, seconds))
-
-    threads = [threading.Thread(target=run) for _ in range(torch.get_num_threads())]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return sum(speeds)
-
-
 def whole_rows(options: Options) -> Iterator[Row]:
     """Yield whole test sets, both sides, filtered; PyKEEN's is extrapolated from a few triples."""
     race = Race(options)
@@ -257,46 +199,7 @@ def compare_with_pykeen(pykeen: peers.PyKEEN, model: Any, known: Any, count: int
     )
 
 
-def ratios(rows: Rows) -> Iterator[tuple[str, str, str]]:
-    """Yield what the benchmark is for: what, measured, goal."""
-    for section, what in (("rotate", "128 queries"), ("single", "one query")):
-        dim = max((row["dim"] for row in of_section(rows, section)), default=0)
-        for table in ("random", "planted"):
-            goal = {"random": ">= 7x", "planted": ">= 10x"}[table] if section == "rotate" else ""
-            for peer, name in LABELS.items():
-                if row := find(rows, section, peer, dim=dim, table=table):
-                    yield (
-                        f"rotate, {what}, dim {dim}, {table}: kgfast against {name}",
-                        f"{row['times_kgfast']:.1f}x",
-                        goal if peer == "compile" else "",
-                    )
-    speeds = {row["isa"]: row["elements_per_s"] for row in of_section(rows, "roof")}
-    if "avx2" in speeds and "avx512" in speeds:
-        yield "sweep, AVX2 against AVX-512", f"{speeds['avx2'] / speeds['avx512']:.0%}", ">= 50%"
-    for row in of_section(rows, "roof"):
-        name = f"sweep against the bare loop, {row['isa']}, dim {row['dim']}"
-        yield name, f"{row['share_of_roof']:.0%}", ">= 80%"
-    for row in of_section(rows, "dot"):
-        if row["contender"] != "kgfast":
-            name = f"dot, dim {row['dim']}: kgfast against {row['contender']}"
-            yield name, f"{row['times_kgfast']:.2f}x", ">= 1.0x"
-    for row in of_section(rows, "whole"):
-        ours = find(rows, "whole", "kgfast, planted, L2", dim=row["dim"])
-        if ours and row["seconds"] and row["contender"] in (PYKEEN, PRODUCTS):
-            ratio = row["seconds"]["median"] / ours["seconds"]["median"]
-            peer = row["contender"].removesuffix(", L2")
-            name = f"whole test set, L2, dim {row['dim']}: kgfast against {peer}"
-            yield name, f"~{ratio:.0f}x" if row["extrapolated"] else f"{ratio:.1f}x", ""
-
-
 COUNTED: Columns = (*RACE_WORK, ("differ:", differs))
-ROOF: Columns = (
-    (" ", "{contender}"),
-    ("dim:", "{dim}"),
-    ("sweep, elements/s:", "{elements_per_s:billions}"),
-    ("bare loop:", "{roof_elements_per_s[median]:billions}"),
-    ("share:", "{share_of_roof:.0%}"),  # above 100 %: this loop is slower than the sweep's own
-)
 WHOLE: Columns = (
     *RACE[:1],
     ("dim:", "{dim}"),
@@ -311,7 +214,6 @@ BENCHMARK = Benchmark(
         "rotate": rotate_rows,
         "single": single_rows,
         "dot": dot_rows,
-        "roof": roof_rows,
         "whole": whole_rows,
     },
     options=OPTIONS,
@@ -319,10 +221,8 @@ BENCHMARK = Benchmark(
         "rotate": ("RotatE rank counts of {batch} queries", COUNTED),
         "single": ("RotatE rank counts of one query", COUNTED),
         "dot": ("dot rank counts of {batch} queries", COUNTED),
-        "roof": ("The sweep of {batch} queries against the bare register loop", ROOF),
         "whole": ("The whole test set, both sides, filtered: {queries:,} queries", WHOLE),
     },
-    ratios=ratios,
     has_device=True,
 )
 

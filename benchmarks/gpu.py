@@ -10,9 +10,9 @@ integers and losses against the reference (`checks`), time six works (`headlines
 the benchmarks and compute-sanitizer, then build the C++ extension and test that. A step whose tools
 are missing is left out and says so; a step that fails ends no other. Cases of the first three steps
 run in processes of their own, so that one which crashes, hangs or fills the memory ends only
-itself. ``DIR`` gets at most eight files, each written as results come: <gpu>-summary.json (device,
+itself. ``DIR`` gets at most six files, each written as results come: <gpu>-summary.json (device,
 versions and the outcome of each step), <gpu>-cases.jsonl (a line for each case), <gpu>-log.txt (all
-output), and one file of each of the four benchmarks. With ``--steps``, results of other steps stay.
+output), and one file of each benchmark. With ``--steps``, results of other steps stay.
 """
 
 import argparse
@@ -38,7 +38,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 PATIENCE = 10  # seconds from an interrupt to a command's end: to report what it has found
 WORKERS = min(16, os.cpu_count() or 1)  # compiling on the host is most of the work
 SCORES = ("dot", "rotate", "l1", "l2", "rscf_rotate", "rotate_interleaved", "rscf_l1", "rscf_l2")
-BENCHMARKS = ("loss_mem", "eval_speed", "topk_speed", "eval_mem")
+BENCHMARKS = ("loss_mem", "eval_speed", "eval_mem")
 SANITIZERS = ("memcheck", "racecheck", "synccheck")  # tools of compute-sanitizer
 TESTED = [
     f"tests/kernels/test_{it}.py"

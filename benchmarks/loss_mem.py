@@ -24,13 +24,12 @@ from typing import Any
 import torch
 
 from lib.benchmark import THREADS, Benchmark, Option, Options
-from lib.columns import LOSS_NAMES, LOSSES
+from lib.columns import LOSSES
 from lib.machine import available_memory
 from lib.measure import SLOW_SECONDS, PeakMemory, Stopwatch, Timing, in_child, in_child_or_note
 from lib.peers import losses as peers
 from lib.peers.losses import Run, Work
 from lib.results import Row, Rows
-from lib.tables import cell_of
 
 BATCHES, ENTITIES, DIM = (256, 512, 1024), (10_000, 50_000), 200
 SMOOTHING = 0.1  # smoothing of works that are called smoothed
@@ -57,12 +56,6 @@ QUICK_RACES = {
     "cross entropy dot": ("dot", 8, 60, 8, None),
     "smoothed cross entropy dot": ("dot", 9, 70, 8, None),
     "1-vs-all, batch 9": ("dot", 9, 70, 8, None),
-}
-GOALS = {
-    ("pairwise", "eager"): ">= 20x",
-    ("pairwise", "compile"): ">= 4x",
-    ("indexed", "eager"): ">= 8x",
-    ("bce rotate", "eager"): ">= 10x",
 }
 
 
@@ -234,27 +227,6 @@ def in_turns(work: Work, contenders: Parts, options: Options) -> list[dict[str, 
     return rows
 
 
-def ratios(rows: Rows) -> Iterator[tuple[str, str, str]]:
-    """Yield what, measured, goal: at least as fast as torch, near what no loss can beat."""
-    timed = [row for row in rows if "times_kgfast" in row]
-    times = {(row["section"], row["contender"]): row["times_kgfast"] for row in timed}
-    for row in timed:
-        section, contender, own = row["section"], row["contender"], row["times_kgfast"]
-        if contender == "products":
-            what = f"{section}: kgfast's time against its three matrix products"
-            yield what, f"{1 / own:.2f}x", "<= 1.4x"
-        elif contender == "kgfast_bf16":
-            yield f"{section}: bf16 against float32", f"{1 / own:.2f}x", ">= 3x"
-            other = times.get((section, "eager_bf16"))
-            if other is not None:
-                yield f"{section}: kgfast's bf16 against torch's", f"{other / own:.2f}x", ">= 1x"
-        elif contender in ("eager", "compile", "linear"):
-            what = cell_of(row, "{section}, {score}, {batch} x {candidates} x {dim}")
-            measured = f"{'~' if row['extrapolated'] else ''}{own:.2f}x"
-            goal = GOALS.get((section, contender), "" if section == "indexed" else ">= 1x")
-            yield f"{what}: kgfast against {LOSS_NAMES[contender]}", measured, goal
-
-
 def notes(rows: Rows) -> Iterator[str]:
     """Yield what a reader must know of the tables."""
     yield "Peak memory is beyond operands and their gradients."
@@ -276,7 +248,6 @@ BENCHMARK = Benchmark(
         "memory": ("Forward and backward over all entities", LOSSES),
     },
     section_of=lambda row: row["section"] if row["section"] in WORKS else "memory",
-    ratios=ratios,
     notes=notes,
     is_right=lambda row: row["contender"] != "kgfast" or bool(row["seconds"]),
     has_device=True,

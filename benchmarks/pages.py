@@ -18,8 +18,8 @@ sys.path.append(str(ROOT / "tools"))
 import cli_page
 import config_page
 
-HOW_TO = ("above", "alignment", "classify", "graphs", "influence", "med_rscf", "ogb", "paths")
-HOW_TO += ("predictions", "prepared", "retrieval")
+HOW_TO = ("alignment", "classify", "graphs", "influence", "med_rscf", "paths", "prepared")
+HOW_TO += ("retrieval",)
 PLACES = {
     **{name: f"docs/how-to/{name}.md" for name in HOW_TO},
     **{name: f"docs/reference/{name}.md" for name in ("gpu", "losses", "speed")},

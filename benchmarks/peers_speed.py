@@ -30,8 +30,8 @@ from lib.columns import PEERS
 from lib.indexed import RowsModel, normal_like
 from lib.measure import Stopwatch, Timing, take_turns
 from lib.peers import Missing, bare, nearest
+from lib.peers.nearest import Search
 from lib.peers.ranks import Work
-from lib.peers.topk import Search
 from lib.results import Row, engine_of
 
 CALLS = {1: 8, 16: 2, 64: 1}  # calls of a turn, by the queries of a call

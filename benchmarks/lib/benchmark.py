@@ -17,7 +17,7 @@ import torch
 import kgfast
 from lib.machine import facts, load_average, machine_line, machine_tag, synthetic_graph
 from lib.results import RESULTS, Row, engine_of, read_rows, write_json
-from lib.tables import RATIOS, Columns, cell_of, plain, ratio_lines
+from lib.tables import Columns, cell_of, plain
 
 Options = argparse.Namespace
 Parser = argparse.ArgumentParser
@@ -85,7 +85,6 @@ class Benchmark:
     tables: Columns | Mapping[str, Titled | list[Titled]] = ()
     section_of: Callable[[Row], str] = lambda row: str(row.get("section", ""))
     check: Callable[[Parser, Options], None] | None = None  # further, of the options
-    ratios: Callable[[Sequence[Row]], Iterable[tuple[str, str, str]]] | None = None
     # Content of the results file beside the rows, or a function of them.
     head: Mapping[str, Any] | Callable[[Sequence[Row]], Mapping[str, Any]] = field(
         default_factory=dict
@@ -157,9 +156,6 @@ class Benchmark:
                 traceback.print_exc()
                 failed = True
             self._show(rows[first:])
-        if self.ratios is not None:
-            lines = ratio_lines(list(self.ratios(rows)))
-            print(*plain("Ratios of medians", RATIOS, lines), sep="\n")
         for note in self.notes(rows) if self.notes is not None else ():
             print(f"- {note}")
         if self.picture is not None and options.plot is not None:
@@ -190,8 +186,6 @@ class Benchmark:
         old = read_rows(options.json) if options.json.exists() else []
         kept = [row for row in old if self._stays(row, rows, options)]
         head = dict(self.head(rows) if callable(self.head) else self.head)
-        if self.ratios is not None:
-            head["ratios"] = ratio_lines(list(self.ratios(rows)))
         both = [*kept, *rows]
         if self.order is not None:
             both.sort(key=self.order)

@@ -28,16 +28,6 @@ RACE_WORK: Columns = (
     ("elements/s:", "{elements_per_s:billions}"),
     *RACE[3:],
 )
-GATHERERS = {  # 32 queries at a time
-    "official": "torch, gathered, norm of stacked parts as in OGB's baseline",
-    "lean": "torch, gathered, in place",
-}
-LISTS: Columns = (
-    (" ", lambda row: GATHERERS.get(row["contender"], row["contender"])),
-    *RACE[1:],
-    ("peak memory:", "{peak_bytes:bytes}"),
-    ("queries counted otherwise:", "{differing_queries}"),
-)
 CROPS = {
     "med": "RotatE + MED, one nested sweep",
     "med separate": "RotatE + MED, a sweep each",
@@ -79,24 +69,6 @@ ALIGNMENT: Columns = (
     ("MRR by cosine:", "{mrr[cosine]:.4f}"),
     ("MRR by CSLS:", "{mrr[csls]:.4f}"),
     ("other ranks:", lambda row: f"{sum(row['other_ranks'].values()):,}"),
-)
-FACTS: Columns = (
-    ("model", "{model}, d = {dim}"),
-    ("tables", "{table}"),
-    ("triples:", "{triples:,}"),
-    ("facts:", "{k:,}"),
-    ("seconds:", "{seconds:,.0f}"),
-    ("CPU seconds:", "{cpu_seconds:,.0f}"),
-    ("peak memory:", "{peak_mib:.0f} MiB"),
-)
-ABOVE: Columns = (
-    ("model", "{model}, d = {dim}, {data}"),
-    ("queries:", "{queries:,}"),
-    ("answers:", "{results:,}"),
-    ("CPU seconds:", "{cpu_seconds[above][median]:.2f}"),
-    ("of ranks:", "{cpu_seconds[ranks][median]:.2f}"),
-    ("times ranks':", "{times_ranks[median]:.2f}x"),
-    ("memory beyond the result:", "{peak_mib:.0f} MiB"),
 )
 CLASSES: Columns = (
     ("run", "{run}"),
@@ -292,21 +264,15 @@ SAMPLED: Columns = (
     ("Hits@10:", "{hits_10:.3f}"),
 )
 
-# Works of loss_mem.py and topk_speed.py.
+# Works of loss_mem.py.
 LOSS_WORKS = {
     "pairwise": "pairwise_scores",
     "indexed": "indexed_scores",
     "bce dot": "bce, all contenders in turns",
     "bce rotate": "bce, all contenders in turns",
-    "head": "output head",
-    "outputs": "10 million outputs",
-    "prediction": "one query, as a user asks it",
 }
 LOSS_NAMES = NAMES | {
     "eager": "torch, eager",
-    "counts": "kgfast.ops.rank_counts",
-    "pykeen": "PyKEEN's predict_target",
-    "score_t + topk": "PyKEEN's score_t + topk",
 }
 
 

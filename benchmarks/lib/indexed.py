@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import kgfast
-from lib.peers.topk import Search
+from lib.peers.nearest import Search
 
 
 def normal_like(rows: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:

@@ -20,7 +20,6 @@ ON_SYNTHETIC = (  # benchmarks whose rows, or some of them, are of graphs of `sy
     "eval_speed",
     "loop_speed",
     "med_speed",
-    "topk_speed",
     "train_speed",
 )
 # Rows without a fingerprint are of this generator: its graphs were those of AVX-512 alone.

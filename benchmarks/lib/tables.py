@@ -113,11 +113,3 @@ def median(row: Row) -> str:
     if not row["seconds"]:
         return str(row.get("note", ""))
     return "~" * bool(row.get("extrapolated")) + human_seconds(row["seconds"]["median"])
-
-
-RATIOS: Columns = ((" ", "{what}"), ("measured:", "{measured}"), ("goal:", "{goal}"))
-
-
-def ratio_lines(lines: Sequence[tuple[str, str, str]]) -> list[dict[str, str]]:
-    """Name measured work, ratio and goal of each line, as a results file holds them."""
-    return [dict(zip(("what", "measured", "goal"), line, strict=True)) for line in lines]

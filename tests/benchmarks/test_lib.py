@@ -141,14 +141,11 @@ def test_options_have_a_value_in_earnest_and_in_a_smoke_test(load, tmp_path, cap
 
 COUNTS = {
     "eval_mem": ("--dims", "--batch-size", "--sample"),
-    "lists_speed": ("--rows",),
     "loss_mem": ("--rounds",),
     "serve_speed": ("--requests",),
-    "topk_speed": ("--dims", "-k", "--rounds"),
     "train_speed": ("--dim", "--batch", "--negatives", "--rounds"),
 }
 REFUSED = [
-    ("above_speed", (), "--run names the folders of trained models, or --quick"),
     *(
         (script, (name, "0"), f"argument {name}: must be at least 1; got 0")
         for script, names in COUNTS.items()
@@ -156,11 +153,8 @@ REFUSED = [
     ),
     ("eval_mem", ("--naive-cap", "-1"), "--naive-cap must not be negative"),
     ("eval_mem", ("--plot", "picture.jpeg"), "argument --plot: must end in .png, .svg or .pdf"),
-    ("facts_speed", (), "--data names the folder of FB15k-237, or --quick"),
     ("influence_speed", (), "--data names the folder of each graph, or --quick"),
     pytest.param("pykeen_speed", (), "--data names the folder", marks=pytest.mark.slow),
-    ("lists_speed", ("--rows", "100"), "--rows must be at least 4 times --candidates"),
-    ("topk_speed", ("--peers", "faiss"), "invalid choice"),
 ]
 
 

@@ -1,7 +1,5 @@
 """The benchmark of losses, in its smoke-test sizes."""
 
-import json
-
 import pytest
 
 RACES = {
@@ -21,7 +19,6 @@ def test_loss_mem_writes_what_it_measured(measured, tmp_path):
     assert ours == pytest.approx(theirs, rel=1e-5)
     assert dense[0]["formula"] == {"dense": 6_400}
     text = (tmp_path / "found.json").read_text()
-    assert len(json.loads(text)["ratios"]) >= 6
     assert str(tmp_path) not in text
 
 
@@ -97,6 +94,3 @@ def test_a_step_is_held_against_its_matrix_products(load):
     found = {row["contender"]: row for row in rows}
     assert found["kgfast"]["loss"] == pytest.approx(found["eager"]["loss"])
     assert found["eager_bf16"]["loss"] == pytest.approx(found["eager"]["loss"], rel=0.01)
-    lines = list(script.ratios(rows))
-    assert len(lines) == 2
-    assert "three matrix products" in str(lines[0])

@@ -273,15 +273,5 @@ def test_scale_holds_what_is_promised():
     assert len({row["bytes_per_query"] for row in rows if row["section"] == "sent"}) == 1
 
 
-def test_facts_and_builds_are_right():
+def test_builds_are_right():
     assert all(row["equal"] for row in rows_of("cpu-known-build.json"))
-    facts = rows_of("cpu-facts-speed.json")
-    assert all(row["equal"] and row["peak_mib"] <= 64 for row in facts)
-
-
-def test_answers_above_a_threshold_cost_what_is_promised():
-    for row in rows_of("cpu-above-speed.json"):
-        assert row["equal"]
-        assert row["equals_reference"]
-        assert row["times_ranks"]["median"] <= 1.3
-        assert row["peak_mib"] <= 64

@@ -26,7 +26,7 @@ def test_the_best_are_those_of_peers(measured):
 @pytest.mark.parametrize("score", ["dot", "l2", "rotate"])
 @pytest.mark.parametrize("name", [*FAST, *SLOW])
 def test_every_way_of_a_peer_finds_the_best(load, name, score):
-    nearest, topk = load("lib.peers.nearest"), load("lib.peers.topk")
+    nearest, topk = load("lib.peers.nearest"), load("lib.peers.nearest")
     generator = torch.Generator().manual_seed(0)
     search = topk.Search(*(torch.randn(n, 32, generator=generator) for n in (5, 700)), 4)
     block = topk.score_block if score == "rotate" else topk.dot_block
@@ -48,7 +48,7 @@ def test_every_way_of_a_peer_finds_the_best(load, name, score):
 
 
 def test_the_fastest_way_is_chosen(load, monkeypatch):
-    nearest, topk = load("lib.peers.nearest"), load("lib.peers.topk")
+    nearest, topk = load("lib.peers.nearest"), load("lib.peers.nearest")
     slow, fast = (nearest.Way(name, lambda q: q) for name in ("slow", "fast"))
     monkeypatch.setitem(nearest.PEERS, "some", lambda *_: iter([slow, fast, slow]))
     work = topk.Search(torch.zeros(2, 3), torch.zeros(4, 3), 1)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from lib.columns import (
-    ABOVE,
     ALIGNMENT,
     BUILDS,
     CASES,
@@ -14,9 +13,7 @@ from lib.columns import (
     CROP_RANKS,
     DOT_TIERS,
     EVALUATIONS,
-    FACTS,
     INFLUENCES,
-    LISTS,
     LOSSES,
     PATHS,
     PEERS,
@@ -113,8 +110,6 @@ def _bold(row: Row) -> str:
     return "**kgfast**" if row["contender"] == "kgfast" else cell_of(row, LOSSES[2][1])
 
 
-above = block(Table("cpu-above-speed.json", ABOVE))
-predictions = block(Table("cpu-facts-speed.json", FACTS))
 prepared = block(Table("cpu-peers-speed.json", PEERS))
 serve = block(Table("cpu-serve-speed.json", SERVE))
 tiers = block(Table("cpu-dot-tiers-speed.json", DOT_TIERS))
@@ -142,15 +137,6 @@ graphs = block(
         '{relations:,} relations, `max_memory="{max_memory}"`:',
         note="The heads of {queries:,} (r, t), many of them hubs: {all_answers:,} answers in "
         "{all_cpu_seconds:.2f} CPU seconds. The process took {asking_anonymous_bytes:bytes}.",
-    )
-)
-ogb = block(
-    Table(
-        "cpu-lists-speed.json",
-        LISTS,
-        title="Ranks of {batch} RotatE queries of {dim} complex features, each among {candidates} "
-        "of {entities:,} candidates, float32, {machine[threads]} threads. The peers gather rows "
-        "for 32 queries at a time.",
     )
 )
 path_star = block(
@@ -197,7 +183,6 @@ med_rscf = block(
 losses = block(
     _losses("loss-mem", "Losses and sampled scores, forward and backward"),
     _losses("loss-1-vs-all", "Steps of 1-vs-all"),
-    _losses("topk-speed", "Top-k"),
 )
 speed = block(
     Table(

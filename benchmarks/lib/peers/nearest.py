@@ -26,8 +26,8 @@ import torch
 from torch import Tensor
 
 from lib.peers import Missing, building, import_keops, rotate_scores
-from lib.peers.topk import ChunkedRows, Search, dot_block, score_block
 
+Best = tuple[Tensor, Tensor]  # scores [B, k], ids [B, k]
 Ids = Tensor  # [B, k]
 Find = Callable[[Tensor], Ids]  # ids of queries [B, F]
 Block = Callable[[Tensor, Tensor], Tensor]  # scores [B, C] of queries and rows
@@ -38,6 +38,63 @@ BLAS_ROWS = (1_024, 8_192, 65_536)  # rows of faiss's blocks for BLAS; the defau
 ALWAYS, NEVER = 1, 1 << 30  # thresholds of faiss for BLAS
 TRIED_CALLS, HOPELESS = 8, 3.0  # calls that each way answers, unless it is hopeless
 LEVELS, BATCH_ROWS = (2, 4, 8, 16, 32), (128, 512, 1024, 2048)  # Panorama: defaults 8 and 128
+
+
+@dataclass(frozen=True)
+class Search:
+    """The best k of all rows of a table for B queries."""
+
+    queries: Tensor  # [B, F]
+    table: Tensor  # [N, F]
+    k: int
+
+    @property
+    def device(self) -> str:
+        """Return ``cpu`` or ``cuda``."""
+        return self.table.device.type
+
+    def first_rows(self, count: int) -> "Search":
+        """Return the search among the first rows."""
+        return Search(self.queries, self.table[:count], self.k)
+
+
+def score_block(queries: Tensor, rows: Tensor) -> Tensor:
+    """Score a chunk of rows, ``[B, C]``."""
+    return rotate_scores(queries[:, None], rows[None])
+
+
+def dot_block(queries: Tensor, rows: Tensor) -> Tensor:
+    """Score a chunk of rows by `dot`."""
+    return queries @ rows.T
+
+
+def best_of(scores: Tensor, k: int) -> Best:
+    """Return the best k of each row, by torch's fastest function for such a k."""
+    if k == 1:
+        best, ids = scores.max(1, keepdim=True)
+        return best, ids
+    best, ids = scores.topk(min(k, scores.shape[1]))
+    return best, ids
+
+
+class ChunkedRows:
+    """torch.topk of chunks of the table, merged with the best so far."""
+
+    def __init__(self, search: Search, block: Callable[..., Tensor], chunk: int) -> None:
+        self._search, self._block, self.chunk = search, block, min(chunk, len(search.table))
+
+    def __call__(self) -> Best:
+        """Search all chunks."""
+        search, k = self._search, self._search.k
+        scores = search.queries.new_empty(len(search.queries), 0)
+        ids = torch.empty(scores.shape, dtype=torch.int64, device=scores.device)
+        for first in range(0, len(search.table), self.chunk):
+            block = self._block(search.queries, search.table[first : first + self.chunk])
+            best, places = best_of(block, k)
+            scores, ids = torch.cat([scores, best], 1), torch.cat([ids, places + first], 1)
+            scores, order = best_of(scores, k)
+            ids = ids.gather(1, order)
+        return scores, ids
 
 
 @dataclass(frozen=True)
