@@ -142,7 +142,6 @@ MEANINGS = {
     "adversarial": "the self-adversarial loss of sampled negatives",
     "backend": "the methods of the backend protocol",
     "backward": "gradients of scores",
-    "batches": "triples or queries in batches",
     "canonical": "canonical scores",
     "checks": "checks of what a caller gave",
     "compose": "queries of training",

@@ -9,7 +9,7 @@ import torch
 
 import kgfast
 from kgfast import Predictions, Triples, Vocabulary, progress, rank, topk
-from kgfast.eval.metric_tables import table_of
+from kgfast.eval.metrics import table_of
 from kgfast.eval.ranks import GroupedRanks
 from kgfast.text import WIDTH, escaped, html_table, shortened, text_table
 

@@ -164,7 +164,7 @@ def predict(
     if not include_known:
         options["known"] = loaded.known() if known is None else load_known(known, loaded)
     if every:
-        from kgfast.eval.fact_search import top_facts
+        from kgfast.eval.facts import top_facts
 
         facts = top_facts(loaded.model, **given, **options, k=k, progress=sys.stdout.isatty())
         columns = _with_probabilities(loaded, facts.columns(loaded.vocabulary))
@@ -232,8 +232,7 @@ def _answers_of(
     loaded: Any, side: Any, given: dict[str, Any], options: dict[str, Any], sides: int
 ) -> dict[str, Any]:
     from kgfast.datasets.query_files import read_candidates
-    from kgfast.eval.above_search import above
-    from kgfast.eval.prediction import topk
+    from kgfast.eval.prediction import above, topk
 
     (names, sizes), place = _spaces(loaded), int(side == "relation")
     if isinstance(options["exclude"], list):

@@ -55,8 +55,8 @@ def serve(
 
     for package in ("fastapi", "uvicorn"):
         needed(package, "kgfast serve", '"kgfast[serve]"')
-    from kgfast.eval.batches import check_names
     from kgfast.eval.index import Index
+    from kgfast.eval.preparation import check_names
     from kgfast.extras.serve import app as server
     from kgfast.extras.serve.engine import Engine
     from kgfast.models.base import operator_width

@@ -103,6 +103,7 @@ def _check_folder(folder: Any, resume: bool) -> None:
 def _print_result(path: Path, result: Mapping[str, Any]) -> None:
     from rich.table import Table
 
+    from kgfast.eval.metrics import cell
     from kgfast.training.trainer import steps_made, what_was_tested
 
     minutes = result["seconds_training"] / 60
@@ -113,9 +114,6 @@ def _print_result(path: Path, result: Mapping[str, Any]) -> None:
     for name in [*(["dim"] if submodels else []), *result["test"]]:
         table.add_column(name.replace("_", " "), justify="right")
     for dim, metrics in submodels.items() or [(None, result["test"])]:
-        cells = [
-            f"{value:,.1f}" if name in ("mr", "median_rank") else f"{value:.4f}"
-            for name, value in metrics.items()
-        ]
+        cells = [cell(name, value) for name, value in metrics.items()]
         table.add_row(*([] if dim is None else [dim]), *cells)
     print_table(table)

@@ -1,37 +1,35 @@
-"""The passes of topk(): queries that are answered together, and all answers."""
+"""The jobs of topk() and above(): the best answers to queries, or all that reach a threshold."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from kgfast.eval.accumulators import BestSoFar
-from kgfast.eval.batches import check_known, check_names, checked_batch_size
-from kgfast.eval.candidate_ids import (
+from kgfast.eval.candidates import (
     Allowed,
-    Given,
-    ListedCandidates,
+    ListedIds,
     candidates_of_sides,
-    checked_candidates,
     checked_ids_of,
+    digest_of,
+    excluded_of,
 )
-from kgfast.eval.exchange import NOBODY, Exchange
-from kgfast.eval.excluded import excluded_of, together
-from kgfast.eval.one_pass import Advance, Cut, FileCall, add_queries, run_pass
-from kgfast.eval.partial import Partial
-from kgfast.eval.predictions import Predictions
-from kgfast.eval.queries import CPU, Queries, mean_answers, moved, shared
-from kgfast.eval.sources import CandidateSource, Found, InRows, crops_of
+from kgfast.eval.driver import Job, JobSection, SoFar, names_in_words
+from kgfast.eval.preparation import check_known, check_names, checked_batch_size
+from kgfast.eval.queries import CPU, Queries, moved
+from kgfast.eval.sources import CandidateSource, crops_of
 from kgfast.graph import IdsLike, TypeConstraints, VocabularyLike, names_of
 from kgfast.graph.named import Names
-from kgfast.kernels.operands import Known
+from kgfast.kernels.above import merged
+from kgfast.kernels.operands import Above, Known
 from kgfast.models.base import Side
+from kgfast.ops.above import check_max_results, check_thresholds, thresholds_of, too_many
+from kgfast.ops.differentiable import full_precision
 from kgfast.ops.topk import check_k
-from kgfast.storage import Fingerprint
+from kgfast.storage import digest
 
-_SAMPLE = 64  # queries in a fingerprint of a call with candidates in memory
+_NUMBER, _NAN, _MISSING = 0, 1, 2  # numbers come before NaN, places without a candidate last
 
 
 class AskedQueries(NamedTuple):
@@ -43,259 +41,454 @@ class AskedQueries(NamedTuple):
     vocabulary: VocabularyLike | None
 
 
-class Search:
-    """Checked arguments of one prediction.
+class Search(Job):
+    """Checked arguments of one prediction, and the results of its passes.
 
-    ``anchors`` and ``others`` are int64 ``[B]``, and ``name`` is the argument that gave the
-    anchors.
+    ``anchors`` and ``others`` are int64 ``[B]``, and ``argument`` is the name of the argument that
+    gave the anchors.
     """
 
     def __init__(
-        self,
-        model: Any,
-        asked: AskedQueries,
-        k: int,
-        allowed: Allowed,
-        dims: int | None,
-        batch_size: Any,
-        pad: bool,
+        self, model: Any, given: AskedQueries, allowed: Allowed, dims: int | None, batch_size: Any
     ) -> None:
-        known, candidate_ids, exclude = allowed
-        check_known(known)
-        names = names_of(asked.vocabulary)
-        check_names(names, model)
-        self.model, self.k, self.known, self.pad, self.names = model, k, known, pad, names
-        self.side, self.name, self.anchors, self.others = _asked_for(model, asked, names)
-        self.batch_size = checked_batch_size(batch_size, model)
-        self.excluded = excluded_of(exclude, self.side, self.anchors, model, names)
-        given = candidates_of_sides(candidate_ids, (self.side,), len(self.anchors), model, names)
-        self.given: Given = given[self.side]
-        self.crop = crops_of(model, [dims])
+        check_known(allowed.known)
+        self.model, self.known, self.names = model, allowed.known, names_of(given.vocabulary)
+        check_names(self.names, model)
+        side, self.argument, self.anchors, self.others = _queries_given(model, given, self.names)
+        count = len(self.anchors)
+        self.batch_size = checked_batch_size(batch_size, model, count)
+        self.has_batch_size = batch_size is not None
+        self.excluded = excluded_of(allowed.exclude, side, self.anchors, model, self.names)
+        listed = candidates_of_sides(allowed.candidate_ids, (side,), count, model, self.names)
+        self.section = JobSection(side, crops_of(model, [dims]), listed[side])
+        self.sections = [self.section]
+        self.results: list[Any] = []
+
+    @property
+    def num_queries(self) -> int:
+        return len(self.anchors)
+
+    @abstractmethod
+    def collected(self) -> Sequence[Tensor]:
+        """Return the results of all queries."""
+
+    def asked(self, device: torch.device) -> tuple[Tensor, Tensor, Side]:
+        """Return anchors, others and the predicted side, for a result."""
+        return self.anchors.to(device), self.others.to(device), self.section.side
 
     @property
     def facts(self) -> dict[str, str]:
-        """Number of answers, and the padding of missing answers, in words."""
-        return {"k": str(self.k), "pad": str(bool(self.pad))}
+        excluded, section = self.excluded, self.section
+        return {
+            "vocabularies": names_in_words(self.names),
+            "queries": f"{len(self.anchors):,} {digest(section.side, self.anchors, self.others)}",
+            "candidate_ids": digest_of(section.given),
+            "the crop": str(section.crops),
+            "exclude": "none" if excluded is None else digest(excluded.ids, excluded.indptr),
+        }
 
-    @property
-    def answer_bytes(self) -> int:
-        """Memory of the answers to a query while a file is read."""
-        return 6 * 16 * self.k
-
-    @property
-    def ids(self) -> Tensor | None:
-        """Return the candidates that all queries share; None for all rows and for lists."""
-        return self.given if isinstance(self.given, Tensor) else None
-
-    def __len__(self) -> int:
-        return len(self.anchors)
-
-    def in_words(self, row: int) -> str:
+    def query_in_words(self, row: int) -> str:
         """Return a query in words, for messages."""
-        what = "tail" if self.side == "relation" else "relation"
+        what = "tail" if self.section.side == "relation" else "relation"
         anchor, other = int(self.anchors[row]), int(self.others[row])
-        return f"{self.name}[{row}] = {anchor} with {what} {other}"
+        return f"{self.argument}[{row}] = {anchor} with {what} {other}"
 
     def words(self, queries: Queries, place: int) -> str:
         """Name a query that is not finite."""
         return (
-            f"{self.in_words(int(queries.rows[place]))}: the query holds a NaN or an infinity, "
-            "from the embeddings of the entity or relation or from the filters on them"
+            f"{self.query_in_words(int(queries.rows[place]))}: the query holds a NaN or an "
+            "infinity, from the embeddings of the entity or relation or from the filters on them"
         )
 
-    def ordered(self, home: torch.device) -> Queries:
-        """Return all queries on a device; in order of relations if each relation has candidates."""
-        rows = torch.arange(len(self), dtype=torch.int64, device=CPU)
+    def queries(self, section: JobSection, home: torch.device, size: int) -> Iterable[Queries]:
+        """Make all queries; in order of relations if each relation has candidates."""
+        rows = torch.arange(len(self.anchors), dtype=torch.int64, device=CPU)
+        if isinstance(section.given, TypeConstraints):
+            rows = self.others.cpu().argsort(stable=True)
+        return (self._queries(rows, home),)
+
+    def sample(self, section: JobSection, home: torch.device, count: int) -> Queries:
+        rows = torch.arange(len(self.anchors), dtype=torch.int64, device=CPU)
+        return self._queries(rows[:: max(1, len(rows) // count)], home)
+
+    def _queries(self, rows: Tensor, home: torch.device) -> Queries:
         anchors, others = self.anchors, self.others
-        if isinstance(self.given, TypeConstraints):
-            rows = others.cpu().argsort(stable=True)
+        if len(rows) < len(anchors) or isinstance(self.section.given, TypeConstraints):
             anchors, others = (ids[rows.to(ids.device)] for ids in (anchors, others))
-        return Queries(self.side, rows, moved(anchors, home), moved(others, home), self.words)
+        anchors, others = moved(anchors, home), moved(others, home)
+        return Queries(self.section.side, rows, anchors, others, self.words)
 
-    def predictions(self, *found: Tensor) -> Any:
-        """Return the result, :class:`Predictions`, on the device of the scores and ids."""
-        scores, ids = found
-        anchors, others = self.anchors.to(ids.device), self.others.to(ids.device)
-        return Predictions(scores, ids, anchors, others, self.side, vocabulary=self.names)
+    def known_of(self, queries: Queries, source: CandidateSource) -> Known | None:
+        known = super().known_of(queries, source)
+        if self.excluded is not None:
+            known = _joined(known, self.excluded.of(queries.rows, source.home))
+        return known
 
-    def check_size(self, source: CandidateSource) -> None:
-        """Check k against the number of candidates, where that is a bound."""
-        is_shared = not isinstance(self.given, ListedCandidates | TypeConstraints)
-        has_bound = len(self) and not self.pad and is_shared
-        check_k(self.k, source.num_candidates if has_bound else None)
+    def put(self, result: SoFar) -> None:
+        self.results.append(result)
 
-    def accumulator(self, queries: Queries, source: CandidateSource) -> Any:
-        """Return the accumulator of the answers to some queries."""
-        return BestSoFar(queries, source, self.k)
-
-    def collected(self, parts: list[Any], source: CandidateSource, exchange: Exchange) -> Any:
-        """Return scores and ids of all queries, ``[B, k]``."""
-        scores, ids = _assembled(self, parts, exchange)
-        if not self.pad and (not source.is_whole or any(map(_may_lack, parts))):
-            _check_full(ids, self.in_words)
-        is_double = any(part.dtype == torch.float64 for part in parts)
-        return scores.to(torch.float64 if is_double else torch.float32), ids
-
-    def size(self, most: int, pairs: int | None = None) -> int:
-        """Return the number of queries of a pass, at most ``most``."""
-        if isinstance(self.given, ListedCandidates):
-            most = min(most, self.given.batch_size(*(() if pairs is None else (pairs,))))
+    def size(self, section: JobSection, most: int, pairs: int | None = None) -> int:
+        most = super().size(section, most, pairs)
         return most if self.excluded is None else min(most, self.excluded.batch_size())
 
 
-def answers(
-    search: Search,
-    source: CandidateSource,
-    size: int,
-    exchange: Exchange = NOBODY,
-    *,
-    kept: Partial | None = None,
-    advance: Advance | None = None,
-    done: Callable[[int], None] = lambda count: None,
-) -> Any:
-    """Return the answers to all queries, as the search collects them.
+class BestSoFar(SoFar):
+    """Best answers, ``[B, k]``: -inf and -1 where there is no candidate.
 
-    ``size`` is the number of queries per pass. ``advance`` is called with rows and queries,
-    ``done`` with queries.
+    Scores are float64 until the end and merged exactly; one block of all candidates needs no
+    merging, so the sweep rounds the scores. ``dtype`` is the dtype of the rounded scores.
     """
-    search.check_size(source)
-    queries = search.ordered(source.home)
-    size = max(1, min(size, -(-len(search) // exchange.num_shares)))
-    found: list[Any] = []
-    for batch in exchange.share_of(queries.batches(size)):
-        batch.known = _known_of(search, batch, source)
-        parts = [search.accumulator(own, source) for _, own in shared(batch, search.given, source)]
-        for some in source.passes(parts):
-            run_pass(some, exchange, kept, advance)
-        for part in parts:
-            part.queries.vectors = None  # the vectors are not read any more
-        found += parts
-        done(len(batch))
-    return search.collected(found, source, exchange)
+
+    def __init__(
+        self, section: JobSection, queries: Queries, source: CandidateSource, k: int
+    ) -> None:
+        self.section, self.queries, self.source, self.k = section, queries, source, k
+        self.dtype = torch.float32
+        shape, home = (len(queries), k), source.home
+        room = shape
+        if source.is_whole:  # the answers of the one block replace these
+            home, room = CPU, (1, 1)
+        self.scores = torch.full(room, -torch.inf, dtype=torch.float64, device=home).expand(shape)
+        self.ids = torch.full(room, -1, dtype=torch.int64, device=home).expand(shape)
+
+    @property
+    def state(self) -> list[Tensor]:
+        """Scores, ids, and a flag for float64 queries."""
+        is_double = self.dtype == torch.float64
+        flag = torch.tensor([is_double], dtype=torch.int64, device=CPU)
+        return [self.scores.cpu().double().contiguous(), self.ids.cpu().contiguous(), flag]
+
+    def restore(self, state: list[Tensor]) -> None:
+        self.scores, self.ids = state[0].to(self.source.home), state[1].to(self.source.home)
+        self.dtype = torch.float64 if int(state[2]) else torch.float32
+
+    def begin(self) -> None:
+        """Make queries float64 where blocks are merged, so that the sweep rounds no score."""
+        queries = self.queries
+        if queries.vectors is None:
+            return
+        queries.vectors = full_precision(queries.vectors)
+        self.dtype = queries.vectors.dtype
+        if not self.source.is_whole:
+            queries.vectors = queries.vectors.double()
+
+    def take(self, block: Any) -> None:
+        found = self.source.best(self.queries, block, self.k)
+        if found is None:
+            return
+        scores, ids = found
+        if self.source.is_whole:
+            self.scores, self.ids = scores, ids
+            return
+        if self.queries.vectors is None and scores.dtype == torch.float64:
+            self.dtype = torch.float64
+        scores, ids = scores.to(self.scores.device, torch.float64), ids.to(self.ids.device)
+        self._keep(torch.cat([self.scores, scores], 1), torch.cat([self.ids, ids], 1))
+
+    def _keep(self, scores: Tensor, ids: Tensor) -> None:
+        """Merge in answers ``[B, M]``; equal answers must stand by ascending id."""
+        order = best_first(scores, ids)[:, : self.k]
+        self.scores.copy_(scores.gather(1, order))
+        self.ids.copy_(ids.gather(1, order))
+        self.scores.masked_fill_(self.ids < 0, -torch.inf)
+
+    def join(self, shares: Any) -> None:
+        scores, ids = (torch.cat(shares.gather(it), 1) for it in (self.scores, self.ids))
+        by_id = ids.argsort(dim=1, stable=True)
+        self._keep(scores.gather(1, by_id), ids.gather(1, by_id))
+
+    @property
+    def may_lack(self) -> bool:
+        """True if a query may have fewer than k answers."""
+        queries, source = self.queries, self.source
+        candidates = source.num_candidates if queries.ids is None else len(queries.ids)
+        known = 0 if queries.known is None else len(queries.known.indices)
+        return queries.lists is not None or self.k > candidates - known
 
 
-def asked_in_memory(search: Search, source: CandidateSource) -> Iterator[Any]:
-    """Yield everything that answers depend on besides the model's tensors, for a fingerprint."""
-    yield from ("topk", search.side, search.k, search.crop, search.anchors, search.others)
-    yield None if search.known is None else search.known.checksum
-    yield from () if search.excluded is None else (search.excluded.ids, search.excluded.indptr)
-    queries = search.ordered(source.home)
-    few = queries[:: max(1, len(search) // _SAMPLE)]
-    source.prepare(few)
-    yield few.vectors
-    for batch in queries.batches(max(1, search.size(len(search)))):
-        for _, own in shared(batch, search.given, source):
-            yield from (own.rows, source.ids_of(own), *(own.lists or ()))
+class BestSearch(Search):
+    """Search for the best ``k`` answers to each query; ``pad`` fills missing ones."""
 
+    name = "topk"
 
-def answers_of_file(search: Search, call: FileCall) -> Any:
-    """Return the answers of a model with a table in files."""
-    count = len(call.table)
-    ids = None if search.ids is None else checked_candidates(search.ids, count)
+    def __init__(
+        self,
+        model: Any,
+        given: AskedQueries,
+        allowed: Allowed,
+        dims: int | None,
+        batch_size: Any,
+        k: int,
+        pad: bool = False,
+    ) -> None:
+        super().__init__(model, given, allowed, dims, batch_size)
+        self.k, self.pad = k, pad
+        self._shares: Any = None
 
-    def source_of(cut: Cut) -> InRows:
-        return InRows(search.model, search.side, search.crop, cut.reader, ids)
+    @property
+    def facts(self) -> dict[str, str]:
+        return super().facts | {"k": str(self.k), "pad": str(bool(self.pad))}
 
-    def fingerprint(cut: Cut) -> Fingerprint:
-        checksum = None if search.known is None else search.known.checksum
-        asked = search.side, search.k, search.crop, search.anchors, search.others, ids, checksum
-        found, source = call.fingerprint("topk", cut.reader, *asked), source_of(cut)
-        found.add(*source.constants())
-        if search.excluded is not None:
-            found.add(search.excluded.ids, search.excluded.indptr)
-        for _, own in shared(search.ordered(CPU), search.given, source):
-            found.add(own.rows, own.ids, own.lists)
-            add_queries(found, source, own.anchors, own.others)
-        return found
+    @property
+    def result_bytes(self) -> int:
+        return 6 * 16 * self.k
 
-    if isinstance(search.given, ListedCandidates):  # only few rows are read
-        call = replace(call, folder=None)
-    mean = mean_answers(search.known, (search.anchors, search.others), search.side)
-    query_bytes = 4 * 8 * call.table.shape[1] + search.answer_bytes + 32 * (mean + 1)
-    with call.opened(query_bytes, fingerprint) as (cut, kept):
-        size = search.size(cut.per_pass, cut.pairs)
-        with call.bar(-(-len(search) // size) * count) as advance:
-            return answers(search, source_of(cut), size, kept=kept, advance=advance)
+    def begin(self, source: CandidateSource) -> None:
+        """Check k against the number of candidates, where that is a bound."""
+        is_shared = not isinstance(self.section.given, ListedIds | TypeConstraints)
+        has_bound = len(self.anchors) and not self.pad and is_shared
+        check_k(self.k, source.num_candidates if has_bound else None)
 
+    def start(self, section: JobSection, source: CandidateSource, queries: Queries) -> BestSoFar:
+        return BestSoFar(section, queries, source, self.k)
 
-def _known_of(search: Search, queries: Queries, source: CandidateSource) -> Known | None:
-    known = None
-    if search.known is not None:
-        asked = queries.anchors, queries.others, search.side
-        known = Known(*search.known.exclude(*asked, within=source.span))
-    if search.excluded is not None:
-        known = together(known, search.excluded.of(queries.rows, source.home))
-    return known
+    def join(self, shares: Any) -> None:
+        self._shares = shares if self.section.side != "relation" else None
 
+    def collected(self) -> tuple[Tensor, Tensor]:
+        """Return scores and ids of all queries, ``[B, k]``."""
+        results = self.results
+        scores, ids = results[0].scores, results[0].ids
+        is_double = results[0].dtype == torch.float64
+        if len(results) > 1:
+            scores = torch.cat([it.scores for it in results])
+            ids = torch.cat([it.ids for it in results])
+            is_double = any(it.dtype == torch.float64 for it in results)
+        shares = self._shares
+        if shares is not None or isinstance(self.section.given, TypeConstraints):
+            scores, ids = (self._placed(values) for values in (scores, ids))
+        if not self.pad:
+            for result in results:
+                if not result.source.is_whole or result.may_lack:
+                    self._check_full(ids)
+                    break
+        return scores.to(torch.float64 if is_double else torch.float32), ids
 
-def _may_lack(part: BestSoFar) -> bool:
-    """Return True if a query of a part may have fewer than k answers."""
-    queries, source = part.queries, part.source
-    candidates = source.num_candidates if queries.ids is None else len(queries.ids)
-    known = 0 if queries.known is None else len(queries.known.indices)
-    return queries.lists is not None or part.k > candidates - known
-
-
-def _assembled(search: Search, parts: list[BestSoFar], exchange: Exchange) -> Found:
-    scores, ids = parts[0].scores, parts[0].ids
-    if len(parts) > 1:
-        scores, ids = (torch.cat([getattr(it, name) for it in parts]) for name in ("scores", "ids"))
-    if exchange.num_shares == 1 and not isinstance(search.given, TypeConstraints):
-        return scores, ids
-    rows = torch.cat([part.queries.rows for part in parts]).to(ids.device)
-    whole = []
-    for values in (scores, ids):
-        room = torch.zeros((len(search), search.k), dtype=values.dtype, device=values.device)
+    def _placed(self, values: Tensor) -> Tensor:
+        """Return values in the order of the call's queries, also of other processes' queries."""
+        rows = torch.cat([it.queries.rows for it in self.results]).to(values.device)
+        room = values.new_zeros((len(self.anchors), self.k))
         room[rows] = values
-        exchange.fill_in(room)
-        whole.append(room)
-    return whole[0], whole[1]
+        return room if self._shares is None else self._shares.filled_in(room)
+
+    def _check_full(self, ids: Tensor) -> None:
+        """Check that every query has k answers."""
+        short = (ids[:, -1] < 0).nonzero()
+        if len(short):
+            row = int(short[0])
+            raise ValueError(
+                "k must be at most the number of candidates of each query: "
+                f"{self.query_in_words(row)} has {int((ids[row] >= 0).sum())}, k is {self.k} "
+                "(pad=True fills the rest with id -1)"
+            )
 
 
-def _asked_for(model: Any, asked: AskedQueries, names: Names) -> tuple[Side, str, Tensor, Tensor]:
+class Room:
+    """Number of results of a call so far, and the maximal number."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.count, self.is_over = most, 0, False
+
+    @property
+    def left(self) -> int:
+        """Number of results that still fit; -1 where results are only counted."""
+        return -1 if self.is_over else self.most - self.count
+
+
+class AboveSoFar(SoFar):
+    """Answers that reach float64 ``thresholds [B]``; only their number where they do not fit."""
+
+    def __init__(
+        self,
+        section: JobSection,
+        queries: Queries,
+        source: CandidateSource,
+        thresholds: Tensor,
+        room: Room,
+    ) -> None:
+        self.section, self.queries, self.source = section, queries, source
+        self.thresholds, self.room = thresholds, room
+        self.dtype = torch.float32
+        self.pieces: list[Above] = []  # by ascending ids
+
+    @property
+    def state(self) -> list[Tensor]:
+        """Empty state: no call saves these answers."""
+        return []
+
+    def restore(self, state: list[Tensor]) -> None:
+        """Do nothing: there is no state."""
+
+    def begin(self) -> None:
+        """Widen queries in half precision; this is exact."""
+        if self.queries.vectors is not None:
+            self.queries.vectors = full_precision(self.queries.vectors)
+            self.dtype = self.queries.vectors.dtype
+
+    def take(self, block: Any) -> None:
+        room = self.room
+        found = self.source.above(self.queries, block, self.thresholds, room.left)
+        if isinstance(found, Above):
+            room.count += len(found.ids)
+            self.dtype = found.scores.dtype
+            self.pieces.append(Above(*(it.to(self.source.home) for it in found)))
+        elif found is not None:
+            room.count += found
+            room.is_over |= room.count > room.most
+        if room.is_over:
+            self.pieces.clear()
+
+    def whole(self) -> Above:
+        """Join the pieces, and release them."""
+        if len(self.pieces) == 1:
+            return self.pieces.pop()
+        count = len(self.queries)
+        rows = torch.arange(count, dtype=torch.int64, device=self.source.home)
+        like = torch.empty(0, dtype=self.dtype, device=rows.device)
+        pieces, self.pieces = [(rows, it) for it in self.pieces], []
+        return merged(pieces, count, like)
+
+    def join(self, shares: Any) -> None:
+        """Put the answers of all processes side by side, ordered by ids."""
+        if shares.total(self.room.count) > self.room.most:
+            self.room.is_over = True
+            self.pieces.clear()
+            return
+        own = self.whole()
+        indptrs = shares.gather(own.indptr)
+        missing = max(int(it[-1]) for it in indptrs) - len(own.ids)
+        padded = (torch.nn.functional.pad(it, (0, missing)) for it in (own.ids, own.scores))
+        found = []
+        for indptr, ids, scores in zip(indptrs, *map(shares.gather, padded), strict=True):
+            if count := int(indptr[-1]):
+                found.append(Above(indptr, ids[:count], scores[:count]))
+        self.pieces = sorted(found, key=lambda it: int(it.ids.min()))
+
+
+class AboveSearch(Search):
+    """Search for all answers above a threshold."""
+
+    name = "above"
+    result_bytes = 0  # results take no memory of the limit for reading a file
+
+    def __init__(
+        self,
+        model: Any,
+        given: AskedQueries,
+        allowed: Allowed,
+        dims: int | None,
+        batch_size: Any,
+        threshold: Tensor | float,
+        max_results: int,
+    ) -> None:
+        super().__init__(model, given, allowed, dims, batch_size)
+        check_max_results(max_results)
+        self.thresholds = thresholds_of(threshold, len(self.anchors), CPU)
+        check_thresholds(self.thresholds)
+        self.room = Room(max_results)
+        self._shares: Any = None
+
+    @property
+    def facts(self) -> dict[str, str]:
+        limits = {"threshold": digest(self.thresholds), "max_results": str(self.room.most)}
+        return super().facts | limits
+
+    def start(self, section: JobSection, source: CandidateSource, queries: Queries) -> AboveSoFar:
+        thresholds = self.thresholds[queries.rows].to(source.device)
+        return AboveSoFar(section, queries, source, thresholds, self.room)
+
+    def join(self, shares: Any) -> None:
+        self._shares = shares if self.section.side != "relation" else None
+
+    def collected(self) -> Above:
+        """Return the answers to all queries."""
+        shares, results, room = self._shares, self.results, self.room
+        total = room.count if shares is None else shares.total(room.count, of_all=True)
+        if total > room.most:
+            raise too_many(total, room.most)
+        if len(results) == 1 and (shares is None or shares.num_shares == 1):
+            return results[0].whole()
+        home = results[0].source.home
+        is_double = any(it.dtype == torch.float64 for it in results)
+        dtype = torch.float64 if is_double else torch.float32
+        pieces = []
+        for result in results:
+            rows = result.queries.rows.to(home)
+            pieces += [(rows, it) for it in result.pieces]
+            result.pieces.clear()
+        like = torch.empty(0, dtype=dtype, device=home)
+        answers = merged(pieces, len(self.anchors), like)
+        return answers if shares is None else _filled_in(answers, shares)
+
+
+def _filled_in(own: Above, shares: Any) -> Above:
+    """Add the rows of other shares, which are empty in this process."""
+    if shares.num_shares == 1:
+        return own
+    mine = own.indptr.diff()
+    counts = shares.filled_in(mine.clone())
+    indptr = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
+    at = torch.repeat_interleave(indptr[:-1] - own.indptr[:-1], mine)
+    at += torch.arange(len(at), dtype=torch.int64, device=CPU)
+    whole = []
+    for values in (own.ids, own.scores.double()):
+        room = values.new_zeros(int(indptr[-1]))
+        room[at] = values
+        whole.append(shares.filled_in(room))
+    return Above(indptr, whole[0], whole[1].to(own.scores.dtype))
+
+
+def best_first(scores: Tensor, ids: Tensor) -> Tensor:
+    """Return places from best to worst score; equal scores keep the given order."""
+    kind = torch.where(scores.isnan(), _NAN, _NUMBER).where(ids >= 0, _MISSING)
+    by_score = scores.nan_to_num(0.0, torch.inf, -torch.inf).argsort(
+        dim=1, descending=True, stable=True
+    )
+    return by_score.gather(1, kind.gather(1, by_score).argsort(dim=1, stable=True))
+
+
+def _joined(known: Known | None, others: Known) -> Known:
+    """Return the ids of both, per query."""
+    if known is None:
+        return others
+    rows = [
+        torch.repeat_interleave(part.indptr.diff(), output_size=len(part.indices))
+        for part in (known, others)
+    ]
+    order = torch.cat(rows).argsort(stable=True)
+    indices = torch.cat([known.indices, others.indices])[order]
+    return Known(known.indptr + others.indptr, indices)
+
+
+def _queries_given(
+    model: Any, given: AskedQueries, names: Names
+) -> tuple[Side, str, Tensor, Tensor]:
     """Return the predicted side, the name of anchors, and anchors and others, ``[B]`` each."""
-    heads, relations, tails, _ = asked
-    side = _predicted(heads, relations, tails)
-    name = "tails" if heads is None else "heads"
-    entities = checked_ids_of(name, tails if heads is None else heads, model.num_entities, names[0])
-    if side == "relation":
-        other, count, own = "tails", model.num_entities, names[0]
-    else:
-        other, count, own = "relations", model.num_relations, names[1]
-    others = checked_ids_of(other, tails if side == "relation" else relations, count, own)
-    return side, name, *_broadcast(name, entities, others, other)
-
-
-def _predicted(heads: Any, relations: Any, tails: Any) -> Side:
-    """Return the side that is not given."""
+    heads, relations, tails, _ = given
+    side: Side = "head" if heads is None else "tail"
     if relations is None:
         if heads is None or tails is None:
             raise ValueError(
                 "two of heads, relations and tails must be given; the third is predicted"
             )
-        return "relation"
-    if (heads is None) == (tails is None):
+        side = "relation"
+    elif (heads is None) == (tails is None):
         raise ValueError("exactly one of heads and tails must be given; the other is predicted")
-    return "head" if heads is None else "tail"
-
-
-def _broadcast(name: str, anchors: Tensor, relations: Tensor, other: str) -> tuple[Tensor, Tensor]:
-    """Return ids of one length; a single id goes with all others."""
-    anchors, relations = anchors.reshape(-1), relations.to(anchors.device).reshape(-1)
-    sizes = len(anchors), len(relations)
-    if sizes[0] != sizes[1] and 1 not in sizes:
-        raise ValueError(f"{name} and {other} must have one length; got {sizes[0]} and {sizes[1]}")
-    length = sizes[1] if sizes[0] == 1 else sizes[0]
-    return anchors.expand(length), relations.expand(length)
-
-
-def _check_full(ids: Tensor, query: Callable[[int], str]) -> None:
-    """Check that every query has k answers; ``query`` names a row of ``ids [B, k]``."""
-    short = (ids[:, -1] < 0).nonzero()
-    if len(short):
-        row = int(short[0])
-        raise ValueError(
-            f"k must be at most the number of candidates of each query: {query(row)} has "
-            f"{int((ids[row] >= 0).sum())}, k is {ids.shape[1]} (pad=True fills the rest with id "
-            "-1)"
-        )
+    name, values = ("tails", tails) if heads is None else ("heads", heads)
+    anchors = checked_ids_of(name, values, model.num_entities, names[0])
+    if side == "relation":
+        other = "tails"
+        others = checked_ids_of(other, tails, model.num_entities, names[0])
+    else:
+        other = "relations"
+        others = checked_ids_of(other, relations, model.num_relations, names[1])
+    anchors, others = anchors.reshape(-1), others.to(anchors.device).reshape(-1)
+    sizes = len(anchors), len(others)
+    if sizes[0] != sizes[1]:  # a single id goes with all others
+        if 1 not in sizes:
+            raise ValueError(
+                f"{name} and {other} must have one length; got {sizes[0]} and {sizes[1]}"
+            )
+        length = sizes[1] if sizes[0] == 1 else sizes[0]
+        anchors, others = anchors.expand(length), others.expand(length)
+    return side, name, anchors, others

@@ -7,8 +7,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from kgfast.eval.metric_tables import texts
-from kgfast.eval.written import Written
+from kgfast.eval.written import Written, texts
 from kgfast.frames import score_column
 from kgfast.graph import Vocabulary, VocabularyLike, named_columns, names_of
 from kgfast.graph.named import Names

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from kgfast.eval.batches import check_names
 from kgfast.eval.prediction import topk
+from kgfast.eval.preparation import check_names
 from kgfast.graph import TriplesLike, Vocabulary, VocabularyLike
 from kgfast.graph.named import with_names
 from kgfast.graph.triples import as_triples_tensor

@@ -6,9 +6,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from kgfast.eval.intervals import cells_of, check_draws, drawn_means, means, percentiles, statistics
-from kgfast.eval.metric_tables import cell
-from kgfast.eval.ranks import HITS, Ranks, RankType, check_hits
+from kgfast.eval.intervals import cells_of, check_draws, drawn_means, percentiles, statistics
+from kgfast.eval.metrics import HITS, cell, metric_named, metrics_with
+from kgfast.eval.ranks import Ranks, RankType
 from kgfast.text import escaped, html_table, text_table
 
 _SIGNS = 1 << 16  # signs that are drawn at once
@@ -54,7 +54,7 @@ class Comparison(dict[str, Difference]):
         columns = [a, b, f"{b} - {a}", f"{self.confidence:.0%} interval", "p"]
         rows = []
         for name, it in self.items():
-            digits = 1 if name == "mr" else 4
+            digits = metric_named(name).decimals
             change, low, high = (f"{part:+,.{digits}f}" for part in it[2:5])
             plain = cell(name, it.a), cell(name, it.b)
             rows.append((name, [*plain, change, f"[{low}, {high}]", f"{it.p_value:.4f}"]))
@@ -135,15 +135,15 @@ def compare(
     a, b = a._ranked(), b._ranked()  # both leave out the same triples
     if not len(a):
         raise ValueError("there are no triples to compare: none has candidates on every side")
-    hits = check_hits(hits)
-    shares = statistics(a, rank_type, hits), statistics(b, rank_type, hits)
+    metrics = [metric for metric in metrics_with(hits) if metric.share is not None]
+    shares = statistics(a, rank_type, metrics), statistics(b, rank_type, metrics)
     difference = shares[1] - shares[0]  # [T, M]
     bounds = percentiles(drawn_means(difference, samples, seed), confidence)
     p_values = _randomisation(difference, samples, seed)
     columns = [*(share.mean(0) for share in shares), difference.mean(0), *bounds.T, p_values]
     found = {
-        name: Difference(*values)
-        for name, values in zip(means(hits), torch.stack(columns, 1).tolist(), strict=True)
+        metric.name: Difference(*values)
+        for metric, values in zip(metrics, torch.stack(columns, 1).tolist(), strict=True)
     }
     change = cells_of(b, rank_type) - cells_of(a, rank_type)
     counts = int((change < 0).sum()), int((change == 0).sum()), int((change > 0).sum())

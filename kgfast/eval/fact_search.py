@@ -1,125 +1,337 @@
-"""top_facts(): the best new facts among all triples, or in a slice of all triples."""
+"""The job of top_facts(): all (h, r) of a slice in ascending batches, and the best facts.
 
-import os
+The threshold is the ``k``-th best score so far and only rises. Where candidates are in memory, a
+few queries set the threshold before the first batch. The search then finds the best tail of each
+query, and more tails only while the last tail is above the threshold. For dot products, tails are
+divided into classes by norm. A query skips every class with a bound ``|q| max |c|`` below the
+threshold: for trained tables this skips nearly all classes.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from kgfast.eval.batches import (
-    check_known,
-    check_names,
-    check_rankable,
-    checked_batch_size,
-    evaluating,
-    host_model,
-)
-from kgfast.eval.best_facts import FactSearch, Grid, facts_in_memory, search_file
-from kgfast.eval.candidate_ids import checked_ids_of
-from kgfast.eval.counting import source_in_memory
-from kgfast.eval.facts import Facts
-from kgfast.eval.one_pass import FileCall, kept_in_memory
-from kgfast.graph import IdsLike, KnownTriples, VocabularyLike, names_of
-from kgfast.models import BlockScorer, RankableModel
-from kgfast.ops.checks import check_unique
-from kgfast.ops.topk import check_k
-from kgfast.progress import progress_bar
+from kgfast.eval.driver import Job, JobSection, SoFar, names_in_words
+from kgfast.eval.queries import CPU, Queries
+from kgfast.eval.sources import CandidateSource, InMemory
+from kgfast.graph import KnownTriples
+from kgfast.graph.named import Names
+from kgfast.kernels.operands import Prepared
+from kgfast.ops.differentiable import full_precision
+from kgfast.storage import digest
+
+_SEEDS = 512  # queries that set the first threshold: the most promising
+_SAMPLE = 1 << 16  # size of the sample that these are chosen from
+_ANSWERS = 1 << 20  # answers in memory at once: 16 MiB
+_DEEPER = 8  # factor by which a query's answers grow while the last one is above the threshold
+_ROUNDED = 1 + 1e-6  # more than the rounding error of a product of norms
+_ROWS = 1 << 14  # rows of a table that are widened at once
+# slack of the first threshold: covers nearly all differences of rounding between batches
+_SLACK = 1e-6
+_CLASSES, _SMALLEST = 16, 256  # number of classes by norm, and candidates of the smallest
+_SORTED = 1 << 21  # candidates with sorted norms: 32 MiB; more candidates are one class
+_WORTHWHILE = 0.5  # share of the pairs that classes have to skip
 
 
-def top_facts(
-    model: RankableModel | BlockScorer,
-    *,
-    k: int = 100,
-    known: KnownTriples | None = None,
-    relations: IdsLike | None = None,
-    heads: IdsLike | None = None,
-    tails: IdsLike | None = None,
-    vocabulary: VocabularyLike | None = None,
-    batch_size: int | None = None,
-    max_memory: int | str | None = None,
-    partial: str | os.PathLike[str] | None = None,
-    progress: bool = False,
-) -> Facts:
-    """Find the ``k`` best new facts among all triples (h, r, t), exactly.
+class BestFacts:
+    """Best ``k`` triples so far, by score, then by the lowest (h, r, t)."""
 
-    The score of a triple is the score of the tail for (h, r). Triples are streamed: memory stays
-    below 64 MiB beyond the model's tables and the result. Equal scores are ordered by the lowest
-    (h, r, t), on every backend and device.
+    def __init__(self, k: int) -> None:
+        self.k = k
+        self.scores = torch.empty(0, dtype=torch.float64, device=CPU)
+        self.triples = torch.empty((0, 3), dtype=torch.int64, device=CPU)
 
-    Parameters
-    ----------
-    model : Model
-        As :func:`kgfast.topk` takes it, also a :class:`kgfast.BlockScorer`. With ``nan="worst"``,
-        triples that score NaN are no facts.
-    k : int
-        Number of facts; the result has fewer if fewer new triples exist.
-    known : KnownTriples, optional
-        Triples that are left out, so that all facts are new.
-    relations, heads, tails : int, sequence of int or Tensor, or names, optional
-        Unique ids of a slice: the search is among triples of these only.
-    vocabulary : pair of Vocabulary or lists of names, Dataset or Triples, optional
-        The names of the model's rows: slices may use names, and facts show them.
-    batch_size : int, optional
-        Queries (h, r) per batch. The default keeps a batch within 8 MiB; results do not depend on
-        the batch size.
-    max_memory : int or str, optional
-        Memory for a model with a :class:`kgfast.tables.Table` of entities, as :func:`kgfast.rank`
-        takes it. Each pass over the file serves as many queries (h, r) as fit, so give a slice.
-    partial : path, optional
-        A folder that saves the facts so far. If the call is killed, the same call resumes from
-        there, with the same bits. A :class:`kgfast.BlockScorer` is refused.
-    progress : bool
-        Show a progress bar.
+    @property
+    def is_full(self) -> bool:
+        """True if ``k`` facts were found."""
+        return len(self.scores) == self.k
 
-    Returns
-    -------
-    Facts
-        Facts on the CPU.
+    @property
+    def worst(self) -> float:
+        """Score of the last fact; -inf while there is room."""
+        return float(self.scores[-1]) if self.is_full else -torch.inf
 
-    Raises
-    ------
-    ValueError, TypeError
-        For arguments that do not fit the model; the message names the argument and the first row.
-
-    Examples
-    --------
-    >>> from kgfast import TransE
-    >>> model = TransE(torch.tensor([[0.0], [1.0], [3.0]]), torch.tensor([[1.0]]))
-    >>> top_facts(model, k=2, known=KnownTriples([(0, 0, 1)]))
-    2 facts
-    (0, 0, 0)  -1
-    (1, 0, 1)  -1
-    """
-    check_rankable(model)
-    model = host_model(model)
-    check_known(known)
-    check_k(k, None)
-    names = names_of(vocabulary)
-    check_names(names, model)
-    entities, own = (int(model.num_entities), names[0]), (int(model.num_relations), names[1])
-    axes = _axis("heads", heads, *entities), _axis("relations", relations, *own)
-    ids = None if tails is None else _axis("tails", tails, *entities)
-    grid = Grid(*axes, checked_batch_size(batch_size, model))
-    file = FileCall.of(model, max_memory, partial, (progress, "searching"))
-    with evaluating(model), torch.no_grad():
-        if file is None:
-            source = source_in_memory(model, "tail", {None: None}, ids)
-            search = FactSearch(source, grid, known, k)
-            cut = max(1, sum(1 for _ in grid.batches())), grid.batch_size
-            with (
-                kept_in_memory(partial, source, cut, facts_in_memory(search)) as kept,
-                progress_bar(progress, "searching", len(grid)) as done,
-            ):
-                search.run(done=done, kept=kept)
-        else:
-            search = search_file(file, grid, known, k, ids)
-    return Facts(*search.found, vocabulary=names)
+    def add(self, scores: Tensor, triples: Tensor) -> None:
+        """Add new triples, float64 ``[M]`` and int64 ``[M, 3]``."""
+        scores = torch.cat([self.scores, scores.cpu()])
+        triples = torch.cat([self.triples, triples.cpu()])
+        if len(scores) > self.k:  # facts below the k-th score need no order
+            near = scores >= scores.topk(self.k).values[-1]
+            scores, triples = scores[near], triples[near]
+        for column in (2, 1, 0):
+            order = triples[:, column].argsort(stable=True)
+            scores, triples = scores[order], triples[order]
+        order = scores.argsort(stable=True, descending=True)[: self.k]
+        self.scores, self.triples = scores[order], triples[order]
 
 
-def _axis(name: str, values: Any, count: int, names: Any) -> Tensor:
-    """Return the ascending ids of a slice; all ids for None."""
-    if values is None:
-        return torch.arange(count, dtype=torch.int64, device="cpu")
-    ids = checked_ids_of(name, values, count, names).reshape(-1).cpu()
-    check_unique(name, ids)
-    return ids.sort().values
+@dataclass(frozen=True)
+class Slice:
+    """Heads, relations and tails of a search, ascending; all tails for None."""
+
+    heads: Tensor
+    relations: Tensor
+    tails: Tensor | None
+
+    def __len__(self) -> int:
+        return len(self.heads) * len(self.relations)
+
+
+class FactSearch(Job):
+    """Checked arguments of a search for facts, and the state that all batches share."""
+
+    name = "facts"
+    grows = True
+    has_batch_size = True
+
+    def __init__(
+        self,
+        model: Any,
+        given: Slice,
+        known: KnownTriples | None,
+        k: int,
+        batch_size: int,
+        names: Names,
+    ) -> None:
+        self.model, self.known, self.names, self.batch_size = model, known, names, batch_size
+        self.given, self.best = given, BestFacts(k)
+        self.sections = [JobSection("tail", {None: None}, given.tails)]
+        self.least = -torch.inf  # lower bound of the k-th best score of new facts
+        self.lost = -torch.inf  # score that earlier batches have k times
+        self.dtype = torch.float32
+        self.classes = [_Class(None)]
+        self._is_seeded = False
+
+    @property
+    def num_queries(self) -> int:
+        return len(self.given)
+
+    @property
+    def facts(self) -> dict[str, str]:
+        given = self.given.heads, self.given.relations, self.given.tails
+        names = names_in_words(self.names)
+        return {"vocabularies": names, "slice": digest(*given), "k": str(self.best.k)}
+
+    @property
+    def result_bytes(self) -> int:
+        return 6 * 16 * self.best.k
+
+    @property
+    def found(self) -> tuple[Tensor, Tensor]:
+        """Triples and scores, best first."""
+        return self.best.triples, self.best.scores.to(self.dtype)
+
+    def queries(self, section: JobSection, home: torch.device, size: int) -> Iterator[Queries]:
+        """Yield batches that ascend; within a batch, heads stand relation by relation."""
+        heads, relations, tails = self.given.heads, self.given.relations, self.given.tails
+        if not len(self.given) or (tails is not None and not len(tails)):
+            return
+        for some in heads.split(max(1, size // len(relations))):
+            for own in relations.split(size):
+                ids = some.repeat(len(own)), own.repeat_interleave(len(some))
+                yield self._queries(*ids, home)
+
+    def sample(self, section: JobSection, home: torch.device, count: int) -> Queries:
+        step = max(1, len(self.given) // count)
+        places = torch.arange(0, len(self.given), step, dtype=torch.int64, device=CPU)[:count]
+        width = max(1, len(self.given.heads))
+        ids = self.given.heads[places % width], self.given.relations[places // width]
+        return self._queries(*ids, home)
+
+    def _queries(self, heads: Tensor, relations: Tensor, home: torch.device) -> Queries:
+        rows = torch.arange(len(heads), dtype=torch.int64, device=CPU)
+        return Queries("tail", rows, heads.to(home), relations.to(home), _words)
+
+    def start(self, section: JobSection, source: CandidateSource, queries: Queries) -> "FactsSoFar":
+        if self.best.is_full:
+            self.lost = self.best.worst
+        return FactsSoFar(section, queries, source, self)
+
+    def put(self, result: SoFar) -> None:
+        """Do nothing: results are added to the best facts at once."""
+
+    def is_done(self) -> bool:
+        """Return False if the first threshold was too high.
+
+        It comes from queries in other batches, which a model may round differently.
+        """
+        if self.least == -torch.inf or self.best.is_full:
+            return True
+        self.best, self.least, self.lost = BestFacts(self.best.k), -torch.inf, -torch.inf
+        return False
+
+    def is_below(self, scores: Tensor) -> Tensor:
+        """Return a mask of scores that cannot be among the best; ties with earlier batches lose."""
+        below = scores < max(self.least, self.best.worst)
+        return below | (scores <= self.lost) if self.lost > -torch.inf else below
+
+    def widened(self, queries: Queries) -> Queries:
+        """Make vectors float64, so that the sweep rounds no score."""
+        if queries.vectors is not None:
+            vectors = full_precision(queries.vectors)
+            self.dtype, queries.vectors = vectors.dtype, vectors.double()
+        return queries
+
+    def begin(self, source: CandidateSource) -> None:
+        """Set a first threshold from the most promising queries; split candidates into classes."""
+        if self._is_seeded or not (isinstance(source, InMemory) and source.num_candidates):
+            return
+        self._is_seeded = True
+        if not len(self.given):
+            return
+        section = self.sections[0]
+        sample = self.sample(section, source.home, _SAMPLE)
+        classes = _classes(source.prepared)
+        if not classes:
+            few = self.sample(section, source.home, _SEEDS)
+            return self._set_threshold(source, few)
+        parts = sample.batches(self.batch_size, self.batch_size)
+        norms = torch.cat([_norms(self._made(part, source)) for part in parts])
+        chosen = classes[0].bounds(norms).topk(min(_SEEDS, len(norms))).indices.sort().values
+        self._set_threshold(source, sample.where(chosen))
+        left = [(~self.is_below(it.bounds(norms))).double().mean() for it in classes]
+        if float(torch.stack(left).mean()) > _WORTHWHILE:
+            classes = [_Class(None, classes[0].reach, max(it.bias for it in classes))]
+        self.classes = classes
+        return None
+
+    def _made(self, queries: Queries, source: CandidateSource) -> Queries:
+        queries.known = self.known_of(queries, source)
+        source.prepare(queries)
+        return self.widened(queries)
+
+    def _set_threshold(self, source: InMemory, queries: Queries) -> None:
+        found = BestFacts(self.best.k)
+        pool = source.prepared
+        depth = min(found.k, pool.num_candidates)
+        size = max(1, _ANSWERS // depth)
+        for part in queries.batches(size, size):
+            made = self._made(part, source)
+            scores, ids = source.best(made, pool, depth) or (None, None)
+            assert scores is not None
+            _add(found, made, scores, ids, ids >= 0)
+        self.least = found.worst - _SLACK * abs(found.worst) if found.is_full else -torch.inf
+
+
+class FactsSoFar(SoFar):
+    """Queries of a batch; answers above the threshold are added to the best facts."""
+
+    def __init__(
+        self, section: JobSection, queries: Queries, source: CandidateSource, search: FactSearch
+    ) -> None:
+        self.section, self.queries, self.source, self.search = section, queries, source, search
+
+    @property
+    def state(self) -> list[Tensor]:
+        """Best facts, padded to ``k``, with their number and dtype."""
+        search, best = self.search, self.search.best
+        missing = best.k - len(best.scores)
+        facts = len(best.scores), search.dtype == torch.float64
+        return [
+            torch.nn.functional.pad(best.scores, (0, missing)),
+            torch.nn.functional.pad(best.triples, (0, 0, 0, missing)),
+            torch.tensor(facts, dtype=torch.int64, device=CPU),
+        ]
+
+    def restore(self, state: list[Tensor]) -> None:
+        count, is_double = state[2].tolist()
+        self.search.best.scores, self.search.best.triples = state[0][:count], state[1][:count]
+        self.search.dtype = torch.float64 if is_double else self.search.dtype
+
+    def begin(self) -> None:
+        """Make queries float64."""
+        self.search.widened(self.queries)
+
+    def take(self, block: Any) -> None:
+        if isinstance(self.source, InMemory):
+            for one in self.search.classes:
+                self._deepen(self.source, one)
+            return
+        most = min(self.search.best.k, self.source.num_candidates)
+        found = self.source.best(self.queries, block, most)
+        if found is None:
+            return
+        scores, ids = (it.to(self.source.home) for it in found)
+        if self.queries.vectors is None and scores.dtype == torch.float64:
+            self.search.dtype = torch.float64
+        self._add(self.queries, scores.double(), ids)
+
+    def _deepen(self, source: InMemory, one: "_Class") -> None:
+        search, pool, norms = self.search, source.prepared, _norms(self.queries)
+        rows = (~search.is_below(one.bounds(norms))).nonzero()[:, 0]
+        depth, most = 1, pool.num_candidates if one.ids is None else len(one.ids)
+        most = min(search.best.k, most)
+        while len(rows):
+            deeper = []
+            for some in rows.split(max(1, _ANSWERS // depth)):
+                part = self.queries.where(some)
+                part.known = search.known_of(part, source)
+                part = replace(part, ids=one.ids)
+                scores, ids = source.best(part, pool, depth)
+                goes_on = ~search.is_below(scores[:, -1]) & (ids[:, -1] >= 0) & (depth < most)
+                # Queries whose answers are all above come again with deeper answers.
+                self._add(part, scores, torch.where(goes_on[:, None], -1, ids))
+                deeper.append(some[goes_on])
+            rows, depth = torch.cat(deeper), min(_DEEPER * depth, most)
+
+    def _add(self, queries: Queries, scores: Tensor, ids: Tensor) -> None:
+        """Add the answers ``[B, K]`` that are above the threshold."""
+        counted = ~(self.search.is_below(scores) | scores.isnan()) & (ids >= 0)
+        _add(self.search.best, queries, scores, ids, counted)
+
+
+@dataclass(frozen=True)
+class _Class:
+    """Candidates with upper bounds of norm and bias."""
+
+    ids: Tensor | None  # ascending; None: all candidates
+    reach: float = torch.inf  # the largest norm
+    bias: float = 0.0  # the highest bias
+
+    def bounds(self, norms: Tensor) -> Tensor:
+        """Return upper bounds of the scores of queries with these norms, ``[B]``."""
+        return norms * (self.reach * _ROUNDED) + self.bias
+
+
+def _words(queries: Queries, place: int) -> str:
+    """Name a query that is not finite."""
+    head, relation = int(queries.anchors[place]), int(queries.others[place])
+    return (
+        f"head {head} with relation {relation}: the query holds a NaN or an infinity, from the "
+        "embeddings of the entity or relation or from the filters on them"
+    )
+
+
+def _add(best: BestFacts, asked: Queries, scores: Tensor, tails: Tensor, counted: Tensor) -> None:
+    """Add the counted answers of ``[B, K]``."""
+    query, place = counted.nonzero(as_tuple=True)
+    if len(query):
+        triples = [asked.anchors[query], asked.others[query], tails[query, place]]
+        best.add(scores[query, place], torch.stack(triples, 1))
+
+
+def _norms(queries: Queries) -> Tensor:
+    assert queries.vectors is not None
+    return queries.vectors.square().sum(1).sqrt()
+
+
+def _classes(pool: Prepared) -> list[_Class]:
+    """Return classes of candidates by descending norm; none for scores other than dot."""
+    count = pool.num_candidates
+    if pool.score.name != "dot" or not count or count > _SORTED:
+        return []
+    ids = pool.sorted_ids
+    if ids is None:
+        ids = torch.arange(count, dtype=torch.int64, device=pool.table.device)
+    rows = (pool.table[part].double() for part in ids.split(_ROWS))
+    norms = torch.cat([it.square().sum(1).sqrt() for it in rows])
+    size = max(_SMALLEST, -(-count // _CLASSES))
+    classes = []
+    for order in norms.argsort(descending=True).split(size):
+        own = ids[order].sort().values
+        bias = 0.0 if pool.whole_bias is None else float(pool.whole_bias[own].double().max())
+        classes.append(_Class(own, float(norms[order].max()), bias))
+    return classes

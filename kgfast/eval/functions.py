@@ -11,9 +11,9 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
-from kgfast.eval.candidate_ids import checked_candidates
+from kgfast.eval.candidates import checked_candidates
 from kgfast.eval.queries import Queries
-from kgfast.eval.sources import CandidateSource, Found, Part
+from kgfast.eval.sources import CandidateSource, Found
 from kgfast.kernels.operands import Above, Counts
 from kgfast.models.base import Side
 from kgfast.models.blocks import Block, BlockScorer
@@ -44,9 +44,6 @@ class Scored(CandidateSource):
             self.sorted_ids = checked_candidates(ids, self.num_rows).to(scorer.device)
         self._kept: dict[tuple[int, int], Tensor] = {}
         self._excluded: tuple[Queries, Tensor, Tensor] | None = None
-
-    def passes(self, parts: list[Part]) -> list[list[Part]]:
-        return [[part] for part in parts]
 
     def prepare(self, queries: Queries) -> None:
         """Score the targets, float64 ``[C, B]``, each in the block of the target."""

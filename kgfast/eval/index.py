@@ -8,21 +8,78 @@ from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from kgfast.eval.batches import check_rankable, evaluating
 from kgfast.eval.index_file import read_index, write_index
+from kgfast.eval.preparation import check_rankable, evaluating
 from kgfast.eval.rows import entity_table
-from kgfast.eval.writes import TableState
 from kgfast.kernels.backend import Packing
 from kgfast.kernels.operands import Prepared
 from kgfast.kernels.panels import Panels
 from kgfast.kernels.scores import get_score
 from kgfast.models import BlockScorer, RankableModel
-from kgfast.models.base import SIDES, Candidates, Side, candidates_at, is_nested
+from kgfast.models.base import SIDES, Candidates, candidates_at
 from kgfast.models.relations import blocks_at, is_in_blocks
+from kgfast.ops.checks import check_candidates
 from kgfast.ops.dispatch import backend_for, get_backend
 
 _CPU = torch.device("cpu")
+_COMPARED = 4096  # rows that are compared, spread evenly from the first to the last
+_WATCHED = 256  # rows with a number that every call compares, spread evenly
+_BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+class TableState:
+    """State of a table ``[N, G]`` on the CPU at one moment."""
+
+    def __init__(self, table: Tensor) -> None:
+        self._version, self._rows = _version_of(table), _some_rows(table)
+        # A weak reference would keep torch.utils.swap_tensors from moving the table.
+        self._source = _source_of(table)
+        self._watched = _watched_of(table)
+        self._numbers = self._watched.clone()
+
+    def is_changed(self, table: Tensor) -> bool:
+        """Return True if the memory was written to since, as far as ``table`` tells.
+
+        Rows are compared where the counter proves nothing: an inference tensor has none, and
+        another tensor object may count on its own.
+        """
+        version = _version_of(table)
+        if version != self._version or not torch.equal(self._watched, self._numbers):
+            return True
+        if version is not None and self._source is _source_of(table):
+            return False
+        return not torch.equal(_some_rows(table), self._rows)
+
+
+def _version_of(table: Tensor) -> int | None:
+    return None if table.is_inference() else table._version
+
+
+def _source_of(table: Tensor) -> Tensor:
+    return table if table._base is None else table._base
+
+
+def _watched_of(table: Tensor) -> Tensor:
+    numbers = table.detach()[:: max(1, -(-len(table) // _WATCHED)), :1]
+    return numbers if numbers.is_neg() else numbers.view(_BITS[numbers.element_size()])
+
+
+def _some_rows(table: Tensor) -> Tensor:
+    """Return the bytes of some rows; as bytes, a NaN equals itself."""
+    count = min(len(table), _COMPARED)
+    ids = torch.arange(count, dtype=torch.int64, device="cpu")
+    ids = ids * (len(table) - 1) // max(1, count - 1)
+    return table.detach().index_select(0, ids).view(torch.uint8)
+
+
+def _count_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    parameters = (it for group in optimizer.param_groups for it in group["params"])
+    torch.autograd.graph.increment_version([it for it in parameters if it.grad is not None])
+
+
+register_optimizer_step_post_hook(_count_step)
 
 
 class Index:
@@ -99,7 +156,11 @@ class Index:
     @property
     def nbytes(self) -> int:
         """Bytes of the packed panels."""
-        return sum(held.panels.nbytes for held in self._held if held.panels is not None)
+        return sum(panels.nbytes for panels in self._panels if panels is not None)
+
+    @property
+    def _panels(self) -> list[Panels | None]:
+        return [None if it.prepared is None else it.prepared.panels for it in self._held]
 
     def refresh(self) -> None:
         """Pack the model's tables as they are now; calls meanwhile read the tables themselves."""
@@ -112,46 +173,36 @@ class Index:
         self._hold(sources, states, packed)
         self.seconds = perf_counter() - start
 
-    def panels(self, candidates: Candidates, score: str) -> Panels | None:
-        """Return the panels of candidates; None where a call reads their table.
+    def prepared(self, candidates: Candidates, score: str) -> Prepared | None:
+        """Return the packed rows of candidates, without bias; None where a call reads their table.
 
         Raises
         ------
         ValueError
             If the table or the score is another one, or the table has changed.
         """
-        held = self._held
-        if not held or candidates.factor is not None:
+        if not self._held or candidates.factor is not None:
             return None
         if score != self.score:
             raise ValueError(f"index: it is of the score {self.score!r}; the model's is {score!r}")
-        own = next((it for it in held if _is_same(it.table, candidates.table)), None)
-        if own is None and self._not_packed:
-            return None
-        if own is None:
+        table = candidates.table
+        for own in self._held:
+            if _is_same(own.table, table):
+                break
+        else:
+            if self._not_packed:
+                return None
             raise ValueError(
-                f"index: it is of other tables, {_shapes([it.table for it in held])}, than "
-                f"{_shapes([candidates.table])} of this call: kgfast.Index(model) packs that of "
-                f"another model, index.refresh() one that took the place of an earlier one"
+                f"index: it is of other tables, {_shapes([it.table for it in self._held])}, than "
+                f"{_shapes([table])} of this call: kgfast.Index(model) packs that of another "
+                f"model, index.refresh() one that took the place of an earlier one"
             )
-        if own.state.is_changed(candidates.table):
+        if own.state.is_changed(table):
             raise ValueError(
                 f"index: the table {_shapes([own.table])} was written to after it was packed: "
                 f"call index.refresh()"
             )
-        return own.panels
-
-    def prepared(self, table: Tensor, score: str) -> Prepared | None:
-        """Return the candidates of a tensor that was packed; None unless it surely is unchanged.
-
-        Then :meth:`panels` knows, or raises.
-        """
-        if score != self.score:
-            return None
-        for own in self._held:
-            if own.state.is_of(table) and own.panels is not None and _is_same(own.table, table):
-                return own.prepared(score)
-        return None
+        return own.prepared
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the panels to a safetensors file; whole or not at all.
@@ -164,8 +215,8 @@ class Index:
             If its folder is not there.
         """
         self.refresh()
-        tables, panels = [it.table for it in self._held], [it.panels for it in self._held]
-        write_index(path, (self.score, self.croppable), tables, panels)
+        tables = [it.table for it in self._held]
+        write_index(path, (self.score, self.croppable), tables, self._panels)
 
     @classmethod
     def load(
@@ -227,21 +278,23 @@ class Index:
         """Hold panels, or the reasons why tables are not packed."""
         tables, reasons = sources
         self._not_packed = reasons + tuple(it for it in packed if isinstance(it, str))
-        self._held = tuple(
-            _Held(table.detach(), state, None if isinstance(own, str) else own, {})
-            for table, state, own in zip(tables, states, packed, strict=True)
-        )
+        held = []
+        for table, state, panels in zip(tables, states, packed, strict=True):
+            own = table.detach()
+            prepared = None
+            if isinstance(panels, Panels):
+                prepared = Prepared(own, get_score(str(self.score)), panels=panels)
+                check_candidates(prepared, None)
+            held.append(_Held(own, state, prepared))
+        self._held = tuple(held)
 
     def __repr__(self) -> str:
-        found = {it.panels.number_format for it in self._held if it.panels is not None}
-        rows = " and ".join(
-            f"{it.panels.num_rows:,} rows x {it.panels.num_features:,} features"
-            for it in self._held
-            if it.panels is not None
-        )
+        panels = [it for it in self._panels if it is not None]
+        rows = " and ".join(f"{it.num_rows:,} rows x {it.num_features:,} features" for it in panels)
         parts = [type(self._of).__name__, str(self.score)]
-        if found:
-            parts += [rows, "/".join(sorted(found)), f"{self.nbytes / 1e6:,.1f} MB"]
+        if panels:
+            formats = "/".join(sorted({it.number_format for it in panels}))
+            parts += [rows, formats, f"{self.nbytes / 1e6:,.1f} MB"]
             parts += [f"{self.seconds:.2g} s"]
         else:
             parts += ["holds nothing"]
@@ -292,13 +345,7 @@ class _Held(NamedTuple):
 
     table: Tensor
     state: TableState
-    panels: Panels | None
-    made: dict[str, Prepared]  # by score
-
-    def prepared(self, score: str) -> Prepared:
-        if score not in self.made:
-            self.made[score] = Prepared(self.table, get_score(score), panels=self.panels)
-        return self.made[score]
+    prepared: Prepared | None  # None: the table is not packed
 
 
 def _is_same(a: Tensor, b: Tensor) -> bool:
@@ -340,15 +387,6 @@ def _score_of(of: Any, score: str | None) -> str | None:
 
 def _shapes(tables: Sequence[Tensor]) -> str:
     return " and ".join(f"{list(it.shape)} of {it.dtype}" for it in tables)
-
-
-def panels_of(
-    index: Index | None, model: Any, candidates: Candidates, side: Side, dim: int | None
-) -> Panels | None:
-    """Return the panels of the candidates of a side; none for relations and crops of their own."""
-    if index is None or side == "relation" or not (dim is None or is_nested(model)):
-        return None
-    return index.panels(candidates, model.score)
 
 
 def check_index(index: Any, model: Any, dims: Any) -> None:

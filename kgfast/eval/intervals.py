@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kgfast.eval.metric_tables import cell
+from kgfast.eval.metrics import Metric, cell, metrics_with
 from kgfast.text import text_table
 
 if TYPE_CHECKING:
@@ -59,24 +59,21 @@ class Intervals(dict[str, Interval]):
 
 
 def intervals_of(
-    ranks: "Ranks",
-    rank_type: "RankType",
-    confidence: float,
-    samples: int,
-    seed: int,
-    hits: Sequence[int],
+    ranks: "Ranks", rank_type: "RankType", draws: tuple[float, int, int], hits: Sequence[int]
 ) -> Intervals:
-    """Compute the result of :meth:`kgfast.Ranks.intervals`."""
+    """Compute the result of :meth:`kgfast.Ranks.intervals`.
+
+    ``draws`` are the confidence, the number of samples, and the seed.
+    """
+    confidence, samples, seed = draws
     check_draws(confidence, samples)
-    ranks = ranks._ranked()
+    metrics, ranks = metrics_with(hits), ranks._ranked()
     values = ranks.metrics(rank_type, hits=hits)
     if not len(ranks):
         nan = float("nan")
         return Intervals(dict.fromkeys(values, Interval(nan, nan, nan)), confidence, samples)
-    drawn = _metrics_of_draws(ranks, rank_type, samples, seed, hits)
-    drawn["amr"] = drawn["mr"] / drawn["expected"]
-    drawn["amri"] = 1 - (drawn["mr"] - 1) / (drawn["expected"] - 1)
-    bounds = percentiles(torch.stack([drawn[name] for name in values], 1), confidence).tolist()
+    drawn = _metrics_of_draws(ranks, rank_type, samples, seed, metrics)
+    bounds = percentiles(drawn.T, confidence).tolist()
     found = {
         name: Interval(value, low, high)
         for (name, value), (low, high) in zip(values.items(), bounds, strict=True)
@@ -105,55 +102,54 @@ def expected_ranks(ranks: "Ranks", ids: Tensor | None = None) -> Tensor:
     return (counts[:, ranks.pooled_columns].cpu().double() + 1).mean(1) / 2
 
 
-def means(hits: Sequence[int]) -> tuple[str, ...]:
-    """Return the names of the metrics that are means over ranks."""
-    return ("mrr", "mr", *(f"hits@{k}" for k in hits))
-
-
-def statistics(ranks: "Ranks", rank_type: "RankType", hits: Sequence[int]) -> Tensor:
-    """Return the share of every triple in the metrics of :func:`means`, float64 ``[T, M]``."""
+def statistics(ranks: "Ranks", rank_type: "RankType", metrics: Sequence[Metric]) -> Tensor:
+    """Return the share of every triple in metrics that are means, float64 ``[T, M]``."""
     cells = cells_of(ranks, rank_type)
-    shares = [cells.reciprocal(), cells, *((cells <= k).double() for k in hits)]
-    return torch.stack([share.mean(1) for share in shares], 1)
+    shares = [metric.share(cells).mean(1) for metric in metrics if metric.share is not None]
+    return torch.stack(shares, 1)
 
 
 def _metrics_of_draws(
-    ranks: "Ranks", rank_type: "RankType", samples: int, seed: int, hits: Sequence[int]
-) -> dict[str, Tensor]:
-    """Return metrics of each sample, float64 ``[samples]``, and the mean of expected ranks."""
+    ranks: "Ranks", rank_type: "RankType", samples: int, seed: int, metrics: Sequence[Metric]
+) -> Tensor:
+    """Return metrics of each sample, float64 ``[M, samples]``."""
     values, places = _distinct(ranks, rank_type)
-    names = (*means(hits), "median_rank", "expected")
-    found = torch.zeros(len(names), samples, dtype=torch.float64, device="cpu")
+    # metrics, then the mean rank, and the mean rank of random scores
+    found = torch.zeros(len(metrics) + 2, samples, dtype=torch.float64, device="cpu")
     for part, pieces in _chosen(len(ranks), samples, seed):
-        drawn = dict(zip(names, found[:, part], strict=True))
+        drawn = found[:, part]
         size = part.stop - part.start
         times = torch.zeros(size, len(values), dtype=places.dtype, device="cpu")
         for ids in pieces:
-            drawn["expected"] += expected_ranks(ranks, ids.view(-1)).view(size, -1).sum(1)
+            drawn[-1] += expected_ranks(ranks, ids.view(-1)).view(size, -1).sum(1)
             cells = places.index_select(0, ids.view(-1)).long().view(size, -1)
             times.scatter_add_(1, cells, torch.ones_like(cells, dtype=times.dtype))
-        _add_metrics(drawn, values, times, places.numel(), hits)
+        _add_metrics(drawn, values, times, places.numel(), metrics)
         del times  # free before the next is made
     found[-1] /= len(ranks)
-    return dict(zip(names, found, strict=True))
+    for row, metric in enumerate(metrics):
+        if metric.adjusted is not None:
+            found[row] = metric.adjusted(found[-2], found[-1])
+    return found[:-2]
 
 
 def _add_metrics(
-    drawn: dict[str, Tensor], values: Tensor, times: Tensor, count: int, hits: Sequence[int]
+    drawn: Tensor, values: Tensor, times: Tensor, count: int, metrics: Sequence[Metric]
 ) -> None:
     """Add metrics of samples, from how often each distinct rank was drawn, ``[part, V]``."""
     for columns in _slices(len(values)):
         own, often = values[columns], times[:, columns].double()
-        drawn["mr"] += often @ own / count
-        drawn["mrr"] += often @ own.reciprocal() / count
-    for k in hits:
-        stop = int(torch.searchsorted(values, k, right=True))
-        drawn[f"hits@{k}"] += times[:, :stop].sum(1).double() / count
+        drawn[-2] += often @ own / count
+        for row, metric in enumerate(metrics):
+            if metric.share is not None:
+                drawn[row] += often @ metric.share(own) / count
     middle = torch.tensor(
         [[(count - 1) // 2, count // 2]] * len(times), dtype=times.dtype, device="cpu"
     )
-    place = torch.searchsorted(times.cumsum_(1), middle, right=True)
-    drawn["median_rank"] += values[place].mean(1)
+    medians = values[torch.searchsorted(times.cumsum_(1), middle, right=True)].mean(1)
+    for row, metric in enumerate(metrics):
+        if metric.share is None and metric.adjusted is None:
+            drawn[row] += medians
 
 
 def _count_dtype(count: int) -> torch.dtype:

@@ -6,16 +6,15 @@ from typing import Any, Literal, Self, get_args
 import torch
 from torch import Tensor
 
-from kgfast.eval.answers import AskedQueries, Search
-from kgfast.eval.batches import check_names, check_rankable, evaluating, host_model
+from kgfast.eval.answers import AskedQueries, BestSearch
 from kgfast.eval.best_answers import BestAnswers
-from kgfast.eval.candidate_ids import Allowed, checked_ids_of
+from kgfast.eval.candidates import Allowed, checked_ids_of
+from kgfast.eval.driver import Call
 from kgfast.eval.index import Index, check_index
-from kgfast.eval.metric_tables import texts
-from kgfast.eval.one_pass import FileCall
-from kgfast.eval.prediction import found_by
+from kgfast.eval.preparation import check_names, check_rankable, evaluating, host_model
 from kgfast.eval.queries import Queries
 from kgfast.eval.rows import entity_table
+from kgfast.eval.written import texts
 from kgfast.graph import IdsLike, VocabularyLike, names_of
 from kgfast.models import Candidates, RankableModel
 from kgfast.models.base import Side, candidates_at
@@ -110,8 +109,9 @@ def neighbours(
         unit = UnitRows(TensorTable(table.resolve_neg()) if isinstance(table, Tensor) else table)
         rows = _RowsAsModel(unit, "dot")
     check_index(index, rows, None)
-    search = _Search(rows, AskedQueries(asked, 0, None, None), k, _OTHERS, None, None, False)
-    scores, best = found_by(search, FileCall.of(rows, None, None, (False, "")), index)
+    search = _Search(rows, AskedQueries(asked, 0, None, None), _OTHERS, None, None, k)
+    Call(rows, "", index=index).run(search)
+    scores, best = search.collected()
     scores = scores.to(torch.float64 if table.dtype == torch.float64 else torch.float32)
     return Neighbours(scores, best, search.anchors, metric, vocabulary=names).to(table.device)
 
@@ -190,7 +190,7 @@ class _RowsAsModel:
         return Candidates(self.entity)
 
 
-class _Search(Search):
+class _Search(BestSearch):
     """Prediction that finds neighbours."""
 
     def words(self, queries: Queries, place: int) -> str:

@@ -26,7 +26,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from kgfast.eval.accumulators import Accumulator
 from kgfast.eval.rows import RowReader
 from kgfast.locks import NAME as LOCK
 from kgfast.locks import locked
@@ -89,7 +88,7 @@ class Partial:
         step = max(self.reader.block_rows, -(-(stop - start) // _RANGES))
         return block.stop >= stop or (block.stop - start) // step > (block.start - start) // step
 
-    def load(self, parts: Sequence[Accumulator]) -> int:
+    def load(self, parts: Sequence[Any]) -> int:
         """Begin the next pass: restore the results, and return the row to resume from."""
         self.number += 1
         states = [part.state for part in parts]
@@ -101,7 +100,7 @@ class Partial:
             part.restore(state)
         return next_row
 
-    def save(self, parts: Sequence[Accumulator], next_row: int) -> None:
+    def save(self, parts: Sequence[Any], next_row: int) -> None:
         """Save the results of the pass up to a row; on a full disk, the earlier file stays."""
         values = [it for part in parts for it in part.state]
         arrays: dict[str, Any] = {f"values_{i}": it.numpy() for i, it in enumerate(values)}

@@ -1,23 +1,21 @@
-"""topk(): the best answers to queries."""
+"""topk(): the best answers to queries; above(): all answers from a score on."""
 
 import os
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
+from torch import Tensor
 
-from kgfast.eval.answers import AskedQueries, Search, answers, answers_of_file, asked_in_memory
-from kgfast.eval.batches import check_rankable, evaluating, host_model
-from kgfast.eval.candidate_ids import Allowed, CandidateIds, ExcludedIds
-from kgfast.eval.counting import source_in_memory
-from kgfast.eval.few_queries import few_answers
+from kgfast.eval.answers import AboveSearch, AskedQueries, BestSearch, Search
+from kgfast.eval.candidates import Allowed, CandidateIds, ExcludedIds
+from kgfast.eval.driver import Call, several
 from kgfast.eval.index import Index, check_index
-from kgfast.eval.one_pass import FileCall, kept_in_memory
-from kgfast.eval.predictions import Predictions
-from kgfast.eval.rows import local_model
+from kgfast.eval.predictions import AnswersAbove, Predictions
+from kgfast.eval.preparation import check_rankable
 from kgfast.graph import IdsLike, KnownTriples, VocabularyLike
 from kgfast.models import BlockScorer, RankableModel
+from kgfast.ops.above import MAX_RESULTS
 from kgfast.ops.unchecked import refuse_unchecked
-from kgfast.progress import progress_bar
 
 
 def topk(
@@ -101,6 +99,7 @@ def topk(
 
     Examples
     --------
+    >>> import torch
     >>> from kgfast import TransE
     >>> model = TransE(torch.tensor([[0.0], [1.0], [3.0]]), torch.tensor([[1.0]]))
     >>> topk(model, heads=[0, 1], relations=0, k=2)
@@ -108,48 +107,115 @@ def topk(
     (0, 0, ?)  1 0, 0 -1
     (1, 0, ?)  1 -1, 2 -1
     """
-    refuse_unchecked("topk()")
-    others = known, exclude, candidate_ids, dims, vocabulary, batch_size, max_memory, partial
-    if index is not None and not progress and not [it for it in others if it is not None]:
-        soon = few_answers(index, model, heads, tails, relations, k)
-        if soon is not None:
-            return soon
-    check_rankable(model)
-    check_index(index, model, dims)
-    model = host_model(model)
-    asked = AskedQueries(heads, relations, tails, vocabulary)
-    allowed = Allowed(known, candidate_ids, exclude)
-    search = Search(model, asked, k, allowed, dims, batch_size, pad)
-    file = FileCall.of(model, max_memory, partial, (progress, "predicting"))
-    found: Predictions = search.predictions(*found_by(search, file, index, partial, progress))
-    return found
+
+    def search_of(model: Any) -> Search:
+        given = AskedQueries(heads, relations, tails, vocabulary)
+        allowed = Allowed(known, candidate_ids, exclude)
+        return BestSearch(model, given, allowed, dims, batch_size, k, pad)
+
+    options = {"max_memory": max_memory, "partial": partial, "index": index, "progress": progress}
+    search, found = _searched("topk", model, dims, search_of, **options)
+    return Predictions(*found, *search.asked(found[1].device), vocabulary=search.names)
 
 
-def found_by(
-    search: Search,
-    file: FileCall | None,
+def above(
+    model: RankableModel | BlockScorer,
+    threshold: Tensor | float,
+    *,
+    heads: IdsLike | None = None,
+    tails: IdsLike | None = None,
+    relations: IdsLike | None = None,
+    known: KnownTriples | None = None,
+    exclude: ExcludedIds | None = None,
+    candidate_ids: CandidateIds | None = None,
+    dims: int | None = None,
+    max_results: int = MAX_RESULTS,
+    vocabulary: VocabularyLike | None = None,
+    batch_size: int | None = None,
+    max_memory: int | str | None = None,
     index: Index | None = None,
-    partial: str | os.PathLike[str] | None = None,
     progress: bool = False,
-) -> Any:
-    """Return the answers; ``file`` is the call for entities that are read in blocks.
+) -> AnswersAbove:
+    """Find all tails of (head, relation, ?) with scores from a threshold on; or heads or relations.
 
-    ``partial`` is the folder of a call with candidates in memory.
+    The result is exact: an answer is found if the score that :func:`kgfast.topk` returns is at
+    least the threshold. So the k-th score as threshold returns the k best. Scores of all entities
+    are never stored: memory stays below 64 MiB beyond the model's tables and the result.
+
+    Parameters
+    ----------
+    model : Model
+        As :func:`kgfast.topk` takes it.
+    threshold : Tensor or float
+        ``[B]`` floating point, one threshold for each query, or one for all; not NaN. Scores have
+        no gamma, as in :func:`kgfast.topk`.
+    heads, relations, tails : int, sequence of int or Tensor, or names
+        As :func:`kgfast.topk` takes them.
+    known : KnownTriples, optional
+        Triples whose answers are left out, so that all answers are new.
+    exclude, candidate_ids, dims : optional
+        As :func:`kgfast.topk` takes them.
+    max_results : int
+        Maximal number of answers of all queries together.
+    vocabulary : pair of Vocabulary or lists of names, Dataset or Triples, optional
+        The names of the model's rows: queries may use names, and answers show them.
+    batch_size : int, optional
+        Queries per batch; results do not depend on the batch size.
+    max_memory : int or str, optional
+        Memory for a model with a :class:`kgfast.tables.Table` of entities, as :func:`kgfast.rank`
+        takes it; the result comes on top.
+    index : Index, optional
+        The packed tables of the model, which speed up calls with few queries.
+    progress : bool
+        Show a progress bar.
+
+    Returns
+    -------
+    AnswersAbove
+        Answers to all queries, on the device of the candidates.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For arguments that do not fit the model or each other, and for more than ``max_results``
+        answers; the message names the first offending query, or says how many answers there are.
+    NotImplementedError
+        If the model cannot score relations.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kgfast import TransE
+    >>> model = TransE(torch.tensor([[0.0], [1.0], [3.0]]), torch.tensor([[1.0]]))
+    >>> above(model, -1.0, heads=[0, 1], relations=0)
+    4 answers to 2 tail queries
+    (0, 0, ?)  0 -1, 1 0
+    (1, 0, ?)  1 -1, 2 -1
     """
-    model = search.model
-    if search.side == "relation":  # few rows are read, and no answers are saved
-        partial = None
-        if file is not None:
-            entities = torch.cat([search.anchors, search.others]).cpu()
-            model, file = local_model(model, file.table, entities), None
-    with evaluating(model), torch.no_grad():
-        if file is not None:
-            search.anchors, search.others = search.anchors.cpu(), search.others.cpu()
-            return answers_of_file(search, file)
-        source = source_in_memory(model, search.side, search.crop, search.ids, index=index)
-        size, asked = search.size(search.batch_size), asked_in_memory(search, source)
-        with (
-            kept_in_memory(partial, source, (1, size), asked) as kept,
-            progress_bar(progress, "predicting", len(search)) as advance,
-        ):
-            return answers(search, source, size, kept=kept, done=advance)
+
+    def search_of(model: Any) -> Search:
+        given = AskedQueries(heads, relations, tails, vocabulary)
+        allowed = Allowed(known, candidate_ids, exclude)
+        limits = threshold, max_results
+        return AboveSearch(model, given, allowed, dims, batch_size, *limits)
+
+    options = {"max_memory": max_memory, "index": index, "progress": progress}
+    search, found = _searched("above", model, dims, search_of, **options)
+    return AnswersAbove(*found, *search.asked(found[1].device), vocabulary=search.names)
+
+
+def _searched(
+    name: str, model: Any, dims: int | None, search_of: Callable[[Any], Search], **options: Any
+) -> tuple[Search, Sequence[Tensor]]:
+    """Check a model, search, and return the answers."""
+    refuse_unchecked(f"{name}()")
+    with several(name) as steps:
+        check_rankable(model)
+        check_index(options["index"], model, dims)
+        call = Call(model, "predicting", steps, **options)
+        search = search_of(call.model)
+        call.run(search)
+        found = search.collected()
+        if call.steps is not None:  # results are made on the host
+            found = [values.to(call.device) for values in found]
+        return search, found

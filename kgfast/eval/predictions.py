@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from kgfast.eval.best_answers import Answers, BestAnswers
-from kgfast.eval.metric_tables import texts
-from kgfast.eval.written import WrittenTriples
+from kgfast.eval.written import WrittenTriples, texts
 from kgfast.frames import score_column
 from kgfast.graph import Vocabulary, VocabularyLike, names_of
 from kgfast.models.base import Side

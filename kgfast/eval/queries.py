@@ -1,14 +1,14 @@
 """Queries of one side with shared candidates, and the division of a call into such queries."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from kgfast.eval.candidate_ids import Given, ListedCandidates, pool_sizes, runs_of
-from kgfast.graph import KnownTriples, TypeConstraints
+from kgfast.eval.candidates import Given, ListedIds, runs_of
+from kgfast.graph import TypeConstraints
 from kgfast.kernels.checks import NonFiniteError
 from kgfast.kernels.operands import Known, Lists
 from kgfast.models.base import Side
@@ -70,14 +70,13 @@ class Queries:
             lists=None,
         )
 
-    def __getitem__(self, rows: slice) -> "Queries":
-        return self.part(rows)
-
-    def batches(self, size: int) -> "list[Queries]":
-        """Cut the queries into batches; no queries are one batch."""
-        if len(self) <= size:
+    def batches(self, first: int, size: int) -> "list[Queries]":
+        """Cut the queries into a batch of ``first`` queries and others of ``size``."""
+        count = len(self)
+        if count <= first:
             return [self]
-        return [self[first : first + size] for first in range(0, len(self), size)]
+        starts = [0, *range(first, count, size)]
+        return [self.part(slice(*ends)) for ends in zip(starts, [*starts[1:], count], strict=True)]
 
     def where(self, chosen: Tensor) -> "Queries":
         """Return the queries of a mask on the host, with vectors and without known answers."""
@@ -97,65 +96,38 @@ class Queries:
         if len(bad):
             raise NonFiniteError(self.words(self, int(bad[self.rows[bad].argmin()])))
 
-    def sizes(self, num_rows: int, sorted_ids: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return :func:`pool_sizes` of these queries; ``sorted_ids`` are the shared candidates."""
-        assert self.known is not None
-        assert self.targets is not None
-        ids = sorted_ids if self.ids is None else self.ids
-        return pool_sizes(self.known, self.targets, num_rows, ids, self.lists)
 
-
-def shared(queries: Queries, given: Given, source: Any) -> Iterator[tuple[slice, Queries]]:
-    """Cut queries into parts with shared candidates; yield the rows of a part, and the part.
+def shared(queries: Queries, given: Given, source: Any) -> list[Queries]:
+    """Cut queries into parts with shared candidates.
 
     Queries must be ordered by relation if each relation has candidates of its own.
     """
-    every = slice(0, len(queries))
     if isinstance(given, TypeConstraints) and len(queries):
-        for part, relation in runs_of(queries.others.cpu()):
-            ids = moved(given.candidates(relation, queries.side), source.home)
-            yield part, queries.part(part, ids)
-    elif isinstance(given, ListedCandidates) and len(queries):
+        runs = list(runs_of(queries.others.cpu()))
+        ids = [moved(given.candidates(it, queries.side), source.home) for _, it in runs]
+        return [queries.part(*it) for it in zip((rows for rows, _ in runs), ids, strict=True)]
+    if isinstance(given, ListedIds) and len(queries):
         first, last = int(queries.rows[0]), int(queries.rows[-1]) + 1
-        queries.lists = given.lists(first, last, source.num_rows, source.home)
-        if source.has_lists:
-            yield every, queries
-            return
-        for row in range(len(queries)):
-            yield (one := slice(row, row + 1)), queries.part(one, queries.lists.row(row))
-    else:
-        yield every, queries
+        lists = given.lists(first, last, source.num_rows, source.home)
+        if not source.has_lists:
+            rows = range(len(queries))
+            return [queries.part(slice(row, row + 1), lists.row(row)) for row in rows]
+        queries.lists = lists
+    return [queries]
 
 
 def roles_of(hrt: Tensor, side: Side) -> tuple[Tensor, Tensor, Tensor]:
-    """Return anchors, others and targets of triples ``[3, B]``."""
-    heads, relations, tails = hrt
+    """Return anchors, others and targets of triples ``[B, 3]``."""
+    heads, relations, tails = hrt.unbind(1)
     if side == "relation":
         return heads, tails, relations
     return (heads, relations, tails) if side == "tail" else (tails, relations, heads)
 
 
-def known_answers(
-    known: KnownTriples | None,
-    asked: tuple[Tensor, Tensor],
-    side: Side,
-    device: torch.device,
-    **options: Any,
-) -> Known:
-    """Return known answers on a device, as CSR; options are those of the argument ``exclude``."""
-    if known is None:
-        zeros = torch.zeros(len(asked[0]) + 1, dtype=torch.int64, device=device)
-        return Known(zeros, zeros[:0])
-    found = known.exclude(*asked, side, **options)
-    return Known(*(moved(part, device) for part in found))
-
-
-def mean_answers(known: KnownTriples | None, asked: tuple[Tensor, Tensor], side: Side) -> int:
-    """Return the mean number of known answers of queries."""
-    if known is None or not len(asked[0]):
-        return 0
-    anchors, relations = (ids.contiguous().to(known.device) for ids in asked)
-    return int(known.counts(anchors, relations, side).double().mean())
+def no_answers(queries: Queries) -> Known:
+    """Return the known answers of queries without any, as CSR."""
+    zeros = queries.anchors.new_zeros(len(queries) + 1)
+    return Known(zeros, zeros[:0])
 
 
 def rows_of(known: Known, rows: slice) -> Known:

@@ -3,27 +3,22 @@
 import os
 import warnings
 from collections.abc import Sequence
-from typing import Any, Literal, overload
+from typing import Literal, overload
 
-import torch
 from torch import Tensor
 
 from kgfast.datasets import Dataset
-from kgfast.eval.batches import check_rankable, evaluating, host_model
-from kgfast.eval.candidate_ids import Allowed, CandidateIds
-from kgfast.eval.counting import Ranking, count_file, count_side, source_in_memory
+from kgfast.eval.candidates import Allowed, CandidateIds
+from kgfast.eval.counting import Ranking
+from kgfast.eval.driver import Call, several
 from kgfast.eval.index import Index, check_index
-from kgfast.eval.one_pass import FileCall
+from kgfast.eval.preparation import check_rankable
 from kgfast.eval.ranks import GroupedRanks, Ranks
-from kgfast.eval.sources import Crops, crops_of
-from kgfast.eval.tier_pairs import TierPairs
-from kgfast.graph import KnownTriples, Triples, TriplesLike, VocabularyLike
+from kgfast.graph import KnownTriples, TriplesLike, VocabularyLike
 from kgfast.graph.named import Names
-from kgfast.kernels.cpu.tiers import counted_pairs
 from kgfast.models import BlockScorer, RankableModel
-from kgfast.models.base import SIDES, Side, is_nested
+from kgfast.models.base import SIDES, Side
 from kgfast.ops.unchecked import refuse_unchecked
-from kgfast.progress import progress_bar
 from kgfast.text import shown
 
 
@@ -146,6 +141,7 @@ def rank(
 
     Examples
     --------
+    >>> import torch
     >>> from kgfast import TransE
     >>> model = TransE(torch.tensor([[0.0], [1.0], [3.0]]), torch.tensor([[1.0]]))
     >>> ranks = rank(model, [(0, 0, 1), (1, 0, 2)])
@@ -153,55 +149,33 @@ def rank(
     [[1.0], [1.5]]
     """
     refuse_unchecked("rank()")
-    check_rankable(model)
-    check_index(index, model, dims)
-    model = host_model(model)
-    if known == "dataset":
-        known = triples.known() if isinstance(triples, Dataset) else None
-    if isinstance(triples, Dataset):
-        vocabulary = triples if vocabulary is None else vocabulary
-        triples = triples.test
-    allowed = Allowed(known, candidate_ids)
-    plan = Ranking(model, triples, sides, allowed, batch_size, nan, vocabulary)
-    file = FileCall.of(model, max_memory, partial, (progress, "ranking"))
-    if file is None and partial is not None:
-        raise ValueError(
-            "partial: rank() takes a folder only for models with a kgfast.tables.Table of "
-            "entities: tensors are read in place, within 64 MiB"
-        )
-    crops = _crops(model, dims)
-    with evaluating(model), torch.no_grad(), counted_pairs() as pairs:
-        if file is None:
-            total = len(plan.hrt) * len(plan.sides) * sum(map(len, crops))
-            with progress_bar(progress, "ranking", total) as advance:
-                results = [_count(plan, group, index, advance) for group in crops]
-        else:
-            results = count_file(plan, file, crops)
-    is_filtered = known is not None
-    warn_without_candidates(results[0][5, 0], plan.hrt, plan.sides, plan.names)
-    found = {
-        dim: ranks_of(
-            counts, plan.hrt, plan.sides, known, plan.names, pairs=pairs, is_filtered=is_filtered
-        )
-        for group, result in zip(crops, results, strict=True)
-        for dim, counts in zip(group, result.unbind(1), strict=True)
-    }
+    with several("rank") as steps:
+        check_rankable(model)
+        check_index(index, model, dims)
+        if known == "dataset":
+            known = triples.known() if isinstance(triples, Dataset) else None
+        if isinstance(triples, Dataset):
+            vocabulary = triples if vocabulary is None else vocabulary
+            triples = triples.test
+        options = {"max_memory": max_memory, "index": index, "progress": progress}
+        call = Call(model, "ranking", steps, partial=partial, **options)
+        if partial is not None and call.is_in_memory:
+            raise ValueError(
+                "partial: rank() takes a folder only for models with a kgfast.tables.Table of "
+                "entities: tensors are read in place, within 64 MiB"
+            )
+        allowed, more = Allowed(known, candidate_ids), (nan, vocabulary)
+        job = Ranking(call.model, triples, sides, allowed, dims, batch_size, more)
+        call.run(job)
+    ranks = {}
+    for crops, counts in zip(job.crops, job.counts, strict=True):
+        for dim, own in zip(crops, counts.unbind(1), strict=True):
+            options = {"is_filtered": known is not None}
+            ranks[dim] = ranks_of(own, job.hrt, job.sides, known, job.names, **options)
+    warn_without_candidates(job.counts[0][5, 0], job.hrt, job.sides, job.names)
     if isinstance(dims, Sequence):
-        return GroupedRanks("dim", {dim: found[dim] for dim in dims})
-    return found[dims]
-
-
-def _count(plan: Ranking, crops: Crops, index: Index | None, advance: Any) -> Tensor:
-    """Count all sides in memory at the crops of one sweep, ``[6, C, T, S]``."""
-    counts = plan.room(len(crops))
-    for column, side in enumerate(plan.sides):
-        given = plan.candidates[side]
-        ids = given if isinstance(given, Tensor) else None
-        nan = plan.allows_nan
-        source = source_in_memory(plan.model, side, crops, ids, allows_nan=nan, index=index)
-        count_side(plan, source, counts[..., column], advance)
-        del source  # frees the candidates and their factor before the next are made
-    return counts
+        return GroupedRanks("dim", {dim: ranks[dim] for dim in dims})
+    return ranks[dims]
 
 
 def ranks_of(
@@ -209,19 +183,17 @@ def ranks_of(
     hrt: Tensor,
     sides: tuple[Side, ...],
     known: KnownTriples | None,
-    names: Names,
+    names: Names = (None, None),
     *,
-    pairs: Tensor,
-    is_filtered: bool = True,
+    is_filtered: bool,
 ) -> Ranks:
-    """Return the result of one crop, from the counts ``[6, T, S]`` and the pairs of tiers."""
-    triples = Triples(hrt, entities=names[0], relations=names[1])
-    tiers = TierPairs.of(pairs)
-    raw = Ranks(counts[0], counts[1], counts[5], sides, triples, tiers=tiers)
+    """Return the result of one crop, from the counts ``[6, T, S]``."""
+    greater, equal, beaten, tied, answers, sizes = counts.unbind()
+    raw = Ranks(greater, equal, sizes, sides, hrt, names=names)
     if not is_filtered:
         return raw
-    filtered = counts[0] - counts[2], counts[1] - counts[3], counts[5] - counts[4]
-    return Ranks(*filtered, sides, triples, raw=raw, known=known, tiers=tiers)
+    counts = greater - beaten, equal - tied, sizes - answers
+    return Ranks(*counts, sides, hrt, raw=raw, known=known, names=names)
 
 
 def warn_without_candidates(
@@ -239,16 +211,3 @@ def warn_without_candidates(
             f"{sides[column]}: their rank there is 0, and metrics leave them out",
             stacklevel=3,
         )
-
-
-def _crops(model: Any, dims: int | Sequence[int] | None) -> list[Crops]:
-    """Return groups of crops that share a sweep; a crop with its own operands is alone."""
-    if dims is None:
-        return [{None: None}]
-    crops = list(dims) if isinstance(dims, Sequence) else [dims]
-    if not crops:
-        raise ValueError("dims must name at least one crop width")
-    widths = crops_of(model, crops)
-    if is_nested(model) and None not in widths.values():
-        return [widths]
-    return [{dim: width} for dim, width in widths.items()]

@@ -5,15 +5,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from kgfast.eval.metric_tables import html_of, table_of
-from kgfast.eval.tier_pairs import TierPairs
+from kgfast.eval.metrics import HITS, html_of, metrics_with, table_of, values_of
 from kgfast.frames import needed, write_parquet
 from kgfast.graph import KnownTriples, Names, Triples, named_columns
-from kgfast.text import shown
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -22,7 +19,6 @@ if TYPE_CHECKING:
 
 RankType = Literal["optimistic", "realistic", "pessimistic"]
 RANK_TYPES: tuple[RankType, ...] = ("optimistic", "realistic", "pessimistic")
-HITS = (1, 3, 10)  # k of the hits@k that metrics have by default
 _ROWS = 1 << 14  # triples whose ranks are made at once
 _GROUPINGS = ("relation", "cardinality", "frequency")
 _CARDINALITIES = ("1-1", "1-N", "N-1", "N-N")
@@ -45,11 +41,8 @@ class Ranks:
         side: entities and relations are never pooled.
     triples : Tensor
         int64 ``[T, 3]``; :class:`kgfast.Triples` have names.
-    tiers : TierPairs, optional
-        Pairs that the call of :func:`kgfast.rank` swept on the CPU, by the sweep that decided them;
-        see :class:`kgfast.eval.TierPairs`. None if no pairs were counted: on GPUs, on the
-        reference, for functions, and for parts of a result. A call that resumes from ``partial=``
-        counts only its own sweeps.
+    names : pair of Vocabulary, optional
+        The names of entities and of relations; those of ``triples`` if they have any.
 
     Examples
     --------
@@ -70,12 +63,11 @@ class Ranks:
         *,
         raw: "Ranks | None" = None,
         known: KnownTriples | None = None,
-        tiers: TierPairs | None = None,
+        names: Names = (None, None),
     ) -> None:
-        self.tiers = tiers
         self.greater, self.equal, self.num_candidates = greater, equal, num_candidates
         self.sides, self._known = tuple(sides), known
-        self._vocabularies: Names = (None, None)
+        self._vocabularies = names
         if isinstance(triples, Triples):
             self._vocabularies = triples.entities, triples.relations
             triples = triples.hrt
@@ -149,8 +141,7 @@ class Ranks:
 
     def hits(self, k: int, rank_type: RankType = "realistic") -> float:
         """Return the share of ranks of at most ``k``."""
-        check_hits([k])
-        return _share_of(self._ranked()._cells(rank_type), k)
+        return self.metrics(rank_type, hits=[k])[f"hits@{k}"]
 
     def metrics(
         self, rank_type: RankType = "realistic", *, hits: Sequence[int] = HITS
@@ -179,25 +170,11 @@ class Ranks:
         ValueError, TypeError
             If a k of ``hits`` is no whole number of at least 1.
         """
-        hits, ranked = check_hits(hits), self._ranked()
+        metrics, ranked = metrics_with(hits), self._ranked()
         ranks = ranked._cells(rank_type).flatten()
-        count = len(ranks)
-        if not count:
-            names = ("mrr", "mr", "median_rank", *(f"hits@{k}" for k in hits), "amr", "amri")
-            return dict.fromkeys(names, float("nan"))
-        mean = float(ranks.mean())
         candidates = sum(int(ranked.num_candidates[:, it].sum()) for it in self.pooled_columns)
-        expected = (candidates + count) / count / 2
-        shares = {f"hits@{k}": _share_of(ranks, k) for k in hits}
-        median = _median_of(ranks)
-        return {
-            "mrr": float(ranks.reciprocal_().mean()),  # in place: ranks are not read again
-            "mr": mean,
-            "median_rank": median,
-            **shares,
-            "amr": mean / expected,
-            "amri": 1 - (mean - 1) / (expected - 1) if expected > 1 else float("nan"),
-        }
+        count = torch.tensor(len(ranks), dtype=torch.float64, device="cpu")
+        return values_of(metrics, ranks, (candidates + count) / count / 2)
 
     def _ranked(self) -> "Ranks":
         is_ranked = torch.ones(len(self), dtype=torch.bool, device=self.greater.device)
@@ -275,7 +252,7 @@ class Ranks:
         """
         from kgfast.eval.intervals import intervals_of
 
-        return intervals_of(self, rank_type, confidence, samples, seed, check_hits(hits))
+        return intervals_of(self, rank_type, (confidence, samples, seed), hits)
 
     def macro(
         self, rank_type: RankType = "realistic", *, hits: Sequence[int] = HITS
@@ -375,9 +352,8 @@ class Ranks:
         """Return the ranks after ``some`` selects counts, also raw counts."""
         counts = some(self.greater), some(self.equal), some(self.num_candidates)
         raw = None if self._raw is None else self._raw._of(some, sides, triples)
-        found = Ranks(*counts, sides, triples, raw=raw, known=self._known)
-        found._vocabularies = self._vocabularies
-        return found
+        names = self._vocabularies
+        return Ranks(*counts, sides, triples, raw=raw, known=self._known, names=names)
 
     def to_frame(self) -> "DataFrame":
         """Return a pandas DataFrame with one row per triple and side.
@@ -440,29 +416,6 @@ class Ranks:
 
     def _repr_html_(self) -> str:
         return html_of(self._title(), self._rows())
-
-
-def check_hits(hits: Any) -> tuple[int, ...]:
-    """Check the k of each ``hits@k``; return every k once."""
-    if isinstance(hits, str) or not hasattr(hits, "__iter__"):
-        raise TypeError(f"hits must be a sequence of int, such as (1, 5); got {shown(hits)}")
-    for k in hits:
-        if isinstance(k, bool) or not hasattr(k, "__index__"):
-            raise TypeError(f"hits: k must be an int; got {shown(k)}")
-        if k < 1:
-            raise ValueError(f"hits: k must be at least 1; got {k}")
-    return tuple(dict.fromkeys(k.__index__() for k in hits))
-
-
-def _share_of(ranks: Tensor, k: int) -> float:
-    """Return the share of ranks of at most ``k``."""
-    return int((ranks <= k).sum()) / ranks.numel() if ranks.numel() else float("nan")
-
-
-def _median_of(ranks: Tensor) -> float:
-    """Return the median of ranks ``[n]``: the mean of the two in the middle."""
-    middle = [(len(ranks) - 1) // 2, len(ranks) // 2]
-    return float(np.partition(ranks.cpu().numpy(), middle)[middle].mean())
 
 
 class GroupedRanks(dict[Any, Ranks]):

@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from kgfast.eval.preparation import check_rankable
 from kgfast.models.base import Candidates, Side, candidates_at, is_nested, queries_at
 from kgfast.models.blocks import BlockScorer
 from kgfast.models.reciprocal import holder_of
-from kgfast.models.relations import blocks_at
+from kgfast.models.relations import blocks_at, is_in_blocks
 from kgfast.tables import Rows, as_rows, is_table
 from kgfast.tables.prefetch import RowBlock, prefetched
 from kgfast.tables.protocol import TensorTable
@@ -32,10 +33,33 @@ def entity_table(model: Any) -> Rows | None:
         return None
     if isinstance(held, Shard) and (held.start, held.stop) != (0, held.total_rows):
         raise ValueError(
-            f"entities are {held!r}: kgfast.distributed ranks the shards of several processes, "
-            "and kgfast.tables.open([...]) makes one table of the shards of one process"
+            f"entities are {held!r}: several processes rank their shards within "
+            "kgfast.distributed.processes(), and kgfast.tables.open([...]) makes one table of the "
+            "shards of one process"
         )
     return as_rows(held)
+
+
+def own_reader(model: Any) -> "RowReader":
+    """Return a reader of the rows of a model in this process: a shard, or all rows."""
+    check_rankable(model)
+    if is_in_blocks(model):
+        raise TypeError(
+            "model: a function that scores has no rows to share out; give each process a part of "
+            "the triples, outside of kgfast.distributed.processes()"
+        )
+    entity = getattr(model, "entity", None)
+    if entity is None:
+        raise TypeError(f"{type(model).__name__} must have entity, its table of entities")
+    if not isinstance(entity, Tensor) and not hasattr(model, "with_entity"):
+        raise TypeError(
+            f"{type(model).__name__} must have with_entity(rows), the same model of some of its "
+            f"entities, to be ranked in parts"
+        )
+    if isinstance(entity, Shard):
+        return RowReader.of_part(entity, entity.start, entity.stop)
+    whole = entity if isinstance(entity, Tensor) else as_rows(entity)
+    return RowReader.of_part(whole, 0, int(model.num_entities))
 
 
 @dataclass(frozen=True)
@@ -181,20 +205,6 @@ class LocalModel:
         return torch.searchsorted(self.ids, ids.to(self.ids.device).contiguous())
 
 
-def local_model(model: Any, table: Rows, ids: Tensor) -> Any:
+def local_model(model: Any, rows_of: Callable[[Tensor], Tensor], ids: Tensor) -> Any:
     """Return a model of some entities' rows, or the model itself if it cannot be cut."""
-    return LocalModel(model, table.rows, ids) if hasattr(model, "with_entity") else model
-
-
-def state_of(model: Any) -> Iterator[Tensor]:
-    """Yield every tensor of a model, except the table."""
-    model = holder_of(model)
-    if isinstance(model, nn.Module):
-        yield from model.parameters()
-        yield from model.buffers()
-        return
-    for value in getattr(model, "__dict__", {}).values():
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, nn.Module) or hasattr(value, "with_entity"):
-            yield from state_of(value)
+    return LocalModel(model, rows_of, ids) if hasattr(model, "with_entity") else model

@@ -5,17 +5,17 @@ own. All blocks together give the result of one sweep over the whole table.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from kgfast.eval.batches import prepared_candidates
-from kgfast.eval.index import Index, panels_of
+from kgfast.eval.index import Index
+from kgfast.eval.preparation import prepared_candidates
 from kgfast.eval.queries import CPU, Queries, among, among_rows, between, within
 from kgfast.eval.rows import RowReader, local_model
 from kgfast.graph.ids import INT64_MAX
@@ -32,7 +32,8 @@ _SCORED_BYTES = 8 << 20  # bytes of float64 rows of targets that are scored at o
 
 Crops = dict[int | None, int | None]  # crop widths of the model -> crop widths of the operator
 Found = tuple[Tensor, Tensor]  # scores and ids, [B, k]
-Part = TypeVar("Part")
+# A call of an operator with operands, the places of targets, known answers and lists.
+Ask = Callable[[Operands, Tensor | None, Known | None, Lists | None], Any]
 
 
 def crops_of(model: Any, dims: Sequence[int | None]) -> Crops:
@@ -85,10 +86,6 @@ class CandidateSource(ABC):
         """Return the candidates that queries share; None for all rows."""
         return self.sorted_ids if queries.ids is None else queries.ids
 
-    def passes(self, parts: list[Part]) -> list[list[Part]]:
-        """Group the parts that share blocks."""
-        return [parts]
-
     @abstractmethod
     def prepare(self, queries: Queries) -> None:
         """Make the vectors of queries and score the targets, as far as blocks need them."""
@@ -128,9 +125,50 @@ class Swept(CandidateSource):
     def __init__(self, model: Any, side: Side, crops: Crops, *, allows_nan: bool = False) -> None:
         self.model, self.side, self.allows_nan = model, side, allows_nan
         self.num_crops = len(crops)
-        self.dims = tuple(it for it in crops.values() if it is not None) or None
         # Queries and candidates of several crops are made for the whole model.
-        self.dim = next(iter(crops)) if len(crops) == 1 else None
+        self.dim: int | None = None
+        self.dims: tuple[int, ...] | None = None
+        if None not in crops.values():
+            self.dims = tuple(width for width in crops.values() if width is not None)
+        if len(crops) == 1:
+            (self.dim,) = crops
+
+    @abstractmethod
+    def _answer(self, queries: Queries, block: Any, ask: Ask) -> Any:
+        """Ask an operator about a block; None where the block holds no candidates."""
+
+    @abstractmethod
+    def _whole_ids(self, block: Any, ids: Tensor) -> Tensor:
+        """Return ids of the whole table for ids of a block, which may be -1."""
+
+    def counts(self, queries: Queries, block: Any) -> Counts | None:
+        def ask(operands: Operands, places: Any, known: Any, lists: Lists | None) -> Counts:
+            scores = queries.target_scores
+            return run.rank_counts(operands, places, known, self.checks(), lists, scores)
+
+        counts: Counts | None = self._answer(queries, block, ask)
+        return counts
+
+    def best(self, queries: Queries, block: Any, k: int) -> Found | None:
+        def ask(operands: Operands, _: Any, known: Known | None, lists: Lists | None) -> Found:
+            return run.topk(operands, k, known, self.checks(), lists)
+
+        answers = self._answer(queries, block, ask)
+        if answers is None:
+            return None
+        scores, ids = answers if self.dims is None else (answers[0][0], answers[1][0])
+        return scores, self._whole_ids(block, ids)
+
+    def above(
+        self, queries: Queries, block: Any, thresholds: Tensor, most: int
+    ) -> Above | int | None:
+        def ask(operands: Operands, _: Any, known: Any, lists: Lists | None) -> Above | int:
+            return run.above(operands, thresholds, known, self.checks(), most, lists)
+
+        answers: Above | int | None = self._answer(queries, block, ask)
+        if not isinstance(answers, Above):
+            return answers
+        return answers._replace(ids=self._whole_ids(block, answers.ids))
 
     def checks(self) -> Checks:
         """Return the checks for one call of an operator."""
@@ -141,48 +179,12 @@ class Swept(CandidateSource):
         check_queries(queries.vectors, candidates)
         return Operands(queries.vectors, candidates, self.dims)
 
-    def _counted(
-        self,
-        queries: Queries,
-        candidates: Prepared,
-        places: Tensor | None,
-        known: Known | None,
-        lists: Lists | None,
-    ) -> Counts:
-        assert places is not None
-        assert known is not None
-        operands, scores = self.operands(queries, candidates), queries.target_scores
-        return run.rank_counts(operands, places, known, self.checks(), lists, scores)
-
-    def _answered(
-        self,
-        queries: Queries,
-        candidates: Prepared,
-        k: int,
-        known: Known | None,
-        lists: Lists | None,
-    ) -> Found:
-        operands = self.operands(queries, candidates)
-        scores, ids = run.topk(operands, k, known, self.checks(), lists)
-        return (scores, ids) if self.dims is None else (scores[0], ids[0])
-
-    def _above(
-        self,
-        queries: Queries,
-        candidates: Prepared,
-        reached: tuple[Tensor, int],
-        known: Known | None,
-        lists: Lists | None,
-    ) -> Above | int:
-        """Find the answers of some candidates; ``reached`` has the thresholds and ``most``."""
-        operands, (thresholds, most) = self.operands(queries, candidates), reached
-        return run.above(operands, thresholds, known, self.checks(), most, lists)
-
 
 class InMemory(Swept):
     """Candidates of a model in memory: one block that is read in place.
 
-    ``ids`` are the only candidates, in any order, on any device.
+    ``ids`` are the only candidates, in any order, on any device. Another side's candidates that
+    were ``made`` serve here, too, if they are those of the same table.
     """
 
     is_whole = True
@@ -196,56 +198,53 @@ class InMemory(Swept):
         *,
         allows_nan: bool = False,
         index: Index | None = None,
+        made: Prepared | None = None,
     ) -> None:
         super().__init__(model, side, crops, allows_nan=allows_nan)
-        candidates = candidates_at(model, side, self.dim)
-        panels = panels_of(index, model, candidates, side, self.dim)
-        self.prepared = prepared_candidates(
-            model, candidates, ids, self.dims, allows_nan=allows_nan, panels=panels
-        )
+        self.prepared = self._prepared(ids, index, made)
         self.sorted_ids = self.prepared.sorted_ids
         self.device = self.home = self.prepared.table.device
         self.num_rows = self.prepared.num_rows
 
+    def _prepared(self, ids: Tensor | None, index: Index | None, made: Prepared | None) -> Prepared:
+        model, side = self.model, self.side
+        candidates = candidates_at(model, side, self.dim)
+        panels, is_plain = None, candidates.bias is None and candidates.factor is None
+        if index is not None and side != "relation" and (self.dim is None or is_nested(model)):
+            stored = index.prepared(candidates, model.score)
+            if stored is not None and is_plain and ids is None and self.dims is None:
+                return stored
+            panels = None if stored is None else stored.panels
+        if made is not None and is_plain and ids is None and made.table is candidates.table:
+            return made
+        options = {"allows_nan": self.allows_nan, "panels": panels}
+        return prepared_candidates(model, candidates, ids, self.dims, **options)
+
     def prepare(self, queries: Queries) -> None:
         """Make the queries; the sweep scores the targets."""
-        asked = queries.anchors, queries.others
-        queries.vectors = evaluated_queries(self.model, *asked, self.side, self.dim)
+        given = queries.anchors, queries.others
+        queries.vectors = evaluated_queries(self.model, *given, self.side, self.dim)
 
     def blocks(
         self, parts: Sequence[Queries], first: int
     ) -> AbstractContextManager[Iterator[Prepared]]:
         return nullcontext(iter((self.prepared,)))
 
-    def counts(self, queries: Queries, block: Prepared) -> Counts:
-        asked = queries.targets, queries.known, queries.lists
-        with _finite(queries):
-            return self._counted(queries, self._of(queries, block), *asked)
+    def _answer(self, queries: Queries, block: Prepared, ask: Ask) -> Any:
+        try:
+            block = block if queries.ids is None else block.only(queries.ids)
+            operands = self.operands(queries, block)
+            return ask(operands, queries.targets, queries.known, queries.lists)
+        except NonFiniteError:  # names the query that is not finite, rather than a row of a batch
+            queries.check_finite()
+            raise
 
-    def best(self, queries: Queries, block: Prepared, k: int) -> Found:
-        asked = k, queries.known, queries.lists
-        with _finite(queries):
-            return self._answered(queries, self._of(queries, block), *asked)
+    def _whole_ids(self, block: Prepared, ids: Tensor) -> Tensor:
+        return ids
 
-    def above(
-        self, queries: Queries, block: Prepared, thresholds: Tensor, most: int
-    ) -> Above | int:
-        asked = (thresholds, most), queries.known, queries.lists
-        with _finite(queries):
-            return self._above(queries, self._of(queries, block), *asked)
-
-    def _of(self, queries: Queries, block: Prepared) -> Prepared:
-        return block if queries.ids is None else block.only(queries.ids)
-
-
-@contextmanager
-def _finite(queries: Queries) -> Iterator[None]:
-    """Name the query that is not finite in errors, rather than the row of a batch."""
-    try:
-        yield
-    except NonFiniteError:
-        queries.check_finite()
-        raise
+    def constants(self) -> list[Tensor | None]:
+        """Return the bias and the factor of the candidates."""
+        return [self.prepared.bias, self.prepared.factor]
 
 
 class Gathered(NamedTuple):
@@ -285,9 +284,9 @@ class InRows(Swept):
         """Make queries from the rows of the anchors, ``[B, F]``."""
         local = self.model
         if self.reader.table is not None:
-            local = local_model(self.model, self.reader.table, anchors)
-        asked = anchors.to(self.device), others.to(self.device)
-        return evaluated_queries(local, *asked, self.side, self.dim)
+            local = local_model(self.model, self.reader.table.rows, anchors)
+        given = anchors.to(self.device), others.to(self.device)
+        return evaluated_queries(local, *given, self.side, self.dim)
 
     def prepare(self, queries: Queries) -> None:
         """Make the queries; score the targets, or read the targets' rows for lists."""
@@ -308,10 +307,12 @@ class InRows(Swept):
         for first in range(0, max(1, len(targets)), step):
             some = slice(first, first + step)
             ids, places = targets[some].unique(return_inverse=True)
-            with self._named(queries, ids.__getitem__):
-                operands = self.operands(queries, self._of(ids)).of_queries(some)
-                found = run.target_scores(operands, places.to(self.device), self.checks())
-            parts.append(found)
+            try:
+                operands = self.operands(queries, self._made(self.reader.rows(ids), ids))
+                operands = operands.of_queries(some)
+                parts.append(run.target_scores(operands, places.to(self.device), self.checks()))
+            except NonFiniteError as error:
+                raise self._named(error, queries, ids.__getitem__) from None
         return torch.cat(parts, 1)
 
     def blocks(
@@ -329,67 +330,71 @@ class InRows(Swept):
 
         return self.reader.blocks(first, is_needed)
 
-    def counts(self, queries: Queries, block: RowBlock | Gathered) -> Counts | None:
-        """Count the candidates of a block; None where there are none."""
-        targets = queries.targets
-        assert targets is not None
-        if isinstance(block, Gathered):  # targets follow the candidates that lists name
-            others, own = targets.unique(return_inverse=True)
-            inside, there = torch.isin(targets, block.ids), torch.searchsorted(block.ids, targets)
-            places = torch.where(inside, there, len(block.ids) + own)
-            ids = torch.cat([block.ids, others])
-            with self._named(queries, ids.__getitem__):
-                rows = self.reader.rows(block.ids)
-                if rows is not None and queries.target_rows is not None:
-                    rows = torch.cat([rows, queries.target_rows])
-                candidates = self._made(rows, ids)
-                asked = self._known(queries, block), _lists_on(block, self.device)
-                return self._counted(queries, candidates, places.to(self.device), *asked)
-        start, stop = block.start, block.stop
-        with self._named(queries, lambda row: row + start):
-            found = self._among(queries, block)
-            if found is None:
+    def _answer(self, queries: Queries, block: RowBlock | Gathered, ask: Ask) -> Any:
+        of_lists = isinstance(block, Gathered)
+        ids = block.ids if isinstance(block, Gathered) else None
+        try:
+            if isinstance(block, Gathered):
+                candidates, places, ids = self._of_lists(queries, block)
+            else:
+                candidates, places = self._of_block(queries, block)
+            if candidates is None:
                 return None
-            inside = (targets >= start) & (targets < stop)
-            places = torch.where(inside, targets - start, -1).to(self.device)
-            return self._counted(queries, found, places, self._known(queries, block), None)
+            known, lists = queries.known, None
+            if known is not None and isinstance(block, Gathered):
+                known = among(known, block.ids)
+            elif known is not None:
+                known = within(known, block.start, block.stop)
+            known, lists = (
+                None if pair is None else type(pair)(*(part.to(self.device) for part in pair))
+                for pair in (known, block.lists if isinstance(block, Gathered) else None)
+            )
+            places = None if places is None else places.to(self.device)
+            return ask(self.operands(queries, candidates), places, known, lists)
+        except NonFiniteError as error:
+            id_of = ids.__getitem__ if of_lists and ids is not None else block.start.__add__
+            raise self._named(error, queries, id_of) from None
 
-    def best(self, queries: Queries, block: RowBlock | Gathered, k: int) -> Found | None:
-        """Find the best answers of a block; None if the block holds no candidates."""
-        known = self._known(queries, block)
-        if isinstance(block, Gathered):
-            with self._named(queries, block.ids.__getitem__):
-                candidates, lists = self._of(block.ids), _lists_on(block, self.device)
-                scores, ids = self._answered(queries, candidates, k, known, lists)
-            if not len(block.ids):
-                return None
-            return scores, torch.where(ids < 0, ids, block.ids.to(ids.device)[ids.clamp(min=0)])
-        start = block.start
-        with self._named(queries, lambda row: row + start):
-            found = self._among(queries, block)
-            if found is None:
-                return None
-            scores, ids = self._answered(queries, found, k, known, None)
-        return scores, torch.where(ids < 0, ids, ids + start)
+    def _of_lists(
+        self, queries: Queries, block: Gathered
+    ) -> tuple[Prepared, Tensor | None, Tensor]:
+        """Return the rows that lists name, the places of targets, and the ids of all rows.
 
-    def above(
-        self, queries: Queries, block: RowBlock | Gathered, thresholds: Tensor, most: int
-    ) -> Above | int | None:
-        """Find the answers of a block that reach the thresholds; None if the block has no rows."""
-        known, reached = self._known(queries, block), (thresholds, most)
-        if isinstance(block, Gathered):
-            with self._named(queries, block.ids.__getitem__):
-                candidates, lists = self._of(block.ids), _lists_on(block, self.device)
-                found = self._above(queries, candidates, reached, known, lists)
-            if isinstance(found, int):
-                return found
-            return found._replace(ids=block.ids.to(found.ids.device)[found.ids])
-        with self._named(queries, lambda row: row + block.start):
-            own = self._among(queries, block)
-            if own is None:
-                return None
-            found = self._above(queries, own, reached, known, None)
-        return found if isinstance(found, int) else found._replace(ids=found.ids + block.start)
+        The rows of targets, if any, follow the candidates.
+        """
+        targets, ids = queries.targets, block.ids
+        rows = self.reader.rows(ids)
+        if targets is None:
+            return self._made(rows, ids), None, ids
+        others, place = targets.unique(return_inverse=True)
+        inside, there = torch.isin(targets, ids), torch.searchsorted(ids, targets)
+        places = torch.where(inside, there, len(ids) + place)
+        ids = torch.cat([ids, others])
+        if rows is not None and queries.target_rows is not None:
+            rows = torch.cat([rows, queries.target_rows])
+        return self._made(rows, ids), places, ids
+
+    def _of_block(self, queries: Queries, block: RowBlock) -> tuple[Prepared | None, Tensor | None]:
+        """Return the rows of a block that are candidates, None if none are; places of targets."""
+        ids, start, stop = self.ids_of(queries), block.start, block.stop
+        first, last = (0, 0) if ids is None else between(ids, start, stop)
+        if ids is not None and first == last:
+            return None, None
+        if self._block is None or self._block[0] is not block:
+            self._block = block, self._made(block.rows, slice(start, stop))
+        candidates, targets = self._block[1], queries.targets
+        if ids is not None:
+            candidates = candidates.only((ids[first:last] - start).to(self.device))
+        if targets is None:
+            return candidates, None
+        return candidates, torch.where((targets >= start) & (targets < stop), targets - start, -1)
+
+    def _whole_ids(self, block: RowBlock | Gathered, ids: Tensor) -> Tensor:
+        if not isinstance(block, Gathered):
+            return torch.where(ids < 0, ids, ids + block.start)
+        if not len(block.ids):
+            return ids
+        return torch.where(ids < 0, ids, block.ids.to(ids.device)[ids.clamp(min=0)])
 
     @property
     def query_width(self) -> int:
@@ -401,30 +406,6 @@ class InRows(Swept):
         """Return the bias and the factor of the candidates, as far as they need no rows."""
         return [it for it in (self._sample.bias, self._sample.factor) if it is not None]
 
-    def _known(self, queries: Queries, block: RowBlock | Gathered) -> Known | None:
-        known = queries.known
-        if known is None:
-            return None
-        if isinstance(block, Gathered):
-            here = among(known, block.ids)
-        else:
-            here = within(known, block.start, block.stop)
-        return Known(*(part.to(self.device) for part in here))
-
-    def _of(self, ids: Tensor) -> Prepared:
-        return self._made(self.reader.rows(ids), ids)
-
-    def _among(self, queries: Queries, block: RowBlock) -> Prepared | None:
-        """Return the rows of a block that are candidates of some queries; None if none are."""
-        ids = self.ids_of(queries)
-        first, last = (0, 0) if ids is None else between(ids, block.start, block.stop)
-        if ids is not None and first == last:
-            return None
-        if self._block is None or self._block[0] is not block:
-            self._block = block, self._made(block.rows, slice(block.start, block.stop))
-        found = self._block[1]
-        return found if ids is None else found.only((ids[first:last] - block.start).to(self.device))
-
     def _made(self, rows: Tensor | None, which: slice | Tensor) -> Prepared:
         """Return the candidates of some rows; ``which`` are the ids in the whole table."""
         if rows is not None and self._has_rows:
@@ -432,7 +413,7 @@ class InRows(Swept):
             if self.reader.is_part and not _is_part(found.table, rows):
                 raise NotImplementedError(
                     f"{type(self.model).__name__} computes its candidates from all entities: rank "
-                    "the whole model by kgfast.rank"
+                    "the whole model by kgfast.rank in one process"
                 )
         else:
             whole = self._sample
@@ -475,27 +456,21 @@ class InRows(Swept):
         found = model.candidates(self.side, *own)
         return found if hasattr(found, "table") else Candidates(found)
 
-    @contextmanager
-    def _named(self, queries: Queries, id_of: Any) -> Iterator[None]:
+    def _named(
+        self, error: NonFiniteError, queries: Queries, id_of: Callable[[int], Any]
+    ) -> NonFiniteError:
         """Name the query, or the row of the table, that is not finite; ``id_of`` maps rows."""
-        try:
-            yield
-        except NonFiniteError as error:
-            queries.check_finite()
-            if error.row is None or error.name not in ("candidates", "factor", "bias"):
-                raise
-            row = int(id_of(error.row))
-            if self.reader.table is None:
-                raise nonfinite_error(error.name, row) from None
-            what = self.reader.table.where(row) if error.name != "bias" else f"bias: row {row}"
-            raise NonFiniteError(
-                f"{what} holds a NaN or an infinity; every number that takes part must be finite "
-                f'(nan="worst" ranks it last)'
-            ) from None
-
-
-def _lists_on(block: Gathered, device: torch.device) -> Lists:
-    return Lists(*(it.to(device) for it in block.lists))
+        queries.check_finite()
+        if error.row is None or error.name not in ("candidates", "factor", "bias"):
+            return error
+        row = int(id_of(error.row))
+        if self.reader.table is None:
+            return nonfinite_error(error.name, row)
+        what = self.reader.table.where(row) if error.name != "bias" else f"bias: row {row}"
+        return NonFiniteError(
+            f"{what} holds a NaN or an infinity; every number that takes part must be finite "
+            f'(nan="worst" ranks it last)'
+        )
 
 
 def _is_part(table: Tensor, rows: Tensor) -> bool:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from kgfast.frames import Columns, needed, write_columns, write_lines
-from kgfast.graph import VocabularyLike
-from kgfast.text import shown
+from kgfast.graph import Vocabulary, VocabularyLike
+from kgfast.text import shortened, shown
 from kgfast.whole_files import write_whole
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+    from torch import Tensor
 
 # IRIs have characters that N-Triples allows between < and >. A scheme alone, as in CHEBI:15377, is
 # a prefix.
@@ -21,7 +22,7 @@ _IRI = re.compile(r"(?:[a-z][a-z0-9+.-]*://|urn:)[^\0- <>\"{}|^`\\\ud800-\udfff]
 
 
 class Written(ABC):
-    """Result with columns that can be written to files."""
+    """SoFar with columns that can be written to files."""
 
     @abstractmethod
     def columns(self, vocabulary: VocabularyLike | None = None) -> Columns:
@@ -75,7 +76,7 @@ class Written(ABC):
 
 
 class WrittenTriples(Written):
-    """Result with columns ``head``, ``relation`` and ``tail``."""
+    """SoFar with columns ``head``, ``relation`` and ``tail``."""
 
     def to_ntriples(self, path: str | os.PathLike[str], *, base: str | None = None) -> Path:
         """Write the triples as N-Triples, in their order, without scores; whole or not at all.
@@ -119,3 +120,16 @@ def _iri(name: Any, base: str | None, row: int) -> str:
             f'names, as base="http://example.org/" does'
         )
     return base + quote(name, safe="", errors="surrogatepass")
+
+
+def texts(ids: "Tensor", names: Vocabulary | None, width: int | None = None) -> list[str]:
+    """Return names with their labels, or the ids where there are no names.
+
+    A text without a label has at most ``width`` columns. A text with a label has at most twice as
+    many, since people read labels and not identifiers.
+    """
+    found = ids.tolist() if names is None else [names.text(id) for id in ids.tolist()]
+    if width is None:
+        return [str(it) for it in found]
+    room = 2 * width if names is not None and names.labels else width
+    return [shortened(str(it), room) for it in found]

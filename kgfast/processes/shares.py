@@ -1,154 +1,199 @@
-"""The processes of one call: the rows of each process, and the exchange of results."""
+"""The processes around calls of kgfast: the rows of each, and results that are sent."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from kgfast.eval.accumulators import AboveSoFar, Accumulator, BestSoFar
-from kgfast.eval.batches import modules_of
-from kgfast.eval.exchange import Exchange, Result
+from kgfast.eval.driver import TOGETHER, SoFar
+from kgfast.eval.preparation import modules_of
 from kgfast.eval.queries import CPU, Queries
-from kgfast.eval.rows import LocalModel, RowReader
+from kgfast.eval.rows import RowReader
 from kgfast.eval.sources import InRows
-from kgfast.graph.named import Names
-from kgfast.kernels.operands import Above
-from kgfast.processes.steps import Processes
+from kgfast.processes.steps import Processes, check_timeout, join
 from kgfast.storage import digest
 
 Spans = list[tuple[int, int]]
+Made = TypeVar("Made")
+
+
+@contextmanager
+def processes(*, timeout: float = 1800.0) -> Iterator[None]:
+    """Make ``kgfast.rank``, ``topk`` and ``above`` collective calls inside a ``with`` block.
+
+    Every process of ``torch.distributed`` makes the same calls with a model of its own rows: a
+    :class:`kgfast.tables.Shard` in memory or in a file, or all rows. Processes with the same rows
+    share the queries among them. Every process gets all results: the integers and the order of one
+    process. Arguments must be equal in all processes, except that ``known`` needs no more than the
+    triples whose answer is a row of this process, and for relations all known triples.
+
+    The process that owns an anchor makes the query. The process that owns a target computes its
+    canonical score. Both are sent to all processes, and counts are added once, at the end. So a
+    query of a ranking sends its width in float32 (float64 for float64 tables) and 48 bytes, for a
+    table of any size. A query with its own candidates sends the width of a row and 40 bytes, a
+    query for relations two rows. Best answers send ``16 k`` bytes more from each process, answers
+    above a threshold go to every process.
+
+    ``partial`` is a folder with a subfolder for each process. ``max_memory`` and ``index`` are
+    refused. ``batch_size`` is the number of queries between two steps of the processes, and a
+    progress bar is shown by process 0. An error in one process is raised in all.
+
+    Parameters
+    ----------
+    timeout : float
+        Seconds to wait for the slowest process at each batch.
+
+    Raises
+    ------
+    RuntimeError
+        If this process is not one of several.
+    OtherProcessError
+        By a call in the other processes, if one fails: the message names that process.
+    LostProcessError
+        By a call, if a process ended or hangs; the attribute ``ranks`` of the error says which.
+
+    Examples
+    --------
+    The file ``ranking.py``, started by ``torchrun --nproc-per-node=4 ranking.py``::
+
+        part = kgfast.tables.Shard(rows, start=first, total_rows=40_943)
+        with kgfast.distributed.processes():
+            ranks = kgfast.rank(kgfast.RotatE(part, relation), triples, known=known)
+    """
+    join()
+    together = _Together(timeout)
+    token = TOGETHER.set(together)
+    try:
+        check_timeout(timeout)
+        yield
+    except BaseException as error:
+        if not together.has_told:  # an error outside of calls
+            Processes("a call", 1.0).tell(error)
+        raise
+    finally:
+        TOGETHER.reset(token)
+
+
+class _Together:
+    """Processes that make collective calls."""
+
+    def __init__(self, timeout: float) -> None:
+        self._timeout, self.has_told = timeout, False
+
+    def call(self, name: str) -> "AbstractContextManager[_CollectiveCall]":
+        self.has_told = False
+        return _CollectiveCall(self, name, self._timeout)
+
+
+class _CollectiveCall(Processes):
+    """Processes of one call of :func:`kgfast.rank`, :func:`topk` or :func:`above`."""
+
+    def __init__(self, together: _Together, name: str, timeout: float) -> None:
+        super().__init__(f"kgfast.{name}", timeout)
+        self._together = together
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._together.has_told = error is not None
+        super().__exit__(kind, error, trace)
+
+    def shares(self, model: Any, reader: RowReader, facts: dict[str, str]) -> "Shares":
+        """Agree on the call with all processes, and share out rows and queries."""
+        return Shares.of(self, reader, facts_of(model, reader) | facts)
 
 
 @dataclass(frozen=True)
-class Team(Exchange):
-    """Processes that hold the whole table together; other teams serve other queries.
+class Shares:
+    """Share of the queries, whose processes hold the whole table together.
 
-    ``group`` is the process group of the team, ``share`` is the number of the team, and ``leads``
-    is True in the first process of the team.
+    ``group`` is the process group of the share number ``share``, and ``leads`` is True in the first
+    process of the share.
     """
 
-    processes: Processes
+    steps: Processes
     group: dist.ProcessGroup
     everyone: dist.ProcessGroup
     share: int
     leads: bool
     num_shares: int
+    reader: RowReader
 
     @classmethod
-    def of(cls, processes: Processes, reader: RowReader, facts: dict[str, str]) -> "Team":
-        """Agree with all processes on the call; form teams that hold each row of the table once."""
-        spans = processes.agree(facts, [reader.start, reader.stop])
-        teams = teams_of([(start, stop) for start, stop in spans], reader.num_rows)
-        share = next(i for i, ranks in enumerate(teams) if processes.rank in ranks)
-        everyone = processes.group([range(processes.size)])
-        group = everyone if len(teams) == 1 else processes.group(teams)
-        leads = processes.rank == min(teams[share])
-        return cls(processes, group, everyone, share, leads, len(teams))
+    def of(cls, steps: Processes, reader: RowReader, facts: dict[str, str]) -> Self:
+        """Agree with all processes on the call; form shares that hold each row once."""
+        spans = steps.agree(facts, [reader.start, reader.stop])
+        shares = shares_of([(start, stop) for start, stop in spans], reader.num_rows)
+        share = next(i for i, ranks in enumerate(shares) if steps.rank in ranks)
+        everyone = steps.group([range(steps.size)])
+        group = everyone if len(shares) == 1 else steps.group(shares)
+        leads = steps.rank == min(shares[share])
+        return cls(steps, group, everyone, share, leads, len(shares), reader)
 
-    def share_of(self, batches: list[Any]) -> list[Any]:
+    def share_of(self, batches: list[Queries]) -> list[Queries]:
+        """Return the batches of this share; all have equally many, the last may be empty."""
         missing = -len(batches) % self.num_shares
-        return [*batches, *(batches[0][:0] for _ in range(missing))][self.share :: self.num_shares]
+        empty = [batches[0].part(slice(0, 0))] * missing
+        return [*batches, *empty][self.share :: self.num_shares]
 
     def all_say(self, claim: bool) -> bool:
-        doubts = torch.tensor([not claim], dtype=torch.int64, device=CPU)
-        return not int(self.processes.sum(doubts, self.group))
+        """Return True if a claim holds in all processes of the share."""
+        return not self._sum(int(not claim), self.group)
 
-    def together(self, work: Callable[[], Result]) -> Result:
-        return self.processes.together(work)
+    def together(self, work: Callable[[], Made]) -> Made:
+        """Return the result of work that all processes do at once, each on its own rows."""
+        return self.steps.together(work)
 
-    def prepare(self, parts: Sequence[Accumulator]) -> None:
-        asked = [(part.queries, part.source) for part in parts]
-        made = self.together(lambda: [_vectors(*it) for it in asked])
-        for (queries, source), vectors in zip(asked, made, strict=True):
+    def prepare(self, results: Sequence[SoFar]) -> None:
+        """Make queries and score targets, each in a process that has the rows."""
+        given = [(result.queries, result.source) for result in results]
+        made = self.together(lambda: [_vectors(*it) for it in given])
+        for (queries, source), vectors in zip(given, made, strict=True):
             queries.vectors = self._combined(vectors).to(source.device)
-        asked = [it for it in asked if it[0].targets is not None]
-        found = self.together(lambda: [_of_targets(*it) for it in asked]) if asked else []
-        for (queries, source), values in zip(asked, found, strict=True):
+        given = [it for it in given if it[0].targets is not None]
+        scored = self.together(lambda: [_of_targets(*it) for it in given]) if given else []
+        for (queries, source), values in zip(given, scored, strict=True):
             here = self._combined(values).to(source.device)
             if queries.lists is None:
                 queries.target_scores = here
-            elif isinstance(source, InRows):
-                queries.target_rows = here.to(source.reader.dtype)
+            else:
+                queries.target_rows = here.to(self.reader.dtype)
 
-    def local(self, model: Any, reader: RowReader) -> Callable[[Tensor], LocalModel]:
-        """Return a maker of models of some entities, with rows sent by all holders."""
+    def rows(self, ids: Tensor) -> Tensor:
+        """Return rows by distinct ids, sent by the processes that hold them."""
+        held = self.together(lambda: _held_rows(ids, self.reader))
+        return self._combined(held).to(self.reader.device, self.reader.dtype)
 
-        def rows(ids: Tensor) -> Tensor:
-            held = self.together(lambda: _held_rows(ids, reader))
-            return self._combined(held).to(reader.device, reader.dtype)
+    def gather(self, values: Tensor) -> list[Tensor]:
+        """Return the tensors of the share's processes, of one shape, by rank."""
+        return self.steps.gather(values, self.group)
 
-        return lambda ids: LocalModel(model, rows, ids)
+    def total(self, count: int, *, of_all: bool = False) -> int:
+        """Return the sum of a number over the processes of the share, or over all."""
+        return self._sum(count, self.everyone if of_all else self.group)
 
-    def join(self, part: Accumulator) -> None:
-        """Merge the answers of all processes; counts are added once, at the end."""
-        if isinstance(part, AboveSoFar):
-            return self._join_above(part)
-        if not isinstance(part, BestSoFar):
-            return
-        parts = (self.processes.gather(it, self.group) for it in (part.scores, part.ids))
-        scores, ids = (torch.cat(it, 1) for it in parts)
-        by_id = ids.argsort(dim=1, stable=True)
-        part.keep(scores.gather(1, by_id), ids.gather(1, by_id))
-
-    def _join_above(self, part: AboveSoFar) -> None:
-        """Put the answers of all processes side by side, ordered by ids."""
-        counted = torch.tensor([part.room.count], dtype=torch.int64, device=CPU)
-        if int(self.processes.sum(counted, self.group)) > part.room.most:
-            part.room.is_over = True
-            part.pieces.clear()
-            return
-        own = part.whole()
-        indptrs = self.processes.gather(own.indptr, self.group)
-        missing = max(int(it[-1]) for it in indptrs) - len(own.ids)
-        padded = (torch.nn.functional.pad(it, (0, missing)) for it in (own.ids, own.scores))
-        gathered = (self.processes.gather(it, self.group) for it in padded)
-        columns = zip(indptrs, *gathered, strict=True)
-        found = [Above(it, *(own[: int(it[-1])] for own in both)) for it, *both in columns]
-        part.pieces = sorted((it for it in found if len(it.ids)), key=lambda it: int(it.ids.min()))
-
-    def total(self, count: int) -> int:
-        counted = torch.tensor([count], dtype=torch.int64, device=CPU)
-        return int(self.processes.sum(counted, self.everyone))
-
-    def fill_in_rows(self, found: Above) -> Above:
-        if self.num_shares == 1:
-            return found
-        counts = found.indptr.diff()
-        mine = counts.clone()
-        self.fill_in(counts)
-        indptr = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
-        at = torch.repeat_interleave(indptr[:-1] - found.indptr[:-1], mine)
-        at += torch.arange(len(at), dtype=torch.int64, device=CPU)
-        ids, scores = (
-            torch.zeros(int(indptr[-1]), dtype=it, device=CPU)
-            for it in (torch.int64, torch.float64)
-        )
-        ids[at], scores[at] = found.ids, found.scores.double()
-        self.fill_in(ids)
-        self.fill_in(scores)
-        return Above(indptr, ids, scores.to(found.scores.dtype))
-
-    def add(self, counts: Tensor) -> None:
-        """Add the counts of all processes, in place; a single team knows the last kind already."""
+    def sum_of_all(self, values: Tensor) -> Tensor:
+        """Add int64 values over all processes."""
         self.together(lambda: None)
-        if self.num_shares > 1 and not self.leads:
-            counts[5].zero_()
-        self.processes.sum(counts if self.num_shares > 1 else counts[:5], self.everyone)
+        return self.steps.sum(values.contiguous(), self.everyone)
+
+    def filled_in(self, values: Tensor) -> Tensor:
+        """Replace zeros by the results of other shares, in place."""
+        if self.num_shares > 1:
+            if not self.leads:  # all processes of a share have equal values
+                values.zero_()
+            self.together(lambda: None)
+            self.steps.sum(values.view(torch.int64), self.everyone)
+        return values
+
+    def _sum(self, count: int, group: dist.ProcessGroup) -> int:
+        counted = torch.tensor([count], dtype=torch.int64, device=CPU)
+        return int(self.steps.sum(counted, group))
 
     def _combined(self, values: Tensor) -> Tensor:
-        return self.processes.combine(values, self.group)
-
-    def fill_in(self, values: Tensor) -> None:
-        if self.num_shares == 1:
-            return
-        if not self.leads:  # all processes of a team have equal values
-            values.zero_()
-        self.processes.together(lambda: None)
-        bits = values.view(torch.int64)
-        self.processes.sum(bits, self.everyone)
+        return self.steps.combine(values, self.group)
 
 
 def _vectors(queries: Queries, source: Any) -> Tensor:
@@ -193,8 +238,8 @@ def _held_rows(ids: Tensor, reader: RowReader) -> Tensor:
     return rows
 
 
-def teams_of(spans: Spans, total: int) -> list[list[int]]:
-    """Return the processes of each team; all parts must be stored equally often."""
+def shares_of(spans: Spans, total: int) -> list[list[int]]:
+    """Return the processes of each share; all parts must be stored equally often."""
     holders: dict[tuple[int, int], list[int]] = {}
     idle = []
     for rank, (start, stop) in enumerate(spans):
@@ -211,17 +256,10 @@ def teams_of(spans: Spans, total: int) -> list[list[int]]:
             f"{least[0]} .. {least[1] - 1} by {sizes[least]}; each part must be stored by "
             "equally many processes"
         )
-    teams = [sorted(ranks) for ranks in zip(*holders.values(), strict=True)] or [[]]
+    shares = [sorted(ranks) for ranks in zip(*holders.values(), strict=True)] or [[]]
     for place, rank in enumerate(idle):
-        teams[place % len(teams)].append(rank)
-    return teams
-
-
-def names_digest(names: Names) -> str:
-    """Return a digest of vocabularies, to be compared."""
-    return " and ".join(
-        "none" if part is None else f"{len(part):,} names {digest(part.names)}" for part in names
-    )
+        shares[place % len(shares)].append(rank)
+    return shares
 
 
 def check_cover(ranges: Sequence[tuple[int, int]], total: int, name: str) -> None:
@@ -236,7 +274,7 @@ def check_cover(ranges: Sequence[tuple[int, int]], total: int, name: str) -> Non
         end = stop
 
 
-def facts_of(model: Any, reader: RowReader, dim: int | None) -> dict[str, str]:
+def facts_of(model: Any, reader: RowReader) -> dict[str, str]:
     """Return the facts of a model that all processes must share, in words."""
     others = [
         value
@@ -250,6 +288,5 @@ def facts_of(model: Any, reader: RowReader, dim: int | None) -> dict[str, str]:
         "the shape of the entity table": f"[{reader.num_rows}, {reader.width}]",
         "the dtype of the entity table": str(reader.dtype).removeprefix("torch."),
         "the number of relations": str(model.num_relations),
-        "the crop": str(dim),
         "the relations and other parameters": digest(*others),
     }

@@ -59,13 +59,8 @@ class Processes:
     begun = 0  # number of calls of this process so far
 
     def __init__(self, call: str, timeout: float) -> None:
-        given: Any = timeout
-        if not (isinstance(given, Real) and 0 < timeout <= _LONGEST):
-            raise ValueError(
-                f"timeout must be a positive number of seconds, at most {_LONGEST:g}; got "
-                f"{shown(timeout)}"
-            )
-        _join()
+        check_timeout(timeout)
+        join()
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self.timeout, self._call = timeout, call
         store = _get_default_store()
@@ -244,7 +239,7 @@ def announced(call: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     @wraps(call)
     def told(*args: Arguments.args, **options: Arguments.kwargs) -> Result:
         if num_processes() > 1:
-            _join()
+            join()
         begun = Processes.begun
         try:
             return call(*args, **options)
@@ -256,6 +251,15 @@ def announced(call: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     return told
 
 
+def check_timeout(timeout: Any) -> None:
+    """Check a number of seconds."""
+    if not (isinstance(timeout, Real) and 0 < timeout <= _LONGEST):
+        raise ValueError(
+            f"timeout must be a positive number of seconds, at most {_LONGEST:g}; got "
+            f"{shown(timeout)}"
+        )
+
+
 def num_processes() -> int:
     """Return the number of processes, by torch.distributed or torchrun."""
     if not dist.is_available():
@@ -265,7 +269,7 @@ def num_processes() -> int:
     return int(os.environ.get("WORLD_SIZE", "1")) if dist.is_torchelastic_launched() else 1
 
 
-def _join() -> None:
+def join() -> None:
     """Join the processes that torchrun started, unless this one has joined."""
     if not dist.is_available():
         raise RuntimeError("this build of torch has no torch.distributed")

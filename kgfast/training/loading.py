@@ -15,7 +15,7 @@ from kgfast.datasets import Dataset, load_negatives, with_labels
 from kgfast.datasets import load as load_data
 from kgfast.datasets.data_files import DataFile, numbered_lines
 from kgfast.eval import Classification, Ranks, classify
-from kgfast.eval.candidate_ids import check_constraints
+from kgfast.eval.candidates import check_constraints
 from kgfast.graph import KnownTriples, Names, Triples, TypeConstraints, Vocabulary
 from kgfast.graph.ids import read_id
 from kgfast.losses import EntitiesLoss

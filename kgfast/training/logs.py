@@ -16,11 +16,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self, TextIO
 
+from kgfast.eval import metrics
 from kgfast.text import shown
 from kgfast.whole_files import clear_beside, set_aside, write_whole
 
 COLUMNS = ("step", "epoch", "time", "split", "dim", "loss", "lr")
-METRICS = ("mrr", "mr", "median_rank", "hits@1", "hits@3", "hits@10", "amr", "amri")
+METRICS = tuple(metric.name for metric in metrics.METRICS)
 
 _NUMBERS = [name for name in (*COLUMNS, *METRICS) if name != "split"]
 

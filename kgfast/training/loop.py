@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from kgfast.datasets import Dataset
-from kgfast.eval.ranks import HITS, Ranks
+from kgfast.eval.metrics import HITS
+from kgfast.eval.ranks import Ranks
 from kgfast.graph import as_triples_tensor
 from kgfast.kernels.checks import OutOfRangeError, Values, without_values
 from kgfast.kernels.cpu import threads

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Any, Self
 
+from kgfast.eval.metrics import metric_named
 from kgfast.training.config.sections import SchedConfig, TrainConfig
 
 PARTS = (1, 32, 1024)  # triples of the rankings that time the first evaluation
 SPANNING = ("step", "linear", "cosine")  # schedules with rates that depend on the length
-_LOWER_IS_BETTER = ("mr", "amr")
 _MARGIN = 1.25  # margin of the estimates: evaluations and the disk may be slower at the end
 _BYTES_PER_SECOND = 1e8  # assumed for the first checkpoint
 
@@ -25,7 +25,7 @@ def gain(metric: str, value: float, best: float | None) -> float:
     """Return the gain of a value over the best so far; infinity if there is none."""
     if best is None:
         return math.inf
-    return best - value if metric in _LOWER_IS_BETTER else value - best
+    return best - value if metric_named(metric).lower_is_better else value - best
 
 
 class Patience:

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from kgfast.datasets import Dataset
 from kgfast.environment import provenance
 from kgfast.eval.index import Index
-from kgfast.eval.metric_tables import table_of
+from kgfast.eval.metrics import table_of
 from kgfast.eval.ranks import Ranks
 from kgfast.text import shown
 from kgfast.training.build import build_model, load_dataset, ranks_of, room_of

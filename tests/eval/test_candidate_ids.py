@@ -17,7 +17,6 @@ from kgfast import (
     rank,
     topk,
 )
-from kgfast.eval import candidate_ids
 from support.lists import padded, random_lists
 
 N, R, T = 12, 3, 20
@@ -61,7 +60,7 @@ def test_each_triple_and_side_has_its_candidates(backend, batch_size, monkeypatc
     lists = {side: random_lists(T, N, seed) for seed, side in enumerate(("head", "tail"))}
     expected = one_by_one({side: rows_of(own) for side, own in lists.items()}, known)
     if batch_size is not None:
-        monkeypatch.setattr(candidate_ids, "_PAIRS", 40)
+        monkeypatch.setattr("kgfast.eval.candidates._PAIRS", 40)
     for form in (padded, tuple, lambda own: padded(own).int().numpy()):
         given = {side: form(own) for side, own in lists.items()}
         found = rank(model(), triples(), known=known, candidate_ids=given, batch_size=batch_size)

@@ -18,7 +18,6 @@ from kgfast import (
     tables,
     topk,
 )
-from kgfast.eval import excluded
 from support.ranked_models import MODELS, line, random_triples
 
 N, R, D, K = 40, 3, 6, 5
@@ -151,7 +150,7 @@ def test_the_best_new_tail_is_not_its_head():
 def test_batches_change_nothing(batch_size, monkeypatch):
     model = MODELS["rotate"](N, R, D, 0)
     for most in (1, 30, 1 << 19):  # ids of a batch
-        monkeypatch.setattr(excluded, "_PAIRS", most)
+        monkeypatch.setattr("kgfast.eval.candidates._PAIRS", most)
         for given, left_out in forms(N, "tail"):
             options = {"exclude": given, "k": K, "pad": True, "batch_size": batch_size}
             found = topk(model, **asked("tail"), known=KNOWN, **options)

@@ -30,7 +30,7 @@ def model_of(name: str = "rotate", seed: int = 0):
 
 
 def panels_in(index: Index) -> list[Panels]:
-    return [it.panels for it in index._held if it.panels is not None]
+    return [it for it in index._panels if it is not None]
 
 
 def assert_serves(model, index: Index) -> None:

@@ -59,7 +59,7 @@ def test_neighbours_are_the_best_of_all_pairs(backend, metric, dtype):
 @pytest.mark.parametrize("metric", METRICS)
 def test_tables_in_files_and_shards_give_the_same(tmp_path, monkeypatch, metric):
     """Blocks of a few rows, so that results are merged."""
-    monkeypatch.setattr("kgfast.eval.one_pass.BLOCK_BYTES", 200)
+    monkeypatch.setattr("kgfast.eval.driver.BLOCK_BYTES", 200)
     monkeypatch.setattr("kgfast.tables.views._PIECE", {"cpu": 12})
     rows, ids = rows_with_twins(50, 5), torch.arange(50)
     np.save(tmp_path / "entity.npy", rows.numpy())

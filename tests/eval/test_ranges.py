@@ -8,7 +8,7 @@ import torch
 import kgfast
 from kgfast.distributed import count_range, merge
 from kgfast.eval import rows
-from kgfast.processes.shares import teams_of
+from kgfast.processes.shares import shares_of
 from kgfast.tables import Shard
 from support.shared_out import FileTable, assert_same, example, model_of
 
@@ -105,7 +105,7 @@ def test_bad_arguments():
 
 
 def test_teams():
-    assert teams_of([(0, 5), (5, 9), (0, 5), (9, 9), (5, 9)], 9) == [[0, 1, 3], [2, 4]]
-    assert teams_of([(0, 0), (0, 9)], 9) == [[1, 0]]
+    assert shares_of([(0, 5), (5, 9), (0, 5), (9, 9), (5, 9)], 9) == [[0, 1, 3], [2, 4]]
+    assert shares_of([(0, 0), (0, 9)], 9) == [[1, 0]]
     with pytest.raises(ValueError, match=r"rows 0 \.\. 4 are stored by 2 processes"):
-        teams_of([(0, 5), (0, 5), (5, 9)], 9)
+        shares_of([(0, 5), (0, 5), (5, 9)], 9)

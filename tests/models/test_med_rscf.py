@@ -17,7 +17,7 @@ from kgfast import (
     topk,
 )
 from kgfast.eval import ranking
-from kgfast.eval.batches import checked_batch_size
+from kgfast.eval.preparation import checked_batch_size
 from kgfast.losses import med_of_scores, sampled_scores
 from kgfast.ops import use_backend
 from support.paths import ROOT

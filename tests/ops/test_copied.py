@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import kgfast
 from kgfast import ops
-from kgfast.eval.batches import host_model
+from kgfast.eval.preparation import host_model
 from kgfast.ops import dispatch, registry, run
 from kgfast.ops.run import operands_of
 

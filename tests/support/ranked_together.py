@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 import kgfast
-from kgfast import distributed
+from kgfast.distributed import processes
 from kgfast.tables import Shard
 from kgfast.training import Config, Trainer
 from support.shared_out import DIM, RELATIONS, FileTable, N, example, model_of, tables_of
@@ -19,19 +19,38 @@ CANDIDATES = [3, 5, 50, 96, 20]
 THRESHOLDS = torch.linspace(-12, 3, 40)
 
 
+def joint(call: Callable[..., Any], *args: Any, timeout: float = 30, **options: Any) -> Any:
+    """Call a function of kgfast in all processes together."""
+    with processes(timeout=timeout):
+        return call(*args, **options)
+
+
 def results_of(name: str, spans: list[tuple[int, int]], rank: int) -> list[Any]:
     graph, model = example(), model_of(name, spans[rank])
     options: dict[str, Any] = {"known": graph.known, "timeout": 30}
     heads, relations, tails = graph.hrt.T
     return [
-        distributed.rank(model, graph.hrt, batch_size=16, **options),
-        distributed.rank(model, graph.hrt[:9], candidate_ids=CANDIDATES, **options),
-        distributed.topk(model, heads=heads, relations=relations, k=7, batch_size=16, **options),
-        distributed.topk(
-            model, tails=tails[:3], relations=1, k=97, pad=True, exclude="anchor", **options
+        joint(kgfast.rank, model, graph.hrt, batch_size=16, **options),
+        joint(kgfast.rank, model, graph.hrt[:9], candidate_ids=CANDIDATES, **options),
+        joint(kgfast.topk, model, heads=heads, relations=relations, k=7, batch_size=16, **options),
+        joint(
+            kgfast.topk,
+            model,
+            tails=tails[:3],
+            relations=1,
+            k=97,
+            pad=True,
+            exclude="anchor",
+            **options,
         ),
-        distributed.above(
-            model, THRESHOLDS, heads=heads, relations=relations, batch_size=16, **options
+        joint(
+            kgfast.above,
+            model,
+            THRESHOLDS,
+            heads=heads,
+            relations=relations,
+            batch_size=16,
+            **options,
         ),
         too_many(model, heads, relations),
     ]
@@ -41,7 +60,7 @@ def too_many(model: Any, heads: Tensor, relations: Tensor) -> str:
     """Return the error of a call that finds more than it may return."""
     asked = {"heads": heads, "relations": relations, "max_results": 50, "timeout": 30}
     try:
-        distributed.above(model, -1e9, batch_size=16, **asked)
+        joint(kgfast.above, model, -1e9, batch_size=16, **asked)
     except ValueError as error:
         return str(error)
     return "none"
@@ -64,8 +83,13 @@ def of_files(rank: int) -> Any:
     first, last = ((0, 33), (33, 97))[rank]
     table = FileTable(entity[first:last])
     shard = Shard(table, start=first, total_rows=N)
-    ranks = distributed.rank(
-        kgfast.RotatE(shard, relation), graph.hrt, known=graph.known, nan="worst", dims=3
+    ranks = joint(
+        kgfast.rank,
+        kgfast.RotatE(shard, relation),
+        graph.hrt,
+        known=graph.known,
+        nan="worst",
+        dims=3,
     )
     return ranks, table.longest
 
@@ -83,7 +107,7 @@ def bytes_sent(rank: int) -> list[int]:
         dist.all_reduce = counted
         step, table = count // 4, torch.ones(count, 8)
         shard = Shard(table[rank * step : (rank + 1) * step], start=rank * step, total_rows=count)
-        distributed.rank(kgfast.DistMult(shard, torch.ones(RELATIONS, 8)), example().hrt)
+        joint(kgfast.rank, kgfast.DistMult(shard, torch.ones(RELATIONS, 8)), example().hrt)
         totals.append(sum(seen))
     return totals
 
@@ -107,7 +131,7 @@ def errors_of(rank: int) -> dict[str, Exception]:
     ) -> None:
         model = kgfast.DistMult(Shard(rows, start=start, total_rows=total), own)
         try:
-            distributed.rank(model, hrt, timeout=20, **options)
+            joint(kgfast.rank, model, hrt, timeout=20, **options)
         except Exception as error:
             found[name] = error
 
@@ -133,25 +157,25 @@ def errors_of(rank: int) -> dict[str, Exception]:
     model = kgfast.DistMult(Shard(entity[first:last], start=first, total_rows=N), relation)
     try:
         many = kgfast.KnownTriples([(0, 0, tail) for tail in range(N - 1)])
-        distributed.topk(model, heads=0, relations=0, k=3, known=many, timeout=20)
+        joint(kgfast.topk, model, heads=0, relations=0, k=3, known=many, timeout=20)
     except ValueError as error:
         found["full"] = error
     try:  # another function
         if rank:
-            distributed.topk(model, heads=0, relations=0, k=3, timeout=20)
+            joint(kgfast.topk, model, heads=0, relations=0, k=3, timeout=20)
         else:
-            distributed.rank(model, graph.hrt, timeout=20)
+            joint(kgfast.rank, model, graph.hrt, timeout=20)
     except ValueError as error:
         found["function"] = error
     try:
-        distributed.topk(model, heads=0, relations=0, k=3, pad=rank == 0, timeout=20)
+        joint(kgfast.topk, model, heads=0, relations=0, k=3, pad=rank == 0, timeout=20)
     except ValueError as error:
         found["pad"] = error
     for part in ("convolution.weight", "image_norm.running_mean"):
         network = model_of("ConvE")
         network.state_dict()[part].add_(rank)
         try:
-            distributed.rank(network, graph.hrt, timeout=20)
+            joint(kgfast.rank, network, graph.hrt, timeout=20)
         except ValueError as error:
             found[part] = error
     return found
@@ -193,10 +217,10 @@ def early_failures(rank: int) -> list[tuple[Any, Any]]:
             "timeout": 20,
         }
         if what == "rank":
-            return distributed.rank(**(own | {"triples": graph.hrt} | options))
+            return joint(kgfast.rank, **(own | {"triples": graph.hrt} | options))
         if what == "topk":
             asked = {"heads": [1, 2], "relations": 0, "k": 3}
-            return distributed.topk(**(own | asked | options))
+            return joint(kgfast.topk, **(own | asked | options))
         values = {"dataset": {"name": "synthetic"}, "model": {"name": "rotate", "base_dim": 8}}
         limits = {"train": {"steps": 1}, "optim": {"lr": 0.1}}
         return Trainer(Config.from_dict(values | limits | options), progress=False)
@@ -235,11 +259,11 @@ def planned(spans: list[tuple[int, int]], plan: list[dict[str, Any]], rank: int)
             options["batchsize"] = 3
         try:
             if call["what"] == "rank":
-                came: Any = distributed.rank(model, hrt, batch_size=16, **options)
+                came: Any = joint(kgfast.rank, model, hrt, batch_size=16, **options)
             else:
                 heads, relations, _ = hrt.T
                 asked = {"heads": heads, "relations": relations, "k": 5}
-                came = distributed.topk(model, batch_size=16, **asked, **options)
+                came = joint(kgfast.topk, model, batch_size=16, **asked, **options)
         except (Exception, KeyboardInterrupt) as error:
             came = error
         hrt = example().hrt
@@ -259,7 +283,9 @@ def late(rank: int) -> list[Any]:
         time.sleep(seconds)
         try:
             model = model_of("DistMult", span)
-            found.append(distributed.rank(model, graph.hrt, timeout=30 if seconds or found else 1))
+            found.append(
+                joint(kgfast.rank, model, graph.hrt, timeout=30 if seconds or found else 1)
+            )
         except RuntimeError as error:
             found.append(error)
     return found
@@ -279,7 +305,7 @@ def without_one(how: str, rank: int) -> None:
             return queries(self, *args, **options)
 
         type(model).queries = leave
-    distributed.rank(model, graph.hrt, batch_size=8, timeout=4)
+    joint(kgfast.rank, model, graph.hrt, batch_size=8, timeout=4)
 
 
 def given_of(kind: str) -> Any:
@@ -303,9 +329,9 @@ def among_candidates(kinds: list[str], spans: list[tuple[int, int]], rank: int) 
     for kind in kinds:
         options: dict[str, Any] = {"known": graph.known, "candidate_ids": given_of(kind)}
         options |= {"batch_size": 16, "timeout": 30}
-        found.append(distributed.rank(model, graph.hrt, **options))
+        found.append(joint(kgfast.rank, model, graph.hrt, **options))
         asked = {"heads": heads, "relations": relations, "k": 6, "pad": True}
-        found.append(distributed.topk(model, **asked, **options))
+        found.append(joint(kgfast.topk, model, **asked, **options))
     return found
 
 
@@ -315,8 +341,8 @@ def filtered_shards(spans: list[tuple[int, int]], rank: int) -> Any:
     whole = kgfast.RSCF(model_of("RotatE"), seed=1)
     shard = Shard(whole.entity.detach()[first:last], start=first, total_rows=N)
     model, graph = whole.with_entity(shard), example()
-    ranks = distributed.rank(model, graph.hrt, known=graph.known, timeout=30)
-    return ranks, distributed.topk(model, heads=[1, 2], relations=0, k=5, timeout=30)
+    ranks = joint(kgfast.rank, model, graph.hrt, known=graph.known, timeout=30)
+    return ranks, joint(kgfast.topk, model, heads=[1, 2], relations=0, k=5, timeout=30)
 
 
 def relations_too(names: list[str], spans: list[tuple[int, int]], rank: int) -> list[Any]:
@@ -326,8 +352,8 @@ def relations_too(names: list[str], spans: list[tuple[int, int]], rank: int) -> 
     for name in names:
         model, options = model_of(name, spans[rank]), {"known": graph.known, "timeout": 30}
         sides = "head", "relation", "tail"
-        found.append(distributed.rank(model, graph.hrt, sides=sides, batch_size=16, **options))
-        found.append(distributed.topk(model, heads=heads, tails=tails, k=2, pad=True, **options))
+        found.append(joint(kgfast.rank, model, graph.hrt, sides=sides, batch_size=16, **options))
+        found.append(joint(kgfast.topk, model, heads=heads, tails=tails, k=2, pad=True, **options))
     return found
 
 
@@ -353,9 +379,9 @@ def stopped_and_resumed(
         given = {"candidate_ids": kgfast.TypeConstraints.from_triples(graph.hrt), "pad": True}
         asked = {"heads": heads, "relations": relations, "k": 6} | options
         return [
-            lambda: distributed.rank(model, graph.hrt, partial=f"{folder}/ranks", **options),
-            lambda: distributed.topk(model, partial=f"{folder}/best", **asked),
-            lambda: distributed.topk(model, partial=f"{folder}/given", **asked, **given),
+            lambda: joint(kgfast.rank, model, graph.hrt, partial=f"{folder}/ranks", **options),
+            lambda: joint(kgfast.topk, model, partial=f"{folder}/best", **asked),
+            lambda: joint(kgfast.topk, model, partial=f"{folder}/given", **asked, **given),
         ]
 
     save, errors, saved = partial.Partial.save, [], [0]

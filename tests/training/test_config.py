@@ -47,7 +47,7 @@ MISTAKES = r"""
 threads=100000000
     threads: Input should be less than or equal to 1024; got 100000000
 train.save_best_metric=hits@0
-    train.save_best_metric: must be mrr, mr, amr, amri or hits@K, such as hits@10; got 'hi
+    train.save_best_metric: must be mrr, mr, median_rank, amr, amri or hits@K, such as
 train.table_folder=t  optim.name=adam
     train.table_folder: adam changes every row in each step; set optim.name to row_adam or
 train.table_folder=t  train.mode=kvsall  loss.name=bce

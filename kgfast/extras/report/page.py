@@ -116,7 +116,7 @@ def write_report(
         result=result,
         training_time=timedelta(seconds=round(result.get("seconds_training") or 0)),
         version=__version__,
-        metrics=["mrr", "mr", "median_rank", *(f"hits@{k}" for k in hits), "amri"],
+        metrics=[name for name in ranks.metrics(hits=hits) if name != "amr"],
         cards=["mrr", *dict.fromkeys((f"hits@{hits[0]}", f"hits@{hits[-1]}")), "amri"],
         intervals=intervals,
         worst=worst,

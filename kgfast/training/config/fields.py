@@ -14,10 +14,10 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from kgfast.eval.metrics import metric_named
 from kgfast.losses import LOSSES, EntitiesLoss
 
 _PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
-_METRIC = re.compile(r"mrr|mr|amr|amri|hits@[1-9]\d{0,8}")
 _NUMBER = re.compile(r"[+-]?(\d[\d_]*\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
@@ -54,9 +54,10 @@ def _path_or(value: Any, known: Callable[[Any], Any]) -> Any:
 
 
 def _metric(value: str) -> str:
-    if _METRIC.fullmatch(value):
-        return value
-    raise PydanticCustomError("metric", "must be mrr, mr, amr, amri or hits@K, such as hits@10")
+    try:
+        return metric_named(value).name
+    except ValueError as error:
+        raise PydanticCustomError("metric", str(error).partition(";")[0]) from None
 
 
 def _by_key(ranges: Any) -> Any:

@@ -7,13 +7,13 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from kgfast import distributed
 from kgfast.datasets import Dataset
 from kgfast.datasets.dataset import SPLITS
-from kgfast.eval.ranks import Ranks
+from kgfast.eval import rank
 from kgfast.graph import KnownTriples
 from kgfast.models import Model
 from kgfast.ops.dispatch import backend_for, get_backend, serving
+from kgfast.processes.shares import processes
 from kgfast.processes.steps import OtherProcessError, announced
 from kgfast.storage import digest
 from kgfast.training.checkpoint.run_graph import RunGraph
@@ -88,20 +88,10 @@ class Replicated(Placement):
 
     def _ranks(self, model: Model, triples: Any, known: KnownTriples, config: Config) -> RankResult:
         """Rank triples; each process ranks a part."""
-
-        def ranked(dim: int | None) -> Ranks:
-            return distributed.rank(
-                model,
-                triples,
-                known=known,
-                dims=dim,
-                batch_size=config.data.test_bs,
-                timeout=self._crew.processes.timeout,
-            )
-
-        if model.dims is not None:
-            return {dim: ranked(dim) for dim in model.dims}
-        return ranked(None)
+        options = {"known": known, "batch_size": config.data.test_bs}
+        dims = None if model.dims is None else list(model.dims)
+        with processes(timeout=self._crew.processes.timeout):
+            return rank(model, triples, dims=dims, **options)
 
 
 def _check_trainable(config: Config) -> None:

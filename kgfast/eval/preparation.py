@@ -1,4 +1,4 @@
-"""Checks and preparations that rank(), topk() and top_facts() share."""
+"""Checks of a model, and its state while it is evaluated: what every call needs first."""
 
 import copy
 from collections.abc import Iterator, Sequence
@@ -26,6 +26,7 @@ from kgfast.ops.dispatch import is_copied
 AnyModel = TypeVar("AnyModel")
 
 _QUERY_BYTES = 8 << 20  # bytes of one batch of queries
+_LEAST = 64  # queries of a batch, however wide
 
 
 def check_rankable(model: object) -> None:
@@ -39,17 +40,36 @@ def check_known(known: KnownTriples | None) -> None:
         raise TypeError(f"known must be KnownTriples or None; got {type(known).__name__}")
 
 
-def checked_batch_size(batch_size: int | None, model: Any) -> int:
-    """Return the queries per batch: the given number, 8 MiB of them, or a function's own number."""
+def checked_batch_size(batch_size: int | None, model: Any, count: int = INT64_MAX) -> int:
+    """Return the queries per batch of ``count``: as given, 8 MiB, or a function's own number."""
     if batch_size is None and is_in_blocks(model):
         return int(model.batch_size)
     if batch_size is None:
-        return max(64, min(4096, _QUERY_BYTES // _query_bytes(model)))
+        if count <= _LEAST:
+            return _LEAST
+        return max(_LEAST, min(4096, _QUERY_BYTES // _query_bytes(model)))
     if isinstance(batch_size, bool) or not hasattr(batch_size, "__index__"):
         raise TypeError(f"batch_size must be an int; got {batch_size!r}")
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1; got {batch_size}")
     return min(int(batch_size), INT64_MAX)
+
+
+def _query_bytes(model: Any) -> int:
+    facts = SCORES.get(model.score)
+    planes = 2 if facts is None else max(2, facts.query_planes(has_factor=True))
+    is_double = getattr(getattr(model, "entity", None), "dtype", None) == torch.float64
+    return (8 if is_double else 4) * planes * max(1, int(model.dim))
+
+
+def check_names(names: Names, model: Any) -> None:
+    """Check that a vocabulary has one name per row of the model."""
+    for what, own in zip(("entities", "relations"), names, strict=True):
+        if own is not None and len(own) != (size := getattr(model, f"num_{what}")):
+            raise ValueError(
+                f"vocabulary: {len(own):,} names of {what}, but the model has {size:,}: the names "
+                "must be those of the model's rows"
+            )
 
 
 def prepared_candidates(
@@ -67,33 +87,17 @@ def prepared_candidates(
     score = get_score(model.score)
     prepared = Prepared(table, score, candidates.bias, candidates.factor, ids, panels)
     check_candidates(prepared, dims)
+    if prepared.bias is None and ids is None:
+        return prepared
     checks = run.checks_for(table.device, allows_nan=allows_nan)
     prepared = run.prepare(prepared, checks)
     checks.read()  # waits for the device once
     return prepared
 
 
-def _query_bytes(model: Any) -> int:
-    facts = SCORES.get(model.score)
-    planes = 2 if facts is None else max(2, facts.query_planes(has_factor=True))
-    is_double = getattr(getattr(model, "entity", None), "dtype", None) == torch.float64
-    return (8 if is_double else 4) * planes * max(1, int(model.dim))
-
-
-def check_names(names: Names, model: Any) -> None:
-    """Check that a vocabulary has one name per row of the model."""
-    for what, own in zip(("entities", "relations"), names, strict=True):
-        size = getattr(model, f"num_{what}")
-        if own is not None and len(own) != size:
-            raise ValueError(
-                f"vocabulary: {len(own):,} names of {what}, but the model has {size:,}: the names "
-                "must be those of the model's rows"
-            )
-
-
 @contextmanager
 def evaluating(model: RankableModel | BlockScorer) -> Iterator[None]:
-    """Set modules of the model to eval mode and arithmetic to IEEE 754; restore both afterwards.
+    """Set modules to eval mode and arithmetic to IEEE 754 without gradients; restore all after.
 
     A model that is no module may hold modules, or have methods ``eval`` and ``train``.
 
@@ -103,8 +107,10 @@ def evaluating(model: RankableModel | BlockScorer) -> Iterator[None]:
         If ``model.training`` is True and there is no method to change that.
     """
     holder = holder_of(model)
-    modules = modules_of(holder)
-    training = [module.training for module in modules]
+    training = []
+    for module in modules_of(holder):
+        if module.training:
+            training.append(module)
     own = bool(getattr(holder, "training", False)) and not isinstance(holder, nn.Module)
     if own and not (
         callable(getattr(holder, "eval", None)) and callable(getattr(holder, "train", None))
@@ -113,18 +119,18 @@ def evaluating(model: RankableModel | BlockScorer) -> Iterator[None]:
             f"model.training is True, and {type(holder).__name__} has no eval() and train() to "
             "change that: queries may be random"
         )
-    for module in modules:
+    for module in training:
         module.training = False
     if own:
         holder.eval()
     try:
-        with ieee_arithmetic(2 * int(holder.num_entities) * int(holder.dim)):
+        with torch.no_grad(), ieee_arithmetic(2 * int(holder.num_entities) * int(holder.dim)):
             yield
     finally:
         if own:
             holder.train()
-        for module, mode in zip(modules, training, strict=True):
-            module.training = mode
+        for module in training:
+            module.training = True
 
 
 def modules_of(model: Any) -> list[nn.Module]:
@@ -141,13 +147,30 @@ def modules_of(model: Any) -> list[nn.Module]:
     return list(modules.values())
 
 
+def tensors_of(model: Any) -> Iterator[Tensor]:
+    """Yield every tensor of a model, also of models within."""
+    model = holder_of(model)
+    is_module = isinstance(model, nn.Module)
+    if is_module:
+        yield from model.parameters()
+        yield from model.buffers()
+    for value in getattr(model, "__dict__", {}).values():
+        if isinstance(value, Tensor):
+            yield value
+        elif not is_module and (isinstance(value, nn.Module) or hasattr(value, "with_entity")):
+            yield from tensors_of(value)
+
+
 def host_model(model: AnyModel) -> AnyModel:
     """Return a model, or a copy on the CPU where the model's device (MPS, XPU) has no kernels.
 
     The copy is built of tensors on the CPU, so the device needs no memory for the copy.
     """
+    entity = getattr(model, "entity", None)
+    if isinstance(entity, Tensor) and not is_copied(entity.device):
+        return model
     moved: dict[int, Any] = {}
-    for tensor in _tensors_of(model):
+    for tensor in tensors_of(model):
         if is_copied(tensor.device):
             host = tensor.detach().cpu()
             is_parameter = isinstance(tensor, nn.Parameter)
@@ -155,15 +178,3 @@ def host_model(model: AnyModel) -> AnyModel:
                 nn.Parameter(host, requires_grad=tensor.requires_grad) if is_parameter else host
             )
     return copy.deepcopy(model, moved) if moved else model
-
-
-def _tensors_of(model: Any) -> Iterator[Tensor]:
-    model = holder_of(model)
-    if isinstance(model, nn.Module):
-        yield from model.parameters()
-        yield from model.buffers()
-    for value in getattr(model, "__dict__", {}).values():
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, nn.Module) and not isinstance(model, nn.Module):
-            yield from _tensors_of(value)

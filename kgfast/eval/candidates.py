@@ -1,7 +1,8 @@
-"""Candidates of a call: all rows, one list, a list per query, or lists per relation."""
+"""Answers that queries may have: all rows, one list, a list per query, or lists per relation."""
 
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,8 +25,12 @@ from kgfast.kernels.operands import Known, Lists
 from kgfast.models.base import SIDES, Side
 from kgfast.ops.checks import check_ids, check_index, check_unique
 from kgfast.ops.lists import lists_of
+from kgfast.storage import digest
+from kgfast.text import shown
 
 _PAIRS = 1 << 19  # ids of a batch of lists: 4 MiB as int64
+_CPU = torch.device("cpu")
+_EXCLUDED = 'ids for all queries, a pair (indptr, ids) of tensors or arrays, or "anchor"'
 
 
 _OneSide = IdsLike | tuple[Tensor | npt.NDArray[Any], Tensor | npt.NDArray[Any]]
@@ -42,18 +47,20 @@ class Allowed(NamedTuple):
     exclude: ExcludedIds | None = None
 
 
-class ListedCandidates:
-    """Candidates that each of T queries names: ``ids [T, K]``, or CSR ``ids [nnz]``.
+@dataclass(frozen=True)
+class ListedIds:
+    """Ids that each of T queries names: ``ids [T, K]``, or CSR ``ids [nnz]``.
 
     ``ids`` has any integer dtype, with -1 for none. An array may be memory-mapped: only the rows of
     a batch are read. ``indptr`` is int64 ``[T + 1]``, on the host.
     """
 
-    def __init__(self, ids: Any, indptr: Tensor | None = None) -> None:
-        self.ids, self.indptr = ids, indptr
+    ids: Any
+    indptr: Tensor | None = None
 
-    def batch_size(self, pairs: int = _PAIRS) -> int:
+    def batch_size(self, pairs: int | None = None) -> int:
         """Return the queries of a batch with about ``pairs`` ids in all lists."""
+        pairs = _PAIRS if pairs is None else pairs
         if self.indptr is None:
             longest = int(self.ids.shape[1])
         else:
@@ -73,35 +80,45 @@ class ListedCandidates:
         part = part.to(device, torch.int64)
         return lists_of(part, indptr, num_rows, first)
 
+    def of(self, rows: Tensor, device: torch.device) -> Known:
+        """Return the ids of some queries as CSR on a device, in any order."""
+        assert self.indptr is not None
+        starts = self.indptr[rows]
+        counts = self.indptr[rows + 1] - starts
+        indptr = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
+        places = torch.arange(int(indptr[-1]), dtype=torch.int64, device=_CPU)
+        places += torch.repeat_interleave(starts - indptr[:-1], counts)
+        return Known(indptr.to(device), self.ids[places].to(device))
 
-Given = Tensor | ListedCandidates | TypeConstraints | None
+
+Given = Tensor | ListedIds | TypeConstraints | None
 
 
 def candidates_of_sides(
     given: Any, sides: tuple[Side, ...], num_queries: int, model: Any, names: Names
 ) -> dict[Side, Given]:
     """Return the candidates of each side that ``candidate_ids`` names."""
-    vocabularies = {side: names[1 if side == "relation" else 0] for side in sides}
+    if given is None:
+        return dict.fromkeys(sides)
     if isinstance(given, TypeConstraints):
         if "relation" in sides:
             raise ValueError("candidate_ids: type constraints are of entities, not of relations")
         check_constraints(given, model, names)
         return dict.fromkeys(sides, given)
-    if not isinstance(given, Mapping):
-        return {
-            side: _given("candidate_ids", given, num_queries, own)
-            for side, own in vocabularies.items()
-        }
-    unknown = [side for side in given if side not in SIDES]
-    if unknown:
-        raise ValueError(f"candidate_ids must be of 'head' and 'tail'; got {unknown[0]!r}")
-    missing = [side for side in sides if side not in given]
-    if missing:
-        raise ValueError(f"candidate_ids: side {missing[0]!r} is ranked and has none")
-    return {
-        side: _given(f"candidate_ids[{side!r}]", given[side], num_queries, own)
-        for side, own in vocabularies.items()
-    }
+    argument, found = "candidate_ids", {}
+    if isinstance(given, Mapping):
+        unknown = [side for side in given if side not in SIDES]
+        if unknown:
+            raise ValueError(f"candidate_ids must be of 'head' and 'tail'; got {unknown[0]!r}")
+        missing = [side for side in sides if side not in given]
+        if missing:
+            raise ValueError(f"candidate_ids: side {missing[0]!r} is ranked and has none")
+    for side in sides:
+        own, value = names[1 if side == "relation" else 0], given
+        if isinstance(given, Mapping):
+            argument, value = f"candidate_ids[{side!r}]", given[side]
+        found[side] = _given(argument, value, num_queries, own)
+    return found
 
 
 def _given(name: str, value: Any, num_queries: int, names: Vocabulary | None) -> Given:
@@ -112,9 +129,9 @@ def _given(name: str, value: Any, num_queries: int, names: Vocabulary | None) ->
             f"{name} must be ids, not a file: np.load(path, mmap_mode='r') reads lists of "
             "triples, TypeConstraints.load(path) or .from_openke(path) lists of relations"
         )
-    if is_csr(value):
-        indptr = checked_indptr(name, value[0], num_queries, len(value[1]))
-        return ListedCandidates(_integers(name, value[1]), indptr)
+    if _is_csr(value):
+        indptr = _checked_indptr(name, value[0], num_queries, len(value[1]))
+        return ListedIds(_integers(name, value[1]), indptr)
     if isinstance(value, list | tuple) and value and isinstance(value[0], list | tuple | Tensor):
         raise TypeError(
             f"{name} must be a tensor or array [T, K] (-1 where a query has fewer), or a pair "
@@ -126,7 +143,7 @@ def _given(name: str, value: Any, num_queries: int, names: Vocabulary | None) ->
                 f"{name} must have a row for each of {num_queries} queries; got shape "
                 f"{list(value.shape)}"
             )
-        return ListedCandidates(_integers(name, value))
+        return ListedIds(_integers(name, value))
     return None if value is None else ids_or_names("candidate_ids", value, names)
 
 
@@ -145,7 +162,7 @@ def checked_ids_of(name: str, values: Any, count: int, names: Vocabulary | None)
     return ids
 
 
-def is_csr(value: Any) -> bool:
+def _is_csr(value: Any) -> bool:
     """Return True for a pair of row pointers and ids."""
     return (
         isinstance(value, tuple)
@@ -154,7 +171,7 @@ def is_csr(value: Any) -> bool:
     )
 
 
-def checked_indptr(name: str, pointers: Any, num_queries: int, num_ids: int) -> Tensor:
+def _checked_indptr(name: str, pointers: Any, num_queries: int, num_ids: int) -> Tensor:
     """Return row pointers on the host, with one list of ids for each query."""
     indptr: Tensor = as_integers(f"{name}: indptr", pointers).cpu()
     if indptr.shape != (num_queries + 1,):
@@ -197,6 +214,55 @@ def checked_candidates(ids: Tensor, count: int) -> Tensor:
     check_ids("candidate_ids", ids, count)
     check_unique("candidate_ids", ids)
     return ids.sort().values
+
+
+def excluded_of(
+    value: Any, side: Side, anchors: Tensor, model: Any, names: Names
+) -> ListedIds | None:
+    """Check the argument ``exclude`` for queries of a side with these anchors ``[B]``."""
+    if value is None:
+        return None
+    count, is_relation = len(anchors), side == "relation"
+    if isinstance(value, str):
+        if value != "anchor":
+            raise ValueError(f"exclude must be {_EXCLUDED}; got {shown(value)} (one name: [name])")
+        if is_relation:
+            raise ValueError('exclude="anchor" leaves entities out, but relations are predicted')
+        every = torch.arange(count + 1, dtype=torch.int64, device=_CPU)
+        return ListedIds(anchors.cpu(), every)
+    rows = model.num_relations if is_relation else model.num_entities, names[int(is_relation)]
+    if _is_csr(value):
+        ids = checked_ids_of("exclude: ids", value[1], *rows).cpu()
+        return ListedIds(ids, _checked_indptr("exclude", value[0], count, len(ids)))
+    if isinstance(value, list | tuple) and any(map(_is_row, value)):
+        raise TypeError(f"exclude must be {_EXCLUDED}; got a {type(value).__name__} of rows")
+    ids = checked_ids_of("exclude", value, *rows).reshape(-1).cpu()
+    return SharedIds(ids, torch.tensor([0, len(ids)], dtype=torch.int64, device=_CPU))
+
+
+class SharedIds(ListedIds):
+    """Ids that all queries exclude."""
+
+    def of(self, rows: Tensor, device: torch.device) -> Known:
+        return super().of(torch.zeros_like(rows), device)
+
+
+def _is_row(value: Any) -> bool:
+    return isinstance(value, list | tuple) or getattr(value, "ndim", 0) > 0
+
+
+def digest_of(given: Given) -> str:
+    """Return candidates in a few words, to be compared."""
+    if given is None:
+        return "none"
+    if isinstance(given, ListedIds):
+        ids = given.ids
+        ids = ids if isinstance(ids, Tensor) else torch.from_numpy(np.array(ids, dtype=np.int64))
+        return digest(ids, *([] if given.indptr is None else [given.indptr]))
+    if isinstance(given, TypeConstraints):
+        relations = range(given.num_relations)
+        return digest(*(given.candidates(row, side) for side in SIDES for row in relations))
+    return digest(given)
 
 
 def runs_of(values: Tensor) -> Iterator[tuple[slice, int]]:
