@@ -133,7 +133,7 @@ class SGMP(nn.Module):
     ) -> Tensor:
         """Add up the messages to each node, a chunk of paths at a time."""
 
-        def message(path: Tensor) -> Tensor:
+        def message(path: Tensor, states: Tensor) -> Tensor:
             return interaction(states, self.places(positions, path), path)
 
         return path_sum(

@@ -17,11 +17,10 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from kgfast.extras.paths.closures import GraphCut, Sources, now
 from kgfast.extras.paths.enumeration import CHUNK, Paths, check_count
 from kgfast.text import shown
 
-Message = Callable[[Tensor], Tensor]
+Message = Callable[..., Tensor]
 _HALF = (torch.float16, torch.bfloat16)
 
 
@@ -38,23 +37,23 @@ def path_sum(
 ) -> Tensor:
     """Sum ``message`` over the paths that end in each node.
 
-    Gradients of all tensors behind the message are exact, in the memory of one chunk. The backward
-    makes each chunk again, with equal random numbers (dropout) and equal autocast. Equal calls give
-    equal bits if the message's own operations do; index with :func:`take` for that.
+    Gradients of inputs and parameters are exact, in the memory of one chunk. The backward makes
+    each chunk again, with equal random numbers (dropout) and equal autocast. Equal calls give equal
+    bits if the message's own operations do; index with :func:`take` for that.
 
     Parameters
     ----------
     message : callable
-        Takes paths, int64 ``[P, order + 1]``, first node first; returns floats ``[P, H]``. A row of
-        the result must depend on that path alone, not on the chunk. The function may close over
-        anything.
+        Takes paths, int64 ``[P, order + 1]``, first node first, and the inputs; returns floats
+        ``[P, H]``. A row of the result must depend on that path alone, not on the chunk. The
+        function may close over parameters and constants.
     edge_index : Tensor, int64 or int32 [2, E]
         Edges, as in :class:`Paths`.
     num_nodes : int
         Rows of the result.
     inputs : sequence of Tensor
-        Tensors that the message closes over. These may be left out: parameters and results of other
-        operations are found when the message runs.
+        Tensors that the message takes after the paths, in this order: results of other operations,
+        such as node states of the layer before.
     order : int
         Edges of a path.
     to : "last" or "first"
@@ -74,7 +73,7 @@ def path_sum(
     ------
     TypeError, ValueError
         If an argument does not fit, an edge leads to a missing node, or the message returns
-        another shape.
+        another shape; if the message closes over a result of another operation that has a gradient.
     NotImplementedError
         Within forward-mode differentiation; in the backward, with ``create_graph=True``.
     RuntimeError
@@ -100,7 +99,8 @@ def path_sum(
         raise ValueError(f'to must be "last" or "first"; got {shown(to)}')
     size = CHUNK if chunk is None else chunk
     check_count("chunk", size, 1)
-    _check_inputs(inputs)
+    if isinstance(inputs, Tensor) or not all(isinstance(it, Tensor) for it in inputs):
+        raise TypeError(f"inputs must be a sequence of tensors; got {shown(inputs)}")
     if torch._C._are_functorch_transforms_active():
         raise NotImplementedError(
             "path_sum has no transforms of torch.func: use backward() or torch.autograd.grad"
@@ -108,12 +108,11 @@ def path_sum(
     paths = Paths(edge_index, num_nodes, order=order, backtracking=backtracking, by=to)
     job = _Job(message, paths, size, _Surroundings.of(edge_index.device))
     # Inference mode records nothing, whatever the grad mode says.
-    records = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
-    sources = Sources(inputs) if records else None
-    total = job.forward(sources)
-    if sources is None or not sources.tensors:
-        return total
-    arguments = job, [total], *sources.tensors.values()
+    if not torch.is_grad_enabled() or torch.is_inference_mode_enabled():
+        return job.forward(inputs, None)
+    parameters: dict[int, Tensor] = {}
+    total = job.forward([_leaf_of(it) for it in inputs], parameters)
+    arguments = job, [total], len(inputs), *inputs, *parameters.values()
     result: Tensor = _Recomputed.apply(*arguments)  # type: ignore[no-untyped-call]
     return result
 
@@ -145,42 +144,34 @@ def take(rows: Tensor, ids: Tensor) -> Tensor:
     return torch.nn.functional.embedding(ids, rows)
 
 
-def _check_inputs(inputs: Any) -> None:
-    if isinstance(inputs, Tensor):
-        raise TypeError("inputs must be a sequence of tensors; got a tensor")
-    for tensor in inputs:
-        if not isinstance(tensor, Tensor):
-            raise TypeError(f"inputs must be tensors; got {shown(tensor)}")
-
-
 @dataclass(frozen=True)
 class _Surroundings:
     """The random state and autocast settings that a message runs under."""
 
-    devices: tuple[torch.device, ...]
-    generators: tuple[Tensor, ...]
+    device: torch.device
+    generators: tuple[Tensor, Tensor | None]  # states of the CPU, and of another device
     autocast: tuple[tuple[str, torch.dtype, bool], ...]
 
     @classmethod
     def of(cls, device: torch.device) -> "_Surroundings":
-        devices = () if device.type == "cpu" else (device,)
-        states = [torch.get_rng_state()]
-        states += [torch.get_device_module(it).get_rng_state(it) for it in devices]
-        kinds = [it for it in {"cpu", device.type} if torch.amp.is_autocast_available(it)]
+        is_cpu = device.type == "cpu"
+        states = None if is_cpu else torch.get_device_module(device).get_rng_state(device)
         autocast = tuple(
-            (it, torch.get_autocast_dtype(it), torch.is_autocast_enabled(it)) for it in kinds
+            (it, torch.get_autocast_dtype(it), torch.is_autocast_enabled(it))
+            for it in {"cpu", device.type}
+            if torch.amp.is_autocast_available(it)
         )
-        return cls(devices, tuple(states), autocast)
+        return cls(device, (torch.get_rng_state(), states), autocast)
 
     @contextmanager
     def again(self) -> Iterator[None]:
-        kind = self.devices[0].type if self.devices else "cuda"
-        with ExitStack() as stack:
-            stack.enter_context(torch.random.fork_rng(self.devices, device_type=kind))
-            torch.set_rng_state(self.generators[0])
-            for device, state in zip(self.devices, self.generators[1:], strict=True):
-                torch.get_device_module(device).set_rng_state(state, device)
-            stack.enter_context(self.same_casts())
+        of_cpu, of_device = self.generators
+        devices = [] if of_device is None else [self.device]
+        kind = "cuda" if of_device is None else self.device.type
+        with torch.random.fork_rng(devices, device_type=kind), self.same_casts():
+            torch.set_rng_state(of_cpu)
+            if of_device is not None:
+                torch.get_device_module(self.device).set_rng_state(of_device, self.device)
             yield
 
     @contextmanager
@@ -201,19 +192,18 @@ class _Job:
     size: int
     surroundings: _Surroundings
 
-    def forward(self, sources: Sources | None) -> Tensor:
-        """Sum without a graph; add the tensors that the sums depend on to the sources."""
-        total, kind = None, None
+    def forward(self, inputs: Sequence[Tensor], parameters: dict[int, Tensor] | None) -> Tensor:
+        """Sum without a graph; note the parameters that the sums depend on."""
+        total, kind, since = None, None, 0 if parameters is None else _now()
         for start, stop in self._ranges():
-            path = self.paths[start:stop]
-            value = self._value(path) if sources is None else self._found(path, sources)
+            value = self._value(self.paths[start:stop], inputs)
+            if parameters is not None:
+                for leaf in _leaves_of(value, since):
+                    if all(leaf is not it for it in inputs):
+                        parameters[id(leaf)] = leaf
             if total is None:
-                kind = value.dtype
-                total = torch.zeros(
-                    (self.paths.num_nodes, value.shape[1]),
-                    dtype=_sum_dtype(kind),
-                    device=value.device,
-                )
+                shape, kind = (self.paths.num_nodes, value.shape[1]), value.dtype
+                total = torch.zeros(shape, dtype=_sum_dtype(kind), device=value.device)
             elif (value.shape[1], value.dtype) != (total.shape[1], kind):
                 raise ValueError(
                     f"message returned {kind} of width {total.shape[1]} for the first paths and "
@@ -226,49 +216,36 @@ class _Job:
         return total.to(kind)
 
     def gradients(
-        self, grad: Tensor, tensors: Sequence[Tensor], needed: Sequence[bool]
-    ) -> list[Tensor | None]:
-        wanted = [it for it, need in zip(tensors, needed, strict=True) if need]
+        self, grad: Tensor, inputs: Sequence[Tensor], parameters: Sequence[Tensor]
+    ) -> list[Tensor]:
+        """Return the gradients of inputs and parameters."""
+        leaves = [_leaf_of(it) for it in inputs]
+        wanted = [*(it for it in leaves if it.requires_grad), *parameters]
         sums = [
             torch.zeros(it.shape, dtype=_sum_dtype(it.dtype), device=it.device) for it in wanted
         ]
-        cut = GraphCut(wanted)
-        leaves = [cut.leaf(it) for it in wanted]
         column = 0 if self.paths.by == "first" else -1
-        with torch.enable_grad(), self.surroundings.again(), _without_hooks(wanted):
+        with torch.enable_grad(), self.surroundings.again(), _without_hooks(parameters):
             for start, stop in self._ranges():
                 path = self.paths[start:stop]
-                with cut:
-                    value = self._value(path)
+                value = self._value(path, leaves)
                 if not value.requires_grad:
                     continue
                 of_path = grad.index_select(0, path[:, column])
-                parts = torch.autograd.grad(value, leaves, of_path, allow_unused=True)
+                parts = torch.autograd.grad(value, wanted, of_path, allow_unused=True)
                 for total, part in zip(sums, parts, strict=True):
                     if part is not None:
                         total += part
                 del value, parts
-        found = iter(sums)
-        return [
-            next(found).to(it.dtype) if need else None
-            for it, need in zip(tensors, needed, strict=True)
-        ]
+        return [total.to(it.dtype) for total, it in zip(sums, wanted, strict=True)]
 
     def _ranges(self) -> Iterator[tuple[int, int]]:
         """Yield chunks; a graph without paths has one empty chunk, which tells the width."""
         yield from self.paths.ranges(self.size) if len(self.paths) else [(0, 0)]
 
-    def _found(self, path: Tensor, sources: Sources) -> Tensor:
-        since = now()
-        with GraphCut(sources.tensors.values(), since) as cut:
-            value = self._value(path)
-        if value.requires_grad:
-            sources.add_those_of(value, cut, since)
-        return value
-
-    def _value(self, path: Tensor) -> Tensor:
+    def _value(self, path: Tensor, inputs: Sequence[Tensor]) -> Tensor:
         with self.surroundings.same_casts():
-            value = self.message(path)
+            value = self.message(path, *inputs)
         if not isinstance(value, Tensor):
             raise TypeError(f"message must return a tensor; got {type(value).__name__}")
         if value.ndim != 2 or len(value) != len(path):
@@ -291,6 +268,41 @@ class _Job:
         total[first : first + len(part)] += part
 
 
+def _leaf_of(tensor: Tensor) -> Tensor:
+    return tensor.detach().requires_grad_(tensor.requires_grad)
+
+
+def _now() -> int:
+    """Return autograd's sequence number: nothing recorded so far has a larger one."""
+    clock = torch.zeros((), dtype=torch.float32, device="cpu", requires_grad=True)
+    with torch.enable_grad():
+        node = (clock + 1).grad_fn
+    assert node is not None
+    return int(node._sequence_nr())
+
+
+def _leaves_of(value: Tensor, since: int) -> Iterator[Tensor]:
+    """Yield the leaves of the graph of a value, of nodes that were recorded since."""
+    if value.requires_grad and value.grad_fn is None:
+        yield value
+    ahead, seen = [value.grad_fn], set()
+    while ahead:
+        node = ahead.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        leaf = getattr(node, "variable", None)
+        if leaf is not None:
+            yield leaf
+        elif node._sequence_nr() <= since:
+            raise ValueError(
+                f"message closes over a tensor that {node.name()} made: name it in inputs, and "
+                "take it after the paths: path_sum(lambda path, states: ..., inputs=[states])"
+            )
+        else:
+            ahead += [it for it, _ in node.next_functions]
+
+
 @contextmanager
 def _without_hooks(tensors: Sequence[Tensor]) -> Iterator[None]:
     """Disable tensor hooks, which later see the whole gradient, not the gradient of a chunk."""
@@ -311,12 +323,14 @@ def _sum_dtype(kind: torch.dtype) -> torch.dtype:
 
 
 class _Recomputed(torch.autograd.Function):
-    """Sums as an autograd function of the tensors behind the messages."""
+    """Sums as an autograd function of inputs and parameters."""
 
     @staticmethod
-    def forward(ctx: Any, job: _Job, total: list[Tensor], *tensors: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, job: _Job, total: list[Tensor], num_inputs: int, *tensors: Tensor
+    ) -> Tensor:
         """Return the sums, which come in a list, since autograd takes no list for an argument."""
-        ctx.job, ctx.sources = job, tensors
+        ctx.job, ctx.num_inputs = job, num_inputs
         ctx.save_for_backward(*tensors)
         return total.pop()
 
@@ -326,6 +340,12 @@ class _Recomputed(torch.autograd.Function):
             raise NotImplementedError(
                 "path_sum has no second derivative: create_graph must be False"
             )
-        _ = ctx.saved_tensors  # raises if a tensor was changed in place
-        parts = ctx.job.gradients(grad, ctx.sources, ctx.needs_input_grad[2:])
-        return None, None, *parts
+        tensors, needed = ctx.saved_tensors, ctx.needs_input_grad[3:]  # raises if one was changed
+        first = ctx.num_inputs
+        inputs = [
+            it if need else it.detach()
+            for it, need in zip(tensors[:first], needed[:first], strict=True)
+        ]
+        wanted = [it for it, need in zip(tensors[first:], needed[first:], strict=True) if need]
+        parts = iter(ctx.job.gradients(grad, inputs, wanted))
+        return None, None, None, *(next(parts) if need else None for need in needed)
