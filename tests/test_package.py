@@ -31,10 +31,7 @@ MODULES = sorted(
     if not info.name.endswith("._cpu")
 )
 # These import other libraries, seconds each, and have no doctests.
-ADAPTERS = {
-    f"kgfast.adapters.{name}"
-    for name in ("libkge", "libkge_models", "pyg", "pykeen", "pykeen_models")
-}
+ADAPTERS = {f"kgfast.adapters.{name}" for name in ("libkge", "pyg", "pykeen")}
 # Arrows point one way: a room may import the rooms before it.
 ROOMS = [
     "whole_files",

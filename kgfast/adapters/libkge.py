@@ -16,6 +16,7 @@ from torch import Tensor
 
 try:
     from kge.job import EntityRankingJob, EvaluationJob, Job
+    from kge.model import KgeModel, ReciprocalRelationsModel
 except ModuleNotFoundError as error:
     if error.name not in ("kge", "kge.job"):  # LibKGE is installed, and lacks a module itself
         raise
@@ -25,17 +26,92 @@ except ModuleNotFoundError as error:
         name="kge",
     ) from None
 
+from kgfast.adapters.affine import Parts, frozen_affine
+from kgfast.adapters.foreign import block_scorer, check_agreement, converting
 from kgfast.adapters.fuzzy import Band, fuzzy_counts
-from kgfast.adapters.libkge_checkpoints import load_libkge
-from kgfast.adapters.libkge_models import from_libkge
+from kgfast.adapters.libkge_checkpoints import load_libkge, model_of_tables
 from kgfast.eval import rank
 from kgfast.graph import KnownTriples
-from kgfast.models import SIDES
+from kgfast.models import SIDES, Reciprocal, Side
 
 __all__ = ["KgfastEntityRankingJob", "from_libkge", "load_libkge"]
 
 _TIES = "user.kgfast_ties"
 Counts = tuple[Tensor, Tensor]  # greater and equal to the target, without the target, int64 [T, 2]
+
+_AFFINE = ("SimplEScorer", "ConvEScorer", "TransformerScorer")
+
+
+def from_libkge(model: Any) -> Any:
+    """Convert a model of LibKGE to one that kgfast ranks and predicts with.
+
+    RotatE, TransE (``l_norm`` 1 or 2), DistMult, ComplEx, CP, RESCAL and RelationalTucker3 become
+    models of kgfast (RelationalTucker3 with RESCAL's equation). SimplE, ConvE and Transformer
+    become an :class:`~kgfast.adapters.affine.AffineModel`. All other models are scored in blocks by
+    ``score_sp`` and ``score_po``. The reciprocal relations model becomes a
+    :class:`kgfast.Reciprocal`. Scores are compared with LibKGE's on a sample of triples.
+
+    Parameters
+    ----------
+    model : kge.model.KgeModel
+
+    Raises
+    ------
+    TypeError
+        If ``model`` is no KgeModel.
+    ValueError
+        If the converted model does not score like LibKGE.
+    """
+    if not isinstance(model, KgeModel):
+        raise TypeError(f"model must be a kge.model.KgeModel; got {type(model).__name__}")
+    with converting(model):
+        converted = _converted(model)
+    if converted is None:
+        sizes = model.dataset.num_entities(), model.dataset.num_relations()
+        return block_scorer(model, _scores, *sizes, next(model.parameters()).device)
+    return converted
+
+
+def _converted(model: Any) -> Any:
+    scorer, is_reciprocal = model.get_scorer(), type(model) is ReciprocalRelationsModel
+    subjects, relation, objects = (
+        embedder.embed_all().detach()
+        for embedder in (model.get_s_embedder(), model.get_p_embedder(), model.get_o_embedder())
+    )
+    converted: Any = None
+    if model.get_s_embedder() is model.get_o_embedder():
+        kind = _kind(scorer).removesuffix("Scorer").lower()
+        converted = model_of_tables(kind, getattr(scorer, "_norm", None), subjects, relation)
+    if converted is not None:
+        check_agreement(
+            converted,
+            # score_sp treats inverse relations like all relations
+            lambda h, r, t: cast(Tensor, model.score_sp(h, r, t)).diagonal(),
+            f"{type(model).__name__} of LibKGE",
+        )
+    elif _kind(scorer) in _AFFINE:
+        parts = Parts([subjects], [relation], [objects])
+        converted = frozen_affine(
+            scorer,
+            lambda network, h, r, t: network.score_emb(h[0], r[0], t[0], combine="spo"),
+            parts,
+            tails_only=is_reciprocal,
+        )
+    if converted is None:
+        return None
+    return Reciprocal(converted, order="appended") if is_reciprocal else converted
+
+
+def _kind(scorer: Any) -> str:
+    """Return the class name of a scorer of LibKGE, "" for any other."""
+    kind = type(scorer)
+    return kind.__name__ if kind.__module__.startswith("kge.model.") else ""
+
+
+def _scores(model: Any, anchors: Tensor, relations: Tensor, side: Side, ids: Tensor) -> Tensor:
+    if side == "tail":
+        return cast(Tensor, model.score_sp(anchors, relations, ids))
+    return cast(Tensor, model.score_po(relations, anchors, ids))
 
 
 class KgfastEntityRankingJob(EntityRankingJob):  # type: ignore[misc]

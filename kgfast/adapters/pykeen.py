@@ -4,9 +4,10 @@ Importing this file registers :class:`KgfastEvaluator` with PyKEEN's resolver. S
 stopping and hyper-parameter searches find the evaluator by name.
 """
 
+import inspect
 import warnings
 import weakref
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -18,18 +19,201 @@ from pykeen.evaluation import (
     RankBasedMetricResults,
     evaluator_resolver,
 )
-from torch import Tensor
+from pykeen.models import ERModel
+from pykeen.nn import modules as interactions
+from torch import Tensor, nn
 
-from kgfast.adapters.pykeen_models import UnknownModelError, from_pykeen
+from kgfast.adapters.affine import AffineModel, Parts, Rows, frozen_affine
+from kgfast.adapters.foreign import block_scorer, check_agreement, converting
 from kgfast.eval import RANK_TYPES, Ranks, rank
 from kgfast.graph import KnownTriples, as_integers
-from kgfast.models import Side
+from kgfast.models import (
+    RESCAL,
+    ComplEx,
+    DistMult,
+    Model,
+    Reciprocal,
+    RotatE,
+    Side,
+    TransE,
+)
 
 __all__ = ["KgfastEvaluator", "KgfastMacroEvaluator", "UnknownModelError", "from_pykeen"]
 
 _KEPT = 4  # filters in the cache: of valid and of test, for two data sets
 # Dtypes of ranks in PyKEEN, so that metrics agree in their last digits.
 _KEPT_AS = {"optimistic": np.int64, "realistic": np.float32, "pessimistic": np.int64}
+
+
+# Interactions that are linear in the candidate by their equations; a check confirms this for each
+# model.
+_AFFINE = (
+    interactions.AutoSFInteraction,
+    interactions.ConvEInteraction,
+    interactions.CPInteraction,
+    interactions.DistMAInteraction,
+    interactions.HolEInteraction,
+    interactions.MultiLinearTuckerInteraction,
+    interactions.QuatEInteraction,
+    interactions.SimplEInteraction,
+    interactions.TransformerInteraction,
+    interactions.TuckERInteraction,
+)
+_SCORING = ("score_t", "score_h", "_get_representations", "_get_entity_len")
+
+
+class UnknownModelError(TypeError):
+    """Error for a model that kgfast does not convert."""
+
+
+def from_pykeen(model: Any) -> Any:
+    """Convert a PyKEEN model to one that kgfast ranks and predicts with.
+
+    The tables are the present ones, read in place if PyKEEN's layout allows. RotatE, TransE,
+    DistMult, ComplEx and RESCAL become the models of that name. Interactions that are affine in the
+    candidate (TuckER, HolE, CP, QuatE, SimplE, ConvE ...) become an
+    :class:`~kgfast.adapters.affine.AffineModel`. All other interactions of PyKEEN are scored in
+    blocks (:class:`kgfast.BlockScorer`). Inverse relations become a :class:`kgfast.Reciprocal`.
+    Scores are compared with PyKEEN's on a sample of triples.
+
+    Parameters
+    ----------
+    model : pykeen.models.ERModel
+
+    Returns
+    -------
+    Model
+        The model, with ``num_relations`` of the graph, without inverses. For TransE with
+        ``power_norm`` and ``p=2``, scores are square roots, which have the same order.
+
+    Raises
+    ------
+    UnknownModelError
+        If the model is no ``ERModel``, overrides scoring, or has an interaction outside PyKEEN. The
+        error is a TypeError.
+    ValueError
+        If the converted model does not score like PyKEEN: a wrong conversion is never silent.
+    """
+    _check(model)
+    with converting(model):
+        native = _native(model)
+        if native is not None:
+            _check_scores(model, native)
+        converted: Any = native or _affine(model)
+        if converted is not None:
+            is_reciprocal = model.use_inverse_triples
+            return Reciprocal(converted, order="interleaved") if is_reciprocal else converted
+    return block_scorer(model, _scores, model.num_entities, model.num_real_relations, model.device)
+
+
+def _check(model: Any) -> None:
+    if not isinstance(model, ERModel):
+        raise UnknownModelError(
+            f"model must be a pykeen.models.ERModel; got {type(model).__name__}: rank it through "
+            f"kgfast.BlockScorer"
+        )
+    own = [name for name in _SCORING if getattr(type(model), name) is not getattr(ERModel, name)]
+    if own:
+        raise UnknownModelError(
+            f"{type(model).__name__} has a {own[0]} of its own: rank it through kgfast.BlockScorer"
+        )
+    if type(_unclamped(model.interaction)).__module__ != interactions.__name__:
+        raise UnknownModelError(
+            f"{type(model.interaction).__name__} is none of PyKEEN's interactions: rank it through "
+            f"kgfast.BlockScorer"
+        )
+
+
+def _unclamped(interaction: nn.Module) -> nn.Module:
+    """Return the interaction inside a clamp that clamps nothing, as in PyKEEN's SimplE."""
+    if type(interaction) is interactions.ClampedInteraction and interaction.clamp_score is None:
+        base: nn.Module = interaction.base
+        return base
+    return interaction
+
+
+def _tables(representations: Any) -> Rows:
+    return [representation(indices=None).detach() for representation in representations]
+
+
+def _native(model: Any) -> Model | None:
+    """Return the model of that name, if it has one entity and one relation table."""
+    interaction = _unclamped(model.interaction)
+    build = _NATIVE.get(type(interaction))
+    both = model.entity_representations, model.relation_representations
+    if build is None or any(len(parts) != 1 for parts in both):
+        return None
+    entity, relation = (_tables(parts)[0].resolve_conj() for parts in both)
+    return build(interaction, entity, relation)
+
+
+def _transe(interaction: Any, entity: Tensor, relation: Tensor) -> Model | None:
+    if interaction.p not in (1, 2):
+        return None
+    return TransE(entity, relation, norm="l1" if interaction.p == 1 else "l2")
+
+
+_Build = Callable[[Any, Tensor, Tensor], Model | None]
+_NATIVE: dict[type, _Build] = {
+    # PyKEEN ignores p and power_norm of RotatE, and takes the norm of the whole vector.
+    interactions.RotatEInteraction: lambda _, entity, relation: RotatE(
+        entity.contiguous(), relation.contiguous(), norm="l2"
+    ),
+    interactions.TransEInteraction: _transe,
+    interactions.DistMultInteraction: lambda _, entity, relation: DistMult(entity, relation),
+    interactions.RESCALInteraction: lambda _, entity, relation: RESCAL(entity, relation.flatten(1)),
+    interactions.ComplExInteraction: lambda _, entity, relation: ComplEx(
+        entity.contiguous(), relation.contiguous()
+    ),
+}
+
+
+def _affine(model: Any) -> AffineModel | None:
+    """Return a dot product if the interaction is affine in the candidate of each side."""
+    interaction = _unclamped(model.interaction)
+    if type(interaction) not in _AFFINE:
+        return None
+    head_indices: Any = interaction.head_indices
+    tail_indices: Any = interaction.tail_indices
+    entities = _tables(model.entity_representations)
+    parts = Parts(
+        [entities[i] for i in head_indices],
+        _tables(model.relation_representations),
+        [entities[i] for i in tail_indices],
+    )
+
+    def score(network: Any, *rows: Any) -> Any:
+        h, r, t = (part[0] if len(part) == 1 else part for part in rows)
+        return network(h=h, r=r, t=t)
+
+    # None for ConvE's heads, and for TuckER with its own norm
+    return frozen_affine(interaction, score, parts, tails_only=model.use_inverse_triples)
+
+
+def _scores(model: Any, anchors: Tensor, relations: Tensor, side: Side, ids: Tensor) -> Tensor:
+    columns = (anchors, relations) if side == "tail" else (relations, anchors)
+    batch = model._prepare_batch(torch.stack(columns, 1), index_relation=int(side == "tail"))
+    if side == "tail":
+        return cast(Tensor, model.score_t(batch, tails=ids))
+    if model.use_inverse_triples:
+        return cast(Tensor, model.score_h_inverse(rt_batch=batch, heads=ids))
+    return cast(Tensor, model.score_h(batch, heads=ids))
+
+
+def _check_scores(model: Any, converted: Model) -> None:
+    interaction = _unclamped(model.interaction)
+
+    def theirs(h: Tensor, r: Tensor, t: Tensor) -> Tensor:
+        entity, relation = model.entity_representations[0], model.relation_representations[0]
+        return cast(Tensor, model.interaction(entity(h), relation(r), entity(t)))
+
+    squared = isinstance(converted, TransE) and interaction.power_norm and interaction.p == 2
+    check_agreement(
+        converted,
+        theirs,
+        f"{type(model).__name__} of PyKEEN",
+        in_their_terms=(lambda scores: -(scores**2)) if squared else lambda scores: scores,
+    )
 
 
 class _Ranked(RankBasedEvaluator):
@@ -42,100 +226,66 @@ class _Ranked(RankBasedEvaluator):
         self._said: set[str] = set()
 
     def evaluate(
-        self,
-        model: Any,
-        mapped_triples: Tensor,
-        batch_size: int | None = None,
-        slice_size: int | None = None,
-        device: torch.device | None = None,
-        use_tqdm: bool = True,
-        tqdm_kwargs: Mapping[str, Any] | None = None,
-        restrict_entities_to: Collection[int] | None = None,
-        restrict_relations_to: Collection[int] | None = None,
-        do_time_consuming_checks: bool = True,
-        additional_filter_triples: Tensor | list[Tensor] | None = None,
-        pre_filtered_triples: bool = True,
-        targets: Collection[Side] = ("head", "tail"),
+        self, model: Any, mapped_triples: Tensor, *args: Any, **options: Any
     ) -> RankBasedMetricResults:
         """Evaluate like PyKEEN's class; batch and slice sizes are not needed.
 
         PyKEEN ranks itself, and a warning says so once, for unknown models, a restriction of
         entities or relations, inductive modes, and relations as targets.
         """
+        call = inspect.signature(super().evaluate).bind(model, mapped_triples, *args, **options)
+        call.apply_defaults()
+        asked = call.arguments
         _check_triples("mapped_triples", mapped_triples)
-        extra = additional_filter_triples
-        for part in extra if isinstance(extra, list | tuple) else () if extra is None else [extra]:
+        extra = asked["additional_filter_triples"]
+        extra = [extra] if isinstance(extra, Tensor) else list(extra or ())
+        for part in extra:
             _check_triples("additional_filter_triples", part)
         if not len(mapped_triples):
             raise ValueError("mapped_triples is empty: there is nothing to rank")
-        restricted = restrict_entities_to is not None or restrict_relations_to is not None
-        if device is not None:
-            model = model.to(device)
-        ranked = self._not_here(restricted, targets) or self._converted(model)
-        if isinstance(ranked, str):
-            self._say(ranked)
-            result = super().evaluate(
-                model=model,
-                mapped_triples=mapped_triples,
-                batch_size=batch_size,
-                slice_size=slice_size,
-                device=device,
-                use_tqdm=use_tqdm,
-                tqdm_kwargs=tqdm_kwargs,
-                restrict_entities_to=restrict_entities_to,
-                restrict_relations_to=restrict_relations_to,
-                do_time_consuming_checks=do_time_consuming_checks,
-                additional_filter_triples=additional_filter_triples,
-                pre_filtered_triples=pre_filtered_triples,
-                targets=targets,
-            )
-            return cast(RankBasedMetricResults, result)
-        disabled = bool((tqdm_kwargs or {}).get("disable"))
+        if asked["device"] is not None:
+            model = model.to(asked["device"])
+        reason = self._not_here(asked)
+        if reason is None:
+            try:
+                converted = from_pykeen(model)
+            except UnknownModelError as error:
+                reason = str(error)
+        if reason is not None:
+            if reason not in self._said:
+                self._said.add(reason)
+                warnings.warn(f"PyKEEN ranks this itself: {reason}", stacklevel=2)
+            return cast(RankBasedMetricResults, super().evaluate(*call.args, **call.kwargs))
+        disabled = bool((asked["tqdm_kwargs"] or {}).get("disable"))
         model.eval()  # the mode stays, as after PyKEEN's own evaluate
         ranks = rank(
-            ranked,
+            converted,
             mapped_triples,
-            known=self._known(mapped_triples, additional_filter_triples, model.device),
-            sides=cast(tuple[Side, ...], tuple(targets)),
+            known=self._known([mapped_triples, *extra], model.device),
+            sides=cast(tuple[Side, ...], tuple(asked["targets"])),
             nan=self.nan,
-            progress=use_tqdm and not disabled,
+            progress=asked["use_tqdm"] and not disabled,
         )
         self.clear()
         self._keep(ranks, model.num_entities)
         return self.finalize()
 
-    def _not_here(self, restricted: bool, targets: Collection[Side]) -> str | None:
+    def _not_here(self, asked: Mapping[str, Any]) -> str | None:
         """Say why PyKEEN must rank this call for any model; None if kgfast can."""
-        if restricted:
+        if any(asked[f"restrict_{name}_to"] is not None for name in ("entities", "relations")):
             return "restrict_entities_to and restrict_relations_to"
         if self.mode is not None:
             return f"inductive mode {self.mode!r}"
         if self.requires_positive_mask:
             return "a dense mask of positives"
-        if not targets or set(targets) - {"head", "tail"}:
-            return f"targets {tuple(targets)}"
+        if not asked["targets"] or set(asked["targets"]) - {"head", "tail"}:
+            return f"targets {tuple(asked['targets'])}"
         return None
 
-    def _converted(self, model: Any) -> Any:
-        """Return the model for kgfast, or the reason why there is none."""
-        try:
-            return from_pykeen(model)
-        except UnknownModelError as error:
-            return str(error)
-
-    def _say(self, reason: str) -> None:
-        if reason not in self._said:
-            self._said.add(reason)
-            warnings.warn(f"PyKEEN ranks this itself: {reason}", stacklevel=3)
-
-    def _known(
-        self, triples: Tensor, additional: Tensor | Sequence[Tensor] | None, device: torch.device
-    ) -> KnownTriples | None:
+    def _known(self, parts: list[Tensor], device: torch.device) -> KnownTriples | None:
         """Return the filter; a cached filter if the tensors were not written to since."""
         if not self.filtered:
             return None
-        extra = [additional] if isinstance(additional, Tensor) else list(additional or ())
-        parts = [triples, *extra]
         key = (str(device), *((id(part), _version(part)) for part in parts))
         held = self._filters.get(key)
         if held is not None and all(

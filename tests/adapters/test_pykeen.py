@@ -29,7 +29,6 @@ from pykeen.pipeline import pipeline
 from pykeen.training import SLCWATrainingLoop
 
 from kgfast.adapters import pykeen as adapter
-from kgfast.adapters import pykeen_models
 from kgfast.adapters.affine import AffineModel
 from kgfast.adapters.pykeen import KgfastEvaluator, KgfastMacroEvaluator, from_pykeen
 
@@ -196,12 +195,12 @@ def test_modes_and_gradients_stay_as_they_were():
 
 
 def test_a_wrong_conversion_is_not_silent(monkeypatch):
-    kind = next(it for it in pykeen_models._NATIVE if it.__name__ == "RotatEInteraction")
+    kind = next(it for it in adapter._NATIVE if it.__name__ == "RotatEInteraction")
     for wrong in (
         lambda _, e, r: kgfast.RotatE(e, r, norm="modulus"),  # another function
         lambda _, e, r: kgfast.RotatE(e, r.conj().resolve_conj(), norm="l2"),  # turns back
     ):
-        monkeypatch.setitem(pykeen_models._NATIVE, kind, wrong)
+        monkeypatch.setitem(adapter._NATIVE, kind, wrong)
         with pytest.raises(ValueError, match=r"RotatE of PyKEEN: kgfast scores .*, not "):
             from_pykeen(trained("rotate"))
 
@@ -328,9 +327,9 @@ def test_what_is_not_ranked_here_goes_to_pykeen_and_says_so_once(recwarn):
         assert results[1].to_flat_dict() == theirs.to_flat_dict()
     with pytest.warns(UserWarning, match="relation"), pytest.raises(NotImplementedError):
         KgfastEvaluator().evaluate(own, targets=("relation",), **arguments())
-    assert KgfastEvaluator(mode="testing")._not_here(False, ("head",)) == (
-        "inductive mode 'testing'"
-    )
+    nothing = dict.fromkeys(("restrict_entities_to", "restrict_relations_to"))
+    reason = KgfastEvaluator(mode="testing")._not_here({**nothing, "targets": ("head",)})
+    assert reason == "inductive mode 'testing'"
 
 
 def test_a_sigmoid_after_the_scores_changes_no_rank():

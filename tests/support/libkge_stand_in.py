@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-ADAPTERS = ("kgfast.adapters.libkge", "kgfast.adapters.libkge_models")  # modules that import LibKGE
+ADAPTERS = ("kgfast.adapters.libkge",)  # modules that import LibKGE
 
 
 class Config(dict[str, Any]):
