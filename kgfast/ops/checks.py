@@ -123,7 +123,8 @@ def check_queries(queries: Tensor, candidates: Prepared) -> None:
     """Check shapes, dtypes and devices of queries, given checked candidates."""
     _check_rows("queries", queries, _QUERY_DTYPES)
     table, score, has_factor = candidates.table, candidates.score, candidates.factor is not None
-    expected = score.query_width(table.shape[1], has_factor)
+    planes = 2 * score.planes + has_factor if score.is_rscf else score.planes
+    expected = table.shape[1] // score.planes * planes
     if queries.shape[1] != expected:
         why = "as candidates do"
         if score.is_rscf:

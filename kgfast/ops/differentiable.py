@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from kgfast.kernels.checks import decided_once
 from kgfast.ops.dispatch import backend_for, find_backend, get_backend
 
 _HALF = (torch.float16, torch.bfloat16)
@@ -25,22 +26,13 @@ def chosen_backend(queries: Tensor) -> str:
 
     Float64 queries are served by the reference, since all other backends score in float32.
     """
-    return "reference" if queries.dtype == torch.float64 else _backend_name(queries.device)
+    return "reference" if queries.dtype == torch.float64 else backend_for(queries.device)
 
 
-def _backend_name(device: torch.device) -> str:
-    """Return the backend; in a compiled graph the backend at compilation."""
-    return backend_for(device)
-
-
+@decided_once
 def offers(device: torch.device, kernel: str) -> bool:
     """Return whether the backend that serves a device has an optional kernel."""
     return getattr(get_backend(find_backend(device)[0]), kernel) is not None
-
-
-# Same effect as torch.compiler.assume_constant_result, which imports the compiler: 2 s.
-_backend_name._dynamo_marked_constant = True  # type: ignore[attr-defined]
-offers._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def no_autocast(device: torch.device) -> AbstractContextManager[Any]:

@@ -11,18 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from kgfast.kernels import cpu
 from kgfast.kernels.backend import Backend
 from kgfast.kernels.checks import decided_once
 from kgfast.kernels.cpu import threads
 
 if TYPE_CHECKING:  # each module is checked against the protocol
-    from kgfast.kernels.cpu import backend as cpu
-    from kgfast.kernels.reference import backend as reference
-    from kgfast.kernels.triton import backend as triton
+    from kgfast.kernels.cpu import backend as of_cpu
+    from kgfast.kernels.reference import backend as of_reference
+    from kgfast.kernels.triton import backend as of_triton
 
-    _reference: Backend = reference
-    _cpu: Backend = cpu
-    _triton: Backend = triton
+    _checked: tuple[Backend, ...] = of_cpu, of_reference, of_triton
 
 BACKENDS = ("reference", "cpu", "triton")
 # Devices without kernels: their tensors are copied to the CPU, and results back. MPS has no float64
@@ -104,6 +103,7 @@ def cores_for_kernels(device: torch.device) -> AbstractContextManager[None]:
     return threads.alone() if device.type == "cpu" else nullcontext()
 
 
+@decided_once  # a compiled graph keeps the backend of its compilation
 def backend_for(device: torch.device) -> str:
     """Return the name of the backend that serves tensors of ``device``.
 
@@ -140,19 +140,32 @@ def is_copied(device: torch.device) -> bool:
 
 def find_backend(device: torch.device) -> tuple[str, str | None]:
     """Return the backend of a device without a warning, and the reason if it is not the best."""
-    forced = _forced_backend.get()
-    if forced is None and "KGFAST_BACKEND" in os.environ:
-        forced = _checked_backend(os.environ["KGFAST_BACKEND"], "KGFAST_BACKEND")
-    if forced is not None:
-        if forced not in _others:
-            _check_forced(forced, device)
+    forced = _forced_backend.get() or os.environ.get("KGFAST_BACKEND")
+    if forced in _others:
         return forced, None
-    name = _BACKEND_OF.get(device.type)
-    if name is None:
-        return "reference", f"no kernels for {device.type} tensors: the slow reference serves them"
-    if _module(name).is_available():
-        return name, None
-    return "reference", what_is_missing(name)
+    interprets = os.environ.get("TRITON_INTERPRET") == "1"
+    return _found(forced, device.type, interprets, cpu.is_available())
+
+
+@cache
+def _found(
+    forced: str | None, device: str, interprets: bool, has_extension: bool
+) -> tuple[str, str | None]:
+    """Return :func:`find_backend` for the state of the process that decides."""
+    if not forced:
+        name = _BACKEND_OF.get(device)
+        if name is None:
+            return "reference", f"no kernels for {device} tensors: the slow reference serves them"
+        is_there = _module(name).is_available()
+        return (name, None) if is_there else ("reference", what_is_missing(name))
+    name = _checked_backend(forced, "KGFAST_BACKEND")
+    if name == "cpu" and device not in ("cpu", *COPIED):
+        raise ValueError(f"backend 'cpu' cannot serve tensors on {device}")
+    if name != "reference" and not _module(name).is_available():
+        raise ValueError(f"backend {name!r} is not installed")
+    if name == "triton" and device == "cpu" and not interprets:
+        raise ValueError("backend 'triton' serves CPU tensors only with TRITON_INTERPRET=1")
+    return name, None
 
 
 def what_is_missing(name: str) -> str:
@@ -165,16 +178,6 @@ def _checked_backend(name: str, source: str) -> str:
     if name not in BACKENDS:
         raise ValueError(f"{source} must be one of {', '.join(BACKENDS)}; got {name!r}")
     return name
-
-
-def _check_forced(name: str, device: torch.device) -> None:
-    if name == "cpu" and device.type not in ("cpu", *COPIED):
-        raise ValueError(f"backend 'cpu' cannot serve tensors on {device}")
-    if name != "reference" and not _module(name).is_available():
-        raise ValueError(f"backend {name!r} is not installed")
-    interpreting = os.environ.get("TRITON_INTERPRET") == "1"
-    if name == "triton" and device.type == "cpu" and not interpreting:
-        raise ValueError("backend 'triton' serves CPU tensors only with TRITON_INTERPRET=1")
 
 
 @cache

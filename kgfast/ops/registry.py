@@ -282,16 +282,17 @@ class _Gradient:
         names = [it for it in backward.parameters[1:-1] if it not in forward.parameters]
         self._num_kept = len(names)
         self._given = forward.places(backward.leaves[1 + len(names) : -1])
+        self._tensors = backward.places(wrt)
+        self._sparse = backward.places(["sparse", "backend", "table"]) if rows else []
 
     def fake(self, *values: Any) -> Any:
-        tensors = [values[place] for place in self._backward.places(self._wrt)]
+        tensors = [values[place] for place in self._tensors]
         made = zero_gradients(tensors, values[-1])
         if self._rows is None:
             return made[0] if len(made) == 1 else tuple(made)
         count: int | torch.SymInt = 0
         table = self._wrt.index("table")
-        (sparse,) = self._backward.places(["sparse"])
-        if values[sparse] and values[-1][table]:
+        if values[self._sparse[0]] and values[-1][table]:
             count = self._num_rows(values, tensors[table])
             made[table] = tensors[table].new_empty(count, tensors[table].shape[1])
         return *made, torch.empty(count, dtype=torch.int64, device=tensors[0].device)
@@ -310,31 +311,30 @@ class _Gradient:
         ctx.set_materialize_grads(False)  # zeros for kept results would be as large as scores
         ctx.mark_non_differentiable(*results[1:])
         ctx.result = results[0].shape, results[0].dtype, results[0].device
-        kept = results[len(results) - self._num_kept :]
-        tensors = [values[it] if isinstance(values[it], Tensor) else None for it in self._given]
-        ctx.save_for_backward(*kept, *tensors)
-        ctx.given = [None if isinstance(values[it], Tensor) else values[it] for it in self._given]
+        tensors, ctx.given = list(results[len(results) - self._num_kept :]), []
+        for place in self._given:
+            is_tensor = isinstance(values[place], Tensor)
+            tensors.append(values[place] if is_tensor else None)
+            ctx.given.append(None if is_tensor else values[place])
+        ctx.save_for_backward(*tensors)
 
     def differentiate(
         self, ctx: Any, need: list[bool], grad: Tensor | None, *_: Tensor | None
     ) -> list[Any]:
-        saved = ctx.saved_tensors  # checkpoints unpack saved tensors once
-        kept, tensors = saved[: self._num_kept], saved[self._num_kept :]
-        given = [
-            value if tensor is None else tensor
-            for value, tensor in zip(ctx.given, tensors, strict=True)
-        ]
         if grad is None:
             shape, dtype, device = ctx.result
-            grad = torch.empty(shape, dtype=dtype, device=device)
-            if shape.numel():
-                grad.zero_()
-        values = grad, *kept, *given, need
+            make = torch.zeros if shape.numel() else torch.empty  # empty launches nothing
+            grad = make(shape, dtype=dtype, device=device)
+        saved = ctx.saved_tensors  # checkpoints unpack saved tensors once
+        values = [grad, *saved[: self._num_kept]]
+        for value, tensor in zip(ctx.given, saved[self._num_kept :], strict=True):
+            values.append(value if tensor is None else tensor)
+        values.append(need)
         made = self._backward.call(*values)
         gradients = [made] if isinstance(made, Tensor) else list(made[: len(self._wrt)])
         if self._rows is not None:
             table = self._wrt.index("table")
-            sparse, backend, place = self._backward.places(["sparse", "backend", "table"])
+            sparse, backend, place = self._sparse
             if values[sparse] and need[table]:
                 rows = RowGradients(made[-1], gradients[table], _repeats(values[backend]))
                 gradients[table] = rows.to_sparse(len(values[place]))

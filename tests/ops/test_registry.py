@@ -89,7 +89,9 @@ def test_a_gradient_gets_kept_results_and_arguments_by_name():
         return torch.empty_like(value), torch.empty_like(value)
 
     @body.gradient("value", "other", of="scale")
-    def _(grad: Tensor, kept: Tensor, value: Tensor, count: int, need: Sequence[bool]):
+    def _(
+        grad: Tensor, kept: Tensor, value: Tensor, count: int, other: Tensor, need: Sequence[bool]
+    ):
         seen.append((kept.tolist(), count, [*need]))
         return grad * count, None
 
