@@ -323,8 +323,9 @@ class _Gradient:
     ) -> list[Any]:
         if grad is None:
             shape, dtype, device = ctx.result
-            make = torch.zeros if shape.numel() else torch.empty  # empty launches nothing
-            grad = make(shape, dtype=dtype, device=device)
+            grad = torch.empty(shape, dtype=dtype, device=device)
+            if shape.numel():
+                grad.zero_()
         saved = ctx.saved_tensors  # checkpoints unpack saved tensors once
         values = [grad, *saved[: self._num_kept]]
         for value, tensor in zip(ctx.given, saved[self._num_kept :], strict=True):
