@@ -56,7 +56,7 @@ release-check: $(VENV)/.complete
 
 # Writes the lists in requirements/ by uv, after a change of pyproject.toml; needs the network.
 # `make lock UPGRADE=1` takes newer versions, and requirements/torch.txt is changed by hand.
-LOCK = echo setuptools | $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 \
+LOCK = printf 'pybind11>=3\nsetuptools\n' | $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 \
     --generate-hashes --no-annotate --no-header --no-emit-package torch \
     -c requirements/torch.txt pyproject.toml -
 

@@ -8,9 +8,6 @@ whole process) or contract products into sums (canonical scores are defined with
 has cores);
 ``KGFAST_REQUIRE_EXTENSION=1`` makes the build fail where the compiler fails or is missing.
 
-The extension uses the limited API of Python 3.11, so one wheel of a platform serves every later
-version. A free-threaded Python has no limited API: it gets an extension of its own.
-
 On Windows the compiler is clang-cl of Visual Studio's LLVM, for vector attributes, which are not
 Microsoft's; ``cl`` is not tried.
 """
@@ -18,20 +15,17 @@ Microsoft's; ``cl`` is not tried.
 import os
 import shutil
 import sys
-import sysconfig
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from setuptools import Extension, setup
+from pybind11.setup_helpers import ParallelCompile, Pybind11Extension
+from setuptools import setup
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import BaseError, CCompilerError, CompileError
 
 SOURCES = Path("kernels/cpu/csrc")
-HAS_LIMITED_API = not sysconfig.get_config_var("Py_GIL_DISABLED")
 COMMON_FLAGS = [
     *("-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"),
-    *("-fvisibility=hidden", "-g0"),
     "-Werror=switch",  # a switch over kinds of terms or of passes names every kind
 ]
 LINK_FLAGS: list[str] = []
@@ -46,12 +40,11 @@ AVX512 = [
     *("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mf16c"),
     "-mprefer-vector-width=512",
 ]
-VNNI = [*AVX512, "-mavx512vnni"]
 X86_FLAGS = {
     "isa_avx2.cpp": AVX2,
     "isa_avx2_int8.cpp": AVX2,
     "isa_avx512.cpp": AVX512,
-    "isa_avx512vnni_int8.cpp": VNNI,
+    "isa_avx512vnni_int8.cpp": [*AVX512, "-mavx512vnni"],
 }
 if sys.platform == "linux":
     LINK_FLAGS += ["-pthread", "-Wl,-z,relro,-z,now"]  # no table of addresses stays writable
@@ -61,10 +54,7 @@ if SANITIZER_FLAGS:  # the widest instruction set and plain C++, so that it buil
     COMMON_FLAGS += ["-O1", "-g1", "-fno-omit-frame-pointer", *SANITIZER_FLAGS]
     del X86_FLAGS["isa_avx2.cpp"]
 # The slowest sources come first, so that no slow one is left at the end.
-FIRST = [
-    *("isa_avx512.cpp", "isa_baseline.cpp", "isa_avx2.cpp", "isa_neon.cpp", "bindings.cpp"),
-    "isa_avx512vnni_int8.cpp",
-]
+FIRST = ["isa_avx512.cpp", "isa_baseline.cpp", "isa_avx2.cpp", "isa_neon.cpp", "bindings.cpp"]
 
 
 class BuildPerFile(build_ext):
@@ -77,14 +67,12 @@ class BuildPerFile(build_ext):
             self.build_temp = "build/objects"
 
     def build_extension(self, ext: Any) -> None:
-        """Wrap the compiler so that sources get their own flags and are compiled side by side.
-
-        Where that fails and is allowed to, the package is pure Python, and its wheel says so.
-        """
+        """Build with flags per source; where that fails and is allowed to, a pure wheel says so."""
         try:
             if self.compiler.compiler_type == "msvc":
                 self._use_clang_cl()
-            self._compile_each()
+            spawn = self.compiler.spawn
+            self.compiler.spawn = lambda command, **rest: spawn(self._with_flags(command), **rest)
             super().build_extension(ext)
         except (BaseError, CCompilerError):
             Path(self.get_ext_fullpath(ext.name)).unlink(missing_ok=True)  # an earlier build's
@@ -99,25 +87,13 @@ class BuildPerFile(build_ext):
                 path.unlink()
         super().copy_extensions_to_source()
 
-    def _flags_of(self, source: str) -> list[str]:
-        """Return the flags of a source alone."""
+    def _with_flags(self, command: list[str]) -> list[str]:
+        """Return the command of a compiler with the flags of its source."""
         is_x86 = self.plat_name.endswith(("x86_64", "amd64"))  # the target; this machine may differ
-        return spelled(X86_FLAGS.get(Path(source).name, [])) if is_x86 else []
-
-    def _compile_each(self) -> None:
-        """Compile sources one by one, on all cores."""
-        compile_all = self.compiler.compile
-        jobs = int(os.environ.get("KGFAST_BUILD_JOBS") or os.cpu_count() or 1)
-
-        def compile_each(files: list[str], extra_postargs: Any = None, **rest: Any) -> list[str]:
-            def compile_one(file: str) -> list[str]:
-                flags = [*(extra_postargs or []), *self._flags_of(file)]
-                return compile_all([file], extra_postargs=flags, **rest)  # type: ignore[no-any-return]
-
-            with ThreadPoolExecutor(jobs) as pool:
-                return [made for several in pool.map(compile_one, files) for made in several]
-
-        self.compiler.compile = compile_each
+        for name, flags in X86_FLAGS.items():
+            if is_x86 and any(word.endswith(name) for word in command):
+                return [*command, *spelled(flags)]
+        return command
 
     def _use_clang_cl(self) -> None:
         clang_cl = shutil.which("clang-cl")
@@ -139,27 +115,18 @@ def sources() -> list[str]:
     return [paths[name] for name in [*FIRST, *sorted(paths.keys() - set(FIRST))]]
 
 
-def extension() -> Extension:
+def extension() -> Pybind11Extension:
     """Return the extension; ``optional``: an install without a compiler still succeeds."""
-    is_windows = sys.platform == "win32"
-    macros: list[tuple[str, str | None]] = []
-    if HAS_LIMITED_API:
-        macros.append(("Py_LIMITED_API", "0x030B0000"))
     is_wheel = sys.platform == "linux" and _is_set("KGFAST_REQUIRE_EXTENSION")
     strip = ["-Wl,-s"] if is_wheel else []  # profilers want symbols, users 30 KB less
-    return Extension(
+    return Pybind11Extension(
         "kgfast.kernels._cpu",
         sources(),
+        cxx_std=17,
         depends=sorted(str(path) for path in SOURCES.glob("*/*.h")),
         include_dirs=[str(SOURCES)],
-        language="c++",
-        define_macros=macros,
-        extra_compile_args=[
-            *(["/std:c++17", "/EHsc", "/bigobj"] if is_windows else ["-std=c++17"]),
-            *spelled(COMMON_FLAGS),
-        ],
+        extra_compile_args=spelled(COMMON_FLAGS),
         extra_link_args=[*LINK_FLAGS, *strip, *SANITIZER_FLAGS],
-        py_limited_api=HAS_LIMITED_API,
         optional=not _is_set("KGFAST_REQUIRE_EXTENSION"),
     )
 
@@ -168,11 +135,8 @@ def _is_set(variable: str) -> bool:
     return os.environ.get(variable, "0") not in ("", "0")
 
 
-built = setup(
-    ext_modules=[extension()],
-    cmdclass={"build_ext": BuildPerFile},
-    options={"bdist_wheel": {"py_limited_api": "cp311"}} if HAS_LIMITED_API else {},
-)
+ParallelCompile("KGFAST_BUILD_JOBS").install()
+built = setup(ext_modules=[extension()], cmdclass={"build_ext": BuildPerFile})
 if not built.has_ext_modules():
     print(
         "kgfast: no C++ compiler built the kernels, so this package is pure Python, and slow: "

@@ -1,130 +1,181 @@
 from collections.abc import Sequence
+from typing import Any, Protocol
 
-from kgfast.kernels.cpu.views import Pointers, View
+from torch import Tensor
 
-Machine = tuple[str, int, int]
-Gradients = tuple[View | None, View | None, View | None]
+from kgfast.kernels.cpu.views import Machine, Pointers, View
+
+BadRows = tuple[int, int, int]
+Memory = Tensor | int | None  # a tensor, or an address
+
+class _Ids(Protocol):
+    @property
+    def indptr(self) -> Tensor: ...
+    @property
+    def indices(self) -> Tensor: ...
+
+class AboveResult:
+    @property
+    def count(self) -> int: ...
+    def write(self, machine: Machine, indptr: Memory, ids: Memory, scores: Memory) -> None: ...
 
 def find_isa(name: str) -> str: ...
 def find_tiers(isa: str) -> int: ...
-def tier_engines() -> list[tuple[int, str, str, bool, bool]]: ...
 def has_score(isa: str, score: int) -> bool: ...
+def tier_engines() -> list[tuple[int, str, str, bool, bool]]: ...
 def roof(isa: str, score: int, features: int, seconds: float) -> float: ...
 def rank_counts(
     machine: Machine,
     operands: Pointers,
     widths: Sequence[int],
-    targets: tuple[int, int, int],
-    known: tuple[int, int] | None,
+    targets: Memory,
+    target_scores: Memory,
+    sorted_ids: Memory,
+    known: _Ids | None,
     nan_worst: bool,
-    counts: tuple[int, int],
-) -> tuple[int, int, int]: ...
-def int8_bytes(rows: int, width: int) -> int: ...
-def pack_int8(
-    machine: Machine, operands: Pointers, width: int, panels: int
-) -> tuple[int, int, int]: ...
+    counts: Memory,
+    pairs: Memory,
+) -> BadRows: ...
 def sweep_errors(
     machine: Machine,
     operands: Pointers,
     widths: Sequence[int],
-    targets: int,
-    values: int,
-    bounds: int,
+    targets: Memory,
+    values: Memory,
+    bounds: Memory,
 ) -> None: ...
-def byte_row_bytes(rows: int, width: int, planes: int) -> int: ...
-def pack_bytes(
-    machine: Machine, operands: Pointers, width: int, scale: float, panels: int
-) -> None: ...
-def byte_errors(machine: Machine, operands: Pointers, values: int, bounds: int) -> None: ...
+def list_counts(
+    machine: Machine,
+    operands: Pointers,
+    width: int,
+    lists: _Ids,
+    known: _Ids | None,
+    nan_worst: bool,
+    targets: Memory,
+    counts: Memory,
+) -> BadRows: ...
 def topk(
     machine: Machine,
     operands: Pointers,
     width: int,
     k: int,
-    known: tuple[int, int] | None,
+    known: _Ids | None,
     nan_worst: bool,
-    best: tuple[int, int],
-) -> tuple[int, int, int]: ...
+    scores: Memory,
+    ids: Memory,
+) -> BadRows: ...
 def topk_of_ids(
     machine: Machine,
     operands: Pointers,
     width: int,
     k: int,
-    composition: tuple[int, bool, bool, float, View, View],
-    ids: tuple[list[int], list[int]],
-    best: tuple[int, int],
-) -> tuple[int, int, int]: ...
-def above(
-    machine: Machine,
-    operands: Pointers,
-    width: int,
-    lowest: int,
-    known: tuple[int, int] | None,
-    most: int,
-) -> tuple[tuple[int, int, int], int, object]: ...
-def write_above(machine: Machine, results: object, out: tuple[int, int, int]) -> None: ...
-def panel_shape(isa: str, score: int) -> tuple[int, int]: ...
-def pack_panels(
-    machine: Machine, operands: Pointers, width: int, panels: int, norms: int
-) -> tuple[int, int, int]: ...
-def list_counts(
-    machine: Machine,
-    operands: Pointers,
-    width: int,
-    lists: tuple[int, int],
-    known: tuple[int, int] | None,
-    nan_worst: bool,
-    targets_and_counts: tuple[int, int],
-) -> tuple[int, int, int]: ...
+    composition: Any,
+    anchor_ids: Sequence[int],
+    relation_ids: Sequence[int],
+    scores: Memory,
+    ids: Memory,
+) -> BadRows: ...
 def list_topk(
     machine: Machine,
     operands: Pointers,
     width: int,
-    lists: tuple[int, int],
-    known: tuple[int, int] | None,
+    lists: _Ids,
+    known: _Ids | None,
     nan_worst: bool,
-    best: tuple[int, int, int],
-) -> tuple[int, int, int]: ...
-def cos_sin(machine: Machine, phases: int, count: int, cosine: int, sine: int) -> None: ...
+    k: int,
+    scores: Memory,
+    ids: Memory,
+) -> BadRows: ...
+def above(
+    machine: Machine,
+    operands: Pointers,
+    width: int,
+    lowest: Memory,
+    known: _Ids | None,
+    most: int,
+) -> tuple[BadRows, AboveResult]: ...
+def panel_shape(isa: str, score: int) -> tuple[int, int]: ...
+def int8_bytes(rows: int, features: int) -> int: ...
+def byte_row_bytes(rows: int, features: int, planes: int) -> int: ...
+def pack_panels(
+    machine: Machine, operands: Pointers, features: int, panels: Memory, norms: Memory
+) -> BadRows: ...
+def pack_int8(machine: Machine, operands: Pointers, features: int, panels: Memory) -> BadRows: ...
+def pack_bytes(
+    machine: Machine, operands: Pointers, features: int, scale: float, panels: Memory
+) -> None: ...
+def byte_errors(machine: Machine, operands: Pointers, values: Memory, bounds: Memory) -> None: ...
+def cos_sin(machine: Machine, phases: Memory, count: int, cosine: Memory, sine: Memory) -> None: ...
 def scores(
     machine: Machine,
     operands: Pointers,
-    crops: tuple[Sequence[int], Sequence[int]],
-    index: tuple[int, int] | None,
-    out: int,
+    widths: Sequence[int],
+    slots: Sequence[int],
+    index: Memory,
+    per_query: int,
+    out: Memory,
 ) -> None: ...
 def pairwise_backward(
     machine: Machine,
     operands: Pointers,
     widths: Sequence[int],
-    grad: tuple[int, ...],
-    gradients: Gradients,
+    grad: Any,
+    of_query: View | None,
+    of_table: View | None,
+    of_factor: View | None,
     adds_to_rows: bool,
 ) -> None: ...
 def indexed_backward(
     machine: Machine,
     operands: Pointers,
     widths: Sequence[int],
-    grad: tuple[int, ...],
-    gradients: Gradients,
-    index: tuple[int, int],
-    groups: tuple[int, int, int, int, bool] | None,
+    grad: Any,
+    of_query: View | None,
+    of_table: View | None,
+    of_factor: View | None,
+    index: Memory,
+    per_query: int,
+    groups: Any,
 ) -> None: ...
 def loss_pass(
     machine: Machine,
     walk: int,
-    scores: tuple[int, ...],
-    sums: Sequence[int],
-    factors: Sequence[int],
+    scores: Memory,
+    rows: int,
+    columns: int,
+    a: Memory,
+    b: Memory,
+    c: Memory,
+    shift: Memory,
+    scale: Memory,
+    share: Memory,
     constant: float,
-) -> None: ...
-def adagrad(
-    machine: Machine, tables: Sequence[int], rows: tuple[int, ...], rates: Sequence[float]
 ) -> None: ...
 def row_adam(
     threads: int,
-    tables: Sequence[int],
-    rows: tuple[int, ...],
-    betas: Sequence[float],
-    rates: Sequence[float],
+    table: Memory,
+    first_moment: Memory,
+    second_moment: Memory,
+    ids: Memory,
+    gradients: Memory,
+    count: int,
+    width: int,
+    first_share: float,
+    second_share: float,
+    step_size: float,
+    root_scale: float,
+    eps: float,
+    weight_decay: float,
+) -> None: ...
+def adagrad(
+    machine: Machine,
+    table: Memory,
+    sum: Memory,
+    ids: Memory,
+    gradient: Memory,
+    count: int,
+    width: int,
+    rate: float,
+    eps: float,
+    weight_decay: float,
 ) -> None: ...

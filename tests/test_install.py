@@ -129,7 +129,8 @@ def pure(tmp_path, sdist):
     (source,) = tmp_path.glob("kgfast-*")
     folder = f"build/lib.{sysconfig.get_platform()}-{sys.implementation.cache_tag}/kgfast/kernels"
     (source / folder).mkdir(parents=True)
-    earlier = source / folder / "_cpu.abi3.so"  # a compiler built this one, of older sources
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    earlier = source / folder / f"_cpu{suffix}"  # a compiler built this one, of older sources
     earlier.touch()
     os.utime(earlier, (0, 0))
     (source / "kernels/cpu/csrc/host/rank.cpp").touch()

@@ -15,6 +15,7 @@ import pytest
 import setuptools
 import torch
 import yaml
+from pybind11.setup_helpers import ParallelCompile
 from setuptools.errors import CompileError
 
 from support.paths import ROOT
@@ -94,45 +95,28 @@ def test_the_workflow_builds_what_is_promised():
     assert (ROOT / options["test-command"].split("{project}/")[1].split()[0]).is_file()
 
 
-class Microsofts:
-    """Stand-in for setuptools' compiler of Windows."""
-
-    compiler_type, initialized, cc = "msvc", False, "cl.exe"
-
-    def __init__(self):
-        self.calls = []
-
-    def initialize(self, plat_name):
-        self.initialized = plat_name
-
-    def compile(self, files, *, extra_postargs=None, **rest):
-        self.calls.append((files, extra_postargs, rest))
-        return [f"{file}.obj" for file in files]
-
-
 def test_windows_compiles_each_source_with_its_flags_by_clang_cl(monkeypatch):
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(setuptools, "setup", Mock())
+    monkeypatch.setattr(ParallelCompile, "install", Mock())
     build_per_file = runpy.run_path("setup.py")["BuildPerFile"]
     command = build_per_file.__new__(build_per_file)
     monkeypatch.setattr(sys, "platform", "win32")
-    command.plat_name, command.compiler = "win-amd64", Microsofts()
+    command.plat_name, command.compiler = "win-amd64", Mock(initialized=False, cc="cl.exe")
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(CompileError, match="needs clang-cl"):
         command._use_clang_cl()
     monkeypatch.setattr(shutil, "which", {"clang-cl": "C:/clang-cl.exe"}.get)
     command._use_clang_cl()
-    command._compile_each()
-    assert (command.compiler.cc, command.compiler.initialized) == ("C:/clang-cl.exe", "win-amd64")
-    files = ["csrc/engine/isa_avx2.cpp", "csrc/host/rank.cpp"]
-    made = command.compiler.compile(files, extra_postargs=["/x"], output_dir="out")
-    assert made == [f"{file}.obj" for file in files]
+    command.compiler.initialize.assert_called_once_with("win-amd64")
+    assert command.compiler.cc == "C:/clang-cl.exe"
+    words = ["clang-cl", "/c", "/Tpcsrc/engine/isa_avx2.cpp", "/x"]
     own = ["/clang:-mavx2", "/clang:-mfma", "/clang:-mf16c"]
-    calls = sorted(command.compiler.calls)
-    assert [it[:2] for it in calls] == [([files[0]], ["/x", *own]), ([files[1]], ["/x"])]
-    assert all(it[2] == {"output_dir": "out"} for it in calls)
+    assert command._with_flags(words) == [*words, *own]
+    others = ["clang-cl", "/c", "/Tpcsrc/host/rank.cpp"]
+    assert command._with_flags(others) == others
     command.plat_name = "linux-aarch64"
-    assert command._flags_of(files[0]) == []
+    assert command._with_flags(words) == words
 
 
 @pytest.mark.slow

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from pybind11 import get_include
+
 ROOT = Path(__file__).resolve().parents[1]
 HOME = ROOT / "build" / "arm64"
 COMPILER, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64-static"
@@ -97,7 +99,7 @@ def build(jobs: int) -> None:
     objects.mkdir(parents=True, exist_ok=True)
     sources = ROOT / "kernels" / "cpu" / "csrc"
     headers = HOME / "root" / "usr" / "include"
-    folders = [sources, headers / "python3.11", headers]
+    folders = [sources, headers / "python3.11", headers, Path(get_include())]
     included = [f"-I{folder}" for folder in folders]
 
     def compile_one(source: Path) -> str:
@@ -108,7 +110,7 @@ def build(jobs: int) -> None:
 
     with ThreadPoolExecutor(jobs) as pool:
         made = list(pool.map(compile_one, sorted(sources.glob("*/*.cpp"))))
-    name = site / "kgfast" / "kernels" / "_cpu.abi3.so"
+    name = site / "kgfast" / "kernels" / "_cpu.so"
     subprocess.run([COMPILER, "-shared", "-pthread", *made, "-o", str(name)], check=True)
 
 

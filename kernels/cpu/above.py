@@ -14,7 +14,7 @@ from ..checks import Checks
 from ..operands import Above, Known, Operands
 from . import extension
 from .rank import rank_counts
-from .views import address, machine, pointers_of, raise_nonfinite
+from .views import arguments_of, raise_nonfinite
 
 
 def above(
@@ -22,17 +22,17 @@ def above(
 ) -> Above | int:
     """Find all candidates; the contract is :meth:`kgfast.kernels.backend.Backend.above`."""
     queries = operands.queries
-    pointers = pointers_of(operands, operands.candidates.whole_bias)
-    where, lowest = None, lowest.contiguous()
+    arguments = arguments_of(operands, operands.candidates.whole_bias)
+    lowest = lowest.contiguous()
     if known is not None:
         known = Known(known.indptr.contiguous(), known.indices.contiguous())
-        where = address(known.indptr), address(known.indices)
-    asked = pointers, operands.crops[0], address(lowest), where, most
-    bad_rows, count, found = extension.above(machine(), *asked)
+    bad_rows, result = extension.above(
+        *arguments, operands.crops[0], lowest=lowest, known=known, most=most
+    )
     raise_nonfinite(bad_rows)
-    if count > most:
+    if result.count > most:
         return int(counts_above(rank_counts, operands, lowest, known, checks).sum())
     indptr = lowest.new_empty(len(queries) + 1, dtype=torch.int64)
-    ids, scores = indptr.new_empty(count), queries.new_empty(count)
-    extension.write_above(machine(), found, (address(indptr), address(ids), address(scores)))
+    ids, scores = indptr.new_empty(result.count), queries.new_empty(result.count)
+    result.write(arguments[0], indptr, ids, scores)
     return Above(indptr, ids, scores)

@@ -9,6 +9,7 @@ queries.
 """
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,11 +19,30 @@ from ..operands import Gradients, NamedRows, Need, Operands
 from . import extension
 from .crops import Crops
 from .scores import scores
-from .views import View, address, factor_view, machine, pointers_of, query_view, table_view
+from .views import View, arguments_of, factor_view, query_view, table_view
 
 _LENGTH_BYTES = 2 << 20
 _LEAST = torch.finfo(torch.float32).tiny
 _ROWS = 4096  # most queries with feature blocks in a worker at once
+
+
+class _ScoreGradient(NamedTuple):
+    """Gradient of scores ``[C, B, K]`` with its strides, for the extension."""
+
+    data: Tensor
+    crop_stride: int
+    row_stride: int
+    column_stride: int
+
+
+class _RowGroups(NamedTuple):
+    """Pairs of an index by the row that they name, for the extension."""
+
+    ids: Tensor
+    order: Tensor
+    first: Tensor
+    num_ids: int
+    whole_table: bool
 
 
 def pairwise_backward(operands: Operands, grad: Tensor, need: Need, into: Into | None) -> Gradients:
@@ -95,12 +115,11 @@ def _backward_of_rows(
         rows = slice(first, first + _ROWS)
         block, part = grad[:, rows], operands.of_queries(rows)
         extension.pairwise_backward(
-            machine(),
-            pointers_of(part, None),
+            *arguments_of(part, None),
             part.crops,
-            (address(block), *block.stride()),
-            _views(part, Gradients(_rows(gradients.queries, rows), *targets)),
-            adds_to_table or first > 0,
+            _ScoreGradient(block, *block.stride()),
+            *_views(part, Gradients(_rows(gradients.queries, rows), *targets)),
+            adds_to_rows=adds_to_table or first > 0,
         )
     if targets is not of_rows:
         for gradient, target in zip(of_rows, targets, strict=True):
@@ -156,18 +175,14 @@ def indexed_backward(
     else:
         gradients = _zeros(operands, crops, need)
     grad = _over_lengths(operands, crops.with_axis(grad), index)
-    where = None
-    if groups is not None:
-        ids, order, first = (address(part) for part in groups)
-        where = (ids, order, first, len(groups[0]), rows is None)
     extension.indexed_backward(
-        machine(),
-        pointers_of(operands, None),
+        *arguments_of(operands, None),
         crops.widths,
-        (address(grad), *grad.stride()),
-        _views(operands, gradients),
-        (address(index), index.shape[1]),
-        where,
+        _ScoreGradient(grad, *grad.stride()),
+        *_views(operands, gradients),
+        index=index,
+        per_query=index.shape[1],
+        groups=None if groups is None else _RowGroups(*groups, len(groups[0]), rows is None),
     )
     return gradients if groups is None or rows is None else gradients._replace(ids=groups[0])
 

@@ -11,7 +11,7 @@ from ..checks import Checks
 from ..operands import Counts, Known, Lists, Operands
 from . import extension
 from .crops import Crops
-from .views import address, machine, pointers_of, raise_nonfinite
+from .views import arguments_of, raise_nonfinite
 
 
 def list_counts(
@@ -21,18 +21,18 @@ def list_counts(
     crops = Crops.of(operands)
     shape = (len(crops.distinct), 4, len(targets))
     counts = targets.new_empty(shape)
-    pointers = pointers_of(operands, operands.candidates.whole_bias)
+    arguments = arguments_of(operands, operands.candidates.whole_bias)
     targets, lists, known = targets.contiguous(), Lists(*_contiguous(lists)), _contiguous(known)
     for dim, of_crop in zip(crops.distinct, counts, strict=True):
         raise_nonfinite(
             extension.list_counts(
-                machine(),
-                pointers,
+                *arguments,
                 dim,
-                _addresses(lists),
-                _addresses(known),
-                checks.allows_nan,
-                (address(targets), address(of_crop)),
+                lists=lists,
+                known=known,
+                nan_worst=checks.allows_nan,
+                targets=targets,
+                counts=of_crop,
             )
         )
     return Counts(*crops.arrange(counts))
@@ -45,20 +45,20 @@ def list_topk(
     queries, crops = operands.queries, operands.crops
     scores = queries.new_empty((len(crops), len(queries), k))
     ids = lists.indices.new_empty(scores.shape)
-    pointers = pointers_of(operands, operands.candidates.whole_bias)
+    arguments = arguments_of(operands, operands.candidates.whole_bias)
     lists = Lists(*_contiguous(lists))
     known = None if known is None else _contiguous(known)
-    where = None if known is None else _addresses(known)
     for dim, best, best_ids in zip(crops, scores, ids, strict=True):
         raise_nonfinite(
             extension.list_topk(
-                machine(),
-                pointers,
+                *arguments,
                 dim,
-                _addresses(lists),
-                where,
-                checks.allows_nan,
-                (k, address(best), address(best_ids)),
+                lists=lists,
+                known=known,
+                nan_worst=checks.allows_nan,
+                k=k,
+                scores=best,
+                ids=best_ids,
             )
         )
     return (scores[0], ids[0]) if operands.dims is None else (scores, ids)
@@ -66,7 +66,3 @@ def list_topk(
 
 def _contiguous(rows: Known | Lists) -> Known:
     return Known(rows.indptr.contiguous(), rows.indices.contiguous())
-
-
-def _addresses(rows: Known | Lists) -> tuple[int, int]:
-    return address(rows.indptr), address(rows.indices)

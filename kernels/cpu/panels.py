@@ -19,12 +19,11 @@ from . import extension
 from .topk import topk_of_ids
 from .views import (
     INT8_FORMAT,
+    Machine,
     Pointers,
-    address,
+    arguments_of,
     byte_kinds,
-    machine,
     panel_shape,
-    pointers_of,
     reads,
     serves_bytes,
     serves_int8,
@@ -92,26 +91,24 @@ def _bytes_of(candidates: Prepared, features: int) -> dict[str, Tensor]:
     most = largest.kthvalue(fitting).values.clamp(_LEAST_SIZE, _MOST_SIZE)
     tensors["scale"][0] = most * (_TURNED if score.planes == 2 else _MOVED) / _MOST_BYTE
     extension.pack_bytes(
-        machine(),
-        _pointers_of_rows(candidates),
+        *_arguments_of_rows(candidates),
         features,
-        tensors["scale"].item(),
-        address(tensors["bytes"]),
+        scale=tensors["scale"].item(),
+        panels=tensors["bytes"],
     )
     return tensors
 
 
 def _fill(candidates: Prepared, features: int, tensors: dict[str, Tensor]) -> int:
     """Pack all rows; return the first row that is not finite, or -1."""
-    pointers = _pointers_of_rows(candidates)
-    panels, norms = address(tensors["panels"]), address(tensors.get("norms"))
-    if norms:
-        return extension.pack_panels(machine(), pointers, features, panels, norms)[1]
-    return extension.pack_int8(machine(), pointers, features, panels)[1]
+    arguments, panels = _arguments_of_rows(candidates), tensors["panels"]
+    if "norms" in tensors:
+        return extension.pack_panels(*arguments, features, panels, norms=tensors["norms"])[1]
+    return extension.pack_int8(*arguments, features, panels)[1]
 
 
-def _pointers_of_rows(candidates: Prepared) -> Pointers:
-    """Return pointers of the candidates, without queries."""
+def _arguments_of_rows(candidates: Prepared) -> tuple[Machine, Pointers]:
+    """Return the machine, and pointers of the candidates without queries."""
     table = candidates.table
     width = candidates.score.query_width(table.shape[1], has_factor=False)
-    return pointers_of(Operands(table.new_empty((0, width)), candidates), None)
+    return arguments_of(Operands(table.new_empty((0, width)), candidates), None)

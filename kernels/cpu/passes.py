@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..backend import Adversarial, Passes
 from . import extension
-from .views import address, machine
+from .views import machine
 
 _LOWEST = torch.finfo(torch.float32).min
 
@@ -51,13 +51,10 @@ def _walk(
 ) -> None:
     """Walk once over contiguous ``scores``; ``sums`` are float64 numbers of each row."""
     factors = _Factors(*(None if row is None else row.contiguous() for row in factors))
+    rows, columns = scores.shape
+    a, b, c = (*sums, None, None, None)[:3]
     extension.loss_pass(
-        machine(),
-        walk,
-        (address(scores), *scores.shape),
-        [address(row) for row in (*sums, None, None, None)[:3]],
-        [address(row) for row in factors],
-        constant,
+        machine(), walk, scores, rows, columns, a, b, c, *factors, constant=constant
     )
 
 

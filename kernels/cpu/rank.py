@@ -13,7 +13,7 @@ from ..checks import Checks
 from ..operands import Counts, Known, Operands
 from . import extension, tiers
 from .crops import Crops
-from .views import address, machine, pointers_of, raise_nonfinite
+from .views import arguments_of, raise_nonfinite
 
 
 def rank_counts(
@@ -26,18 +26,20 @@ def rank_counts(
     """Count; the contract is that of :meth:`kgfast.kernels.backend.Backend.rank_counts`."""
     crops, candidates = Crops.of(operands), operands.candidates
     counts = targets.new_empty((len(crops.distinct), 4, len(targets)), dtype=torch.int64)
-    targets, indptr, indices = (ids.contiguous() for ids in (targets, *known))
+    known = Known(*(ids.contiguous() for ids in known))
     scores = None if target_scores is None else target_scores[crops.slots]  # indexing makes a copy
     pairs = tiers.no_pairs()
     raise_nonfinite(
         extension.rank_counts(
-            machine(),
-            pointers_of(operands, candidates.whole_bias),
-            crops.distinct,
-            (address(targets), address(scores), address(candidates.sorted_ids)),
-            (address(indptr), address(indices)),
-            checks.allows_nan,
-            (address(counts), address(pairs)),
+            *arguments_of(operands, candidates.whole_bias),
+            widths=crops.distinct,
+            targets=targets.contiguous(),
+            target_scores=scores,
+            sorted_ids=candidates.sorted_ids,
+            known=known,
+            nan_worst=checks.allows_nan,
+            counts=counts,
+            pairs=pairs,
         )
     )
     tiers.note_pairs(pairs)

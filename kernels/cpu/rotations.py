@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from . import extension
-from .views import address, machine
+from .views import machine
 
 
 def cos_sin(phases: Tensor) -> tuple[Tensor, Tensor]:
     """Return cosine and sine of float64 radians."""
     phases = phases.contiguous()
     cosine, sine = torch.empty_like(phases), torch.empty_like(phases)
-    extension.cos_sin(machine(), address(phases), phases.numel(), address(cosine), address(sine))
+    extension.cos_sin(machine(), phases, phases.numel(), cosine, sine)
     return cosine, sine

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..operands import Operands
 from . import extension
 from .crops import Crops
-from .views import address, machine, pointers_of
+from .views import arguments_of
 
 
 def scores(operands: Operands, index: Tensor | None = None, *, out: Tensor | None = None) -> Tensor:
@@ -25,10 +25,11 @@ def scores(operands: Operands, index: Tensor | None = None, *, out: Tensor | Non
     else:
         out = out[None]
     extension.scores(
-        machine(),
-        pointers_of(operands, operands.candidates.float_bias),
-        (crops.distinct, crops.slots),
-        None if index is None else (address(index), index.shape[1]),
-        address(out),
+        *arguments_of(operands, operands.candidates.float_bias),
+        widths=crops.distinct,
+        slots=crops.slots,
+        index=index,
+        per_query=operands.candidates.num_rows if index is None else index.shape[1],
+        out=out,
     )
     return crops.finish(out)

@@ -9,6 +9,8 @@ table, or too large for the memory of survivors, all pairs get canonical scores,
 bytes per thread.
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -16,9 +18,20 @@ from ..backend import Composition
 from ..checks import Checks
 from ..operands import Known, Operands, Prepared
 from . import extension
-from .views import address, machine, plane_view, pointers_of, pointers_of_ids, raise_nonfinite
+from .views import View, arguments_of, machine, plane_view, pointers_of_ids, raise_nonfinite
 
 COMPOSED = ("add", "multiply", "multiply_complex", "rotate")  # csrc/host/compose.h
+
+
+class _Composition(NamedTuple):
+    """Composition of queries, for the extension."""
+
+    kind: int
+    conjugates: bool
+    interleaved: bool
+    unit: float
+    anchors: View
+    relations: View
 
 
 def topk(operands: Operands, k: int, known: Known | None, checks: Checks) -> tuple[Tensor, Tensor]:
@@ -26,14 +39,21 @@ def topk(operands: Operands, k: int, known: Known | None, checks: Checks) -> tup
     queries, crops = operands.queries, operands.crops
     scores = queries.new_empty((len(crops), len(queries), k))
     ids = queries.new_empty(scores.shape, dtype=torch.int64)
-    pointers = pointers_of(operands, operands.candidates.whole_bias)
-    where = None
+    arguments = arguments_of(operands, operands.candidates.whole_bias)
     if known is not None:
         known = Known(known.indptr.contiguous(), known.indices.contiguous())
-        where = address(known.indptr), address(known.indices)
     for dim, best, best_ids in zip(crops, scores.unbind(), ids.unbind(), strict=True):
-        pair = address(best), address(best_ids)
-        raise_nonfinite(extension.topk(machine(), pointers, dim, k, where, checks.allows_nan, pair))
+        raise_nonfinite(
+            extension.topk(
+                *arguments,
+                dim,
+                k,
+                known=known,
+                nan_worst=checks.allows_nan,
+                scores=best,
+                ids=best_ids,
+            )
+        )
     return (best, best_ids) if operands.dims is None else (scores, ids)
 
 
@@ -47,10 +67,19 @@ def topk_of_ids(
     """Return the best; the contract of :meth:`kgfast.kernels.backend.Packing.topk_of_ids`."""
     scores = torch.empty((len(ids[0]), k), dtype=torch.float32, device="cpu")
     best = torch.empty((len(ids[0]), k), dtype=torch.int64, device="cpu")
-    of, pair = machine(), (scores.data_ptr(), best.data_ptr())
+    of = machine()
     pointers, rows = pointers_of_ids(candidates, of)
-    kind = COMPOSED.index(how.kind)
-    composition = kind, how.conjugates, how.interleaved, how.unit, rows, plane_view(relation)
-    width = candidates.num_features
-    raise_nonfinite(extension.topk_of_ids(of, pointers, width, k, composition, ids, pair))
+    composition = _Composition(
+        COMPOSED.index(how.kind),
+        how.conjugates,
+        how.interleaved,
+        how.unit,
+        anchors=rows,
+        relations=plane_view(relation),
+    )
+    raise_nonfinite(
+        extension.topk_of_ids(
+            of, pointers, candidates.num_features, k, composition, *ids, scores=scores, ids=best
+        )
+    )
     return scores, best

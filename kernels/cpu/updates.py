@@ -11,19 +11,29 @@ from torch import Tensor
 
 from ..backend import AdagradStep, AdamStep
 from . import extension, threads
-from .views import address, machine
+from .views import machine
 
 
 def adam(tables: Sequence[Tensor], ids: Tensor, gradients: Tensor, step: AdamStep) -> None:
     """Update a table and two moments."""
     gradients = gradients.contiguous()
     first, second = (1 - beta ** int(step.number) for beta in step.betas)
+    table, first_moment, second_moment = tables
     extension.row_adam(
         threads.count(),
-        [address(table) for table in tables],
-        (address(ids), address(gradients), len(gradients), gradients[0].numel()),
-        list(step.betas),
-        [step.lr / first, 1 / math.sqrt(second), step.eps, step.weight_decay],
+        table,
+        first_moment,
+        second_moment,
+        ids,
+        gradients,
+        count=len(gradients),
+        width=gradients[0].numel(),
+        first_share=1 - step.betas[0],
+        second_share=1 - step.betas[1],
+        step_size=step.lr / first,
+        root_scale=1 / math.sqrt(second),
+        eps=step.eps,
+        weight_decay=step.weight_decay,
     )
 
 
@@ -33,9 +43,16 @@ def adagrad(
     """Update a table and the sums of squares."""
     gradients = gradients.contiguous()
     width = gradients.numel() if ids is None else gradients[0].numel()
+    table, sums = tables
     extension.adagrad(
         machine(),
-        [address(table) for table in tables],
-        (address(ids), address(gradients), gradients.numel(), width),
-        [step.lr, step.eps, step.weight_decay],
+        table,
+        sums,
+        ids,
+        gradients,
+        count=gradients.numel(),
+        width=width,
+        rate=step.lr,
+        eps=step.eps,
+        weight_decay=step.weight_decay,
     )

@@ -22,14 +22,22 @@ _WITH_BYTES = ("l1", "l2", "rotate", "rotate_interleaved")
 _DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.float64: 3}
 
 
+class Machine(NamedTuple):
+    """Instruction set, number of threads, and mask of the tiers of a call."""
+
+    isa: str
+    threads: int
+    tiers: int
+
+
 class View(NamedTuple):
     """Rows of planes of features; strides and columns in elements."""
 
-    pointer: int
+    data: int
     dtype: int
-    rows: int
+    num_rows: int
     row_stride: int
-    columns: list[int]  # first column of each plane
+    start: list[int]  # first column of each plane
     step: int
 
 
@@ -45,24 +53,27 @@ class Packed(NamedTuple):
 
 
 class Pointers(NamedTuple):
-    """Operands for ``as_operands`` of csrc/bind/python.h."""
+    """Operands of a call of the extension, which reads the fields by their names."""
 
     score: int
     term_ulps: int
-    queries: View
+    query: View
     table: View
     factor: View | None
+    planes: int
     bias: View | None
-    ids: tuple[int, int, Tensor] | None  # pointer, count, and the tensor that keeps the ids alive
+    candidate_ids: Tensor | None
+    has_subset: bool
+    num_candidates: int
     packed: Packed | None
 
 
-def machine() -> tuple[str, int, int]:
-    """Return the instruction set, the number of threads and the tiers of a call."""
-    return isa(), threads.count(), tiers.mask()
+def machine() -> Machine:
+    """Return the machine of a call."""
+    return Machine(isa(), threads.count(), tiers.mask())
 
 
-def pointers_of_ids(candidates: Prepared, of: tuple[str, int, int]) -> tuple[Pointers, View]:
+def pointers_of_ids(candidates: Prepared, of: Machine) -> tuple[Pointers, View]:
     """Return pointers for queries that are made there, and a view of the table as one plane.
 
     The queries are float32 rows, one after the other, with the columns of a row of the table.
@@ -72,46 +83,58 @@ def pointers_of_ids(candidates: Prepared, of: tuple[str, int, int]) -> tuple[Poi
     return fixed.of_ids, fixed.rows
 
 
-def pointers_of(operands: Operands, bias: Tensor | None) -> Pointers:
-    """Return pointers of operands, which must outlive the call, and of a ``bias [N]``."""
-    candidates = operands.candidates
+def arguments_of(operands: Operands, bias: Tensor | None) -> tuple[Machine, Pointers]:
+    """Return the machine, and pointers of operands and of a ``bias [N]``.
+
+    The operands must outlive the call.
+    """
+    candidates, of = operands.candidates, machine()
     ids = None if candidates.ids is None else candidates.ids.contiguous()
-    fixed = _fixed(candidates, machine())
-    return Pointers(
-        fixed.code,
-        fixed.term_ulps,
+    fixed = _fixed(candidates, of)
+    of_ids = fixed.of_ids
+    pointers = Pointers(
+        of_ids.score,
+        of_ids.term_ulps,
         query_view(operands.queries, operands),
-        fixed.table,
+        of_ids.table,
         fixed.factor,
+        of_ids.planes,
         None if bias is None else plane_view(bias[None]),
-        None if ids is None else (address(ids), len(ids), ids),
-        fixed.packed,
+        ids,
+        ids is not None,
+        candidates.num_candidates,
+        of_ids.packed,
     )
+    return of, pointers
 
 
 class _Fixed(NamedTuple):
     """Part of operands that calls with equal candidates share."""
 
-    code: int
-    term_ulps: int
-    table: View
     factor: View | None
-    packed: Packed | None
     of_ids: Pointers  # result of pointers_of_ids
     rows: View  # rows of the table, as one plane
 
 
-def _fixed(candidates: Prepared, of: tuple[str, int, int]) -> _Fixed:
+def _fixed(candidates: Prepared, of: Machine) -> _Fixed:
     table, score = candidates.table, candidates.score
-    key = "_fixed", of[0], of[2], address(table)
+    key = "_fixed", of.isa, of.tiers, address(table)
     made = candidates.__dict__.get(key[0])
     if made is None or made[0] != key:
-        facts = score_code(score, has_factor=candidates.factor is not None), score.term_ulps
-        view, packed = table_view(table, score), _packed(candidates)
-        queries = _made_view(table.shape[1], score)
-        of_ids = Pointers(*facts, queries, view, None, None, None, packed)
-        factor, rows = factor_view(candidates.factor), plane_view(table)
-        made = key, _Fixed(*facts, view, factor, packed, of_ids, rows)
+        of_ids = Pointers(
+            score=score_code(score, has_factor=candidates.factor is not None),
+            term_ulps=score.term_ulps,
+            query=_made_view(table.shape[1], score),
+            table=table_view(table, score),
+            factor=None,
+            planes=score.planes,
+            bias=None,
+            candidate_ids=None,
+            has_subset=False,
+            num_candidates=len(table),
+            packed=_packed(candidates),
+        )
+        made = key, _Fixed(factor_view(candidates.factor), of_ids, plane_view(table))
         candidates.__dict__[key[0]] = made
     fixed: _Fixed = made[1]
     return fixed

@@ -10,6 +10,7 @@ import json
 import random
 import sys
 from array import array
+from types import SimpleNamespace as Fields
 
 ISAS = ("avx512", "avx2", "baseline")
 QUERIES, ROWS, DIM, WIDTH = 5, 70, 19, 7
@@ -41,12 +42,19 @@ def at(values):
 
 def view(values, rows, planes, dim=DIM):
     """View rows of planes as kernels/cpu/views.py does."""
-    return at(values), 0, rows, planes * dim, [plane * dim for plane in range(planes)], 1
+    return Fields(
+        data=at(values),
+        dtype=0,
+        num_rows=rows,
+        row_stride=planes * dim,
+        start=[plane * dim for plane in range(planes)],
+        step=1,
+    )
 
 
 def scores_of(extension, isa, memory, results):
     """Rank, choose the best, score and differentiate, by every score."""
-    machine = isa, 1, extension.find_tiers(isa)
+    machine = Fields(isa=isa, threads=1, tiers=extension.find_tiers(isa))
     targets = memory.put("q", [3, 69, 0, 3, 41])
     known = memory.put("q", [0, 2, 2, 3, 3, 5]), memory.put("q", [1, 2, 68, 4, 5])
     index = memory.put("q", [memory.draw.randrange(ROWS) for _ in range(QUERIES * WIDTH)])
@@ -61,68 +69,84 @@ def scores_of(extension, isa, memory, results):
         wide = planes * (1 + is_rscf) + has_factor
         queries, rows = memory.numbers(QUERIES * wide * DIM), memory.numbers(ROWS * planes * DIM)
         factor = view(memory.numbers(ROWS * DIM, around=1), ROWS, 1) if has_factor else None
-        bias = at(memory.numbers(ROWS)), 0, 1, ROWS, [0], 1
-        code = -code if is_rscf and not has_factor else code
-        operands = [code, ulps, view(queries, QUERIES, wide), view(rows, ROWS, planes), factor]
+        operands = Fields(
+            score=-code if is_rscf and not has_factor else code,
+            term_ulps=ulps,
+            query=view(queries, QUERIES, wide),
+            table=view(rows, ROWS, planes),
+            factor=factor,
+            planes=planes,
+            bias=None,
+            candidate_ids=None,
+            has_subset=False,
+            num_candidates=ROWS,
+            packed=None,
+        )
+        with_bias = Fields(**vars(operands) | {"bias": view(memory.numbers(ROWS), 1, 1, ROWS)})
         counts, pairs = memory.zeros(4 * QUERIES, "q"), memory.zeros(64, "q")
-        where = tuple(map(at, known))
+        where = Fields(indptr=at(known[0]), indices=at(known[1]))
         extension.rank_counts(
             machine,
-            (*operands, None, None, None),
-            [DIM],
-            (at(targets), 0, 0),
-            where,
-            False,
-            (at(counts), at(pairs)),
+            operands,
+            widths=[DIM],
+            targets=at(targets),
+            target_scores=None,
+            sorted_ids=None,
+            known=where,
+            nan_worst=False,
+            counts=at(counts),
+            pairs=at(pairs),
         )
         best, best_ids = memory.zeros(6 * QUERIES), memory.zeros(6 * QUERIES, "q")
-        of_best = at(best), at(best_ids)
-        extension.topk(machine, (*operands, None, None, None), DIM, 6, where, False, of_best)
+        extension.topk(machine, operands, DIM, 6, where, False, at(best), at(best_ids))
         key = f"{name}{' moved' if has_factor else ''}"
         results |= {f"{key} ranks": counts, f"{key} best": best_ids, f"{key} best scores": best}
         for kind, count in (("pairs", ROWS), ("named", WIDTH)):
             out = memory.zeros(QUERIES * count)
-            place = (at(index), WIDTH) if kind == "named" else None
-            extension.scores(machine, (*operands, bias, None, None), ([DIM], [0]), place, at(out))
+            place = at(index) if kind == "named" else None
+            extension.scores(machine, with_bias, [DIM], [0], place, count, at(out))
             grad = memory.numbers(QUERIES * count)
             made = [memory.zeros(QUERIES * wide * DIM), memory.zeros(ROWS * planes * DIM)]
             views = [view(made[0], QUERIES, wide), view(made[1], ROWS, planes), None]
             if has_factor:
                 made.append(memory.zeros(ROWS * DIM))
                 views[2] = view(made[2], ROWS, 1)
-            given = machine, (*operands, None, None, None), [DIM]
-            strides = at(grad), QUERIES * count, count, 1
+            strides = Fields(
+                data=at(grad), crop_stride=QUERIES * count, row_stride=count, column_stride=1
+            )
+            call = machine, operands, [DIM], strides, *views
             if place:
-                of = (*map(at, groups), len(ids), True)
-                extension.indexed_backward(*given, strides, tuple(views), place, of)
+                of_ids, order, begin = map(at, groups)
+                rows_of = Fields(
+                    ids=of_ids, order=order, first=begin, num_ids=len(ids), whole_table=True
+                )
+                extension.indexed_backward(*call, place, WIDTH, rows_of)
             else:
-                extension.pairwise_backward(*given, strides, tuple(views), False)
+                extension.pairwise_backward(*call, False)
             results |= {f"{key} {kind}": out}
             results |= {f"{key} {kind} gradient {i}": it for i, it in enumerate(made)}
 
 
 def losses_of(extension, isa, memory, results):
     """Walk over scores, by every pass, and update rows."""
-    machine = isa, 1, 0
+    machine = Fields(isa=isa, threads=1, tiers=0)
     for walk in range(8):
         scores = memory.numbers(QUERIES * ROWS)
         sums = [memory.zeros(QUERIES, "d") for _ in range(3)]
         factors = [memory.numbers(QUERIES, around=2) for _ in range(3)]
-        of = (at(scores), QUERIES, ROWS)
-        extension.loss_pass(machine, walk, of, [*map(at, sums)], [*map(at, factors)], 0.25)
+        rows = map(at, (*sums, *factors))
+        extension.loss_pass(machine, walk, at(scores), QUERIES, ROWS, *rows, 0.25)
         results |= {f"loss {walk}": scores}
         results |= {f"loss {walk} sum {i}": it for i, it in enumerate(sums)}
     ids = memory.put("q", [2, 5, 69])
     for name in ("adam", "adagrad"):
         tables = [memory.numbers(ROWS * DIM, around=2) for _ in range(3 if name == "adam" else 2)]
         gradients = memory.numbers(3 * DIM)
-        where = [*map(at, tables)]
+        where = [*map(at, tables), at(ids), at(gradients)]
         if name == "adam":
-            rows, rates = (at(ids), at(gradients), 3, DIM), [0.125, 1.5, 1e-8, 0.01]
-            extension.row_adam(1, where, rows, [0.9, 0.999], rates)
+            extension.row_adam(1, *where, 3, DIM, 0.1, 0.001, 0.125, 1.5, 1e-8, 0.01)
         else:
-            rows = at(ids), at(gradients), 3 * DIM, DIM
-            extension.adagrad(machine, where, rows, [0.125, 1e-8, 0.01])
+            extension.adagrad(machine, *where, 3 * DIM, DIM, 0.125, 1e-8, 0.01)
         results |= {f"{name} {i}": it for i, it in enumerate(tables)}
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from kgfast.kernels import cpu
-from kgfast.kernels.cpu.views import address, pointers_of
+from kgfast.kernels.cpu.views import Machine, arguments_of
 from kgfast.kernels.reference import canonical as reference
 
 from .flat import operands_of
@@ -32,12 +32,12 @@ def sweep_errors(
     bounds = torch.empty(shape, dtype=torch.float64)
     targets = torch.zeros(len(queries), dtype=torch.int64)
     cpu.extension.sweep_errors(
-        (isa_name, 1, tiers),
-        pointers_of(operands, None),
+        Machine(isa_name, 1, tiers),
+        arguments_of(operands, None)[1],
         widths,
-        address(targets),
-        address(values),
-        address(bounds),
+        targets,
+        values,
+        bounds,
     )
     planes = operands.query_planes
     exact = [

@@ -9,7 +9,7 @@ import torch
 from kgfast.kernels import cpu
 from kgfast.kernels.checks import Checks
 from kgfast.kernels.cpu.panels import PACKING
-from kgfast.kernels.cpu.views import address, pointers_of
+from kgfast.kernels.cpu.views import Machine, arguments_of
 from kgfast.kernels.operands import Known, Operands, Prepared
 from kgfast.kernels.reference import canonical as reference
 from kgfast.kernels.scores import get_score
@@ -184,9 +184,8 @@ def errors_of(table: torch.Tensor, queries: torch.Tensor, score: str):
     """Distances by bytes, canonical ones, and by how much the former may be too large."""
     operands, facts = Operands(queries, packed(table, score)), get_score(score)
     values, bounds = (torch.empty(len(queries), len(table)) for _ in range(2))
-    machine = cpu.isa(), 1, BYTES | FORCED
-    pointers = pointers_of(operands, None)
-    cpu.extension.byte_errors(machine, pointers, address(values), address(bounds))
+    machine = Machine(cpu.isa(), 1, BYTES | FORCED)
+    cpu.extension.byte_errors(machine, arguments_of(operands, None)[1], values, bounds)
     dim = facts.num_features(table.shape[1])
     rows = [reference.crop(it, facts, dim) for it in (queries, table)]
     exact = -reference.canonical_scores(rows[0][:, None], rows[1], facts, factor=None)

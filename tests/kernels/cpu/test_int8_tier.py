@@ -11,7 +11,7 @@ import torch
 
 from kgfast.kernels import cpu
 from kgfast.kernels.cpu import tiers
-from kgfast.kernels.cpu.views import Packed, pointers_of
+from kgfast.kernels.cpu.views import Machine, Packed, arguments_of
 from support import flat
 from support.problems import DTYPES, TABLES, cast, no_known, table_of
 from support.sampled import threads
@@ -148,16 +148,17 @@ def prepared(table: torch.Tensor) -> Iterator[None]:
     dim = table.shape[1]
     memory = torch.zeros(cpu.extension.int8_bytes(*table.shape) + 64, dtype=torch.uint8)
     start = memory.data_ptr() + -memory.data_ptr() % 64
-    machine = (cpu.isa(), torch.get_num_threads(), INT8)
+    machine = Machine(cpu.isa(), torch.get_num_threads(), INT8)
     operands = flat.operands_of(table[:1].float(), table, "dot")
-    assert cpu.extension.pack_int8(machine, pointers_of(operands, None), dim, start)[0] == -1
+    assert cpu.extension.pack_int8(machine, arguments_of(operands, None)[1], dim, start)[0] == -1
 
-    def pointers(operands, bias):
-        return pointers_of(operands, bias)._replace(packed=Packed(dim, int8=start))
+    def arguments(operands, bias):
+        machine, pointers = arguments_of(operands, bias)
+        return machine, pointers._replace(packed=Packed(dim, int8=start))
 
     with pytest.MonkeyPatch.context() as patch:
         for module in ("kgfast.kernels.cpu.rank", "kgfast.kernels.cpu.topk", "support.sweeps"):
-            patch.setattr(f"{module}.pointers_of", pointers)
+            patch.setattr(f"{module}.arguments_of", arguments)
         yield
 
 

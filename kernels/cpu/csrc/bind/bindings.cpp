@@ -1,97 +1,369 @@
 // kgfast.kernels._cpu: takes pointers, sizes and strides, and writes to memory that Python made.
-//
-// One unit for all bindings.
-#include "bind/losses.h"
-#include "bind/rank.h"
-#include "bind/scores.h"
+#include "bind/casts.h"
+#include "bind/unlocked.h"
+#include "host/above.h"
+#include "host/adagrad.h"
+#include "host/byte_table.h"
+#include "host/int8_table.h"
+#include "host/listed.h"
+#include "host/losses.h"
+#include "host/panels.h"
+#include "host/rank.h"
+#include "host/row_adam.h"
+#include "host/scores.h"
+#include "host/topk.h"
+#include "scores/trig.h"
 
 namespace kgfast {
 namespace {
 
-double py_roof(const std::string& isa, int score, int64_t features, double seconds) {
-  const Isa& kernels = isa_named(isa);
-  const Unlocked unlocked(1);
-  return roof(kernels, static_cast<ScoreId>(score), features, seconds);
-}
+using py::literals::operator""_a;
+using Ids = Memory<const int64_t>;
+using Floats = Memory<float>;
+using Widths = std::vector<int64_t>;
+using BadRows = std::tuple<int64_t, int64_t, int64_t>;
 
-bool has_score(const std::string& isa, int score) {
-  try {
-    isa_named(isa).facts(static_cast<ScoreId>(score));
-  } catch (const std::invalid_argument&) {
-    return false;
-  }
-  return true;
-}
-
-std::string py_find_isa(const std::string& name) {
+const Isa& isa_named(const std::string& name) {
   const Isa* isa = find_isa(name.c_str());
-  return isa ? isa->name : "";
+  if (!isa) throw std::invalid_argument("no such instruction set here: " + name);
+  return *isa;
 }
 
-unsigned py_find_tiers(const std::string& isa) { return find_tiers(isa_named(isa)); }
-
-using EngineOfTier = std::tuple<unsigned, std::string, std::string, bool, bool>;
-
-// Returns (tier's bit, instruction set, needed instructions, machine has these, build has it).
-std::vector<EngineOfTier> py_tier_engines() {
-  std::vector<EngineOfTier> found;
-  for (const TierEngine& engine : tier_engines())
-    found.emplace_back(static_cast<unsigned>(engine.tier), engine.isa, engine.needs, engine.has,
-                       engine.is_built);
-  return found;
+// Runs body(execution) without Python's lock.
+template <class Body>
+auto compute(const Machine& machine, Body body) {
+  const Isa& isa = isa_named(machine.isa);
+  Unlocked unlocked(machine.threads);
+  const unsigned served = machine.tiers & (find_tiers(isa) | static_cast<unsigned>(Tier::forced));
+  return body(Execution{isa, machine.threads, served, unlocked.interrupted()});
 }
 
-py::object attribute(const py::object& of, const char* name) {
-  return py::owned(PyObject_GetAttrString(of.get(), name));
+void stop_if(bool was_interrupted) {
+  if (was_interrupted) throw py::error_already_set();
 }
 
-// Finds the function that says, without Python's lock, if Python ends; the limited API has this
-// function since 3.13.
-IsFinalizing find_is_finalizing() {
-  const char* name = Py_Version < 0x030D0000 ? "_Py_IsFinalizing" : "Py_IsFinalizing";
-  const py::object ctypes = py::owned(PyImport_ImportModule("ctypes"));
-  const py::object function = attribute(attribute(ctypes, "pythonapi"), name);
-  const py::object cast = attribute(ctypes, "cast"), type = attribute(ctypes, "c_void_p");
-  const py::object found =
-      py::owned(PyObject_CallFunctionObjArgs(cast.get(), function.get(), type.get(), nullptr));
-  const py::object address = attribute(found, "value");
-  return reinterpret_cast<IsFinalizing>(py::handle(address.get()).cast<uintptr_t>());
+// Returns the first bad rows of queries, candidates and factor, -1 where there is none.
+BadRows bad_rows(const SweepStatus& status) {
+  stop_if(status.interrupted);
+  const auto row = [](int64_t bad) { return bad == INT64_MAX ? int64_t{-1} : bad; };
+  return {row(status.bad_query), row(status.bad_candidate), row(status.bad_factor)};
 }
 
-unsigned long ident_of_main_thread() {
-  const py::object threading = py::owned(PyImport_ImportModule("threading"));
-  const py::object function = attribute(threading, "main_thread");
-  const py::object thread = py::owned(PyObject_CallFunctionObjArgs(function.get(), nullptr));
-  return py::handle(attribute(thread, "ident").get()).cast<unsigned long>();
+void bind_machine(py::module_& module) {
+  module.def("find_isa", [](const std::string& name) {
+    const Isa* isa = find_isa(name.c_str());
+    return std::string(isa ? isa->name : "");
+  });
+  module.def("find_tiers", [](const std::string& isa) { return find_tiers(isa_named(isa)); });
+  module.def("has_score", [](const std::string& isa, int score) {
+    try {
+      isa_named(isa).facts(static_cast<ScoreId>(score));
+    } catch (const std::invalid_argument&) {
+      return false;
+    }
+    return true;
+  });
+  // Returns (tier's bit, instruction set, needed instructions, machine has these, build has it).
+  module.def("tier_engines", [] {
+    std::vector<std::tuple<unsigned, std::string, std::string, bool, bool>> engines;
+    for (const TierEngine& engine : tier_engines())
+      engines.emplace_back(static_cast<unsigned>(engine.tier), engine.isa, engine.needs, engine.has,
+                           engine.is_built);
+    return engines;
+  });
+  module.def("roof", [](const std::string& isa, int score, int64_t features, double seconds) {
+    const Isa& kernels = isa_named(isa);
+    const Unlocked unlocked(1);
+    return roof(kernels, static_cast<ScoreId>(score), features, seconds);
+  });
 }
 
-PyMethodDef* methods_of_the_module() {
-  static py::Methods methods;
-  bind_rank(methods);
-  bind_scores(methods);
-  bind_losses(methods);
-  methods.def<&py_roof>("roof");
-  methods.def<&has_score>("has_score");
-  methods.def<&py_find_isa>("find_isa");
-  methods.def<&py_find_tiers>("find_tiers");
-  methods.def<&py_tier_engines>("tier_engines");
-  return methods.all();
+void bind_ranks(py::module_& module) {
+  module.def(
+      "rank_counts",
+      [](const Machine& machine, const Operands& operands, const Widths& widths, Ids targets,
+         Memory<const double> target_scores, Ids sorted_ids, const Known& known, bool nan_worst,
+         Memory<int64_t> counts, Memory<PairCounts> pairs) {
+        const RankRequest request{operands, widths,    targets, target_scores, sorted_ids,
+                                  known,    nan_worst, counts,  pairs};
+        return bad_rows(compute(machine, [&](const Execution& execution) {
+          return rank_counts(execution, request);
+        }));
+      },
+      "machine"_a, "operands"_a, "widths"_a, "targets"_a, "target_scores"_a, "sorted_ids"_a,
+      "known"_a, "nan_worst"_a, "counts"_a, "pairs"_a);
+  module.def(
+      "sweep_errors",
+      [](const Machine& machine, const Operands& operands, const Widths& widths, Ids targets,
+         Floats values, Memory<double> bounds) {
+        RankRequest request{};
+        request.operands = operands;
+        request.widths = widths;
+        request.targets = targets;
+        compute(machine, [&](const Execution& execution) {
+          sweep_errors(execution, request, values, bounds);
+        });
+      },
+      "machine"_a, "operands"_a, "widths"_a, "targets"_a, "values"_a, "bounds"_a);
+  module.def(
+      "list_counts",
+      [](const Machine& machine, const Operands& operands, int64_t width, const Known& lists,
+         const Known& known, bool nan_worst, Ids targets, Memory<int64_t> counts) {
+        const ListRequest request{operands, width, lists, known, nan_worst};
+        return bad_rows(compute(machine, [&](const Execution& execution) {
+          return list_counts(execution, request, targets, counts);
+        }));
+      },
+      "machine"_a, "operands"_a, "width"_a, "lists"_a, "known"_a, "nan_worst"_a, "targets"_a,
+      "counts"_a);
+}
+
+// Best k candidates: `scores` and `ids` are [B, k].
+void bind_best(py::module_& module) {
+  module.def(
+      "topk",
+      [](const Machine& machine, const Operands& operands, int64_t width, int64_t k,
+         const Known& known, bool nan_worst, Memory<void> scores, Memory<int64_t> ids) {
+        const TopkRequest request{operands, width, k, known, nan_worst, scores, ids};
+        return bad_rows(
+            compute(machine, [&](const Execution& execution) { return topk(execution, request); }));
+      },
+      "machine"_a, "operands"_a, "width"_a, "k"_a, "known"_a, "nan_worst"_a, "scores"_a, "ids"_a);
+  // Composes queries as float32 rows, as long as rows of anchors; the operands give the columns of
+  // such a row.
+  module.def(
+      "topk_of_ids",
+      [](const Machine& machine, const Operands& operands, int64_t width, int64_t k,
+         Composition composition, const std::vector<int64_t>& anchor_ids,
+         const std::vector<int64_t>& relation_ids, Memory<void> scores, Memory<int64_t> ids) {
+        composition.anchor_ids = anchor_ids.data();
+        composition.relation_ids = relation_ids.data();
+        TopkRequest request{operands, width, k, {}, false, scores, ids};
+        View& query = request.operands.query;
+        query.count = static_cast<int64_t>(anchor_ids.size());
+        Buffer<float> queries(query.count * query.row_stride);
+        query.data = reinterpret_cast<const char*>(queries.data);
+        return bad_rows(compute(machine, [&](const Execution& execution) {
+          compose(composition, query.count, query.row_stride, queries.data);
+          return topk(execution, request);
+        }));
+      },
+      "machine"_a, "operands"_a, "width"_a, "k"_a, "composition"_a, "anchor_ids"_a,
+      "relation_ids"_a, "scores"_a, "ids"_a);
+  module.def(
+      "list_topk",
+      [](const Machine& machine, const Operands& operands, int64_t width, const Known& lists,
+         const Known& known, bool nan_worst, int64_t k, Memory<void> scores, Memory<int64_t> ids) {
+        const ListRequest request{operands, width, lists, known, nan_worst};
+        return bad_rows(compute(machine, [&](const Execution& execution) {
+          return list_topk(execution, request, k, scores, ids);
+        }));
+      },
+      "machine"_a, "operands"_a, "width"_a, "lists"_a, "known"_a, "nan_worst"_a, "k"_a, "scores"_a,
+      "ids"_a);
+  // Returns the bad rows, and results whose `write` fills indptr [B + 1], ids and scores [count].
+  module.def(
+      "above",
+      [](const Machine& machine, const Operands& operands, int64_t width,
+         Memory<const double> lowest, const Known& known, int64_t most) {
+        const AboveRequest request{operands, width, lowest, known, most};
+        auto result = std::make_unique<AboveResult>();
+        const SweepStatus status = compute(machine, [&](const Execution& execution) {
+          return above(execution, request, result.get());
+        });
+        return std::make_pair(bad_rows(status), std::move(result));
+      },
+      "machine"_a, "operands"_a, "width"_a, "lowest"_a, "known"_a, "most"_a);
+  py::class_<AboveResult>(module, "AboveResult")
+      .def_readonly("count", &AboveResult::count)
+      .def(
+          "write",
+          [](AboveResult& result, const Machine& machine, Memory<int64_t> indptr,
+             Memory<int64_t> ids, Memory<void> scores) {
+            compute(machine, [&](const Execution& execution) {
+              result.write(execution.threads, indptr, ids, scores);
+            });
+          },
+          "machine"_a, "indptr"_a, "ids"_a, "scores"_a);
+}
+
+// Panels of all rows of a table, of so many features.
+void bind_panels(py::module_& module) {
+  // Returns the lanes and planes of a panel of a score.
+  module.def("panel_shape", [](const std::string& isa, int score) {
+    const ScoreFacts facts = isa_named(isa).facts(static_cast<ScoreId>(score));
+    return std::make_pair(facts.lanes, facts.planes);
+  });
+  module.def("int8_bytes", &int8_table_bytes, "rows"_a, "features"_a);
+  module.def("byte_row_bytes", &byte_table_bytes, "rows"_a, "features"_a, "planes"_a);
+  module.def(
+      "pack_panels",
+      [](const Machine& machine, const Operands& operands, int64_t features, Floats panels,
+         Floats norms) {
+        return bad_rows(compute(machine, [&](const Execution& execution) {
+          return pack_panels(execution, operands, features, panels, norms);
+        }));
+      },
+      "machine"_a, "operands"_a, "features"_a, "panels"_a, "norms"_a);
+  module.def(
+      "pack_int8",
+      [](const Machine& machine, const Operands& operands, int64_t features, Memory<char> panels) {
+        return bad_rows(compute(machine, [&](const Execution& execution) {
+          return pack_int8_table(execution, operands, features, panels);
+        }));
+      },
+      "machine"_a, "operands"_a, "features"_a, "panels"_a);
+  // Fills the byte panels of rows, which are finite, in units of a scale.
+  module.def(
+      "pack_bytes",
+      [](const Machine& machine, const Operands& operands, int64_t features, float scale,
+         Memory<char> panels) {
+        bad_rows(compute(machine, [&](const Execution& execution) {
+          return pack_byte_table(execution, operands, features, scale, panels);
+        }));
+      },
+      "machine"_a, "operands"_a, "features"_a, "scale"_a, "panels"_a);
+  module.def(
+      "byte_errors",
+      [](const Machine& machine, const Operands& operands, Floats values, Floats bounds) {
+        compute(machine, [&](const Execution& execution) {
+          byte_errors(execution, operands, values, bounds);
+        });
+      },
+      "machine"_a, "operands"_a, "values"_a, "bounds"_a);
+}
+
+// Fills what all gradients share. Gradients that are None are not computed.
+template <class Job>
+Job backward_job(const Operands& operands, const Widths& widths, const ScoreGradient& grad,
+                 const View& of_query, const View& of_table, const View& of_factor) {
+  Job job{};
+  static_cast<Operands&>(job) = operands;
+  job.grad = grad;
+  job.grad.widths = widths.data();
+  job.grad.num_crops = static_cast<int64_t>(widths.size());
+  job.grad_query = of_query;
+  job.grad_rows = {of_table, of_factor, operands.rows.planes};
+  return job;
+}
+
+void bind_scores(py::module_& module) {
+  // `slots`: the matrices of `out` that the crops fill. `index`: [B, per_query] rows, or None.
+  module.def(
+      "scores",
+      [](const Machine& machine, const Operands& operands, const Widths& widths,
+         const Widths& slots, Ids index, int64_t per_query, Floats out) {
+        ScoresJob job{};
+        static_cast<Operands&>(job) = operands;
+        job.crops = {widths.data(), slots.data(), static_cast<int64_t>(widths.size())};
+        job.num_features = widths.back();
+        job.index = index;
+        job.per_query = per_query;
+        job.bias = reinterpret_cast<const float*>(operands.bias_view.data);
+        job.out = out;
+        stop_if(compute(machine, [&](const Execution& execution) { return scores(execution, job); }));
+      },
+      "machine"_a, "operands"_a, "widths"_a, "slots"_a, "index"_a, "per_query"_a, "out"_a);
+  module.def(
+      "pairwise_backward",
+      [](const Machine& machine, const Operands& operands, const Widths& widths,
+         const ScoreGradient& grad, const View& of_query, const View& of_table,
+         const View& of_factor, bool adds_to_rows) {
+        auto job = backward_job<PairwiseBackwardJob>(operands, widths, grad, of_query, of_table,
+                                                     of_factor);
+        job.adds_to_rows = adds_to_rows;
+        stop_if(compute(machine, [&](const Execution& execution) {
+          return pairwise_backward(execution, job);
+        }));
+      },
+      "machine"_a, "operands"_a, "widths"_a, "grad"_a, "of_query"_a, "of_table"_a, "of_factor"_a,
+      "adds_to_rows"_a);
+  module.def(
+      "indexed_backward",
+      [](const Machine& machine, const Operands& operands, const Widths& widths,
+         const ScoreGradient& grad, const View& of_query, const View& of_table,
+         const View& of_factor, Ids index, int64_t per_query, const RowGroups& groups) {
+        auto job = backward_job<IndexedBackwardJob>(operands, widths, grad, of_query, of_table,
+                                                    of_factor);
+        Widths ascending = widths;
+        std::sort(ascending.begin(), ascending.end());
+        ascending.erase(std::unique(ascending.begin(), ascending.end()), ascending.end());
+        job.widths = ascending.data();
+        job.num_features = ascending.back();
+        job.index = index;
+        job.per_query = per_query;
+        job.groups = groups;
+        stop_if(compute(machine, [&](const Execution& execution) {
+          return indexed_backward(execution, job);
+        }));
+      },
+      "machine"_a, "operands"_a, "widths"_a, "grad"_a, "of_query"_a, "of_table"_a, "of_factor"_a,
+      "index"_a, "per_query"_a, "groups"_a);
+  // Computes cosine and sine of float64 radians.
+  module.def("cos_sin", [](const Machine& machine, Memory<const double> phases, int64_t count,
+                           Memory<double> cosine, Memory<double> sine) {
+    compute(machine, [&](const Execution&) {
+      for (int64_t i = 0; i < count; ++i) {
+        const CosSin turn = cos_sin(phases.data[i] + 0.0);  // + 0.0 makes 0 of -0
+        cosine.data[i] = turn.cosine;
+        sine.data[i] = turn.sine;
+      }
+    });
+  });
+}
+
+void bind_training(py::module_& module) {
+  // a, b and c are float64 sums, the others float32 numbers of each row, or None.
+  module.def(
+      "loss_pass",
+      [](const Machine& machine, int walk, Floats scores, int64_t rows, int64_t columns,
+         Memory<double> a, Memory<double> b, Memory<double> c, Memory<const float> shift,
+         Memory<const float> scale, Memory<const float> share, float constant) {
+        const LossTile tile{scores, rows, columns, a, b, c, shift, scale, constant, share};
+        compute(machine, [&](const Execution& execution) {
+          loss_pass(execution, static_cast<LossPass>(walk), tile);
+        });
+      },
+      "machine"_a, "walk"_a, "scores"_a, "rows"_a, "columns"_a, "a"_a, "b"_a, "c"_a, "shift"_a,
+      "scale"_a, "share"_a, "constant"_a);
+  module.def(
+      "row_adam",
+      [](int threads, Floats table, Floats first_moment, Floats second_moment, Ids ids,
+         Memory<const float> gradients, int64_t count, int64_t width, float first_share,
+         float second_share, float step_size, float root_scale, float eps, float weight_decay) {
+        const RowAdamJob job{table,       first_moment, second_moment, ids,
+                             gradients,   count,        width,         first_share,
+                             second_share, step_size,   root_scale,    eps,
+                             weight_decay};
+        const Unlocked unlocked(threads);
+        row_adam(job, threads);
+      },
+      "threads"_a, "table"_a, "first_moment"_a, "second_moment"_a, "ids"_a, "gradients"_a,
+      "count"_a, "width"_a, "first_share"_a, "second_share"_a, "step_size"_a, "root_scale"_a,
+      "eps"_a, "weight_decay"_a);
+  module.def(
+      "adagrad",
+      [](const Machine& machine, Floats table, Floats sum, Ids ids, Memory<const float> gradient,
+         int64_t count, int64_t width, float rate, float eps, float weight_decay) {
+        const AdagradJob job{table, sum, ids, gradient, count, width, rate, eps, weight_decay};
+        compute(machine, [&](const Execution& execution) { adagrad(execution, job); });
+      },
+      "machine"_a, "table"_a, "sum"_a, "ids"_a, "gradient"_a, "count"_a, "width"_a, "rate"_a,
+      "eps"_a, "weight_decay"_a);
 }
 
 }  // namespace
 }  // namespace kgfast
 
-PyMODINIT_FUNC PyInit__cpu() {
-  return kgfast::py::guarded([] {
-    kgfast::note_python(kgfast::ident_of_main_thread(), kgfast::find_is_finalizing());
-    static PyModuleDef definition = {
-        PyModuleDef_HEAD_INIT, "_cpu", "SIMD kernels of kgfast for the CPU", -1,
-        kgfast::methods_of_the_module(), nullptr, nullptr, nullptr, nullptr};
-    auto module = kgfast::py::owned(PyModule_Create(&definition));
-#ifdef Py_GIL_DISABLED
-    // Kernels run without Python's lock anyway.
-    PyUnstable_Module_SetGIL(module.get(), Py_MOD_GIL_NOT_USED);
-#endif
-    return module;
-  });
+PYBIND11_MODULE(_cpu, module, pybind11::mod_gil_not_used()) {
+  using namespace kgfast;
+  module.doc() = "SIMD kernels of kgfast for the CPU";
+  const auto threading = py::module_::import("threading");
+  main_thread = threading.attr("main_thread")().attr("ident").cast<unsigned long>();
+  bind_machine(module);
+  bind_ranks(module);
+  bind_best(module);
+  bind_panels(module);
+  bind_scores(module);
+  bind_training(module);
 }
