@@ -115,12 +115,15 @@ _HOMES = {
     "training": ("RowAdagrad", "RowAdam", "load_run", "save"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_POLICY = "OMP_WAIT_POLICY"
+_sets_policy = False
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOME_OF:
-        value = getattr(import_module(f"kgfast.{_HOME_OF[name]}"), name)
-        globals()[name] = value
+        globals()[name] = value = getattr(import_module(f"kgfast.{_HOME_OF[name]}"), name)
+        if _sets_policy:
+            os.environ.pop(_POLICY, None)  # not for other programs that this process starts
         return value
     if not name.startswith("_") and find_spec(f"kgfast.{name}") is not None:
         return import_module(f"kgfast.{name}")
@@ -155,5 +158,8 @@ def _become_the_installed() -> None:
 
 if find_spec("kgfast.kernels") is None:
     _become_the_installed()
-else:
-    import_module("kgfast.openmp").let_torch_sleep()
+elif "torch" not in sys.modules and _POLICY not in os.environ:
+    # OpenMP reads the variable once, when torch is loaded. By default its threads spin for
+    # milliseconds after an operator, on the cores that the next kernel needs.
+    os.environ[_POLICY] = "PASSIVE"
+    _sets_policy = True

@@ -1,7 +1,6 @@
 """Locks of folders: one process writes at a time, and a second process learns which."""
 
 import errno
-import json
 import os
 import socket
 import sys
@@ -10,14 +9,14 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+
+from kgfast.text import in_a_line
 
 if sys.platform != "win32":
     import fcntl
 
 NAME = ".lock"
 _HELD = (errno.EWOULDBLOCK, errno.EACCES)
-_SIGNED_WITHIN = 0.5  # a signature is written within so many seconds after the lock is taken
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # errors of file systems without locks
 
 
@@ -27,24 +26,25 @@ def locked(
 ) -> Iterator[None]:
     """Hold the lock of a folder, or raise a ValueError that names its holder.
 
-    The lock is a ``flock``, which the system frees when the process ends. The text in the file only
-    names the holder, so a file that a killed process left locks nothing. Reading needs no lock
-    where every file of the folder is replaced as a whole. The error begins with ``what`` and
-    advises ``instead``.
+    The lock is a ``flock``, which the system frees when the process and all processes that it
+    forked end. The text in the file only names the holder, so a file that a killed process left
+    locks nothing. Reading needs no lock where every file of the folder is replaced as a whole. The
+    error begins with ``what`` and advises ``instead``.
     """
     if sys.platform == "win32":  # Windows has no flock
         yield
         return
-    text = _signature()
-    descriptor = os.open(folder / NAME, os.O_RDWR | os.O_CREAT, 0o666)
-    try:
+    holder = f"process {os.getpid()} on host {socket.gethostname()}"
+    with (folder / NAME).open("a+b", buffering=0) as file:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno in _HELD:
+                file.seek(0)
+                named = in_a_line(file.read(200).decode(errors="replace")) or "unknown"
                 raise ValueError(
-                    f"{what}{folder} is being written by another process: {_holder(descriptor)}; "
-                    f"wait for that process or end it, or {instead}"
+                    f"{what}{folder} is being written by another process: {named}; wait for that "
+                    f"process or end it, or {instead}"
                 ) from None
             if error.errno not in _NO_LOCKS:
                 raise
@@ -53,53 +53,10 @@ def locked(
                 "other process writes there",
                 stacklevel=3,
             )
-        with suppress(OSError):  # a full disk: the lock holds without a signature
-            os.pwrite(descriptor, text, 0)
-            os.ftruncate(descriptor, len(text))
+        file.truncate(0)
+        with suppress(OSError):  # a full disk: the lock holds without a name
+            file.write(f"{holder}, since {time.strftime('%Y-%m-%d %H:%M:%S')}".encode())
         try:
             yield
         finally:
-            os.ftruncate(descriptor, 0)
-    finally:
-        os.close(descriptor)  # frees the lock
-
-
-def _signature() -> bytes:
-    holder = {
-        "host": socket.gethostname(),
-        "process": os.getpid(),
-        "since": time.strftime("%Y-%m-%d %H:%M:%S"),
-        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])[:1000],
-    }
-    return json.dumps(holder).encode() + b"\n"
-
-
-def _holder(descriptor: int) -> str:
-    """Say who holds a lock; a process that took the lock just now is given time to sign."""
-    last_look = time.monotonic() + _SIGNED_WITHIN
-    while True:
-        try:
-            holder: dict[str, Any] = dict(json.loads(os.pread(descriptor, 4096, 0)))
-            host, process, since = (str(holder[key])[:80] for key in ("host", "process", "since"))
-        except (KeyError, TypeError, ValueError, RecursionError):
-            host, process, since = "unknown", "unknown", "unknown"
-        who = f"process {process} on host {host}, since {since}"
-        has_ended = (
-            host == socket.gethostname() and process.isdecimal() and not _lives(int(process))
-        )
-        if not has_ended and process != "unknown":
-            return who
-        if time.monotonic() > last_look:
-            ended = " (that process has ended; a process that it forked still holds the lock)"
-            return who + ended * has_ended
-        time.sleep(_SIGNED_WITHIN / 50)
-
-
-def _lives(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except OSError:
-        pass  # the process is another user's
-    return True
+            file.truncate(0)

@@ -27,13 +27,11 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
         if self.check_event(yaml.AliasEvent):
-            raise yaml.composer.ComposerError(
-                problem="aliases (*name) are not read; repeat the value", problem_mark=mark
-            )
+            problem = "aliases (*name) are not read; repeat the value"
+            raise yaml.composer.ComposerError(problem=problem, problem_mark=mark)
         if self.depth == _DEEPEST:
-            raise yaml.composer.ComposerError(
-                problem=f"nested more than {_DEEPEST} levels deep", problem_mark=mark
-            )
+            problem = f"nested more than {_DEEPEST} levels deep"
+            raise yaml.composer.ComposerError(problem=problem, problem_mark=mark)
         self.depth += 1
         node: yaml.Node | None = super().compose_node(parent, index)
         self.depth -= 1
@@ -51,12 +49,12 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         """Refuse a key given twice: YAML would silently keep the last."""
         seen = set()
-        for key_node, _ in node.value if isinstance(node, yaml.MappingNode) else ():
-            if not isinstance(key_node, yaml.ScalarNode):
-                raise _wrong(key_node, "a key must be a word, not a list or a mapping")
-            if key_node.value in seen:
-                raise _wrong(key_node, f"key {_cut(key_node.value[:80])} was given before")
-            seen.add(key_node.value)
+        for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+            if not isinstance(key, yaml.ScalarNode):
+                raise _wrong(key, "a key must be a word, not a list or a mapping")
+            if key.value in seen:
+                raise _wrong(key, f"key {_cut(key.value[:80])} was given before")
+            seen.add(key.value)
         return super().construct_mapping(node, deep)
 
 

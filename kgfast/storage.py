@@ -1,4 +1,4 @@
-"""Files of any size: limits of memory and disk, numpy headers, fingerprints."""
+"""Files of any size: limits of memory and disk, fingerprints."""
 
 import hashlib
 import os
@@ -6,18 +6,16 @@ import re
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from kgfast.text import reading, shown
+from kgfast.text import shown
 
 DIGEST = 20  # bytes of a fingerprint
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
-_BINARY = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SHARE = 4  # the default limit is a quarter of free memory
 
 
@@ -26,11 +24,14 @@ def memory_limit(value: Any) -> int:
     if value is None:
         return max(1 << 26, free_memory() // _SHARE)
     if isinstance(value, str):
-        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", value.lower())
-        if found is None or (found[3] and not found[2]):
-            raise ValueError(f'max_memory must be like "4GiB" or "500 MB"; got {shown(value)}')
-        unit = (_BINARY if found[3] else _UNITS)[found[2]]
-        value = int(float(found[1]) * unit)
+        from pydantic import ByteSize, TypeAdapter  # takes a tenth of a second
+
+        try:
+            value = int(TypeAdapter(ByteSize).validate_python(value))
+        except ValueError:
+            raise ValueError(
+                f'max_memory must be like "4GiB" or "500 MB"; got {shown(value)}'
+            ) from None
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"max_memory must be a number of bytes or a text; got {shown(value)}")
     if value < 1:
@@ -58,26 +59,6 @@ def check_room(folder: Path, needed: int, who: str) -> None:
             f"{who} {needed:,} bytes, and the disk has {free:,} left: make room, or move the "
             "folder, and call again"
         )
-
-
-class NpyHeader(NamedTuple):
-    """Header of a numpy array."""
-
-    shape: tuple[int, ...]
-    by_columns: bool  # columns are contiguous (Fortran order)
-    dtype: np.dtype[Any]
-    offset: int  # bytes before the values
-
-
-def npy_header(path: Path) -> NpyHeader:
-    """Read the header of a numpy array, of format 1, 2 or 3, without the values."""
-    with path.open("rb") as file, reading(path, "not an array of numpy"):
-        version = np.lib.format.read_magic(file)
-        reader = {
-            (1, 0): np.lib.format.read_array_header_1_0,
-            (2, 0): np.lib.format.read_array_header_2_0,
-        }[version]
-        return NpyHeader(*reader(file), file.tell())
 
 
 class Fingerprint:

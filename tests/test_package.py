@@ -38,7 +38,6 @@ ROOMS = [
     "text",
     "frames",
     "locks",
-    "openmp",
     "storage",
     "progress",
     "rng",

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import kgfast
-from kgfast import Predictions, Triples, Vocabulary, progress, rank, topk
+from kgfast import Predictions, Triples, Vocabulary, rank, topk
 from kgfast.eval.metrics import table_of
 from kgfast.eval.ranks import GroupedRanks
 from kgfast.text import WIDTH, escaped, html_table, shortened, text_table
@@ -196,26 +196,3 @@ def test_shortened():
 def test_tables_of_one_column():
     assert text_table(["a"], [("b", ["c"])]) == "   a\nb  c"
     assert Cells(html_table("<t>", ["a"], [])).rows == [["", "a"]]
-
-
-@pytest.mark.filterwarnings("error")
-def test_a_notebook_without_widgets_shows_a_bar_of_text(monkeypatch, capsys):
-    """``rich`` would warn twice and show nothing."""
-    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
-    monkeypatch.setattr(progress, "find_spec", lambda name: None)
-    rank(model(), some(), progress=True)
-    shown = capsys.readouterr().out
-    assert shown.startswith("\rranking ")
-    assert shown.endswith("\n")
-    last = shown.rstrip().split("\r")[-1]
-    assert "100% 24/24" in last
-    assert len(last) <= WIDTH
-
-
-def test_an_interrupted_bar_ends_its_line(monkeypatch, capsys):
-    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
-    monkeypatch.setattr(progress, "find_spec", lambda name: None)
-    bar = progress.progress_bar(True, "ranking", 9)
-    bar.__enter__()(3)
-    bar.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
-    assert capsys.readouterr().out.endswith("\n")

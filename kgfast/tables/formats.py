@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from kgfast.graph import did_you_mean
-from kgfast.storage import npy_header
 from kgfast.tables.file_table import FileTable, Place
 from kgfast.tables.hdf5 import open_hdf5
 from kgfast.tables.protocol import Rows
@@ -60,7 +60,14 @@ def place_of(
 def npy(path: Path, name: str | None) -> Place:
     """Find an array of numpy, of format 1, 2 or 3."""
     _no_name(path, name)
-    shape, by_columns, dtype, offset = npy_header(path)
+    with path.open("rb") as file, reading(path, "not an array of numpy"):
+        version = np.lib.format.read_magic(file)
+        reader = {
+            (1, 0): np.lib.format.read_array_header_1_0,
+            (2, 0): np.lib.format.read_array_header_2_0,
+        }[version]
+        shape, by_columns, dtype = reader(file)
+        offset = file.tell()
     if not dtype.isnative:
         raise TypeError(f"{path}: the order of bytes is not this machine's: {dtype}")
     if by_columns and len(shape) == 2 and min(shape) > 1:
