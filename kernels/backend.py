@@ -7,17 +7,7 @@ import torch
 from torch import Tensor
 
 from .checks import Checks
-from .labels import (
-    Ahead,
-    BceRows,
-    BceTotal,
-    CrossEntropyBackward,
-    CrossEntropyRows,
-    Labels,
-    LossChecks,
-    LossGradients,
-    LossNeed,
-)
+from .labels import Bce, CrossEntropy, LossChecks, LossGradients, LossNeed, LossRows, LossTotal
 from .negatives import NegativeGradients, NegativeLoss, NegativeRows, Sampled
 from .operands import Above, Counts, Gradients, Known, Lists, NamedRows, Need, Operands, Prepared
 from .panels import Panels
@@ -240,52 +230,47 @@ class NegativeLosses(Protocol):
 class Losses(Protocol):
     """Losses over all candidates, which never store all scores.
 
-    Without ``checks``, and in a backward, nothing is checked: wrong labels make results void, but
+    Without ``checks``, and in gradients, nothing is checked: wrong labels make results void, but
     nothing is read out of bounds.
     """
 
-    def bce(self, operands: Operands, labels: Labels, checks: LossChecks | None = None) -> BceRows:
-        """Return binary cross entropy; the contract is that of :func:`kgfast.ops.bce`."""
-        ...
-
-    def bce_gradients(
-        self, operands: Operands, labels: Labels, grad_rows: Tensor, need: LossNeed
-    ) -> LossGradients:
-        """Return the gradients of :meth:`bce`, given the gradient of rows ``[B]``."""
-        ...
-
-    def bce_total(
+    def value(
         self,
         operands: Operands,
-        labels: Labels,
-        divisor: float,
-        need: LossNeed,
-        checks: LossChecks | None = None,
-    ) -> BceTotal:
-        """Return the sum of the rows of :meth:`bce`, divided, and the gradients."""
-        ...
-
-    def cross_entropy(
-        self,
-        operands: Operands,
-        targets: Tensor,
-        label_smoothing: float,
+        loss: Bce | CrossEntropy,
         checks: LossChecks | None = None,
         *,
         keep: bool = False,
-        ahead: Ahead | None = None,
-    ) -> CrossEntropyRows:
-        """Return softmax cross entropy, by the contract of :func:`kgfast.ops.cross_entropy`.
+    ) -> LossRows:
+        """Return row losses, by the contract of :func:`kgfast.ops.bce` or ``cross_entropy``.
 
-        With ``keep``, gradients will follow, so a backend may keep a few scores. ``ahead`` has the
-        likely gradients, which a backend may make at once.
+        With ``keep``, gradients will follow, so a backend may store a few scores.
         """
         ...
 
-    def cross_entropy_gradients(
-        self, operands: Operands, made_of: CrossEntropyBackward, need: LossNeed
+    def gradients(
+        self,
+        operands: Operands,
+        loss: Bce | CrossEntropy,
+        weights: Tensor,
+        need: LossNeed,
+        made: LossRows | None = None,
     ) -> LossGradients:
-        """Return the gradients of :meth:`cross_entropy`."""
+        """Return the gradients of the sum of row losses times ``weights [B]``.
+
+        Cross entropy needs the result of :meth:`value`; its scores are overwritten.
+        """
+        ...
+
+    def value_and_gradients(
+        self,
+        operands: Operands,
+        loss: Bce | CrossEntropy,
+        divisor: float,
+        need: LossNeed,
+        checks: LossChecks | None = None,
+    ) -> LossTotal:
+        """Return the sum of row losses, divided, and the gradients."""
         ...
 
     def scale(self, gradients: Sequence[Tensor], factor: Tensor) -> None:

@@ -1,6 +1,7 @@
-"""Arguments and results of losses over all candidates, for any backend."""
+"""Losses over all candidates as data, and their results, for any backend."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from torch import Tensor
@@ -8,28 +9,53 @@ from torch import Tensor
 from .checks import inside_of, rising_of
 
 
-class Labels(NamedTuple):
-    """Labels of binary cross entropy, ``a [j positive] + c``."""
+@dataclass(frozen=True)
+class Bce:
+    """Binary cross entropy with labels ``a [j positive] + c``."""
 
     indptr: Tensor  # int64 [B + 1]
     indices: Tensor  # int64 [nnz], in any order; duplicates count once
     a: float
     c: float
 
-    def of_queries(self, rows: slice) -> "Labels":
-        """Return the labels of a block of queries."""
+    def of_queries(self, rows: slice) -> "Bce":
+        """Return the loss of a block of queries."""
         indptr = self.indptr[rows.start : rows.stop + 1]
         if len(indptr) == len(self.indptr):
             return self
         first, last = int(indptr[0]), int(indptr[-1])
-        return self._replace(indptr=indptr - first, indices=self.indices[first:last])
+        return replace(self, indptr=indptr - first, indices=self.indices[first:last])
 
-    def inside(self, count: int) -> "Labels":
+    def inside(self, count: int) -> "Bce":
         """Clamp labels to rows of ``count`` candidates: nothing is read out of bounds."""
         if not count:
             return self
         _, indptr = rising_of(self.indptr, len(self.indices))
-        return self._replace(indptr=indptr, indices=inside_of(self.indices, count))
+        return replace(self, indptr=indptr, indices=inside_of(self.indices, count))
+
+    def contiguous(self) -> "Bce":
+        """Return the loss with labels in contiguous tensors."""
+        return replace(self, indptr=self.indptr.contiguous(), indices=self.indices.contiguous())
+
+
+@dataclass(frozen=True)
+class CrossEntropy:
+    """Softmax cross entropy with one target a query; smoothing moves mass to all candidates."""
+
+    targets: Tensor  # int64 [B]
+    smoothing: float
+
+    def of_queries(self, rows: slice) -> "CrossEntropy":
+        """Return the loss of a block of queries."""
+        return replace(self, targets=self.targets[rows])
+
+    def inside(self, count: int) -> "CrossEntropy":
+        """Clamp targets to rows of ``count`` candidates."""
+        return replace(self, targets=inside_of(self.targets, count))
+
+    def contiguous(self) -> "CrossEntropy":
+        """Return the loss with targets in a contiguous tensor."""
+        return replace(self, targets=self.targets.contiguous())
 
 
 class LossNeed(NamedTuple):
@@ -48,7 +74,7 @@ class LossGradients(NamedTuple):
     bias: Tensor | None
 
 
-class BceRows(NamedTuple):
+class LossRows(NamedTuple):
     """Row losses, and sums of the rows' scores, finite only if all scores of a row are.
 
     Backends may count a bias of -inf, which leaves a candidate out, as 0.
@@ -56,41 +82,16 @@ class BceRows(NamedTuple):
 
     rows: Tensor  # [B], float32, float64 for float64 queries
     linear: Tensor  # [B] float64
+    logsumexp: Tensor | None = None  # [B] float64, of cross entropy
+    scores: Tensor | None = None  # scores of all pairs, if stored for gradients
 
 
-class BceTotal(NamedTuple):
+class LossTotal(NamedTuple):
     """Sum of row losses, divided; sums of the rows' scores; gradients."""
 
     total: Tensor  # [], of the rows' dtype
     linear: Tensor
     gradients: LossGradients
-
-
-class Ahead(NamedTuple):
-    """Gradients that are made with row losses: gradients of the sum of rows, divided."""
-
-    divisor: float
-    need: LossNeed
-
-
-class CrossEntropyRows(NamedTuple):
-    """Results like :class:`BceRows`, with the logsumexp of the rows."""
-
-    rows: Tensor
-    linear: Tensor
-    logsumexp: Tensor  # [B] float64
-    scores: Tensor | None = None  # scores of all pairs, if stored
-    gradients: LossGradients | None = None  # gradients, if made
-
-
-class CrossEntropyBackward(NamedTuple):
-    """Arguments of the gradients of cross entropy."""
-
-    grad_rows: Tensor  # [B]
-    logsumexp: Tensor  # [B] float64
-    targets: Tensor  # [B]
-    label_smoothing: float
-    scores: Tensor | None = None  # stored scores, which are overwritten
 
 
 class LossChecks(NamedTuple):

@@ -22,18 +22,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from .backend import ChunkedBackend, Losses, Passes
-from .checks import inside_of
-from .labels import (
-    Ahead,
-    BceRows,
-    BceTotal,
-    CrossEntropyBackward,
-    CrossEntropyRows,
-    Labels,
-    LossChecks,
-    LossGradients,
-    LossNeed,
-)
+from .labels import Bce, CrossEntropy, LossChecks, LossGradients, LossNeed, LossRows, LossTotal
 from .operands import Operands
 from .positives import Positives
 from .sweeps import GradientSums, Sweep, result_dtype, sweeps
@@ -47,73 +36,64 @@ _NOTHING = LossNeed(queries=False, table=False, bias=False)
 
 
 class ChunkedLosses(Losses):
-    """Checked losses of a backend that scores chunks of candidates.
-
-    Subclasses replace the computations, :meth:`_bce`, :meth:`_cross_entropy` and
-    :meth:`_cross_entropy_gradients`, which take labels that are safe to index with.
-    """
+    """Checked losses of a backend that scores chunks of candidates."""
 
     def __init__(self, backend: ChunkedBackend) -> None:
         self._backend = backend
 
-    def bce(self, operands: Operands, labels: Labels, checks: LossChecks | None = None) -> BceRows:
-        """Serve :meth:`Losses.bce`."""
-        labels = _safe_labels(operands, labels, checks)
-        result, _ = self._bce(operands, labels, None, _NOTHING)
-        if checks is not None:
-            checks.scores(result.linear)
-        return result
-
-    def bce_gradients(
-        self, operands: Operands, labels: Labels, grad_rows: Tensor, need: LossNeed
-    ) -> LossGradients:
-        """Serve :meth:`Losses.bce_gradients`."""
-        labels = _safe_labels(operands, labels, None)
-        return self._bce(operands, labels, grad_rows.contiguous(), need, has_rows=False)[1]
-
-    def bce_total(
+    def value(
         self,
         operands: Operands,
-        labels: Labels,
-        divisor: float,
-        need: LossNeed,
-        checks: LossChecks | None = None,
-    ) -> BceTotal:
-        """Serve :meth:`Losses.bce_total`."""
-        labels = _safe_labels(operands, labels, checks)
-        queries = operands.queries
-        grad_rows = queries.new_full((len(queries),), 1 / divisor) if any(need) else None
-        rows, gradients = self._bce(operands, labels, grad_rows, need)
-        if checks is not None:
-            checks.scores(rows.linear)
-        return BceTotal(rows.rows.sum() / divisor, rows.linear, gradients)
-
-    def cross_entropy(
-        self,
-        operands: Operands,
-        targets: Tensor,
-        label_smoothing: float,
+        loss: Bce | CrossEntropy,
         checks: LossChecks | None = None,
         *,
         keep: bool = False,
-        ahead: Ahead | None = None,
-    ) -> CrossEntropyRows:
-        """Serve :meth:`Losses.cross_entropy`."""
-        if checks is not None:
-            checks.labels()
+    ) -> LossRows:
+        loss = _safe_labels(operands, loss, checks)
+        if isinstance(loss, Bce):
+            made, _ = self._bce(operands, loss, None, _NOTHING)
         else:
-            targets = inside_of(targets, operands.candidates.num_rows)
-        result = self._cross_entropy(operands, targets, label_smoothing, keep, ahead)
+            made = self._cross_entropy(operands, loss, keep=keep)
         if checks is not None:
-            checks.scores(result.linear)
-        return result
+            checks.scores(made.linear)
+        return made
 
-    def cross_entropy_gradients(
-        self, operands: Operands, made_of: CrossEntropyBackward, need: LossNeed
+    def gradients(
+        self,
+        operands: Operands,
+        loss: Bce | CrossEntropy,
+        weights: Tensor,
+        need: LossNeed,
+        made: LossRows | None = None,
     ) -> LossGradients:
-        """Serve :meth:`Losses.cross_entropy_gradients`."""
-        targets = inside_of(made_of.targets, operands.candidates.num_rows)
-        return self._cross_entropy_gradients(operands, made_of._replace(targets=targets), need)
+        loss = _safe_labels(operands, loss, None)
+        if isinstance(loss, Bce):
+            return self._bce(operands, loss, weights.contiguous(), need, has_rows=False)[1]
+        assert made is not None
+        return self._cross_entropy_gradients(operands, loss, weights, need, made)
+
+    def value_and_gradients(
+        self,
+        operands: Operands,
+        loss: Bce | CrossEntropy,
+        divisor: float,
+        need: LossNeed,
+        checks: LossChecks | None = None,
+    ) -> LossTotal:
+        loss = _safe_labels(operands, loss, checks)
+        weights = operands.queries.new_full((operands.num_queries,), 1 / divisor)
+        gradients = LossGradients(None, None, None)
+        if isinstance(loss, Bce):
+            made, gradients = self._bce(operands, loss, weights if any(need) else None, need)
+        elif any(need) and (step := self._queries_at_once(operands)):
+            made, gradients = self._cross_entropy_ahead(operands, loss, weights, need, step)
+        else:
+            made = self._cross_entropy(operands, loss, keep=any(need))
+            if any(need):
+                gradients = self._cross_entropy_gradients(operands, loss, weights, need, made)
+        if checks is not None:
+            checks.scores(made.linear)
+        return LossTotal(made.rows.sum() / divisor, made.linear, gradients)
 
     def scale(self, gradients: Sequence[Tensor], factor: Tensor) -> None:
         """Serve :meth:`Losses.scale`; read the factor first if that waits for no device."""
@@ -124,79 +104,67 @@ class ChunkedLosses(Losses):
     def _bce(
         self,
         operands: Operands,
-        labels: Labels,
-        grad_rows: Tensor | None,
+        loss: Bce,
+        weights: Tensor | None,
         need: LossNeed,
         *,
         has_rows: bool = True,
-    ) -> tuple[BceRows, LossGradients]:
+    ) -> tuple[LossRows, LossGradients]:
         """Sweep scores once for rows, gradients or both; without ``has_rows`` the rows are void."""
         total, linear = _row_sums(operands), _row_sums(operands)
         sums = GradientSums(self._backend, operands, need)
         totals = (total, linear) if has_rows else None
         for sweep in sweeps(self._backend, operands, sums):
-            grad = None if grad_rows is None else grad_rows[sweep.rows]
-            _bce_block(sweep, labels.of_queries(sweep.rows), grad, totals)
-        return BceRows(total.to(result_dtype(operands)), linear), sums.finished()
+            grad = None if weights is None else weights[sweep.rows]
+            _bce_block(sweep, loss.of_queries(sweep.rows), grad, totals)
+        return LossRows(total.to(result_dtype(operands)), linear), sums.finished()
 
-    def _cross_entropy(
-        self,
-        operands: Operands,
-        targets: Tensor,
-        label_smoothing: float,
-        keep: bool,
-        ahead: Ahead | None,
-    ) -> CrossEntropyRows:
-        step = 0 if ahead is None else self._queries_at_once(operands)
-        if ahead is not None and step:
-            return self._cross_entropy_ahead(operands, targets, label_smoothing, ahead, step)
+    def _cross_entropy(self, operands: Operands, loss: CrossEntropy, *, keep: bool) -> LossRows:
         kept = self._room_for_all(operands) if keep else None
         rows, linear, logsumexp = (_row_sums(operands) for _ in range(3))
         for sweep in sweeps(self._backend, operands, kept=kept):
-            positives = Positives.of_targets(targets[sweep.rows], by_candidate=True)
-            part = _cross_entropy_block(sweep, positives, label_smoothing)
+            positives = Positives.of_targets(loss.targets[sweep.rows], by_candidate=True)
+            part = _cross_entropy_block(sweep, positives, loss.smoothing)
             for total, values in zip((rows, linear, logsumexp), part, strict=True):
                 total[sweep.rows] = values
-        return CrossEntropyRows(rows.to(result_dtype(operands)), linear, logsumexp, kept)
+        return LossRows(rows.to(result_dtype(operands)), linear, logsumexp, kept)
 
     def _cross_entropy_ahead(
-        self,
-        operands: Operands,
-        targets: Tensor,
-        label_smoothing: float,
-        ahead: Ahead,
-        step: int,
-    ) -> CrossEntropyRows:
-        """Make rows, and the gradients of their sum, from scores that are swept once.
+        self, operands: Operands, loss: CrossEntropy, weights: Tensor, need: LossNeed, step: int
+    ) -> tuple[LossRows, LossGradients]:
+        """Make rows, and the gradients of their weighted sum, from scores that are swept once.
 
         ``step`` is the number of queries with scores in memory at once.
         """
         rows, linear, logsumexp = (_row_sums(operands) for _ in range(3))
-        sums = GradientSums(self._backend, operands, ahead.need)
+        sums = GradientSums(self._backend, operands, need)
         plan = self._backend.loss_plan(operands)
         pairs = step * operands.candidates.num_rows
         room = operands.queries.new_empty(pairs, dtype=plan.dtype)
-        grad = torch.ones_like(rows, dtype=result_dtype(operands)) / ahead.divisor
         for first in range(0, operands.num_queries, step):
             block = slice(first, min(first + step, operands.num_queries))
             sweep = Sweep(self._backend, operands.of_queries(block), block, plan, sums)
             sweep.keep_in(room)
-            part = _cross_entropy_whole(sweep, targets[block], label_smoothing, grad[block])
+            part = _cross_entropy_whole(sweep, loss.targets[block], loss.smoothing, weights[block])
             for total, values in zip((rows, linear, logsumexp), part, strict=True):
                 total[block] = values
-        made = rows.to(result_dtype(operands)), linear, logsumexp
-        return CrossEntropyRows(*made, gradients=sums.finished())
+        return LossRows(rows.to(result_dtype(operands)), linear, logsumexp), sums.finished()
 
     def _cross_entropy_gradients(
-        self, operands: Operands, made_of: CrossEntropyBackward, need: LossNeed
+        self,
+        operands: Operands,
+        loss: CrossEntropy,
+        weights: Tensor,
+        need: LossNeed,
+        made: LossRows,
     ) -> LossGradients:
-        sums = GradientSums(self._backend, operands, need)
-        smoothing, kept = made_of.label_smoothing, made_of.scores
+        sums, kept = GradientSums(self._backend, operands, need), made.scores
+        assert made.logsumexp is not None
         for sweep in sweeps(self._backend, operands, sums, kept):
-            logsumexp, grad = made_of.logsumexp[sweep.rows], made_of.grad_rows[sweep.rows]
-            positives = Positives.of_targets(made_of.targets[sweep.rows], by_candidate=True)
-            share = smoothing / max(1, operands.candidates.num_rows)
-            factors = SoftmaxFactors.of(logsumexp, grad, smoothing, share, sweep.dtype)
+            logsumexp, grad = made.logsumexp[sweep.rows], weights[sweep.rows]
+            positives = Positives.of_targets(loss.targets[sweep.rows], by_candidate=True)
+            share = loss.smoothing / max(1, operands.candidates.num_rows)
+            factors = SoftmaxFactors.of(logsumexp, grad, loss.smoothing, share, sweep.dtype)
             for chunk, part in zip(sweep.chunks, positives.in_chunks(sweep.chunks), strict=True):
                 slopes = sweep.scores(chunk) if kept is None else sweep.room(chunk)
                 sweep.backend.passes.softmax_slopes(slopes, *factors[:3])
@@ -225,16 +193,18 @@ class ChunkedLosses(Losses):
         return -(-count // blocks)
 
 
-def _safe_labels(operands: Operands, labels: Labels, checks: LossChecks | None) -> Labels:
+def _safe_labels(
+    operands: Operands, loss: Bce | CrossEntropy, checks: LossChecks | None
+) -> Bce | CrossEntropy:
     """Check labels or, without checks, make labels safe to index with."""
     if checks is None:
-        return labels.inside(operands.candidates.num_rows)
+        return loss.inside(operands.candidates.num_rows)
     checks.labels()
-    return labels
+    return loss
 
 
 def _bce_block(
-    sweep: Sweep, labels: Labels, grad_rows: Tensor | None, totals: tuple[Tensor, Tensor] | None
+    sweep: Sweep, labels: Bce, grad_rows: Tensor | None, totals: tuple[Tensor, Tensor] | None
 ) -> None:
     """Fill a block's rows of ``totals``, carry the gradients of the block back, or both.
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .labels import Labels
+from .labels import Bce
 
 
 class Positives(NamedTuple):
@@ -19,7 +19,7 @@ class Positives(NamedTuple):
 
     @classmethod
     def of_labels(
-        cls, labels: Labels, num_candidates: int, *, by_candidate: bool = False
+        cls, labels: Bce, num_candidates: int, *, by_candidate: bool = False
     ) -> "Positives":
         """Read a CSR of ids per query, in any order; duplicates count once."""
         count = len(labels.indptr) - 1

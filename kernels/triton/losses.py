@@ -22,17 +22,7 @@ import torch
 from torch import Tensor
 
 from ..backend import Losses
-from ..labels import (
-    Ahead,
-    BceRows,
-    BceTotal,
-    CrossEntropyBackward,
-    CrossEntropyRows,
-    Labels,
-    LossChecks,
-    LossGradients,
-    LossNeed,
-)
+from ..labels import Bce, CrossEntropy, LossChecks, LossGradients, LossNeed, LossRows, LossTotal
 from ..operands import Operands
 from .device import finish as finishing
 from .device import losses as device
@@ -51,36 +41,76 @@ _SLOPES = TileLoss(is_softmax=False, has_sums=False, has_slopes=True)
 class FusedLosses(Losses):
     """Fused losses; see :class:`kgfast.kernels.backend.Losses`."""
 
-    def bce(self, operands: Operands, labels: Labels, checks: LossChecks | None = None) -> BceRows:
-        """Compute binary cross entropy; wait once if there are checks."""
-        totals, _ = self._bce(operands, labels, 1.0, _NOTHING, checks)
-        return BceRows(totals.rows, totals.linear)
+    def value(
+        self,
+        operands: Operands,
+        loss: Bce | CrossEntropy,
+        checks: LossChecks | None = None,
+        *,
+        keep: bool = False,
+    ) -> LossRows:
+        """Compute row losses; wait once if there are checks. No scores are stored."""
+        if isinstance(loss, Bce):
+            totals, _ = self._bce(operands, loss, 1.0, _NOTHING, checks)
+            return LossRows(totals.rows, totals.linear)
+        with launcher.serving(operands.table.device) as arch:
+            if not _has_pairs(operands):
+                if checks is not None:
+                    checks.labels()
+                linear, logsumexp = (_zeros(operands, torch.float64) for _ in range(2))
+                return LossRows(_zeros(operands, torch.float32), linear, logsumexp)
+            words = loss.targets.new_empty(-(-operands.num_queries // FINISHED_ROWS))
+            kind = TileLoss(is_softmax=True, has_sums=True, has_slopes=False)
+            told = Totals(None, None, None, None, words)
+            totals, _ = _Sweep(operands, _targets(operands, loss), kind, _NOTHING, arch, told).run()
+        _read(words, totals.linear, checks)
+        return LossRows(totals.rows, totals.linear, totals.logsumexp)
 
-    def bce_gradients(
-        self, operands: Operands, labels: Labels, grad_rows: Tensor, need: LossNeed
+    def gradients(
+        self,
+        operands: Operands,
+        loss: Bce | CrossEntropy,
+        weights: Tensor,
+        need: LossNeed,
+        made: LossRows | None = None,
     ) -> LossGradients:
         with launcher.serving(operands.table.device) as arch:
             if not _has_pairs(operands):
                 return _no_gradients(operands, need)
-            made = _device_labels(operands, labels, make_keys(operands, labels, 0), 1.0)
-            made = made._replace(grad=grad_rows, grad_step=grad_rows.stride(0))
-            return _Sweep(operands, made, _SLOPES, need, arch).run()[1]
+            if isinstance(loss, Bce):
+                kind, logsumexp = _SLOPES, None
+                labels = _device_labels(operands, loss, make_keys(operands, loss, 0), 1.0)
+            else:
+                assert made is not None
+                assert made.logsumexp is not None
+                kind, logsumexp = _SLOPES._replace(is_softmax=True), made.logsumexp.contiguous()
+                labels = _targets(operands, loss)
+            labels = labels._replace(grad=weights, grad_step=weights.stride(0), logsumexp=logsumexp)
+            return _Sweep(operands, labels, kind, need, arch).run()[1]
 
-    def bce_total(
+    def value_and_gradients(
         self,
         operands: Operands,
-        labels: Labels,
+        loss: Bce | CrossEntropy,
         divisor: float,
         need: LossNeed,
         checks: LossChecks | None = None,
-    ) -> BceTotal:
-        totals, gradients = self._bce(operands, labels, 1 / divisor, need, checks, has_total=True)
-        return BceTotal(totals.total, totals.linear, gradients)
+    ) -> LossTotal:
+        """Compute bce in one sweep; cross entropy needs the logsumexp before its slopes."""
+        if isinstance(loss, Bce):
+            totals, gradients = self._bce(operands, loss, 1 / divisor, need, checks, has_total=True)
+            return LossTotal(totals.total, totals.linear, gradients)
+        made = self.value(operands, loss, checks)
+        gradients = LossGradients(None, None, None)
+        if any(need):
+            weights = torch.ones_like(made.rows) / divisor
+            gradients = self.gradients(operands, loss, weights, need, made)
+        return LossTotal(made.rows.sum() / divisor, made.linear, gradients)
 
     def _bce(
         self,
         operands: Operands,
-        labels: Labels,
+        labels: Bce,
         weight: float,
         need: LossNeed,
         checks: LossChecks | None,
@@ -109,45 +139,6 @@ class FusedLosses(Losses):
             totals, gradients = _Sweep(operands, made, loss, need, arch, told).run()
         _read(status.words[FACTS:], totals.linear, checks)
         return totals, gradients
-
-    def cross_entropy(
-        self,
-        operands: Operands,
-        targets: Tensor,
-        label_smoothing: float,
-        checks: LossChecks | None = None,
-        *,
-        keep: bool = False,
-        ahead: Ahead | None = None,
-    ) -> CrossEntropyRows:
-        """Compute softmax cross entropy; wait once if there are checks. No scores are stored."""
-        with launcher.serving(operands.table.device) as arch:
-            if not _has_pairs(operands):
-                if checks is not None:
-                    checks.labels()
-                linear, logsumexp = (_zeros(operands, torch.float64) for _ in range(2))
-                return CrossEntropyRows(_zeros(operands, torch.float32), linear, logsumexp)
-            words = targets.new_empty(-(-operands.num_queries // FINISHED_ROWS))
-            made = _targets(operands, targets, label_smoothing)
-            loss = TileLoss(is_softmax=True, has_sums=True, has_slopes=False)
-            told = Totals(None, None, None, None, words)
-            totals, _ = _Sweep(operands, made, loss, _NOTHING, arch, told).run()
-        _read(words, totals.linear, checks)
-        return CrossEntropyRows(totals.rows, totals.linear, totals.logsumexp)
-
-    def cross_entropy_gradients(
-        self, operands: Operands, made_of: CrossEntropyBackward, need: LossNeed
-    ) -> LossGradients:
-        with launcher.serving(operands.table.device) as arch:
-            if not _has_pairs(operands):
-                return _no_gradients(operands, need)
-            made = _targets(operands, made_of.targets, made_of.label_smoothing)
-            made = made._replace(
-                grad=made_of.grad_rows,
-                grad_step=made_of.grad_rows.stride(0),
-                logsumexp=made_of.logsumexp.contiguous(),
-            )
-            return _Sweep(operands, made, _SLOPES._replace(is_softmax=True), need, arch).run()[1]
 
     def scale(self, gradients: Sequence[Tensor], factor: Tensor) -> None:
         """Let the device read the factor: one launch, which writes nothing for a factor of 1."""
@@ -202,7 +193,7 @@ class _Status(NamedTuple):
     keys: Tensor  # [positives]
 
 
-def make_keys(operands: Operands, labels: Labels, num_finished: int) -> _Status:
+def make_keys(operands: Operands, labels: Bce, num_finished: int) -> _Status:
     """Make ascending keys of the positives, and memory for the finishing programs' words."""
     count, rows = len(labels.indices), operands.num_queries
     programs = -(-max(count, rows) // LABELS)
@@ -227,14 +218,14 @@ def make_keys(operands: Operands, labels: Labels, num_finished: int) -> _Status:
 
 
 def _device_labels(
-    operands: Operands, labels: Labels, status: _Status, weight: float
+    operands: Operands, labels: Bce, status: _Status, weight: float
 ) -> device.RowLabels:
     return device.RowLabels(status.keys, labels.indptr, status.words, labels.a, labels.c, weight)
 
 
-def _targets(operands: Operands, targets: Tensor, smoothing: float) -> device.RowLabels:
-    every = smoothing / operands.candidates.num_rows
-    return device.RowLabels(targets, None, None, 1 - smoothing, every)
+def _targets(operands: Operands, loss: CrossEntropy) -> device.RowLabels:
+    every = loss.smoothing / operands.candidates.num_rows
+    return device.RowLabels(loss.targets, None, None, 1 - loss.smoothing, every)
 
 
 class _Sweep:

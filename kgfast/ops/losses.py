@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from kgfast.kernels.labels import CrossEntropyBackward, Labels, LossGradients, LossNeed
+from kgfast.kernels.labels import Bce, CrossEntropy, LossGradients, LossNeed, LossRows
 from kgfast.kernels.operands import Operands
 from kgfast.ops import differentiable as common
 from kgfast.ops import run
@@ -90,9 +90,8 @@ def bce(
     tensor([0.8201])
     """
     operands = loss_operands("bce", queries, candidates, bias, score, precision)
-    check_labels(queries, candidates, positive_indptr, positive_indices, label_a, label_c)
-    labels = Labels(positive_indptr, positive_indices, float(label_a), float(label_c))
-    return _bce(operands, labels, common.chosen_backend(operands.queries))
+    loss = bce_of(operands, positive_indptr, positive_indices, label_a, label_c)
+    return bce_rows(operands, loss)
 
 
 def cross_entropy(
@@ -139,10 +138,18 @@ def cross_entropy(
     tensor([0.1698])
     """
     operands = loss_operands("cross_entropy", queries, candidates, bias, score, precision)
-    check_index("targets", targets, (len(queries),), candidates)
-    check_smoothing(label_smoothing)
-    tensors = operands.queries, candidates, bias
-    given = operands, targets, float(label_smoothing), common.chosen_backend(operands.queries)
+    return cross_entropy_rows(operands, cross_entropy_of(operands, targets, label_smoothing))
+
+
+def bce_rows(operands: Operands, loss: Bce) -> Tensor:
+    """Return :func:`bce` of checked arguments."""
+    return _bce(operands, loss, common.chosen_backend(operands.queries))
+
+
+def cross_entropy_rows(operands: Operands, loss: CrossEntropy) -> Tensor:
+    """Return :func:`cross_entropy` of checked arguments."""
+    tensors = operands.queries, operands.table, operands.bias
+    given = operands, loss, common.chosen_backend(operands.queries)
     if torch.compiler.is_compiling() or not common.has_gradients(*tensors):
         return _cross_entropy(*given)[0]
     rows: Tensor = _KeptScores.apply(*tensors, given)  # type: ignore[no-untyped-call]
@@ -161,34 +168,31 @@ class _KeptScores(Function):
         queries: Tensor,
         candidates: Tensor,
         bias: Tensor | None,
-        given: tuple[Operands, Tensor, float, str],
+        given: tuple[Operands, CrossEntropy, str],
     ) -> Tensor:
-        operands, targets, smoothing, backend = given
-        made = run.cross_entropy(
-            operands, targets.contiguous(), smoothing, backend=backend, keep=True
-        )
-        ctx.save_for_backward(made.logsumexp, queries, candidates, bias, targets)
-        ctx.facts, ctx.scores = given, made.scores
+        operands, loss, backend = given
+        made = run.loss_value(operands, loss.contiguous(), backend=backend, keep=True)
+        ctx.save_for_backward(made.logsumexp, queries, candidates, bias, loss.targets)
+        ctx.facts, ctx.made = given, made
         return made.rows
 
     @staticmethod
     def backward(ctx: Any, grad_rows: Tensor) -> tuple[Tensor | None, ...]:
-        logsumexp, queries, candidates, bias, targets = ctx.saved_tensors
-        operands, _, smoothing, backend = ctx.facts
-        need, scores, ctx.scores = ctx.needs_input_grad[:3], ctx.scores, None
-        if scores is None or torch.is_grad_enabled() or type(grad_rows) is not Tensor:
+        logsumexp, queries, candidates, bias, _ = ctx.saved_tensors
+        operands, loss, backend = ctx.facts
+        need, made, ctx.made = ctx.needs_input_grad[:3], ctx.made, None
+        if made is None or torch.is_grad_enabled() or type(grad_rows) is not Tensor:
             score, precision = operands.score.name, operands.precision
             operands = run.operands_of(queries, candidates, score, bias, precision=precision)
-            given = operands, targets, smoothing, backend
-            gradients = _cross_entropy_backward(grad_rows, logsumexp, *given, list(need))
-        else:
-            made_of = CrossEntropyBackward(
-                grad_rows, logsumexp, targets.contiguous(), smoothing, scores
+            gradients = _cross_entropy_backward(
+                grad_rows, logsumexp, operands, loss, backend, list(need)
             )
-            made = run.cross_entropy_gradients(operands, made_of, LossNeed(*need), backend=backend)
-            gradients = as_gradients(made, bias)
-        needed = zip(gradients, need, strict=True)
-        return *(it if is_needed else None for it, is_needed in needed), None
+        else:
+            needed = LossNeed(*need)
+            given = operands, loss.contiguous(), grad_rows, needed, made
+            gradients = as_gradients(run.loss_gradients(*given, backend=backend), bias)
+        pairs = zip(gradients, need, strict=True)
+        return *(it if is_needed else None for it, is_needed in pairs), None
 
 
 def loss_operands(
@@ -211,19 +215,22 @@ def loss_operands(
     return operands
 
 
-def check_labels(
-    queries: Tensor,
-    candidates: Tensor,
-    positive_indptr: Tensor,
-    positive_indices: Tensor,
-    label_a: float,
-    label_c: float,
-) -> None:
-    """Check the arguments of :func:`bce` beside operands, except values of tensors."""
-    check_index("positive_indptr", positive_indptr, (len(queries) + 1,), candidates)
-    check_index("positive_indices", positive_indices, (None,), candidates)
+def bce_of(
+    operands: Operands, indptr: Tensor, indices: Tensor, label_a: float, label_c: float
+) -> Bce:
+    """Make the loss of :func:`bce`, checked except for the values of tensors."""
+    check_index("positive_indptr", indptr, (operands.num_queries + 1,), operands.table)
+    check_index("positive_indices", indices, (None,), operands.table)
     for name, value in (("label_a", label_a), ("label_c", label_c)):
         check_bounded(name, value)
+    return Bce(indptr, indices, float(label_a), float(label_c))
+
+
+def cross_entropy_of(operands: Operands, targets: Tensor, label_smoothing: float) -> CrossEntropy:
+    """Make the loss of :func:`cross_entropy`, checked except for the values of targets."""
+    check_index("targets", targets, (operands.num_queries,), operands.table)
+    check_smoothing(label_smoothing)
+    return CrossEntropy(targets, float(label_smoothing))
 
 
 def check_smoothing(label_smoothing: float) -> None:
@@ -234,8 +241,8 @@ def check_smoothing(label_smoothing: float) -> None:
 
 
 @operator("bce", waits=True)
-def _bce(operands: Operands, labels: Labels, backend: str) -> Tensor:
-    return run.bce(operands, contiguous(labels), backend=backend).rows
+def _bce(operands: Operands, loss: Bce, backend: str) -> Tensor:
+    return run.loss_value(operands, loss.contiguous(), backend=backend).rows
 
 
 @_bce.fake
@@ -245,20 +252,18 @@ def _(operands: Operands) -> Tensor:
 
 @_bce.gradient(*_DIFFERENTIABLE, of="bce")
 def _bce_backward(
-    grad: Tensor, operands: Operands, labels: Labels, backend: str, need: Sequence[bool]
+    grad: Tensor, operands: Operands, loss: Bce, backend: str, need: Sequence[bool]
 ) -> tuple[Tensor | None, ...]:
-    needed = LossNeed(*need)
-    made = run.bce_gradients(operands, contiguous(labels), grad, needed, backend=backend)
-    return as_gradients(made, operands.bias)
+    given = operands, loss.contiguous(), grad, LossNeed(*need)
+    return as_gradients(run.loss_gradients(*given, backend=backend), operands.bias)
 
 
 @operator("cross_entropy", waits=True)
-def _cross_entropy(
-    operands: Operands, targets: Tensor, label_smoothing: float, backend: str
-) -> tuple[Tensor, Tensor]:
+def _cross_entropy(operands: Operands, loss: CrossEntropy, backend: str) -> tuple[Tensor, Tensor]:
     """Return row losses, and the logsumexp of each in float64 for the backward."""
-    result = run.cross_entropy(operands, targets.contiguous(), label_smoothing, backend=backend)
-    return result.rows, result.logsumexp
+    made = run.loss_value(operands, loss.contiguous(), backend=backend)
+    assert made.logsumexp is not None
+    return made.rows, made.logsumexp
 
 
 @_cross_entropy.fake
@@ -272,19 +277,13 @@ def _cross_entropy_backward(
     grad: Tensor,
     logsumexp: Tensor,
     operands: Operands,
-    targets: Tensor,
-    label_smoothing: float,
+    loss: CrossEntropy,
     backend: str,
     need: Sequence[bool],
 ) -> tuple[Tensor | None, ...]:
-    made_of = CrossEntropyBackward(grad, logsumexp, targets.contiguous(), label_smoothing)
-    made = run.cross_entropy_gradients(operands, made_of, LossNeed(*need), backend=backend)
-    return as_gradients(made, operands.bias)
-
-
-def contiguous(labels: Labels) -> Labels:
-    """Return labels in contiguous tensors."""
-    return labels._replace(indptr=labels.indptr.contiguous(), indices=labels.indices.contiguous())
+    made = LossRows(grad, logsumexp, logsumexp)
+    given = operands, loss.contiguous(), grad, LossNeed(*need), made
+    return as_gradients(run.loss_gradients(*given, backend=backend), operands.bias)
 
 
 def as_gradients(made: LossGradients, bias: Tensor | None) -> tuple[Tensor | None, ...]:

@@ -6,9 +6,9 @@ operands nor the checked candidates of an earlier batch.
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 
 import torch
 from torch import Tensor
@@ -17,15 +17,13 @@ from kgfast.kernels.above import counts_above, list_above, lowest_scores
 from kgfast.kernels.backend import Backend, Losses, Passes
 from kgfast.kernels.checks import Checks, check_finite, checks_values
 from kgfast.kernels.labels import (
-    Ahead,
-    BceRows,
-    BceTotal,
-    CrossEntropyBackward,
-    CrossEntropyRows,
-    Labels,
+    Bce,
+    CrossEntropy,
     LossChecks,
     LossGradients,
     LossNeed,
+    LossRows,
+    LossTotal,
 )
 from kgfast.kernels.losses import TORCH_PASSES
 from kgfast.kernels.negatives import NegativeGradients, NegativeLoss, NegativeRows, Sampled
@@ -55,18 +53,16 @@ from kgfast.ops.finite import check_mask, check_scores, name_not_finite
 from kgfast.ops.unchecked import refuse_unchecked
 
 __all__ = [
+    "CrossEntropy",
     "Operands",
     "Passes",
     "Prepared",
     "above",
     "backend_of",
-    "bce",
-    "bce_gradients",
-    "bce_total",
     "checks_for",
-    "cross_entropy",
-    "cross_entropy_gradients",
-    "cross_entropy_total",
+    "loss_gradients",
+    "loss_total",
+    "loss_value",
     "negative_gradients",
     "negative_rows",
     "operands_of",
@@ -270,93 +266,49 @@ def negative_gradients(
         return chosen.negatives.gradients(operands, loss, made, grad, need, **options)
 
 
-def bce(operands: Operands, labels: Labels, *, backend: str | None = None) -> BceRows:
-    """Return the rows of :func:`kgfast.ops.bce`."""
-    with _serving(operands, backend) as chosen:
-        return _losses(chosen, operands).bce(operands, labels, _bce_checks(operands, labels))
-
-
-def bce_gradients(
+def loss_value(
     operands: Operands,
-    labels: Labels,
-    grad_rows: Tensor,
-    need: LossNeed,
-    *,
-    backend: str | None = None,
-) -> LossGradients:
-    """Return the gradients of :func:`bce`; the arguments are checked."""
-    with _serving(operands, backend) as chosen:
-        return _losses(chosen, operands).bce_gradients(operands, labels, grad_rows, need)
-
-
-def bce_total(
-    operands: Operands,
-    labels: Labels,
-    divisor: float,
-    need: LossNeed,
-    *,
-    backend: str | None = None,
-) -> BceTotal:
-    """Return the sum of :func:`bce`, divided, and the gradients, from one sweep over scores."""
-    checks = _bce_checks(operands, labels)
-    with _serving(operands, backend) as chosen:
-        return _losses(chosen, operands).bce_total(operands, labels, divisor, need, checks)
-
-
-def cross_entropy(
-    operands: Operands,
-    targets: Tensor,
-    label_smoothing: float,
+    loss: Bce | CrossEntropy,
     *,
     backend: str | None = None,
     keep: bool = False,
-    ahead: Ahead | None = None,
-) -> CrossEntropyRows:
-    """Return the rows of :func:`kgfast.ops.cross_entropy`.
+) -> LossRows:
+    """Return row losses over all candidates, as :func:`kgfast.ops.bce` and ``cross_entropy``.
 
-    ``keep`` and ``ahead`` are those of :meth:`kgfast.kernels.backend.Losses.cross_entropy`.
+    ``keep`` is that of :meth:`kgfast.kernels.backend.Losses.value`.
     """
-
-    def check_targets() -> None:
-        count, smoothing = operands.candidates.num_rows, ("label_smoothing", label_smoothing)
-        check_ids("targets", targets, count)
-        check_mask(operands.bias, count, targets, "targets", smoothing)
-
-    checks = _loss_checks(operands, check_targets)
+    checks = _loss_checks(operands, loss)
     with _serving(operands, backend) as chosen:
-        given = operands, targets, label_smoothing, checks
-        return _losses(chosen, operands).cross_entropy(*given, keep=keep, ahead=ahead)
+        return _losses(chosen, operands).value(operands, loss, checks, keep=keep)
 
 
-def cross_entropy_total(
+def loss_gradients(
     operands: Operands,
-    targets: Tensor,
-    label_smoothing: float,
+    loss: Bce | CrossEntropy,
+    weights: Tensor,
+    need: LossNeed,
+    made: LossRows | None = None,
+    *,
+    backend: str | None = None,
+) -> LossGradients:
+    """Return the gradients of :func:`loss_value`; the arguments are checked."""
+    with _serving(operands, backend) as chosen:
+        losses = _losses(chosen, operands)
+        return losses.gradients(operands, loss, weights.resolve_neg(), need, made)
+
+
+def loss_total(
+    operands: Operands,
+    loss: Bce | CrossEntropy,
     divisor: float,
     need: LossNeed,
     *,
     backend: str | None = None,
-) -> tuple[Tensor, LossGradients]:
-    """Return the sum of :func:`cross_entropy`, divided, and the gradients."""
-    given = operands, targets, label_smoothing
-    made = cross_entropy(*given, backend=backend, keep=True, ahead=Ahead(divisor, need))
-    gradients = made.gradients
-    if gradients is None:
-        grad_rows = torch.ones_like(made.rows) / divisor
-        made_of = CrossEntropyBackward(
-            grad_rows, made.logsumexp, targets, label_smoothing, made.scores
-        )
-        gradients = cross_entropy_gradients(operands, made_of, need, backend=backend)
-    return made.rows.sum() / divisor, gradients
-
-
-def cross_entropy_gradients(
-    operands: Operands, made_of: CrossEntropyBackward, need: LossNeed, *, backend: str | None = None
-) -> LossGradients:
-    """Return the gradients of :func:`cross_entropy`; the arguments are checked."""
-    made_of = made_of._replace(grad_rows=made_of.grad_rows.resolve_neg())
+) -> LossTotal:
+    """Return the sum of :func:`loss_value`, divided, and the gradients."""
+    checks = _loss_checks(operands, loss)
     with _serving(operands, backend) as chosen:
-        return _losses(chosen, operands).cross_entropy_gradients(operands, made_of, need)
+        return _losses(chosen, operands).value_and_gradients(operands, loss, divisor, need, checks)
 
 
 def _losses(backend: Backend, operands: Operands) -> Losses:
@@ -373,24 +325,25 @@ def _warn_of_float32(precision: str) -> None:
     )
 
 
-def _bce_checks(operands: Operands, labels: Labels) -> LossChecks | None:
-    return _loss_checks(operands, lambda: _check_label_values(operands, labels))
-
-
-def _loss_checks(operands: Operands, check_labels: Callable[[], None]) -> LossChecks | None:
+def _loss_checks(operands: Operands, loss: Bce | CrossEntropy) -> LossChecks | None:
     """Return the checks of a loss; None if values are not checked."""
     if operands.candidates.num_rows and not checks_values():
         return None
+    check_labels = partial(_check_label_values, operands, loss)
     return LossChecks(check_labels, lambda linear: check_scores(linear, operands))
 
 
-def _check_label_values(operands: Operands, labels: Labels) -> None:
+def _check_label_values(operands: Operands, loss: Bce | CrossEntropy) -> None:
     """Check the values of labels: every row has a positive, ids are in range, none is masked."""
     count = operands.candidates.num_rows
-    check_indptr(labels.indptr, len(labels.indices), "positive")
-    empty = labels.indptr.diff() == 0
+    if isinstance(loss, CrossEntropy):
+        check_ids("targets", loss.targets, count)
+        smoothing = "label_smoothing", loss.smoothing
+        return check_mask(operands.bias, count, loss.targets, "targets", smoothing)
+    check_indptr(loss.indptr, len(loss.indices), "positive")
+    empty = loss.indptr.diff() == 0
     if bool(empty.any()):
         row = int(empty.nonzero()[0])
         raise ValueError(f"positive_indptr: row {row} has no positives; every query needs one")
-    check_ids("positive_indices", labels.indices, count)
-    check_mask(operands.bias, count, labels.indices, "positive_indices", ("label_c", labels.c))
+    check_ids("positive_indices", loss.indices, count)
+    check_mask(operands.bias, count, loss.indices, "positive_indices", ("label_c", loss.c))

@@ -2,25 +2,25 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from types import FunctionType
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from kgfast.kernels.labels import Labels, LossGradients, LossNeed
+from kgfast.kernels.labels import Bce, CrossEntropy, LossGradients, LossNeed
 from kgfast.kernels.operands import Operands
 from kgfast.ops import differentiable as common
 from kgfast.ops import run
-from kgfast.ops.checks import check_bounded, check_index, check_scale
+from kgfast.ops.checks import check_bounded, check_scale
 from kgfast.ops.dispatch import get_backend
 from kgfast.ops.losses import (
     as_gradients,
-    bce,
-    check_labels,
-    check_smoothing,
-    contiguous,
-    cross_entropy,
+    bce_of,
+    bce_rows,
+    cross_entropy_of,
+    cross_entropy_rows,
     loss_operands,
 )
 from kgfast.ops.registry import Operator, operator
@@ -84,12 +84,10 @@ def bce_total(
     check_divisor(divisor)
     operands = loss_operands("bce_total", queries, candidates, bias, score, precision)
     operands = _with_scale("bce_total", operands, scale)
-    check_labels(queries, candidates, positive_indptr, positive_indices, label_a, label_c)
-    labels = Labels(positive_indptr, positive_indices, float(label_a), float(label_c))
+    loss = bce_of(operands, positive_indptr, positive_indices, label_a, label_c)
     if not _is_one_sweep(operands):
-        rows = bce(_scaled(queries, scale), candidates, bias, *labels, score, precision=precision)
-        return rows.sum() / divisor
-    return _total(_bce_total, operands, labels, float(divisor))
+        return bce_rows(operands.scaled(), loss).sum() / divisor
+    return _total(_bce_total, operands, loss, float(divisor))
 
 
 def cross_entropy_total(
@@ -137,13 +135,10 @@ def cross_entropy_total(
     name = "cross_entropy_total"
     operands = loss_operands(name, queries, candidates, bias, score, precision)
     operands = _with_scale(name, operands, scale)
-    check_index("targets", targets, (len(queries),), candidates)
-    check_smoothing(label_smoothing)
+    loss = cross_entropy_of(operands, targets, label_smoothing)
     if not _is_one_sweep(operands):
-        given = candidates, bias, targets, float(label_smoothing), score
-        rows = cross_entropy(_scaled(queries, scale), *given, precision=precision)
-        return rows.sum() / divisor
-    return _total(_cross_entropy_total, operands, targets, float(label_smoothing), float(divisor))
+        return cross_entropy_rows(operands.scaled(), loss).sum() / divisor
+    return _total(_cross_entropy_total, operands, loss, float(divisor))
 
 
 def check_divisor(divisor: float) -> None:
@@ -159,10 +154,6 @@ def _with_scale(name: str, operands: Operands, scale: Tensor | None) -> Operands
     common.refuse_forward_mode(name, scale)
     check_scale(scale, operands.queries, operands.score.name)
     return replace(operands, scale=scale)
-
-
-def _scaled(queries: Tensor, scale: Tensor | None) -> Tensor:
-    return queries if scale is None else queries * scale
 
 
 def _is_one_sweep(operands: Operands) -> bool:
@@ -243,31 +234,13 @@ class _Total(Function):
 _FiveTensors = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
-@operator("bce_total", waits=True)
-def _bce_total(
-    operands: Operands, labels: Labels, divisor: float, backend: str, need: Sequence[bool]
+def _body(
+    operands: Operands, loss: Any, divisor: float, backend: str, need: Sequence[bool]
 ) -> _FiveTensors:
     """Return the total and the gradients; gradients that are not needed are empty."""
-    of_sweep = _of_sweep(need)
-    made = run.bce_total(operands, contiguous(labels), divisor, of_sweep, backend=backend)
+    given = operands, loss.contiguous(), divisor, _of_sweep(need)
+    made = run.loss_total(*given, backend=backend)
     return _with_gradients(made.total, made.gradients, operands, need)
-
-
-@operator("cross_entropy_total", waits=True)
-def _cross_entropy_total(
-    operands: Operands,
-    targets: Tensor,
-    label_smoothing: float,
-    divisor: float,
-    backend: str,
-    need: Sequence[bool],
-) -> _FiveTensors:
-    """Return the total and the gradients; gradients that are not needed are empty."""
-    labels = targets.contiguous(), label_smoothing
-    total, gradients = run.cross_entropy_total(
-        operands, *labels, divisor, _of_sweep(need), backend=backend
-    )
-    return _with_gradients(total, gradients, operands, need)
 
 
 def _of_sweep(need: Sequence[bool]) -> LossNeed:
@@ -353,7 +326,16 @@ def _differentiate(
     return _total_backward(grad_total, *ctx.saved_tensors)
 
 
-for _each in (_bce_total, _cross_entropy_total):
-    _each.fake(_fake)
-    _each.differentiate(_differentiate, _save, _DIFFERENTIABLE)
+def _operator(name: str, loss: type) -> Operator[..., _FiveTensors]:
+    """Make the operator of a kind of losses."""
+    body = FunctionType(_body.__code__, _body.__globals__, name)
+    body.__annotations__ = _body.__annotations__ | {"loss": loss}
+    made: Operator[..., _FiveTensors] = Operator(name, body, waits=True)
+    made.fake(_fake)
+    made.differentiate(_differentiate, _save, _DIFFERENTIABLE)
+    return made
+
+
+_bce_total = _operator("bce_total", Bce)
+_cross_entropy_total = _operator("cross_entropy_total", CrossEntropy)
 _total_backward.refuse_second_derivative("bce_total and cross_entropy_total")

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from kgfast.kernels.labels import Labels
+from kgfast.kernels.labels import Bce
 from kgfast.kernels.positives import Positives
 
 ROWS = [[3, 1, 3], [], [0, 4, 1, 0], [4]]
-LABELS = Labels(
+LABELS = Bce(
     torch.tensor([0, 3, 3, 7, 8]), torch.tensor([id for ids in ROWS for id in ids]), 1.0, 0.0
 )
 PAIRS = [(query, id) for query, ids in enumerate(ROWS) for id in sorted(set(ids))]

@@ -6,7 +6,7 @@ import torch
 from kgfast import ops
 from kgfast.kernels import cpu, losses
 from kgfast.kernels.cpu import backend as cpu_backend
-from kgfast.kernels.labels import Labels
+from kgfast.kernels.labels import Bce, CrossEntropy
 from kgfast.ops.run import operands_of
 from support.memory import PeakMemory
 from support.operators import (
@@ -141,12 +141,12 @@ def test_a_gradient_of_the_total_scales_its_own(name, factor):
 def asked(monkeypatch):
     """Record the kernels that are asked for, and with which ``need``."""
     names = []
-    for name in ("bce", "bce_gradients", "bce_total"):
+    for name in ("value", "gradients", "value_and_gradients"):
         inner = getattr(losses.ChunkedLosses, name)
 
-        def watched(*args, inner=inner, name=name):
+        def watched(*args, inner=inner, name=name, **options):
             names.append((name, tuple(args[4]) if len(args) > 4 else None))
-            return inner(*args)
+            return inner(*args, **options)
 
         monkeypatch.setattr(losses.ChunkedLosses, name, watched)
     with ops.use_backend("reference"):
@@ -158,7 +158,7 @@ def test_one_sweep_makes_what_is_needed(asked, wanted):
     tensors = [it.detach() for it in some("bce_total", "l2")]
     tensors[wanted].requires_grad_()
     total_of("bce_total", tensors, "l2").backward()
-    assert asked == [("bce_total", tuple(i == wanted for i in range(3)))]
+    assert asked == [("value_and_gradients", tuple(i == wanted for i in range(3)))]
     assert [it.grad is not None for it in tensors] == [i == wanted for i in range(3)]
 
 
@@ -166,7 +166,7 @@ def test_without_a_gradient_there_is_none(asked):
     total_of("bce_total", [it.detach() for it in some("bce_total")])
     with torch.no_grad():
         total_of("bce_total", some("bce_total"))
-    assert asked == [("bce", None)] * 2
+    assert asked == [("value", None)] * 2
 
 
 @EACH
@@ -177,8 +177,7 @@ def test_half_precision_is_scaled_before_it_is_rounded(name, asked, place):
     total = total_of(name, tensors, divisor=2.0**24)  # such gradients vanish in float16 ...
     scaled = gradients(2.0**20 * total, tensors)  # ... but these do not
     assert bool(scaled[place].any())
-    made = ["bce", "bce_gradients"] if name == "bce_total" else []
-    assert [kernel for kernel, _ in asked] == made
+    assert [kernel for kernel, _ in asked] == ["value", "gradients"]
 
 
 @EACH
@@ -267,8 +266,8 @@ def test_opcheck(backend, bias):
             queries, table, own = leaves
             asked = operands_of(queries, table, score, own, scale=scale)
             tail = 92.0, backend, [*need, need[0] and scale is not None]
-            opcheck("bce_total", asked, Labels(*csr(), *LABELS), *tail)
-            opcheck("cross_entropy_total", asked, TARGETS, 0.1, *tail)
+            opcheck("bce_total", asked, Bce(*csr(), *LABELS), *tail)
+            opcheck("cross_entropy_total", asked, CrossEntropy(TARGETS, 0.1), *tail)
     shapes = (4, 3), (5, 3), (0,), ()
     args = (torch.tensor(0.5), *map(torch.ones, shapes), *map(torch.ones, shapes[:2]), None, None)
     opcheck("total_backward", *args)

@@ -9,7 +9,7 @@ from torch import Tensor
 from kgfast.kernels.above import lowest_scores
 from kgfast.kernels.backend import Backend
 from kgfast.kernels.checks import Checks
-from kgfast.kernels.labels import CrossEntropyBackward, Labels, LossNeed
+from kgfast.kernels.labels import Bce, CrossEntropy, LossNeed, LossRows
 from kgfast.kernels.operands import Gradients, Known, NamedRows, Need, Operands, Prepared
 from kgfast.kernels.reference.canonical import canonical_scores as canonical
 from kgfast.kernels.scores import get_score
@@ -145,33 +145,34 @@ class Flat:
     def bce(self, queries, table, bias, *labels) -> tuple[Tensor, Tensor]:
         *labels, score = labels
         operands = self.operands(queries, table, score, bias)
-        return self.backend.losses.bce(operands, Labels(*labels))
+        return self.backend.losses.value(operands, Bce(*labels))[:2]
 
     def bce_backward(self, grad, queries, table, bias, *labels, need=ALL) -> Any:
         *labels, score = labels
         operands = self.operands(queries, table, score, bias)
-        return self.backend.losses.bce_gradients(operands, Labels(*labels), grad, LossNeed(*need))
+        return self.backend.losses.gradients(operands, Bce(*labels), grad, LossNeed(*need))
 
     def bce_total(self, queries, table, bias, *labels, divisor, need=ALL) -> tuple[Any, ...]:
         """Return the total, sums of scores, and the gradients."""
         *labels, score = labels
         operands = self.operands(queries, table, score, bias)
-        return self.backend.losses.bce_total(operands, Labels(*labels), divisor, LossNeed(*need))
+        given = operands, Bce(*labels), divisor, LossNeed(*need)
+        return self.backend.losses.value_and_gradients(*given)
 
     def cross_entropy(
         self, queries, table, bias, targets, label_smoothing, score
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return rows, their logsumexp, sums of scores."""
         operands = self.operands(queries, table, score, bias)
-        made = self.backend.losses.cross_entropy(operands, targets, label_smoothing)
+        made = self.backend.losses.value(operands, CrossEntropy(targets, label_smoothing))
         return made.rows, made.logsumexp, made.linear
 
     def cross_entropy_backward(
         self, grad, logsumexp, queries, table, bias, targets, label_smoothing, score, need=ALL
     ) -> Any:
         operands = self.operands(queries, table, score, bias)
-        made_of = CrossEntropyBackward(grad, logsumexp, targets, label_smoothing)
-        return self.backend.losses.cross_entropy_gradients(operands, made_of, LossNeed(*need))
+        loss, made = CrossEntropy(targets, label_smoothing), LossRows(grad, logsumexp, logsumexp)
+        return self.backend.losses.gradients(operands, loss, grad, LossNeed(*need), made)
 
 
 reference, cpu, triton = Flat("reference"), Flat("cpu"), Flat("triton")

@@ -18,7 +18,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from kgfast.kernels.backend import AdagradStep, AdamStep, Composition
-from kgfast.kernels.labels import Labels, LossNeed
+from kgfast.kernels.labels import Bce, LossNeed
 from kgfast.kernels.negatives import NegativeLoss, Sampled
 from kgfast.kernels.operands import Lists, Need
 from kgfast.kernels.scores import get_score
@@ -150,21 +150,24 @@ def negatives(p: Problem, name: str, formula: str, *, masked: bool) -> Iterator[
 
 
 def over_all(p: Problem, name: str) -> Iterator[tuple[str, Call]]:
-    labels = Labels(*p.known, 0.9, 0.001)
+    labels = Bce(*p.known, 0.9, 0.001)
     backend, need = triton.backend, LossNeed(True, True, True)
     losses = backend.losses
-    yield f"bce of {name}", lambda: losses.bce(p.operands(), labels)
+    yield f"bce of {name}", lambda: losses.value(p.operands(), labels)
     yield (
         f"bce gradients of {name}",
-        lambda: losses.bce_gradients(p.operands(), labels, torch.randn(BATCH), need),
+        lambda: losses.gradients(p.operands(), labels, torch.randn(BATCH), need),
     )
-    yield f"bce total of {name}", lambda: losses.bce_total(p.operands(), labels, 2.0, need)
+    yield (
+        f"bce total of {name}",
+        lambda: losses.value_and_gradients(p.operands(), labels, 2.0, need),
+    )
 
     if p.score == "dot":
         rounded = replace(p.operands(), precision="bf16")
         yield (
             f"bf16 bce total of {name}",
-            lambda: losses.bce_total(rounded, labels, 2.0, need),
+            lambda: losses.value_and_gradients(rounded, labels, 2.0, need),
         )
 
     def cross_entropy() -> None:

@@ -83,12 +83,13 @@ def _blocks(
         return chosen
     scaled = hidden.to(result_dtype(hidden)) / temperature
     anything = torch.zeros_like(rows)
+    loss = run.CrossEntropy(anything, 0.0)
     highest = torch.full(rows.shape, -torch.inf, dtype=torch.float64, device=rows.device)
     for first in range(0, len(outputs), WIDTH):
         block = outputs.block(first)
         bias = None if block.bias is None else block.bias / temperature
         operands = run.operands_of(scaled, block.weight, "dot", bias)
-        total = run.cross_entropy(operands, anything, 0.0).logsumexp
+        total = run.loss_value(operands, loss).logsumexp
         total += gumbel(seed, rows, anything + first // WIDTH)
         is_better = total > highest
         highest = torch.where(is_better, total, highest)

@@ -30,7 +30,7 @@ from kgfast.extras.influence.query_side import Asker, QuerySide
 from kgfast.losses import LOSSES, EntitiesLoss, with_gamma
 from kgfast.models import candidates_at, queries_at
 from kgfast.ops import check_ids, run
-from kgfast.ops.run import Operands, Passes
+from kgfast.ops.run import CrossEntropy, Operands, Passes
 from kgfast.training.config import LossConfig
 
 BLOCK = 2048  # examples with slopes that are made together
@@ -210,7 +210,7 @@ class DenseInfluence:
             operands,
             (of_rows[order], ids[order]),
             loss.labels(self._num_entities),
-            run.cross_entropy(operands, queries.targets, 0.0).logsumexp
+            run.loss_value(operands, CrossEntropy(queries.targets, 0.0)).logsumexp
             if loss.is_softmax
             else None,
         )

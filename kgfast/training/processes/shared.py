@@ -7,28 +7,24 @@ losses over all entities, where each process sums over one span of the batch.
 """
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from kgfast.kernels.backend import Backend, Losses, NegativeLosses
 from kgfast.kernels.labels import (
-    Ahead,
-    BceRows,
-    BceTotal,
-    CrossEntropyBackward,
-    CrossEntropyRows,
-    Labels,
+    Bce,
+    CrossEntropy,
     LossChecks,
     LossGradients,
     LossNeed,
+    LossRows,
+    LossTotal,
 )
 from kgfast.kernels.operands import Gradients, NamedRows, Need, Operands
 from kgfast.ops.differentiable import result_dtype
 from kgfast.training.processes.crew import Crew
-
-_Made = TypeVar("_Made", BceRows, BceTotal, CrossEntropyRows)
 
 _TERMS = 1024  # most terms of an uncut sum of products
 _STRIPE = 256  # candidates of an uncut sum of distances
@@ -176,79 +172,59 @@ class SharedLosses(Losses):
     def __init__(self, crew: Crew, losses: Losses) -> None:
         self._crew, self._losses = crew, losses
 
-    def bce(self, operands: Operands, labels: Labels, checks: LossChecks | None = None) -> BceRows:
-        own, span = self._own(operands, checks)
-        made = BceRows(*_no_rows(operands, 2))
-        if own is not None:
-            made = self._losses.bce(own, labels.of_queries(span))
-        return _checked(BceRows(*self._joined(operands, made)), checks)
-
-    def bce_gradients(
-        self, operands: Operands, labels: Labels, grad_rows: Tensor, need: LossNeed
-    ) -> LossGradients:
-        own, span = self._own(operands, None)
-        made = _no_gradients(operands, need)
-        if own is not None:
-            given = labels.of_queries(span), grad_rows[span]
-            made = self._losses.bce_gradients(own, *given, need)
-        return self._summed(operands, made)
-
-    def bce_total(
+    def value(
         self,
         operands: Operands,
-        labels: Labels,
-        divisor: float,
-        need: LossNeed,
-        checks: LossChecks | None = None,
-    ) -> BceTotal:
-        own, span = self._own(operands, checks)
-        rows, linear = _no_rows(operands, 2)
-        made = BceTotal(rows.sum(), linear, _no_gradients(operands, need))
-        if own is not None:
-            made = self._losses.bce_total(own, labels.of_queries(span), divisor, need)
-        parts = self._crew.gather(made.total.double().reshape(1))
-        total = parts.sum().to(made.total.device, made.total.dtype)
-        (linear,) = self._joined(operands, [made.linear])
-        gradients = self._summed(operands, made.gradients)
-        return _checked(BceTotal(total, linear, gradients), checks)
-
-    def cross_entropy(
-        self,
-        operands: Operands,
-        targets: Tensor,
-        label_smoothing: float,
+        loss: Bce | CrossEntropy,
         checks: LossChecks | None = None,
         *,
         keep: bool = False,
-        ahead: Ahead | None = None,
-    ) -> CrossEntropyRows:
+    ) -> LossRows:
         own, span = self._own(operands, checks)
-        none, linear, logsumexp = _no_rows(operands, 3)
-        made = CrossEntropyRows(none, linear, logsumexp)
-        if ahead is not None:
-            made = made._replace(gradients=_no_gradients(operands, ahead.need))
+        made = LossRows(*_no_rows(operands))
         if own is not None:
-            given = targets[span], label_smoothing
-            made = self._losses.cross_entropy(own, *given, ahead=ahead)
-        parts = self._joined(operands, [made.rows, made.linear, made.logsumexp])
-        rows = CrossEntropyRows(parts[0], parts[1], parts[2])
-        has_them = torch.tensor([made.gradients is not None], dtype=torch.int64, device="cpu")
-        all_have = bool(self._crew.gather(has_them).all())
-        if all_have and made.gradients is not None:
-            rows = rows._replace(gradients=self._summed(operands, made.gradients))
-        return _checked(rows, checks)
+            made = self._losses.value(own, loss.of_queries(span))
+        parts = made[: 2 if isinstance(loss, Bce) else 3]
+        rows = LossRows(*(self._crew.join(part, operands.num_queries) for part in parts))
+        if checks is not None:
+            checks.scores(rows.linear)
+        return rows
 
-    def cross_entropy_gradients(
-        self, operands: Operands, made_of: CrossEntropyBackward, need: LossNeed
+    def gradients(
+        self,
+        operands: Operands,
+        loss: Bce | CrossEntropy,
+        weights: Tensor,
+        need: LossNeed,
+        made: LossRows | None = None,
     ) -> LossGradients:
         own, span = self._own(operands, None)
-        made = _no_gradients(operands, need)
+        if own is None:
+            return self._summed(operands, _no_gradients(operands, need))
+        if made is not None:
+            made = LossRows(*(None if it is None else it[span] for it in made[:3]))
+        given = loss.of_queries(span), weights[span], need, made
+        return self._summed(operands, self._losses.gradients(own, *given))
+
+    def value_and_gradients(
+        self,
+        operands: Operands,
+        loss: Bce | CrossEntropy,
+        divisor: float,
+        need: LossNeed,
+        checks: LossChecks | None = None,
+    ) -> LossTotal:
+        own, span = self._own(operands, checks)
+        rows, linear, _ = _no_rows(operands)
+        made = LossTotal(rows.sum(), linear, _no_gradients(operands, need))
         if own is not None:
-            grad_rows, logsumexp, targets = (it[span] for it in made_of[:3])
-            numbers = grad_rows, logsumexp, targets, made_of.label_smoothing
-            part = CrossEntropyBackward(*numbers)
-            made = self._losses.cross_entropy_gradients(own, part, need)
-        return self._summed(operands, made)
+            made = self._losses.value_and_gradients(own, loss.of_queries(span), divisor, need)
+        parts = self._crew.gather(made.total.double().reshape(1))
+        total = parts.sum().to(made.total.device, made.total.dtype)
+        linear = self._crew.join(made.linear, operands.num_queries)
+        if checks is not None:
+            checks.scores(linear)
+        return LossTotal(total, linear, self._summed(operands, made.gradients))
 
     def scale(self, gradients: Sequence[Tensor], factor: Tensor) -> None:
         self._losses.scale(gradients, factor)
@@ -260,9 +236,6 @@ class SharedLosses(Losses):
         span = self._crew.span(operands.num_queries)
         return (operands.of_queries(span) if span.start < span.stop else None), span
 
-    def _joined(self, operands: Operands, parts: Sequence[Any]) -> list[Tensor]:
-        return [self._crew.join(part, operands.num_queries) for part in parts]
-
     def _summed(self, operands: Operands, own: LossGradients) -> LossGradients:
         queries = own.queries
         if queries is not None:
@@ -271,16 +244,10 @@ class SharedLosses(Losses):
         return LossGradients(queries, *others)
 
 
-def _checked(made: _Made, checks: LossChecks | None) -> _Made:
-    if checks is not None:
-        checks.scores(made.linear)
-    return made
-
-
-def _no_rows(operands: Operands, count: int) -> list[Tensor]:
-    """Return losses and ``count - 1`` other columns for no queries."""
+def _no_rows(operands: Operands) -> list[Tensor]:
+    """Return row losses, sums of scores and logsumexp of no queries."""
     empty, dtype = operands.queries.new_empty, result_dtype(operands.queries)
-    return [empty(0, dtype=dtype), *(empty(0, dtype=torch.float64) for _ in range(count - 1))]
+    return [empty(0, dtype=dtype), *(empty(0, dtype=torch.float64) for _ in range(2))]
 
 
 def _no_gradients(operands: Operands, need: LossNeed) -> LossGradients:

@@ -5,7 +5,7 @@ import torch
 
 from kgfast.kernels import losses, sweeps
 from kgfast.kernels.backend import LossPlan
-from kgfast.kernels.labels import CrossEntropyBackward, Labels, LossNeed
+from kgfast.kernels.labels import Bce, CrossEntropy, LossNeed
 from kgfast.kernels.losses import TORCH_PASSES
 from kgfast.kernels.operands import Gradients, Operands, Prepared
 from kgfast.kernels.reference import backend as reference_backend
@@ -165,19 +165,19 @@ def test_the_shared_loop_is_accurate(scale, shift, scratch, num_queries):
 
     exact = oracles.softmax_cross_entropy(leaf, targets, 0.1)
     dense = oracles.softmax_cross_entropy(scores, targets, 0.1)
-    rows, _, logsumexp, *_ = chunked.cross_entropy(operands, targets, 0.1)
-    oracles.assert_accurate(rows, exact.detach(), dense)
-    made_of = CrossEntropyBackward(grad, logsumexp, targets, 0.1)
-    chunked.cross_entropy_gradients(operands, made_of, need)
+    loss = CrossEntropy(targets, 0.1)
+    made = chunked.value(operands, loss)
+    oracles.assert_accurate(made.rows, exact.detach(), dense)
+    chunked.gradients(operands, loss, grad, need, made)
     (expected,) = torch.autograd.grad(exact, leaf, grad.double())
     oracles.assert_accurate(backend.gradient, expected)
 
-    labels = Labels(torch.arange(8), targets, 0.9, 0.01)
+    labels = Bce(torch.arange(8), targets, 0.9, 0.01)
     exact = oracles.binary_cross_entropy(leaf, [[int(it)] for it in targets], 0.9, 0.01)
-    rows, _ = chunked.bce(operands, labels)
+    rows = chunked.value(operands, labels).rows
     oracles.assert_accurate(rows, exact.detach())
     (expected,) = torch.autograd.grad(exact, leaf, grad.double())
-    gradients = chunked.bce_gradients(operands, labels, grad, need)
+    gradients = chunked.gradients(operands, labels, grad, need)
     oracles.assert_accurate(backend.gradient, expected)
     oracles.assert_accurate(gradients.bias, expected.sum(0))
     both, again = chunked._bce(operands, labels, grad, need)

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kgfast.kernels.labels import CrossEntropyBackward, Labels, LossNeed
+from kgfast.kernels.labels import Bce, CrossEntropy, LossNeed, LossRows
 from kgfast.kernels.scores import get_score
 from support.flat import operands_of, triton
 from support.triton_code import ARCHS, not_read, on_each_arch, only
@@ -202,14 +202,12 @@ def launches_of_losses(
     lse, grad = torch.empty(batch, dtype=torch.float64), torch.empty(batch)
     operands, need = operands_of(queries, table, score, torch.empty(2041)), LossNeed(1, 1, 1)
     operands = replace(operands, precision=precision)
-    losses, labels = triton.backend.losses, Labels(indptr, indices, 0.9, 0.1)
+    losses, labels = triton.backend.losses, Bce(indptr, indices, 0.9, 0.1)
     with aot.recorded(arch) as launches:
-        losses.bce_total(operands, labels, 3.0, need)
-        losses.bce(operands, labels)
-        losses.bce_gradients(operands, labels, grad, need)
-        losses.cross_entropy(operands, indptr[1:], 0.1)
-        made_of = CrossEntropyBackward(grad, lse, indptr[1:], 0.1)
-        losses.cross_entropy_gradients(operands, made_of, need)
+        losses.value_and_gradients(operands, labels, 3.0, need)
+        for loss in (labels, CrossEntropy(indptr[1:], 0.1)):
+            losses.value(operands, loss)
+            losses.gradients(operands, loss, grad, need, LossRows(grad, lse, lse))
     return launches
 
 

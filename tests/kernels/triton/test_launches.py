@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import kgfast
-from kgfast.kernels.labels import Labels
+from kgfast.kernels.labels import Bce, CrossEntropy
 from kgfast.kernels.negatives import NegativeLoss, Sampled
 from kgfast.kernels.operands import Operands
 from kgfast.kernels.scores import get_score
@@ -43,9 +43,9 @@ def given(score: str, *, has_bias: bool = False, precision: str = PRECISION) -> 
     return operands_of(*rows, score, bias, precision=precision)
 
 
-def labels() -> Labels:
+def labels() -> Bce:
     indptr, indices = meta(B + 1, dtype=torch.int64), meta(B * POSITIVES, dtype=torch.int64)
-    return Labels(indptr, indices, 0.9, 1e-5)
+    return Bce(indptr, indices, 0.9, 1e-5)
 
 
 def total_of(score: str, *, has_bias: bool = False, precision=PRECISION) -> PretendDevice:
@@ -87,7 +87,7 @@ def test_losses_wait_for_nothing_where_values_are_not_looked_at(launches, score)
     launches.clear()
     with kgfast.unchecked(), PretendDevice(0) as forward:
         targets = meta(B, dtype=torch.int64)
-        losses._cross_entropy.body(given(score), targets, 0.1, BACKEND)
+        losses._cross_entropy.body(given(score), CrossEntropy(targets, 0.1), BACKEND)
     assert not forward.waits
     launches.clear()
     with kgfast.unchecked():
@@ -126,14 +126,14 @@ def test_a_backward_waits_for_nothing(launches, score) -> None:
     with PretendDevice(0) as device:
         rows = losses._bce.body(given(score), labels(), BACKEND)
         targets = meta(B, dtype=torch.int64)
-        _, lse = losses._cross_entropy.body(given(score), targets, 0.1, BACKEND)
+        _, lse = losses._cross_entropy.body(given(score), CrossEntropy(targets, 0.1), BACKEND)
     assert device.waits == {"device to host": 2}  # one of each
     assert launches["finish"] == 2
     need = [True, True, False]
     grad = rows[:1].expand(B)  # a sum's gradient: read in place
     with PretendDevice(0) as device:
         losses._bce_backward.body(grad, given(score), labels(), BACKEND, need)
-        made_of = grad, lse, given(score), targets, 0.1, BACKEND, need
+        made_of = grad, lse, given(score), CrossEntropy(targets, 0.1), BACKEND, need
         losses._cross_entropy_backward.body(*made_of)
     assert not device.waits
     assert launches["finish"] == 2

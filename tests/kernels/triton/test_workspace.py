@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import kgfast
-from kgfast.kernels.labels import Labels
+from kgfast.kernels.labels import Bce, CrossEntropy
 from kgfast.kernels.operands import Known, Operands
 from kgfast.kernels.scores import get_score
 from kgfast.ops import losses, scores
@@ -59,7 +59,7 @@ SHAPES = [(16, 1_000_000, 64), (512, 40_943, 200), (512, 40_943, 512), (4000, 20
 )
 def test_losses(score, precision, shape, dtype) -> None:
     batch, rows, _ = shape
-    need, labels = [True, True, True, False], Labels(ids(batch + 1), ids(3 * batch), 1.0, 0.0)
+    need, labels = [True, True, True, False], Bce(ids(batch + 1), ids(3 * batch), 1.0, 0.0)
     given = operands(score, shape, dtype, precision=precision)
     with LiveMemory() as memory:
         made = _bce_total.body(given, labels, 2.0, BACKEND, need)
@@ -68,10 +68,10 @@ def test_losses(score, precision, shape, dtype) -> None:
     of_slope = 2 if precision == "bf16" else 4
     assert taken >= min(29 << 20, (of_slope - 1) * batch * rows)  # is counted
     with LiveMemory() as memory:
-        _, lse = losses._cross_entropy.body(given, ids(batch), 0.1, BACKEND)
+        _, lse = losses._cross_entropy.body(given, CrossEntropy(ids(batch), 0.1), BACKEND)
     assert memory.peak <= MOST
     with LiveMemory() as memory:
-        made_of = meta(batch), lse, given, ids(batch), 0.1, BACKEND, need[:3]
+        made_of = meta(batch), lse, given, CrossEntropy(ids(batch), 0.1), BACKEND, need[:3]
         made = losses._cross_entropy_backward.body(*made_of)
     assert memory.peak - size(*made) <= MOST
 
