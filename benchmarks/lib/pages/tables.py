@@ -110,7 +110,7 @@ def _bold(row: Row) -> str:
     return "**kgfast**" if row["contender"] == "kgfast" else cell_of(row, LOSSES[2][1])
 
 
-prepared = block(Table("cpu-peers-speed.json", PEERS))
+prepared = block(Table("cpu-peers-speed.json", PEERS, is_of(threads=1)))
 serve = block(Table("cpu-serve-speed.json", SERVE))
 tiers = block(Table("cpu-dot-tiers-speed.json", DOT_TIERS))
 influence = block(Table("cpu-influence-speed.json", INFLUENCES))
