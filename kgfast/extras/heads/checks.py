@@ -21,35 +21,29 @@ def check_hidden(hidden: Tensor, weight: Tensor) -> None:
     check_device("hidden", hidden, weight, "the weight of the head")
 
 
-def check_ids_of(name: str, ids: Tensor, weight: Tensor) -> None:
-    """Check that ids of any shape are outputs, int64."""
+def check_ids_of(name: str, ids: Tensor, weight: Tensor, ignore_index: int | None = None) -> None:
+    """Check that ids of any shape are outputs, int64, or ``ignore_index``."""
     check_tensor(name, ids)
     if ids.dtype != torch.int64:
         raise TypeError(f"{name} must be int64; got {ids.dtype}")
     check_device(name, ids, weight, "the weight of the head")
     wrong = (ids < 0) | (ids >= len(weight))
-    if bool(wrong.any()):
-        raise _no_output(name, ids, wrong, f"0 .. {len(weight) - 1}", None)
+    if ignore_index is not None:
+        wrong &= ids != ignore_index
+    spared = "" if ignore_index is None else f" or ignore_index ({ignore_index})"
+    _refuse(name, ids, wrong, f"0 .. {len(weight) - 1}{spared}")
 
 
 def check_targets(
-    targets: Tensor, hidden: Tensor, num_outputs: int, ignore_index: int | None
+    targets: Tensor, hidden: Tensor, weight: Tensor, ignore_index: int | None = None
 ) -> None:
-    """Check that targets are int64, one per hidden state, outputs or ``ignore_index``."""
-    check_tensor("targets", targets)
-    if targets.dtype != torch.int64:
-        raise TypeError(f"targets must be int64; got {targets.dtype}")
+    """Check that targets are one per hidden state, outputs or ``ignore_index``."""
+    check_ids_of("targets", targets, weight, ignore_index)
     if targets.shape != hidden.shape[:-1]:
         raise ValueError(
             f"targets must have shape {list(hidden.shape[:-1])}, one for each hidden state; got "
             f"{list(targets.shape)}"
         )
-    check_device("targets", targets, hidden, "hidden states")
-    wrong = (targets < 0) | (targets >= num_outputs)
-    if ignore_index is not None:
-        wrong &= targets != ignore_index
-    if bool(wrong.any()):
-        raise _no_output("targets", targets, wrong, f"0 .. {num_outputs - 1}", ignore_index)
 
 
 def check_candidates(candidate_ids: Tensor, weight: Tensor) -> None:
@@ -64,9 +58,7 @@ def check_candidates(candidate_ids: Tensor, weight: Tensor) -> None:
 def places_of(targets: Tensor, ids: Tensor, is_counted: Tensor) -> Tensor:
     """Return the places of targets among ascending ids; any place for uncounted ones."""
     places = torch.searchsorted(ids, targets.contiguous()).clamp_(max=len(ids) - 1)
-    wrong = (ids[places] != targets) & is_counted
-    if bool(wrong.any()):
-        raise _no_output("targets", targets, wrong, "candidate_ids", None)
+    _refuse("targets", targets, (ids[places] != targets) & is_counted, "candidate_ids")
     return places
 
 
@@ -95,10 +87,9 @@ def check_seed(seed: int) -> None:
         raise TypeError(f"seed must be an int; got {type(seed).__name__}")
 
 
-def _no_output(
-    name: str, values: Tensor, wrong: Tensor, allowed: str, ignore_index: int | None
-) -> ValueError:
-    place = wrong.nonzero()[0].tolist()
-    at = f"[{', '.join(map(str, place))}]" if place else ""
-    spared = "" if ignore_index is None else f" or ignore_index ({ignore_index})"
-    return ValueError(f"{name}{at} must be in {allowed}{spared}; got {int(values[tuple(place)])}")
+def _refuse(name: str, values: Tensor, wrong: Tensor, allowed: str) -> None:
+    """Raise a ValueError that names the first wrong value, if there is one."""
+    if bool(wrong.any()):
+        place = wrong.nonzero()[0].tolist()
+        at = f"[{', '.join(map(str, place))}]" if place else ""
+        raise ValueError(f"{name}{at} must be in {allowed}; got {int(values[tuple(place)])}")

@@ -137,7 +137,7 @@ class StreamedHead(nn.Module):
         if reduction not in ("mean", "sum", "none"):
             raise ValueError(f"reduction must be mean, sum or none; got {reduction!r}")
         checks.check_hidden(hidden, self.weight)
-        checks.check_targets(targets, hidden, self.num_outputs, ignore_index)
+        checks.check_targets(targets, hidden, self.weight, ignore_index)
         is_counted = targets != ignore_index
         pool = self._pool(candidate_ids)
         found = self._counted(hidden, targets, is_counted, pool)
@@ -182,7 +182,7 @@ class StreamedHead(nn.Module):
             See :meth:`loss`.
         """
         checks.check_hidden(hidden, self.weight)
-        checks.check_targets(targets, hidden, self.num_outputs, ignore_index)
+        checks.check_targets(targets, hidden, self.weight, ignore_index)
         checks.check_positive_int("num_negatives", num_negatives)
         checks.check_seed(seed)
         is_counted = targets != ignore_index
@@ -212,7 +212,7 @@ class StreamedHead(nn.Module):
             ``[...]``, float32, float64 for float64 hidden states.
         """
         checks.check_hidden(hidden, self.weight)
-        checks.check_targets(targets, hidden, self.num_outputs, None)
+        checks.check_targets(targets, hidden, self.weight)
         everywhere = torch.ones_like(targets, dtype=torch.bool)
         found = self._counted(hidden, targets, everywhere, self._pool(candidate_ids))
         return -found.losses(0.0).view(targets.shape)
@@ -242,7 +242,7 @@ class StreamedHead(nn.Module):
         flat = self._flat(hidden)
         count = self._check_pool(candidate_ids)
         checks.check_positive_int("k", k, count)
-        scores, ids = self._best(flat, k, candidate_ids)
+        scores, ids = ops.topk(flat, self.weight, k, bias=self.bias, candidate_ids=candidate_ids)
         shape = *hidden.shape[:-1], k
         return scores.view(shape), ids.view(shape)
 
@@ -281,17 +281,17 @@ class StreamedHead(nn.Module):
         count = self._check_pool(candidate_ids)
         checks.check_temperature(temperature)
         checks.check_seed(seed)
-        if top_k is not None:
-            checks.check_positive_int("top_k", top_k, count)
-            drawn = torch.empty(len(flat), dtype=torch.int64, device=flat.device)
-            step = math.ceil(_TOP / top_k)
-            for first in range(0, len(flat), step):
-                best = self._best(flat[first : first + step], top_k, candidate_ids)
-                drawn[first : first + step] = draw_of(*best, temperature, seed, first)
-        else:
+        if top_k is None:
             ids = None if candidate_ids is None else candidate_ids.sort().values
             bias = None if self.bias is None else self.bias.detach()
             drawn = draw(flat, Outputs(self.weight.detach(), bias, ids), temperature, seed)
+            return drawn.view(hidden.shape[:-1])
+        checks.check_positive_int("top_k", top_k, count)
+        drawn = torch.empty(len(flat), dtype=torch.int64, device=flat.device)
+        step = math.ceil(_TOP / top_k)
+        for first in range(0, len(flat), step):
+            scores, ids = self.topk(flat[first : first + step], top_k, candidate_ids=candidate_ids)
+            drawn[first : first + step] = draw_of(scores, ids, temperature, seed, first)
         return drawn.view(hidden.shape[:-1])
 
     def embed(self, ids: Tensor) -> Tensor:
@@ -339,9 +339,6 @@ class StreamedHead(nn.Module):
             flat, targets = flat.index_select(0, where), targets[where]
         return _Counted(flat, targets, where, pool)
 
-    def _best(self, flat: Tensor, k: int, candidate_ids: Tensor | None) -> tuple[Tensor, Tensor]:
-        return ops.topk(flat, self.weight, k, bias=self.bias, candidate_ids=candidate_ids)
-
 
 class _Pool(NamedTuple):
     """Outputs of a softmax."""
@@ -360,14 +357,14 @@ class _Counted(NamedTuple):
     pool: _Pool
 
     def losses(self, smoothing: float) -> Tensor:
-        pool = self.pool
-        return ops.cross_entropy(self.hidden, pool.rows, pool.bias, self.targets, smoothing, "dot")
+        return ops.cross_entropy(*self._arguments(smoothing))
 
     def total(self, smoothing: float, *, is_mean: bool) -> Tensor:
-        pool, divisor = self.pool, max(1, len(self.targets)) if is_mean else 1
-        return ops.cross_entropy_total(
-            self.hidden, pool.rows, pool.bias, self.targets, smoothing, "dot", divisor
-        )
+        divisor = max(1, len(self.targets)) if is_mean else 1
+        return ops.cross_entropy_total(*self._arguments(smoothing), divisor)
+
+    def _arguments(self, smoothing: float) -> tuple[Any, ...]:
+        return self.hidden, self.pool.rows, self.pool.bias, self.targets, smoothing, "dot"
 
 
 def _spread(losses: Tensor, where: Tensor | None, targets: Tensor) -> Tensor:
