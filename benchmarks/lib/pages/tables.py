@@ -191,11 +191,11 @@ speed = block(
         is_of(benchmark="eval_mem"),
         title="### Filtered evaluation of the whole test set: {place}",
     ),
-    Table("*-eval-speed.json", WHOLE, is_of(section="whole")),
+    Table("*-eval-speed.json", WHOLE, is_of(section="whole", dim=512)),
     Table(
         "*-eval-speed.json",
         COUNTS,
-        is_of(section=("rotate", "single", "dot")),
+        is_of(section=("rotate", "single", "dot"), dim=512),
         title="### Ranks: {place}",
     ),
     Table(
