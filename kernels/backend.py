@@ -292,20 +292,6 @@ class Packing(Protocol):
         """Return whether this machine reads panels of this format and shape."""
         ...
 
-    def topk_of_ids(
-        self,
-        candidates: Prepared,
-        relation: Tensor,
-        how: Composition,
-        ids: tuple[list[int], list[int]],
-        k: int,
-    ) -> tuple[Tensor, Tensor]:
-        """Return the best ``k`` of few queries: checked ids of rows of candidates and relations.
-
-        Tables are float32, candidates have neither bias nor factor.
-        """
-        ...
-
 
 class Backend(Protocol):
     """Module that scores, ranks, and carries gradients back.

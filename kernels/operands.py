@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,6 +31,8 @@ class Prepared:
     factor: Tensor | None = None  # [N, D], or as wide as the widest crop: b of the rscf_* scores
     ids: Tensor | None = None  # int64 [M]: only these rows are candidates
     panels: Panels | None = None  # all rows, packed before: reading panels changes no result
+    # what backends make of the candidates at first use, by the name of a backend
+    kept: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         _resolve(self, "table", "bias", "factor")

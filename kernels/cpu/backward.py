@@ -19,7 +19,7 @@ from ..operands import Gradients, NamedRows, Need, Operands
 from . import extension
 from .crops import Crops
 from .scores import scores
-from .views import View, arguments_of, factor_view, query_view, table_view
+from .views import View, arguments_of, view
 
 _LENGTH_BYTES = 2 << 20
 _LEAST = torch.finfo(torch.float32).tiny
@@ -146,11 +146,11 @@ def _zeros_for(gradient: Tensor | None) -> Tensor | None:
 def _views(
     operands: Operands, gradients: Gradients
 ) -> tuple[View | None, View | None, View | None]:
-    of_queries, of_table = gradients.queries, gradients.table
+    of_queries, of_table, of_factor, score = *gradients[:3], operands.score
     return (
-        None if of_queries is None else query_view(of_queries, operands),
-        None if of_table is None else table_view(of_table, operands.score),
-        factor_view(gradients.factor),
+        None if of_queries is None else view(of_queries, operands.query_planes, score),
+        None if of_table is None else view(of_table, score.planes, score),
+        None if of_factor is None else view(of_factor),
     )
 
 

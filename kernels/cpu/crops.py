@@ -1,14 +1,14 @@
 """Crop widths in the extension's form: ascending, each once."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from ..operands import Operands
 
 
-@dataclass(frozen=True)
-class Crops:
+class Crops(NamedTuple):
     """Crop widths of one call."""
 
     widths: list[int]  # widths in the caller's order, [C]
@@ -21,6 +21,9 @@ class Crops:
     def of(cls, operands: Operands) -> "Crops":
         """Read the crops of operands."""
         widths = operands.crops
+        if len(widths) == 1:
+            is_whole = widths[0] == operands.num_features
+            return cls(widths, widths, [0], is_whole, operands.dims is not None)
         distinct = sorted(set(widths))
         slots = [widths.index(dim) for dim in distinct]
         covers_rows = distinct[-1] == operands.num_features
@@ -28,17 +31,20 @@ class Crops:
 
     def finish(self, scores: Tensor) -> Tensor:
         """Fill the places of repeated widths in ``[C, B, K]``; drop the axis without crops."""
+        if not self.has_axis:
+            return scores[0]
         for place, dim in enumerate(self.widths):
             first = self.widths.index(dim)
             if first != place:
                 scores[place] = scores[first]
-        return scores if self.has_axis else scores[0]
+        return scores
 
     def arrange(self, counts: Tensor) -> list[Tensor]:
         """Return the tensors ``[C, B]`` or ``[B]`` of counts ``[distinct, kinds, B]``, by kind."""
+        if not self.has_axis:
+            return [*map(torch.clone, counts[0])]
         places = [self.distinct.index(dim) for dim in self.widths]
-        columns = counts[places].transpose(0, 1)
-        return [column.clone() if self.has_axis else column[0].clone() for column in columns]
+        return [*map(torch.clone, counts[places].transpose(0, 1))]
 
     def with_axis(self, grad: Tensor) -> Tensor:
         """Return a gradient of scores as float32 ``[C, B, K]``."""

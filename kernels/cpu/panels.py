@@ -16,7 +16,6 @@ from ..operands import Operands, Prepared
 from ..panels import Panels
 from ..scores import Score, get_score
 from . import extension
-from .topk import topk_of_ids
 from .views import (
     INT8_FORMAT,
     Machine,
@@ -41,8 +40,6 @@ _LEAST_SIZE, _MOST_SIZE = 2.0**-60, 2.0**60  # bounds of the number that becomes
 
 
 class _Packing:
-    topk_of_ids = staticmethod(topk_of_ids)
-
     def pack(self, candidates: Prepared, *, croppable: bool = False) -> Panels | str:
         table, score = candidates.table, candidates.score
         if candidates.factor is not None:

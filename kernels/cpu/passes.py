@@ -6,7 +6,6 @@ beyond operands and results: some numbers per row.
 """
 
 from enum import IntEnum
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,30 +30,34 @@ class LossPass(IntEnum):
     EXP_SUMS_SOFTMAX_SLOPES = 7
 
 
-class _Factors(NamedTuple):
-    """Float32 numbers of each row."""
-
-    shift: Tensor | None = None
-    scale: Tensor | None = None
-    share: Tensor | None = None
-
-
-_NO_FACTORS = _Factors()
-
-
 def _walk(
     walk: LossPass,
     scores: Tensor,
     sums: tuple[Tensor, ...] = (),
-    factors: _Factors = _NO_FACTORS,
+    factors: tuple[Tensor | None, ...] = (),
     constant: float = 0.0,
 ) -> None:
-    """Walk once over contiguous ``scores``; ``sums`` are float64 numbers of each row."""
-    factors = _Factors(*(None if row is None else row.contiguous() for row in factors))
+    """Walk once over contiguous ``scores``.
+
+    ``sums`` are float64 numbers of each row; ``factors`` are up to three float32 numbers of each
+    row: shift, scale and share.
+    """
     rows, columns = scores.shape
     a, b, c = (*sums, None, None, None)[:3]
+    shift, scale, share = (*factors, None, None, None)[:3]
     extension.loss_pass(
-        machine(), walk, scores, rows, columns, a, b, c, *factors, constant=constant
+        machine(),
+        walk,
+        scores,
+        rows,
+        columns,
+        a,
+        b,
+        c,
+        None if shift is None else shift.contiguous(),
+        None if scale is None else scale.contiguous(),
+        None if share is None else share.contiguous(),
+        constant=constant,
     )
 
 
@@ -65,11 +68,11 @@ class _FusedPasses:
         return softplus - label_c * linear if label_c else softplus, linear
 
     def bce_slopes(self, scores: Tensor, label_c: float, scale: Tensor) -> None:
-        _walk(LossPass.SIGMOID_SLOPES, scores, (), _Factors(scale=scale), label_c)
+        _walk(LossPass.SIGMOID_SLOPES, scores, (), (None, scale), label_c)
 
     def bce_both(self, scores: Tensor, label_c: float, scale: Tensor) -> tuple[Tensor, Tensor]:
         softplus, linear = _row_sums(scores, 2)
-        factors = _Factors(scale=scale)
+        factors = None, scale
         _walk(LossPass.SOFTPLUS_SUMS_SIGMOID_SLOPES, scores, (softplus, linear), factors, label_c)
         return softplus - label_c * linear if label_c else softplus, linear
 
@@ -81,11 +84,11 @@ class _FusedPasses:
         self, scores: Tensor, sums: tuple[Tensor, ...], scale: Tensor, share: Tensor
     ) -> None:
         sums[0].clamp_(min=_LOWEST)
-        factors = _Factors(scale=scale, share=share)
+        factors = None, scale, share
         _walk(LossPass.EXP_SUMS_SOFTMAX_SLOPES, scores, sums, factors)
 
     def softmax_slopes(self, scores: Tensor, near: Tensor, scale: Tensor, share: Tensor) -> None:
-        _walk(LossPass.SOFTMAX_SLOPES, scores, (), _Factors(near, scale, share))
+        _walk(LossPass.SOFTMAX_SLOPES, scores, (), (near, scale, share))
 
 
 class _FusedAdversarial:
@@ -103,7 +106,7 @@ class _FusedAdversarial:
         self, grad_rows: Tensor, scores: Tensor, peaks: Tensor, masses: Tensor, alpha: float
     ) -> Tensor:
         slopes = scores.clone(memory_format=torch.contiguous_format)
-        factors = _Factors(shift=peaks, scale=grad_rows / masses)
+        factors = peaks, grad_rows / masses
         _walk(LossPass.ADVERSARIAL_SLOPES, slopes, (), factors, alpha)
         return slopes
 

@@ -26,7 +26,7 @@ def rank_counts(
     """Count; the contract is that of :meth:`kgfast.kernels.backend.Backend.rank_counts`."""
     crops, candidates = Crops.of(operands), operands.candidates
     counts = targets.new_empty((len(crops.distinct), 4, len(targets)), dtype=torch.int64)
-    known = Known(*(ids.contiguous() for ids in known))
+    known = Known(known.indptr.contiguous(), known.indices.contiguous())
     scores = None if target_scores is None else target_scores[crops.slots]  # indexing makes a copy
     pairs = tiers.no_pairs()
     raise_nonfinite(

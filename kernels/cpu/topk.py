@@ -2,36 +2,19 @@
 
 A pair survives unless the float32 sweep proves that k others are better; canonical scores order the
 survivors (host/topk.h). Few queries of an index read bytes before float32, or high bytes before low
-ones (host/byte_rows.h, host/int8.h); a kernel may also make these queries (host/compose.h). Cost
-model: the sweep (engine/sweep.h), and k canonical scores per query. Memory: panels and packed
-queries as for ranks, at most 24 MiB of survivors over all threads. If k is about as large as the
-table, or too large for the memory of survivors, all pairs get canonical scores, with some 16 k
-bytes per thread.
+ones (host/byte_rows.h, host/int8.h). Cost model: the sweep (engine/sweep.h), and k canonical scores
+per query. Memory: panels and packed queries as for ranks, at most 24 MiB of survivors over all
+threads. If k is about as large as the table, or too large for the memory of survivors, all pairs
+get canonical scores, with some 16 k bytes per thread.
 """
-
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..backend import Composition
 from ..checks import Checks
-from ..operands import Known, Operands, Prepared
+from ..operands import Known, Operands
 from . import extension
-from .views import View, arguments_of, machine, plane_view, pointers_of_ids, raise_nonfinite
-
-COMPOSED = ("add", "multiply", "multiply_complex", "rotate")  # csrc/host/compose.h
-
-
-class _Composition(NamedTuple):
-    """Composition of queries, for the extension."""
-
-    kind: int
-    conjugates: bool
-    interleaved: bool
-    unit: float
-    anchors: View
-    relations: View
+from .views import arguments_of, raise_nonfinite
 
 
 def topk(operands: Operands, k: int, known: Known | None, checks: Checks) -> tuple[Tensor, Tensor]:
@@ -55,31 +38,3 @@ def topk(operands: Operands, k: int, known: Known | None, checks: Checks) -> tup
             )
         )
     return (best, best_ids) if operands.dims is None else (scores, ids)
-
-
-def topk_of_ids(
-    candidates: Prepared,
-    relation: Tensor,
-    how: Composition,
-    ids: tuple[list[int], list[int]],
-    k: int,
-) -> tuple[Tensor, Tensor]:
-    """Return the best; the contract of :meth:`kgfast.kernels.backend.Packing.topk_of_ids`."""
-    scores = torch.empty((len(ids[0]), k), dtype=torch.float32, device="cpu")
-    best = torch.empty((len(ids[0]), k), dtype=torch.int64, device="cpu")
-    of = machine()
-    pointers, rows = pointers_of_ids(candidates, of)
-    composition = _Composition(
-        COMPOSED.index(how.kind),
-        how.conjugates,
-        how.interleaved,
-        how.unit,
-        anchors=rows,
-        relations=plane_view(relation),
-    )
-    raise_nonfinite(
-        extension.topk_of_ids(
-            of, pointers, candidates.num_features, k, composition, *ids, scores=scores, ids=best
-        )
-    )
-    return scores, best

@@ -73,71 +73,39 @@ def machine() -> Machine:
     return Machine(isa(), threads.count(), tiers.mask())
 
 
-def pointers_of_ids(candidates: Prepared, of: Machine) -> tuple[Pointers, View]:
-    """Return pointers for queries that are made there, and a view of the table as one plane.
-
-    The queries are float32 rows, one after the other, with the columns of a row of the table.
-    Candidates have no bias. ``of``: the :func:`machine`.
-    """
-    fixed = _fixed(candidates, of)
-    return fixed.of_ids, fixed.rows
-
-
 def arguments_of(operands: Operands, bias: Tensor | None) -> tuple[Machine, Pointers]:
     """Return the machine, and pointers of operands and of a ``bias [N]``.
 
     The operands must outlive the call.
     """
     candidates, of = operands.candidates, machine()
-    ids = None if candidates.ids is None else candidates.ids.contiguous()
-    fixed = _fixed(candidates, of)
-    of_ids = fixed.of_ids
-    pointers = Pointers(
-        of_ids.score,
-        of_ids.term_ulps,
-        query_view(operands.queries, operands),
-        of_ids.table,
-        fixed.factor,
-        of_ids.planes,
-        None if bias is None else plane_view(bias[None]),
-        ids,
-        ids is not None,
-        candidates.num_candidates,
-        of_ids.packed,
-    )
-    return of, pointers
-
-
-class _Fixed(NamedTuple):
-    """Part of operands that calls with equal candidates share."""
-
-    factor: View | None
-    of_ids: Pointers  # result of pointers_of_ids
-    rows: View  # rows of the table, as one plane
-
-
-def _fixed(candidates: Prepared, of: Machine) -> _Fixed:
-    table, score = candidates.table, candidates.score
-    key = "_fixed", of.isa, of.tiers, address(table)
-    made = candidates.__dict__.get(key[0])
+    key, made = (of.isa, of.tiers, candidates.table.data_ptr()), candidates.kept.get("cpu")
     if made is None or made[0] != key:
-        of_ids = Pointers(
-            score=score_code(score, has_factor=candidates.factor is not None),
-            term_ulps=score.term_ulps,
-            query=_made_view(table.shape[1], score),
-            table=table_view(table, score),
-            factor=None,
-            planes=score.planes,
-            bias=None,
-            candidate_ids=None,
-            has_subset=False,
-            num_candidates=len(table),
-            packed=_packed(candidates),
-        )
-        made = key, _Fixed(factor_view(candidates.factor), of_ids, plane_view(table))
-        candidates.__dict__[key[0]] = made
-    fixed: _Fixed = made[1]
-    return fixed
+        made = candidates.kept["cpu"] = key, _pointers_of(candidates)
+    pointers: Pointers = made[1]
+    queries = view(operands.queries, operands.query_planes, operands.score)
+    if bias is not None:
+        return of, pointers._replace(query=queries, bias=view(bias[None]))
+    return of, pointers._replace(query=queries)
+
+
+def _pointers_of(candidates: Prepared) -> Pointers:
+    """Return pointers of candidates, with an empty view of queries."""
+    table, score, factor = candidates.table, candidates.score, candidates.factor
+    ids = None if candidates.ids is None else candidates.ids.contiguous()
+    return Pointers(
+        score=score_code(score, has_factor=factor is not None),
+        term_ulps=score.term_ulps,
+        query=View(0, 0, 0, 0, [], 0),
+        table=view(table, score.planes, score),
+        factor=None if factor is None else view(factor),
+        planes=score.planes,
+        bias=None,
+        candidate_ids=ids,
+        has_subset=ids is not None,
+        num_candidates=candidates.num_candidates,
+        packed=_packed(candidates),
+    )
 
 
 def _packed(candidates: Prepared) -> Packed | None:
@@ -149,11 +117,11 @@ def _packed(candidates: Prepared) -> Packed | None:
         return None
     features, held = panels.num_features, panels.tensors
     if panels.number_format == INT8_FORMAT:
-        return Packed(features, int8=address(held["panels"]))
-    places = Packed(features, address(held["panels"]), address(held["norms"]))
+        return Packed(features, int8=held["panels"].data_ptr())
+    places = Packed(features, held["panels"].data_ptr(), held["norms"].data_ptr())
     if "bytes" not in held:
         return places
-    return places._replace(bytes=address(held["bytes"]), scale=held["scale"].item())
+    return places._replace(bytes=held["bytes"].data_ptr(), scale=held["scale"].item())
 
 
 def reads(panels: Panels, score: Score) -> bool:
@@ -238,44 +206,16 @@ def _has_functor(code: int) -> bool:
     return extension.has_score(isa(), code)
 
 
-def query_view(queries: Tensor, operands: Operands) -> View:
-    """View ``queries [B, F]`` or their gradient, which have more planes than candidates."""
-    return _view(queries, operands.score, operands.query_planes)
-
-
-def table_view(rows: Tensor, score: Score) -> View:
-    """View ``rows [R, G]`` of a table or of a gradient."""
-    return _view(rows, score, score.planes)
-
-
-def _made_view(width: int, score: Score) -> View:
-    """View float32 rows of so many numbers that are still to be made."""
-    starts, step = score.columns(width)
-    return View(0, _DTYPES[torch.float32], 0, width, list(starts), step)
-
-
-def factor_view(factor: Tensor | None) -> View | None:
-    """View a ``factor [R, D]`` or its gradient."""
-    return None if factor is None else plane_view(factor)
-
-
-def plane_view(rows: Tensor) -> View:
-    """View ``rows [R, D]`` as one plane."""
-    row_stride, step = rows.stride()
-    return View(rows.data_ptr(), _DTYPES[rows.dtype], rows.shape[0], row_stride, [0], step)
-
-
-def _view(rows: Tensor, score: Score, planes: int) -> View:
-    starts, step = score.columns(rows.shape[1], planes)
-    row_stride, column_stride = rows.stride()
-    columns = [start * column_stride for start in starts]
-    dtype = _DTYPES[rows.dtype]
-    return View(rows.data_ptr(), dtype, len(rows), row_stride, columns, step * column_stride)
-
-
-def address(tensor: Tensor | None) -> int:
-    """Return the data pointer, 0 for None."""
-    return 0 if tensor is None else tensor.data_ptr()
+def view(rows: Tensor, planes: int = 1, score: Score | None = None) -> View:
+    """View rows ``[R, G]`` of so many planes, in the layout of a score."""
+    row_stride, stride = rows.stride()
+    count, width = rows.shape
+    gap, step = width // planes, 1
+    if score is not None and score.interleaved:
+        gap, step = 1, planes
+    gap *= stride
+    start = list(range(0, planes * gap, gap)) if gap else [0] * planes
+    return View(rows.data_ptr(), _DTYPES[rows.dtype], count, row_stride, start, step * stride)
 
 
 def raise_nonfinite(rows: tuple[int, int, int]) -> None:
