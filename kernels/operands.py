@@ -31,7 +31,7 @@ class Prepared:
     factor: Tensor | None = None  # [N, D], or as wide as the widest crop: b of the rscf_* scores
     ids: Tensor | None = None  # int64 [M]: only these rows are candidates
     panels: Panels | None = None  # all rows, packed before: reading panels changes no result
-    # what backends make of the candidates at first use, by the name of a backend
+    # facts that backends make of the candidates at first use, by the name of a backend
     kept: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
