@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from kgfast.frames import needed
-from kgfast.training.checkpoint.run_folder import RunFolder
 from kgfast.training.logs import read_rows
+from kgfast.training.run_folder import RunFolder
 
 _METRICS = (("mrr", "MRR", "-"), ("hits@10", "hits@10", ":"))
 # Okabe & Ito's colours, which colour-blind people can tell apart; green first.

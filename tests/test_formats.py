@@ -11,7 +11,7 @@ import torch
 import kgfast
 from kgfast.datasets import synthetic
 from kgfast.training import Config, Trainer
-from kgfast.training.checkpoint.shard_files import ShardFiles
+from kgfast.training.shard_files import ShardFiles
 from support.streamed import KNOWN, SMALL, rotate
 from support.streamed import TRIPLES as MANY
 
@@ -60,15 +60,15 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 FORMATS = [
     (
         "run/best.safetensors",
-        ("kgfast", '"version": {}', 2),
+        ("kgfast", '"version": {}', 1),
         lambda folder: kgfast.load_run(folder / "run", False),
-        "best.safetensors: format version 9; this kgfast reads up to 2: update kgfast",
+        "best.safetensors: format version 9; this kgfast reads 1: train again",
     ),
     (
         "sharded/shards/model_2.1-of-2.safetensors",
-        ("kgfast", '"version": {}', 2),
+        ("kgfast", '"version": {}', 1),
         lambda folder: SHARDS.read_rows(folder / "sharded"),
-        "1-of-2.safetensors: format version 9; this kgfast reads up to 2: update kgfast",
+        "1-of-2.safetensors: format version 9; this kgfast reads 1: train again",
     ),
     (
         "tables/config.json",

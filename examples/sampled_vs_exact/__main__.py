@@ -85,8 +85,7 @@ def rows_of_graph(
         models |= own
         last.append(list(own)[-1])
     graph = RunFolder(folder / names[0]).load_graph()  # measures need the ids of the runs
-    if graph is not None:
-        dataset = graph.read(dataset, str(source))
+    dataset = graph.read(dataset, str(source))
     study = Study(dataset, source, folder, counts)
     constant = {f"{CONSTANT}/0": lambda: study.constant}
     say(f"{source.name}: {len(models)} checkpoints, exactly")

@@ -40,8 +40,6 @@ def model_at(path: Path) -> Model:
     """Read a ``model_<n>.safetensors`` of a run, in eval mode."""
     run = RunFolder(path.parent)
     graph = run.load_graph()
-    if graph is None:
-        raise ValueError(f"{run.path}: graph.safetensors is missing")
     return model_of(run, run.read_config(), run.load(path)[0], (graph.entities, graph.relations))
 
 

@@ -105,9 +105,10 @@ def evaluate(
 
 def _folder_of(loaded: Any, data: Path | None) -> Path | None:
     """Return the folder of the dataset from ``--data``."""
-    from kgfast.training.build import dataset_folder
-
-    return data if data is None or loaded.config is None else dataset_folder(loaded.config, data)
+    if data is None or loaded.config is None:
+        return data
+    folder: Path = loaded.config.dataset.folder(data)
+    return folder
 
 
 def _which(run: Path, checkpoint: flags.Which, loaded: Any) -> str:

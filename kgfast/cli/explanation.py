@@ -79,8 +79,6 @@ def explain(
     config = folder.read_config()
     device = device_of(config)
     graph = folder.load_graph()
-    if graph is None:
-        raise ValueError(f"{run} has no names: {folder.graph.name} is missing")
     entities, relations = own = names_of_run(folder, config, graph)
     triple = []
     for option, name, names in (

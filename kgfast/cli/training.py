@@ -28,10 +28,6 @@ def train(
         typer.Option(help="The folder of the run; train.out_dir or runs/<folder>-<config>."),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume where the run ended.")] = False,
-    trust_data: Annotated[
-        bool,
-        typer.Option("--trust-data", help="Resume a run of an earlier kgfast with these data."),
-    ] = False,
     quiet: flags.Quiet = False,
 ) -> None:
     """Train a model, then rank the test set; also under torchrun."""
@@ -45,7 +41,7 @@ def train(
     if model is not None and not quiet:
         say(f"{chosen.path}:\n{chosen.path.read_text()}", err=True)
     trainer = Trainer(checked, path, progress=not quiet)
-    trainer.fit(resume, trust_data=trust_data)
+    trainer.fit(resume)
     if trainer.placement.leads:
         _print_result(path, folder.read_result())
 

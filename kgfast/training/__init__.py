@@ -5,10 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kgfast.training import checkpoint
-    from kgfast.training.build import load_dataset
+    from kgfast.training.build import follow, load_dataset, loss_of
     from kgfast.training.callbacks import Callback
-    from kgfast.training.checkpoint.run_folder import RunFolder
-    from kgfast.training.checkpoint.run_graph import RunGraph
     from kgfast.training.config import Config
     from kgfast.training.data import Batch, Negatives, asked_of
     from kgfast.training.divergence import first_bad_row
@@ -16,16 +14,17 @@ if TYPE_CHECKING:
     from kgfast.training.logs import read_rows
     from kgfast.training.loop import Run
     from kgfast.training.objective import NegativeSampling
-    from kgfast.training.own import follow, loss_of
     from kgfast.training.row_optimizer import RowAdagrad, RowAdam
+    from kgfast.training.run_folder import RunFolder
+    from kgfast.training.run_graph import RunGraph
     from kgfast.training.saved import is_saved, save, write_json, write_names, write_tables
     from kgfast.training.trainer import Result, Trainer
 
 _HOMES = {
-    "build": ("load_dataset",),
+    "build": ("follow", "load_dataset", "loss_of"),
     "callbacks": ("Callback",),
-    "checkpoint.run_folder": ("RunFolder",),
-    "checkpoint.run_graph": ("RunGraph",),
+    "run_folder": ("RunFolder",),
+    "run_graph": ("RunGraph",),
     "config": ("Config",),
     "data": ("Batch", "Negatives", "asked_of"),
     "divergence": ("first_bad_row",),
@@ -33,7 +32,6 @@ _HOMES = {
     "logs": ("read_rows",),
     "loop": ("Run",),
     "objective": ("NegativeSampling",),
-    "own": ("follow", "loss_of"),
     "row_optimizer": ("RowAdagrad", "RowAdam"),
     "saved": ("is_saved", "save", "write_json", "write_names", "write_tables"),
     "trainer": ("Result", "Trainer"),

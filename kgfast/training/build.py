@@ -1,8 +1,16 @@
-"""The dataset, the model, the device and the evaluations of a config."""
+"""The dataset, model, loss, device and evaluations of a config.
 
+A config may name a user's own model and loss by import path, ``module:Name``. Importing a module
+runs its code. So only :func:`follow` imports, for a caller who trusts the config; all other
+functions use the classes that :func:`follow` imported.
+"""
+
+import inspect
 import os
-from collections.abc import Sequence
-from pathlib import Path
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -10,7 +18,8 @@ import torch
 from kgfast import datasets
 from kgfast.datasets import Dataset
 from kgfast.eval import Index, Ranks, rank
-from kgfast.graph import KnownTriples
+from kgfast.graph import KnownTriples, did_you_mean
+from kgfast.losses import LOSSES, Loss, NegativesLoss
 from kgfast.models import (
     CP,
     MED,
@@ -31,7 +40,6 @@ from kgfast.rng import Stream, mix
 from kgfast.tables.mapped import MappedRoom
 from kgfast.training.config import Config, is_own
 from kgfast.training.config.sections import OPTIONS
-from kgfast.training.own import own_class
 
 _MODELS: dict[str, Any] = {
     "rotate": RotatE,
@@ -42,6 +50,104 @@ _MODELS: dict[str, Any] = {
     "cp": CP,
     "rescal": RESCAL,
 }
+_FOLLOWED: dict[str, Any] = {}
+# arguments of a loss, which are no options
+_OF_A_STEP = ("side", "mask", "weights", "sparse", "reduction")
+
+
+def follow(config: Config, *, trust: bool) -> None:
+    """Import the model and the loss that a config names by import path.
+
+    Raises
+    ------
+    ValueError
+        If there is an import path and ``trust`` is False; if there is no such module or name, the
+        name is not a class of the right kind, or the options do not fit.
+    """
+    model, loss = config.model, config.loss
+    named = [(key, it.name) for key, it in (("model", model), ("loss", loss)) if is_own(it.name)]
+    for key, name in named:
+        if not trust:
+            raise ValueError(_refused(key, name))
+    for key, name in named:
+        if key == "model":
+            cls = _imported(key, name, Model, "kgfast.Model")
+            make = partial(inspect.signature(cls.init).bind, 1, 1, 1, seed=0)
+            if cls.init.__qualname__ == Model.init.__qualname__:  # hands options on to the class
+                make = partial(inspect.signature(cls).bind, 1, 1)
+            _fit(key, name, make, model.options, ("seed",))
+        else:
+            cls = _imported(key, name, NegativesLoss, "kgfast.losses.NegativesLoss")
+            _fit(key, name, cls, loss.options, _OF_A_STEP)
+        _FOLLOWED[name] = cls
+
+
+def own_class(key: str, name: str) -> Any:
+    """Return an imported class; raise a ValueError for any other."""
+    if name not in _FOLLOWED:
+        raise ValueError(_refused(key, name))
+    return _FOLLOWED[name]
+
+
+def loss_of(name: str) -> type[Loss]:
+    """Return the class of a loss of a config."""
+    cls: type[Loss] = own_class("loss", name) if is_own(name) else LOSSES[name]
+    return cls
+
+
+def _refused(key: str, name: str) -> str:
+    return (
+        f"{key}.name: {name} is a user's own code, which only training runs by default; if you "
+        "trust the author, say so with --trust (in Python trust=True)"
+    )
+
+
+def _imported(key: str, path: str, base: type, base_name: str) -> type[Any]:
+    """Import a class; modules in the current folder are found, too."""
+    module_name, _, name = path.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = import_module(module_name)
+    except ModuleNotFoundError as error:
+        if not f"{module_name}.".startswith(f"{error.name}."):
+            raise  # another module, which this module imports, is missing
+        raise ValueError(
+            f"{key}.name: {path}: there is no module {error.name}, neither in {os.getcwd()} nor "
+            "where Python looks (PYTHONPATH)"
+        ) from None
+    cls: Any = getattr(module, name, None)
+    if cls is None:
+        classes = [name for name, it in vars(module).items() if isinstance(it, type)]
+        raise ValueError(
+            f"{key}.name: module {module_name} has no {name}{did_you_mean(name, classes)}"
+        )
+    if not (isinstance(cls, type) and issubclass(cls, base)):
+        raise ValueError(f"{key}.name: {path} must be a class that extends {base_name}")
+    missing = sorted(getattr(cls, "__abstractmethods__", ()))
+    if missing:
+        raise ValueError(f"{key}.name: {path} must implement {', '.join(missing)}")
+    return cls
+
+
+def _fit(
+    key: str,
+    name: str,
+    make: Callable[..., Any],
+    options: Mapping[str, Any],
+    reserved: Sequence[str],
+) -> None:
+    """Check options, none of which may be an argument that training gives."""
+    for option in reserved:
+        if option in options:
+            raise ValueError(
+                f"{key}.options: {option} is an argument that training gives; {name} must give "
+                "its option another name"
+            )
+    try:
+        make(**options)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{key}.options: {name} does not take these options: {error}") from None
 
 
 def load_dataset(config: Config, data: str | os.PathLike[str] | None = None) -> Dataset:
@@ -59,13 +165,8 @@ def load_dataset(config: Config, data: str | os.PathLike[str] | None = None) -> 
         If there is no dataset, or one of its files is malformed.
     """
     source = config.dataset
-    folder = dataset_folder(config, data)
+    folder = source.folder(data)
     return datasets.load(folder, source.name, columns=source.columns, clean=source.clean)
-
-
-def dataset_folder(config: Config, data: str | os.PathLike[str] | None = None) -> Path:
-    """Return the folder of the dataset of a config, which lies in ``data`` or is ``data``."""
-    return config.dataset.folder(data)
 
 
 def build_model(
@@ -84,8 +185,8 @@ def build_model(
     if section.norm is not None:
         options["norm"] = section.norm
     own = is_own(section.name)
-    make = (own_class("model", section.name) if own else _MODELS[section.name]).init
-    model: Model = make(
+    cls = own_class("model", section.name) if own else _MODELS[section.name]
+    model: Model = cls.init(
         num_entities,
         2 * num_relations if section.reciprocal else num_relations,
         section.base_dim,
@@ -95,21 +196,17 @@ def build_model(
     )
     if own and not (isinstance(model, Model) and model.entity.requires_grad):
         raise ValueError(f"model.name: init() of {section.name} must return a trainable model")
-    draw = _start_of(config)
+    generator = torch.Generator().manual_seed(mix(config.seed, Stream.START))
+    draw: Fill | None = None  # the model's own distribution
+    if section.init_range is not None:
+        draw = uniform(section.init_range, generator)
+    elif section.init_std is not None:
+        draw = normal(section.init_std, generator)
     if draw is not None:
         with torch.no_grad():
             fresh.draw_into(model.entity, num_entities, draw)
             draw(model.relation)
     return _wrapped(model, config)
-
-
-def _start_of(config: Config) -> Fill | None:
-    """Return the distribution from which the config draws tables; None for the model's own."""
-    section = config.model
-    generator = torch.Generator().manual_seed(mix(config.seed, Stream.START))
-    if section.init_range is not None:
-        return uniform(section.init_range, generator)
-    return None if section.init_std is None else normal(section.init_std, generator)
 
 
 def _wrapped(model: Model, config: Config) -> Model:

@@ -1,9 +1,8 @@
 """Callbacks of a run: methods of a user's program that a run calls."""
 
-from collections.abc import Sequence
 from typing import Any
 
-from kgfast.training.logs import Logs, Row
+from kgfast.training.logs import Row
 
 
 class Callback:
@@ -45,28 +44,3 @@ class Callback:
         ----------
         result : kgfast.training.Result
         """
-
-
-class Listeners:
-    """The log of a run, and callbacks, which are called until one raises."""
-
-    def __init__(self, logs: Logs | None, callbacks: Sequence[Callback]) -> None:
-        self._logs, self._callbacks = logs, callbacks
-        self.error: Exception | None = None
-
-    def write(self, row: Row) -> None:
-        """Write a row, and call the callbacks with a copy."""
-        if self._logs is not None:
-            self._logs.write(row)
-        if self.error is not None:
-            return
-        try:
-            for it in self._callbacks:
-                (it.on_evaluation if "split" in row else it.on_step)(dict(row))
-        except Exception as error:  # raised when the state is saved
-            self.error = error
-
-    def raise_error(self) -> None:
-        """Raise the exception of a callback, if there is one."""
-        if self.error is not None:
-            raise self.error

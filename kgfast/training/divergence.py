@@ -1,8 +1,8 @@
 """Divergence: the row of a table that made a loss or ranks not finite."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-from torch import Tensor, nn
+from torch import nn
 
 from kgfast.datasets import Dataset
 
@@ -23,8 +23,11 @@ def first_bad_row(model: nn.Module) -> tuple[str, int] | None:
     ('weight', 1)
     """
     for name, parameter in model.named_parameters():
-        for first, rows in _parts(parameter.detach()):
-            finite = rows.isfinite().all(1)
+        rows = parameter.detach()
+        rows = rows.reshape(len(rows), -1) if rows.ndim else rows.reshape(1, 1)
+        step = max(1, _NUMBERS // max(1, rows.shape[1]))
+        for first in range(0, len(rows), step):
+            finite = rows[first : first + step].isfinite().all(1)
             if not bool(finite.all()):
                 return name, first + int((~finite).nonzero()[0])
     return None
@@ -34,11 +37,12 @@ def describe(
     model: nn.Module, dataset: Dataset, entity_id: Callable[[int], int] = lambda row: row
 ) -> str:
     """Describe the error in the tables in a clause; ``entity_id`` turns a row into an entity."""
+    advice = "try a lower optim.lr or optim.grad_clip"
     bad_row = first_bad_row(model)
     if bad_row is None:
         return (
-            "all tables are finite, but queries, scores or the loss of their numbers overflow: try "
-            "a lower optim.lr or optim.grad_clip"
+            "all tables are finite, but queries, scores or the loss of their numbers overflow: "
+            f"{advice}"
         )
     table, row = bad_row[0].rpartition(".")[2], bad_row[1]
     row = entity_id(row) if table == "entity" else row
@@ -46,12 +50,5 @@ def describe(
     name = f" ({names.name(row)})" if names is not None and row < len(names) else ""
     return (
         f"row {row} of the {table} table{name} is the first that holds a NaN or an infinity: "
-        "try a lower optim.lr or optim.grad_clip"
+        f"{advice}"
     )
-
-
-def _parts(values: Tensor) -> Iterator[tuple[int, Tensor]]:
-    rows = values.reshape(len(values), -1) if values.ndim else values.reshape(1, 1)
-    step = max(1, _NUMBERS // max(1, rows.shape[1]))
-    for first in range(0, len(rows), step):
-        yield first, rows[first : first + step]

@@ -22,12 +22,18 @@ from kgfast.losses import EntitiesLoss
 from kgfast.models import SIDES, Model, Side
 from kgfast.tables.views import numbered
 from kgfast.text import each_key_once, escaped, reading, shown
-from kgfast.training.build import build_model, dataset_folder, device_of, load_dataset, ranks_of
-from kgfast.training.checkpoint.format import check_tensors, of_part
-from kgfast.training.checkpoint.run_folder import RunFolder
-from kgfast.training.checkpoint.run_graph import RunGraph
+from kgfast.training.build import (
+    build_model,
+    device_of,
+    follow,
+    load_dataset,
+    loss_of,
+    ranks_of,
+)
+from kgfast.training.checkpoint import check_tensors, of_part
 from kgfast.training.config import Config
-from kgfast.training.own import follow, loss_of
+from kgfast.training.run_folder import RunFolder
+from kgfast.training.run_graph import RunGraph
 from kgfast.training.saved import check_is_run, holds_tables, load_tables, with_data
 
 
@@ -52,8 +58,7 @@ class LoadedRun:
     vocabulary : Vocabularies, optional
         The pair ``entities, relations``; None if neither has names.
     dataset : Dataset, optional
-        The data with the ids of the run; None for a run of an earlier kgfast, which does not store
-        its graph, if they were not found.
+        The data with the ids of the run; None if no data were asked for.
     config : Config, optional
         None for a model that was not trained here.
     step : int, optional
@@ -114,18 +119,11 @@ class LoadedRun:
 
         Raises
         ------
-        FileNotFoundError
-            If the data were not found.
         ValueError
-            If the run was loaded without its data.
+            If no data were loaded.
         """
         if self.dataset is None:
-            if self.config is None:
-                raise ValueError(
-                    "a saved model holds no data to rank: name a dataset, data= or --data"
-                )
-            load_dataset(self.config)  # raises an error that names the folder
-            raise ValueError("the run was loaded without data")
+            raise ValueError("no data were loaded to rank: name a dataset, data= or --data")
         return ranks_of(self.model, self.dataset, split, self.config, sides, **options)
 
     def type_constraints(
@@ -177,7 +175,7 @@ class LoadedRun:
 
     def _train_for(self, source: str | Path) -> Triples:
         if self.dataset is None:
-            raise ValueError(f"types: {source} needs the data of the run, which were not found")
+            raise ValueError(f"types: {source} needs the data of the run, which were not loaded")
         return self.dataset.train
 
     def _constraints_of_json(self, path: Path, names: Names) -> TypeConstraints:
@@ -209,11 +207,11 @@ class LoadedRun:
             If the run was loaded without its data, or a file is malformed.
         """
         if self.dataset is None:
-            raise ValueError("classify: needs the data of the run, which were not found")
+            raise ValueError("classify: needs the data of the run, which were not loaded")
         if folder is None:
             if self.config is None:
                 raise ValueError("classify: name the folder of the false triples")
-            folder = dataset_folder(self.config)
+            folder = self.config.dataset.folder()
         valid, test = load_negatives(folder, self.dataset)
         return classify(
             self.model, valid=(self.dataset.valid, valid), test=(self.dataset.test, test)
@@ -325,29 +323,26 @@ def load_run(
     tensors, meta = state
     _check_config(run, run.read_config() if overrides else config, meta)
     graph = run.load_graph()
-    if graph is not None and meta.get("graph", graph.rows) != graph.rows:
+    if meta.get("graph") != graph.rows:
         raise ValueError(
             f"{run.path}: the rows of the {checkpoint} checkpoint belong to other names than "
             f"those of {run.graph.name}: one of the two comes from another run"
         )
     is_named = data is not None or any(it.startswith("dataset.") for it in overrides or ())
-    dataset = _data(run, config, data, graph, is_named=is_named)
-    named = graph or dataset
-    names = None if named is None else names_of_run(run, config, named, dataset)
+    dataset = _data(config, data, graph, is_named=is_named)
+    names = names_of_run(run, config, graph, dataset)
     model = model_of(run, config, tensors, names)
     model.to(device_of(config) if device is None else device)
-    vocabulary = None if names is None else Vocabularies(*names)
-    return LoadedRun(model, vocabulary, dataset, config, meta.get("step"))
+    return LoadedRun(model, Vocabularies(*names), dataset, config, meta.get("step"))
 
 
 def _check_config(run: RunFolder, config: Config, meta: Mapping[str, Any]) -> None:
-    if isinstance(meta.get("config"), dict):
-        changed = Config.from_dict(meta["config"]).training_differences(config)
-        for key, (was, now) in changed.items():
-            raise ValueError(
-                f"{run.config}: {key} is {shown(now)}, in the checkpoint {shown(was)}: the file "
-                "was changed or is damaged"
-            )
+    changed = Config.from_dict(meta["config"]).training_differences(config)
+    for key, (was, now) in changed.items():
+        raise ValueError(
+            f"{run.config}: {key} is {shown(now)}, in the checkpoint {shown(was)}: the file "
+            "was changed or is damaged"
+        )
 
 
 def loaded_tables(
@@ -376,27 +371,23 @@ def loaded_tables(
 
 
 def names_of_run(
-    run: RunFolder, config: Config, named: RunGraph | Dataset, dataset: Dataset | None = None
+    run: RunFolder, config: Config, graph: RunGraph, dataset: Dataset | None = None
 ) -> tuple[Vocabulary, Vocabulary]:
     """Return the names of a run with labels from the folder, else from the data."""
-    names = named.entities, named.relations
-    own = with_labels(run.path, names)
-    if own is names and dataset is not None:
-        entities, relations = names
-        own = (
-            entities.labelled(dataset.entities.labels),
-            relations.labelled(dataset.relations.labels),
-        )
-    elif own is names:
-        own = with_labels(Path(config.dataset.root, config.dataset.name), names)
-    return own
+    names = graph.entities, graph.relations
+    labelled = with_labels(run.path, names)
+    if labelled is not names:
+        return labelled
+    if dataset is None:
+        return with_labels(Path(config.dataset.root, config.dataset.name), names)
+    data = dataset.entities, dataset.relations
+    return names[0].labelled(data[0].labels), names[1].labelled(data[1].labels)
 
 
 def _data(
-    run: RunFolder,
     config: Config,
     data: str | os.PathLike[str] | Dataset | Literal[False] | None,
-    graph: RunGraph | None,
+    graph: RunGraph,
     *,
     is_named: bool,
 ) -> Dataset | None:
@@ -411,23 +402,16 @@ def _data(
         except FileNotFoundError:
             if is_named:
                 raise
-            return None if graph is None else graph.named(config.dataset.name)
+            return graph.named(config.dataset.name)
         source = f"dataset {dataset.name} in {config.dataset.root if data is None else data}"
-    if graph is not None:
-        return graph.read(dataset, source)
-    warnings.warn(
-        f"{run.path} was made by an earlier kgfast and does not store its graph: {source} is "
-        "taken as the graph",
-        stacklevel=4,
-    )
-    return dataset
+    return graph.read(dataset, source)
 
 
 def model_of(
     run: RunFolder,
     config: Config,
     tensors: Mapping[str, Tensor],
-    names: tuple[Vocabulary, Vocabulary] | None,
+    names: tuple[Vocabulary, Vocabulary],
 ) -> Model:
     """Make the model of a config with the tensors of a checkpoint, in eval mode.
 
@@ -437,8 +421,7 @@ def model_of(
         If the tensors do not fit the config or the names.
     """
     state = of_part("model", tensors)
-    sizes = _sizes(run, config, state) if names is None else (len(names[0]), len(names[1]))
-    model = build_model(config, *sizes)
+    model = build_model(config, len(names[0]), len(names[1]))
     try:
         check_tensors("model", state, model.state_dict())
         model.load_state_dict(state)
@@ -446,13 +429,3 @@ def model_of(
         why = " ".join(str(error).split())
         raise ValueError(f"{run.path}: the checkpoint does not fit the model: {why}") from None
     return model.eval().requires_grad_(False)
-
-
-def _sizes(run: RunFolder, config: Config, state: Mapping[str, Tensor]) -> tuple[int, int]:
-    rows = {}
-    for name in ("entity", "relation"):
-        tables = [table for key, table in state.items() if f".{key}".endswith(f".{name}")]
-        if len(tables) != 1 or tables[0].ndim != 2:
-            raise ValueError(f"{run.path}: the checkpoint does not fit the model: no {name} table")
-        rows[name] = len(tables[0])
-    return rows["entity"], rows["relation"] // (2 if config.model.has_inverses else 1)

@@ -10,23 +10,23 @@ from torch import Tensor
 from kgfast import losses
 from kgfast.graph import KnownTriples
 from kgfast.losses import NegativesLoss
-from kgfast.models import MED
 from kgfast.models.base import SIDES, Model, Side
+from kgfast.processes.placement import ALONE, Placement
 from kgfast.rng import Stream, mix
+from kgfast.training.build import loss_of
 from kgfast.training.config import Config
 from kgfast.training.data import Batch, Batches, Negatives
-from kgfast.training.own import loss_of
-from kgfast.training.processes.placement import ALONE, Placement
 
 
 class Objective(ABC):
     """Base of the modes: the batches of a run, and the losses of a batch.
 
     ``hrt`` are the training triples, int64 ``[T, 3]`` on the CPU, from which batches are drawn.
-    ``sides`` are the queried sides, and ``device`` computes the losses.
+    ``sides`` are the queried sides.
     """
 
     lazy = False  # True if a step uses few rows of the entity table
+    batches: Batches
 
     def __init__(
         self,
@@ -35,23 +35,20 @@ class Objective(ABC):
         num_entities: int,
         sides: Sequence[Side] = SIDES,
     ) -> None:
-        self._loss, self._regularizer = config.loss, config.regularizer
+        self._config = config
         self._criterion = loss_of(config.loss.name)(**config.loss.hyperparameters(), sparse=True)
-        self.batches = self._batches_of(config, hrt, sides)
-        self._prepare(config, hrt, num_entities)
+        self._prepare(hrt, num_entities, sides)
 
-    def _batches_of(self, config: Config, hrt: Tensor, sides: Sequence[Side]) -> Batches:
-        weights = losses.subsampling_weights(hrt) if config.data.subsampling else None
-        return Batches.of_triples(hrt, config.data.train_bs, config.seed, weights, sides)
-
-    def _prepare(self, config: Config, hrt: Tensor, num_entities: int) -> None:  # noqa: B027
-        """Make whatever a mode needs beside batches; by default nothing."""
+    def _prepare(self, hrt: Tensor, num_entities: int, sides: Sequence[Side]) -> None:
+        """Make the batches, and whatever a mode needs beside them."""
+        data, seed = self._config.data, self._config.seed
+        weights = losses.subsampling_weights(hrt) if data.subsampling else None
+        self.batches = Batches.of_triples(hrt, data.train_bs, seed, weights, sides)
 
     def batch(self, number: int) -> Batch:
         """Draw a batch of the run with all data of the losses; the number determines the batch."""
         return self.batches.batch(number)
 
-    @abstractmethod
     def __call__(
         self, model: Model, batch: Batch, placement: Placement = ALONE
     ) -> Iterator[Tensor]:
@@ -59,11 +56,8 @@ class Objective(ABC):
 
         ``placement`` reads the rows that sampled negatives name.
         """
-        ...
-
-    def _others(self, model: Model, batch: Batch) -> Iterator[Tensor]:
-        """Yield the losses of relation prediction and the regularizer, if the config has these."""
-        weight, penalty = self._loss.relation_weight, self._regularizer
+        yield self._loss(model, batch)
+        weight, penalty = self._config.loss.relation_weight, self._config.regularizer
         if weight and batch.targets is not None:
             relations = model.relation_ids(batch.relations, batch.side)
             logits = losses.relation_logits(model, batch.heads, batch.tails, sparse=True)
@@ -71,17 +65,19 @@ class Objective(ABC):
         if penalty.name != "none":
             yield penalty.weight * self._penalty(model, batch)
 
+    @abstractmethod
+    def _loss(self, model: Model, batch: Batch) -> Tensor: ...
+
     def _penalty(self, model: Model, batch: Batch) -> Tensor:
-        config = self._regularizer
+        penalty = self._config.regularizer
+        given: dict[str, Any] = {"side": batch.side, "sparse": True}
         queries = batch.anchors, batch.relations
         rows: Any = queries if batch.targets is None else batch.triples
-        if config.name == "dura":
-            weight = config.product_weight
-            return losses.regularizers.dura(
-                model, rows, side=batch.side, product_weight=weight, sparse=True
-            )
-        penalty = losses.regularizers.n3 if config.name == "n3" else losses.regularizers.l2
-        return penalty(model, rows, side=batch.side, weighted=config.weighted, sparse=True)
+        if penalty.name == "dura":
+            weight = penalty.product_weight
+            return losses.regularizers.dura(model, rows, product_weight=weight, **given)
+        function = losses.regularizers.n3 if penalty.name == "n3" else losses.regularizers.l2
+        return function(model, rows, weighted=penalty.weighted, **given)
 
 
 class NegativeSampling(Objective):
@@ -97,14 +93,16 @@ class NegativeSampling(Objective):
 
     lazy = True
 
-    def _prepare(self, config: Config, hrt: Tensor, num_entities: int) -> None:
+    def _prepare(self, hrt: Tensor, num_entities: int, sides: Sequence[Side]) -> None:
+        super()._prepare(hrt, num_entities, sides)
         assert isinstance(self._criterion, NegativesLoss)
-        self._takes_weights, self._seed = self._criterion.takes_weights, config.seed
-        data = config.data
+        self._takes_weights = self._criterion.takes_weights
+        data, med = self._config.data, self._config.med
+        self._trains_crops = med is not None and med.enabled
         self.negatives = Negatives(
             num_entities,
             data.neg_size,
-            config.seed,
+            self._config.seed,
             shared=data.negatives == "shared",
             known=KnownTriples(hrt) if data.filter_negatives else None,
         )
@@ -117,62 +115,58 @@ class NegativeSampling(Objective):
     def __call__(
         self, model: Model, batch: Batch, placement: Placement = ALONE
     ) -> Iterator[Tensor]:
-        model, batch = placement.read(model, batch)
-        assert batch.negatives is not None
-        sample = batch.columns, batch.negatives
+        yield from super().__call__(*placement.read(model, batch))
+
+    def _loss(self, model: Model, batch: Batch) -> Tensor:
         given: dict[str, Any] = {"side": batch.side, "mask": batch.mask}
-        if isinstance(model, MED):
-            dims = model.draw(mix(self._seed, batch.number, Stream.SUBMODELS))
-            yield losses.med(model, *sample, dims=dims, sparse=True, **given)
-        else:
-            if self._takes_weights:
-                given["weights"] = batch.weights
-            yield self._criterion(model, *sample, **given)
-        yield from self._others(model, batch)
+        if self._trains_crops:
+            crops: Any = model
+            dims = crops.draw(mix(self._config.seed, batch.number, Stream.SUBMODELS))
+            return losses.med(
+                crops, batch.columns, batch.negatives, dims=dims, sparse=True, **given
+            )
+        if self._takes_weights:
+            given["weights"] = batch.weights
+        loss: Tensor = self._criterion(model, batch.columns, batch.negatives, **given)
+        return loss
 
 
 class OneVsAll(Objective):
     """Loss of the target of each triple against all entities."""
 
-    def _prepare(self, config: Config, hrt: Tensor, num_entities: int) -> None:
-        is_weighted = config.data.target_weights
+    def _prepare(self, hrt: Tensor, num_entities: int, sides: Sequence[Side]) -> None:
+        super()._prepare(hrt, num_entities, sides)
+        is_weighted = self._config.data.target_weights
         self._weights = losses.frequency_weights(hrt, num_entities) if is_weighted else None
 
     def batch(self, number: int) -> Batch:
         batch = super().batch(number)
-        if self._weights is None:
+        if self._weights is None or batch.targets is None:
             return batch
-        assert batch.targets is not None
         return replace(batch, weights=self._weights[batch.targets])
 
-    def __call__(
-        self, model: Model, batch: Batch, placement: Placement = ALONE
-    ) -> Iterator[Tensor]:
+    def _loss(self, model: Model, batch: Batch) -> Tensor:
         given: dict[str, Any] = {} if batch.weights is None else {"weights": batch.weights}
-        yield self._criterion(model, batch.columns, side=batch.side, **given)
-        yield from self._others(model, batch)
+        loss: Tensor = self._criterion(model, batch.columns, side=batch.side, **given)
+        return loss
 
 
 class KvsAll(Objective):
     """Loss of all targets of each distinct query against all entities."""
 
-    def _batches_of(self, config: Config, hrt: Tensor, sides: Sequence[Side]) -> Batches:
-        return Batches.of_queries(hrt, config.data.train_bs, config.seed, sides)
-
-    def _prepare(self, config: Config, hrt: Tensor, num_entities: int) -> None:
+    def _prepare(self, hrt: Tensor, num_entities: int, sides: Sequence[Side]) -> None:
         self._known = KnownTriples(hrt)
+        self.batches = Batches.of_queries(hrt, self._config.data.train_bs, self._config.seed, sides)
 
     def batch(self, number: int) -> Batch:
         batch = super().batch(number)
         indptr, answers = self._known.exclude(batch.anchors, batch.relations, batch.side)
         return replace(batch, indptr=indptr, answers=answers)
 
-    def __call__(
-        self, model: Model, batch: Batch, placement: Placement = ALONE
-    ) -> Iterator[Tensor]:
+    def _loss(self, model: Model, batch: Batch) -> Tensor:
         queries, positives = (batch.anchors, batch.relations), (batch.indptr, batch.answers)
-        yield self._criterion(model, queries, positives, side=batch.side)
-        yield from self._others(model, batch)
+        loss: Tensor = self._criterion(model, queries, positives, side=batch.side)
+        return loss
 
 
 MODES: dict[str, type[Objective]] = {

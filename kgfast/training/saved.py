@@ -43,7 +43,7 @@ from kgfast.models import (
     Wrapper,
 )
 from kgfast.text import reading, shown
-from kgfast.training.checkpoint.format import check_tensors
+from kgfast.training.checkpoint import check_tensors
 from kgfast.whole_files import new_folder
 
 FORMAT = 1
@@ -301,13 +301,11 @@ def _write_tensors(path: Path, tensors: Mapping[str, Any]) -> None:
 def _write_npy(path: Path, rows: Any) -> None:
     """Write an array of numpy without holding the array in memory; numpy has no bfloat16."""
     dtype = torch.float32 if rows.dtype == torch.bfloat16 else rows.dtype
-    facts = {"shape": tuple(rows.shape), "fortran_order": False}
-    nothing = torch.empty(0, dtype=dtype, device="cpu").numpy()
-    facts["descr"] = np.lib.format.dtype_to_descr(nothing.dtype)
-    with path.open("wb") as file:
-        np.lib.format.write_array_header_1_0(file, facts)
-        for block in _blocks(rows):
-            file.write(block.to(dtype).numpy().data)
+    kind = torch.empty(0, dtype=dtype, device="cpu").numpy().dtype
+    array, start = np.lib.format.open_memmap(path, "w+", kind, tuple(rows.shape)), 0
+    for block in _blocks(rows):
+        array[start : start + len(block)] = block.to(dtype).numpy()
+        start += len(block)
 
 
 def holds_tables(folder: str | os.PathLike[str]) -> bool:

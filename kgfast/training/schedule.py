@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Any, Self
 
-from kgfast.eval.metrics import metric_named
 from kgfast.training.config.sections import SchedConfig, TrainConfig
 
 PARTS = (1, 32, 1024)  # triples of the rankings that time the first evaluation
@@ -21,93 +20,24 @@ _MARGIN = 1.25  # margin of the estimates: evaluations and the disk may be slowe
 _BYTES_PER_SECOND = 1e8  # assumed for the first checkpoint
 
 
-def gain(metric: str, value: float, best: float | None) -> float:
-    """Return the gain of a value over the best so far; infinity if there is none."""
-    if best is None:
-        return math.inf
-    return best - value if metric_named(metric).lower_is_better else value - best
-
-
-class Patience:
-    """Counter of evaluations in a row that do not gain ``min_delta`` on the best one.
-
-    >>> patience = Patience("mrr", 2)
-    >>> [patience.exhausted_by(value) for value in (0.1, 0.3, 0.2, 0.3)]
-    [False, False, False, True]
-    """
-
-    def __init__(self, metric: str, patience: int, min_delta: float = 0.0) -> None:
-        self._metric, self._patience, self._min_delta = metric, patience, min_delta
-        self._best: float | None = None
-        self._in_vain = 0
-
-    def exhausted_by(self, value: float) -> bool:
-        """Count an evaluation; return True, and restart the count, at the last one allowed."""
-        if gain(self._metric, value, self._best) > self._min_delta:
-            self._best, self._in_vain = value, 0
-            return False
-        self._in_vain += 1
-        if self._in_vain < self._patience:
-            return False
-        self._in_vain = 0
-        return True
-
-    def state(self) -> dict[str, Any]:
-        """Return the numbers that a checkpoint holds."""
-        return {"best": self._best, "in_vain": self._in_vain}
-
-    def load(self, state: dict[str, Any]) -> None:
-        """Resume from the numbers of a checkpoint."""
-        self._best, self._in_vain = state["best"], state["in_vain"]
-
-
-class Schedule:
-    """The learning rate of every step of a run.
+def rate(sched: SchedConfig, lr: float, step: int, steps: int, reductions: int = 0) -> float:
+    """Return the learning rate of a step, counted from 0, of a run of ``steps`` steps.
 
     Warm-up is linear from ``lr / warmup_steps``. After warm-up, ``cosine`` and ``linear`` go to 0.
-    ``step`` multiplies by ``factor`` at fractions of the whole run, ``plateau`` after ``patience``
-    evaluations without a gain in ``metric``.
+    ``step`` multiplies by ``factor`` at fractions of the whole run, ``plateau`` at ``reductions``.
     """
-
-    def __init__(self, config: SchedConfig, lr: float, steps: int, metric: str = "mrr") -> None:
-        self._config, self._lr, self._steps = config, lr, steps
-        self._patience = Patience(metric, config.patience) if config.name == "plateau" else None
-        self._reductions = 0
-
-    def lr(self, step: int) -> float:
-        """Return the rate of a step, counted from 0."""
-        warmup = self._config.warmup_steps
-        if step < warmup:
-            return self._lr * (step + 1) / warmup
-        return self._lr * self._shape(step, (step - warmup) / max(1, self._steps - warmup))
-
-    def _shape(self, step: int, done: float) -> float:
-        name, factor = self._config.name, self._config.factor
-        if name == "step":
-            passed = sum(step >= fraction * self._steps for fraction in self._config.milestones)
-            return factor**passed
-        if name == "linear":
-            return 1 - done
-        if name == "cosine":
-            return (1 + math.cos(math.pi * done)) / 2
-        return factor**self._reductions
-
-    def observe(self, value: float) -> None:
-        """Count an evaluation."""
-        if self._patience is not None and self._patience.exhausted_by(value):
-            self._reductions += 1
-
-    def state(self) -> dict[str, Any]:
-        """Return the numbers that a checkpoint holds."""
-        if self._patience is None:
-            return {}
-        return {"reductions": self._reductions, **self._patience.state()}
-
-    def load(self, state: dict[str, Any]) -> None:
-        """Resume from the numbers of a checkpoint."""
-        if self._patience is not None and state:
-            self._reductions = state["reductions"]
-            self._patience.load(state)
+    warmup = sched.warmup_steps
+    if step < warmup:
+        return lr * (step + 1) / warmup
+    done = (step - warmup) / max(1, steps - warmup)
+    if sched.name == "step":
+        passed = sum(step >= fraction * steps for fraction in sched.milestones)
+        return lr * sched.factor**passed
+    if sched.name == "linear":
+        return lr * (1 - done)
+    if sched.name == "cosine":
+        return lr * ((1 + math.cos(math.pi * done)) / 2)
+    return lr * sched.factor**reductions
 
 
 class Deadline:
@@ -159,9 +89,8 @@ class Deadline:
 
         ``spent`` are the seconds of training and evaluations of all invocations.
         """
-        limit = self._limits.get("max_minutes", math.inf)
-        own = limit - (time.perf_counter() - self._began)
-        return min(own, self._limits.get("max_total_minutes", math.inf) - spent) - self._end
+        here = self._limits.get("max_minutes", math.inf) - (time.perf_counter() - self._began)
+        return min(here, self._limits.get("max_total_minutes", math.inf) - spent) - self._end
 
     def is_up(self, spent: float) -> bool:
         """Return whether another step and the end do not fit any more."""

@@ -4,29 +4,41 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from pydantic import TypeAdapter
 
 from kgfast.datasets import Dataset
+from kgfast.datasets.dataset import SPLITS
 from kgfast.environment import provenance
 from kgfast.eval.index import Index
 from kgfast.eval.metrics import table_of
 from kgfast.eval.ranks import Ranks
+from kgfast.processes.placement import ALONE, Placement
+from kgfast.storage import digest
 from kgfast.text import shown
-from kgfast.training.build import build_model, load_dataset, ranks_of, room_of
+from kgfast.training.build import (
+    build_model,
+    device_of,
+    follow,
+    load_dataset,
+    ranks_of,
+    room_of,
+)
 from kgfast.training.callbacks import Callback
-from kgfast.training.checkpoint.run_folder import RunFolder
-from kgfast.training.checkpoint.run_graph import RunGraph
-from kgfast.training.config import Config
+from kgfast.training.config import Config, is_own
 from kgfast.training.divergence import first_bad_row
-from kgfast.training.loop import InFolder, Run
-from kgfast.training.own import follow
-from kgfast.training.processes.choice import placed
+from kgfast.training.loop import Run
+from kgfast.training.run_folder import RunFolder
+from kgfast.training.run_graph import RunGraph
 from kgfast.training.schedule import Deadline
+
+# Keys that may differ between processes, although a resumed run may change more keys.
+_OF_A_PROCESS = ("device", "threads", "dataset.root", "train.out_dir", "train.table_folder")
 
 
 @dataclass(frozen=True, repr=False)
@@ -47,11 +59,11 @@ class Result:
     stopped_early : bool
     test_on : {"test", "valid"}
         The split of ``test``: ``dataset.test_on`` of the config.
-    tested_step : int, optional
-        The step of the tested model; None for a run of an earlier kgfast.
-    seconds_cpu : float, optional
+    tested_step : int
+        The step of the tested model.
+    seconds_cpu : float
         CPU seconds of the training steps, of all threads of process 0; other programs on the
-        machine change them less than ``seconds_training``. None for a run of an earlier kgfast.
+        machine change them less than ``seconds_training``.
     """
 
     steps: int
@@ -64,9 +76,9 @@ class Result:
     seconds_training: float
     seconds_evaluating: float
     stopped_early: bool
-    test_on: str = "test"
-    tested_step: int | None = None
-    seconds_cpu: float | None = None
+    test_on: str
+    tested_step: int
+    seconds_cpu: float
 
     def __repr__(self) -> str:
         made = steps_made(self.steps, self.planned_steps, self.stopped_early)
@@ -99,15 +111,12 @@ def steps_made(steps: int, planned: int, stopped_early: bool) -> str:
 def what_was_tested(result: Mapping[str, Any]) -> str:
     """Return the split, filter and checkpoint of the test metrics of a result, in words.
 
-    >>> what_was_tested({"steps": 7488, "best_step": 5000})
-    'test triples, filtered, by the best checkpoint on valid (step 5,000)'
-    >>> what_was_tested({"steps": 30, "best_step": 20, "test_on": "valid", "tested_step": 30})
+    >>> what_was_tested({"best_step": 20, "test_on": "valid", "tested_step": 30})
     'valid triples, filtered, by the last checkpoint (step 30)'
     """
-    best = result["best_step"]
-    step = result.get("tested_step") or best or result["steps"]
-    which = "best checkpoint on valid" if step == best else "last checkpoint"
-    return f"{result.get('test_on', 'test')} triples, filtered, by the {which} (step {step:,})"
+    step = result["tested_step"]
+    which = "best checkpoint on valid" if step == result["best_step"] else "last checkpoint"
+    return f"{result['test_on']} triples, filtered, by the {which} (step {step:,})"
 
 
 class Trainer:
@@ -177,10 +186,9 @@ class Trainer:
                 raise TypeError(
                     f"callbacks[{row}] must be a kgfast.training.Callback; got {type(it).__name__}"
                 )
-        self.config = config
-        self.device, self.placement = placed(config)
+        self.config, self.progress = config, progress
+        self.device, self.placement = _placed(config)
         placement = self.placement
-        self.progress = progress
         self.folder = None if run_dir is None else RunFolder(run_dir)
         fresh, room = placement.fresh, room_of(config)
         if room is not None:
@@ -195,7 +203,10 @@ class Trainer:
                 )
             follow(config, trust=True)
             self.dataset = self._data() if dataset is None else dataset
-            placement.check(config, self.dataset, self.device)
+            placement.num_entities = self.dataset.num_entities
+            if placement.size > 1:
+                placement.together(lambda: _check_trainable(config))
+                placement.check_same(self._facts())
             sizes = self.dataset.num_entities, self.dataset.num_relations
             self.model = build_model(config, *sizes, fresh).to(self.device)
         self._seconds_preparing = time.perf_counter() - start
@@ -205,12 +216,18 @@ class Trainer:
         try:
             return load_dataset(self.config)
         except FileNotFoundError:
-            graph = None if self.folder is None else self.folder.load_graph()
-            if graph is None:
+            if self.folder is None or not self.folder.graph.exists():
                 raise
-            return graph.named(self.config.dataset.name)
+            return self.folder.load_graph().named(self.config.dataset.name)
 
-    def fit(self, resume: bool = False, *, trust_data: bool = False) -> Result:
+    def _facts(self) -> dict[str, object]:
+        """Return what all processes of a run must have in common."""
+        graph = RunGraph(self.dataset)
+        facts = {key: it for key, it in self.config.flat().items() if key not in _OF_A_PROCESS}
+        facts |= {"the names of entities and relations": graph.rows, "device": self.device.type}
+        return facts | {f"the triples of {name}": digest(graph.splits[name]) for name in SPLITS}
+
+    def fit(self, resume: bool = False) -> Result:
         """Train, evaluate on valid, and rank the test set at the end.
 
         ``train.max_minutes`` counts from the call, and includes the time to make the trainer.
@@ -224,8 +241,6 @@ class Trainer:
             the graph of the run's beginning, in any order of names and lines. A finished run goes
             on if the config has more steps. Otherwise nothing is changed, and ``fit`` returns the
             stored result.
-        trust_data : bool
-            Resume a run of an earlier kgfast, which did not store its graph, with these data.
 
         Raises
         ------
@@ -243,44 +258,36 @@ class Trainer:
         Exception
             Any exception of a callback, after the state is saved.
         """
-        with self.opened(resume, trust_data=trust_data) as run:
-            folder = self.folder
-            before = _result_of_before(folder, run) if folder else None
-            if folder and before:
-                run.load_best()
-                if first_bad_row(self.model) is None:  # else ranking raises and names the row
-                    if self.progress and self.placement.leads:
-                        note = f"{folder.path} was finished already, and stays unchanged"
-                        print(note, file=sys.stderr)
-                    return self._ended(before)
-            if not run.train(callbacks=self.callbacks):
-                if self.placement.leads:
-                    print(run.interruption(), file=sys.stderr)
-                raise KeyboardInterrupt
-            return self._ended(self._finish(run))
-
-    def _ended(self, result: Result) -> Result:
-        for it in self.callbacks if self.placement.leads else ():
-            it.on_end(result)
-        return result
+        with self.opened(resume) as run:
+            result = self._result_of_before(run)
+            if result is None:
+                if not run.train(callbacks=self.callbacks):
+                    if self.placement.leads:
+                        print(run.interruption(), file=sys.stderr)
+                    raise KeyboardInterrupt
+                result = self._finish(run)
+            for it in self.callbacks if self.placement.leads else ():
+                it.on_end(result)
+            return result
 
     @contextmanager
-    def opened(
-        self, resume: bool = False, *, trust_data: bool = False, tests: bool = True
-    ) -> Iterator[Run]:
+    def opened(self, resume: bool = False, *, tests: bool = True) -> Iterator[Run]:
         """Open the run for a caller that makes the steps; errors are those of :meth:`fit`.
 
         While the run is open, the folder is locked and torch has the config's number of threads.
         With ``tests``, the caller ranks the test set at the end.
         """
-        began = time.perf_counter() - self._seconds_preparing
-        with self.placement.telling(), self._locked(), _threads(self.config.threads):
-            if not (resume and self.folder is not None and self.folder.holds_a_run()):
+        began, folder = time.perf_counter() - self._seconds_preparing, self.folder
+        locks = folder is not None and self.placement.leads
+        lock = folder.locked() if folder is not None and locks else nullcontext()
+        with self.placement.telling(), lock, _threads(self.config.threads):
+            graph = None
+            if resume and folder is not None and folder.holds_a_run():
+                graph = folder.load_graph()
+                self.dataset = graph.read(self.dataset, f"dataset {self.dataset.name}")
+            else:
                 _check_valid(self.config, self.dataset)
-            stored = None
-            if self.folder is not None:
-                graph = self._graph_of_the_run(self.folder, resume, trust_data)
-                stored = InFolder(self.folder, graph, resume)
+                graph = None if folder is None else RunGraph(self.dataset)
             at_the_end = ("valid", self.config.dataset.test_on) if tests else ("valid",)
             splits = [(split, len(self.dataset.split(split))) for split in at_the_end]
             yield Run(
@@ -289,29 +296,11 @@ class Trainer:
                 self.model,
                 self.placement,
                 Deadline(self.config.train, began, splits),
-                stored=stored,
+                folder=folder,
+                graph=graph,
+                resume=resume,
                 progress=self.progress,
             )
-
-    def _locked(self) -> AbstractContextManager[None]:
-        if self.folder is None or not self.placement.leads:
-            return nullcontext()
-        return self.folder.locked()
-
-    def _graph_of_the_run(self, folder: RunFolder, resume: bool, trust_data: bool) -> RunGraph:
-        """Return the graph of the run folder, after reading the dataset in its order."""
-        if not (resume and folder.holds_a_run()):
-            return RunGraph(self.dataset)
-        graph = folder.load_graph()
-        if graph is not None:
-            self.dataset = graph.read(self.dataset, f"dataset {self.dataset.name}")
-        elif not trust_data:
-            raise ValueError(
-                f"{folder.path} does not store its graph ({folder.graph} is missing, as in runs "
-                f"of an earlier kgfast): if {self.dataset.name} has not changed since, continue "
-                "with --trust-data (trust_data=True)"
-            )
-        return graph or RunGraph(self.dataset)
 
     def evaluate(
         self, split: str = "test", *, index: Index | None = None
@@ -331,12 +320,31 @@ class Trainer:
             For croppable embeddings, a dict with the ranks of each sub-model by its width.
         """
         if index is None:
-            return self.placement.ranks(self.model, self.dataset, split, self.config)
+            batch_size = self.config.data.test_bs
+            return self.placement.ranks(self.model, self.dataset, split, batch_size)
         if self.placement.size > 1:
             raise ValueError(
                 "index: several processes rank by parts of the tables, without an index"
             )
         return ranks_of(self.model, self.dataset, split, self.config, index=index)
+
+    def _result_of_before(self, run: Run) -> Result | None:
+        """Load the best model and the result of a finished run; return None if there is none."""
+        if self.folder is None or not run.is_over():
+            return None
+        try:
+            result = TypeAdapter(Result).validate_python(self.folder.read_result())
+        except (FileNotFoundError, ValueError):
+            return None
+        # A run that was resumed after the end of its time, and then killed, has an older result.
+        if result.steps != run.state.step:
+            return None
+        run.load_best()
+        if first_bad_row(self.model) is not None:  # ranking raises, and names the row
+            return None
+        if self.progress and self.placement.leads:
+            print(f"{self.folder.path} was finished already, and stays unchanged", file=sys.stderr)
+        return result
 
     def _finish(self, run: Run) -> Result:
         tested_step = run.load_best()
@@ -357,22 +365,29 @@ class Trainer:
             tested_step=tested_step,
             seconds_cpu=state.seconds_cpu,
         )
-        if self.folder is not None and self.placement.leads:
-            of_graph = {} if run.graph is None else {"graph": run.graph.fingerprint}
-            self.folder.write_result(vars(result) | of_graph | provenance(self.device))
+        if self.folder is not None and run.graph is not None and self.placement.leads:
+            facts = {"graph": run.graph.fingerprint} | provenance(self.device)
+            self.folder.write_result(vars(result) | facts)
         return result
 
 
-def _result_of_before(folder: RunFolder, run: Run) -> Result | None:
-    """Return the result of a finished run from the folder; None if there is none yet."""
-    if not run.is_over():
-        return None
-    try:
-        result = TypeAdapter(Result).validate_python(folder.read_result())
-    except (FileNotFoundError, ValueError):
-        return None
-    # A run that was resumed after the end of its time, and then killed, has an older result.
-    return result if result.steps == run.state.step else None
+def _placed(config: Config) -> tuple[torch.device, Placement]:
+    """Return the device and the placement of a config, for one process or for torchrun's."""
+    if dist.is_available():
+        from kgfast.processes.steps import announced, num_processes
+
+        if num_processes() > 1:
+            return announced(_placed_together)(config)
+    return device_of(config), ALONE
+
+
+def _placed_together(config: Config) -> tuple[torch.device, Placement]:
+    from kgfast.processes.messages import TrainingProcesses
+    from kgfast.processes.together import Replicated, Sharded
+
+    device = device_of(config)
+    kind = Sharded if config.distributed.tables == "sharded" else Replicated
+    return device, kind(TrainingProcesses(config.distributed.timeout, device))
 
 
 @contextmanager
@@ -398,3 +413,33 @@ def _check_valid(config: Config, dataset: Dataset) -> None:
                 f"{key}: needs evaluations, but dataset {shown(dataset.name)} has no valid "
                 f"triples: name a split valid (valid.txt), or set {key}={instead}"
             )
+
+
+def _check_trainable(config: Config) -> None:
+    """Raise a ValueError for a config that shards cannot train."""
+    if config.distributed.tables == "replicated":
+        return
+    model = config.model
+    filters = model.use_rscf and model.rscf_relation_transform is not False
+    for wrong, key, why in (
+        (
+            config.train.mode != "negative",
+            "train.mode",
+            f"{config.train.mode} scores all entities, which no process has; use negative",
+        ),
+        (model.name == "cp", "model.name", "cp is ranked by halves of rows"),
+        (is_own(model.name), "model.name", "shards return rows for kgfast's own models alone"),
+        (
+            config.med is not None and config.med.crop == "split",
+            "med.crop",
+            "split is ranked by parts of rows",
+        ),
+        (
+            filters and model.name in ("rotate", "transe"),
+            "model.use_rscf",
+            "filtered relations are ranked among all entities, which no process has; use "
+            "model.rscf_relation_transform=false",
+        ),
+    ):
+        if wrong:
+            raise ValueError(f"{key}: {why}, or distributed.tables=replicated")

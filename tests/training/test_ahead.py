@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from kgfast.training import loop
-from kgfast.training.ahead import BatchesAhead
-from kgfast.training.data import Batch
+from kgfast.training.data import Batch, BatchesAhead
 from kgfast.training.logs import read_rows
 from kgfast.training.loop import Run
 from support.small_runs import GRAPH, assert_same_tensors, crashing, trainer_of

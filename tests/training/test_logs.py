@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgfast.plots import plot
-from kgfast.training.checkpoint.run_folder import RunFolder
 from kgfast.training.logs import COLUMNS, METRICS, Logs, read_rows
+from kgfast.training.run_folder import RunFolder
 from support.forked import printed_by
 
 

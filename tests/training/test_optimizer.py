@@ -7,7 +7,7 @@ import torch
 
 from kgfast import DistMult, RowGradients
 from kgfast.training.config import Config
-from kgfast.training.optimizer import LossScaler, Optimizer
+from kgfast.training.optimizer import LossScale, Optimizer
 
 
 def config_of(**optim):
@@ -50,7 +50,8 @@ def test_clipping_counts_rows_and_parameters_together(name, clip):
 
 def test_a_scaled_step_is_the_step_or_none():
     model, rows = model_with_gradients(relation=3.0 * 2**16)
-    optimizer = Optimizer(model, config_of(name="sgd"), lazy=True, scaled=True)
+    optimizer = Optimizer(model, config_of(name="sgd"), lazy=True)
+    optimizer.loss_scale = LossScale()
     optimizer.collect([RowGradients(it.ids, it.rows * 2**16) for it in rows])
     optimizer.step(0, 1.0)
     assert model.entity[1].tolist() == [-4.0, 0.0]
@@ -58,19 +59,14 @@ def test_a_scaled_step_is_the_step_or_none():
     model.relation.grad = torch.tensor([[math.inf, 0.0]])
     optimizer.step(1, 1.0)
     assert model.relation[0].tolist() == [-3.0, -3.0]
-    assert optimizer.scaler.scale == 2.0**15
+    assert optimizer.scale == 2.0**15
     assert model.relation.grad is None
 
 
 def test_the_scale_grows_after_steps_that_went_well():
-    scaler = LossScaler(True)
-    scaler.load({"scale": 8.0, "good": 1997})
-    assert [scaler.accepts(1.0) for _ in range(3)] == [True] * 3
-    assert scaler.scale == 16.0
-    other = LossScaler(True)
-    other.load(scaler.state())
-    assert other.scale == 16.0
-    assert LossScaler(False).scale == 1.0
+    loss = LossScale(scale=8.0, good=1997)
+    assert [loss.accepts(1.0) for _ in range(3)] == [True] * 3
+    assert (loss.scale, loss.good) == (16.0, 0)
 
 
 @pytest.mark.parametrize("lazy", [True, False], ids=["rows", "all"])

@@ -19,7 +19,7 @@ from kgfast.extras.serve import app as server
 from kgfast.losses import NegativesLoss
 from kgfast.models import Model
 from kgfast.ops.checks import safe_ids
-from kgfast.training import Config, RunFolder, Trainer, own
+from kgfast.training import Config, RunFolder, Trainer, build
 from support.paths import ROOT
 from support.small_runs import (
     GRAPH,
@@ -53,7 +53,7 @@ def here(tmp_path, monkeypatch):
     write_files(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [it for it in sys.path if it])
-    monkeypatch.setattr(own, "_FOLLOWED", {})
+    monkeypatch.setattr(build, "_FOLLOWED", {})
     monkeypatch.delitem(sys.modules, "my_research", raising=False)
     yield tmp_path
     sys.modules.pop("my_research", None)
@@ -64,7 +64,7 @@ def run(here):
     """Return the folder of a run, as someone else finds it who has imported nothing."""
     trainer_of("run", **OWN, train={"steps": 8, "keep_every": 4}).fit()
     del sys.modules["my_research"]
-    own._FOLLOWED.clear()
+    build._FOLLOWED.clear()
     return here / "run"
 
 
@@ -78,7 +78,7 @@ def test_the_page_can_be_walked(here):
         assert done.exit_code == 0, f"{line}\n{done.output}"
         said[words[0]] = done.stdout
         if "--trust" in words:
-            own._FOLLOWED.clear()
+            build._FOLLOWED.clear()
             refused = CliRunner().invoke(app, [it for it in words if it != "--trust"])
             assert (refused.exit_code, refused.stdout) == (2, "")
             assert "say so with --trust" in refused.stderr
@@ -131,7 +131,7 @@ class TestTrust:
         sections = {"loss": OWN["loss"]} if line in LOSS_ALONE else OWN
         ring_trainer(here, "run", **sections, train={"steps": 4, "keep_every": 2}).fit()
         del sys.modules["my_research"]
-        own._FOLLOWED.clear()
+        build._FOLLOWED.clear()
         before = sorted(here.rglob("*"))
         refused = CliRunner().invoke(app, line.split())
         assert (refused.exit_code, refused.stdout) == (2, "")
@@ -152,9 +152,9 @@ class TestTrust:
     def test_nothing_imports_but_follow(self, here):
         config = config_of(**OWN)
         with pytest.raises(ValueError, match="--trust"):
-            own.loss_of(config.loss.name)
+            build.loss_of(config.loss.name)
         with pytest.raises(ValueError, match="--trust"):
-            own.own_class("model", config.model.name)
+            build.own_class("model", config.model.name)
         assert "my_research" not in sys.modules
 
 
@@ -332,8 +332,8 @@ def test_a_missing_module_of_the_users_module_is_named(here):
 @pytest.mark.parametrize(
     ("message", "sections"),
     [
-        ("model.name must be an import path", {"model": {"name": "my.research"}}),
-        ("loss.name must be an import path", {"loss": {"name": "a:b:c"}}),
+        ("model.name: must be an import path", {"model": {"name": "my.research"}}),
+        ("loss.name: must be an import path", {"loss": {"name": "a:b:c"}}),
         ("model.options: only a model of your own", {"model": {"options": {"a": 1}}}),
         ("loss.options: only a loss of your own", {"loss": {"options": {"a": 1}}}),
         ("model.gamma: give a:B its own", {"model": {"name": "a:B", "gamma": 5.0}}),

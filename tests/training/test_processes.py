@@ -11,8 +11,8 @@ from kgfast.kernels import cpu
 from kgfast.kernels.operands import Need
 from kgfast.kernels.scores import get_score
 from kgfast.models.fresh import Fresh
+from kgfast.processes.shared import are_summed_alone
 from kgfast.training import RunFolder
-from kgfast.training.processes.shared import are_summed_alone
 from support import flat
 from support.gloo import run_together, values
 from support.problems import SCORES
@@ -217,7 +217,7 @@ def test_a_run_goes_on_in_another_number_of_processes(name, tmp_path):
 def test_rows_that_are_missing_or_damaged_are_named(tmp_path):
     """States of shards as any number of processes writes them, without the processes."""
     from kgfast.training.checkpoint import save
-    from kgfast.training.checkpoint.shard_files import ShardFiles
+    from kgfast.training.shard_files import ShardFiles
 
     table = torch.arange(14.0).reshape(7, 2)
     shards = ShardFiles(kind="state", step=5, size=3, total=7, names=["model.entity"])
@@ -250,7 +250,7 @@ def test_rows_that_are_missing_or_damaged_are_named(tmp_path):
 def test_tables_in_mapped_files_train_as_those_in_memory(optim, tmp_path, monkeypatch):
     """Bit for bit, over a crash; the files are of no name, and everything of that size is there."""
     from kgfast.tables.mapped import MappedRoom
-    from kgfast.training.checkpoint import format as files
+    from kgfast.training import checkpoint as files
 
     sections = {"optim": {"name": optim, "lr": 0.02}, "train": {"steps": 12, "save_every": 5}}
     trainer_of(tmp_path / "memory", **sections).fit()

@@ -11,7 +11,7 @@ import kgfast
 from kgfast.datasets import Dataset, synthetic
 from kgfast.graph import Triples, Vocabulary
 from kgfast.training import RunFolder, checkpoint
-from kgfast.training.checkpoint.run_graph import RunGraph
+from kgfast.training.run_graph import RunGraph
 from support.commands import run as cli
 from support.small_runs import (
     RING,
@@ -130,14 +130,6 @@ class TestEvaluate:
         assert "it lacks 12 entities: 'e0', 'e1', 'e2', 'e3', 'e4', ..." in found.stderr
         assert "12 entities: 'other0', 'other1'," in found.stderr
 
-    def test_a_run_of_an_earlier_kgfast_warns_once(self, finished, place):
-        make_old(place / "run")
-        found = cli("evaluate", place / "run", "--data", finished)
-        assert found.exit_code == 0, found.stderr
-        (line,) = found.stderr.splitlines()
-        assert "made by an earlier kgfast and does not store its graph" in line
-        assert found.stdout == cli("evaluate", finished / "run").stdout
-
     def test_a_checkpoint_of_other_names_is_an_error(self, finished, place):
         write_ring(place / "ring", SHUFFLED)
         ring_trainer(place, place / "other").fit()
@@ -145,15 +137,6 @@ class TestEvaluate:
         found = cli("evaluate", place / "run", "--data", finished)
         assert found.exit_code == 2
         assert "the rows of the best checkpoint belong to other names" in found.stderr
-
-
-def make_old(run):
-    """Make a run folder as they were before runs kept their graph."""
-    (run / "graph.safetensors").unlink()
-    for path in run.glob("*.safetensors"):
-        tensors, meta = checkpoint.load(path)
-        meta.pop("graph")
-        checkpoint.save(path, tensors, meta)
 
 
 class TestResume:
@@ -200,39 +183,16 @@ class TestResume:
             ring_trainer(tmp_path, tmp_path / "run").fit(resume=True)
         assert content(tmp_path / "run") == before
 
-    def test_data_of_an_earlier_kgfast_have_to_be_trusted(self, tmp_path):
-        write_ring(tmp_path / "ring")
-        ring_trainer(tmp_path, tmp_path / "straight").fit()
-        run = self.half(tmp_path)
-        make_old(run.path)
-        before = content(run.path)
-        with pytest.raises(
-            ValueError, match=r"does not store its graph.* continue with --trust-data"
-        ):
-            ring_trainer(tmp_path, run.path).fit(resume=True)
-        assert content(run.path) == before
-        ring_trainer(tmp_path, run.path).fit(resume=True, trust_data=True)
-        ends = [checkpoint.load(tmp_path / it / "last.safetensors") for it in ("straight", "run")]
-        assert_same_tensors(ends[0][0], ends[1][0])
-        assert ends[0][1]["graph"] == ends[1][1]["graph"]
-        assert run.load_graph().entities.names == tuple(NAMES)
-
-    def test_trust_has_an_end(self, tmp_path):
-        """A checkpoint that knows its graph is not given another, though the file of it is gone."""
-        write_ring(tmp_path / "ring")
-        run = self.half(tmp_path)
-        run.graph.unlink()
-        write_ring(tmp_path / "ring", SHUFFLED)
-        with pytest.raises(ValueError, match="the rows belong to other names"):
-            ring_trainer(tmp_path, run.path).fit(resume=True, trust_data=True)
-
-    def test_a_damaged_graph_is_an_error(self, tmp_path):
+    def test_a_damaged_or_missing_graph_is_an_error(self, tmp_path):
         write_ring(tmp_path / "ring")
         run = self.half(tmp_path)
         whole = bytearray(run.graph.read_bytes())
         whole[-3] ^= 16
         run.graph.write_bytes(whole)
         with pytest.raises(ValueError, match=r"graph\.safetensors: damaged"):
+            ring_trainer(tmp_path, run.path).fit(resume=True)
+        run.graph.unlink()
+        with pytest.raises(ValueError, match=r"graph\.safetensors is missing"):
             ring_trainer(tmp_path, run.path).fit(resume=True)
 
     def test_a_start_that_was_killed_leaves_no_graph_behind(self, tmp_path):

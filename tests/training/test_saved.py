@@ -334,7 +334,7 @@ class TestData:
             kgfast.load_run(folder, ring)
 
     def test_without_data_nothing_is_ranked(self, tmp_path):
-        with pytest.raises(ValueError, match="holds no data to rank: name a dataset"):
+        with pytest.raises(ValueError, match="no data were loaded to rank: name a dataset"):
             kgfast.load_run(self.model(tmp_path)).ranks()
 
     def test_exported_again(self, tmp_path):

@@ -1,16 +1,16 @@
-"""Learning rates by hand, patience, and what a checkpoint keeps of them."""
+"""Learning rates by hand, and patience."""
 
 import math
 
 import pytest
 
 from kgfast.training.config.sections import SchedConfig
-from kgfast.training.schedule import Patience, Schedule, gain
+from kgfast.training.schedule import rate
+from kgfast.training.state import Patience, gain
 
 
 def rates(steps, **sched):
-    schedule = Schedule(SchedConfig(**sched), 2.0, steps)
-    return [schedule.lr(step) for step in range(steps)]
+    return [rate(SchedConfig(**sched), 2.0, step, steps) for step in range(steps)]
 
 
 def test_constant_with_warm_up():
@@ -29,31 +29,19 @@ def test_linear_and_cosine_go_to_zero_after_the_warm_up():
     assert cosine == pytest.approx(expected)
 
 
-def test_plateau_waits_for_its_patience():
-    schedule = Schedule(SchedConfig(name="plateau", patience=2, factor=0.5), 2.0, 100)
-    seen = []
-    for value in (0.1, 0.2, 0.2, 0.1, 0.2, 0.1, 0.3):
-        schedule.observe(value)
-        seen.append(schedule.lr(50))
-    assert seen == [2.0, 2.0, 2.0, 1.0, 1.0, 0.5, 0.5]
-
-
-def test_a_loaded_plateau_goes_on():
-    config = SchedConfig(name="plateau", patience=2, factor=0.5)
-    schedule, other = Schedule(config, 2.0, 100), Schedule(config, 2.0, 100)
-    for value in (0.3, 0.1, 0.1, 0.1):
-        schedule.observe(value)
-    other.load(schedule.state())
-    for it in (schedule, other):
-        it.observe(0.1)
-    assert other.lr(9) == schedule.lr(9) == 0.5
-    assert Schedule(SchedConfig(), 1.0, 10).state() == {}
+def test_plateau_multiplies_at_each_reduction():
+    sched = SchedConfig(name="plateau", factor=0.5, warmup_steps=4)
+    assert [rate(sched, 2.0, 50, 100, reductions) for reductions in range(3)] == [2.0, 1.0, 0.5]
+    assert rate(sched, 2.0, 0, 100, reductions=2) == 0.5
 
 
 def test_patience_wants_a_gain_of_min_delta():
-    patience = Patience("mrr", 2, min_delta=0.05)
-    values = (0.10, 0.14, 0.16, 0.17, 0.18, 0.3)
-    assert [patience.exhausted_by(it) for it in values] == [False, False, False, False, True, False]
+    patience = Patience()
+    found = [
+        patience.exhausted_by(value, "mrr", 2, min_delta=0.05)
+        for value in (0.10, 0.14, 0.16, 0.17, 0.18, 0.3)
+    ]
+    assert found == [False, False, False, False, True, False]
 
 
 def test_lower_ranks_are_a_gain():
@@ -62,5 +50,5 @@ def test_lower_ranks_are_a_gain():
     assert gain("mrr", 0.5, 0.25) == 0.25
     assert gain("mrr", 0.5, None) == math.inf
     assert not gain("mrr", math.nan, 0.2) > 0
-    patience = Patience("mr", 1)
-    assert [patience.exhausted_by(it) for it in (9.0, 8.0, 8.5)] == [False, False, True]
+    patience = Patience()
+    assert [patience.exhausted_by(it, "mr", 1) for it in (9.0, 8.0, 8.5)] == [False, False, True]

@@ -19,7 +19,7 @@ import torch
 
 from kgfast.datasets import synthetic
 from kgfast.training import Config, Trainer
-from kgfast.training.processes.placement import Placement
+from kgfast.processes.placement import Placement
 
 ranks = Placement.ranks
 # Before an evaluation a step has used nearly every row: the system commits the pages of a state

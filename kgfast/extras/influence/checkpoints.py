@@ -103,12 +103,7 @@ def _of_file(path: Path, device: torch.device | str, trust: bool) -> Checkpoint:
     folder = RunFolder(path.parent)
     _, meta = folder.load(path)
     graph = folder.load_graph()
-    if graph is None or not isinstance(meta.get("config"), dict):
-        raise ValueError(
-            f"{path}: {folder.graph} is missing, as in runs of an earlier kgfast: the triples of "
-            "training are unknown"
-        )
-    if meta.get("graph", graph.rows) != graph.rows:
+    if meta.get("graph") != graph.rows:
         raise ValueError(f"{path}: the rows belong to other names than those of {folder.graph}")
     config, step = Config.from_dict(meta["config"]), int(meta["step"])
     follow(config, trust=trust)

@@ -9,9 +9,9 @@ import pytest
 from kgfast.datasets import Dataset
 from kgfast.extras.search import load_search, rows_of, search
 from kgfast.extras.search.searching import _Reports
+from kgfast.processes.placement import Placement
 from kgfast.training import Config, Trainer, load_run
 from kgfast.training.loop import Run
-from kgfast.training.processes.placement import Placement
 from support.searches import GRAPH, search_config, without_times
 
 _PROCESSES = multiprocessing.get_context("forkserver")

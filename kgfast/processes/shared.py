@@ -1,9 +1,9 @@
 """Backend with scores and gradients that several processes share out.
 
 Every process has the queries of the whole batch and gets all scores: the process computes the
-scores of one span of the batch and receives all others. In the backward one process sums the whole
+scores of one share of the batch and receives all others. In the backward one process sums the whole
 gradient of a query, and of a candidate. So no sum depends on the number of processes, except in
-losses over all entities, where each process sums over one span of the batch.
+losses over all entities, where each process sums over one share of the batch.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from kgfast.kernels.labels import (
 )
 from kgfast.kernels.operands import Gradients, NamedRows, Need, Operands
 from kgfast.ops.differentiable import result_dtype
-from kgfast.training.processes.crew import Crew
+from kgfast.processes.messages import TrainingProcesses
 
 _TERMS = 1024  # most terms of an uncut sum of products
 _STRIPE = 256  # candidates of an uncut sum of distances
@@ -41,12 +41,12 @@ class SharedBackend:
     name = "shared"
     negatives: NegativeLosses | None = None  # scores are shared out, not sums of scores
 
-    def __init__(self, crew: Crew, backend: Backend) -> None:
-        self._crew, self._backend = crew, backend
+    def __init__(self, processes: TrainingProcesses, backend: Backend) -> None:
+        self._processes, self._backend = processes, backend
         # Rows of the table with gradients that stay in this process. If None, each process sums a
-        # span of the rows, and all get all rows.
+        # share of the rows, and all get all rows.
         self.own: slice | None = None
-        self.losses: Losses = SharedLosses(crew, backend.losses)
+        self.losses: Losses = SharedLosses(processes, backend.losses)
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute that is not shared out."""
@@ -55,16 +55,16 @@ class SharedBackend:
     def scores(self, operands: Operands, index: Tensor | None = None) -> Tensor:
         if index is not None and index.shape[1] == 1:  # too little work to share
             return self._backend.scores(operands, index)
-        count, span = operands.num_queries, self._crew.span(operands.num_queries)
+        count, share = operands.num_queries, self._processes.share(operands.num_queries)
         width = operands.candidates.num_rows if index is None else index.shape[1]
-        if span.start < span.stop:
-            own = None if index is None else index[span]
-            found = self._backend.scores(operands.of_queries(span), own)
+        if share.start < share.stop:
+            own = None if index is None else index[share]
+            found = self._backend.scores(operands.of_queries(share), own)
         else:
             crops = () if operands.dims is None else (len(operands.dims),)
             dtype = result_dtype(operands.queries)
             found = operands.queries.new_empty((*crops, 0, width), dtype=dtype)
-        return self._crew.join(found.movedim(-2, 0), count).movedim(0, -2).contiguous()
+        return self._processes.join(found.movedim(-2, 0), count).movedim(0, -2).contiguous()
 
     def backward(
         self,
@@ -90,32 +90,32 @@ class SharedBackend:
         return found._replace(queries=of_queries)
 
     def _of_queries(self, operands: Operands, grad: Tensor, index: Tensor | None) -> Tensor | None:
-        need, crew, count = Need(True, False), self._crew, operands.num_queries
+        need, processes, count = Need(True, False), self._processes, operands.num_queries
         if index is None and not are_summed_alone(operands, grad, of_queries=True):
             return self._backend.backward(operands, grad, need=need).queries
-        span = crew.span(count)
-        found = operands.queries[span]
+        share = processes.share(count)
+        found = operands.queries[share]
         if len(found):
-            own = None if index is None else index[span]
-            part = operands.of_queries(span), grad[..., span, :].contiguous(), own
+            own = None if index is None else index[share]
+            part = operands.of_queries(share), grad[..., share, :].contiguous(), own
             gradient = self._backend.backward(*part, need=need).queries
             assert gradient is not None
             found = gradient
-        return crew.join(found, count)
+        return processes.join(found, count)
 
     def _of_named_rows(
         self, operands: Operands, grad: Tensor, index: Tensor, need: Need, rows: NamedRows
     ) -> Gradients:
-        """Return the gradients of indexed rows: of ``own`` rows, or of all rows, span by span."""
-        crew = self._crew
-        within = crew.span(operands.candidates.num_rows) if self.own is None else self.own
+        """Return the gradients of indexed rows: of ``own`` rows, or of all rows, share by share."""
+        processes = self._processes
+        within = processes.share(operands.candidates.num_rows) if self.own is None else self.own
         rows = rows._replace(within=within)
         own = self._backend.backward(operands, grad, index, need=need, rows=rows)
         if self.own is not None:
             return own
         assert own.ids is not None
         ids, *found = [
-            None if it is None else crew.gather_rows(own.ids, it)
+            None if it is None else processes.gather_rows(own.ids, it)
             for it in (own.ids, own.table, own.factor)
         ]
         assert ids is not None
@@ -125,18 +125,18 @@ class SharedBackend:
     def _of_rows(
         self, operands: Operands, grad: Tensor, index: Tensor | None, need: Need
     ) -> Gradients:
-        crew, count = self._crew, operands.candidates.num_rows
-        span = crew.span(count)
+        processes, count = self._processes, operands.candidates.num_rows
+        share = processes.share(count)
         if index is not None and self.own is not None:  # each process numbers rows differently
             return self._backend.backward(operands, grad, index, need=need)
         if index is not None:
-            rows = NamedRows(within=span)
+            rows = NamedRows(within=share)
             own = self._backend.backward(operands, grad, index, need=need, rows=rows)
             whole = own.spread(operands, need)
-            found = [None if it is None else it[span] for it in (whole.table, whole.factor)]
+            found = [None if it is None else it[share] for it in (whole.table, whole.factor)]
         elif are_summed_alone(operands, grad, of_queries=False):
-            if span.start < span.stop:
-                part = operands.of_rows(span), grad[..., span].contiguous()
+            if share.start < share.stop:
+                part = operands.of_rows(share), grad[..., share].contiguous()
                 found = list(self._backend.backward(*part, need=need)[1:3])
             else:
                 found = [operands.table[:0] if need.table else None]
@@ -145,7 +145,7 @@ class SharedBackend:
                 ]
         else:
             return self._backend.backward(operands, grad, need=need)
-        table, factor = (None if it is None else crew.join(it, count) for it in found)
+        table, factor = (None if it is None else processes.join(it, count) for it in found)
         return Gradients(None, table, factor)
 
 
@@ -169,8 +169,8 @@ def are_summed_alone(operands: Operands, grad: Tensor, *, of_queries: bool) -> b
 class SharedLosses(Losses):
     """Losses over all candidates, with queries that processes share out."""
 
-    def __init__(self, crew: Crew, losses: Losses) -> None:
-        self._crew, self._losses = crew, losses
+    def __init__(self, processes: TrainingProcesses, losses: Losses) -> None:
+        self._processes, self._losses = processes, losses
 
     def value(
         self,
@@ -180,12 +180,12 @@ class SharedLosses(Losses):
         *,
         keep: bool = False,
     ) -> LossRows:
-        own, span = self._own(operands, checks)
+        own, share = self._own(operands, checks)
         made = LossRows(*_no_rows(operands))
         if own is not None:
-            made = self._losses.value(own, loss.of_queries(span))
+            made = self._losses.value(own, loss.of_queries(share))
         parts = made[: 2 if isinstance(loss, Bce) else 3]
-        rows = LossRows(*(self._crew.join(part, operands.num_queries) for part in parts))
+        rows = LossRows(*(self._processes.join(part, operands.num_queries) for part in parts))
         if checks is not None:
             checks.scores(rows.linear)
         return rows
@@ -198,12 +198,12 @@ class SharedLosses(Losses):
         need: LossNeed,
         made: LossRows | None = None,
     ) -> LossGradients:
-        own, span = self._own(operands, None)
+        own, share = self._own(operands, None)
         if own is None:
             return self._summed(operands, _no_gradients(operands, need))
         if made is not None:
-            made = LossRows(*(None if it is None else it[span] for it in made[:3]))
-        given = loss.of_queries(span), weights[span], need, made
+            made = LossRows(*(None if it is None else it[share] for it in made[:3]))
+        given = loss.of_queries(share), weights[share], need, made
         return self._summed(operands, self._losses.gradients(own, *given))
 
     def value_and_gradients(
@@ -214,14 +214,14 @@ class SharedLosses(Losses):
         need: LossNeed,
         checks: LossChecks | None = None,
     ) -> LossTotal:
-        own, span = self._own(operands, checks)
+        own, share = self._own(operands, checks)
         rows, linear, _ = _no_rows(operands)
         made = LossTotal(rows.sum(), linear, _no_gradients(operands, need))
         if own is not None:
-            made = self._losses.value_and_gradients(own, loss.of_queries(span), divisor, need)
-        parts = self._crew.gather(made.total.double().reshape(1))
+            made = self._losses.value_and_gradients(own, loss.of_queries(share), divisor, need)
+        parts = self._processes.gather_numbers(made.total.double().reshape(1))
         total = parts.sum().to(made.total.device, made.total.dtype)
-        linear = self._crew.join(made.linear, operands.num_queries)
+        linear = self._processes.join(made.linear, operands.num_queries)
         if checks is not None:
             checks.scores(linear)
         return LossTotal(total, linear, self._summed(operands, made.gradients))
@@ -230,17 +230,17 @@ class SharedLosses(Losses):
         self._losses.scale(gradients, factor)
 
     def _own(self, operands: Operands, checks: LossChecks | None) -> tuple[Operands | None, slice]:
-        """Check all labels; return the span of this process, and its queries or None."""
+        """Check all labels; return the share of this process, and its queries or None."""
         if checks is not None:
             checks.labels()
-        span = self._crew.span(operands.num_queries)
-        return (operands.of_queries(span) if span.start < span.stop else None), span
+        share = self._processes.share(operands.num_queries)
+        return (operands.of_queries(share) if share.start < share.stop else None), share
 
     def _summed(self, operands: Operands, own: LossGradients) -> LossGradients:
         queries = own.queries
         if queries is not None:
-            queries = self._crew.join(queries, operands.num_queries)
-        others = [None if it is None else self._crew.sum(it) for it in own[1:]]
+            queries = self._processes.join(queries, operands.num_queries)
+        others = [None if it is None else self._processes.sum_rows(it) for it in own[1:]]
         return LossGradients(queries, *others)
 
 

@@ -1,24 +1,21 @@
-"""The placement of a run in processes: the protocol, and the case of one process."""
+"""The division of a run among processes: the protocol, and the case of one process.
+
+:mod:`kgfast.processes.together` has the cases of several.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from kgfast.datasets import Dataset
-from kgfast.eval.ranks import Ranks
+from kgfast.eval import Ranks, rank
 from kgfast.kernels.checks import NonFiniteError, OutOfRangeError
 from kgfast.models import Model
 from kgfast.models.fresh import ALL_ROWS, Fresh
 from kgfast.ops.row_gradients import RowGradients, numbers_of
-from kgfast.training.build import ranks_of
-from kgfast.training.checkpoint.format import State
-from kgfast.training.checkpoint.run_folder import RunFolder
-from kgfast.training.checkpoint.shard_files import Kind
-from kgfast.training.config import Config
-from kgfast.training.data import Batch
 
 Result = TypeVar("Result")
 RankResult = Ranks | dict[int, Ranks]
@@ -30,14 +27,12 @@ class Placement:
     rank: int = 0
     size: int = 1
     fresh: Fresh = ALL_ROWS  # rows of a fresh table in this process
+    num_entities: int = 0  # in the dataset; set before the first step
 
     @property
     def leads(self) -> bool:
         """Return whether this process writes logs, heads of checkpoints and results, and prints."""
         return self.rank == 0
-
-    def check(self, config: Config, dataset: Dataset, device: torch.device) -> None:
-        """Raise a ValueError in all processes unless all can train one run."""
 
     def check_same(self, facts: Mapping[str, object]) -> None:
         """Raise a ValueError in all processes unless all have equal facts."""
@@ -64,7 +59,7 @@ class Placement:
 
     # One step.
 
-    def read(self, model: Model, batch: Batch) -> tuple[Model, Batch]:
+    def read(self, model: Model, batch: Any) -> tuple[Model, Any]:
         """Return a model of the rows that sampled negatives need, and the batch by these rows."""
         return model, batch
 
@@ -72,9 +67,9 @@ class Placement:
         """Divide the losses computed within, and the gradients, among all processes."""
         return nullcontext()
 
-    def read_gradients(self) -> list[RowGradients]:
+    def read_gradients(self) -> Sequence[RowGradients]:
         """Take the gradients of entity rows that :meth:`read` fetched and this process holds."""
-        return []
+        return ()
 
     def agreed(self, interrupted: bool, seconds: float) -> tuple[bool, float]:
         """Return whether any process was interrupted, and the seconds of process 0."""
@@ -93,14 +88,16 @@ class Placement:
     # Between steps.
 
     def ranks(
-        self, model: Model, dataset: Dataset, split: str, config: Config, most: int | None = None
+        self,
+        model: Model,
+        dataset: Dataset,
+        split: str,
+        batch_size: int | None,
+        most: int | None = None,
     ) -> RankResult:
         """Return filtered ranks of a split, or of its first ``most`` triples."""
-        return ranks_of(model, dataset, split, config, most=most)
-
-    def head(self, folder: RunFolder, kind: Kind, state: State) -> State:
-        """Write the rows of shards into separate files; return the rest of a checkpoint."""
-        return state
+        triples, known = dataset.split(split)[:most], dataset.known()
+        return rank(model, triples, known=known, dims=model.dims, batch_size=batch_size)
 
 
 ALONE = Placement()

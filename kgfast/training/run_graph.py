@@ -19,7 +19,7 @@ from kgfast.datasets import Dataset
 from kgfast.datasets.dataset import SPLITS
 from kgfast.datasets.identity import differences, fingerprint, names_digest
 from kgfast.graph import Triples, Vocabulary
-from kgfast.training.checkpoint.format import load, save
+from kgfast.training.checkpoint import load, save
 
 
 class RunGraph:
@@ -56,10 +56,10 @@ class RunGraph:
         """Write the graph by :func:`kgfast.training.checkpoint.save`."""
         tensors: dict[str, Tensor] = {}
         for what, names in (("entities", self.entities), ("relations", self.relations)):
-            parts = [name.encode("utf-8", "surrogatepass") for name in names]
-            joined = np.frombuffer(bytearray(b"".join(parts)), np.uint8)
+            texts = [name.encode("utf-8", "surrogatepass") for name in names]
+            joined = np.frombuffer(bytearray(b"".join(texts)), np.uint8)
             tensors[f"{what}.text"] = torch.from_numpy(joined)
-            ends = np.cumsum([len(part) for part in parts], dtype=np.int64)
+            ends = np.cumsum([len(text) for text in texts], dtype=np.int64)
             tensors[f"{what}.ends"] = torch.from_numpy(ends)
         is_small = max(len(self.entities), len(self.relations)) <= torch.iinfo(torch.int32).max
         dtype = torch.int32 if is_small else torch.int64
@@ -79,11 +79,11 @@ class RunGraph:
         """
         tensors, meta = load(path)
         try:
-            entities, relations = (_vocabulary(tensors, what) for what in ("entities", "relations"))
+            names = _vocabulary(tensors, "entities"), _vocabulary(tensors, "relations")
             train, valid, test = (
-                Triples(tensors[name], entities=entities, relations=relations) for name in SPLITS
+                Triples(tensors[name], entities=names[0], relations=names[1]) for name in SPLITS
             )
-            graph = cls(Dataset("", train, valid, test, entities, relations))
+            graph = cls(Dataset("", train, valid, test, *names))
             if meta["graph"] != graph.rows:
                 raise ValueError("the digest is not that of the names")
         except KeyError as error:
@@ -107,7 +107,10 @@ class RunGraph:
         ValueError
             If names or triples are missing or new: the message lists the first five of each.
         """
-        if self._is(dataset):
+        same_names = (dataset.entities, dataset.relations) == (self.entities, self.relations)
+        if same_names and all(
+            torch.equal(dataset.split(name).hrt.cpu(), hrt) for name, hrt in self.splits.items()
+        ):
             return dataset
         problems = differences(self._dataset, dataset, "the run")
         if problems:
@@ -117,12 +120,6 @@ class RunGraph:
     def named(self, name: str) -> Dataset:
         """Return the graph as a dataset of a name."""
         return replace(self._dataset, name=name)
-
-    def _is(self, dataset: Dataset) -> bool:
-        if (dataset.entities, dataset.relations) != (self.entities, self.relations):
-            return False
-        rows = ((dataset.split(name).hrt.cpu(), own) for name, own in self.splits.items())
-        return all(torch.equal(*pair) for pair in rows)
 
 
 def _vocabulary(tensors: Mapping[str, Tensor], what: str) -> Vocabulary:

@@ -13,7 +13,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt, ValidationError
 from torch import Tensor
 
-from kgfast.training.checkpoint.format import Room, blocks, load_meta, save
+from kgfast.training.checkpoint import Room, Stored, blocks, load_meta, new_table, save
 
 FOLDER = "shards"
 Kind = Literal["state", "model"]
@@ -40,6 +40,17 @@ class ShardFiles(BaseModel):
             raise ValueError(
                 f"{FOLDER} must say which files hold rows; got {values!r:.60}"
             ) from None
+
+    @classmethod
+    def apart(
+        cls, kind: Kind, stored: Stored, size: int, total: int
+    ) -> tuple[Self, dict[str, Tensor]]:
+        """Take the rows of a process out of a state, and name their files in the meta."""
+        tensors, meta = stored
+        names = names_of_rows(tensors)
+        shards = cls(kind=kind, step=meta["step"], size=size, total=total, names=names)
+        meta[FOLDER] = shards.model_dump()
+        return shards, {name: tensors.pop(name) for name in names}
 
     def path(self, folder: Path, rank: int) -> Path:
         """Return the file of a process."""
@@ -70,9 +81,7 @@ class ShardFiles(BaseModel):
                 )
                 wanted = (ids % step == first).nonzero()[:, 0]
                 if name not in tensors:
-                    own = [count, *shape[1:]]
-                    makes = room if block.dtype == torch.float32 else None
-                    tensors[name] = makes(own) if makes else block.new_empty(own)
+                    tensors[name] = new_table(block, [count, *shape[1:]], room)
                 tensors[name].index_copy_(0, ids[wanted] // step, block[wanted])
         if sorted(tensors) != sorted(self.names):
             raise ValueError(f"{self.path(folder, 0)}: the tensors are not those of the checkpoint")

@@ -11,15 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from kgfast.locks import locked
 from kgfast.text import reading, shown
-from kgfast.training.checkpoint.format import Room, State, load, save
-from kgfast.training.checkpoint.run_graph import RunGraph
-from kgfast.training.checkpoint.shard_files import FOLDER, ShardFiles, drop_unused, names_of_rows
+from kgfast.training.checkpoint import Room, Stored, load, save
 from kgfast.training.config import Config
 from kgfast.training.logs import is_number
+from kgfast.training.run_graph import RunGraph
+from kgfast.training.shard_files import FOLDER, ShardFiles, drop_unused, names_of_rows
 from kgfast.whole_files import set_aside, sync, write_durably
 
 
@@ -65,6 +63,8 @@ class RunFolder:
         self.config = self.path / "config.yaml"
         self.graph = self.path / "graph.safetensors"
         self.result = self.path / "result.json"
+        # Paths of states, the newest first; ``next`` exists only after a kill during a save.
+        self._states = (self.next, self.last, self.previous)
         self._broken: set[Path] = set()
         self._read: Path | None = None  # the newest state, once read
 
@@ -77,14 +77,7 @@ class RunFolder:
         """Return whether there is a state to resume, or a result."""
         return any(path.exists() for path in (*self._states, self.result))
 
-    @property
-    def _states(self) -> tuple[Path, ...]:
-        """Paths of states, the newest first; ``next`` exists only after a kill during a save."""
-        return self.next, self.last, self.previous
-
-    def save_last(
-        self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], keep: int = 0
-    ) -> None:
+    def save_last(self, stored: Stored, keep: int = 0) -> None:
         """Write the newest state; the former one becomes ``previous``, unless it was broken.
 
         With ``keep``, copy the state to ``step_<n>`` and delete all but the newest ``keep`` copies.
@@ -94,21 +87,21 @@ class RunFolder:
             if path.is_dir() or (path in self._broken and path.exists()):
                 set_aside(path)
         self._broken.clear()
-        save(self.next, tensors, meta)
-        self._put_in_place(meta, keep)
+        save(self.next, *stored)
+        self._put_in_place(stored[1]["step"], keep)
 
-    def finish_save(self, meta: Mapping[str, Any], keep: int = 0) -> None:
+    def finish_save(self, step: int, keep: int = 0) -> None:
         """Finish a save that a kill cut short, if :meth:`load_last` read the state of that save.
 
-        ``meta`` is the meta of that state. The caller has held the lock since reading the state.
+        ``step`` is that of the state. The caller has held the lock since reading the state.
         """
         if self._read == self.next:
-            self._put_in_place(meta, keep)
+            self._put_in_place(step, keep)
 
-    def _put_in_place(self, meta: Mapping[str, Any], keep: int) -> None:
+    def _put_in_place(self, step: int, keep: int) -> None:
         """Copy ``next`` if ``keep``, then rename ``next`` to ``last``: the rename ends a save."""
         if keep:
-            copy = self.path / f"step_{meta['step']}.safetensors"
+            copy = self.path / f"step_{step}.safetensors"
             write_durably(copy, partial(shutil.copyfile, self.next), "a checkpoint")
             self._clear("step")
             for path in self._numbered("step")[:-keep]:
@@ -117,26 +110,26 @@ class RunFolder:
             os.replace(self.last, self.previous)
         os.replace(self.next, self.last)
         sync(self.path)
-        self._drop_rows(meta)
+        self._drop_rows(step)
 
-    def save_best(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+    def save_best(self, stored: Stored) -> None:
         """Write the best state."""
         self._make()
-        save(self.best, tensors, meta)
-        self._drop_rows(meta)
+        save(self.best, *stored)
+        self._drop_rows(stored[1]["step"])
 
-    def save_model(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+    def save_model(self, stored: Stored) -> None:
         """Write ``model_<n>``, ``n`` being the step of the meta."""
         self._make()
-        save(self.path / f"model_{meta['step']}.safetensors", tensors, meta)
+        save(self.path / f"model_{stored[1]['step']}.safetensors", *stored)
         self._clear("model")
 
-    def _drop_rows(self, meta: Mapping[str, Any]) -> None:
-        """Delete the rows of states that are gone; ``meta`` is the meta of the newest state."""
+    def _drop_rows(self, step: int) -> None:
+        """Delete the rows of states that are gone; ``step`` is that of the newest state."""
         heads = [*self._states, self.best, *self._numbered("step"), *self.models()]
-        drop_unused(self.path, [head for head in heads if head.is_file()], int(meta["step"]))
+        drop_unused(self.path, [head for head in heads if head.is_file()], step)
 
-    def load(self, path: Path) -> State:
+    def load(self, path: Path) -> Stored:
         """Read a state with all rows, saved by any number of processes.
 
         Raises
@@ -174,7 +167,7 @@ class RunFolder:
         for path in self._numbered(kind, ".tmp"):
             shutil.rmtree(path)
 
-    def load_last(self, check: Callable[[State], object] | None = None) -> State | None:
+    def load_last(self, check: Callable[[Stored], object] = lambda stored: None) -> Stored | None:
         """Return the newest readable state, or None if nothing was saved yet.
 
         Parameters
@@ -191,9 +184,9 @@ class RunFolder:
         broken: list[str] = []
         for path in self._states:
             try:
-                state = self.load(path)
-                if check is not None:
-                    _checked(path, state, check)
+                stored = self.load(path)
+                with reading(path, "not a state of this run"):
+                    check(stored)
             except FileNotFoundError:  # there is none, or the writer has just renamed the file
                 continue
             except ValueError as error:
@@ -203,12 +196,12 @@ class RunFolder:
             if broken:
                 warnings.warn(f"{'; '.join(broken)}; resuming from {path}", stacklevel=2)
             self._read = path
-            return state
+            return stored
         if broken:
             raise ValueError("; ".join(broken))
         return None
 
-    def load_best(self) -> State:
+    def load_best(self) -> Stored:
         """Return the best state, or the last where no evaluation chose one.
 
         Raises
@@ -222,10 +215,10 @@ class RunFolder:
             return self.load(self.best)
         except FileNotFoundError:
             pass
-        state = self.load_last()
-        if state is None:
+        stored = self.load_last()
+        if stored is None:
             raise FileNotFoundError(f"{self.path} holds no checkpoint")
-        return state
+        return stored
 
     def read_config(self, overrides: Sequence[str] | None = None) -> Config:
         """Read the config of the run; ``overrides`` are those of :meth:`Config.from_yaml`.
@@ -253,18 +246,17 @@ class RunFolder:
         self._make()
         graph.save(self.graph)
 
-    def load_graph(self) -> RunGraph | None:
-        """Return the graph that the run began with; None for a run of an earlier kgfast.
+    def load_graph(self) -> RunGraph:
+        """Return the graph that the run began with.
 
         Raises
         ------
         ValueError
-            If the file cannot be read.
+            If the file is missing or cannot be read.
         """
-        try:
-            return RunGraph.load(self.graph)
-        except FileNotFoundError:
-            return None
+        if not self.graph.is_file():
+            raise ValueError(f"{self.graph} is missing: the rows of the tables have no names")
+        return RunGraph.load(self.graph)
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Write the result of the run."""
@@ -286,20 +278,12 @@ class RunFolder:
             raise FileNotFoundError(f"{self.result}: the run has not ended")
         with reading(self.result, "not the result of a run"):
             result: dict[str, Any] = dict(json.loads(self.result.read_text(encoding="utf-8")))
-            test = result.get("test") or {}
             numbers = {it: result.get(it) for it in ("steps", "best_step", "seconds_training")}
-            for name, value in {**numbers, "mrr of test": dict(test).get("mrr")}.items():
+            numbers["mrr of test"] = dict(result.get("test") or {}).get("mrr")
+            for name, value in numbers.items():
                 if not is_number(value):
                     raise ValueError(f"{name} must be a finite number; got {shown(value)}")
             return result
 
     def _make(self) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
-
-
-def _checked(path: Path, state: State, check: Callable[[State], object]) -> None:
-    """Call ``check`` and put the path before the message of an error."""
-    try:
-        check(state)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None

@@ -2,8 +2,7 @@
 
 A safetensors file holds the tensors and, as JSON in its header, everything else. A file is written
 under another name, synced and renamed, so a file with the final name is always complete. A CRC-32
-over header and tensors detects damage (0.03 s for 100 MB). A file of format 1, of earlier versions,
-may have no checksum; one that is there is compared.
+over header and tensors detects damage (0.03 s for 100 MB).
 """
 
 import errno
@@ -17,19 +16,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, uint8
 
+from kgfast.text import shown
 from kgfast.whole_files import write_durably
 
-VERSION = 2
-_WITHOUT_CHECKSUM = 1
+VERSION = 1
 _KEY, _CHECKSUM = "kgfast", "crc32"
 _NUMBERS = 1 << 23  # numbers of a block
 
-State = tuple[dict[str, Tensor], dict[str, Any]]
+Stored = tuple[dict[str, Tensor], dict[str, Any]]  # tensors, and the meta
 Room = Callable[[Sequence[int]], Tensor]
 Block = tuple[str, list[int], int, Tensor]  # name, shape of the whole, first row, rows
 
@@ -63,11 +61,19 @@ def save(
     ...     load(f"{folder}/a.safetensors")
     ({'x': tensor([1., 1.])}, {'step': 3})
     """
-    path = Path(path)
     text = json.dumps({"version": VERSION, "meta": meta})
-    rows = _apart(tensors)
-    header = {_KEY: text, _CHECKSUM: _checksum(text, rows)}
-    write_durably(path, lambda fresh: _save_file(rows, fresh, header), "a checkpoint")
+    rows: dict[str, Tensor] = {}
+    storages: set[int] = set()
+    for name, tensor in tensors.items():  # safetensors refuses shared memory
+        row = tensor.detach().cpu().contiguous()
+        storage = row.untyped_storage().data_ptr()
+        rows[name] = row.clone() if storage and storage in storages else row
+        storages.add(storage)
+    checksum = zlib.crc32(text.encode())
+    for name, row in sorted(rows.items()):
+        checksum = _with_bytes(row, _with_kind(name, row, row.shape, checksum))
+    header = {_KEY: text, _CHECKSUM: f"{checksum:08x}"}
+    write_durably(Path(path), lambda fresh: _save_file(rows, fresh, header), "a checkpoint")
 
 
 def _save_file(rows: dict[str, Tensor], path: Path, header: dict[str, str]) -> None:
@@ -80,36 +86,17 @@ def _save_file(rows: dict[str, Tensor], path: Path, header: dict[str, str]) -> N
         raise OSError(number, os.strerror(number) if code else str(error)) from error
 
 
-def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    rows: dict[str, Tensor] = {}
-    storages: set[int] = set()
-    for name, tensor in tensors.items():
-        row = tensor.detach().cpu().contiguous()
-        storage = row.untyped_storage().data_ptr()
-        rows[name] = row.clone() if storage and storage in storages else row
-        storages.add(storage)
-    return rows
+def _with_kind(name: str, rows: Tensor, shape: Sequence[int], checksum: int) -> int:
+    return zlib.crc32(f"|{name}|{rows.dtype}|{list(shape)}|".encode(), checksum)
 
 
-def _checksum(text: str, tensors: Mapping[str, Tensor]) -> str:
-    value = zlib.crc32(text.encode())
-    for name, tensor in sorted(tensors.items()):
-        value = zlib.crc32(_kind(name, tensor.dtype, tensor.shape), value)
-        value = _with_bytes(tensor, value)
-    return f"{value:08x}"
+def _with_bytes(rows: Tensor, checksum: int) -> int:
+    if not rows.numel():
+        return checksum
+    return zlib.crc32(rows.reshape(-1).view(uint8).numpy().data, checksum)
 
 
-def _kind(name: str, dtype: torch.dtype, shape: Sequence[int]) -> bytes:
-    return f"|{name}|{dtype}|{list(shape)}|".encode()
-
-
-def _with_bytes(tensor: Tensor, value: int) -> int:
-    if not tensor.numel():
-        return value
-    return zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data, value)
-
-
-def load(path: str | os.PathLike[str], room: Room | None = None) -> State:
+def load(path: str | os.PathLike[str], room: Room | None = None) -> Stored:
     """Read the tensors of a checkpoint, on the CPU, and its meta.
 
     Parameters
@@ -123,7 +110,7 @@ def load(path: str | os.PathLike[str], room: Room | None = None) -> State:
     FileNotFoundError
         If there is no such file.
     ValueError
-        If the file is truncated, damaged, no checkpoint of kgfast, or of a later version: the
+        If the file is truncated, damaged, no checkpoint of kgfast, or of another version: the
         message names the path.
     """
     tensors: dict[str, Tensor] = {}
@@ -133,10 +120,15 @@ def load(path: str | os.PathLike[str], room: Room | None = None) -> State:
                 tensors[name] = block
                 continue
             if not start:
-                has_room = block.dtype == torch.float32 and len(shape) == 2
-                tensors[name] = room(shape) if has_room else block.new_empty(shape)
+                tensors[name] = new_table(block, shape, room)
             tensors[name][start : start + len(block)] = block
-        return tensors, opened.meta
+    return tensors, opened.meta
+
+
+def new_table(block: Tensor, shape: Sequence[int], room: Room | None) -> Tensor:
+    """Allocate a tensor for blocks like ``block``, by ``room`` if it takes such tensors."""
+    has_room = room is not None and len(shape) == 2 and str(block.dtype) == "torch.float32"
+    return room(shape) if room is not None and has_room else block.new_empty(shape)
 
 
 def load_meta(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -166,12 +158,9 @@ def blocks(path: str | os.PathLike[str]) -> Iterator[Block]:
 
 
 class _Opened(NamedTuple):
-    """Open checkpoint, with the contents of the header."""
-
     path: Path
     file: Any
     header: dict[str, str]
-    version: int
     meta: dict[str, Any]
 
 
@@ -185,47 +174,47 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[_Opened]:
     try:
         with safe_open(path, framework="pt") as file:
             header: dict[str, str] = file.metadata() or {}
-            yield _Opened(path, file, header, *_meta(path, header))
+            yield _Opened(path, file, header, _meta(path, header))
     except SafetensorError as error:
         raise ValueError(f"{path}: truncated, or not a checkpoint: {error}") from None
 
 
-def _blocks(opened: _Opened, most: int | None) -> Iterator[Block]:
-    """Yield blocks of ``most`` numbers, or whole tensors, in the order of the checksum."""
-    file, found = opened.file, zlib.crc32(opened.header[_KEY].encode())
-    for name in sorted(file.keys()):
-        part = file.get_slice(name)
-        shape: list[int] = part.get_shape()
-        count = shape[0] if shape else 1
-        step = max(1, count if most is None else most // max(1, math.prod(shape[1:])))
-        for start in range(0, max(1, count), step):
-            stop = min(start + step, count)
-            block = file.get_tensor(name) if step >= count else part[start:stop]
-            if not start:
-                found = zlib.crc32(_kind(name, block.dtype, shape), found)
-            found = _with_bytes(block, found)
-            yield name, shape, start, block
-    said = opened.header.get(_CHECKSUM)
-    has_none = opened.version == _WITHOUT_CHECKSUM and said is None
-    if not has_none and said != f"{found:08x}":
-        raise ValueError(
-            f"{opened.path}: damaged: the checksum is {said}, and that of the content {found:08x}"
-        )
-
-
-def _meta(path: Path, header: Mapping[str, str]) -> tuple[int, dict[str, Any]]:
+def _meta(path: Path, header: Mapping[str, str]) -> dict[str, Any]:
     try:
-        kept = json.loads(header[_KEY])
-        version, meta = kept["version"], kept["meta"]
-        if type(version) is not int or version < 1 or not isinstance(meta, dict):
+        stored = json.loads(header[_KEY])
+        version, meta = stored["version"], stored["meta"]
+        if type(version) is not int or not isinstance(meta, dict):
             raise TypeError
     except (KeyError, TypeError, ValueError, RecursionError):
         raise ValueError(f"{path}: a safetensors file, but not a checkpoint of kgfast") from None
-    if version > VERSION:
+    if version != VERSION:
         raise ValueError(
-            f"{path}: format version {version}; this kgfast reads up to {VERSION}: update kgfast"
+            f"{path}: format version {version}; this kgfast reads {VERSION}: train again, or use "
+            "the kgfast that wrote the file"
         )
-    return version, meta
+    return meta
+
+
+def _blocks(opened: _Opened, most: int | None) -> Iterator[Block]:
+    """Yield blocks of ``most`` numbers, or whole tensors, in the order of the checksum."""
+    checksum = zlib.crc32(opened.header[_KEY].encode())
+    for name in sorted(opened.file.keys()):
+        stored = opened.file.get_slice(name)
+        shape: list[int] = stored.get_shape()
+        count = shape[0] if shape else 1
+        step = max(1, count if most is None else most // max(1, math.prod(shape[1:])))
+        for start in range(0, max(1, count), step):
+            whole = step >= count
+            block = opened.file.get_tensor(name) if whole else stored[start : start + step]
+            if not start:
+                checksum = _with_kind(name, block, shape, checksum)
+            checksum = _with_bytes(block, checksum)
+            yield name, shape, start, block
+    if opened.header.get(_CHECKSUM) != f"{checksum:08x}":
+        raise ValueError(
+            f"{opened.path}: damaged: the checksum is {opened.header.get(_CHECKSUM)}, and that of "
+            f"the content {checksum:08x}"
+        )
 
 
 def of_part(part: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -240,39 +229,16 @@ def of_part(part: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def check_like(name: str, held: Any, own: Mapping[str, Any] | None) -> None:
-    """Raise a ValueError unless stored numbers ``held`` have the keys and types of ``own``.
-
-    A None in ``own`` admits any number; ``own`` None means that the run has no such object.
-    """
-    if own is None or held is None:
-        if held is not own:
-            raise ValueError(f"{name} must be {'missing' if own is None else 'there'}")
-        return
-    if not isinstance(held, Mapping):
-        raise ValueError(f"{name} must be a mapping; got {held!r:.60}")
-    check_names(name, held, set(own))
-    for key, value in own.items():
-        allowed = (int,) if type(value) is int else (int, float)
-        number = held[key]
-        if not (type(number) in allowed or (number is None and value is None)):
-            raise ValueError(f"{name}.{key} must be a number; got {number!r:.60}")
-
-
-def check_tensors(name: str, held: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
-    """Raise a ValueError unless tensors have the names, shapes and dtypes of ``own``."""
-    check_names(name, held, set(own))
-    for key, tensor in held.items():
-        if tensor.shape != own[key].shape or tensor.dtype != own[key].dtype:
+def check_tensors(name: str, stored: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    """Raise a ValueError unless tensors have the names, shapes and dtypes that are expected."""
+    for key in sorted(expected.keys() - stored.keys()):
+        raise ValueError(f"{name}.{key} is missing")
+    for key in sorted(stored.keys() - expected.keys()):
+        raise ValueError(f"{name}.{key} is not known; known: {shown(sorted(expected), 200)}")
+    for key, tensor in stored.items():
+        other = expected[key]
+        if tensor.shape != other.shape or tensor.dtype != other.dtype:
             raise ValueError(
-                f"{name}.{key} must be {own[key].dtype} {list(own[key].shape)}; got "
+                f"{name}.{key} must be {other.dtype} {list(other.shape)}; got "
                 f"{tensor.dtype} {list(tensor.shape)}"
             )
-
-
-def check_names(name: str, held: Mapping[str, Any], expected: set[str]) -> None:
-    """Raise a ValueError that names the first missing or unknown key."""
-    for key in sorted(expected - set(held)):
-        raise ValueError(f"{name}.{key} is missing")
-    for key in sorted(set(held) - expected):
-        raise ValueError(f"{name}.{key} is not known; known: {', '.join(sorted(expected)) or '-'}")

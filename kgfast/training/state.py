@@ -1,0 +1,158 @@
+"""The state of a run: one dict of numbers, and tensors; both as a checkpoint holds them."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
+from torch import Tensor
+
+from kgfast.eval.metrics import metric_named
+from kgfast.models import Model
+from kgfast.text import shown
+from kgfast.training.checkpoint import Stored, check_tensors, of_part
+from kgfast.training.config import Config
+from kgfast.training.optimizer import LossScale, Optimizer
+from kgfast.training.shard_files import Kind
+
+
+def gain(metric: str, value: float, best: float | None) -> float:
+    """Return the gain of a value over the best so far; infinity if there is none."""
+    if best is None:
+        return math.inf
+    return best - value if metric_named(metric).lower_is_better else value - best
+
+
+class Patience(BaseModel):
+    """Counter of evaluations in a row that do not gain ``min_delta`` on the best one.
+
+    >>> patience = Patience()
+    >>> [patience.exhausted_by(value, "mrr", 2) for value in (0.1, 0.3, 0.2, 0.3)]
+    [False, False, False, True]
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    best: float | None = None
+    in_vain: NonNegativeInt = 0
+
+    def exhausted_by(
+        self, value: float, metric: str, patience: int, min_delta: float = 0.0
+    ) -> bool:
+        """Count an evaluation; return True, and restart the count, at the last one allowed."""
+        if gain(metric, value, self.best) > min_delta:
+            self.best, self.in_vain = value, 0
+            return False
+        self.in_vain += 1
+        if self.in_vain < patience:
+            return False
+        self.in_vain = 0
+        return True
+
+
+class State(BaseModel):
+    """Numbers of a run that are no tensors and do not follow from the config."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    step: NonNegativeInt = 0  # steps made
+    best: float | None = None  # value of the best metric on valid
+    best_step: NonNegativeInt = 0
+    valid: dict[str, float] = {}  # all metrics of the best state; for MED, of the widest sub-model
+    valid_of_submodels: dict[str, dict[str, float]] = {}  # metrics by width
+    loss_sum: float = 0.0  # sum since the last row of the log
+    loss_count: NonNegativeInt = 0
+    seconds_training: float = 0.0
+    seconds_evaluating: float = 0.0
+    seconds_cpu: float = 0.0  # part of seconds_training, by all threads of process 0
+    stopped_early: bool = False
+    stopping: Patience = Patience()  # early stopping
+    plateau: Patience = Patience()  # schedule plateau
+    reductions: NonNegativeInt = 0  # times that plateau lowered the rate
+    loss_scale: LossScale | None = None  # for float16
+
+    @classmethod
+    def fresh(cls, config: Config) -> Self:
+        """Return the state before the first step of a config."""
+        return cls(loss_scale=LossScale() if config.train.amp == "fp16" else None)
+
+    @classmethod
+    def of(cls, values: Any) -> Self:
+        """Check the values of a checkpoint, all of which must be there.
+
+        >>> State.of({**State().model_dump(), "step": "3"})
+        Traceback (most recent call last):
+        ValueError: state.step: Input should be a valid integer; got '3'
+        """
+        if not isinstance(values, Mapping):
+            raise ValueError(f"state must be a mapping; got {shown(values)}")
+        for name in cls.model_fields:
+            if name not in values:
+                raise ValueError(f"state.{name} is missing")
+        try:
+            return cls.model_validate(dict(values))
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, ("state", *first["loc"])))
+            raise ValueError(f"{where}: {first['msg']}; got {shown(first['input'])}") from None
+
+
+@dataclass(frozen=True)
+class Resumable:
+    """Content of checkpoints beside the :class:`State`; ``rows`` is the digest of the names."""
+
+    config: Config
+    model: Model
+    optimizer: Optimizer
+    rows: str | None
+
+    def tensors(self, kind: Kind) -> dict[str, Tensor]:
+        """Return tensors named ``model.<name>``; for a state also ``optim.<name>``."""
+        tensors = {f"model.{name}": it for name, it in self.model.state_dict().items()}
+        if kind == "state":
+            tensors |= {f"optim.{name}": it for name, it in self.optimizer.tensors().items()}
+        return tensors
+
+    def stored(self, kind: Kind, state: State) -> Stored:
+        """Return the content of a checkpoint."""
+        config, numbers = self.config.to_dict(), state.model_dump()
+        meta = {"step": state.step, "config": config, "graph": self.rows, "state": numbers}
+        return self.tensors(kind), meta
+
+    def check(self, stored: Stored) -> None:
+        """Raise a ValueError unless the run can resume from a checkpoint; change nothing.
+
+        A checkpoint of another config passes: :meth:`load` raises for such a checkpoint, so that no
+        older one is tried.
+        """
+        tensors, meta = stored
+        if not isinstance(meta.get("config"), dict):
+            raise ValueError(f"config must be a mapping; got {shown(meta.get('config'))}")
+        if Config.from_dict(meta["config"]).training_differences(self.config):
+            return
+        if meta.get("graph") != self.rows:
+            raise ValueError("the rows belong to other names than those of the run")
+        state = State.of(meta.get("state"))
+        if (state.loss_scale is None) != (self.config.train.amp != "fp16"):
+            raise ValueError("state.loss_scale is not that of train.amp")
+        if type(meta.get("step")) is not int or meta["step"] != state.step:
+            raise ValueError(f"step is {shown(meta.get('step'))}, that of the state {state.step}")
+        check_tensors("model", of_part("model", tensors), self.model.state_dict())
+        check_tensors("optimizer", of_part("optim", tensors), self.optimizer.tensors())
+
+    def load(self, stored: Stored) -> State:
+        """Give a checked checkpoint to the model and the optimizer; return the state.
+
+        For another config, a ValueError names the keys before any change.
+        """
+        tensors, meta = stored
+        changed = Config.from_dict(meta["config"]).training_differences(self.config)
+        if changed:
+            raise ValueError(
+                "the run was started with another config: "
+                + ", ".join(f"{key} was {old!r}, is {new!r}" for key, (old, new) in changed.items())
+            )
+        self.model.load_state_dict(of_part("model", tensors))
+        self.optimizer.load(of_part("optim", tensors))
+        return State.of(meta["state"])
