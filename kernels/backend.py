@@ -8,9 +8,9 @@ from torch import Tensor
 
 from .checks import Checks
 from .labels import Bce, CrossEntropy, LossChecks, LossGradients, LossNeed, LossRows, LossTotal
-from .negatives import NegativeGradients, NegativeLoss, NegativeRows, Sampled
 from .operands import Above, Counts, Gradients, Known, Lists, NamedRows, Need, Operands, Prepared
 from .panels import Panels
+from .sampled import NegativeGradients, NegativeLoss, NegativeRows, Sampled
 
 
 class Into(NamedTuple):
@@ -175,9 +175,9 @@ class Adversarial(Protocol):
     """Fused sums of rows of scores, weighted by the softmax of the row."""
 
     def rows(self, scores: Tensor, alpha: float) -> tuple[Tensor, Tensor, Tensor]:
-        """Return :func:`kgfast.ops.adversarial_rows`, peaks of rows, and sums of weights.
+        """Return sums of ``softplus`` weighted by the softmax, peaks of rows, and sums of weights.
 
-        Weights are relative to the peak; all results have the scores' dtype.
+        Weights ``exp(alpha x)`` are relative to the peak; all results have the scores' dtype.
         """
         ...
 
@@ -189,9 +189,9 @@ class Adversarial(Protocol):
 
 
 class NegativeLosses(Protocol):
-    """Losses of sampled negatives, reduced as scores are computed."""
+    """Losses of sampled negatives."""
 
-    def rows(
+    def value(
         self,
         operands: Operands,
         sampled: Sampled,
@@ -203,7 +203,7 @@ class NegativeLosses(Protocol):
         """Return the loss of every row, or the sum or mean of rows.
 
         Operands are neither empty nor cropped; for a pool, the rows are the negatives. Ids may be
-        out of range: reads are clamped to the table. With ``keeps``, a backward will follow.
+        out of range: reads are clamped to the table. With ``keeps``, gradients will follow.
         ``check`` is called if an id was clamped, or if a score or a bias is not finite (a bias may
         be -inf). Without ``check`` the host waits for nothing.
         """
@@ -218,11 +218,12 @@ class NegativeLosses(Protocol):
         need: Need,
         *,
         bias: bool = False,
-        rows_only: bool = False,
+        rows: NamedRows | None = None,
     ) -> NegativeGradients:
-        """Return the gradients of :meth:`rows`, given that of the loss.
+        """Return the gradients of :meth:`value`, given that of the loss.
 
-        With ``bias``, the gradient of a pool's biases is needed.
+        With ``bias``, the gradient of a pool's biases is needed. ``rows`` are those of
+        :meth:`Backend.backward`.
         """
         ...
 
@@ -305,8 +306,7 @@ class Backend(Protocol):
     # the backend waits for its device anyway, and then reads the checks of values
     defers_checks: bool
     losses: Losses
-    adversarial: Adversarial | None
-    negatives: NegativeLosses | None
+    negatives: NegativeLosses
     row_updates: RowUpdates | None
     row_sums: SumRows | None
     compose: Compose | None
@@ -381,7 +381,13 @@ class Backend(Protocol):
         ...
 
 
-class ChunkedBackend(Backend, Protocol):
+class OverScores(Backend, Protocol):
+    """Backend with losses of sampled negatives over scores; see :mod:`kgfast.kernels.negatives`."""
+
+    adversarial: Adversarial | None  # the walks of self-adversarial sampling
+
+
+class ChunkedBackend(OverScores, Protocol):
     """Backend with losses over chunks of scores; see :mod:`kgfast.kernels.losses`."""
 
     passes: Passes

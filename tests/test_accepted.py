@@ -17,7 +17,10 @@ from kgfast import (
     ops,
 )
 from kgfast.datasets import synthetic
+from kgfast.kernels.sampled import NegativeLoss
 from kgfast.models import Model
+from kgfast.ops import run
+from kgfast.ops.negatives import pool_loss
 
 N, R, DIM = 5, 2, 3
 PEOPLE = Vocabulary(["Ann Smith", "Bob", "Cy", "Dee", "Eve"])
@@ -486,7 +489,8 @@ def test_gradients_that_come_lazily_negated_count_as_their_numbers(loss):
             indptr, indices = torch.arange(7), torch.arange(6)
             rows = ops.bce(*given, None, indptr, indices, 1.0, 0.0, "dot")
         elif loss == "negatives":
-            rows = ops.adversarial_rows(ops.pairwise_scores(*given, score="dot"), 0.5)
+            operands = run.operands_of(*given, "dot")
+            rows = pool_loss(operands, torch.zeros(6), NegativeLoss("nssa", 0.5))
         else:
             rows = ops.indexed_scores(*given, torch.arange(6)[:, None], score="dot").flatten()
         if is_lazy:

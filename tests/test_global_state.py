@@ -125,12 +125,6 @@ def row_losses() -> list[Tensor]:
     return found
 
 
-def adversarial() -> list[Tensor]:
-    if ops.backend_for(torch.device("cpu")) != "cpu":
-        return []
-    return graded(lambda it: ops.adversarial_rows(it, 0.5), make(B, K))
-
-
 def row_adam() -> list[Tensor]:
     if ops.backend_for(torch.device("cpu")) != "cpu":
         return []
@@ -223,7 +217,7 @@ def tables_of_all_dtypes() -> list[Tensor]:
 WORK = {
     it.__name__: it
     for it in (
-        *(all_scores, filtered_scores, row_losses, adversarial, row_adam, row_adagrad),
+        *(all_scores, filtered_scores, row_losses, row_adam, row_adagrad),
         *(sampled_losses, rankings, heads, tables_of_all_dtypes),
     )
 }

@@ -139,7 +139,6 @@ def test_no_class_name_stands_for_two_things():
 # Names that modules of several folders have, and the one thing that each names.
 MEANINGS = {
     "above": "all candidates above a threshold",
-    "adversarial": "the self-adversarial loss of sampled negatives",
     "backend": "the methods of the backend protocol",
     "backward": "gradients of scores",
     "canonical": "canonical scores",

@@ -47,7 +47,7 @@ Case = tuple[str, Callable[[], Values | None]]
 
 def kernels(score: str) -> Iterator[Case]:
     """Yield calls that compile each kernel of a score."""
-    calls = *real_jit.ranking(score), *real_jit.differentiable(score), *real_jit.adversarial()
+    calls = *real_jit.ranking(score), *real_jit.differentiable(score)
     for name, call in sorted(calls, key=lambda call: "float32" not in call[0]):
         if not REHEARSES or name in real_jit.FEW:
             yield name, partial(_launch, call)

@@ -26,6 +26,7 @@ from ..backend import (
     SumRows,
 )
 from ..losses import ChunkedLosses
+from ..negatives import SampledOverScores
 from ..operands import PRECISIONS, Gradients, NamedRows, Need, Operands
 from . import updates
 from .above import above
@@ -69,7 +70,7 @@ defers_checks = False
 losses: Losses = ChunkedLosses(cast(ChunkedBackend, sys.modules[__name__]))
 passes: Passes = PASSES
 adversarial: Adversarial | None = ADVERSARIAL
-negatives: NegativeLosses | None = None
+negatives: NegativeLosses = SampledOverScores(cast(ChunkedBackend, sys.modules[__name__]))
 compose: Compose | None = None
 filters: Filters | None = None
 row_updates: RowUpdates | None = updates

@@ -21,6 +21,7 @@ from ..backend import (
     SumRows,
 )
 from ..losses import TORCH_PASSES, ChunkedLosses
+from ..negatives import SampledOverScores
 from ..operands import PRECISIONS, Gradients, NamedRows, Need, Operands
 from .above import above
 from .listed import list_counts, list_topk
@@ -58,7 +59,7 @@ defers_checks = False
 losses: Losses = ChunkedLosses(cast(ChunkedBackend, sys.modules[__name__]))
 passes: Passes = TORCH_PASSES
 adversarial: Adversarial | None = None
-negatives: NegativeLosses | None = None
+negatives: NegativeLosses = SampledOverScores(cast(ChunkedBackend, sys.modules[__name__]))
 compose: Compose | None = None
 filters: Filters | None = None
 row_updates: RowUpdates | None = None

@@ -6,7 +6,6 @@ This module has the protocol :class:`kgfast.kernels.backend.Backend`.
 from torch import Tensor
 
 from ..backend import (
-    Adversarial,
     Compose,
     Filters,
     Losses,
@@ -20,7 +19,6 @@ from . import compose as queries
 from . import filters as rscf
 from . import pairwise, updates
 from .above import above
-from .adversarial import ADVERSARIAL
 from .indexed import indexed_gradients, indexed_scores
 from .listed import list_counts, list_topk
 from .losses import FusedLosses
@@ -30,7 +28,6 @@ from .topk import topk
 
 __all__ = [
     "above",
-    "adversarial",
     "backward",
     "compose",
     "defers_checks",
@@ -52,8 +49,7 @@ __all__ = [
 name = "triton"
 defers_checks = True
 losses: Losses = FusedLosses()
-adversarial: Adversarial | None = ADVERSARIAL
-negatives: NegativeLosses | None = NEGATIVES
+negatives: NegativeLosses = NEGATIVES
 compose: Compose | None = queries
 filters: Filters | None = rscf
 row_updates: RowUpdates | None = updates

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from ..backend import NegativeLosses
 from ..labels import LossNeed
-from ..negatives import NegativeGradients, NegativeLoss, NegativeRows, Sampled
-from ..operands import Gradients, Need, Operands
+from ..operands import Gradients, NamedRows, Need, Operands
+from ..sampled import NegativeGradients, NegativeLoss, NegativeRows, Sampled
 from .device import negatives as device
 from .device.arguments import TileShape
 from .device.losses import TileLoss, TileResults, Variant
@@ -39,7 +39,7 @@ _FORWARD = LossNeed(queries=False, table=False, bias=False)
 class FusedNegatives:
     """Fused negatives; see :class:`kgfast.kernels.backend.NegativeLosses`."""
 
-    def rows(
+    def value(
         self,
         operands: Operands,
         sampled: Sampled,
@@ -92,14 +92,14 @@ class FusedNegatives:
         need: Need,
         *,
         bias: bool = False,
-        rows_only: bool = False,
+        rows: NamedRows | None = None,
     ) -> NegativeGradients:
         """Compute the gradients without a wait."""
         with launcher.serving(operands.table.device) as arch:
             slopes, of_bias, of_positive = _slopes(operands, loss, made, grad, bias=bias)
             if made.ids.numel():
                 given = operands, slopes, made.ids, need
-                pulled = indexed_gradients(*given, rows_only=rows_only, over_roots=True)
+                pulled = indexed_gradients(*given, rows_only=rows is not None, over_roots=True)
             elif operands.score.monotone:
                 pulled = all_gradients(operands, slopes, need, over_roots=True)
             else:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from kgfast.kernels.checks import checks_values
-from kgfast.kernels.negatives import Reduction as Reduction
+from kgfast.kernels.sampled import Reduction as Reduction
 from kgfast.ops.checks import check_device, check_tensor
 
 _REDUCTIONS = ("mean", "sum", "none")

@@ -202,7 +202,8 @@ def _expected(hardness: Tensor, values: Tensor, mask: Tensor | None = None) -> T
     chances = hardness.softmax(1)
     if mask is not None:  # no softmax over an empty mask
         chances = torch.where(mask.flatten(), chances, 0.0)
-    return torch.linalg.vecdot(chances, values.flatten(1))
+    expected: Tensor = torch.linalg.vecdot(chances, values.flatten(1))
+    return expected
 
 
 def _hardness(w1: Tensor, scores: Tensor, positive_weight: PositiveWeight) -> Tensor:

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from kgfast.kernels.negatives import Formula, NegativeLoss
+from kgfast.kernels.sampled import Formula, NegativeLoss
 from kgfast.losses.batches import Batch
 from kgfast.losses.loss import Loss, Reduction, check_mask, check_weights, reduced
 from kgfast.losses.sampled import loss_of, read

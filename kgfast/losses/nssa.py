@@ -4,8 +4,8 @@ For a positive ``s`` with negatives ``x_i``, and ``p = softmax(alpha x)`` withou
 
     row = -1/2 (log sigmoid(s) + sum_i p_i log sigmoid(-x_i))
 
-The mean is over positives, which may have weights. Backends fuse the sum over negatives with the
-scores (:mod:`kgfast.ops.negatives`), or take given scores (:mod:`kgfast.ops.adversarial`).
+The mean is over positives, which may have weights. Backends compute the loss with the scores of
+negatives (:mod:`kgfast.ops.negatives`).
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from kgfast import ops
 from kgfast.graph import TriplesLike, as_triples_tensor
 from kgfast.losses.negatives import NegativesLoss, masked
 from kgfast.ops.checks import check_bounded
@@ -61,9 +60,6 @@ class NSSALoss(NegativesLoss):
 
     def of_negatives(self, positive: Tensor, negative: Tensor, mask: Tensor | None) -> Tensor:
         """Return ``sum_i p_i softplus(x_i)``."""
-        if mask is None and ops.serves_adversarial(negative):
-            rows = ops.adversarial_rows(negative.flatten(0, -2), self.alpha)
-            return rows.view(negative.shape[:-1])
         logits = self.alpha * negative.detach()
         if mask is not None:
             logits = logits.masked_fill(~mask, -torch.inf)

@@ -11,8 +11,8 @@ from torch.nn import functional
 
 from kgfast import ops
 from kgfast.kernels.checks import NonFiniteError
-from kgfast.kernels.negatives import NegativeLoss
 from kgfast.kernels.operands import Operands, Prepared
+from kgfast.kernels.sampled import NegativeLoss
 from kgfast.kernels.scores import get_score
 from kgfast.kernels.spares import constant
 from kgfast.losses.batches import Asked, Batch, asked_triples, checked, of_wide_relations
@@ -302,7 +302,8 @@ def _row_loss(
         candidates = replace(candidates, table=sample.table)
     operands = _operands_of(queries, candidates, sample.model.score)
     ids = sample.targets, sample.negatives
-    return list_loss(operands, *ids, loss, sparse=sample.table is not None)
+    is_sparse = sample.table is not None
+    return list_loss(operands, *ids, loss, sparse=is_sparse, besides=sample.besides)
 
 
 def _pool_loss(

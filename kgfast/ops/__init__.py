@@ -6,7 +6,6 @@ registered with ``torch.library``, so that they work under ``torch.compile``.
 """
 
 from kgfast.ops.above import above
-from kgfast.ops.adversarial import adversarial_rows, serves_adversarial
 from kgfast.ops.checks import (
     TABLE_DTYPES,
     check_device,
@@ -34,7 +33,6 @@ __all__ = [
     "TABLE_DTYPES",
     "RowGradients",
     "above",
-    "adversarial_rows",
     "backend_for",
     "bce",
     "bce_total",
@@ -56,7 +54,6 @@ __all__ = [
     "result_dtype",
     "row_adagrad",
     "row_adam",
-    "serves_adversarial",
     "serves_composition",
     "serves_filters",
     "serves_rows",

@@ -1,16 +1,12 @@
-"""Losses of sampled negatives, if a backend reduces scores as they are computed.
-
-On other backends the losses are computed of scores (:mod:`kgfast.losses.negatives`), which is the
-specification.
-"""
+"""Losses of sampled negatives, of queries and their candidates."""
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from kgfast.kernels.negatives import NegativeLoss, NegativeRows, Sampled
-from kgfast.kernels.operands import Need, Operands
+from kgfast.kernels.operands import NamedRows, Need, Operands
+from kgfast.kernels.sampled import NegativeLoss, NegativeRows, Sampled
 from kgfast.ops import differentiable as common
 from kgfast.ops import run
 from kgfast.ops.checks import checked_operands
@@ -21,24 +17,22 @@ from kgfast.ops.scores import check_row_index, whole_factor
 def fuses_negatives(
     queries: Tensor, bias: Tensor | None, negatives: Tensor, weights: Tensor | None = None
 ) -> bool:
-    """Return whether :func:`pool_loss` or :func:`list_loss` takes these operands.
+    """Return whether :func:`pool_loss` or :func:`list_loss` takes these arguments.
 
-    Both take float32, if the backend fuses such losses. Lists take no bias with a gradient, and
-    both take no weights with a gradient.
+    Neither takes empty arguments, or weights with a gradient or of float64. Lists take no bias with
+    a gradient.
     """
-    if queries.dtype == torch.float64 or not (len(queries) and negatives.numel()):
+    if not (len(queries) and negatives.numel()):
         return False
     if weights is not None and (weights.dtype == torch.float64 or weights.requires_grad):
         return False
-    if negatives.ndim == 2 and bias is not None and bias.requires_grad:
-        return False
-    return common.offers(queries.device, "negatives")
+    return not (negatives.ndim == 2 and bias is not None and bias.requires_grad)
 
 
 def pool_loss(operands: Operands, positive: Tensor, loss: NegativeLoss) -> Tensor:
     """Return the loss of queries and a pool of negatives, the rows of the operands.
 
-    ``positive [B]`` are the scores of the positives. The result is float32, a scalar, or ``[B]`` if
+    ``positive [B]`` are the scores of the positives. The result is a scalar, or ``[B]`` if
     not reduced. The loss is differentiable in all operands but the weights. Errors are those of
     :func:`kgfast.ops.pairwise_scores`.
     """
@@ -55,18 +49,19 @@ def list_loss(
     loss: NegativeLoss,
     *,
     sparse: bool = False,
+    besides: Tensor | None = None,
 ) -> Tensor:
     """Return the loss of queries, each with one positive and its own negatives.
 
     ``targets [B]`` and ``negatives [B, K]`` are int64 rows of the operands' table. The result is
-    that of :func:`pool_loss`, differentiable in queries, table and factor. ``sparse`` and errors
-    are those of :func:`kgfast.ops.indexed_scores`.
+    that of :func:`pool_loss`, differentiable in queries, table and factor. ``sparse``, ``besides``
+    and errors are those of :func:`kgfast.ops.indexed_scores`.
     """
     operands, loss = _checked(operands, "list_loss", "table"), _plain(loss)
     check_row_index(negatives, operands)
     if sparse:
         common.refuse_sparse("list_loss")
-    sampled = Sampled(None, targets, negatives)
+    sampled = Sampled(None, targets, negatives, besides)
     keeps = _keeps(operands.queries, operands.table, operands.factor)
     backend = common.chosen_backend(operands.queries)
     return _negative_loss(operands, sampled, loss, keeps, backend, sparse)[0]
@@ -152,7 +147,7 @@ def _negative_backward(
         grad,
         Need(need[0], need[1], need[3]),
         bias=need[2] and not sparse,
-        rows_only=sparse,
+        rows=NamedRows(sampled.besides) if sparse else None,
         backend=backend,
     )
     if operands.bias is not None and of_bias is not None:

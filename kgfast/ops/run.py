@@ -26,17 +26,18 @@ from kgfast.kernels.labels import (
     LossTotal,
 )
 from kgfast.kernels.losses import TORCH_PASSES
-from kgfast.kernels.negatives import NegativeGradients, NegativeLoss, NegativeRows, Sampled
 from kgfast.kernels.operands import (
     Above,
     Counts,
     Known,
     Lists,
+    NamedRows,
     Need,
     Operands,
     Prepared,
 )
 from kgfast.kernels.reference.rank import target_scores as canonical_target_scores
+from kgfast.kernels.sampled import NegativeGradients, NegativeLoss, NegativeRows, Sampled
 from kgfast.kernels.scores import get_score
 from kgfast.ops.checks import (
     check_ids,
@@ -232,7 +233,7 @@ def negative_rows(
     keeps: bool,
     backend: str | None = None,
 ) -> NegativeRows:
-    """Reduce negatives; see :meth:`kgfast.kernels.backend.NegativeLosses.rows`."""
+    """Reduce negatives; see :meth:`kgfast.kernels.backend.NegativeLosses.value`."""
 
     def look_closer() -> None:
         if sampled.negatives is None or sampled.targets is None:
@@ -242,9 +243,8 @@ def negative_rows(
 
     check_moves(operands)
     with _serving(operands, backend) as chosen:
-        assert chosen.negatives is not None
         check = look_closer if checks_values() else None
-        return chosen.negatives.rows(operands, sampled, loss, keeps=keeps, check=check)
+        return chosen.negatives.value(operands, sampled, loss, keeps=keeps, check=check)
 
 
 def negative_gradients(
@@ -255,15 +255,13 @@ def negative_gradients(
     need: Need,
     *,
     bias: bool = False,
-    rows_only: bool = False,
+    rows: NamedRows | None = None,
     backend: str | None = None,
 ) -> NegativeGradients:
     """Return the gradients of :func:`negative_rows`; the arguments are checked."""
     with _serving(operands, backend) as chosen:
-        assert chosen.negatives is not None
-        options = {"bias": bias, "rows_only": rows_only}
         grad = grad.resolve_neg()
-        return chosen.negatives.gradients(operands, loss, made, grad, need, **options)
+        return chosen.negatives.gradients(operands, loss, made, grad, need, bias=bias, rows=rows)
 
 
 def loss_value(

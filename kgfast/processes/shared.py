@@ -7,12 +7,12 @@ losses over all entities, where each process sums over one share of the batch.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from kgfast.kernels.backend import Backend, Losses, NegativeLosses
+from kgfast.kernels.backend import Backend, Losses, NegativeLosses, OverScores
 from kgfast.kernels.labels import (
     Bce,
     CrossEntropy,
@@ -22,6 +22,7 @@ from kgfast.kernels.labels import (
     LossRows,
     LossTotal,
 )
+from kgfast.kernels.negatives import SampledOverScores
 from kgfast.kernels.operands import Gradients, NamedRows, Need, Operands
 from kgfast.ops.differentiable import result_dtype
 from kgfast.processes.messages import TrainingProcesses
@@ -39,7 +40,6 @@ class SharedBackend:
     """
 
     name = "shared"
-    negatives: NegativeLosses | None = None  # scores are shared out, not sums of scores
 
     def __init__(self, processes: TrainingProcesses, backend: Backend) -> None:
         self._processes, self._backend = processes, backend
@@ -47,6 +47,8 @@ class SharedBackend:
         # share of the rows, and all get all rows.
         self.own: slice | None = None
         self.losses: Losses = SharedLosses(processes, backend.losses)
+        # scores are shared out, not sums of scores
+        self.negatives: NegativeLosses = SampledOverScores(cast(OverScores, self))
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute that is not shared out."""
@@ -184,8 +186,10 @@ class SharedLosses(Losses):
         made = LossRows(*_no_rows(operands))
         if own is not None:
             made = self._losses.value(own, loss.of_queries(share))
-        parts = made[: 2 if isinstance(loss, Bce) else 3]
-        rows = LossRows(*(self._processes.join(part, operands.num_queries) for part in parts))
+        count, join = operands.num_queries, self._processes.join
+        rows = LossRows(join(made.rows, count), join(made.linear, count))
+        if made.logsumexp is not None and isinstance(loss, CrossEntropy):
+            rows = rows._replace(logsumexp=join(made.logsumexp, count))
         if checks is not None:
             checks.scores(rows.linear)
         return rows
@@ -201,8 +205,8 @@ class SharedLosses(Losses):
         own, share = self._own(operands, None)
         if own is None:
             return self._summed(operands, _no_gradients(operands, need))
-        if made is not None:
-            made = LossRows(*(None if it is None else it[share] for it in made[:3]))
+        if made is not None and made.logsumexp is not None:
+            made = LossRows(made.rows[share], made.linear[share], made.logsumexp[share])
         given = loss.of_queries(share), weights[share], need, made
         return self._summed(operands, self._losses.gradients(own, *given))
 

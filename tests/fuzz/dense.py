@@ -10,19 +10,12 @@ import torch
 from torch import Tensor
 
 from fuzz.case import expect
-from support import oracles
 
 RELATIVE = 1e-5
 SMALLEST = 1e-15  # a modulus of zero may come out as 2^-62, and there may be 130 of them
 CANCELLING = 8  # roundings of numbers that cancel, both sides' together
 Formula = Callable[..., Tensor]
 _HALVES = (torch.float16, torch.bfloat16)
-
-
-def adversarial_rows(scores: Tensor, alpha: float) -> Tensor:
-    """Compute ``sum_i p_i softplus(s_i)``, ``p = softmax(alpha s)`` without gradient."""
-    chances = (alpha * scores.detach()).softmax(-1)
-    return (chances * oracles.softplus(scores)).sum(-1)
 
 
 @dataclass(frozen=True)

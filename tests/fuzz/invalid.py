@@ -33,7 +33,7 @@ def _spoil(case: Case, name: str, call: Callable[..., Any], arguments: Arguments
     case.note(call=name, argument=spoilt, value=repr(value)[:200])
     if isinstance(value, Tensor):
         case.note(dtype=value.dtype, shape=list(value.shape), device=value.device)
-    with anywhere(case, reference=0.2 if name not in ("row_adam", "adversarial_rows") else 0.0):
+    with anywhere(case, reference=0.2 if name != "row_adam" else 0.0):
         refused(lambda: call(**arguments | {spoilt: value}), errors=(ValueError, TypeError))
 
 
@@ -67,8 +67,6 @@ def _operands(case: Case, name: str) -> Arguments:
         given |= {"label_a": 1.0, "label_c": 0.0}
     elif name in ("cross_entropy", "cross_entropy_total"):
         given |= {"targets": targets, "label_smoothing": 0.1}
-    elif name == "adversarial_rows":
-        given = {"scores": torch.randn(4, 5), "alpha": 1.0}
     elif name == "row_adam":
         given = {
             "tables": [torch.zeros(ROWS, WIDTH) for _ in range(3)],
@@ -95,7 +93,6 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     "bce_total": ops.bce_total,
     "cross_entropy": ops.cross_entropy,
     "cross_entropy_total": ops.cross_entropy_total,
-    "adversarial_rows": ops.adversarial_rows,
     "row_adam": _row_adam,
 }
 

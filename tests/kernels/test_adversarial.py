@@ -5,11 +5,10 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kgfast import losses, ops
-from support.engines import INTERPRETED, ISAS, assert_same, engines, examples
+from support.engines import ISAS, assert_same, engines, examples
 from support.sampled import assert_close, threads
 
-ENGINES = (*ISAS, "baseline", "triton")
+ENGINES = (*ISAS, "baseline")
 
 
 def scores_of(rows, columns, scale):
@@ -19,11 +18,9 @@ def scores_of(rows, columns, scale):
 
 def made(engine, scores, alpha, weights):
     """Rows and gradient by the kernels."""
-    leaf = engine.there(scores).detach().requires_grad_()
-    with ops.use_backend(engine.flat.name):
-        rows = ops.adversarial_rows(leaf, alpha)
-        (gradient,) = torch.autograd.grad(rows, leaf, engine.there(weights))
-    return rows.detach().cpu(), gradient.cpu()
+    kernel = engine.flat.backend.adversarial
+    rows, *kept = kernel.rows(scores, alpha)
+    return rows, kernel.backward(weights, scores, *kept, alpha)
 
 
 def by_formula(scores, alpha, weights, dtype):
@@ -85,7 +82,7 @@ def test_a_masked_score_takes_no_part(engine):
 
 @engines(*ENGINES, quick=True)
 def test_bits_depend_on_nothing_else(engine):
-    """Not on strides, threads, nor the order of programs."""
+    """Not on strides, nor threads."""
     scores, weights = scores_of(37, 1030, 3.0), torch.rand(37)
     wide = torch.zeros(37, 1031)
     wide[:, 1:] = scores
@@ -93,50 +90,3 @@ def test_bits_depend_on_nothing_else(engine):
     with threads(3):
         for given in (scores, wide[:, 1:], scores.t().contiguous().t()):
             assert_same(made(engine, given, 0.5, weights), alone)
-    if INTERPRETED:
-        from support.interpreter import shuffled_programs
-
-        with shuffled_programs(0):
-            assert_same(made(engine, scores, 0.5, weights), alone)
-
-
-@engines(*ENGINES, quick=True)
-@pytest.mark.parametrize("shape", [(2, 3, 4), (2, 4)], ids=["crops", "rows"])
-def test_nssa_is_the_same_by_the_kernel_and_by_torch(engine, shape):
-    generator = torch.Generator().manual_seed(0)
-    positive, scores = (torch.randn(it, generator=generator) for it in (shape[:-1], shape))
-    found = []
-    for backend in (engine.flat.name, "reference"):
-        with ops.use_backend(backend):
-            leaf = engine.there(scores).requires_grad_()
-            rows = losses.NSSALoss(alpha=0.7, reduction="none")
-            loss = rows.of_scores(engine.there(positive), leaf)
-            (gradient,) = torch.autograd.grad(loss.sum(), leaf)
-        found.append((loss.detach(), gradient))
-    assert found[0][0].shape == shape[:-1]
-    torch.testing.assert_close(*found)
-
-
-def test_opcheck():
-    scores = scores_of(3, 5, 1.0).requires_grad_()
-    torch.library.opcheck(torch.ops.kgfast.adversarial_rows, (scores, 0.5))
-    grad, peaks, masses = torch.rand(3, 3).unbind()
-    args = grad, peaks, masses, scores.detach(), 0.5, [True]
-    torch.library.opcheck(torch.ops.kgfast.adversarial_rows_backward, args)
-
-
-@pytest.mark.parametrize(
-    "scores",
-    [torch.zeros(2, 2).double(), torch.zeros(3, 0), torch.zeros(3)],
-    ids=["dtype", "empty", "axes"],
-)
-def test_other_scores_are_refused(scores):
-    with pytest.raises(ValueError, match=r"scores must be \[R, K\] float32, not empty, where"):
-        ops.adversarial_rows(scores, 1.0)
-
-
-@pytest.mark.parametrize("alpha", [-1.0, float("nan"), float("inf")])
-def test_an_alpha_that_makes_no_softmax_is_refused(alpha):
-    """Weights are taken relative to the highest score: with a negative alpha they overflow."""
-    with pytest.raises(ValueError, match="alpha must be finite and at least 0; got"):
-        ops.adversarial_rows(torch.zeros(2, 2), alpha)

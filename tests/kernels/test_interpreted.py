@@ -13,7 +13,7 @@ from support.paths import TESTS
 FAST = (
     (
         "../ops/test_bf16.py",
-        *(f"test_{it}.py" for it in ("losses", "gradients", "adversarial", "topk", "above")),
+        *(f"test_{it}.py" for it in ("losses", "gradients", "topk", "above")),
         *(f"test_{it}.py" for it in ("ranks", "lists", "bounds")),
     ),
     (

@@ -199,17 +199,26 @@ def test_a_row_of_a_sparse_gradient_that_is_not_finite_is_named_by_its_id(row):
         losses.nssa(model, [(0, 0, 1), (3, 0, 5)], torch.tensor([4, 2]), sparse=True)
 
 
+@pytest.mark.parametrize("masked", [False, True], ids=["", "masked"])
 @pytest.mark.parametrize("name", ["nssa", "margin", "logistic"])
 @pytest.mark.parametrize("pool", [False, True], ids=["own", "pool"])
 @SIDES
 @pytest.mark.usefixtures("backend")
-def test_a_loss_of_a_model_is_the_formula_of_its_scores(name, pool, side):
+def test_a_loss_of_a_model_is_that_of_its_scores(name, pool, side, masked):
     model, triples, negatives = MODELS["rotate"](), some_triples(), some_negatives(pool)
-    scores = losses.sampled_scores(model, triples, negatives, side)
+    anchors, relations, targets = query_of(triples, side)
+    scores = dense_scores(model, anchors, relations, side)
+    pairs = scores[torch.arange(B), targets], scores.gather(1, negatives.expand(B, K))
     mask = torch.ones(B, K, dtype=torch.bool)
-    mask[0, 1] = False
-    got = getattr(losses, name)(model, triples, negatives, side=side, mask=mask)
-    assert torch.equal(got, losses.LOSSES[name]().of_scores(*scores, mask=mask))
+    mask[0, 1] = mask[2, 0] = False
+    given = {"mask": mask if masked else None}
+    if name == "nssa":
+        given["weights"] = torch.linspace(0.5, 2, B)
+    for reduction in ("mean", "sum", "none"):
+        got = getattr(losses, name)(
+            model, triples, negatives, side=side, reduction=reduction, **given
+        )
+        assert_same(model, got, losses.LOSSES[name](reduction=reduction).of_scores(*pairs, **given))
 
 
 def test_a_weight_of_a_loss_reaches_it():
@@ -217,7 +226,7 @@ def test_a_weight_of_a_loss_reaches_it():
     weights = losses.subsampling_weights(triples)
     scores = losses.sampled_scores(model, triples, negatives)
     got = losses.nssa(model, triples, negatives, alpha=0.3, weights=weights)
-    assert torch.equal(got, losses.NSSALoss(alpha=0.3).of_scores(*scores, weights))
+    torch.testing.assert_close(got, losses.NSSALoss(alpha=0.3).of_scores(*scores, weights))
 
 
 def test_subsampling_weights_are_those_of_the_official_code():

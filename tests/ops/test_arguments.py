@@ -39,7 +39,6 @@ def given(name):
         "bce_total": rows | positives | labels | {"divisor": 2.0},
         "cross_entropy": rows | targets | {"bias": None, "label_smoothing": 0.0},
         "cross_entropy_total": rows | targets | {"bias": None, "label_smoothing": 0.0},
-        "adversarial_rows": {"scores": torch.ones(2, 3), "alpha": 1.0},
     }[name]
 
 
@@ -200,20 +199,9 @@ def test_factors_and_indices_must_be_dense():
     refused("indexed_scores", TypeError, "^index must be dense", index=sparse)
 
 
-@pytest.mark.parametrize("value", ["x", [1.0], None, object()])
-def test_adversarial_scores_must_be_a_tensor(value):
-    refused("adversarial_rows", TypeError, "^scores must be a tensor", scores=value)
-
-
-def test_adversarial_scores_must_be_dense():
-    sparse = torch.ones(2, 3).to_sparse()
-    refused("adversarial_rows", TypeError, "^scores must be dense", scores=sparse)
-
-
 @pytest.mark.parametrize(
     ("name", "argument"),
     [
-        ("adversarial_rows", "alpha"),
         ("bce", "label_a"),
         ("bce_total", "label_c"),
         ("bce_total", "divisor"),
@@ -227,12 +215,6 @@ def test_numbers_are_named(name, argument):
         refused(name, TypeError, f"^{argument} must be a number; got", **{argument: value})
     for value in (math.nan, math.inf, 10**400):
         refused(name, ValueError, f"^{argument} must be ", **{argument: value})
-
-
-def test_numbers_may_be_tensors_without_axes():
-    alpha = torch.tensor(0.5)
-    rows = ops.adversarial_rows(torch.ones(2, 3), alpha)
-    assert rows.equal(ops.adversarial_rows(torch.ones(2, 3), 0.5))
 
 
 def test_a_name_of_a_score_is_a_string():

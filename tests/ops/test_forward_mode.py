@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch.autograd import forward_ad
 
-from kgfast import TransE, losses, ops
-from kgfast.kernels import cpu
+from kgfast import TransE, losses
 from support.operators import NAMES, operands, served
 
 
@@ -35,14 +34,6 @@ def test_other_tensors_of_a_dual_level_are_served(name):
     plain = served(name, operands(name))
     with forward_ad.dual_level():
         assert torch.equal(served(name, operands(name)), plain)
-
-
-@pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
-def test_adversarial_rows():
-    with forward_ad.dual_level():
-        scores = forward_ad.make_dual(torch.zeros(2, 3), torch.ones(2, 3))
-        with pytest.raises(NotImplementedError, match="adversarial_rows has no forward-mode"):
-            ops.adversarial_rows(scores, 1.0)
 
 
 def test_a_loss_of_a_model():

@@ -19,8 +19,8 @@ from torch.utils._pytree import tree_leaves
 
 from kgfast.kernels.backend import AdagradStep, AdamStep, Composition
 from kgfast.kernels.labels import Bce, LossNeed
-from kgfast.kernels.negatives import NegativeLoss, Sampled
 from kgfast.kernels.operands import Lists, Need
+from kgfast.kernels.sampled import NegativeLoss, Sampled
 from kgfast.kernels.scores import get_score
 from kgfast.kernels.triton.host import launch, status
 from support.flat import operands_of, triton
@@ -142,7 +142,7 @@ def negatives(p: Problem, name: str, formula: str, *, masked: bool) -> Iterator[
         sampled = pool if kind == "pool" else Sampled(None, p.targets, ids)
 
         def both(sampled: Sampled = sampled, loss: NegativeLoss = loss) -> None:
-            made = kernels.rows(p.operands(), sampled, loss, keeps=True, check=lambda: None)
+            made = kernels.value(p.operands(), sampled, loss, keeps=True, check=lambda: None)
             made = made._replace(ids=torch.zeros_like(made.ids))  # nobody wrote them
             kernels.gradients(p.operands(), loss, made, torch.ones(()), Need(True, True))
 
@@ -178,16 +178,6 @@ def over_all(p: Problem, name: str) -> Iterator[tuple[str, Call]]:
         )
 
     yield f"cross entropy of {name}", cross_entropy
-
-
-def adversarial() -> Iterator[tuple[str, Call]]:
-    kernel, scores = triton.backend.adversarial, torch.randn(8, 50)
-
-    def both() -> None:
-        rows, peaks, masses = kernel.rows(scores, 0.5)
-        kernel.backward(rows, scores, peaks, masses, 0.5)
-
-    yield "adversarial rows", both
 
 
 def row_updates() -> Iterator[tuple[str, Call]]:
@@ -233,7 +223,7 @@ def calls_of(score: str) -> Iterator[tuple[str, Call]]:
     yield from ranking(score)
     yield from differentiable(score)
     if score == "dot":
-        yield from (*adversarial(), *row_updates(), *queries(), *croppable())
+        yield from (*row_updates(), *queries(), *croppable())
 
 
 def every_choice(kernel: Any, args: dict[str, Any], options: dict[str, Any]) -> set[Hashable]:

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .adversarial import LOWEST
 from .arguments import load_as
 from .pull import Striped, add_stripes_of
+from .softplus import LOWEST
 
 FINISHED_ROWS, SUMMED, SCALED = 16, 1024, 4096  # rows or numbers of a program
 STRIPE_COLUMNS = 128  # columns of a program, for one query

@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .adversarial import LOWEST, log1p_of
 from .arguments import Form, SweepTile, TileShape, find_last_not_above, load_as
+from .softplus import LOWEST, log1p_of
 from .sweep import lane_of_pair, of_lanes, of_rows, row_of_pair
 
 LABELS = 1024  # labels of a program

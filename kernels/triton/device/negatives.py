@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .adversarial import LOWEST, softplus_of, weight_of
 from .arguments import RowView, Vector, Views, load_as
 from .finish import is_last, sum_of_programs
 from .gather import as_row
@@ -31,6 +30,7 @@ from .losses import (
     rows_of_tile,
     sum_rows,
 )
+from .softplus import LOWEST, softplus_of, weight_of
 from .sweep import SUM_BLOCK
 from .terms import add_term, load_candidate, load_query, score_of, stored_move
 

@@ -12,8 +12,8 @@ import torch
 
 import kgfast
 from kgfast.kernels.labels import Bce, CrossEntropy
-from kgfast.kernels.negatives import NegativeLoss, Sampled
 from kgfast.kernels.operands import Operands
+from kgfast.kernels.sampled import NegativeLoss, Sampled
 from kgfast.kernels.scores import get_score
 from kgfast.kernels.triton.host import launch
 from kgfast.ops import losses, negatives

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import kgfast
 from kgfast import losses, ops
-from kgfast.kernels.negatives import NegativeLoss
+from kgfast.kernels.sampled import NegativeLoss
 from kgfast.kernels.scores import SCORES, get_score
 from kgfast.ops.negatives import fuses_negatives, list_loss, pool_loss
 from support import oracles
@@ -323,7 +323,7 @@ class TestNegatives:
             assert fuses_negatives(queries, bias, lists)
             assert fuses_negatives(queries, bias.clone().requires_grad_(), pool)
             assert not fuses_negatives(queries, bias.requires_grad_(), lists)
-            assert not fuses_negatives(queries.double(), None, pool)
+            assert fuses_negatives(queries.double(), None, pool)
             assert not fuses_negatives(queries[:0], None, pool)
             assert not fuses_negatives(queries, None, pool[:0])
             assert fuses_negatives(queries, None, pool, bias.detach().half())
@@ -342,8 +342,8 @@ def test_an_equation_of_its_own_is_not_fused_as_that_of_its_base() -> None:
 
 def recorded(arch, problem: Problem, dim: int = 100) -> list:
     """Return This project's own kernels, of a value and its gradients, as they are compiled."""
-    from kgfast.kernels.negatives import Sampled
     from kgfast.kernels.operands import Need
+    from kgfast.kernels.sampled import Sampled
     from kgfast.kernels.triton.negatives import NEGATIVES
 
     operands = operands_of(
@@ -354,7 +354,7 @@ def recorded(arch, problem: Problem, dim: int = 100) -> list:
         sampled = Sampled(None, problem.ids[:, 0], problem.ids[:, 1:])
     need = Need(True, True, problem.factor is not None)
     with aot.recorded(arch if isinstance(arch, int) else 0) as launches:
-        made = NEGATIVES.rows(operands, sampled, problem.loss, keeps=True, check=None)
+        made = NEGATIVES.value(operands, sampled, problem.loss, keeps=True, check=None)
         grad, is_pool = problem.grad[0], problem.ids is None
         if not is_pool:  # the host reads ids
             made = made._replace(ids=problem.ids)
