@@ -81,43 +81,40 @@ def test_tables(served, trained, root, tmp_path):
     assert "has no names of entities and relations" in result.stderr
 
 
-class TestErrors:
-    def error_of(self, *words):
-        result = run("serve", *words)
-        assert result.exit_code == 2, result.output
-        return result.stderr
+def error_of(*words):
+    result = run("serve", *words)
+    assert result.exit_code == 2, result.output
+    return result.stderr
 
-    def test_no_run(self, tmp_path):
-        assert "without config.yaml" in self.error_of(tmp_path)
 
-    def test_another_graph(self, trained, tmp_path):
-        other = write_ring(tmp_path / "other", entities=[f"x{i}" for i in range(12)], splits={})
-        (other / "train.txt").write_text("x0\tnext\tx1\n")
-        assert str(other) in self.error_of(trained, "--data", other)
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--dim", 99], "dim"),
+        (["--types", "nowhere.json"], "nowhere.json: no such file"),
+        (["--max-k", 0], "--max-k"),
+        (
+            ["--allowed-host", "http://kg.example"],
+            "an allowed host is a name, an address, or *; got 'http://kg.example'",
+        ),
+    ],
+    ids=str,
+)
+def test_options_that_do_not_fit_are_named(trained, words, message):
+    assert message in error_of(trained, *words)
 
-    def test_a_width_that_the_model_lacks(self, trained):
-        assert "dim" in self.error_of(trained, "--dim", 99)
 
-    def test_types_that_are_no_file(self, trained):
-        assert "nowhere.json: no such file" in self.error_of(trained, "--types", "nowhere.json")
-
-    def test_limits(self, trained):
-        assert "--max-k" in self.error_of(trained, "--max-k", 0)
-
-    def test_what_is_no_host(self, trained):
-        line = self.error_of(trained, "--allowed-host", "http://kg.example")
-        assert "an allowed host is a name, an address, or *; got 'http://kg.example'" in line
-
-    def test_a_port_that_is_taken(self, trained):
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            port = taken.getsockname()[1]
-            assert f"127.0.0.1 port {port}: Address already in use" in self.error_of(
-                trained, "--port", port
-            )
-
-    def test_without_the_extra(self, trained, monkeypatch):
-        monkeypatch.setitem(sys.modules, "uvicorn", None)
-        assert 'pip install "kgfast[serve]"' in self.error_of(trained)
+def test_what_cannot_be_served_is_named(trained, tmp_path, monkeypatch):
+    assert "without config.yaml" in error_of(tmp_path)
+    other = write_ring(tmp_path / "other", entities=[f"x{i}" for i in range(12)], splits={})
+    (other / "train.txt").write_text("x0\tnext\tx1\n")
+    assert str(other) in error_of(trained, "--data", other)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = error_of(trained, "--port", port)
+        assert f"127.0.0.1 port {port}: Address already in use" in said
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert 'pip install "kgfast[serve]"' in error_of(trained)
 
 
 @pytest.mark.slow
