@@ -20,6 +20,7 @@ from kgfast.models.base import (
 from kgfast.models.complex import ComplEx
 from kgfast.models.distmult import DistMult
 from kgfast.models.evaluated import in_chunks, product, query_chunk, run_alone
+from kgfast.models.filters import SMALLEST_NORM, filters_of
 from kgfast.models.fresh import fresh_table
 from kgfast.models.rotate import RotatE
 from kgfast.models.transe import TransE
@@ -28,7 +29,6 @@ from kgfast.ops.differentiable import no_autocast
 
 _SCORES = {"rotate": "rscf_rotate", "l1": "rscf_l1", "l2": "rscf_l2"}
 _GAIN = 0.5  # gain of the initial matrices
-_SMALLEST_NORM = 1e-12
 # Rows whose factor is made at once, without gradients: a fixed number, so that no row depends on
 # other rows.
 _CHUNK = {"cpu": 64}
@@ -143,11 +143,13 @@ class RSCF(Wrapper):
         """Return the queries of the crops of the filters, ``[C, B, F]``."""
         distinct: Tensor = relations
         place: Tensor | None = None
-        if torch.is_grad_enabled():  # else the shape of a product would depend on the relations
+        # Without gradients, the shape of a product would depend on the relations; of several crops
+        # a gather takes longer than the products.
+        if torch.is_grad_enabled() and len(filters.widths) == 1:
             distinct, place = distinct_relations(relations)
         scale = filters(query_rows(self.relation, distinct), "A1")  # [C, B, G]
         if place is not None:
-            scale = torch.stack([nn.functional.embedding(place, rows) for rows in scale])
+            scale = nn.functional.embedding(place, scale[0])[None]
         anchor = query_rows(self.entity, anchors)
         filtered = scale * anchor
         if self.relation_transform:
@@ -175,7 +177,7 @@ class RSCF(Wrapper):
         filters, name = _Filters(self, [dim]), _factor_matrix(side)
         with no_autocast(table.device):
             if self._factor_trains:
-                return Candidates(table, None, filters(_trained(table), name)[0, :, :dim])
+                return Candidates(table, None, self._factors(side, [dim])[0][:, :dim])
             factor = torch.empty(len(table), dim, dtype=self._dtype, device=table.device)
             step = _CHUNK.get(table.device.type, _CHUNK_ELSEWHERE)
 
@@ -183,7 +185,7 @@ class RSCF(Wrapper):
                 here = slice(number * step, (number + 1) * step)
                 rows = table[here].double()
                 whole = nn.functional.pad(rows, (0, 0, 0, step - len(rows)))
-                factor[here] = filters(whole, name)[0, : len(rows), :dim]
+                factor[here] = filters.inside(whole, name)[0, : len(rows)]
 
             run_alone(work, -(-len(table) // step), table.device, parallel=True)
         return Candidates(table, None, factor)
@@ -194,9 +196,16 @@ class RSCF(Wrapper):
             return super().candidates_of(side, dims)
         widths = sorted({self._checked(dim) for dim in dims})
         with no_autocast(self.entity.device):
-            made = _Filters(self, widths)(_trained(self.entity), _factor_matrix(side))
-        factors = dict(zip(widths, made.unbind(), strict=True))
+            factors = dict(zip(widths, self._factors(side, widths), strict=True))
         return [Candidates(self.entity, None, factors[dim]) for dim in dims]
+
+    def _factors(self, side: Side, widths: list[int]) -> list[Tensor]:
+        """Return the factors of several crops with gradients; kernels make them full-width."""
+        table, matrix = self.entity, getattr(self, _factor_matrix(side))
+        rows = table if table.dtype == torch.float64 else table.float()
+        if ops.serves_filters(rows, matrix):
+            return list(ops.filters(rows, matrix, widths, self.dim).unbind())
+        return filters_of(rows, matrix.to(rows.dtype), widths, self.dim)
 
     @property
     def _factor_trains(self) -> bool:
@@ -234,44 +243,50 @@ class _Filters:
     """
 
     def __init__(self, rscf: RSCF, widths: list[int]) -> None:
-        self._rscf, self._widths = rscf, widths
+        self._rscf, self.widths = rscf, widths
         self._matrices: dict[str, tuple[Tensor, list[tuple[Tensor | None, Tensor]]]] = {}
 
     def __call__(self, rows: Tensor, name: str) -> Tensor:
         matrix: Tensor = getattr(self._rscf, name)
         if ops.serves_filters(rows, matrix):
-            return ops.filters(rows, matrix, self._widths, self._rscf.dim)
-        if name not in self._matrices:
-            self._matrices[name] = self._cut(matrix.to(rows.dtype))
-        columns, cut = self._matrices[name]
-        total: Any = 0.0
-        crops = []
-        for width, (added, part) in zip(self._widths, cut, strict=True):
-            total = total + product(rows if added is None else rows.index_select(1, added), part)
-            crop, inside = total, None
-            if width < self._widths[-1]:
-                inside = columns % self._rscf.dim < width
-                crop = torch.where(inside, total, 0.0)
-            norm = torch.linalg.vector_norm(crop, dim=-1, keepdim=True).clamp_min(_SMALLEST_NORM)
-            crop = crop / norm + 1.0
-            crops.append(crop if inside is None else torch.where(inside, crop, 0.0))
-        made = torch.stack(crops)
-        if self._widths[-1] == self._rscf.dim:
+            return ops.filters(rows, matrix, self.widths, self._rscf.dim)
+        made = self.inside(rows, name)
+        if self.widths[-1] == self._rscf.dim:
             return made
-        return made.new_zeros(*made.shape[:2], matrix.shape[1]).index_copy(2, columns, made)
+        whole = made.new_zeros(*made.shape[:2], matrix.shape[1])
+        return whole.index_copy(2, self._matrices[name][0], made)
+
+    def inside(self, rows: Tensor, name: str) -> Tensor:
+        """Return the filters in the columns of the widest crop."""
+        if name not in self._matrices:
+            self._matrices[name] = self._cut(getattr(self._rscf, name).to(rows.dtype))
+        columns, cut = self._matrices[name]
+        total: Any = None
+        crops: list[Tensor] = []
+        for width, (added, part) in zip(self.widths, cut, strict=True):
+            term = product(rows if added is None else rows.index_select(1, added), part)
+            total = crop = total + term if crops else term
+            is_inside = None
+            if width < self.widths[-1]:
+                is_inside = columns % self._rscf.dim < width
+                crop = torch.where(is_inside, total, 0.0)
+            norm = torch.linalg.vector_norm(crop, dim=-1, keepdim=True).clamp_min(SMALLEST_NORM)
+            crop = crop / norm + 1.0
+            crops.append(crop if is_inside is None else torch.where(is_inside, crop, 0.0))
+        return torch.stack(crops) if len(crops) > 1 else crops[0][None]
 
     def _cut(self, matrix: Tensor) -> tuple[Tensor, list[tuple[Tensor | None, Tensor]]]:
         """Return the columns of the widest crop, and what each crop adds to a product.
 
         A crop adds columns of the rows, or all if None, and the same rows of the matrix.
         """
-        columns = self._columns(matrix.shape[1], 0, self._widths[-1], matrix.device)
-        if self._widths == [self._rscf.dim]:
+        columns = self._columns(matrix.shape[1], 0, self.widths[-1], matrix.device)
+        if self.widths == [self._rscf.dim]:
             return columns, [(None, matrix)]
         inside = matrix.index_select(1, columns)
         added = [
             self._columns(len(matrix), below, width, matrix.device)
-            for below, width in pairwise([0, *self._widths])
+            for below, width in pairwise([0, *self.widths])
         ]
         return columns, [(places, inside.index_select(0, places)) for places in added]
 
@@ -285,10 +300,6 @@ class _Filters:
 def _factor_matrix(side: Side) -> str:
     """Name the matrix of the entities of a side: of tails A3, of heads A2."""
     return "A3" if side == "tail" else "A2"
-
-
-def _trained(table: Tensor) -> Tensor:
-    return table if table.dtype == torch.float64 else table.float()
 
 
 def _unit(model: Model) -> float:

@@ -9,6 +9,7 @@ import kgfast
 from kgfast import MED, RSCF, DistMult, RotatE, TransE, losses, tables
 from kgfast.datasets import synthetic
 from kgfast.extras.heads import StreamedHead
+from kgfast.models.filters import filters_of
 from kgfast.training import Config, Trainer
 from support.streamed import KNOWN, SMALL, TRIPLES, rotate, same
 from support.waits import count_waits
@@ -167,3 +168,26 @@ def test_rows_of_an_output_layer_are_updated(device):
     moved = (head.weight != before).any(1)
     assert moved[:6].all()
     assert 6 < int(moved.sum()) <= 26
+
+
+@pytest.mark.usefixtures("cuda")
+def test_filters_of_a_large_step_take_little_room():
+    """40,943 rows of 1,024 take less than 64 MiB beyond the results and gradients."""
+    rows = torch.randn(40_943, 1024, device="cuda", requires_grad=True)
+    matrix = torch.randn(1024, 512, device="cuda", requires_grad=True)
+    widths = [128, 256, 512]
+    for _ in range(2):  # the first loads what matrix products need
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        found = filters_of(rows, matrix, widths, 512)
+        results = sum(it.nbytes for it in found)
+        peak = torch.cuda.max_memory_allocated() - before
+        assert peak <= results + (64 << 20)
+        weights = [torch.ones_like(it) for it in found]
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        gradients = torch.autograd.grad(found, (rows, matrix), weights)
+        peak = torch.cuda.max_memory_allocated() - before
+        assert peak <= sum(it.nbytes for it in gradients) + (64 << 20)
+        del found, gradients, weights
