@@ -374,6 +374,7 @@ class Call:
         source = InMemory(model, side, crops, ids, **options)
         # One side's candidates serve the other, if the model holds them anyway.
         is_held = source.prepared.table is getattr(model, "entity", None)
+        is_held = is_held and source.prepared.factor is None
         self._made = source.prepared if is_held and source.sorted_ids is None else None
         return source
 

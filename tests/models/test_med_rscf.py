@@ -16,7 +16,7 @@ from kgfast import (
     rank,
     topk,
 )
-from kgfast.eval import ranking
+from kgfast.eval import counting
 from kgfast.eval.preparation import checked_batch_size
 from kgfast.losses import med_of_scores, sampled_scores
 from kgfast.ops import use_backend
@@ -118,13 +118,14 @@ def test_ranks_with_filters_equal_those_of_the_formula(kind):
 @pytest.mark.parametrize("crop", ["prefix", "split"])
 def test_each_crop_around_rscf_is_a_sweep(crop, monkeypatch):
     """docs/explanation/reports.md says so; without RSCF one sweep serves all prefixes."""
-    served, own = [], ranking._count
+    served, groups_of = [], counting._crops
 
-    def count(plan, crops, *others):
-        served.append(list(crops))
-        return own(plan, crops, *others)
+    def noted(*args):
+        groups = groups_of(*args)
+        served.extend(map(list, groups))
+        return groups
 
-    monkeypatch.setattr(ranking, "_count", count)
+    monkeypatch.setattr(counting, "_crops", noted)
     dims = [D // 2, D]
     for inner in (RSCF(base("rotate")), base("rotate")):
         rank(MED(inner, dims, crop=crop), TRIPLES, dims=dims)
