@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from kgfast.text import escaped
 
@@ -95,7 +95,7 @@ class RunBar:
             columns = BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), *text
             self._bar = Progress(*columns, console=self._console, refresh_per_second=4)
             self._bar.start()
-            fields = {"loss": "", "mrr": "", "left": ""}
+            fields: dict[str, Any] = {"loss": "", "mrr": "", "left": ""}
             self._bar.add_task("", total=self._steps, completed=self._start, **fields)
         return self
 
@@ -141,7 +141,7 @@ class RunBar:
             seconds = min(elapsed / done * (self._steps - step), max(0.0, self._limit()))
             left = f"{seconds / 60:.1f} min left"
         if self._bar is not None:
-            fields = {"loss": self._loss, "mrr": self._mrr, "left": left}
+            fields: dict[str, Any] = {"loss": self._loss, "mrr": self._mrr, "left": left}
             self._bar.update(self._bar.task_ids[0], completed=step, **fields)
         elif says:
             texts = (f"step {step:,} of {self._steps:,}", self._loss, mrr, left)

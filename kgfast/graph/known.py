@@ -333,19 +333,15 @@ class KnownTriples:
         """
         triples, pairs_hr = self._tails.per_relation()
         _, pairs_rt = self._heads.per_relation()
-        names: dict[tuple[bool, bool], Cardinality] = {
-            (False, False): "1-1",
-            (False, True): "1-N",
-            (True, False): "N-1",
-            (True, True): "N-N",
-        }
-        return {
-            relation: names[bool(total >= 1.5 * by_tail), bool(total >= 1.5 * by_head)]
-            for relation, (total, by_head, by_tail) in enumerate(
-                zip(triples.tolist(), pairs_hr.tolist(), pairs_rt.tolist(), strict=True)
-            )
-            if total
-        }
+        found: dict[int, Cardinality] = {}
+        for relation, count in enumerate(triples.tolist()):
+            if count:
+                many_heads = count >= 1.5 * int(pairs_rt[relation])
+                if count >= 1.5 * int(pairs_hr[relation]):
+                    found[relation] = "N-N" if many_heads else "1-N"
+                else:
+                    found[relation] = "N-1" if many_heads else "1-1"
+        return found
 
     def entity_frequency(self) -> Tensor:
         """Count the triples with each entity as head or tail, int64 `[largest entity + 1]`.

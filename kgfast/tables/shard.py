@@ -188,8 +188,9 @@ class Shards(Rows):
     def block(self, start: int, stop: int) -> Tensor:
         """Return rows ``start .. stop - 1`` of any number of shards."""
         checked_range(start, stop, self.shape[0])
-        found = [self.parts[number].block(*its) for number, its in self._cut(start, stop)]
-        return found[0] if len(found) == 1 else torch.cat([self._none(), *found])
+        out = self._none().new_empty((stop - start, self.shape[1]))
+        self.read_into(start, out)
+        return out
 
     def read_into(self, start: int, out: Tensor) -> None:
         """Fill ``out [n, G]`` with the rows from ``start`` on."""

@@ -71,7 +71,7 @@ def _splitters(runs: Sequence[Column], most: int) -> list[tuple[int, ...]]:
 
 def _place(run: Column, key: tuple[int, ...]) -> int:
     """Return the first place of a run whose row is not before a key."""
-    low, high = 0, run.shape[1]
+    low, high = 0, int(run.shape[1])
     for column, value in zip(run, key, strict=True):
         if value > np.iinfo(run.dtype).max:
             return high
