@@ -23,4 +23,4 @@ def test_what_is_out_of_range_is_named(tmp_path):
     (tmp_path / "a.tsv").write_text("0\t0\t1\n0\t0\t2\n")
     result = run("known", tmp_path / "a.tsv", "--out", tmp_path / "known", "--num-entities", 2)
     assert result.exit_code == 2
-    assert "a.tsv:2: id 2 is outside 0..1" in result.stderr
+    assert "a.tsv:2: tail id 2 is outside 0..1" in result.stderr
