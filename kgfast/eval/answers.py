@@ -18,7 +18,7 @@ from kgfast.eval.candidates import (
 from kgfast.eval.driver import Job, JobSection, SoFar, names_in_words
 from kgfast.eval.preparation import check_known, check_names, checked_batch_size
 from kgfast.eval.queries import CPU, Queries, moved
-from kgfast.eval.sources import CandidateSource, crops_of
+from kgfast.eval.sources import CandidateSource, Crops, crops_of
 from kgfast.graph import IdsLike, TypeConstraints, VocabularyLike, names_of
 from kgfast.graph.named import Names
 from kgfast.kernels.above import merged
@@ -51,16 +51,26 @@ class Search(Job):
     def __init__(
         self, model: Any, given: AskedQueries, allowed: Allowed, dims: int | None, batch_size: Any
     ) -> None:
-        check_known(allowed.known)
-        self.model, self.known, self.names = model, allowed.known, names_of(given.vocabulary)
-        check_names(self.names, model)
+        self.model, self.known, self.names = model, allowed.known, (None, None)
+        if self.known is not None:
+            check_known(self.known)
+        if given.vocabulary is not None:
+            self.names = names_of(given.vocabulary)
+            check_names(self.names, model)
         side, self.argument, self.anchors, self.others = _queries_given(model, given, self.names)
         count = len(self.anchors)
         self.batch_size = checked_batch_size(batch_size, model, count)
         self.has_batch_size = batch_size is not None
-        self.excluded = excluded_of(allowed.exclude, side, self.anchors, model, self.names)
-        listed = candidates_of_sides(allowed.candidate_ids, (side,), count, model, self.names)
-        self.section = JobSection(side, crops_of(model, [dims]), listed[side])
+        ids = candidates = None
+        if allowed.exclude is not None:
+            ids = excluded_of(allowed.exclude, side, self.anchors, model, self.names)
+        if allowed.candidate_ids is not None:
+            candidates = candidates_of_sides(
+                allowed.candidate_ids, (side,), count, model, self.names
+            )[side]
+        self.excluded = ids
+        crops: Crops = {None: None} if dims is None else crops_of(model, [dims])
+        self.section = JobSection(side, crops, candidates)
         self.sections = [self.section]
         self.results: list[Any] = []
 
@@ -115,21 +125,21 @@ class Search(Job):
         anchors, others = self.anchors, self.others
         if len(rows) < len(anchors) or isinstance(self.section.given, TypeConstraints):
             anchors, others = (ids[rows.to(ids.device)] for ids in (anchors, others))
-        anchors, others = moved(anchors, home), moved(others, home)
+        if home != anchors.device:
+            anchors, others = moved(anchors, home), moved(others, home)
         return Queries(self.section.side, rows, anchors, others, self.words)
 
     def known_of(self, queries: Queries, source: CandidateSource) -> Known | None:
-        known = super().known_of(queries, source)
+        known = None
+        if self.known is not None:
+            ids = queries.anchors, queries.others
+            known = Known(*self.known.exclude(*ids, source.side, within=source.span))
         if self.excluded is not None:
             known = _joined(known, self.excluded.of(queries.rows, source.home))
         return known
 
     def put(self, result: SoFar) -> None:
         self.results.append(result)
-
-    def size(self, section: JobSection, most: int, pairs: int | None = None) -> int:
-        most = super().size(section, most, pairs)
-        return most if self.excluded is None else min(most, self.excluded.batch_size())
 
 
 class BestSoFar(SoFar):
@@ -144,7 +154,7 @@ class BestSoFar(SoFar):
     ) -> None:
         self.section, self.queries, self.source, self.k = section, queries, source, k
         self.dtype = torch.float32
-        shape, home = (len(queries), k), source.home
+        shape, home = (len(queries.rows), k), source.home
         room = shape
         if source.is_whole:  # the answers of the one block replace these
             home, room = CPU, (1, 1)

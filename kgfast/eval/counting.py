@@ -8,6 +8,7 @@ from torch import Tensor
 
 from kgfast.eval.candidates import (
     Allowed,
+    Given,
     ListedIds,
     candidates_of_sides,
     digest_of,
@@ -30,14 +31,14 @@ _WAITING = 1 << 17  # queries with counts on a device at a time: 6 MiB
 class CountsSoFar(SoFar):
     """Counts of candidates that beat or equal the targets, int64 ``[6, C, B]``."""
 
-    def __init__(self, section: JobSection, queries: Queries, source: CandidateSource) -> None:
+    def __init__(self, section: JobSection, source: CandidateSource, queries: Queries) -> None:
         self.section, self.queries, self.source = section, queries, source
-        shape = (KINDS, source.num_crops, len(queries))
+        shape = (KINDS, source.num_crops, len(queries.rows))
         self.counts = torch.zeros(shape, dtype=torch.int64, device=source.home)
         known, targets = queries.known, queries.targets
         assert known is not None
         assert targets is not None
-        ids = source.ids_of(queries)
+        ids = source.sorted_ids if queries.ids is None else queries.ids
         sizes = pool_sizes(known, targets, source.num_rows, ids, queries.lists)
         self.counts[4], self.counts[5] = sizes
 
@@ -64,6 +65,7 @@ class Ranking(Job):
 
     name = "rank"
     chains = True
+    start = CountsSoFar
 
     def __init__(
         self,
@@ -77,7 +79,8 @@ class Ranking(Job):
     ) -> None:
         nan, vocabulary = options
         self.model, self.known = model, allowed.known
-        check_known(self.known)
+        if self.known is not None:
+            check_known(self.known)
         triples, self.names = with_names(triples, vocabulary)
         check_names(self.names if vocabulary is None else names_of(vocabulary), model)
         _check_choices(sides, nan)
@@ -87,13 +90,11 @@ class Ranking(Job):
         self.batch_size = checked_batch_size(batch_size, model, len(self.hrt))
         self.has_batch_size = batch_size is not None
         self.crops = _crops(model, dims)
-        given = candidates_of_sides(
-            allowed.candidate_ids,
-            tuple(side for side in sides if side != "relation"),
-            len(self.hrt),
-            model,
-            self.names,
-        )
+        given: dict[Side, Given] = {}
+        if allowed.candidate_ids is not None:
+            entities = tuple(side for side in sides if side != "relation")
+            ids, count = allowed.candidate_ids, len(self.hrt)
+            given = candidates_of_sides(ids, entities, count, model, self.names)
         self.sections, self.counts = [], []
         for group, crops in enumerate(self.crops):
             shape = (KINDS, len(crops), len(self.hrt), len(sides))
@@ -147,14 +148,15 @@ class Ranking(Job):
         self, section: JobSection, rows: Tensor, hrt: Tensor, home: torch.device
     ) -> Queries:
         hrt = hrt.T.contiguous()
-        anchors, others, targets = roles_of(moved(hrt, home).T, section.side)
+        hrt = hrt if home.type == "cpu" else moved(hrt, home)
+        anchors, others, targets = roles_of(hrt.T, section.side)
         return Queries(section.side, rows, anchors, others, self.words, targets=targets)
 
     def known_of(self, queries: Queries, source: CandidateSource) -> Known:
         known, home, side = self.known, source.home, source.side
         if known is None:
             return no_answers(queries)
-        if home.type == known.device.type == "cpu":
+        if home.type == "cpu":
             ids = queries.anchors, queries.others
             return Known(*known.exclude(*ids, side, within=source.span))
         if known.device.type == "cpu":
@@ -170,9 +172,6 @@ class Ranking(Job):
             options = {"num_answers": int(self._totals[side][queries.rows].sum())}
         found = known.exclude(queries.anchors, queries.others, side, **options)
         return Known(*(moved(part, home) for part in found))
-
-    def start(self, section: JobSection, source: CandidateSource, queries: Queries) -> CountsSoFar:
-        return CountsSoFar(section, queries, source)
 
     def put(self, result: SoFar) -> None:
         """Keep counts; counts on a device wait there, so that the host seldom does."""

@@ -104,6 +104,7 @@ class Job(ABC):
     has_batch_size: bool  # False for the default, of which a table in a file takes several
     sections: list[JobSection]
     allows_nan = False
+    excluded: ListedIds | None = None  # no answers of the queries
 
     @property
     def sides(self) -> tuple[Side, ...]:
@@ -141,18 +142,9 @@ class Job(ABC):
     def put(self, result: SoFar) -> None:
         """Keep the results of a pass."""
 
-    def size(self, section: JobSection, most: int, pairs: int | None = None) -> int:
-        """Return the number of queries of a pass, at most ``most``."""
-        if isinstance(section.given, ListedIds):
-            most = min(most, section.given.batch_size(pairs))
-        return most
-
+    @abstractmethod
     def known_of(self, queries: Queries, source: CandidateSource) -> Known | None:
         """Return the known answers to queries."""
-        if self.known is None:
-            return None
-        ids = queries.anchors, queries.others
-        return Known(*self.known.exclude(*ids, source.side, within=source.span))
 
     def begin(self, source: CandidateSource) -> None:  # noqa: B027 - a hook
         """Look at the candidates before the first pass."""
@@ -205,6 +197,8 @@ class Call:
                     raise ValueError(f"{name}: several processes read their own rows in place")
             return
         self.table = entity_table(model)
+        if self.table is not None and index is not None:
+            raise ValueError("index: the entities of this model are read from files, in blocks")
         if self.table is not None:
             self._limit, self._rows_of = memory_limit(max_memory), self.table.rows
         elif max_memory is not None:
@@ -242,10 +236,10 @@ class Call:
 
     def _run_memory(self, job: Job) -> None:
         is_shown, label = self._bar
-        folder = None if job.sides == ("relation",) else self._folder  # few rows are read
-        if not is_shown and folder is None:  # a call of few queries takes microseconds
+        if not is_shown and self._folder is None:  # a call of few queries takes microseconds
             self._drive(job)
             return
+        folder = None if job.sides == ("relation",) else self._folder  # few rows are read
         total = job.num_queries * sum(len(section.crops) for section in job.sections)
         with ExitStack() as stack:
             kept = None if folder is None else stack.enter_context(self._kept(job, folder))
@@ -263,7 +257,7 @@ class Call:
             )
         table = source.prepared.table
         found = self._fingerprint(job, RowReader.of_part(table, 0, len(table)))
-        size = job.size(job.sections[0], job.batch_size)
+        size = self._size(job, job.sections[0])
         parts = 1  # a pass is a batch, or the whole call
         if job.grows:
             batches = job.queries(job.sections[0], source.home, size)
@@ -378,21 +372,10 @@ class Call:
         self._made = source.prepared if is_held and source.sorted_ids is None else None
         return source
 
-    def _sources(
-        self, job: Job, section: JobSection
-    ) -> Iterable[tuple[CandidateSource, Iterable[Queries]]]:
-        """Return the source of a section with all queries; for relations, of each batch."""
-        if section.side == "relation" and self._rows_of is not None:
-            return self._of_relations(job, section)
-        source = self._source(job, section)
-        size = min(self._size(job, section), source.batch_size)
-        return [(source, job.queries(section, source.home, size))]
-
     def _of_relations(
-        self, job: Job, section: JobSection
+        self, job: Job, section: JobSection, size: int
     ) -> Iterator[tuple[CandidateSource, Iterable[Queries]]]:
         """Yield batches of queries for relations, with a model of the entities of the batch."""
-        size = self._size(job, section)
         assert self._rows_of is not None
         for queries in job.queries(section, self.device, size):
             for batch in queries.batches(size, size):
@@ -410,7 +393,10 @@ class Call:
             if not (job.has_batch_size or self.reader.in_place):
                 size *= _FILE_BATCHES
             size = max(1, min(size, -(-job.num_queries // self._shares.num_shares)))
-        return job.size(section, size, self._pairs)
+        for given, pairs in ((section.given, self._pairs), (job.excluded, None)):
+            if isinstance(given, ListedIds):
+                size = min(size, given.batch_size(pairs))
+        return size
 
     def _drive(self, job: Job, kept: Partial | None = None, advance: Advance | None = None) -> None:
         """Make all passes of a job; a pass over a file may go on in the next section."""
@@ -424,25 +410,35 @@ class Call:
             if waiting and not chains:
                 self._pass(job, waiting, kept, advance)
                 waiting, filled = [], 0
-            for source, every in self._sources(job, section):
+            size, sources = self._size(job, section), None
+            if section.side == "relation" and self._rows_of is not None:
+                sources = self._of_relations(job, section, size)
+            for source, every in sources or [(self._source(job, section), None)]:
                 job.begin(source)
+                size = min(size, source.batch_size)
+                if every is None:
+                    every = job.queries(section, source.home, size)
                 if job.grows and kept is not None and source.is_whole:
                     self._resume(job, section, source, every, kept, advance)
                     continue
-                size = min(self._size(job, section), source.batch_size)
                 for queries in every:
-                    batches = queries.batches(size - filled, size)
+                    batches = [queries]
+                    if len(queries.rows) > size - filled:
+                        batches = queries.batches(size - filled, size)
                     if self._shares is not None and isinstance(source, InRows):
                         batches = self._shares.share_of(batches)
                     for batch in batches:
                         batch.known = job.known_of(batch, source)
-                        for own in shared(batch, section.given, source):
+                        parts = [batch]
+                        if section.given is not None:
+                            parts = shared(batch, section.given, source)
+                        for own in parts:
                             waiting.append(job.start(section, source, own))
-                        filled += len(batch)
+                        filled += len(batch.rows)
                         if not (chains and filled < size):
                             self._pass(job, waiting, saved, advance)
                             waiting, filled = [], 0
-            source = every = None  # type: ignore[assignment]  # frees the candidates
+            source = every = batches = None  # type: ignore[assignment]  # frees the candidates
         if waiting:
             self._pass(job, waiting, kept, advance)
         if not job.is_done():
@@ -500,7 +496,7 @@ class Call:
             result.queries.vectors = None  # not read any more
             job.put(result)
             if advance is not None:
-                advance(0, len(result.queries))
+                advance(0, len(result.queries.rows))
 
     def _sweep(
         self, results: list[SoFar], kept: Partial | None, done: int, advance: Advance | None

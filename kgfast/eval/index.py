@@ -389,10 +389,8 @@ def _shapes(tables: Sequence[Tensor]) -> str:
     return " and ".join(f"{list(it.shape)} of {it.dtype}" for it in tables)
 
 
-def check_index(index: Any, model: Any, dims: Any) -> None:
+def check_index(index: Any, dims: Any) -> None:
     """Check that an index can serve a call."""
-    if index is None:
-        return
     if not isinstance(index, Index):
         raise TypeError(f"index must be a kgfast.Index; got {type(index).__name__}")
     if dims is not None and not index.croppable:
@@ -400,5 +398,3 @@ def check_index(index: Any, model: Any, dims: Any) -> None:
             "index: it may order features as it likes, and dims= takes the first ones: "
             "kgfast.Index(model, croppable=True) keeps their order"
         )
-    if entity_table(model) is not None:
-        raise ValueError("index: the entities of this model are read from files, in blocks")

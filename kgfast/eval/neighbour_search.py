@@ -108,7 +108,8 @@ def neighbours(
     if metric == "cosine":
         unit = UnitRows(TensorTable(table.resolve_neg()) if isinstance(table, Tensor) else table)
         rows = _RowsAsModel(unit, "dot")
-    check_index(index, rows, None)
+    if index is not None:
+        check_index(index, None)
     search = _Search(rows, AskedQueries(asked, 0, None, None), _OTHERS, None, None, k)
     Call(rows, "", index=index).run(search)
     scores, best = search.collected()

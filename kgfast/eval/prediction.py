@@ -211,7 +211,8 @@ def _searched(
     refuse_unchecked(f"{name}()")
     with several(name) as steps:
         check_rankable(model)
-        check_index(options["index"], model, dims)
+        if options["index"] is not None:
+            check_index(options["index"], dims)
         call = Call(model, "predicting", steps, **options)
         search = search_of(call.model)
         call.run(search)

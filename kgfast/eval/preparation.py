@@ -107,8 +107,9 @@ def evaluating(model: RankableModel | BlockScorer) -> Iterator[None]:
         If ``model.training`` is True and there is no method to change that.
     """
     holder = holder_of(model)
+    modules = holder.modules() if isinstance(holder, nn.Module) else modules_of(holder)
     training = []
-    for module in modules_of(holder):
+    for module in modules:
         if module.training:
             training.append(module)
     own = bool(getattr(holder, "training", False)) and not isinstance(holder, nn.Module)

@@ -151,7 +151,8 @@ def rank(
     refuse_unchecked("rank()")
     with several("rank") as steps:
         check_rankable(model)
-        check_index(index, model, dims)
+        if index is not None:
+            check_index(index, dims)
         if known == "dataset":
             known = triples.known() if isinstance(triples, Dataset) else None
         if isinstance(triples, Dataset):

@@ -25,6 +25,9 @@ PART_BYTES = 64 << 20  # bytes of a part of a table that is read at once
 
 def entity_table(model: Any) -> Rows | None:
     """Return the table of entities in files; None for other models, an error for shards."""
+    held = getattr(model, "entity", None)
+    if isinstance(held, Tensor):
+        return None
     model = holder_of(model)
     held = getattr(model, "entity", None)
     if not is_table(held) and not isinstance(model, nn.Module):

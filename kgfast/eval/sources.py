@@ -5,7 +5,7 @@ own. All blocks together give the result of one sweep over the whole table.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cached_property
@@ -32,8 +32,6 @@ _SCORED_BYTES = 8 << 20  # bytes of float64 rows of targets that are scored at o
 
 Crops = dict[int | None, int | None]  # crop widths of the model -> crop widths of the operator
 Found = tuple[Tensor, Tensor]  # scores and ids, [B, k]
-# A call of an operator with operands, the places of targets, known answers and lists.
-Ask = Callable[[Operands, Tensor | None, Known | None, Lists | None], Any]
 
 
 def crops_of(model: Any, dims: Sequence[int | None]) -> Crops:
@@ -119,6 +117,15 @@ class CandidateSource(ABC):
         """
 
 
+class Located(NamedTuple):
+    """Candidates of a block, and what an operator takes besides, as places in the block."""
+
+    operands: Operands
+    targets: Tensor | None
+    known: Known | None
+    lists: Lists | None
+
+
 class Swept(CandidateSource):
     """Source with scores from a sweep over queries and rows of a table."""
 
@@ -134,39 +141,54 @@ class Swept(CandidateSource):
             (self.dim,) = crops
 
     @abstractmethod
-    def _answer(self, queries: Queries, block: Any, ask: Ask) -> Any:
-        """Ask an operator about a block; None where the block holds no candidates."""
+    def _located(self, queries: Queries, block: Any) -> Located | None:
+        """Return the candidates of a block; None where there are none."""
+
+    @abstractmethod
+    def _named(self, error: NonFiniteError, queries: Queries, block: Any) -> NonFiniteError:
+        """Return an error that names the query, or the row of the table, that is not finite."""
 
     @abstractmethod
     def _whole_ids(self, block: Any, ids: Tensor) -> Tensor:
         """Return ids of the whole table for ids of a block, which may be -1."""
 
     def counts(self, queries: Queries, block: Any) -> Counts | None:
-        def ask(operands: Operands, places: Any, known: Any, lists: Lists | None) -> Counts:
-            scores = queries.target_scores
-            return run.rank_counts(operands, places, known, self.checks(), lists, scores)
-
-        counts: Counts | None = self._answer(queries, block, ask)
-        return counts
+        try:
+            here = self._located(queries, block)
+            if here is None:
+                return None
+            operands, targets, known, lists = here
+            assert targets is not None
+            assert known is not None
+            given = operands, targets, known, self.checks(), lists
+            return run.rank_counts(*given, queries.target_scores)
+        except NonFiniteError as error:
+            raise self._named(error, queries, block) from None
 
     def best(self, queries: Queries, block: Any, k: int) -> Found | None:
-        def ask(operands: Operands, _: Any, known: Known | None, lists: Lists | None) -> Found:
-            return run.topk(operands, k, known, self.checks(), lists)
-
-        answers = self._answer(queries, block, ask)
-        if answers is None:
-            return None
-        scores, ids = answers if self.dims is None else (answers[0][0], answers[1][0])
+        try:
+            here = self._located(queries, block)
+            if here is None:
+                return None
+            scores, ids = run.topk(here.operands, k, here.known, self.checks(), here.lists)
+        except NonFiniteError as error:
+            raise self._named(error, queries, block) from None
+        if self.dims is not None:
+            scores, ids = scores[0], ids[0]
         return scores, self._whole_ids(block, ids)
 
     def above(
         self, queries: Queries, block: Any, thresholds: Tensor, most: int
     ) -> Above | int | None:
-        def ask(operands: Operands, _: Any, known: Any, lists: Lists | None) -> Above | int:
-            return run.above(operands, thresholds, known, self.checks(), most, lists)
-
-        answers: Above | int | None = self._answer(queries, block, ask)
-        if not isinstance(answers, Above):
+        try:
+            here = self._located(queries, block)
+            if here is None:
+                return None
+            operands, _, known, lists = here
+            answers = run.above(operands, thresholds, known, self.checks(), most, lists)
+        except NonFiniteError as error:
+            raise self._named(error, queries, block) from None
+        if isinstance(answers, int):
             return answers
         return answers._replace(ids=self._whole_ids(block, answers.ids))
 
@@ -201,24 +223,23 @@ class InMemory(Swept):
         made: Prepared | None = None,
     ) -> None:
         super().__init__(model, side, crops, allows_nan=allows_nan)
-        self.prepared = self._prepared(ids, index, made)
-        self.sorted_ids = self.prepared.sorted_ids
-        self.device = self.home = self.prepared.table.device
-        self.num_rows = self.prepared.num_rows
-
-    def _prepared(self, ids: Tensor | None, index: Index | None, made: Prepared | None) -> Prepared:
-        model, side = self.model, self.side
         candidates = candidates_at(model, side, self.dim)
         panels, is_plain = None, candidates.bias is None and candidates.factor is None
+        is_plain = is_plain and ids is None and self.dims is None
+        prepared: Prepared | None = None
         if index is not None and side != "relation" and (self.dim is None or is_nested(model)):
             stored = index.prepared(candidates, model.score)
-            if stored is not None and is_plain and ids is None and self.dims is None:
-                return stored
+            prepared = stored if is_plain else None
             panels = None if stored is None else stored.panels
-        if made is not None and is_plain and ids is None and made.table is candidates.table:
-            return made
-        options = {"allows_nan": self.allows_nan, "panels": panels}
-        return prepared_candidates(model, candidates, ids, self.dims, **options)
+        elif made is not None and is_plain and made.table is candidates.table:
+            prepared = made
+        if prepared is None:
+            options = {"allows_nan": allows_nan, "panels": panels}
+            prepared = prepared_candidates(model, candidates, ids, self.dims, **options)
+        self.prepared = prepared
+        self.sorted_ids = prepared.sorted_ids
+        self.device = self.home = prepared.table.device
+        self.num_rows = len(prepared.table)
 
     def prepare(self, queries: Queries) -> None:
         """Make the queries; the sweep scores the targets."""
@@ -230,14 +251,16 @@ class InMemory(Swept):
     ) -> AbstractContextManager[Iterator[Prepared]]:
         return nullcontext(iter((self.prepared,)))
 
-    def _answer(self, queries: Queries, block: Prepared, ask: Ask) -> Any:
-        try:
-            block = block if queries.ids is None else block.only(queries.ids)
-            operands = self.operands(queries, block)
-            return ask(operands, queries.targets, queries.known, queries.lists)
-        except NonFiniteError:  # names the query that is not finite, rather than a row of a batch
-            queries.check_finite()
-            raise
+    def _located(self, queries: Queries, block: Prepared) -> Located:
+        assert queries.vectors is not None
+        block = block if queries.ids is None else block.only(queries.ids)
+        check_queries(queries.vectors, block)
+        operands = Operands(queries.vectors, block, self.dims)
+        return Located(operands, queries.targets, queries.known, queries.lists)
+
+    def _named(self, error: NonFiniteError, queries: Queries, block: Any) -> NonFiniteError:
+        queries.check_finite()
+        return error
 
     def _whole_ids(self, block: Prepared, ids: Tensor) -> Tensor:
         return ids
@@ -312,7 +335,7 @@ class InRows(Swept):
                 operands = operands.of_queries(some)
                 parts.append(run.target_scores(operands, places.to(self.device), self.checks()))
             except NonFiniteError as error:
-                raise self._named(error, queries, ids.__getitem__) from None
+                raise self._named(error, queries, ids) from None
         return torch.cat(parts, 1)
 
     def blocks(
@@ -330,64 +353,53 @@ class InRows(Swept):
 
         return self.reader.blocks(first, is_needed)
 
-    def _answer(self, queries: Queries, block: RowBlock | Gathered, ask: Ask) -> Any:
-        of_lists = isinstance(block, Gathered)
-        ids = block.ids if isinstance(block, Gathered) else None
-        try:
-            if isinstance(block, Gathered):
-                candidates, places, ids = self._of_lists(queries, block)
-            else:
-                candidates, places = self._of_block(queries, block)
-            if candidates is None:
-                return None
-            known, lists = queries.known, None
-            if known is not None and isinstance(block, Gathered):
-                known = among(known, block.ids)
-            elif known is not None:
-                known = within(known, block.start, block.stop)
-            known, lists = (
-                None if pair is None else type(pair)(*(part.to(self.device) for part in pair))
-                for pair in (known, block.lists if isinstance(block, Gathered) else None)
-            )
-            places = None if places is None else places.to(self.device)
-            return ask(self.operands(queries, candidates), places, known, lists)
-        except NonFiniteError as error:
-            id_of = ids.__getitem__ if of_lists and ids is not None else block.start.__add__
-            raise self._named(error, queries, id_of) from None
-
-    def _of_lists(
-        self, queries: Queries, block: Gathered
-    ) -> tuple[Prepared, Tensor | None, Tensor]:
-        """Return the rows that lists name, the places of targets, and the ids of all rows.
-
-        The rows of targets, if any, follow the candidates.
-        """
-        targets, ids = queries.targets, block.ids
-        rows = self.reader.rows(ids)
-        if targets is None:
-            return self._made(rows, ids), None, ids
-        others, place = targets.unique(return_inverse=True)
-        inside, there = torch.isin(targets, ids), torch.searchsorted(ids, targets)
-        places = torch.where(inside, there, len(ids) + place)
-        ids = torch.cat([ids, others])
-        if rows is not None and queries.target_rows is not None:
-            rows = torch.cat([rows, queries.target_rows])
-        return self._made(rows, ids), places, ids
-
-    def _of_block(self, queries: Queries, block: RowBlock) -> tuple[Prepared | None, Tensor | None]:
-        """Return the rows of a block that are candidates, None if none are; places of targets."""
+    def _located(self, queries: Queries, block: RowBlock | Gathered) -> Located | None:
+        if isinstance(block, Gathered):
+            return self._of_lists(queries, block)
         ids, start, stop = self.ids_of(queries), block.start, block.stop
         first, last = (0, 0) if ids is None else between(ids, start, stop)
         if ids is not None and first == last:
-            return None, None
+            return None
         if self._block is None or self._block[0] is not block:
             self._block = block, self._made(block.rows, slice(start, stop))
-        candidates, targets = self._block[1], queries.targets
+        candidates, targets, known = self._block[1], queries.targets, queries.known
         if ids is not None:
             candidates = candidates.only((ids[first:last] - start).to(self.device))
-        if targets is None:
-            return candidates, None
-        return candidates, torch.where((targets >= start) & (targets < stop), targets - start, -1)
+        if targets is not None:
+            inside = (targets >= start) & (targets < stop)
+            targets = torch.where(inside, targets - start, -1)
+        known = None if known is None else within(known, start, stop)
+        return self._here(queries, candidates, targets, known)
+
+    def _of_lists(self, queries: Queries, block: Gathered) -> Located:
+        """Return the rows that lists name; the rows of targets, if any, follow these."""
+        targets, known, ids = queries.targets, queries.known, block.ids
+        rows, places = self.reader.rows(ids), None
+        if targets is not None:
+            others, place = targets.unique(return_inverse=True)
+            inside, there = torch.isin(targets, ids), torch.searchsorted(ids, targets)
+            places = torch.where(inside, there, len(ids) + place)
+            ids = torch.cat([ids, others])
+            if rows is not None and queries.target_rows is not None:
+                rows = torch.cat([rows, queries.target_rows])
+        known = None if known is None else among(known, block.ids)
+        return self._here(queries, self._made(rows, ids), places, known, block.lists)
+
+    def _here(
+        self,
+        queries: Queries,
+        candidates: Prepared,
+        targets: Tensor | None,
+        known: Known | None,
+        lists: Lists | None = None,
+    ) -> Located:
+        """Move all to the device of the candidates."""
+        targets = None if targets is None else targets.to(self.device)
+        known, lists = (
+            None if it is None else type(it)(*(part.to(self.device) for part in it))
+            for it in (known, lists)
+        )
+        return Located(self.operands(queries, candidates), targets, known, lists)
 
     def _whole_ids(self, block: RowBlock | Gathered, ids: Tensor) -> Tensor:
         if not isinstance(block, Gathered):
@@ -456,14 +468,16 @@ class InRows(Swept):
         found = model.candidates(self.side, *own)
         return found if hasattr(found, "table") else Candidates(found)
 
-    def _named(
-        self, error: NonFiniteError, queries: Queries, id_of: Callable[[int], Any]
-    ) -> NonFiniteError:
-        """Name the query, or the row of the table, that is not finite; ``id_of`` maps rows."""
+    def _named(self, error: NonFiniteError, queries: Queries, block: Any) -> NonFiniteError:
         queries.check_finite()
         if error.row is None or error.name not in ("candidates", "factor", "bias"):
             return error
-        row = int(id_of(error.row))
+        ids, row = block, error.row
+        if isinstance(block, Gathered):
+            ids = block.ids
+            if queries.targets is not None:
+                ids = torch.cat([ids, queries.targets.unique()])
+        row = int(ids[row]) if isinstance(ids, Tensor) else row + block.start
         if self.reader.table is None:
             return nonfinite_error(error.name, row)
         what = self.reader.table.where(row) if error.name != "bias" else f"bias: row {row}"

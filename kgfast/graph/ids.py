@@ -48,7 +48,7 @@ def as_integers(name: str, values: object) -> Tensor:
         raise TypeError(f"{name} must be integers, got {said}")
     if array.dtype.kind == "u" and array.size and array.max() > INT64_MAX:
         raise ValueError(f"{name} hold an id beyond 2**63 - 1")
-    if any(step < 0 for step in array.strides):  # torch has no negative strides
+    if min(array.strides, default=0) < 0:  # torch has no negative strides
         array = array.copy()
     return torch.from_numpy(np.require(array.astype(np.int64, copy=False), requirements="W"))
 
