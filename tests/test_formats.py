@@ -96,9 +96,9 @@ FORMATS = [
     ),
     (
         "partial/call.json",
-        ("", '"format": {}', 2),
+        ("", '"format": {}', 1),
         partial,
-        "call.json: format 9; this kgfast goes on with format 2: choose another folder",
+        "call.json: format 9; this kgfast goes on with format 1: choose another folder",
     ),
 ]
 

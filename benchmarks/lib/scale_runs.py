@@ -107,7 +107,7 @@ def kill_and_resume(
 
 def _kept(folder: Path) -> int:
     """Return the row that a killed run goes on from."""
-    path = folder / "pass-0.npz"
+    path = folder / "pass-0.safetensors"
     if not path.exists():
         return 0
     with np.load(path) as found:

@@ -5,31 +5,29 @@ at any moment leaves a valid file. One process at a time uses the folder.
 
 | file | content |
 |---|---|
-| `call.json` | what the results depend on, how the table is read, checksums of its blocks of rows |
-| `pass-N.npz` | the results of pass N up to a row, and a digest of these and of `call.json` |
+| `call.json` | what results depend on, how the table is read, checksums of its blocks of rows |
+| `pass-N.safetensors` | results of pass N up to a row, a digest of these and of `call.json` |
 | `.lock` | the process that uses the folder: see :func:`kgfast.locks.locked` |
 """
 
 import json
 import os
 import re
-import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from kgfast.eval.rows import RowReader
 from kgfast.locks import NAME as LOCK
 from kgfast.locks import locked
-from kgfast.storage import DIGEST, Fingerprint, bytes_of, check_room
+from kgfast.storage import Fingerprint, bytes_of, check_room
 from kgfast.tables.prefetch import RowBlock, prefetched
 from kgfast.text import shown
 from kgfast.whole_files import write_whole
@@ -37,11 +35,13 @@ from kgfast.whole_files import write_whole
 # bytes of rows that are read at once; no thread works while the first are read
 BLOCK_BYTES = 32 << 20
 _FACTS = "call.json"
-_FORMAT = 2
+_FORMAT = 1
 _FIELDS = ("format", "fingerprint", "per_pass", "block_rows", "blocks", "checksum")
 _RANGES = 256  # most ranges of rows; results are saved after each
-_OURS = re.compile(r"call\.json|pass-\d+\.npz|" + re.escape(LOCK))
-_LEFT = re.compile(r"\.(call-\d+\.json|pass-\d+-\d+\.npz)")  # files that a killed process left
+_OURS = re.compile(r"call\.json|pass-\d+\.safetensors|" + re.escape(LOCK))
+_LEFT = re.compile(
+    r"\.(call-\d+\.json|pass-\d+-\d+\.safetensors)"
+)  # files that a killed process left
 
 
 class Partial:
@@ -61,7 +61,7 @@ class Partial:
         if call is None:
             self.per_pass, self._blocks = per_pass, self._checksums()
             values = _FORMAT, fingerprint, per_pass, reader.block_rows, self._blocks
-            call = dict(zip(_FIELDS, (*values, _digest(*values).hex()), strict=True))
+            call = dict(zip(_FIELDS, (*values, _digest(*values)), strict=True))
             text = json.dumps(call, indent=1) + "\n"
             write_whole(folder / _FACTS, lambda path: path.write_text(text), lasting=True)
         else:
@@ -103,45 +103,39 @@ class Partial:
     def save(self, parts: Sequence[Any], next_row: int) -> None:
         """Save the results of the pass up to a row; on a full disk, the earlier file stays."""
         values = [it for part in parts for it in part.state]
-        arrays: dict[str, Any] = {f"values_{i}": it.numpy() for i, it in enumerate(values)}
-        arrays["digest"] = np.frombuffer(self._of_pass(next_row, values), np.uint8)
-        arrays["next_row"] = np.int64(next_row)
-        needed = sum(array.nbytes for array in arrays.values()) + (1 << 12)
+        needed = sum(it.nbytes for it in values) + (1 << 12)
         check_room(self.folder, needed, f"partial: {self.folder} needs")
-        write_whole(self._path, lambda path: np.savez(path, **arrays), lasting=True)
+        tensors = {str(place): it.contiguous() for place, it in enumerate(values)}
+        facts = {"next_row": str(next_row), "digest": self._of_pass(next_row, values)}
+        write_whole(self._path, lambda path: save_file(tensors, path, facts), lasting=True)
 
     @property
     def _path(self) -> Path:
-        return self.folder / f"pass-{self.number}.npz"
+        return self.folder / f"pass-{self.number}.safetensors"
 
     def _found(self, like: Sequence[Tensor]) -> tuple[int, Sequence[Tensor]]:
         """Read the next row of a pass and the values; return ``like`` for a new pass."""
         path, start, stop = self._path, self.reader.start, self.reader.stop
-        wanted: dict[str, npt.NDArray[Any]] = {
-            "next_row": np.zeros((), np.int64),
-            "digest": np.zeros(DIGEST, np.uint8),
-            **{f"values_{place}": it.numpy() for place, it in enumerate(like)},
-        }
-        try:
-            file = path.open("rb")
-        except FileNotFoundError:
+        if not path.exists():
             return start, like
-        except IsADirectoryError as error:
+        try:
+            with safe_open(path, "pt") as file:
+                facts, names = file.metadata() or {}, sorted(map(str, range(len(like))))
+                if sorted(file.keys()) != names:
+                    raise ValueError(f"the file holds {shown(list(file.keys()))}, not {names}")
+                values = [file.get_tensor(str(place)) for place in range(len(like))]
+            row = int(facts["next_row"])
+            is_end = start <= row <= stop and not (row - start) % self.reader.block_rows
+            if not is_end and row != stop:
+                raise ValueError(f"next_row {row} is no end of a block of {stop} rows")
+            if any(it.shape != own.shape for it, own in zip(values, like, strict=True)):
+                raise ValueError(f"the shapes are {[list(it.shape) for it in values]}")
+            if facts["digest"] != self._of_pass(row, values):
+                raise ValueError("the values are not those that were written for this call")
+        except MemoryError:
+            raise
+        except Exception as error:  # errors for a damaged file are of many classes
             raise _damaged(path, error) from None
-        with file:
-            try:
-                found = _read_arrays(file, wanted)
-                values = [torch.from_numpy(found[f"values_{it}"]) for it in range(len(like))]
-                row = int(found["next_row"])
-                is_end = start <= row <= stop and not (row - start) % self.reader.block_rows
-                if not is_end and row != stop:
-                    raise ValueError(f"next_row {row} is no end of a block of {stop} rows")
-                if found["digest"].tobytes() != self._of_pass(row, values):
-                    raise ValueError("the values are not those that were written for this call")
-            except MemoryError:
-                raise
-            except Exception as error:  # errors for a damaged archive are of many classes
-                raise _damaged(path, error) from None
         return row, values
 
     def _clear(self) -> None:
@@ -204,7 +198,7 @@ class Partial:
                 "another folder, or delete this one"
             )
 
-    def _of_pass(self, next_row: int, values: Sequence[Tensor]) -> bytes:
+    def _of_pass(self, next_row: int, values: Sequence[Tensor]) -> str:
         return _digest(self._checksum, self.number, next_row, *values)
 
 
@@ -225,31 +219,9 @@ def _checked_call(found: Any) -> dict[str, Any]:
     for name in ("per_pass", "block_rows"):
         if type(call[name]) is not int or call[name] < 1:
             raise ValueError(f"{name} must be an int of at least 1; got {shown(call[name])}")
-    if call["checksum"] != _digest(*(call[name] for name in _FIELDS[:-1])).hex():
+    if call["checksum"] != _digest(*(call[name] for name in _FIELDS[:-1])):
         raise ValueError("the checksum is not that of the fields")
     return call
-
-
-def _read_arrays(
-    file: IO[bytes], wanted: dict[str, npt.NDArray[Any]]
-) -> dict[str, npt.NDArray[Any]]:
-    found = {}
-    with zipfile.ZipFile(file) as archive:
-        names = archive.namelist()
-        if sorted(names) != sorted(f"{name}.npy" for name in wanted):
-            raise ValueError(f"the archive holds {shown(names)}, not {shown(list(wanted))}")
-        for name, like in wanted.items():
-            with archive.open(f"{name}.npy") as member:
-                version = np.lib.format.read_magic(member)
-                header = np.lib.format.read_array_header_1_0(member)
-                if version != (1, 0) or header != (like.shape, False, like.dtype):
-                    what = f"{list(like.shape)} of {like.dtype}"
-                    raise ValueError(f"{name} is {list(header[0])} of {header[2]}, not {what}")
-                values = member.read(like.nbytes + 1)
-            if len(values) != like.nbytes:
-                raise ValueError(f"{name} has another number of bytes than the shape needs")
-            found[name] = np.frombuffer(bytearray(values), like.dtype).reshape(like.shape)
-    return found
 
 
 def _damaged(path: Path, error: Exception) -> ValueError:
@@ -262,7 +234,7 @@ def _checksum(rows: Tensor) -> str:
     return f"{zlib.crc32(bytes_of(rows).data):08x}"
 
 
-def _digest(*values: Any) -> bytes:
+def _digest(*values: Any) -> str:
     found = Fingerprint()
     found.add(*values)
-    return bytes.fromhex(found.text())
+    return found.text()

@@ -22,7 +22,7 @@ _IRI = re.compile(r"(?:[a-z][a-z0-9+.-]*://|urn:)[^\0- <>\"{}|^`\\\ud800-\udfff]
 
 
 class Written(ABC):
-    """SoFar with columns that can be written to files."""
+    """Result with columns that can be written to files."""
 
     @abstractmethod
     def columns(self, vocabulary: VocabularyLike | None = None) -> Columns:
@@ -76,7 +76,7 @@ class Written(ABC):
 
 
 class WrittenTriples(Written):
-    """SoFar with columns ``head``, ``relation`` and ``tail``."""
+    """Result with columns ``head``, ``relation`` and ``tail``."""
 
     def to_ntriples(self, path: str | os.PathLike[str], *, base: str | None = None) -> Path:
         """Write the triples as N-Triples, in their order, without scores; whole or not at all.

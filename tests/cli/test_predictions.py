@@ -279,7 +279,7 @@ def test_a_folder_of_tables_in_blocks(trained, root, tmp_path, to):
     result = run("evaluate", out, *data, *limits)
     assert result.exit_code == 0, result.stderr
     assert table_of(result) == table_of(run("evaluate", trained))
-    assert (tmp_path / "ranks" / "pass-0.npz").exists()
+    assert (tmp_path / "ranks" / "pass-0.safetensors").exists()
     asked = ("predict", out, *data, "--head", "e3", "--relation", "next", "--k", 3)
     found = lines_of(*asked)
     assert found == lines_of("predict", trained, *asked[4:])
@@ -289,7 +289,7 @@ def test_a_folder_of_tables_in_blocks(trained, root, tmp_path, to):
     assert lines_of("predict", out, *data, *facts) == every
     for _ in range(2):  # the second call reads what the first one kept
         assert lines_of("predict", out, *data, *facts, "--partial", tmp_path / "facts") == every
-    assert (tmp_path / "facts" / "pass-0.npz").exists()
+    assert (tmp_path / "facts" / "pass-0.safetensors").exists()
     line = error_of("evaluate", tmp_path / "none", *data, "--max-memory", "8 KiB")
     assert line.endswith("none: no such folder")
     line = error_of("evaluate", trained, "--max-memory", "8 KiB")

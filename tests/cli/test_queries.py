@@ -200,7 +200,7 @@ def test_a_run_goes_on_where_it_was_stopped(trained, asked, tmp_path, monkeypatc
         patch.setattr(Partial, "save", stopped)
         assert run("predict", trained, *words).exit_code == 130
     assert len(kept) == 1
-    times = {path: path.stat().st_mtime_ns for path in tmp_path.glob("kept/**/pass-*.npz")}
+    times = {path: path.stat().st_mtime_ns for path in tmp_path.glob("kept/**/pass-*.safetensors")}
     assert len(times) == 1
     assert lines_of("predict", trained, *words) == expected
     assert {path: path.stat().st_mtime_ns for path in times} == times

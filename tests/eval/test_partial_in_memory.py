@@ -102,8 +102,8 @@ def test_rows_in_memory_that_change_in_a_pass_are_named(tmp_path, monkeypatch, h
             ValueError, match=rf"rows \d+ \.\. {MANY - 1} of the entity table, .*ha"
         ):
             call_of(kind, stored, tmp_path / "kept")
-    kept = sorted(path.name for path in (tmp_path / "kept").glob("*.npz"))
-    assert kept == ["pass-0.npz", "pass-1.npz"]
+    kept = sorted(path.name for path in (tmp_path / "kept").glob("*.safetensors"))
+    assert kept == ["pass-0.safetensors", "pass-1.safetensors"]
     rows[-1] -= 1
     assert torch.equal(rows, model.entity)
     assert torch.equal(call_of(kind, stored, tmp_path / "kept"), expected)

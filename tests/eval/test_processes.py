@@ -168,7 +168,7 @@ def test_a_call_of_shards_goes_on_where_it_was_stopped(tmp_path):
                 assert torch.equal(own.ids, other.ids)
                 assert torch.equal(own.scores, other.scores)
         assert not read, "what is finished is not read again"
-    assert len(list((tmp_path / "ranks" / "process-1-of-3").glob("pass-*.npz"))) > 2
+    assert len(list((tmp_path / "ranks" / "process-1-of-3").glob("pass-*.safetensors"))) > 2
 
 
 def test_shards_in_one_process_of_its_own_group():
