@@ -71,7 +71,7 @@ class Search(Job):
         self.excluded = ids
         crops: Crops = {None: None} if dims is None else crops_of(model, [dims])
         self.section = JobSection(side, crops, candidates)
-        self.sections = [self.section]
+        self.sides, self.sections = (side,), [self.section]
         self.results: list[Any] = []
 
     @property

@@ -84,12 +84,12 @@ class Ranking(Job):
         triples, self.names = with_names(triples, vocabulary)
         check_names(self.names if vocabulary is None else names_of(vocabulary), model)
         _check_choices(sides, nan)
-        self.allows_nan = nan == "worst"
+        self.sides, self.allows_nan = tuple(sides), nan == "worst"
         sizes = {"num_entities": model.num_entities, "num_relations": model.num_relations}
         self.hrt = as_triples_tensor(triples, **sizes).cpu()
         self.batch_size = checked_batch_size(batch_size, model, len(self.hrt))
         self.has_batch_size = batch_size is not None
-        self.crops = _crops(model, dims)
+        self.crops: list[Crops] = [{None: None}] if dims is None else _crops(model, dims)
         given: dict[Side, Given] = {}
         if allowed.candidate_ids is not None:
             entities = tuple(side for side in sides if side != "relation")
@@ -107,10 +107,6 @@ class Ranking(Job):
     @property
     def num_queries(self) -> int:
         return len(self.hrt)
-
-    @property
-    def sides(self) -> tuple[Side, ...]:
-        return tuple(section.side for section in self.sections if not section.place[0])
 
     @property
     def facts(self) -> dict[str, str]:
@@ -179,18 +175,14 @@ class Ranking(Job):
         self._waiting.append(result)
         is_here = result.counts.device.type == "cpu"
         if is_here or sum(len(it.queries) for it in self._waiting) >= _WAITING:
-            self.flush()
+            self.is_done()
 
-    def flush(self) -> None:
+    def is_done(self) -> bool:
         """Move the counts that wait on a device to the host."""
         for result in self._waiting:
             group, column = result.section.place
             self.counts[group][:, :, result.queries.rows, column] = result.counts.cpu()
         self._waiting.clear()
-
-    def is_done(self) -> bool:
-        if self._waiting:
-            self.flush()
         return True
 
     def join(self, shares: Any) -> None:
@@ -226,10 +218,8 @@ def _check_choices(sides: Any, nan: Any) -> None:
         raise ValueError(f"nan must be 'error' or 'worst'; got {nan!r}")
 
 
-def _crops(model: Any, dims: int | Sequence[int] | None) -> list[Crops]:
+def _crops(model: Any, dims: int | Sequence[int]) -> list[Crops]:
     """Return groups of crops that share a sweep; a crop with its own operands is alone."""
-    if dims is None:
-        return [{None: None}]
     crops = list(dims) if isinstance(dims, Sequence) else [dims]
     if not crops:
         raise ValueError("dims must name at least one crop width")

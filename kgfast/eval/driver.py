@@ -102,14 +102,10 @@ class Job(ABC):
     names: Names
     batch_size: int
     has_batch_size: bool  # False for the default, of which a table in a file takes several
+    sides: tuple[Side, ...]
     sections: list[JobSection]
     allows_nan = False
     excluded: ListedIds | None = None  # no answers of the queries
-
-    @property
-    def sides(self) -> tuple[Side, ...]:
-        """The predicted sides."""
-        return tuple(section.side for section in self.sections)
 
     @property
     @abstractmethod

@@ -98,7 +98,7 @@ class FactSearch(Job):
     ) -> None:
         self.model, self.known, self.names, self.batch_size = model, known, names, batch_size
         self.given, self.best = given, BestFacts(k)
-        self.sections = [JobSection("tail", {None: None}, given.tails)]
+        self.sides, self.sections = ("tail",), [JobSection("tail", {None: None}, given.tails)]
         self.least = -torch.inf  # lower bound of the k-th best score of new facts
         self.lost = -torch.inf  # score that earlier batches have k times
         self.dtype = torch.float32

@@ -20,8 +20,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from kgfast.eval.rows import RowReader
@@ -102,6 +100,8 @@ class Partial:
 
     def save(self, parts: Sequence[Any], next_row: int) -> None:
         """Save the results of the pass up to a row; on a full disk, the earlier file stays."""
+        from safetensors.torch import save_file
+
         values = [it for part in parts for it in part.state]
         needed = sum(it.nbytes for it in values) + (1 << 12)
         check_room(self.folder, needed, f"partial: {self.folder} needs")
@@ -115,6 +115,8 @@ class Partial:
 
     def _found(self, like: Sequence[Tensor]) -> tuple[int, Sequence[Tensor]]:
         """Read the next row of a pass and the values; return ``like`` for a new pass."""
+        from safetensors import safe_open
+
         path, start, stop = self._path, self.reader.start, self.reader.stop
         if not path.exists():
             return start, like

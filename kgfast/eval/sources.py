@@ -160,7 +160,8 @@ class Swept(CandidateSource):
             operands, targets, known, lists = here
             assert targets is not None
             assert known is not None
-            given = operands, targets, known, self.checks(), lists
+            checks = run.checks_for(self.device, allows_nan=self.allows_nan)
+            given = operands, targets, known, checks, lists
             return run.rank_counts(*given, queries.target_scores)
         except NonFiniteError as error:
             raise self._named(error, queries, block) from None
@@ -170,7 +171,8 @@ class Swept(CandidateSource):
             here = self._located(queries, block)
             if here is None:
                 return None
-            scores, ids = run.topk(here.operands, k, here.known, self.checks(), here.lists)
+            checks = run.checks_for(self.device, allows_nan=self.allows_nan)
+            scores, ids = run.topk(here.operands, k, here.known, checks, here.lists)
         except NonFiniteError as error:
             raise self._named(error, queries, block) from None
         if self.dims is not None:
