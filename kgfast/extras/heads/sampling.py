@@ -90,6 +90,7 @@ def _blocks(
         bias = None if block.bias is None else block.bias / temperature
         operands = run.operands_of(scaled, block.weight, "dot", bias)
         total = run.loss_value(operands, loss).logsumexp
+        assert total is not None
         total += gumbel(seed, rows, anything + first // WIDTH)
         is_better = total > highest
         highest = torch.where(is_better, total, highest)

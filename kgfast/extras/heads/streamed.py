@@ -363,7 +363,9 @@ class _Counted(NamedTuple):
         divisor = max(1, len(self.targets)) if is_mean else 1
         return ops.cross_entropy_total(*self._arguments(smoothing), divisor)
 
-    def _arguments(self, smoothing: float) -> tuple[Any, ...]:
+    def _arguments(
+        self, smoothing: float
+    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor, float, str]:
         return self.hidden, self.pool.rows, self.pool.bias, self.targets, smoothing, "dot"
 
 

@@ -28,15 +28,16 @@ class ExampleQueries:
     @classmethod
     def of(cls, hrt: Tensor, side: Side, known: KnownTriples | None = None) -> "ExampleQueries":
         """Make an example of each triple ``[B, 3]``."""
-        return cls(side, *hrt[:, _COLUMNS[side]].t().contiguous(), known)
+        anchors, relations, targets = hrt[:, _COLUMNS[side]].t().contiguous()
+        return cls(side, anchors, relations, targets, known)
 
     def __len__(self) -> int:
         return len(self.anchors)
 
     def part(self, rows: slice | Tensor) -> "ExampleQueries":
         """Select examples by a slice or by row ids."""
-        columns = (it[rows] for it in (self.anchors, self.relations, self.targets))
-        return ExampleQueries(self.side, *columns, self.known)
+        columns = self.anchors[rows], self.relations[rows], self.targets[rows]
+        return ExampleQueries(self.side, *columns, known=self.known)
 
     def triples(self) -> Tensor:
         """Return the triples ``[B, 3]``."""
@@ -101,7 +102,8 @@ class Examples:
 
     def chunks(self, size: int) -> Iterator[tuple[Tensor, ExampleQueries]]:
         """Yield (ids, examples) of one side at a time; equal queries are neighbours."""
-        for side, first in (("tail", 0), ("head", self.num_tails)):
+        sides: tuple[Side, ...] = ("tail", "head")
+        for side, first in zip(sides, (0, self.num_tails), strict=True):
             queries = self.queries(side)
             for rows in queries.by_query().split(size):
                 if len(rows):

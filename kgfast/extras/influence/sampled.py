@@ -110,8 +110,9 @@ class Replay:
         count, loss, weights = len(mask), _loss(self._config.loss), batch.weights
         if loss.takes_weights and weights is not None:
             return weights * (count / weights.sum())
-        divisor = loss.divisor(count, int(mask.sum()))
-        return torch.full((count,), count / divisor, dtype=torch.float32, device=self._device)
+        ones = torch.ones(count, dtype=torch.float32, device=self._device)
+        factor: Tensor = ones * (count / loss.divisor(count, int(mask.sum())))
+        return factor
 
     def _rows_of(self, queries: ExampleQueries) -> Tensor:
         wanted = self._keys(self._as_trained(queries).triples())
@@ -256,7 +257,7 @@ class SampledInfluence:
                 candidates = candidates_at(model, side, None)
             self._candidates[side] = with_gamma(candidates, model, made.dtype)
         candidates = self._candidates[side]
-        options = {"bias": candidates.bias, "factor": candidates.factor}
+        options: Any = {"bias": candidates.bias, "factor": candidates.factor}
         with torch.enable_grad():
             leaf = made.detach().requires_grad_()
             scores = ops.indexed_scores(leaf, self._table, index, model.score, **options)

@@ -150,7 +150,8 @@ def tracin(
     models.warn_of_chance(of_training)
 
     return Influences(
-        *best,
+        best[0],
+        best[1],
         examples,
         hrt,
         [checkpoint.name for checkpoint in stages.checkpoints],

@@ -99,8 +99,7 @@ def path_sum(
         raise ValueError(f'to must be "last" or "first"; got {shown(to)}')
     size = CHUNK if chunk is None else chunk
     check_count("chunk", size, 1)
-    if isinstance(inputs, Tensor) or not all(isinstance(it, Tensor) for it in inputs):
-        raise TypeError(f"inputs must be a sequence of tensors; got {shown(inputs)}")
+    _check_inputs(inputs)
     if torch._C._are_functorch_transforms_active():
         raise NotImplementedError(
             "path_sum has no transforms of torch.func: use backward() or torch.autograd.grad"
@@ -142,6 +141,11 @@ def take(rows: Tensor, ids: Tensor) -> Tensor:
             [1., 2.]])
     """
     return torch.nn.functional.embedding(ids, rows)
+
+
+def _check_inputs(inputs: Any) -> None:
+    if isinstance(inputs, Tensor) or not all(isinstance(it, Tensor) for it in inputs):
+        raise TypeError(f"inputs must be a sequence of tensors; got {shown(inputs)}")
 
 
 @dataclass(frozen=True)

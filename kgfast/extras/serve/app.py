@@ -157,8 +157,8 @@ def serve(
     for number in (signal.SIGTERM, signal.SIGINT):  # uvicorn raises it after its last answer
         signal.signal(number, _leave)
     ready(f"http://{name}:{listener.getsockname()[1]}")
-    limits_of_all: dict[str, int] = {"limit_concurrency": 512, "timeout_graceful_shutdown": 30}
-    config = uvicorn.Config(app, log_level="warning", access_log=False, **limits_of_all)
+    options: Any = {"limit_concurrency": 512, "timeout_graceful_shutdown": 30}
+    config = uvicorn.Config(app, log_level="warning", access_log=False, **options)
     uvicorn.Server(config).run(sockets=[listener])
     raise SystemExit(0)
 

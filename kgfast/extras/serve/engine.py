@@ -83,7 +83,7 @@ class Engine:
         parts = [slice(*pair) for pair in pairwise(accumulate(map(len, questions), initial=0))]
         return [shared | {name: of_all[part] for name, of_all in rows.items()} for part in parts]
 
-    def _topk(self, questions: Sequence[Question], columns: dict[str, Tensor]) -> _Rows:
+    def _topk(self, questions: Sequence[Question], columns: dict[str, Any]) -> _Rows:
         side, options = questions[0].sides[0], self._options(questions)
         there = self.model.num_relations if side == "relation" else self.model.num_entities
         k = min(there, max(question.k for question in questions))
@@ -110,7 +110,7 @@ class Engine:
             columns["probability"] = found.tolist()
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
-    def _rank(self, questions: Sequence[Question], columns: dict[str, Tensor]) -> _Rows:
+    def _rank(self, questions: Sequence[Question], columns: dict[str, Any]) -> _Rows:
         sides, options = questions[0].sides, self._options(questions)
         ranks = rank(self.model, torch.stack([*columns.values()], 1), sides=sides, **options)
         kinds = ("optimistic", "realistic", "pessimistic", "num_candidates")
@@ -124,7 +124,7 @@ class Engine:
         ]
         return {"filtered": options["known"] is not None}, {"ranks": listed}
 
-    def _score(self, _: Sequence[Question], columns: dict[str, Tensor]) -> _Rows:
+    def _score(self, _: Sequence[Question], columns: dict[str, Any]) -> _Rows:
         """Return scores of tails like `topk`: canonical, rounded once."""
         tails = columns.pop("tails")[:, None]
         scores = topk(self.model, **columns, k=1, candidate_ids=tails, dims=self.dim).scores[:, 0]
