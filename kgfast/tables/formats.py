@@ -9,6 +9,7 @@ import struct
 import sys
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kgfast.frames import needed
 from kgfast.graph import did_you_mean
-from kgfast.tables.file_table import FileTable, Place
-from kgfast.tables.hdf5 import open_hdf5
+from kgfast.tables.file_table import FileTable, InFile, Place
 from kgfast.tables.protocol import Rows
 from kgfast.text import each_key_once, reading, shown
 
@@ -224,6 +225,8 @@ READERS: dict[str, Callable[[Path, str | None], Place]] = {
     ".ckpt": torch_file,
 }
 _HDF5 = (".h5", ".hdf5")
+_DATASET = "embeddings"  # name in the files of PBG and GraphStorm
+_DAMAGED = "not a file of HDF5, damaged or truncated"
 
 
 def open_file(path: Path, name: str | None, *, writable: bool) -> Rows:
@@ -232,7 +235,7 @@ def open_file(path: Path, name: str | None, *, writable: bool) -> Rows:
         raise FileNotFoundError(f"{path}: no such file")
     ending = path.suffix.lower()
     if ending in _HDF5:
-        return open_hdf5(path, name, place_of, writable=writable)
+        return _open_hdf5(path, name, writable=writable)
     if ending not in READERS and zipfile.is_zipfile(path):  # torch.save, under any name
         return FileTable(torch_file(path, name), writable=writable)
     if ending not in READERS:
@@ -261,3 +264,57 @@ def open_raw(path: Path, columns: int, dtype: torch.dtype, offset: int, *, writa
             f"{dtype} ({size} bytes) from byte {offset} on: truncated, or other rows than these"
         )
     return FileTable(place_of(path, offset, (count, columns), dtype), writable=writable)
+
+
+def _open_hdf5(path: Path, name: str | None, *, writable: bool) -> Rows:
+    """Open a dataset as a table, by default ``embeddings``, or the only one.
+
+    Rows that lie one after the other in the file are read like rows of any file, rows in chunks
+    through h5py. The file must hold the rows itself: a file of HDF5 can name any other file.
+    """
+    h5py = needed("h5py", f"{path}: HDF5")
+    with ExitStack() as stack:
+        with reading(path, _DAMAGED):
+            file = stack.enter_context(h5py.File(path, "r"))
+            names: list[str] = []  # links are not followed
+            file.visititems(
+                lambda at, it: names.append(at) if isinstance(it, h5py.Dataset) else None
+            )
+            names = [at for at in names if isinstance(at, str)]  # skips names that are not UTF-8
+        chosen = name if name is not None else _DATASET if _DATASET in names else None
+        if chosen is None and len(names) == 1:
+            chosen = names[0]
+        if chosen not in names:
+            what = (
+                "name a dataset after a colon" if chosen is None else f"no dataset {shown(chosen)}"
+            )
+            raise ValueError(f"{path}: {what}: it has {shown(sorted(names))}")
+        label = chosen if chosen.isprintable() and len(chosen) <= 60 else shown(chosen)
+        with reading(path, _DAMAGED):
+            dataset = file[chosen]
+            kind, shape, offset = dataset.dtype, tuple(dataset.shape or ()), dataset.id.get_offset()
+            is_elsewhere = bool(dataset.external) or dataset.is_virtual
+        if is_elsewhere:
+            raise ValueError(f"{path}: {label} must hold its rows itself, and names other files")
+        if kind.name not in ("float16", "float32", "float64") or not kind.isnative:
+            raise TypeError(f"{path}: {label} must be floating point; got {kind}")
+        place = place_of(path, offset or 0, shape, _OF_NUMPY[kind.name], label)
+        if offset is not None:
+            return FileTable(place, writable=writable)
+        if writable:
+            raise ValueError(f"{path}: {label} lies in chunks, which are only read")
+        stack.pop_all()  # the dataset keeps the file open
+        return Hdf5Table(place, dataset)
+
+
+class Hdf5Table(InFile):
+    """Dataset in chunks, read by h5py."""
+
+    def __init__(self, place: Place, dataset: Any) -> None:
+        super().__init__(place)
+        self._dataset = dataset
+
+    def _fill(self, start: int, out: Tensor) -> None:
+        if out.numel():
+            with self._lock, reading(self.path, _DAMAGED):
+                self._dataset.read_direct(out.numpy(), source_sel=slice(start, start + len(out)))

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import kgfast
 from kgfast.graph import KnownTriples
 from kgfast.graph.pair_index import PairIndex
-from kgfast.graph.stored import building, inputs, runs
+from kgfast.graph.stored import building, inputs
 from kgfast.graph.stored.inputs import ReadOptions, open_files
 from support.engines import examples
 
@@ -261,9 +261,9 @@ def test_no_range_of_a_merge_is_larger_than_asked_for(graph, tmp_path):
     paths = []
     for first in range(0, len(graph), 90):
         paths.append(tmp_path / f"run-{first}.npy")
-        runs.save_run(paths[-1], tuple(graph[first : first + 90].T))
+        building.save_run(paths[-1], tuple(graph[first : first + 90].T))
     for most in (150, 400, 2000):
-        counts = [rows for rows, _, _ in runs.merged(paths, most, 5, 200)]
+        counts = [rows for rows, _, _ in building.merged(paths, most, 5, 200)]
         assert max(counts) <= most
         assert len(counts) > 1
 
