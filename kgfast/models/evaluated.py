@@ -136,7 +136,8 @@ def run_alone(
 def _chunk_of(maker: Any, device: torch.device) -> int | None:
     """Return the number of queries that a model makes at once; None if any number will do."""
     if not hasattr(maker, "query_chunk"):
-        kind, methods = type(maker), getattr(maker, "__dict__", {}).keys() & _MAKERS
+        kind: Any = type(maker)
+        methods = getattr(maker, "__dict__", {}).keys() & _MAKERS
         if methods or not _is_of_kgfast(kind):
             return _CHUNK_OF_OWN_NETWORKS.get(device.type, _CHUNK_ELSEWHERE)
         return query_chunk(device) if hasattr(kind, "parallel_queries") else None
