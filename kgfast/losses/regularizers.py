@@ -5,7 +5,7 @@ themselves. For filtered and croppable models (RSCF, MED) these are the tables o
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -76,7 +76,8 @@ def n3(
     tensor(36.)
     """
     uses = _uses(model, triples, side, weighted=weighted, sparse=sparse)
-    return _reduced(_n3(uses), reduction)
+    _check_fits("n3", uses.model, _OF_FACTORS)
+    return _reduced(uses.of_factors(partial(_cubes, uses.model)), reduction)
 
 
 def l2(
@@ -100,16 +101,6 @@ def l2(
     triples, side, weighted, reduction, sparse
         See :func:`n3`.
 
-    Returns
-    -------
-    Tensor
-        A scalar, or ``[B]`` for ``none``.
-
-    Raises
-    ------
-    ValueError, TypeError
-        As :func:`n3`.
-
     Examples
     --------
     >>> model = DistMult(torch.tensor([[1.0], [2.0]]), torch.tensor([[-3.0]]))
@@ -117,7 +108,7 @@ def l2(
     tensor(14.)
     """
     uses = _uses(model, triples, side, weighted=weighted, sparse=sparse)
-    return _reduced(_l2(uses), reduction)
+    return _reduced(uses.of_factors(_squares), reduction)
 
 
 def dura(
@@ -164,11 +155,14 @@ def dura(
     uses = _uses(model, triples, side, weighted=True, sparse=sparse)
     if uses.targets is None:
         raise ValueError("dura takes triples [B, 3]: targets are penalised as queries")
-    return _reduced(_dura(uses, product_weight), reduction)
+    _check_fits("dura", uses.model, _OF_PRODUCTS)
+    anchors, targets = (_squares(rows) for rows in uses.entities())
+    forth, back = (_squares(rows) for rows in uses.products())
+    return _reduced(anchors + targets + product_weight * (forth + back), reduction)
 
 
 @dataclass(frozen=True)
-class Uses:
+class _Uses:
     """Rows of tables that triples use."""
 
     model: Model  # model with the tables, without wrappers
@@ -177,15 +171,6 @@ class Uses:
     relations: Tensor  # int64 [B], rows of the relation table
     targets: Tensor | None  # [B, G], rows of entities; None where a query has many targets
     shares: Sequence[Tensor] | None = None  # [B] each: weight of a use; 1 by default
-
-    @classmethod
-    def of(
-        cls, model: Model, side: Side, anchors: Tensor, relations: Tensor, targets: Tensor | None
-    ) -> "Uses":
-        """Return the uses of queries of a model, which may be wrapped or have inverses."""
-        ids = model.relation_ids(relations, side)
-        side = "tail" if model.has_inverses else side
-        return cls(unwrapped(model), side, anchors, ids, targets)
 
     def entities(self) -> list[Tensor]:
         """Return the score's parts of anchors and, if given, targets, ``[B, *]`` each."""
@@ -204,7 +189,10 @@ class Uses:
         if places is not None:  # the gradient of a plain index has no fixed order
             of_relations = functional.embedding(places, of_relations[:, None])[:, 0]
         of_anchors, *of_targets = [penalty(rows) for rows in self.entities()]
-        return self.total([of_anchors, of_relations, *of_targets])
+        penalties = [of_anchors, of_relations, *of_targets]
+        if self.shares is not None:
+            penalties = [one * share for one, share in zip(penalties, self.shares, strict=True)]
+        return torch.stack(penalties).sum(0)
 
     def products(self) -> list[Tensor]:
         """Return ``h R`` and ``R t``, ``[B, *]`` each: anchors and targets as queries."""
@@ -216,35 +204,8 @@ class Uses:
             for rows, side in asked
         ]
 
-    def total(self, penalties: Sequence[Tensor]) -> Tensor:
-        """Sum penalties ``[B]`` of anchors, relations and targets, weighted by shares."""
-        if self.shares is None:
-            return torch.stack(list(penalties)).sum(0)
-        shared = [it * share for it, share in zip(penalties, self.shares, strict=True)]
-        return torch.stack(shared).sum(0)
 
-
-def _n3(uses: Uses) -> Tensor:
-    """Return :func:`n3` of each use, ``[B]``."""
-    _check_fits("n3", uses.model, _OF_FACTORS)
-    return uses.of_factors(partial(_cubes, uses.model))
-
-
-def _l2(uses: Uses) -> Tensor:
-    """Return :func:`l2` of each use, ``[B]``."""
-    return uses.of_factors(_squares)
-
-
-def _dura(uses: Uses, product_weight: float) -> Tensor:
-    """Return :func:`dura` of each use, ``[B]``."""
-    _check_fits("dura", uses.model, _OF_PRODUCTS)
-    anchors, targets = uses.entities()
-    forth, back = uses.products()
-    products = _squares(forth) + _squares(back)
-    return _squares(anchors) + _squares(targets) + product_weight * products
-
-
-def _uses(model: Model, triples: TriplesLike, side: Side, *, weighted: bool, sparse: bool) -> Uses:
+def _uses(model: Model, triples: TriplesLike, side: Side, *, weighted: bool, sparse: bool) -> _Uses:
     if isinstance(triples, tuple) and len(triples) == 2 and isinstance(triples[0], Tensor):
         anchors, relations = triples
         check_index("anchors", anchors, (None,), model.entity)
@@ -261,9 +222,11 @@ def _uses(model: Model, triples: TriplesLike, side: Side, *, weighted: bool, spa
         _, *rows = read_rows(model.entity, *ids)
     else:
         rows = [functional.embedding(it, model.entity) for it in ids]
+    side, relations = checked(side), model.relation_ids(relations, side)
+    own_side: Side = "tail" if model.has_inverses else side
     targets = rows[1] if len(rows) > 1 else None
-    uses = Uses.of(model, checked(side), rows[0], relations, targets)
-    return uses if weighted else replace(uses, shares=_shares(ids, uses.relations))
+    shares = None if weighted else _shares(ids, relations)
+    return _Uses(unwrapped(model), own_side, rows[0], relations, targets, shares)
 
 
 def _shares(entities: list[Tensor], relations: Tensor) -> list[Tensor]:

@@ -8,13 +8,11 @@ import torch
 from torch.nn import functional
 
 from kgfast import losses, ops
-from kgfast.kernels import cpu
 from support.memory import PeakMemory
-from support.sampled import threads
 
 NAN, INF = float("nan"), float("inf")
 SCALE, BIAS = 10.0, -4.0
-SIZES = [(1, 1), (2, 3), (17, 5), (130, 33), (300, 768)]
+SIZES = [(1, 1), (2, 3), (17, 5), (130, 33), (512, 768)]
 
 
 def pairs(count, width, dtype=torch.float32):
@@ -55,12 +53,6 @@ def worst_error(found, exact):
 @pytest.mark.usefixtures("backend")
 def test_value_and_gradients_are_within_1e5_of_float64(count, width, scale, bias):
     given = *pairs(count, width), scale, bias
-    exact = graded(dense, *given, dtype=torch.float64)
-    assert worst_error(graded(losses.siglip, *given), exact) < 1e-5
-
-
-def test_512_pairs_of_768_features():
-    given = *pairs(512, 768), SCALE, -10.0
     exact = graded(dense, *given, dtype=torch.float64)
     assert worst_error(graded(losses.siglip, *given), exact) < 1e-5
 
@@ -128,31 +120,6 @@ def test_half_precision_as_autocast_makes_it(dtype):
     assert worst_error(found, exact) < (1e-3 if dtype == torch.float16 else 5e-3)
 
 
-def test_gradients_of_the_loss_scale_its_own():
-    given = *pairs(6, 4), SCALE, BIAS
-    plain = graded(losses.siglip, *given)
-    scaled = graded(lambda *them: 4.0 * losses.siglip(*them), *given)
-    assert all(torch.equal(4 * one, other) for one, other in zip(plain, scaled, strict=True))
-
-
-def test_threads_change_no_bit():
-    given, found = (*pairs(200, 40), SCALE, BIAS), []
-    for count in (1, 3):
-        with threads(count):
-            found.append(graded(losses.siglip, *given))
-    assert all(torch.equal(*both) for both in zip(*found, strict=True))
-
-
-def test_there_is_no_second_derivative():
-    image, text = pairs(6, 4)
-    image.requires_grad_()
-    (slope,) = torch.autograd.grad(
-        losses.siglip(image, text, SCALE, BIAS), image, create_graph=True
-    )
-    with pytest.raises(RuntimeError, match="can be differentiated once"):
-        slope.sum().backward()
-
-
 def test_products_of_bf16_numbers():
     image, text = pairs(300, 768)
     given = image, text, torch.tensor(SCALE), torch.tensor(BIAS)
@@ -167,18 +134,6 @@ def test_under_the_compiler():
     given = *pairs(6, 4), SCALE, BIAS
     compiled = torch.compile(losses.siglip, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(graded(compiled, *given), graded(losses.siglip, *given))
-
-
-@pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
-def test_memory_is_that_of_gradients_and_64_mib():
-    """Logits of these pairs would take 256 MiB."""
-    image, text = pairs(8192, 32)
-    leaves = [it.requires_grad_() for it in (image, text, torch.tensor(SCALE), torch.tensor(BIAS))]
-    losses.siglip(image[:64], text[:64], *leaves[2:]).backward()
-    image.grad = text.grad = None
-    with PeakMemory("cpu") as peak:
-        losses.siglip(*leaves).backward()
-    assert peak.bytes < image.nbytes + text.nbytes + (64 << 20)
 
 
 class TestModule:
@@ -254,15 +209,6 @@ def test_wrong_arguments_are_named(case):
     with pytest.raises(kind, match=message) as caught:
         losses.siglip(**given)
     assert "\n" not in str(caught.value)
-
-
-def test_forward_mode_is_refused():
-    from torch.autograd import forward_ad
-
-    with forward_ad.dual_level():
-        scale = forward_ad.make_dual(torch.tensor(SCALE), torch.tensor(1.0))
-        with pytest.raises(NotImplementedError, match="no forward-mode derivative"):
-            losses.siglip(IMAGE, TEXT, scale, BIAS)
 
 
 def test_queries_are_scaled_block_by_block():
