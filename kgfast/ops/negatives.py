@@ -1,6 +1,7 @@
 """Losses of sampled negatives, of queries and their candidates."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -9,7 +10,7 @@ from kgfast.kernels.operands import NamedRows, Need, Operands
 from kgfast.kernels.sampled import NegativeLoss, NegativeRows, Sampled
 from kgfast.ops import differentiable as common
 from kgfast.ops import run
-from kgfast.ops.checks import checked_operands
+from kgfast.ops.checks import check_candidates, check_queries
 from kgfast.ops.registry import operator
 from kgfast.ops.scores import check_row_index, whole_factor
 
@@ -69,10 +70,10 @@ def list_loss(
 
 def _checked(operands: Operands, name: str, table_name: str = "candidates") -> Operands:
     common.refuse_forward_mode(name, *_tensors(operands))
-    queries, (table, bias, factor) = operands.queries, _tensors(operands)[1:]
-    assert table is not None
-    score = operands.score.name
-    return checked_operands(queries, table, score, bias, factor, table_name=table_name)
+    check_candidates(operands.candidates, None, table_name)
+    queries = common.full_precision(operands.queries)
+    check_queries(queries, operands.candidates)
+    return operands if queries is operands.queries else replace(operands, queries=queries)
 
 
 def _tensors(operands: Operands) -> tuple[Tensor | None, ...]:

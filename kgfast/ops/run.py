@@ -231,7 +231,7 @@ def negative_rows(
     loss: NegativeLoss,
     *,
     keeps: bool,
-    backend: str | None = None,
+    backend: str,
 ) -> NegativeRows:
     """Reduce negatives; see :meth:`kgfast.kernels.backend.NegativeLosses.value`."""
 
@@ -242,9 +242,9 @@ def negative_rows(
         return name_not_finite(operands, safe_ids("index", index, len(operands.table)), "table")
 
     check_moves(operands)
-    with _serving(operands, backend) as chosen:
-        check = look_closer if checks_values() else None
-        return chosen.negatives.value(operands, sampled, loss, keeps=keeps, check=check)
+    check = look_closer if checks_values() else None
+    negatives = backend_of(operands, backend).negatives
+    return negatives.value(operands, sampled, loss, keeps=keeps, check=check)
 
 
 def negative_gradients(
@@ -256,12 +256,11 @@ def negative_gradients(
     *,
     bias: bool = False,
     rows: NamedRows | None = None,
-    backend: str | None = None,
+    backend: str,
 ) -> NegativeGradients:
     """Return the gradients of :func:`negative_rows`; the arguments are checked."""
-    with _serving(operands, backend) as chosen:
-        grad = grad.resolve_neg()
-        return chosen.negatives.gradients(operands, loss, made, grad, need, bias=bias, rows=rows)
+    negatives, grad = backend_of(operands, backend).negatives, grad.resolve_neg()
+    return negatives.gradients(operands, loss, made, grad, need, bias=bias, rows=rows)
 
 
 def loss_value(
