@@ -314,6 +314,8 @@ def _begun(config: Config, path: Path, resume: bool) -> optuna.Study:
         ]
         if changed:
             raise ValueError(f"the search was started with another config: {', '.join(changed)}")
+    elif (path / "trials").exists():
+        raise ValueError(f"{path} holds trials without trials.db: name another folder")
     write_durably(path / "config.yaml", config.to_yaml, "the config")
     rung = section.first_rung or max(1, _length_of(config)[1] // section.reduction**2)
     study = _study_in(file)
