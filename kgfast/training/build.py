@@ -1,4 +1,4 @@
-"""The dataset, model, loss, device and evaluations of a config.
+"""The dataset, model, loss and device of a config.
 
 A config may name a user's own model and loss by import path, ``module:Name``. Importing a module
 runs its code. So only :func:`follow` imports, for a caller who trusts the config; all other
@@ -17,22 +17,19 @@ import torch
 
 from kgfast import datasets
 from kgfast.datasets import Dataset
-from kgfast.eval import Index, Ranks, rank
-from kgfast.graph import KnownTriples, did_you_mean
+from kgfast.graph import did_you_mean
 from kgfast.losses import LOSSES, Loss, NegativesLoss
 from kgfast.models import (
     CP,
     MED,
     RESCAL,
     RSCF,
-    SIDES,
     ComplEx,
     ConvE,
     DistMult,
     Model,
     Reciprocal,
     RotatE,
-    Side,
     TransE,
 )
 from kgfast.models.fresh import ALL_ROWS, Fill, Fresh, normal, uniform
@@ -251,35 +248,3 @@ def room_of(config: Config) -> MappedRoom | None:
     """Return an allocator of tables in files, if the config has a folder for them."""
     folder = config.train.table_folder
     return None if folder is None else MappedRoom(folder)
-
-
-def ranks_of(
-    model: Model,
-    dataset: Dataset,
-    split: str,
-    config: Config | None,
-    sides: Sequence[Side] = SIDES,
-    index: Index | None = None,
-    most: int | None = None,
-    known: KnownTriples | None = None,
-    **options: Any,
-) -> Ranks | dict[int, Ranks]:
-    """Rank the first ``most`` triples of a split, by each sub-model of croppable embeddings.
-
-    An index is packed again if the model has changed since. ``known`` defaults to the triples of
-    all splits, ``options`` are those of :func:`kgfast.rank`.
-    """
-    triples = dataset.split(split)[:most]
-    if config is not None:
-        options.setdefault("batch_size", config.data.test_bs)
-    if index is not None and not index.is_current:
-        index.refresh()
-    return rank(
-        model,
-        triples,
-        known=dataset.known() if known is None else known,
-        sides=sides,
-        dims=model.dims,
-        index=index,
-        **options,
-    )

@@ -132,13 +132,7 @@ def new_table(block: Tensor, shape: Sequence[int], room: Room | None) -> Tensor:
 
 
 def load_meta(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the meta of a checkpoint without reading or checking its tensors.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        For the reasons of :func:`load`.
-    """
+    """Return the meta of a checkpoint without reading or checking its tensors."""
     with _opened(path) as opened:
         return opened.meta
 
@@ -146,12 +140,7 @@ def load_meta(path: str | os.PathLike[str]) -> dict[str, Any]:
 def blocks(path: str | os.PathLike[str]) -> Iterator[Block]:
     """Yield name, shape, first row and rows of each block of each tensor, within bounded memory.
 
-    The checksum is compared after the last block.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        For the reasons of :func:`load`.
+    The checksum is compared after the last block. Errors are those of :func:`load`.
     """
     with _opened(path) as opened:
         yield from _blocks(opened, _NUMBERS)

@@ -14,7 +14,7 @@ from torch import Tensor
 from kgfast.datasets import Dataset, load_negatives, with_labels
 from kgfast.datasets import load as load_data
 from kgfast.datasets.data_files import DataFile, numbered_lines
-from kgfast.eval import Classification, Ranks, classify
+from kgfast.eval import Classification, Ranks, classify, rank
 from kgfast.eval.candidates import check_constraints
 from kgfast.graph import KnownTriples, Names, Triples, TypeConstraints, Vocabulary
 from kgfast.graph.ids import read_id
@@ -28,7 +28,6 @@ from kgfast.training.build import (
     follow,
     load_dataset,
     loss_of,
-    ranks_of,
 )
 from kgfast.training.checkpoint import check_tensors, of_part
 from kgfast.training.config import Config
@@ -84,16 +83,8 @@ class LoadedRun:
         The loss fits ``sigmoid(score + gamma)`` to labels ``a y + c``
         (:func:`kgfast.losses.smoothed_labels`); the probability is that ``y``, clamped to [0, 1].
 
-        Parameters
-        ----------
-        scores : Tensor
-            Scores of any shape, without gamma.
-
-        Returns
-        -------
-        Tensor, optional
-            float64 of the shape of ``scores``, NaN where a score is NaN; None for other losses, and
-            for models that were not trained here.
+        ``scores`` have any shape, without gamma. The result is float64, NaN where a score is NaN;
+        None for other losses, and for models that were not trained here.
         """
         if self.config is None:
             return None
@@ -110,21 +101,22 @@ class LoadedRun:
     ) -> Ranks | dict[int, Ranks]:
         """Return the filtered ranks of a split; for croppable embeddings, of each sub-model.
 
+        A ValueError says that no data were loaded.
+
         Parameters
         ----------
         split : {"train", "valid", "test"}
         sides : sequence of {"head", "relation", "tail"}
         options
             Further arguments of :func:`kgfast.rank`; ``known`` replaces the triples of all splits.
-
-        Raises
-        ------
-        ValueError
-            If no data were loaded.
         """
         if self.dataset is None:
             raise ValueError("no data were loaded to rank: name a dataset, data= or --data")
-        return ranks_of(self.model, self.dataset, split, self.config, sides, **options)
+        if self.config is not None:
+            options.setdefault("batch_size", self.config.data.test_bs)
+        options.setdefault("known", self.dataset.known())
+        triples, dims = self.dataset.split(split), self.model.dims
+        return rank(self.model, triples, sides=sides, dims=dims, **options)
 
     def type_constraints(
         self, source: str | os.PathLike[str] | Literal["train"] = "train"
@@ -146,12 +138,9 @@ class LoadedRun:
 
         Raises
         ------
-        FileNotFoundError
-            If there is no such file.
-        ValueError
-            If "train" or types of entities need the data of the run, which were not found; if a
-            file is damaged, or of more entities or
-            relations, or of other names, than the run: the message begins with the file.
+        FileNotFoundError, ValueError
+            If there is no such file, or the data of the run are needed and were not loaded; if a
+            file is damaged, or of more entities or relations, or of other names, than the run.
         """
         if source == "train":
             return TypeConstraints.from_triples(self._train_for("'train'"))
@@ -199,12 +188,7 @@ class LoadedRun:
             The folder of ``valid_negatives.txt`` and ``test_negatives.txt``
             (:func:`kgfast.datasets.load_negatives`); by default the folder of the dataset.
 
-        Raises
-        ------
-        FileNotFoundError
-            If a file of negatives is missing.
-        ValueError
-            If the run was loaded without its data, or a file is malformed.
+        Errors are those of files, and a ValueError for a run without data.
         """
         if self.dataset is None:
             raise ValueError("classify: needs the data of the run, which were not loaded")
@@ -218,10 +202,9 @@ class LoadedRun:
         )
 
     def __repr__(self) -> str:
-        data = (
-            "without data" if self.dataset is None else f"with dataset {escaped(self.dataset.name)}"
-        )
-        return f"LoadedRun of {self.model!r}, {data}"
+        data = self.dataset
+        words = "without data" if data is None else f"with dataset {escaped(data.name)}"
+        return f"LoadedRun of {self.model!r}, {words}"
 
 
 def _types_of_lines(path: Path) -> list[tuple[str, str]]:

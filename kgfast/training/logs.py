@@ -93,18 +93,14 @@ class Logs:
 def read_rows(folder: str | os.PathLike[str]) -> list[Row]:
     """Read the rows of a run folder, without a last line that a kill cut short.
 
-    Raises
-    ------
-    ValueError
-        If another line is not JSON: the message names file and line.
+    A ValueError names file and line of any other line that is not JSON.
     """
-    return [_checked(where, line, row) for where, line, row in _parsed(Path(folder))]
-
-
-def _checked(where: str, line: bytes, row: Row | None) -> Row:
-    if row is None:
-        raise ValueError(f"{where}: not a row of a log: {shown(line, 80)}")
-    return row
+    rows = []
+    for where, line, row in _parsed(Path(folder)):
+        if row is None:
+            raise ValueError(f"{where}: not a row of a log: {shown(line, 80)}")
+        rows.append(row)
+    return rows
 
 
 def _whole_rows(folder: Path) -> list[Row]:

@@ -53,25 +53,11 @@ class _Unread(NamedTuple):
 
 
 class Run:
-    """Run of a trainer.
+    """Run of a trainer, as :meth:`kgfast.training.Trainer.opened` yields it.
 
-    Parameters
-    ----------
-    config : Config
-    dataset : Dataset
-    model : Model
-    placement : Placement
-        Division of the run among processes.
-    deadline : Deadline, optional
-        The time left for steps; by default the time that the config allows from now on.
-    folder : RunFolder, optional
-        The folder for logs and checkpoints; without one nothing is written.
-    graph : RunGraph, optional
-        The graph that the folder stores.
-    resume : bool
-        Resume from the newest checkpoint of the folder.
-    progress : bool
-        Show a progress bar.
+    ``placement`` divides the run among processes, and ``deadline`` says how much time is left for
+    steps. ``folder`` takes logs and checkpoints; without one nothing is written. ``graph`` is what
+    the folder stores of the dataset.
 
     Attributes
     ----------
@@ -80,12 +66,6 @@ class Run:
         Number of steps of the whole run.
     resumed : bool
         True if the run was resumed from a checkpoint.
-
-    Raises
-    ------
-    ValueError
-        If there are no training triples, or one of their ids is out of range; if the folder holds a
-        run and ``resume`` is False, a run of another config, or no checkpoint that fits.
 
     Notes
     -----
@@ -274,7 +254,8 @@ class Run:
     def _batch(self, number: int) -> Batch:
         if self._ahead is not None:
             return self._ahead.take(number)
-        return self._objective.batch(number).to(self._model.entity.device)
+        batch, device = self._objective.batch(number), self._model.entity.device
+        return batch if device.type == "cpu" else batch.to(device)
 
     def _rate(self, step: int) -> float:
         config = self._config

@@ -117,13 +117,7 @@ class RowAdam(RowOptimizer):
     params : iterable
         Parameters, or groups of them, as for every optimizer of torch.
     lr, betas, eps, weight_decay
-        The options of :class:`torch.optim.Adam`; ``weight_decay`` times a row is added to its
-        gradient.
-
-    Raises
-    ------
-    ValueError
-        For a number out of range.
+        The options of :class:`torch.optim.Adam`, within their ranges.
 
     Examples
     --------
@@ -196,13 +190,7 @@ class RowAdagrad(RowOptimizer):
     params : iterable
         Parameters, or groups of them, as for every optimizer of torch.
     lr, eps, weight_decay
-        The options of :class:`torch.optim.Adagrad`; ``weight_decay`` times a row is added to its
-        gradient.
-
-    Raises
-    ------
-    ValueError
-        For a number out of range.
+        The options of :class:`torch.optim.Adagrad`, within their ranges.
 
     Examples
     --------

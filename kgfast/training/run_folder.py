@@ -132,11 +132,7 @@ class RunFolder:
     def load(self, path: Path) -> Stored:
         """Read a state with all rows, saved by any number of processes.
 
-        Raises
-        ------
-        FileNotFoundError, ValueError
-            For the reasons of :func:`kgfast.training.checkpoint.load`; if files of rows are
-            missing.
+        Errors are those of :func:`kgfast.training.checkpoint.load`.
         """
         tensors, meta = load(path, self.room)
         shards, (first, step) = ShardFiles.of(meta), self.rows
@@ -170,16 +166,9 @@ class RunFolder:
     def load_last(self, check: Callable[[Stored], object] = lambda stored: None) -> Stored | None:
         """Return the newest readable state, or None if nothing was saved yet.
 
-        Parameters
-        ----------
-        check : callable, optional
-            Raises a ValueError for a state that the run cannot resume from. Such a state is skipped
-            like an unreadable one: the state before is read, with a warning.
-
-        Raises
-        ------
-        ValueError
-            If there are states and none can be read.
+        ``check`` raises a ValueError for a state that the run cannot resume from. Such a state is
+        skipped like an unreadable one: the state before is read, with a warning. A ValueError says
+        that there are states and none can be read.
         """
         broken: list[str] = []
         for path in self._states:
@@ -202,15 +191,7 @@ class RunFolder:
         return None
 
     def load_best(self) -> Stored:
-        """Return the best state, or the last where no evaluation chose one.
-
-        Raises
-        ------
-        FileNotFoundError
-            If there is neither state.
-        ValueError
-            If the state cannot be read.
-        """
+        """Return the best state, or the last where no evaluation chose one."""
         try:
             return self.load(self.best)
         except FileNotFoundError:
@@ -221,15 +202,7 @@ class RunFolder:
         return stored
 
     def read_config(self, overrides: Sequence[str] | None = None) -> Config:
-        """Read the config of the run; ``overrides`` are those of :meth:`Config.from_yaml`.
-
-        Raises
-        ------
-        FileNotFoundError
-            If the folder is not that of a run.
-        ValueError
-            If the config is malformed.
-        """
+        """Read the config of the run; ``overrides`` are those of :meth:`Config.from_yaml`."""
         if not self.path.is_dir():
             raise FileNotFoundError(f"{self.path}: no such folder")
         if not self.config.is_file():
@@ -247,13 +220,7 @@ class RunFolder:
         graph.save(self.graph)
 
     def load_graph(self) -> RunGraph:
-        """Return the graph that the run began with.
-
-        Raises
-        ------
-        ValueError
-            If the file is missing or cannot be read.
-        """
+        """Return the graph that the run began with."""
         if not self.graph.is_file():
             raise ValueError(f"{self.graph} is missing: the rows of the tables have no names")
         return RunGraph.load(self.graph)
@@ -265,15 +232,7 @@ class RunFolder:
         write_durably(self.result, lambda fresh: fresh.write_text(text), "the result")
 
     def read_result(self) -> dict[str, Any]:
-        """Read the result of the run.
-
-        Raises
-        ------
-        FileNotFoundError
-            If the run has not ended.
-        ValueError
-            If the file is not JSON.
-        """
+        """Read the result of the run; a FileNotFoundError says that the run has not ended."""
         if not self.result.is_file():
             raise FileNotFoundError(f"{self.result}: the run has not ended")
         with reading(self.result, "not the result of a run"):

@@ -68,15 +68,7 @@ class RunGraph:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "RunGraph":
-        """Read a graph that :meth:`save` wrote.
-
-        Raises
-        ------
-        FileNotFoundError
-            If there is no such file.
-        ValueError
-            If the file is damaged or no graph: the message names the path.
-        """
+        """Read a graph that :meth:`save` wrote; a ValueError names a damaged file."""
         tensors, meta = load(path)
         try:
             names = _vocabulary(tensors, "entities"), _vocabulary(tensors, "relations")
@@ -95,17 +87,8 @@ class RunGraph:
     def read(self, dataset: Dataset, source: str) -> Dataset:
         """Return a dataset with the ids and the order of the run, if both have one graph.
 
-        Parameters
-        ----------
-        dataset : Dataset
-            Names and triples in any order; returned unchanged if the order is that of the run.
-        source : str
-            Name of the dataset in errors.
-
-        Raises
-        ------
-        ValueError
-            If names or triples are missing or new: the message lists the first five of each.
+        Names and triples may be in any order. A ValueError lists the first five names or triples
+        that are missing or new; ``source`` names the dataset there.
         """
         same_names = (dataset.entities, dataset.relations) == (self.entities, self.relations)
         if same_names and all(

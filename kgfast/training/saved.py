@@ -210,13 +210,7 @@ def write_tables(
 
 
 def describe(model: Model) -> dict[str, Any]:
-    """Return the facts that define the score of a model's tensors.
-
-    Raises
-    ------
-    TypeError
-        If the facts of a class are not known.
-    """
+    """Return the facts that define the score of a model's tensors; refuse unknown classes."""
     wrappers, inner = [], model
     while type(inner).__name__ in _OF_WRAPPERS and isinstance(inner, Wrapper):
         name = type(inner).__name__

@@ -15,9 +15,8 @@ from pydantic import TypeAdapter
 from kgfast.datasets import Dataset
 from kgfast.datasets.dataset import SPLITS
 from kgfast.environment import provenance
-from kgfast.eval.index import Index
+from kgfast.eval import Index, Ranks, rank
 from kgfast.eval.metrics import table_of
-from kgfast.eval.ranks import Ranks
 from kgfast.processes.placement import ALONE, Placement
 from kgfast.storage import digest
 from kgfast.text import shown
@@ -26,7 +25,6 @@ from kgfast.training.build import (
     device_of,
     follow,
     load_dataset,
-    ranks_of,
     room_of,
 )
 from kgfast.training.callbacks import Callback
@@ -319,14 +317,17 @@ class Trainer:
         Ranks
             For croppable embeddings, a dict with the ranks of each sub-model by its width.
         """
+        batch_size = self.config.data.test_bs
         if index is None:
-            batch_size = self.config.data.test_bs
             return self.placement.ranks(self.model, self.dataset, split, batch_size)
         if self.placement.size > 1:
             raise ValueError(
                 "index: several processes rank by parts of the tables, without an index"
             )
-        return ranks_of(self.model, self.dataset, split, self.config, index=index)
+        if not index.is_current:
+            index.refresh()
+        triples, known, dims = self.dataset.split(split), self.dataset.known(), self.model.dims
+        return rank(self.model, triples, known=known, dims=dims, batch_size=batch_size, index=index)
 
     def _result_of_before(self, run: Run) -> Result | None:
         """Load the best model and the result of a finished run; return None if there is none."""

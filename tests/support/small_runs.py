@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from kgfast.datasets import synthetic
 from kgfast.training import Config, Run, Trainer
+from kgfast.training.config.files import assign
 
 GRAPH = synthetic(300, 6, 1200, 60, 60)
 BASE = {
@@ -19,6 +21,20 @@ BASE = {
     "data": {"train_bs": 128, "neg_size": 32, "negatives": "shared"},
 }
 NO_GAMMA = {"gamma": 12.0}
+
+
+def sections_of_table(text: str) -> dict[str, dict[str, Any]]:
+    """Read names of configs and, indented below each, its keys: ``optim.lr=0.1 train.steps=2``."""
+    found: dict[str, dict[str, Any]] = {}
+    name = ""
+    for line in text.strip("\n").split("\n"):
+        if line.startswith(" "):
+            for each in line.split():
+                assign(found[name], each)
+        else:
+            name = line
+            found[name] = {}
+    return found
 
 
 def config_of(**sections):
@@ -58,92 +74,43 @@ def assert_same_tensors(found: Mapping[str, Tensor], expected: Mapping[str, Tens
     assert [name for name, it in expected.items() if not torch.equal(found[name], it)] == []
 
 
+# Each with the least MRR that it learns.
 LEARNERS = {
-    "rotate, shared": ({"train": {"steps": 200}, "loss": {"alpha": 0.5}}, 0.6),
-    "rotate, rows": (
-        {
-            "train": {"steps": 200},
-            "data": {"negatives": "per_row", "subsampling": True, "filter_negatives": True},
-        },
-        0.6,
-    ),
-    "transe, shared": ({"model": {"name": "transe"}, "train": {"steps": 200}}, 0.2),
-    "transe, margin": (
-        {"model": {"name": "transe"}, "train": {"steps": 200}, "loss": {"name": "margin"}},
-        0.2,
-    ),
-    "distmult, logistic": (
-        {
-            "model": {"name": "distmult", **NO_GAMMA},
-            "train": {"steps": 150},
-            "data": {"negatives": "per_row", "neg_size": 16},
-            "loss": {"name": "logistic"},
-        },
-        0.2,
-    ),
-    "complex, 1vsall, n3": (
-        {
-            "model": {"name": "complex", **NO_GAMMA},
-            "train": {"steps": 60, "mode": "1vsall"},
-            "loss": {"name": "cross_entropy"},
-            "regularizer": {"name": "n3", "weight": 0.01},
-            "optim": {"name": "adagrad", "lr": 0.3},
-        },
-        0.5,
-    ),
-    "cp with inverses, 1vsall, dura, relations": (
-        {
-            "model": {"name": "cp", "reciprocal": True, **NO_GAMMA},
-            "train": {"steps": 60, "mode": "1vsall"},
-            "loss": {"name": "cross_entropy", "relation_weight": 0.1},
-            "regularizer": {"name": "dura", "weight": 0.003},
-            "optim": {"name": "adagrad", "lr": 0.3},
-        },
-        0.3,
-    ),
-    "transe with inverses, rows": (
-        {
-            "model": {"name": "transe", "reciprocal": True},
-            "train": {"steps": 200},
-            "data": {"negatives": "per_row"},
-        },
-        0.2,
-    ),
-    "distmult, 1vsall": (
-        {
-            "model": {"name": "distmult", **NO_GAMMA},
-            "train": {"steps": 60, "mode": "1vsall"},
-            "loss": {"name": "cross_entropy", "label_smoothing": 0.1},
-        },
-        0.3,
-    ),
-    "complex, kvsall": (
-        {
-            "model": {"name": "complex", **NO_GAMMA},
-            "train": {"steps": 150, "mode": "kvsall"},
-            "loss": {"name": "bce", "label_smoothing": 0.1, "smoothing_style": "conve"},
-            "optim": {"name": "adam", "lr": 0.05},
-        },
-        0.4,
-    ),
-    "conve, kvsall": (
-        {
-            "model": {
-                "name": "conve",
-                "base_dim": 32,
-                "embedding_height": 4,
-                "channels": 8,
-                "input_dropout": 0.1,
-                "feature_dropout": 0.1,
-                "hidden_dropout": 0.1,
-                **NO_GAMMA,
-            },
-            "train": {"steps": 400, "mode": "kvsall"},
-            "loss": {"name": "bce", "label_smoothing": 0.1},
-            "optim": {"name": "adam", "lr": 0.01},
-        },
-        0.2,
-    ),
+    name.partition(" | ")[0]: (sections, float(name.partition(" | ")[2]))
+    for name, sections in sections_of_table("""
+rotate, shared | 0.6
+    train.steps=200  loss.alpha=0.5
+rotate, rows | 0.6
+    train.steps=200  data.negatives=per_row  data.subsampling=true  data.filter_negatives=true
+transe, shared | 0.2
+    model.name=transe  train.steps=200
+transe, margin | 0.2
+    model.name=transe  train.steps=200  loss.name=margin
+distmult, logistic | 0.2
+    model.name=distmult  model.gamma=12.0  train.steps=150  data.negatives=per_row
+    data.neg_size=16  loss.name=logistic
+complex, 1vsall, n3 | 0.5
+    model.name=complex  model.gamma=12.0  train.steps=60  train.mode=1vsall
+    loss.name=cross_entropy  regularizer.name=n3  regularizer.weight=0.01  optim.name=adagrad
+    optim.lr=0.3
+cp with inverses, 1vsall, dura, relations | 0.3
+    model.name=cp  model.reciprocal=true  model.gamma=12.0  train.steps=60  train.mode=1vsall
+    loss.name=cross_entropy  loss.relation_weight=0.1  regularizer.name=dura
+    regularizer.weight=0.003  optim.name=adagrad  optim.lr=0.3
+transe with inverses, rows | 0.2
+    model.name=transe  model.reciprocal=true  train.steps=200  data.negatives=per_row
+distmult, 1vsall | 0.3
+    model.name=distmult  model.gamma=12.0  train.steps=60  train.mode=1vsall
+    loss.name=cross_entropy  loss.label_smoothing=0.1
+complex, kvsall | 0.4
+    model.name=complex  model.gamma=12.0  train.steps=150  train.mode=kvsall  loss.name=bce
+    loss.label_smoothing=0.1  loss.smoothing_style=conve  optim.name=adam  optim.lr=0.05
+conve, kvsall | 0.2
+    model.name=conve  model.base_dim=32  model.embedding_height=4  model.channels=8
+    model.input_dropout=0.1  model.feature_dropout=0.1  model.hidden_dropout=0.1
+    model.gamma=12.0  train.steps=400  train.mode=kvsall  loss.name=bce
+    loss.label_smoothing=0.1  optim.name=adam  optim.lr=0.01
+""").items()
 }
 
 

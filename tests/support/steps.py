@@ -8,46 +8,29 @@ from unittest.mock import patch
 import torch
 
 from kgfast.training.loop import Run
-from support.small_runs import GRAPH, trainer_of
+from support.small_runs import GRAPH, sections_of_table, trainer_of
 from support.waits import CountsStep, LiveMemory, pretended_triton
 
-_SHARED = {"optim": {"name": "row_adam"}}
-_CROPS = {"dims": [4, 8, 16], "submodels_per_step": 3}
-# Sections of a config, and the most kernels and operators that a step should have.
+# Keys of a config, and the most kernels and operators that a step should have.
+_GOALS = (30, 35, 30, 30, None, 150)
+_TABLE = sections_of_table("""
+RotatE, nssa, shared negatives
+    optim.name=row_adam
+RotatE, nssa, negatives of each row
+    data.negatives=per_row  optim.name=row_adam
+ComplEx, cross entropy, 1-vs-all
+    model.name=complex  model.gamma=12  train.mode=1vsall  loss.name=cross_entropy
+ComplEx, bce, KvsAll
+    model.name=complex  model.gamma=12  train.mode=kvsall  loss.name=bce
+ConvE, bce, KvsAll
+    model.name=conve  model.base_dim=64  model.embedding_height=8  model.gamma=12
+    train.mode=kvsall  loss.name=bce
+MED and RSCF, nssa, shared negatives
+    model.name=rotate  model.use_rscf=true  med.dims=[4,8,16]  med.submodels_per_step=3
+    optim.name=row_adam
+""")
 MODES: dict[str, tuple[dict[str, Any], int | None]] = {
-    "RotatE, nssa, shared negatives": (_SHARED, 30),
-    "RotatE, nssa, negatives of each row": (
-        {"data": {"negatives": "per_row"}, **_SHARED},
-        35,
-    ),
-    "ComplEx, cross entropy, 1-vs-all": (
-        {
-            "model": {"name": "complex", "gamma": 12.0},
-            "train": {"mode": "1vsall"},
-            "loss": {"name": "cross_entropy"},
-        },
-        30,
-    ),
-    "ComplEx, bce, KvsAll": (
-        {
-            "model": {"name": "complex", "gamma": 12.0},
-            "train": {"mode": "kvsall"},
-            "loss": {"name": "bce"},
-        },
-        30,
-    ),
-    "ConvE, bce, KvsAll": (
-        {
-            "model": {"name": "conve", "base_dim": 64, "embedding_height": 8, "gamma": 12.0},
-            "train": {"mode": "kvsall"},
-            "loss": {"name": "bce"},
-        },
-        None,
-    ),
-    "MED and RSCF, nssa, shared negatives": (
-        {"model": {"name": "rotate", "use_rscf": True}, "med": _CROPS, **_SHARED},
-        160,
-    ),
+    mode: (sections, goal) for (mode, sections), goal in zip(_TABLE.items(), _GOALS, strict=True)
 }
 
 

@@ -17,126 +17,77 @@ from kgfast.training.logs import read_rows
 from kgfast.training.loop import Run
 from kgfast.training.schedule import Deadline
 from support.gloo import run_together, values
-from support.small_runs import crashing
+from support.small_runs import crashing, sections_of_table
 
 SHARDED = {"tables": "sharded", "timeout": 30}
 REPLICATED = {"tables": "replicated", "timeout": 30}
 # Every loss, model, optimizer and precision that several processes serve.
-CASES: dict[str, dict[str, Any]] = {
-    "rotate, nssa, rows, filtered": {
-        "model": {"name": "rotate", "base_dim": 8, "gamma": 6.0},
-        "data": {"neg_size": 8, "subsampling": True, "filter_negatives": True},
-        "optim": {"name": "row_adam", "lr": 0.02, "grad_clip": 0.5},
-    },
-    "rotate, nssa, rows": {
-        "model": {"name": "rotate", "base_dim": 8, "gamma": 6.0},
-        "data": {"neg_size": 8, "subsampling": True},
-        "optim": {"name": "row_adam", "lr": 0.02},
-        "train": {"accumulate": 2},
-    },
-    "rotate, nssa, pool": {
-        "model": {"name": "rotate", "base_dim": 8, "gamma": 6.0},
-        "data": {"neg_size": 70, "negatives": "shared"},
-        "optim": {"name": "row_adam", "lr": 0.02},
-    },
-    "distmult, logistic, pool, n3": {
-        "model": {"name": "distmult", "base_dim": 8},
-        "data": {"neg_size": 16, "negatives": "shared", "filter_negatives": True},
-        "loss": {"name": "logistic"},
-        "optim": {"name": "row_adagrad", "lr": 0.1},
-        "regularizer": {"name": "n3", "weight": 0.01},
-    },
-    "transe, margin, pool, dense": {
-        "model": {"name": "transe", "base_dim": 8, "gamma": 6.0},
-        "data": {"neg_size": 16, "negatives": "shared"},
-        "loss": {"name": "margin", "margin": 2.0},
-        "optim": {"name": "sgd", "lr": 0.1, "grad_clip": 1.0},
-        "train": {"accumulate": 2},
-    },
-    "rotate, med": {
-        "model": {"name": "rotate", "base_dim": 8, "gamma": 6.0},
-        "med": {"dims": [2, 4, 8]},
-        "data": {"neg_size": 8, "filter_negatives": True},
-        "optim": {"name": "adam", "lr": 0.01},
-    },
-    "complex, nssa, fp16": {
-        "model": {"name": "complex", "base_dim": 8},
-        "data": {"neg_size": 8, "negatives": "shared"},
-        "train": {"amp": "fp16"},
-        "optim": {"name": "row_adam", "lr": 0.01},
-    },
-    "transe, med and rscf": {
-        "model": {"name": "transe", "base_dim": 8, "gamma": 6.0, "use_rscf": True},
-        "med": {"dims": [4, 8], "positive_weight": "softmax"},
-        "data": {"neg_size": 8, "negatives": "shared"},
-        "optim": {"name": "row_adam", "lr": 0.01},
-    },
-    "complex, med": {
-        "model": {"name": "complex", "base_dim": 8},
-        "med": {"dims": [4, 8]},
-        "data": {"neg_size": 8},
-        "optim": {"name": "row_adam", "lr": 0.01},
-    },
-    "complex, rscf": {
-        "model": {"name": "complex", "base_dim": 8, "use_rscf": True},
-        "data": {"neg_size": 8},
-        "optim": {"name": "row_adam", "lr": 0.01},
-    },
-    "rotate, med split": {
-        "model": {"name": "rotate", "base_dim": 8, "gamma": 6.0},
-        "med": {"dims": [4, 8], "crop": "split"},
-        "data": {"neg_size": 8},
-        "optim": {"name": "row_adagrad", "lr": 0.05},
-    },
-    "complex, 1vsall, n3": {
-        "model": {"name": "complex", "base_dim": 8},
-        "train": {"mode": "1vsall"},
-        "loss": {"name": "cross_entropy", "label_smoothing": 0.1},
-        "regularizer": {"name": "n3", "weight": 0.01},
-        "optim": {"name": "adagrad", "lr": 0.1},
-    },
-    "distmult, kvsall": {
-        "model": {"name": "distmult", "base_dim": 8},
-        "train": {"mode": "kvsall"},
-        "loss": {"name": "bce", "label_smoothing": 0.1},
-        "optim": {"name": "adam", "lr": 0.01},
-    },
-    "conve, kvsall": {
-        "model": {"name": "conve", "base_dim": 60},
-        "train": {"mode": "kvsall"},
-        "loss": {"name": "bce", "label_smoothing": 0.1},
-        "optim": {"name": "adam", "lr": 0.003},
-    },
-    "rescal, inverses, relations, dura": {
-        "model": {"name": "rescal", "base_dim": 8, "reciprocal": True, "init_std": 0.3},
-        "data": {"neg_size": 8, "filter_negatives": True},
-        "loss": {"name": "margin", "margin": 2.0, "relation_weight": 0.1},
-        "optim": {"name": "row_adagrad", "lr": 0.05},
-        "regularizer": {"name": "dura", "weight": 0.01},
-    },
-    "distmult, med, relations, l2": {
-        "model": {"name": "distmult", "base_dim": 8, "reciprocal": True},
-        "med": {"dims": [4, 8]},
-        "data": {"neg_size": 8},
-        "loss": {"relation_weight": 0.2},
-        "optim": {"name": "row_adam", "lr": 0.01},
-        "regularizer": {"name": "l2", "weight": 0.02, "weighted": False},
-    },
-    "cp, 1vsall, inverses, n3": {
-        "model": {"name": "cp", "base_dim": 8, "reciprocal": True, "init_range": 0.3},
-        "data": {"target_weights": True},
-        "train": {"mode": "1vsall"},
-        "loss": {"name": "cross_entropy", "relation_weight": 0.1},
-        "regularizer": {"name": "n3", "weight": 0.01, "weighted": False},
-        "optim": {"name": "adagrad", "lr": 0.1},
-    },
-    "cp, logistic, pool": {
-        "model": {"name": "cp", "base_dim": 8, "reciprocal": True},
-        "data": {"neg_size": 16, "negatives": "shared"},
-        "loss": {"name": "logistic", "relation_weight": 0.1},
-        "optim": {"name": "row_adam", "lr": 0.02},
-    },
-}
+CASES = sections_of_table("""
+rotate, nssa, rows, filtered
+    model.name=rotate  model.base_dim=8  model.gamma=6.0  data.neg_size=8  data.subsampling=true
+    data.filter_negatives=true  optim.name=row_adam  optim.lr=0.02  optim.grad_clip=0.5
+rotate, nssa, rows
+    model.name=rotate  model.base_dim=8  model.gamma=6.0  data.neg_size=8  data.subsampling=true
+    optim.name=row_adam  optim.lr=0.02  train.accumulate=2
+rotate, nssa, pool
+    model.name=rotate  model.base_dim=8  model.gamma=6.0  data.neg_size=70
+    data.negatives=shared  optim.name=row_adam  optim.lr=0.02
+distmult, logistic, pool, n3
+    model.name=distmult  model.base_dim=8  data.neg_size=16  data.negatives=shared
+    data.filter_negatives=true  loss.name=logistic  optim.name=row_adagrad  optim.lr=0.1
+    regularizer.name=n3  regularizer.weight=0.01
+transe, margin, pool, dense
+    model.name=transe  model.base_dim=8  model.gamma=6.0  data.neg_size=16
+    data.negatives=shared  loss.name=margin  loss.margin=2.0  optim.name=sgd  optim.lr=0.1
+    optim.grad_clip=1.0  train.accumulate=2
+rotate, med
+    model.name=rotate  model.base_dim=8  model.gamma=6.0  med.dims=[2,4,8]  data.neg_size=8
+    data.filter_negatives=true  optim.name=adam  optim.lr=0.01
+complex, nssa, fp16
+    model.name=complex  model.base_dim=8  data.neg_size=8  data.negatives=shared  train.amp=fp16
+    optim.name=row_adam  optim.lr=0.01
+transe, med and rscf
+    model.name=transe  model.base_dim=8  model.gamma=6.0  model.use_rscf=true  med.dims=[4,8]
+    med.positive_weight=softmax  data.neg_size=8  data.negatives=shared  optim.name=row_adam
+    optim.lr=0.01
+complex, med
+    model.name=complex  model.base_dim=8  med.dims=[4,8]  data.neg_size=8  optim.name=row_adam
+    optim.lr=0.01
+complex, rscf
+    model.name=complex  model.base_dim=8  model.use_rscf=true  data.neg_size=8
+    optim.name=row_adam  optim.lr=0.01
+rotate, med split
+    model.name=rotate  model.base_dim=8  model.gamma=6.0  med.dims=[4,8]  med.crop=split
+    data.neg_size=8  optim.name=row_adagrad  optim.lr=0.05
+complex, 1vsall, n3
+    model.name=complex  model.base_dim=8  train.mode=1vsall  loss.name=cross_entropy
+    loss.label_smoothing=0.1  regularizer.name=n3  regularizer.weight=0.01  optim.name=adagrad
+    optim.lr=0.1
+distmult, kvsall
+    model.name=distmult  model.base_dim=8  train.mode=kvsall  loss.name=bce
+    loss.label_smoothing=0.1  optim.name=adam  optim.lr=0.01
+conve, kvsall
+    model.name=conve  model.base_dim=60  train.mode=kvsall  loss.name=bce
+    loss.label_smoothing=0.1  optim.name=adam  optim.lr=0.003
+rescal, inverses, relations, dura
+    model.name=rescal  model.base_dim=8  model.reciprocal=true  model.init_std=0.3
+    data.neg_size=8  data.filter_negatives=true  loss.name=margin  loss.margin=2.0
+    loss.relation_weight=0.1  optim.name=row_adagrad  optim.lr=0.05  regularizer.name=dura
+    regularizer.weight=0.01
+distmult, med, relations, l2
+    model.name=distmult  model.base_dim=8  model.reciprocal=true  med.dims=[4,8]
+    data.neg_size=8  loss.relation_weight=0.2  optim.name=row_adam  optim.lr=0.01
+    regularizer.name=l2  regularizer.weight=0.02  regularizer.weighted=false
+cp, 1vsall, inverses, n3
+    model.name=cp  model.base_dim=8  model.reciprocal=true  model.init_range=0.3
+    data.target_weights=true  train.mode=1vsall  loss.name=cross_entropy
+    loss.relation_weight=0.1  regularizer.name=n3  regularizer.weight=0.01
+    regularizer.weighted=false  optim.name=adagrad  optim.lr=0.1
+cp, logistic, pool
+    model.name=cp  model.base_dim=8  model.reciprocal=true  data.neg_size=16
+    data.negatives=shared  loss.name=logistic  loss.relation_weight=0.1  optim.name=row_adam
+    optim.lr=0.02
+""")
 UNSHARDED = (
     "rotate, med split",
     "transe, med and rscf",

@@ -11,22 +11,25 @@ from kgfast.training import loop
 from kgfast.training.data import Batch, BatchesAhead
 from kgfast.training.logs import read_rows
 from kgfast.training.loop import Run
-from support.small_runs import GRAPH, assert_same_tensors, crashing, trainer_of
+from support.small_runs import (
+    GRAPH,
+    assert_same_tensors,
+    crashing,
+    sections_of_table,
+    trainer_of,
+)
 
 CPU = torch.device("cpu")
-SECTIONS = {
-    "pool": {"data": {"filter_negatives": True, "subsampling": True}},
-    "lists": {
-        "data": {"negatives": "per_row", "filter_negatives": True},
-        "optim": {"name": "row_adam", "grad_clip": 0.5},
-    },
-    "accumulated": {"train": {"accumulate": 2}, "loss": {"relation_weight": 0.3}},
-    "kvsall": {
-        "model": {"name": "complex", "gamma": 12.0},
-        "train": {"mode": "kvsall"},
-        "loss": {"name": "bce"},
-    },
-}
+SECTIONS = sections_of_table("""
+pool
+    data.filter_negatives=true  data.subsampling=true
+lists
+    data.negatives=per_row  data.filter_negatives=true  optim.name=row_adam  optim.grad_clip=0.5
+accumulated
+    train.accumulate=2  loss.relation_weight=0.3
+kvsall
+    model.name=complex  model.gamma=12  train.mode=kvsall  loss.name=bce
+""")
 TRAIN = {"steps": 12, "log_every": 5, "eval_every": 8, "save_every": 7}
 
 
@@ -141,9 +144,12 @@ def test_losses_are_read_for_the_log_and_before_states_and_evaluations(as_on_a_g
     assert at == [5, 8, 10, 12]
 
 
-@pytest.mark.parametrize(("spoiled", "where"), [(6, "from 5 to 7"), (11, "from 10 to 11")])
+@pytest.mark.parametrize(
+    ("spoiled", "every", "where"),
+    [(6, 5, "a step from 5 to 7"), (11, 5, "a step from 10 to 11"), (3, 1, "step 3")],
+)
 def test_a_loss_that_is_not_finite_names_the_steps_that_were_not_read(
-    tmp_path, as_on_a_gpu, monkeypatch, spoiled, where
+    tmp_path, as_on_a_gpu, monkeypatch, spoiled, every, where
 ):
     step = Run._step
 
@@ -152,19 +158,10 @@ def test_a_loss_that_is_not_finite_names_the_steps_that_were_not_read(
         return loss * torch.nan if number == spoiled else loss
 
     monkeypatch.setattr(Run, "_step", stepped)
-    train = TRAIN | {"save_every": 8}
-    with pytest.raises(FloatingPointError, match=f"the loss is nan at a step {where}: all"):
+    train = TRAIN | {"save_every": 8, "log_every": every}
+    with pytest.raises(FloatingPointError, match=f"the loss is nan at {where}: all"):
         trainer_of(tmp_path, train=train).fit()
     assert not threads_of_batches()
-
-
-def test_a_loss_that_is_read_at_each_step_names_the_step(as_on_a_gpu, monkeypatch):
-    step = Run._step
-    monkeypatch.setattr(
-        Run, "_step", lambda self, at: step(self, at) * (torch.nan if at == 3 else 1)
-    )
-    with pytest.raises(FloatingPointError, match="the loss is nan at step 3: "):
-        trainer_of(train=TRAIN | {"log_every": 1}).fit()
 
 
 def test_losses_are_read_once_a_second_where_time_is_limited(as_on_a_gpu, monkeypatch):

@@ -16,7 +16,7 @@ from kgfast.training.logs import read_rows
 from kgfast.training.loop import Run
 from support.gloo import run_together, values
 from support.paths import ROOT
-from support.small_runs import GRAPH, assert_same_tensors, config_of, crashing, trainer_of
+from support.small_runs import GRAPH, assert_same_tensors, config_of, trainer_of
 from support.snippets import snippets
 from support.trained_together import Heard, heard_together
 
@@ -43,18 +43,6 @@ def test_callbacks_hear_what_the_log_has_and_the_result(tmp_path, med):
     assert [name for name, _ in heard.calls].count("end") == 1
 
 
-def test_callbacks_may_come_from_an_iterator():
-    heard = Heard()
-    Trainer(config_of(train=TRAIN), dataset=GRAPH, progress=False, callbacks=iter([heard])).fit()
-    assert heard.calls
-
-
-def test_callbacks_hear_without_a_folder():
-    heard = Heard()
-    trainer(None, heard).fit()
-    assert [row["step"] for name, row in heard.calls if name == "step"] == [2, 4, 6, 8, 10, 12]
-
-
 def test_losses_are_read_as_often_with_callbacks_as_without(monkeypatch):
     counts = []
     read = Run.read_losses
@@ -62,8 +50,11 @@ def test_losses_are_read_as_often_with_callbacks_as_without(monkeypatch):
     trainer(None).fit()
     alone = counts.copy()
     counts.clear()
-    trainer(None, Heard()).fit()
+    heard = Heard()
+    made = Trainer(config_of(train=TRAIN), dataset=GRAPH, progress=False, callbacks=iter([heard]))
+    made.fit()  # without a folder, and of an iterator
     assert counts == alone
+    assert [row["step"] for name, row in heard.calls if name == "step"] == [2, 4, 6, 8, 10, 12]
 
 
 def test_a_callback_changes_no_row_of_another(tmp_path):
@@ -105,14 +96,6 @@ def test_an_exception_is_raised_where_a_run_pauses(tmp_path):
     with made.opened() as run, pytest.raises(ConnectionError, match="the tracker is away"):
         run.train(lambda: run.state.step == 2, [Heard(("step", 2))])
     assert RunFolder(tmp_path).load_last()[1]["step"] == 2
-
-
-def test_a_resumed_run_calls_on(tmp_path):
-    with pytest.raises(MemoryError), crashing(7):
-        trainer(tmp_path, save_every=3).fit()
-    heard = Heard()
-    trainer(tmp_path, heard, save_every=3).fit(resume=True)
-    assert [row["step"] for name, row in heard.calls if name == "step"] == [8, 10, 12]
 
 
 def test_an_end_that_raised_is_called_again(tmp_path):
@@ -180,26 +163,6 @@ def test_the_recipe_of_wandb_sends_each_row_and_the_result(tmp_path, monkeypatch
     assert [name for name in sent if name.endswith("/mrr")] == [
         f"valid{it}/mrr" for it in widths
     ] * 3
-
-
-def test_the_recipe_of_wandb_offline(tmp_path, monkeypatch):
-    wandb = pytest.importorskip("wandb", reason="the recipe for wandb needs it")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setenv("WANDB_SILENT", "true")
-    made = trainer("run")
-    run = wandb.init(project="kgfast", id="a-run", resume="allow", config=made.config.flat())
-    monkeypatch.setattr(run, "log", Mock(wraps=run.log))
-    update = Mock(wraps=run.summary.update)  # an attribute of the summary would be sent
-    monkeypatch.setattr(type(run.summary), "update", lambda summary, values: update(values))
-    made.callbacks = [recipe("wandb")["ToWandb"](run)]
-    result = made.fit()
-    rows = read_rows("run")
-    assert run.log.mock_calls == [call(named(row), step=row["step"]) for row in rows]
-    update.assert_called_once_with({f"test/{key}": it for key, it in result.test.items()})
-    (written,) = Path("wandb").glob("offline-run-*-a-run/*.wandb")
-    for name in ("train/loss", "valid/mrr", "test/mrr"):
-        assert name.encode() in written.read_bytes()
 
 
 def test_the_recipe_of_mlflow_in_files(tmp_path, monkeypatch):

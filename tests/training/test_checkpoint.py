@@ -177,15 +177,9 @@ class TestDamage:
         "text",
         [
             '{"version": 1, "meta": {}}',
-            '{"version": "2", "meta": {}}',
-            '{"version": 2.0, "meta": {}}',
+            '{"version": "1", "meta": {}}',
             '{"version": true, "meta": {}}',
-            '{"version": 0, "meta": {}}',
-            '{"version": -1, "meta": {}}',
-            '{"version": null, "meta": {}}',
             '{"version": 1, "meta": []}',
-            '{"version": 1, "meta": "step"}',
-            '{"version": 1, "meta": [["step", 3]]}',
             '{"version": 1}',
             '{"meta": {}}',
             "null",
@@ -238,10 +232,6 @@ except OSError as error:
         assert step_of(load(path)) == 1
         assert os.listdir(tmp_path) == [path.name]
 
-    def test_no_folder(self, tmp_path):
-        with pytest.raises(OSError, match="No such file or directory"):
-            save(tmp_path / "gone" / "a.safetensors", *state(1))
-
 
 class TestRunFolder:
     def test_nothing_yet(self, tmp_path):
@@ -274,34 +264,27 @@ class TestRunFolder:
         with pytest.raises(ValueError, match=r"last.*truncated.*; .*previous.*truncated"):
             folder.load_last()
 
-    @pytest.mark.parametrize("name", ["next", "last", "previous"])
-    def test_a_folder_in_the_place_of_a_state(self, tmp_path, name):
+    @pytest.mark.parametrize(("name", "step"), [("next", 2), ("last", 1), ("best", None)])
+    def test_a_folder_in_the_place_of_a_state(self, tmp_path, name, step):
         folder = RunFolder(tmp_path)
-        for step in (1, 2):
-            folder.save_last(state(step))
+        for it in (1, 2):
+            folder.save_last(state(it))
         path = getattr(folder, name)
         path.unlink(missing_ok=True)
         path.mkdir()
         (path / "something").touch()
-        if name == "previous":
-            assert step_of(folder.load_last()) == 2
+        if step is None:
+            with pytest.raises(ValueError, match="a folder, not a checkpoint"):
+                folder.load_best()
+            folder.save_best(state(1))
+            assert step_of(folder.load_best()) == 1
         else:
             with pytest.warns(UserWarning, match=rf"{name}.*: a folder, not a checkpoint"):
-                found = step_of(folder.load_last())
-            assert found == (1 if name == "last" else 2)
-        for step in (3, 4):
-            folder.save_last(state(step))
-        assert step_of(folder.load_last()) == 4
-        assert step_of(load(folder.previous)) == 3
+                assert step_of(folder.load_last()) == step
+            for it in (3, 4):
+                folder.save_last(state(it))
+            assert (step_of(folder.load_last()), step_of(load(folder.previous))) == (4, 3)
         assert (tmp_path / f"{path.name}.broken" / "something").exists()
-
-    def test_a_folder_in_the_place_of_the_best(self, tmp_path):
-        folder = RunFolder(tmp_path)
-        folder.best.mkdir()
-        with pytest.raises(ValueError, match="a folder, not a checkpoint"):
-            folder.load_best()
-        folder.save_best(state(1))
-        assert step_of(folder.load_best()) == 1
 
     def test_a_broken_last_does_not_push_the_good_one_out(self, tmp_path, monkeypatch):
         """A kill in the next save would leave nothing to go on from."""

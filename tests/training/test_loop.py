@@ -17,6 +17,35 @@ from kgfast.training.logs import read_rows
 from kgfast.training.loop import Run
 from support.small_runs import GRAPH, assert_same_tensors, trainer_of
 
+EMPTY = replace(GRAPH, valid=GRAPH.valid[:0], test=GRAPH.test[:0])
+DISTMULT = {"name": "distmult", "gamma": 12.0}
+
+
+def changed(monkeypatch, method, before=None, after=None):
+    """Let a method of runs call functions of the run before and after it."""
+    inner = getattr(Run, method)
+
+    def outer(self, *args):
+        if before is not None:
+            before(self)
+        result = inner(self, *args)
+        if after is not None:
+            after(self)
+        return result
+
+    monkeypatch.setattr(Run, method, outer)
+
+
+def spoiling(table, rows, value, step):
+    """Return a function that writes a value to rows of a table at a step."""
+
+    def spoil(run):
+        if run.state.step == step:
+            with torch.no_grad():
+                getattr(run._model, table)[rows] = value
+
+    return spoil
+
 
 def test_a_run_folder_holds_what_happened(tmp_path):
     train = {"steps": 20, "eval_every": 8, "log_every": 5, "save_every": 10, "keep": 1}
@@ -25,18 +54,15 @@ def test_a_run_folder_holds_what_happened(tmp_path):
     rows = read_rows(tmp_path / "run")
     assert [row["step"] for row in rows if "loss" in row] == [5, 10, 15, 20]
     assert [row["step"] for row in rows if row.get("split") == "valid"] == [8, 16, 20]
-    assert rows[0]["lr"] == 0.02
-    assert rows[0]["epoch"] == 0.25
+    assert (rows[0]["lr"], rows[0]["epoch"]) == (0.02, 0.25)
     held = {path.name for path in (tmp_path / "run").iterdir()}
     assert {"last.safetensors", "previous.safetensors", "best.safetensors", "config.yaml"} <= held
     assert {name for name in held if name.startswith("step_")} == {"step_20.safetensors"}
     written = json.loads((tmp_path / "run" / "result.json").read_text())
     assert written["test"] == result.test
     assert {"machine", "threads", "versions", "command", "seconds_training"} <= written.keys()
-    assert written["threads"] == 1
     assert 0 < written["seconds_cpu"] == result.seconds_cpu
     assert Config.from_yaml(tmp_path / "run" / "config.yaml") == trainer.config
-    assert "test " in repr(result)
     assert "20 steps in" in repr(result)
     assert "test: test triples, filtered, by the best checkpoint on valid (step" in repr(result)
 
@@ -45,8 +71,8 @@ def test_the_best_state_is_tested(tmp_path, monkeypatch):
     trainer = trainer_of(tmp_path, train={"steps": 30, "eval_every": 10})
     values, evaluate, states = iter([0.1, 0.9, 0.2]), Placement.ranks, []
 
-    def evaluated(self, model, dataset, split, config):
-        ranks = evaluate(self, model, dataset, split, config)
+    def evaluated(self, model, dataset, split, batch_size):
+        ranks = evaluate(self, model, dataset, split, batch_size)
         states.append(model.entity.detach().clone())
         if split == "valid":
             metrics = ranks.metrics() | {"mrr": next(values)}
@@ -55,8 +81,7 @@ def test_the_best_state_is_tested(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Placement, "ranks", evaluated)
     result = trainer.fit()
-    assert result.best_step == 20
-    assert result.valid["mrr"] == 0.9
+    assert (result.best_step, result.valid["mrr"]) == (20, 0.9)
     assert torch.equal(states[3], states[1])
     assert not torch.equal(states[2], states[1])
     last = load_file(tmp_path / "last.safetensors")
@@ -66,18 +91,15 @@ def test_the_best_state_is_tested(tmp_path, monkeypatch):
 def test_models_are_kept_and_their_rates_logged(tmp_path):
     train = {"steps": 12, "keep_every": 5, "log_every": 12}
     trainer_of(tmp_path, train=train, sched={"name": "linear"}).fit()
-    assert [path.name for path in RunFolder(tmp_path).models()] == [
-        "model_5.safetensors",
-        "model_10.safetensors",
-    ]
+    names = [path.name for path in RunFolder(tmp_path).models()]
+    assert names == ["model_5.safetensors", "model_10.safetensors"]
     kept, meta = load(tmp_path / "model_5.safetensors")
     assert (set(kept), meta["step"]) == ({"model.entity", "model.relation"}, 5)
     rates = {row["step"]: row["lr"] for row in read_rows(tmp_path) if "lr" in row}
     assert rates == pytest.approx({step: 0.02 * (1 - (step - 1) / 12) for step in (5, 10, 12)})
 
 
-@pytest.mark.parametrize("eval_every", [0, 3, 5])
-@pytest.mark.parametrize("unit", ["steps", "epochs"])
+@pytest.mark.parametrize(("eval_every", "unit"), [(0, "steps"), (3, "steps"), (5, "epochs")])
 def test_a_finished_run_goes_on_as_one_of_more_steps(tmp_path, eval_every, unit):
     sched = {"name": "plateau", "patience": 1, "factor": 0.5} if eval_every else {}
     more = {"sched": sched, "optim": {"lr": 0.02, "grad_clip": 0.1}}
@@ -101,11 +123,10 @@ def test_a_finished_run_goes_on_as_one_of_more_steps(tmp_path, eval_every, unit)
         trainer_of(tmp_path / "two", train=short | trained, **more).fit(resume=True)
 
 
-@pytest.mark.parametrize("name", ["linear", "cosine", "step"])
-def test_a_schedule_over_the_whole_run_says_that_more_steps_change_it(tmp_path, name):
-    sched = {"name": name} | ({"milestones": [0.5]} if name == "step" else {})
+def test_a_schedule_over_the_whole_run_says_that_more_steps_change_it(tmp_path):
+    sched = {"name": "step", "milestones": [0.5]}
     trainer_of(tmp_path, train={"steps": 4}, sched=sched).fit()
-    with pytest.warns(UserWarning, match=f"sched.name {name} spans the run, so the first 4 steps"):
+    with pytest.warns(UserWarning, match="sched.name step spans the run, so the first 4 steps"):
         assert trainer_of(tmp_path, train={"steps": 8}, sched=sched).fit(resume=True).steps == 8
 
 
@@ -132,13 +153,22 @@ def test_early_stopping_watches_one_side(tmp_path, monkeypatch, side):
         assert run.state.step == {"head": 20, "tail": 15, None: 25}[side]
 
 
+def test_early_stopping_is_remembered(tmp_path):
+    stop = {"patience": 2, "min_delta": 10.0}
+    train = {"steps": 100, "eval_every": 10, "early_stopping": stop}
+    result = trainer_of(tmp_path, train=train).fit()
+    assert (result.steps, result.stopped_early) == (30, True)  # no metric gains 10 after the first
+    again = trainer_of(tmp_path, train=train).fit(resume=True)
+    assert (again.steps, again.test) == (30, result.test)
+
+
 def test_a_run_says_what_it_trains_each_loss_and_the_time_left(tmp_path, capsys):
     """Without a terminal: lines."""
-    med = {"dims": [8, 16]}
 
     def said(resume=False, **train):
         train = {"steps": 12, "log_every": 4} | train
-        trainer = trainer_of(tmp_path / "run", train=train, model={"use_rscf": True}, med=med)
+        sections = {"model": {"use_rscf": True}, "med": {"dims": [8, 16]}}
+        trainer = trainer_of(tmp_path / "run", train=train, **sections)
         trainer.progress = True
         trainer.fit(resume)
         return capsys.readouterr().err.splitlines()
@@ -155,53 +185,20 @@ def test_a_run_says_what_it_trains_each_loss_and_the_time_left(tmp_path, capsys)
     assert said(True, steps=20, max_minutes=5)[0].endswith("/run; resumed after step 12")
 
 
-def test_the_time_left_is_at_most_the_limit(tmp_path, monkeypatch, capsys):
-    Clock(monkeypatch, step=10.0, triple=0.2)
-    monkeypatch.setattr("time.monotonic", time.perf_counter)
-    train = {"steps": 10_000, "max_minutes": 2, "log_every": 1}
-    trainer = trainer_of(tmp_path, train=train)
-    trainer.progress = True
-    trainer.fit()
-    said = capsys.readouterr().err.splitlines()
-    assert said[1] == "timing the ranking of a few triples, for the limit of minutes"
-    left = [float(line.split()[-3]) for line in said[2:]]
-    assert left[0] == 1.2  # 120 s, without the step, the probe, and 60 valid and 60 test triples
-    assert left == sorted(left, reverse=True)
-
-
-def test_early_stopping(tmp_path):
-    stop = {"patience": 2, "min_delta": 10.0}
-    train = {"steps": 100, "eval_every": 10, "early_stopping": stop}
-    result = trainer_of(tmp_path, train=train).fit()
-    assert (result.steps, result.stopped_early) == (30, True)  # no metric gains 10 after the first
-    again = trainer_of(tmp_path, train=train).fit(resume=True)
-    assert (again.steps, again.test) == (30, result.test)
-
-
 @pytest.mark.parametrize("negatives", ["shared", "per_row"])
 def test_a_loss_that_is_not_a_number_stops_the_run(tmp_path, monkeypatch, negatives):
-    step = Run._step
-
-    def spoiled(self, number):
-        if number == 13:
-            with torch.no_grad():
-                self._model.entity[[17, 250]] = torch.nan
-        return step(self, number)
-
-    monkeypatch.setattr(Run, "_step", spoiled)
+    changed(monkeypatch, "_step", spoiling("entity", [17, 250], torch.nan, 13))
     data = {"negatives": negatives, "neg_size": 300}
     trainer = trainer_of(tmp_path, train={"steps": 40, "save_every": 5}, data=data)
     name = GRAPH.entities.name(17)
     with pytest.raises(FloatingPointError, match=rf"at step 13: row 17 of the entity .*{name}"):
         trainer.fit()
-    assert json.loads(json.dumps(read_rows(tmp_path))) is not None
     kept = load_file(tmp_path / "last.safetensors")
     assert all(bool(tensor.isfinite().all()) for tensor in kept.values())
     monkeypatch.undo()
     assert trainer_of(tmp_path, train={"steps": 40}, data=data).fit(resume=True).steps == 40
 
 
-OVERFLOW = {"model": {"name": "distmult", "gamma": 12.0, "init_range": 1e30}}
 OVERFLOWING = {
     "queries": {},
     "queries of all entities": {
@@ -209,9 +206,9 @@ OVERFLOWING = {
         "loss": {"name": "cross_entropy"},
     },
     "queries of kvsall": {"train": {"steps": 4, "mode": "kvsall"}, "loss": {"name": "bce"}},
-    "scores": {"model": {"name": "distmult", "gamma": 12.0, "init_range": 1e15}},
+    "scores": {"model": DISTMULT | {"init_range": 1e15}},
     "penalty": {
-        "model": {"name": "distmult", "gamma": 12.0, "init_range": 1e11},
+        "model": DISTMULT | {"init_range": 1e11},
         "loss": {"name": "margin"},
         "regularizer": {"name": "n3", "weight": 1e10},
     },
@@ -219,7 +216,7 @@ OVERFLOWING = {
     "sub-models": {"med": {"dims": [8, 16]}, "data": {"neg_size": 8}},
     "angles of rscf": {"model": {"name": "rotate", "use_rscf": True, "init_range": 1e7}},
     "pole of med": {
-        "model": {"name": "distmult", "gamma": 12.0, "init_range": 1e-30},
+        "model": DISTMULT | {"init_range": 1e-30},
         "med": {"dims": [8, 16], "positive_weight": "inverse"},
     },
 }
@@ -227,10 +224,8 @@ OVERFLOWING = {
 
 @pytest.mark.parametrize("sections", OVERFLOWING.values(), ids=OVERFLOWING.keys())
 def test_an_overflow_of_finite_tables_is_a_divergence(sections):
-    sections = OVERFLOW | {"train": {"steps": 4}} | sections
-    with pytest.raises(
-        FloatingPointError, match=r"at step 0: all tables are finite.*: try a lower"
-    ):
+    sections = {"model": DISTMULT | {"init_range": 1e30}, "train": {"steps": 4}} | sections
+    with pytest.raises(FloatingPointError, match=r"at step 0: all tables are finite.*: try a low"):
         trainer_of(**sections).fit()
 
 
@@ -239,48 +234,25 @@ def test_an_overflow_of_finite_tables_is_a_divergence(sections):
     ("value", "why"), [(1e30, "all tables are finite"), (torch.nan, "row 0 of the entity table")]
 )
 def test_an_evaluation_that_overflows_is_a_divergence(monkeypatch, evaluation, value, why):
-    made = Run.make_step
-
-    def large(self):
-        made(self)
+    def large(run):
         with torch.no_grad():
-            self._model.entity.fill_(value)
-            self._model.relation.fill_(min(value, 1e30))
+            run._model.entity.fill_(value)
+            run._model.relation.fill_(min(value, 1e30))
 
-    monkeypatch.setattr(Run, "make_step", large)
-    model = {"name": "distmult", "gamma": 12.0}
+    changed(monkeypatch, "make_step", after=large)
     at = 3 if "max_minutes" not in evaluation else 1
     steps = {"steps": 3} if at == 3 else {"steps": 40}
     monkeypatch.setattr(Run, "_step", lambda self, number: 1.0)
     with pytest.raises(FloatingPointError, match=f"ranks of .* cannot be .* at step {at}: {why}"):
-        trainer_of(model=model, train=steps | evaluation).fit()
+        trainer_of(model=DISTMULT, train=steps | evaluation).fit()
 
 
-def test_tables_are_checked_at_the_end_without_a_folder_and_without_ranks(monkeypatch):
-    nothing = replace(GRAPH, valid=GRAPH.valid[:0], test=GRAPH.test[:0])
-    step = Run._step
-
-    def spoiled(self, number):
-        loss = step(self, number)
-        with torch.no_grad():
-            self._model.entity[3] = torch.inf
-        return loss
-
-    monkeypatch.setattr(Run, "_step", spoiled)
+def test_tables_are_checked_before_they_are_saved_and_at_the_end(tmp_path, monkeypatch):
+    changed(monkeypatch, "_step", after=spoiling("entity", 3, torch.inf, 0))
     with pytest.raises(FloatingPointError, match="at step 1: row 3 of the entity table"):
-        trainer_of(None, nothing, train={"steps": 1}).fit()
-
-
-def test_a_state_that_is_not_finite_is_not_saved(tmp_path, monkeypatch):
-    timed_step = Run.make_step
-
-    def spoiled(self):
-        timed_step(self)
-        if self.state.step == 10:
-            with torch.no_grad():
-                self._model.relation[2] = torch.inf
-
-    monkeypatch.setattr(Run, "make_step", spoiled)
+        trainer_of(None, EMPTY, train={"steps": 1}).fit()
+    monkeypatch.undo()
+    changed(monkeypatch, "make_step", after=spoiling("relation", 2, torch.inf, 10))
     with pytest.raises(FloatingPointError, match="row 2 of the relation table"):
         trainer_of(tmp_path, train={"steps": 40, "save_every": 5}).fit()
     assert bool(load_file(tmp_path / "last.safetensors")["model.relation"].isfinite().all())
@@ -298,14 +270,12 @@ def test_an_error_of_an_operator_is_not_taken_for_divergence(monkeypatch):
 def test_an_interrupt_saves_and_says_how_to_go_on(tmp_path, monkeypatch, capsys):
     straight = trainer_of()
     straight.fit()
-    step = Run._step
 
-    def interrupted(self, number):
-        if number == 17:
+    def interrupted(run):
+        if run.state.step == 17:
             signal.raise_signal(signal.SIGINT)
-        return step(self, number)
 
-    monkeypatch.setattr(Run, "_step", interrupted)
+    changed(monkeypatch, "_step", interrupted)
     with pytest.raises(KeyboardInterrupt):
         trainer_of(tmp_path).fit()
     said = capsys.readouterr().err
@@ -318,16 +288,24 @@ def test_an_interrupt_saves_and_says_how_to_go_on(tmp_path, monkeypatch, capsys)
     assert torch.equal(resumed.model.entity, straight.model.entity)
 
 
+def test_a_second_interrupt_stops_at_once(monkeypatch):
+    def interrupted(run):
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    changed(monkeypatch, "_step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        trainer_of().fit()
+
+
 def test_a_run_ends_when_the_time_of_all_invocations_is_up(tmp_path, monkeypatch):
     straight = trainer_of(train={"steps": 20})
     straight.fit()
-    timed_step = Run.make_step
 
-    def slow(self):
-        timed_step(self)
-        self.state.seconds_training += 10
+    def slow(run):
+        run.state.seconds_training += 10
 
-    monkeypatch.setattr(Run, "make_step", slow)
+    changed(monkeypatch, "make_step", after=slow)
     train = {"steps": 20, "max_total_minutes": 1}
     result = trainer_of(tmp_path, train=train).fit()
     assert (result.steps, result.planned_steps, result.best_step) == (6, 20, 6)
@@ -355,13 +333,10 @@ def test_a_run_ends_when_the_time_of_all_invocations_is_up(tmp_path, monkeypatch
 
 
 def test_an_evaluation_that_takes_the_rest_of_the_time_ends_the_run_saved(tmp_path, monkeypatch):
-    ranked = Run._ranked
+    def slow(run):
+        run.state.seconds_evaluating += 40
 
-    def slow(self, split):
-        self.state.seconds_evaluating += 40
-        return ranked(self, split)
-
-    monkeypatch.setattr(Run, "_ranked", slow)
+    changed(monkeypatch, "_ranked", slow)
     train = {"steps": 20, "eval_every": 4, "save_every": 10, "max_total_minutes": 1}
     result = trainer_of(tmp_path, train=train).fit()
     assert result.steps == 8
@@ -374,14 +349,10 @@ class Clock:
 
     def __init__(self, monkeypatch, step, triple, checkpoint=0.0, ranking=0.0):
         self.seconds, self.asked = 0.0, []
-        own_step, ranks, save = Run._step, Placement.ranks, RunFolder.save_last
+        ranks, save = Placement.ranks, RunFolder.save_last
 
-        def slow_step(run, number):
-            self.seconds += step
-            return own_step(run, number)
-
-        def slow_ranks(placement, model, dataset, split, config, most=None):
-            found = ranks(placement, model, dataset, split, config, most)
+        def slow_ranks(placement, model, dataset, split, batch_size, most=None):
+            found = ranks(placement, model, dataset, split, batch_size, most)
             self.seconds += triple * len(found) + ranking
             self.asked.append((split, len(found)))
             return found
@@ -390,7 +361,10 @@ class Clock:
             self.seconds += checkpoint
             save(folder, stored, keep)
 
-        monkeypatch.setattr(Run, "_step", slow_step)
+        def slow_step(run):
+            self.seconds += step
+
+        changed(monkeypatch, "_step", slow_step)
         monkeypatch.setattr(Placement, "ranks", slow_ranks)
         monkeypatch.setattr(RunFolder, "save_last", slow_save)
         monkeypatch.setattr("time.perf_counter", lambda: self.seconds)
@@ -417,12 +391,20 @@ def test_each_invocation_has_minutes_of_its_own(tmp_path, monkeypatch, eval_ever
     assert [row["step"] for row in read_rows(tmp_path) if "loss" in row] == made[1:]
 
 
-def test_a_first_evaluation_is_estimated_from_some_triples(tmp_path, monkeypatch):
+def test_a_first_evaluation_is_estimated_from_some_triples(tmp_path, monkeypatch, capsys):
     clock = Clock(monkeypatch, step=10.0, triple=0.2)
-    result = trainer_of(tmp_path, train={"steps": 20, "max_minutes": 2}).fit()
+    monkeypatch.setattr("time.monotonic", time.perf_counter)
+    trainer = trainer_of(tmp_path, train={"steps": 20, "max_minutes": 2, "log_every": 1})
+    trainer.progress = True
+    result = trainer.fit()
     assert clock.asked == [("valid", 1), ("valid", 32), ("valid", 60), ("test", 60)]
     assert (result.steps, result.planned_steps) == (8, 20)
     assert clock.seconds <= 120
+    said = capsys.readouterr().err.splitlines()
+    assert said[1] == "timing the ranking of a few triples, for the limit of minutes"
+    left = [float(line.split()[-3]) for line in said[2:] if line.endswith("left")]
+    assert left[0] == 1.2  # 120 s, without the step, the probe, and 60 valid and 60 test triples
+    assert left == sorted(left, reverse=True)
 
 
 def test_the_fixed_cost_of_an_evaluation_is_not_multiplied(tmp_path, monkeypatch):
@@ -451,11 +433,17 @@ def test_one_step_is_made_where_the_end_alone_takes_longer(tmp_path, monkeypatch
     assert clock.seconds > 2 * 42
 
 
-def test_a_run_of_no_triples_to_rank_ends_in_time(tmp_path, monkeypatch):
-    nothing = replace(GRAPH, valid=GRAPH.valid[:0], test=GRAPH.test[:0])
+def test_only_splits_with_triples_and_tests_that_come_take_time(tmp_path, monkeypatch):
     clock = Clock(monkeypatch, step=10.0, triple=0.2)
-    result = trainer_of(tmp_path, nothing, train={"steps": 20, "max_minutes": 1}).fit()
+    result = trainer_of(tmp_path, EMPTY, train={"steps": 20, "max_minutes": 1}).fit()
     assert (result.steps, clock.asked) == (5, [])
+    made = []
+    for tests in (True, False):
+        trainer = trainer_of(tmp_path / str(tests), train={"steps": 20, "max_minutes": 2})
+        with trainer.opened(tests=tests) as run:
+            run.train()
+            made.append(run.state.step)
+    assert made[0] < made[1]
 
 
 @pytest.mark.parametrize(
@@ -473,27 +461,6 @@ def test_settings_that_wait_for_evaluations_need_valid_triples(tmp_path, key, se
     trainer_of(tmp_path, **sections).fit()
 
 
-def test_a_trial_leaves_no_time_for_a_test(tmp_path, monkeypatch):
-    Clock(monkeypatch, step=10.0, triple=0.2)
-    made = []
-    for tests in (True, False):
-        trainer = trainer_of(tmp_path / str(tests), train={"steps": 20, "max_minutes": 2})
-        with trainer.opened(tests=tests) as run:
-            run.train()
-            made.append(run.state.step)
-    assert made[0] < made[1]
-
-
-def test_a_second_interrupt_stops_at_once(monkeypatch):
-    def interrupted(self, number):
-        signal.raise_signal(signal.SIGINT)
-        signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr(Run, "_step", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        trainer_of().fit()
-
-
 def test_runs_do_not_overwrite_or_mix(tmp_path):
     trainer_of(tmp_path, train={"steps": 2}).fit()
     with pytest.raises(ValueError, match="holds a run"):
@@ -502,12 +469,15 @@ def test_runs_do_not_overwrite_or_mix(tmp_path):
         trainer_of(tmp_path, train={"steps": 2}, optim={"lr": 0.5}).fit(resume=True)
 
 
-@pytest.mark.parametrize("mode", [{"mode": "1vsall"}, {"mode": "kvsall"}])
+def all_entities(mode="1vsall", **sections):
+    name = "cross_entropy" if mode == "1vsall" else "bce"
+    model = {"name": "complex", "gamma": 12.0}
+    return {"model": model, "train": {"mode": mode, "steps": 6}, "loss": {"name": name}} | sections
+
+
+@pytest.mark.parametrize("mode", ["1vsall", "kvsall"])
 def test_a_step_leaves_the_memory_of_the_tables_gradient_to_the_next(mode):
-    name = "cross_entropy" if mode["mode"] == "1vsall" else "bce"
-    trainer = trainer_of(
-        model={"name": "complex", "gamma": 12.0}, train={**mode, "steps": 6}, loss={"name": name}
-    )
+    trainer = trainer_of(**all_entities(mode))
     places = []
     trainer.model.entity.register_post_accumulate_grad_hook(
         lambda table: places.append(table.grad.untyped_storage().data_ptr())
@@ -535,14 +505,13 @@ def test_a_step_leaves_the_memory_of_the_tables_gradient_to_the_next(mode):
     ],
 )
 def test_matrices_that_a_step_does_not_use_stay_as_they_are(optim, train, monkeypatch):
-    sections = {
-        "model": {"name": "rescal", "base_dim": 6, "gamma": 12.0, "reciprocal": True},
-        "train": {"mode": "1vsall", "steps": 5, **train},
-        "data": {"train_bs": 16},
-        "loss": {"name": "cross_entropy"},
-        "regularizer": {"name": "dura", "weight": 0.05},
-        "optim": optim,
-    }
+    sections = all_entities(
+        model={"name": "rescal", "base_dim": 6, "gamma": 12.0, "reciprocal": True},
+        train={"mode": "1vsall", "steps": 5, **train},
+        data={"train_bs": 16},
+        regularizer={"name": "dura", "weight": 0.05},
+        optim=optim,
+    )
     tables = []
     for wide in (True, False):  # with a gradient of rows, or of the whole table
         monkeypatch.setattr(RESCAL, "has_wide_relations", wide)
@@ -566,12 +535,8 @@ def test_matrices_that_a_step_does_not_use_stay_as_they_are(optim, train, monkey
 
 
 def test_the_matrices_of_rescal_may_be_frozen():
-    trainer = trainer_of(
-        model={"name": "rescal", "base_dim": 6, "gamma": 12.0},
-        train={"mode": "1vsall", "steps": 3},
-        loss={"name": "cross_entropy"},
-        optim={"name": "adagrad", "lr": 0.1},
-    )
+    model, optim = {"name": "rescal", "base_dim": 6, "gamma": 12.0}, {"name": "adagrad", "lr": 0.1}
+    trainer = trainer_of(**all_entities(model=model, optim=optim))
     trainer.model.relation.requires_grad_(False)
     before = {name: it.clone() for name, it in trainer.model.state_dict().items()}
     trainer.fit()
@@ -580,11 +545,7 @@ def test_the_matrices_of_rescal_may_be_frozen():
 
 
 def test_a_gradient_that_someone_holds_stays_as_it_is():
-    trainer = trainer_of(
-        model={"name": "complex", "gamma": 12.0},
-        train={"mode": "1vsall", "steps": 6},
-        loss={"name": "cross_entropy"},
-    )
+    trainer = trainer_of(**all_entities())
     held, copies = [], []
 
     def hold(table):

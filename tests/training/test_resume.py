@@ -15,87 +15,53 @@ from kgfast.training.checkpoint import load, save
 from kgfast.training.logs import read_rows
 from kgfast.training.schedule import Deadline
 from support.killed_runs import run_and_kill
-from support.small_runs import assert_same_tensors, crashing
+from support.small_runs import assert_same_tensors, crashing, sections_of_table
 
 STEPS = 60
 GRAPH = (200, 6, 700, 40, 40)
-CONFIGS = {
-    "rotate, row_adam": {
-        "model": {"name": "rotate", "base_dim": 16, "gamma": 6.0},
-        "data": {
-            "train_bs": 64,
-            "neg_size": 16,
-            "negatives": "per_row",
-            "filter_negatives": True,
-            "subsampling": True,
-        },
-        "optim": {"name": "row_adam", "lr": 0.02, "grad_clip": 1.0},
-        "sched": {"name": "plateau", "patience": 1, "factor": 0.7, "warmup_steps": 5},
-    },
-    "conve, adam, dropout": {
-        "model": {"name": "conve", "base_dim": 16, "embedding_height": 4, "channels": 4},
-        "data": {"train_bs": 64},
-        "train": {"mode": "kvsall", "amp": "bf16"},
-        "loss": {"name": "bce", "label_smoothing": 0.1},
-        "optim": {"name": "adam", "lr": 0.01},
-        "sched": {"name": "cosine"},
-    },
-}
-NEGATIVE = {"train_bs": 64, "neg_size": 8, "negatives": "shared"}
+CONFIGS = sections_of_table("""
+rotate, row_adam
+    model.name=rotate  model.base_dim=16  model.gamma=6.0  data.train_bs=64  data.neg_size=16
+    data.negatives=per_row  data.filter_negatives=true  data.subsampling=true
+    optim.name=row_adam  optim.lr=0.02  optim.grad_clip=1.0  sched.name=plateau
+    sched.patience=1  sched.factor=0.7  sched.warmup_steps=5
+conve, adam, dropout
+    model.name=conve  model.base_dim=16  model.embedding_height=4  model.channels=4
+    data.train_bs=64  train.mode=kvsall  train.amp=bf16  loss.name=bce  loss.label_smoothing=0.1
+    optim.name=adam  optim.lr=0.01  sched.name=cosine
+""")
 # Every mode, optimizer, schedule and precision, and what else a run remembers.
-COMBINATIONS = {
-    "shared, row_adam, step, accumulated": {
-        "data": NEGATIVE,
-        "train": {"accumulate": 2},
-        "optim": {"name": "row_adam", "lr": 0.02},
-        "sched": {"name": "step", "milestones": [0.6]},
-    },
-    "rows, row_adagrad, linear, fp16": {
-        "data": NEGATIVE | {"negatives": "per_row"},
-        "train": {"amp": "fp16"},
-        "optim": {"name": "row_adagrad", "lr": 0.1, "grad_clip": 0.5},
-        "sched": {"name": "linear", "warmup_steps": 3},
-    },
-    "margin, sgd, plateau, bf16, stopping": {
-        "model": {"name": "transe", "base_dim": 16},
-        "data": NEGATIVE,
-        "train": {"amp": "bf16", "early_stopping": {"patience": 2, "min_delta": 0.5}},
-        "loss": {"name": "margin", "margin": 2.0},
-        "optim": {"name": "sgd", "lr": 0.1},
-        "sched": {"name": "plateau", "patience": 1, "factor": 0.5},
-    },
-    "1vsall, adam, cosine, n3": {
-        "model": {"name": "complex", "base_dim": 16},
-        "data": {"train_bs": 64},
-        "train": {"mode": "1vsall", "accumulate": 3},
-        "loss": {"name": "cross_entropy"},
-        "regularizer": {"name": "n3", "weight": 0.01},
-        "optim": {"name": "adam", "lr": 0.02},
-        "sched": {"name": "cosine"},
-    },
-    "cp with inverses, 1vsall, row_adagrad, relations": {
-        "model": {"name": "cp", "base_dim": 16, "reciprocal": True, "init_std": 0.1},
-        "data": {"train_bs": 64, "target_weights": True},
-        "train": {"mode": "1vsall"},
-        "loss": {"name": "cross_entropy", "relation_weight": 0.5},
-        "regularizer": {"name": "n3", "weight": 0.01, "weighted": False},
-        "optim": {"name": "row_adagrad", "lr": 0.1},
-    },
-    "rescal, rows, row_adam, dura, bf16": {
-        "model": {"name": "rescal", "base_dim": 8},
-        "data": NEGATIVE | {"negatives": "per_row"},
-        "train": {"amp": "bf16"},
-        "regularizer": {"name": "dura", "weight": 0.1, "product_weight": 0.5},
-        "optim": {"name": "row_adam", "lr": 0.02},
-    },
-    "kvsall, adagrad, fp16": {
-        "model": {"name": "conve", "base_dim": 16, "embedding_height": 4, "channels": 4},
-        "data": {"train_bs": 64},
-        "train": {"mode": "kvsall", "amp": "fp16"},
-        "loss": {"name": "bce"},
-        "optim": {"name": "adagrad", "lr": 0.05},
-    },
-}
+COMBINATIONS = sections_of_table("""
+shared, row_adam, step, accumulated
+    data.train_bs=64  data.neg_size=8  data.negatives=shared  train.accumulate=2
+    optim.name=row_adam  optim.lr=0.02  sched.name=step  sched.milestones=[0.6]
+rows, row_adagrad, linear, fp16
+    data.train_bs=64  data.neg_size=8  data.negatives=per_row  train.amp=fp16
+    optim.name=row_adagrad  optim.lr=0.1  optim.grad_clip=0.5  sched.name=linear
+    sched.warmup_steps=3
+margin, sgd, plateau, bf16, stopping
+    model.name=transe  model.base_dim=16  data.train_bs=64  data.neg_size=8
+    data.negatives=shared  train.amp=bf16  train.early_stopping.patience=2
+    train.early_stopping.min_delta=0.5  loss.name=margin  loss.margin=2.0  optim.name=sgd
+    optim.lr=0.1  sched.name=plateau  sched.patience=1  sched.factor=0.5
+1vsall, adam, cosine, n3
+    model.name=complex  model.base_dim=16  data.train_bs=64  train.mode=1vsall
+    train.accumulate=3  loss.name=cross_entropy  regularizer.name=n3  regularizer.weight=0.01
+    optim.name=adam  optim.lr=0.02  sched.name=cosine
+cp with inverses, 1vsall, row_adagrad, relations
+    model.name=cp  model.base_dim=16  model.reciprocal=true  model.init_std=0.1
+    data.train_bs=64  data.target_weights=true  train.mode=1vsall  loss.name=cross_entropy
+    loss.relation_weight=0.5  regularizer.name=n3  regularizer.weight=0.01
+    regularizer.weighted=false  optim.name=row_adagrad  optim.lr=0.1
+rescal, rows, row_adam, dura, bf16
+    model.name=rescal  model.base_dim=8  data.train_bs=64  data.neg_size=8
+    data.negatives=per_row  train.amp=bf16  regularizer.name=dura  regularizer.weight=0.1
+    regularizer.product_weight=0.5  optim.name=row_adam  optim.lr=0.02
+kvsall, adagrad, fp16
+    model.name=conve  model.base_dim=16  model.embedding_height=4  model.channels=4
+    data.train_bs=64  train.mode=kvsall  train.amp=fp16  loss.name=bce  optim.name=adagrad
+    optim.lr=0.05
+""")
 
 
 def values_of(name, **more):

@@ -336,12 +336,3 @@ class TestData:
     def test_without_data_nothing_is_ranked(self, tmp_path):
         with pytest.raises(ValueError, match="no data were loaded to rank: name a dataset"):
             kgfast.load_run(self.model(tmp_path)).ranks()
-
-    def test_exported_again(self, tmp_path):
-        from kgfast.adapters.export import export_run
-
-        run = kgfast.load_run(self.model(tmp_path))
-        for target in ("official", "npy", "safetensors"):
-            export_run(run, target, tmp_path / target)
-        again = kgfast.load_official(tmp_path / "official")
-        assert torch.equal(again.entity, run.model.entity)

@@ -9,7 +9,7 @@ from kgfast.ops import row_updates
 from kgfast.training.loop import Run
 from support import steps
 from support.paths import BENCHMARKS
-from support.small_runs import GRAPH, trainer_of
+from support.small_runs import GRAPH, sections_of_table, trainer_of
 from support.waits import PretendDevice
 
 pytest.importorskip("triton")
@@ -42,26 +42,19 @@ def run_on(device, **sections):
     return run
 
 
-STEPS = {
-    "pool": {"optim": {"name": "row_adam"}},
-    "lists": {"data": {"negatives": "per_row"}, "optim": {"name": "row_adam"}},
-    "filtered, weighted, clipped, accumulated": {
-        "data": {"filter_negatives": True, "subsampling": True},
-        "optim": {"name": "row_adagrad", "grad_clip": 1.0},
-        "train": {"accumulate": 2},
-    },
-    "one against all": {
-        "model": {"name": "complex", "gamma": 12.0},
-        "train": {"mode": "1vsall"},
-        "loss": {"name": "cross_entropy"},
-    },
-    "all targets, clipped": {
-        "model": {"name": "distmult", "gamma": 12.0},
-        "train": {"mode": "kvsall"},
-        "loss": {"name": "bce"},
-        "optim": {"grad_clip": 1.0},
-    },
-}
+STEPS = sections_of_table("""
+pool
+    optim.name=row_adam
+lists
+    data.negatives=per_row  optim.name=row_adam
+filtered, weighted, clipped, accumulated
+    data.filter_negatives=true  data.subsampling=true  optim.name=row_adagrad  optim.grad_clip=1
+    train.accumulate=2
+one against all
+    model.name=complex  model.gamma=12  train.mode=1vsall  loss.name=cross_entropy
+all targets, clipped
+    model.name=distmult  model.gamma=12  train.mode=kvsall  loss.name=bce  optim.grad_clip=1
+""")
 
 
 @pytest.mark.parametrize("sections", STEPS.values(), ids=STEPS)

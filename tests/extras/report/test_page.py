@@ -20,7 +20,6 @@ from kgfast.extras.report.page import examples
 from kgfast.graph import KnownTriples, Triples
 from kgfast.text import escaped
 from kgfast.training import load_run
-from kgfast.training.build import ranks_of
 from support.small_runs import trainer_of
 
 pytest.importorskip("matplotlib")
@@ -93,7 +92,7 @@ def test_all_parts_are_there(reader, run, graph):
     assert reader.tags.count("svg") == 4
     assert reader.tags.count("table") == 6
     loaded = load_run(run, graph)
-    ranks = ranks_of(loaded.model, graph, "test", loaded.config)
+    ranks = loaded.ranks()
     shown = reader.texts["td"]
     assert f"{ranks.mrr:.4f}" in shown
     assert f"{ranks.side('head').metrics()['hits@10']:.4f}" in shown
@@ -177,7 +176,7 @@ def test_croppable_embeddings_have_a_table_of_their_widths(graph, tmp_path):
     reader.feed(write_report(tmp_path, data=graph, samples=5).read_text())
     assert "Sub-models" in reader.texts["h3"]
     loaded = load_run(tmp_path, graph)
-    for ranks in ranks_of(loaded.model, graph, "test", loaded.config).values():
+    for ranks in loaded.ranks().values():
         assert f"{ranks.mrr:.4f}" in reader.texts["td"]
 
 
