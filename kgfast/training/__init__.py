@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from kgfast.training.callbacks import Callback
     from kgfast.training.config import Config
     from kgfast.training.data import Batch, Negatives, asked_of
-    from kgfast.training.divergence import first_bad_row
     from kgfast.training.loading import LoadedRun, Vocabularies, load_run, model_of
     from kgfast.training.logs import read_rows
     from kgfast.training.loop import Run
@@ -27,7 +26,6 @@ _HOMES = {
     "run_graph": ("RunGraph",),
     "config": ("Config",),
     "data": ("Batch", "Negatives", "asked_of"),
-    "divergence": ("first_bad_row",),
     "loading": ("LoadedRun", "Vocabularies", "load_run", "model_of"),
     "logs": ("read_rows",),
     "loop": ("Run",),
@@ -55,7 +53,6 @@ __all__ = [
     "Vocabularies",
     "asked_of",
     "checkpoint",
-    "first_bad_row",
     "follow",
     "is_saved",
     "load_dataset",

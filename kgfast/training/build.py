@@ -217,16 +217,7 @@ def _wrapped(model: Model, config: Config) -> Model:
         model = Reciprocal(model, "appended")
     if med is None or not med.enabled:
         return model
-    return MED(
-        model,
-        med.dims,
-        med.submodels_per_step,
-        med.crop,
-        med.loss_weight,
-        med.positive_weight,
-        scales=med.scales,
-        learnable=med.learnable,
-    )
+    return MED(model, **med.model_dump(exclude={"enabled"}))
 
 
 def device_of(config: Config) -> torch.device:

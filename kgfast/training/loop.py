@@ -151,19 +151,11 @@ class Run:
             if not self.resumed or is_other_length:
                 folder.write_config(config)
 
-    def train(
-        self, pauses: Callable[[], bool] | None = None, callbacks: Sequence[Callback] = ()
-    ) -> bool:
+    def train(self, callbacks: Sequence[Callback] = ()) -> bool:
         """Make the steps that are left; return False if the run was interrupted.
 
-        Parameters
-        ----------
-        pauses : callable, optional
-            Called before each step; True saves the run and returns. A later call continues it, with
-            the steps, evaluations and logs of a run that never paused.
-        callbacks : sequence of Callback
-            Callbacks, which process 0 calls. An exception of a callback is raised when the state is
-            saved.
+        Process 0 calls the callbacks. The exception of a callback is raised when the state is
+        saved.
         """
         state, train, folder = self.state, self._config.train, self._folder
         self._callbacks = list(callbacks) if self._placement.leads else []
@@ -173,10 +165,6 @@ class Run:
             self._bar.say(self._heading())
         with closing(self), Interrupts() as interrupts, self._opened_logs(), self._bar:
             while not self.is_over():
-                if pauses is not None and pauses():
-                    self._save()
-                    self._raise_error()
-                    return not interrupts.requested
                 self.make_step()
                 is_interrupted, state.seconds_training = self._placement.agreed(
                     interrupts.requested or self._error is not None, state.seconds_training
@@ -201,7 +189,8 @@ class Run:
                     # When one process ends, torchrun ends all others: the state is written first.
                     self._placement.together(lambda: None)
                     break
-            self._raise_error()
+            if self._error is not None:
+                raise self._error
         return self.is_over()
 
     def make_step(self) -> None:
@@ -370,11 +359,6 @@ class Run:
                 (it.on_evaluation if "split" in row else it.on_step)(where | row)
         except Exception as error:
             self._error = error
-
-    def _raise_error(self) -> None:
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error
 
     def _fresh_bar(self) -> RunBar:
         state = self.state

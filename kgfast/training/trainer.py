@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -269,11 +269,10 @@ class Trainer:
             return result
 
     @contextmanager
-    def opened(self, resume: bool = False, *, tests: bool = True) -> Iterator[Run]:
+    def opened(self, resume: bool = False) -> Iterator[Run]:
         """Open the run for a caller that makes the steps; errors are those of :meth:`fit`.
 
         While the run is open, the folder is locked and torch has the config's number of threads.
-        With ``tests``, the caller ranks the test set at the end.
         """
         began, folder = time.perf_counter() - self._seconds_preparing, self.folder
         locks = folder is not None and self.placement.leads
@@ -286,7 +285,7 @@ class Trainer:
             else:
                 _check_valid(self.config, self.dataset)
                 graph = None if folder is None else RunGraph(self.dataset)
-            at_the_end = ("valid", self.config.dataset.test_on) if tests else ("valid",)
+            at_the_end = ("valid", self.config.dataset.test_on)
             splits = [(split, len(self.dataset.split(split))) for split in at_the_end]
             yield Run(
                 self.config,
@@ -350,21 +349,15 @@ class Trainer:
     def _finish(self, run: Run) -> Result:
         tested_step = run.load_best()
         test, test_of_submodels = run.evaluated(self.config.dataset.test_on)
-        state = run.state
+        state = run.state.model_dump()
         result = Result(
-            steps=state.step,
+            steps=state["step"],
             planned_steps=run.steps,
-            best_step=state.best_step,
-            valid=state.valid,
             test=test,
-            valid_of_submodels=state.valid_of_submodels,
             test_of_submodels=test_of_submodels,
-            seconds_training=state.seconds_training,
-            seconds_evaluating=state.seconds_evaluating,
-            stopped_early=state.stopped_early,
             test_on=self.config.dataset.test_on,
             tested_step=tested_step,
-            seconds_cpu=state.seconds_cpu,
+            **{field.name: state[field.name] for field in fields(Result) if field.name in state},
         )
         if self.folder is not None and run.graph is not None and self.placement.leads:
             facts = {"graph": run.graph.fingerprint} | provenance(self.device)
@@ -418,29 +411,22 @@ def _check_valid(config: Config, dataset: Dataset) -> None:
 
 def _check_trainable(config: Config) -> None:
     """Raise a ValueError for a config that shards cannot train."""
+    model, mode, problem = config.model, config.train.mode, None
+    filters = model.use_rscf and model.rscf_relation_transform is not False
     if config.distributed.tables == "replicated":
         return
-    model = config.model
-    filters = model.use_rscf and model.rscf_relation_transform is not False
-    for wrong, key, why in (
-        (
-            config.train.mode != "negative",
-            "train.mode",
-            f"{config.train.mode} scores all entities, which no process has; use negative",
-        ),
-        (model.name == "cp", "model.name", "cp is ranked by halves of rows"),
-        (is_own(model.name), "model.name", "shards return rows for kgfast's own models alone"),
-        (
-            config.med is not None and config.med.crop == "split",
-            "med.crop",
-            "split is ranked by parts of rows",
-        ),
-        (
-            filters and model.name in ("rotate", "transe"),
-            "model.use_rscf",
-            "filtered relations are ranked among all entities, which no process has; use "
-            "model.rscf_relation_transform=false",
-        ),
-    ):
-        if wrong:
-            raise ValueError(f"{key}: {why}, or distributed.tables=replicated")
+    if mode != "negative":
+        problem = f"train.mode: {mode} scores all entities, which no process has; use negative"
+    elif model.name == "cp":
+        problem = "model.name: cp is ranked by halves of rows, which shards do not return"
+    elif is_own(model.name):
+        problem = "model.name: shards return rows for kgfast's own models alone"
+    elif config.med is not None and config.med.crop == "split":
+        problem = "med.crop: split is ranked by parts of rows, which shards do not return"
+    elif filters and model.name in ("rotate", "transe"):
+        problem = (
+            "model.use_rscf: filtered relations are ranked among all entities, which no process "
+            "has; use model.rscf_relation_transform=false"
+        )
+    if problem is not None:
+        raise ValueError(f"{problem}; or use distributed.tables=replicated")

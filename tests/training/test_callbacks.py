@@ -91,13 +91,6 @@ def test_a_run_whose_callback_raised_goes_on_where_it_was(tmp_path, failing):
     assert_same_tensors(*states)
 
 
-def test_an_exception_is_raised_where_a_run_pauses(tmp_path):
-    made = trainer(tmp_path)
-    with made.opened() as run, pytest.raises(ConnectionError, match="the tracker is away"):
-        run.train(lambda: run.state.step == 2, [Heard(("step", 2))])
-    assert RunFolder(tmp_path).load_last()[1]["step"] == 2
-
-
 def test_an_end_that_raised_is_called_again(tmp_path):
     with pytest.raises(ConnectionError):
         trainer(tmp_path, Heard(("end", None))).fit()

@@ -49,7 +49,7 @@ threads=100000000
 train.save_best_metric=hits@0
     train.save_best_metric: must be mrr, mr, median_rank, amr, amri or hits@K, such as
 train.table_folder=t  optim.name=adam
-    train.table_folder: adam changes every row in each step; set optim.name to row_adam or
+    train.table_folder: adam changes every row in each step; take row_adam
 train.table_folder=t  train.mode=kvsall  loss.name=bce
     train.table_folder: needs train.mode negative; kvsall uses every row
 distributed.tables=split
@@ -101,19 +101,19 @@ regularizer.name=n3  regularizer.weight=0.1
 model.name=transe  regularizer.name=dura  regularizer.weight=0.1
     regularizer.name: dura goes with distmult, complex, cp, rescal; got model.name transe
 model.name=cp  regularizer.name=dura  regularizer.weight=0.1  train.mode=kvsall  loss.name=bce
-    regularizer.name: dura is of triples, and a query of train.mode kvsall has many; set
+    regularizer.name: dura is of triples, of which a query of kvsall has many
 model.name=cp  regularizer.name=dura  regularizer.weight=0.1  regularizer.weighted=false
     regularizer.weighted: dura is of triples, which count as they are; leave it out
 regularizer.name=l2  regularizer.weight=0.1  regularizer.product_weight=2
     regularizer.product_weight: only dura has it; got l2
 train.mode=kvsall  loss.name=bce  loss.relation_weight=0.1
-    loss.relation_weight: a query of train.mode kvsall has many tails; set train.mode=1vsall
+    loss.relation_weight: a query of train.mode kvsall has many tails; use 1vsall
 loss.precision=bf16  model.name=complex
     loss.precision: only bce and cross_entropy have it; loss.name is nssa
 train.mode=1vsall  loss.name=cross_entropy  loss.precision=bf16
-    loss.precision: bf16 is for dot products, which rotate has not; leave it out
+    loss.precision: bf16 is for dot products, which rotate has not
 model.name=conve  model.base_dim=200  train.mode=1vsall  loss.name=bce  loss.relation_weight=0.1
-    loss.relation_weight: conve would run the network for every relation of a triple; leave
+    loss.relation_weight: conve would run the network for every relation; leave it out
 model.name=rescal  model.base_dim=80  med.dims=[40, 80]
     med: rescal cannot be cropped; set med.enabled=false
 model.name=cp  model.base_dim=8  med.dims=[4, 8]  med.crop=split
@@ -185,7 +185,7 @@ med.dims=[20, 80]  loss.alpha=0.5
 med.dims=[20, 80]  data.subsampling=true
     data.subsampling: the loss of med has its own weights
 model.name=conve  model.base_dim=201  train.mode=kvsall  loss.name=bce
-    model.base_dim: must be a multiple of model.embedding_height (20)
+    model.base_dim: 201 is no multiple of embedding_height, 20
 model.name=conve  model.base_dim=200  model.kernel_size=11  train.mode=kvsall  loss.name=bce
     model.kernel_size: must fit into the 40 x 10
 model.name=conve  model.base_dim=200

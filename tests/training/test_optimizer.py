@@ -1,13 +1,213 @@
-"""The optimizer of a run: gradients of rows, clipping, scaling, state."""
+"""Optimizers of rows against formulas and torch; the optimizer of a run: clipping, scale, state."""
 
+import copy
 import math
 
 import pytest
 import torch
+from torch import nn
 
-from kgfast import DistMult, RowGradients
+from kgfast import DistMult, RowAdagrad, RowAdam, RowGradients, ops
 from kgfast.training.config import Config
 from kgfast.training.optimizer import LossScale, Optimizer
+from support.sampled import threads
+
+
+def random_rows(table, count, seed):
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randperm(len(table), generator=generator)[:count].sort().values
+    return ids, torch.randn(count, table.shape[1], generator=generator, dtype=table.dtype)
+
+
+def stepped(optimizer, parameter, ids, rows):
+    """Make a step with gradients of rows."""
+    parameter.grad = RowGradients(ids, rows).to_sparse(len(parameter))
+    optimizer.step()
+    parameter.grad = None
+
+
+def adam_by_hand(table, steps, lr, betas, eps, decay):
+    """Kingma & Ba 2015, algorithm 1, a row at a time, in float64."""
+    table = table.double().clone()
+    first, second = torch.zeros_like(table), torch.zeros_like(table)
+    for step, (ids, gradients) in enumerate(steps, start=1):
+        for row, gradient in zip(ids.tolist(), gradients.double(), strict=True):
+            gradient = gradient + decay * table[row]
+            first[row] = betas[0] * first[row] + (1 - betas[0]) * gradient
+            second[row] = betas[1] * second[row] + (1 - betas[1]) * gradient**2
+            moment = first[row] / (1 - betas[0] ** step)
+            variance = second[row] / (1 - betas[1] ** step)
+            table[row] -= lr * moment / (variance.sqrt() + eps)
+    return table
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_row_adam_is_adam_on_the_rows_of_a_step(decay, backend):
+    table = torch.randn(11, 5, generator=torch.Generator().manual_seed(1))
+    steps = [random_rows(table, count, seed) for seed, count in enumerate((11, 3, 1, 7, 0, 4))]
+    expected = adam_by_hand(table, steps, 0.05, (0.8, 0.95), 1e-6, decay)
+    parameter = nn.Parameter(table.clone())
+    optimizer = RowAdam([parameter], 0.05, (0.8, 0.95), 1e-6, decay)
+    for ids, gradients in steps:
+        stepped(optimizer, parameter, ids, gradients)
+    torch.testing.assert_close(parameter.double(), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_steps_that_a_run_counts_are_those_of_its_states(dtype, backend):
+    table = torch.randn(11, 5, generator=torch.Generator().manual_seed(1)).to(dtype)
+    parameters = [nn.Parameter(table.clone()), nn.Parameter(table.clone())]
+    counting, counted = (RowAdam([it], 0.05) for it in parameters)
+    for step in range(3):
+        ids, gradients = random_rows(table, 4, step)
+        counted.steps_before = step
+        for optimizer, parameter in zip((counting, counted), parameters, strict=True):
+            stepped(optimizer, parameter, ids, gradients)
+    assert torch.equal(*parameters)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_row_optimizers_are_the_dense_ones_where_every_row_is_used(decay, backend):
+    for lazy, dense in (
+        (
+            lambda p: RowAdam([p], 0.05, (0.9, 0.99), 1e-8, decay),
+            lambda p: torch.optim.Adam([p], 0.05, (0.9, 0.99), 1e-8, decay),
+        ),
+        (
+            lambda p: RowAdagrad([p], 0.05, weight_decay=decay),
+            lambda p: torch.optim.Adagrad([p], 0.05, weight_decay=decay),
+        ),
+    ):
+        table = torch.randn(6, 3, generator=torch.Generator().manual_seed(2))
+        parameters = [nn.Parameter(table.clone()) for _ in range(3)]
+        by_rows, whole, theirs = (
+            make(parameter) for make, parameter in zip((lazy, lazy, dense), parameters, strict=True)
+        )
+        for step in range(5):
+            ids, gradients = random_rows(table, 6, step)
+            stepped(by_rows, parameters[0], ids, gradients)
+            for optimizer, parameter in zip((whole, theirs), parameters[1:], strict=True):
+                parameter.grad = torch.zeros_like(table).index_copy_(0, ids, gradients)
+                optimizer.step()
+        for parameter in parameters[:2]:
+            torch.testing.assert_close(parameter, parameters[2], rtol=1e-6, atol=1e-7)
+
+
+def test_rows_that_a_step_does_not_use_stay_as_they_are(backend):
+    for make in (RowAdam, RowAdagrad):
+        table = nn.Parameter(torch.randn(9, 4))
+        optimizer = make([table], lr=0.1)
+        stepped(optimizer, table, torch.arange(9), torch.ones(9, 4))
+        states = {name: optimizer.state[table][name] for name in make.names}
+        before = table.detach().clone(), {name: it.clone() for name, it in states.items()}
+        stepped(optimizer, table, torch.tensor([2, 7]), torch.ones(2, 4))
+        others = torch.tensor([0, 1, 3, 4, 5, 6, 8])
+        assert torch.equal(table[others], before[0][others])
+        assert not bool((table[[2, 7]] == before[0][[2, 7]]).any())
+        for name, state in states.items():
+            assert torch.equal(state[others], before[1][name][others])
+        assert int(optimizer.state[table]["step"]) == 2
+
+
+def test_neither_blocks_nor_threads_change_a_row(monkeypatch, backend):
+    start = torch.randn(99, 7, generator=torch.Generator().manual_seed(3))
+    tables = [nn.Parameter(start.clone()) for _ in range(2)]
+    ids, gradients = random_rows(start, 80, 0)
+    for _ in range(2):
+        stepped(RowAdam([tables[0]], 0.1), tables[0], ids, gradients)
+    monkeypatch.setattr("kgfast.training.row_optimizer._BLOCK", {"cpu": 20})
+    with threads(5):
+        for _ in range(2):
+            stepped(RowAdam([tables[1]], 0.1), tables[1], ids, gradients.t().contiguous().t())
+    assert torch.equal(*tables)
+
+
+@pytest.mark.parametrize("width", [7, 5000], ids=["narrow", "wide"])
+def test_rows_of_adagrad_have_the_bits_of_a_dense_step(width):
+    start = torch.randn(6, width, generator=torch.Generator().manual_seed(3))
+    tables = [nn.Parameter(start.clone()) for _ in range(2)]
+    optimizers = [RowAdagrad([table], lr=0.1) for table in tables]
+    for step in range(2):
+        ids, gradients = random_rows(start, 3, step)
+        stepped(optimizers[0], tables[0], ids, gradients)
+        tables[1].grad = torch.zeros_like(start).index_copy_(0, ids, gradients)
+        optimizers[1].step()
+    assert torch.equal(*tables)
+
+
+@pytest.mark.parametrize("table", [torch.zeros(4, 6)[:, ::2], torch.zeros(4, 3).double()])
+def test_a_table_that_the_kernel_does_not_take_is_updated_by_torch(table):
+    assert not ops.serves_rows(table)
+    parameter = nn.Parameter(table)
+    optimizer = RowAdam([parameter], lr=0.5)
+    stepped(optimizer, parameter, torch.tensor([1]), torch.ones(1, 3, dtype=table.dtype))
+    torch.testing.assert_close(parameter[1].detach(), torch.full((3,), -0.5, dtype=table.dtype))
+
+
+@pytest.mark.parametrize("make", [RowAdam, RowAdagrad])
+@pytest.mark.parametrize("shape", [(5,), (5, 2, 3)], ids=["one axis", "three axes"])
+def test_rows_may_have_any_number_of_axes(make, shape, backend):
+    flat = torch.randn(5, 1 if len(shape) == 1 else 6, generator=torch.Generator().manual_seed(4))
+    tables = [nn.Parameter(flat.clone()), nn.Parameter(flat.view(shape).clone())]
+    optimizers = [make([table], lr=0.1) for table in tables]
+    for step in range(2):
+        ids, gradients = random_rows(flat, 2, step)
+        for table, optimizer in zip(tables, optimizers, strict=True):
+            rows = gradients.view(2, *table.shape[1:])
+            table.grad = torch.sparse_coo_tensor(
+                ids[None], rows, table.shape, is_coalesced=True, check_invariants=True
+            )
+            optimizer.step()
+    assert torch.equal(tables[0].view(shape), tables[1])
+
+
+def test_sums_of_sparse_gradients_are_coalesced():
+    tables = [nn.Embedding(5, 2, sparse=True) for _ in range(2)]
+    tables[1].load_state_dict(tables[0].state_dict())
+    for ids in ([3, 1, 3], [1, 4]):
+        tables[0](torch.tensor(ids)).pow(2).sum().backward()
+    tables[1](torch.tensor([3, 1, 3, 1, 4])).pow(2).sum().backward()
+    for table in tables:
+        RowAdam(table.parameters(), lr=0.1).step()
+    torch.testing.assert_close(tables[0].weight, tables[1].weight)
+
+
+def test_it_goes_on_from_its_state():
+    tables = [nn.Embedding(9, 4, sparse=True) for _ in range(2)]
+    tables[1].load_state_dict(tables[0].state_dict())
+    whole = RowAdam(tables[0].parameters(), lr=0.5)
+    part = RowAdam(tables[1].parameters(), lr=0.5)
+    for step in range(4):
+        if step == 2:
+            kept = copy.deepcopy(part.state_dict())
+            part = RowAdam(tables[1].parameters(), lr=0.1)
+            part.load_state_dict(kept)
+        for table, optimizer in zip(tables, (whole, part), strict=True):
+            optimizer.zero_grad()
+            table(torch.tensor([step, 5])).pow(2).sum().backward()
+            optimizer.step()
+    assert torch.equal(tables[0].weight, tables[1].weight)
+
+
+def test_a_closure_is_called():
+    table = nn.Embedding(3, 2)
+
+    def closure():
+        loss = table.weight.pow(2).sum()
+        loss.backward()
+        return loss
+
+    before = table.weight.detach().clone()
+    assert RowAdam(table.parameters()).step(closure).item() == before.pow(2).sum()
+    assert (table.weight != before).all()
+
+
+@pytest.mark.parametrize("options", [{"lr": -1.0}, {"eps": float("nan")}, {"weight_decay": -1.0}])
+def test_numbers(options):
+    with pytest.raises(ValueError, match=f"{next(iter(options))} must be finite"):
+        RowAdam([nn.Parameter(torch.ones(2))], **options)
+    with pytest.raises(ValueError, match="betas must be two numbers in"):
+        RowAdam([nn.Parameter(torch.ones(2))], betas=(0.9, 1.0))
 
 
 def config_of(**optim):

@@ -20,7 +20,6 @@ def problems(config: Sections) -> Iterator[str]:
     yield from _of_rscf(config)
     yield from _of_med(config)
     yield from _of_the_run(config)
-    yield from _of_the_mode(config)
     yield from _of_the_loss(config)
     yield from _of_the_regularizer(config)
     yield from _of_the_optimizer(config)
@@ -28,49 +27,74 @@ def problems(config: Sections) -> Iterator[str]:
         yield from _of_the_ranges(config.search)
 
 
+def _of_the_model(config: Sections) -> Iterator[str]:
+    model, name = config.model, config.model.name
+    allowed = _NORMS.get(name, ())
+    if model.norm is not None and model.norm not in allowed:
+        what = f"must be one of {', '.join(allowed)}" if allowed else "does not exist"
+        yield f"model.norm: {what} for {name}; got {model.norm}"
+    if is_own(name):
+        for key in _changed(model, ("gamma",)):
+            yield f"model.{key}: give {name} its own by model.options"
+    elif model.options:
+        yield f"model.options: only a model of your own has options; model.name is {name}"
+    if model.init_range is not None and model.init_std is not None:
+        yield "model.init_std: model.init_range says how entries start already; leave one out"
+    if name != "conve":
+        for key in _changed(model, OPTIONS["conve"]):
+            yield f"model.{key}: only conve has it; model.name is {name}"
+        return
+    if model.reciprocal:
+        yield "model.reciprocal: conve has inverse relations of its own; leave it out"
+    if config.train.mode == "negative":
+        yield "train.mode: must be kvsall or 1vsall for conve; got negative"
+    height, kernel = model.embedding_height, model.kernel_size
+    width, rest = divmod(model.base_dim, height)
+    if rest:
+        yield f"model.base_dim: {model.base_dim} is no multiple of embedding_height, {height}"
+    elif kernel > min(width, 2 * height):
+        yield f"model.kernel_size: must fit into the {2 * height} x {width} image; got {kernel}"
+
+
 def _of_rscf(config: Sections) -> Iterator[str]:
-    model, mode = config.model, config.train.mode
+    model, name = config.model, config.model.name
     if not model.use_rscf:
         if model.rscf_relation_transform is not None:
             yield "model.rscf_relation_transform: needs model.use_rscf"
         return
-    if model.name not in ("rotate", "transe", "distmult", "complex"):
-        yield f"model.use_rscf: goes with rotate, transe, distmult and complex; got {model.name}"
-    elif model.name in ("distmult", "complex"):
+    if name not in ("rotate", "transe", "distmult", "complex"):
+        yield f"model.use_rscf: goes with rotate, transe, distmult and complex; got {name}"
+    elif name in ("distmult", "complex"):
         if model.rscf_relation_transform:
-            yield (
-                f"model.rscf_relation_transform: {model.name} has a dot product of query and "
-                "candidate, which a filtered relation is not; leave it out"
-            )
-    elif mode != "negative" and model.rscf_relation_transform is not False:
+            yield f"model.rscf_relation_transform: {name} has a dot product; leave it out"
+    elif config.train.mode != "negative" and model.rscf_relation_transform is not False:
         yield (
-            f"model.use_rscf: train.mode {mode} scores all entities, for which filtered relations "
-            "have no loss; set model.rscf_relation_transform=false or train.mode=negative"
+            f"model.use_rscf: train.mode {config.train.mode} scores all entities, for which "
+            "filtered relations have no loss; set model.rscf_relation_transform=false"
         )
-    if model.norm == "l2" and model.name == "rotate":
+    if model.norm == "l2" and name == "rotate":
         yield "model.norm: must be modulus for rotate with model.use_rscf; got l2"
 
 
 def _of_med(config: Sections) -> Iterator[str]:
-    med = config.med
+    med, model = config.med, config.model
     if med is None or not med.enabled:
         return
+    count = len(med.dims)
     if med.dims != sorted(set(med.dims)):
         yield f"med.dims: must increase; got {med.dims}"
-    elif med.dims[-1] != config.model.base_dim:
+    elif med.dims[-1] != model.base_dim:
+        yield f"med.dims: the last must be model.base_dim ({model.base_dim}); got {med.dims}"
+    if (med.submodels_per_step or 0) > count:
         yield (
-            f"med.dims: the last must be model.base_dim ({config.model.base_dim}); got {med.dims}"
+            f"med.submodels_per_step: must be at most {count}, the number of med.dims; got "
+            f"{med.submodels_per_step}"
         )
-    if med.submodels_per_step is not None and med.submodels_per_step > len(med.dims):
-        yield (
-            f"med.submodels_per_step: must be at most {len(med.dims)}, the number of med.dims; "
-            f"got {med.submodels_per_step}"
-        )
-    if config.model.name in ("conve", "rescal"):
-        yield f"med: {config.model.name} cannot be cropped; set med.enabled=false"
-    if config.model.name == "cp" and med.crop == "split":
+    if model.name in ("conve", "rescal"):
+        yield f"med: {model.name} cannot be cropped; set med.enabled=false"
+    if model.name == "cp" and med.crop == "split":
         yield "med.crop: split cuts complex rows, which cp has not; leave it out"
-    if config.model.norm == "l2" and config.model.name == "rotate":
+    if model.norm == "l2" and model.name == "rotate":
         yield "med: rotate with model.norm l2 cannot be cropped; leave the norm out"
     if config.train.mode != "negative":
         yield f"train.mode: must be negative with med; got {config.train.mode}"
@@ -79,39 +103,6 @@ def _of_med(config: Sections) -> Iterator[str]:
         yield f"loss.{key}: med has its own loss; leave it out"
     if config.data.subsampling:
         yield "data.subsampling: the loss of med has its own weights; leave it out"
-
-
-def _of_the_model(config: Sections) -> Iterator[str]:
-    model = config.model
-    allowed = _NORMS.get(model.name, ())
-    if model.norm is not None and model.norm not in allowed:
-        what = f"must be one of {', '.join(allowed)}" if allowed else "does not exist"
-        yield f"model.norm: {what} for {model.name}; got {model.norm}"
-    if is_own(model.name):
-        for key in _changed(model, ("gamma",)):
-            yield f"model.{key}: give {model.name} its own by model.options"
-    elif model.options:
-        yield f"model.options: only a model of your own has options; model.name is {model.name}"
-    if model.init_range is not None and model.init_std is not None:
-        yield "model.init_std: model.init_range says how entries start already; leave one out"
-    if model.name == "conve" and model.reciprocal:
-        yield "model.reciprocal: conve has inverse relations of its own; leave it out"
-    if model.name != "conve":
-        for key in _changed(model, OPTIONS["conve"]):
-            yield f"model.{key}: only conve has it; model.name is {model.name}"
-        return
-    height, kernel = model.embedding_height, model.kernel_size
-    width, rest = divmod(model.base_dim, height)
-    if rest:
-        yield (
-            f"model.base_dim: must be a multiple of model.embedding_height ({height}) to be "
-            f"reshaped to {height} rows; got {model.base_dim}"
-        )
-    elif kernel > min(width, 2 * height):
-        yield (
-            f"model.kernel_size: must fit into the {2 * height} x {width} image of entity and "
-            f"relation; got {kernel}"
-        )
 
 
 def _of_the_run(config: Sections) -> Iterator[str]:
@@ -132,30 +123,22 @@ def _of_the_run(config: Sections) -> Iterator[str]:
         elif train.mode != "negative":
             yield f"train.table_folder: needs train.mode negative; {train.mode} uses every row"
         elif not config.optim.name.startswith("row_"):
-            yield (
-                f"train.table_folder: {config.optim.name} changes every row in each step; set "
-                f"optim.name to row_adam or row_adagrad"
-            )
-
-
-def _of_the_mode(config: Sections) -> Iterator[str]:
-    mode = config.train.mode
-    if mode != "negative":
+            name = config.optim.name
+            yield f"train.table_folder: {name} changes every row in each step; take row_adam"
+    if train.mode != "negative":
         keys = ("neg_size", "negatives", "filter_negatives", "subsampling")
         for key in _changed(config.data, keys):
-            yield f"data.{key}: train.mode {mode} draws no negatives; leave it out"
-    if is_own(config.loss.name):
-        if mode != "negative":
-            yield f"loss.name: {config.loss.name} goes with train.mode negative; got {mode}"
-    elif config.loss.name not in losses_of(mode):
-        allowed = ", ".join(losses_of(mode))
-        yield f"loss.name: must be one of {allowed} with train.mode {mode}; got {config.loss.name}"
-    if config.model.name == "conve" and mode == "negative":
-        yield "train.mode: must be kvsall or 1vsall for conve; got negative"
+            yield f"data.{key}: train.mode {train.mode} draws no negatives; leave it out"
 
 
 def _of_the_loss(config: Sections) -> Iterator[str]:
-    loss = config.loss
+    loss, mode, model = config.loss, config.train.mode, config.model.name
+    if is_own(loss.name):
+        if mode != "negative":
+            yield f"loss.name: {loss.name} goes with train.mode negative; got {mode}"
+    elif loss.name not in losses_of(mode):
+        allowed = ", ".join(losses_of(mode))
+        yield f"loss.name: must be one of {allowed} with train.mode {mode}; got {loss.name}"
     for key in _changed(loss, tuple(type(loss).model_fields)):
         owners = [name for name, it in LOSSES.items() if key in it.hyperparameters()]
         if owners and loss.name not in owners:
@@ -165,51 +148,37 @@ def _of_the_loss(config: Sections) -> Iterator[str]:
         yield f"data.target_weights: only cross_entropy has them; loss.name is {loss.name}"
     if loss.options and not is_own(loss.name):
         yield f"loss.options: only a loss of your own has them; loss.name is {loss.name}"
-    if loss.precision != "float32" and config.model.name in _NORMS:
-        model = config.model.name
-        yield (
-            f"loss.precision: {loss.precision} is for dot products, which {model} has not; leave "
-            "it out"
-        )
-    if loss.relation_weight and config.model.name == "conve":
-        yield (
-            "loss.relation_weight: conve would run the network for every relation of a triple; "
-            "leave it out"
-        )
-    if loss.relation_weight and config.train.mode == "kvsall":
-        yield (
-            "loss.relation_weight: a query of train.mode kvsall has many tails; "
-            "set train.mode=1vsall"
-        )
+    if loss.precision != "float32" and model in _NORMS:
+        yield f"loss.precision: {loss.precision} is for dot products, which {model} has not"
+    if loss.relation_weight and model == "conve":
+        yield "loss.relation_weight: conve would run the network for every relation; leave it out"
+    if loss.relation_weight and mode == "kvsall":
+        yield "loss.relation_weight: a query of train.mode kvsall has many tails; use 1vsall"
 
 
 def _of_the_regularizer(config: Sections) -> Iterator[str]:
-    regularizer = config.regularizer
-    fitting = _FITTING.get(regularizer.name)
-    if fitting is not None and config.model.name not in fitting:
+    regularizer, name = config.regularizer, config.regularizer.name
+    fitting = _FITTING.get(name, (config.model.name,))
+    if config.model.name not in fitting:
         yield (
-            f"regularizer.name: {regularizer.name} goes with {', '.join(fitting)}; "
+            f"regularizer.name: {name} goes with {', '.join(fitting)}; "
             f"got model.name {config.model.name}"
         )
-    if regularizer.name == "dura":
-        if config.train.mode == "kvsall":
-            yield (
-                "regularizer.name: dura is of triples, and a query of train.mode kvsall has many; "
-                "set train.mode=1vsall"
-            )
-        if not regularizer.weighted:
-            yield "regularizer.weighted: dura is of triples, which count as they are; leave it out"
-    if regularizer.name not in ("none", "dura") and _changed(regularizer, ("product_weight",)):
-        yield f"regularizer.product_weight: only dura has it; got {regularizer.name}"
-    if (regularizer.name == "none") != (regularizer.weight == 0):
+    if name == "dura" and config.train.mode == "kvsall":
+        yield "regularizer.name: dura is of triples, of which a query of kvsall has many"
+    if name == "dura" and not regularizer.weighted:
+        yield "regularizer.weighted: dura is of triples, which count as they are; leave it out"
+    if name not in ("none", "dura") and _changed(regularizer, ("product_weight",)):
+        yield f"regularizer.product_weight: only dura has it; got {name}"
+    if (name == "none") != (regularizer.weight == 0):
         yield (
-            f"regularizer.weight: {regularizer.weight:g} and regularizer.name {regularizer.name} "
-            "contradict each other"
+            f"regularizer.weight: {regularizer.weight:g} and regularizer.name {name} contradict "
+            "each other"
         )
 
 
 def _of_the_optimizer(config: Sections) -> Iterator[str]:
-    optim, sched = config.optim, config.sched
+    optim, sched, steps = config.optim, config.sched, config.train.steps
     if "adam" not in optim.name and _changed(optim, ("betas",)):
         yield f"optim.betas: only adam has them; optim.name is {optim.name}"
     if optim.name == "sgd" and optim.eps is not None:
@@ -221,7 +190,6 @@ def _of_the_optimizer(config: Sections) -> Iterator[str]:
         )
     if sched.milestones != sorted(set(sched.milestones)):
         yield f"sched.milestones: must increase; got {sched.milestones}"
-    steps = config.train.steps
     if steps is not None and sched.warmup_steps > steps:
         yield f"sched.warmup_steps: must be at most train.steps ({steps}); got {sched.warmup_steps}"
 
