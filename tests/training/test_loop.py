@@ -9,9 +9,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from kgfast import RESCAL, Ranks, ops
+from kgfast import RESCAL, Ranks
 from kgfast.processes.placement import Placement
-from kgfast.training import Config, RunFolder
+from kgfast.training import Config, NegativeSampling, RunFolder
 from kgfast.training.checkpoint import load
 from kgfast.training.logs import read_rows
 from kgfast.training.loop import Run
@@ -262,7 +262,7 @@ def test_an_error_of_an_operator_is_not_taken_for_divergence(monkeypatch):
     def broken(*_, **__):
         raise ValueError("something else")
 
-    monkeypatch.setattr(ops, "pairwise_scores", broken)
+    monkeypatch.setattr(NegativeSampling, "_loss", broken)
     with pytest.raises(ValueError, match="something else"):
         trainer_of().fit()
 

@@ -1,4 +1,4 @@
-"""The trainer: it learns with every objective, also in threads, and leaves the process as it was."""
+"""The trainer: it learns with every objective, in threads too, and leaves the process alone."""
 
 import threading
 
