@@ -22,7 +22,9 @@ class Prepared:
     """Candidates, and facts about them, which are computed at first use.
 
     One object serves all batches of a call, or a step of training, and never longer: a table may
-    change.
+    change. Tensors with torch's negative bit are replaced by plain numbers, since kernels read raw
+    memory. Graphs of torch.compile cannot read the bit; operators read it from the tensors of a
+    call.
     """
 
     table: Tensor  # [N, G], any floating dtype and strides, read in place
@@ -35,7 +37,11 @@ class Prepared:
     kept: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        _resolve(self, "table", "bias", "factor")
+        if not torch.compiler.is_compiling():
+            for name in ("table", "bias", "factor"):
+                value = getattr(self, name)
+                if isinstance(value, Tensor) and value.is_neg():
+                    object.__setattr__(self, name, value.resolve_neg())
 
     @cached_property
     def num_rows(self) -> int:
@@ -97,19 +103,6 @@ class Prepared:
         return Prepared(self.table[part], self.score, bias, factor)
 
 
-def _resolve(owner: "Prepared | Operands", *names: str) -> None:
-    """Replace tensors with torch's negative bit by plain numbers: kernels read raw memory.
-
-    Graphs of torch.compile cannot read the bit; operators read it from the tensors of a call.
-    """
-    if torch.compiler.is_compiling():
-        return
-    for name in names:
-        value = getattr(owner, name)
-        if isinstance(value, Tensor) and value.is_neg():
-            object.__setattr__(owner, name, value.resolve_neg())
-
-
 def largest_magnitude(values: Tensor) -> Tensor:
     """Return the largest magnitude, a float64 scalar, without a temporary."""
     low, high = torch.aminmax(values)
@@ -141,7 +134,11 @@ class Operands:
     crops: list[int] = field(init=False)  # widths in the caller's order, or the full width
 
     def __post_init__(self) -> None:
-        _resolve(self, "queries", "scale")
+        if not torch.compiler.is_compiling():
+            for name in ("queries", "scale"):
+                value = getattr(self, name)
+                if isinstance(value, Tensor) and value.is_neg():
+                    object.__setattr__(self, name, value.resolve_neg())
         of = self.candidates
         score, has_factor = of.score, of.factor is not None
         planes = 2 * score.planes + has_factor if score.is_rscf else score.planes
@@ -162,6 +159,8 @@ class Operands:
 
     def of_queries(self, rows: slice | Tensor, room: Tensor | None = None) -> "Operands":
         """Return operands of some of the queries, multiplied by the scale, in ``room`` if given."""
+        if isinstance(rows, slice) and self.scale is None and _is_all(rows, self.num_queries):
+            return self
         return replace(self, queries=self.queries[rows]).scaled(room)
 
     def scaled(self, room: Tensor | None = None) -> "Operands":
@@ -173,6 +172,8 @@ class Operands:
 
     def of_rows(self, rows: slice) -> "Operands":
         """Return operands of some of the rows of the table."""
+        if self.candidates.ids is None and _is_all(rows, len(self.table)):
+            return self
         return replace(self, candidates=self.candidates.rows(rows))
 
     def without_bias(self) -> "Operands":
@@ -180,6 +181,10 @@ class Operands:
         if self.bias is None:
             return self
         return replace(self, candidates=replace(self.candidates, bias=None))
+
+
+def _is_all(rows: slice, count: int) -> bool:
+    return not rows.start and (rows.stop is None or rows.stop >= count)
 
 
 class Known(NamedTuple):

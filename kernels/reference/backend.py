@@ -6,6 +6,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from .. import above as shared
 from ..backend import (
     Adversarial,
     ChunkedBackend,
@@ -20,10 +21,10 @@ from ..backend import (
     RowUpdates,
     SumRows,
 )
+from ..checks import Checks
 from ..losses import TORCH_PASSES, ChunkedLosses
 from ..negatives import SampledOverScores
-from ..operands import PRECISIONS, Gradients, NamedRows, Need, Operands
-from .above import above
+from ..operands import PRECISIONS, Above, Gradients, Known, NamedRows, Need, Operands
 from .listed import list_counts, list_topk
 from .rank import rank_counts
 from .scores import all_gradients, all_scores, indexed_gradients, indexed_scores
@@ -66,6 +67,13 @@ row_updates: RowUpdates | None = None
 row_sums: SumRows | None = None
 packing: Packing | None = None
 precisions: tuple[str, ...] = PRECISIONS
+
+
+def above(
+    operands: Operands, lowest: Tensor, known: Known | None, checks: Checks, most: int
+) -> Above | int:
+    """Find all candidates by ranks and the best k; see :mod:`kgfast.kernels.above`."""
+    return shared.above(rank_counts, topk, operands, lowest, known, checks, most)
 
 
 def scores(operands: Operands, index: Tensor | None = None, *, out: Tensor | None = None) -> Tensor:

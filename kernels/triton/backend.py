@@ -5,6 +5,7 @@ This module has the protocol :class:`kgfast.kernels.backend.Backend`.
 
 from torch import Tensor
 
+from .. import above as shared
 from ..backend import (
     Compose,
     Filters,
@@ -14,11 +15,11 @@ from ..backend import (
     RowUpdates,
     SumRows,
 )
-from ..operands import PRECISIONS, Gradients, NamedRows, Need, Operands
+from ..checks import Checks
+from ..operands import PRECISIONS, Above, Gradients, Known, NamedRows, Need, Operands
 from . import compose as queries
 from . import filters as rscf
 from . import pairwise, updates
-from .above import above
 from .indexed import indexed_gradients, indexed_scores
 from .listed import list_counts, list_topk
 from .losses import FusedLosses
@@ -56,6 +57,13 @@ row_updates: RowUpdates | None = updates
 row_sums: SumRows | None = updates.sum_rows
 packing: Packing | None = None
 precisions: tuple[str, ...] = PRECISIONS
+
+
+def above(
+    operands: Operands, lowest: Tensor, known: Known | None, checks: Checks, most: int
+) -> Above | int:
+    """Find all candidates by ranks and the best k; see :mod:`kgfast.kernels.above`."""
+    return shared.above(rank_counts, topk, operands, lowest, known, checks, most)
 
 
 def scores(operands: Operands, index: Tensor | None = None) -> Tensor:

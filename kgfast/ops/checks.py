@@ -1,9 +1,9 @@
 """Checks of operands that every operator makes before a kernel runs.
 
-``check_*`` raise at once; on a device the host waits for the values. ``checked_*`` raise by
-:class:`~kgfast.kernels.checks.Checks`. Where checks are deferred, returned values are safe to index
-with, and the error is raised when the checks are read. ``safe_*`` raise at once or, within
-:func:`kgfast.unchecked`, return values that are safe to index with.
+``check_*`` raise at once; on a device the host waits for the values. With deferred
+:class:`~kgfast.kernels.checks.Checks`, returned values are safe to index with, and the error is
+raised when the checks are read. ``safe_*`` raise at once or, within :func:`kgfast.unchecked`,
+return values that are safe to index with.
 """
 
 import math
@@ -131,7 +131,8 @@ def check_queries(queries: Tensor, candidates: Prepared) -> None:
             planes = "query, scale and angle" if has_factor else "query and scale, without a factor"
             why = f"{planes}, for candidates of {table.shape[1]}"
         raise ValueError(f"queries must have {expected} columns, {why}; got {queries.shape[1]}")
-    check_device("queries", queries, table)
+    if queries.device != table.device:
+        check_device("queries", queries, table)
 
 
 def _check_rows(name: str, rows: Tensor, dtypes: tuple[torch.dtype, ...]) -> None:
@@ -268,10 +269,14 @@ def checked_known(
     return Known(indptr, indices)
 
 
-def check_ids(name: str, ids: Tensor, count: int) -> None:
-    """Check that every id is a row of a table of ``count``."""
+def check_ids(name: str, ids: Tensor, count: int, checks: Checks | None = None) -> Tensor:
+    """Check that every id is a row of a table of ``count``; clamp ids if checks are deferred."""
+    if checks is not None and checks.deferred and count:
+        inside = inside_of(ids, count)
+        checks.keep((inside == ids).all(), lambda: check_ids(name, ids, count))
+        return inside
     if not ids.numel():
-        return
+        return ids
     low, high = torch.aminmax(ids)
     if int(low) < 0 or int(high) >= count:
         place = ((ids < 0) | (ids >= count)).nonzero()[0].tolist()
@@ -279,15 +284,33 @@ def check_ids(name: str, ids: Tensor, count: int) -> None:
         raise ValueError(
             f"{name}[{', '.join(map(str, place))}] must be in {allowed}; got {int(ids[*place])}"
         )
+    return ids
 
 
-def check_indptr(indptr: Tensor, nnz: int, kind: str = "exclude") -> None:
-    """Check that the row pointers ``<kind>_indptr`` rise from 0 to the number of entries."""
+def safe_ids(name: str, ids: Tensor, count: int) -> Tensor:
+    """Return ids that are rows of a table of ``count``: checked, or clamped."""
+    if checks_values() or not count:
+        return check_ids(name, ids, count)
+    return inside_of(ids, count)
+
+
+def check_indptr(
+    indptr: Tensor, nnz: int, kind: str = "exclude", checks: Checks | None = None
+) -> Tensor:
+    """Check that the row pointers ``<kind>_indptr`` rise from 0 to the number of entries.
+
+    If checks are deferred, the result are pointers that rise.
+    """
+    if checks is not None and checks.deferred:
+        rises, rising = rising_of(indptr, nnz)
+        checks.keep(rises, lambda: check_indptr(indptr, nnz, kind))
+        return rising
     if not (int(indptr[0]) == 0 and int(indptr[-1]) == nnz and bool((indptr.diff() >= 0).all())):
         raise ValueError(
             f"{kind}_indptr must rise from 0 to len({kind}_indices) = {nnz}; "
             f"got {int(indptr[0])} .. {int(indptr[-1])}"
         )
+    return indptr
 
 
 def check_unique(name: str, ids: Tensor) -> None:
@@ -300,34 +323,6 @@ def check_unique(name: str, ids: Tensor) -> None:
         value = int(ordered[int(repeated[0])])
         row = int((ids == value).nonzero()[1])
         raise ValueError(f"{name}[{row}] must not repeat an earlier id; got {value} again")
-
-
-def checked_ids(checks: Checks, name: str, ids: Tensor, count: int) -> Tensor:
-    """Return ids that are rows of a table of ``count``: clamped if checks are deferred."""
-    if not (checks.deferred and count):
-        check_ids(name, ids, count)
-        return ids
-    inside = inside_of(ids, count)
-    checks.keep((inside == ids).all(), lambda: check_ids(name, ids, count))
-    return inside
-
-
-def safe_ids(name: str, ids: Tensor, count: int) -> Tensor:
-    """Return ids that are rows of a table of ``count``: checked, or clamped."""
-    if checks_values() or not count:
-        check_ids(name, ids, count)
-        return ids
-    return inside_of(ids, count)
-
-
-def checked_indptr(checks: Checks, indptr: Tensor, nnz: int, kind: str = "exclude") -> Tensor:
-    """Return ``indptr`` that rises from 0 to ``nnz``: clamped if checks are deferred."""
-    if not checks.deferred:
-        check_indptr(indptr, nnz, kind)
-        return indptr
-    rises, rising = rising_of(indptr, nnz)
-    checks.keep(rises, lambda: check_indptr(indptr, nnz, kind))
-    return rising
 
 
 def check_apart(name: str, tensor: Tensor, other_name: str, other: Tensor) -> None:

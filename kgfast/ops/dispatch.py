@@ -144,7 +144,7 @@ def find_backend(device: torch.device) -> tuple[str, str | None]:
     if forced in _others:
         return forced, None
     interprets = os.environ.get("TRITON_INTERPRET") == "1"
-    return _found(forced, device.type, interprets, cpu.is_available())
+    return _found(forced, device.type, interprets, cpu.extension is not None)
 
 
 @cache

@@ -33,7 +33,7 @@ from torch.autograd import Function
 from kgfast.kernels.panels import Panels
 from kgfast.kernels.scores import SCORES, Score
 from kgfast.ops import dispatch
-from kgfast.ops.differentiable import is_transformed, no_autocast, no_forward_mode, zero_gradients
+from kgfast.ops.differentiable import no_autocast, no_forward_mode, zero_gradients
 from kgfast.ops.row_gradients import RowGradients
 
 P = ParamSpec("P")
@@ -112,7 +112,10 @@ class Operator(Generic[P, R]):
 
     def call(self, *values: Any) -> Any:
         """Call with values of the schema; for ``torch.func`` in the form that transforms take."""
-        if is_transformed() and peek_interpreter_stack().key() != TransformType.Functionalize:
+        is_transformed = (
+            not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+        )
+        if is_transformed and peek_interpreter_stack().key() != TransformType.Functionalize:
             return _Transformed.apply(self.name, *values)  # type: ignore[no-untyped-call]
         if self._rule is not None:
             return self._registered(*values)
@@ -224,7 +227,7 @@ class Operator(Generic[P, R]):
         if self._rule is None:
             raise RuntimeError(f"kgfast::{self.name} has no gradient")
         needs = ctx.needs_input_grad[-len(self.leaves) :]  # a transform puts a name first
-        need = [needs[place] for place in self._rule.places]
+        need = list(map(needs.__getitem__, self._rule.places))
         gradients: list[Tensor | None] = [None] * len(self.leaves)
         made = self._rule.differentiate(ctx, need, *grads)
         for place, needed, gradient in zip(self._rule.places, need, made, strict=True):

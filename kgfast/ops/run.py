@@ -44,8 +44,6 @@ from kgfast.ops.checks import (
     check_indptr,
     check_moves,
     check_unique,
-    checked_ids,
-    checked_indptr,
     safe_ids,
 )
 from kgfast.ops.differentiable import chosen_backend, no_autocast
@@ -107,7 +105,7 @@ def prepare(candidates: Prepared, checks: Checks) -> Prepared:
     ids = candidates.ids
     if ids is None:
         return candidates
-    safe = checked_ids(checks, "candidate_ids", ids, candidates.num_rows)
+    safe = check_ids("candidate_ids", ids, candidates.num_rows, checks)
     checks.require(lambda: _are_distinct(ids), lambda: check_unique("candidate_ids", ids))
     return Prepared(candidates.table, candidates.score, candidates.bias, candidates.factor, safe)
 
@@ -154,7 +152,7 @@ def rank_counts(
     """
     refuse_unchecked("rank_counts")
     if target_scores is None:
-        targets = checked_ids(checks, "targets", targets, operands.candidates.num_rows)
+        targets = check_ids("targets", targets, operands.candidates.num_rows, checks)
     known = _checked_known(operands, known, checks)
     if not checks.allows_nan:
         check_moves(operands, checks)
@@ -221,8 +219,8 @@ def above(
 
 def _checked_known(operands: Operands, known: Known, checks: Checks) -> Known:
     """Return known answers with values that are checked, now or later."""
-    indices = checked_ids(checks, "exclude_indices", known.indices, operands.candidates.num_rows)
-    return Known(checked_indptr(checks, known.indptr, len(indices)), indices)
+    indices = check_ids("exclude_indices", known.indices, operands.candidates.num_rows, checks)
+    return Known(check_indptr(known.indptr, len(indices), checks=checks), indices)
 
 
 def negative_rows(

@@ -12,8 +12,7 @@ from kgfast.kernels import above as shared
 from kgfast.kernels import cpu
 from kgfast.kernels.above import lowest_scores
 from kgfast.kernels.operands import Known
-from kgfast.kernels.reference import above as specification
-from kgfast.kernels.reference import tiles
+from kgfast.kernels.reference import rank, tiles, topk
 from support import oracles
 from support.engines import INTERPRETED, ISAS, LAYERS, NAMES, SPLIT, assert_same, engines, examples
 from support.flat import reference
@@ -51,8 +50,8 @@ def test_the_specification_equals_the_oracle(problem, tile, seed):
     args, options = asked(problem, seed)
     queries, table, thresholds, indptr, indices, score = args
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tiles, "TILE", tile)
-        patch.setattr(specification, "TILE", tile)
+        for module in (tiles, rank, topk):
+            patch.setattr(module, "TILE", tile)
         found = reference.above(*args, **options)
     values = oracles.canonical_scores(
         queries, table, score, options.get("bias"), dim=options.get("dims")

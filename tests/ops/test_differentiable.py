@@ -2,10 +2,12 @@
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
-from kgfast import ops
+from kgfast import TransE, ops
 from kgfast.kernels import cpu, losses
 from kgfast.kernels.labels import Bce, CrossEntropy
+from kgfast.losses import nssa
 from kgfast.ops.dispatch import get_backend
 from kgfast.ops.run import operands_of
 from support import oracles
@@ -266,6 +268,28 @@ def test_what_torch_func_has_not_is_our_error(name):
     for forward in (torch.func.hessian, torch.func.jacfwd):
         with pytest.raises(NotImplementedError, match=r"kgfast\.ops\.[\w ]+ has no forward-mode"):
             forward(value)(queries)
+
+
+@pytest.mark.usefixtures("backend")
+@pytest.mark.parametrize("trains", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_dual_number_is_refused_and_other_tensors_of_its_level_are_served(name, trains):
+    plain = served(name, operands(name))
+    with forward_ad.dual_level():
+        for place in range(3):
+            given = [it.detach().requires_grad_(trains) for it in operands(name)]
+            given[place] = forward_ad.make_dual(given[place], torch.ones_like(given[place]))
+            with pytest.raises(NotImplementedError, match=f"ops.{name} has no forward-mode"):
+                served(name, given)
+        assert torch.equal(served(name, operands(name)), plain)
+
+
+def test_a_dual_number_in_a_model_is_refused():
+    model = TransE.init(5, 2, 3, seed=0)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(model.entity.detach(), torch.ones(5, 3))
+        with pytest.raises(NotImplementedError, match="no forward-mode derivative"):
+            nssa(model.with_entity(dual), [(0, 0, 1)], torch.tensor([[2, 3]]))
 
 
 def test_a_sparse_gradient_is_eager_only():

@@ -8,7 +8,6 @@ from kgfast.kernels.backend import LossPlan
 from kgfast.kernels.labels import Bce, CrossEntropy, LossNeed
 from kgfast.kernels.losses import TORCH_PASSES
 from kgfast.kernels.operands import Gradients, Operands, Prepared
-from kgfast.kernels.reference import backend as reference_backend
 from kgfast.kernels.reference import scores as reference_scores
 from kgfast.kernels.scores import get_score
 from support import oracles
@@ -27,13 +26,6 @@ def tensors(score: str, dtype: torch.dtype = torch.float64) -> tuple[torch.Tenso
     bias = torch.randn(N, generator=generator, dtype=torch.float64)
     table[2] = queries[0]
     return queries.to(dtype), table.to(dtype), bias.to(dtype)
-
-
-@pytest.fixture(params=[None, 11], ids=["whole", "tiny tiles"])
-def tile(request, monkeypatch):
-    """Also with tiles so small that every operand is split."""
-    if request.param is not None:
-        monkeypatch.setattr(reference_backend, "_LOSS_SCRATCH", request.param)
 
 
 @pytest.mark.parametrize("score", SCORES)
@@ -69,49 +61,6 @@ def test_tiles_change_no_more_than_roundings(score, is_indexed, monkeypatch):
     monkeypatch.setattr(reference_scores, "_TILE", 7)
     monkeypatch.setattr(reference_scores, "_GATHERED", 20)
     torch.testing.assert_close(results(), whole)
-
-
-@pytest.mark.parametrize("score", SCORES)
-@pytest.mark.usefixtures("tile")
-def test_bce(score):
-    leaves = tuple(it.requires_grad_() for it in tensors(score))
-    operand = tuple(it.detach() for it in leaves)
-    # In no order, 5 and 2 twice, ids in the first and the last chunk.
-    positives = [[8, 1], [0], [5, 2, 5, 7], [2, 2]]
-    csr = torch.tensor([0, 2, 3, 7, 9]), torch.tensor([8, 1, 0, 5, 2, 5, 7, 2, 2])
-    exact = oracles.binary_cross_entropy(
-        oracles.dense_scores(leaves[0][:, None], leaves[1], score, bias=leaves[2]),
-        positives,
-        0.9,
-        0.01,
-    )
-    rows, linear = reference.bce(*operand, *csr, 0.9, 0.01, score)
-    torch.testing.assert_close(rows, exact)
-    scores = oracles.dense_scores(operand[0][:, None], operand[1], score, bias=operand[2])
-    torch.testing.assert_close(linear, scores.sum(1))
-    grad = torch.randn(B, dtype=torch.float64)
-    gradients = reference.bce_backward(grad, *operand, *csr, 0.9, 0.01, score)
-    torch.testing.assert_close(gradients, torch.autograd.grad(exact, leaves, grad))
-    none = reference.bce_backward(grad, *operand, *csr, 0.9, 0.01, score, need=(False,) * 3)
-    assert none == (None, None, None)
-
-
-@pytest.mark.parametrize("eps", [0.0, 0.2])
-@pytest.mark.parametrize("score", SCORES)
-@pytest.mark.usefixtures("tile")
-def test_cross_entropy(score, eps):
-    leaves = tuple(it.requires_grad_() for it in tensors(score))
-    operand = tuple(it.detach() for it in leaves)
-    targets = torch.tensor([8, 0, 3, 3])
-    scores = oracles.dense_scores(leaves[0][:, None], leaves[1], score, bias=leaves[2])
-    exact = oracles.softmax_cross_entropy(scores, targets, eps)
-    rows, logsumexp, linear = reference.cross_entropy(*operand, targets, eps, score)
-    torch.testing.assert_close(linear, scores.detach().sum(1))
-    torch.testing.assert_close(rows, exact)
-    torch.testing.assert_close(logsumexp, scores.logsumexp(-1))
-    grad = torch.randn(B, dtype=torch.float64)
-    gradients = reference.cross_entropy_backward(grad, logsumexp, *operand, targets, eps, score)
-    torch.testing.assert_close(gradients, torch.autograd.grad(exact, leaves, grad))
 
 
 class Table:

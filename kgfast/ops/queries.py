@@ -1,0 +1,126 @@
+"""Operators that make queries: composition, filters of RSCF, and angles of rotations."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from kgfast.kernels.backend import Composition
+from kgfast.kernels.cpu import rotations
+from kgfast.kernels.reference import trig
+from kgfast.ops import differentiable as common
+from kgfast.ops.dispatch import find_backend, get_backend
+from kgfast.ops.registry import operator
+
+
+def serves_composition(*tables: object) -> bool:
+    """Return whether a kernel composes float32 rows that a step of training changes.
+
+    Queries of a ranking have no gradients, and their bits must not depend on the device.
+    """
+    for table in tables:
+        if not (isinstance(table, Tensor) and table.dtype == torch.float32 and table.requires_grad):
+            return False
+        if not common.offers(table.device, "compose"):
+            return False
+    return torch.is_grad_enabled()
+
+
+def compose(anchors: Tensor, relations: Tensor, how: Composition) -> Tensor:
+    """Multiply anchors and relations row by row; only if :func:`serves_composition`.
+
+    ``anchors`` and the result are ``[B, F]``. ``relations`` are ``[B, F]``, or ``[B, F / 2]``
+    phases of rotations.
+    """
+    common.refuse_forward_mode("compose", anchors, relations)
+    return _compose(anchors, relations, how._replace(unit=float(how.unit)))
+
+
+@operator("compose")
+def _compose(anchors: Tensor, relations: Tensor, how: Composition) -> Tensor:
+    return kernels_of(anchors).compose.compose(anchors.contiguous(), relations.contiguous(), how)
+
+
+@_compose.fake
+def _(anchors: Tensor) -> Tensor:
+    return anchors.new_empty(anchors.shape)
+
+
+@_compose.gradient("anchors", "relations", of="compose")
+def _compose_backward(
+    grad: Tensor, anchors: Tensor, relations: Tensor, how: Composition, need: Sequence[bool]
+) -> list[Tensor | None]:
+    rows = anchors.contiguous(), relations.contiguous()
+    made = kernels_of(anchors).compose.compose_backward(grad, *rows, how)
+    return [it if needed else None for it, needed in zip(made, need, strict=True)]
+
+
+def serves_filters(*tensors: Tensor) -> bool:
+    """Return whether a kernel makes filters from float32 tensors that training changes."""
+    fits = all(it.dtype == torch.float32 for it in tensors)
+    return fits and common.has_gradients(*tensors) and common.offers(tensors[0].device, "filters")
+
+
+def filters(rows: Tensor, matrix: Tensor, widths: Sequence[int], features: int) -> Tensor:
+    """Return ``N(rows matrix) + 1``, ``[C, M, R]``, of nested crops, where :func:`serves_filters`.
+
+    N divides by the Euclidean norm. ``widths`` increase; a crop has the first features of each
+    plane of ``features`` columns, of rows ``[M, G]`` and of the matrix ``[G, R]``, and zeros
+    beyond.
+    """
+    common.refuse_forward_mode("filters", rows, matrix)
+    return _filters(rows, matrix, list(widths), features)[0]
+
+
+@operator("filters")
+def _filters(
+    rows: Tensor, matrix: Tensor, widths: Sequence[int], features: int
+) -> tuple[Tensor, Tensor]:
+    """Return filters, and the norms ``[C, M]``."""
+    return kernels_of(rows).filters.filters(rows, matrix, widths, features)
+
+
+@_filters.fake
+def _(rows: Tensor, matrix: Tensor, widths: Sequence[int]) -> tuple[Tensor, Tensor]:
+    shape = len(widths), len(rows)
+    return rows.new_empty(*shape, matrix.shape[1]), rows.new_empty(shape)
+
+
+@_filters.gradient("rows", "matrix", of="filters")
+def _filters_backward(
+    grad: Tensor,
+    made: Tensor,
+    norms: Tensor,
+    rows: Tensor,
+    matrix: Tensor,
+    widths: Sequence[int],
+    features: int,
+    need: Sequence[bool],
+) -> tuple[Tensor | None, Tensor | None]:
+    given = rows, matrix, widths, features
+    return kernels_of(rows).filters.filters_backward(grad, (made, norms), *given, need)
+
+
+def cos_sin(phases: Tensor) -> tuple[Tensor, Tensor]:
+    """Return cosine and sine of float64 radians as the reference defines them.
+
+    Without gradients and graphs, a kernel of the CPU computes both.
+    """
+    is_plain = type(phases) is Tensor and phases.device.type == "cpu"
+    if not is_plain or torch.is_grad_enabled() or torch.compiler.is_compiling() or _is_traced():
+        return trig.cos_sin(phases)
+    if find_backend(phases.device)[0] != "cpu":
+        return trig.cos_sin(phases)
+    return rotations.cos_sin(phases)
+
+
+def _is_traced() -> bool:
+    in_functorch = torch._C._functorch.maybe_current_level() is not None
+    return in_functorch or forward_ad._current_level >= 0
+
+
+def kernels_of(tensor: Tensor) -> Any:
+    """Return the backend that serves a tensor; callers asked before if it has the kernels."""
+    return get_backend(common.chosen_backend(tensor))
