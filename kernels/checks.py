@@ -114,16 +114,16 @@ class Checks:
 
     def __init__(self, *, deferred: bool, allows_nan: bool = False) -> None:
         self.deferred, self.allows_nan = deferred or not checks_values(), allows_nan
-        self._kept: list[tuple[Tensor, Callable[[], None]]] = []
+        self._kept: list[tuple[Tensor, Callable[[], object]]] = []
 
-    def require(self, holds: Callable[[], Tensor], check: Callable[[], None]) -> None:
+    def require(self, holds: Callable[[], Tensor], check: Callable[[], object]) -> None:
         """Do ``check`` at once, or defer it."""
         if self.deferred:
             self.keep(holds(), check)
         else:
             check()
 
-    def keep(self, holds: Tensor, check: Callable[[], None]) -> None:
+    def keep(self, holds: Tensor, check: Callable[[], object]) -> None:
         """Defer ``check``, which waits for the device and raises unless ``holds`` (bool scalar)."""
         if checks_values():
             self._kept.append((holds, check))

@@ -128,8 +128,8 @@ def check_queries(queries: Tensor, candidates: Prepared) -> None:
     if queries.shape[1] != expected:
         why = "as candidates do"
         if score.is_rscf:
-            planes = "query, scale and angle" if has_factor else "query and scale, without a factor"
-            why = f"{planes}, for candidates of {table.shape[1]}"
+            parts = "query, scale and angle" if has_factor else "query and scale, without a factor"
+            why = f"{parts}, for candidates of {table.shape[1]}"
         raise ValueError(f"queries must have {expected} columns, {why}; got {queries.shape[1]}")
     if queries.device != table.device:
         check_device("queries", queries, table)

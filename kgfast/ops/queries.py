@@ -1,7 +1,7 @@
 """Operators that make queries: composition, filters of RSCF, and angles of rotations."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -40,7 +40,9 @@ def compose(anchors: Tensor, relations: Tensor, how: Composition) -> Tensor:
 
 @operator("compose")
 def _compose(anchors: Tensor, relations: Tensor, how: Composition) -> Tensor:
-    return kernels_of(anchors).compose.compose(anchors.contiguous(), relations.contiguous(), how)
+    rows = anchors.contiguous(), relations.contiguous()
+    made: Tensor = kernels_of(anchors).compose.compose(*rows, how)
+    return made
 
 
 @_compose.fake
@@ -74,12 +76,14 @@ def filters(rows: Tensor, matrix: Tensor, widths: Sequence[int], features: int) 
     return _filters(rows, matrix, list(widths), features)[0]
 
 
+class _Filters(NamedTuple):
+    filters: Tensor  # [C, M, R]
+    norms: Tensor  # [C, M]
+
+
 @operator("filters")
-def _filters(
-    rows: Tensor, matrix: Tensor, widths: Sequence[int], features: int
-) -> tuple[Tensor, Tensor]:
-    """Return filters, and the norms ``[C, M]``."""
-    return kernels_of(rows).filters.filters(rows, matrix, widths, features)
+def _filters(rows: Tensor, matrix: Tensor, widths: Sequence[int], features: int) -> _Filters:
+    return _Filters(*kernels_of(rows).filters.filters(rows, matrix, widths, features))
 
 
 @_filters.fake
@@ -91,16 +95,15 @@ def _(rows: Tensor, matrix: Tensor, widths: Sequence[int]) -> tuple[Tensor, Tens
 @_filters.gradient("rows", "matrix", of="filters")
 def _filters_backward(
     grad: Tensor,
-    made: Tensor,
-    norms: Tensor,
+    made: _Filters,
     rows: Tensor,
     matrix: Tensor,
     widths: Sequence[int],
     features: int,
     need: Sequence[bool],
-) -> tuple[Tensor | None, Tensor | None]:
+) -> tuple[Tensor | None, ...]:
     given = rows, matrix, widths, features
-    return kernels_of(rows).filters.filters_backward(grad, (made, norms), *given, need)
+    return tuple(kernels_of(rows).filters.filters_backward(grad, (*made,), *given, need))
 
 
 def cos_sin(phases: Tensor) -> tuple[Tensor, Tensor]:

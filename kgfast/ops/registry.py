@@ -137,8 +137,9 @@ class Operator(Generic[P, R]):
         """Make a function the operator ``<name>_backward``, the gradient of this operator.
 
         The function's parameters are ``grad``, which is the gradient of the first result; the last
-        results, by any name; some of the parameters of this operator; and ``need``, a bool for each
-        of ``wrt``. The function returns a gradient for each of ``wrt``, None if not needed.
+        results, by any name or as a structure; some of the parameters of this operator; and
+        ``need``, a bool for each of ``wrt``. The function returns a gradient for each of ``wrt``,
+        None if not needed.
 
         Parameters
         ----------
@@ -282,9 +283,10 @@ class _Gradient:
         rows: str | None,
     ) -> None:
         self._backward, self._wrt, self._rows = backward, wrt, rows
-        names = [it for it in backward.parameters[1:-1] if it not in forward.parameters]
-        self._num_kept = len(names)
-        self._given = forward.places(backward.leaves[1 + len(names) : -1])
+        leaves = backward.leaves[1:-1]
+        given = [it for it in leaves if it.partition(".")[0] in forward.parameters]
+        self._num_kept = len(leaves) - len(given)
+        self._given = forward.places(given)
         self._tensors = backward.places(wrt)
         self._sparse = backward.places(["sparse", "backend", "table"]) if rows else []
 
