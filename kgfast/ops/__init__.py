@@ -14,10 +14,10 @@ from kgfast.ops.checks import (
     check_tensor,
     check_unique,
 )
+from kgfast.ops.compose import compose, cos_sin, filters, serves_composition, serves_filters
 from kgfast.ops.differentiable import no_autocast, result_dtype
 from kgfast.ops.dispatch import BACKENDS, backend_for, cores_for_kernels, use_backend, waits_for
 from kgfast.ops.losses import bce, cross_entropy
-from kgfast.ops.queries import compose, cos_sin, filters, serves_composition, serves_filters
 from kgfast.ops.rank import rank_counts
 from kgfast.ops.row_gradients import RowGradients
 from kgfast.ops.row_updates import row_adagrad, row_adam, serves_rows

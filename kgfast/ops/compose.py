@@ -76,14 +76,14 @@ def filters(rows: Tensor, matrix: Tensor, widths: Sequence[int], features: int) 
     return _filters(rows, matrix, list(widths), features)[0]
 
 
-class _Filters(NamedTuple):
+class _NormedFilters(NamedTuple):
     filters: Tensor  # [C, M, R]
     norms: Tensor  # [C, M]
 
 
 @operator("filters")
-def _filters(rows: Tensor, matrix: Tensor, widths: Sequence[int], features: int) -> _Filters:
-    return _Filters(*kernels_of(rows).filters.filters(rows, matrix, widths, features))
+def _filters(rows: Tensor, matrix: Tensor, widths: Sequence[int], features: int) -> _NormedFilters:
+    return _NormedFilters(*kernels_of(rows).filters.filters(rows, matrix, widths, features))
 
 
 @_filters.fake
@@ -95,7 +95,7 @@ def _(rows: Tensor, matrix: Tensor, widths: Sequence[int]) -> tuple[Tensor, Tens
 @_filters.gradient("rows", "matrix", of="filters")
 def _filters_backward(
     grad: Tensor,
-    made: _Filters,
+    made: _NormedFilters,
     rows: Tensor,
     matrix: Tensor,
     widths: Sequence[int],
