@@ -11,7 +11,6 @@ from torch.nn import functional
 
 from kgfast import ops
 from kgfast.kernels.checks import NonFiniteError
-from kgfast.kernels.operands import Operands, Prepared
 from kgfast.kernels.sampled import NegativeLoss
 from kgfast.kernels.scores import get_score
 from kgfast.kernels.spares import constant
@@ -27,6 +26,7 @@ from kgfast.models.base import (
     is_nested,
     operator_width,
 )
+from kgfast.ops import run
 from kgfast.ops.checks import check_device, check_tensor, safe_ids
 from kgfast.ops.finite import check_rows
 from kgfast.ops.negatives import fuses_negatives, list_loss, pool_loss
@@ -287,38 +287,20 @@ def loss_of(
     queries = sample.asked.queries()
     candidates = _with_own_bias(candidates_at(sample.model, sample.side, None), sample)
     candidates = with_gamma(candidates, sample.model, queries.dtype)
-    given = queries, candidates.bias, sample.negatives
-    if loss is None or not fuses_negatives(*given, loss.weights):
-        score = _pool_scores if sample.is_pool else _row_scores
-        return of_scores(*score(queries, candidates, sample, None))
-    fused = _pool_loss if sample.is_pool else _row_loss
-    return fused(queries, candidates, sample, loss)
-
-
-def _row_loss(
-    queries: Tensor, candidates: Candidates, sample: Sample, loss: NegativeLoss
-) -> Tensor:
-    if sample.table is not None:
-        candidates = replace(candidates, table=sample.table)
-    operands = _operands_of(queries, candidates, sample.model.score)
-    ids = sample.targets, sample.negatives
+    ids, score = sample.negatives, sample.model.score
+    if loss is None or not fuses_negatives(queries, candidates.bias, ids, loss.weights):
+        scores_of_kind = _pool_scores if sample.is_pool else _row_scores
+        return of_scores(*scores_of_kind(queries, candidates, sample, None))
+    if sample.is_pool:
+        positive, pool = _read_pool(queries, candidates, sample, None)
+        operands = run.operands_of(queries, pool.table, score, pool.bias, pool.factor)
+        with _named_by_id("candidates", candidates, ids):
+            return pool_loss(operands, positive, loss)
     is_sparse = sample.table is not None
-    return list_loss(operands, *ids, loss, sparse=is_sparse, besides=sample.besides)
-
-
-def _pool_loss(
-    queries: Tensor, candidates: Candidates, sample: Sample, loss: NegativeLoss
-) -> Tensor:
-    positive, pool = _read_pool(queries, candidates, sample, None)
-    with _named_by_id("candidates", candidates, sample.negatives):
-        operands = _operands_of(queries, pool, sample.model.score)
-        return pool_loss(operands, positive.squeeze(-1), loss)
-
-
-def _operands_of(queries: Tensor, candidates: Candidates, score: str) -> Operands:
-    """Make operands without crops."""
-    table, bias, factor = candidates.table, candidates.bias, candidates.factor
-    return Operands(queries, Prepared(table, get_score(score), bias, factor))
+    table = candidates.table if sample.table is None else sample.table
+    operands = run.operands_of(queries, table, score, candidates.bias, candidates.factor)
+    given = sample.targets, ids, loss
+    return list_loss(operands, *given, sparse=is_sparse, besides=sample.besides)
 
 
 def _row_scores(
@@ -343,13 +325,13 @@ def _pool_scores(
     with _named_by_id("candidates", candidates, sample.negatives):
         score = sample.model.score
         negative = ops.pairwise_scores(queries, score=score, dims=widths, **pool.operands())
-    return positive.squeeze(-1), negative
+    return positive, negative
 
 
 def _read_pool(
     queries: Tensor, candidates: Candidates, sample: Sample, widths: list[int] | None
 ) -> tuple[Tensor, Candidates]:
-    """Return the scores ``[..., B, 1]`` of the targets, and the pool as new candidates."""
+    """Return the scores ``[..., B]`` of the targets, and the pool as new candidates."""
     own, index = candidates, sample.targets[:, None]
     of_targets, of_pool = sample.rows or (None, None)
     if of_targets is not None:
@@ -362,7 +344,7 @@ def _read_pool(
         scores = ops.indexed_scores(
             queries, table, index, sample.model.score, dims=widths, **operands
         )
-    return scores, _some(candidates, sample.negatives, of_pool)
+    return scores.squeeze(-1), _some(candidates, sample.negatives, of_pool)
 
 
 @contextmanager

@@ -210,7 +210,7 @@ def test_long_lists_are_cut(engine, dtype, monkeypatch) -> None:
 
 @engines("triton")
 def test_the_lists_of_an_index(engine) -> None:
-    from kgfast.kernels.triton.host.pair_lists import lists_of_ids
+    from kgfast.kernels.triton.host.gradients import lists_of_ids
 
     index = torch.tensor([[5, 2, 5, 5], [5, 9, 2, 5]], device=DEVICE)
     lists = lists_of_ids(index, 2, 3)
