@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -268,7 +267,7 @@ class Distinct:
 
 def stacks_of(utils: Any) -> dict[str, int]:
     """Return a dictionary that will hold the bytes of stack of each kernel that has some."""
-    from tools.aot import NvidiaCode
+    from support.aot import NvidiaCode
 
     stacks: dict[str, int] = {}
     load = utils.load_binary
@@ -309,5 +308,4 @@ def main(arch: int, scores: list[str], which: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.path.append(str(Path(__file__).parents[2]))  # finds tools
     main(int(sys.argv[1]), sys.argv[2].split(","), sys.argv[3])

@@ -139,7 +139,7 @@ def test_a_search_goes_on_only_as_it_began(tmp_path):
     with pytest.raises(ValueError, match="holds a search: continue with --resume"):
         found_by(tmp_path / "a", config)
     (tmp_path / "b" / "trials" / "0").mkdir(parents=True)
-    with pytest.raises(ValueError, match="holds trials without trials.db: name another folder"):
+    with pytest.raises(ValueError, match=r"holds trials without trials\.db: name another folder"):
         found_by(tmp_path / "b", config)
     assert not (tmp_path / "b" / "config.yaml").exists()
     for other in (
