@@ -29,16 +29,13 @@ class Answers(Written):
         """Return the number of queries."""
 
     @abstractmethod
-    def _of(self, some: Callable[[Tensor], Tensor]) -> Self:
-        """Return the answers after a change of every tensor."""
+    def _of(self, some: Callable[[Tensor], Tensor]) -> Self: ...
 
     @abstractmethod
-    def _row(self, row: int) -> tuple[Tensor, Tensor]:
-        """Return ids and scores of the answers to a query."""
+    def _row(self, row: int) -> tuple[Tensor, Tensor]: ...
 
     @abstractmethod
-    def _longest(self) -> int:
-        """Return the largest number of answers to a query."""
+    def _longest(self) -> int: ...
 
     @abstractmethod
     def columns(self, vocabulary: VocabularyLike | None = None) -> dict[str, Any]:

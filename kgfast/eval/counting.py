@@ -14,7 +14,7 @@ from kgfast.eval.candidates import (
     digest_of,
     pool_sizes,
 )
-from kgfast.eval.driver import Job, JobSection, SoFar, names_in_words
+from kgfast.eval.job import Job, JobSection, SoFar, names_in_words
 from kgfast.eval.preparation import check_known, check_names, checked_batch_size
 from kgfast.eval.queries import CPU, Queries, moved, no_answers, roles_of
 from kgfast.eval.sources import CandidateSource, Crops, crops_of

@@ -2,39 +2,37 @@
 
     for source, queries in job:  for block in source:  result.take(block)      then job.put(result)
 
-A :class:`Job` says what is asked of which rows, and how results join. A :class:`Call` knows where
-the candidates are (in memory, in a file, in the shards of several processes) and how many queries
-meet the blocks of one pass: with candidates in memory one batch, with a file all that fit into
-memory.
+A job (:mod:`kgfast.eval.job`) says what is asked of which rows, and how results join. A
+:class:`Call` knows where the candidates are (in memory, in a file, in the shards of several
+processes) and how many queries meet the blocks of one pass: with candidates in memory one batch,
+with a file all that fit into memory.
 """
 
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from kgfast.eval.candidates import Given, ListedIds, checked_candidates
+from kgfast.eval.candidates import ListedIds, checked_candidates
 from kgfast.eval.functions import Scored
 from kgfast.eval.index import Index
+from kgfast.eval.job import Job, JobSection, SoFar
 from kgfast.eval.partial import BLOCK_BYTES, Partial, using
 from kgfast.eval.preparation import evaluating, host_model, tensors_of
 from kgfast.eval.queries import CPU, Queries, shared
+from kgfast.eval.row_sources import InRows
 from kgfast.eval.rows import RowReader, entity_table, local_model, own_reader
-from kgfast.eval.sources import CandidateSource, Crops, InMemory, InRows
-from kgfast.graph import KnownTriples
-from kgfast.graph.named import Names
-from kgfast.kernels.operands import Known, Prepared
-from kgfast.models.base import Side
+from kgfast.eval.sources import CandidateSource, InMemory
+from kgfast.kernels.operands import Prepared
 from kgfast.models.relations import blocks_at
 from kgfast.progress import progress_bar, sweep_bar
-from kgfast.storage import Fingerprint, digest, memory_limit
+from kgfast.storage import Fingerprint, memory_limit
 from kgfast.tables import Rows
 from kgfast.tables.prefetch import BUFFERS, RowBlock
 from kgfast.tables.protocol import TensorTable
@@ -48,109 +46,6 @@ Advance = Callable[[int, int], None]  # called with rows, and the queries that m
 
 # Processes around the calls of this context: kgfast.processes sets them. None: this one alone.
 TOGETHER: ContextVar[Any] = ContextVar("kgfast_processes", default=None)
-
-
-@dataclass
-class JobSection:
-    """Queries of a job that share a source: one side, and the crops of one sweep."""
-
-    side: Side
-    crops: Crops
-    given: Given = None  # candidates, as the caller gave them
-    place: tuple[int, int] = (0, 0)  # group of crops and column in the results
-
-
-class SoFar(ABC):
-    """Results of some queries over the blocks so far."""
-
-    section: JobSection
-    queries: Queries
-    source: CandidateSource
-
-    @property
-    @abstractmethod
-    def state(self) -> list[Tensor]:
-        """Results so far, which ``partial=`` saves."""
-
-    @abstractmethod
-    def restore(self, state: list[Tensor]) -> None:
-        """Continue from a saved state."""
-
-    def begin(self) -> None:  # noqa: B027 - a hook: counts need no beginning
-        """Read the queries once their vectors are made."""
-
-    @abstractmethod
-    def take(self, block: Any) -> None:
-        """Add the results of the queries in a block."""
-
-    def join(self, shares: Any) -> None:  # noqa: B027 - a hook: counts are added at the end
-        """Merge in the results of other processes."""
-
-
-class Job(ABC):
-    """Checked arguments of a call: what is asked of which queries, and how results join.
-
-    ``name`` names the call in files of ``partial=``. If ``chains``, a pass over a file serves
-    queries of several sections. If ``grows``, a pass of ``partial=`` in memory is the whole call.
-    """
-
-    name: str
-    chains = False
-    grows = False
-    model: Any
-    known: KnownTriples | None
-    names: Names
-    batch_size: int
-    has_batch_size: bool  # False for the default, of which a table in a file takes several
-    sides: tuple[Side, ...]
-    sections: list[JobSection]
-    allows_nan = False
-    excluded: ListedIds | None = None  # no answers of the queries
-
-    @property
-    @abstractmethod
-    def num_queries(self) -> int:
-        """Number of queries of a section."""
-
-    @property
-    @abstractmethod
-    def facts(self) -> dict[str, str]:
-        """Everything that results depend on besides model and known triples, in words."""
-
-    @property
-    @abstractmethod
-    def result_bytes(self) -> int:
-        """Memory of the results of a query while a file is read."""
-
-    @abstractmethod
-    def queries(self, section: JobSection, home: torch.device, size: int) -> Iterable[Queries]:
-        """Make the queries of a section; facts are too many, and come in batches of a size."""
-
-    @abstractmethod
-    def sample(self, section: JobSection, home: torch.device, count: int) -> Queries:
-        """Make some queries of a section, spread evenly."""
-
-    @abstractmethod
-    def start(self, section: JobSection, source: CandidateSource, queries: Queries) -> SoFar:
-        """Begin the results of some queries."""
-
-    @abstractmethod
-    def put(self, result: SoFar) -> None:
-        """Keep the results of a pass."""
-
-    @abstractmethod
-    def known_of(self, queries: Queries, source: CandidateSource) -> Known | None:
-        """Return the known answers to queries."""
-
-    def begin(self, source: CandidateSource) -> None:  # noqa: B027 - a hook
-        """Look at the candidates before the first pass."""
-
-    def join(self, shares: Any) -> None:  # noqa: B027 - a hook
-        """Merge in the results of processes that served other queries."""
-
-    def is_done(self) -> bool:
-        """Return False if all passes have to be made again."""
-        return True
 
 
 def several(name: str) -> AbstractContextManager[Any]:
@@ -572,10 +467,3 @@ def _mean_answers(job: Job) -> int:
             counts = job.known.counts(anchors, others, section.side)
             mean = max(mean, float(counts.double().mean()))
     return int(mean)
-
-
-def names_in_words(names: Names) -> str:
-    """Return vocabularies in words, to be compared."""
-    return " and ".join(
-        "none" if own is None else f"{len(own):,} names {digest(own.names)}" for own in names
-    )

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kgfast.eval.driver import Job, JobSection, SoFar, names_in_words
+from kgfast.eval.job import Job, JobSection, SoFar, names_in_words
 from kgfast.eval.queries import CPU, Queries
 from kgfast.eval.sources import CandidateSource, InMemory
 from kgfast.graph import KnownTriples

@@ -240,7 +240,7 @@ class Index:
         FileNotFoundError
             If there is no file.
         ValueError
-            If it is no whole file of an index, or of another version, byte order, score or table.
+            If it is no whole file of an index, or of another version, score or table.
 
         Warns
         -----

@@ -6,7 +6,6 @@ The data begin at a multiple of 64 bytes, so mapped panels are aligned to lines 
 import json
 import os
 import struct
-import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -50,7 +49,6 @@ def write_index(
     tensors = dict(sorted(tensors.items(), key=lambda item: -item[1].nbytes))
     facts = {
         "version": _VERSION,
-        "byte_order": sys.byteorder,
         "score": made[0],
         "croppable": made[1],
         "tables": [{**_form(table), "checksum": _checksum(table)} for table in tables],
@@ -103,11 +101,15 @@ def read_index(
         raise ValueError(f"{path}: not a file of kgfast.Index.save")
     with reading(path, "damaged"):
         facts = json.loads(text)
-        _check_origin(path, facts)
+        if facts["version"] != _VERSION:
+            raise ValueError(
+                f"{path}: an index of version {shown(facts['version'])}; this kgfast reads "
+                f"{_VERSION}: make the index again"
+            )
         if facts["checksums"] != {name: _checksum(tensor) for name, tensor in tensors.items()}:
             raise ValueError("the panels do not have the checksums in the header")
         panels = [
-            None if it is None else _panels(it, _of_place(place, tensors))
+            None if it is None else _panels(it, f"{place}.", tensors)
             for place, it in enumerate(facts["panels"])
         ]
         stored = [(_form_in_words(it), it["checksum"]) for it in facts["tables"]]
@@ -140,30 +142,13 @@ def _form_in_words(facts: dict[str, Any]) -> str:
     return f"{shown(facts['shape'])} of {facts['dtype']!s:.20}"
 
 
-def _check_origin(path: Path, facts: Any) -> None:
-    if facts["version"] != _VERSION:
-        raise ValueError(
-            f"{path}: an index of version {shown(facts['version'])}; this kgfast reads "
-            f"{_VERSION}: make the index again"
-        )
-    if facts["byte_order"] != sys.byteorder:
-        raise ValueError(
-            f"{path}: an index of a machine with {shown(facts['byte_order'])} byte order; this "
-            f"machine has {sys.byteorder}: make the index again here"
-        )
-
-
-def _panels(facts: dict[str, Any], tensors: dict[str, Tensor]) -> Panels:
+def _panels(facts: dict[str, Any], prefix: str, tensors: dict[str, Tensor]) -> Panels:
     for name, value in facts.items():
         wanted = str if name in ("number_format", "score") else int
         if type(value) is not wanted:
             raise TypeError(f"{name} must be of {wanted.__name__}; got {shown(value)}")
-    return Panels(**facts, tensors=tensors)
-
-
-def _of_place(place: int, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    start = f"{place}."
-    return {name.removeprefix(start): it for name, it in tensors.items() if name.startswith(start)}
+    own = {name: it for name, it in tensors.items() if name.startswith(prefix)}
+    return Panels(**facts, tensors={name.removeprefix(prefix): it for name, it in own.items()})
 
 
 def _checksum(tensor: Tensor) -> str:

@@ -6,7 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
-from kgfast.eval.answers import AboveSearch, AskedQueries, BestSearch, Search
+from kgfast.eval.above_search import AboveSearch
+from kgfast.eval.answers import AskedQueries, BestSearch, Search
 from kgfast.eval.candidates import Allowed, CandidateIds, ExcludedIds
 from kgfast.eval.driver import Call, several
 from kgfast.eval.index import Index, check_index

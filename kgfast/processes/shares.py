@@ -9,11 +9,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from kgfast.eval.driver import TOGETHER, SoFar
+from kgfast.eval.driver import TOGETHER
+from kgfast.eval.job import SoFar
 from kgfast.eval.preparation import modules_of
 from kgfast.eval.queries import CPU, Queries
+from kgfast.eval.row_sources import InRows
 from kgfast.eval.rows import RowReader
-from kgfast.eval.sources import InRows
 from kgfast.processes.steps import Processes, check_timeout, join
 from kgfast.storage import digest
 

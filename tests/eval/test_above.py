@@ -5,7 +5,7 @@ import torch
 
 import kgfast
 from kgfast import AnswersAbove, KnownTriples, TransE, TypeConstraints, above, topk
-from kgfast.eval.answers import AboveSoFar
+from kgfast.eval.above_search import AboveSoFar
 from support.ranked_models import MODELS, line
 
 NAMES = (["ann", "bob", "cat"], ["near"])

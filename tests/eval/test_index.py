@@ -397,7 +397,6 @@ class TestFiles:
         ("changed", "message"),
         [
             ({"version": 2}, "an index of version 2; this kgfast reads 1"),
-            ({"byte_order": "big"}, "a machine with 'big' byte order"),
             ({"tables": 3}, "damaged"),
             ({"panels": [{"lanes": 2}]}, "damaged"),
             ({"panels": [PANEL | {"number_format": 3}]}, "number_format must be of str; got 3"),
