@@ -85,7 +85,6 @@ class AboveSoFar(SoFar):
         return merged(pieces, count, like)
 
     def join(self, shares: Any) -> None:
-        """Put the answers of all processes side by side, ordered by ids."""
         if shares.total(self.room.count) > self.room.most:
             self.room.is_over = True
             self.pieces.clear()
@@ -137,7 +136,6 @@ class AboveSearch(Search):
         self._shares = shares if self.section.side != "relation" else None
 
     def collected(self) -> Above:
-        """Return the answers to all queries."""
         shares, results, room = self._shares, self.results, self.room
         total = room.count if shares is None else shares.total(room.count, of_all=True)
         if total > room.most:
@@ -158,7 +156,6 @@ class AboveSearch(Search):
 
 
 def _filled_in(own: Above, shares: Any) -> Above:
-    """Add the rows of other shares, which are empty in this process."""
     if shares.num_shares == 1:
         return own
     mine = own.indptr.diff()

@@ -242,7 +242,6 @@ class BestSearch(Search):
         return 6 * 16 * self.k
 
     def begin(self, source: CandidateSource) -> None:
-        """Check k against the number of candidates, where that is a bound."""
         is_shared = not isinstance(self.section.given, ListedIds | TypeConstraints)
         has_bound = len(self.anchors) and not self.pad and is_shared
         check_k(self.k, source.num_candidates if has_bound else None)
@@ -273,14 +272,12 @@ class BestSearch(Search):
         return scores.to(torch.float64 if is_double else torch.float32), ids
 
     def _placed(self, values: Tensor) -> Tensor:
-        """Return values in the order of the call's queries, also of other processes' queries."""
         rows = torch.cat([it.queries.rows for it in self.results]).to(values.device)
         room = values.new_zeros((len(self.anchors), self.k))
         room[rows] = values
         return room if self._shares is None else self._shares.filled_in(room)
 
     def _check_full(self, ids: Tensor) -> None:
-        """Check that every query has k answers."""
         short = (ids[:, -1] < 0).nonzero()
         if len(short):
             row = int(short[0])

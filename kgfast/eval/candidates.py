@@ -163,7 +163,6 @@ def checked_ids_of(name: str, values: Any, count: int, names: Vocabulary | None)
 
 
 def _is_csr(value: Any) -> bool:
-    """Return True for a pair of row pointers and ids."""
     return (
         isinstance(value, tuple)
         and len(value) == 2
@@ -172,7 +171,6 @@ def _is_csr(value: Any) -> bool:
 
 
 def _checked_indptr(name: str, pointers: Any, num_queries: int, num_ids: int) -> Tensor:
-    """Return row pointers on the host, with one list of ids for each query."""
     indptr: Tensor = as_integers(f"{name}: indptr", pointers).cpu()
     if indptr.shape != (num_queries + 1,):
         raise ValueError(

@@ -178,7 +178,6 @@ class Ranking(Job):
             self.is_done()
 
     def is_done(self) -> bool:
-        """Move the counts that wait on a device to the host."""
         for result in self._waiting:
             group, column = result.section.place
             self.counts[group][:, :, result.queries.rows, column] = result.counts.cpu()

@@ -159,7 +159,6 @@ class Call:
             yield Partial(path, RowReader(rows, 0, parts, 1), found.text(), size)
 
     def _run_file(self, job: Job, table: Rows) -> None:
-        """Cut a table into blocks and passes within a limit of memory, and make the passes."""
         query_bytes = 3 * 8 * table.shape[1] + job.result_bytes + 32 * (_mean_answers(job) + 1)
         stored, count = table.row_bytes, len(table)
         row_bytes = max(1, BUFFERS * stored + 8 + 8 * int(self.model.dim))  # with factor and id
@@ -184,7 +183,6 @@ class Call:
             self._drive(job, kept, stack.enter_context(sweep_bar(*self._bar, *sizes)))
 
     def _num_passes(self, job: Job) -> int:
-        """Return the number of passes over a file."""
         chained = passes = 0
         for section in job.sections:
             if section.side != "relation":
@@ -266,7 +264,6 @@ class Call:
     def _of_relations(
         self, job: Job, section: JobSection, size: int
     ) -> Iterator[tuple[CandidateSource, Iterable[Queries]]]:
-        """Yield batches of queries for relations, with a model of the entities of the batch."""
         assert self._rows_of is not None
         for queries in job.queries(section, self.device, size):
             for batch in queries.batches(size, size):
@@ -275,7 +272,6 @@ class Call:
                 yield self._source(job, section, model), [batch]
 
     def _size(self, job: Job, section: JobSection) -> int:
-        """Return the number of queries of a pass."""
         size = job.batch_size
         if section.side != "relation" and self._per_pass is not None:
             size = self._per_pass
@@ -457,7 +453,6 @@ def fingerprint_of(model: Any, reader: RowReader) -> Fingerprint:
 
 
 def _mean_answers(job: Job) -> int:
-    """Return the mean number of known answers of queries, of the side with most."""
     mean = 0.0
     for section in job.sections:
         queries = next(iter(job.queries(section, CPU, _PART)), None)

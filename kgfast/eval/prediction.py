@@ -208,7 +208,6 @@ def above(
 def _searched(
     name: str, model: Any, dims: int | None, search_of: Callable[[Any], Search], **options: Any
 ) -> tuple[Search, Sequence[Tensor]]:
-    """Check a model, search, and return the answers."""
     refuse_unchecked(f"{name}()")
     with several(name) as steps:
         check_rankable(model)

@@ -147,7 +147,6 @@ class InRows(Swept):
         known: Known | None,
         lists: Lists | None = None,
     ) -> Located:
-        """Move all to the device of the candidates."""
         targets = None if targets is None else targets.to(self.device)
         known, lists = (
             None if it is None else type(it)(*(part.to(self.device) for part in it))

@@ -102,7 +102,6 @@ class _CollectiveCall(Processes):
         super().__exit__(kind, error, trace)
 
     def shares(self, model: Any, reader: RowReader, facts: dict[str, str]) -> "Shares":
-        """Agree on the call with all processes, and share out rows and queries."""
         return Shares.of(self, reader, facts_of(model, reader) | facts)
 
 
