@@ -141,7 +141,8 @@ class AboveSearch(Search):
         if total > room.most:
             raise too_many(total, room.most)
         if len(results) == 1 and (shares is None or shares.num_shares == 1):
-            return results[0].whole()
+            whole: Above = results[0].whole()
+            return whole
         home = results[0].source.home
         is_double = any(it.dtype == torch.float64 for it in results)
         dtype = torch.float64 if is_double else torch.float32

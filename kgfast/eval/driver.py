@@ -253,8 +253,8 @@ class Call:
                 scorers.append(scorer)
         if scorers:
             return Scored(scorers, side, ids, allows_nan=job.allows_nan)
-        options = {"allows_nan": job.allows_nan, "index": self.index, "made": self._made}
-        source = InMemory(model, side, crops, ids, **options)
+        options: dict[str, Any] = {"index": self.index, "made": self._made}
+        source = InMemory(model, side, crops, ids, allows_nan=job.allows_nan, **options)
         # One side's candidates serve the other, if the model holds them anyway.
         is_held = source.prepared.table is getattr(model, "entity", None)
         is_held = is_held and source.prepared.factor is None

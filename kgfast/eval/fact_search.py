@@ -216,8 +216,9 @@ class FactSearch(Job):
         size = max(1, _ANSWERS // depth)
         for part in queries.batches(size, size):
             made = self._made(part, source)
-            scores, ids = source.best(made, pool, depth) or (None, None)
-            assert scores is not None
+            answers = source.best(made, pool, depth)
+            assert answers is not None
+            scores, ids = answers
             _add(found, made, scores, ids, ids >= 0)
         self.least = found.worst - _SLACK * abs(found.worst) if found.is_full else -torch.inf
 
@@ -276,7 +277,9 @@ class FactsSoFar(SoFar):
                 part = self.queries.where(some)
                 part.known = search.known_of(part, source)
                 part = replace(part, ids=one.ids)
-                scores, ids = source.best(part, pool, depth)
+                answers = source.best(part, pool, depth)
+                assert answers is not None
+                scores, ids = answers
                 goes_on = ~search.is_below(scores[:, -1]) & (ids[:, -1] >= 0) & (depth < most)
                 # Queries whose answers are all above come again with deeper answers.
                 self._add(part, scores, torch.where(goes_on[:, None], -1, ids))

@@ -33,9 +33,10 @@ class TableState:
     """State of a table ``[N, G]`` on the CPU at one moment."""
 
     def __init__(self, table: Tensor) -> None:
-        self._version, self._rows = _version_of(table), _some_rows(table)
+        self._version = None if table.is_inference() else table._version
+        self._rows = _some_rows(table)
         # A weak reference would keep torch.utils.swap_tensors from moving the table.
-        self._source = _source_of(table)
+        self._source = table if table._base is None else table._base
         self._watched = _watched_of(table)
         self._numbers = self._watched.clone()
 
@@ -45,20 +46,13 @@ class TableState:
         Rows are compared where the counter proves nothing: an inference tensor has none, and
         another tensor object may count on its own.
         """
-        version = _version_of(table)
+        version = None if table.is_inference() else table._version
         if version != self._version or not torch.equal(self._watched, self._numbers):
             return True
-        if version is not None and self._source is _source_of(table):
+        source = table if table._base is None else table._base
+        if version is not None and self._source is source:
             return False
         return not torch.equal(_some_rows(table), self._rows)
-
-
-def _version_of(table: Tensor) -> int | None:
-    return None if table.is_inference() else table._version
-
-
-def _source_of(table: Tensor) -> Tensor:
-    return table if table._base is None else table._base
 
 
 def _watched_of(table: Tensor) -> Tensor:

@@ -113,6 +113,7 @@ def neighbours(
     search = _Search(rows, AskedQueries(asked, 0, None, None), _OTHERS, None, None, k)
     Call(rows, "", index=index).run(search)
     scores, best = search.collected()
+    search.results = []
     scores = scores.to(torch.float64 if table.dtype == torch.float64 else torch.float32)
     return Neighbours(scores, best, search.anchors, metric, vocabulary=names).to(table.device)
 

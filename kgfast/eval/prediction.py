@@ -1,7 +1,6 @@
 """topk(): the best answers to queries; above(): all answers from a score on."""
 
 import os
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -108,15 +107,12 @@ def topk(
     (0, 0, ?)  1 0, 0 -1
     (1, 0, ?)  1 -1, 2 -1
     """
-
-    def search_of(model: Any) -> Search:
-        given = AskedQueries(heads, relations, tails, vocabulary)
-        allowed = Allowed(known, candidate_ids, exclude)
-        return BestSearch(model, given, allowed, dims, batch_size, k, pad)
-
+    queries = AskedQueries(heads, relations, tails, vocabulary)
+    given = queries, Allowed(known, candidate_ids, exclude), dims, batch_size, k, pad
     options = {"max_memory": max_memory, "partial": partial, "index": index, "progress": progress}
-    search, found = _searched("topk", model, dims, search_of, **options)
-    return Predictions(*found, *search.asked(found[1].device), vocabulary=search.names)
+    search, found = _searched(BestSearch, model, given, options)
+    anchors, others, side = search.asked(found[1].device)
+    return Predictions(found[0], found[1], anchors, others, side, vocabulary=search.names)
 
 
 def above(
@@ -193,30 +189,30 @@ def above(
     (0, 0, ?)  0 -1, 1 0
     (1, 0, ?)  1 -1, 2 -1
     """
-
-    def search_of(model: Any) -> Search:
-        given = AskedQueries(heads, relations, tails, vocabulary)
-        allowed = Allowed(known, candidate_ids, exclude)
-        limits = threshold, max_results
-        return AboveSearch(model, given, allowed, dims, batch_size, *limits)
-
+    queries = AskedQueries(heads, relations, tails, vocabulary)
+    allowed = Allowed(known, candidate_ids, exclude)
+    given = queries, allowed, dims, batch_size, threshold, max_results
     options = {"max_memory": max_memory, "index": index, "progress": progress}
-    search, found = _searched("above", model, dims, search_of, **options)
-    return AnswersAbove(*found, *search.asked(found[1].device), vocabulary=search.names)
+    search, found = _searched(AboveSearch, model, given, options)
+    anchors, others, side = search.asked(found[1].device)
+    indptr, ids, scores = found
+    return AnswersAbove(indptr, ids, scores, anchors, others, side, vocabulary=search.names)
 
 
 def _searched(
-    name: str, model: Any, dims: int | None, search_of: Callable[[Any], Search], **options: Any
-) -> tuple[Search, Sequence[Tensor]]:
-    refuse_unchecked(f"{name}()")
-    with several(name) as steps:
+    kind: type[Search], model: Any, given: tuple[Any, ...], options: dict[str, Any]
+) -> tuple[Search, list[Tensor]]:
+    """Check a model and the arguments of a kind of search; search, and return the answers."""
+    refuse_unchecked(f"{kind.name}()")
+    with several(kind.name) as steps:
         check_rankable(model)
         if options["index"] is not None:
-            check_index(options["index"], dims)
+            check_index(options["index"], given[2])
         call = Call(model, "predicting", steps, **options)
-        search = search_of(call.model)
+        search = kind(call.model, *given)
         call.run(search)
-        found = search.collected()
+        found = list(search.collected())
+        search.results = []  # results know the search: memory would wait for the collector
         if call.steps is not None:  # results are made on the host
             found = [values.to(call.device) for values in found]
         return search, found

@@ -3,7 +3,7 @@
 import os
 import warnings
 from collections.abc import Sequence
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 from torch import Tensor
 
@@ -158,7 +158,7 @@ def rank(
         if isinstance(triples, Dataset):
             vocabulary = triples if vocabulary is None else vocabulary
             triples = triples.test
-        options = {"max_memory": max_memory, "index": index, "progress": progress}
+        options: dict[str, Any] = {"max_memory": max_memory, "index": index, "progress": progress}
         call = Call(model, "ranking", steps, partial=partial, **options)
         if partial is not None and call.is_in_memory:
             raise ValueError(
@@ -171,8 +171,8 @@ def rank(
     ranks = {}
     for crops, counts in zip(job.crops, job.counts, strict=True):
         for dim, own in zip(crops, counts.unbind(1), strict=True):
-            options = {"is_filtered": known is not None}
-            ranks[dim] = ranks_of(own, job.hrt, job.sides, known, job.names, **options)
+            given = own, job.hrt, job.sides, known, job.names
+            ranks[dim] = ranks_of(*given, is_filtered=known is not None)
     warn_without_candidates(job.counts[0][5, 0], job.hrt, job.sides, job.names)
     if isinstance(dims, Sequence):
         return GroupedRanks("dim", {dim: ranks[dim] for dim in dims})
@@ -193,8 +193,8 @@ def ranks_of(
     raw = Ranks(greater, equal, sizes, sides, hrt, names=names)
     if not is_filtered:
         return raw
-    counts = greater - beaten, equal - tied, sizes - answers
-    return Ranks(*counts, sides, hrt, raw=raw, known=known, names=names)
+    greater, equal, sizes = greater - beaten, equal - tied, sizes - answers
+    return Ranks(greater, equal, sizes, sides, hrt, raw=raw, known=known, names=names)
 
 
 def warn_without_candidates(

@@ -148,10 +148,10 @@ class InRows(Swept):
         lists: Lists | None = None,
     ) -> Located:
         targets = None if targets is None else targets.to(self.device)
-        known, lists = (
-            None if it is None else type(it)(*(part.to(self.device) for part in it))
-            for it in (known, lists)
-        )
+        if known is not None:
+            known = Known(*(part.to(self.device) for part in known))
+        if lists is not None:
+            lists = Lists(*(part.to(self.device) for part in lists))
         return Located(self.operands(queries, candidates), targets, known, lists)
 
     def _whole_ids(self, block: RowBlock | Gathered, ids: Tensor) -> Tensor:
@@ -167,8 +167,7 @@ class InRows(Swept):
         few, score = self._sample, get_score(self.model.score)
         return score.query_width(few.table.shape[1], has_factor=few.factor is not None)
 
-    def constants(self) -> list[Tensor]:
-        """Return the bias and the factor of the candidates, as far as they need no rows."""
+    def constants(self) -> list[Tensor | None]:
         return [it for it in (self._sample.bias, self._sample.factor) if it is not None]
 
     def _made(self, rows: Tensor | None, which: slice | Tensor) -> Prepared:

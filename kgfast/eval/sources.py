@@ -77,6 +77,10 @@ class CandidateSource(ABC):
         """Return the candidates that queries share; None for all rows."""
         return self.sorted_ids if queries.ids is None else queries.ids
 
+    def constants(self) -> list[Tensor | None]:
+        """Return the bias and the factor of the candidates, as far as they need no rows."""
+        return []
+
     @abstractmethod
     def prepare(self, queries: Queries) -> None:
         """Make the vectors of queries and score the targets, as far as blocks need them."""
@@ -141,9 +145,9 @@ class Swept(CandidateSource):
     def _named(self, error: NonFiniteError, queries: Queries, block: Any) -> NonFiniteError:
         """Return an error that names the query, or the row of the table, that is not finite."""
 
-    @abstractmethod
     def _whole_ids(self, block: Any, ids: Tensor) -> Tensor:
         """Return ids of the whole table for ids of a block, which may be -1."""
+        return ids
 
     def counts(self, queries: Queries, block: Any) -> Counts | None:
         try:
@@ -170,7 +174,7 @@ class Swept(CandidateSource):
             raise self._named(error, queries, block) from None
         if self.dims is not None:
             scores, ids = scores[0], ids[0]
-        return scores, self._whole_ids(block, ids)
+        return scores, ids if self.is_whole else self._whole_ids(block, ids)
 
     def above(
         self, queries: Queries, block: Any, thresholds: Tensor, most: int
@@ -229,8 +233,8 @@ class InMemory(Swept):
         elif made is not None and is_plain and made.table is candidates.table:
             prepared = made
         if prepared is None:
-            options = {"allows_nan": allows_nan, "panels": panels}
-            prepared = prepared_candidates(model, candidates, ids, self.dims, **options)
+            given = model, candidates, ids, self.dims
+            prepared = prepared_candidates(*given, allows_nan=allows_nan, panels=panels)
         self.prepared = prepared
         self.sorted_ids = prepared.sorted_ids
         self.device = self.home = prepared.table.device
@@ -257,9 +261,5 @@ class InMemory(Swept):
         queries.check_finite()
         return error
 
-    def _whole_ids(self, block: Prepared, ids: Tensor) -> Tensor:
-        return ids
-
     def constants(self) -> list[Tensor | None]:
-        """Return the bias and the factor of the candidates."""
         return [self.prepared.bias, self.prepared.factor]

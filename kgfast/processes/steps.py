@@ -253,7 +253,8 @@ def announced(call: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
 
 def check_timeout(timeout: Any) -> None:
     """Check a number of seconds."""
-    if not (isinstance(timeout, Real) and 0 < timeout <= _LONGEST):
+    number: Any = timeout  # types of numbers have no order
+    if not (isinstance(timeout, Real) and 0 < number <= _LONGEST):
         raise ValueError(
             f"timeout must be a positive number of seconds, at most {_LONGEST:g}; got "
             f"{shown(timeout)}"
