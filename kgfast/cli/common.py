@@ -112,8 +112,8 @@ def print_table(table: Any, **options: Any) -> None:
     Console(width=None if sys.stdout.isatty() else 116, **options).print(table)
 
 
-def print_columns(columns: dict[str, Any], formats: dict[str, str], groups: Sequence[Any]) -> None:
-    """Print the first rows of columns, with labels in brackets after names.
+def print_columns(columns: dict[str, Any], formats: dict[str, str], groups: Sequence[Any]) -> int:
+    """Print the first rows of columns, with labels in brackets after names; count the rows.
 
     ``formats`` has the formats of columns of numbers. A line follows the last row of a group.
     """
@@ -133,6 +133,7 @@ def print_columns(columns: dict[str, Any], formats: dict[str, str], groups: Sequ
         ]
         table.add_row(*map(Text, cells), end_section=groups[place] != groups[place + 1])
     print_table(table)
+    return table.row_count
 
 
 def check_out(out: Path | None, *, safe_cells: bool) -> None:

@@ -10,7 +10,6 @@ import typer
 
 from kgfast.cli import flags
 from kgfast.cli.common import (
-    MOST_ROWS,
     check_out,
     command,
     json_line,
@@ -121,8 +120,8 @@ def _print(columns: dict[str, Any], as_json: bool, most: int) -> None:
             say(json_line(dict(zip(columns, row, strict=True))))
         return
     queries = groupby(rows, lambda row: row[:2])  # rows of one kind and of_query
-    kept = [row for _, of in queries for row in islice(of, most)][:MOST_ROWS]
+    kept = [row for _, of in queries for row in islice(of, most)]
     cut = {name: [row[place] for row in kept] for place, name in enumerate(columns)}
-    print_columns(cut, dict.fromkeys(("of_query", "influence"), ".3e"), cut["kind"])
-    if len(kept) < len(rows):
-        say(f"{len(rows) - len(kept):,} more triples of these queries: --json or --out FILE")
+    printed = print_columns(cut, dict.fromkeys(("of_query", "influence"), ".3e"), cut["kind"])
+    if printed < len(rows):
+        say(f"{len(rows) - printed:,} more triples of these queries: --json or --out FILE")

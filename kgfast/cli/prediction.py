@@ -9,7 +9,6 @@ import typer
 
 from kgfast.cli import flags
 from kgfast.cli.common import (
-    MOST_ROWS,
     check_limits,
     check_no_options,
     check_out,
@@ -291,6 +290,6 @@ def _print(columns: dict[str, Any], as_json: bool) -> None:
         return
     count = len(columns["score"])
     queries = columns.get("query", [0] * count)
-    print_columns(shown, dict.fromkeys(("score", "probability"), ".4f"), queries)
-    if count > MOST_ROWS:
-        say(f"{count - MOST_ROWS:,} more answers: --json or --out FILE", err=True)
+    printed = print_columns(shown, dict.fromkeys(("score", "probability"), ".4f"), queries)
+    if printed < count:
+        say(f"{count - printed:,} more answers: --json or --out FILE", err=True)

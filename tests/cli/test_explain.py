@@ -171,7 +171,7 @@ def test_a_folder_without_a_run(tmp_path):
 
 
 def test_a_long_table_is_cut(trained, monkeypatch):
-    monkeypatch.setattr(explanation, "MOST_ROWS", 3)
+    monkeypatch.setattr("kgfast.cli.common.MOST_ROWS", 3)
     shown = explained(trained, "--top", 10**9)
     assert shown.exit_code == 0, shown.stderr
     assert shown.stdout.count("ponent │") == 3

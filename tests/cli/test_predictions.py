@@ -229,7 +229,7 @@ def test_an_index_in_a_file_is_made_and_then_read(trained, tmp_path):
 
 
 def test_a_long_table_is_cut(trained, monkeypatch):
-    monkeypatch.setattr("kgfast.cli.prediction.MOST_ROWS", 3)
+    monkeypatch.setattr("kgfast.cli.common.MOST_ROWS", 3)
     words = "predict", trained, "--head", "e1", "--relation", "next", "--k", 10**8
     shown = run(*words)
     assert shown.exit_code == 0, shown.stderr
