@@ -115,7 +115,7 @@ class LoadedRun:
         if self.config is not None:
             options.setdefault("batch_size", self.config.data.test_bs)
         options.setdefault("known", self.dataset.known())
-        triples, dims = self.dataset.split(split), self.model.dims
+        triples, dims = self.dataset.split(split), getattr(self.model, "dims", None)
         return rank(self.model, triples, sides=sides, dims=dims, **options)
 
     def type_constraints(
