@@ -1,7 +1,7 @@
 """Protocol of a backend: a module that scores, ranks, and carries gradients back."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -61,43 +61,6 @@ class Composition(NamedTuple):
         return relation.ndim == 2 and relation.shape[1] == needed and not relation.is_neg()
 
 
-class Compose(Protocol):
-    """Queries of training, and gradients, in one kernel each; rows are contiguous float32."""
-
-    def compose(self, anchors: Tensor, relations: Tensor, how: Composition) -> Tensor:
-        """Make queries ``[B, F]``; the contract is that of :func:`kgfast.ops.compose`."""
-        ...
-
-    def compose_backward(
-        self, grad: Tensor, anchors: Tensor, relations: Tensor, how: Composition
-    ) -> tuple[Tensor, Tensor]:
-        """Make the gradients of anchors and relations, given the gradient of queries ``[B, F]``."""
-        ...
-
-
-class Filters(Protocol):
-    """Filters of RSCF for all crops, and gradients; arguments are float32."""
-
-    def filters(
-        self, rows: Tensor, matrix: Tensor, widths: Sequence[int], features: int
-    ) -> tuple[Tensor, Tensor]:
-        """Make filters, and norms ``[C, M]``, by the contract of :func:`kgfast.ops.filters`."""
-        ...
-
-    def filters_backward(
-        self,
-        grad: Tensor,
-        made: tuple[Tensor, Tensor],
-        rows: Tensor,
-        matrix: Tensor,
-        widths: Sequence[int],
-        features: int,
-        need: Sequence[bool],
-    ) -> tuple[Tensor | None, Tensor | None]:
-        """Make the needed gradients of rows and matrix, given the result of :meth:`filters`."""
-        ...
-
-
 class RowUpdates(Protocol):
     """Steps of optimizers that change rows of tables in place, each row in one pass."""
 
@@ -111,18 +74,6 @@ class RowUpdates(Protocol):
         self, tables: Sequence[Tensor], ids: Tensor | None, gradients: Tensor, step: AdagradStep
     ) -> None:
         """Update a table and sums; the contract is that of :func:`kgfast.ops.row_adagrad`."""
-        ...
-
-
-class SumRows(Protocol):
-    """Sums of rows with equal ids, on a device that the host does not wait for."""
-
-    def __call__(self, ids: Tensor, order: Tensor, rows: Tensor) -> Tensor:
-        """Return a sum for the first of equal ids, and zeros for the rest, ``[T, G]``.
-
-        ``ids``, int64 ``[T]``, ascend; ``order``, int64 ``[T]``, has the row of each. Rows are
-        summed in that order, in float32, or float64 for float64 rows.
-        """
         ...
 
 
@@ -299,7 +250,11 @@ class Backend(Protocol):
 
     All arguments are checked, but ``checks`` may still hold checks of values. A backend that waits
     for its device reads these checks then, and at the latest before the return. A score that a
-    backend does not know raises. An attribute is None if a backend lacks the kernels.
+    backend does not know raises.
+
+    A backend may have more, which :func:`kernel_of` finds: ``row_updates`` (:class:`RowUpdates`),
+    ``packing`` (:class:`Packing`), ``adversarial`` (:class:`Adversarial`), and on GPUs ``compose``,
+    ``filters``, and ``row_sums``, which sums rows with equal ids.
     """
 
     name: str
@@ -307,11 +262,6 @@ class Backend(Protocol):
     defers_checks: bool
     losses: Losses
     negatives: NegativeLosses
-    row_updates: RowUpdates | None
-    row_sums: SumRows | None
-    compose: Compose | None
-    filters: Filters | None
-    packing: Packing | None
     # precisions of products in losses; operands of others are multiplied in float32
     precisions: tuple[str, ...]
 
@@ -379,6 +329,11 @@ class Backend(Protocol):
         With an index and ``rows``, the result has only these rows of table and factor, with ids.
         """
         ...
+
+
+def kernel_of(backend: Backend, name: str) -> Any:
+    """Return a kernel that not all backends have, or None."""
+    return getattr(backend, name, None)
 
 
 class OverScores(Backend, Protocol):

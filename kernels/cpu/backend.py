@@ -12,18 +12,12 @@ import torch
 from torch import Tensor
 
 from ..backend import (
-    Adversarial,
     ChunkedBackend,
-    Compose,
-    Filters,
     Into,
     Losses,
     LossPlan,
     NegativeLosses,
-    Packing,
     Passes,
-    RowUpdates,
-    SumRows,
 )
 from ..losses import ChunkedLosses
 from ..negatives import SampledOverScores
@@ -42,9 +36,7 @@ __all__ = [
     "above",
     "adversarial",
     "backward",
-    "compose",
     "defers_checks",
-    "filters",
     "list_counts",
     "list_topk",
     "loss_plan",
@@ -55,7 +47,6 @@ __all__ = [
     "passes",
     "precisions",
     "rank_counts",
-    "row_sums",
     "row_updates",
     "scores",
     "topk",
@@ -69,13 +60,10 @@ name = "cpu"
 defers_checks = False
 losses: Losses = ChunkedLosses(cast(ChunkedBackend, sys.modules[__name__]))
 passes: Passes = PASSES
-adversarial: Adversarial | None = ADVERSARIAL
+adversarial = ADVERSARIAL
 negatives: NegativeLosses = SampledOverScores(cast(ChunkedBackend, sys.modules[__name__]))
-compose: Compose | None = None
-filters: Filters | None = None
-row_updates: RowUpdates | None = updates
-row_sums: SumRows | None = None
-packing: Packing | None = PACKING
+row_updates = updates
+packing = PACKING
 precisions: tuple[str, ...] = PRECISIONS[:1]
 
 

@@ -8,18 +8,12 @@ from torch import Tensor
 
 from .. import above as shared
 from ..backend import (
-    Adversarial,
     ChunkedBackend,
-    Compose,
-    Filters,
     Into,
     Losses,
     LossPlan,
     NegativeLosses,
-    Packing,
     Passes,
-    RowUpdates,
-    SumRows,
 )
 from ..checks import Checks
 from ..losses import TORCH_PASSES, ChunkedLosses
@@ -32,23 +26,17 @@ from .topk import topk
 
 __all__ = [
     "above",
-    "adversarial",
     "backward",
-    "compose",
     "defers_checks",
-    "filters",
     "list_counts",
     "list_topk",
     "loss_plan",
     "losses",
     "name",
     "negatives",
-    "packing",
     "passes",
     "precisions",
     "rank_counts",
-    "row_sums",
-    "row_updates",
     "scores",
     "topk",
 ]
@@ -59,13 +47,7 @@ name = "reference"
 defers_checks = False
 losses: Losses = ChunkedLosses(cast(ChunkedBackend, sys.modules[__name__]))
 passes: Passes = TORCH_PASSES
-adversarial: Adversarial | None = None
 negatives: NegativeLosses = SampledOverScores(cast(ChunkedBackend, sys.modules[__name__]))
-compose: Compose | None = None
-filters: Filters | None = None
-row_updates: RowUpdates | None = None
-row_sums: SumRows | None = None
-packing: Packing | None = None
 precisions: tuple[str, ...] = PRECISIONS
 
 

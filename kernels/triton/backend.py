@@ -7,13 +7,8 @@ from torch import Tensor
 
 from .. import above as shared
 from ..backend import (
-    Compose,
-    Filters,
     Losses,
     NegativeLosses,
-    Packing,
-    RowUpdates,
-    SumRows,
 )
 from ..checks import Checks
 from ..operands import PRECISIONS, Above, Gradients, Known, NamedRows, Need, Operands
@@ -38,7 +33,6 @@ __all__ = [
     "losses",
     "name",
     "negatives",
-    "packing",
     "precisions",
     "rank_counts",
     "row_sums",
@@ -51,11 +45,10 @@ name = "triton"
 defers_checks = True
 losses: Losses = FusedLosses()
 negatives: NegativeLosses = NEGATIVES
-compose: Compose | None = queries
-filters: Filters | None = rscf
-row_updates: RowUpdates | None = updates
-row_sums: SumRows | None = updates.sum_rows
-packing: Packing | None = None
+compose = queries
+filters = rscf
+row_updates = updates
+row_sums = updates.sum_rows
 precisions: tuple[str, ...] = PRECISIONS
 
 

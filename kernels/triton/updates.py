@@ -46,7 +46,11 @@ def adagrad(
 
 
 def sum_rows(ids: Tensor, order: Tensor, rows: Tensor) -> Tensor:
-    """Sum rows of equal ids; see :class:`kgfast.kernels.backend.SumRows`."""
+    """Return a sum for the first of equal ids, and zeros for the rest, ``[T, G]``.
+
+    ``ids``, int64 ``[T]``, ascend; ``order``, int64 ``[T]``, has the row of each. Rows are summed
+    in that order, in float32, or float64 for float64 rows.
+    """
     rows = rows.contiguous()
     total = torch.empty_like(rows)
     width = rows.shape[1:].numel()

@@ -13,7 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from kgfast.eval.index_file import read_index, write_index
 from kgfast.eval.preparation import check_rankable, evaluating
 from kgfast.eval.rows import entity_table
-from kgfast.kernels.backend import Packing
+from kgfast.kernels.backend import Packing, kernel_of
 from kgfast.kernels.operands import Prepared
 from kgfast.kernels.panels import Panels
 from kgfast.kernels.scores import get_score
@@ -361,7 +361,8 @@ def _packed(table: Tensor, score: str | None, *, croppable: bool) -> Panels | st
 
 def packing_here() -> Packing | None:
     """Return the packing of the backend that serves tables on the CPU; None where it has none."""
-    return get_backend(backend_for(_CPU)).packing
+    packing: Packing | None = kernel_of(get_backend(backend_for(_CPU)), "packing")
+    return packing
 
 
 def _score_of(of: Any, score: str | None) -> str | None:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from kgfast.kernels.backend import kernel_of
 from kgfast.kernels.checks import decided_once
 from kgfast.ops.dispatch import backend_for, find_backend, get_backend
 
@@ -32,7 +33,7 @@ def chosen_backend(queries: Tensor) -> str:
 @decided_once
 def offers(device: torch.device, kernel: str) -> bool:
     """Return whether the backend that serves a device has an optional kernel."""
-    return getattr(get_backend(find_backend(device)[0]), kernel) is not None
+    return kernel_of(get_backend(find_backend(device)[0]), kernel) is not None
 
 
 def no_autocast(device: torch.device) -> AbstractContextManager[Any]:

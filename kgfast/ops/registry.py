@@ -30,6 +30,7 @@ from torch import Tensor
 from torch._C._functorch import TransformType, peek_interpreter_stack
 from torch.autograd import Function
 
+from kgfast.kernels.backend import kernel_of
 from kgfast.kernels.panels import Panels
 from kgfast.kernels.scores import SCORES, Score
 from kgfast.ops import dispatch
@@ -348,7 +349,7 @@ class _Gradient:
 
 
 def _repeats(backend: str) -> bool:
-    return dispatch.get_backend(backend).row_sums is not None
+    return kernel_of(dispatch.get_backend(backend), "row_sums") is not None
 
 
 class _Leaf(NamedTuple):

@@ -6,7 +6,7 @@ GPU the host would wait for the number of distinct ids. So there the gradient ha
 were read, in any order. Consumers sum the rows of each id (:meth:`RowGradients.of`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from kgfast.kernels.backend import SumRows
+from kgfast.kernels.backend import kernel_of
 from kgfast.ops.differentiable import refuse_sparse
 from kgfast.ops.dispatch import find_backend, get_backend
 
@@ -110,6 +110,8 @@ class RowGradients:
 
 
 Part = tuple[Tensor, Tensor]  # ids that may repeat, and rows
+# function of ascending ids [T], the row of each, and rows: sums for the first of equal ids, else 0
+SumRows = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def merge(first: RowGradients | None, others: Sequence[Part]) -> RowGradients:
@@ -217,7 +219,8 @@ def _sums_for(rows: Tensor) -> SumRows | None:
     """Return the function that sums rows on a device without waiting; None elsewhere."""
     if not rows.is_floating_point():
         return None
-    return get_backend(find_backend(rows.device)[0]).row_sums
+    sums: SumRows | None = kernel_of(get_backend(find_backend(rows.device)[0]), "row_sums")
+    return sums
 
 
 def _joined(parts: Sequence[Part]) -> Part:

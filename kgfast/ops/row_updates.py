@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kgfast.kernels.backend import AdagradStep, AdamStep, RowUpdates
+from kgfast.kernels.backend import AdagradStep, AdamStep, RowUpdates, kernel_of
 from kgfast.kernels.checks import checks_values
 from kgfast.ops import differentiable as common
 from kgfast.ops.checks import check_apart, check_ids, check_index, check_tensor, check_unique
@@ -163,8 +163,8 @@ def _checked(
         elif bool((ids[1:] < ids[:-1]).any()):
             row = 1 + int((ids[1:] < ids[:-1]).nonzero()[0])
             raise ValueError(f"ids[{row}] must be at least ids[{row - 1}]; got {int(ids[row])}")
-    assert backend.row_updates is not None
-    return backend.row_updates
+    updates: RowUpdates = kernel_of(backend, "row_updates")
+    return updates
 
 
 def _check_tables(names: Sequence[str], tables: Sequence[Tensor]) -> None:
