@@ -128,8 +128,8 @@ def asked_of(hrt: Tensor, num_relations: int, has_inverses: bool) -> tuple[Tenso
 class Batches:
     """Batches of each side, in a new random order in each epoch of a side.
 
-    An epoch has every batch of either side once, spread evenly: tail and head alternate, unless one
-    side has more batches (KvsAll). The last batch may be smaller.
+    An epoch has every batch of either side once, ``per_epoch`` in all, spread evenly: tail and head
+    alternate, unless one side has more batches (KvsAll). The last batch may be smaller.
     """
 
     def __init__(
@@ -143,6 +143,8 @@ class Batches:
             raise ValueError("there are no training triples")
         self._rows, self._weights = rows, weights
         self._batch_size, self._seed = batch_size, seed
+        self._counts = {side: -(-len(it) // batch_size) for side, it in rows.items()}
+        self.per_epoch = sum(self._counts.values())
         self._generator = torch.Generator("cpu")
         self._orders: dict[Side, tuple[int, Tensor]] = {}
 
@@ -168,11 +170,6 @@ class Batches:
         rows = {side: hrt[:, pairs[side]].unique(dim=0) for side in sides}
         return cls(rows, batch_size, seed)
 
-    @property
-    def per_epoch(self) -> int:
-        """Number of batches of an epoch."""
-        return self._count("tail") + self._count("head")
-
     def epoch(self, number: int) -> int:
         return number // self.per_epoch
 
@@ -196,15 +193,12 @@ class Batches:
         return side, self._order(side, epoch)[start : start + self._batch_size]
 
     def _place(self, number: int) -> tuple[int, Side, int]:
-        total = self.per_epoch
+        total, num_heads = self.per_epoch, self._counts.get("head", 0)
         epoch, within = divmod(number, total)
-        heads, heads_after = (n * self._count("head") // total for n in (within, within + 1))
-        if heads_after > heads:
+        heads = within * num_heads // total
+        if (within + 1) * num_heads // total > heads:
             return epoch, "head", heads
         return epoch, "tail", within - heads
-
-    def _count(self, side: Side) -> int:
-        return -(-len(self._rows.get(side, ())) // self._batch_size)
 
     def _order(self, side: Side, epoch: int) -> Tensor:
         held = self._orders.get(side)

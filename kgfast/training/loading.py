@@ -114,7 +114,8 @@ class LoadedRun:
             raise ValueError("no data were loaded to rank: name a dataset, data= or --data")
         if self.config is not None:
             options.setdefault("batch_size", self.config.data.test_bs)
-        options.setdefault("known", self.dataset.known())
+        if options.get("known") is None:
+            options["known"] = self.dataset.known()
         triples, dims = self.dataset.split(split), getattr(self.model, "dims", None)
         return rank(self.model, triples, sides=sides, dims=dims, **options)
 

@@ -52,7 +52,7 @@ class RowOptimizer(torch.optim.Optimizer, ABC):
                 if parameter.grad is None:
                     continue
                 state = self.state_of(parameter)
-                tables = [parameter, *(state[name] for name in self.names)]
+                tables = [parameter, *[state[name] for name in self.names]]
                 if parameter.grad.is_sparse:
                     found = RowGradients.of(parameter.grad)
                     self._step_rows(tables, found, state["step"], group)
@@ -159,8 +159,8 @@ class RowAdam(RowOptimizer):
         )
 
     def _update(self, dense: Sequence[_Dense], group: Group) -> None:
-        tables, gradients, steps = (list(it) for it in zip(*dense, strict=True))
-        parameters, exp_avgs, exp_avg_sqs = (list(it) for it in zip(*tables, strict=True))
+        tables, gradients, steps = map(list, zip(*dense, strict=True))
+        parameters, exp_avgs, exp_avg_sqs = map(list, zip(*tables, strict=True))
         adam(
             parameters,
             gradients,

@@ -234,6 +234,14 @@ except OSError as error:
 
 
 class TestRunFolder:
+    @pytest.fixture
+    def folder(self, tmp_path):
+        """Return a folder with the states of steps 1 and 2."""
+        folder = RunFolder(tmp_path)
+        for step in (1, 2):
+            folder.save_last(state(step))
+        return folder
+
     def test_nothing_yet(self, tmp_path):
         folder = RunFolder(tmp_path / "run")
         assert folder.load_last() is None
@@ -253,10 +261,7 @@ class TestRunFolder:
         assert sorted(os.listdir(folder.path)) == ["last.safetensors", "previous.safetensors"]
         assert folder.holds_a_run()
 
-    def test_a_broken_last_falls_back(self, tmp_path):
-        folder = RunFolder(tmp_path)
-        folder.save_last(state(1))
-        folder.save_last(state(2))
+    def test_a_broken_last_falls_back(self, folder):
         folder.last.write_bytes(folder.last.read_bytes()[:60])
         with pytest.warns(UserWarning, match=r"last.* truncated.*resuming from .*previous"):
             assert step_of(folder.load_last()) == 1
@@ -265,10 +270,7 @@ class TestRunFolder:
             folder.load_last()
 
     @pytest.mark.parametrize(("name", "step"), [("next", 2), ("last", 1), ("best", None)])
-    def test_a_folder_in_the_place_of_a_state(self, tmp_path, name, step):
-        folder = RunFolder(tmp_path)
-        for it in (1, 2):
-            folder.save_last(state(it))
+    def test_a_folder_in_the_place_of_a_state(self, folder, tmp_path, name, step):
         path = getattr(folder, name)
         path.unlink(missing_ok=True)
         path.mkdir()
@@ -286,11 +288,8 @@ class TestRunFolder:
             assert (step_of(folder.load_last()), step_of(load(folder.previous))) == (4, 3)
         assert (tmp_path / f"{path.name}.broken" / "something").exists()
 
-    def test_a_broken_last_does_not_push_the_good_one_out(self, tmp_path, monkeypatch):
+    def test_a_broken_last_does_not_push_the_good_one_out(self, folder, tmp_path):
         """A kill in the next save would leave nothing to go on from."""
-        folder = RunFolder(tmp_path)
-        for step in (1, 2):
-            folder.save_last(state(step))
         folder.last.write_bytes(b"broken")
         with pytest.warns(UserWarning, match="truncated"):
             folder.load_last()
@@ -299,10 +298,7 @@ class TestRunFolder:
         assert step_of(load(folder.previous)) == 1
         assert (tmp_path / "last.safetensors.broken").read_bytes() == b"broken"
 
-    def test_a_state_that_does_not_fit_falls_back(self, tmp_path):
-        folder = RunFolder(tmp_path)
-        for step in (1, 2):
-            folder.save_last(state(step))
+    def test_a_state_that_does_not_fit_falls_back(self, folder):
 
         def check(found):
             if found[1]["step"] == 2:

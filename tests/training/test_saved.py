@@ -326,6 +326,7 @@ class TestData:
             ranks.greater, kgfast.rank(run.model, rows, known=run.dataset.known()).greater
         )
         assert run.known() is run.dataset.known()
+        assert torch.equal(run.ranks("test", known=None).greater, ranks.greater)
         assert run.ranks("test", ["tail"], batch_size=1).sides == ("tail",)
 
     def test_without_names_they_must_be_as_many_as_rows(self, ring, tmp_path):
