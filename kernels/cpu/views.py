@@ -103,15 +103,14 @@ def _pointers_of(candidates: Prepared) -> Pointers:
         bias=None,
         candidate_ids=ids,
         has_subset=ids is not None,
-        num_candidates=candidates.num_candidates,
-        packed=_packed(candidates),
+        num_candidates=len(table if ids is None else ids),
+        packed=None if candidates.panels is None else _packed(candidates, candidates.panels),
     )
 
 
-def _packed(candidates: Prepared) -> Packed | None:
+def _packed(candidates: Prepared, panels: Panels) -> Packed | None:
     """Return panels of the candidates that the sweep in use reads; None for some rows only."""
-    panels = candidates.panels
-    if panels is None or candidates.ids is not None or candidates.factor is not None:
+    if candidates.ids is not None or candidates.factor is not None:
         return None
     if not reads(panels, candidates.score):
         return None
