@@ -84,8 +84,8 @@ def evaluate(
     from kgfast.models.base import SIDES
 
     sides = tuple(dict.fromkeys(it.value for it in side)) if side else SIDES
-    given: dict[str, Any] = {"known": known, "max_memory": max_memory, "partial": partial}
-    check_limits(run, given)
+    given: dict[str, Any] = {"max_memory": max_memory, "partial": partial}
+    check_limits(run, {"known": known, **given})
     in_blocks = max_memory is not None or partial is not None
     loaded = load(run, checkpoint, data, set, as_table=in_blocks, trust=trust)
     if known is not None:
