@@ -39,12 +39,14 @@ def ieee_arithmetic(numbers: float = math.inf) -> Iterator[None]:
     is_plain = rounding == _TO_NEAREST and not flushes
     if flushes:
         torch.set_flush_denormal(False)
-    _set_rounding(_TO_NEAREST)
+    if rounding != _TO_NEAREST:
+        _set_rounding(_TO_NEAREST)
     try:
         with nullcontext() if _are_ieee(numbers, is_plain) else threads.alone():
             yield
     finally:
-        _set_rounding(rounding)
+        if rounding != _TO_NEAREST:
+            _set_rounding(rounding)
         if flushes:
             torch.set_flush_denormal(True)
 

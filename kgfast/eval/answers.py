@@ -264,7 +264,10 @@ class BestSearch(Search):
         shares = self._shares
         if shares is not None or isinstance(self.section.given, TypeConstraints):
             scores, ids = (self._placed(values) for values in (scores, ids))
-        if not self.pad:
+        # Without known answers and lists, k was compared with the number of candidates.
+        has_all = self.known is None and self.excluded is None and results[0].source.is_whole
+        is_shared = self.section.given is None or isinstance(self.section.given, Tensor)
+        if not (self.pad or (has_all and is_shared)):
             for result in results:
                 if not result.source.is_whole or result.may_lack:
                     self._check_full(ids)

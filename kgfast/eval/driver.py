@@ -115,6 +115,8 @@ class Call:
                 self._run_together(job)
             elif self.table is not None and job.sides != ("relation",):
                 self._run_file(job, self.table)
+            elif self._folder is None and not self._bar[0]:
+                self._drive(job)  # a call of few queries takes microseconds
             else:
                 self._run_memory(job)
 
@@ -127,9 +129,6 @@ class Call:
 
     def _run_memory(self, job: Job) -> None:
         is_shown, label = self._bar
-        if not is_shown and self._folder is None:  # a call of few queries takes microseconds
-            self._drive(job)
-            return
         folder = None if job.sides == ("relation",) else self._folder  # few rows are read
         total = job.num_queries * sum(len(section.crops) for section in job.sections)
         with ExitStack() as stack:

@@ -97,7 +97,7 @@ class Predictions(BestAnswers, _OfTriples):
     ) -> None:
         self.scores, self.ids, self.side = scores, ids, side
         self.anchors, self._others = anchors, others
-        self._vocabularies = names_of(vocabulary)
+        self._vocabularies = (None, None) if vocabulary is None else names_of(vocabulary)
 
     def _of(self, some: Callable[[Tensor], Tensor]) -> Self:
         scores, ids, anchors = some(self.scores), some(self.ids), some(self.anchors)
@@ -153,7 +153,7 @@ class AnswersAbove(_OfTriples):
     ) -> None:
         self.indptr, self.ids, self.scores, self.side = indptr, ids, scores, side
         self.anchors, self._others = anchors, others
-        self._vocabularies = names_of(vocabulary)
+        self._vocabularies = (None, None) if vocabulary is None else names_of(vocabulary)
 
     def __len__(self) -> int:
         return len(self.anchors)
