@@ -151,7 +151,7 @@ def test_cells_are_templates_of_rows(load):
     assert tables.cell_of(row, "{lacking}") == ""
 
 
-def test_losses_are_a_row_each(write, made):
+def test_a_work_of_losses_is_a_row(write, made):
     seconds = {"min": 0.5, "median": 1.0, "max": 1.5}
     bce = {"section": "bce", "score": "dot", "batch": 256, "entities": 9_000, "dim": 20}
     bce |= {"contender": "kgfast", "seconds": seconds, "extrapolated": False, "bytes": 3 << 20}
@@ -164,20 +164,15 @@ def test_losses_are_a_row_each(write, made):
     theirs = faster | {"contender": "eager_bf16"}
     alone = [it | {"batch": 128} for it in (bce, theirs)]  # else they race float32
     write("cpu-loss-mem.json", bce, race, missing, faster, ours, theirs, *alone)
-    lines = made("losses").splitlines()
-    assert (
-        lines[0] == "### Losses and sampled scores, forward and backward: a machine, isa, 3 threads"
-    )
-    assert "| bce, dot | 256 x 9,000 x 20 | **kgfast** | 1.0 s |  | 3.15 MB |" in lines
-    shape = "256 x 64 (of 9,000) x 20"
-    assert f"| indexed_scores, dot | {shape} | **kgfast** | ~1.0 s | 4.50x | 3.15 MB |" in lines
+    text = made("losses")
+    title = "### Losses and sampled scores, forward and backward: a machine, isa, 3 threads\n"
+    assert text.startswith(title)
     shape = "256 x 9,000 x 20"
-    assert f"| bce, dot | {shape} | torch, eager | too large |  |  |" in lines
-    half = "0.50 s | 0.50x"
-    assert f"| bce, dot | {shape} | torch.compile | {half}: peer wins | 3.15 MB |" in lines
-    assert f"| bce, dot | {shape} | torch, eager, bf16 | {half} | 3.15 MB |" in lines
-    shape = "128 x 9,000 x 20"
-    assert f"| bce, dot | {shape} | torch, eager, bf16 | {half}: peer wins | 3.15 MB |" in lines
+    ours, peer, half = "1.0 s, 3.15 MB", "0.50 s, **0.50x**, 3.15 MB", "0.50 s, 0.50x, 3.15 MB"
+    assert f"| bce, dot | {shape} | {ours} | too large | {peer} | {half} |  |  |" in text
+    assert f"| bce, dot | 128 x 9,000 x 20 | {ours} |  |  | {peer} |  |  |" in text
+    shape = "256 x 64 (of 9,000) x 20"
+    assert f"| indexed_scores, dot | {shape} | ~1.0 s, 3.15 MB |  |  |  |  |  |" in text
 
 
 def peers_row(**changes):
@@ -190,7 +185,7 @@ def peers_row(**changes):
 
 
 def test_a_row_says_which_peer_wins(write, made):
-    lost = peers_row(batch=16, times_index={"faiss Flat": 0.5, "bare loop": 1.5})
+    lost = peers_row(batch=64, times_index={"faiss Flat": 0.5, "bare loop": 1.5})
     write("cpu-peers-speed.json", peers_row(), lost)
     text = made("prepared")
     assert "| faiss Flat, without BLAS | 3.0 s | **3.00x** | 1.50x |" in text
@@ -225,7 +220,7 @@ def test_pages_name_the_instruction_set_of_their_times():
         for it in map(where.match, page.read_text().splitlines())
         if it
     ]
-    assert len(found) > 40
+    assert len(found) > 20
     assert [it for it in found if not re.search(", (avx512|avx2|neon|baseline)", it[1])] == []
 
 

@@ -114,13 +114,11 @@ _MARK = " (with AMX and AVX512-FP16, which kgfast no longer uses)"
 
 def sources(tables: Sequence[Rows]) -> Iterator[str]:
     """Yield the commands, versions and dates of rows, and the synthetic graph of some."""
-    lines = {
-        (row["command"], _marked(row), row["date"][:10], packages(row["versions"]))
-        for rows in tables
-        for row in rows
-    }
-    for command, name, date, versions in sorted(lines):
-        yield f"`{command}` on {name}, {date}: {versions}."
+    commands: dict[str, set[str]] = {}
+    for row in (row for rows in tables for row in rows):
+        place = f"{_marked(row)}, {row['date']:.10}: {packages(row['versions'])}"
+        commands.setdefault(place, set()).add(f"`{row['command']}`")
+    yield from sorted(f"{', '.join(sorted(them))} on {at}." for at, them in commands.items())
     if graphs := synthetic_graphs(tables):
         yield graphs
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lib.columns import marked
-from lib.pages import Table, is_of, packages
+from lib.pages import Table, is_of
 from lib.pages import block as tables_of
 from lib.published import LINK_PREDICTION
 from lib.results import Row, Rows, with_winners
@@ -90,20 +90,18 @@ RUNS: Columns = (
 
 
 def _sources(runs: Rows) -> Iterator[str]:
-    """Yield where runs ran, each place with its configs, and what a reader must know of some."""
+    """Yield how to read the table, and where runs ran."""
     yield (
         "Test set, filtered, realistic ranks, both sides. Training time is without evaluations; "
-        "CPU time is that of all threads, where the run recorded it. *(bf16)*: on a CPU the losses "
-        "of the run multiplied bf16 numbers, where the same config now multiplies float32. Each "
-        "run's file in `benchmarks/results/runs/` holds its command, values, curve and machine.\n"
+        "CPU time is that of all threads, where the run recorded it. Most runs shared their cores "
+        "with other programs, so minutes say little. *(bf16)*: on a CPU the losses of the run "
+        "multiplied bf16 numbers, where the same config now multiplies float32. Each run's file in "
+        "`benchmarks/results/runs/` holds its command, values, curve, machine, versions and notes."
+        "\n"
     )
     places: dict[str, list[str]] = {}
     for run in runs:
         threads = "1 thread" if run["threads"] == 1 else f"{run['threads']} threads"
-        place = f"{run['machine']}, {threads}: {packages(run['versions'])}"
-        places.setdefault(place, []).append(name_of(run["config"]))
+        places.setdefault(f"{run['machine']}, {threads}", []).append(name_of(run["config"]))
     for place, names in sorted(places.items()):
-        yield f"- {', '.join(names)}: on {place}."
-    for run in runs:
-        if run.get("note"):
-            yield f"- {name_of(run['config'])}: {run['note']}."
+        yield f"- {place}: {', '.join(names)}."
