@@ -183,13 +183,13 @@ class LoadedRun:
     def classify(self, folder: str | os.PathLike[str] | None = None) -> Classification:
         """Classify the test triples and false test triples (:func:`kgfast.classify`).
 
+        Errors are those of files, and a ValueError for a run without data.
+
         Parameters
         ----------
         folder
             The folder of ``valid_negatives.txt`` and ``test_negatives.txt``
             (:func:`kgfast.datasets.load_negatives`); by default the folder of the dataset.
-
-        Errors are those of files, and a ValueError for a run without data.
         """
         if self.dataset is None:
             raise ValueError("classify: needs the data of the run, which were not loaded")
