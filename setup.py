@@ -71,8 +71,10 @@ class BuildPerFile(build_ext):
         try:
             if self.compiler.compiler_type == "msvc":
                 self._use_clang_cl()
-            spawn = self.compiler.spawn
-            self.compiler.spawn = lambda command, **rest: spawn(self._with_flags(command), **rest)
+            name = "call" if hasattr(self.compiler, "call") else "spawn"
+            run = getattr(self.compiler, name)
+            add_flags = lambda command, **rest: run(self._with_flags(command), **rest)  # noqa: E731
+            setattr(self.compiler, name, add_flags)
             super().build_extension(ext)
         except (BaseError, CCompilerError):
             Path(self.get_ext_fullpath(ext.name)).unlink(missing_ok=True)  # an earlier build's
