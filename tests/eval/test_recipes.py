@@ -1,4 +1,4 @@
-"""The programs of docs/explanation/scale.md run as they stand."""
+"""The programs of docs/explanation/scale.md and examples/schedulers/ run as they stand."""
 
 import os
 import pickle
@@ -20,7 +20,9 @@ from support.paths import ROOT
 from support.shared_out import example, model_of, tables_of
 
 PAGE = (ROOT / "docs/explanation/scale.md").read_text()
+SCHEDULERS = ROOT / "examples/schedulers"
 PROGRAMS = dict(re.findall(r'```py title="(\w+\.py)"\n(.*?)```', PAGE, re.DOTALL))
+PROGRAMS |= {path.name: path.read_text() for path in SCHEDULERS.glob("*.py")}
 
 
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
@@ -97,8 +99,7 @@ def test_a_scheduler_prints_the_ranks(package: str, run: Callable[..., str]) -> 
 @pytest.mark.timeout(340)
 def test_an_array_of_tasks_prints_the_ranks(run: Callable[..., str], tmp_path: Path) -> None:
     """Run each task as a process, and what merges them; without a part, the error names it."""
-    (lines,) = re.findall(r"((?:^    .*sbatch .*\n)+)", PAGE, re.MULTILINE)
-    assert f"--array=0-{PARTS - 1} --wrap 'python count_one.py {PARTS}'" in lines
+    assert f"--array=0-{PARTS - 1} --wrap 'python count_one.py {PARTS}'" in PROGRAMS["count_one.py"]
     with ThreadPoolExecutor(2) as pool:
         tasks = [{"SLURM_ARRAY_TASK_ID": str(part)} for part in range(PARTS)]
         list(pool.map(lambda task: run("count_one.py", str(PARTS), **task), tasks))
@@ -110,14 +111,13 @@ def test_an_array_of_tasks_prints_the_ranks(run: Callable[..., str], tmp_path: P
 
 def test_what_is_sent_is_what_the_page_says() -> None:
     """Counts cost the same of any range; known triples at most as much as the page says."""
+    page = " ".join(PAGE.split())
     counts, triples, around = re.search(
-        r"(\d+) bytes for each query, and (\d+) for its triple.*?under ([\d,]+) bytes",
-        PAGE,
-        re.DOTALL,
+        r"(\d+) bytes for each query, and (\d+) for its triple.*?under ([\d,]+) bytes", page
     ).groups()
     a_triple = 2 * int(counts) + int(triples)
-    assert f"That is {a_triple} bytes a triple" in PAGE
-    assert f"8 parts of 20,000 triples send {8 * 20_000 * a_triple / 1e6:.0f} MB" in PAGE
+    assert f"That is {a_triple} bytes a triple" in page
+    assert f"8 parts of 20,000 triples send {8 * 20_000 * a_triple / 1e6:.0f} MB" in page
     hrt = example().hrt.repeat(50, 1)
     for part in ((0, 1), (10, 90)):
         sizes = [
@@ -126,7 +126,7 @@ def test_what_is_sent_is_what_the_page_says() -> None:
         ]
         assert sizes[1] - sizes[0] == 1000 * a_triple
         assert sizes[0] - 1000 * a_triple < int(around.replace(",", ""))
-    (limit,) = re.findall(r"`known` \(under (\d+) bytes a triple\)", PAGE)
+    (limit,) = re.findall(r"`known` \(under (\d+) bytes a triple\)", page)
     one_each = torch.arange(5000)[:, None] * torch.tensor([1, 0, 1])  # no two share a query
     assert len(pickle.dumps(kgfast.KnownTriples(one_each))) < 5000 * int(limit)
 

@@ -73,19 +73,11 @@ WHOLE: Columns = (
     ("time:", median),
 )
 COUNTS: Columns = (*RACE_WORK[:2], ("queries:", "{batch}"), *RACE[1::2])
-KILLED: Columns = (
-    ("entities:", "{entities:,}"),
-    ("queries:", "{queries}"),
-    ("kills:", "{kills}"),
-    ("the resumed result", lambda row: "bit-equal" if row["equal"] else "NOT EQUAL"),
-    ("ranges counted again after a kill, at most:", "{lost_ranges}"),
-)
 TOGETHER: Columns = (
     ("entities:", "{entities:,}"),
     ("two processes of one thread, times one of two:", "{ratio:.2f}x"),
     ("by the time of the cores:", "{ratio_by_cores:.2f}x"),
 )
-SENT: Columns = (("entities:", "{entities:,}"), ("bytes of a query:", "{bytes_per_query:.0f}"))
 LOSS_WORK = ("section", "score", "table", "k", "batch", "entities", "candidates", "dim")
 
 
@@ -132,6 +124,11 @@ def _best_batches(rows: Rows) -> list[Row]:
     return list(best.values())
 
 
+def _is_of_tiers(row: Row) -> bool:
+    """Leave out tails of trained tables, which are no slower than heads, and heavy tails."""
+    return not row["table"].endswith((", tail", "heavy tails"))
+
+
 prepared = block(
     Table(
         "cpu-peers-speed.json",
@@ -141,7 +138,7 @@ prepared = block(
     )
 )
 serve = block(Table("cpu-serve-speed.json", SERVE))
-tiers = block(Table("cpu-dot-tiers-speed.json", DOT_TIERS))
+tiers = block(Table("cpu-dot-tiers-speed.json", DOT_TIERS, _is_of_tiers))
 influence = block(Table("cpu-influence-speed.json", INFLUENCES, change=_best_batches))
 paths = block(Table("cpu-paths-speed.json", PATHS))
 pykeen = block(Table("cpu-pykeen-speed.json", PYKEEN))
@@ -237,9 +234,7 @@ speed = block(
 )
 scale = block(
     Table("cpu-scale.json", STREAMED, is_of(section="stream"), "A table in a file, 256 queries:"),
-    Table("cpu-scale.json", KILLED, is_of(section="killed"), "Killed at random moments:"),
     Table("cpu-scale.json", TOGETHER, is_of(section="processes")),
-    Table("cpu-scale.json", SENT, is_of(section="sent"), "What a query costs between four shards:"),
     Table(
         "cpu-scale.json",
         SAMPLED,
