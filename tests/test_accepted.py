@@ -30,18 +30,18 @@ ROWS = [("Bob", "likes", "Ann Smith"), ("Eve", "knows", "Cy")]
 IDS = torch.tensor([[1, 1, 0], [4, 0, 2]])
 
 
-def model() -> TransE:
+def model():
     return TransE.init(N, R, DIM, seed=0)
 
 
-def random(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+def random(*shape, dtype=torch.float32):
     return torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=dtype)
 
 
 class Factory:
     """A triples factory, as PyKEEN has it."""
 
-    def __init__(self, triples, entities=PEOPLE, relations=VERBS) -> None:
+    def __init__(self, triples, entities=PEOPLE, relations=VERBS):
         self.mapped_triples = torch.as_tensor(triples)
         if entities is not None:
             self.entity_to_id = {name: place for place, name in enumerate(entities)}
@@ -301,7 +301,7 @@ def test_a_table_that_cannot_be_written_to(tmp_path):
     assert torch.equal(got.entity, random(N, DIM))
 
 
-def complex_of(rows: int, dtype=torch.complex64) -> torch.Tensor:
+def complex_of(rows, dtype=torch.complex64):
     return (
         random(rows, 2 * DIM)
         .view(rows, DIM, 2)
@@ -429,7 +429,7 @@ class Plain:
 
     score, num_entities, num_relations, dim = "dot", 40, 3, 8
 
-    def __init__(self, entity, relation) -> None:
+    def __init__(self, entity, relation):
         self.entity, self.relation = entity, relation
 
     def queries(self, anchors, relations, side, dims=None):

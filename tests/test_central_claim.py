@@ -32,7 +32,7 @@ class Allocations(TorchDispatchMode):
 
     elements, operator = 0, ""
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         given = {_storage(leaf) for leaf in tree_leaves((args, kwargs)) if _is_dense(leaf)}
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
@@ -43,41 +43,41 @@ class Allocations(TorchDispatchMode):
         return result
 
 
-def _is_dense(leaf: Any) -> bool:
+def _is_dense(leaf):
     return isinstance(leaf, Tensor) and leaf.layout == torch.strided
 
 
-def _storage(tensor: Tensor) -> int:
+def _storage(tensor):
     return int(StorageWeakRef(tensor.untyped_storage()).cdata)
 
 
 @pytest.fixture
-def b(backend: str) -> int:
+def b(backend):
     """Return the number of queries of a call."""
     return BATCH[backend]
 
 
-def numbers(*shape: int, seed: int = 0, grad: bool = False) -> Tensor:
+def numbers(*shape, seed=0, grad=False):
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(*shape, generator=generator).requires_grad_(grad)
 
 
-def integers(high: int, *shape: int, seed: int = 0) -> Tensor:
+def integers(high, *shape, seed=0):
     return torch.randint(high, shape, generator=torch.Generator().manual_seed(seed))
 
 
-def triples(count: int) -> Tensor:
+def triples(count):
     return torch.stack([integers(N, count, seed=1), integers(R, count), integers(N, count)], 1)
 
 
-def a_function() -> kgfast.BlockScorer:
+def a_function():
     place = numbers(N)
     return kgfast.BlockScorer(
         lambda anchors, relations, side, ids: -(place[anchors, None] - place[ids]).abs(), N, R
     )
 
 
-def a_file() -> kgfast.RotatE:
+def a_file():
     model = kgfast.RotatE.init(N, R, D, seed=0)
     with tempfile.TemporaryDirectory() as folder:  # the file stays open
         np.save(Path(folder, "entity.npy"), model.entity.detach().numpy())
@@ -95,7 +95,7 @@ IN_MEMORY: dict[str, Callable[[], Any]] = {
 MODELS = {**IN_MEMORY, "a function": a_function, "a file": a_file}
 
 
-def answers(b: int) -> dict[str, Callable[[Any], Any]]:
+def answers(b):
     known = kgfast.KnownTriples(triples(4 * b))
     return {
         "rank": lambda model: kgfast.rank(model, triples(b), known=known),
@@ -108,14 +108,14 @@ def answers(b: int) -> dict[str, Callable[[Any], Any]]:
     }
 
 
-def positives(b: int) -> tuple[Tensor, Tensor]:
+def positives(b):
     return torch.arange(0, 2 * b + 1, 2), integers(N, 2 * b)
 
 
 OF_ALL_ENTITIES = ("bce", "bce, rows", "cross_entropy")
 
 
-def model_losses(b: int) -> dict[str, Callable[[Any], Tensor]]:
+def model_losses(b):
     given, targets = triples(b), integers(N, b)
     heads, relations, _ = given.T.contiguous()
     queries = heads, relations
@@ -134,7 +134,7 @@ def model_losses(b: int) -> dict[str, Callable[[Any], Tensor]]:
     }
 
 
-def operators(b: int) -> dict[str, Callable[[Tensor, Tensor, str], Any]]:
+def operators(b):
     targets, index, labels = integers(N, b), integers(N, b, K), (*positives(b), 0.9, 0.01)
     known = torch.zeros(b + 1, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)
     return {
@@ -150,7 +150,7 @@ def operators(b: int) -> dict[str, Callable[[Tensor, Tensor, str], Any]]:
     }
 
 
-def heads(b: int) -> dict[str, Callable[[Any, Tensor], Any]]:
+def heads(b):
     return {
         "loss": lambda head, hidden: head.loss(hidden, integers(N, b)),
         "sampled_loss": lambda head, hidden: head.sampled_loss(hidden, integers(N, b), 64, seed=1),
@@ -161,7 +161,7 @@ def heads(b: int) -> dict[str, Callable[[Any, Tensor], Any]]:
     }
 
 
-def watched(b: int, call: Callable[[], Any]) -> None:
+def watched(b, call):
     """Make a call and its backward; nothing in it may be as large as ``[B, N]``."""
     with Allocations() as made:
         result = call()
@@ -172,7 +172,7 @@ def watched(b: int, call: Callable[[], Any]) -> None:
 
 @pytest.mark.parametrize("call", answers(1))
 @pytest.mark.parametrize("model", MODELS)
-def test_ranks_and_predictions(b, model, call) -> None:
+def test_ranks_and_predictions(b, model, call):
     if model == "a function":
         if call == "neighbours":
             return  # a function has no rows
@@ -190,18 +190,18 @@ def test_ranks_and_predictions(b, model, call) -> None:
         if model != "rscf" or call not in OF_ALL_ENTITIES  # RSCF has no such losses
     ],
 )
-def test_losses(b, model, call) -> None:
+def test_losses(b, model, call):
     of = IN_MEMORY[model]()
     watched(b, lambda: model_losses(b)[call](of))
 
 
 @pytest.mark.parametrize("name", ["n3", "dura"])
-def test_penalties(b, name) -> None:
+def test_penalties(b, name):
     of = MODELS["distmult"]()
     watched(b, lambda: getattr(losses.regularizers, name)(of, triples(b)))
 
 
-def test_relation_prediction(b) -> None:
+def test_relation_prediction(b):
     of, (heads, relations, tails) = MODELS["rotate"](), triples(b).T
     logits = losses.relation_logits
     watched(b, lambda: losses.relation_prediction(logits(of, heads, tails), relations))
@@ -209,23 +209,23 @@ def test_relation_prediction(b) -> None:
 
 @pytest.mark.parametrize("score", ["dot", "l1", "rotate"])
 @pytest.mark.parametrize("call", operators(1))
-def test_operators(b, call, score) -> None:
+def test_operators(b, call, score):
     queries, table = numbers(b, 2 * D, grad=True), numbers(N, 2 * D, seed=1, grad=True)
     watched(b, lambda: operators(b)[call](queries, table, score))
 
 
 @pytest.mark.parametrize("call", heads(1))
-def test_heads(b, call) -> None:
+def test_heads(b, call):
     head, hidden = StreamedHead(N, 2 * D), numbers(b, 2 * D, grad=True)
     watched(b, lambda: heads(b)[call](head, hidden))
 
 
-def test_influence(b) -> None:
+def test_influence(b):
     model, train = kgfast.DistMult.init(N, R, D, seed=0), triples(b)
     watched(b, lambda: tracin(model, train, train[:8], loss="bce", rates=[0.1], k=1))
 
 
-def test_what_is_dense_is_seen(b) -> None:
+def test_what_is_dense_is_seen(b):
     """Scores of all pairs are dense by definition, as is a plain product."""
     queries, table = numbers(b, D), numbers(N, D)
     for dense in (lambda: ops.pairwise_scores(queries, table, "dot"), lambda: queries @ table.T):

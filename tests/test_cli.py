@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 import yaml
 
 import kgfast
@@ -84,15 +83,6 @@ class TestTrain:
         assert seen == ["step 3 of 6", "step 6 of 6"]
         assert len(lines) == STEPS + 2
 
-    def test_the_folder_says_what_ran(self, trained, config):
-        folder, _ = trained
-        assert Config.from_yaml(folder / "config.yaml") == Config.from_yaml(config)
-        assert {"config.yaml", "metrics.jsonl", "metrics.csv", "result.json"} <= {
-            path.name for path in folder.iterdir()
-        }
-        steps = [json.loads(line)["step"] for line in (folder / "metrics.jsonl").open()]
-        assert steps == sorted(steps)
-
     def test_it_says_when_time_was_up(self, config, tmp_path):
         words = ["train", "-c", config, "--run", tmp_path / "short", "--set"]
         result = run(*words, "train.max_minutes=1e-9")
@@ -161,7 +151,6 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("words", "line"),
         [
-            (["-c", "none.yaml"], "error: none.yaml: no such config file"),
             (["-c", "CONFIG", "--set", "optim.lrr=1"], "did you mean optim.lr?"),
             (["-c", "CONFIG", "--set", "dataset.name=x"], "error: no dataset x: neither "),
             (["-c", "CONFIG", "--set", "dataset.name=x"], "set dataset.root to the folder that"),
@@ -226,11 +215,6 @@ class TestEvaluate:
         assert result.exit_code == 0
         assert f"test triples by the last checkpoint (step {STEPS})" in result.stdout
 
-    def test_a_split_that_does_not_exist(self, trained):
-        result = run("evaluate", trained[0], "--split", "train")
-        assert result.exit_code == 2
-        assert "'train' is not one of" in result.stderr
-
 
 class TestPlot:
     def test_two_files(self, trained, tmp_path):
@@ -265,9 +249,6 @@ class TestReport:
         result = run("report", trained[0], "--split", "valid", "--out", page)
         assert (result.exit_code, result.stdout) == (0, f"{page}\n"), result.stderr
         assert "2 triples of valid" in page.read_text()
-
-    def test_of_no_run(self, tmp_path):
-        assert error_of("report", tmp_path / "gone").endswith("gone: no such folder")
 
 
 class TestPredict:
@@ -336,7 +317,9 @@ class TestPredict:
         found, said = self.answers(*words)
         assert (len(found), said) == (11, "")
         assert self.answers(*words, "--data", data) == (found, said)
-        assert "no dataset ring" in error_of("predict", *words, "--data", tmp_path)
+        line = error_of("predict", *words, "--data", tmp_path)
+        assert line.startswith("error: no dataset ring")
+        assert line.endswith("holds train.txt; --data must be the folder that contains it")
         for command in (["evaluate"], ["report", "--out", tmp_path / "a.html"], ["export"]):
             more = ["--to", "npy", "--out", tmp_path / "npy"] if command == ["export"] else []
             done = run(command[0], moved, *command[1:], *more)
@@ -345,17 +328,7 @@ class TestPredict:
         assert run("evaluate", moved).stdout == straight.stdout
         assert "no valid_negatives.txt" in error_of("evaluate", moved, "--classify", "--data", data)
         (moved / "graph.safetensors").unlink()
-        found, said = self.answers(moved, "--head", "3", "--relation", "0", "--k", 99)
-        assert len(found) == 12
-        assert said.startswith("no data were found: known triples are among the answers")
-
-    def test_a_run_without_names_takes_ids(self, trained, data, tmp_path):
-        moved = moved_run(trained[0], data, tmp_path)
-        (moved / "graph.safetensors").unlink()
-        found, _ = self.answers(moved, "--head", "3", "--relation", "0", "--k", 2)
-        assert all(it["head"] == 3 for it in found)
-        line = error_of("predict", moved, "--head", "e3", "--relation", "0")
-        assert line.startswith("error: --head: this run has no names, give ids")
+        assert "graph.safetensors is missing: the rows" in error_of("predict", *words)
 
 
 def moved_run(folder, data, tmp_path):
@@ -368,31 +341,12 @@ def moved_run(folder, data, tmp_path):
 
 
 class TestExport:
-    def test_official_comes_back(self, trained, tmp_path):
-        result = run("export", trained[0], "--to", "official", "--out", tmp_path / "out")
-        assert result.exit_code == 0, result.stderr
-        assert {Path(it).name for it in result.stdout.split()} == {
-            "checkpoint",
-            "config.json",
-            "entities.dict",
-            "entity_embedding.npy",
-            "relation_embedding.npy",
-            "relations.dict",
-        }
-        model = kgfast.load_official(tmp_path / "out")
-        assert torch.equal(model.entity, kgfast.load_run(trained[0]).model.entity)
-
     def test_a_moved_run_goes_into_its_own_folder(self, trained, data, tmp_path):
         moved = moved_run(trained[0], data, tmp_path)
         result = run("export", moved, "--to", "npy")
         assert result.exit_code == 0, result.stderr
         assert (moved / "export-npy" / "entity.npy").is_file()
         assert "is there already" in error_of("export", moved, "--to", "npy")
-
-    def test_a_target_that_does_not_exist(self, trained):
-        result = run("export", trained[0], "--to", "onnx")
-        assert result.exit_code == 2
-        assert "'onnx' is not one of" in result.stderr
 
 
 def test_python_m_kgfast():
@@ -442,8 +396,3 @@ def test_the_entry_point():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["scripts"] == {"kgfast": "kgfast.cli:main"}
     assert callable(main)
-
-
-def test_help_names_the_commands():
-    result = run("--help")
-    assert all(name in result.stdout for name in ("train", "evaluate", "predict", "export", "plot"))

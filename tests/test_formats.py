@@ -3,7 +3,6 @@
 import json
 import shutil
 import struct
-from pathlib import Path
 
 import pytest
 import torch
@@ -26,12 +25,12 @@ CONFIG = {
 }
 
 
-def model() -> kgfast.TransE:
+def model():
     rows = torch.arange(12 * 4, dtype=torch.float32).reshape(12, 4)
     return kgfast.TransE(rows * 7 % 11, rows[:2] % 3)
 
 
-def partial(folder: Path) -> None:
+def partial(folder):
     """Begin a call and go on with its results."""
     table = folder / "table"
     table.mkdir(exist_ok=True, parents=True)
@@ -40,7 +39,7 @@ def partial(folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def written(tmp_path_factory):
     """Return a folder with a file of each format."""
     folder = tmp_path_factory.mktemp("formats")
     kgfast.save(model(), folder / "tables")

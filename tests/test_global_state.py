@@ -2,7 +2,6 @@
 
 import functools
 import os
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -22,16 +21,16 @@ B, N, K, WIDTH = 5, 40, 6, 8
 
 
 @functools.cache  # the first call is made in a plain process: these are no results
-def _numbers(shape: tuple[int, ...], seed: int, dtype: torch.dtype) -> Tensor:
+def _numbers(shape, seed, dtype):
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu").to(dtype)
 
 
-def make(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+def make(*shape, seed=0, dtype=torch.float32):
     return _numbers(shape, seed, dtype).clone()
 
 
-def ints(shape, high: int = N, seed: int = 0) -> Tensor:
+def ints(shape, high=N, seed=0):
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(high, shape, generator=generator, dtype=torch.int64, device="cpu")
 
@@ -41,7 +40,7 @@ INDPTR += 2 * torch.arange(B + 1, dtype=torch.int64, device="cpu")
 TARGETS, INDEX, TRIPLES = ints((B,)), ints((B, K), seed=2), ints((9, 3), 4, seed=3)
 
 
-def graded(function: Callable[..., Tensor], *tensors: Tensor | None) -> list[Tensor]:
+def graded(function, *tensors):
     """Return the result of a function, and its gradients."""
     leaves = [it if it is None else it.clone().requires_grad_() for it in tensors]
     result = function(*leaves)
@@ -53,7 +52,7 @@ def graded(function: Callable[..., Tensor], *tensors: Tensor | None) -> list[Ten
     return [result.detach(), *(it.to_dense() for it in found)]
 
 
-def all_scores() -> list[Tensor]:
+def all_scores():
     """Rank counts, top-k, pairwise, indexed of every kind of score."""
     found: list[Tensor] = []
     queries, table, bias = make(B, WIDTH), make(N, WIDTH, seed=4), make(N, seed=5)
@@ -82,7 +81,7 @@ def all_scores() -> list[Tensor]:
     return found
 
 
-def filtered_scores() -> list[Tensor]:
+def filtered_scores():
     """Return the scores of filters, with a factor."""
     queries, table, factor = make(B, 5 * 4), make(N, 8, seed=6), make(N, 4, seed=7)
     counts = ops.rank_counts(queries, table, TARGETS, INDPTR, INDICES, "rscf_rotate", factor=factor)
@@ -100,7 +99,7 @@ def filtered_scores() -> list[Tensor]:
     ]
 
 
-def row_losses() -> list[Tensor]:
+def row_losses():
     """Return the losses over all candidates."""
     found: list[Tensor] = []
     table, bias = make(N, WIDTH, seed=4), make(N, seed=5)
@@ -125,7 +124,7 @@ def row_losses() -> list[Tensor]:
     return found
 
 
-def row_adam() -> list[Tensor]:
+def row_adam():
     if ops.backend_for(torch.device("cpu")) != "cpu":
         return []
     tables = [make(N, 4, seed=seed).abs() for seed in range(3)]
@@ -134,7 +133,7 @@ def row_adam() -> list[Tensor]:
     return tables
 
 
-def row_adagrad() -> list[Tensor]:
+def row_adagrad():
     if ops.backend_for(torch.device("cpu")) != "cpu":
         return []
     *tables, gradient = (make(N, 4, seed=seed).abs() for seed in range(3))
@@ -142,7 +141,7 @@ def row_adagrad() -> list[Tensor]:
     return tables
 
 
-def sampled_losses() -> list[Tensor]:
+def sampled_losses():
     """Losses of models, and their formulas."""
     found: list[Tensor] = []
     positive, negative = make(B), make(B, K, seed=8)
@@ -161,7 +160,7 @@ def sampled_losses() -> list[Tensor]:
     return found
 
 
-def rankings() -> list[Tensor]:
+def rankings():
     """rank() and topk(), their metrics and groups."""
     found: list[Tensor] = []
     known = KnownTriples(TRIPLES)
@@ -187,7 +186,7 @@ def rankings() -> list[Tensor]:
     return [*found, ranks.realistic]
 
 
-def heads() -> list[Tensor]:
+def heads():
     """Losses, draws and the best of an output layer, of all outputs and of some."""
     weight = torch.nn.Parameter(make(N, WIDTH, seed=4))
     head = StreamedHead(N, WIDTH, weight=weight, sparse=True)
@@ -203,7 +202,7 @@ def heads() -> list[Tensor]:
     return found
 
 
-def tables_of_all_dtypes() -> list[Tensor]:
+def tables_of_all_dtypes():
     found: list[Tensor] = []
     for dtype in (torch.float16, torch.bfloat16, torch.float64):
         of_queries = torch.float64 if dtype == torch.float64 else torch.float32
@@ -237,12 +236,12 @@ INTERPRETED = [("everything", it) for it in ("filtered_scores", "row_losses", "r
 
 
 @pytest.fixture(scope="module")
-def plain() -> dict[str, list[Tensor]]:
+def plain():
     """Return the results of every backend in a state that nobody touched."""
     return {}
 
 
-def serve(backend: str) -> None:
+def serve(backend):
     if backend == "cpu" and not cpu.is_available():
         pytest.skip("the extension is not built")
     if (backend == "triton") != (os.environ.get("TRITON_INTERPRET") == "1"):

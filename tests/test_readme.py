@@ -2,16 +2,12 @@
 
 import json
 import re
-import shlex
 from functools import partial
-from itertools import pairwise
 
 import pytest
 import torch
-from typer.main import get_command
 
 import kgfast
-from kgfast.cli import app
 from kgfast.training import Config
 from support.paths import ROOT
 from support.snippets import run_page
@@ -77,17 +73,3 @@ def test_what_cannot_be_exported_is_said_beside_the_command():
     config = Config.from_yaml("wn18rr/rotate_fast")  # the run in that line
     assert config.model.norm in (None, "modulus")
     assert "RotatE: only of model.norm: l2" in line
-
-
-def test_the_commands_of_training_exist():
-    found = []
-    for line in re.findall(r"^    kgfast (.+?)(?: +#.*)?$", TRAIN, flags=re.MULTILINE):
-        name, *words = shlex.split(line)
-        options = {it for option in get_command(app).commands[name].params for it in option.opts}
-        assert {word for word in words if word.startswith("--")} <= options
-        configs = [after for word, after in pairwise(words) if word == "--config"]
-        of_package = [config for config in configs if config != "my.yaml"]
-        assert all((ROOT / "configs" / f"{config}.yaml").is_file() for config in of_package)
-        found.append(name)
-    assert len(found) == TRAIN.count("\n    kgfast ")
-    assert set(found) >= {"train", "evaluate", "predict", "report", "export", "plot"}

@@ -2,7 +2,6 @@
 
 import re
 import time
-from pathlib import Path
 
 import pytest
 import yaml
@@ -16,7 +15,7 @@ from support.paths import ROOT
 SCREEN = 600  # characters that fit a message
 
 
-def bomb(levels: int = 12) -> str:
+def bomb(levels=12):
     """Under a kilobyte that stand for 9 ** levels values."""
     rows = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     rows += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, levels)]
@@ -54,9 +53,7 @@ hostile = pytest.mark.parametrize(("text", "line", "problem"), HOSTILE.values(),
 
 
 @hostile
-def test_hostile_text_is_refused_in_a_line(
-    tmp_path: Path, text: str, line: int | None, problem: str
-) -> None:
+def test_hostile_text_is_refused_in_a_line(tmp_path, text, line, problem):
     """By the parser, by configs and by datasets alike."""
     path = tmp_path / "dataset.yaml"
     path.write_text(text)
@@ -76,7 +73,7 @@ def test_hostile_text_is_refused_in_a_line(
         assert "\n" not in message
 
 
-def test_an_override_is_read_the_same_way() -> None:
+def test_an_override_is_read_the_same_way():
     values: dict[str, object] = {}
     for text in ("optim.lr=" + "[" * 5000, "optim.lr=" + "9" * 5000, "a." * 5000 + "b=1"):
         with pytest.raises(ValueError, match=r"^--set ") as error:
@@ -84,14 +81,14 @@ def test_an_override_is_read_the_same_way() -> None:
         assert len(str(error.value)) <= SCREEN
 
 
-def test_what_is_written_is_read_back() -> None:
+def test_what_is_written_is_read_back():
     shared = [0.5, 0.9]
     values = {"b": shared, "a": shared, "lr": 1e-3, "name": "1e-3", "none": None}
     assert safe_yaml.parse(safe_yaml.dump(values), "a.yaml") == values
     assert list(safe_yaml.parse(safe_yaml.dump(values), "a.yaml")) == list(values)
 
 
-def test_nothing_reads_yaml_by_itself() -> None:
+def test_nothing_reads_yaml_by_itself():
     readers = [
         path.name
         for path in ROOT.glob("kgfast/**/*.py")
@@ -100,7 +97,7 @@ def test_nothing_reads_yaml_by_itself() -> None:
     assert readers == ["safe_yaml.py"]
 
 
-def config_error(text: str, tmp_path: Path) -> str:
+def config_error(text, tmp_path):
     path = tmp_path / "a.yaml"
     path.write_text(text)
     with pytest.raises(ValueError, match=re.escape(str(path))) as error:
@@ -108,7 +105,7 @@ def config_error(text: str, tmp_path: Path) -> str:
     return str(error.value)
 
 
-def test_values_of_configs_are_cut(tmp_path: Path) -> None:
+def test_values_of_configs_are_cut(tmp_path):
     long = "x" * 20_000
     for text in (
         f"seed: {long}",
@@ -124,13 +121,13 @@ def test_values_of_configs_are_cut(tmp_path: Path) -> None:
             assert len(line) <= SCREEN + len(str(tmp_path)), line[:200]
 
 
-def test_many_mistakes_fit_a_screen(tmp_path: Path) -> None:
+def test_many_mistakes_fit_a_screen(tmp_path):
     lines = config_error("\n".join(f"key{i}: 1" for i in range(5000)), tmp_path).split("\n")
     assert len(lines) == 21
     assert lines[-1].endswith("... and 4,984 more")
 
 
-def test_a_mapping_that_holds_itself_is_refused() -> None:
+def test_a_mapping_that_holds_itself_is_refused():
     values: dict[str, object] = {}
     values["model"] = values
     with pytest.raises(ValueError, match="nested more than 24 levels deep"):
@@ -139,11 +136,11 @@ def test_a_mapping_that_holds_itself_is_refused() -> None:
         nested({"a." * 100 + "b": 1})
 
 
-def test_a_config_is_a_page(tmp_path: Path) -> None:
+def test_a_config_is_a_page(tmp_path):
     assert "a config holds at most 131,072 bytes" in config_error("# x\n" * 40_000, tmp_path)
 
 
-def test_pyyaml_itself_reads_them() -> None:
+def test_pyyaml_itself_reads_them():
     """Otherwise the tests above refuse what nobody could be hurt by."""
     assert yaml.safe_load(bomb(3))["a2"][8][8] == ["x"] * 9
     with pytest.raises(RecursionError):

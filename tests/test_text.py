@@ -28,7 +28,7 @@ METRICS = {
 class Cells(HTMLParser):
     """The cells of a table, row by row; what is not closed in order is an error."""
 
-    def __init__(self, html: str) -> None:
+    def __init__(self, html):
         super().__init__()
         self.rows: list[list[str]] = []
         self.open: list[str] = []
@@ -50,23 +50,23 @@ class Cells(HTMLParser):
             self.rows[-1][-1] += data
 
 
-def model(entities: int = 30, relations: int = 3):
+def model(entities=30, relations=3):
     return kgfast.RotatE.init(entities, relations, 4, seed=0)
 
 
-def some(count: int = 12) -> torch.Tensor:
+def some(count=12):
     generator = torch.Generator().manual_seed(0)
     columns = (torch.randint(n, (count,), generator=generator) for n in (30, 3, 30))
     return torch.stack(list(columns), 1)
 
 
-def long_names(kind: str, count: int) -> Vocabulary:
+def long_names(kind, count):
     return Vocabulary(
         [f"/{kind}/with a <name> that & goes on, on and on/{i}" for i in range(count)]
     )
 
 
-def widest(value) -> int:
+def widest(value):
     return max(len(line) for line in repr(value).splitlines())
 
 

@@ -11,6 +11,7 @@ import torch
 
 import kgfast
 from kgfast.adapters.dglke import load_dglke
+from support import official_scores
 from support.forked import printed_by
 
 ENTITIES, RELATIONS, DIM, GAMMA = 30, 3, 4, 7.0
@@ -53,24 +54,11 @@ def write(folder, name, config=None):
 
 
 def score(name, head, relation, tail):
-    """DGL-KE's ``edge_func``, in float64."""
-    if name == "RotatE":
-        phase = relation / ((GAMMA + 2) / DIM / math.pi)
-        turned = as_complex(head) * torch.polar(torch.ones_like(phase), phase)
-        return GAMMA - (turned - as_complex(tail)).abs().sum(-1)
-    if name.startswith("TransE"):
-        order = 1 if name == "TransE_l1" else 2
-        return GAMMA - (head + relation - tail).norm(p=order, dim=-1)
-    if name == "ComplEx":
-        product = as_complex(head) * as_complex(relation) * as_complex(tail).conj()
-        return product.real.sum(-1)
+    """Compute DGL-KE's ``edge_func`` in float64."""
     if name == "RESCAL":
         return (head * (relation.view(-1, DIM, DIM) @ tail[..., None])[..., 0]).sum(-1)
-    return (head * relation * tail).sum(-1)
-
-
-def as_complex(rows):
-    return torch.complex(*rows.chunk(2, -1))
+    name = "TransE_l2" if name == "TransE" else name
+    return official_scores.score(name, head, relation, tail, GAMMA, (GAMMA + 2) / DIM)
 
 
 @pytest.mark.parametrize("name", WIDTHS)

@@ -14,12 +14,8 @@ import pytest
 import torch
 
 import kgfast
-from kgfast.adapters.official import (
-    biokg_test_step,
-    from_official,
-    ogb_test_step,
-    test_step,
-)
+from kgfast.adapters.official import biokg_test_step, from_official, ogb_test_step, test_step
+from support.official_scores import score
 
 ENTITIES, RELATIONS, DIM, GAMMA = 40, 3, 6, 9.0
 SINGLE = ("pRotatE", "TransE", "DistMult")
@@ -55,19 +51,11 @@ class Official(torch.nn.Module):
         return self.equation(head, self.relation_embedding[r], tail)
 
     def equation(self, head, relation, tail):
-        phases = math.pi / self.embedding_range
-        if self.model_name == "TransE":
-            return self.gamma - (head + relation - tail).abs().sum(-1)
         if self.model_name == "pRotatE":
-            angles = (head + relation - tail) * phases
+            angles = (head + relation - tail) * (math.pi / self.embedding_range)
             return self.gamma - angles.sin().abs().sum(-1) * self.modulus
-        if self.model_name == "RotatE":
-            turn = torch.polar(torch.ones_like(relation), relation * phases)
-            return self.gamma - (as_complex(head) * turn - as_complex(tail)).abs().sum(-1)
-        if self.model_name == "ComplEx":
-            product = as_complex(head) * as_complex(relation) * as_complex(tail).conj()
-            return product.real.sum(-1)
-        return (head * relation * tail).sum(-1)
+        name = "TransE_l1" if self.model_name == "TransE" else self.model_name
+        return score(name, head, relation, tail, self.gamma, self.embedding_range)
 
 
 class Cubed(Official):
@@ -75,10 +63,6 @@ class Cubed(Official):
 
     def equation(self, head, relation, tail):
         return -((head + relation - tail) ** 3).abs().sum(-1)
-
-
-def as_complex(rows):
-    return torch.complex(*rows.chunk(2, -1))
 
 
 def triples(count, seed=0):

@@ -12,7 +12,7 @@ NUM_NODES = {"disease": 7, "drug": 11, "protein": 6}
 N = sum(NUM_NODES.values())
 
 
-def model() -> TransE:
+def model():
     """Whole numbers, so that float32 scores are exact and tie often."""
     generator = torch.Generator().manual_seed(0)
     return TransE(
@@ -20,7 +20,7 @@ def model() -> TransE:
     )
 
 
-def wikikg2(seed: int = 0, num_negatives: int = K) -> dict:
+def wikikg2(seed=0, num_negatives=K):
     """Make a split of ogbl-wikikg2; negatives repeat, and hold the positive."""
     rng = np.random.default_rng(seed)
     return {
@@ -32,7 +32,7 @@ def wikikg2(seed: int = 0, num_negatives: int = K) -> dict:
     }
 
 
-def biokg(seed: int = 0) -> tuple[dict, dict]:
+def biokg(seed=0):
     """Make a split of ogbl-biokg, with ids local to the type, and one with rows of the model."""
     rng = np.random.default_rng(seed)
     kinds, starts = list(NUM_NODES), dict(zip(NUM_NODES, [0, 7, 18], strict=True))
@@ -51,7 +51,7 @@ def biokg(seed: int = 0) -> tuple[dict, dict]:
     return split, rows
 
 
-def scores_of(split: dict) -> tuple[torch.Tensor, torch.Tensor]:
+def scores_of(split):
     """Return scores of a baseline: positives ``[2 T]`` and negatives ``[2 T, K]``, heads first."""
     own = model()
     h, r, t = (torch.as_tensor(split[it]) for it in ("head", "relation", "tail"))
@@ -67,7 +67,7 @@ def scores_of(split: dict) -> tuple[torch.Tensor, torch.Tensor]:
     return both[:, 0].repeat(2), torch.cat([heads, tails])
 
 
-def defined(positive: torch.Tensor, negative: torch.Tensor) -> torch.Tensor:
+def defined(positive, negative):
     """Return (number greater + number greater or equal) / 2 + 1."""
     above = (negative > positive[:, None]).sum(1)
     return 0.5 * (above + (negative >= positive[:, None]).sum(1)) + 1

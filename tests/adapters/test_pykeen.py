@@ -132,7 +132,7 @@ def compare(model, on="Nations"):
     return int(differing), total
 
 
-def has_near_tie(model, triple, side) -> bool:
+def has_near_tie(model, triple, side):
     """Return whether another candidate scores within float32 rounding of the target."""
     h, r, t = triple.tolist()
     anchor, target = (h, t) if side == "tail" else (t, h)

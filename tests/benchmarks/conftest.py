@@ -3,8 +3,7 @@
 import importlib
 import json
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -16,7 +15,7 @@ Load = Callable[[str], ModuleType]
 
 
 @pytest.fixture
-def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
+def load(monkeypatch):
     """Import a module of benchmarks/: of a script, or of ``lib``.
 
     Places that other packages add to the path stay: KeOps imports what it compiles from one.
@@ -28,12 +27,10 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
 
 
 @pytest.fixture
-def call(
-    load: Load, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., SimpleNamespace]:
+def call(load, monkeypatch, capsys):
     """Run a script in this process: its exit code and what it says."""
 
-    def call_with(script: str, *arguments: object) -> SimpleNamespace:
+    def call_with(script, *arguments):
         module = load(script.removesuffix(".py"))
         main = module.BENCHMARK.main if hasattr(module, "BENCHMARK") else module.main
         monkeypatch.setattr(sys, "argv", [str(BENCHMARKS / script), *map(str, arguments)])
@@ -49,10 +46,10 @@ def call(
 
 
 @pytest.fixture
-def measured(call: Callable[..., SimpleNamespace], tmp_path: Path) -> Callable[..., list[dict]]:
+def measured(call, tmp_path):
     """Run the smoke test of a script and return its rows, which say where they come from."""
 
-    def rows_of(script: str, *arguments: object, file: str = "found.json") -> list[dict]:
+    def rows_of(script, *arguments, file="found.json"):
         done = call(script, "--quick", *arguments, "--json", tmp_path / file)
         assert done.returncode == 0, done.stdout + done.stderr
         rows = json.loads((tmp_path / file).read_text())["rows"]

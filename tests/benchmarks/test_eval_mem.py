@@ -4,8 +4,6 @@ import json
 
 import pytest
 
-from support.scripts import run
-
 
 def write_graph(folder):
     """Twelve entities in a ring, one relation, with a shortcut to test."""
@@ -29,10 +27,10 @@ def test_eval_mem_of_sub_models_alone(call, tmp_path):
 
 
 @pytest.mark.slow
-def test_eval_mem_writes_what_it_measured(tmp_path):
+def test_eval_mem_writes_what_it_measured(call, tmp_path):
     pytest.importorskip("matplotlib")
     result = tmp_path / "mem.json"
-    done = run("eval_mem.py", "--quick", "--json", result, "--plot", tmp_path / "mem.svg")
+    done = call("eval_mem.py", "--quick", "--json", result, "--plot", tmp_path / "mem.svg")
     assert done.returncode == 0, done.stderr
     rows = json.loads(result.read_text())["rows"]
     rows, crops = rows[:2], rows[2:]

@@ -28,7 +28,7 @@ def run(gpu, tmp_path):
     return gpu.Run(str(tmp_path / "h200"), {"A": "works"})
 
 
-def rehearse(folder, *arguments: object) -> dict:
+def rehearse(folder, *arguments):
     """Return the summary of a rehearsal by a python that has torch, Triton and numpy alone."""
     pytest.importorskip("triton")
     if "TRITON_INTERPRET" in os.environ:
@@ -53,7 +53,7 @@ def rehearse(folder, *arguments: object) -> dict:
     return summary
 
 
-def test_kernels_are_checked_where_torch_and_triton_are_alone(tmp_path) -> None:
+def test_kernels_are_checked_where_torch_and_triton_are_alone(tmp_path):
     found = rehearse(tmp_path, "--steps", "checks", "tests", "extension")
     verdicts = {name: it["verdict"] for name, it in found["steps"].items()}
     assert verdicts == {
@@ -67,7 +67,7 @@ def test_kernels_are_checked_where_torch_and_triton_are_alone(tmp_path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_rehearsal_goes_through_all_steps(gpu, tmp_path) -> None:
+def test_a_rehearsal_goes_through_all_steps(gpu, tmp_path):
     found = rehearse(tmp_path, "--minutes", 14)
     verdicts = {name: it["verdict"] for name, it in found["steps"].items()}
     assert tuple(verdicts) == gpu.STEPS
@@ -79,7 +79,7 @@ def test_a_rehearsal_goes_through_all_steps(gpu, tmp_path) -> None:
     assert all(it["void"] for it in found["cases"])
 
 
-def test_there_is_a_step_for_each_name_and_a_case_for_each_score(gpu, run, tmp_path) -> None:
+def test_there_is_a_step_for_each_name_and_a_case_for_each_score(gpu, run, tmp_path):
     steps = run.steps(tmp_path)
     assert tuple(steps) == gpu.STEPS
     assert steps.keys() >= gpu.NEEDS.keys()
@@ -94,7 +94,7 @@ def test_there_is_a_step_for_each_name_and_a_case_for_each_score(gpu, run, tmp_p
     assert len(files) + len(("summary", "cases", "log")) <= 8
 
 
-def test_all_tests_that_wait_for_a_device_are_run(run, tmp_path) -> None:
+def test_all_tests_that_wait_for_a_device_are_run(run, tmp_path):
     """Tests of engines say so when they skip; those that mark themselves are in `tests/gpu`."""
     words = run.steps(tmp_path)["tests"][1].args[0]
     calls = re.compile(r"^@(?:engines\(|on_triton\b)", re.MULTILINE)
@@ -113,10 +113,10 @@ def test_all_tests_that_wait_for_a_device_are_run(run, tmp_path) -> None:
         (1e-4, float("nan"), "relative error nan"),
     ],
 )
-def test_a_check_compares_with_the_reference(load, limit, found, error) -> None:
+def test_a_check_compares_with_the_reference(load, limit, found, error):
     cases, results = load("lib.gpu_cases"), iter([found, 1.0])
 
-    def call(problem) -> list[torch.Tensor]:
+    def call(problem):
         return [torch.full((3,), next(results), dtype=problem.queries.dtype)]
 
     if error is None:
@@ -126,14 +126,14 @@ def test_a_check_compares_with_the_reference(load, limit, found, error) -> None:
             cases._compare(call, "dot", 8, limit)
 
 
-def test_checks_of_a_score_hold_for_the_backend_of_the_host(load) -> None:
+def test_checks_of_a_score_hold_for_the_backend_of_the_host(load):
     cases = load("lib.gpu_cases")
     found = {name: call() for name, call in cases.checks("rotate")}
     assert len(found) >= 22
     assert all(it.get("relative_error", 0) <= cases.LOSSES for it in found.values())
 
 
-def program(folder, text: str) -> list[str]:
+def program(folder, text):
     (folder / "cases.py").write_text(f"import sys, os, time, json\n{text}")
     return [sys.executable, str(folder / "cases.py")]
 
@@ -151,7 +151,7 @@ for place in range(int(sys.argv[3]), 4):
 """
 
 
-def test_a_case_that_ends_its_process_ends_no_other(gpu, run, tmp_path, monkeypatch) -> None:
+def test_a_case_that_ends_its_process_ends_no_other(gpu, run, tmp_path, monkeypatch):
     monkeypatch.setattr(gpu, "PROGRAM", program(tmp_path, CASES))
     outcome = run.cases("checks", ["dot"], 60)
     lines = [json.loads(it) for it in (tmp_path / "h200-cases.jsonl").read_text().splitlines()]
@@ -162,14 +162,14 @@ def test_a_case_that_ends_its_process_ends_no_other(gpu, run, tmp_path, monkeypa
     assert outcome.is_bad
 
 
-def test_a_program_that_cannot_begin_is_not_started_again(gpu, run, tmp_path, monkeypatch) -> None:
+def test_a_program_that_cannot_begin_is_not_started_again(gpu, run, tmp_path, monkeypatch):
     monkeypatch.setattr(gpu, "PROGRAM", program(tmp_path, "raise SystemExit(7)"))
     outcome = run.cases("checks", ["dot", "l1"], 60)
     assert outcome.verdict == "FAILED: 2 of 2 cases"
     assert sorted(outcome.lines)[1] == "l1: the first: did not begin: exit code 7; see the log"
 
 
-def test_results_of_steps_that_do_not_run_again_stay(gpu, tmp_path) -> None:
+def test_results_of_steps_that_do_not_run_again_stay(gpu, tmp_path):
     summary, cases = tmp_path / "summary.json", tmp_path / "cases.jsonl"
     assert gpu.kept(summary, cases, ["checks"]) == {}
     cases.write_text('{"step": "kernels"}\n{"step": "checks"}\n')
@@ -178,7 +178,7 @@ def test_results_of_steps_that_do_not_run_again_stay(gpu, tmp_path) -> None:
     assert cases.read_text() == '{"step": "kernels"}\n'
 
 
-def test_cases_end_with_the_time_of_their_step(gpu, run, tmp_path, monkeypatch) -> None:
+def test_cases_end_with_the_time_of_their_step(gpu, run, tmp_path, monkeypatch):
     monkeypatch.setattr(gpu, "PROGRAM", program(tmp_path, "time.sleep(60)"))
     monkeypatch.setattr(gpu, "PATIENCE", 0.5)
     started = time.monotonic()
@@ -186,11 +186,11 @@ def test_cases_end_with_the_time_of_their_step(gpu, run, tmp_path, monkeypatch) 
     assert time.monotonic() - started < 20
 
 
-def test_a_command_says_how_it_ended(gpu, run, monkeypatch) -> None:
+def test_a_command_says_how_it_ended(gpu, run, monkeypatch):
     monkeypatch.setattr(gpu, "PATIENCE", 0.5)
     sleeps = "import subprocess; print('begins', flush=True); subprocess.run(['sleep', '60'])"
 
-    def verdict(code: str, seconds: float = 60) -> str:
+    def verdict(code, seconds=60):
         return run.command([sys.executable, "-c", code], seconds).verdict
 
     started = time.monotonic()
@@ -203,7 +203,7 @@ def test_a_command_says_how_it_ended(gpu, run, monkeypatch) -> None:
         assert "broken\n" in Path(log.name).read_text()
 
 
-def test_without_a_gpu_it_says_so(gpu, monkeypatch) -> None:
+def test_without_a_gpu_it_says_so(gpu, monkeypatch):
     """And without torch, in one line each."""
     monkeypatch.setattr(sys, "argv", ["gpu.py"])
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

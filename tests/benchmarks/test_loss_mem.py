@@ -70,7 +70,7 @@ def test_a_contender_that_fails_leaves_the_others(load, monkeypatch):
     script, peers = load("loss_mem"), load("lib.peers.losses")
 
     def broken(work, compile=False):
-        def run() -> float:
+        def run():
             raise RuntimeError("out of memory\nat line 3")
 
         return run

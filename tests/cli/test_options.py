@@ -9,10 +9,7 @@ from kgfast.training.config.files import packaged_configs
 from support.commands import error_of, run
 
 COMMANDS = sorted(get_command(app).commands)
-
-
-def test_commands_are_found():
-    assert {"train", "evaluate", "predict", "serve"} <= set(COMMANDS)
+assert {"train", "evaluate", "predict", "serve"} <= set(COMMANDS)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -69,8 +66,5 @@ def test_help_is_plain_and_short(command):
     assert max(map(len, text.splitlines())) <= 80
     if command is None:
         assert "..." not in text.partition("Commands:")[2]  # summaries fit their line
-
-
-def test_without_a_command_the_help_is_shown():
-    done = run()
-    assert (done.exit_code, done.stderr.startswith("Usage: ")) == (2, True)
+        done = run()
+        assert (done.exit_code, done.stderr.startswith("Usage: ")) == (2, True)

@@ -197,12 +197,6 @@ def test_cells_that_a_spreadsheet_would_compute(called, tmp_path):
     assert error_of(*asked, "--safe-cells") == "error: --safe-cells goes with --out"
 
 
-def test_tables_on_the_screen(trained):
-    lines = run("predict", trained, "--all", "--k", 3).stdout.splitlines()
-    assert all(name in lines[1] for name in ("head", "relation", "tail", "score"))
-    assert len([line for line in lines if "next" in line or "previous" in line]) == 3
-
-
 def test_probabilities_of_binary_cross_entropy(kvsall, trained):
     found = lines_of("predict", kvsall, "--head", "e3", "--relation", "next", "--k", 3)
     loaded = kgfast.load_run(kvsall)
@@ -236,11 +230,6 @@ def test_a_long_table_is_cut(trained, monkeypatch):
     assert shown.stdout.count(" next ") == 3
     everything = lines_of(*words)
     assert shown.stderr == f"{len(everything) - 3:,} more answers: --json or --out FILE\n"
-
-
-def test_a_folder_that_holds_no_data_is_named_by_its_option(trained, tmp_path):
-    line = error_of("evaluate", trained, "--data", tmp_path / "none")
-    assert line.endswith("holds train.txt; --data must be the folder that contains it")
 
 
 def test_evaluating_relations(trained):

@@ -13,7 +13,7 @@ from kgfast.training.build import load_dataset
 from support.data_folders import ORDERS, write_dglke
 
 
-def check(root: Path, columns: str | None = None) -> None:
+def check(root, columns=None):
     dataset = load(root, columns=columns)
     assert list(dataset.entities) == ["zoe", "ann", "bob é", "new", "yan"]
     assert list(dataset.relations) == ["likes", "knows"]
@@ -24,16 +24,16 @@ def check(root: Path, columns: str | None = None) -> None:
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("delimiter", ["\t", "|", ",", ";"])
-def test_ids_are_those_of_dglke(tmp_path: Path, order: str, delimiter: str) -> None:
+def test_ids_are_those_of_dglke(tmp_path, order, delimiter):
     check(write_dglke(tmp_path, order, delimiter))
 
 
 @pytest.mark.parametrize("suffix", ["tsv", "txt", "csv"])
-def test_suffixes(tmp_path: Path, suffix: str) -> None:
+def test_suffixes(tmp_path, suffix):
     check(write_dglke(tmp_path, suffix=suffix))
 
 
-def test_gzip_crlf_and_spaces_at_the_ends(tmp_path: Path) -> None:
+def test_gzip_crlf_and_spaces_at_the_ends(tmp_path):
     """DGL-KE strips lines, and opens files with universal line ends."""
     write_dglke(tmp_path)
     for path in list(tmp_path.iterdir()):
@@ -45,17 +45,17 @@ def test_gzip_crlf_and_spaces_at_the_ends(tmp_path: Path) -> None:
     check(tmp_path)
 
 
-def test_the_importance_of_edges_is_said_not_to_be_used(tmp_path: Path) -> None:
+def test_the_importance_of_edges_is_said_not_to_be_used(tmp_path):
     with pytest.warns(UserWarning, match=r": the importance of edges is not used"):
         check(write_dglke(tmp_path, "htr", ",", "csv", more=",2.5"))
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_columns_can_be_said(tmp_path: Path, order: str) -> None:
+def test_columns_can_be_said(tmp_path, order):
     check(write_dglke(tmp_path, order), columns=order)
 
 
-def test_ids_given_by_hand_are_kept(tmp_path: Path) -> None:
+def test_ids_given_by_hand_are_kept(tmp_path):
     """In no order of mention: the columns are h r t, as in every other layout."""
     write_dglke(tmp_path)
     (tmp_path / "entities.tsv").write_text("4\tann\n0\tbob é\n1\tzoe\n3\tnew\n2\tyan\n")
@@ -64,7 +64,7 @@ def test_ids_given_by_hand_are_kept(tmp_path: Path) -> None:
     assert list(dataset.train) == [(1, 0, 4), (4, 1, 0), (1, 0, 4)]
 
 
-def test_columns_that_nothing_tells_apart_must_be_said(tmp_path: Path) -> None:
+def test_columns_that_nothing_tells_apart_must_be_said(tmp_path):
     write_dglke(tmp_path, "htr")
     (tmp_path / "entities.tsv").write_text("4\tann\n0\tbob é\n1\tzoe\n3\tnew\n2\tyan\n")
     with pytest.raises(ValueError, match=r"train\.tsv: the columns may be htr or thr.*columns="):
@@ -72,7 +72,7 @@ def test_columns_that_nothing_tells_apart_must_be_said(tmp_path: Path) -> None:
     assert list(load(tmp_path, columns="htr").train)[1] == (4, 1, 0)
 
 
-def test_a_config_can_say_them(tmp_path: Path) -> None:
+def test_a_config_can_say_them(tmp_path):
     (tmp_path / "people").mkdir()
     write_dglke(tmp_path / "people", "trh")
     values = {
@@ -91,7 +91,7 @@ def test_a_config_can_say_them(tmp_path: Path) -> None:
     assert torch.equal(swapped, read[0].train.hrt[:, [2, 1, 0]])
 
 
-def test_other_layouts_have_no_columns(tmp_path: Path) -> None:
+def test_other_layouts_have_no_columns(tmp_path):
     (tmp_path / "train.txt").write_text("ann\tknows\tbob\n")
     with pytest.raises(ValueError, match="not a raw_udd folder"):
         load(tmp_path, columns="hrt")
@@ -118,14 +118,14 @@ def test_other_layouts_have_no_columns(tmp_path: Path) -> None:
         ("relations.tsv", "0\tlikes\nx\tknows\n", 2, "'x' is not an integer"),
     ],
 )
-def test_malformed_lines(tmp_path: Path, name: str, text: str, line: int, problem: str) -> None:
+def test_malformed_lines(tmp_path, name, text, line, problem):
     (write_dglke(tmp_path) / name).write_text(text)
     with pytest.raises(ValueError, match=problem) as error:
         load(tmp_path)
     assert str(error.value).startswith(f"{tmp_path / name}:{line}: ")
 
 
-def test_no_relations(tmp_path: Path) -> None:
+def test_no_relations(tmp_path):
     (write_dglke(tmp_path) / "relations.tsv").unlink()
     with pytest.raises(FileNotFoundError, match=r"looked for relations\.tsv"):
         load(tmp_path)

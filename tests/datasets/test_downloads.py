@@ -5,10 +5,8 @@ import io
 import os
 import tarfile
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import pytest
 
@@ -25,25 +23,25 @@ FILES = {
 }
 
 
-def sha256(data: bytes) -> str:
+def sha256(data):
     return hashlib.sha256(data).hexdigest()
 
 
-def git_id(data: bytes) -> str:
+def git_id(data):
     return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
 
 
 class Server:
     """Server of files that counts its requests, and fails as it is told to."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.files: dict[str, bytes] = {f"/codex-s/{name}": it for name, it in FILES.items()}
         self.asked: list[str] = []
         self.breaks = False
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
+            def do_GET(self):
                 outer.asked.append(self.path)
                 body = outer.files.get(self.path)
                 if body is None:
@@ -54,7 +52,7 @@ class Server:
                 self.end_headers()
                 self.wfile.write(body[: len(body) // 2] if outer.breaks else body)
 
-            def log_message(self, *args: object) -> None:
+            def log_message(self, *args):
                 pass
 
         self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -63,7 +61,7 @@ class Server:
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+def server(monkeypatch):
     for variable in (downloads.FOLDER_VARIABLE, downloads.MIRROR_VARIABLE):
         monkeypatch.delenv(variable, raising=False)
     for variable in [name for name in os.environ if name.lower().endswith("_proxy")]:
@@ -77,7 +75,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     server.http.server_close()
 
 
-def left(root: Path) -> list[str]:
+def left(root):
     return sorted(path.name for path in root.iterdir()) if root.exists() else []
 
 
@@ -161,7 +159,7 @@ def test_a_changed_cache_is_refused(server, tmp_path):
         download("codex-s", root=tmp_path)
 
 
-def packed(files: dict[str, bytes | None]) -> bytes:
+def packed(files):
     """Return an archive of files; of folders where there are no data."""
     target = io.BytesIO()
     with tarfile.open(fileobj=target, mode="w:gz") as tar:

@@ -3,19 +3,11 @@
 import gzip
 import time
 import tracemalloc
-from pathlib import Path
 
 import pytest
 
 from kgfast.datasets import load
-from support.data_folders import (
-    Layout,
-    libkge,
-    official,
-    openke,
-    plain,
-    write,
-)
+from support.data_folders import libkge, official, openke, plain, write
 
 SCREEN = 600  # characters that fit a message
 LONG = "x" * 10**6
@@ -43,14 +35,7 @@ HOSTILE = [
     HOSTILE,
     ids=[str(i) for i in range(len(HOSTILE))],
 )
-def test_a_line_is_named_and_cut(
-    tmp_path: Path,
-    layout: Layout,
-    name: str,
-    text: str,
-    line: int,
-    problem: str,
-) -> None:
+def test_a_line_is_named_and_cut(tmp_path, layout, name, text, line, problem):
     write(tmp_path, layout() | {name: text})
     with pytest.raises(ValueError, match=problem) as error:
         load(tmp_path)
@@ -58,19 +43,19 @@ def test_a_line_is_named_and_cut(
     assert len(str(error.value)) <= SCREEN + len(str(tmp_path))
 
 
-def test_leading_zeros_are_no_lie(tmp_path: Path) -> None:
+def test_leading_zeros_are_no_lie(tmp_path):
     files = libkge() | {"train.del": f"{'0' * 5000}\t0\t1\n"}
     assert list(load(write(tmp_path, files)).train) == [(0, 0, 1)]
 
 
-def test_a_long_line_that_is_not_utf8_is_cut(tmp_path: Path) -> None:
+def test_a_long_line_that_is_not_utf8_is_cut(tmp_path):
     (tmp_path / "train.txt").write_bytes(b"\xef\xbb\xbfa\tb\tc\n" + b"a" * 10**6 + b"\xff\n")
     with pytest.raises(ValueError, match=r"train\.txt:2: not valid UTF-8: b'aaa") as error:
         load(tmp_path)
     assert len(str(error.value)) <= SCREEN + len(str(tmp_path))
 
 
-def test_an_unknown_name_in_a_large_file_is_answered_soon(tmp_path: Path) -> None:
+def test_an_unknown_name_in_a_large_file_is_answered_soon(tmp_path):
     files = official()
     files["train.txt"] = "ann\tknows\tbob\n" * 200_000 + "ann\tknows\tbobb\n"
     write(tmp_path, files)
@@ -86,7 +71,7 @@ def test_an_unknown_name_in_a_large_file_is_answered_soon(tmp_path: Path) -> Non
     ids=ascii,
 )
 @pytest.mark.parametrize("key", ["entity_ids", "train", "test"])
-def test_dataset_yaml_names_files_of_its_folder_alone(tmp_path: Path, name: str, key: str) -> None:
+def test_dataset_yaml_names_files_of_its_folder_alone(tmp_path, name, key):
     (tmp_path / "secret").write_text("0\ttop secret\n")
     folder = tmp_path / "folder"
     folder.mkdir()
@@ -100,14 +85,14 @@ def test_dataset_yaml_names_files_of_its_folder_alone(tmp_path: Path, name: str,
 
 
 @pytest.mark.parametrize("text", ["3", "[a]", "dataset.files.train.filename: 3", "x"])
-def test_dataset_yaml_of_another_kind(tmp_path: Path, text: str) -> None:
+def test_dataset_yaml_of_another_kind(tmp_path, text):
     if text == "x":
         text = "dataset: {files: {train: {filename: [train.del]}}}"
     with pytest.raises(ValueError, match=r"dataset\.yaml: (expected keys|dataset\.files\.train)"):
         load(write(tmp_path, libkge() | {"dataset.yaml": text}))
 
 
-def test_folders_and_files_may_be_links(tmp_path: Path) -> None:
+def test_folders_and_files_may_be_links(tmp_path):
     store, folder, link = tmp_path / "store", tmp_path / "folder", tmp_path / "link"
     store.mkdir()
     folder.mkdir()
@@ -118,11 +103,11 @@ def test_folders_and_files_may_be_links(tmp_path: Path) -> None:
     assert list(load(link).train) == list(load(store).train)
 
 
-def bomb(size: int) -> bytes:
+def bomb(size):
     return gzip.compress(b"a\tr\tb\n" * (size // 6))
 
 
-def test_a_gzip_bomb_stops_at_the_limit(tmp_path: Path) -> None:
+def test_a_gzip_bomb_stops_at_the_limit(tmp_path):
     """Half a megabyte that unpacks to 600."""
     (tmp_path / "train.txt.gz").write_bytes(gzip.compress(bytes(20 << 20)) * 30)
     tracemalloc.start()
@@ -136,7 +121,7 @@ def test_a_gzip_bomb_stops_at_the_limit(tmp_path: Path) -> None:
     assert "KGFAST_MAX_BYTES" in str(error.value)
 
 
-def test_the_limit_can_be_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_can_be_changed(tmp_path, monkeypatch):
     (tmp_path / "train.txt.gz").write_bytes(bomb(60_000))
     assert len(load(tmp_path).train) == 10_000
     assert len(load(tmp_path, max_bytes=60_000).train) == 10_000

@@ -3,17 +3,15 @@
 import gzip
 import re
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from kgfast.datasets import Dataset, load
+from kgfast.datasets import load
 from support.data_folders import (
     ENTITIES,
     LAYOUTS,
     RELATIONS,
     SPLITS,
-    Files,
     libkge,
     official,
     openke,
@@ -33,7 +31,7 @@ DISGUISES: dict[str, Callable[[str], bytes]] = {
 layouts = pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
 
 
-def check(dataset: Dataset) -> None:
+def check(dataset):
     assert list(dataset.entities) == ENTITIES
     assert list(dataset.relations) == RELATIONS
     for split, expected in SPLITS.items():
@@ -46,23 +44,21 @@ def check(dataset: Dataset) -> None:
 
 @layouts
 @pytest.mark.parametrize("disguise", DISGUISES.values(), ids=DISGUISES.keys())
-def test_layouts(
-    tmp_path: Path, layout: Callable[[], Files], disguise: Callable[[str], bytes]
-) -> None:
+def test_layouts(tmp_path, layout, disguise):
     dataset = load(write(tmp_path, layout(), disguise))
     check(dataset)
     assert dataset.name == tmp_path.name
 
 
 @layouts
-def test_gzip(tmp_path: Path, layout: Callable[[], Files]) -> None:
+def test_gzip(tmp_path, layout):
     for name, text in layout().items():
         (tmp_path / f"{name}.gz").write_bytes(gzip.compress(text.encode()))
     check(load(str(tmp_path)))
 
 
 @layouts
-def test_missing_valid_and_test_are_empty(tmp_path: Path, layout: Callable[[], Files]) -> None:
+def test_missing_valid_and_test_are_empty(tmp_path, layout):
     files = {name: text for name, text in layout().items() if name[:4] not in ("vali", "test")}
     dataset = load(write(tmp_path, files), name="people")
     assert dataset.name == "people"
@@ -72,7 +68,7 @@ def test_missing_valid_and_test_are_empty(tmp_path: Path, layout: Callable[[], F
 
 
 @layouts
-def test_missing_train(tmp_path: Path, layout: Callable[[], Files]) -> None:
+def test_missing_train(tmp_path, layout):
     files = {name: text for name, text in layout().items() if not name.startswith("train")}
     write(tmp_path, files)
     with pytest.raises(FileNotFoundError, match=r"looked for.*train.*known layouts") as error:
@@ -89,26 +85,26 @@ def test_missing_train(tmp_path: Path, layout: Callable[[], Files]) -> None:
         (libkge, "entity_ids.del"),
     ],
 )
-def test_missing_vocabulary(tmp_path: Path, layout: Callable[[], Files], name: str) -> None:
+def test_missing_vocabulary(tmp_path, layout, name):
     files = layout()
     del files[name]
     with pytest.raises(FileNotFoundError, match=re.escape(name)):
         load(write(tmp_path, files))
 
 
-def test_not_a_folder(tmp_path: Path) -> None:
+def test_not_a_folder(tmp_path):
     with pytest.raises(FileNotFoundError, match="is not a folder"):
         load(tmp_path / "absent")
     with pytest.raises(FileNotFoundError, match=r"no dataset in .*looked for entities.dict"):
         load(tmp_path)
 
 
-def test_ids_in_any_order(tmp_path: Path) -> None:
+def test_ids_in_any_order(tmp_path):
     files = official() | {"entities.dict": "3\tzoe\n1\tbob\n0\tann\n2\teve é\n"}
     check(load(write(tmp_path, files)))
 
 
-def test_libkge_follows_its_file_names(tmp_path: Path) -> None:
+def test_libkge_follows_its_file_names(tmp_path):
     files = libkge()
     files["people.del"] = files.pop("entity_ids.del")
     files["evaluation.del"] = files.pop("test.del")
@@ -120,7 +116,7 @@ def test_libkge_follows_its_file_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("config", [None, ""])
-def test_libkge_defaults(tmp_path: Path, config: str | None) -> None:
+def test_libkge_defaults(tmp_path, config):
     files = libkge()
     del files["dataset.yaml"]
     if config is not None:
@@ -165,9 +161,7 @@ MALFORMED = [
 
 
 @pytest.mark.parametrize(("layout", "name", "text", "line", "message"), MALFORMED)
-def test_malformed_lines(
-    tmp_path: Path, layout: Callable[[], Files], name: str, text: str, line: int, message: str
-) -> None:
+def test_malformed_lines(tmp_path, layout, name, text, line, message):
     write(tmp_path, layout() | {name: text})
     with pytest.raises(ValueError, match=message) as error:
         load(tmp_path)
@@ -177,7 +171,7 @@ def test_malformed_lines(
         assert repr(content) in str(error.value)
 
 
-def test_not_utf8(tmp_path: Path) -> None:
+def test_not_utf8(tmp_path):
     write(tmp_path, plain())
     (tmp_path / "train.txt").write_bytes(b"ann\tknows\tbob\nann\tknows\t\xff\n")
     with pytest.raises(ValueError, match=r"train\.txt:2: not valid UTF-8: b'ann"):
@@ -189,18 +183,18 @@ def test_not_utf8(tmp_path: Path) -> None:
     [b"no gzip", gzip.compress(b"ann\tknows\tbob\n" * 99)[:-9]],
     ids=["no gzip", "truncated"],  # the bytes hold a time stamp: workers would disagree
 )
-def test_broken_gzip(tmp_path: Path, raw: bytes) -> None:
+def test_broken_gzip(tmp_path, raw):
     (tmp_path / "train.txt.gz").write_bytes(raw)
     with pytest.raises(ValueError, match=r"train\.txt\.gz: not a valid gzip file"):
         load(tmp_path)
 
 
-def test_names_with_unusual_line_separators(tmp_path: Path) -> None:
+def test_names_with_unusual_line_separators(tmp_path):
     (tmp_path / "train.txt").write_text("a\u2028b\tr\tc\x0bd\n")
     assert list(load(tmp_path).entities) == ["a\u2028b", "c\x0bd"]
 
 
-def test_dataset_known_is_built_once_and_repr_is_a_table(tmp_path: Path) -> None:
+def test_dataset_known_is_built_once_and_repr_is_a_table(tmp_path):
     dataset = load(write(tmp_path, plain()), name="people")
     assert dataset.known() is dataset.known()
     assert len(dataset.known()) == 5
@@ -220,7 +214,7 @@ def test_dataset_known_is_built_once_and_repr_is_a_table(tmp_path: Path) -> None
         ("fb15k-237", (14_541, 237, 272_115, 17_535, 20_466), 14_505),
     ],
 )
-def test_benchmarks(folder: str, sizes: tuple[int, ...], entities_in_train: int) -> None:
+def test_benchmarks(folder, sizes, entities_in_train):
     if not (DATA / folder).is_dir():
         pytest.skip(f"the benchmark data is not in {DATA}")
     dataset = load(DATA / folder)

@@ -11,25 +11,24 @@ import numpy as np
 import pytest
 import torch
 
-from kgfast.datasets import SyntheticDataset, synthetic
+from kgfast.datasets import synthetic
 from kgfast.datasets.identity import fingerprint
-from kgfast.graph import Triples
 from support import drawn
 
 SMALL = (2_000, 11, 5_000, 250, 250)
 
 
 @pytest.fixture(scope="module")
-def small() -> SyntheticDataset:
+def small():
     return synthetic(*SMALL)
 
 
 @pytest.fixture(scope="module")
-def default() -> SyntheticDataset:
+def default():
     return synthetic()
 
 
-def pairs_of(graph: SyntheticDataset, relation: str) -> set[tuple[int, int]]:
+def pairs_of(graph, relation):
     id = graph.relations[relation]
     hrt = torch.cat([graph.train.hrt, graph.valid.hrt, graph.test.hrt])
     return {(h, t) for h, t in hrt[hrt[:, 1] == id][:, ::2].tolist()}
@@ -51,9 +50,7 @@ def pairs_of(graph: SyntheticDataset, relation: str) -> set[tuple[int, int]]:
     ],
 )
 @pytest.mark.parametrize("seed", [0, 7])
-def test_sizes_are_exact_and_triples_distinct(
-    sizes: tuple[int, int, int, int, int], seed: int
-) -> None:
+def test_sizes_are_exact_and_triples_distinct(sizes, seed):
     graph = synthetic(*sizes, seed=seed)
     splits = (graph.train, graph.valid, graph.test)
     assert (graph.num_entities, graph.num_relations, *map(len, splits)) == sizes
@@ -61,7 +58,7 @@ def test_sizes_are_exact_and_triples_distinct(
     assert all(h != t for split in splits for h, _, t in split)
 
 
-def test_same_seed_same_graph(small: SyntheticDataset) -> None:
+def test_same_seed_same_graph(small):
     again, other = synthetic(*SMALL, seed=0), synthetic(*SMALL, seed=1)
     for split in ("train", "valid", "test"):
         assert torch.equal(getattr(small, split).hrt, getattr(again, split).hrt)
@@ -70,14 +67,14 @@ def test_same_seed_same_graph(small: SyntheticDataset) -> None:
         assert torch.equal(ours, theirs)
 
 
-def _wide_instructions_of_numpy() -> list[str]:
+def _wide_instructions_of_numpy():
     """Return the instruction sets beyond the baseline that numpy uses on this processor."""
     core = getattr(np, "_core", None) or np.core
     found = core._multiarray_umath
     return [name for name in found.__cpu_dispatch__ if found.__cpu_features__[name]]
 
 
-def test_draws_do_not_depend_on_the_vector_instructions() -> None:
+def test_draws_do_not_depend_on_the_vector_instructions():
     wide = _wide_instructions_of_numpy()
     if not wide:
         pytest.skip("numpy has one set of instructions here")
@@ -92,7 +89,7 @@ def test_draws_do_not_depend_on_the_vector_instructions() -> None:
     assert literal_eval(printed) == drawn.digests()
 
 
-def test_the_graph_stays_the_graph_of_published_numbers(default: SyntheticDataset) -> None:
+def test_the_graph_stays_the_graph_of_published_numbers(default):
     # a change of these digests is a line of CHANGELOG.md: every number on this graph changes
     assert fingerprint(default) == {
         "names": "82bd4b4fa6f170a6eb7e440234d45356",
@@ -102,7 +99,7 @@ def test_the_graph_stays_the_graph_of_published_numbers(default: SyntheticDatase
     }
 
 
-def test_relations_have_their_patterns(default: SyntheticDataset) -> None:
+def test_relations_have_their_patterns(default):
     pairs = {name: pairs_of(default, name) for name in default.relations}
     for name in ("symmetric_0", "symmetric_1", "sibling_0", "sibling_1"):
         mirrored = sum((t, h) in pairs[name] for h, t in pairs[name])
@@ -117,7 +114,7 @@ def test_relations_have_their_patterns(default: SyntheticDataset) -> None:
         assert all((parents[h], t) in pairs[then] for h, t in composed)
 
 
-def test_cardinalities_and_skew(default: SyntheticDataset) -> None:
+def test_cardinalities_and_skew(default):
     classes = {
         default.relations.name(r): c for r, c in default.known().relation_cardinalities().items()
     }
@@ -133,14 +130,14 @@ def test_cardinalities_and_skew(default: SyntheticDataset) -> None:
     assert 40_000 < len(set(default.train.hrt[:, ::2].flatten().tolist())) < 40_943
 
 
-def test_shares_of_a_sparse_graph_follow_the_weights() -> None:
+def test_shares_of_a_sparse_graph_follow_the_weights():
     graph = synthetic(20_000, 6, 10_000, 0, 0)
     counts = {name: len(pairs_of(graph, name)) for name in graph.relations}
     for name, share in (("symmetric_0", 32), ("sibling_0", 6), ("child_of_then_child_of", 6)):
         assert counts[name] / 10_000 == pytest.approx(share / 94, rel=0.15), name
 
 
-def test_every_entity_of_the_default_has_a_triple(default: SyntheticDataset) -> None:
+def test_every_entity_of_the_default_has_a_triple(default):
     assert (default.known().entity_frequency() > 0).all()
 
 
@@ -154,12 +151,12 @@ def test_every_entity_of_the_default_has_a_triple(default: SyntheticDataset) -> 
         ((10, 1, 5, -1, 0), "num_valid must be >= 0, got -1"),
     ],
 )
-def test_impossible_sizes(sizes: tuple[int, int, int, int, int], message: str) -> None:
+def test_impossible_sizes(sizes, message):
     with pytest.raises(ValueError, match=message):
         synthetic(*sizes)
 
 
-def test_planted_crops_are_plantings(small: SyntheticDataset) -> None:
+def test_planted_crops_are_plantings(small):
     entity, phase = small.planted(130)
     assert entity.shape == (2_000, 260)
     assert phase.shape == (11, 130)
@@ -173,7 +170,7 @@ def test_planted_crops_are_plantings(small: SyntheticDataset) -> None:
         assert torch.equal(smaller_phase, phase[:, :dim])
 
 
-def test_planted_seeds_and_errors(small: SyntheticDataset) -> None:
+def test_planted_seeds_and_errors(small):
     entity, phase = small.planted(8)
     other_entity, other_phase = small.planted(8, seed=5)
     assert not torch.equal(entity, other_entity)
@@ -183,7 +180,7 @@ def test_planted_seeds_and_errors(small: SyntheticDataset) -> None:
         small.planted(0)
 
 
-def test_planted_phases_follow_the_patterns(small: SyntheticDataset) -> None:
+def test_planted_phases_follow_the_patterns(small):
     entity, phase = small.planted(200)
     of = {name: phase[i].double() for i, name in enumerate(small.relations)}
     assert set(of["symmetric_0"].tolist()) == {0.0, float(torch.tensor(torch.pi))}
@@ -196,7 +193,7 @@ def test_planted_phases_follow_the_patterns(small: SyntheticDataset) -> None:
     assert 0.019 < float(entity.std()) < 0.021
 
 
-def test_child_of_triples_are_as_close_as_their_links_say(small: SyntheticDataset) -> None:
+def test_child_of_triples_are_as_close_as_their_links_say(small):
     entity, phase = small.planted(512)
     vectors = torch.complex(*entity.chunk(2, dim=1))
     turn = torch.polar(torch.ones(512), phase[0])
@@ -216,9 +213,7 @@ def test_child_of_triples_are_as_close_as_their_links_say(small: SyntheticDatase
     assert num_twins_linked > 100
 
 
-def filtered_ranks(
-    graph: SyntheticDataset, entity: torch.Tensor, phase: torch.Tensor, test: Triples
-) -> torch.Tensor:
+def filtered_ranks(graph, entity, phase, test):
     """Return the tail and head ranks of each triple, the obvious way."""
     vectors = torch.complex(*entity.double().chunk(2, dim=1))
     turns = torch.polar(torch.ones_like(phase), phase).to(vectors.dtype)
@@ -234,7 +229,7 @@ def filtered_ranks(
     return torch.tensor(ranks, dtype=torch.float64)
 
 
-def test_planted_embeddings_rank_like_a_trained_model(small: SyntheticDataset) -> None:
+def test_planted_embeddings_rank_like_a_trained_model(small):
     entity, phase = small.planted(128)
     ranks = filtered_ranks(small, entity, phase, small.test)
     assert 0.4 < float((1 / ranks).mean()) < 0.65

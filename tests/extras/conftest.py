@@ -1,7 +1,6 @@
 """Fixtures of pages: a real browser."""
 
 import shutil
-from collections.abc import Iterator
 
 import pytest
 
@@ -9,7 +8,7 @@ from support.browser import PROGRAMS, Browser
 
 
 @pytest.fixture(scope="session")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+def browser(tmp_path_factory):
     """Yield a browser; skip where there is none."""
     program = next(filter(None, map(shutil.which, PROGRAMS)), None)
     if program is None:

@@ -10,7 +10,7 @@ PEOPLE = Vocabulary(["a", "b"]), Vocabulary(["r"])
 HRT = [(0, 0, 2), (1, 0, 2), (0, 0, 2), (3, 2, 0)]
 
 
-def listed(allowed: TypeConstraints) -> list[tuple[list[int], list[int]]]:
+def listed(allowed):
     return [
         (allowed.candidates(it, "head").tolist(), allowed.candidates(it, "tail").tolist())
         for it in range(allowed.num_relations)

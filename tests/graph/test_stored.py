@@ -19,14 +19,12 @@ import kgfast
 from kgfast.graph import KnownTriples
 from kgfast.graph.pair_index import PairIndex
 from kgfast.graph.stored import building, inputs
-from kgfast.graph.stored.inputs import ReadOptions, open_files
 from support.engines import examples
 
 SMALL = st.tuples(st.integers(0, 6), st.integers(0, 3), st.integers(0, 6))
 ROW = building._ROW_BYTES
 HUGE = st.sampled_from([0, 1, 2**31 - 1, 2**31, 2**40])
 ROWS = st.lists(SMALL, max_size=30) | st.lists(st.tuples(HUGE, st.integers(0, 3), HUGE), max_size=9)
-ANY = ReadOptions("hrt", None, None)
 
 
 def write(path, rows):
@@ -355,6 +353,7 @@ DAMAGES = {
     "falling": ("head.indptr", lambda values: values.__setitem__(slice(None), values[::-1].copy())),
     "ids": ("tail.indices", lambda values: values.__setitem__(slice(None), 2**30)),
     "negative ids": ("head.indices", lambda values: values.__setitem__(slice(None), -1)),
+    "pairs": ("tail.pairs", lambda values: values.__setitem__(-1, 2**60)),
 }
 
 
@@ -368,6 +367,8 @@ def test_values_that_would_be_read_out_of_bounds_are_named(folder, graph, name):
     side, hrt = file.split(".")[0], torch.from_numpy(graph)
     anchors = hrt[:, 0 if side == "tail" else 2]
     calls = [lambda: known.exclude(anchors, hrt[:, 1], side)]
+    if "pairs" in file:
+        calls = [known.entity_frequency]
     if "indptr" in file:
         calls += [
             lambda: known.counts(anchors, hrt[:, 1], side),
@@ -377,21 +378,8 @@ def test_values_that_would_be_read_out_of_bounds_are_named(folder, graph, name):
             known.entity_frequency,
         ]
     for call in calls:
-        with pytest.raises(ValueError, match=rf"{file}\.npy: damaged: .*verify=True"):
+        with pytest.raises(ValueError, match=rf"{file}\.npy: damaged"):
             call()
-
-
-def test_pairs_that_are_none_are_named(folder):
-    values = np.load(folder / "tail.pairs.npy", mmap_mode="r+")
-    values[-1] = 2**60
-    values.flush()
-    with pytest.raises(ValueError, match=r"tail\.pairs\.npy: damaged"):
-        KnownTriples.open(folder).entity_frequency()
-
-
-def test_numpy_reads_the_arrays(folder, graph):
-    pairs = np.load(folder / "tail.pairs.npy")
-    assert np.array_equal(pairs, np.unique(graph[:, 0] * 5 + graph[:, 1]))
 
 
 def test_a_folder_travels_as_its_path(folder, graph):
@@ -463,12 +451,6 @@ def test_partial_folders_go_by_the_checksum(folder, graph, tmp_path, what):
     shutil.rmtree(tmp_path / "partial")
     assert torch.equal(call(in_memory), first)
     assert torch.equal(call(KnownTriples.open(folder)), first)
-
-
-def test_text_says_about_how_many_lines_it_has(tmp_path):
-    for rows in (0, 1, 1000):
-        path = write(tmp_path / "a.tsv", [(5, 1, 7)] * rows)
-        assert rows <= open_files(path, ANY)[0].rows <= 1.01 * rows + 2
 
 
 def test_progress_is_shown_to_the_end(files, tmp_path, monkeypatch):

@@ -3,7 +3,6 @@
 import pickle
 from collections import defaultdict
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kgfast.graph import KnownTriples, Side, Triples, Vocabulary, as_triples_tensor, pair_index
+from kgfast.graph import KnownTriples, Triples, Vocabulary, as_triples_tensor, pair_index
 
 Triple = tuple[int, int, int]
 
@@ -19,7 +18,7 @@ Triple = tuple[int, int, int]
 class KnownOracle:
     """Answers of KnownTriples, written to be obviously right."""
 
-    def __init__(self, *parts: list[Triple]) -> None:
+    def __init__(self, *parts):
         self.triples = {triple for part in parts for triple in part}
         self.tails: dict[tuple[int, int], set[int]] = defaultdict(set)
         self.heads: dict[tuple[int, int], set[int]] = defaultdict(set)
@@ -27,24 +26,22 @@ class KnownOracle:
             self.tails[h, r].add(t)
             self.heads[t, r].add(h)
 
-    def exclude(self, anchors: list[int], relations: list[int], side: Side) -> list[list[int]]:
+    def exclude(self, anchors, relations, side):
         answers = self.tails if side == "tail" else self.heads
         return [sorted(answers.get(key, ())) for key in zip(anchors, relations, strict=True)]
 
-    def cardinality(self, relation: int) -> str:
+    def cardinality(self, relation):
         tails = [len(ts) for (_, r), ts in self.tails.items() if r == relation]
         heads = [len(hs) for (_, r), hs in self.heads.items() if r == relation]
         left = "N" if sum(heads) / len(heads) >= 1.5 else "1"
         right = "N" if sum(tails) / len(tails) >= 1.5 else "1"
         return f"{left}-{right}"
 
-    def frequency(self, entity: int) -> int:
+    def frequency(self, entity):
         return sum((h == entity) + (t == entity) for h, _, t in self.triples)
 
 
-def excluded(
-    known: KnownTriples, anchors: list[int], relations: list[int], side: Side, **options: Any
-) -> list[list[int]]:
+def excluded(known, anchors, relations, side, **options):
     asked = (torch.tensor(it, dtype=torch.int64) for it in (anchors, relations))
     indptr, indices = known.exclude(*asked, side, **options)
     assert indptr.dtype == indices.dtype == torch.int64
@@ -71,9 +68,7 @@ sides = pytest.mark.parametrize("side", ["head", "tail"])
 )
 @example(parts=[], queries=[], span=(0, 0))
 @example(parts=[[]], queries=[(0, 0, 0), (5, 1, 5)], span=(0, 9))
-def test_lookups_equal_the_oracle(
-    side: Side, parts: list[list[Triple]], queries: list[Triple], span: tuple[int, int]
-) -> None:
+def test_lookups_equal_the_oracle(side, parts, queries, span):
     """Compare all answers, those in a range, and their numbers; a repeated triple counts once."""
     known, oracle = KnownTriples(*parts), KnownOracle(*parts)
     queries = queries + [triple for part in parts for triple in part]
@@ -92,13 +87,14 @@ def test_lookups_equal_the_oracle(
 
 @given(triples=small_triples, chunk=st.integers(1, 4))
 @example(triples=[], chunk=1)
-def test_cardinalities_and_frequencies_equal_the_oracle(triples: list[Triple], chunk: int) -> None:
+@example(triples=[(0, 0, 1), (0, 0, 2), (3, 0, 4)], chunk=4)  # 1.5 tails per (h, r) are N
+def test_cardinalities_and_frequencies_equal_the_oracle(triples, chunk):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pair_index, "_CHUNK", chunk)
         check_statistics(triples)
 
 
-def check_statistics(triples: list[Triple]) -> None:
+def check_statistics(triples):
     known, oracle = KnownTriples(triples), KnownOracle(triples)
     assert known.relation_cardinalities() == {
         r: oracle.cardinality(r) for r in {r for _, r, _ in triples}
@@ -110,21 +106,8 @@ def check_statistics(triples: list[Triple]) -> None:
     assert known.relation_frequency().tolist() == expected
 
 
-@pytest.mark.parametrize(
-    ("triples", "expected"),
-    [
-        ([(0, 0, 1), (2, 0, 3)], "1-1"),
-        ([(0, 0, 1), (0, 0, 2), (3, 0, 4)], "1-N"),  # exactly 1.5 tails per (h, r) is already N
-        ([(1, 0, 0), (2, 0, 0), (4, 0, 3)], "N-1"),
-        ([(0, 0, 2), (0, 0, 3), (1, 0, 2), (1, 0, 3)], "N-N"),
-    ],
-)
-def test_cardinality_threshold(triples: list[Triple], expected: str) -> None:
-    assert KnownTriples(triples).relation_cardinalities() == {0: expected}
-
-
 @sides
-def test_unseen_ids_do_not_alias_other_pairs(side: Side) -> None:
+def test_unseen_ids_do_not_alias_other_pairs(side):
     known = KnownTriples([(1, 0, 1), (1, 1, 1)])
     # Packed carelessly, (0, 2) and (2, -2) are both the pair (1, 0).
     assert excluded(known, [0, 2, -1], [2, -2, 4], side) == [[], [], []]
@@ -133,7 +116,7 @@ def test_unseen_ids_do_not_alias_other_pairs(side: Side) -> None:
     assert excluded(known, [2**62], [0], side) == [[]]
 
 
-def test_known_triples_take_any_integer_dtype_and_triples() -> None:
+def test_known_triples_take_any_integer_dtype_and_triples():
     rows = [(0, 0, 1), (2, 1, 0)]
     parts = [Triples(rows), np.array(rows, np.uint8), torch.tensor(rows, dtype=torch.int16), rows]
     assert len(KnownTriples(*parts)) == 2
@@ -145,27 +128,20 @@ def test_known_triples_take_any_integer_dtype_and_triples() -> None:
     assert [part.tolist() for part in known.exclude(anchors, relations, "tail")] == [[0, 1], [1]]
 
 
-def test_ids_that_fit_are_stored_in_32_bits() -> None:
+def test_ids_that_fit_are_stored_in_32_bits():
     assert KnownTriples([(0, 0, 2**31 - 1)])._tails.indices.dtype == torch.int32
     assert KnownTriples([(0, 0, 2**31)])._tails.indices.dtype == torch.int64
     assert KnownTriples([(0, 0, 2**31)])._tails.indptr.dtype == torch.int32
 
 
-def test_a_range_and_a_number_of_answers_exclude_each_other() -> None:
+def test_a_range_and_a_number_of_answers_exclude_each_other():
     known, ids = KnownTriples([(0, 0, 1)]), torch.tensor([0])
     with pytest.raises(ValueError, match="leave num_answers out if within is given"):
         known.exclude(ids, ids, "tail", num_answers=1, within=(0, 1))
 
 
-def test_to_keeps_everything() -> None:
-    known = KnownTriples([(0, 0, 1), (0, 1, 2)])
-    moved = known.to("cpu")
-    assert repr(moved) == repr(known)
-    assert excluded(moved, [0, 0], [0, 1], "tail") == [[1], [2]]
-
-
 @pytest.mark.parametrize("count", [200_000, pytest.param(2_000_000, marks=pytest.mark.slow)])
-def test_many_triples(count) -> None:
+def test_many_triples(count):
     generator = torch.Generator().manual_seed(0)
     heads = torch.randint(50_000, (count,), generator=generator)
     relations = torch.randint(20, (count,), generator=generator)
@@ -178,7 +154,7 @@ def test_many_triples(count) -> None:
     assert not known.contains(hrt + torch.tensor([0, 20, 0])).any()
     for side, anchors in (("tail", heads[:50]), ("head", tails[:50])):
         for answers, h, r, t in zip(
-            excluded(known, anchors.tolist(), relations[:50].tolist(), side),  # type: ignore[arg-type]
+            excluded(known, anchors.tolist(), relations[:50].tolist(), side),
             *(column[:50] for column in (heads, relations, tails)),
             strict=True,
         ):
@@ -187,18 +163,18 @@ def test_many_triples(count) -> None:
             assert answers == sorted(set(column[mask & (relations == r)].tolist()))
 
 
-def test_known_triples_refuse_bad_queries() -> None:
+def test_known_triples_refuse_bad_queries():
     known = KnownTriples([(0, 0, 1)])
     one = torch.tensor([0])
     with pytest.raises(ValueError, match="side must be 'head', 'relation' or 'tail', got 'tails'"):
-        known.exclude(one, one, "tails")  # type: ignore[arg-type]
+        known.exclude(one, one, "tails")
     with pytest.raises(TypeError, match=r"anchors must be integers, got dtype torch\.float32"):
         known.exclude(one.float(), one, "tail")
     with pytest.raises(ValueError, match=r"one shape \[B\], got \[1\] and \[2\]"):
         known.counts(one, torch.tensor([0, 0]), "tail")
 
 
-def test_known_triples_refuse_ids_that_cannot_be_packed() -> None:
+def test_known_triples_refuse_ids_that_cannot_be_packed():
     with pytest.raises(ValueError, match="ids are too large to index"):
         KnownTriples([(0, 2**32, 2**32)])
 
@@ -219,27 +195,27 @@ def test_known_triples_refuse_ids_that_cannot_be_packed() -> None:
         (np.array([[0, 0, 2**63]], np.uint64), ValueError, "beyond"),
     ],
 )
-def test_triples_refuse_bad_rows(triples: object, error: type[Exception], message: str) -> None:
+def test_triples_refuse_bad_rows(triples, error, message):
     with pytest.raises(error, match=message):
         Triples(triples, num_entities=3, num_relations=5)
 
 
 @pytest.mark.filterwarnings("error")  # torch only warns when it shares a read-only array
 @pytest.mark.parametrize("dtype", ["i1", "u1", "i4", "u4", "i8", "u8", ">i4", ">i8"])
-def test_triples_accept_every_integer_dtype(dtype: str) -> None:
+def test_triples_accept_every_integer_dtype(dtype):
     array = np.array([[0, 1, 2], [2, 0, 1]], dtype)
     array.flags.writeable = False
     assert Triples(array).hrt.dtype == torch.int64
     assert Triples(array).hrt.tolist() == array.tolist()
 
 
-def test_int64_triples_are_not_copied() -> None:
+def test_int64_triples_are_not_copied():
     hrt = torch.tensor([[0, 0, 1]])
     assert Triples(hrt).hrt is hrt
     assert as_triples_tensor(Triples(hrt)) is hrt
 
 
-def test_triples_columns_and_sizes() -> None:
+def test_triples_columns_and_sizes():
     triples = Triples([(0, 3, 5), (7, 1, 2)])
     assert (triples.num_entities, triples.num_relations, len(triples)) == (8, 4, 2)
     assert triples.head_ids.tolist() == [0, 7]
@@ -255,7 +231,7 @@ def test_triples_columns_and_sizes() -> None:
 @pytest.mark.parametrize(
     "index", [slice(1, None), [1], torch.tensor([1]), torch.tensor([False, True])]
 )
-def test_parts_of_triples_keep_sizes_and_names(index: slice) -> None:
+def test_parts_of_triples_keep_sizes_and_names(index):
     names = Vocabulary("abc"[i] for i in range(3))
     triples = Triples([(0, 0, 1), (1, 1, 0)], entities=names, num_relations=9)
     part = triples[index]
@@ -263,14 +239,14 @@ def test_parts_of_triples_keep_sizes_and_names(index: slice) -> None:
     assert (part.num_entities, part.num_relations, part.entities) == (3, 9, names)
 
 
-def test_empty_triples() -> None:
+def test_empty_triples():
     triples = Triples([])
     assert (len(triples), triples.num_entities, triples.num_relations) == (0, 0, 0)
     assert triples.hrt.shape == (0, 3)
     assert list(triples) == list(triples[:1]) == []
 
 
-def test_triples_from_names() -> None:
+def test_triples_from_names():
     entities, relations = Vocabulary(["cat", "mouse"]), Vocabulary(["eats", "fears"])
     triples = Triples.from_names([("mouse", "fears", "cat")], entities, relations)
     assert list(triples) == [(1, 1, 0)]
@@ -282,7 +258,7 @@ def test_triples_from_names() -> None:
         Triples.from_names([("cat", "eats", "mose")], entities, relations)
 
 
-def test_sizes_must_agree_with_vocabularies() -> None:
+def test_sizes_must_agree_with_vocabularies():
     with pytest.raises(ValueError, match="num_entities=3, but the vocabulary has 2 entities"):
         Triples([], num_entities=3, entities=Vocabulary(["a", "b"]))
     with pytest.raises(ValueError, match="num_relations must be >= 0"):
@@ -290,7 +266,7 @@ def test_sizes_must_agree_with_vocabularies() -> None:
 
 
 @given(names=st.lists(st.text(), unique=True))
-def test_vocabulary_maps_both_ways(names: list[str]) -> None:
+def test_vocabulary_maps_both_ways(names):
     vocabulary = Vocabulary(names)
     assert list(vocabulary) == list(vocabulary.names) == names
     assert [vocabulary[name] for name in names] == list(range(len(names)))
@@ -302,11 +278,11 @@ def test_vocabulary_maps_both_ways(names: list[str]) -> None:
     assert pickle.loads(pickle.dumps(vocabulary)) == vocabulary
 
 
-def test_vocabulary_errors() -> None:
+def test_vocabulary_errors():
     with pytest.raises(ValueError, match=r"names\[2\] = 'a' is a duplicate"):
         Vocabulary(["a", "b", "a", "b"])
     with pytest.raises(TypeError, match="must be strings"):
-        Vocabulary(["a", 1])  # type: ignore[list-item]
+        Vocabulary(["a", 1])
     with pytest.raises(TypeError, match="got one string"):
         Vocabulary("ab")
     vocabulary = Vocabulary(["hypernym", "hyponym"])
@@ -320,7 +296,7 @@ def test_vocabulary_errors() -> None:
     assert "meronym" not in vocabulary
 
 
-def test_vocabulary_repr() -> None:
+def test_vocabulary_repr():
     assert repr(Vocabulary([])) == "Vocabulary(0 names)"
     assert repr(Vocabulary(["a", "b"])) == "Vocabulary(2 names: 'a', 'b')"
     assert repr(Vocabulary(map(str, range(1000)))) == "Vocabulary(1,000 names: '0', '1', '2', ...)"

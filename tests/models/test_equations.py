@@ -14,7 +14,7 @@ from support.mistakes import each_of
 N, R, D = 7, 3, 5
 
 
-def tables(width: int, relation_width: int, dtype=torch.float64):
+def tables(width, relation_width, dtype=torch.float64):
     generator = torch.Generator().manual_seed(4)
     entity = torch.randn(N, width, generator=generator, dtype=torch.float64).to(dtype)
     return entity, torch.randn(R, relation_width, generator=generator, dtype=torch.float64).to(
@@ -22,7 +22,7 @@ def tables(width: int, relation_width: int, dtype=torch.float64):
     )
 
 
-def complex_row(row: torch.Tensor, layout: str = "halves") -> list[complex]:
+def complex_row(row, layout="halves"):
     values = row.tolist()
     if layout == "interleaved":
         return [complex(a, b) for a, b in zip(values[0::2], values[1::2], strict=True)]
@@ -30,7 +30,7 @@ def complex_row(row: torch.Tensor, layout: str = "halves") -> list[complex]:
     return [complex(a, b) for a, b in zip(values[:half], values[half:], strict=True)]
 
 
-def assert_scores(model, score_of, rel=1e-12) -> None:
+def assert_scores(model, score_of, rel=1e-12):
     """Check every triple from both sides: ``score_of(side, h, r, t)`` is the equation."""
     for r in range(R):
         for side in ("tail", "head"):
@@ -181,7 +181,7 @@ def test_tensors_are_held_without_copying():
     assert set(model.state_dict()) == {"entity", "relation"}
 
 
-def conve(**options) -> ConvE:
+def conve(**options):
     """Float64, with statistics and biases that are not those of a fresh model."""
     torch.manual_seed(3)
     entity, relation = tables(6, 6)
@@ -203,7 +203,7 @@ def normalised(values, norm, channel):
     return (values - norm.running_mean[channel]) * scale + norm.bias[channel]
 
 
-def conve_query(model: ConvE, anchor: int, relation: int) -> torch.Tensor:
+def conve_query(model, anchor, relation):
     """Dettmers et al. 2018, a pixel at a time."""
     image = torch.cat([model.entity[anchor].view(2, 3), model.relation[relation].view(2, 3)])
     image = normalised(image, model.image_norm, 0)

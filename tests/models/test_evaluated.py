@@ -5,7 +5,7 @@ import threading
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import kgfast
 from kgfast.adapters.affine import AffineModel, Parts
@@ -17,11 +17,11 @@ from support.sampled import threads
 N, R, WIDTH = 400, 4, 1000  # products of such rows differ with their number, and with threads
 
 
-def numbers(*shape: int, seed: int = 0) -> Tensor:
+def numbers(*shape, seed=0):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float32)
 
 
-def shaken(module: nn.Module) -> nn.Module:
+def shaken(module):
     """Return a network whose normalisations are not those of a fresh one."""
     generator = torch.Generator().manual_seed(7)
     for layer in module.modules():
@@ -31,7 +31,7 @@ def shaken(module: nn.Module) -> nn.Module:
     return module.requires_grad_(False)
 
 
-def conve() -> kgfast.ConvE:
+def conve():
     return shaken(kgfast.ConvE.init(N, R, 200, embedding_height=20, seed=0))
 
 
@@ -40,7 +40,7 @@ class Encoder(nn.Module):
 
     score, num_entities, num_relations, dim = "dot", N, R, 37
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.table, self.wide = numbers(N, self.dim), numbers(N + R, WIDTH, seed=1)
         with torch.random.fork_rng(devices=[]):
@@ -64,7 +64,7 @@ class Plain:
 
     score, num_entities, num_relations, dim = "dot", N, R, 37
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.encoder = Encoder()
 
     def queries(self, anchors, relations, side):
@@ -77,7 +77,7 @@ class Plain:
 class Derived(kgfast.DistMult):
     """A subclass whose queries come from a network."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(numbers(N, WIDTH), numbers(R, WIDTH, seed=1))
         self.net = shaken(nn.Linear(WIDTH, WIDTH, bias=False))
         self.net.weight.copy_(numbers(WIDTH, WIDTH, seed=2) / WIDTH)
@@ -89,7 +89,7 @@ class Derived(kgfast.DistMult):
 class Odd(Encoder):
     """A network whose rows begin at odd places of memory, which MKL may add up differently."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.wide = self.wide[:, :101].double().contiguous()
         with torch.random.fork_rng(devices=[]):
@@ -98,7 +98,7 @@ class Odd(Encoder):
         self.table = self.table.double()
 
 
-def affine() -> AffineModel:
+def affine():
     tables = [numbers(N, 300, seed=seed).double() for seed in (0, 1)]
     core = numbers(300, 300, seed=2).double()
 
@@ -108,7 +108,7 @@ def affine() -> AffineModel:
     return AffineModel(score, Parts([tables[0]], [tables[1][:R]], [tables[0]]), sides=("tail",))
 
 
-def double(model: kgfast.Model) -> kgfast.Model:
+def double(model):
     """Products in float64 show what rounding to float32 hides."""
     return model.double()
 
@@ -139,7 +139,7 @@ HEADS = torch.arange(90) % N
 RELATIONS = torch.arange(90) % 2
 
 
-def queries_of(model, anchors: Tensor, relations: Tensor, *sizes: int) -> Tensor:
+def queries_of(model, anchors, relations, *sizes):
     parts, left = [], (anchors, relations)
     with torch.no_grad():
         model = model.eval() if isinstance(model, nn.Module) else model
@@ -218,7 +218,7 @@ def test_callers_in_several_threads_get_the_same_bits():
     model, found = conve().eval(), {}
     whole = queries_of(model, HEADS, RELATIONS, 90)
 
-    def run(place: int) -> None:
+    def run(place):
         found[place] = queries_of(model, HEADS, RELATIONS, 90)
 
     with threads(2):
@@ -338,7 +338,7 @@ def test_gradients_of_a_step_of_rescal_depend_on_no_number_of_threads(relations)
     highs = torch.tensor([N, relations, N])
     triples = (torch.rand(256, 3, generator=generator) * highs).long()
 
-    def step(count: int) -> list[Tensor]:
+    def step(count):
         model = kgfast.RESCAL.init(N, relations, 200, seed=0)
         with threads(count):
             loss = kgfast.losses.cross_entropy(model, triples)

@@ -148,77 +148,63 @@ def test_shards_that_differ(shards, words):
         tables.open(shards)
 
 
-def fortran(path):
-    np.save(path, np.asfortranarray(made().numpy()))
-
-
-def integers(path):
-    np.save(path, np.ones((3, 2), np.int64))
-
-
-def one_axis(path):
-    np.save(path, np.ones(3, np.float32))
-
-
-def foreign_bytes(path):
-    np.save(path, np.ones((3, 2), ">f4"))
+def saved(values):
+    return lambda path: np.save(path, values)
 
 
 def text(path):
     path.write_text("0.1 0.2")
 
 
-def objects(path):
-    torch.save({"x": object}, path)
-
-
 def several(path):
-    if path.suffix == ".pt":
-        torch.save({"entity": made(), "relation": made()}, path)
-    else:
-        save_file({"entity": made(), "relation": made()}, path)
+    pair = {"entity": made(), "relation": made()}
+    torch.save(pair, path) if path.suffix == ".pt" else save_file(pair, path)
 
 
-def turned(path):
-    torch.save(made().T, path)
+INTEGERS = np.ones((3, 2), np.int64)
+NO_TABLES = [
+    ("e.npy", saved(np.asfortranarray(made())), ValueError, "Fortran order"),
+    ("e.npy", saved(INTEGERS), TypeError, "must be floating point; got int64"),
+    ("e.npy", saved(np.ones(3, np.float32)), ValueError, r"two axes; got shape \[3\]"),
+    ("e.npy", saved(np.ones((3, 2), ">f4")), TypeError, "order of bytes"),
+    ("e.npy", text, ValueError, "not an array of numpy"),
+    ("e.npy:entity", saved(INTEGERS), ValueError, "one array, which has no name; got 'entity'"),
+    ("e.safetensors", text, ValueError, "not a file of safetensors"),
+    ("e.safetensors", several, ValueError, 'holds 2 tensors: name one.*"e.safetensors:entity'),
+    ("e.safetensors:entety", several, ValueError, "no tensor 'entety'.*did you mean 'entity'"),
+    (
+        "e.safetensors",
+        lambda path: save_file({"entity": torch.ones(3, 2, dtype=torch.int64)}, path),
+        TypeError,
+        "floating point; got 'I64'",
+    ),
+    ("e.pt", several, ValueError, "holds 2 tensors"),
+    (
+        "e.pt",
+        lambda path: torch.save({"x": object}, path),
+        ValueError,
+        "torch.load of plain weights cannot read the file",
+    ),
+    ("e.pt", text, ValueError, "torch.load of plain weights cannot read the file"),
+    (
+        "e.pt",
+        lambda path: torch.save(made().T, path),
+        ValueError,
+        r"do not lie one after the other \(strides \[1, 3\]\)",
+    ),
+    (
+        "e.pt",
+        lambda path: torch.save(made(), path, _use_new_zipfile_serialization=False),
+        ValueError,
+        "cannot be read in place",
+    ),
+    ("e.h5", text, ValueError, "not a file of HDF5"),
+    ("e.bin", text, ValueError, "need columns= and dtype="),
+    ("none.npy", lambda path: None, FileNotFoundError, "no such file"),
+]
 
 
-def counts(path):
-    save_file({"entity": torch.ones(3, 2, dtype=torch.int64)}, path)
-
-
-def old_kind(path):
-    torch.save(made(), path, _use_new_zipfile_serialization=False)
-
-
-@pytest.mark.parametrize(
-    ("name", "write", "error", "words"),
-    [
-        ("e.npy", fortran, ValueError, "Fortran order"),
-        ("e.npy", integers, TypeError, "must be floating point; got int64"),
-        ("e.npy", one_axis, ValueError, r"two axes; got shape \[3\]"),
-        ("e.npy", foreign_bytes, TypeError, "order of bytes"),
-        ("e.npy", text, ValueError, "not an array of numpy"),
-        ("e.npy:entity", integers, ValueError, "one array, which has no name; got 'entity'"),
-        ("e.safetensors", text, ValueError, "not a file of safetensors"),
-        (
-            "e.safetensors",
-            several,
-            ValueError,
-            r"holds 2 tensors: name one.*\"e.safetensors:entity",
-        ),
-        ("e.safetensors:entety", several, ValueError, "no tensor 'entety'.*did you mean 'entity'"),
-        ("e.safetensors", counts, TypeError, "floating point; got 'I64'"),
-        ("e.pt", several, ValueError, "holds 2 tensors"),
-        ("e.pt", objects, ValueError, "torch.load of plain weights cannot read the file"),
-        ("e.pt", text, ValueError, "torch.load of plain weights cannot read the file"),
-        ("e.pt", turned, ValueError, r"do not lie one after the other \(strides \[1, 3\]\)"),
-        ("e.pt", old_kind, ValueError, "cannot be read in place"),
-        ("e.h5", text, ValueError, "not a file of HDF5"),
-        ("e.bin", text, ValueError, "need columns= and dtype="),
-        ("none.npy", lambda path: None, FileNotFoundError, "no such file"),
-    ],
-)
+@pytest.mark.parametrize(("name", "write", "error", "words"), NO_TABLES)
 def test_files_that_hold_no_table(tmp_path, name, write, error, words):
     if name.endswith(".h5"):
         pytest.importorskip("h5py")
@@ -435,50 +421,35 @@ def no_directory(path):
     path.write_bytes(raw[: entry + 6] + b"\xff" + raw[entry + 7 :])  # a later version
 
 
-def npy_of(shape):
-    def write(path):
-        facts = {"descr": "<f4", "fortran_order": False, "shape": shape}
-        with path.open("wb") as file:
-            np.lib.format.write_array_header_1_0(file, facts)
-            file.write(b"\0" * 1600)
-
-    return write
-
-
 def npy_header(text):
-    def write(path):
-        header = text.ljust(118).encode()
-        path.write_bytes(b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header)
-
-    return write
+    header = text.ljust(118).encode()
+    raw = b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header + b"\0" * 1600
+    return lambda path: path.write_bytes(raw)
 
 
-def safetensors_of(**changed):
-    def write(path):
-        facts = {"dtype": "F32", "shape": [7, 3], "data_offsets": [0, 84]} | changed
-        header = json.dumps({"entity": facts}).encode()
-        path.write_bytes(len(header).to_bytes(8, "little") + header + b"\0" * 84)
-
-    return write
+def npy_of(shape):
+    return npy_header(f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}}}")
 
 
-def _safetensors_with(header):
-    def write(path):
-        text = header.encode()
-        path.write_bytes(len(text).to_bytes(8, "little") + text + b"\0" * 84)
-
-    return write
+def safetensors_with(header):
+    raw = header.encode()
+    raw = len(raw).to_bytes(8, "little") + raw + b"\0" * 84
+    return lambda path: path.write_bytes(raw)
 
 
-def _entity(rows, start, stop):
-    facts = {"dtype": "F32", "shape": [rows, 3], "data_offsets": [start, stop]}
+def entity(rows=7, start=0, stop=84, **changed):
+    facts = {"dtype": "F32", "shape": [rows, 3], "data_offsets": [start, stop]} | changed
     return json.dumps({"entity": facts})[1:-1]
 
 
-twice = _safetensors_with(f"{{{_entity(3, 0, 36)}, {_entity(4, 36, 84)}}}")
-again = _safetensors_with(f"{{{_entity(7, 0, 84)}, {_entity(7, 0, 84)}}}")
-field = _entity(7, 0, 84).replace("{", '{"dtype": "F16", ')
-two_dtypes = _safetensors_with(f"{{{field}}}")
+def safetensors_of(**changed):
+    return safetensors_with(f"{{{entity(**changed)}}}")
+
+
+twice = safetensors_with(f"{{{entity(3, 0, 36)}, {entity(4, 36, 84)}}}")
+again = safetensors_with(f"{{{entity()}, {entity()}}}")
+field = entity().replace("{", '{"dtype": "F16", ')
+two_dtypes = safetensors_with(f"{{{field}}}")
 DAMAGED = {
     "e.pt sparse": (
         lambda path: torch.save(made().to_sparse(), path),

@@ -1,21 +1,14 @@
 """The rule that tensors name their dtype and device: what it finds, and that the house keeps it."""
 
-import importlib.util
 import subprocess
 import sys
 
+import check_allocations
 import pytest
 
 from support.paths import ROOT
 
 TOOL = ROOT / "tools" / "check_allocations.py"
-
-
-def tool():
-    spec = importlib.util.spec_from_file_location("check_allocations", TOOL)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 BOTH = 'dtype=torch.float32, device="cpu"'
@@ -45,7 +38,7 @@ ALLOWED = (
 @pytest.mark.parametrize("source", OFFENCES)
 def test_an_offence_is_named_with_its_line(source):
     line, message = OFFENCES[source]
-    found = tool().findings(source, "some/file.py")
+    found = check_allocations.findings(source, "some/file.py")
     assert [it.line for it in found] == [line]
     assert str(found[0]).startswith(f"some/file.py:{line}: ")
     assert message in found[0].message
@@ -53,12 +46,12 @@ def test_an_offence_is_named_with_its_line(source):
 
 @pytest.mark.parametrize("source", ALLOWED)
 def test_what_names_both_passes(source):
-    assert tool().findings(source, "file.py") == []
+    assert check_allocations.findings(source, "file.py") == []
 
 
 def test_every_offence_of_a_file_is_found():
     source = "import torch\nx = torch.zeros(1)\ny = torch.ones(1) + torch.ones(2)"
-    assert [it.line for it in tool().findings(source, "file.py")] == [2, 3, 3]
+    assert [it.line for it in check_allocations.findings(source, "file.py")] == [2, 3, 3]
 
 
 def test_the_package_keeps_the_rule():

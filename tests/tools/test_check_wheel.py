@@ -21,7 +21,7 @@ CHANGES = {
 
 
 @pytest.fixture
-def extension() -> bytes:
+def extension():
     spec = importlib.util.find_spec("kgfast.kernels._cpu")
     if spec is None or sys.platform != "linux":
         pytest.skip("no extension of Linux")

@@ -1,26 +1,17 @@
 """docs/reference/config.md is what the schema says, and says something of every key."""
 
 import doctest
-import importlib.util
 
+import config_page
 import pytest
 
 from kgfast.training import Config
 from kgfast.training.config.files import packaged_configs
 from kgfast.training.config.schema import _keys
 from kgfast.training.config.sections import Section
-from support.paths import ROOT
 
 
-@pytest.fixture
-def config_page():
-    spec = importlib.util.spec_from_file_location("config_page", ROOT / "tools/config_page.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_it_lists_every_key_and_every_config(config_page):
+def test_it_lists_every_key_and_every_config():
     page = config_page.page()
     sections = {prefix for prefix, _ in config_page.sections(Config, "")}
     for key in _keys(Config):
@@ -35,7 +26,7 @@ def test_it_lists_every_key_and_every_config(config_page):
     assert all(f"`{name}`" in page for name in packaged_configs())
 
 
-def test_a_key_without_a_meaning_is_refused(config_page):
+def test_a_key_without_a_meaning_is_refused():
     class Undocumented(Section):
         seed: int = 0
         """Known."""
@@ -45,5 +36,5 @@ def test_a_key_without_a_meaning_is_refused(config_page):
         list(config_page.rows(Undocumented, ""))
 
 
-def test_its_doctests(config_page):
-    assert doctest.testmod(config_page).failed == 0
+def test_its_doctests():
+    assert doctest.testmod().failed == 0

@@ -1,9 +1,9 @@
 """Bounds of dependencies: each was run, and is the same in all lists and pages."""
 
-import importlib.util
 import tomllib
 
 import pytest
+import versions
 from packaging.specifiers import SpecifierSet
 
 from kgfast.kernels import triton
@@ -12,15 +12,7 @@ from support.paths import ROOT
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 
 
-@pytest.fixture
-def versions():
-    spec = importlib.util.spec_from_file_location("versions", ROOT / "tools/versions.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_every_bound_was_run_and_everything_passed(versions):
+def test_every_bound_was_run_and_everything_passed():
     rows = {row["environment"]: row for row in versions.read_rows(versions.FILE)}
     assert tuple(rows) == versions.NAMES
     reached = rows["lowest"]["versions"]
@@ -33,7 +25,7 @@ def test_every_bound_was_run_and_everything_passed(versions):
         assert len(row["parts"]) == 2 + len(versions.TESTS)
 
 
-def test_no_package_has_two_bounds(versions, monkeypatch, tmp_path):
+def test_no_package_has_two_bounds(monkeypatch, tmp_path):
     assert versions.bounds(*EXTRAS)["starlette"] == "1.7"
     text = '[project]\ndependencies = ["a>=1"]\noptional-dependencies.b = ["a>=2; marker"]\n'
     (tmp_path / "pyproject.toml").write_text(text)
@@ -43,11 +35,11 @@ def test_no_package_has_two_bounds(versions, monkeypatch, tmp_path):
         versions.bounds("b")
 
 
-def test_the_oldest_triton_is_that_of_the_bounds(versions):
+def test_the_oldest_triton_is_that_of_the_bounds():
     assert ".".join(map(str, triton.OLDEST)) == versions.bounds("test")["triton"]
 
 
-def test_commands_are_those_of_the_pages(versions, tmp_path):
+def test_commands_are_those_of_the_pages(tmp_path):
     assert "kgfast.rank(model, data.test" in versions.readme()[-1]
     first, *others = versions.tutorial(str(tmp_path))
     assert first[:2] == ["python", "-c"]
@@ -66,7 +58,7 @@ def test_commands_are_those_of_the_pages(versions, tmp_path):
         ("metrics", 0, "passed"),
     ],
 )
-def test_a_part_says_whether_it_passed(versions, monkeypatch, tmp_path, printed, code, said):
+def test_a_part_says_whether_it_passed(monkeypatch, tmp_path, printed, code, said):
     script = tmp_path / "lowest" / "bin" / "pytest"
     script.parent.mkdir(parents=True)
     script.write_text(f"#!/bin/sh\necho '{printed}'\nexit {code}\n")
