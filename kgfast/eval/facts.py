@@ -10,15 +10,13 @@ from kgfast.eval.candidates import checked_ids_of
 from kgfast.eval.driver import Call
 from kgfast.eval.fact_search import FactSearch, Slice
 from kgfast.eval.preparation import check_known, check_names, check_rankable, checked_batch_size
-from kgfast.eval.written import WrittenTriples, texts
+from kgfast.eval.written import WrittenTriples, score_text, texts
 from kgfast.frames import score_column
-from kgfast.graph import IdsLike, KnownTriples, VocabularyLike, named_columns, names_of
+from kgfast.graph import IdsLike, KnownTriples, VocabularyLike, names_of
 from kgfast.models import BlockScorer, RankableModel
 from kgfast.ops.checks import check_unique
 from kgfast.ops.topk import check_k
-from kgfast.text import html_table
 
-_SHOWN, _SHOWN_IN_HTML = 10, 20
 _NAME = 20  # columns of a name in a repr
 
 
@@ -133,6 +131,8 @@ class Facts(WrittenTriples):
     (cat, eats, mouse)  -0.5
     """
 
+    _shown = 10, 20
+
     def __init__(
         self, triples: Tensor, scores: Tensor, *, vocabulary: VocabularyLike | None = None
     ) -> None:
@@ -142,49 +142,27 @@ class Facts(WrittenTriples):
     def __len__(self) -> int:
         return len(self.triples)
 
-    def named(self, vocabulary: VocabularyLike | None) -> "Facts":
-        """Return the facts with names, which the repr then shows.
-
-        Parameters
-        ----------
-        vocabulary : pair of Vocabulary or lists of names, Dataset or Triples
-            Names of entities and relations; each may be None.
-        """
-        return Facts(self.triples, self.scores, vocabulary=vocabulary)
-
     def columns(self, vocabulary: VocabularyLike | None = None) -> dict[str, Any]:
         """Return columns ``head``, ``relation``, ``tail`` of names or ids, and ``score``.
 
         Names with labels add columns ``head_label``, ``relation_label`` and ``tail_label``.
         """
-        names = self._vocabularies if vocabulary is None else names_of(vocabulary)
-        columns = zip(("head", "relation", "tail"), self.triples.unbind(1), strict=True)
-        triples, labels = named_columns(dict(columns), names)
-        return {**triples, "score": score_column(self.scores), **labels}
+        ids = dict(zip(("head", "relation", "tail"), self.triples.unbind(1), strict=True))
+        return self._columns(vocabulary, ids, {"score": score_column(self.scores)})
 
     def _title(self) -> str:
         return f"{len(self):,} fact" + ("" if len(self) == 1 else "s")
 
-    def _rows(self, most: int, width: int | None = None) -> list[tuple[str, str]]:
+    def _texts(self, row: int, width: int | None = None) -> tuple[str, str]:
+        """Return a triple and its score, names longer than ``width`` cut."""
         entities, relations = self._vocabularies
-        columns = [
-            texts(ids, names, width)
-            for ids, names in zip(
-                self.triples[:most].unbind(1), (entities, relations, entities), strict=True
-            )
-        ]
-        scores = self.scores[:most].tolist()
-        return [
-            (f"({', '.join(triple)})", f"{score + 0.0:.4g}")
-            for *triple, score in zip(*columns, scores, strict=True)
-        ]
+        names = entities, relations, entities
+        ids = self.triples[row].split(1)
+        triple = [texts(*it, width)[0] for it in zip(ids, names, strict=True)]
+        return f"({', '.join(triple)})", score_text(float(self.scores[row]))
 
-    def __repr__(self) -> str:
-        lines = [f"{triple}  {score}" for triple, score in self._rows(_SHOWN, _NAME)]
-        more = ["..."] if len(self) > _SHOWN else []
-        return "\n".join([self._title(), *lines, *more])
+    def _line(self, row: int) -> str:
+        return "  ".join(self._texts(row, _NAME))
 
-    def _repr_html_(self) -> str:
-        rows = [(triple, [score]) for triple, score in self._rows(_SHOWN_IN_HTML)]
-        note = f"... and {len(self) - len(rows):,} more" if len(self) > len(rows) else ""
-        return html_table(self._title(), ["score"], rows, note)
+    def _cells(self, rows: range) -> tuple[list[str], list[tuple[str, list[str]]]]:
+        return ["score"], [(triple, [score]) for triple, score in map(self._texts, rows)]

@@ -1,20 +1,18 @@
 """neighbours(): the entities with rows closest to the rows of given entities."""
 
-from collections.abc import Callable
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from kgfast.eval.answers import AskedQueries, BestSearch
-from kgfast.eval.best_answers import BestAnswers
 from kgfast.eval.candidates import Allowed, checked_ids_of
 from kgfast.eval.driver import Call
 from kgfast.eval.index import Index, check_index
 from kgfast.eval.preparation import check_names, check_rankable, evaluating, host_model
 from kgfast.eval.queries import Queries
 from kgfast.eval.rows import entity_table
-from kgfast.eval.written import texts
+from kgfast.eval.written import BestAnswers, texts
 from kgfast.graph import IdsLike, VocabularyLike, names_of
 from kgfast.models import Candidates, RankableModel
 from kgfast.models.base import Side, candidates_at
@@ -142,6 +140,8 @@ class Neighbours(BestAnswers):
     cat  mouse 0.5
     """
 
+    tensors = ("scores", "ids", "entities")
+
     def __init__(
         self,
         scores: Tensor,
@@ -153,10 +153,6 @@ class Neighbours(BestAnswers):
     ) -> None:
         self.scores, self.ids, self.entities, self.metric = scores, ids, entities, metric
         self._vocabularies = names_of(vocabulary)
-
-    def _of(self, some: Callable[[Tensor], Tensor]) -> Self:
-        scores, ids, entities = some(self.scores), some(self.ids), some(self.entities)
-        return type(self)(scores, ids, entities, self.metric, vocabulary=self._vocabularies)
 
     def _ids_of(self, ids: Tensor, query: Tensor) -> dict[str, Tensor]:
         return {"entity": self.entities[query], "neighbour": ids}

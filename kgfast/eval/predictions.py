@@ -1,13 +1,11 @@
 """The results of predictions: the best answers to each query, or all above a threshold."""
 
-from collections.abc import Callable
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from kgfast.eval.best_answers import Answers, BestAnswers
-from kgfast.eval.written import WrittenTriples, texts
+from kgfast.eval.written import Answers, BestAnswers, WrittenTriples, texts
 from kgfast.frames import score_column
 from kgfast.graph import Vocabulary, VocabularyLike, names_of
 from kgfast.models.base import Side
@@ -85,6 +83,8 @@ class Predictions(BestAnswers, _OfTriples):
     (cat, eats, ?)  mouse 0, cat -1
     """
 
+    tensors = ("scores", "ids", "anchors", "_others")
+
     def __init__(
         self,
         scores: Tensor,
@@ -98,11 +98,6 @@ class Predictions(BestAnswers, _OfTriples):
         self.scores, self.ids, self.side = scores, ids, side
         self.anchors, self._others = anchors, others
         self._vocabularies = (None, None) if vocabulary is None else names_of(vocabulary)
-
-    def _of(self, some: Callable[[Tensor], Tensor]) -> Self:
-        scores, ids, anchors = some(self.scores), some(self.ids), some(self.anchors)
-        others, names = some(self._others), self._vocabularies
-        return type(self)(scores, ids, anchors, others, self.side, vocabulary=names)
 
     def _title(self) -> str:
         queries = "query" if len(self) == 1 else "queries"
@@ -140,6 +135,8 @@ class AnswersAbove(_OfTriples):
     [(1, 1.0), (4, 1.0)]
     """
 
+    tensors = ("indptr", "ids", "scores", "anchors", "_others")
+
     def __init__(
         self,
         indptr: Tensor,
@@ -165,12 +162,8 @@ class AnswersAbove(_OfTriples):
     def columns(self, vocabulary: VocabularyLike | None = None) -> dict[str, Any]:
         """Return columns of all answers: query, ids or names, score, labels."""
         query = torch.repeat_interleave(self.indptr.diff(), output_size=len(self.ids))
-        return self._columns(vocabulary, query, self.ids, {"score": score_column(self.scores)})
-
-    def _of(self, some: Callable[[Tensor], Tensor]) -> Self:
-        indptr, ids, scores = some(self.indptr), some(self.ids), some(self.scores)
-        asked = some(self.anchors), some(self._others), self.side
-        return type(self)(indptr, ids, scores, *asked, vocabulary=self._vocabularies)
+        own = {"score": score_column(self.scores)}
+        return self._columns(vocabulary, self._ids_of(self.ids, query), own, query)
 
     def _row(self, row: int) -> tuple[Tensor, Tensor]:
         own = slice(int(self.indptr[row]), int(self.indptr[row + 1]))
