@@ -34,16 +34,15 @@ COLUMNS: Columns = (
 LEGEND = (
     "*Times kgfast* says how many times as long (or as much memory) a peer takes on the same CPU: "
     "below 1 the peer wins, and ~ is extrapolated from a part or by formula. The peer of a time is "
-    "the fastest of those tried that approximate nothing; peers compare float32 scores, so some of "
-    "their ranks differ.",
-    "A [bare loop](benchmarks/lib/bare_loop.cpp) in C++ computes all scores and counts them.",
+    "the fastest of those tried that approximate nothing, in float32. The "
+    "[bare loop](benchmarks/lib/bare_loop.cpp) in C++ computes all scores and counts them.",
     "Lines that name no data use a synthetic graph of WN18RR's size: 40,943 entities and 6,268 "
     "filtered queries. Its tables of RotatE are planted: they fit the graph; normal tables hold "
-    "random numbers. RotatE has *dim* complex numbers. Both cores work where a line "
-    "does not say one thread.",
-    "A single query gains only with an [index](docs/how-to/prepared.md), a table that was prepared "
-    "once. Trained tables had six minutes of training. Both cores, other sizes and the rows that "
-    "peers win stand on that page, and for losses [here](docs/reference/losses.md#measured).",
+    "random numbers. Both cores work where a line does not say one thread. A single query gains "
+    "only with an [index](docs/how-to/prepared.md). That page, "
+    "[losses](docs/reference/losses.md#measured) and [speed](docs/reference/speed.md) have more, "
+    "with the rows that peers win; also [trained models](docs/reference/results.md) and "
+    "[the state of the GPU kernels](docs/reference/gpu.md).",
 )
 NEAREST = (
     "the best {k} by `{score}` with an index, {entities:,} x {dim}, {table}, {queries}, one thread"
@@ -58,7 +57,7 @@ def block(folder: Path) -> str:
     rows = [*pictured, *(row for row in rows if engine_of(row) == engine_of(pictured[0]))]
     lines = list(_lines(rows))
     assert len(lines) <= MOST_ROWS
-    legend = [f"- {line}" for line in (*LEGEND, *_conditions(rows))]
+    legend = [f"- {line}" for line in (*LEGEND, " ".join(_conditions(rows))) if line]
     return "\n".join([*markdown(COLUMNS, lines), "", *legend, "", _source(rows)])
 
 
@@ -148,11 +147,11 @@ def _whole(rows: Rows) -> Iterator[dict[str, str]]:
 
 
 def _ranks(rows: Rows) -> Iterator[dict[str, str]]:
-    """Yield counts of planted tables at every width, of one query and of dot at the largest."""
+    """Yield counts at the largest width: of planted tables, of one query, and of dot."""
     for section, table in (("rotate", "planted"), ("single", "planted"), ("dot", "normal")):
         own = [row for row in of_section(rows, section) if row["contender"] == "kgfast"]
         own = [row for row in own if row["table"] == table]
-        for row in own if section == "rotate" else own[-1:]:
+        for row in own[-1:]:
             work = {name: row[name] for name in ("table", "dim", "batch")}
             found = {name: find(rows, section, name, **work) for name in (*COUNTERS, "bare")}
             timed = {name: it["times_kgfast"] for name, it in found.items() if it}
