@@ -11,6 +11,7 @@ from support.data_folders import (
     ENTITIES,
     LAYOUTS,
     RELATIONS,
+    SCREEN,
     SPLITS,
     libkge,
     official,
@@ -124,6 +125,7 @@ def test_libkge_defaults(tmp_path, config):
     check(load(write(tmp_path, files)))
 
 
+LONG, DIGITS = "x" * 10**6, "9" * 5000
 MALFORMED = [
     (official, "train.txt", "ann\tknows\tbob\nann\tknows\n", 2, "found 2"),
     # Two lines whose fields add up to six: a plain split of the whole file would not notice.
@@ -157,25 +159,46 @@ MALFORMED = [
     (libkge, "train.del", "0\t0\t1\n\n0\t2\t1\n", 3, "relation id 2 is outside"),
     (libkge, "train.del", "0\t0\t1\t1\n", 1, "found 4"),
     (libkge, "dataset.yaml", "dataset:\n  a: [1\n", 3, "not valid YAML"),
+    # Lines longer than a screen, which are cut.
+    (official, "entities.dict", f"0\tann\n{DIGITS}\tbob\n", 2, "id of 5,000 digits is outside"),
+    (official, "entities.dict", f"0\tann\n-{DIGITS}\tbob\n", 2, "id of 5,000 digits is outside"),
+    (official, "entities.dict", f"0\t{LONG}\n1\t{LONG}\n", 2, "was given before, on line 1"),
+    (official, "entities.dict", f"0\tann\n{LONG}\tbob\n", 2, "is not an integer"),
+    (official, "entities.dict", f"0\tann\n{LONG}\n", 2, "expected an id and a name"),
+    (official, "train.txt", f"ann\tknows\t{LONG}\n", 1, "unknown name"),
+    (plain, "train.txt", f"ann\tknows\t{LONG}\n{LONG}\n", 2, "found 1"),
+    (plain, "valid.txt", f"ann\t\t{LONG}\n", 1, "empty name"),
+    (openke, "train2id.txt", f"2\n0 1 0\n{DIGITS} 1 0\n", 3, "head id of 5,000 digits is outside"),
+    (openke, "train2id.txt", f"{DIGITS}\n0 1 0\n", 1, "expected a count line"),
+    (openke, "entity2id.txt", f"1\nann\t{DIGITS}\n", 2, "id of 5,000 digits is outside"),
+    (libkge, "train.del", f"0\t0\t1\n0\t0\t{DIGITS}\n", 2, "tail id of 5,000 digits"),
+    (libkge, "train.del", f"0\t0\t1\n0\t0\t{LONG}\n", 2, "tail 'xxx"),
 ]
 
 
-@pytest.mark.parametrize(("layout", "name", "text", "line", "message"), MALFORMED)
+@pytest.mark.parametrize(
+    ("layout", "name", "text", "line", "message"), MALFORMED, ids=range(len(MALFORMED))
+)
 def test_malformed_lines(tmp_path, layout, name, text, line, message):
     write(tmp_path, layout() | {name: text})
     with pytest.raises(ValueError, match=message) as error:
         load(tmp_path)
     assert str(error.value).startswith(f"{tmp_path / name}:{line}: ")
-    if name != "dataset.yaml":
+    assert len(str(error.value)) <= SCREEN + len(str(tmp_path))
+    if name != "dataset.yaml" and len(text) < SCREEN:
         content = (text.split("\n") if text else [""])[line - 1]
         assert repr(content) in str(error.value)
 
 
-def test_not_utf8(tmp_path):
+@pytest.mark.parametrize(
+    "line", [b"ann\tknows\t\xff\n", b"ann" + b"a" * 10**6 + b"\xff\n"], ids=len
+)
+def test_not_utf8(tmp_path, line):
     write(tmp_path, plain())
-    (tmp_path / "train.txt").write_bytes(b"ann\tknows\tbob\nann\tknows\t\xff\n")
-    with pytest.raises(ValueError, match=r"train\.txt:2: not valid UTF-8: b'ann"):
+    (tmp_path / "train.txt").write_bytes(b"\xef\xbb\xbfann\tknows\tbob\n" + line)
+    with pytest.raises(ValueError, match=r"train\.txt:2: not valid UTF-8: b'ann") as error:
         load(tmp_path)
+    assert len(str(error.value)) <= SCREEN + len(str(tmp_path))
 
 
 @pytest.mark.parametrize(

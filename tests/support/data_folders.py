@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+SCREEN = 600  # characters that fit a message
 ENTITIES = ["ann", "bob", "eve é", "zoe"]  # zoe only occurs in test
 RELATIONS = ["knows", "likes"]
 NAMES = ENTITIES, RELATIONS

@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from typing import ClassVar
 
 import pytest
 import torch
@@ -33,26 +32,69 @@ def read(engine, **body):
     return Reader(engine, 1000, 1000).topk(TopkBody(**body))
 
 
+@pytest.fixture(scope="module")
+def typed(engine):
+    types = kgfast.TypeConstraints.from_triples(graph().train)
+    with client_of(replace(engine, types=types)) as found:
+        yield found, types
+
+
+LISTS = torch.tensor([0, 2, 2])
+# Fields of a request, by names and by ids, and the arguments of topk() that they stand for.
+FORMS = {
+    "filtered": ({}, {}),
+    "include_known": ({"include_known": True}, {"known": None}),
+    "anchor": ({"exclude": "anchor"}, {"exclude": "anchor"}),
+    "excluded": ({"exclude": ["entity_018", 74, "entity_018"]}, {"exclude": [18, 74]}),
+    "none excluded": ({"exclude": []}, {}),
+    "excluded lists": (
+        {"exclude": [[18, "entity_074"], []]},
+        {"exclude": (LISTS, torch.tensor([18, 74]))},
+    ),
+    "candidates": ({"candidates": ["entity_018", 74, 18, 5, 7]}, {"candidate_ids": [18, 74, 5, 7]}),
+    "lists": ({"candidates": [[18, 5], []]}, {"candidate_ids": (LISTS, torch.tensor([18, 5]))}),
+    "none": (
+        {"candidates": []},
+        {"candidate_ids": (LISTS * 0, torch.tensor([], dtype=torch.int64))},
+    ),
+    "types": ({"candidates": "types"}, {}),
+}
+
+
+def options_of(form, engine, types):
+    fields, options = FORMS[form]
+    options = {"known": engine.known} | options
+    return fields, options | ({"candidate_ids": types} if form == "types" else {})
+
+
 class TestTopk:
     @pytest.mark.parametrize("asked", ["heads", "tails"])
-    @pytest.mark.parametrize("include_known", [False, True])
-    def test_answers_are_those_of_topk(self, client, engine, asked, include_known):
-        given = {asked: [3, 7], "relations": 2, "k": 4}
-        found = post(client, "/topk", **given, include_known=include_known)
-        top = kgfast.topk(
-            engine.model,
-            **given,
-            known=None if include_known else engine.known,
-        )
+    @pytest.mark.parametrize("form", FORMS)
+    def test_answers_are_those_of_topk(self, typed, engine, asked, form):
+        fields, options = options_of(form, engine, typed[1])
+        given = {asked: [3, 7], "relations": [2, 1], "k": 6}
+        found = post(typed[0], "/topk", **given, **fields)
+        top = kgfast.topk(engine.model, **given, **options, pad=True)
         assert found["predicted"] == ("tail" if asked == "heads" else "head")
-        assert found["filtered"] is not include_known
+        assert found["filtered"] is (form != "include_known")
         assert "known" not in found
-        ids = [[it["id"] for it in row] for row in found["answers"]]
-        scores = [[it["score"] for it in row] for row in found["answers"]]
-        assert ids == top.ids.tolist()
-        assert torch.equal(torch.tensor(scores), top.scores)
-        names = [[it["name"] for it in row] for row in found["answers"]]
-        assert names == [engine.names[0].names_of(row) for row in top.ids]
+        name = engine.names[0].name
+        expected = [
+            [(id, score, name(id)) for id, score in zip(*row, strict=True) if id >= 0]
+            for row in zip(top.ids.tolist(), top.scores.tolist(), strict=True)
+        ]
+        rows = [[(it["id"], it["score"], it["name"]) for it in row] for row in found["answers"]]
+        assert rows == expected
+
+    @pytest.mark.parametrize("form", ["candidates", "lists", "none", "types"])
+    def test_ranks_are_those_of_rank(self, typed, engine, form):
+        fields, options = options_of(form, engine, typed[1])
+        asked = {"heads": [3, 7], "relations": [2, 1], "tails": [9, 8]}
+        found = post(typed[0], "/rank", **asked, **fields)["ranks"]
+        ranks = kgfast.rank(engine.model, list(zip(*asked.values(), strict=True)), **options)
+        assert [[row[side]["realistic"] for side in row] for row in found] == (
+            ranks.realistic.tolist()
+        )
 
     def test_names_are_ids(self, client):
         by_id = post(client, "/topk", heads=[3, 4], relations=2)
@@ -61,10 +103,16 @@ class TestTopk:
         assert len(by_id["answers"][0]) == 10
 
     def test_relations(self, client, engine):
-        found = post(client, "/topk", heads=3, tails=[5, 6], k=99)
-        assert found["predicted"] == "relation"
-        for row in found["answers"]:
-            assert sorted(it["name"] for it in row) == sorted(engine.names[1])
+        for fields, ids in (
+            ({}, {*range(6)}),
+            ({"exclude": [engine.names[1].name(1)]}, {0, 2, 3, 4, 5}),
+            ({"candidates": [1, 4]}, {1, 4}),
+        ):
+            found = post(client, "/topk", heads=3, tails=[5, 6], k=9, **fields)
+            assert found["predicted"] == "relation"
+            for row in found["answers"]:
+                assert {it["id"] for it in row} == ids
+                assert {it["name"] for it in row} == set(engine.names[1].names_of(sorted(ids)))
 
     def test_fewer_candidates_than_k(self):
         few = engine_of(known=kgfast.KnownTriples([(0, 0, tail) for tail in range(298)]))
@@ -73,100 +121,10 @@ class TestTopk:
         assert sorted(it["id"] for it in found["answers"][0]) == [298, 299]
         assert len(found["answers"][1]) == 5
 
-
-EXCLUDED = {
-    "anchor": "anchor",
-    "names": ["entity_018", 74, "entity_018"],
-    "none": [],
-    "lists": [[18, "entity_074"], []],
-}
-
-
-class TestExclude:
-    """``/topk`` with ``exclude`` finds the answers of ``topk(exclude=)``, by names and by ids."""
-
-    @pytest.mark.parametrize("asked", ["heads", "tails"])
-    @pytest.mark.parametrize("form", EXCLUDED)
-    def test_answers_are_those_of_topk(self, client, engine, asked, form):
-        options = {asked: [3, 7], "relations": 2, "k": 6}
-        given = {
-            "names": [18, 74],
-            "lists": (torch.tensor([0, 2, 2]), torch.tensor([18, 74])),
-        }.get(form, EXCLUDED[form])
-        found = post(client, "/topk", **options, exclude=EXCLUDED[form])["answers"]
-        top = kgfast.topk(engine.model, **options, known=engine.known, exclude=given)
-        assert [[it["id"] for it in row] for row in found] == top.ids.tolist()
-
-    def test_relations(self, client, engine):
-        asked = {"heads": 3, "tails": [5, 6], "k": 9}
-        name = engine.names[1].names_of([1])[0]
-        found = post(client, "/topk", **asked, exclude=[name])["answers"]
-        assert all({it["id"] for it in row} == {0, 2, 3, 4, 5} for row in found)
-
-    def test_requests_of_a_sweep_leave_out_their_own(self, client, engine):
-        """Also those that leave nothing out."""
-        bodies = [{"heads": [3, 4], "relations": 2, "k": 3, "exclude": it}
-                  for it in ("anchor", [18], [], [[1, 2], [3]])]  # fmt: skip
-        questions = [read(engine, **body) for body in bodies]
-        assert len({question.key for question in questions}) == 1
-        together = engine.answers(questions)
-        assert together == [engine.answers([question])[0] for question in questions]
-        assert together == [post(client, "/topk", **body) for body in bodies]
-
-
-class TestCandidates:
-    """Restrictions of ``/topk`` and ``/rank`` find what ``candidate_ids`` finds."""
-
-    FORMS: ClassVar = {
-        "names": (["entity_018", 74, 18, 5, 7], [18, 74, 5, 7]),
-        "lists": ([[18, 5], []], (torch.tensor([0, 2, 2]), torch.tensor([18, 5]))),
-        "none": ([], (torch.tensor([0, 0, 0]), torch.tensor([], dtype=torch.int64))),
-    }
-
-    @pytest.mark.parametrize("asked", ["heads", "tails"])
-    @pytest.mark.parametrize("form", [*FORMS, "types"])
-    def test_answers_are_those_of_topk(self, typed, engine, asked, form):
-        given, ids = self.FORMS.get(form, ("types", typed[1]))
-        options = {asked: [3, 7], "relations": [2, 1], "k": 6}
-        found = post(typed[0], "/topk", **options, candidates=given)["answers"]
-        top = kgfast.topk(engine.model, **options, known=engine.known, candidate_ids=ids, pad=True)
-        expected = [[id for id in row if id >= 0] for row in top.ids.tolist()]
-        assert [[it["id"] for it in row] for row in found] == expected
-
-    @pytest.mark.parametrize("form", [*FORMS, "types"])
-    def test_ranks_are_those_of_rank(self, typed, engine, form):
-        given, ids = self.FORMS.get(form, ("types", typed[1]))
-        asked = {"heads": [3, 7], "relations": [2, 1], "tails": [9, 8]}
-        found = post(typed[0], "/rank", **asked, candidates=given)["ranks"]
-        triples = list(zip(*asked.values(), strict=True))
-        ranks = kgfast.rank(engine.model, triples, known=engine.known, candidate_ids=ids)
-        assert [[row[side]["realistic"] for side in row] for row in found] == (
-            ranks.realistic.tolist()
-        )
-
-    def test_relations(self, client):
-        found = post(client, "/topk", heads=3, tails=[5, 6], candidates=[1, 4])["answers"]
-        assert all({it["id"] for it in row} == {1, 4} for row in found)
-
     def test_types_are_of_entities(self, typed):
         response = typed[0].post("/topk", json={"heads": 3, "tails": 4, "candidates": "types"})
         assert response.status_code == 422
         assert "relations are predicted" in response.json()["error"]
-
-    def test_requests_of_a_sweep_have_their_own(self, engine):
-        typed = replace(engine, types=kgfast.TypeConstraints.from_triples(graph().train))
-        asked = {"heads": [3, 4], "relations": 2}
-        found = [read(typed, **asked, candidates=it)
-                 for it in ([1, 2], [[5], [6, 7]], "types", None)]  # fmt: skip
-        assert len({question.key for question in found}) == 3
-        assert typed.answers(found[:2]) == [typed.answers([it])[0] for it in found[:2]]
-
-
-@pytest.fixture(scope="module")
-def typed(engine):
-    types = kgfast.TypeConstraints.from_triples(graph().train)
-    with client_of(replace(engine, types=types)) as found:
-        yield found, types
 
 
 def test_ranks_are_those_of_rank(client, engine):
@@ -302,15 +260,20 @@ def test_bodies_are_bounded(engine):
 def test_requests_of_a_sweep_have_the_answers_of_one(engine):
     """Requests of each kind do not depend on others beside them."""
     certain = replace(engine, probabilities=lambda scores: scores.double().sigmoid())
-    reader, heads = Reader(certain, 1000, 1000), list(range(30))
-    for read, body in (
-        (reader.topk, lambda part: TopkBody(heads=part, relations=2, k=3)),
-        (reader.rank, lambda part: RankBody(heads=part, relations=2, tails=part[::-1])),
-        (reader.score, lambda part: ScoreBody(heads=part, relations=2, tails=part[::-1])),
+    reader, parts = Reader(certain, 1000, 1000), [list(range(i, i + 6)) for i in range(0, 30, 6)]
+    asked = {"heads": [3, 4], "relations": 2, "k": 3}
+    for questions in (
+        [reader.topk(TopkBody(heads=part, relations=2, k=3)) for part in parts],
+        [reader.rank(RankBody(heads=it, relations=2, tails=it[::-1])) for it in parts],
+        [reader.score(ScoreBody(heads=it, relations=2, tails=it[::-1])) for it in parts],
+        [read(certain, **asked, exclude=it) for it in ("anchor", [18], [], [[1, 2], [3]])],
+        [read(certain, **asked, candidates=it) for it in ([1, 2], [[5], [6, 7]])],
     ):
-        questions = [read(body(heads[first : first + 7])) for first in range(0, 30, 7)]
         assert len({question.key for question in questions}) == 1
         assert certain.answers(questions) == [certain.answers([it])[0] for it in questions]
+    typed = replace(engine, types=kgfast.TypeConstraints.from_triples(graph().train))
+    keys = {read(typed, **asked, candidates=it).key for it in ([1, 2], "types", None)}
+    assert len(keys) == 3
 
 
 class TestHosts:
