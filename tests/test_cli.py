@@ -217,13 +217,6 @@ class TestEvaluate:
 
 
 class TestPlot:
-    def test_two_files(self, trained, tmp_path):
-        pytest.importorskip("matplotlib")
-        result = run("plot", trained[0], "--out", tmp_path / "a")
-        assert result.exit_code == 0, result.stderr
-        assert result.stdout.split() == [str(tmp_path / "a.png"), str(tmp_path / "a.svg")]
-        assert all(Path(name).stat().st_size > 1000 for name in result.stdout.split())
-
     def test_two_runs_in_one_picture(self, trained, tmp_path):
         pytest.importorskip("matplotlib")
         shutil.copytree(trained[0], tmp_path / "again")
@@ -231,6 +224,8 @@ class TestPlot:
         assert error_of(*words) == "error: say with --out where to put the picture of several runs"
         result = run(*words, "--out", tmp_path / "both")
         assert result.exit_code == 0, result.stderr
+        assert result.stdout.split() == [str(tmp_path / f"both.{it}") for it in ("png", "svg")]
+        assert all(Path(name).stat().st_size > 1000 for name in result.stdout.split())
         text = (tmp_path / "both.svg").read_text()
         assert "tiny, MRR" in text
         assert "again, MRR" in text

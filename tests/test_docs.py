@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from contextlib import nullcontext
 from importlib import import_module
 from types import ModuleType
 
@@ -53,37 +54,28 @@ def test_commands_are_found():
     assert len(commands((ROOT / "docs/how-to/train.md").read_text())) >= 7
 
 
-class TestRunner:
-    def page(self, tmp_path, text):
-        path = tmp_path / "page.md"
-        path.write_text(text)
-        return path
+BLOCK = "\n```python\n1 / 0\n```\n"
+PRINTS = "```python\nprint(1)\nprint(2)\n```\nSo:\n```text\n2\n```\n"
+MARK = "<!-- not run: needs a GPU of its own -->"
+PAGES_OF_TESTS = [  # and what their run says
+    ("a\n```python\nx = 1\n```\n```python\nassert x == 1\n```\n```sh\nfalse\n```\n", None),
+    ("a" + BLOCK, r"page\.md:3: ZeroDivisionError"),
+    (MARK + BLOCK, None),
+    ("<!-- not run:  -->" + BLOCK, "a mark says why not"),
+    (MARK + "\n```\n```" + BLOCK, "ZeroDivision"),  # a mark is of one block
+    (PRINTS, None),
+    (PRINTS.replace("\n2\n", "\n3\n"), r"page\.md:7: printed otherwise:\n1\n2"),
+    ("```python\n>>> 1 + 1\n2\n```\n", None),
+    ("```python\n>>> 1 + 1\n3\n```\n", "Expected"),
+]
 
-    def test_blocks_share_names_and_lines_are_the_pages(self, tmp_path):
-        text = "a\n```python\nx = 1\n```\nb\n```python\ny = x + 1\n```\n```sh\nfalse\n```\n"
-        assert run_page(self.page(tmp_path, text))["y"] == 2
-        assert [it.line for it in snippets(text)] == [3, 7, 10]
-        with pytest.raises(AssertionError, match=r"page\.md:3: ZeroDivisionError"):
-            run_page(self.page(tmp_path, "a\n```python\n1 / 0\n```\n"))
 
-    def test_a_mark_needs_a_reason(self, tmp_path):
-        block = "\n```python\n1 / 0\n```\n"
-        run_page(self.page(tmp_path, "<!-- not run: needs a GPU of its own -->" + block))
-        with pytest.raises(AssertionError, match="a mark says why not"):
-            run_page(self.page(tmp_path, "<!-- not run:  -->" + block))
-        with pytest.raises(AssertionError, match="ZeroDivision"):  # a mark is of one block
-            run_page(self.page(tmp_path, "<!-- not run: needs a GPU -->\n```\n```" + block))
-
-    def test_outputs_are_those_of_the_blocks_before_them(self, tmp_path):
-        page = "```python\nprint(1)\nprint(2)\n```\nSo:\n```text\n2\n```\n"
-        run_page(self.page(tmp_path, page))
-        with pytest.raises(AssertionError, match=r"page\.md:7: printed otherwise:\n1\n2"):
-            run_page(self.page(tmp_path, page.replace("\n2\n", "\n3\n")))
-
-    def test_sessions(self, tmp_path):
-        run_page(self.page(tmp_path, "```python\n>>> 1 + 1\n2\n```\n"))
-        with pytest.raises(AssertionError, match="Expected"):
-            run_page(self.page(tmp_path, "```python\n>>> 1 + 1\n3\n```\n"))
+@pytest.mark.parametrize(("text", "error"), PAGES_OF_TESTS, ids=range(len(PAGES_OF_TESTS)))
+def test_what_is_wrong_with_a_page_is_said(tmp_path, text, error):
+    path = tmp_path / "page.md"
+    path.write_text(text)
+    with nullcontext() if error is None else pytest.raises(AssertionError, match=error):
+        run_page(path)
 
 
 def public_names():

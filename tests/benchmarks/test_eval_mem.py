@@ -17,16 +17,6 @@ def write_graph(folder):
 
 
 @pytest.mark.slow
-def test_eval_mem_of_sub_models_alone(call, tmp_path):
-    result = tmp_path / "crops.json"
-    done = call("eval_mem.py", "--quick", "--sections", "crops", "--json", result)
-    assert done.returncode == 0, done.stderr
-    written = json.loads(result.read_text())
-    assert "conclusion" not in written
-    assert {row["benchmark"] for row in written["rows"]} == {"eval_mem_crops"}
-
-
-@pytest.mark.slow
 def test_eval_mem_writes_what_it_measured(call, tmp_path):
     pytest.importorskip("matplotlib")
     result = tmp_path / "mem.json"
