@@ -6,9 +6,7 @@ import torch
 from torch import Tensor
 
 from kgfast.eval.answers import AskedQueries, Search
-from kgfast.eval.candidates import (
-    Allowed,
-)
+from kgfast.eval.candidates import Allowed
 from kgfast.eval.job import JobSection, SoFar
 from kgfast.eval.queries import CPU, Queries
 from kgfast.eval.sources import CandidateSource
@@ -46,14 +44,6 @@ class AboveSoFar(SoFar):
         self.thresholds, self.room = thresholds, room
         self.dtype = torch.float32
         self.pieces: list[Above] = []  # by ascending ids
-
-    @property
-    def state(self) -> list[Tensor]:
-        """Empty state: no call saves these answers."""
-        return []
-
-    def restore(self, state: list[Tensor]) -> None:
-        """Do nothing: there is no state."""
 
     def begin(self) -> None:
         """Widen queries in half precision; this is exact."""
@@ -121,7 +111,6 @@ class AboveSearch(Search):
         self.thresholds = thresholds_of(threshold, len(self.anchors), CPU)
         check_thresholds(self.thresholds)
         self.room = Room(max_results)
-        self._shares: Any = None
 
     @property
     def facts(self) -> dict[str, str]:
@@ -131,9 +120,6 @@ class AboveSearch(Search):
     def start(self, section: JobSection, source: CandidateSource, queries: Queries) -> AboveSoFar:
         thresholds = self.thresholds[queries.rows].to(source.device)
         return AboveSoFar(section, queries, source, thresholds, self.room)
-
-    def join(self, shares: Any) -> None:
-        self._shares = shares if self.section.side != "relation" else None
 
     def collected(self) -> Above:
         shares, results, room = self._shares, self.results, self.room

@@ -71,6 +71,7 @@ class Search(Job):
         self.section = JobSection(side, crops, candidates)
         self.sides, self.sections = (side,), [self.section]
         self.results: list[Any] = []
+        self._shares: Any = None
 
     @property
     def num_queries(self) -> int:
@@ -113,19 +114,15 @@ class Search(Job):
         rows = torch.arange(len(self.anchors), dtype=torch.int64, device=CPU)
         if isinstance(section.given, TypeConstraints):
             rows = self.others.cpu().argsort(stable=True)
-        return (self._queries(rows, home),)
+        return (self.some(section, rows, home),)
 
-    def sample(self, section: JobSection, home: torch.device, count: int) -> Queries:
-        rows = torch.arange(len(self.anchors), dtype=torch.int64, device=CPU)
-        return self._queries(rows[:: max(1, len(rows) // count)], home)
-
-    def _queries(self, rows: Tensor, home: torch.device) -> Queries:
+    def some(self, section: JobSection, rows: Tensor, home: torch.device) -> Queries:
         anchors, others = self.anchors, self.others
-        if len(rows) < len(anchors) or isinstance(self.section.given, TypeConstraints):
+        if len(rows) < len(anchors) or isinstance(section.given, TypeConstraints):
             anchors, others = (ids[rows.to(ids.device)] for ids in (anchors, others))
         if home != anchors.device:
             anchors, others = moved(anchors, home), moved(others, home)
-        return Queries(self.section.side, rows, anchors, others, self.words)
+        return Queries(section.side, rows, anchors, others, self.words)
 
     def known_of(self, queries: Queries, source: CandidateSource) -> Known | None:
         known = None
@@ -138,6 +135,9 @@ class Search(Job):
 
     def put(self, result: SoFar) -> None:
         self.results.append(result)
+
+    def join(self, shares: Any) -> None:
+        self._shares = shares if self.section.side != "relation" else None
 
 
 class BestSoFar(SoFar):
@@ -231,7 +231,6 @@ class BestSearch(Search):
     ) -> None:
         super().__init__(model, given, allowed, dims, batch_size)
         self.k, self.pad = k, pad
-        self._shares: Any = None
 
     @property
     def facts(self) -> dict[str, str]:
@@ -248,9 +247,6 @@ class BestSearch(Search):
 
     def start(self, section: JobSection, source: CandidateSource, queries: Queries) -> BestSoFar:
         return BestSoFar(section, queries, source, self.k)
-
-    def join(self, shares: Any) -> None:
-        self._shares = shares if self.section.side != "relation" else None
 
     def collected(self) -> tuple[Tensor, Tensor]:
         """Return scores and ids of all queries, ``[B, k]``."""

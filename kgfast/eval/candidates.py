@@ -83,6 +83,8 @@ class ListedIds:
     def of(self, rows: Tensor, device: torch.device) -> Known:
         """Return the ids of some queries as CSR on a device, in any order."""
         assert self.indptr is not None
+        if len(self.indptr) == 2:  # one list is the list of all queries
+            rows = torch.zeros_like(rows)
         starts = self.indptr[rows]
         counts = self.indptr[rows + 1] - starts
         indptr = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
@@ -235,14 +237,7 @@ def excluded_of(
     if isinstance(value, list | tuple) and any(map(_is_row, value)):
         raise TypeError(f"exclude must be {_EXCLUDED}; got a {type(value).__name__} of rows")
     ids = checked_ids_of("exclude", value, *rows).reshape(-1).cpu()
-    return SharedIds(ids, torch.tensor([0, len(ids)], dtype=torch.int64, device=_CPU))
-
-
-class SharedIds(ListedIds):
-    """Ids that all queries exclude."""
-
-    def of(self, rows: Tensor, device: torch.device) -> Known:
-        return super().of(torch.zeros_like(rows), device)
+    return ListedIds(ids, torch.tensor([0, len(ids)], dtype=torch.int64, device=_CPU))
 
 
 def _is_row(value: Any) -> bool:

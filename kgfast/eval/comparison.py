@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from kgfast.eval.intervals import cells_of, check_draws, drawn_means, percentiles, statistics
+from kgfast.eval.intervals import check_draws, drawn_means, percentiles, statistics
 from kgfast.eval.metrics import HITS, cell, metric_named, metrics_with
 from kgfast.eval.ranks import Ranks, RankType
 from kgfast.text import escaped, html_table, text_table
@@ -145,7 +145,7 @@ def compare(
         metric.name: Difference(*values)
         for metric, values in zip(metrics, torch.stack(columns, 1).tolist(), strict=True)
     }
-    change = cells_of(b, rank_type) - cells_of(a, rank_type)
+    change = b._cells(rank_type) - a._cells(rank_type)
     counts = int((change < 0).sum()), int((change == 0).sum()), int((change > 0).sum())
     return Comparison(found, counts, confidence, names)
 

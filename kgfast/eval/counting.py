@@ -16,7 +16,7 @@ from kgfast.eval.candidates import (
 )
 from kgfast.eval.job import Job, JobSection, SoFar, names_in_words
 from kgfast.eval.preparation import check_known, check_names, checked_batch_size
-from kgfast.eval.queries import CPU, Queries, moved, no_answers, roles_of
+from kgfast.eval.queries import CPU, Queries, moved, roles_of
 from kgfast.eval.sources import CandidateSource, Crops, crops_of
 from kgfast.graph import as_triples_tensor, names_of, with_names
 from kgfast.kernels.operands import Known
@@ -130,19 +130,13 @@ class Ranking(Job):
             return ()
         if len(self.hrt) == 1 or isinstance(section.given, ListedIds):
             rows = torch.arange(len(self.hrt), dtype=torch.int64, device=CPU)
-            return (self._queries(section, rows, self.hrt, home),)
+            return (self.some(section, rows, home),)
         anchors, others, _ = roles_of(self.hrt, section.side)
         rows = (others * int(self.model.num_entities) + anchors).argsort(stable=True)
-        return (self._queries(section, rows, self.hrt[rows], home),)
+        return (self.some(section, rows, home),)
 
-    def sample(self, section: JobSection, home: torch.device, count: int) -> Queries:
-        rows = torch.arange(len(self.hrt), dtype=torch.int64, device=CPU)
-        rows = rows[:: max(1, len(rows) // count)]
-        return self._queries(section, rows, self.hrt[rows], home)
-
-    def _queries(
-        self, section: JobSection, rows: Tensor, hrt: Tensor, home: torch.device
-    ) -> Queries:
+    def some(self, section: JobSection, rows: Tensor, home: torch.device) -> Queries:
+        hrt = self.hrt if len(self.hrt) == 1 else self.hrt[rows]
         hrt = hrt.T.contiguous()
         hrt = hrt if home.type == "cpu" else moved(hrt, home)
         anchors, others, targets = roles_of(hrt.T, section.side)
@@ -151,7 +145,8 @@ class Ranking(Job):
     def known_of(self, queries: Queries, source: CandidateSource) -> Known:
         known, home, side = self.known, source.home, source.side
         if known is None:
-            return no_answers(queries)
+            zeros = queries.anchors.new_zeros(len(queries) + 1)
+            return Known(zeros, zeros[:0])
         if home.type == "cpu":
             ids = queries.anchors, queries.others
             return Known(*known.exclude(*ids, side, within=source.span))

@@ -31,6 +31,7 @@ from kgfast.eval.rows import RowReader, entity_table, local_model, own_reader
 from kgfast.eval.sources import CandidateSource, InMemory
 from kgfast.kernels.operands import Prepared
 from kgfast.models.relations import blocks_at
+from kgfast.ops.unchecked import refuse_unchecked
 from kgfast.progress import progress_bar, sweep_bar
 from kgfast.storage import Fingerprint, memory_limit
 from kgfast.tables import Rows
@@ -110,6 +111,7 @@ class Call:
 
     def run(self, job: Job) -> None:
         """Drive a job through all blocks."""
+        refuse_unchecked(f"{job.name}()")
         with evaluating(self.model):
             if self.steps is not None:
                 self._run_together(job)
@@ -122,6 +124,7 @@ class Call:
 
     def run_range(self, job: Job, start: int, stop: int) -> None:
         """Drive a job through a range of rows."""
+        refuse_unchecked("count_range()")
         reader = own_reader(self.model)
         self.reader = RowReader.of_part(reader.entity, start, stop)
         with evaluating(self.model):

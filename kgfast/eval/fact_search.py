@@ -83,7 +83,7 @@ class Slice:
 class FactSearch(Job):
     """Checked arguments of a search for facts, and the state that all batches share."""
 
-    name = "facts"
+    name = "top_facts"
     grows = True
     has_batch_size = True
 
@@ -134,11 +134,9 @@ class FactSearch(Job):
                 ids = some.repeat(len(own)), own.repeat_interleave(len(some))
                 yield self._queries(*ids, home)
 
-    def sample(self, section: JobSection, home: torch.device, count: int) -> Queries:
-        step = max(1, len(self.given) // count)
-        places = torch.arange(0, len(self.given), step, dtype=torch.int64, device=CPU)[:count]
+    def some(self, section: JobSection, rows: Tensor, home: torch.device) -> Queries:
         width = max(1, len(self.given.heads))
-        ids = self.given.heads[places % width], self.given.relations[places // width]
+        ids = self.given.heads[rows % width], self.given.relations[rows // width]
         return self._queries(*ids, home)
 
     def _queries(self, heads: Tensor, relations: Tensor, home: torch.device) -> Queries:

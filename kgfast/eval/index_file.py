@@ -27,12 +27,6 @@ _LINE = 64  # bytes
 _PANEL = tuple(it.name for it in fields(Panels) if it.name != "tensors")
 
 
-def _are_of(panels: Panels, score: str | None, table: Tensor) -> bool:
-    features = get_score(panels.score).num_features(table.shape[1])
-    found = panels.score, panels.num_rows, panels.num_features
-    return found == (score, len(table), features)
-
-
 def write_index(
     path: str | os.PathLike[str],
     made: tuple[str | None, bool],
@@ -124,8 +118,11 @@ def read_index(
             f"model's are {' and '.join(ours)}"
         )
     for (_, checksum), table, own in zip(stored, tables, panels, strict=True):
-        if own is not None and not _are_of(own, score, table):
-            raise ValueError(f"{path}: damaged: panels and table have different rows")
+        if own is not None:
+            features = get_score(own.score).num_features(table.shape[1])
+            sizes = own.score, own.num_rows, own.num_features
+            if sizes != (score, len(table), features):
+                raise ValueError(f"{path}: damaged: panels and table have different rows")
         if checksum != _checksum(table):
             raise ValueError(
                 f"{path}: an index of another table of the same shape {list(table.shape)}: the "

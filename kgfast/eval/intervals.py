@@ -89,11 +89,6 @@ def check_draws(confidence: float, samples: int) -> None:
         raise ValueError(f"samples must be at least 2; got {samples}")
 
 
-def cells_of(ranks: "Ranks", rank_type: "RankType") -> Tensor:
-    """Return the ranks that metrics use, float64 ``[T, S]``."""
-    return ranks._cells(rank_type).cpu()
-
-
 def expected_ranks(ranks: "Ranks", ids: Tensor | None = None) -> Tensor:
     """Return the mean rank of each triple under random scores, float64 ``[T]``."""
     counts = ranks.num_candidates
@@ -104,7 +99,7 @@ def expected_ranks(ranks: "Ranks", ids: Tensor | None = None) -> Tensor:
 
 def statistics(ranks: "Ranks", rank_type: "RankType", metrics: Sequence[Metric]) -> Tensor:
     """Return the share of every triple in metrics that are means, float64 ``[T, M]``."""
-    cells = cells_of(ranks, rank_type)
+    cells = ranks._cells(rank_type)
     shares = [metric.share(cells).mean(1) for metric in metrics if metric.share is not None]
     return torch.stack(shares, 1)
 
@@ -152,11 +147,6 @@ def _add_metrics(
             drawn[row] += medians
 
 
-def _count_dtype(count: int) -> torch.dtype:
-    """Return the smallest integer dtype for counts up to ``count``."""
-    return torch.int32 if count < 1 << 31 else torch.int64
-
-
 def drawn_means(shares: Tensor, samples: int, seed: int) -> Tensor:
     """Return the means of shares ``[T, M]`` over drawn triples, ``[samples, M]``."""
     found = torch.empty(samples, shares.shape[1], dtype=torch.float64, device="cpu")
@@ -169,7 +159,7 @@ def drawn_means(shares: Tensor, samples: int, seed: int) -> Tensor:
 
 def _distinct(ranks: "Ranks", rank_type: "RankType") -> tuple[Tensor, Tensor]:
     """Return the distinct ranks, float64 ``[V]`` ascending, and the place of each, ``[T, S]``."""
-    ordered = cells_of(ranks, rank_type).numpy().ravel()
+    ordered = ranks._cells(rank_type).numpy().ravel()
     ordered.sort()  # in place, unlike np.unique
     distinct, last = 0, math.nan
     # in place: each distinct rank overwrites a place that was read
@@ -179,10 +169,11 @@ def _distinct(ranks: "Ranks", rank_type: "RankType") -> tuple[Tensor, Tensor]:
         last, end = ordered[part][-1], distinct + own.size
         ordered[distinct:end], distinct = own, end
     values = torch.from_numpy(ordered[:distinct])
-    shape, dtype = (len(ranks), ordered.size // len(ranks)), _count_dtype(ordered.size)
+    shape = len(ranks), ordered.size // len(ranks)
+    dtype = torch.int32 if ordered.size < 1 << 31 else torch.int64  # also counts the draws of ranks
     places = torch.empty(shape, dtype=dtype, device="cpu")
     for rows in _slices(len(ranks)):
-        places[rows] = torch.searchsorted(values, cells_of(ranks._part(rows), rank_type))
+        places[rows] = torch.searchsorted(values, ranks._part(rows)._cells(rank_type))
     return values, places
 
 

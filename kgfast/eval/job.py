@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kgfast.eval.candidates import Given, ListedIds
-from kgfast.eval.queries import Queries
+from kgfast.eval.queries import CPU, Queries
 from kgfast.eval.sources import CandidateSource, Crops
 from kgfast.graph import KnownTriples
 from kgfast.graph.named import Names
@@ -36,12 +36,11 @@ class SoFar(ABC):
     source: CandidateSource
 
     @property
-    @abstractmethod
     def state(self) -> list[Tensor]:
-        """Results so far, which ``partial=`` saves."""
+        """Results so far, which ``partial=`` saves; empty for calls without it."""
+        return []
 
-    @abstractmethod
-    def restore(self, state: list[Tensor]) -> None:
+    def restore(self, state: list[Tensor]) -> None:  # noqa: B027 - a hook
         """Continue from a saved state."""
 
     def begin(self) -> None:  # noqa: B027 - a hook: counts need no beginning
@@ -58,8 +57,9 @@ class SoFar(ABC):
 class Job(ABC):
     """Checked arguments of a call: what is asked of which queries, and how results join.
 
-    ``name`` names the call in files of ``partial=``. If ``chains``, a pass over a file serves
-    queries of several sections. If ``grows``, a pass of ``partial=`` in memory is the whole call.
+    ``name`` names the call, in errors and in files of ``partial=``. If ``chains``, a pass over a
+    file serves queries of several sections. If ``grows``, a pass of ``partial=`` in memory is the
+    whole call.
     """
 
     name: str
@@ -95,8 +95,14 @@ class Job(ABC):
         """Make the queries of a section; facts are too many, and come in batches of a size."""
 
     @abstractmethod
+    def some(self, section: JobSection, rows: Tensor, home: torch.device) -> Queries:
+        """Make the queries of a section at places ``rows``, int64 on the host."""
+
     def sample(self, section: JobSection, home: torch.device, count: int) -> Queries:
         """Make some queries of a section, spread evenly."""
+        count = min(count, self.num_queries)
+        rows = torch.arange(count, dtype=torch.int64, device=CPU)
+        return self.some(section, rows * self.num_queries // max(1, count), home)
 
     @abstractmethod
     def start(self, section: JobSection, source: CandidateSource, queries: Queries) -> SoFar:

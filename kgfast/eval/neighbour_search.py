@@ -20,7 +20,6 @@ from kgfast.models.relations import is_in_blocks
 from kgfast.models.tables import gathered, held_table
 from kgfast.ops.differentiable import full_precision
 from kgfast.ops.topk import check_k
-from kgfast.ops.unchecked import refuse_unchecked
 from kgfast.tables import Rows
 from kgfast.tables.protocol import TensorTable
 from kgfast.tables.views import UnitRows
@@ -82,7 +81,6 @@ def neighbours(
     0  2 1, 1 0.6
     1  0 0.6, 2 0.6
     """
-    refuse_unchecked("neighbours()")
     if metric not in get_args(Metric):
         raise ValueError(
             f"metric must be one of {', '.join(get_args(Metric))}; got {shown(metric)}"
@@ -190,6 +188,8 @@ class _RowsAsModel:
 
 class _Search(BestSearch):
     """Prediction that finds neighbours."""
+
+    name = "neighbours"
 
     def words(self, queries: Queries, place: int) -> str:
         row = int(queries.rows[place])

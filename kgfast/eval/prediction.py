@@ -15,7 +15,6 @@ from kgfast.eval.preparation import check_rankable
 from kgfast.graph import IdsLike, KnownTriples, VocabularyLike
 from kgfast.models import BlockScorer, RankableModel
 from kgfast.ops.above import MAX_RESULTS
-from kgfast.ops.unchecked import refuse_unchecked
 
 
 def topk(
@@ -203,7 +202,6 @@ def _searched(
     kind: type[Search], model: Any, given: tuple[Any, ...], options: dict[str, Any]
 ) -> tuple[Search, list[Tensor]]:
     """Check a model and the arguments of a kind of search; search, and return the answers."""
-    refuse_unchecked(f"{kind.name}()")
     with several(kind.name) as steps:
         check_rankable(model)
         if options["index"] is not None:

@@ -59,12 +59,17 @@ class Queries:
 
     def part(self, rows: slice, ids: Tensor | None = None) -> "Queries":
         """Return some of the queries; ``ids`` are new candidates for them."""
+        known = self.known
+        if known is not None:
+            indptr = known.indptr[rows.start : rows.stop + 1]
+            indices = known.indices[int(indptr[0]) : int(indptr[-1])]
+            known = Known(indptr - indptr[0], indices)
         return replace(
             self,
             rows=self.rows[rows],
             anchors=self.anchors[rows],
             others=self.others[rows],
-            known=None if self.known is None else rows_of(self.known, rows),
+            known=known,
             targets=None if self.targets is None else self.targets[rows],
             ids=ids,
             lists=None,
@@ -122,18 +127,6 @@ def roles_of(hrt: Tensor, side: Side) -> tuple[Tensor, Tensor, Tensor]:
     if side == "relation":
         return heads, tails, relations
     return (heads, relations, tails) if side == "tail" else (tails, relations, heads)
-
-
-def no_answers(queries: Queries) -> Known:
-    """Return the known answers of queries without any, as CSR."""
-    zeros = queries.anchors.new_zeros(len(queries) + 1)
-    return Known(zeros, zeros[:0])
-
-
-def rows_of(known: Known, rows: slice) -> Known:
-    """Return the known answers of some queries."""
-    indptr = known.indptr[rows.start : rows.stop + 1]
-    return Known(indptr - indptr[0], known.indices[int(indptr[0]) : int(indptr[-1])])
 
 
 def within(known: Known, first: int, last: int) -> Known:

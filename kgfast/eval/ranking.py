@@ -18,7 +18,6 @@ from kgfast.graph import KnownTriples, TriplesLike, VocabularyLike
 from kgfast.graph.named import Names
 from kgfast.models import BlockScorer, RankableModel
 from kgfast.models.base import SIDES, Side
-from kgfast.ops.unchecked import refuse_unchecked
 from kgfast.text import shown
 
 
@@ -148,7 +147,6 @@ def rank(
     >>> ranks.side("tail").realistic.tolist()
     [[1.0], [1.5]]
     """
-    refuse_unchecked("rank()")
     with several("rank") as steps:
         check_rankable(model)
         if index is not None:

@@ -183,10 +183,12 @@ class Ranks:
         return self if bool(is_ranked.all()) else self._part(is_ranked)
 
     def _cells(self, rank_type: RankType) -> Tensor:
-        """Return the ranks of all metrics, float64 ``[T, C]``, with no temporaries of that size."""
+        """Return the ranks that metrics use, float64 ``[T, C]``, on the host.
+
+        There are no temporary tensors of that size.
+        """
         columns = self.pooled_columns
-        shape, device = (len(self), len(columns)), self.greater.device
-        cells = torch.empty(shape, dtype=torch.float64, device=device)
+        cells = torch.empty(len(self), len(columns), dtype=torch.float64, device="cpu")
         for first in range(0, max(1, len(self)), _ROWS):
             rows = slice(first, first + _ROWS)
             cells[rows] = self._part(rows, columns).ranks(rank_type)

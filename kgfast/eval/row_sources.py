@@ -14,11 +14,12 @@ from kgfast.eval.queries import CPU, Queries, among, among_rows, between, within
 from kgfast.eval.rows import RowReader, local_model
 from kgfast.eval.sources import Crops, Located, Swept
 from kgfast.kernels.checks import NonFiniteError, nonfinite_error
-from kgfast.kernels.operands import Known, Lists, Prepared
+from kgfast.kernels.operands import Known, Lists, Operands, Prepared
 from kgfast.kernels.scores import get_score
 from kgfast.models.base import Candidates, Side, is_nested
 from kgfast.models.evaluated import evaluated_queries
 from kgfast.ops import run
+from kgfast.ops.checks import check_queries
 from kgfast.tables.prefetch import RowBlock
 
 _SCORED_BYTES = 8 << 20  # bytes of float64 rows of targets that are scored at once
@@ -85,9 +86,10 @@ class InRows(Swept):
             some = slice(first, first + step)
             ids, places = targets[some].unique(return_inverse=True)
             try:
-                operands = self.operands(queries, self._made(self.reader.rows(ids), ids))
+                operands = self._operands(queries, self._made(self.reader.rows(ids), ids))
                 operands = operands.of_queries(some)
-                parts.append(run.target_scores(operands, places.to(self.device), self.checks()))
+                checks = run.checks_for(self.device, allows_nan=self.allows_nan)
+                parts.append(run.target_scores(operands, places.to(self.device), checks))
             except NonFiniteError as error:
                 raise self._named(error, queries, ids) from None
         return torch.cat(parts, 1)
@@ -152,7 +154,12 @@ class InRows(Swept):
             known = Known(*(part.to(self.device) for part in known))
         if lists is not None:
             lists = Lists(*(part.to(self.device) for part in lists))
-        return Located(self.operands(queries, candidates), targets, known, lists)
+        return Located(self._operands(queries, candidates), targets, known, lists)
+
+    def _operands(self, queries: Queries, candidates: Prepared) -> Operands:
+        assert queries.vectors is not None
+        check_queries(queries.vectors, candidates)
+        return Operands(queries.vectors, candidates, self.dims)
 
     def _whole_ids(self, block: RowBlock | Gathered, ids: Tensor) -> Tensor:
         if not isinstance(block, Gathered):

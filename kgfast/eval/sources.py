@@ -16,7 +16,7 @@ from kgfast.eval.index import Index
 from kgfast.eval.preparation import prepared_candidates
 from kgfast.eval.queries import CPU, Queries
 from kgfast.graph.ids import INT64_MAX
-from kgfast.kernels.checks import Checks, NonFiniteError
+from kgfast.kernels.checks import NonFiniteError
 from kgfast.kernels.operands import Above, Counts, Known, Lists, Operands, Prepared
 from kgfast.models.base import Side, candidates_at, is_nested, operator_width
 from kgfast.models.evaluated import evaluated_queries
@@ -184,21 +184,13 @@ class Swept(CandidateSource):
             if here is None:
                 return None
             operands, _, known, lists = here
-            answers = run.above(operands, thresholds, known, self.checks(), most, lists)
+            checks = run.checks_for(self.device, allows_nan=self.allows_nan)
+            answers = run.above(operands, thresholds, known, checks, most, lists)
         except NonFiniteError as error:
             raise self._named(error, queries, block) from None
         if isinstance(answers, int):
             return answers
         return answers._replace(ids=self._whole_ids(block, answers.ids))
-
-    def checks(self) -> Checks:
-        """Return the checks for one call of an operator."""
-        return run.checks_for(self.device, allows_nan=self.allows_nan)
-
-    def operands(self, queries: Queries, candidates: Prepared) -> Operands:
-        assert queries.vectors is not None
-        check_queries(queries.vectors, candidates)
-        return Operands(queries.vectors, candidates, self.dims)
 
 
 class InMemory(Swept):

@@ -45,8 +45,9 @@ class PairIndex:
         inside = (anchors >= 0) & (anchors < self.num_anchors)
         inside &= (relations >= 0) & (relations < self.num_others)
         queries = torch.where(inside, anchors * self.num_others + relations, -1)
-        starts = self.indptr[torch.searchsorted(self.pairs, queries)].to(torch.int64)
-        ends = self.indptr[torch.searchsorted(self.pairs, queries, right=True)].to(torch.int64)
+        # The pair after an integer begins where the integer ends.
+        both = torch.stack([queries, queries + 1])
+        starts, ends = self.indptr[torch.searchsorted(self.pairs, both)].to(torch.int64)
         if self.files is not None:
             self._refuse((starts < 0) | (starts > ends) | (ends > len(self.indices)), "indptr")
         return starts, ends

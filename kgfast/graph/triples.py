@@ -354,24 +354,19 @@ def as_triples_tensor(
         hrt = hrt.reshape(0, 3)
     if hrt.ndim != 2 or hrt.shape[1] != 3:
         raise ValueError(f"triples must have shape [T, 3] (h, r, t), got {list(hrt.shape)}")
-    limits = num_entities, num_relations, num_entities
-    if not checks_ids:
+    if not checks_ids or not len(hrt):
         return hrt
-    for column, limit in enumerate(limits):
-        _check_ids(hrt, column, INT64_MAX if limit is None else limit)
+    for column, size in enumerate((num_entities, num_relations, num_entities)):
+        ids, limit = hrt[:, column], INT64_MAX if size is None else size
+        low, high = torch.aminmax(ids)
+        if int(low) < 0 or int(high) >= limit:
+            row = int(((ids < 0) | (ids >= limit)).nonzero()[0])
+            allowed = ">= 0" if limit == INT64_MAX else f"in 0..{limit - 1}"
+            raise ValueError(
+                f"triples[{row}] = {tuple(hrt[row].tolist())}: "
+                f"{_COLUMNS[column]} {int(ids[row])} must be {allowed}"
+            )
     return hrt
-
-
-def _check_ids(hrt: Tensor, column: int, limit: int) -> None:
-    ids = hrt[:, column]
-    if not len(ids) or (int(ids.min()) >= 0 and int(ids.max()) < limit):
-        return
-    row = int(((ids < 0) | (ids >= limit)).nonzero()[0])
-    allowed = ">= 0" if limit == INT64_MAX else f"in 0..{limit - 1}"
-    raise ValueError(
-        f"triples[{row}] = {tuple(hrt[row].tolist())}: "
-        f"{_COLUMNS[column]} {int(ids[row])} must be {allowed}"
-    )
 
 
 def _size(what: str, size: int | None, vocabulary: Vocabulary | None) -> int | None:

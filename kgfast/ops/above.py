@@ -11,6 +11,7 @@ from kgfast.ops import run
 from kgfast.ops.checks import check_device, checked_known, checked_operands
 from kgfast.ops.lists import CandidateIds
 from kgfast.ops.registry import operator
+from kgfast.ops.unchecked import refuse_unchecked
 from kgfast.text import shown
 
 MAX_RESULTS = 10_000_000
@@ -142,6 +143,7 @@ def _above(
     max_results: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     check_thresholds(thresholds)
+    refuse_unchecked("above")
     checks = run.checks_for(operands.table.device)
     operands, lists = own.prepared(operands, checks)
     found = run.above(operands, thresholds, known, checks, max_results, lists)

@@ -9,6 +9,7 @@ from kgfast.ops import run
 from kgfast.ops.checks import check_index, checked_known, checked_operands
 from kgfast.ops.lists import CandidateIds
 from kgfast.ops.registry import operator
+from kgfast.ops.unchecked import refuse_unchecked
 
 
 def rank_counts(
@@ -100,6 +101,7 @@ def rank_counts(
 def _rank_counts(
     operands: Operands, targets: Tensor, known: Known, own: CandidateIds, nan_worst: bool
 ) -> Counts:
+    refuse_unchecked("rank_counts")
     checks = run.checks_for(targets.device, allows_nan=nan_worst)
     operands, lists = own.prepared(operands, checks)
     return run.rank_counts(operands, targets, known, checks, lists)

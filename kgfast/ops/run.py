@@ -49,7 +49,6 @@ from kgfast.ops.checks import (
 from kgfast.ops.differentiable import chosen_backend, no_autocast
 from kgfast.ops.dispatch import COPIED, backend_for, get_backend
 from kgfast.ops.finite import check_mask, check_scores, name_not_finite
-from kgfast.ops.unchecked import refuse_unchecked
 
 __all__ = [
     "CrossEntropy",
@@ -150,7 +149,6 @@ def rank_counts(
     float64 ``[C, B]``, of targets that may be in another table; such targets are -1. The two
     exclude each other.
     """
-    refuse_unchecked("rank_counts")
     if target_scores is None:
         targets = check_ids("targets", targets, operands.candidates.num_rows, checks)
     known = _checked_known(operands, known, checks)
@@ -177,7 +175,6 @@ def topk(
 
     ``lists`` has the checked candidates of each query.
     """
-    refuse_unchecked("topk")
     known = None if known is None else _checked_known(operands, known, checks)
     if not checks.allows_nan:
         check_moves(operands, checks)
@@ -202,7 +199,6 @@ def above(
     candidates of each query. The result is the number if that is above ``most``, and for a negative
     ``most``.
     """
-    refuse_unchecked("above")
     if not checks.allows_nan:
         check_moves(operands, checks)
     known = None if known is None else _checked_known(operands, known, checks)

@@ -10,6 +10,7 @@ from kgfast.ops import run
 from kgfast.ops.checks import checked_known, checked_operands
 from kgfast.ops.lists import CandidateIds
 from kgfast.ops.registry import operator
+from kgfast.ops.unchecked import refuse_unchecked
 
 LARGEST_K = 2**31 - 1
 
@@ -121,6 +122,7 @@ def _topk(
     nan_worst: bool,
     pad: bool,
 ) -> tuple[Tensor, Tensor]:
+    refuse_unchecked("topk")
     checks = run.checks_for(operands.table.device, allows_nan=nan_worst)
     operands, lists = own.prepared(operands, checks)
     scores, ids = run.topk(operands, k, known, checks, lists)
