@@ -23,23 +23,20 @@ from kgfast import (
     losses,
 )
 from support import oracles
-from support.loss_models import MODELS, B, K, N, R, query_of, some_negatives, some_triples
+from support.loss_models import (
+    MODELS,
+    B,
+    K,
+    N,
+    R,
+    dense_scores,
+    query_of,
+    some_negatives,
+    some_triples,
+)
 
 EACH_MODEL = pytest.mark.parametrize("name", MODELS)
 SIDES = pytest.mark.parametrize("side", ["head", "tail"])
-
-
-def dense_scores(model, anchors, relations, side, dim=None) -> torch.Tensor:
-    """Scores ``[B, N]`` of the same queries in float64, gamma and bias included."""
-    queries = model.queries(anchors, relations, side, dims=dim).double()
-    candidates = model.candidates(side)
-    width = None if dim is None else model.crop_width(dim)
-    scores = oracles.dense_scores(
-        queries[:, None], candidates.table.double(), model.score, dim=width
-    )
-    if candidates.bias is not None:
-        scores = scores + candidates.bias.double()
-    return scores + getattr(model, "gamma", 0.0)
 
 
 def assert_same(model, got: torch.Tensor, exact: torch.Tensor) -> None:
@@ -154,22 +151,6 @@ def test_sampled_scores(name, side, pool, dims):
         assert_same(model, one, other if dims else other[0])
 
 
-@pytest.mark.parametrize("pool", [False, True], ids=["own", "pool"])
-@pytest.mark.usefixtures("backend")
-def test_sparse_gradients_equal_dense_ones(pool):
-    triples, negatives = some_triples(), some_negatives(pool)
-    grads = []
-    for sparse in (False, True):
-        model = RotatE.init(N, R, 6, seed=0)
-        # Queries gather rows with dense gradients, so the table is another tensor here.
-        table = model.entity.detach().clone().requires_grad_()
-        model.candidates = lambda side, table=table: Candidates(table)
-        losses.nssa(model, triples, negatives, sparse=sparse).backward()
-        grads.append(table.grad)
-        assert table.grad.is_sparse == sparse
-    torch.testing.assert_close(grads[1].to_dense(), grads[0])
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
 @pytest.mark.parametrize("model", [DistMult, CP, Reciprocal, MED])
 @pytest.mark.parametrize("pool", [False, True], ids=["own", "pool"])
@@ -219,14 +200,6 @@ def test_a_loss_of_a_model_is_that_of_its_scores(name, pool, side, masked):
             model, triples, negatives, side=side, reduction=reduction, **given
         )
         assert_same(model, got, losses.LOSSES[name](reduction=reduction).of_scores(*pairs, **given))
-
-
-def test_a_weight_of_a_loss_reaches_it():
-    model, triples, negatives = MODELS["transe"](), some_triples(), some_negatives()
-    weights = losses.subsampling_weights(triples)
-    scores = losses.sampled_scores(model, triples, negatives)
-    got = losses.nssa(model, triples, negatives, alpha=0.3, weights=weights)
-    torch.testing.assert_close(got, losses.NSSALoss(alpha=0.3).of_scores(*scores, weights))
 
 
 def test_subsampling_weights_are_those_of_the_official_code():
@@ -354,6 +327,14 @@ FUNCTIONAL = {
     "rescal": lambda: RESCAL.init(N, R, 4, seed=0),
     "rscf": lambda: RSCF(DistMult.init(N, R, 8, seed=0), relation_transform=False),
 }
+MEDS = {
+    "rotate": lambda: MED(RotatE.init(N, R, 8, gamma=4.0, seed=0), [4, 8]),
+    "rscf": lambda: MED(RSCF(RotatE.init(N, R, 8, gamma=4.0, seed=0)), [4, 8]),
+}
+BY_TORCH_FUNC = [
+    *((make, name) for make in FUNCTIONAL.values() for name in losses.LOSSES if name != "med"),
+    *((make, "med") for make in MEDS.values()),
+]
 
 
 def by_torch_func(model, loss) -> None:
@@ -375,22 +356,13 @@ def by_torch_func(model, loss) -> None:
     torch.testing.assert_close(list(found.values()), list(exact))
 
 
-@pytest.mark.parametrize("loss", [it for it in losses.LOSSES if it != "med"])
-@pytest.mark.parametrize("name", FUNCTIONAL)
+@pytest.mark.parametrize(("make", "loss"), BY_TORCH_FUNC)
 @pytest.mark.usefixtures("backend")
-def test_torch_func_has_the_gradients_of_autograd(name, loss):
-    model, own = FUNCTIONAL[name](), losses.LOSSES[loss]()
+def test_torch_func_has_the_gradients_of_autograd(make, loss):
+    model, own = make(), losses.LOSSES[loss]()
     model.candidates("tail")  # makes the bias
-    given = (some_triples(), some_negatives())[: 1 + (own.over == "negatives")]
+    given = (some_triples(), some_negatives())[: 1 + (own.over != "entities")]
     by_torch_func(model, lambda of: own(of, *given))
-
-
-@pytest.mark.parametrize("inner", [RotatE, RSCF])
-@pytest.mark.usefixtures("backend")
-def test_torch_func_has_the_gradients_of_med(inner):
-    model = RotatE.init(N, R, 8, gamma=4.0, seed=0)
-    model = MED(RSCF(model) if inner is RSCF else model, [4, 8])
-    by_torch_func(model, lambda of: losses.med(of, some_triples(), some_negatives()))
 
 
 def test_torch_func_has_no_sparse_gradients():

@@ -31,45 +31,71 @@ def nssa_of(**change):
     return losses.nssa(MODELS["rotate"](), **given)
 
 
-def an_empty_row():
-    return torch.tensor([0, 1, 2, 2, 3, 4, 5]), torch.arange(5)
-
-
 def broken():
     model = MODELS["rotate"]().requires_grad_(False)
     model.entity[4, 1] = torch.nan
     return model
 
 
+def with_targets(targets):
+    return {"triples": (*some_triples().T[:2], targets)}
+
+
+PAST = torch.arange(B) + 6
+EMPTY_ROW = torch.tensor([0, 1, 2, 2, 3, 4, 5]), torch.arange(5)
+OF_BCE = {
+    "side must be 'head' or 'tail'": {"side": "both"},
+    "reduction must be one of mean": {"reduction": "max"},
+    r"must be in \[0, 1\); got 1.0": {"label_smoothing": 1.0},
+    r"in \[0, 1\); got -0.1": {"label_smoothing": -0.1},
+    "smoothing_style must be one": {"smoothing_style": "keras"},
+    r"anchors\[5\] .* 0 .. 10": {"anchors": PAST},
+    r"relations\[0\] must be in 0 .. 2; got 3": {"relations": torch.full((B,), R)},
+    r"relations must have shape \[6\]": {"relations": torch.zeros(2).long()},
+    r"positives must have shape \[6\]": {"positives": torch.arange(2)},
+    "row 2 has no positives": {"positives": EMPTY_ROW},
+    r"positive_indices\[5\] must be in 0 .. 10; got 11": {"positives": PAST},
+    r"positives: \(anchors, relations\) have no targets; give pos.*, or tri": {"positives": None},
+}
+OF_NSSA = {
+    r"triples\[0\]": {"triples": torch.full((B, 3), 5)},
+    r"negatives must have shape \[6, K\], a row per triple, or \[K\]": {
+        "negatives": torch.zeros(2, K).long()
+    },
+    "negatives must be on cpu": {"negatives": some_negatives().to("meta")},
+    "got 11": {"negatives": torch.full((B, K), N)},
+    r"negatives\[1\] must be in 0 .. 10; got -3": {"negatives": torch.tensor([0, -3])},
+    "alpha must be finite and at least 0": {"alpha": -1.0},
+    r"mask must be bool \[6, 4\]": {"mask": torch.ones(B, K)},
+    r"triples must have targets, \[B, 3\] or \(anchors, relations, targets\); got": {
+        "triples": tuple(some_triples().T[:2])
+    },
+    r"triples must be \[B, 3\], .*; got a tuple of 4": {"triples": (torch.zeros(B).long(),) * 4},
+    r"targets must have shape \[6\]": with_targets(torch.arange(2)),
+    r"targets\[5\] must be in 0 .. 10; got 11": with_targets(PAST),
+}
+TYPES_OF_BCE = {
+    "anchors must be int64": {"anchors": torch.zeros(B)},
+    "positives must be a tensor": {"positives": [1]},
+}
+TYPES_OF_NSSA = {
+    "negatives must be a tensor; got list": {"negatives": [1, 2]},
+    "must be int64": {"negatives": torch.zeros(B, K)},
+    "targets must be a tensor; got list": with_targets([1] * B),
+}
+
+
+def calls(function, changes):
+    return {message: partial(function, **change) for message, change in changes.items()}
+
+
 BAD = {
     ValueError: {
-        "side must be 'head' or 'tail'": lambda: bce_of(side="both"),
-        "reduction must be one of mean": lambda: bce_of(reduction="max"),
-        r"must be in \[0, 1\); got 1.0": lambda: bce_of(label_smoothing=1.0),
-        r"in \[0, 1\)": lambda: bce_of(label_smoothing=-0.1),
+        **calls(bce_of, OF_BCE),
+        **calls(nssa_of, OF_NSSA),
         r"must be in \[0, 1\); got 2.0": lambda: losses.BCELoss(label_smoothing=2.0),
-        "smoothing_style must be one": lambda: bce_of(smoothing_style="keras"),
-        r"anchors\[5\] .* 0 .. 10": lambda: bce_of(anchors=torch.arange(B) + 6),
-        r"relations\[0\] must be in 0 .. 2; got 3": lambda: bce_of(relations=torch.full((B,), R)),
-        r"relations must have shape \[6\]": lambda: bce_of(relations=torch.zeros(2).long()),
-        r"positives must have shape \[6\]": lambda: bce_of(positives=torch.arange(2)),
-        "row 2 has no positives": lambda: bce_of(positives=an_empty_row()),
-        r"positive_indices\[5\] must be in 0 .. 10; got 11": lambda: bce_of(
-            positives=torch.arange(B) + 6
-        ),
         "candidates: row 4 holds a NaN": lambda: losses.bce(broken(), [(0, 0, 0)]),
         "candidates: row 4 holds a NaN or": lambda: losses.cross_entropy(broken(), [(0, 0, 0)]),
-        r"triples\[0\]": lambda: nssa_of(triples=torch.full((B, 3), 5)),
-        r"negatives must have shape \[6, K\], a row per triple, or \[K\]": lambda: nssa_of(
-            negatives=torch.zeros(2, K).long()
-        ),
-        "negatives must be on cpu": lambda: nssa_of(negatives=some_negatives().to("meta")),
-        "got 11": lambda: nssa_of(negatives=torch.full((B, K), N)),
-        r"negatives\[1\] must be in 0 .. 10; got -3": lambda: nssa_of(
-            negatives=torch.tensor([0, -3])
-        ),
-        "alpha must be finite and at least 0": lambda: nssa_of(alpha=-1.0),
-        r"mask must be bool \[6, 4\]": lambda: nssa_of(mask=torch.ones(B, K)),
         "margin must be finite": lambda: losses.MarginLoss(margin=float("nan")),
         r"must be \[..., B\] and negative \[..., B, K\]; got shapes \[2\] and \[3, 4\]": lambda: (
             losses.LogisticLoss().of_scores(torch.zeros(2), torch.zeros(3, 4))
@@ -81,23 +107,8 @@ BAD = {
         "alpha must be finite": lambda: losses.NSSALoss(alpha=-1.0),
         "precision must be one of": lambda: losses.CrossEntropyLoss(precision="fp8"),
         "smoothing_style mu": lambda: losses.BCELoss(smoothing_style="x"),
-        r"positives: \(anchors, relations\) have no targets; give positives, or tri": lambda: (
-            bce_of(positives=None)
-        ),
         "targets: .* have no targets": lambda: losses.cross_entropy(
             MODELS["rotate"](), query_of(some_triples(), "tail")[:2]
-        ),
-        r"triples must have targets, \[B, 3\] or \(anchors, relations, targets\); got": lambda: (
-            nssa_of(triples=tuple(some_triples().T[:2]))
-        ),
-        r"triples must be \[B, 3\], .*; got a tuple of 4": lambda: nssa_of(
-            triples=(torch.zeros(B).long(),) * 4
-        ),
-        r"targets must have shape \[6\]": lambda: nssa_of(
-            triples=(*some_triples().T[:2], torch.arange(2))
-        ),
-        r"targets\[5\] must be in 0 .. 10; got 11": lambda: nssa_of(
-            triples=(*some_triples().T[:2], torch.arange(B) + 6)
         ),
         "MarginLoss takes no weights": lambda: losses.MarginLoss().of_scores(
             torch.ones(B), torch.ones(B, K), torch.ones(B)
@@ -105,14 +116,9 @@ BAD = {
         "reduction must": lambda: losses.NSSALoss(reduction="max"),
     },
     TypeError: {
-        "anchors must be int64": lambda: bce_of(anchors=torch.zeros(B)),
-        "positives must be a tensor": lambda: bce_of(positives=[1]),
-        "negatives must be a tensor; got list": lambda: nssa_of(negatives=[1, 2]),
-        "must be int64": lambda: nssa_of(negatives=torch.zeros(B, K)),
+        **calls(bce_of, TYPES_OF_BCE),
+        **calls(nssa_of, TYPES_OF_NSSA),
         "margin must be a number": lambda: losses.MarginLoss(margin="x"),
-        "targets must be a tensor; got list": lambda: nssa_of(
-            triples=(*some_triples().T[:2], [1] * B)
-        ),
     },
 }
 
@@ -123,23 +129,16 @@ def test_bad_input_is_named(error, message, call):
         call()
 
 
-CALLS = {
-    "bce": bce_of,
-    "cross_entropy": lambda model=None, **change: losses.cross_entropy(
-        MODELS["rotate"]() if model is None else model,
-        some_triples(),
-        **change,
-    ),
-    **{
-        name: lambda model=None, name=name, **change: getattr(losses, name)(
-            MODELS["rotate"]() if model is None else model,
-            some_triples(),
-            change.pop("negatives", some_negatives()),
-            **change,
-        )
-        for name in ("nssa", "margin", "logistic", "sampled_scores", "med")
-    },
-}
+def call_of(name, model=None, **change):
+    """Call a loss of a model, with negatives where it takes some."""
+    takes_negatives = name not in ("bce", "cross_entropy")
+    negatives = [change.pop("negatives", some_negatives())] if takes_negatives else []
+    model = MODELS["rotate"]() if model is None else model
+    return getattr(losses, name)(model, some_triples(), *negatives, **change)
+
+
+LOSSES = "bce", "cross_entropy", "nssa", "margin", "logistic", "sampled_scores", "med"
+CALLS = {name: partial(call_of, name) for name in LOSSES}
 SAMPLED = ("nssa", "margin", "logistic")
 
 
@@ -152,10 +151,7 @@ def refused(error, message, call, *args, **given):
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("model", [3, "x", object(), torch.ones(3, 3)])
 def test_what_is_no_model(name, model):
-    call = CALLS[name]
-    if name == "bce":
-        call = partial(losses.bce, triples=some_triples())
-    refused(TypeError, "^model must (have score|be a MED; got)", call, model)
+    refused(TypeError, "^model must (have score|be a MED; got)", CALLS[name], model)
 
 
 def test_a_model_that_rows_cannot_be_given_to():

@@ -73,6 +73,15 @@ def gradients_of(model, loss):
     return found
 
 
+def both_ways(model, function, *given, of=lambda value: value, **options):
+    """Compare values and gradients of tables with those of rows; return the latter."""
+    values = [function(model, *given, sparse=sparse, **options) for sparse in (False, True)]
+    torch.testing.assert_close(values[1], values[0])
+    whole, rows = (gradients_of(model, of(value)) for value in values)
+    assert_close(rows, whole)
+    return rows
+
+
 def assert_close(found, expected):
     assert found.keys() == expected.keys()
     for key, gradient in expected.items():
@@ -88,17 +97,11 @@ def test_gradients_of_rows_are_those_of_the_table(name, negatives):
     model = made(name)
     loss = losses.med if "med" in name else losses.nssa
     for batch, ids, mask in batches_of(negatives):
-        found = []
-        for sparse in (False, True):
-            given = {"side": batch.side, "mask": mask, "sparse": sparse}
-            value = loss(model, batch.triples, ids, **given)
-            found.append((value, gradients_of(model, value)))
-        torch.testing.assert_close(found[1][0], found[0][0])
-        assert_close(found[1][1], found[0][1])
-        of_rows = {key for key, it in found[1][1].items() if it.is_sparse}
+        found = both_ways(model, loss, batch.triples, ids, side=batch.side, mask=mask)
+        of_rows = {key for key, it in found.items() if it.is_sparse}
         wanted = {"entity", "relation"} if name == "rescal" else {"entity"}
         assert {key.rpartition(".")[2] for key in of_rows} == wanted
-        entity = next(it for key, it in found[1][1].items() if key.endswith("entity"))
+        entity = next(it for key, it in found.items() if key.endswith("entity"))
         used = torch.cat([batch.anchors, batch.targets, ids.flatten()]).unique()
         rows = RowGradients.of(entity)
         assert torch.equal(rows.ids, used)
@@ -132,13 +135,9 @@ def test_losses_over_all_entities_read_the_rows_of_anchors(kind, loss):
     model, call = made(kind), getattr(losses, loss)
     for batch, _, _ in batches_of("shared"):
         given = batch.anchors, batch.relations, batch.targets
-        found = []
-        for sparse in (False, True):
-            value = call(model, given, side=batch.side, sparse=sparse)
-            found.append((value, gradients_of(model, value)))
-        assert torch.equal(found[0][0], found[1][0])
-        assert_close(found[1][1], found[0][1])
-        for key, gradient in found[1][1].items():
+        values = [call(model, given, side=batch.side, sparse=it) for it in (False, True)]
+        assert torch.equal(*values)
+        for key, gradient in both_ways(model, call, given, side=batch.side).items():
             assert gradient.is_sparse == (kind == "rescal" and key == "relation")
 
 
@@ -155,14 +154,9 @@ def test_relations_that_are_inverse_are_asked_for_by_their_own_numbers():
 
 @pytest.mark.parametrize("name", ["n3", "l2", "dura"])
 def test_penalties_leave_gradients_of_rows(name):
-    model, penalty = made("complex"), getattr(losses.regularizers, name)
     batch, _, _ = next(batches_of("shared"))
-    found = []
-    for sparse in (False, True):
-        value = penalty(model, batch.triples, side=batch.side, sparse=sparse)
-        found.append(gradients_of(model, value))
-    assert found[1]["entity"].is_sparse
-    assert_close(found[1], found[0])
+    penalty = getattr(losses.regularizers, name)
+    assert both_ways(made("complex"), penalty, batch.triples, side=batch.side)["entity"].is_sparse
 
 
 def test_queries_without_targets_are_penalised():
@@ -179,12 +173,7 @@ def test_queries_without_targets_are_penalised():
 
 @pytest.mark.parametrize("name", ["transe", "complex", "rscf"])
 def test_logits_of_relations_leave_gradients_of_rows(name):
-    model = made(name)
     batch, _, _ = next(batches_of("shared"))
-    found = []
-    for sparse in (False, True):
-        logits = losses.relation_logits(model, batch.heads, batch.tails, sparse=sparse)
-        found.append(gradients_of(model, logits.cos().sum()))
-    entity = next(key for key in found[1] if key.endswith("entity"))
-    assert found[1][entity].is_sparse
-    assert_close(found[1], found[0])
+    ends, total = (batch.heads, batch.tails), lambda logits: logits.cos().sum()
+    found = both_ways(made(name), losses.relation_logits, *ends, of=total)
+    assert all(it.is_sparse for key, it in found.items() if key.endswith("entity"))

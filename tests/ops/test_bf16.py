@@ -20,7 +20,6 @@ from support.tensor_cores import tensor_cores
 
 RARE = [pytest.mark.slow] if INTERPRETED else []  # (33, 300, 64) shows as many tiles, and more
 SHAPES = [(1, 1, 1), (1, 5, 3), (17, 15, 31), (33, 300, 64), (40, 140, 530)]
-SHAPES += [pytest.param((70, 1000, 100), marks=RARE)]
 
 
 ELSEWHERE = pytest.mark.skipif(not INTERPRETED, reason="runs in test_interpreted.py's processes")
@@ -68,36 +67,25 @@ def of_loss(
 EACH_LOSS = pytest.mark.parametrize("loss", ["bce", "cross_entropy"])
 
 
+# Scores of 1e8 and 1e12: a softmax compares their differences, however they are rounded.
+CASES = [(shape, 1.0, *of) for shape in SHAPES for of in ((0.0, False), (0.1, True))]
+CASES += [((17, 90, 64), scale, 0.0, False) for scale in (1e4, 1e6)]
+CASES += [pytest.param((70, 1000, 100), 1.0, *of, marks=RARE) for of in ((0.0, False), (0.1, True))]
+
+
 @EACH_LOSS
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize(("smoothing", "has_bias"), [(0.0, False), (0.1, True)])
+@pytest.mark.parametrize(("shape", "scale", "smoothing", "has_bias"), CASES)
 @pytest.mark.usefixtures("backend")
-def test_rows_and_gradients_are_those_of_rounded_operands(loss, shape, smoothing, has_bias):
+def test_rows_and_gradients_are_those_of_rounded_operands(loss, shape, scale, smoothing, has_bias):
     queries, table, bias, targets, grad = problem(*shape)
-    leaves = [queries.requires_grad_(), table.requires_grad_()]
+    leaves = [(scale * it).requires_grad_() for it in (queries, table)]
     leaves += [bias.requires_grad_()] if has_bias else []
-    given = queries, table, bias if has_bias else None
+    given = (*leaves, None)[:3]
     positives = torch.nn.functional.one_hot(targets, len(table)).bool()
     asked = Asked(loss, positives, 1 - smoothing, smoothing / len(table))
     want = expected(asked, *given, grad)
     rows = of_loss(loss, *given, targets, smoothing)
     assert rows.dtype == torch.float32
-    assert not excess(rows.detach(), want.rows, want.row_bound)
-    found = torch.autograd.grad(rows, leaves, grad)
-    for got, right, bound in zip(found, want.gradients, want.bounds, strict=False):
-        assert not excess(got, right, bound)
-
-
-@EACH_LOSS
-@pytest.mark.parametrize("scale", [1e4, 1e6])
-@pytest.mark.usefixtures("backend")
-def test_scores_may_be_large(loss, scale):
-    """1e8 and 1e12: what a softmax compares is their differences, however they are rounded."""
-    queries, table, _, targets, grad = problem(17, 90, 64)
-    leaves = [(scale * it).requires_grad_() for it in (queries, table)]
-    positives = torch.nn.functional.one_hot(targets, len(table)).bool()
-    want = expected(Asked(loss, positives, 1.0, 0.0), *leaves, None, grad)
-    rows = of_loss(loss, *leaves, None, targets, 0.0)
     assert not excess(rows.detach(), want.rows, want.row_bound)
     found = torch.autograd.grad(rows, leaves, grad)
     for got, right, bound in zip(found, want.gradients, want.bounds, strict=False):
@@ -145,39 +133,26 @@ def test_tables_of_any_dtype_and_stride(loss, dtype):
 
 
 @EACH_LOSS
+@pytest.mark.parametrize("kept", [slice(50, None), slice(-1)], ids=["first", "last"])
 @pytest.mark.usefixtures("backend")
-def test_a_bias_of_minus_infinity_leaves_a_candidate_out(loss):
+def test_a_bias_of_minus_infinity_leaves_a_candidate_out(loss, kept):
+    """Also the last, which scores high: kernels read whole vectors, and no more counts."""
     queries, table, bias, targets, grad = problem(20, 90, 40)
-    targets = targets % 40 + 50
-    bias[:50] = -math.inf
+    out = torch.ones(90, dtype=torch.bool)
+    out[kept] = False
+    table[-1] = table[-1] if not out[-1] else 1e3 * queries[0]
+    targets = targets % 39 + 50
+    with_mask = bias.masked_fill(out, -math.inf)
     leaves = [queries.requires_grad_(), table.requires_grad_()]
-    rest = [queries.detach().requires_grad_(), table[50:].detach().requires_grad_()]
-    rows = of_loss(loss, *leaves, bias, targets, 0.0)
-    only = of_loss(loss, *rest, bias[50:], targets - 50, 0.0)
+    rest = [queries.detach().requires_grad_(), table[kept].detach().requires_grad_()]
+    rows = of_loss(loss, *leaves, with_mask, targets, 0.0)
+    only = of_loss(loss, *rest, bias[kept], targets - (kept.start or 0), 0.0)
     torch.testing.assert_close(rows, only, rtol=1e-6, atol=1e-6)
     of_queries, of_table = torch.autograd.grad(rows, leaves, grad)
-    assert not of_table[:50].any()
+    assert not of_table[out].any()
     others = torch.autograd.grad(only, rest, grad)
     torch.testing.assert_close(of_queries, others[0], rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(of_table[50:], others[1], rtol=1e-5, atol=1e-5)
-
-
-@EACH_LOSS
-@pytest.mark.usefixtures("backend")
-def test_what_is_left_out_may_score_high(loss):
-    """Also where it is the last: kernels read whole vectors, and nothing beside it counts."""
-    queries, table, bias, targets, grad = problem(20, 90, 40)
-    table[-1], bias[-1] = 1e3 * queries[0], -math.inf
-    targets = targets % 89
-    leaves = [queries.requires_grad_(), table.requires_grad_()]
-    rows = of_loss(loss, *leaves, bias, targets, 0.0)
-    found = torch.autograd.grad(rows, leaves, grad)
-    table = table.detach()[:-1].requires_grad_()
-    only = of_loss(loss, queries, table, bias[:-1], targets, 0.0)
-    of_queries, of_table = torch.autograd.grad(only, [queries, table], grad)
-    torch.testing.assert_close(found[0], of_queries, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(found[1][:-1], of_table, rtol=1e-5, atol=1e-5)
-    assert not found[1][-1].any()
+    torch.testing.assert_close(of_table[kept], others[1], rtol=1e-5, atol=1e-5)
 
 
 @EACH_LOSS

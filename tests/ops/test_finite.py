@@ -39,48 +39,37 @@ CSR = torch.tensor([0, 1, 3, 4]), torch.tensor([0, 4, 1, 4])
 INDEX = torch.tensor([[0, 5], [5, 1], [7, 7]])
 
 
-def rank(queries, candidates, score, bias=None):
-    return ops.rank_counts(queries, candidates, TARGETS, *NONE, score, bias=bias)
+def leaf(rows):
+    return rows.clone().requires_grad_()
 
 
-def topk(queries, candidates, score, bias=None):
-    return ops.topk(queries, candidates, 2, score=score, bias=bias)
+# Calls of operators with queries, candidates, a score and a bias or None.
+RANKS = {
+    "rank": lambda q, c, score, bias: ops.rank_counts(q, c, TARGETS, *NONE, score, bias=bias),
+    "topk": lambda q, c, score, bias: ops.topk(q, c, 2, score=score, bias=bias),
+    "above": lambda q, c, score, bias: ops.above(q, c, -1.0, score=score, bias=bias),
+}
+SCORES_OF = {
+    "pairwise": lambda q, c, score, bias: ops.pairwise_scores(q, c, score, bias=bias),
+    "indexed": lambda q, c, score, bias: ops.indexed_scores(q, c, INDEX, score, bias=bias),
+}
+LABELS = *CSR, 1.0, 0.0
+LOSSES = {
+    "bce": lambda q, c, score, bias: ops.bce(q, c, bias, *LABELS, score),
+    "bce_total": lambda q, c, score, bias: ops.bce_total(leaf(q), c, bias, *LABELS, score),
+    "cross_entropy": lambda q, c, score, bias: ops.cross_entropy(q, c, bias, TARGETS, 0.0, score),
+    "cross_entropy_total": lambda q, c, score, bias: ops.cross_entropy_total(
+        leaf(q), c, bias, TARGETS, 0.0, score
+    ),
+}
+CALLS = RANKS | SCORES_OF | LOSSES
 
 
-def above(queries, candidates, score, bias=None):
-    return ops.above(queries, candidates, -1.0, score=score, bias=bias)
+def call(name, given, score, bias=None):
+    return CALLS[name](given["queries"], given["candidates"], score, bias)
 
 
-def bce(queries, candidates, score, bias=None):
-    return ops.bce(queries, candidates, bias, *CSR, 1.0, 0.0, score)
-
-
-def bce_total(queries, candidates, score, bias=None):
-    leaf = queries.clone().requires_grad_()
-    return ops.bce_total(leaf, candidates, bias, *CSR, 1.0, 0.0, score)
-
-
-def cross_entropy(queries, candidates, score, bias=None):
-    return ops.cross_entropy(queries, candidates, bias, TARGETS, 0.0, score)
-
-
-def cross_entropy_total(queries, candidates, score, bias=None):
-    leaf = queries.clone().requires_grad_()
-    return ops.cross_entropy_total(leaf, candidates, bias, TARGETS, 0.0, score)
-
-
-def pairwise(queries, candidates, score, bias=None):
-    return ops.pairwise_scores(queries, candidates, score, bias=bias)
-
-
-def indexed(queries, candidates, score, bias=None):
-    return ops.indexed_scores(queries, candidates, INDEX, score, bias=bias)
-
-
-LOSSES = {it.__name__: it for it in (bce, bce_total, cross_entropy, cross_entropy_total)}
-OPERATORS = {it.__name__: it for it in (rank, topk, above, pairwise)} | LOSSES
-ALL = [*OPERATORS.values(), indexed]
-EACH = pytest.mark.parametrize("operator", ALL, ids=[it.__name__ for it in ALL])
+EACH = pytest.mark.parametrize("operator", CALLS)
 
 
 @EACH
@@ -92,9 +81,9 @@ def test_a_row_that_takes_part_is_named(backend, operator, score, value):
     for name, row in (("queries", 1), ("candidates", 5)):
         given = operands(score)
         given[name][row, 2] = value
-        called = "table" if operator is indexed and name == "candidates" else name
+        called = "table" if operator == "indexed" and name == "candidates" else name
         with pytest.raises(ValueError, match=f"{called}: row {row} holds a NaN or an infinity"):
-            operator(**given, score=score)
+            call(operator, given, score)
 
 
 @EACH
@@ -104,17 +93,17 @@ def test_a_bias_is_named(backend, operator, value, size):
     bias = torch.zeros(size)
     bias[5 % size] = value
     with pytest.raises(ValueError, match=f"bias: row {5 % size} holds a NaN or an infinity"):
-        operator(**operands(), score="l1", bias=bias)
+        call(operator, operands(), "l1", bias)
 
 
 def test_rows_that_take_no_part_may_be_anything(backend):
     given = operands()
     given["candidates"][2] = NAN  # no index names it
-    plain = indexed(**given, score="dot")
+    plain = call("indexed", given, "dot")
     assert plain.isfinite().all()
     bias = torch.zeros(N)
     bias[2] = NAN
-    assert torch.equal(plain, indexed(**given, score="dot", bias=bias))
+    assert torch.equal(plain, call("indexed", given, "dot", bias))
 
 
 def test_features_beyond_the_crop_may_be_anything(backend):
@@ -158,12 +147,12 @@ def test_a_candidate_is_named_though_no_target_has_a_score(backend, subset):
 def test_ranks_and_topk_refuse_a_mask(backend):
     bias = torch.zeros(N)
     bias[5] = -INF
-    for operator in (rank, topk, above):
+    for operator in RANKS:
         with pytest.raises(ValueError, match="bias: row 5 holds a NaN or an infinity"):
-            operator(**operands(), score="l1", bias=bias)
+            call(operator, operands(), "l1", bias)
 
 
-@pytest.mark.parametrize("operator", LOSSES.values(), ids=LOSSES)
+@pytest.mark.parametrize("operator", LOSSES)
 @pytest.mark.parametrize("masked", [[5], [2, 3, 5, 6, 7, 8]])
 def test_a_bias_of_minus_infinity_leaves_candidates_out(backend, operator, masked):
     given, bias = operands(), torch.linspace(-1, 1, N)
@@ -173,13 +162,13 @@ def test_a_bias_of_minus_infinity_leaves_candidates_out(backend, operator, maske
     with_mask = bias.clone()
     with_mask[masked] = -INF
     with_mask.requires_grad_()
-    got = operator(given["queries"], table, "rotate", with_mask).sum()
+    got = call(operator, given, "rotate", with_mask).sum()
     slope, of_bias = torch.autograd.grad(got, [table, with_mask])
     rest = table[kept].detach().requires_grad_()
     rest_bias = bias[kept].clone().requires_grad_()
     targets, csr = torch.tensor([place[int(it)] for it in TARGETS]), CSR[1].clone()
     csr.apply_(lambda it: place[it])
-    if operator in (cross_entropy, cross_entropy_total):
+    if operator.startswith("cross_entropy"):
         want = ops.cross_entropy(given["queries"], rest, rest_bias, targets, 0.0, "rotate").sum()
     else:
         want = ops.bce(given["queries"], rest, rest_bias, CSR[0], csr, 1.0, 0.0, "rotate").sum()
@@ -225,9 +214,9 @@ def test_a_mask_of_what_has_a_label_is_refused(backend):
 def test_scores_of_a_mask_are_minus_infinity(backend):
     bias = torch.zeros(N)
     bias[5] = -INF
-    scores = pairwise(**operands(), score="l1", bias=bias)
+    scores = call("pairwise", operands(), "l1", bias)
     assert (scores == -INF).nonzero()[:, 1].tolist() == [5] * B
-    assert (indexed(**operands(), score="l1", bias=bias) == -INF).sum() == 2
+    assert (call("indexed", operands(), "l1", bias) == -INF).sum() == 2
 
 
 @pytest.mark.parametrize("value", [NAN, INF])

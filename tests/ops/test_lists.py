@@ -5,7 +5,6 @@ import torch
 
 from kgfast import ops
 from kgfast.kernels import cpu
-from kgfast.kernels.operands import Lists
 from support.lists import expected_best, expected_counts, padded, random_lists
 from support.memory import PeakMemory
 from support.problems import no_known
@@ -127,8 +126,3 @@ def test_a_row_with_too_few_for_k_is_named():
     ids = torch.tensor([[0, 1], [2, -1], [3, 4]])
     with pytest.raises(ValueError, match=r"queries\[1\] has 1, k is 2"):
         ops.topk(**given, k=2, candidate_ids=ids)
-
-
-def test_padded_makes_what_lists_say():
-    lists = Lists(torch.tensor([0, 2, 2]), torch.tensor([4, 1]))
-    assert padded(lists).tolist() == [[4, 1], [-1, -1]]

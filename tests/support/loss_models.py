@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from kgfast import Candidates, ComplEx, DistMult, RotatE, TransE
+from support import oracles
 
 N, R, B, K = 11, 3, 6, 4
 MODELS = {
@@ -50,3 +51,16 @@ def random_scores(*leading: int) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(7)
     positive = 3 * torch.randn(*leading, B, generator=generator, dtype=torch.float64)
     return positive, 3 * torch.randn(*leading, B, K, generator=generator, dtype=torch.float64)
+
+
+def dense_scores(model, anchors, relations, side, dim=None) -> torch.Tensor:
+    """Scores ``[B, N]`` of the same queries in float64, gamma and bias included."""
+    queries = model.queries(anchors, relations, side, dims=dim).double()
+    candidates = model.candidates(side)
+    width = None if dim is None else model.crop_width(dim)
+    scores = oracles.dense_scores(
+        queries[:, None], candidates.table.double(), model.score, dim=width
+    )
+    if candidates.bias is not None:
+        scores = scores + candidates.bias.double()
+    return scores + getattr(model, "gamma", 0.0)

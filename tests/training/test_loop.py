@@ -153,15 +153,6 @@ def test_early_stopping_watches_one_side(tmp_path, monkeypatch, side):
         assert run.state.step == {"head": 20, "tail": 15, None: 25}[side]
 
 
-def test_early_stopping_is_remembered(tmp_path):
-    stop = {"patience": 2, "min_delta": 10.0}
-    train = {"steps": 100, "eval_every": 10, "early_stopping": stop}
-    result = trainer_of(tmp_path, train=train).fit()
-    assert (result.steps, result.stopped_early) == (30, True)  # no metric gains 10 after the first
-    again = trainer_of(tmp_path, train=train).fit(resume=True)
-    assert (again.steps, again.test) == (30, result.test)
-
-
 def test_a_run_says_what_it_trains_each_loss_and_the_time_left(tmp_path, capsys):
     """Without a terminal: lines."""
 

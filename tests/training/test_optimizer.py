@@ -122,19 +122,6 @@ def test_neither_blocks_nor_threads_change_a_row(monkeypatch, backend):
     assert torch.equal(*tables)
 
 
-@pytest.mark.parametrize("width", [7, 5000], ids=["narrow", "wide"])
-def test_rows_of_adagrad_have_the_bits_of_a_dense_step(width):
-    start = torch.randn(6, width, generator=torch.Generator().manual_seed(3))
-    tables = [nn.Parameter(start.clone()) for _ in range(2)]
-    optimizers = [RowAdagrad([table], lr=0.1) for table in tables]
-    for step in range(2):
-        ids, gradients = random_rows(start, 3, step)
-        stepped(optimizers[0], tables[0], ids, gradients)
-        tables[1].grad = torch.zeros_like(start).index_copy_(0, ids, gradients)
-        optimizers[1].step()
-    assert torch.equal(*tables)
-
-
 @pytest.mark.parametrize("table", [torch.zeros(4, 6)[:, ::2], torch.zeros(4, 3).double()])
 def test_a_table_that_the_kernel_does_not_take_is_updated_by_torch(table):
     assert not ops.serves_rows(table)

@@ -257,60 +257,39 @@ class NotThere(NegativesLoss):
     """A loss without equations."""
 
 
-MISTAKES = {
-    "model.name: no_such:M: there is no module no_such, neither in": {"name": "no_such:M"},
-    "model.name: module my_research has no Gatde; did you mean": {"name": "my_research:Gatde"},
-    "model.name: os:getcwd must be a class that extends kgfast.Model": {"name": "os:getcwd"},
-    "model.name: my_research:Contrastive must be a class that": {"name": "my_research:Contrastive"},
-    "model.name: kgfast:Model must implement _queries": {"name": "kgfast:Model"},
-    f"model.name: {__name__}:Abstract must implement _queries": {"name": f"{__name__}:Abstract"},
-    "model.options: seed is an argument that training gives; my_research:Gated must": {
-        "name": "my_research:Gated",
-        "options": {"seed": 1},
-    },
-    "model.options: my_research:Gated does not take these options: got an unexpected .* 'key'": {
-        "name": "my_research:Gated",
-        "options": {"key": 1},
-    },
-    "model.options: my_research:Gated does not take these options: got an unexpected .* 'sdt'": {
-        "name": "my_research:Gated",
-        "options": {"sdt": 1},
-    },
-}
-LOSS_MISTAKES = {
-    "loss.name: my_research:Gated must be a class that extends kgfast.losses": {
-        "name": "my_research:Gated"
-    },
-    f"loss.name: {__name__}:NotThere must implement of_negatives": {"name": f"{__name__}:NotThere"},
-    "loss.options: mask is an argument that training gives; my_research:Contrastive must": {
-        "name": "my_research:Contrastive",
-        "options": {"mask": 1},
-    },
-    "loss.options: my_research:Contrastive does not take these options: .*'name'": {
-        "name": "my_research:Contrastive",
-        "options": {"name": 1},
-    },
-    "loss.options: my_research:Contrastive does not take these options: .*'temprature'": {
-        "name": "my_research:Contrastive",
-        "options": {"temprature": 1},
-    },
-}
-
-
-@pytest.mark.parametrize(("message", "section"), MISTAKES.items(), ids=range(len(MISTAKES)))
-def test_mistakes_of_models(here, message, section):
-    config = config_of(model={**section, "gamma": 12.0})
-    with pytest.raises(ValueError, match=message):
-        Trainer(config, "run")
-    assert not Path("run").exists()
+GATED, CONTRASTIVE = "my_research:Gated", "my_research:Contrastive"
+ABSTRACT, NOT_THERE = f"{__name__}:Abstract", f"{__name__}:NotThere"
+# Mistakes of a section: its name, its options, and the message.
+MISTAKES = [
+    ("model", "no_such:M", {}, "name: no_such:M: there is no module no_such, neither in"),
+    ("model", "my_research:Gatde", {}, "name: module my_research has no Gatde; did you mean"),
+    ("model", "os:getcwd", {}, "name: os:getcwd must be a class that extends kgfast.Model"),
+    ("model", CONTRASTIVE, {}, f"name: {CONTRASTIVE} must be a class that"),
+    ("model", "kgfast:Model", {}, "name: kgfast:Model must implement _queries"),
+    ("model", ABSTRACT, {}, f"name: {ABSTRACT} must implement _queries"),
+    (
+        "model",
+        GATED,
+        {"seed": 1},
+        f"options: seed is an arg.* that training gives; {GATED}",
+    ),
+    ("model", GATED, {"sdt": 1}, f"options: {GATED} does not take .*: got an unexpected .* 'sdt'"),
+    ("loss", GATED, {}, f"name: {GATED} must be a class that extends kgfast.losses"),
+    ("loss", NOT_THERE, {}, f"name: {NOT_THERE} must implement of_negatives"),
+    ("loss", CONTRASTIVE, {"mask": 1}, "options: mask is an argument that training gives; my"),
+    ("loss", CONTRASTIVE, {"name": 1}, f"options: {CONTRASTIVE} does not take .*'name'"),
+    ("loss", CONTRASTIVE, {"temprature": 1}, f"options: {CONTRASTIVE} does not .*'temprature'"),
+]
 
 
 @pytest.mark.parametrize(
-    ("message", "section"), LOSS_MISTAKES.items(), ids=range(len(LOSS_MISTAKES))
+    ("section", "name", "options", "message"), MISTAKES, ids=range(len(MISTAKES))
 )
-def test_mistakes_of_losses(here, message, section):
-    with pytest.raises(ValueError, match=message):
-        Trainer(config_of(loss=section), "run")
+def test_mistakes_are_named_and_leave_no_folder(here, section, name, options, message):
+    values = {"name": name} | ({"options": options} if options else {})
+    values |= {"gamma": 12.0} if section == "model" else {}
+    with pytest.raises(ValueError, match=rf"{section}\.{message}"):
+        Trainer(config_of(**{section: values}), "run")
     assert not Path("run").exists()
 
 

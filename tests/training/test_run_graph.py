@@ -103,21 +103,6 @@ class TestEvaluate:
         found = cli("evaluate", finished / "run", "--set", f"dataset.root={place}")
         assert found.stdout == expected.stdout
 
-    def test_a_renamed_entity_is_an_error(self, place):
-        """In a plain folder ids are sorted names: one name would shift the rows of all others."""
-        rows = {
-            split: [tuple("a7" if it == "e7" else it for it in row) for row in triples]
-            for split, triples in ring_triples().items()
-        }
-        write_ring(place / "ring", splits=rows, layout="plain")
-        found = cli("evaluate", place / "run", "--data", place)
-        assert found.exit_code == 2
-        assert (
-            "is not the graph of this run: it lacks 1 entity: 'e7'; it has beyond" in found.stderr
-        )
-        assert "1 entity: 'a7'" in found.stderr
-        assert len(found.stderr.splitlines()) == 1
-
 
 class TestResume:
     def half(self, place, **sections):

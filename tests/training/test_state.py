@@ -225,24 +225,22 @@ def mutated(value, pick, values):
     return value | {key: mutated(value[key], pick, values)}
 
 
-def rates(steps, **sched):
-    return [rate(SchedConfig(**sched), 2.0, step, steps) for step in range(steps)]
+RATES = [
+    ({"warmup_steps": 4}, [0.5, 1.0, 1.5, 2.0, 2.0, 2.0]),
+    ({"name": "step", "milestones": [0.6, 0.8]}, [2.0] * 6 + [0.2] * 2 + [0.02] * 2),
+    ({"name": "linear", "warmup_steps": 2}, [1.0, 2.0, 2.0, 1.5, 1.0, 0.5]),
+    (
+        {"name": "cosine", "warmup_steps": 2},
+        [1.0, 2.0, *(1 + math.cos(math.pi * k / 4) for k in range(4))],
+    ),
+]
 
 
-def test_constant_with_warm_up():
-    assert rates(6, warmup_steps=4) == [0.5, 1.0, 1.5, 2.0, 2.0, 2.0]
-
-
-def test_step_divides_at_fractions_of_the_run():
-    expected = [2.0] * 6 + [0.2] * 2 + [0.02] * 2
-    assert rates(10, name="step", milestones=[0.6, 0.8]) == pytest.approx(expected)
-
-
-def test_linear_and_cosine_go_to_zero_after_the_warm_up():
-    assert rates(6, name="linear", warmup_steps=2) == [1.0, 2.0, 2.0, 1.5, 1.0, 0.5]
-    cosine = rates(6, name="cosine", warmup_steps=2)
-    expected = [1.0, 2.0, *(1 + math.cos(math.pi * k / 4) for k in range(4))]
-    assert cosine == pytest.approx(expected)
+@pytest.mark.parametrize(("sched", "expected"), RATES)
+def test_rates_of_each_schedule(sched, expected):
+    steps = len(expected)
+    found = [rate(SchedConfig(**sched), 2.0, step, steps) for step in range(steps)]
+    assert found == pytest.approx(expected)
 
 
 def test_plateau_multiplies_at_each_reduction():

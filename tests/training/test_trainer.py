@@ -68,21 +68,6 @@ def test_mixed_precision_learns_like_full_precision(tmp_path, name, amp):
         assert losses[0] != losses[1]
 
 
-def test_clipped_steps_are_small():
-    free, clipped = (
-        trainer_of(train={"steps": 1}, optim={"name": "sgd", "lr": 1.0, "grad_clip": clip})
-        for clip in (0, 1e-3)
-    )
-    moved = []
-    for trainer in (free, clipped):
-        before = trainer.model.entity.detach().clone(), trainer.model.relation.detach().clone()
-        trainer.fit()
-        after = trainer.model.entity.detach(), trainer.model.relation.detach()
-        moved.append(sum(float((a - b).square().sum()) for a, b in zip(after, before, strict=True)))
-    assert moved[1] == pytest.approx(1e-6, rel=0.01)
-    assert moved[0] > 1e-4
-
-
 def test_steps_of_epochs():
     trainer = trainer_of(train={"steps": None, "epochs": 2, "accumulate": 3})
     assert trainer.fit().steps == 14  # 2 * 2 * 10 batches of 128 of 1200 triples, by threes
@@ -105,13 +90,6 @@ def test_any_hits_may_choose_the_best_state(tmp_path):
     assert max(row["hits@5"] for row in rows) == result.valid["hits@5"]
     assert result.test["hits@5"] == trainer.evaluate("test").hits(5)
     assert (tmp_path / "metrics.csv").read_text().partition("\n")[0].endswith(",amri,hits@5")
-
-
-def test_threads_and_generators_are_left_as_they_were():
-    state, threads = torch.get_rng_state(), torch.get_num_threads()
-    trainer_of(train={"steps": 2}, **{"threads": 1}).fit()
-    assert torch.equal(torch.get_rng_state(), state)
-    assert torch.get_num_threads() == threads
 
 
 def all_entities(optim, model, **options):
@@ -211,9 +189,10 @@ def test_three_trainers_in_threads_equal_one_alone():
 
 def test_a_run_neither_reads_nor_moves_the_generator_of_the_process():
     torch.manual_seed(0)
-    before = torch.get_rng_state()
+    before, threads = torch.get_rng_state(), torch.get_num_threads()
     first = trained(1)
     assert torch.equal(torch.get_rng_state(), before)
+    assert torch.get_num_threads() == threads
     torch.manual_seed(1)
     assert all(torch.equal(*pair) for pair in zip(first, trained(1), strict=True))
 
