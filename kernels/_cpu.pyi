@@ -23,7 +23,6 @@ def find_isa(name: str) -> str: ...
 def find_tiers(isa: str) -> int: ...
 def has_score(isa: str, score: int) -> bool: ...
 def tier_engines() -> list[tuple[int, str, str, bool, bool]]: ...
-def roof(isa: str, score: int, features: int, seconds: float) -> float: ...
 def rank_counts(
     machine: Machine,
     operands: Pointers,
@@ -61,17 +60,6 @@ def topk(
     k: int,
     known: _Ids | None,
     nan_worst: bool,
-    scores: Memory,
-    ids: Memory,
-) -> BadRows: ...
-def topk_of_ids(
-    machine: Machine,
-    operands: Pointers,
-    width: int,
-    k: int,
-    composition: Any,
-    anchor_ids: Sequence[int],
-    relation_ids: Sequence[int],
     scores: Memory,
     ids: Memory,
 ) -> BadRows: ...

@@ -71,11 +71,6 @@ void bind_machine(py::module_& module) {
                            engine.is_built);
     return engines;
   });
-  module.def("roof", [](const std::string& isa, int score, int64_t features, double seconds) {
-    const Isa& kernels = isa_named(isa);
-    const Unlocked unlocked(1);
-    return roof(kernels, static_cast<ScoreId>(score), features, seconds);
-  });
 }
 
 void bind_ranks(py::module_& module) {
@@ -129,27 +124,6 @@ void bind_best(py::module_& module) {
             compute(machine, [&](const Execution& execution) { return topk(execution, request); }));
       },
       "machine"_a, "operands"_a, "width"_a, "k"_a, "known"_a, "nan_worst"_a, "scores"_a, "ids"_a);
-  // Composes queries as float32 rows, as long as rows of anchors; the operands give the columns of
-  // such a row.
-  module.def(
-      "topk_of_ids",
-      [](const Machine& machine, const Operands& operands, int64_t width, int64_t k,
-         Composition composition, const std::vector<int64_t>& anchor_ids,
-         const std::vector<int64_t>& relation_ids, Memory<void> scores, Memory<int64_t> ids) {
-        composition.anchor_ids = anchor_ids.data();
-        composition.relation_ids = relation_ids.data();
-        TopkRequest request{operands, width, k, {}, false, scores, ids};
-        View& query = request.operands.query;
-        query.count = static_cast<int64_t>(anchor_ids.size());
-        Buffer<float> queries(query.count * query.row_stride);
-        query.data = reinterpret_cast<const char*>(queries.data);
-        return bad_rows(compute(machine, [&](const Execution& execution) {
-          compose(composition, query.count, query.row_stride, queries.data);
-          return topk(execution, request);
-        }));
-      },
-      "machine"_a, "operands"_a, "width"_a, "k"_a, "composition"_a, "anchor_ids"_a,
-      "relation_ids"_a, "scores"_a, "ids"_a);
   module.def(
       "list_topk",
       [](const Machine& machine, const Operands& operands, int64_t width, const Known& lists,

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "host/backward.h"
-#include "host/compose.h"
 #include "host/machine.h"
 
 namespace kgfast {
@@ -110,8 +109,6 @@ template <>
 struct type_caster<kgfast::ScoreGradient> : FieldsCaster<kgfast::ScoreGradient> {};
 template <>
 struct type_caster<kgfast::RowGroups> : FieldsCaster<kgfast::RowGroups> {};
-template <>
-struct type_caster<kgfast::Composition> : FieldsCaster<kgfast::Composition> {};
 
 }  // namespace pybind11::detail
 
@@ -176,15 +173,6 @@ inline void read_fields(const Fields& from, RowGroups* to) {
   from.read("first", &to->first);
   from.read("num_ids", &to->count);
   from.read("whole_table", &to->whole_table);
-}
-
-inline void read_fields(const Fields& from, Composition* to) {
-  from.read("kind", &to->kind);
-  from.read("conjugates", &to->conjugates);
-  from.read("interleaved", &to->interleaved);
-  from.read("unit", &to->unit);
-  from.read("anchors", &to->anchors);
-  from.read("relations", &to->relations);
 }
 
 }  // namespace kgfast

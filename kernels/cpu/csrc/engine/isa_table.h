@@ -1,5 +1,5 @@
-// One instruction set's kernels behind plain function pointers, with two entries more than ranking
-// needs: the sweep's own values, for the test of the bound, and the bare register loop, the roof.
+// One instruction set's kernels behind plain function pointers, with one entry more than ranking
+// needs: the sweep's own values, for the test of the bound.
 #pragma once
 #include "engine/adagrad.h"
 #include "engine/counting.h"
@@ -35,22 +35,6 @@ struct Recording {
       Simd::store(out + b * Simd::W, Score::finish(totals[b]));
   }
 };
-
-template <class Score>
-float bare_loop(const float* panel, const float* tile, int64_t features, int64_t repeats) {
-  V sums[Score::tile_queries][Score::vectors];
-  for (auto& row : sums)
-    for (V& sum : row) sum = Simd::zero();
-  for (int64_t i = 0; i < repeats; ++i)
-    accumulate<Score, Score::tile_queries>(panel, tile, features, sums);
-  float lanes[Simd::W], total = 0.0f;
-  for (auto& row : sums)
-    for (V& sum : row) {
-      Simd::store(lanes, sum);
-      for (float lane : lanes) total += lane;
-    }
-  return total;
-}
 
 constexpr ScoresKernels kScoresKernels = {
     [](const PanelJob& job, int64_t panel, int64_t first, int64_t last, Worker& worker) {
@@ -164,12 +148,6 @@ constexpr Isa make_isa(const char* name, const ByteTier* bytes) {
             RecordWorker recorder{worker, out};
             with_score(job.score, [&](auto score) {
               sweep_panel<Recording<decltype(score)>>(job, panel, recorder);
-            });
-          },
-          [](ScoreId id, const float* panel, const float* tile, int64_t features,
-             int64_t repeats) {
-            return with_score(id, [&](auto score) {
-              return bare_loop<decltype(score)>(panel, tile, features, repeats);
             });
           },
           &kScoresKernels,

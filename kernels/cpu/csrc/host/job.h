@@ -174,9 +174,6 @@ struct Isa {
                     double* out);
   // Writes the sweep's own values of one panel, [C][Q][lanes]: for tests of the bound.
   void (*sweep_values)(const SweepJob&, int64_t panel, Worker&, float* out);
-  // Runs the bare register loop over one resident panel and tile: the roof of the sweep.
-  float (*bare_loop)(ScoreId, const float* panel, const float* tile, int64_t features,
-                     int64_t repeats);
   const ScoresKernels* scores;
   const BackwardKernels* backward;
   const ProductKernels* product;

@@ -1,13 +1,11 @@
-// Instruction sets and tiers of this machine, and the speed of its bare register loop.
+// Instruction sets and tiers of this machine.
 #include "host/machine.h"
 
-#include <chrono>
 #include <cstring>
 #include <stdexcept>
 #include <string>
 #include <utility>
 
-#include "host/buffer.h"
 #include "host/tiers.h"
 
 #if defined(__x86_64__)
@@ -105,26 +103,6 @@ const Int8Tier* int8_tier_of(const Isa& isa) {
   for (const auto& [known, tier] : machine().isas)
     if (known == &isa) return tier;
   return nullptr;
-}
-
-double roof(const Isa& isa, ScoreId score, int64_t features, double seconds) {
-  const int64_t planes = kMaxPlanes;  // the planes of the largest score
-  const ScoreFacts facts = isa.facts(score);
-  const int64_t lanes = facts.lanes, queries = facts.tile_queries;
-  Buffer<float> panel(features * planes * lanes), tile(features * planes * queries);
-  for (int64_t i = 0; i < features * planes * lanes; ++i) panel.data[i] = 0.01f * (i % 97);
-  for (int64_t i = 0; i < features * planes * queries; ++i) tile.data[i] = -0.01f * (i % 89);
-  const auto start = std::chrono::steady_clock::now();
-  double elapsed = 0.0;
-  int64_t runs = 0;
-  volatile float sink = 0.0f;
-  while (elapsed < seconds) {
-    sink = isa.bare_loop(score, panel.data, tile.data, features, 64);
-    runs += 64;
-    elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  }
-  (void)sink;
-  return static_cast<double>(runs * lanes * queries * features) / elapsed;
 }
 
 }  // namespace kgfast

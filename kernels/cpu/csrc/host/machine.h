@@ -1,4 +1,4 @@
-// Instruction sets and tiers of this machine, and the speed of its bare register loop.
+// Instruction sets and tiers of this machine.
 #pragma once
 #include <vector>
 
@@ -6,9 +6,6 @@
 #include "host/tiers.h"
 
 namespace kgfast {
-
-// Measures the elements per second of the bare register loop on one thread.
-double roof(const Isa& isa, ScoreId score, int64_t features, double seconds);
 
 // Returns the best instruction set of this machine, or the named one; nullptr if there is none.
 const Isa* find_isa(const char* name);
