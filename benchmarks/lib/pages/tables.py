@@ -202,8 +202,8 @@ med_rscf = block(
         title="### Memory of {config} in training, sub-models {dims}: {place}",
         note="Each evaluation ranks {triples:,} valid triples of {graph}, filtered, by every "
         "sub-model. The memory of the process is measured after the evaluation; the peak is what "
-        "the evaluation adds, the factor included. Each fourth evaluation is shown.",
-        change=lambda rows: rows[::4] + rows[-1:],
+        "the evaluation adds, the factor included. Each eighth evaluation is shown.",
+        change=lambda rows: rows[::8] + rows[-1:],
     ),
 )
 losses = block(
