@@ -74,58 +74,46 @@ def test_rotate(layout, norm, relation_format):
     assert_scores(model, score)
 
 
-@pytest.mark.parametrize("norm", ["l1", "l2"])
-def test_transe(norm):
-    entity, relation = tables(D, D)
-    power = 1 if norm == "l1" else 2
-
-    def score(_, h, r, t):
-        difference = (entity[h] + relation[r] - entity[t]).tolist()
-        return -(sum(abs(x) ** power for x in difference) ** (1 / power))
-
-    assert_scores(TransE(entity, relation, norm=norm), score)
+def product(*rows):
+    return math.fsum(torch.stack(rows).prod(0).real.tolist())
 
 
-def test_distmult():
-    entity, relation = tables(D, D)
+def halves(row):
+    return torch.complex(*row.chunk(2))
+
+
+def pairs(row):
+    return torch.view_as_complex(row.view(-1, 2))
+
+
+# Columns of entities and of relations, the model, and its equation of three rows.
+EQUATIONS = {
+    "transe l1": (D, D, TransE, lambda h, r, t: -(h + r - t).abs().sum()),
+    "transe l2": (
+        *(D, D, lambda *it: TransE(*it, norm="l2")),
+        lambda h, r, t: -(h + r - t).square().sum().sqrt(),
+    ),
+    "distmult": (D, D, DistMult, product),
+    "complex": (
+        *(2 * D, 2 * D, ComplEx),
+        lambda h, r, t: product(halves(h), halves(r), halves(t).conj()),
+    ),
+    "complex interleaved": (
+        *(2 * D, 2 * D, lambda *it: ComplEx(*it, layout="interleaved")),
+        lambda h, r, t: product(pairs(h), pairs(r), pairs(t).conj()),
+    ),
+    "cp": (2 * D, D, CP, lambda h, r, t: product(h[:D], r, t[D:])),
+    "rescal": (D, D * D, RESCAL, lambda h, r, t: h @ r.view(D, D) @ t),
+}
+
+
+@pytest.mark.parametrize("name", EQUATIONS)
+def test_scores_are_those_of_the_equation(name):
+    width, of_relation, make, equation = EQUATIONS[name]
+    entity, relation = tables(width, of_relation)
     assert_scores(
-        DistMult(entity, relation),
-        lambda _, h, r, t: math.fsum((entity[h] * relation[r] * entity[t]).tolist()),
-    )
-
-
-@pytest.mark.parametrize("layout", ["halves", "interleaved"])
-def test_complex(layout):
-    entity, relation = tables(2 * D, 2 * D)
-
-    def score(_, h, r, t):
-        parts = zip(
-            complex_row(entity[h], layout),
-            complex_row(relation[r], layout),
-            complex_row(entity[t], layout),
-            strict=True,
-        )
-        return sum((a * b * c.conjugate()).real for a, b, c in parts)
-
-    assert_scores(ComplEx(entity, relation, layout=layout), score)
-
-
-def test_cp():
-    entity, relation = tables(2 * D, D)
-    heads, tails = entity.split(D, 1)
-    assert_scores(
-        CP(entity, relation),
-        lambda _, h, r, t: math.fsum((heads[h] * relation[r] * tails[t]).tolist()),
-    )
-
-
-def test_rescal():
-    entity, relation = tables(D, D * D)
-    assert_scores(
-        RESCAL(entity, relation),
-        lambda _, h, r, t: math.fsum(
-            (entity[h][:, None] * relation[r].view(D, D) * entity[t]).flatten().tolist()
-        ),
+        make(entity, relation),
+        lambda _, h, r, t: float(equation(entity[h], relation[r], entity[t])),
     )
 
 
