@@ -5,7 +5,7 @@ import pytest
 from kgfast.extras.search.space import Space
 from kgfast.training import Config
 from support.paths import ROOT
-from support.small_runs import sections_of_table
+from support.small_runs import merged, sections_of_table
 
 FILES = sorted(ROOT.glob("configs/**/*.yaml"))
 DATASETS = {"wn18rr": "wn18rr", "fb15k237": "fb15k-237", "codex-m": "codex-m"}
@@ -78,13 +78,6 @@ def test_published_values_stand_in_them(name):
         config = Config.from_yaml(ROOT / f"configs/{name.replace('*', dataset)}.yaml")
         wanted = Config.from_dict(merged(config.to_dict(), PUBLISHED[name]))
         assert wanted == config
-
-
-def merged(values, others):
-    """Return a config's values with others in their places."""
-    return values | {
-        key: merged(values[key], it) if isinstance(it, dict) else it for key, it in others.items()
-    }
 
 
 @pytest.mark.parametrize("dataset", WITH_MED)

@@ -74,15 +74,13 @@ def test_ranks_are_those_of_its_scores(tmp_path, name):
     model = load_dglke(write(tmp_path, name))
     entity, relation = (torch.from_numpy(table).double() for table in tables(name))
     triples = [(h, h % RELATIONS, (7 * h + 1) % ENTITIES) for h in range(ENTITIES)]
-    ranks = kgfast.rank(model, triples)
-    everyone = torch.arange(ENTITIES)
-    for row, (h, r, t) in enumerate(triples):
-        for column, (heads, tails, own) in enumerate(
-            [(entity, entity[t].expand(ENTITIES, -1), h), (entity[[h] * ENTITIES], entity, t)]
-        ):
-            scores = score(name, heads, relation[[r] * ENTITIES], tails)
-            greater = (scores > scores[own]) & (everyone != own)
-            assert int(greater.sum()) == int(ranks.greater[row, column])
+    official_scores.assert_ranked(
+        kgfast.rank(model, triples),
+        lambda heads, relations, tails: score(
+            name, entity[heads], relation[relations], entity[tails]
+        ),
+        ENTITIES,
+    )
 
 
 def test_tables_are_mapped_not_read(tmp_path):

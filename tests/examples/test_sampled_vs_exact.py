@@ -2,7 +2,6 @@
 
 import doctest
 import json
-from functools import partial
 
 import pytest
 import torch
@@ -35,6 +34,19 @@ def write(dataset, folder):
     return folder
 
 
+@pytest.fixture
+def study_of(tmp_path):
+    """Make the study of a tiny graph, with numbers of negatives."""
+    data = graph()
+    folder = write(data, tmp_path / "tiny")
+    return lambda *counts: measures.Study(data, folder, tmp_path / "measures", counts)
+
+
+def distmult():
+    torch.manual_seed(0)
+    return kgfast.DistMult(torch.randn(60, 4), torch.randn(4, 4))
+
+
 class TestNegatives:
     @pytest.mark.parametrize("count", [3, 20, 80])  # by rejection, shuffled, fewer than wanted
     @pytest.mark.parametrize("typed", [False, True])
@@ -43,12 +55,7 @@ class TestNegatives:
         known, hrt = data.known(), data.test.hrt
         allowed = kgfast.TypeConstraints.from_triples(data.train) if typed else None
         found = negatives.drawn(hrt, known, 200, count, 0, allowed)
-        facts = {
-            tuple(row)
-            for row in torch.cat(
-                [*map(lambda it: it.hrt, (data.train, data.valid, data.test))]
-            ).tolist()
-        }
+        facts = {tuple(row) for split in (data.train, data.valid, data.test) for row in split}
         for side in SIDES:
             for (h, r, t), ids in zip(hrt.tolist(), found[side].tolist(), strict=True):
                 pool = (
@@ -118,12 +125,8 @@ def test_orders_and_flips():
     assert order["flipped_share"] == pytest.approx(0.5 / 3)
 
 
-def test_sampled_ranks_are_those_of_a_plain_loop(tmp_path):
-    data = graph()
-    torch.manual_seed(0)
-    model = kgfast.DistMult(torch.randn(60, 4), torch.randn(4, 4))
-    write(data, tmp_path / "tiny")
-    it = measures.Study(data, tmp_path / "tiny", tmp_path / "measures", (5, 9))
+def test_sampled_ranks_are_those_of_a_plain_loop(study_of):
+    model, it = distmult(), study_of(5, 9)
     found = it.sampled({"m/1": lambda: model}, "uniform", 1)["m/1"]  # counted from bits
     ids = negatives.drawn(it.hrt, it.known, 60, 9, 1)
     entity, relation = model.entity.double(), model.relation.double()
@@ -171,9 +174,8 @@ def test_counts_from_bits_are_those_of_ranking(name):
     assert counting.bits_of(model, data.test.hrt, exact) is None
 
 
-def test_a_constant_model_wins_by_optimistic_ranks_alone(tmp_path):
-    data = graph()
-    it = measures.Study(data, write(data, tmp_path / "tiny"), tmp_path / "measures", (5,))
+def test_a_constant_model_wins_by_optimistic_ranks_alone(study_of):
+    it = study_of(5)
     models = {"constant/0": lambda: it.constant}
     exact, drawn = it.exact(models), it.sampled(models, "uniform", 0)
     for values in (*exact["constant/0"].values(), *drawn["constant/0"].values()):
@@ -182,11 +184,8 @@ def test_a_constant_model_wins_by_optimistic_ranks_alone(tmp_path):
     assert drawn["constant/0"]["5 uniform"]["pessimistic"]["mrr"] == pytest.approx(1 / 6)
 
 
-def test_measures_are_kept_and_only_missing_ones_made(tmp_path):
-    data = graph()
-    it = measures.Study(data, write(data, tmp_path / "tiny"), tmp_path / "measures", (5,))
-    torch.manual_seed(0)
-    model = kgfast.DistMult(torch.randn(60, 4), torch.randn(4, 4))
+def test_measures_are_kept_and_only_missing_ones_made(study_of):
+    model, it = distmult(), study_of(5)
     first = it.sampled({"a/1": lambda: model}, "typed", 0)
 
     def refuse():
@@ -199,12 +198,8 @@ def test_measures_are_kept_and_only_missing_ones_made(tmp_path):
     assert realistic[0] == realistic[1]
 
 
-def test_ranking_and_bits_measure_alike_and_ranking_is_timed(tmp_path):
-    data = graph()
-    write(data, tmp_path / "tiny")
-    it = measures.Study(data, tmp_path / "tiny", tmp_path / "measures", (5, 9))
-    torch.manual_seed(0)
-    model = kgfast.DistMult(torch.randn(60, 4), torch.randn(4, 4))
+def test_ranking_and_bits_measure_alike_and_ranking_is_timed(study_of):
+    model, it = distmult(), study_of(5, 9)
     found = it.sampled(dict.fromkeys(("a/1", "a/2"), lambda: model), "typed", 0, ranked=["a/1"])
     for protocol in ("5 typed", "9 typed"):
         ranked, counted = (found[name][protocol] for name in ("a/1", "a/2"))
@@ -212,14 +207,11 @@ def test_ranking_and_bits_measure_alike_and_ranking_is_timed(tmp_path):
         assert ranked == counted
 
 
-def test_types_come_from_a_file_where_there_is_one(tmp_path):
-    data, folder = graph(), tmp_path / "tiny"
-    write(data, folder)
-    make = partial(measures.Study, data, folder, tmp_path / "measures", (5,))
-    assert make().types == "train"
-    every = {name: ["thing"] for name in data.entities}
-    (folder / "entity2types.json").write_text(json.dumps(every))
-    it = make()
+def test_types_come_from_a_file_where_there_is_one(study_of, tmp_path):
+    assert study_of(5).types == "train"
+    every = {name: ["thing"] for name in graph().entities}
+    (tmp_path / "tiny" / "entity2types.json").write_text(json.dumps(every))
+    it = study_of(5)
     assert it.types == "entity2types.json"
     assert len(it.allowed.candidates(int(it.hrt[0, 1]), "tail")) == 60
 

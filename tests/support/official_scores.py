@@ -20,3 +20,16 @@ def score(name, head, relation, tail, gamma, limit):
 
 def as_complex(rows):
     return torch.complex(*rows.chunk(2, -1))
+
+
+def assert_ranked(ranks, score_of, num_entities):
+    """Compare ranks of heads and tails; ``score_of(heads, relations, tails)`` takes ids."""
+    everyone = torch.arange(num_entities)
+    for row, (h, r, t) in enumerate(ranks.triples.tolist()):
+        relations = torch.full_like(everyone, r)
+        for column, (heads, tails, own) in enumerate(
+            [(everyone, everyone * 0 + t, h), (everyone * 0 + h, everyone, t)]
+        ):
+            scores = score_of(heads, relations, tails)
+            greater = (scores > scores[own]) & (everyone != own)
+            assert int(greater.sum()) == int(ranks.greater[row, column])

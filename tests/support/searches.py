@@ -3,6 +3,7 @@
 from kgfast.datasets import synthetic
 from kgfast.extras.search import rows_of
 from kgfast.training import Config
+from support.small_runs import merged
 
 GRAPH = synthetic(150, 4, 600, 40, 40)
 RANGES = {
@@ -22,9 +23,7 @@ def search_config(ranges=None, /, search=None, **sections):
         "data": {"train_bs": 256, "neg_size": 8, "negatives": "shared"},
         "search": {"ranges": ranges or RANGES, "trials": 6, "reduction": 2, **(search or {})},
     }
-    for name, section in sections.items():
-        values[name] = {**values.get(name, {}), **section} if isinstance(section, dict) else section
-    return Config.from_dict(values)
+    return Config.from_dict(merged(values, sections))
 
 
 def without_times(study):

@@ -42,9 +42,15 @@ def config_of(**sections):
     mode = sections.get("train", {}).get("mode", "negative")
     if mode != "negative":
         values["data"] = {"train_bs": 128}
-    for name, section in sections.items():
-        values[name] = {**values.get(name, {}), **section} if isinstance(section, dict) else section
-    return Config.from_dict(values)
+    return Config.from_dict(merged(values, sections))
+
+
+def merged(values, others):
+    """Return the values of a config with others in their places."""
+    return values | {
+        name: merged(values.get(name) or {}, it) if isinstance(it, dict) else it
+        for name, it in others.items()
+    }
 
 
 def trainer_of(run_dir=None, dataset=GRAPH, **sections):
@@ -150,8 +156,7 @@ def write_ring(
 def ring_trainer(root, run_dir, **sections):
     """Make a trainer of the data in ``<root>/ring``."""
     values = {"dataset": {"name": "ring", "root": str(root)}} | RING_CONFIG
-    for name, section in sections.items():
-        values[name] = {**values.get(name, {}), **section} if isinstance(section, dict) else section
+    values = merged(values, sections)
     if values["train"].get("mode", "negative") != "negative":
         values["data"] = {"train_bs": 5}
     return Trainer(Config.from_dict(values), run_dir, progress=False)
