@@ -123,7 +123,7 @@ PYKEEN: Columns = (
 
 WHERE = ("instructions", "{machine[isa]}, {machine[name]}")
 DOT_TIERS: Columns = (
-    WHERE,
+    ("instructions", "{machine[isa]}"),
     ("work", lambda row: {"ranks": "ranks", "best": "best 10"}[row["work"]]),
     ("entities:", "{entities:,}"),
     ("features:", "{dim}"),

@@ -137,7 +137,7 @@ prepared = block(
         title="One thread of {machine[name]}, {machine[isa]}:",
     )
 )
-serve = block(Table("cpu-serve-speed.json", SERVE))
+serve = block(Table("cpu-serve-speed.json", SERVE, is_of(clients=(1, 4, 16, 64))))
 tiers = block(Table("cpu-dot-tiers-speed.json", DOT_TIERS, _is_of_tiers))
 influence = block(Table("cpu-influence-speed.json", INFLUENCES, change=_best_batches))
 paths = block(Table("cpu-paths-speed.json", PATHS))
