@@ -51,11 +51,6 @@ def test_sides_alternate_from_the_tail():
     assert [batches.batch(i).side for i in range(5)] == ["tail", "head", "tail", "head", "tail"]
 
 
-def test_an_epoch_of_wn18rr_at_1024_is_170_steps():
-    hrt = torch.zeros(86_835, 3, dtype=torch.int64)
-    assert Batches.of_triples(hrt, 1024, 0).per_epoch == 170
-
-
 def test_batches_depend_on_seed_epoch_and_side_only():
     hrt = random_triples(50, 20, 3)
     one, other = Batches.of_triples(hrt, 7, 4), Batches.of_triples(hrt, 7, 4)
