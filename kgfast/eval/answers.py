@@ -125,10 +125,7 @@ class Search(Job):
         return Queries(section.side, rows, anchors, others, self.words)
 
     def known_of(self, queries: Queries, source: CandidateSource) -> Known | None:
-        known = None
-        if self.known is not None:
-            ids = queries.anchors, queries.others
-            known = Known(*self.known.exclude(*ids, source.side, within=source.span))
+        known = super().known_of(queries, source)
         if self.excluded is not None:
             known = _joined(known, self.excluded.of(queries.rows, source.home))
         return known

@@ -100,11 +100,6 @@ class Call:
             )
 
     @property
-    def is_in_memory(self) -> bool:
-        """True if all candidates are in memory, or scored by a function."""
-        return self.table is None and self.reader is None
-
-    @property
     def device(self) -> torch.device:
         """Device of the entities of a call that reads them."""
         return torch.device((self.table if self.reader is None else self.reader).device)  # type: ignore[union-attr]

@@ -19,7 +19,7 @@ from kgfast.eval.queries import CPU, Queries
 from kgfast.eval.sources import CandidateSource, InMemory
 from kgfast.graph import KnownTriples
 from kgfast.graph.named import Names
-from kgfast.kernels.operands import Known, Prepared
+from kgfast.kernels.operands import Prepared
 from kgfast.ops.differentiable import full_precision
 from kgfast.storage import digest
 
@@ -142,12 +142,6 @@ class FactSearch(Job):
     def _queries(self, heads: Tensor, relations: Tensor, home: torch.device) -> Queries:
         rows = torch.arange(len(heads), dtype=torch.int64, device=CPU)
         return Queries("tail", rows, heads.to(home), relations.to(home), _words)
-
-    def known_of(self, queries: Queries, source: CandidateSource) -> Known | None:
-        if self.known is None:
-            return None
-        ids = queries.anchors, queries.others
-        return Known(*self.known.exclude(*ids, "tail", within=source.span))
 
     def start(self, section: JobSection, source: CandidateSource, queries: Queries) -> "FactsSoFar":
         if self.best.is_full:

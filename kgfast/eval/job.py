@@ -112,9 +112,12 @@ class Job(ABC):
     def put(self, result: SoFar) -> None:
         """Keep the results of a pass."""
 
-    @abstractmethod
     def known_of(self, queries: Queries, source: CandidateSource) -> Known | None:
         """Return the known answers to queries."""
+        if self.known is None:
+            return None
+        ids = queries.anchors, queries.others
+        return Known(*self.known.exclude(*ids, queries.side, within=source.span))
 
     def begin(self, source: CandidateSource) -> None:  # noqa: B027 - a hook
         """Look at the candidates before the first pass."""

@@ -111,7 +111,8 @@ def topk(
     options = {"max_memory": max_memory, "partial": partial, "index": index, "progress": progress}
     search, found = _searched(BestSearch, model, given, options)
     anchors, others, side = search.asked(found[1].device)
-    return Predictions(found[0], found[1], anchors, others, side, vocabulary=search.names)
+    names = None if vocabulary is None else search.names
+    return Predictions(found[0], found[1], anchors, others, side, vocabulary=names)
 
 
 def above(
@@ -195,7 +196,8 @@ def above(
     search, found = _searched(AboveSearch, model, given, options)
     anchors, others, side = search.asked(found[1].device)
     indptr, ids, scores = found
-    return AnswersAbove(indptr, ids, scores, anchors, others, side, vocabulary=search.names)
+    names = None if vocabulary is None else search.names
+    return AnswersAbove(indptr, ids, scores, anchors, others, side, vocabulary=names)
 
 
 def _searched(

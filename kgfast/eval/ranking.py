@@ -158,7 +158,7 @@ def rank(
             triples = triples.test
         options: dict[str, Any] = {"max_memory": max_memory, "index": index, "progress": progress}
         call = Call(model, "ranking", steps, partial=partial, **options)
-        if partial is not None and call.is_in_memory:
+        if partial is not None and call.table is None and steps is None:
             raise ValueError(
                 "partial: rank() takes a folder only for models with a kgfast.tables.Table of "
                 "entities: tensors are read in place, within 64 MiB"

@@ -284,7 +284,9 @@ class KnownTriples:
         # Position j of the result belongs to query b and reads starts[b] + (j - indptr[b]).
         shift = torch.repeat_interleave(starts - indptr[:-1], counts, output_size=num_answers)
         places = shift + torch.arange(len(shift), dtype=torch.int64, device=shift.device)
-        ids = index.ids(places, self.sizes[side == "relation"])
+        ids = index.indices[places]
+        if index.files is not None:
+            index.check_ids(ids, self.sizes[side == "relation"])
         return indptr.to(anchors.device), ids.to(anchors.device, torch.int64)
 
     def counts(self, anchors: Tensor, relations: Tensor, side: Side) -> Tensor:

@@ -95,7 +95,8 @@ def with_names(triples: TriplesLike, vocabulary: VocabularyLike | None = None) -
             _labels(getattr(triples, "entity_to_id", None)),
             _labels(getattr(triples, "relation_to_id", None)),
         )
-    check_same_names(labels, (entities, relations))
+    if vocabulary is not None:
+        check_same_names(labels, (entities, relations))
     return ids, (labels[0] or entities, labels[1] or relations)
 
 

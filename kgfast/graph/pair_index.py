@@ -52,12 +52,9 @@ class PairIndex:
             self._refuse((starts < 0) | (starts > ends) | (ends > len(self.indices)), "indptr")
         return starts, ends
 
-    def ids(self, places: Tensor, num_ids: int) -> Tensor:
-        """Return the ids at places, which must be below `num_ids`."""
-        ids = self.indices[places]
-        if self.files is not None:
-            self._refuse((ids < 0) | (ids >= num_ids), "indices")
-        return ids
+    def check_ids(self, ids: Tensor, num_ids: int) -> None:
+        """Check that ids of an index in files are below `num_ids`."""
+        self._refuse((ids < 0) | (ids >= num_ids), "indices")
 
     def columns(self, most: int) -> Iterator[tuple[Column, Column, Column]]:
         """Yield anchors, relations (or others) and ids of the rows in order, `most` at a time."""
