@@ -44,7 +44,7 @@ TESTED = [
     f"tests/kernels/test_{it}.py"
     for it in ("above", "bounds", "gradients", "lists", "ranks", "topk")
 ]
-OTHERS = ("losses", "float_modes")
+OTHERS = ("losses", "adversarial", "float_modes")
 OF_TRITON = ("scratch", "negatives", "scores", "rscf")
 ON_DEVICE = ["tests/gpu", *TESTED, *(f"tests/kernels/test_{it}.py" for it in OTHERS)]
 ON_DEVICE += [f"tests/kernels/triton/test_{it}.py" for it in OF_TRITON]

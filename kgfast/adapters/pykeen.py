@@ -7,7 +7,7 @@ stopping and hyper-parameter searches find the evaluator by name.
 import inspect
 import warnings
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -238,7 +238,8 @@ class _Ranked(RankBasedEvaluator):
         asked = call.arguments
         _check_triples("mapped_triples", mapped_triples)
         extra = asked["additional_filter_triples"]
-        extra = [extra] if isinstance(extra, Tensor) else list(extra or ())
+        if extra is None or isinstance(extra, Tensor) or not isinstance(extra, Iterable):
+            extra = [] if extra is None else [extra]
         for part in extra:
             _check_triples("additional_filter_triples", part)
         if not len(mapped_triples):

@@ -173,7 +173,7 @@ class TestWhereTheyAreShown:
         assert "previous (comes before)" in text
         kgfast.save(TRANSE, tmp_path / "it", entities=[f"e{i}" for i in range(RING)],
                     relations=["next", "previous"])  # fmt: skip
-        with pytest.raises(ValueError, match="holds no data to rank"):
+        with pytest.raises(ValueError, match="no data were loaded to rank"):
             write_report(tmp_path / "it", samples=10)
         data = kgfast.load_run(labelled).dataset
         text = write_report(tmp_path / "it", data=data, samples=10).read_text()

@@ -6,7 +6,6 @@ import kgfast
 from kgfast.eval import metrics
 from kgfast.eval.metrics import Metric, hits_at, metric_named
 from kgfast.extras.report import write_report
-from kgfast.training.build import ranks_of
 from support.commands import run
 from support.small_runs import GRAPH, config_of, trainer_of
 
@@ -30,7 +29,7 @@ def test_a_new_line_reaches_every_front(folder, monkeypatch):
     monkeypatch.setattr(metrics, "METRICS", (*metrics.METRICS, *NEW))
     names = [metric.name for metric in NEW]
     loaded = kgfast.load_run(folder, GRAPH)
-    ranks = ranks_of(loaded.model, GRAPH, "test", loaded.config)
+    ranks = kgfast.rank(loaded.model, GRAPH.test, known=GRAPH.known())
     values = ranks.metrics()
     cells = ranks.realistic.flatten()
     assert values["mean_square"] == pytest.approx(float(cells.square().mean()))
