@@ -68,15 +68,8 @@ def test_bce(name, side, style):
     }[style]
     each = functional.binary_cross_entropy_with_logits(scores, labels, reduction="none")
     for reduction, exact in (("mean", each.mean()), ("sum", each.sum()), ("none", each.sum(1))):
-        got = losses.bce(
-            model,
-            (anchors, relations),
-            targets,
-            side=side,
-            label_smoothing=eps,
-            smoothing_style=style,
-            reduction=reduction,
-        )
+        given = {"label_smoothing": eps, "smoothing_style": style, "reduction": reduction}
+        got = losses.bce(model, (anchors, relations), targets, side=side, **given)
         assert_same(model, got, exact)
 
 
@@ -108,14 +101,8 @@ def test_cross_entropy(name, side, eps):
     scores = dense_scores(model, anchors, relations, side)
     for reduction in ("mean", "sum", "none"):
         exact = functional.cross_entropy(scores, targets, label_smoothing=eps, reduction=reduction)
-        got = losses.cross_entropy(
-            model,
-            (anchors, relations),
-            targets,
-            side=side,
-            label_smoothing=eps,
-            reduction=reduction,
-        )
+        given = {"side": side, "label_smoothing": eps, "reduction": reduction}
+        got = losses.cross_entropy(model, (anchors, relations), targets, **given)
         assert_same(model, got, exact)
 
 

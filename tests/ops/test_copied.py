@@ -53,19 +53,6 @@ def test_an_operator_sees_the_cpu_and_its_results_go_back(monkeypatch):
     assert [it.tolist() for it in results] == [[[2.0, 2.0]] * 3, [0.0] * 4]
 
 
-def test_every_operator_copies(monkeypatch):
-    seen = []
-    monkeypatch.setattr(dispatch, "COPIED", ("cpu",))
-    monkeypatch.setattr("kgfast.ops.run.COPIED", ())
-    monkeypatch.setattr(registry, "_moved", lambda results, device: seen.append(device) or results)
-    table, labels = torch.randn(6, 4, requires_grad=True), (torch.arange(3), torch.tensor([1, 2]))
-    with pytest.warns(RuntimeWarning, match="no kernels for cpu tensors"):
-        rows = ops.bce(table[:2].detach(), table, None, *labels, 1.0, 0.0, "l1")
-    assert len(seen) == 1
-    rows.sum().backward()
-    assert seen == [torch.device("cpu")] * 2
-
-
 def test_the_cpu_serves_them_and_says_so_once(recwarn):
     for _ in range(3):
         assert dispatch.backend_for(torch.device("mps")) == "cpu"
@@ -114,14 +101,17 @@ def test_results_are_those_without_the_way(monkeypatch):
     queries = torch.randn(2, 4)
     scored = ops.pairwise_scores(queries, table, "l1")
     (gradient,) = torch.autograd.grad(scored.sum(), table)
-    copies = []
+    copies, moved = [], []
+    monkeypatch.setattr(registry, "_moved", lambda results, device: moved.append(device) or results)
     monkeypatch.setattr(dispatch, "COPIED", ("cpu",))
     monkeypatch.setattr("kgfast.ops.run.COPIED", ())
     monkeypatch.setattr(copy, "deepcopy", lambda model, memo: copies.append(model) or model)
     with pytest.warns(RuntimeWarning, match="no kernels for cpu tensors"):
         again = ops.pairwise_scores(queries, table, "l1")
     assert torch.equal(again, scored)
+    assert len(moved) == 1
     assert torch.equal(torch.autograd.grad(again.sum(), table)[0], gradient)
+    assert moved == [torch.device("cpu")] * 2
     assert torch.equal(kgfast.rank(model, triples).greater, ranks.greater)
     assert torch.equal(kgfast.topk(model, heads=[0, 3], relations=0, k=3).ids, best.ids)
     assert torch.equal(kgfast.top_facts(model, k=3).triples, facts.triples)

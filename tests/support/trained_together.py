@@ -200,18 +200,14 @@ def wrong_starts(folder: Path, rank: int) -> dict[str, Exception]:
     mixed = config_of(name, 4, SHARDED if rank else REPLICATED)
     other = config.model_copy(update={"seed": rank})
     more = synthetic(201 if rank else 200, 6, 514, 40, 40)
-    rscf = config_of("transe, med and rscf", 4, SHARDED)
-    kvsall = config_of("distmult, kvsall", 4, SHARDED)
-    halves = config_of("cp, logistic, pool", 4, SHARDED)
-    split = config_of("rotate, med split", 4, SHARDED)
     starts = {
         "config": (other, graph()),
         "tables": (mixed, graph()),
         "names": (config, more),
-        "rscf": (rscf, graph()),
-        "kvsall": (kvsall, graph()),
-        "cp": (halves, graph()),
-        "split": (split, graph()),
+        "rscf": (config_of("transe, med and rscf", 4, SHARDED), graph()),
+        "kvsall": (config_of("distmult, kvsall", 4, SHARDED), graph()),
+        "cp": (config_of("cp, logistic, pool", 4, SHARDED), graph()),
+        "split": (config_of("rotate, med split", 4, SHARDED), graph()),
     }
     found: dict[str, Exception] = {}
     for what, (own, dataset) in starts.items():

@@ -23,8 +23,8 @@ from support.trained_together import Heard, heard_together
 TRAIN = {"steps": 12, "log_every": 2, "eval_every": 4}
 
 
-def trainer(folder, *callbacks, **train):
-    made = trainer_of(folder, train={**TRAIN, **train})
+def trainer(folder, *callbacks, **sections):
+    made = trainer_of(folder, train=TRAIN, **sections)
     made.callbacks = callbacks
     return made
 
@@ -32,9 +32,7 @@ def trainer(folder, *callbacks, **train):
 @pytest.mark.parametrize("med", [{}, {"med": {"dims": [4, 16]}}])
 def test_callbacks_hear_what_the_log_has_and_the_result(tmp_path, med):
     heard = Heard()
-    made = trainer_of(tmp_path, train=TRAIN, **med)
-    made.callbacks = [heard, Callback()]
-    result = made.fit()
+    result = trainer(tmp_path, heard, Callback(), **med).fit()
     *rows, (last, ended) = heard.calls
     assert [row for _, row in rows] == read_rows(tmp_path)
     assert {name for name, row in rows if "split" in row} == {"evaluation"}
@@ -142,9 +140,7 @@ def named(row):
 def test_the_recipe_of_wandb_sends_each_row_and_the_result(tmp_path, monkeypatch, med):
     monkeypatch.setitem(sys.modules, "wandb", ModuleType("wandb"))
     run = Mock()
-    made = trainer_of(tmp_path, train=TRAIN, **med)
-    made.callbacks = [recipe("wandb")["ToWandb"](run)]
-    result = made.fit()
+    result = trainer(tmp_path, recipe("wandb")["ToWandb"](run), **med).fit()
     rows = read_rows(tmp_path)
     assert run.mock_calls == [
         *(call.log(named(row), step=row["step"]) for row in rows),

@@ -26,13 +26,6 @@ def test_a_number_that_yaml_reads_as_text_is_a_number(value):
     assert Config.from_dict(with_values(optim__lr=value)).optim.lr == 1e-3
 
 
-def test_upper_case_names_are_accepted():
-    values = with_values(model__name="ComplEx", optim__name="Adam", train__save_best_metric="MRR")
-    config = Config.from_dict(values)
-    assert (config.model.name, config.optim.name) == ("complex", "adam")
-    assert config.train.save_best_metric == "mrr"
-
-
 def test_every_ignored_key_warns():
     for dotted, why in IGNORED.items():
         section, _, key = dotted.partition(".")

@@ -51,6 +51,7 @@ def test_a_config_in_use_parses(tmp_path):
     assert (config.model.use_rscf, config.med.dims) == (True, [128, 256, 512])
     assert (config.optim.name, config.optim.grad_clip) == ("adam", 1.0)
     assert (config.sched.name, config.sched.warmup_steps) == ("linear", 1000)
+    assert config.train.save_best_metric == "mrr"
 
 
 def test_several_mistakes_are_a_line_each(tmp_path):

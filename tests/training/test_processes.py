@@ -10,9 +10,14 @@ from kgfast.distributed import LostProcessError
 from kgfast.kernels import cpu
 from kgfast.kernels.operands import Need
 from kgfast.kernels.scores import get_score
+from kgfast.models import fresh
 from kgfast.models.fresh import Fresh
 from kgfast.processes.shared import are_summed_alone
+from kgfast.tables.mapped import MappedRoom
 from kgfast.training import RunFolder
+from kgfast.training import checkpoint as files
+from kgfast.training.checkpoint import save
+from kgfast.training.shard_files import ShardFiles
 from support import flat
 from support.gloo import run_together, values
 from support.problems import SCORES
@@ -216,9 +221,6 @@ def test_a_run_goes_on_in_another_number_of_processes(name, tmp_path):
 
 def test_rows_that_are_missing_or_damaged_are_named(tmp_path):
     """States of shards as any number of processes writes them, without the processes."""
-    from kgfast.training.checkpoint import save
-    from kgfast.training.shard_files import ShardFiles
-
     table = torch.arange(14.0).reshape(7, 2)
     shards = ShardFiles(kind="state", step=5, size=3, total=7, names=["model.entity"])
     for rank in range(3):
@@ -249,9 +251,6 @@ def test_rows_that_are_missing_or_damaged_are_named(tmp_path):
 @pytest.mark.parametrize("optim", ["row_adam", "row_adagrad"])
 def test_tables_in_mapped_files_train_as_those_in_memory(optim, tmp_path, monkeypatch):
     """Bit for bit, over a crash; the files are of no name, and everything of that size is there."""
-    from kgfast.tables.mapped import MappedRoom
-    from kgfast.training import checkpoint as files
-
     sections = {"optim": {"name": optim, "lr": 0.02}, "train": {"steps": 12, "save_every": 5}}
     trainer_of(tmp_path / "memory", **sections).fit()
     monkeypatch.setattr(files, "_NUMBERS", 100)
@@ -276,8 +275,6 @@ def test_tables_in_mapped_files_train_as_those_in_memory(optim, tmp_path, monkey
 
 @pytest.mark.parametrize("model", ["RotatE", "TransE", "DistMult", "ComplEx", "CP", "RESCAL"])
 def test_rows_that_are_kept_of_a_fresh_table_are_those_of_a_whole_one(model, monkeypatch):
-    from kgfast.models import fresh
-
     monkeypatch.setattr(fresh, "_NUMBERS", 256)
     init = getattr(kgfast, model).init
     for count, dim in ((1, 3), (5, 8), (97, 17), (1003, 4)):
