@@ -1,6 +1,7 @@
 """The job of rank(): counts of the candidates that beat or equal the target of each query."""
 
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -173,9 +174,10 @@ class Ranking(Job):
             self.is_done()
 
     def is_done(self) -> bool:
-        for result in self._waiting:
-            group, column = result.section.place
-            self.counts[group][:, :, result.queries.rows, column] = result.counts.cpu()
+        for (group, column), results in groupby(self._waiting, lambda it: it.section.place):
+            rows, counts = zip(*((it.queries.rows, it.counts) for it in results), strict=True)
+            # The host waits for all batches of a section at once.
+            self.counts[group][:, :, torch.cat(rows), column] = torch.cat(counts, 2).cpu()
         self._waiting.clear()
         return True
 

@@ -154,7 +154,7 @@ def med_of_scores(
     total = torch.dot(weights, improving)
     if len(positive) > 1:
         distance = _distance(positive) + _distance(negative, mask)
-        total = total + (len(positive) - 1) * distance
+        total = torch.add(total, distance, alpha=len(positive) - 1)
     return total
 
 
@@ -208,7 +208,7 @@ def _expected(hardness: Tensor, values: Tensor, mask: Tensor | None = None) -> T
 
 def _hardness(w1: Tensor, scores: Tensor, positive_weight: PositiveWeight) -> Tensor:
     if positive_weight == "softmax":
-        return -w1 * scores
+        return w1 * -scores  # no gradient flows through scores
     smallest = float(scores.abs().min()) if scores.numel() else math.inf
     if smallest < _SINGULAR:
         raise OutOfRangeError(

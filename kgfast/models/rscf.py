@@ -185,7 +185,7 @@ class RSCF(Wrapper):
                 here = slice(number * step, (number + 1) * step)
                 rows = table[here].double()
                 whole = nn.functional.pad(rows, (0, 0, 0, step - len(rows)))
-                factor[here] = filters.inside(whole, name)[0, : len(rows)]
+                factor[here] = filters.inside(whole, name)[0][: len(rows)]
 
             run_alone(work, -(-len(table) // step), table.device, parallel=True)
         return Candidates(table, None, factor)
@@ -236,7 +236,7 @@ class RSCF(Wrapper):
 
 
 class _Filters:
-    """Filters ``N(e A) + 1`` of rows ``[M, *]`` for nested crops, ``[C, M, *]``, 0 beyond a crop.
+    """Filters ``N(e A) + 1`` of rows ``[M, *]`` for nested crops.
 
     A crop's features are the first features of the next wider crop. So the product of a crop is a
     term of the wider crop's sum; only norms differ.
@@ -244,57 +244,50 @@ class _Filters:
 
     def __init__(self, rscf: RSCF, widths: list[int]) -> None:
         self._rscf, self.widths = rscf, widths
-        self._matrices: dict[str, tuple[Tensor, list[tuple[Tensor | None, Tensor]]]] = {}
+        # By name: the columns of the widest crop, and what each crop adds to a product.
+        self._matrices: dict[str, list[Tensor]] = {}
 
     def __call__(self, rows: Tensor, name: str) -> Tensor:
+        """Return the filters of all crops, ``[C, M, *]``, 0 beyond a crop."""
         matrix: Tensor = getattr(self._rscf, name)
+        dim = self._rscf.dim
         if ops.serves_filters(rows, matrix):
-            return ops.filters(rows, matrix, self.widths, self._rscf.dim)
-        made = self.inside(rows, name)
-        if self.widths[-1] == self._rscf.dim:
-            return made
-        whole = made.new_zeros(*made.shape[:2], matrix.shape[1])
-        return whole.index_copy(2, self._matrices[name][0], made)
-
-    def inside(self, rows: Tensor, name: str) -> Tensor:
-        """Return the filters in the columns of the widest crop."""
-        if name not in self._matrices:
-            self._matrices[name] = self._cut(getattr(self._rscf, name).to(rows.dtype))
-        columns, cut = self._matrices[name]
-        total: Any = None
-        crops: list[Tensor] = []
-        for width, (added, part) in zip(self.widths, cut, strict=True):
-            term = product(rows if added is None else rows.index_select(1, added), part)
-            total = crop = total + term if crops else term
-            is_inside = None
-            if width < self.widths[-1]:
-                is_inside = columns % self._rscf.dim < width
-                crop = torch.where(is_inside, total, 0.0)
-            norm = torch.linalg.vector_norm(crop, dim=-1, keepdim=True).clamp_min(SMALLEST_NORM)
-            crop = crop / norm + 1.0
-            crops.append(crop if is_inside is None else torch.where(is_inside, crop, 0.0))
+            return ops.filters(rows, matrix, self.widths, dim)
+        crops = self.inside(rows, name)
+        for i, width in enumerate(self.widths):
+            if width < dim:
+                planes = crops[i].unflatten(1, (-1, width))
+                crops[i] = nn.functional.pad(planes, (0, dim - width)).flatten(1)
         return torch.stack(crops) if len(crops) > 1 else crops[0][None]
 
-    def _cut(self, matrix: Tensor) -> tuple[Tensor, list[tuple[Tensor | None, Tensor]]]:
-        """Return the columns of the widest crop, and what each crop adds to a product.
+    def inside(self, rows: Tensor, name: str) -> list[Tensor]:
+        """Return the filters of each crop in the columns of the crop."""
+        if name not in self._matrices:
+            matrix = getattr(self._rscf, name).to(rows.dtype)
+            matrix = _features(matrix, 1, self._rscf.dim, 0, self.widths[-1])
+            self._matrices[name] = self._added(matrix, 0)
+        total: Tensor | None = None
+        crops: list[Tensor] = []
+        terms = map(product, self._added(rows, 1), self._matrices[name])
+        for width, term in zip(self.widths, terms, strict=True):
+            total = term if total is None else total + term
+            crop = _features(total, 1, self.widths[-1], 0, width)
+            norm = torch.linalg.vector_norm(crop, dim=-1, keepdim=True).clamp_min(SMALLEST_NORM)
+            crops.append(crop / norm + 1.0)
+        return crops
 
-        A crop adds columns of the rows, or all if None, and the same rows of the matrix.
-        """
-        columns = self._columns(matrix.shape[1], 0, self.widths[-1], matrix.device)
-        if self.widths == [self._rscf.dim]:
-            return columns, [(None, matrix)]
-        inside = matrix.index_select(1, columns)
-        added = [
-            self._columns(len(matrix), below, width, matrix.device)
-            for below, width in pairwise([0, *self.widths])
-        ]
-        return columns, [(places, inside.index_select(0, places)) for places in added]
+    def _added(self, values: Tensor, axis: int) -> list[Tensor]:
+        """Return the features that each crop adds to the crop before."""
+        ends = pairwise([0, *self.widths])
+        return [_features(values, axis, self._rscf.dim, *end) for end in ends]
 
-    def _columns(self, count: int, first: int, last: int, device: torch.device) -> Tensor:
-        """Return the columns of features ``first .. last - 1`` in each plane of ``count``."""
-        places = torch.arange(count, dtype=torch.int64, device=device)
-        feature = places % self._rscf.dim
-        return places[(feature >= first) & (feature < last)]
+
+def _features(values: Tensor, axis: int, dim: int, first: int, last: int) -> Tensor:
+    """Return features ``first .. last - 1`` of each plane of ``dim`` features along an axis."""
+    if last - first == dim:
+        return values
+    planes = values.unflatten(axis, (-1, dim)).narrow(axis + 1, first, last - first)
+    return planes.flatten(axis, axis + 1)
 
 
 def _factor_matrix(side: Side) -> str:

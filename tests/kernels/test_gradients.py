@@ -12,7 +12,7 @@ from kgfast import ops
 from kgfast.kernels import cpu
 from kgfast.kernels.cpu import backward
 from kgfast.kernels.operands import NamedRows, Need
-from kgfast.kernels.scores import get_score
+from kgfast.kernels.scores import Term, get_score
 from support.engines import ISAS, NAMES, assert_same, engine_of, engines, examples
 from support.gradients import check, run
 from support.problems import DTYPES, RSCF_SCORES, SCORES, strided
@@ -21,6 +21,9 @@ from support.sampled import Sampled, assert_close, make_moved, make_sampled, thr
 ENGINES = ("reference", *ISAS, "baseline", "triton")
 ON_CPU = (*ISAS, "baseline")
 ALL_SCORES = (*SCORES, *RSCF_SCORES)
+# scores of degree 1, whose gradients have the size of the gradient of the score
+LENGTHS = (Term.MAGNITUDE, Term.SQUARE, Term.MODULUS)
+DISTANCES = [score for score in ALL_SCORES if get_score(score).term in LENGTHS]
 FAST = ("rotate", "dot")  # for interpreted kernels
 SEEDS = st.integers(0, 2**31 - 1)
 EITHER = pytest.mark.parametrize("is_indexed", [False, True], ids=["pairwise", "indexed"])
@@ -318,7 +321,7 @@ def on_a_grid(score: str, exponents: Tensor, has_factor: bool, seed: int) -> Sam
 
 
 @EITHER
-@engines("reference", *ON_CPU, "triton", scores=[it for it in ALL_SCORES if it != "dot"])
+@engines("reference", *ON_CPU, "triton", scores=DISTANCES)
 @pytest.mark.parametrize("has_factor", [True, False], ids=["factor", "no factor"])
 def test_numbers_of_every_size(engine, score, is_indexed, has_factor):
     """From 2^-148 (3e-45) to 2^118 (3e35), and many sizes in one row.

@@ -116,8 +116,8 @@ def test_no_queries_still_read_the_checks(launches) -> None:
 def test_rank_waits_once_a_batch(
     monkeypatch, launches, known_on, has_subset, batch_size, make
 ) -> None:
-    """Beside that the host copies the ids of a group of batches there, and its counts back."""
-    monkeypatch.setattr(counting, "_GROUP", 20)
+    """Beside that the counts of a group of batches are copied, and the numbers of known answers."""
+    monkeypatch.setattr(counting, "_WAITING", 20)
     monkeypatch.setattr(queries, "_PINNING", ("meta",))
     triples = torch.randint(7, (40, 3))
     known = None if known_on is None else kgfast.KnownTriples(triples)
@@ -131,11 +131,9 @@ def test_rank_waits_once_a_batch(
         ranks = kgfast.rank(
             model, triples, known=known, candidate_ids=subset, batch_size=batch_size
         )
-    groups = 2 * -(-40 // (20 // batch_size * batch_size))  # both sides
-    of_groups = groups * (2 if known_on == "meta" else 1)
-    batches = 2 * 40 // batch_size
-    of_subset = 2 * has_subset  # a check of ids, for each side
-    assert device.waits == {"device to host": batches + of_groups + of_subset}
+    batches, groups = 2 * 40 // batch_size, 2 * 40 // 20  # both sides are counted
+    of_sides = 2 * ((known_on == "meta") + has_subset)  # answers are counted, ids are checked
+    assert device.waits == {"device to host": batches + groups + of_sides}
     assert len(ranks.greater) == 40
 
 
