@@ -168,7 +168,7 @@ def main(arguments: list[str] | None = None) -> int:
             old = lib("results").read_rows(options.json) if options.json.exists() else []
             kept = [row for row in old if row["graph"] != source.name]
             lib("results").write_json(options.json, {"rows": [*kept, *rows]})
-            say("\n".join(lib("pages.sampled").of_graph(rows)))
+            say("\n".join(lib("pages.tables").sampled_orders(rows)))
             if options.plots:
                 path = options.json.with_name(f"{options.json.stem}-{source.name}.png")
                 lib("pictures").draw_sampled(rows, path)

@@ -261,7 +261,7 @@ def test_the_study_of_a_tiny_graph(capsys, tmp_path):
     )
     assert (tmp_path / "rows-Tiny-1.png").stat().st_size > 10_000
     printed = capsys.readouterr().out
-    assert "### Tiny-1" in printed
+    assert "| Tiny-1 | " in printed
 
     started = {it: it.stat().st_mtime_ns for it in (tmp_path / "out").rglob("*") if it.is_file()}
     others = {"rows": [{**rows[0], "graph": "another"}, *rows]}

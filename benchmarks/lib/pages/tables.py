@@ -278,6 +278,22 @@ def _on_device(score: str, cases: list[Row]) -> Row:
 def sampled(folder: Path) -> str:
     """Write the order of models by each protocol, a row and a picture for each graph."""
     rows = read_rows(folder / SAMPLED_FILE)
+    parts = [
+        "Kendall's tau between each protocol's order of models and the exact order, by MRR: mean "
+        "over draws. In brackets, pairs of models that most draws flip.\n",
+        *sampled_orders(rows),
+        "",
+    ]
+    for graph in dict.fromkeys(row["graph"] for row in rows):
+        picture = f"{SAMPLED_FILE.removesuffix('.json')}-{graph}.png"
+        if (folder / picture).is_file():
+            place = f"../../benchmarks/results/{picture}"
+            parts += [f"![MRR of each model by protocol, {graph}]({place})", ""]
+    return "\n".join([*parts, *sources([rows])])
+
+
+def sampled_orders(rows: Rows) -> Iterator[str]:
+    """Yield the table of the order of models by each protocol, a row for each graph."""
     orders = of_section(rows, "order")
     last = [it for it in orders if (it["metric"], it["scope"]) == ("mrr", "last")]
     lines: dict[str, dict[str, Any]] = {}
@@ -286,18 +302,7 @@ def sampled(folder: Path) -> str:
     protocols = [it for it in next(iter(lines.values())) if it not in ("graph", "exact")]
     cell = "{{{0}[tau]:.2f}} ({{{0}[flipped_in_most]}} of {{{0}[pairs]}})"
     columns = [("graph", "{graph}"), *((f"{it}:", cell.format(it)) for it in protocols)]
-    parts = [
-        "Kendall's tau between each protocol's order of models and the exact order, by MRR: mean "
-        "over draws. In brackets, pairs of models that most draws flip.\n",
-        *markdown(columns, list(lines.values())),
-        "",
-    ]
-    for graph in lines:
-        picture = f"{SAMPLED_FILE.removesuffix('.json')}-{graph}.png"
-        if (folder / picture).is_file():
-            place = f"../../benchmarks/results/{picture}"
-            parts += [f"![MRR of each model by protocol, {graph}]({place})", ""]
-    return "\n".join([*parts, *sources([rows])])
+    yield from markdown(columns, list(lines.values()))
 
 
 def wheel(folder: Path) -> str:
