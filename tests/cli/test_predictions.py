@@ -250,24 +250,16 @@ def test_evaluating_relations(trained):
 
 
 @pytest.mark.parametrize("to", ["npy", "safetensors", "official"])
-def test_evaluating_a_folder_of_tables(trained, root, tmp_path, to):
-    assert run("export", trained, "--to", to, "--out", tmp_path / to).exit_code == 0
-    result = run("evaluate", tmp_path / to, "--data", root / "ring")
-    assert result.exit_code == 0, result.stderr
-    assert table_of(result) == table_of(run("evaluate", trained))
-    assert result.stdout.startswith("test triples by the tables of the folder\n")
-    line = error_of("evaluate", tmp_path / to)
-    assert line.endswith("holds tables, not a run: --data must name the triples to rank")
-
-
-@pytest.mark.parametrize("to", ["npy", "safetensors"])
-def test_a_folder_of_tables_in_blocks(trained, root, tmp_path, to):
+def test_a_folder_of_tables_whole_and_in_blocks(trained, root, tmp_path, to):
     out, data = tmp_path / to, ("--data", root / "ring")
-    run("export", trained, "--to", to, "--out", out)
-    limits = ("--max-memory", "8 KiB", "--partial", tmp_path / "ranks")
-    result = run("evaluate", out, *data, *limits)
-    assert result.exit_code == 0, result.stderr
-    assert table_of(result) == table_of(run("evaluate", trained))
+    assert run("export", trained, "--to", to, "--out", out).exit_code == 0
+    for limits in ((), ("--max-memory", "8 KiB", "--partial", tmp_path / "ranks")):
+        result = run("evaluate", out, *data, *limits)
+        assert result.exit_code == 0, result.stderr
+        assert table_of(result) == table_of(run("evaluate", trained))
+        assert result.stdout.startswith("test triples by the tables of the folder\n")
+    line = error_of("evaluate", out)
+    assert line.endswith("holds tables, not a run: --data must name the triples to rank")
     assert (tmp_path / "ranks" / "pass-0.safetensors").exists()
     asked = ("predict", out, *data, "--head", "e3", "--relation", "next", "--k", 3)
     found = lines_of(*asked)
