@@ -267,12 +267,7 @@ MISTAKES = [
     ("model", CONTRASTIVE, {}, f"name: {CONTRASTIVE} must be a class that"),
     ("model", "kgfast:Model", {}, "name: kgfast:Model must implement _queries"),
     ("model", ABSTRACT, {}, f"name: {ABSTRACT} must implement _queries"),
-    (
-        "model",
-        GATED,
-        {"seed": 1},
-        f"options: seed is an arg.* that training gives; {GATED}",
-    ),
+    ("model", GATED, {"seed": 1}, f"options: seed is an arg.* that training gives; {GATED}"),
     ("model", GATED, {"sdt": 1}, f"options: {GATED} does not take .*: got an unexpected .* 'sdt'"),
     ("loss", GATED, {}, f"name: {GATED} must be a class that extends kgfast.losses"),
     ("loss", NOT_THERE, {}, f"name: {NOT_THERE} must implement of_negatives"),

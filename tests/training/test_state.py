@@ -13,7 +13,7 @@ from kgfast.training.config.sections import SchedConfig
 from kgfast.training.optimizer import LossScale, Optimizer
 from kgfast.training.schedule import rate
 from kgfast.training.state import Patience, State, gain
-from support.small_runs import ring_trainer, write_ring
+from support.small_runs import assert_same_tensors, ring_trainer, write_ring
 
 DENSE = {"optim": {"name": "adam", "lr": 0.05}}
 
@@ -49,12 +49,6 @@ def resumed(runs, tmp_path, kind, tensors=None, meta=None):
     trainer = ring_trainer(root, folder.path, **sections)
     trainer.fit(resume=True)
     return checkpoint.load(folder.last)[0]
-
-
-def same(found, expected):
-    return found.keys() == expected.keys() and all(
-        torch.equal(found[name], expected[name]) for name in expected
-    )
 
 
 NAMES = {
@@ -93,14 +87,14 @@ class TestOptimizerStates:
             (tmp_path / str(place)).mkdir()
             with pytest.warns(UserWarning, match=rf"{what} (must be|is missing).*; resuming from"):
                 found = resumed(runs, tmp_path / str(place), kind, changed)
-            assert same(found, ends)
+            assert_same_tensors(found, ends)
 
     @pytest.mark.parametrize("kind", NAMES)
     def test_a_state_of_something_else(self, runs, tmp_path, kind):
         (tensors, _), ends, _ = runs[1][kind]
         changed = tensors | {"optim.entity.max_exp_avg_sq": tensors["optim.relation.exp_avg"]}
         with pytest.warns(UserWarning, match="optimizer.entity.max_exp_avg_sq is not known"):
-            assert same(resumed(runs, tmp_path, kind, changed), ends)
+            assert_same_tensors(resumed(runs, tmp_path, kind, changed), ends)
 
     @pytest.mark.parametrize("name", ["adam", "row_adam", "adagrad", "row_adagrad", "sgd"])
     def test_nothing_is_touched_before_all_is_checked(self, runs, name):
@@ -120,14 +114,14 @@ class TestOptimizerStates:
             return
         optimizer = fresh()
         optimizer.load(whole)
-        assert same(optimizer.tensors(), whole)
+        assert_same_tensors(optimizer.tensors(), whole)
         last = sorted(whole)[-1]
         before = {key: it.clone() for key, it in optimizer.tensors().items()}
         with pytest.raises(ValueError, match=f"optimizer.{last} must be"):
             optimizer.load({key: it + 1 for key, it in whole.items()} | {last: torch.ones(1, 1)})
         with pytest.raises(ValueError, match=f"optimizer.{last} is missing"):
             optimizer.load({key: it + 1 for key, it in whole.items() if key != last})
-        assert same(optimizer.tensors(), before)
+        assert_same_tensors(optimizer.tensors(), before)
 
     def test_a_parameter_without_a_gradient_so_far(self, runs):
         """A state is written with its first values; torch makes it at the first gradient only."""
@@ -148,8 +142,8 @@ class TestOptimizerStates:
                 torch.full_like(table, 0.5) for table in (one.entity, one.relation)
             )
             it.step(1, 0.1)
-        assert same(again_model.state_dict(), model.state_dict())
-        assert same(again.tensors(), optimizer.tensors())
+        assert_same_tensors(again_model.state_dict(), model.state_dict())
+        assert_same_tensors(again.tensors(), optimizer.tensors())
 
 
 class TestMeta:
@@ -174,7 +168,7 @@ class TestMeta:
     def test_a_value_of_another_type_falls_back(self, runs, tmp_path, change):
         (_, meta), ends, _ = runs[1]["lazy"]
         with pytest.warns(UserWarning, match=r"last\.safetensors: .*; resuming from"):
-            assert same(resumed(runs, tmp_path, "lazy", meta=meta | change), ends)
+            assert_same_tensors(resumed(runs, tmp_path, "lazy", meta=meta | change), ends)
 
     def test_values_of_the_state(self, runs):
         (_, meta), _, _ = runs[1]["lazy"]
@@ -195,7 +189,7 @@ class TestMeta:
         (_, meta), ends, _ = runs[1]["lazy"]
         changed = meta | {"state": meta["state"] | {"loss_scale": LossScale().model_dump()}}
         with pytest.warns(UserWarning, match="loss_scale is not that of train.amp; resuming"):
-            assert same(resumed(runs, tmp_path, "lazy", meta=changed), ends)
+            assert_same_tensors(resumed(runs, tmp_path, "lazy", meta=changed), ends)
 
     def test_random_mutations_end_in_a_fallback(self, runs):
         """Whatever stands in the place of a value: a ValueError, never another error."""
