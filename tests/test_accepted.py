@@ -18,7 +18,6 @@ from kgfast import (
 )
 from kgfast.datasets import synthetic
 from kgfast.kernels.sampled import NegativeLoss
-from kgfast.models import Model
 from kgfast.ops import run
 from kgfast.ops.negatives import pool_loss
 
@@ -158,9 +157,6 @@ def test_one_id_in_a_list_goes_with_all_of_the_other(name):
     assert got.ids.shape == (count, 2)
     assert torch.equal(got.ids, want.ids)
     assert torch.equal(got.scores, want.scores)
-
-
-def test_no_queries_go_with_one_id():
     assert kgfast.topk(model(), heads=[], relations=[1], k=2).ids.shape == (0, 2)
 
 
@@ -518,10 +514,3 @@ def test_optimizers_take_lazily_negated_gradients():
     assert torch.equal(*rows)
     with pytest.raises(ValueError, match=r"tables\[0\] must be contiguous"):
         ops.row_adam([torch._neg_view(random(7, 4)), *found[0][1:]], ids, gradients, **adam)
-
-
-def test_defaults_of_real_tables_are_as_they_were():
-    rotate = RotatE(random(N, 2 * DIM), random(R, DIM))
-    assert (rotate.layout, rotate.relation_format) == ("halves", "raw")
-    assert ComplEx(random(N, 2 * DIM), random(R, 2 * DIM)).layout == "halves"
-    assert issubclass(RotatE, Model)
