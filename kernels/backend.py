@@ -336,13 +336,7 @@ def kernel_of(backend: Backend, name: str) -> Any:
     return getattr(backend, name, None)
 
 
-class OverScores(Backend, Protocol):
-    """Backend with losses of sampled negatives over scores; see :mod:`kgfast.kernels.negatives`."""
-
-    adversarial: Adversarial | None  # the walks of self-adversarial sampling
-
-
-class ChunkedBackend(OverScores, Protocol):
+class ChunkedBackend(Backend, Protocol):
     """Backend with losses over chunks of scores; see :mod:`kgfast.kernels.losses`."""
 
     passes: Passes

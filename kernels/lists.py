@@ -25,7 +25,7 @@ def list_counts(
 ) -> Counts:
     """Count; the contract of :meth:`kgfast.kernels.backend.Backend.list_counts`."""
     every = torch.arange(len(targets), dtype=torch.int64, device=targets.device)
-    excluded = _keys(_rows(known), known.indices, operands).unique()
+    excluded = _excluded(known, operands)
     counts = targets.new_zeros(len(operands.crops), 4, len(targets))
     for dim, (greater, equal, greater_excluded, equal_excluded) in zip(
         operands.crops, counts, strict=True
@@ -55,9 +55,7 @@ def list_topk(
     shape = (len(operands.crops), len(queries), k)
     best = queries.new_full(shape, -torch.inf)
     best_ids = queries.new_full(shape, -1, dtype=torch.int64)
-    excluded = lists.indices[:0]
-    if known is not None:
-        excluded = _keys(_rows(known), known.indices, operands).unique()
+    excluded = lists.indices[:0] if known is None else _excluded(known, operands)
     for dim, its_scores, its_ids in zip(operands.crops, best, best_ids, strict=True):
         for span in _spans(lists):
             rows, ids = _pairs(lists, span)
@@ -105,8 +103,10 @@ def _pairs(lists: Lists, queries: tuple[int, int]) -> tuple[Tensor, Tensor]:
     return torch.repeat_interleave(rows, indptr.diff(), output_size=len(ids)), ids
 
 
-def _rows(known: Known) -> Tensor:
-    return torch.repeat_interleave(known.indptr.diff(), output_size=len(known.indices))
+def _excluded(known: Known, operands: Operands) -> Tensor:
+    """Return the keys of known answers, ascending and distinct."""
+    rows = torch.repeat_interleave(known.indptr.diff(), output_size=len(known.indices))
+    return _keys(rows, known.indices, operands).unique()
 
 
 def _keys(rows: Tensor, ids: Tensor, operands: Operands) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from .backend import Adversarial, NegativeLosses, OverScores, kernel_of
+from .backend import Adversarial, Backend, NegativeLosses, kernel_of
 from .checks import inside_of
 from .operands import Gradients, NamedRows, Need, Operands
 from .sampled import NegativeGradients, NegativeLoss, NegativeRows, Sampled
@@ -19,7 +19,7 @@ from .sampled import NegativeGradients, NegativeLoss, NegativeRows, Sampled
 class SampledOverScores(NegativeLosses):
     """Losses of sampled negatives of a backend that does not fuse them with the scores."""
 
-    def __init__(self, backend: OverScores) -> None:
+    def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
     def value(

@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from kgfast.kernels.backend import Backend, Losses, NegativeLosses, OverScores
+from kgfast.kernels.backend import Backend, Losses, NegativeLosses
 from kgfast.kernels.labels import (
     Bce,
     CrossEntropy,
@@ -48,7 +48,7 @@ class SharedBackend:
         self.own: slice | None = None
         self.losses: Losses = SharedLosses(processes, backend.losses)
         # scores are shared out, not sums of scores
-        self.negatives: NegativeLosses = SampledOverScores(cast(OverScores, self))
+        self.negatives: NegativeLosses = SampledOverScores(cast(Backend, self))
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute that is not shared out."""
