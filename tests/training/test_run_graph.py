@@ -13,13 +13,7 @@ from kgfast.graph import Triples, Vocabulary
 from kgfast.training import RunFolder, checkpoint
 from kgfast.training.run_graph import RunGraph
 from support.commands import run as cli
-from support.small_runs import (
-    RING,
-    assert_same_tensors,
-    ring_trainer,
-    ring_triples,
-    write_ring,
-)
+from support.small_runs import RING, assert_same_tensors, ring_trainer, ring_triples, write_ring
 
 NAMES = [f"e{i}" for i in range(RING)]
 SHUFFLED = random.Random(1).sample(NAMES, RING)
@@ -116,13 +110,9 @@ class TestResume:
 
     @pytest.mark.parametrize("mode", ["negative", "kvsall"])
     def test_another_order_of_names_and_lines_is_bit_equal(self, mode, tmp_path):
-        sections = {}
-        if mode == "kvsall":
-            sections = {
-                "model": {"name": "distmult", "gamma": 12.0},
-                "train": {"mode": mode},
-                "loss": {"name": "bce"},
-            }
+        model = {"name": "distmult", "gamma": 12.0}
+        kvsall = {"model": model, "train": {"mode": mode}, "loss": {"name": "bce"}}
+        sections = kvsall if mode == "kvsall" else {}
         write_ring(tmp_path / "ring")
         ring_trainer(tmp_path, tmp_path / "straight", **sections).fit()
         self.half(tmp_path, **sections)

@@ -18,30 +18,21 @@ from pathlib import Path
 import torch
 
 from kgfast.datasets import synthetic
-from kgfast.training import Config, Trainer
 from kgfast.processes.placement import Placement
+from support.small_runs import sections_of_table, trainer_of
 
 ranks = Placement.ranks
 # Before an evaluation a step has used nearly every row: the system commits the pages of a state
 # when they are first written.
-SECTIONS = {
-    "rotate": {
-        "model": {"name": "rotate"},
-        "data": {"train_bs": 64, "neg_size": 512, "negatives": "shared"},
-        "train": {"eval_every": 8},
-    },
-    "complex": {
-        "model": {"name": "complex"},
-        "data": {"train_bs": 64},
-        "train": {"eval_every": 2, "mode": "1vsall"},
-        "loss": {"name": "cross_entropy"},
-    },
-    "med + rscf": {
-        "model": {"name": "rotate", "use_rscf": True},
-        "data": {"train_bs": 64, "neg_size": 512, "negatives": "shared"},
-        "train": {"eval_every": 4},
-    },
-}
+SECTIONS = sections_of_table('''
+rotate
+    model.name=rotate  data.train_bs=64  data.neg_size=512  train.eval_every=8
+complex
+    model.name=complex  model.gamma=12  data.train_bs=64  train.eval_every=2  train.mode=1vsall
+    loss.name=cross_entropy
+med + rscf
+    model.use_rscf=true  data.train_bs=64  data.neg_size=512  train.eval_every=4
+''')
 
 
 def bytes_of(*fields):
@@ -49,14 +40,13 @@ def bytes_of(*fields):
     return sum(int(found[field].split()[0]) << 10 for field in fields)
 
 
-def trainer_of(name, dim):
-    values = {"threads": 1, "dataset": {"name": "synthetic"}, "optim": {"lr": 1e-3}}
-    values |= SECTIONS[name] | {"model": SECTIONS[name]["model"] | {"base_dim": dim}}
+def trainer_of_case(name, dim):
+    sections = {key: dict(section) for key, section in SECTIONS[name].items()}
+    sections["model"]["base_dim"] = dim
+    sections["train"]["steps"] = sections["train"]["eval_every"] * evaluations
     if "med" in name:
-        values["med"] = {"dims": [dim // 4, dim // 2, dim]}
-    every = values["train"]["eval_every"]
-    values["train"] = values["train"] | {"steps": every * evaluations}
-    return Trainer(Config.from_dict(values), dataset=graph, progress=False)
+        sections["med"] = {"dims": [dim // 4, dim // 2, dim]}
+    return trainer_of(dataset=graph, optim={"lr": 1e-3}, **sections)
 
 
 def settle():
@@ -65,7 +55,7 @@ def settle():
 
 
 def measure(name, dim):
-    trainer, own = trainer_of(name, dim), []
+    trainer, own = trainer_of_case(name, dim), []
 
     def measured(self, model, dataset, split, config):
         found = ranks(self, model, dataset, split, config)
@@ -86,7 +76,7 @@ def measure(name, dim):
 cases, evaluations = json.loads(sys.argv[1])
 graph = synthetic(2000, 8, 6000, 50, 50)
 for name in SECTIONS:
-    trainer_of(name, 4).fit()  # what torch imports when it is first used is not the trainer's
+    trainer_of_case(name, 4).fit()  # what torch imports when it is first used is not the trainer's
 gc.freeze()  # later collections have less to look at
 print(json.dumps([measure(name, dim) for name, dim in cases]))
 """
