@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from kgfast.text import in_a_line
 
@@ -17,6 +18,7 @@ if sys.platform != "win32":
 
 NAME = ".lock"
 _HELD = (errno.EWOULDBLOCK, errno.EACCES)
+_TRIES = 30  # to read the name of a holder
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # errors of file systems without locks
 
 
@@ -37,21 +39,20 @@ def locked(
     holder = f"process {os.getpid()} on host {socket.gethostname()}"
     with (folder / NAME).open("a+b", buffering=0) as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            named = _holder_of(file)
         except OSError as error:
-            if error.errno in _HELD:
-                file.seek(0)
-                named = in_a_line(file.read(200).decode(errors="replace")) or "unknown"
-                raise ValueError(
-                    f"{what}{folder} is being written by another process: {named}; wait for that "
-                    f"process or end it, or {instead}"
-                ) from None
             if error.errno not in _NO_LOCKS:
                 raise
+            named = ""
             warnings.warn(
                 f"{folder}: its file system has no locks ({error.strerror}): make sure that no "
                 "other process writes there",
                 stacklevel=3,
+            )
+        if named:
+            raise ValueError(
+                f"{what}{folder} is being written by another process: {named}; wait for that "
+                f"process or end it, or {instead}"
             )
         file.truncate(0)
         with suppress(OSError):  # a full disk: the lock holds without a name
@@ -60,3 +61,23 @@ def locked(
             yield
         finally:
             file.truncate(0)
+
+
+def _holder_of(file: IO[bytes]) -> str:
+    """Lock a file and return nothing, or return the name of its holder.
+
+    A process that just took the lock, or is about to free it, has not written its name.
+    """
+    for _ in range(_TRIES):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in _HELD:
+                raise
+        else:
+            return ""
+        file.seek(0)
+        if named := in_a_line(file.read(200).decode(errors="replace")):
+            return named
+        time.sleep(0.01)
+    return "unknown"
