@@ -106,7 +106,8 @@ def _pairs(lists: Lists, queries: tuple[int, int]) -> tuple[Tensor, Tensor]:
 def _excluded(known: Known, operands: Operands) -> Tensor:
     """Return the keys of known answers, ascending and distinct."""
     rows = torch.repeat_interleave(known.indptr.diff(), output_size=len(known.indices))
-    return _keys(rows, known.indices, operands).unique()
+    keys: Tensor = _keys(rows, known.indices, operands).unique()
+    return keys
 
 
 def _keys(rows: Tensor, ids: Tensor, operands: Operands) -> Tensor:

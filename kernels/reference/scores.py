@@ -65,9 +65,9 @@ def all_gradients(
         _sum_over_pairs(place, grad, operands, dtype) if needed else None
         for place, (needed, dtype) in enumerate(zip(need, dtypes, strict=True))
     ]
+    of_queries, of_table, of_factor = gradients
     if into is None:
-        return Gradients(*gradients)
-    of_queries, of_table, _ = gradients
+        return Gradients(of_queries, of_table, of_factor)
     if into.queries is not None and of_queries is not None:
         into.queries.add_(of_queries)
     if into.table is not None and of_table is not None:

@@ -286,7 +286,7 @@ def _features(values: Tensor, axis: int, dim: int, first: int, last: int) -> Ten
     """Return features ``first .. last - 1`` of each plane of ``dim`` features along an axis."""
     if last - first == dim:
         return values
-    planes = values.unflatten(axis, (-1, dim)).narrow(axis + 1, first, last - first)
+    planes: Tensor = values.unflatten(axis, (-1, dim)).narrow(axis + 1, first, last - first)
     return planes.flatten(axis, axis + 1)
 
 
