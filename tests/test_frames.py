@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from kgfast import Facts, TransE, Triples, Vocabulary, datasets, top_facts, topk
+from kgfast import TransE, Triples, Vocabulary, top_facts, topk
 from kgfast.eval.ranks import Ranks
 from kgfast.frames import needed
 
@@ -111,59 +111,3 @@ def test_a_package_that_lacks_something_itself_is_not_said_to_be_missing(monkeyp
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ModuleNotFoundError, match="No module named 'what_it_lacks'"):
         needed("half_installed", "Ranks.to_frame()")
-
-
-IRI = "http://example.org/ü?a=b#c"
-ODD = {
-    **{"a b": "a%20b", "é%/": "%C3%A9%25%2F", "CHEBI:1": "CHEBI%3A1", "": ""},
-    **{f"urn:{it}": f"urn%3A%{ord(it):02X}" for it in '\0\n <>"{}|^`\\'},
-    "urn:\ud800": "urn%3A%ED%A0%80",
-}
-
-
-def odd_facts():
-    names = Vocabulary([IRI, "urn:isbn:1", *ODD])
-    ids = torch.arange(len(names))
-    triples = torch.stack([ids, torch.zeros_like(ids), ids.flip(0)], 1)
-    return Facts(triples, torch.zeros(len(ids)), vocabulary=(names, ["is near"]))
-
-
-def test_ntriples_have_an_iri_for_each_name(tmp_path):
-    facts, base = odd_facts(), "https://example.org/"
-    lines = facts.to_ntriples(tmp_path / "train.nt", base=base).read_text("utf-8").splitlines()
-    iris = [IRI, "urn:isbn:1", *(base + it for it in ODD.values())]
-    want = zip(iris, reversed(iris), strict=True)
-    assert lines == [f"<{head}> <{base}is%20near> <{tail}> ." for head, tail in want]
-    pytest.importorskip("pyoxigraph")
-    read = datasets.load(tmp_path).train
-    heads, tails = ([read.entities.name(id) for id in read.hrt[:, column]] for column in (0, 2))
-    assert heads == iris
-    assert tails == iris[::-1]
-
-
-def test_ntriples_of_predictions_are_their_answers(tmp_path):
-    names = ["http://e/a", "http://e/b", "http://e/c"], ["http://e/r"]
-    model = TransE(torch.tensor([[0.0], [1.0], [3.0]]), torch.tensor([[1.0]]))
-    found = topk(model, tails=[1], relations=0, k=2, exclude=[2], pad=True, vocabulary=names)
-    path = found.to_ntriples(tmp_path / "heads.nt")
-    assert path.read_text() == (
-        "<http://e/a> <http://e/r> <http://e/b> .\n<http://e/b> <http://e/r> <http://e/b> .\n"
-    )
-
-
-@pytest.mark.parametrize(
-    ("change", "base", "message"),
-    [
-        (lambda it: it, None, r"row 0: 'is near' is no IRI .* base="),
-        (lambda it: it, "example.org", "base must be an IRI, as .* got 'example.org'"),
-        (lambda it: it, "http://e/<", "base must be an IRI"),
-        (lambda it: it.named(None), "http://e/", r"need names .* \.named\(vocabulary\)"),
-    ],
-)
-def test_triples_that_have_no_iris_are_refused(tmp_path, change, base, message):
-    path = tmp_path / "facts.nt"
-    path.write_text("before")
-    with pytest.raises(ValueError, match=message):
-        change(odd_facts()).to_ntriples(path, base=base)
-    assert path.read_text() == "before"
-    assert len(list(tmp_path.iterdir())) == 1

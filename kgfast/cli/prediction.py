@@ -75,18 +75,6 @@ def predict(
             "--include-known", help="Known triples are answers, too, not only new triples."
         ),
     ] = False,
-    exclude: Annotated[
-        flags.Names,
-        typer.Option(
-            metavar="NAME", help="An entity that is no answer to any query; may be repeated."
-        ),
-    ] = None,
-    exclude_anchor: Annotated[
-        bool,
-        typer.Option(
-            "--exclude-anchor", help="The head, or tail, of a query is no answer to that query."
-        ),
-    ] = False,
     known: Annotated[
         Path | None,
         typer.Option(
@@ -132,8 +120,6 @@ def predict(
                 "--dim": dim is not None,
                 "--index": index,
                 "--queries": queries,
-                "--exclude": exclude,
-                "--exclude-anchor": exclude_anchor,
                 "--candidates": candidates,
                 "--types": types,
             },
@@ -142,8 +128,6 @@ def predict(
         _check_queries(head, relation, tail)
     elif head or relation or tail:
         raise ValueError("give --queries, or --head, --relation, --tail, not both")
-    if exclude and exclude_anchor:
-        raise ValueError("give --exclude or --exclude-anchor, not both")
     if above is not None and partial is not None:
         raise ValueError("--partial saves the best answers, and excludes --above")
     if candidates and types:
@@ -170,7 +154,6 @@ def predict(
     else:
         options["index"] = None if index is None else _index_at(index, loaded.model)
         options |= {"k": k, "above": above, "dims": dim}
-        options |= {"exclude": "anchor" if exclude_anchor else exclude}
         options["candidate_ids"] = loaded.type_constraints(types) if types else candidates
         options["progress"] = queries is not None and sys.stdout.isatty()
         columns = _answers(loaded, _asked(loaded, given, queries), options)
@@ -234,8 +217,6 @@ def _answers_of(
     from kgfast.eval.prediction import above, topk
 
     (names, sizes), place = _spaces(loaded), int(side == "relation")
-    if isinstance(options["exclude"], list):
-        options["exclude"] = _ids("--exclude", options["exclude"], names[place])
     if isinstance(options["candidate_ids"], Path):
         options["candidate_ids"] = read_candidates(options["candidate_ids"], side, names, sizes)
     if options["partial"] is not None and sides > 1:

@@ -13,7 +13,6 @@ from kgfast.eval.candidates import (
     candidates_of_sides,
     checked_ids_of,
     digest_of,
-    excluded_of,
 )
 from kgfast.eval.job import Job, JobSection, SoFar, names_in_words
 from kgfast.eval.preparation import check_known, check_names, checked_batch_size
@@ -21,7 +20,6 @@ from kgfast.eval.queries import CPU, Queries, moved
 from kgfast.eval.sources import CandidateSource, Crops, crops_of
 from kgfast.graph import IdsLike, TypeConstraints, VocabularyLike, names_of
 from kgfast.graph.named import Names
-from kgfast.kernels.operands import Known
 from kgfast.models.base import Side
 from kgfast.ops.differentiable import full_precision
 from kgfast.ops.topk import check_k
@@ -59,14 +57,11 @@ class Search(Job):
         count = len(self.anchors)
         self.batch_size = checked_batch_size(batch_size, model, count)
         self.has_batch_size = batch_size is not None
-        ids = candidates = None
-        if allowed.exclude is not None:
-            ids = excluded_of(allowed.exclude, side, self.anchors, model, self.names)
+        candidates = None
         if allowed.candidate_ids is not None:
             candidates = candidates_of_sides(
                 allowed.candidate_ids, (side,), count, model, self.names
             )[side]
-        self.excluded = ids
         crops: Crops = {None: None} if dims is None else crops_of(model, [dims])
         self.section = JobSection(side, crops, candidates)
         self.sides, self.sections = (side,), [self.section]
@@ -87,13 +82,12 @@ class Search(Job):
 
     @property
     def facts(self) -> dict[str, str]:
-        excluded, section = self.excluded, self.section
+        section = self.section
         return {
             "vocabularies": names_in_words(self.names),
             "queries": f"{len(self.anchors):,} {digest(section.side, self.anchors, self.others)}",
             "candidate_ids": digest_of(section.given),
             "the crop": str(section.crops),
-            "exclude": "none" if excluded is None else digest(excluded.ids, excluded.indptr),
         }
 
     def query_in_words(self, row: int) -> str:
@@ -123,12 +117,6 @@ class Search(Job):
         if home != anchors.device:
             anchors, others = moved(anchors, home), moved(others, home)
         return Queries(section.side, rows, anchors, others, self.words)
-
-    def known_of(self, queries: Queries, source: CandidateSource) -> Known | None:
-        known = super().known_of(queries, source)
-        if self.excluded is not None:
-            known = _joined(known, self.excluded.of(queries.rows, source.home))
-        return known
 
     def put(self, result: SoFar) -> None:
         self.results.append(result)
@@ -258,7 +246,7 @@ class BestSearch(Search):
         if shares is not None or isinstance(self.section.given, TypeConstraints):
             scores, ids = (self._placed(values) for values in (scores, ids))
         # Without known answers and lists, k was compared with the number of candidates.
-        has_all = self.known is None and self.excluded is None and results[0].source.is_whole
+        has_all = self.known is None and results[0].source.is_whole
         is_shared = self.section.given is None or isinstance(self.section.given, Tensor)
         if not (self.pad or (has_all and is_shared)):
             for result in results:
@@ -291,19 +279,6 @@ def best_first(scores: Tensor, ids: Tensor) -> Tensor:
         dim=1, descending=True, stable=True
     )
     return by_score.gather(1, kind.gather(1, by_score).argsort(dim=1, stable=True))
-
-
-def _joined(known: Known | None, others: Known) -> Known:
-    """Return the ids of both, per query."""
-    if known is None:
-        return others
-    rows = [
-        torch.repeat_interleave(part.indptr.diff(), output_size=len(part.indices))
-        for part in (known, others)
-    ]
-    order = torch.cat(rows).argsort(stable=True)
-    indices = torch.cat([known.indices, others.indices])[order]
-    return Known(known.indptr + others.indptr, indices)
 
 
 def _queries_given(

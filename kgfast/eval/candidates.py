@@ -15,7 +15,6 @@ from kgfast.graph import (
     KnownTriples,
     TypeConstraints,
     Vocabulary,
-    as_integers,
     check_same_names,
     ids_or_names,
 )
@@ -26,17 +25,13 @@ from kgfast.models.base import SIDES, Side
 from kgfast.ops.checks import check_ids, check_index, check_unique
 from kgfast.ops.lists import lists_of
 from kgfast.storage import digest
-from kgfast.text import shown
 
 _PAIRS = 1 << 19  # ids of a batch of lists: 4 MiB as int64
 _CPU = torch.device("cpu")
-_EXCLUDED = 'ids for all queries, a pair (indptr, ids) of tensors or arrays, or "anchor"'
 
-
-_OneSide = IdsLike | tuple[Tensor | npt.NDArray[Any], Tensor | npt.NDArray[Any]]
-# Values that callers may pass as ``candidate_ids`` and as ``exclude``.
+_OneSide = IdsLike | npt.NDArray[Any]
+# Values that callers may pass as ``candidate_ids``.
 CandidateIds = _OneSide | TypeConstraints | Mapping[Any, _OneSide | None]
-ExcludedIds = _OneSide
 
 
 class Allowed(NamedTuple):
@@ -44,53 +39,29 @@ class Allowed(NamedTuple):
 
     known: KnownTriples | None
     candidate_ids: CandidateIds | None
-    exclude: ExcludedIds | None = None
 
 
 @dataclass(frozen=True)
 class ListedIds:
-    """Ids that each of T queries names: ``ids [T, K]``, or CSR ``ids [nnz]``.
+    """Ids that each of T queries names, ``[T, K]`` of any integer dtype, -1 for none.
 
-    ``ids`` has any integer dtype, with -1 for none. An array may be memory-mapped: only the rows of
-    a batch are read. ``indptr`` is int64 ``[T + 1]``, on the host.
+    An array may be memory-mapped: only the rows of a batch are read.
     """
 
     ids: Any
-    indptr: Tensor | None = None
 
     def batch_size(self, pairs: int | None = None) -> int:
         """Return the queries of a batch with about ``pairs`` ids in all lists."""
         pairs = _PAIRS if pairs is None else pairs
-        if self.indptr is None:
-            longest = int(self.ids.shape[1])
-        else:
-            longest = int(self.indptr.diff().max()) if len(self.indptr) > 1 else 0
-        return max(1, pairs // max(1, longest))
+        return max(1, pairs // max(1, int(self.ids.shape[1])))
 
     def lists(self, first: int, last: int, num_rows: int, device: torch.device) -> Lists:
         """Return the checked, ascending lists of a range of queries."""
-        indptr = None
-        if self.indptr is not None:
-            indptr = self.indptr[first : last + 1]
-            first, last = int(indptr[0]), int(indptr[-1])
-            indptr = (indptr - first).to(device)
         part = self.ids[first:last]
         if not isinstance(part, Tensor):
             part = torch.from_numpy(np.array(part, dtype=np.int64))
         part = part.to(device, torch.int64)
-        return lists_of(part, indptr, num_rows, first)
-
-    def of(self, rows: Tensor, device: torch.device) -> Known:
-        """Return the ids of some queries as CSR on a device, in any order."""
-        assert self.indptr is not None
-        if len(self.indptr) == 2:  # one list is the list of all queries
-            rows = torch.zeros_like(rows)
-        starts = self.indptr[rows]
-        counts = self.indptr[rows + 1] - starts
-        indptr = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
-        places = torch.arange(int(indptr[-1]), dtype=torch.int64, device=_CPU)
-        places += torch.repeat_interleave(starts - indptr[:-1], counts)
-        return Known(indptr.to(device), self.ids[places].to(device))
+        return lists_of(part, None, num_rows, first)
 
 
 Given = Tensor | ListedIds | TypeConstraints | None
@@ -131,13 +102,10 @@ def _given(name: str, value: Any, num_queries: int, names: Vocabulary | None) ->
             f"{name} must be ids, not a file: np.load(path, mmap_mode='r') reads lists of "
             "triples, TypeConstraints.load(path) or .from_openke(path) lists of relations"
         )
-    if _is_csr(value):
-        indptr = _checked_indptr(name, value[0], num_queries, len(value[1]))
-        return ListedIds(_integers(name, value[1]), indptr)
     if isinstance(value, list | tuple) and value and isinstance(value[0], list | tuple | Tensor):
         raise TypeError(
-            f"{name} must be a tensor or array [T, K] (-1 where a query has fewer), or a pair "
-            f"(indptr, ids); got a {type(value).__name__} of rows"
+            f"{name} must be a tensor or array [T, K] (-1 where a query has fewer); got a "
+            f"{type(value).__name__} of rows"
         )
     if isinstance(value, Tensor | np.ndarray) and value.ndim == 2:
         if len(value) != num_queries:
@@ -162,26 +130,6 @@ def checked_ids_of(name: str, values: Any, count: int, names: Vocabulary | None)
         where = f"{name}[{row}]" if ids.ndim else name
         raise ValueError(f"{where} must be in 0 .. {count - 1}; got {int(ids.reshape(-1)[row])}")
     return ids
-
-
-def _is_csr(value: Any) -> bool:
-    return (
-        isinstance(value, tuple)
-        and len(value) == 2
-        and all(isinstance(part, Tensor | np.ndarray) and part.ndim == 1 for part in value)
-    )
-
-
-def _checked_indptr(name: str, pointers: Any, num_queries: int, num_ids: int) -> Tensor:
-    indptr: Tensor = as_integers(f"{name}: indptr", pointers).cpu()
-    if indptr.shape != (num_queries + 1,):
-        raise ValueError(
-            f"{name}: indptr must have shape [{num_queries + 1}], one list for each query; "
-            f"got {list(indptr.shape)}"
-        )
-    if int(indptr[0]) or int(indptr[-1]) != num_ids or bool((indptr.diff() < 0).any()):
-        raise ValueError(f"{name}: indptr must rise from 0 to the number of ids, {num_ids}")
-    return indptr
 
 
 def _integers(name: str, ids: Any) -> Any:
@@ -216,34 +164,6 @@ def checked_candidates(ids: Tensor, count: int) -> Tensor:
     return ids.sort().values
 
 
-def excluded_of(
-    value: Any, side: Side, anchors: Tensor, model: Any, names: Names
-) -> ListedIds | None:
-    """Check the argument ``exclude`` for queries of a side with these anchors ``[B]``."""
-    if value is None:
-        return None
-    count, is_relation = len(anchors), side == "relation"
-    if isinstance(value, str):
-        if value != "anchor":
-            raise ValueError(f"exclude must be {_EXCLUDED}; got {shown(value)} (one name: [name])")
-        if is_relation:
-            raise ValueError('exclude="anchor" leaves entities out, but relations are predicted')
-        every = torch.arange(count + 1, dtype=torch.int64, device=_CPU)
-        return ListedIds(anchors.cpu(), every)
-    rows = model.num_relations if is_relation else model.num_entities, names[int(is_relation)]
-    if _is_csr(value):
-        ids = checked_ids_of("exclude: ids", value[1], *rows).cpu()
-        return ListedIds(ids, _checked_indptr("exclude", value[0], count, len(ids)))
-    if isinstance(value, list | tuple) and any(map(_is_row, value)):
-        raise TypeError(f"exclude must be {_EXCLUDED}; got a {type(value).__name__} of rows")
-    ids = checked_ids_of("exclude", value, *rows).reshape(-1).cpu()
-    return ListedIds(ids, torch.tensor([0, len(ids)], dtype=torch.int64, device=_CPU))
-
-
-def _is_row(value: Any) -> bool:
-    return isinstance(value, list | tuple) or getattr(value, "ndim", 0) > 0
-
-
 def digest_of(given: Given) -> str:
     """Return candidates in a few words, to be compared."""
     if given is None:
@@ -251,7 +171,7 @@ def digest_of(given: Given) -> str:
     if isinstance(given, ListedIds):
         ids = given.ids
         ids = ids if isinstance(ids, Tensor) else torch.from_numpy(np.array(ids, dtype=np.int64))
-        return digest(ids, *([] if given.indptr is None else [given.indptr]))
+        return digest(ids)
     if isinstance(given, TypeConstraints):
         relations = range(given.num_relations)
         return digest(*(given.candidates(row, side) for side in SIDES for row in relations))

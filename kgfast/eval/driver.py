@@ -277,9 +277,8 @@ class Call:
             if not (job.has_batch_size or self.reader.in_place):
                 size *= _FILE_BATCHES
             size = max(1, min(size, -(-job.num_queries // self._shares.num_shares)))
-        for given, pairs in ((section.given, self._pairs), (job.excluded, None)):
-            if isinstance(given, ListedIds):
-                size = min(size, given.batch_size(pairs))
+        if isinstance(section.given, ListedIds):
+            size = min(size, section.given.batch_size(self._pairs))
         return size
 
     def _drive(self, job: Job, kept: Partial | None = None, advance: Advance | None = None) -> None:

@@ -10,7 +10,7 @@ from kgfast.eval.candidates import checked_ids_of
 from kgfast.eval.driver import Call
 from kgfast.eval.fact_search import FactSearch, Slice
 from kgfast.eval.preparation import check_known, check_names, check_rankable, checked_batch_size
-from kgfast.eval.written import WrittenTriples, score_text, texts
+from kgfast.eval.written import Written, score_text, texts
 from kgfast.frames import score_column
 from kgfast.graph import IdsLike, KnownTriples, VocabularyLike, names_of
 from kgfast.models import BlockScorer, RankableModel
@@ -110,7 +110,7 @@ def _axis(name: str, values: Any, count: int, names: Any) -> Tensor:
     return ids.sort().values
 
 
-class Facts(WrittenTriples):
+class Facts(Written):
     """Triples from best to worst, and scores.
 
     Attributes
@@ -131,7 +131,7 @@ class Facts(WrittenTriples):
     (cat, eats, mouse)  -0.5
     """
 
-    _shown = 10, 20
+    _shown = 10
 
     def __init__(
         self, triples: Tensor, scores: Tensor, *, vocabulary: VocabularyLike | None = None
@@ -163,6 +163,3 @@ class Facts(WrittenTriples):
 
     def _line(self, row: int) -> str:
         return "  ".join(self._texts(row, _NAME))
-
-    def _cells(self, rows: range) -> tuple[list[str], list[tuple[str, list[str]]]]:
-        return ["score"], [(triple, [score]) for triple, score in map(self._texts, rows)]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kgfast.eval.candidates import Given, ListedIds
+from kgfast.eval.candidates import Given
 from kgfast.eval.queries import CPU, Queries
 from kgfast.eval.sources import CandidateSource, Crops
 from kgfast.graph import KnownTriples
@@ -73,7 +73,6 @@ class Job(ABC):
     sides: tuple[Side, ...]
     sections: list[JobSection]
     allows_nan = False
-    excluded: ListedIds | None = None  # no answers of the queries
 
     @property
     @abstractmethod

@@ -12,8 +12,10 @@ from kgfast.eval.index import Index, check_index
 from kgfast.eval.preparation import check_names, check_rankable, evaluating, host_model
 from kgfast.eval.queries import Queries
 from kgfast.eval.rows import entity_table
+from kgfast.eval.sources import CandidateSource
 from kgfast.eval.written import BestAnswers, texts
 from kgfast.graph import IdsLike, VocabularyLike, names_of
+from kgfast.kernels.operands import Known
 from kgfast.models import Candidates, RankableModel
 from kgfast.models.base import Side, candidates_at
 from kgfast.models.relations import is_in_blocks
@@ -106,7 +108,7 @@ def neighbours(
         rows = _RowsAsModel(unit, "dot")
     if index is not None:
         check_index(index, None)
-    search = _Search(rows, AskedQueries(asked, 0, None, None), _OTHERS, None, None, k)
+    search = _Search(rows, AskedQueries(asked, 0, None, None), Allowed(None, None), None, None, k)
     Call(rows, "", index=index).run(search)
     scores, best = search.collected()
     search.results = []
@@ -163,9 +165,6 @@ class Neighbours(BestAnswers):
         return texts(self.entities[row : row + 1], self._vocabularies[0], width)[0]
 
 
-_OTHERS = Allowed(None, None, "anchor")
-
-
 class _RowsAsModel:
     """Model with the rows of one table as queries and candidates."""
 
@@ -190,6 +189,11 @@ class _Search(BestSearch):
     """Prediction that finds neighbours."""
 
     name = "neighbours"
+
+    def known_of(self, queries: Queries, source: CandidateSource) -> Known:
+        """Return the entity of each query, which is no neighbour of itself."""
+        count, device = len(queries), queries.anchors.device
+        return Known(torch.arange(count + 1, dtype=torch.int64, device=device), queries.anchors)
 
     def words(self, queries: Queries, place: int) -> str:
         row = int(queries.rows[place])

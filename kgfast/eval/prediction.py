@@ -7,7 +7,7 @@ from torch import Tensor
 
 from kgfast.eval.above_search import AboveSearch
 from kgfast.eval.answers import AskedQueries, BestSearch, Search
-from kgfast.eval.candidates import Allowed, CandidateIds, ExcludedIds
+from kgfast.eval.candidates import Allowed, CandidateIds
 from kgfast.eval.driver import Call, several
 from kgfast.eval.index import Index, check_index
 from kgfast.eval.predictions import AnswersAbove, Predictions
@@ -25,7 +25,6 @@ def topk(
     relations: IdsLike | None = None,
     k: int,
     known: KnownTriples | None = None,
-    exclude: ExcludedIds | None = None,
     candidate_ids: CandidateIds | None = None,
     dims: int | None = None,
     pad: bool = False,
@@ -53,10 +52,6 @@ def topk(
         Number of answers, at most the number of candidates.
     known : KnownTriples, optional
         Triples whose answers are left out, so that all predictions are new.
-    exclude : sequence of int or names, (indptr, ids), or "anchor", optional
-        More ids that are no answers, besides known answers. A tensor ``[M]`` excludes ids for all
-        queries; CSR, int64 ``[B + 1]`` and ``[nnz]``, excludes ids for each query; ``"anchor"``
-        excludes the entity that each query gives. Ids may repeat, and need not be candidates.
     candidate_ids : tensor or sequence of int, TypeConstraints, or those of each query, optional
         Unique ids or names of entities, or of relations if relations are predicted: the only
         candidates. Only these are scored. Candidates of each query or relation are given as
@@ -107,7 +102,7 @@ def topk(
     (1, 0, ?)  1 -1, 2 -1
     """
     queries = AskedQueries(heads, relations, tails, vocabulary)
-    given = queries, Allowed(known, candidate_ids, exclude), dims, batch_size, k, pad
+    given = queries, Allowed(known, candidate_ids), dims, batch_size, k, pad
     options = {"max_memory": max_memory, "partial": partial, "index": index, "progress": progress}
     search, found = _searched(BestSearch, model, given, options)
     anchors, others, side = search.asked(found[1].device)
@@ -123,7 +118,6 @@ def above(
     tails: IdsLike | None = None,
     relations: IdsLike | None = None,
     known: KnownTriples | None = None,
-    exclude: ExcludedIds | None = None,
     candidate_ids: CandidateIds | None = None,
     dims: int | None = None,
     max_results: int = MAX_RESULTS,
@@ -150,7 +144,7 @@ def above(
         As :func:`kgfast.topk` takes them.
     known : KnownTriples, optional
         Triples whose answers are left out, so that all answers are new.
-    exclude, candidate_ids, dims : optional
+    candidate_ids, dims : optional
         As :func:`kgfast.topk` takes them.
     max_results : int
         Maximal number of answers of all queries together.
@@ -190,7 +184,7 @@ def above(
     (1, 0, ?)  1 -1, 2 -1
     """
     queries = AskedQueries(heads, relations, tails, vocabulary)
-    allowed = Allowed(known, candidate_ids, exclude)
+    allowed = Allowed(known, candidate_ids)
     given = queries, allowed, dims, batch_size, threshold, max_results
     options = {"max_memory": max_memory, "index": index, "progress": progress}
     search, found = _searched(AboveSearch, model, given, options)

@@ -5,13 +5,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kgfast.eval.written import Answers, BestAnswers, WrittenTriples, texts
+from kgfast.eval.written import Answers, BestAnswers, texts
 from kgfast.frames import score_column
 from kgfast.graph import Vocabulary, VocabularyLike, names_of
 from kgfast.models.base import Side
 
 
-class _OfTriples(Answers, WrittenTriples):
+class _OfTriples(Answers):
     """Answers to queries (h, r, ?), (?, r, t) or (h, ?, t)."""
 
     anchors: Tensor
@@ -168,9 +168,6 @@ class AnswersAbove(_OfTriples):
     def _row(self, row: int) -> tuple[Tensor, Tensor]:
         own = slice(int(self.indptr[row]), int(self.indptr[row + 1]))
         return self.ids[own], self.scores[own]
-
-    def _longest(self) -> int:
-        return int(self.indptr.diff().max()) if len(self) else 0
 
     def _title(self) -> str:
         answers = "answer" if len(self.ids) == 1 else "answers"

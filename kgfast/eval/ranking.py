@@ -97,9 +97,8 @@ def rank(
         ranked against these candidates. A triple without any is not ranked: a warning counts such
         triples, and metrics leave them out. A :class:`TypeConstraints` has candidates for each
         relation and side. A tensor or array ``[T, K]`` has candidates for each triple, -1 for none;
-        an array may be memory-mapped. A pair (indptr ``[T + 1]``, ids) of tensors gives the lists
-        of triples as CSR. A dict ``{"head": ..., "tail": ...}`` has any of these except constraints
-        for each side. Relations are always ranked among all relations.
+        an array may be memory-mapped. A dict ``{"head": ..., "tail": ...}`` has any of these except
+        constraints for each side. Relations are always ranked among all relations.
     dims : int or sequence of int, optional
         Crop widths, for croppable embeddings (MED). A sequence gives a result for each width. If
         crops are prefixes of the model's rows, all results come from one sweep over the widest

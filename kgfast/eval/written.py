@@ -2,28 +2,22 @@
 
 import copy
 import os
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
-from urllib.parse import quote
 
 import torch
 from torch import Tensor
 
-from kgfast.frames import Columns, needed, score_column, write_columns, write_lines
+from kgfast.frames import Columns, needed, score_column, write_columns
 from kgfast.graph import Vocabulary, VocabularyLike, named_columns, names_of
 from kgfast.graph.named import Names
-from kgfast.text import WIDTH, html_table, shortened, shown
-from kgfast.whole_files import write_whole
+from kgfast.text import WIDTH, shortened
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-# IRIs have characters that N-Triples allows between < and >. A scheme alone, as in CHEBI:15377, is
-# a prefix.
-_IRI = re.compile(r"(?:[a-z][a-z0-9+.-]*://|urn:)[^\0- <>\"{}|^`\\\ud800-\udfff]+", re.IGNORECASE)
 _NAME = 17  # columns of a name in a repr: so a query and an answer fit a line
 
 
@@ -31,7 +25,7 @@ class Written(ABC):
     """Result with columns and names, which prints as a table and can be written to files."""
 
     _vocabularies: Names
-    _shown = 5, 10  # rows in a repr, and in HTML
+    _shown = 5  # rows in a repr
 
     @abstractmethod
     def __len__(self) -> int:
@@ -60,19 +54,10 @@ class Written(ABC):
     @abstractmethod
     def _line(self, row: int) -> str: ...
 
-    @abstractmethod
-    def _cells(self, rows: range) -> tuple[list[str], list[tuple[str, list[str]]]]:
-        """Return titles of columns, and a label with cells for each row."""
-
     def __repr__(self) -> str:
-        lines = [self._line(row) for row in range(min(len(self), self._shown[0]))]
-        more = ["..."] if len(self) > self._shown[0] else []
+        lines = [self._line(row) for row in range(min(len(self), self._shown))]
+        more = ["..."] if len(self) > self._shown else []
         return "\n".join([self._title(), *lines, *more])
-
-    def _repr_html_(self) -> str:
-        rows = range(min(len(self), self._shown[1]))
-        note = f"... and {len(self) - len(rows):,} more" if len(self) > len(rows) else ""
-        return html_table(self._title(), *self._cells(rows), note)
 
     def named(self, vocabulary: VocabularyLike | None) -> Self:
         """Return the result with names, which the repr then shows.
@@ -133,38 +118,6 @@ class Written(ABC):
         return write_columns(self.columns(), path)
 
 
-class WrittenTriples(Written):
-    """Result with columns ``head``, ``relation`` and ``tail``."""
-
-    def to_ntriples(self, path: str | os.PathLike[str], *, base: str | None = None) -> Path:
-        """Write the triples as N-Triples, in their order, without scores; whole or not at all.
-
-        Parameters
-        ----------
-        path
-        base : str, optional
-            Prefix of names that are no IRIs, such as ``"http://example.org/"``; these names are
-            percent-encoded. Names that begin with ``scheme://`` or ``urn:``, and have only
-            characters of IRIs, are written unchanged.
-
-        Raises
-        ------
-        ValueError
-            For triples without names, a ``base`` that is no IRI, and a name that needs one.
-        """
-        if base is not None and (not isinstance(base, str) or not _IRI.fullmatch(base)):
-            raise ValueError(f"base must be an IRI, as http://example.org/ is; got {shown(base)}")
-        columns = self.columns()
-        rows = list(zip(*(columns[it] for it in ("head", "relation", "tail")), strict=True))
-        iris: dict[str, str] = {}
-        for row, triple in enumerate(rows):
-            for name in triple:
-                if name not in iris:
-                    iris[name] = _iri(name, base, row)
-        lines = (" ".join(f"<{iris[name]}>" for name in triple) + " .\n" for triple in rows)
-        return write_whole(path, lambda beside: write_lines(lines, beside))
-
-
 class Answers(Written):
     """The answers to each of B queries, in ``tensors`` that are attributes."""
 
@@ -175,9 +128,6 @@ class Answers(Written):
     @abstractmethod
     def _row(self, row: int) -> tuple[Tensor, Tensor]:
         """Return ids and scores of the answers to a query."""
-
-    @abstractmethod
-    def _longest(self) -> int: ...
 
     @abstractmethod
     def _ids_of(self, ids: Tensor, query: Tensor) -> dict[str, Tensor]:
@@ -202,7 +152,7 @@ class Answers(Written):
 
     def _line(self, row: int) -> str:
         question = self._question(row, _NAME)
-        answers = self._texts(row, self._shown[0], _NAME)
+        answers = self._texts(row, self._shown, _NAME)
         room = WIDTH - len(question) - 2
         for count in range(len(answers), 0, -1):
             dots = ", ..." if count < len(self._row(row)[0]) else ""
@@ -210,14 +160,6 @@ class Answers(Written):
             if len(text) <= room or count == 1:
                 return f"{question}  {text}"
         return question
-
-    def _cells(self, rows: range) -> tuple[list[str], list[tuple[str, list[str]]]]:
-        columns = min(self._longest(), self._shown[1])
-        cells = []
-        for row in rows:
-            answers = self._texts(row, columns)
-            cells.append((self._question(row), answers + [""] * (columns - len(answers))))
-        return [str(place) for place in range(1, columns + 1)], cells
 
     def _texts(self, row: int, most: int, width: int | None = None) -> list[str]:
         """Return answers as text, names longer than ``width`` cut."""
@@ -262,9 +204,6 @@ class BestAnswers(Answers):
         is_answer = self.ids[row] >= 0
         return self.ids[row][is_answer], self.scores[row][is_answer]
 
-    def _longest(self) -> int:
-        return self.k
-
 
 def score_text(score: float) -> str:
     return f"{score + 0.0:.4g}"  # adding 0.0 drops the sign of a zero
@@ -281,18 +220,3 @@ def texts(ids: Tensor, names: Vocabulary | None, width: int | None = None) -> li
         return [str(it) for it in found]
     room = 2 * width if names is not None and names.labels else width
     return [shortened(str(it), room) for it in found]
-
-
-def _iri(name: Any, base: str | None, row: int) -> str:
-    if not isinstance(name, str):
-        raise ValueError(
-            "N-Triples need names of entities and of relations: use .named(vocabulary)"
-        )
-    if _IRI.fullmatch(name):
-        return name
-    if base is None:
-        raise ValueError(
-            f"row {row}: {shown(name)} is no IRI (scheme://... or urn:...); base= goes before such "
-            f'names, as base="http://example.org/" does'
-        )
-    return base + quote(name, safe="", errors="surrogatepass")

@@ -54,38 +54,6 @@ def test_relations_of_a_pair(trained):
     assert new["relation"] == "previous"
 
 
-@pytest.mark.parametrize(
-    ("words", "given"),
-    [
-        (["--head", "e3", "--head", "e5", "--relation", "next"], {"heads": [3, 5], "relations": 0}),
-        (["--tail", "e3", "--relation", "next"], {"tails": 3, "relations": 0}),
-    ],
-    ids=["tails", "heads"],
-)
-def test_entities_that_are_left_out(trained, words, given):
-    loaded = kgfast.load_run(trained)
-    options = {**given, "k": 12, "known": loaded.dataset.known(), "pad": True}
-    predicted = "tail" if "heads" in given else "head"
-    for more, exclude in (
-        (["--exclude", "e4"], [4]),
-        (["--exclude", "e4", "--exclude", "e6"], [4, 6]),
-        (["--exclude-anchor"], "anchor"),
-    ):
-        found = lines_of("predict", trained, *words, "--k", 12, *more)
-        top = kgfast.topk(loaded.model, **options, exclude=exclude)
-        assert [row[predicted] for row in found] == [f"e{it}" for it in top.ids[top.ids >= 0]]
-    plain = lines_of("predict", trained, *words, "--k", 12)
-    assert len(plain) == len(found) + len(torch.tensor(options.get("heads", [3])))
-
-
-def test_relations_that_are_left_out(trained):
-    words = ("predict", trained, "--head", "e3", "--tail", "e9")
-    assert {row["relation"] for row in lines_of(*words)} == {"next", "previous"}
-    assert [row["relation"] for row in lines_of(*words, "--exclude", "next")] == ["previous"]
-    assert "--exclude: unknown name 'e4'" in error_of(*words, "--exclude", "e4")
-    assert "relations are predicted" in error_of(*words, "--exclude-anchor")
-
-
 def test_the_best_of_all_facts(trained):
     loaded = kgfast.load_run(trained)
     found = lines_of("predict", trained, "--all", "--k", 7)
@@ -364,8 +332,6 @@ def test_tables_that_are_none(trained, tmp_path):
     ("words", "message"),
     [
         (["--all", "--dim", 2], "--dim goes with queries, not with --all"),
-        (["--all", "--exclude", "e1"], "--exclude goes with queries, not with --all"),
-        (["--all", "--exclude-anchor"], "--exclude-anchor goes with queries, not with --all"),
         (["--all", "--dim", 0], "--dim goes with queries, not with --all"),
         (["--all", "--queries", "a"], "--queries goes with queries, not with --all"),
         (["--all", "--types", "train"], "--types goes with queries, not with --all"),
@@ -377,11 +343,6 @@ def test_tables_that_are_none(trained, tmp_path):
         (["--queries", "none.parquet"], "none.parquet: no such file"),
         (["--all", "--known", "none"], "none"),
         (["--all", "--out", "a.jsonl", "--safe-cells"], "JSON holds no formulas"),
-        (
-            ["--head", "e1", "--relation", "next", "--exclude", "e1", "--exclude-anchor"],
-            "give --exclude or --exclude-anchor, not both",
-        ),
-        (["--head", "e1", "--relation", "next", "--exclude", "e99"], "--exclude: unknown name"),
         (["--all", "--index", "a"], "--index goes with queries, not with --all"),
         (["--all", "--out", "facts.xlsx"], "facts.xlsx: must end in .csv, .tsv, .jsonl, .parquet"),
         (["--all", "--out", "facts"], "got no suffix"),

@@ -49,7 +49,7 @@ def assert_like_one(name: str, spans: list[tuple[int, int]]) -> None:
     ranks = kgfast.rank(model, graph.hrt, known=graph.known)
     among = kgfast.rank(model, graph.hrt[:9], known=graph.known, candidate_ids=CANDIDATES)
     best = kgfast.topk(model, heads=heads, relations=relations, k=7, known=graph.known)
-    options = {"known": graph.known, "pad": True, "exclude": "anchor"}
+    options = {"known": graph.known, "pad": True}
     every = kgfast.topk(model, tails=tails[:3], relations=1, k=97, **options)
     asked = {"heads": heads, "relations": relations}
     above = kgfast.above(model, THRESHOLDS, **asked, known=graph.known)
@@ -103,7 +103,7 @@ def test_candidates_of_queries_and_relations():
     """Rank by three uneven shards, and by two teams that share the queries."""
     graph, model = example(), model_of("RotatE")
     heads, relations, _ = graph.hrt.T
-    kinds = ["constraints", "lists", "csr", "by side"]
+    kinds = ["constraints", "lists", "by side"]
     asked = {"heads": heads, "relations": relations, "k": 6, "pad": True, "known": graph.known}
     expected = []
     for kind in kinds:

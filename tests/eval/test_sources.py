@@ -236,13 +236,12 @@ def given_of(kind):
         "none at all": torch.empty(0, dtype=torch.int64),
         "lists": lists,
         "lists without an id": torch.full((len(TRIPLES), 2), -1),
-        "csr": (torch.arange(0, 9 * len(TRIPLES) + 1, 9), torch.arange(9).repeat(len(TRIPLES))),
         "constraints": TypeConstraints.from_triples(TRIPLES),
         "by side": {"head": torch.tensor([3, 60, 5]), "tail": lists},
     }[kind]
 
 
-KINDS = ("one list", "none at all", "lists", "lists without an id", "csr", "constraints", "by side")
+KINDS = ("one list", "none at all", "lists", "lists without an id", "constraints", "by side")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -275,12 +274,6 @@ def test_nothing_and_one_triple_many_times(source):
         asked = {"heads": HEADS[:0], "relations": RELATIONS[:0]}
         same_answers(source.topk(model, **asked, k=2), kgfast.topk(model, **asked, k=2))
         same_above(source, model, asked)
-
-
-def test_relations_of_which_some_are_left_out(answering):
-    model = MODELS["distmult"](N, R, D, 0)
-    options = {**ASKED["relation"], "k": R, "exclude": [1], "pad": True}
-    same_answers(answering.topk(model, **options), kgfast.topk(model, **options))
 
 
 class Counting(SimpleNamespace):

@@ -216,7 +216,6 @@ def test_names_and_tables():
     assert repr(plain).endswith("...")
     assert plain.named(PEOPLE).to_frame()["head"].iloc[0] == "ann"
     assert plain.to_frame()["head"].iloc[0] == 0
-    assert "(0, 0, 0)" in plain._repr_html_()
     assert repr(Facts(torch.empty(0, 3), torch.empty(0))) == "0 facts"
 
 

@@ -115,17 +115,3 @@ def matrix(case: Case, kind: str, rows: int, width: int) -> Tensor:
         return case.ids(50, rows, width).double() * step
     values = table_of(kind, rows, width, case.generator)
     return values.clamp(-1e12, 1e12) if kind == "cauchy" else values
-
-
-def csr(
-    case: Case, batch: int, rows: int, least: int = 0
-) -> tuple[Tensor, Tensor, list[list[int]]]:
-    """Draw known answers: row pointers, ids with repetitions, and the same as lists."""
-    most = case.choice((least, 3, 8, rows))
-    lists = [
-        case.ids(rows, case.pick.randint(least, max(least, most))).tolist() if rows else []
-        for _ in range(batch)
-    ]
-    lengths = torch.tensor([0, *(len(it) for it in lists)], dtype=torch.int64)
-    indices = torch.tensor([id for it in lists for id in it], dtype=torch.int64)
-    return lengths.cumsum(0), indices, lists

@@ -106,7 +106,7 @@ def _arguments(case: Case, name: str) -> Arguments:
         given |= {"crops": [2, 4], "batch_size": 2, "nan": "error", "known": None}
     elif name == "topk":
         given |= {"heads": torch.tensor([0, 3]), "relations": torch.tensor([0, 1]), "k": 2}
-        given |= {"candidate_subset": [1, 2, 5], "batch_size": 2, "known": None, "exclude": [0]}
+        given |= {"candidate_subset": [1, 2, 5], "batch_size": 2, "known": None}
     elif name == "bce" or name == "cross_entropy":
         given |= {"anchors": hrt[:, 0], "relation_ids": hrt[:, 1], "targets": hrt[:, 2]}
         given |= {"side": "tail", "label_smoothing": 0.1, "reduction": "mean"}
@@ -357,13 +357,6 @@ _BAD: dict[str, Sequence[Spoiler]] = {
     "triples": _TRIPLES,
     "sides": _always((), "tail", ("tail", "tail"), ("left",), (3,), 3),
     "candidate_subset": _OUTSIDE,
-    "exclude": _always(
-        *("x", 3.5, [[1], [2]], [0, 7], -1, [2**64], [True], [0.5], object(), ["anchor"]),
-        *((torch.tensor(it), torch.tensor([0, 6])) for it in ([0, 2], [0, 1, 1], [0, 3, 2])),
-        (torch.tensor([0, 1, 2]), torch.tensor([0, 7])),
-        (torch.tensor([0, 1, 2]), torch.tensor([0.0, 1.0])),
-        torch.zeros(2, 2, dtype=torch.int64),
-    ),
     "batch_size": _always(0, -1, True, 1.5, "a"),
     "nan": _always("ignore", None, 3),
     "known": _always(3, [(0, 0, 1)], "x", torch.zeros(1, 3, dtype=torch.int64)),

@@ -40,7 +40,6 @@ def results_of(name: str, spans: list[tuple[int, int]], rank: int) -> list[Any]:
             relations=1,
             k=97,
             pad=True,
-            exclude="anchor",
             **options,
         ),
         joint(
@@ -317,7 +316,6 @@ def given_of(kind: str) -> Any:
     return {
         "constraints": kgfast.TypeConstraints.from_triples(hrt),
         "lists": lists,
-        "csr": (torch.arange(0, 9 * len(hrt) + 1, 9), torch.arange(88, 97).repeat(len(hrt))),
         "by side": {"head": torch.tensor([3, 60, 5]), "tail": lists},
     }[kind]
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
+from torch.nn.utils.rnn import pad_sequence
 
 from kgfast.eval import Index, rank, topk
 from kgfast.frames import score_column
@@ -28,7 +29,6 @@ class Question:
     sides: tuple[Side, ...] = ()  # sides that are predicted, or ranked
     include_known: bool = False  # known triples are candidates, too
     k: int = 0  # answers to a query
-    exclude: Sequence[list[int]] = ()  # ids that are no answers to each query; empty: none
     candidates: Sequence[list[int]] | None = None  # distinct ids of each query; None: not listed
     types: bool = False  # candidates are those of the relation
 
@@ -87,10 +87,7 @@ class Engine:
         side, options = questions[0].sides[0], self._options(questions)
         there = self.model.num_relations if side == "relation" else self.model.num_entities
         k = min(there, max(question.k for question in questions))
-        exclude = None
-        if any(question.exclude for question in questions):
-            exclude = _csr([ids for it in questions for ids in it.exclude or [[]] * len(it)])
-        found = topk(self.model, **columns, k=k, exclude=exclude, pad=True, **options)
+        found = topk(self.model, **columns, k=k, pad=True, **options)
         each = [question.k for question in questions for _ in range(len(question))]
         listed = [
             self._listed(self.names[side == "relation"], ids[ids >= 0][:k], scores[ids >= 0][:k])
@@ -137,7 +134,7 @@ class Engine:
         """Return the options that `topk` and `rank` share."""
         candidates: Any = self.types if questions[0].types else None
         if questions[0].candidates is not None:
-            candidates = _csr([ids for it in questions for ids in it.candidates or []])
+            candidates = _padded([ids for it in questions for ids in it.candidates or []])
         known = None if questions[0].include_known else self.known
         options = {"known": known, "candidate_ids": candidates}
         return options | {"dims": self.dim, "index": self.index}
@@ -154,5 +151,6 @@ def _ids(ids: list[int]) -> Tensor:
     return torch.tensor(ids, dtype=torch.int64, device="cpu")
 
 
-def _csr(lists: list[list[int]]) -> tuple[Tensor, Tensor]:
-    return _ids([0, *map(len, lists)]).cumsum(0), _ids([id for ids in lists for id in ids])
+def _padded(lists: list[list[int]]) -> Tensor:
+    """Return lists as ``[B, K]``, with -1 in the places that are left."""
+    return pad_sequence(list(map(_ids, lists)), batch_first=True, padding_value=-1)

@@ -18,13 +18,6 @@ Entries = Annotated[
     Entry | list[Entry], Field(description="Names or ids: one for each query, or one for all.")
 ]
 Lists = list[Entry] | list[list[Entry]]
-Excluded = Annotated[
-    Literal["anchor"] | Lists | None,
-    Field(
-        description="Names and ids that are no answers, for all queries or a list for each; "
-        '"anchor": the given entity of each query.'
-    ),
-]
 Restricted = Annotated[
     Literal["types"] | Lists | None,
     Field(
@@ -55,7 +48,6 @@ class TopkBody(_Body):
     tails: Entries | None = None
     k: Annotated[int, Field(ge=1, description="Answers to each query, at most --max-k.")] = 10
     include_known: WithKnown = False
-    exclude: Excluded = None
     candidates: Restricted = None
 
 
@@ -99,15 +91,8 @@ class Reader:
         if k > most:
             message = f"must be in 1 .. {most} for {queries:,} queries; got {shown(k)}"
             raise Refused("k", message)
-        exclude: Sequence[list[int]] = ()
-        if body.exclude == "anchor":
-            if side == "relation":
-                raise Refused("exclude", '"anchor" leaves entities out; relations are predicted')
-            exclude = [[anchor] for anchor in columns["heads" if side == "tail" else "tails"]]
-        elif body.exclude:
-            exclude = self._lists("exclude", body.exclude, queries, side)
         restricted = self._restricted(body.candidates, queries, side)
-        return Question("topk", columns, (side,), body.include_known, k, exclude, **restricted)
+        return Question("topk", columns, (side,), body.include_known, k, **restricted)
 
     def rank(self, body: RankBody) -> Question:
         """Read the question of ``POST /rank``."""

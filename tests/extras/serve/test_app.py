@@ -39,24 +39,13 @@ def typed(engine):
         yield found, types
 
 
-LISTS = torch.tensor([0, 2, 2])
 # Fields of a request, by names and by ids, and the arguments of topk() that they stand for.
 FORMS = {
     "filtered": ({}, {}),
     "include_known": ({"include_known": True}, {"known": None}),
-    "anchor": ({"exclude": "anchor"}, {"exclude": "anchor"}),
-    "excluded": ({"exclude": ["entity_018", 74, "entity_018"]}, {"exclude": [18, 74]}),
-    "none excluded": ({"exclude": []}, {}),
-    "excluded lists": (
-        {"exclude": [[18, "entity_074"], []]},
-        {"exclude": (LISTS, torch.tensor([18, 74]))},
-    ),
     "candidates": ({"candidates": ["entity_018", 74, 18, 5, 7]}, {"candidate_ids": [18, 74, 5, 7]}),
-    "lists": ({"candidates": [[18, 5], []]}, {"candidate_ids": (LISTS, torch.tensor([18, 5]))}),
-    "none": (
-        {"candidates": []},
-        {"candidate_ids": (LISTS * 0, torch.tensor([], dtype=torch.int64))},
-    ),
+    "lists": ({"candidates": [[18, 5], []]}, {"candidate_ids": torch.tensor([[18, 5], [-1, -1]])}),
+    "none": ({"candidates": []}, {"candidate_ids": []}),
     "types": ({"candidates": "types"}, {}),
 }
 
@@ -105,7 +94,6 @@ class TestTopk:
     def test_relations(self, client, engine):
         for fields, ids in (
             ({}, {*range(6)}),
-            ({"exclude": [engine.names[1].name(1)]}, {0, 2, 3, 4, 5}),
             ({"candidates": [1, 4]}, {1, 4}),
         ):
             found = post(client, "/topk", heads=3, tails=[5, 6], k=9, **fields)
@@ -204,13 +192,6 @@ MISTAKES = [
     ("/topk", {**QUERY, "k": "3"}, "k", "valid integer; got '3'"),
     ("/topk", {**QUERY, "k": 1001}, "k", "must be in 1 .. 1000 for 1 queries; got 1001"),
     ("/topk", {**QUERY, "heads": [1] * 100, "k": 201}, "k", "1 .. 200 for 100 queries"),
-    ("/topk", {**QUERY, "exclude": "anchors"}, "exclude", "'anchor' or a valid list; got"),
-    ("/topk", {**QUERY, "exclude": [0, 300]}, "exclude[1]", "must be in 0 .. 299; got 300"),
-    ("/topk", {**QUERY, "exclude": [[1], [2]]}, "exclude", "for each of 1 queries; got 2"),
-    ("/topk", {**QUERY, "exclude": [[1, True]]}, "exclude[0][1]", "string; got True"),
-    ("/topk", {**QUERY, "exclude": [[1, -1]]}, "exclude[0][1]", "must be in 0 .. 299; got -1"),
-    ("/topk", {"heads": 3, "tails": 4, "exclude": "anchor"}, "exclude", "relations are predicted"),
-    ("/topk", {"heads": 3, "tails": 4, "exclude": [6]}, "exclude[0]", "must be in 0 .. 5; got 6"),
     ("/topk", {**QUERY, "candidates": "types"}, "candidates", "kgfast serve --types"),
     ("/topk", {**QUERY, "candidates": [[1], [2]]}, "candidates", "for each of 1 queries; got 2"),
     ("/rank", {**TRIPLE, "candidates": [1], "sides": ["relation"]}, "candidates", "relations are"),
@@ -266,7 +247,6 @@ def test_requests_of_a_sweep_have_the_answers_of_one(engine):
         [reader.topk(TopkBody(heads=part, relations=2, k=3)) for part in parts],
         [reader.rank(RankBody(heads=it, relations=2, tails=it[::-1])) for it in parts],
         [reader.score(ScoreBody(heads=it, relations=2, tails=it[::-1])) for it in parts],
-        [read(certain, **asked, exclude=it) for it in ("anchor", [18], [], [[1, 2], [3]])],
         [read(certain, **asked, candidates=it) for it in ([1, 2], [[5], [6, 7]])],
     ):
         assert len({question.key for question in questions}) == 1
