@@ -1,4 +1,4 @@
-"""Hostile YAML, in configs and dataset folders alike: one line of error, at once."""
+"""Hostile YAML: one line of error, at once."""
 
 import re
 import time
@@ -7,7 +7,6 @@ import pytest
 import yaml
 
 from kgfast import safe_yaml
-from kgfast.datasets import load
 from kgfast.training import Config
 from kgfast.training.config.files import assign, nested
 from support.paths import ROOT
@@ -54,14 +53,10 @@ hostile = pytest.mark.parametrize(("text", "line", "problem"), HOSTILE.values(),
 
 @hostile
 def test_hostile_text_is_refused_in_a_line(tmp_path, text, line, problem):
-    """By the parser, by configs and by datasets alike."""
-    path = tmp_path / "dataset.yaml"
+    """By the parser and by configs alike."""
+    path = tmp_path / "config.yaml"
     path.write_text(text)
-    for read in (
-        lambda it: safe_yaml.parse(text, it),
-        Config.from_yaml,
-        lambda it: load(it.parent),
-    ):
+    for read in (lambda it: safe_yaml.parse(text, it), Config.from_yaml):
         start = time.process_time()
         said = f"{re.escape(problem)}|a config holds at most"
         with pytest.raises(ValueError, match=said) as error:

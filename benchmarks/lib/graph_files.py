@@ -34,7 +34,7 @@ def folder_of(name: str, data: Path | None, cache: Path) -> Path:
     """
     if data is not None:
         return DatasetConfig(name=name, root=str(data)).folder()
-    return cache / kgfast.datasets.download(name, root=cache, progress=True).name
+    return cache / kgfast.datasets.download(name, root=cache).name
 
 
 def check(folder: Path, expected: Mapping[str, str]) -> None:

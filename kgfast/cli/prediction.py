@@ -53,9 +53,9 @@ def predict(
     queries: Annotated[
         Path | None,
         typer.Option(
-            help="Instead of options, a file of queries: .parquet, or columns separated by tabs. "
-            "Columns are head and relation, or the columns in the first line. The missing one "
-            "of head, relation and tail is predicted."
+            help="Instead of options, a file of queries, with tabs between columns: head and "
+            "relation, or the columns in the first line. The missing one of head, relation and "
+            "tail is predicted."
         ),
     ] = None,
     k: Annotated[int, typer.Option(min=1, help="Number of answers to each query.")] = 10,

@@ -6,114 +6,72 @@ head. But DGL-KE numbers names in order of appearance, line by line, and in each
 before the tail. So the ids show the order of columns (``KGDatasetUDDRaw.load_entity_relation``).
 """
 
-import warnings
-from typing import NamedTuple
-
-import numpy as np
 import torch
+from torch import Tensor
 
 from kgfast.datasets.data_files import DataFile, Folder, numbered_lines
-from kgfast.datasets.lines import Parts, ids_of_names, read_vocabulary
+from kgfast.datasets.lines import Columns, Graph, ids_of_names, read_vocabulary
 from kgfast.graph import Vocabulary
 from kgfast.graph.stored.inputs import ORDERS
-from kgfast.text import shown
-
-_DELIMITERS = "\t|,;"
 
 
-class _Split(NamedTuple):
-    file: DataFile | None
-    # three columns in the order of the file, and perhaps a column of importance
-    columns: list[list[str]]
-
-
-def read_raw_udd(folder: Folder, columns: str | None) -> Parts:
-    entity_file, relation_file = folder.need("entities.tsv"), folder.need("relations.tsv")
-    delimiter = _delimiter(entity_file)
+def read_raw_udd(folder: Folder, order: str | None = None) -> Graph:
+    files = folder.need("entities.tsv"), folder.need("relations.tsv")
+    number, line = next(numbered_lines(files[0].text()), (1, ""))
+    delimiter = line.lstrip("0123456789")[:1]
+    if delimiter not in tuple("\t|,;") or line.startswith(delimiter):
+        problem = "expected an id, a tab, |, comma or ;, and a name, as DGL-KE writes entities.tsv"
+        raise files[0].bad_line(number, problem, line)
     entities, relations = (
-        read_vocabulary(file, lambda line: line.split(delimiter, 1))
-        for file in (entity_file, relation_file)
+        read_vocabulary(file, lambda line: line.split(delimiter, 1)) for file in files
     )
-    splits = [
-        _Split(file, _columns_of(file, delimiter))
-        for file in folder.splits("{}.tsv", "{}.txt", "{}.csv")
+    splits = folder.splits("{}.tsv", "{}.txt", "{}.csv")
+    columns = [_columns_of(file, delimiter) for file in splits]
+    if order is None:
+        order = next((it for it in ORDERS if _is_order(it, columns[0], entities, relations)), None)
+    if order is None:
+        ids_of_names(splits[0], columns[0], entities, relations)  # an error names an unknown name
+        raise ValueError(
+            f"{folder.root}: the ids in entities.tsv show no order of the columns of train; pass "
+            "columns= (dataset.columns of a config), such as hrt"
+        )
+    rows = [
+        ids_of_names(file, _ordered(order, names), entities, relations)
+        for file, names in zip(splits, columns, strict=True)
     ]
-    if len(splits[0].columns) == 4:
-        warnings.warn(f"{folder.root}: the importance of edges is not used", stacklevel=3)
-    order = columns or _order(splits[0], entities, relations)
+    return entities, relations, rows, splits
+
+
+def _columns_of(file: DataFile | None, delimiter: str) -> Columns:
     rows = []
-    for file, fields in splits:
-        head, relation, tail = (fields[order.index(letter)] for letter in "hrt")
-        rows.append(ids_of_names(file, (head, relation, tail), entities, relations))
-    return entities, relations, rows, [split.file for split in splits]
-
-
-def _delimiter(file: DataFile) -> str:
-    number, line = next(numbered_lines(file.text()), (1, ""))
-    after = line.lstrip("0123456789")
-    if after == line or after[:1] not in tuple(_DELIMITERS):
-        problem = "expected an id, a tab, |, comma or ;, and a name, as DGL-KE writes"
-        raise file.bad_line(number, f"{problem} entities.tsv", line)
-    return after[0]
-
-
-def _columns_of(file: DataFile | None, delimiter: str) -> list[list[str]]:
-    if file is None:
-        return [[], [], []]
-    lines = list(numbered_lines(file.text()))
-    rows = [line.strip().split(delimiter) for _, line in lines]
-    width = len(rows[0]) if rows and len(rows[0]) in (3, 4) else 3
-    for (number, line), row in zip(lines, rows, strict=True):
-        if len(row) != width:
-            what = f"expected {width} fields between {delimiter!r}, found {len(row)}"
-            raise file.bad_line(number, what, line)
+    for number, line in () if file is None else numbered_lines(file.text()):
+        assert file is not None
+        row = line.strip().split(delimiter)
+        if len(row) != 3:
+            problem = f"expected 3 fields between {delimiter!r}, found {len(row)}"
+            raise file.bad_line(number, problem, line)
         if "" in row:
             raise file.bad_line(number, "empty name", line)
-        if width == 4 and not _is_number(row[3]):
-            problem = f"expected the edge's importance as fourth field, found {shown(row[3])}"
-            raise file.bad_line(number, problem, line)
-    return [[row[i] for row in rows] for i in range(width)]
+        rows.append(row)
+    first, second, third = ([row[place] for row in rows] for place in range(3))
+    return first, second, third
 
 
-def _is_number(field: str) -> bool:
-    try:
-        float(field)
-    except ValueError:
-        return False
-    return True
-
-
-def _order(train: _Split, entities: Vocabulary, relations: Vocabulary) -> str:
-    """Return the order of columns, such as "hrt": from the ids, else from the names."""
-    is_entity = [all(name in entities for name in names) for names in train.columns]
-    is_relation = [all(name in relations for name in names) for names in train.columns]
-    allowed = [
-        order
-        for order in ORDERS
-        if all((is_relation if letter == "r" else is_entity)[i] for i, letter in enumerate(order))
-    ]
-    numbered = [
-        letter for letter in allowed if _numbered_so(letter, train.columns, entities, relations)
-    ]
-    if numbered:
-        return numbered[0]
-    if "hrt" in allowed or not allowed:  # the usual order; errors name unknown names
-        return "hrt"
-    assert train.file is not None
-    raise ValueError(
-        f"{train.file.path}: the columns may be {' or '.join(allowed)}, and the ids in "
-        "entities.tsv are not in the order of either; pass columns= (dataset.columns of a config)"
-    )
-
-
-def _numbered_so(
-    order: str, columns: list[list[str]], entities: Vocabulary, relations: Vocabulary
-) -> bool:
+def _ordered(order: str, columns: Columns) -> Columns:
     head, relation, tail = (columns[order.index(letter)] for letter in "hrt")
-    met = torch.stack([entities.ids(head), entities.ids(tail)], dim=1).flatten().numpy()
-    return all(_ascends(ids) for ids in (met, relations.ids(relation).numpy()))
+    return head, relation, tail
 
 
-def _ascends(ids: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> bool:
-    before = np.maximum.accumulate(np.append(-1, ids))[:-1]
+def _is_order(order: str, columns: Columns, entities: Vocabulary, relations: Vocabulary) -> bool:
+    """Return whether ids ascend in the order of appearance, if columns have this order."""
+    head, relation, tail = _ordered(order, columns)
+    try:
+        both = torch.stack([entities.ids(head), entities.ids(tail)], dim=1)
+        return _ascends(both.flatten()) and _ascends(relations.ids(relation))
+    except ValueError:  # unknown names
+        return False
+
+
+def _ascends(ids: Tensor) -> bool:
+    before = torch.cat([ids.new_tensor([-1]), ids.cummax(0).values[:-1]])
     return bool((ids <= before + 1).all())

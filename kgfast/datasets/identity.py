@@ -15,9 +15,6 @@ from kgfast.rng import scrambled
 from kgfast.text import shown
 
 _FIRST = 5  # differences in a message
-_WORD = np.uint64
-
-Ids = NDArray[np.int64]
 
 
 def names_digest(dataset: Dataset) -> str:
@@ -35,12 +32,16 @@ def fingerprint(dataset: Dataset) -> dict[str, str]:
     >>> one["names"] == other["names"], one["train"] == other["train"]
     (True, False)
     """
-    names = _digest_of_names(sorted(dataset.entities), sorted(dataset.relations))
+    digests = {"names": _digest_of_names(sorted(dataset.entities), sorted(dataset.relations))}
     entity, relation = _hashes(dataset.entities), _hashes(dataset.relations)
-    return {"names": names} | {
-        split: _digest_of_triples(dataset.split(split).hrt.cpu().numpy(), entity, relation)
-        for split in SPLITS
-    }
+    for split in SPLITS:
+        hrt = dataset.split(split).hrt.cpu().numpy()
+        value = _mixed(entity[hrt[:, 0]])
+        value = _mixed(value + relation[hrt[:, 1]])
+        value = np.sort(_mixed(value + entity[hrt[:, 2]]))  # a multiset of triples of names
+        digest = hashlib.blake2b(value.astype("<u8").tobytes(), digest_size=16)
+        digests[split] = digest.hexdigest()
+    return digests
 
 
 def differences(own: Dataset, other: Dataset, whose: str) -> list[str]:
@@ -49,31 +50,30 @@ def differences(own: Dataset, other: Dataset, whose: str) -> list[str]:
     Triples are compared if both datasets have equal names. ``whose`` is the own dataset in words.
     """
     problems = []
-    for nouns in (("entity", "entities"), ("relation", "relations")):
-        here, there = (getattr(dataset, nouns[1]).names for dataset in (own, other))
-        problems += _differences("it", nouns, (here, there), whose)
+    for noun in ("entities", "relations"):
+        here, there = (getattr(dataset, noun).names for dataset in (own, other))
+        problems += _differences("the graph", noun, here, there, whose)
     for split in () if problems else SPLITS:
         here, there = (_named(dataset, split) for dataset in (own, other))
-        problems += _differences(split, ("triple", "triples"), (here, there), whose)
+        problems += _differences(split, "triples", here, there, whose)
     return problems
 
 
-def _named(dataset: Dataset, split: str) -> list[tuple[str, ...]]:
-    names = dataset.entities.names, dataset.relations.names, dataset.entities.names
-    columns = zip(names, dataset.split(split).hrt.T.tolist(), strict=True)
-    return list(zip(*([own[id] for id in ids] for own, ids in columns), strict=True))
+def _named(dataset: Dataset, split: str) -> list[tuple[str, str, str]]:
+    entity, relation = dataset.entities.name, dataset.relations.name
+    return [(entity(h), relation(r), entity(t)) for h, r, t in dataset.split(split).hrt.tolist()]
 
 
 def _differences(
-    what: str, nouns: tuple[str, str], both: tuple[Sequence[Any], Sequence[Any]], whose: str
+    what: str, noun: str, here: Sequence[Any], there: Sequence[Any], whose: str
 ) -> list[str]:
-    here, there = (Counter(values) for values in both)
     problems = []
-    for verb, more in (("lacks", here - there), (f"has beyond those of {whose}", there - here)):
-        if count := more.total():
+    for verb, one, other in (("lacks", here, there), (f"has beyond those of {whose}", there, here)):
+        more = Counter(one) - Counter(other)
+        if more:
             first = ", ".join(map(shown, islice(more.elements(), _FIRST)))
-            more_follow = ", ..." * (count > _FIRST)
-            problems.append(f"{what} {verb} {count:,} {nouns[count > 1]}: {first}{more_follow}")
+            dots = ", ..." * (more.total() > _FIRST)
+            problems.append(f"{what} {verb} {more.total():,} {noun}: {first}{dots}")
     return problems
 
 
@@ -87,20 +87,12 @@ def _digest_of_names(*vocabularies: Iterable[str]) -> str:
     return digest.hexdigest()
 
 
-def _hashes(names: Iterable[str]) -> NDArray[Any]:
+def _hashes(names: Iterable[str]) -> NDArray[np.uint64]:
     """Return a 64-bit hash of each name."""
-    encoded = (name.encode("utf-8", "surrogatepass") for name in names)
-    parts = [hashlib.blake2b(text, digest_size=8).digest() for text in encoded]
-    return np.frombuffer(b"".join(parts), dtype="<u8").astype(_WORD)
+    texts = (name.encode("utf-8", "surrogatepass") for name in names)
+    digests = b"".join(hashlib.blake2b(text, digest_size=8).digest() for text in texts)
+    return np.frombuffer(digests, dtype="<u8").astype(np.uint64)
 
 
-def _digest_of_triples(hrt: Ids, entity: NDArray[Any], relation: NDArray[Any]) -> str:
-    """Return a digest of the multiset of triples of names, from sorted hashes."""
-    value = _mixed(entity[hrt[:, 0]])
-    value = _mixed(value + relation[hrt[:, 1]])
-    value = _mixed(value + entity[hrt[:, 2]])
-    return hashlib.blake2b(np.sort(value).astype("<u8").tobytes(), digest_size=16).hexdigest()
-
-
-def _mixed(value: NDArray[Any]) -> NDArray[Any]:
-    return scrambled(torch.from_numpy(value.view(np.int64))).numpy().view(_WORD)
+def _mixed(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    return scrambled(torch.from_numpy(value.view(np.int64))).numpy().view(np.uint64)

@@ -11,47 +11,41 @@ from kgfast.datasets.data_files import Folder, numbered_lines
 from kgfast.graph import Names, Vocabulary
 from kgfast.text import shown
 
-FILE = "labels.tsv"
-
 
 @overload
 def with_labels(
-    folder: Folder | Path, names: tuple[Vocabulary, Vocabulary]
+    folder: Path, names: tuple[Vocabulary, Vocabulary]
 ) -> tuple[Vocabulary, Vocabulary]: ...
 @overload
-def with_labels(folder: Folder | Path, names: Names, num_entities: int = 0) -> Names: ...
-def with_labels(folder: Folder | Path, names: Names, num_entities: int = 0) -> Names:
+def with_labels(folder: Path, names: Names, num_entities: int = 0) -> Names: ...
+def with_labels(folder: Path, names: Names, num_entities: int = 0) -> Names:
     """Return names with the labels from the file of a folder, if there is one.
 
     If there is a file, entities without names get their numbers, ``0 .. num_entities - 1``, as
-    names. A ValueError names file and line if a line has no label, or a second label of a name. A
-    ValueError names the file if no line has a name of the graph.
+    names. A ValueError names file and line if a line has no label, or a second label of a name, and
+    the file if no line has a name of the graph.
     """
-    folder = folder if isinstance(folder, Folder) else Folder(folder)
-    file = folder.find(FILE)
+    file = Folder(folder).find("labels.tsv")
     if file is None:
         return names
     entities = names[0] or Vocabulary(map(str, range(num_entities)))
     relations = names[1] or Vocabulary(())
     labels: dict[str, str] = {}
-    others: list[str] = []
     for number, line in numbered_lines(file.text()):
         name, *columns = line.split("\t")
         if not name or not columns or not columns[0].strip():
             raise file.bad_line(number, "expected a name, a tab and a label", line)
         label = columns[0].strip()
-        if name not in entities and name not in relations:
-            others = others or [name]
-        elif labels.setdefault(name, label) != label:
+        if labels.setdefault(name, label) != label:
             problem = f"{shown(name)} was labelled {shown(labels[name])} before"
             raise file.bad_line(number, problem, line)
-    if others and not labels:
+    of_entities, of_relations = (
+        {name: label for name, label in labels.items() if name in vocabulary}
+        for vocabulary in (entities, relations)
+    )
+    if labels and not of_entities and not of_relations:
         raise ValueError(
             f"{file.path}: no line has a name of this graph: the first name is "
-            f"{shown(others[0])}, entities are called as {shown(list(entities.names[:3]))}"
+            f"{shown(next(iter(labels)))}, entities are called as {shown(list(entities.names[:3]))}"
         )
-    of_entities, of_relations = (
-        own.labelled({it: label for it, label in labels.items() if it in own})
-        for own in (entities, relations)
-    )
-    return of_entities, of_relations if names[1] else None
+    return entities.labelled(of_entities), relations.labelled(of_relations) if names[1] else None

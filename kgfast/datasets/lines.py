@@ -15,39 +15,35 @@ from kgfast.graph.ids import id_rows, read_id
 from kgfast.text import shown
 
 Columns = tuple[list[str], list[str], list[str]]  # columns of names: heads, relations, tails
-# int64 [T, 3] (h, r, t) of each split, and its file
-Parts = tuple[Vocabulary, Vocabulary, list[Tensor], Sequence[DataFile | None]]
+Files = Sequence[DataFile | None]  # files of train, valid and test
+# entities, relations, int64 [T, 3] (h, r, t) of each split, and the files of the splits
+Graph = tuple[Vocabulary, Vocabulary, list[Tensor], Files]
 
 
 def read_vocabulary(
     file: DataFile, fields_of: Callable[[str], list[str]], has_count: bool = False
 ) -> Vocabulary:
     """Read a file of (id, name) fields with ids 0..len-1 in any order."""
-    lines = numbered_lines(file.text())
-    count_line = next(lines, None) if has_count else None
+    lines = list(numbered_lines(file.text()))
+    if has_count:
+        lines = _without_count(file, lines)
     names: dict[int, str] = {}
-    numbered: dict[str, tuple[int, str]] = {}
+    numbers: dict[str, int] = {}
     for number, line in lines:
         fields = fields_of(line)
         if len(fields) != 2 or not all(fields):
             raise file.bad_line(number, "expected an id and a name", line)
         try:
-            id = read_id(fields[0])
+            id = read_id(fields[0], len(lines))
         except ValueError as error:
             raise file.bad_line(number, str(error), line) from None
+        name = fields[1]
         if id in names:
             raise file.bad_line(number, f"id {id} was given before", line)
-        if fields[1] in numbered:
-            problem = f"name {shown(fields[1])} was given before, on line {numbered[fields[1]][0]}"
+        if name in numbers:
+            problem = f"name {shown(name)} was given before, on line {numbers[name]}"
             raise file.bad_line(number, problem, line)
-        names[id] = fields[1]
-        numbered[fields[1]] = number, line
-    if has_count:
-        _check_count(file, count_line, len(names))
-    for id, name in names.items():
-        if id >= len(names):
-            problem = f"id {id} is outside 0..{len(names) - 1} (the file has {len(names)} names)"
-            raise file.bad_line(numbered[name][0], problem, numbered[name][1])
+        names[id], numbers[name] = name, number
     return Vocabulary(names[id] for id in range(len(names)))
 
 
@@ -61,18 +57,31 @@ def name_id(line: str) -> list[str]:
     return line.rsplit(maxsplit=1)[::-1]
 
 
+def _without_count(file: DataFile, lines: list[tuple[int, str]]) -> list[tuple[int, str]]:
+    """Check the first line, which counts the others, and return the others."""
+    number, line = lines[0] if lines else (1, "")
+    try:
+        count = read_id(line.strip())
+    except ValueError:
+        raise file.bad_line(number, "expected a count line", line) from None
+    if count != len(lines) - 1:
+        problem = f"the count disagrees with {len(lines) - 1} lines that follow"
+        raise file.bad_line(number, problem, line)
+    return lines[1:]
+
+
 def read_ids(file: DataFile | None, columns: dict[str, int], has_count: bool = False) -> Tensor:
     """Read rows of three ids, int64 `[T, 3]`; `columns` maps their names to numbers of ids."""
     if file is None:
         return torch.empty(0, 3, dtype=torch.int64, device="cpu")
     text = file.text()
-    count_line = next(numbered_lines(text), None) if has_count else None
-    header = 0 if count_line is None else count_line[0]
-    body = text.rstrip().split("\n", header)[header:]
-    rows = id_rows(file.path, "".join(body).encode(), header + 1, columns)
+    header = 0
     if has_count:
-        _check_count(file, count_line, len(rows))
-    return torch.from_numpy(rows)
+        lines = list(numbered_lines(text))
+        _without_count(file, lines)
+        header = lines[0][0]
+    body = text.rstrip().split("\n", header)[header:]
+    return torch.from_numpy(id_rows(file.path, "".join(body).encode(), header + 1, columns))
 
 
 def read_names(file: DataFile) -> Columns:
@@ -92,21 +101,18 @@ def read_names(file: DataFile) -> Columns:
 
 
 def numbered_names(
-    files: Sequence[DataFile | None],
+    files: Files,
     read: Callable[[DataFile], Columns] = read_names,
     vocabularies: tuple[Vocabulary, Vocabulary] | None = None,
-) -> Parts:
+) -> Graph:
     """Read the splits of names; without vocabularies, the sorted names become vocabularies."""
-    parts: list[Columns] = [([], [], []) if file is None else read(file) for file in files]
+    splits: list[Columns] = [([], [], []) if file is None else read(file) for file in files]
     if vocabularies is None:
-        entities = sorted({name for h, _, t in parts for names in (h, t) for name in names})
-        relations = sorted({name for _, names, _ in parts for name in names})
+        entities = sorted({name for h, _, t in splits for names in (h, t) for name in names})
+        relations = sorted({name for _, names, _ in splits for name in names})
         vocabularies = Vocabulary(entities), Vocabulary(relations)
-    rows = [
-        ids_of_names(file, columns, *vocabularies)
-        for file, columns in zip(files, parts, strict=True)
-    ]
-    return (*vocabularies, rows, files)
+    both = zip(files, splits, strict=True)
+    return (*vocabularies, [ids_of_names(*it, *vocabularies) for it in both], files)
 
 
 def ids_of_names(
@@ -115,9 +121,7 @@ def ids_of_names(
     """Return the ids of columns of names (h, r, t), int64 `[T, 3]`; errors name the file."""
     vocabularies = (entities, relations, entities)
     try:
-        ids = [
-            vocabulary.ids(names) for vocabulary, names in zip(vocabularies, columns, strict=True)
-        ]
+        ids = [of.ids(names) for of, names in zip(vocabularies, columns, strict=True)]
     except ValueError:
         assert file is not None
         lines = numbered_lines(file.text())
@@ -129,13 +133,3 @@ def ids_of_names(
                 raise file.bad_line(number, str(error), line) from None
         raise
     return torch.stack(ids, dim=1)
-
-
-def _check_count(file: DataFile, count_line: tuple[int, str] | None, rows: int) -> None:
-    number, line = count_line or (1, "")
-    try:
-        count = read_id(line.strip())
-    except ValueError:
-        raise file.bad_line(number, "expected a count line", line) from None
-    if count != rows:
-        raise file.bad_line(number, f"the count disagrees with {rows} lines that follow", line)

@@ -1,27 +1,21 @@
-"""Files of queries and of names, TSV or Parquet; errors name file, line and near names.
+"""Files of queries and of names, one a line; errors name file, line and near names.
 
-A row of queries has two of head, relation and tail; the third is predicted. A first line with two
-of these words names the columns. Without such a line, two columns are head and relation; three
-columns are head, relation and tail, and each row leaves one empty.
+A line of queries has two of head, relation and tail, between tabs; the third is predicted. A first
+line with two of these words names the columns, else the columns are head and relation. With
+three columns, each line leaves one empty.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from kgfast.datasets.data_files import DataFile, numbered_lines
-from kgfast.datasets.parquet import read_table
-from kgfast.graph import Names, Side, Vocabulary
+from kgfast.graph import Names, Side
 from kgfast.graph.ids import read_id
-from kgfast.text import shown
 
 _ROLES: tuple[Side, ...] = ("head", "relation", "tail")
-_Blame = Callable[[int, str], ValueError]  # makes the error of a row
-_Cells = tuple[dict[str, Sequence[str]], _Blame]
 Queries = dict[Side, tuple[Tensor, dict[str, Tensor]]]
 
 
@@ -32,120 +26,69 @@ def read_queries(path: Path, names: Names, sizes: tuple[int, int]) -> Queries:
     are called ``heads``, ``relations``, ``tails``, as in :func:`kgfast.topk`. A ValueError names
     file, line and problem.
     """
-    file = _file(path)
-    columns, blame = (_of_parquet if path.suffix == ".parquet" else _of_text)(file)
-    count = len(next(iter(columns.values())))
-    cells = [columns.get(role) or [""] * count for role in _ROLES]
-    is_missing = np.array([[not cell for cell in own] for own in cells])
-    wrong = np.flatnonzero(is_missing.sum(0) != 1)
-    if len(wrong):
-        filled = 3 - int(is_missing[:, wrong[0]].sum())
-        problem = (
-            f"a query has two of head, relation and tail, and predicts the third; got {filled}"
-        )
-        raise blame(int(wrong[0]), problem)
-    found: Queries = {}
-    for side, missing in zip(_ROLES, is_missing, strict=True):
-        rows = np.flatnonzero(missing).tolist()
-        if rows:
-            places = torch.tensor(rows, dtype=torch.int64, device="cpu")
-            found[side] = (
-                places,
-                {
-                    f"{role}s": _ids(own, rows, blame, *_space(role, names, sizes))
-                    for role, own in zip(_ROLES, cells, strict=True)
-                    if role != side
-                },
-            )
-    return found
+    file, lines = _read(path)
+    header = lines[0][1].split("\t")
+    if len(set(header) & set(_ROLES)) >= 2:
+        lines = lines[1:]
+        if not lines:
+            raise ValueError(f"{path}: holds no queries")
+    else:
+        header = list(_ROLES[:2])
+    columns: dict[Side, dict[str, list[int]]] = {}
+    for place, (number, line) in enumerate(lines):
+        fields = line.split("\t")
+        if len(fields) != len(header):
+            problem = f"expected {len(header)} tab-separated fields, found {len(fields)}"
+            raise file.bad_line(number, problem, line)
+        cells = dict(zip(header, fields, strict=True))
+        missing = [role for role in _ROLES if not cells.get(role)]
+        if len(missing) != 1:
+            problem = "a query has two of head, relation and tail, and predicts the third; got"
+            raise file.bad_line(number, f"{problem} {3 - len(missing)}", line)
+        ids = columns.setdefault(missing[0], {})
+        ids.setdefault("place", []).append(place)
+        for role in _ROLES:
+            if role not in missing:
+                id = _id(file, number, line, cells[role], role, names, sizes)
+                ids.setdefault(f"{role}s", []).append(id)
+    queries: Queries = {}
+    for side in (role for role in _ROLES if role in columns):
+        ids = {
+            role: torch.tensor(own, dtype=torch.int64, device="cpu")
+            for role, own in columns[side].items()
+        }
+        queries[side] = ids.pop("place"), ids
+    return queries
 
 
 def read_candidates(path: Path, side: Side, names: Names, sizes: tuple[int, int]) -> Tensor:
     """Return the distinct ids of a file of names, one per line: entities, or relations."""
-    file = _file(path)
-    lines = list(numbered_lines(file.text()))
-    if not lines:
-        raise ValueError(f"{path}: holds no names")
-    cells = [line for _, line in lines]
-    space = _space(side, names, sizes)
-    ids: Tensor = _ids(cells, range(len(cells)), _blames(file, lines), *space).unique()
-    return ids
+    file, lines = _read(path)
+    ids = [_id(file, number, line, line, side, names, sizes) for number, line in lines]
+    return torch.tensor(sorted(set(ids)), dtype=torch.int64, device="cpu")
 
 
-def _file(path: Path) -> DataFile:
+def _read(path: Path) -> tuple[DataFile, Sequence[tuple[int, str]]]:
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file")
-    return DataFile(path)
+    lines = list(numbered_lines(DataFile(path).text()))
+    if not lines:
+        raise ValueError(f"{path}: holds no names")
+    return DataFile(path), lines
 
 
-def _space(role: str, names: Names, sizes: tuple[int, int]) -> tuple[Vocabulary | None, int]:
+def _id(
+    file: DataFile,
+    number: int,
+    line: str,
+    cell: str,
+    role: str,
+    names: Names,
+    sizes: tuple[int, int],
+) -> int:
     place = int(role == "relation")
-    return names[place], sizes[place]
-
-
-def _ids(
-    cells: Sequence[str], rows: Sequence[int], blame: _Blame, names: Vocabulary | None, size: int
-) -> Tensor:
-    def id_of(cell: str) -> int:
-        return read_id(cell, size) if names is None else names[cell]
-
-    found = []
-    for row in rows:
-        try:
-            found.append(id_of(cells[row]))
-        except ValueError as error:
-            raise blame(row, str(error)) from None
-    return torch.tensor(found, dtype=torch.int64, device="cpu")
-
-
-def _of_text(file: DataFile) -> _Cells:
-    lines = list(numbered_lines(file.text()))
-    rows = [line.split("\t") for _, line in lines]
-    header = rows[0] if rows else []
-    if len(set(header) & set(_ROLES)) >= 2:
-        lines, rows = lines[1:], rows[1:]
-    elif len(header) in (2, 3):
-        header = list(_ROLES[: len(header)])
-    elif rows:
-        problem = (
-            f"expected 2 tab-separated fields, head and relation, or a header that names the "
-            f"columns head, relation, tail; found {len(header)} fields"
-        )
-        raise file.bad_line(lines[0][0], problem, lines[0][1])
-    if not rows:
-        raise ValueError(f"{file.path}: holds no queries")
-    blame = _blames(file, lines)
-    for row, fields in enumerate(rows):
-        if len(fields) != len(header):
-            problem = f"expected {len(header)} tab-separated fields, found {len(fields)}"
-            raise blame(row, problem)
-    return dict(zip(header, zip(*rows, strict=True), strict=True)), blame
-
-
-def _blames(file: DataFile, lines: Sequence[tuple[int, str]]) -> _Blame:
-    return lambda row, problem: file.bad_line(lines[row][0], problem, lines[row][1])
-
-
-def _of_parquet(file: DataFile) -> _Cells:
-    table = read_table(file)
-    named = [role for role in _ROLES if role in table.column_names]
-    if len(named) < 2:
-        raise ValueError(
-            f"{file.path}: expected two of the columns head, relation, tail; got "
-            f"{shown(table.column_names)}"
-        )
-    if not table.num_rows:
-        raise ValueError(f"{file.path}: holds no queries")
-
-    def blame(row: int, problem: str) -> ValueError:
-        return ValueError(f"{file.path}: row {row}: {problem}")
-
-    def text(row: int, value: Any) -> str:
-        if value is not None and type(value) not in (int, str):
-            raise blame(row, f"names are text or ids; got {shown(value)}")
-        return "" if value is None else str(value)
-
-    columns = {role: table.column(role).to_pylist() for role in named}
-    return {
-        role: [text(row, value) for row, value in enumerate(own)] for role, own in columns.items()
-    }, blame
+    vocabulary = names[place]
+    try:
+        return read_id(cell, sizes[place]) if vocabulary is None else vocabulary[cell]
+    except ValueError as error:
+        raise file.bad_line(number, str(error), line) from None

@@ -163,7 +163,7 @@ def load_dataset(config: Config, data: str | os.PathLike[str] | None = None) -> 
     """
     source = config.dataset
     folder = source.folder(data)
-    return datasets.load(folder, source.name, columns=source.columns, clean=source.clean)
+    return datasets.load(folder, source.name, columns=source.columns)
 
 
 def build_model(

@@ -40,9 +40,8 @@ def openke(splits: Splits = SPLITS, names: Names = NAMES) -> Files:
 
 
 def libkge(splits: Splits = SPLITS, names: Names = NAMES) -> Files:
-    files = {"dataset.yaml": "dataset:\n  name: people\n  files.train.filename: train.del\n"}
-    files |= zip(("entity_ids.del", "relation_ids.del"), map(_numbered, names), strict=True)
-    return files | {f"{split}.del": lines(map(_tabs, rows)) for split, rows in splits.items()}
+    files = zip(("entity_ids.del", "relation_ids.del"), map(_numbered, names), strict=True)
+    return dict(files) | {f"{split}.del": lines(map(_tabs, rows)) for split, rows in splits.items()}
 
 
 def plain(splits: Splits = SPLITS, names: Names = NAMES, suffix: str = "txt") -> Files:
@@ -90,8 +89,8 @@ DGLKE_TRIPLES = {
 ORDERS = ("hrt", "htr", "rht", "rth", "thr", "trh")
 
 
-def _row(triple: tuple[str, ...], order: str, delimiter: str, more: str = "") -> str:
-    return delimiter.join(triple["hrt".index(it)] for it in order) + more + "\n"
+def _row(triple: tuple[str, ...], order: str, delimiter: str) -> str:
+    return delimiter.join(triple["hrt".index(letter)] for letter in order) + "\n"
 
 
 def number_as_dglke(
@@ -114,11 +113,10 @@ def write_dglke(
     order: str = "hrt",
     delimiter: str = "\t",
     suffix: str = "tsv",
-    more: str = "",
     triples: Triples = DGLKE_TRIPLES,
 ) -> Path:
     for split, rows in triples.items():
-        text = "".join(_row(it, order, delimiter, more) for it in rows)
+        text = "".join(_row(it, order, delimiter) for it in rows)
         (root / f"{split}.{suffix}").write_text(text)
     number_as_dglke(root, delimiter, triples)
     return root

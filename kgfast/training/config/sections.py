@@ -47,10 +47,6 @@ class DatasetConfig(Section):
     columns: Annotated[Literal["hrt", "htr", "rht", "rth", "thr", "trh"] | None, Word] = None
     """The order of columns in a folder of DGL-KE, if its ids do not show it: see
     :func:`kgfast.datasets.load`."""
-    clean: list[
-        Annotated[Literal["header", "comments", "blanks", "repeats", "overlaps"], Word]
-    ] = []
-    """Parts of the files to leave out: see :func:`kgfast.datasets.load`."""
 
     def folder(self, data: str | os.PathLike[str] | None = None) -> Path:
         """Return the folder of the dataset in ``data``, or else in the root.
