@@ -3,7 +3,7 @@
     python benchmarks/influence_speed.py --data DIR DIR     writes results/cpu-influence-speed.json
 
 `whole`: a fresh ConvE at d = 200, the entity table, one checkpoint, 1-vs-all: the first test
-triples as tail queries on every training triple of either side, with the peak of memory. `part`:
+triples as tail queries on every training triple of either side. `part`:
 the first 1,000 training triples in turns, captum with several batch sizes, without biases, which
 its TracInCPFast leaves out. `captum`: the whole training set once each, captum with its best batch
 size; after `--captum N` triples its time for all is extrapolated. Times are seconds of cores. Exit
@@ -11,7 +11,6 @@ code 1 if values differ by more than 1e-4 of the largest.
 """
 
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -26,7 +25,7 @@ from kgfast.datasets import load, synthetic
 from kgfast.extras.influence import tracin
 from lib.benchmark import QUICK_SIZES, Benchmark, Option, Options, needs_data, positive
 from lib.columns import INFLUENCES
-from lib.measure import PeakMemory, in_child, timed
+from lib.measure import in_child, timed
 
 TOLERANCE = 1e-4
 BATCHES = (64, 128, 256, 512, 1024)  # batches of captum
@@ -109,12 +108,9 @@ def of_captum(model: kgfast.ConvE, train: Tensor, test: Tensor, batch: int) -> T
     return found.detach()
 
 
-def of_kgfast(model: kgfast.ConvE, train: Tensor, test: Tensor, matrix: Path) -> Tensor:
-    """Return influences ``[M, 2T]`` by kgfast, in a file."""
-    options: dict[str, Any] = {"loss": "bce", "rates": [1.0], "out": matrix}
-    found = tracin(WithoutBias(model), train, test, **options).matrix
-    assert found is not None
-    return found
+def of_kgfast(model: kgfast.ConvE, train: Tensor, test: Tensor) -> Tensor:
+    """Return influences ``[M, 2T]`` by kgfast."""
+    return tracin(WithoutBias(model), train, test, loss="bce", rates=[1.0]).matrix
 
 
 def rows_of(options: Options) -> Iterator[dict[str, Any]]:
@@ -128,13 +124,13 @@ def race(data: Path | None, options: Options) -> list[dict[str, Any]]:
     """Compare kgfast and captum: in turns on a part of a training set, then on all of it."""
     graph = graph_of(data)
     model, test = conve(graph.num_entities, graph.num_relations, options.dim), graph.test.hrt
-    test, matrix = test[: options.tests], Path(options.scratch) / "influences.npy"
+    test = test[: options.tests]
     about = {"dataset": name_of(data, graph), "entities": graph.num_entities}
     about |= {"tests": len(test), "dim": options.dim}
 
     def by(train: Tensor, batch: int | None) -> Callable[[], Tensor]:
         if batch is None:
-            return partial(of_kgfast, model, train, test, matrix)
+            return partial(of_kgfast, model, train, test)
         return partial(of_captum, model, train, test, batch)
 
     def row_of(section: str, batch: int | None, taken: dict[str, float]) -> dict[str, Any]:
@@ -161,7 +157,6 @@ def race(data: Path | None, options: Options) -> list[dict[str, Any]]:
     rows[-1]["extrapolated_from"] = None if share == 1 else 2 * count
     same = torch.cat([found[:, :count], found[:, len(train) :][:, :count]], 1)
     rows[-1]["relative_difference"] = float((same - expected).abs().max() / expected.abs().max())
-    matrix.unlink()
     for row in rows:
         ours = next(it for it in rows if it["section"] == row["section"])
         for name in taken:
@@ -180,27 +175,21 @@ def graph_of(data: Path | None) -> Any:
 
 
 def whole(data: Path | None, dim: int, tests: int) -> dict[str, Any]:
-    """Take all training examples of a graph, timed once, with the peak beyond tables."""
+    """Take all training examples of a graph, timed once."""
     graph = graph_of(data)
     model = conve(graph.num_entities, graph.num_relations, dim)
     train, test = graph.train.hrt, graph.test.hrt[:tests]
     tracin(model, train[:64], test, loss="bce", rates=[1.0])  # libraries make their buffers
-    with PeakMemory("cpu") as peak:
-        found, taken = timed(lambda: tracin(model, train, test, loss="bce", rates=[1.0]))
-    examples, entities = len(found.examples), graph.num_entities
+    found, taken = timed(lambda: tracin(model, train, test, loss="bce", rates=[1.0]))
     return {
         "section": "whole",
         "contender": "kgfast",
         "dataset": name_of(data, graph),
-        "entities": entities,
-        "examples": examples,
+        "entities": graph.num_entities,
+        "examples": len(found.examples),
         "tests": len(test),
         "dim": dim,
         **taken,
-        "peak_bytes": peak.bytes,
-        "memory_method": peak.method,
-        "naive_bytes": 4 * examples * entities * dim,
-        "naive_is": "a formula: a gradient of the table, float32, for each example",
     }
 
 
@@ -210,7 +199,6 @@ BENCHMARK = Benchmark(
     {"influence": rows_of},
     options={
         "data": Option("folders of graphs", keywords={"type": Path, "nargs": "+"}),
-        "scratch": Option("a folder for a file of influences", tempfile.gettempdir()),
         "dim": Option("of the model", 200, 16),
         "tests": Option("test triples", 100, 5),
         "rounds": Option("turns of each contender", 3, 1),

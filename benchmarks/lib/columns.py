@@ -225,7 +225,6 @@ INFLUENCES: Columns = (
     ("by", _contender_of_influence),
     ("seconds:", lambda row: f"{_guess(row)}{row['seconds']:,.0f}"),
     ("seconds of cores:", _cores),
-    ("peak memory:", "{peak_bytes:bytes}"),
 )
 
 

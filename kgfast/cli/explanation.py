@@ -2,20 +2,13 @@
 
 import sys
 from enum import StrEnum
-from itertools import groupby, islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from kgfast.cli import flags
-from kgfast.cli.common import (
-    check_out,
-    command,
-    json_line,
-    print_columns,
-    say,
-)
+from kgfast.cli.common import check_out, command, json_line, print_columns, say
 
 _MEANING = (
     "Influence: rate x product of the gradients of two losses, summed over checkpoints. Above 0, "
@@ -99,29 +92,20 @@ def explain(
         trust=trust,
         progress=sys.stdout.isatty() and not as_json,
     )
-    columns = found.triples(own)
+    columns = found.columns(own)
     del columns["test"]
     if out is not None:
         say(str(write_columns(columns, out, safe_cells=safe_cells)))
         return
-    _print(columns, as_json, top)
-    if not as_json:
-        stages = zip(found.checkpoints, found.rates, strict=True)
-        said = ", ".join(f"{Path(name).name} (rate {rate:.3g})" for name, rate in stages)
-        say(f"Checkpoints: {said}")
-        say(_MEANING)
-
-
-def _print(columns: dict[str, Any], as_json: bool, most: int) -> None:
-    """Print lines of JSON; or a table of two parts, with at most ``most`` triples per query."""
-    rows = list(zip(*columns.values(), strict=True))
     if as_json:
-        for row in rows:
+        for row in zip(*columns.values(), strict=True):
             say(json_line(dict(zip(columns, row, strict=True))))
         return
-    queries = groupby(rows, lambda row: row[:2])  # rows of one kind and of_query
-    kept = [row for _, of in queries for row in islice(of, most)]
-    cut = {name: [row[place] for row in kept] for place, name in enumerate(columns)}
-    printed = print_columns(cut, dict.fromkeys(("of_query", "influence"), ".3e"), cut["kind"])
-    if printed < len(rows):
-        say(f"{len(rows) - printed:,} more triples of these queries: --json or --out FILE")
+    count = len(columns["kind"])
+    printed = print_columns(columns, {"influence": ".3e"}, columns["kind"])
+    if printed < count:
+        say(f"{count - printed:,} more: --json or --out FILE")
+    stages = zip(found.checkpoints, found.rates, strict=True)
+    said = ", ".join(f"{Path(name).name} (rate {rate:.3g})" for name, rate in stages)
+    say(f"Checkpoints: {said}")
+    say(_MEANING)

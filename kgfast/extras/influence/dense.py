@@ -119,7 +119,7 @@ class DenseInfluence:
         self._asker = Asker(model) if parameters == "all" else None
         self._num_entities = int(model.num_entities)
 
-    def products(self, examples: ExampleQueries, others: ExampleQueries) -> Tensor:
+    def products(self, ids: Tensor, examples: ExampleQueries, others: ExampleQueries) -> Tensor:
         """Return the products ``[M, B]`` of examples with the M others."""
         columns = []
         for part in _blocks(examples, BLOCK):
@@ -127,7 +127,7 @@ class DenseInfluence:
             columns.append(torch.cat([self._block(side, it) for it in _blocks(others, BLOCK)]))
         return torch.cat(columns, 1)
 
-    def squares(self, examples: ExampleQueries) -> Tensor:
+    def squares(self, ids: Tensor, examples: ExampleQueries) -> Tensor:
         """Return the product ``[B]`` of each example with itself."""
         parts = _blocks(examples, _SQUARES)
         return torch.cat([self._block(self._side(part), part).diagonal() for part in parts])

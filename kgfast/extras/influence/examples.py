@@ -1,7 +1,7 @@
 """Training examples: the terms of the mean that a training step minimizes."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -38,11 +38,6 @@ class ExampleQueries:
         """Select examples by a slice or by row ids."""
         columns = self.anchors[rows], self.relations[rows], self.targets[rows]
         return ExampleQueries(self.side, *columns, known=self.known)
-
-    def triples(self) -> Tensor:
-        """Return the triples ``[B, 3]``."""
-        columns = self.anchors, self.relations, self.targets
-        return torch.stack(columns, 1)[:, _COLUMNS[self.side]]
 
     def by_query(self) -> Tensor:
         """Return row ids ``[B]`` sorted by anchor, then relation; stable."""
@@ -108,9 +103,3 @@ class Examples:
             for rows in queries.by_query().split(size):
                 if len(rows):
                     yield rows + first, queries.part(rows)
-
-    def by_answer(self, example: int) -> ExampleQueries:
-        """Return an example that is a query with all its answers as an example for each."""
-        query = ExampleQueries.of(self.hrt[[example]], self.side_of(example), self.known)
-        answers = query.positives()[1]
-        return replace(query.part(torch.zeros_like(answers)), targets=answers, known=None)

@@ -5,11 +5,11 @@ the inner product of two gradients is a sum over the entities of both. The rows 
 examples are stored, sorted by entity. For each example only rows of these entities are computed.
 
 Samplers have no state, so the negatives of a training triple are drawn again, as in the epoch in
-which the checkpoint was written. Other triples get negatives of the same sampler with another seed.
+which the checkpoint was written. Test triples get negatives of the same sampler with another seed.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -23,7 +23,6 @@ from kgfast.graph import KnownTriples
 from kgfast.losses import NegativesLoss, with_gamma
 from kgfast.models import MED, SIDES, Candidates, Side, candidates_at, queries_at
 from kgfast.rng import Stream, mix
-from kgfast.text import shown
 from kgfast.training import Batch, Negatives, NegativeSampling, asked_of, loss_of
 from kgfast.training.config import LossConfig
 
@@ -50,60 +49,61 @@ class Replay:
     """A sampler that draws the batches and negatives of a run again."""
 
     def __init__(self, origin: Origin, device: torch.device) -> None:
-        config, graph = origin.config, origin.graph
-        self._config, self._device = config, device
+        self._config, self._step, self._device = origin.config, origin.step, device
+        graph, model = origin.graph, origin.config.model
         self._num_entities, self._num_relations = len(graph.entities), len(graph.relations)
-        self._has_inverses = config.model.has_inverses
-        triples, sides = asked_of(
-            graph.splits["train"].cpu(), self._num_relations, self._has_inverses
-        )
-        self._hrt = triples.to(device)
-        self._objective = NegativeSampling(config, triples, self._num_entities, sides)
+        self._has_inverses = model.has_inverses
+        hrt = graph.splits["train"].cpu()
+        self._num_triples = len(hrt)
+        self._hrt, sides = asked_of(hrt, self._num_relations, self._has_inverses)
+        self._objective = NegativeSampling(self._config, self._hrt, self._num_entities, sides)
 
-    def training(self, queries: ExampleQueries, step: int) -> DrawnNegatives:
-        """Return training triples with the negatives of the epoch in which ``step`` ended.
-
-        Raises ValueError if a triple is not a training triple of the run.
-        """
-        ids, trained_side = self._rows_of(queries), self._as_trained(queries).side
+    def training(self, ids: Tensor, queries: ExampleQueries) -> DrawnNegatives:
+        """Return training examples with the negatives of the epoch that the checkpoint is in."""
         batches, count, device = self._objective.batches, len(ids), self._device
-        place = torch.full((len(self._hrt),), -1, dtype=torch.int64, device=device)
-        place[ids] = torch.arange(count, dtype=torch.int64, device=device)
+        is_head = queries.side == "head"
+        rows = ids - self._num_triples * (is_head and not self._has_inverses)
+        place = torch.full((len(self._hrt),), -1, dtype=torch.int64, device="cpu")
+        place[rows.cpu()] = torch.arange(count, dtype=torch.int64, device="cpu")
         size = self._config.data.neg_size
         negatives = torch.empty(count, size, dtype=torch.int64, device=device)
         mask = torch.ones(count, size, dtype=torch.bool, device=device)
         factor = torch.ones(count, dtype=torch.float32, device=device)
-        epoch = batches.epoch(max(0, step * self._config.train.accumulate - 1))
+        epoch = batches.epoch(max(0, self._step * self._config.train.accumulate - 1))
         for number in range(epoch * batches.per_epoch, (epoch + 1) * batches.per_epoch):
-            side, rows = batches.rows_of(number)
-            at = place[rows.to(device)]
-            asked = (at >= 0).nonzero()[:, 0]
-            if side != trained_side or not len(asked):
+            side, of_batch = batches.rows_of(number)
+            at = place[of_batch]
+            chosen = at >= 0
+            if side != self._trained_side(queries.side) or not bool(chosen.any()):
                 continue
             batch = self._objective.batch(number).to(device)
-            drawn, taking_part = _drawn(batch.negatives, batch.mask, len(rows))
-            negatives[at[asked]], mask[at[asked]] = drawn[asked], taking_part[asked]
-            factor[at[asked]] = self._factor(batch, taking_part)[asked]
-        # A triple that stands twice in the training set counts as the last occurrence.
-        return DrawnNegatives(queries, negatives, mask, factor).part(place[ids])
+            drawn, taking_part = _drawn(batch.negatives, batch.mask, len(of_batch))
+            at, chosen = at[chosen].to(device), chosen.to(device)
+            negatives[at], mask[at] = drawn[chosen], taking_part[chosen]
+            factor[at] = self._factor(batch, taking_part)[chosen]
+        return DrawnNegatives(queries, negatives, mask, factor)
 
     def others(self, queries: ExampleQueries) -> DrawnNegatives:
         """Return any triples, each as a separate batch, with negatives that no step had."""
-        data, own = self._config.data, self._as_trained(queries)
-        known = KnownTriples(self._hrt.cpu()) if data.filter_negatives else None
+        data, side = self._config.data, self._trained_side(queries.side)
         negatives = Negatives(
             self._num_entities,
             data.neg_size,
             mix(self._config.seed, Stream.INFLUENCE),
             shared=data.negatives == "shared",
-            known=known,
+            known=KnownTriples(self._hrt) if data.filter_negatives else None,
         )
+        relations = queries.relations + self._num_relations * (side != queries.side)
         number = SIDES.index(queries.side)
-        batch = Batch(number, own.side, own.anchors.cpu(), own.relations.cpu(), None, None)
+        batch = Batch(number, side, queries.anchors.cpu(), relations.cpu(), None, None)
         drawn, mask = _drawn(*negatives.draw(batch), len(queries))
         factor = 1 / _loss(self._config.loss).divisor(1, mask.sum(1).float())
         of_each = torch.ones(len(queries), dtype=torch.float32, device=self._device) * factor
         return DrawnNegatives(queries, drawn.to(self._device), mask.to(self._device), of_each)
+
+    def _trained_side(self, side: Side) -> Side:
+        """Return the side that training queries: with inverse relations, tails alone."""
+        return "tail" if self._has_inverses else side
 
     def _factor(self, batch: Batch, mask: Tensor) -> Tensor:
         """Return the factor ``[B]`` of each row in B times the loss of a batch."""
@@ -113,30 +113,6 @@ class Replay:
         ones = torch.ones(count, dtype=torch.float32, device=self._device)
         factor: Tensor = ones * (count / loss.divisor(count, int(mask.sum())))
         return factor
-
-    def _rows_of(self, queries: ExampleQueries) -> Tensor:
-        wanted = self._keys(self._as_trained(queries).triples())
-        keys, order = self._keys(self._hrt).sort(stable=True)
-        at = torch.searchsorted(keys, wanted).clamp_(max=max(0, len(keys) - 1))
-        missing = (keys[at] != wanted).nonzero()
-        if len(missing):
-            row = int(missing[0])
-            raise ValueError(
-                f"train: {shown(queries.triples()[row].tolist())} is not among the run's training "
-                f"triples, which alone have drawn negatives (row {row} of the {queries.side} side)"
-            )
-        return order[at]
-
-    def _as_trained(self, queries: ExampleQueries) -> ExampleQueries:
-        """Return queries as in training: with inverse relations, all for tails."""
-        if not self._has_inverses or queries.side == "tail":
-            return queries
-        return replace(queries, side="tail", relations=queries.relations + self._num_relations)
-
-    def _keys(self, hrt: Tensor) -> Tensor:
-        heads, relations, tails = hrt.unbind(1)
-        count = self._num_relations * (1 + self._has_inverses)
-        return (heads * count + relations) * self._num_entities + tails
 
 
 def _drawn(ids: Tensor | None, mask: Tensor | None, count: int) -> tuple[Tensor, Tensor]:
@@ -189,21 +165,20 @@ class SampledInfluence:
                 "examples of the batch"
             )
         self._asker = Asker(model) if parameters == "all" else None
-        self._model, self._loss, self._step = model, loss, origin.step
+        self._model, self._loss = model, loss
         self._table = model.entity.detach()
         self._candidates: dict[Side, Candidates] = {}  # once for each side: RSCF's take a while
         self._replay = Replay(origin, self._table.device)
         numbers = self._table.shape[1] * (origin.config.data.neg_size + 2)  # an example's rows
         self._rows_at_once = max(1, _NUMBERS // numbers)
 
-    def products(self, examples: ExampleQueries, others: ExampleQueries) -> Tensor:
+    def products(self, ids: Tensor, examples: ExampleQueries, others: ExampleQueries) -> Tensor:
         """Return the products ``[M, B]`` of examples with the M others."""
-        training = self._replay.training(examples, self._step)
-        return self._products(training, self._replay.others(others))
+        return self._products(self._replay.training(ids, examples), self._replay.others(others))
 
-    def squares(self, examples: ExampleQueries) -> Tensor:
+    def squares(self, ids: Tensor, examples: ExampleQueries) -> Tensor:
         """Return the product ``[B]`` of each example with itself."""
-        drawn = self._replay.training(examples, self._step)
+        drawn = self._replay.training(ids, examples)
         size = min(_SQUARES, self._rows_at_once)
         parts = (drawn.part(rows) for rows in _slices(len(examples), size))
         return torch.cat([self._products(part, part).diagonal() for part in parts])

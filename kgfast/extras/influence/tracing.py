@@ -3,18 +3,12 @@
 ``influence(z, z') = sum_i rate_i grad l(w_i, z) . grad l(w_i, z')`` over checkpoints ``i``, where
 ``l`` is the loss of one example in eval mode, without regularizer. The formula describes plain
 gradient descent and ignores how Adam and other optimizers scale gradients.
-
-The outer loop goes over chunks of training examples, the inner one over checkpoints, so memory is
-``[M, chunk]`` for any training set.
 """
 
-import os
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -32,7 +26,6 @@ from kgfast.text import shown
 from kgfast.training.config import LossConfig
 
 _EXAMPLES = 1 << 14  # most training examples of a chunk
-_CELLS = 1 << 20  # most influences of a chunk
 _RANKED, _CHANCE = 256, 0.1  # training triples that are ranked at least; least AMRI
 
 
@@ -47,7 +40,6 @@ def tracin(
     parameters: Literal["entity", "all"] = "entity",
     side: Side = "tail",
     k: int = 10,
-    out: str | os.PathLike[str] | None = None,
     device: torch.device | str = "cpu",
     progress: bool = False,
     trust: bool = False,
@@ -64,15 +56,15 @@ def tracin(
         The folder of a run (the models that ``train.keep_every`` saved; else the best state, or the
         last), the file of a checkpoint, a model, or a list of these.
     train : Triples, Tensor or array, optional
-        int64 ``[T, 3]``; default: the training triples of the run. With sampled negatives, a subset
-        of these.
+        int64 ``[T, 3]``; default: the training triples of the run. Runs with sampled negatives have
+        no other ones.
     test : Triples, Tensor or array
         int64 ``[M, 3]``.
     loss : str or LossConfig, optional
-        ``bce`` or ``cross_entropy`` over all entities; for runs ``nssa``, ``margin`` and
-        ``logistic`` too. A run knows its loss and options.
-    mode : {"1vsall", "kvsall", "negative"}, optional
-        A run knows its mode; the default for models is ``1vsall``.
+        Loss of a model in memory, ``bce`` or ``cross_entropy`` over all entities. A run knows its
+        loss, which may also be ``nssa``, ``margin`` or ``logistic``.
+    mode : {"1vsall", "kvsall"}, optional
+        Mode of a model in memory; ``1vsall`` by default.
     rates : sequence of float, optional
         The learning rate at each checkpoint; default: the rates in the run's log.
     parameters : {"entity", "all"}
@@ -82,8 +74,6 @@ def tracin(
         The side that test triples predict.
     k : int
         Examples per test triple; all, if there are fewer.
-    out : path, optional
-        Path of a NumPy file ``[M, T]`` for all influences.
     device
         Device of models that are read from files.
     progress : bool
@@ -123,41 +113,19 @@ def tracin(
         raise ValueError(f"side must be 'head' or 'tail'; got {shown(side)}")
     if test is None:
         raise TypeError("tracin() needs test triples")
-    models = _Models(stages_of(checkpoints, loss, mode, rates, device, trust), parameters)
-    stages, of_training = models.stages, models.triples("train", train)
-    hrt = models.triples("test", test)
-    examples, others = Examples.of(of_training, stages.mode), ExampleQueries.of(hrt, side)
-    size = min(_EXAMPLES, max(1, _CELLS // max(1, len(others))))
-    matrix = None
-    if out is not None:
-        shape = len(others), len(examples)
-        matrix = np.lib.format.open_memmap(out, "w+", np.float32, shape, fortran_order=True)
-    best = [Strongest.none(len(others), models.dtype, models.device) for _ in range(2)]
-    with progress_bar(progress, "Influences", len(examples) * len(stages.rates)) as advance:
-        for ids, queries in examples.chunks(size):
-            total = models.zeros(len(others), len(queries))
-            for place, rate in enumerate(stages.rates):
-                with models.at(place) as influence:
-                    total += rate * influence.products(queries, others)
-                advance(len(queries))
-            _check_finite(total, ids)
-            if matrix is not None:
-                matrix.T[ids.cpu().numpy()] = total.T.float().cpu().numpy()
-            best = [
-                found.taking(ids, total, k, descending=descending)
-                for found, descending in zip(best, (True, False), strict=True)
-            ]
-    models.warn_of_chance(of_training)
-
+    tracing = _Tracing(stages_of(checkpoints, loss, mode, rates, device, trust), parameters, train)
+    hrt = tracing.triples("test", test)
+    others, matrix = ExampleQueries.of(hrt, side), tracing.zeros(len(hrt), len(tracing.examples))
+    tracing.sum_into(matrix, lambda at, *chunk: at.products(*chunk, others), progress)
+    tracing.warn_of_chance()
     return Influences(
-        best[0],
-        best[1],
-        examples,
+        Strongest.of(matrix, k, descending=True),
+        Strongest.of(matrix, k, descending=False),
+        tracing.examples,
         hrt,
-        [checkpoint.name for checkpoint in stages.checkpoints],
-        stages.rates,
-        None if matrix is None else torch.from_numpy(matrix),
-        lambda pairs: models.products(pairs, others),
+        [checkpoint.name for checkpoint in tracing.stages.checkpoints],
+        tracing.stages.rates,
+        matrix,
     )
 
 
@@ -199,72 +167,85 @@ def self_influence(
     >>> self_influence(model, torch.tensor([[0, 0, 1]]), loss="bce", rates=[0.1]).shape
     torch.Size([2])
     """
-    models = _Models(stages_of(checkpoints, loss, mode, rates, device, trust), parameters)
-    rates_of = models.stages.rates
-    examples = Examples.of(models.triples("train", train), models.stages.mode)
-    total = models.zeros(len(examples))
-    with progress_bar(progress, "Influences", len(examples) * len(rates_of)) as advance:
-        for place, rate in enumerate(rates_of):
-            for ids, queries in examples.chunks(_EXAMPLES):
-                with models.at(place) as influence:
-                    total[ids] += rate * influence.squares(queries)
-                advance(len(queries))
-    _check_finite(total[None], torch.arange(len(total), dtype=torch.int64, device=total.device))
+    tracing = _Tracing(stages_of(checkpoints, loss, mode, rates, device, trust), parameters, train)
+    total = tracing.zeros(len(tracing.examples))
+    tracing.sum_into(total, lambda at, *chunk: at.squares(*chunk), progress)
     return total
 
 
-class _Models:
-    """Models of the checkpoints, one in memory at a time, and triples that fit."""
+class _Tracing:
+    """Training examples, and the checkpoints' models, one in memory at a time."""
 
-    def __init__(self, stages: Stages, parameters: str) -> None:
+    def __init__(self, stages: Stages, parameters: str, train: TriplesLike | None) -> None:
         if parameters not in ("entity", "all"):
             raise ValueError(f"parameters must be 'entity' or 'all'; got {shown(parameters)}")
+        if train is not None and stages.mode == "negative":
+            raise ValueError(
+                "train: a run with sampled negatives has negatives of its own training triples "
+                "alone; leave train out"
+            )
         self.stages, self._parameters = stages, parameters
-        self._held: tuple[int, Any, DenseInfluence | SampledInfluence] | None = None
-        table = self._opened(0)[0].candidates("tail")
+        self._model = stages.checkpoints[0].open()
+        table = self._model.candidates("tail")
         table = getattr(table, "table", table)
-        self.device: torch.device = table.device
-        self.dtype = torch.float64 if table.dtype == torch.float64 else torch.float32
+        self._device: torch.device = table.device
+        self._dtype = torch.float64 if table.dtype == torch.float64 else torch.float32
+        self._train = self.triples("train", train)
+        self.examples = Examples.of(self._train, stages.mode)
 
     def zeros(self, *shape: int) -> Tensor:
-        return torch.zeros(shape, dtype=self.dtype, device=self.device)
+        return torch.zeros(shape, dtype=self._dtype, device=self._device)
 
-    def triples(self, name: str, given: TriplesLike | None) -> Tensor:
+    def triples(self, name: str, triples: TriplesLike | None) -> Tensor:
         """Check triples and move them to the models' device; the run's are the default."""
         first = self.stages.checkpoints[0]
-        if given is None:
+        if triples is None:
             if first.origin is None:
                 raise TypeError(f"{name}: a model does not store its training triples")
-            given = first.origin.graph.splits[name]
+            triples = first.origin.graph.splits[name]
         num_entities, num_relations = first.sizes
         try:
-            hrt = as_triples_tensor(given, num_entities=num_entities, num_relations=num_relations)
+            hrt = as_triples_tensor(triples, num_entities=num_entities, num_relations=num_relations)
         except (ValueError, TypeError) as error:
             raise type(error)(f"{name}: {error}") from None
-        return hrt.to(self.device)
+        return hrt.to(self._device)
 
-    @contextmanager
-    def at(self, place: int) -> Iterator[DenseInfluence | SampledInfluence]:
-        """Yield the inner products at a checkpoint; the model is in eval mode meanwhile."""
-        model, influence = self._opened(place)
-        with evaluating(model), torch.no_grad(), no_autocast(self.device):
-            yield influence
+    def sum_into(self, total: Tensor, values: Callable[..., Tensor], progress: bool) -> None:
+        """Add up values ``[..., B]`` of chunks of examples, times the rates of checkpoints."""
+        count = len(self.examples) * len(self.stages.rates)
+        if not total.numel():
+            return
+        with progress_bar(progress, "Influences", count) as advance:
+            for place, rate in enumerate(self.stages.rates):
+                if place:
+                    self._model = None  # frees the model before the next is read
+                    self._model = self.stages.checkpoints[place].open()
+                influence = self._influence(self._model, place)
+                with evaluating(self._model), torch.no_grad(), no_autocast(self._device):
+                    for ids, queries in self.examples.chunks(_EXAMPLES):
+                        total[..., ids] += rate * values(influence, ids, queries)
+                        advance(len(queries))
+        bad = (~total.isfinite()).nonzero()
+        if len(bad):
+            raise ValueError(
+                f"the influence of training example {int(bad[0, -1])} is "
+                f"{float(total[tuple(bad[0])])}: a table or an encoder is not finite"
+            )
 
-    def products(
-        self, pairs: list[tuple[int, ExampleQueries]], others: ExampleQueries
-    ) -> list[Tensor]:
-        """Return influences of examples on one of the others each, given by its row."""
-        totals = [self.zeros(len(part)) for _, part in pairs]
-        for place, rate in enumerate(self.stages.rates):
-            with self.at(place) as influence:
-                for total, (row, part) in zip(totals, pairs, strict=True):
-                    total += rate * influence.products(part, others.part(slice(row, row + 1)))[0]
-        return totals
+    def _influence(self, model: Any, place: int) -> DenseInfluence | SampledInfluence:
+        if isinstance(model.model if isinstance(model, Reciprocal) else model, CP):
+            raise TypeError(
+                "influences of CP are not served: a row is a head's and a tail's, and a candidate "
+                "is half of a row"
+            )
+        origin = self.stages.checkpoints[place].origin
+        if self.stages.mode == "negative" and origin is not None:
+            return SampledInfluence(model, self.stages.loss, self._parameters, origin)
+        return DenseInfluence(model, self.stages.loss, self._parameters)
 
-    def warn_of_chance(self, train: Tensor) -> None:
+    def warn_of_chance(self) -> None:
         """Warn if the last model ranks training triples little better than chance."""
-        model, _ = self._opened(len(self.stages.rates) - 1)
-        amri = rank(model, train[:: max(1, len(train) // _RANKED)]).amri
+        amri = rank(self._model, self._train[:: max(1, len(self._train) // _RANKED)]).amri
         if amri < _CHANCE:
             warnings.warn(
                 f"the model at {self.stages.checkpoints[-1].name} ranks its own training triples "
@@ -273,33 +254,3 @@ class _Models:
                 RuntimeWarning,
                 stacklevel=3,
             )
-
-    def _opened(self, place: int) -> tuple[Any, DenseInfluence | SampledInfluence]:
-        if self._held is None or self._held[0] != place:
-            self._held = None  # frees the model before the next is read
-            checkpoint = self.stages.checkpoints[place]
-            model, loss = checkpoint.open(), self.stages.loss
-            if isinstance(model.model if isinstance(model, Reciprocal) else model, CP):
-                raise TypeError(
-                    "influences of CP are not served: a row is a head's and a tail's, and a "
-                    "candidate is half of a row"
-                )
-            influence: DenseInfluence | SampledInfluence
-            if self.stages.mode == "negative":
-                assert checkpoint.origin is not None
-                influence = SampledInfluence(model, loss, self._parameters, checkpoint.origin)
-            else:
-                influence = DenseInfluence(model, loss, self._parameters)
-            self._held = place, model, influence
-        return self._held[1], self._held[2]
-
-
-def _check_finite(values: Tensor, ids: Tensor) -> None:
-    """Check that influences ``[M, B]`` of examples ``[B]`` are finite."""
-    bad = (~values.isfinite()).nonzero()
-    if len(bad):
-        test, example = bad[0].tolist()
-        raise ValueError(
-            f"the influence of training example {int(ids[example])} on test triple {test} is "
-            f"{float(values[test, example])}: a table or an encoder is not finite"
-        )

@@ -60,11 +60,11 @@ def loss_function(loss):
 
 @pytest.mark.parametrize("loss", ["bce", "cross_entropy"])
 @pytest.mark.parametrize("parameters", ["entity", "all"])
-def test_values_are_those_of_captum(tmp_path, loss, parameters):
+def test_values_are_those_of_captum(loss, parameters):
     captum = pytest.importorskip("captum.influence", reason="captum is not installed")
     models, loss = [model_of(seed) for seed in (0, 1)], LossConfig(name=loss, label_smoothing=0.1)
     options = {"loss": loss, "rates": RATES, "parameters": parameters}
-    found = tracin(models, TRAIN, TEST, out=tmp_path / "all.npy", **options).matrix
+    found = tracin(models, TRAIN, TEST, **options).matrix
     itself = self_influence(models, TRAIN, **options)  # captum loads states into the first model
     networks = [Scores(model, tied=parameters == "all") for model in models]
     states = {str(at): copy.deepcopy(it.state_dict()) for at, it in enumerate(networks)}

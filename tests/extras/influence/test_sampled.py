@@ -10,7 +10,6 @@ from kgfast.extras.influence import self_influence, tracin
 from kgfast.extras.influence.checkpoints import stages_of
 from kgfast.extras.influence.examples import ExampleQueries, Examples
 from kgfast.extras.influence.sampled import Replay
-from kgfast.models.base import SIDES
 from kgfast.training.data import asked_of
 from kgfast.training.objective import MODES
 from support.influences import assert_close, flat
@@ -98,39 +97,46 @@ class _Split:
         return self._candidates.candidates(side)
 
 
-def by_autograd(run, train, test, parameters, side):
-    """``[M, T]`` over the checkpoints of a run, and the examples with themselves."""
+def drawn_again(checkpoint):
+    """Yield ids of a run's training examples, and the examples with their negatives."""
+    replay = Replay(checkpoint.origin, torch.device("cpu"))
+    for ids, queries in Examples.of(GRAPH.train.hrt, "negative").chunks(1000):
+        yield ids, replay.training(ids, queries)
+
+
+def gradients_of(model, drawn, loss, parameters):
+    rows = range(len(drawn.queries))
+    return torch.stack([gradient(model, drawn, row, loss, parameters) for row in rows])
+
+
+def by_autograd(run, test, parameters, side):
+    """Return influences ``[M, T]`` over the checkpoints of a run, and those on itself ``[T]``."""
     stages = stages_of(run, None, None, None, "cpu", False)
-    total, squares = 0.0, 0.0
-    examples = Examples.of(train, "negative")
+    total = torch.zeros(len(test), 2 * len(GRAPH.train)).double()
+    squares = torch.zeros(2 * len(GRAPH.train)).double()
     for checkpoint, rate in zip(stages.checkpoints, stages.rates, strict=True):
         model = checkpoint.open().requires_grad_(True)
-        replay = Replay(checkpoint.origin, torch.device("cpu"))
-        step, sides = checkpoint.origin.step, map(examples.queries, ("tail", "head"))
-        drawn = [replay.training(queries, step) for queries in sides]
-        rows = [
-            gradient(model, part, row, stages.loss, parameters)
-            for part in drawn
-            for row in range(len(train))
-        ]
-        others = replay.others(ExampleQueries.of(test, side))
-        tests = [gradient(model, others, row, stages.loss, parameters) for row in range(len(test))]
-        rows = torch.stack(rows)
-        total = total + rate * torch.stack(tests) @ rows.T
-        squares = squares + rate * rows.square().sum(1)
+        others = Replay(checkpoint.origin, torch.device("cpu")).others(
+            ExampleQueries.of(test, side)
+        )
+        tests = gradients_of(model, others, stages.loss, parameters)
+        for ids, drawn in drawn_again(checkpoint):
+            rows = gradients_of(model, drawn, stages.loss, parameters)
+            total[:, ids] += rate * tests @ rows.T
+            squares[ids] += rate * rows.square().sum(1)
     return total, squares
 
 
 @pytest.mark.parametrize("parameters", ["entity", "all"])
-def test_values_are_those_of_autograd(run, tmp_path, parameters, monkeypatch):
+def test_values_are_those_of_autograd(run, parameters, monkeypatch):
     monkeypatch.setattr(module, "_NUMBERS", 700)
     monkeypatch.setattr(module, "_SCORES", 90)
-    train, test = GRAPH.train.hrt[5:15], GRAPH.test.hrt[:3]
-    expected, squares = by_autograd(run, train, test, parameters, "head")
-    options = {"parameters": parameters, "side": "head", "out": tmp_path / "all.npy"}
-    found = tracin(run, train, test, **options).matrix.double()
-    assert_close(found, expected)
-    assert_close(self_influence(run, train, parameters=parameters).double(), squares)
+    test = GRAPH.test.hrt[:3]
+    expected, squares = by_autograd(run, test, parameters, "head")
+    found, again = (tracin(run, test=test, parameters=parameters, side="head") for _ in range(2))
+    assert_close(found.matrix.double(), expected)
+    assert torch.equal(found.matrix, again.matrix)
+    assert_close(self_influence(run, parameters=parameters).double(), squares)
 
 
 RSCF_RUNS = {
@@ -146,23 +152,17 @@ def test_filtered_candidates_have_their_factor_s_gradient_too(name, tmp_path):
     sections["data"] |= {"train_bs": 32}
     trainer_of(tmp_path, GRAPH, train={"steps": 4, "keep_every": 4}, **sections).fit()
     stages = stages_of(tmp_path, None, None, None, "cpu", False)
-    model, origin = stages.checkpoints[0].open(), stages.checkpoints[0].origin
-    replay, train, test = Replay(origin, torch.device("cpu")), GRAPH.train.hrt[:6], GRAPH.test.hrt
-    drawn = replay.training(ExampleQueries.of(train, "tail"), origin.step)
-    others = replay.others(ExampleQueries.of(test[:3], "tail"))
+    (checkpoint,), test = stages.checkpoints, GRAPH.test.hrt[:3]
+    replay, model = Replay(checkpoint.origin, torch.device("cpu")), checkpoint.open()
+    ids, drawn = next(drawn_again(checkpoint))
     rows, tests = (
-        torch.stack(
-            [
-                _by_dense_scores(model, it, row, stages.loss.alpha)
-                for row in range(len(it.negatives))
-            ]
-        )
-        for it in (drawn, others)
+        torch.stack([_by_dense_scores(model, some, row, stages.loss.alpha) for row in range(count)])
+        for some, count in ((drawn, 6), (replay.others(ExampleQueries.of(test, "tail")), 3))
     )
-    found = tracin(tmp_path, train, test[:3], out=tmp_path / "all.npy").matrix[:, : len(train)]
+    found = tracin(tmp_path, test=test).matrix[:, ids[:6]]
     assert_close(found, stages.rates[0] * tests @ rows.T)
     with pytest.raises(TypeError, match="influences of RSCF are not served"):
-        tracin(tmp_path, train, test[:3], parameters="all")
+        tracin(tmp_path, test=test, parameters="all")
 
 
 def _by_dense_scores(model, drawn, row, alpha):
@@ -190,13 +190,13 @@ def test_gradients_of_examples_add_up_to_those_of_their_batches(run):
     """So negatives, masks and weights are those that the run drew."""
     stages = stages_of(run, None, None, None, "cpu", False)
     checkpoint = stages.checkpoints[0]
-    origin = checkpoint.origin
-    model = checkpoint.open().requires_grad_(True)
+    origin, model = checkpoint.origin, checkpoint.open().requires_grad_(True)
     hrt, sides = asked_of(GRAPH.train.hrt, GRAPH.num_relations, model.has_inverses)
     objective = MODES["negative"](origin.config, hrt, GRAPH.num_entities, sides)
-    replay = Replay(origin, torch.device("cpu"))
-    examples = Examples.of(GRAPH.train.hrt, "negative")
-    both = {side: replay.training(examples.queries(side), origin.step) for side in SIDES}
+    of_example = {}
+    for ids, drawn in drawn_again(checkpoint):
+        rows = gradients_of(model, drawn, stages.loss, "all")
+        of_example.update(zip(ids.tolist(), rows, strict=True))
     epoch = objective.batches.epoch(origin.step - 1)
     numbers = range(epoch * objective.batches.per_epoch, (epoch + 1) * objective.batches.per_epoch)
     assert origin.step - 1 in numbers
@@ -206,22 +206,11 @@ def test_gradients_of_examples_add_up_to_those_of_their_batches(run):
         (sum(objective(model, objective.batch(number))) * len(ids)).backward()
         table = model.entity.grad.to_dense()
         expected = torch.cat([table.flatten(), model.relation.grad.flatten()]).double()
-        rows = []
-        for row in ids.tolist():
-            its_side = "head" if row >= len(GRAPH.train.hrt) else side
-            drawn = both[its_side]
-            row %= len(GRAPH.train.hrt)
-            rows.append(gradient(model, drawn, row, stages.loss, "all"))
-        assert torch.allclose(torch.stack(rows).sum(0), expected, atol=1e-5, rtol=1e-4)
+        shift = len(GRAPH.train) if side == "head" else 0
+        whole = sum(of_example[row + shift] for row in ids.tolist())
+        assert torch.allclose(whole, expected, atol=1e-5, rtol=1e-4)
 
 
-def test_triples_that_the_run_never_drew_for_are_refused(run):
-    other = torch.tensor([[39, 2, 39]])
-    with pytest.raises(ValueError, match=r"\[39, 2, 39\] is not among the run's training triples"):
-        tracin(run, other, GRAPH.test.hrt[:1])
-
-
-def test_two_calls_have_the_same(run):
-    first, again = (tracin(run, test=GRAPH.test.hrt[:3], k=4) for _ in range(2))
-    assert torch.equal(first.ids, again.ids)
-    assert torch.equal(first.values, again.values)
+def test_a_run_has_negatives_of_its_own_triples_alone(run):
+    with pytest.raises(ValueError, match="train: a run with sampled negatives has negatives of"):
+        tracin(run, GRAPH.train, GRAPH.test.hrt[:1])

@@ -57,9 +57,9 @@ def expected_of(run, test, **options):
     )
 
 
-def test_a_run_is_summed_over_what_it_kept(run, tmp_path):
+def test_a_run_is_summed_over_what_it_kept(run):
     test = GRAPH.test.hrt[:4]
-    found = tracin(run, test=test, k=3, out=tmp_path / "all.npy")
+    found = tracin(run, test=test, k=3)
     expected = expected_of(run, test)
     assert found.rates == pytest.approx(list(RATES.values()))
     assert [name.rpartition("/")[2] for name in found.checkpoints] == [
@@ -93,7 +93,7 @@ def test_a_run_that_kept_no_models_has_its_best(tmp_path):
 def test_runs_of_queries_with_all_their_answers(tmp_path):
     run = fit(tmp_path / "run", mode="kvsall", loss={"name": "bce", "label_smoothing": 0.1})
     test = GRAPH.test.hrt[:3]
-    found = tracin(run, test=test, k=2, out=tmp_path / "all.npy")
+    found = tracin(run, test=test, k=2)
     assert torch.allclose(
         found.matrix.double(), expected_of(run, test, mode="kvsall"), rtol=1e-4, atol=1e-9
     )
@@ -139,24 +139,18 @@ def test_columns_name_the_examples(run):
 
 
 def test_equal_influences_stand_by_their_ids():
-    found = Strongest.none(2, torch.float32, torch.device("cpu"))
-    chunks = [([7, 2, 9], [[1, 3, 1], [0, 0, 0]]), ([1, 8], [[1, 2], [0, 0]]), ([0], [[1], [-1]])]
-    for ids, values in chunks:
-        found = found.taking(torch.tensor(ids), torch.tensor(values).float(), 4, descending=True)
-    assert found.ids.tolist() == [[2, 8, 0, 1], [1, 2, 7, 8]]
-    assert found.values.tolist() == [[3, 2, 1, 1], [0, 0, 0, 0]]
-    lowest = Strongest.none(1, torch.float32, torch.device("cpu"))
-    lowest = lowest.taking(
-        torch.tensor([5, 3, 4]), torch.tensor([[2.0, 2, 1]]), 2, descending=False
-    )
-    assert lowest.ids.tolist() == [[4, 3]]
+    matrix = torch.tensor([[1.0, 2, 3, 1, 1, 2], [0, 0, 0, -1, 0, 0]])
+    high, low = (Strongest.of(matrix, 4, descending=way) for way in (True, False))
+    assert high.ids.tolist() == [[2, 1, 5, 0], [0, 1, 2, 4]]
+    assert high.values.tolist() == [[3, 2, 2, 1], [0, 0, 0, 0]]
+    assert low.ids.tolist() == [[0, 3, 4, 1], [3, 0, 1, 2]]
 
 
-def test_nothing_has_no_influence(run, tmp_path):
+def test_nothing_has_no_influence(run):
     none = torch.empty(0, 3, dtype=torch.int64)
-    found = tracin(run, test=none, out=tmp_path / "a.npy")
+    found = tracin(run, test=none)
     assert (found.ids.shape, found.matrix.shape) == ((0, 10), (0, 2 * len(GRAPH.train)))
-    found = tracin(run, none, GRAPH.test.hrt[:2], out=tmp_path / "b.npy")
+    found = tracin(run, none, GRAPH.test.hrt[:2])
     assert (found.ids.shape, found.matrix.shape) == ((2, 0), (2, 0))
     assert self_influence(run, none).shape == (0,)
 
@@ -170,9 +164,7 @@ def test_a_bar_counts_examples(run, capsys):
 TEST = GRAPH.test.hrt[:1]
 MISTAKES = [
     ({"loss": "nssa"}, "was trained with bce (1vsall); leave loss and mode"),
-    ({"loss": "hinge"}, "loss must be one of bce, cross_entropy, logistic, margin, nssa; got"),
     ({"mode": "kvsall"}, "was trained with bce (1vsall); leave loss and mode"),
-    ({"mode": "all"}, "mode must be one of negative, 1vsall, kvsall; got 'all'"),
     ({"rates": [0.1]}, "rates must have one per checkpoint, 2; got 1"),
     ({"rates": [0.1, 0.0]}, "rates must be finite and above 0; got 0.0"),
     ({"rates": [0.1, float("nan")]}, "rates must be finite and above 0; got nan"),
@@ -197,10 +189,10 @@ def test_checkpoints_that_do_not_belong_together(run, tmp_path):
     with pytest.raises(ValueError, match=r"best.* are of different graphs"):
         tracin([run / best, other / best], test=TEST)
     smoothed = fit(tmp_path / "loss", loss={"name": "bce", "label_smoothing": 0.1})
-    with pytest.raises(ValueError, match=r"different losses: bce \(1vsall\) and bce \(1vsall, lab"):
+    with pytest.raises(ValueError, match="different losses"):
         tracin([run / best, smoothed / best], test=TEST)
     models = [DistMult.init(count, 3, 4, seed=0) for count in (60, 61)]
-    with pytest.raises(ValueError, match=r"different graphs: 60 entities and 3 rel.*, 61 and 3"):
+    with pytest.raises(ValueError, match="are of different graphs"):
         tracin(models, GRAPH.train, TEST, loss="bce", rates=[1.0, 1.0])
 
 
@@ -212,14 +204,16 @@ def test_weights_of_targets_are_not_supported(tmp_path):
     with pytest.raises(ValueError, match=r"was trained with data.target_weights, which divide"):
         tracin(weighted, test=TEST)
     best = [run / "best.safetensors" for run in (plain, weighted)]
-    with pytest.raises(ValueError, match=r"different losses: .* and .*target_weights True"):
+    with pytest.raises(ValueError, match="different losses"):
         tracin(best, test=TEST)
 
 
 def test_a_checkpoint_without_a_rate(run, tmp_path):
     for name in ("best.safetensors", "graph.safetensors", "config.yaml"):
         (tmp_path / name).write_bytes((run / name).read_bytes())
-    with pytest.raises(ValueError, match=r"best.safetensors has no learning rate: .*; give rates"):
+    with pytest.raises(
+        ValueError, match=r"best.safetensors has no learning rate in a log; give rates"
+    ):
         tracin(tmp_path, test=TEST)
     assert tracin(tmp_path, test=TEST, rates=[1.0]).rates == [1.0]
     (tmp_path / "graph.safetensors").unlink()
@@ -231,10 +225,13 @@ def test_models_need_to_be_told(run, tmp_path):
     model = DistMult.init(60, 3, 4, seed=0)
     train = GRAPH.train
     for options, message in (
-        ({"rates": [1.0]}, "a model does not store the loss"),
-        ({"loss": "bce"}, "the DistMult has no learning rate; give rates"),
-        ({"loss": "nssa", "rates": [1.0]}, "nssa needs the negatives of the run"),
-        ({"loss": "nssa", "mode": "1vsall", "rates": [1.0]}, "nssa does not go with mode 1vsall"),
+        (
+            {"rates": [1.0]},
+            "loss of a model must be one of bce, cross_entropy with 1vsall; got None",
+        ),
+        ({"loss": "bce"}, "the DistMult has no learning rate in a log; give rates"),
+        ({"loss": "nssa", "rates": [1.0]}, "sampled losses need the negatives of a run"),
+        ({"loss": "bce", "mode": "negative"}, "mode must be 1vsall or kvsall for a model"),
     ):
         with pytest.raises(ValueError, match=message):
             tracin(model, train, TEST, **options)
