@@ -18,7 +18,7 @@ sys.path.append(str(ROOT / "tools"))
 import cli_page
 import config_page
 
-HOW_TO = ("alignment", "classify", "graphs", "influence", "med_rscf", "paths", "prepared")
+HOW_TO = ("alignment", "classify", "influence", "med_rscf", "paths", "prepared")
 HOW_TO += ("retrieval",)
 PLACES = {
     **{name: f"docs/how-to/{name}.md" for name in HOW_TO},

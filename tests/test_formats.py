@@ -44,7 +44,6 @@ def written(tmp_path_factory):
     folder = tmp_path_factory.mktemp("formats")
     kgfast.save(model(), folder / "tables")
     kgfast.KnownTriples([(0, 1, 2)]).save(folder / "known")
-    kgfast.TypeConstraints.from_mapping({0: ([0, 3], [1])}).save(folder / "types.safetensors")
     kgfast.Index(model()).save(folder / "index.safetensors")
     for rank in range(SHARDS.size):
         SHARDS.save_rows(
@@ -86,12 +85,6 @@ FORMATS = [
         ("kgfast_index", '"version": {}', 1),
         lambda folder: kgfast.Index.load(folder / "index.safetensors", model()),
         "index.safetensors: an index of version 9; this kgfast reads 1: make the index",
-    ),
-    (
-        "types.safetensors",
-        ("format", "constraints {}", 1),
-        lambda folder: kgfast.TypeConstraints.load(folder / "types.safetensors"),
-        "types.safetensors: .* this kgfast reads 'kgfast type constraints 1', not .* 9'",
     ),
     (
         "partial/call.json",

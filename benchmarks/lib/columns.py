@@ -95,14 +95,6 @@ CASES: Columns = (
     ("their largest relative error:", "{error:.1e}"),
     ("failed:", "{failed}"),
 )
-BUILDS: Columns = (
-    ("files", "`.{format}`"),
-    ("their size:", "{input_bytes:bytes}"),
-    ("seconds:", "{seconds:,.0f}"),
-    ("CPU seconds:", "{cpu_seconds:,.0f}"),
-    ("memory of the process:", "{anonymous_bytes:GiB}"),
-    ("the folder:", "{bytes:bytes}"),
-)
 
 
 def _gap(row: Row) -> str:

@@ -249,7 +249,7 @@ def load_known(folder: Path, loaded: Any) -> Any:
     """Open known triples in a folder of ``kgfast known``, or read the triples of a graph."""
     from kgfast.datasets import load as load_data
     from kgfast.graph import KnownTriples
-    from kgfast.graph.stored.folder import MANIFEST
+    from kgfast.graph.stored import MANIFEST
     from kgfast.training.saved import with_data
 
     if (folder / MANIFEST).exists():

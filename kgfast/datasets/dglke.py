@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from kgfast.datasets.data_files import DataFile, Folder, numbered_lines
-from kgfast.datasets.lines import Columns, Graph, ids_of_names, read_vocabulary
+from kgfast.datasets.lines import ORDERS, Columns, Graph, ids_of_names, read_vocabulary
 from kgfast.graph import Vocabulary
-from kgfast.graph.stored.inputs import ORDERS
 
 
 def read_raw_udd(folder: Folder, order: str | None = None) -> Graph:

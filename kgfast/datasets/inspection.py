@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kgfast.datasets.dataset import SPLITS
-from kgfast.datasets.lines import Files
-from kgfast.graph import TRIPLE_COLUMNS, Vocabulary
+from kgfast.datasets.lines import TRIPLE_COLUMNS, Files
+from kgfast.graph import Vocabulary
 from kgfast.text import shown
 
 

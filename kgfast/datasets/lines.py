@@ -14,6 +14,14 @@ from kgfast.graph import Vocabulary
 from kgfast.graph.ids import id_rows, read_id
 from kgfast.text import shown
 
+ORDERS = ("hrt", "htr", "rht", "rth", "thr", "trh")
+# Names of heads, relations and tails in headers, and in Parquet files.
+TRIPLE_COLUMNS = (
+    ("head", "relation", "tail"),
+    ("h", "r", "t"),
+    ("subject", "predicate", "object"),
+    ("source", "relation", "target"),
+)
 Columns = tuple[list[str], list[str], list[str]]  # columns of names: heads, relations, tails
 Files = Sequence[DataFile | None]  # files of train, valid and test
 # entities, relations, int64 [T, 3] (h, r, t) of each split, and the files of the splits

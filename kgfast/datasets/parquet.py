@@ -1,6 +1,6 @@
 """Folders of Parquet files: ``train.parquet``, and ``valid.parquet`` and ``test.parquet`` if any.
 
-A file has columns of heads, relations and tails, named as in :data:`kgfast.graph.TRIPLE_COLUMNS`;
+A file has columns of heads, relations and tails, named as in ``TRIPLE_COLUMNS`` of lines.py;
 other columns are not read. Text is names. Whole numbers are ids from 0, and their digits are the
 names.
 """
@@ -12,11 +12,10 @@ import torch
 from numpy.typing import NDArray
 
 from kgfast.datasets.data_files import DataFile, Folder
-from kgfast.datasets.lines import Graph
+from kgfast.datasets.lines import TRIPLE_COLUMNS, Graph
 from kgfast.frames import EXTRA, needed
 from kgfast.graph import Vocabulary
-from kgfast.graph.stored.inputs import arrow_values, triple_columns
-from kgfast.text import reading
+from kgfast.text import reading, shown
 
 # the largest id may be 64 times the number of ids, or 2^20
 _SPARSE, _ALWAYS = 64, 1 << 20
@@ -42,11 +41,18 @@ def _columns(file: DataFile) -> list[_Column]:
     parquet = needed("pyarrow.parquet", f"{file.path}: reading Parquet", EXTRA)
     with reading(file.path, "no valid Parquet file"):
         table = parquet.read_table(file.path)
-        names = triple_columns(file.path, table.column_names)  # raises if they are not UTF-8
+        columns_here = table.column_names  # raises if they are not UTF-8
+    names = next((names for names in TRIPLE_COLUMNS if set(names) <= set(columns_here)), None)
+    if names is None:
+        known = " or ".join(", ".join(names) for names in TRIPLE_COLUMNS)
+        raise ValueError(f"{file.path}: expected columns {known}; got {shown(columns_here)}")
     columns = []
     for name in names:
         with reading(file.path, f"column {name}"):
-            values = arrow_values(file.path, table.column(name), name)
+            if table.column(name).null_count:
+                row = table.column(name).is_null().to_pylist().index(True)
+                raise ValueError(f"{file.path}: row {row} has no {name}")
+            values = table.column(name).to_numpy(zero_copy_only=False)
         if values.dtype.kind in "iu":
             values = values.astype(np.int64)
             if (values < 0).any():

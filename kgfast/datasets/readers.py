@@ -24,6 +24,7 @@ from kgfast.datasets.dglke import read_raw_udd
 from kgfast.datasets.inspection import mistakes
 from kgfast.datasets.labelled import with_labels
 from kgfast.datasets.lines import (
+    ORDERS,
     Graph,
     id_name,
     ids_of_names,
@@ -35,7 +36,6 @@ from kgfast.datasets.lines import (
 )
 from kgfast.datasets.parquet import read_parquet
 from kgfast.graph import Triples, VocabularyLike, names_of
-from kgfast.graph.stored.inputs import ORDERS
 from kgfast.text import shown
 
 

@@ -100,7 +100,7 @@ def _given(name: str, value: Any, num_queries: int, names: Vocabulary | None) ->
     if isinstance(value, str | bytes | os.PathLike):
         raise TypeError(
             f"{name} must be ids, not a file: np.load(path, mmap_mode='r') reads lists of "
-            "triples, TypeConstraints.load(path) or .from_openke(path) lists of relations"
+            "triples, TypeConstraints.from_openke(path) lists of relations"
         )
     if isinstance(value, list | tuple) and value and isinstance(value[0], list | tuple | Tensor):
         raise TypeError(

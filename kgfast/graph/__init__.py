@@ -13,11 +13,9 @@ from kgfast.graph.named import (
     with_names,
 )
 from kgfast.graph.nearest import did_you_mean, nearest_names
-from kgfast.graph.stored.inputs import TRIPLE_COLUMNS
 from kgfast.graph.triples import Triples, TriplesLike, Vocabulary, as_triples_tensor
 
 __all__ = [
-    "TRIPLE_COLUMNS",
     "Cardinality",
     "IdsLike",
     "KnownTriples",

@@ -1,21 +1,17 @@
 """The index of known triples, which filtered ranking reads for each query."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from kgfast.graph.named import VocabularyLike, id_sets
-from kgfast.graph.pair_index import PairIndex, build_index, check_sizes, lower_bound
-from kgfast.graph.stored.building import Build
-from kgfast.graph.stored.folder import checksum_of, open_folder, write_folder
-from kgfast.graph.stored.inputs import ReadOptions, open_files
+from kgfast.graph.pair_index import CHUNK, Columns, PairIndex, check_sizes, lower_bound
+from kgfast.graph.stored import build_folder, checksum_of, index_of, open_folder, write_folder
 from kgfast.graph.triples import TriplesLike, as_triples_tensor, one_past_max
-from kgfast.storage import memory_limit
 from kgfast.whole_files import new_folder
 
 Side = Literal["head", "relation", "tail"]
@@ -63,11 +59,15 @@ class KnownTriples:
         tensors, _ = id_sets(triples, vocabulary)
         num_entities = max((one_past_max(part[:, ::2]) for part in tensors), default=0)
         num_relations = max((one_past_max(part[:, 1]) for part in tensors), default=0)
-        check_sizes(num_entities, num_relations)
-        rows = [part.numpy() for part in tensors] or [np.empty((0, 3), np.int64)]
-        self._tails = build_index(rows, num_entities, num_relations)
-        unique = self._tails.triples()
-        self._heads = build_index([unique[:, ::-1]], num_entities, num_relations)
+        sizes = num_entities, num_relations
+        check_sizes(*sizes)
+
+        def rows() -> Iterator[Columns]:
+            for block in (block.numpy() for part in tensors for block in part.split(CHUNK)):
+                yield block[:, 0], block[:, 1], block[:, 2]
+
+        self._tails = index_of("tail", rows, sum(map(len, tensors)), sizes)
+        self._heads = self._turned("head")
         self._relations: PairIndex | None = None
         self._folder: Path | None = None
         self._checksum: str | None = None
@@ -78,79 +78,59 @@ class KnownTriples:
         files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
         folder: str | os.PathLike[str],
         *,
-        num_entities: int | None = None,
-        num_relations: int | None = None,
-        columns: str = "hrt",
         relations: bool = False,
-        max_memory: int | str = "1GiB",
-        progress: bool = False,
     ) -> "KnownTriples":
         r"""Index files of ids that may be larger than memory, in a folder, and open the folder.
 
-        Rows are sorted in parts, and merged. Memory grows with `max_memory`, disk with the number
-        of triples, up to 44 bytes each (60 with `relations`). The index has the integers of
-        ``KnownTriples(...)`` for these triples, in any order and with any repeats.
+        Rows are sorted in a file that is mapped, so that the system chooses how much of the file
+        stays in memory. The disk needs up to 48 bytes for each triple (72 with `relations`). The
+        index has the integers of ``KnownTriples(...)`` for these triples, in any order and with any
+        repeats.
 
         Parameters
         ----------
         files
-            A path, or a list of paths: ``.npy`` ``[T, 3]``; Parquet, of columns head, relation,
-            tail (or h, r, t; subject, predicate, object; source, relation, target); lines of three
-            ids between tabs or spaces (``.tsv``, ``.txt``, ``.del``); folders of such. Ids are
-            whole numbers from 0.
+            A path, or a list of paths: ``.npy`` ``[T, 3]`` of integers, or text, lines of three ids
+            between tabs or spaces. Ids are whole numbers from 0.
         folder
             The folder to make, new or empty. Until the end, all files lie in a folder beside it,
             ``.<folder>-<process>``, which an error deletes and a kill leaves.
-        num_entities, num_relations
-            Ids must lie below these, if given.
-        columns
-            The order of the columns of ``.npy`` and text.
         relations
             Also index the relations of (h, t), for the side "relation".
-        max_memory
-            A number of bytes, or a text like ``"4GiB"``.
-        progress
-            Show a progress bar.
 
         Raises
         ------
         FileNotFoundError
             If a file is not there.
-        ValueError, TypeError
-            For a file that is truncated, has other columns, or holds values that are no ids or out
-            of range: the message names file and row, or line. For ids too large to index. If the
-            folder is there already.
-        ImportError
-            For Parquet, without pyarrow.
+        ValueError
+            For a file that is truncated, has other columns, or holds values that are no ids: the
+            message names file and row, or line. For ids too large to index. If the folder is there
+            already.
         OSError
-            If the disk is full.
+            If the disk is too small.
 
         Examples
         --------
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     parts = [f"{folder}/a.npy", f"{folder}/b.tsv"]
-        ...     np.save(parts[0], [(0, 0, 2), (0, 0, 1)])
-        ...     _ = Path(parts[1]).write_text("0\t0\t1\n3\t0\t1\n")
-        ...     KnownTriples.build(parts, f"{folder}/known")
+        ...     file = Path(folder, "a.tsv")
+        ...     _ = file.write_text("0\t0\t2\n0\t0\t1\n0\t0\t1\n3\t0\t1\n")
+        ...     KnownTriples.build(file, f"{folder}/known")
         KnownTriples(3 triples, 2 (h, r) pairs, 2 (r, t) pairs)
         """
-        found = open_files(files, ReadOptions(columns, num_entities, num_relations))
-        build = Build(found, memory_limit(max_memory), relations, progress)
+        paths = [files] if isinstance(files, str | os.PathLike) else files
         with new_folder(folder) as scratch:
-            build.run(scratch)
+            build_folder([Path(path) for path in paths], scratch, relations)
         return cls.open(folder)
 
     @classmethod
-    def open(cls, folder: str | os.PathLike[str], *, verify: bool = False) -> "KnownTriples":
+    def open(cls, folder: str | os.PathLike[str]) -> "KnownTriples":
         """Open a folder that :meth:`build` wrote; arrays stay in their files, mapped.
 
         Parameters
         ----------
         folder
             The folder, which must not change while it is open.
-        verify
-            Read all files, and compare their checksums.
 
         Raises
         ------
@@ -161,10 +141,9 @@ class KnownTriples:
         """
         known = cls.__new__(cls)
         known._folder = Path(folder).resolve()
-        stored = open_folder(Path(folder), verify=verify)
-        known._checksum = stored.checksum
-        known._tails, known._heads = stored.indices["tail"], stored.indices["head"]
-        known._relations = stored.indices.get("relation")
+        known._checksum, indices = open_folder(Path(folder))
+        known._tails, known._heads = indices["tail"], indices["head"]
+        known._relations = indices.get("relation")
         return known
 
     def save(self, folder: str | os.PathLike[str]) -> None:
@@ -411,8 +390,11 @@ class KnownTriples:
                     f"{self._folder} was built without the relations of (h, t): build the folder "
                     "with relations=True"
                 )
-            size, num_relations = self.sizes
-            check_sizes(size, num_relations, has_relations=True)
-            rows = self._tails.to("cpu").triples()[:, [0, 2, 1]]
-            self._relations = build_index([rows], size, size, num_relations).to(self.device)
+            check_sizes(*self.sizes, has_relations=True)
+            self._relations = self._turned("relation").to(self.device)
         return self._relations
+
+    def _turned(self, side: Side) -> PairIndex:
+        """Make the index of another side from the tails."""
+        tails = self._tails.to("cpu")
+        return index_of(side, tails.rows, len(tails.indices), self.sizes)

@@ -1,6 +1,6 @@
 """CSR from pairs of ids to sorted ids, in which known triples are looked up."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,11 @@ from torch import Tensor
 
 from kgfast.graph.ids import INT64_MAX
 
-IntArray = npt.NDArray[np.int64]
 Column = npt.NDArray[Any]
+Columns = tuple[Column, Column, Column]  # anchors, relations (or others) and ids of rows
+Room = Callable[[str, type[np.integer[Any]], int], Column]  # array by name, dtype and length
 
-_CHUNK = 1 << 22  # ids that are read together: an index may lie in a file
+CHUNK = 1 << 22  # rows that are worked on together: an index may lie in a file
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,32 +57,20 @@ class PairIndex:
         """Check that ids of an index in files are below `num_ids`."""
         self._refuse((ids < 0) | (ids >= num_ids), "indices")
 
-    def columns(self, most: int) -> Iterator[tuple[Column, Column, Column]]:
-        """Yield anchors, relations (or others) and ids of the rows in order, `most` at a time."""
-        indptr, indices = self.indptr.numpy(), self.indices.numpy()
-        for first in range(0, len(indices), most):
-            last = min(first + most, len(indices))
-            low = int(np.searchsorted(indptr, np.asarray(first, indptr.dtype), "right")) - 1
-            high = int(np.searchsorted(indptr, np.asarray(last, indptr.dtype)))
-            counts = np.diff(indptr[low : high + 1].clip(first, last))
-            pairs = np.repeat(self.pairs[low:high].numpy(), counts)
-            anchors = pairs // self.num_others
-            pairs -= anchors * self.num_others
-            yield anchors, pairs, indices[first:last]
-
-    def triples(self) -> IntArray:
-        """Return the rows (anchor, relation, id), int64 `[T, 3]`, sorted."""
-        rows = np.empty((len(self.indices), 3), np.int64)
-        for columns in self.columns(max(1, len(rows))):
-            rows[:, 0], rows[:, 1], rows[:, 2] = columns
-        return rows
+    def rows(self) -> Iterator[Columns]:
+        """Yield anchors, relations (or others) and ids of the rows in order, many at a time."""
+        for pairs, starts, counts in self._chunks():
+            keys = np.repeat(pairs.numpy(), counts.numpy())
+            anchors = keys // self.num_others
+            keys -= anchors * self.num_others
+            yield anchors, keys, self.indices[starts : starts + len(keys)].numpy()
 
     def per_relation(self) -> tuple[Tensor, Tensor]:
         """Return the number of triples and of pairs of each relation, int64 `[num_others]`."""
         triples, pairs = torch.zeros(
             (2, self.num_others), dtype=torch.int64, device=self.pairs.device
         )
-        for keys, counts in self._chunks():
+        for keys, _, counts in self._chunks():
             relations = keys % self.num_others
             triples.index_add_(0, relations, counts)
             pairs += torch.bincount(relations, minlength=self.num_others)
@@ -90,7 +79,7 @@ class PairIndex:
     def per_anchor(self) -> Tensor:
         """Return the number of triples of each anchor, int64 `[num_anchors]`."""
         triples = torch.zeros(self.num_anchors, dtype=torch.int64, device=self.pairs.device)
-        for keys, counts in self._chunks():
+        for keys, _, counts in self._chunks():
             triples.index_add_(0, keys // self.num_others, counts)
         return triples
 
@@ -102,48 +91,90 @@ class PairIndex:
         parts = [part.to(device) for part in (self.pairs, self.indptr, self.indices)]
         return replace(self, pairs=parts[0], indptr=parts[1], indices=parts[2], files=None)
 
-    def _chunks(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield pairs, and the number of ids of each, int64."""
-        for first in range(0, len(self.pairs), _CHUNK):
-            pairs = self.pairs[first : first + _CHUNK]
+    def _chunks(self) -> Iterator[tuple[Tensor, int, Tensor]]:
+        """Yield pairs, the place of their first id, and the number of ids of each, int64."""
+        for first in range(0, len(self.pairs), CHUNK):
+            pairs = self.pairs[first : first + CHUNK]
             indptr = self.indptr[first : first + len(pairs) + 1]
             if self.files is not None:
                 ends = indptr[[0, -1]]
                 self._refuse((ends < 0) | (ends > len(self.indices)), "indptr")
                 self._refuse(indptr[1:] < indptr[:-1], "indptr")
                 self._refuse((pairs < 0) | (pairs >= self.num_anchors * self.num_others), "pairs")
-            yield pairs, indptr.diff().to(torch.int64)
+            yield pairs, int(indptr[0]), indptr.diff().to(torch.int64)
 
     def _refuse(self, bad: Tensor, part: str) -> None:
         """Raise if values read from a file, which may be damaged, are bad."""
         if bool(bad.any()):
             raise ValueError(
-                f"{self.files}.{part}.npy: damaged: values do not ascend within their range; "
-                "KnownTriples.open(folder, verify=True) says which files are damaged"
+                f"{self.files}.{part}.npy: damaged: values do not ascend within their range"
             )
 
 
-def build_index(
-    rows: list[IntArray], num_anchors: int, num_others: int, num_ids: int | None = None
-) -> PairIndex:
-    """Sort rows (anchor, relation, id) `[T, 3]`, drop duplicates, and cut them into pairs.
+def in_memory(name: str, dtype: type[np.integer[Any]], count: int) -> Column:
+    """Make an array of one axis."""
+    return np.empty(count, dtype)
 
-    `num_ids` defaults to `num_anchors`.
+
+def build_index(
+    rows: Callable[[], Iterator[Columns]],
+    count: int,
+    sizes: tuple[int, int, int],
+    room: Room = in_memory,
+) -> PairIndex:
+    """Sort rows (anchor, other, id), drop duplicates, and cut them into pairs.
+
+    `rows` yields `count` rows, some at a time, in any order, and may be called twice. `sizes` are
+    one past the largest anchor, other and id.
+
+    Cost model: one sort of 8 bytes a row, in the array "keys" of `room`, which may lie in a file.
     """
-    num_ids = num_anchors if num_ids is None else num_ids
-    narrow = narrow_dtype(num_ids)
-    pairs = np.concatenate([packed(part[:, 0], part[:, 1], num_others) for part in rows])
-    ids = np.concatenate([part[:, 2] for part in rows], dtype=narrow, casting="unsafe")
-    pairs, ids = sorted_unique(pairs, ids, num_ids)
-    starts = np.flatnonzero(differs_from_previous(pairs))
-    indptr = np.append(starts, len(pairs)).astype(narrow_dtype(len(ids) + 1), copy=False)
-    return PairIndex(
-        torch.from_numpy(pairs[starts]),
-        torch.from_numpy(indptr),
-        torch.from_numpy(ids.astype(narrow, copy=False)),
-        num_anchors,
-        num_others,
-    )
+    num_anchors, num_others, num_ids = sizes
+
+    def packed() -> Iterator[tuple[Column, Column]]:
+        for anchors, others, ids in rows():
+            pairs = anchors.astype(np.uint64)
+            pairs *= np.uint64(num_others)
+            pairs += others.astype(np.uint64)
+            yield pairs, ids.astype(np.uint64)
+
+    distinct: Column | None = None
+    if num_anchors * num_others * num_ids > 2**64:  # keys count the pairs that occur
+        distinct = np.unique(np.concatenate([pairs for pairs, _ in packed()]))
+    keys, done = room("keys", np.uint64, count), 0
+    for pairs, ids in packed():
+        if distinct is not None:
+            pairs = np.searchsorted(distinct, pairs).astype(np.uint64)
+        pairs *= np.uint64(num_ids)
+        pairs += ids
+        keys[done : done + len(pairs)] = pairs
+        done += len(pairs)
+    keys.sort()
+    keys = _distinct(keys)
+
+    def cut() -> Iterator[tuple[int, Column, Column, Column]]:
+        """Yield the place of the first id, ids, places of the first of each pair, and pairs."""
+        before = None
+        for first in range(0, len(keys), CHUNK):
+            ids = keys[first : first + CHUNK]
+            pairs = ids // np.uint64(num_ids)
+            starts = np.flatnonzero(_differs(pairs, before))
+            before = pairs[-1]
+            yield first, ids - pairs * np.uint64(num_ids), starts, pairs[starts]
+
+    num_pairs, done = sum(len(starts) for _, _, starts, _ in cut()), 0
+    pairs = room("pairs", np.int64, num_pairs)
+    indptr = room("indptr", narrow_dtype(len(keys) + 1), num_pairs + 1)
+    indices = room("indices", narrow_dtype(num_ids), len(keys))
+    for first, ids, starts, keys_of_pairs in cut():
+        indices[first : first + len(ids)] = ids
+        here = slice(done, done + len(starts))
+        pairs[here] = keys_of_pairs if distinct is None else distinct[keys_of_pairs]
+        indptr[here] = first + starts
+        done = here.stop
+    indptr[-1] = len(keys)
+    parts = (torch.from_numpy(part) for part in (pairs, indptr, indices))
+    return PairIndex(*parts, num_anchors, num_others)
 
 
 def check_sizes(num_entities: int, num_relations: int, *, has_relations: bool = False) -> None:
@@ -164,41 +195,23 @@ def narrow_dtype(size: int) -> type[np.int32] | type[np.int64]:
     return np.int32 if size <= 2**31 else np.int64
 
 
-def packed(anchors: Column, others: Column, num_others: int) -> IntArray:
-    """Return anchor * num_others + other."""
-    pairs: IntArray = anchors.astype(np.int64)
-    pairs *= num_others
-    pairs += others
-    return pairs
+def _distinct(keys: Column) -> Column:
+    """Move the distinct of sorted keys to the front, and return these."""
+    count = 0
+    for first in range(0, len(keys), CHUNK):
+        block = keys[first : first + CHUNK]
+        block = block[_differs(block, keys[count - 1] if count else None)]
+        keys[count : count + len(block)] = block
+        count += len(block)
+    return keys[:count]
 
 
-def sorted_unique(pairs: IntArray, ids: Column, num_ids: int) -> tuple[IntArray, Column]:
-    """Return the distinct (pair, id), by pair, then id; `pairs` are overwritten."""
-    if not len(pairs):
-        return pairs, ids
-    least = int(pairs.min())
-    if (int(pairs.max()) - least + 1) * num_ids <= INT64_MAX:
-        # One int64 holds pair and id: a plain sort, many times faster than an argsort.
-        keys = pairs
-        keys -= least
-        keys *= num_ids
-        keys += ids
-        keys.sort()
-        keys = keys[differs_from_previous(keys)]
-        pairs = keys // num_ids
-        keys -= pairs * num_ids
-        pairs += least
-        return pairs, keys
-    order = np.lexsort((ids, pairs))
-    pairs, ids = pairs[order], ids[order]
-    new = differs_from_previous(pairs) | differs_from_previous(ids)
-    return pairs[new], ids[new]
-
-
-def differs_from_previous(values: Column) -> npt.NDArray[np.bool_]:
-    """Mark values that differ from the previous value, and the first value."""
+def _differs(values: Column, before: Any) -> npt.NDArray[np.bool_]:
+    """Mark values that differ from the previous value; `before` is that of the first, or None."""
     differs = np.ones(len(values), np.bool_)
     np.not_equal(values[1:], values[:-1], out=differs[1:])
+    if before is not None and len(values):
+        differs[0] = values[0] != before
     return differs
 
 

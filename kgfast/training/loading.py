@@ -134,8 +134,7 @@ class LoadedRun:
             - ``.json``: an object of entities, each with a list of its types; ``.tsv``: lines
               ``entity<TAB>type``. Both need the training triples
               (:meth:`kgfast.TypeConstraints.from_types`);
-            - ``.txt``: OpenKE's ``type_constrain.txt``;
-            - ``.safetensors``: a file of :meth:`kgfast.TypeConstraints.save`.
+            - any other: OpenKE's ``type_constrain.txt``.
 
         Raises
         ------
@@ -156,10 +155,8 @@ class LoadedRun:
             elif path.suffix == ".tsv":
                 train = self._train_for(path)
                 found = TypeConstraints.from_types(train, _types_of_lines(path))
-            elif path.suffix == ".txt":
-                found = TypeConstraints.from_openke(path, vocabulary=names)
             else:
-                found = TypeConstraints.load(path)
+                found = TypeConstraints.from_openke(path, vocabulary=names)
             check_constraints(found, self.model, names)
         return found
 
@@ -178,7 +175,7 @@ class LoadedRun:
             return TypeConstraints.from_types(self._train_for(path), pairs)
         if names[1] is None:  # keys are ids
             found = {read_id(key): sides for key, sides in found.items()}
-        return TypeConstraints.from_mapping(found, vocabulary=names)
+        return TypeConstraints(found, vocabulary=names)
 
     def classify(self, folder: str | os.PathLike[str] | None = None) -> Classification:
         """Classify the test triples and false test triples (:func:`kgfast.classify`).

@@ -19,8 +19,8 @@ def test_files_become_a_folder(tmp_path):
     assert "is there already" in result.stderr
 
 
-def test_what_is_out_of_range_is_named(tmp_path):
-    (tmp_path / "a.tsv").write_text("0\t0\t1\n0\t0\t2\n")
-    result = run("known", tmp_path / "a.tsv", "--out", tmp_path / "known", "--num-entities", 2)
+def test_bad_lines_are_named(tmp_path):
+    (tmp_path / "a.tsv").write_text("0\t0\t1\n0\t0\tx\n")
+    result = run("known", tmp_path / "a.tsv", "--out", tmp_path / "known")
     assert result.exit_code == 2
-    assert "a.tsv:2: tail id 2 is outside 0..1" in result.stderr
+    assert "a.tsv:2: tail 'x' is not an integer" in result.stderr

@@ -4,7 +4,6 @@ import pytest
 from typer.main import get_command
 
 from kgfast.cli import app
-from kgfast.graph.stored.inputs import ORDERS
 from kgfast.training.config.files import packaged_configs
 from support.commands import error_of, run
 
@@ -29,7 +28,6 @@ def test_metavars_name_every_allowed_value():
     for command, option, values in (
         ("train", "model", models),
         ("search", "model", models),
-        ("known", "columns", sorted(ORDERS)),
     ):
         (found,) = (it for it in get_command(app).commands[command].params if it.name == option)
         assert found.metavar.split("|") == values

@@ -85,7 +85,7 @@ def test_triples_without_candidates_are_counted_and_left_out_of_metrics():
     rows = torch.arange(N)
     both = rows[: N // 2], rows[N // 2 :]
     given = {"r": both, "t": (rows, rows[:0])}  # s has no candidates, t no tails
-    allowed = TypeConstraints.from_mapping(given, vocabulary=names)
+    allowed = TypeConstraints(given, vocabulary=names)
     relation = hrt[:, 1]
     few = {side: [allowed.candidates(r, side) for r in relation.tolist()] for side in SIDES}
     lists = {side: torch.stack([_filled(own) for own in few[side]]) for side in SIDES}
@@ -134,7 +134,7 @@ def _filled(ids: torch.Tensor) -> torch.Tensor:
 
 def test_no_candidates_at_all_are_no_ranks():
     none = torch.full((T, 2), -1)
-    for given in (none, none[:, :0], [], TypeConstraints.from_mapping({})):
+    for given in (none, none[:, :0], [], TypeConstraints({})):
         with pytest.warns(UserWarning, match="20 of 20 triples have no candidates"):
             ranks = rank(model(), triples(), known=KnownTriples(triples()), candidate_ids=given)
         assert not ranks.num_candidates.any()
@@ -189,13 +189,13 @@ def test_relations_are_ranked_among_all_and_answered_from_lists():
         assert (ranks.side("relation").num_candidates == R).all()
     found = topk(model(), heads=triples()[:, 0], tails=triples()[:, 2], k=2, candidate_ids=ids)
     assert found.ids.sort(1).values.tolist() == ids.tolist()
-    allowed = TypeConstraints.from_mapping({})
+    allowed = TypeConstraints({})
     with pytest.raises(ValueError, match="type constraints are of entities"):
         topk(model(), heads=[0], tails=[1], k=1, candidate_ids=allowed)
 
 
 def test_a_query_with_too_few_answers_is_named():
-    allowed = TypeConstraints.from_mapping({0: ([0], [1]), 1: ([0], [1, 2])})
+    allowed = TypeConstraints({0: ([0], [1]), 1: ([0], [1, 2])})
     with pytest.raises(ValueError, match=r"heads\[1\] = 4 with relation 0 has 1, k is 2"):
         topk(model(), heads=[3, 4], relations=[1, 0], k=2, candidate_ids=allowed)
 
@@ -214,7 +214,7 @@ def test_a_query_with_too_few_answers_is_named():
             r"candidate_ids\['head'\] must be ids, not a",
         ),
         (
-            dict.fromkeys(("head", "tail"), TypeConstraints.from_mapping({0: ([0], [1])})),
+            dict.fromkeys(("head", "tail"), TypeConstraints({0: ([0], [1])})),
             TypeError,
             r"candidate_ids\['head'\]: type constraints have both sides; give them alone",
         ),
@@ -228,12 +228,12 @@ def test_a_query_with_too_few_answers_is_named():
         (torch.full((T, 2), 3), ValueError, r"candidate_ids\[0, 1\] must not repeat .* got 3"),
         (torch.full((T, 1), 12), ValueError, r"candidate_ids\[0, 0\] must be in 0 .. 11"),
         (
-            TypeConstraints.from_mapping({0: ([0], [99])}),
+            TypeConstraints({0: ([0], [99])}),
             ValueError,
             "of 100 entities, but the model has 12",
         ),
         (
-            TypeConstraints.from_mapping({7: ([0], [1])}),
+            TypeConstraints({7: ([0], [1])}),
             ValueError,
             "of 8 relations, but the model has 3",
         ),
@@ -254,6 +254,6 @@ def test_the_row_at_fault_is_counted_from_the_first_triple():
 def test_constraints_of_another_vocabulary_are_refused():
     names = [Vocabulary(f"{letter}{i}" for i in range(N)) for letter in "ab"]
     relations = Vocabulary(f"r{i}" for i in range(R))
-    allowed = TypeConstraints.from_mapping({}, vocabulary=(names[0], relations))
+    allowed = TypeConstraints({}, vocabulary=(names[0], relations))
     with pytest.raises(ValueError, match="'b0' in the triples, but 'a0' in the type constraints"):
         rank(model(), triples(), candidate_ids=allowed, vocabulary=(names[1], relations))

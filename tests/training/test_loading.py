@@ -192,11 +192,10 @@ class TestTypes:
     def test_every_kind_of_file(self, root, tmp_path):
         run = kgfast.load_run(root / "run", data=False)
         named = {"previous": {"head": ["e3"], "tail": ["e1", "e2"]}}
-        expected = kgfast.TypeConstraints.from_mapping(named, vocabulary=run.vocabulary)
+        expected = kgfast.TypeConstraints(named, vocabulary=run.vocabulary)
         (tmp_path / "types.json").write_text(json.dumps(named))
         (tmp_path / "type_constrain.txt").write_text("2\n0 0\n0 0\n1 1 3\n1 2 1 2\n")
-        expected.save(tmp_path / "types.safetensors")
-        for name in ("types.json", "type_constrain.txt", "types.safetensors"):
+        for name in ("types.json", "type_constrain.txt"):
             assert run.type_constraints(tmp_path / name) == expected
 
     def test_ids_of_a_model_without_names(self, tmp_path):
@@ -221,8 +220,7 @@ class TestTypes:
             ("a.json", '{"next": [[], []], "next": [["e1"], []]}', "a.json: .*'next' stands twice"),
             ("a.json", "[1]", "a.json: must hold an object of relations; got .1."),
             ("a.json", "{", "a.json: not the types of this model"),
-            ("a.txt", "3\n", "a.txt:1: expected the number of relations"),
-            ("a.safetensors", "no", "a.safetensors: no file of TypeConstraints.save"),
+            ("a.txt", "3\n", "a.txt:1: types of 3 relations"),
         ],
     )
     def test_bad_files_are_named(self, root, tmp_path, name, text, message):
@@ -230,12 +228,7 @@ class TestTypes:
         with pytest.raises(ValueError, match=message):
             kgfast.load_run(root / "run", data=False).type_constraints(tmp_path / name)
 
-    def test_names_of_another_graph(self, root, tmp_path):
-        others = [f"f{i}" for i in range(RING)], ["next", "previous"]
-        path = tmp_path / "types.safetensors"
-        kgfast.TypeConstraints.from_mapping({}, vocabulary=others).save(path)
+    def test_files_that_are_not_there(self, root, tmp_path):
         run = kgfast.load_run(root / "run", data=False)
-        with pytest.raises(ValueError, match=r"types.safetensors: .*entity 0 is 'e0'.* but 'f0'"):
-            run.type_constraints(path)
         with pytest.raises(FileNotFoundError, match="none: no such file; 'train' takes the types"):
             run.type_constraints(tmp_path / "none")

@@ -7,7 +7,6 @@ from typing import Any
 
 from lib.columns import (
     ALIGNMENT,
-    BUILDS,
     CASES,
     CLASSES,
     CROP_RANKS,
@@ -153,16 +152,6 @@ classify = block(
             ("published F1:", "{theirs[1]:.3f}"),
         ),
         change=_with_published,
-    )
-)
-graphs = block(
-    Table(
-        "cpu-known-build.json",
-        BUILDS,
-        title="{triples:,} triples ({distinct:,} distinct), {entities:,} entities, "
-        '{relations:,} relations, `max_memory="{max_memory}"`:',
-        note="The heads of {queries:,} (r, t), many of them hubs: {all_answers:,} answers in "
-        "{all_cpu_seconds:.2f} CPU seconds. The process took {asking_anonymous_bytes:bytes}.",
     )
 )
 path_star = block(

@@ -1,0 +1,219 @@
+"""Known triples in a folder: numpy arrays that are mapped, and ``known.json``.
+
+| file | holds |
+|---|---|
+| `tail.pairs.npy` | int64 `[P]`: head times relations plus relation, ascending |
+| `tail.indptr.npy` | `[P + 1]`: pair p has the tails `indptr[p] .. indptr[p + 1] - 1` |
+| `tail.indices.npy` | `[T]`: the tails, ascending within a pair |
+
+`head.*` are for tails and relations, `relation.*` for heads and tails. Arrays are int32 if their
+values fit.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kgfast.graph.ids import id_rows
+from kgfast.graph.pair_index import (
+    CHUNK,
+    Column,
+    Columns,
+    PairIndex,
+    Room,
+    build_index,
+    check_sizes,
+    in_memory,
+)
+from kgfast.storage import check_room
+from kgfast.text import bad_line, reading, shown
+
+MANIFEST = "known.json"
+_PARTS = ("pairs", "indptr", "indices")
+_FORMAT = "kgfast known triples", 1
+_COLUMNS = ("head", "relation", "tail")
+# Columns of anchor, other and id.
+_SIDES = {"tail": (0, 1, 2), "head": (2, 1, 0), "relation": (0, 2, 1)}
+_TEXT = 1 << 23  # bytes of text that are read at once
+
+
+def index_of(
+    side: str,
+    rows: Callable[[], Iterator[Columns]],
+    count: int,
+    sizes: tuple[int, int],
+    room: Room = in_memory,
+) -> PairIndex:
+    """Return the index of a side of ``count`` rows (head, relation, tail)."""
+    first, second, third = _SIDES[side]
+    of_columns = sizes[0], sizes[1], sizes[0]
+
+    def turned() -> Iterator[Columns]:
+        for columns in rows():
+            yield columns[first], columns[second], columns[third]
+
+    return build_index(
+        turned, count, (of_columns[first], of_columns[second], of_columns[third]), room
+    )
+
+
+def build_folder(paths: Sequence[Path], folder: Path, has_relations: bool) -> None:
+    """Index files of triples in an empty folder; the files are read twice."""
+    states = [_state(path) for path in paths]
+
+    def rows() -> Iterator[Columns]:
+        for path, state in zip(paths, states, strict=True):
+            if _state(path) != state:
+                raise ValueError(f"{path} changed during reading: build again")
+            yield from _rows_of(path)
+
+    sizes, count = (0, 0), 0
+    for head, relation, tail in rows():
+        count += len(head)
+        entities = int(max(head.max(), tail.max())) + 1
+        sizes = max(sizes[0], entities), max(sizes[1], int(relation.max()) + 1)
+    check_sizes(*sizes, has_relations=has_relations)
+    sides = [*_SIDES][: 2 + has_relations]
+    check_room(folder, 24 * count * len(sides), f"{folder}: {count:,} triples need up to")
+
+    def room_of(side: str) -> Room:
+        def room(name: str, dtype: type[np.integer[Any]], length: int) -> Column:
+            path = folder / f"{side}.{name}.npy"
+            array: Column = np.lib.format.open_memmap(path, "w+", dtype, (length,))
+            return array
+
+        return room
+
+    tails = index_of("tail", rows, count, sizes, room_of("tail"))
+    indices = {"tail": tails}
+    for side in sides[1:]:
+        indices[side] = index_of(side, tails.rows, len(tails.indices), sizes, room_of(side))
+    for side in sides:
+        (folder / f"{side}.keys.npy").unlink()
+    _write_manifest(folder, sizes, indices)
+
+
+def write_folder(folder: Path, sizes: tuple[int, int], indices: Mapping[str, PairIndex]) -> None:
+    """Write indexes; ``sizes`` are the numbers of entities and relations."""
+    for side, index in indices.items():
+        for name in _PARTS:
+            np.save(folder / f"{side}.{name}.npy", getattr(index, name).cpu().numpy())
+    _write_manifest(folder, sizes, indices)
+
+
+def _write_manifest(folder: Path, sizes: tuple[int, int], indices: Mapping[str, PairIndex]) -> None:
+    facts = {
+        "format": _FORMAT[0],
+        "version": _FORMAT[1],
+        "num_entities": sizes[0],
+        "num_relations": sizes[1],
+        "checksum": checksum_of(indices["tail"]),
+        "sides": list(indices),
+    }
+    (folder / MANIFEST).write_text(json.dumps(facts, indent=1))
+
+
+def checksum_of(tails: PairIndex) -> str:
+    """Return the checksum of the triples of an index of tails."""
+    found = hashlib.blake2b(str(tails.num_others).encode(), digest_size=20)
+    for name in _PARTS:
+        for some in getattr(tails, name).split(CHUNK):
+            found.update(some.cpu().numpy().data)
+    return found.hexdigest()
+
+
+def open_folder(folder: Path) -> tuple[str, dict[str, PairIndex]]:
+    """Map the arrays of a folder; return the checksum, and the index of each side."""
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{path}: no such file: {folder} is no folder that KnownTriples.build wrote"
+        )
+    with reading(path, "not written by kgfast"):
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        written = facts["format"], facts["version"]
+    if written != _FORMAT:
+        raise ValueError(
+            f"{path}: this kgfast reads {_FORMAT[0]!r} of version {_FORMAT[1]}, not "
+            f"{shown(written)}: build the folder again"
+        )
+    with reading(path, "damaged"):
+        sizes, sides = (facts["num_entities"], facts["num_relations"]), facts["sides"]
+        if not all(type(size) is int and size >= 0 for size in sizes):
+            raise ValueError(f"sizes must be numbers; got {shown(sizes)}")
+        if sides not in ([*_SIDES][:2], [*_SIDES]):
+            raise ValueError(f"the sides are {shown(sides)}")
+        check_sizes(*sizes, has_relations="relation" in sides)
+        checksum = str(facts["checksum"])
+    indices = {side: _mapped_index(folder / side, sizes) for side in sides}
+    if len({len(index.indices) for index in indices.values()}) != 1:
+        raise ValueError(f"{folder}: damaged: the sides have different numbers of triples")
+    return checksum, indices
+
+
+def _mapped_index(files: Path, sizes: tuple[int, int]) -> PairIndex:
+    """Map the arrays of the side that ``files`` names, such as ``folder/tail``."""
+    pairs, indptr, indices = (_mapped(Path(f"{files}.{name}.npy")) for name in _PARTS)
+    if pairs.dtype != torch.int64 or len(indptr) != len(pairs) + 1:
+        raise ValueError(f"{files}.pairs.npy: damaged: contradicts indptr")
+    return PairIndex(pairs, indptr, indices, sizes[0], sizes[files.name != "relation"], files)
+
+
+def _mapped(path: Path) -> Tensor:
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{path}: no such file: the folder is not whole; build the folder again"
+        )
+    with reading(path, "truncated or damaged"):
+        # Private, since torch warns of memory that cannot be written to.
+        values = np.load(path, mmap_mode="c")
+        if values.ndim != 1 or values.dtype not in (np.int32, np.int64):
+            raise ValueError(f"expected integers of one axis; got {values.dtype}, {values.shape}")
+        return torch.from_numpy(values)
+
+
+def _state(path: Path) -> tuple[int, int]:
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file")
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns
+
+
+def _rows_of(path: Path) -> Iterator[Columns]:
+    """Yield heads, relations and tails of a file, int64, at least one row at a time."""
+    for rows in _of_array(path) if path.suffix == ".npy" else _of_text(path):
+        if len(rows):
+            yield rows[:, 0], rows[:, 1], rows[:, 2]
+
+
+def _of_array(path: Path) -> Iterator[Column]:
+    with reading(path, "truncated, or not an array of numpy"):
+        values = np.load(path, mmap_mode="r")
+    if values.dtype.kind not in "iu" or values.ndim != 2 or values.shape[1] != 3:
+        raise ValueError(
+            f"{path}: triples must be integers [T, 3]; got {values.dtype}, {list(values.shape)}"
+        )
+    for first in range(0, len(values), CHUNK):
+        rows = values[first : first + CHUNK].astype(np.int64)
+        bad = np.flatnonzero((rows < 0).any(1))
+        if len(bad):
+            row = first + int(bad[0])
+            raise ValueError(f"{path}: row {row}: {values[row].tolist()} must be ids >= 0")
+        yield rows
+
+
+def _of_text(path: Path) -> Iterator[Column]:
+    number = 1
+    with path.open("rb") as file:
+        while text := file.read(_TEXT):
+            text += file.readline(_TEXT)
+            if len(text) >= 2 * _TEXT and not text.endswith(b"\n"):
+                raise bad_line(path, number + text.count(b"\n"), "the line does not end", b"")
+            yield id_rows(path, text, number, dict.fromkeys(_COLUMNS))
+            number += text.count(b"\n")

@@ -1,1 +1,0 @@
-"""Known triples in a folder: built from files larger than memory, and mapped."""
