@@ -154,7 +154,6 @@ def heads(b):
     return {
         "loss": lambda head, hidden: head.loss(hidden, integers(N, b)),
         "sampled_loss": lambda head, hidden: head.sampled_loss(hidden, integers(N, b), 64, seed=1),
-        "log_prob": lambda head, hidden: head.log_prob(hidden, integers(N, b)),
         "greedy": lambda head, hidden: head.greedy(hidden),
         "topk": lambda head, hidden: head.topk(hidden, 5),
         "sample": lambda head, hidden: head.sample(hidden, seed=1),

@@ -12,8 +12,7 @@ row. Memory: two scratches of ``_SCRATCH`` scores and some of their size, O(rows
 """
 
 import math
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,71 +26,64 @@ _SCRATCH = 1 << 20  # scores at once
 _STEP = signed(GOLDEN)
 
 
-@dataclass(frozen=True)
-class Outputs:
+class Outputs(NamedTuple):
     """The outputs to draw from."""
 
     weight: Tensor  # [V, D]
     bias: Tensor | None  # [V]
     ids: Tensor | None  # int64 [M], ascending; None: all
 
-    def __len__(self) -> int:
+    @property
+    def count(self) -> int:
         return len(self.weight if self.ids is None else self.ids)
-
-    def block(self, first: int) -> "Outputs":
-        """Return the outputs of the block that begins at a place, as a separate table."""
-        part = slice(first, min(first + WIDTH, len(self)))
-        chosen = part if self.ids is None else self.ids[part]
-        bias = None if self.bias is None else self.bias[chosen]
-        return Outputs(self.weight[chosen], bias, None)
-
-    def at(self, places: Tensor) -> Tensor:
-        """Return the ids of places."""
-        return places if self.ids is None else self.ids[places]
 
 
 def draw(hidden: Tensor, outputs: Outputs, temperature: float, seed: int) -> Tensor:
     """Draw one output for each row of ``hidden [B, D]`` from ``softmax(scores / temperature)``."""
     drawn = hidden.new_empty(len(hidden), dtype=torch.int64)
-    step = max(1, _SCRATCH // min(WIDTH, max(1, len(outputs))))
+    step = max(1, _SCRATCH // min(WIDTH, outputs.count))
     with ops.cores_for_kernels(hidden.device):  # no torch operator here is large
         for first in range(0, len(hidden), step):
-            part = hidden[first : first + step]
-            rows = torch.arange(first, first + len(part), dtype=torch.int64, device=hidden.device)
-            blocks = _blocks(part, rows, outputs, temperature, mix(seed, DrawStream.BLOCKS))
-            drawn[first : first + step] = _within(
-                part, rows, outputs, blocks, (temperature, mix(seed, DrawStream.WITHIN))
-            )
+            rows = hidden[first : first + step]
+            blocks = _blocks(rows, first, outputs, temperature, mix(seed, DrawStream.BLOCKS))
+            # Noise and its bits are wider than scores.
+            for start in range(0, len(rows), -(-step // 8)):
+                some = slice(start, start + -(-step // 8))
+                drawn[first + start :][: len(rows[some])] = _within(
+                    rows[some], first + start, outputs, blocks[some], temperature, seed
+                )
     return drawn
 
 
 def draw_of(scores: Tensor, ids: Tensor, temperature: float, seed: int, first: int = 0) -> Tensor:
     """Draw one of the outputs ``ids [B, k]`` of each row, by scores; ``first`` numbers the rows."""
-    rows = torch.arange(first, first + len(scores), dtype=torch.int64, device=scores.device)
     scaled = (scores.double() - scores[:, :1].double()) / temperature
-    noise = gumbel(mix(seed, DrawStream.WITHIN), rows[:, None], ids)
-    best = (scaled + noise).argmax(1, keepdim=True)
-    return ids.gather(1, best)[:, 0]
+    noise = gumbel(mix(seed, DrawStream.WITHIN), _numbers(ids, first)[:, None], ids)
+    return ids.gather(1, (scaled + noise).argmax(1, keepdim=True))[:, 0]
+
+
+def _numbers(rows: Tensor, first: int) -> Tensor:
+    return torch.arange(first, first + len(rows), dtype=torch.int64, device=rows.device)
 
 
 def _blocks(
-    hidden: Tensor, rows: Tensor, outputs: Outputs, temperature: float, seed: int
+    hidden: Tensor, first_row: int, outputs: Outputs, temperature: float, seed: int
 ) -> Tensor:
     """Draw a block for each row and return the block's first place, int64 ``[B]``."""
-    chosen = torch.zeros_like(rows)
-    if len(outputs) <= WIDTH:
+    rows = _numbers(hidden, first_row)
+    chosen, zeros = torch.zeros_like(rows), torch.zeros_like(rows)
+    if outputs.count <= WIDTH:
         return chosen
-    scaled = hidden.to(result_dtype(hidden)) / temperature
-    anything = torch.zeros_like(rows)
-    loss = run.CrossEntropy(anything, 0.0)
+    scaled, loss = hidden.to(result_dtype(hidden)) / temperature, run.CrossEntropy(zeros, 0.0)
     highest = torch.full(rows.shape, -torch.inf, dtype=torch.float64, device=rows.device)
-    for first in range(0, len(outputs), WIDTH):
-        block = outputs.block(first)
-        bias = None if block.bias is None else block.bias / temperature
-        operands = run.operands_of(scaled, block.weight, "dot", bias)
+    for first in range(0, outputs.count, WIDTH):
+        block: slice | Tensor = slice(first, first + WIDTH)
+        block = block if outputs.ids is None else outputs.ids[block]
+        bias = None if outputs.bias is None else outputs.bias[block] / temperature
+        operands = run.operands_of(scaled, outputs.weight[block], "dot", bias)
         total = run.loss_value(operands, loss).logsumexp
         assert total is not None
-        total += gumbel(seed, rows, anything + first // WIDTH)
+        total += gumbel(seed, rows, zeros + first // WIDTH)
         is_better = total > highest
         highest = torch.where(is_better, total, highest)
         chosen.masked_fill_(is_better, first)
@@ -99,24 +91,19 @@ def _blocks(
 
 
 def _within(
-    hidden: Tensor, rows: Tensor, outputs: Outputs, blocks: Tensor, law: tuple[float, int]
+    hidden: Tensor, first: int, outputs: Outputs, blocks: Tensor, temperature: float, seed: int
 ) -> Tensor:
-    temperature, seed = law
-    drawn = torch.empty_like(rows)
-    width = min(WIDTH, len(outputs))
-    step = max(1, _SCRATCH // 8 // width)  # noise and its bits are wider than scores
-    offsets = torch.arange(width, dtype=torch.int64, device=rows.device)
-    for first in range(0, len(rows), step):
-        part = slice(first, first + step)
-        places = blocks[part, None] + offsets  # [b, width]
-        is_there = places < len(outputs)
-        ids = outputs.at(places.clamp_(max=len(outputs) - 1))
-        scores = ops.indexed_scores(hidden[part], outputs.weight, ids, "dot", bias=outputs.bias)
-        scores = scores.double().div_(temperature)
-        scores += gumbel(seed, rows[part, None], ids)
-        best = scores.masked_fill_(~is_there, -torch.inf).argmax(1, keepdim=True)
-        drawn[part] = ids.gather(1, best)[:, 0]
-    return drawn
+    """Draw an output of the block of each row."""
+    width = min(WIDTH, outputs.count)
+    places = blocks[:, None] + torch.arange(width, dtype=torch.int64, device=blocks.device)
+    is_missing = places >= outputs.count
+    places.clamp_(max=outputs.count - 1)
+    ids = places if outputs.ids is None else outputs.ids[places]
+    scores = ops.indexed_scores(hidden, outputs.weight, ids, "dot", bias=outputs.bias)
+    scores = scores.double().div_(temperature)
+    scores += gumbel(mix(seed, DrawStream.WITHIN), _numbers(ids, first)[:, None], ids)
+    best = scores.masked_fill_(is_missing, -torch.inf).argmax(1, keepdim=True)
+    return ids.gather(1, best)[:, 0]
 
 
 def gumbel(seed: int, rows: Tensor, ids: Tensor) -> Tensor:
@@ -139,40 +126,28 @@ def gumbel(seed: int, rows: Tensor, ids: Tensor) -> Tensor:
     return uniform.log_().neg_().log_().neg_()
 
 
-class DrawnOutputs(NamedTuple):
-    """Outputs, and corrections of scores."""
+def drawn_outputs(
+    targets: Tensor, num_outputs: int, num_negatives: int, seed: int
+) -> tuple[Tensor, Tensor]:
+    """Return the distinct targets with uniform draws of other outputs, and corrections of scores.
 
-    ids: Tensor  # int64 [M], ascending
-    # float32 [M], added to scores: log of the number of outputs that a draw stands for
-    shift: Tensor
-
-
-def drawn_outputs(targets: Tensor, num_outputs: int, num_negatives: int, seed: int) -> DrawnOutputs:
-    """Return the distinct targets, and ``num_negatives`` uniform draws of other outputs.
-
-    With ``T`` distinct targets and ``K`` distinct draws that are no target, a draw stands for ``(V
-    - T) / K`` outputs, so that the sum of ``exp(score + shift)`` is an unbiased estimate of the sum
-    over all ``V``, given that a draw is left. If ``num_negatives`` is at least ``V - T``, all
-    outputs are compared.
+    Ids are int64 ``[M]``, ascending; corrections are float32 ``[M]``, the logarithm of the number
+    of outputs that a draw stands for. With ``T`` distinct targets and ``K`` distinct draws that are
+    no target, a draw stands for ``(V - T) / K`` outputs, so that the sum of ``exp(score + shift)``
+    is an unbiased estimate of the sum over all ``V``, given that a draw is left. If
+    ``num_negatives`` is at least ``V - T``, all outputs are compared.
     """
-    hit = targets.unique()
+    hit, device = targets.unique(), targets.device
     others = num_outputs - len(hit)
     if num_negatives >= others:
-        ids = torch.arange(num_outputs, dtype=torch.int64, device=targets.device)
-        return DrawnOutputs(
-            ids, torch.zeros(num_outputs, dtype=torch.float32, device=targets.device)
-        )
-    generator = torch.Generator(targets.device).manual_seed(mix(seed))
-    draws = torch.randint(
-        num_outputs,
-        (num_negatives,),
-        generator=generator,
-        dtype=torch.int64,
-        device=targets.device,
-    )
+        ids = torch.arange(num_outputs, dtype=torch.int64, device=device)
+        return ids, torch.zeros(num_outputs, dtype=torch.float32, device=device)
+    options: dict[str, Any] = {"dtype": torch.int64, "device": device}
+    generator = torch.Generator(device).manual_seed(mix(seed))
+    draws = torch.randint(num_outputs, (num_negatives,), generator=generator, **options)
     ids = torch.cat([hit, draws]).unique()
     left = len(ids) - len(hit)
     each = math.log(others / left) if left else 0.0
-    shift = torch.full(ids.shape, each, dtype=torch.float32, device=ids.device)
+    shift = torch.full(ids.shape, each, dtype=torch.float32, device=device)
     shift[torch.searchsorted(ids, hit)] = 0.0
-    return DrawnOutputs(ids, shift)
+    return ids, shift

@@ -8,13 +8,20 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from kgfast import ops
-from kgfast.extras.heads import checks
 from kgfast.extras.heads.sampling import Outputs, draw, draw_of, drawn_outputs
-from kgfast.ops import TABLE_DTYPES
+from kgfast.ops import (
+    TABLE_DTYPES,
+    check_device,
+    check_ids,
+    check_index,
+    check_tensor,
+    check_unique,
+)
 
 Reduction = Literal["mean", "sum", "none"]
 IGNORED = -100  # default of ignore_index in torch
 _TOP = 1 << 20  # best scores in memory at once in top_k
+_COLDEST = 1e-20  # smallest temperature: a score divided by it is finite in float32
 
 
 class StreamedHead(nn.Module):
@@ -37,7 +44,7 @@ class StreamedHead(nn.Module):
         both. A new weight is uniform in ``+-D**-0.5``, as in :class:`torch.nn.Linear`.
     sparse : bool
         Make ``torch.sparse_coo`` gradients of the weight if a method touches few rows: ``embed``,
-        ``sampled_loss``, and ``loss`` and ``log_prob`` of ``candidate_ids``.
+        ``sampled_loss``, and ``loss`` of ``candidate_ids``.
         :class:`kgfast.RowAdam` takes such gradients. A bias has a dense gradient.
     device, dtype
         Device and dtype of new parameters.
@@ -73,19 +80,15 @@ class StreamedHead(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        checks.check_positive_int("num_outputs", num_outputs)
-        checks.check_positive_int("dim", dim)
+        _check_int("num_outputs", num_outputs, 1)
+        _check_int("dim", dim, 1)
         self.num_outputs, self.dim, self.sparse = num_outputs, dim, sparse
         if weight is None:
             room = torch.empty(num_outputs, dim, dtype=dtype, device=device)
             weight = nn.Parameter(room.uniform_(-(dim**-0.5), dim**-0.5))
         self.weight = _checked_weight(weight, num_outputs, dim)
-        of_bias = None
-        if bias:
-            of_bias = nn.Parameter(
-                torch.zeros(num_outputs, dtype=weight.dtype, device=weight.device)
-            )
-        self.register_parameter("bias", of_bias)
+        zeros = torch.zeros(num_outputs, dtype=weight.dtype, device=weight.device)
+        self.register_parameter("bias", nn.Parameter(zeros) if bias else None)
 
     def forward(self, hidden: Tensor, targets: Tensor, **options: Any) -> Tensor:
         """Return :meth:`loss`, for wrappers that call modules."""
@@ -136,14 +139,20 @@ class StreamedHead(nn.Module):
         """
         if reduction not in ("mean", "sum", "none"):
             raise ValueError(f"reduction must be mean, sum or none; got {reduction!r}")
-        checks.check_hidden(hidden, self.weight)
-        checks.check_targets(targets, hidden, self.weight, ignore_index)
-        is_counted = targets != ignore_index
-        pool = self._pool(candidate_ids)
-        found = self._counted(hidden, targets, is_counted, pool)
-        if reduction == "none":
-            return _spread(found.losses(label_smoothing), found.where, targets)
-        return found.total(label_smoothing, is_mean=reduction == "mean")
+        rows, bias, ids = self.weight, self.bias, None
+        if candidate_ids is not None:
+            self._check_candidates(candidate_ids)
+            ids = candidate_ids.sort().values
+            rows, bias = self._rows(ids)
+        counted = self._counted(hidden, targets, ignore_index, ids)
+        arguments = counted.hidden, rows, bias, counted.targets, label_smoothing, "dot"
+        if reduction != "none":
+            count = max(1, len(counted.targets)) if reduction == "mean" else 1
+            return ops.cross_entropy_total(*arguments, count)
+        losses = ops.cross_entropy(*arguments)
+        if counted.where is not None:
+            losses = losses.new_zeros(targets.numel()).index_copy(0, counted.where, losses)
+        return losses.view(targets.shape)
 
     def sampled_loss(
         self,
@@ -181,41 +190,15 @@ class StreamedHead(nn.Module):
         ValueError, TypeError
             See :meth:`loss`.
         """
-        checks.check_hidden(hidden, self.weight)
-        checks.check_targets(targets, hidden, self.weight, ignore_index)
-        checks.check_positive_int("num_negatives", num_negatives)
-        checks.check_seed(seed)
-        is_counted = targets != ignore_index
-        drawn = drawn_outputs(targets[is_counted], self.num_outputs, num_negatives, seed)
-        pool = self._rows(drawn.ids)
-        bias = drawn.shift if pool.bias is None else pool.bias + drawn.shift.to(pool.bias.dtype)
-        found = self._counted(hidden, targets, is_counted, pool._replace(bias=bias))
-        return found.total(0.0, is_mean=True)
-
-    def log_prob(
-        self, hidden: Tensor, targets: Tensor, *, candidate_ids: Tensor | None = None
-    ) -> Tensor:
-        """Return log-probabilities of targets under the softmax; differentiable as :meth:`loss`.
-
-        Parameters
-        ----------
-        hidden : Tensor
-            ``[..., D]``.
-        targets : Tensor
-            int64 ``[...]``.
-        candidate_ids : Tensor, optional
-            See :meth:`loss`.
-
-        Returns
-        -------
-        Tensor
-            ``[...]``, float32, float64 for float64 hidden states.
-        """
-        checks.check_hidden(hidden, self.weight)
-        checks.check_targets(targets, hidden, self.weight)
-        everywhere = torch.ones_like(targets, dtype=torch.bool)
-        found = self._counted(hidden, targets, everywhere, self._pool(candidate_ids))
-        return -found.losses(0.0).view(targets.shape)
+        _check_int("num_negatives", num_negatives, 1)
+        _check_int("seed", seed)
+        hits = self._counted(hidden, targets, ignore_index, None).targets
+        ids, shift = drawn_outputs(hits, self.num_outputs, num_negatives, seed)
+        rows, bias = self._rows(ids)
+        bias = shift if bias is None else bias + shift.to(bias.dtype)
+        counted = self._counted(hidden, targets, ignore_index, ids)
+        arguments = counted.hidden, rows, bias, counted.targets, 0.0, "dot"
+        return ops.cross_entropy_total(*arguments, max(1, len(hits)))
 
     def greedy(self, hidden: Tensor, *, candidate_ids: Tensor | None = None) -> Tensor:
         """Return the best output, int64 ``[...]``; the lowest id among equals."""
@@ -240,8 +223,7 @@ class StreamedHead(nn.Module):
             ``[..., k]``, from best to worst, the lowest id first among equals. Not differentiable.
         """
         flat = self._flat(hidden)
-        count = self._check_pool(candidate_ids)
-        checks.check_positive_int("k", k, count)
+        _check_int("k", k, 1, self._check_candidates(candidate_ids))
         scores, ids = ops.topk(flat, self.weight, k, bias=self.bias, candidate_ids=candidate_ids)
         shape = *hidden.shape[:-1], k
         return scores.view(shape), ids.view(shape)
@@ -278,15 +260,15 @@ class StreamedHead(nn.Module):
             int64 ``[...]``.
         """
         flat = self._flat(hidden)
-        count = self._check_pool(candidate_ids)
-        checks.check_temperature(temperature)
-        checks.check_seed(seed)
+        count = self._check_candidates(candidate_ids)
+        _check_temperature(temperature)
+        _check_int("seed", seed)
         if top_k is None:
             ids = None if candidate_ids is None else candidate_ids.sort().values
             bias = None if self.bias is None else self.bias.detach()
             drawn = draw(flat, Outputs(self.weight.detach(), bias, ids), temperature, seed)
             return drawn.view(hidden.shape[:-1])
-        checks.check_positive_int("top_k", top_k, count)
+        _check_int("top_k", top_k, 1, count)
         drawn = torch.empty(len(flat), dtype=torch.int64, device=flat.device)
         step = math.ceil(_TOP / top_k)
         for first in range(0, len(flat), step):
@@ -299,7 +281,7 @@ class StreamedHead(nn.Module):
 
         With ``sparse`` the gradient holds only these rows.
         """
-        checks.check_ids_of("ids", ids, self.weight)
+        self._check_outputs("ids", ids, ids)
         return functional.embedding(ids, self.weight, sparse=self.sparse)
 
     def extra_repr(self) -> str:
@@ -308,72 +290,96 @@ class StreamedHead(nn.Module):
         return f"{self.num_outputs}, {self.dim}, bias={has_bias}, sparse={self.sparse}"
 
     def _flat(self, hidden: Tensor) -> Tensor:
-        checks.check_hidden(hidden, self.weight)
+        self._check_hidden(hidden)
         return hidden.detach().reshape(-1, self.dim)
 
-    def _check_pool(self, candidate_ids: Tensor | None) -> int:
-        if candidate_ids is None:
-            return self.num_outputs
-        checks.check_candidates(candidate_ids, self.weight)
-        return len(candidate_ids)
-
-    def _pool(self, candidate_ids: Tensor | None) -> "_Pool":
-        if candidate_ids is None:
-            return _Pool(self.weight, self.bias, None)
-        checks.check_candidates(candidate_ids, self.weight)
-        return self._rows(candidate_ids.sort().values)
-
-    def _rows(self, ids: Tensor) -> "_Pool":
+    def _rows(self, ids: Tensor) -> tuple[Tensor, Tensor | None]:
         rows = functional.embedding(ids, self.weight, sparse=self.sparse)
-        return _Pool(rows, None if self.bias is None else self.bias[ids], ids)
+        return rows, None if self.bias is None else self.bias[ids]
 
     def _counted(
-        self, hidden: Tensor, targets: Tensor, is_counted: Tensor, pool: "_Pool"
+        self, hidden: Tensor, targets: Tensor, ignore_index: int, ids: Tensor | None
     ) -> "_Counted":
-        if pool.ids is not None:
-            targets = checks.places_of(targets, pool.ids, is_counted)
+        """Check hidden states and targets, and select those that count; ``ids`` are candidates."""
+        self._check_hidden(hidden)
+        check_tensor("targets", targets)
+        is_counted = targets != ignore_index
+        self._check_outputs("targets", targets, targets.where(is_counted, 0))
+        if targets.shape != hidden.shape[:-1]:
+            raise ValueError(
+                f"targets must have shape {list(hidden.shape[:-1])}, one for each hidden state; "
+                f"got {list(targets.shape)}"
+            )
+        if ids is not None:
+            places = torch.searchsorted(ids, targets.contiguous()).clamp_(max=len(ids) - 1)
+            missing = ((ids[places] != targets) & is_counted).nonzero()
+            if len(missing):
+                place = missing[0].tolist()
+                raise ValueError(
+                    f"targets[{', '.join(map(str, place))}] must be in candidate_ids; got "
+                    f"{int(targets[tuple(place)])}"
+                )
+            targets = places
         flat, targets = hidden.reshape(-1, self.dim), targets.reshape(-1)
-        where = None
-        if not bool(is_counted.all()):
-            where = is_counted.reshape(-1).nonzero()[:, 0]
-            flat, targets = flat.index_select(0, where), targets[where]
-        return _Counted(flat, targets, where, pool)
+        if bool(is_counted.all()):
+            return _Counted(flat, targets, None)
+        where = is_counted.reshape(-1).nonzero()[:, 0]
+        return _Counted(flat.index_select(0, where), targets[where], where)
 
+    def _check_hidden(self, hidden: Tensor) -> None:
+        check_tensor("hidden", hidden)
+        if not hidden.is_floating_point():
+            raise TypeError(f"hidden must be a floating-point tensor; got {hidden.dtype}")
+        if hidden.ndim < 1 or hidden.shape[-1] != self.dim:
+            raise ValueError(
+                f"hidden must have shape [..., {self.dim}], the width of the head; got "
+                f"{list(hidden.shape)}"
+            )
+        check_device("hidden", hidden, self.weight, "the weight of the head")
 
-class _Pool(NamedTuple):
-    """Outputs of a softmax."""
+    def _check_outputs(self, name: str, ids: Tensor, counted: Tensor) -> None:
+        check_tensor(name, ids)
+        if ids.dtype != torch.int64:
+            raise TypeError(f"{name} must be int64; got {ids.dtype}")
+        check_device(name, ids, self.weight, "the weight of the head")
+        check_ids(name, counted, self.num_outputs)
 
-    rows: Tensor  # [M, D]
-    bias: Tensor | None  # [M]
-    ids: Tensor | None  # [M], ascending; None: all outputs
+    def _check_candidates(self, candidate_ids: Tensor | None) -> int:
+        """Check distinct candidates, at least one, and return how many there are."""
+        if candidate_ids is None:
+            return self.num_outputs
+        check_index("candidate_ids", candidate_ids, (None,), self.weight, "the rows of the head")
+        if not len(candidate_ids):
+            raise ValueError("candidate_ids must name at least one output; the list is empty")
+        check_ids("candidate_ids", candidate_ids, self.num_outputs)
+        check_unique("candidate_ids", candidate_ids)
+        return len(candidate_ids)
 
 
 class _Counted(NamedTuple):
-    """Hidden states and targets that count, with cross entropy."""
+    """Hidden states and targets that count."""
 
     hidden: Tensor  # [B, D]
     targets: Tensor  # [B]
     where: Tensor | None  # [B], places among all targets; None: all count
-    pool: _Pool
-
-    def losses(self, smoothing: float) -> Tensor:
-        return ops.cross_entropy(*self._arguments(smoothing))
-
-    def total(self, smoothing: float, *, is_mean: bool) -> Tensor:
-        divisor = max(1, len(self.targets)) if is_mean else 1
-        return ops.cross_entropy_total(*self._arguments(smoothing), divisor)
-
-    def _arguments(
-        self, smoothing: float
-    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor, float, str]:
-        return self.hidden, self.pool.rows, self.pool.bias, self.targets, smoothing, "dot"
 
 
-def _spread(losses: Tensor, where: Tensor | None, targets: Tensor) -> Tensor:
-    """Return losses in the shape of targets, 0 where a target does not count."""
-    if where is not None:
-        losses = losses.new_zeros(targets.numel()).index_copy(0, where, losses)
-    return losses.view(targets.shape)
+def _check_int(name: str, value: int, least: int | None = None, most: int | None = None) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an int; got {type(value).__name__}")
+    if least is not None and (value < least or (most is not None and value > most)):
+        allowed = f"at least {least}" if most is None else f"in {least} .. {most}"
+        raise ValueError(f"{name} must be {allowed}; got {value}")
+
+
+def _check_temperature(temperature: float) -> None:
+    if isinstance(temperature, bool) or not isinstance(temperature, (int, float)):
+        raise TypeError(f"temperature must be a number; got {type(temperature).__name__}")
+    if not _COLDEST <= temperature <= 1 / _COLDEST:
+        raise ValueError(
+            f"temperature must be in {_COLDEST} .. {1 / _COLDEST}; got {temperature} (greedy() "
+            f"takes the best)"
+        )
 
 
 def _checked_weight(weight: nn.Parameter, num_outputs: int, dim: int) -> nn.Parameter:

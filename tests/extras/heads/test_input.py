@@ -12,9 +12,6 @@ HEAD = StreamedHead(5, 3, bias=True)
 HIDDEN, TARGETS = torch.ones(2, 3), torch.tensor([1, 4])
 METHODS = {
     "loss": lambda hidden=HIDDEN, targets=TARGETS, **options: HEAD.loss(hidden, targets, **options),
-    "log_prob": lambda hidden=HIDDEN, targets=TARGETS, **options: HEAD.log_prob(
-        hidden, targets, **options
-    ),
     "sampled_loss": lambda hidden=HIDDEN, targets=TARGETS, number=2, seed=0: HEAD.sampled_loss(
         hidden, targets, number, seed=seed
     ),
@@ -30,16 +27,14 @@ def ids(*values):
 
 
 MISTAKES = [
-    ("loss", {"targets": ids(1, 5)}, "targets[1] must be in 0 .. 4 or ignore_index (-100); got 5"),
-    ("loss", {"targets": ids(-1, 4)}, "targets[0] must be in 0 .. 4 or ignore_index"),
+    ("loss", {"targets": ids(1, 5)}, "targets[1] must be in 0 .. 4; got 5"),
+    ("loss", {"targets": ids(-1, 4)}, "targets[0] must be in 0 .. 4; got -1"),
     ("loss", {"targets": ids(1)}, "targets must have shape [2], one for each hidden state; got"),
     ("loss", {"targets": TARGETS.float()}, "targets must be int64; got torch.float32"),
     ("loss", {"targets": [1, 4]}, "targets must be a tensor; got list"),
     ("loss", {"label_smoothing": 1.0}, "label_smoothing must be in [0, 1); got 1.0"),
     ("loss", {"reduction": "max"}, "reduction must be mean, sum or none; got 'max'"),
     ("loss", {"candidate_ids": ids(1, 2)}, "targets[1] must be in candidate_ids; got 4"),
-    ("log_prob", {"candidate_ids": ids(1, 2)}, "targets[1] must be in candidate_ids; got 4"),
-    ("log_prob", {"targets": ids(-100, 1)}, "targets[0] must be in 0 .. 4; got -100"),
     ("sampled_loss", {"targets": ids(1, 9)}, "targets[1] must be in 0 .. 4"),
     ("sampled_loss", {"number": 0}, "num_negatives must be at least 1; got 0"),
     ("sampled_loss", {"seed": None}, "seed must be an int; got NoneType"),
@@ -56,14 +51,14 @@ MISTAKES = [
     ("embed", {"ids": torch.tensor([[1], [-1]])}, "ids[1, 0] must be in 0 .. 4; got -1"),
     ("embed", {"ids": torch.ones(2)}, "ids must be int64; got torch.float32"),
 ]
-for method in ("loss", "log_prob", "sampled_loss", "greedy", "topk", "sample"):
+for method in ("loss", "sampled_loss", "greedy", "topk", "sample"):
     wide = "hidden must have shape [..., 3], the width of the head; got [2, 4]"
     MISTAKES += [
         (method, {"hidden": torch.ones(2, 4)}, wide),
         (method, {"hidden": torch.ones(2, 3).long()}, "hidden must be a floating-point tensor"),
         (method, {"hidden": None}, "hidden must be a tensor; got NoneType"),
     ]
-for method in ("loss", "log_prob", "greedy", "topk", "sample"):
+for method in ("loss", "greedy", "topk", "sample"):
     MISTAKES += [
         (method, {"candidate_ids": ids()}, "candidate_ids must name at least one output"),
         (method, {"candidate_ids": ids(1, 5)}, "candidate_ids[1] must be in 0 .. 4; got 5"),
@@ -105,7 +100,7 @@ def test_a_weight_of_integers():
         StreamedHead(5, 3, weight=whole)
 
 
-@pytest.mark.parametrize("method", ["loss", "log_prob", "greedy", "sample"])
+@pytest.mark.parametrize("method", ["loss", "greedy", "sample"])
 def test_numbers_that_are_not_finite(method):
     hidden = HIDDEN.clone()
     hidden[1, 2] = float("nan")

@@ -108,7 +108,7 @@ def test_the_best_outputs_and_their_probabilities(ids):
     assert torch.equal(best, expected.indices)
     torch.testing.assert_close(scores.double(), expected.values, rtol=1e-5, atol=1e-5)
     assert torch.equal(head.greedy(hidden, candidate_ids=ids), best[..., 0])
-    found = head.log_prob(hidden, targets, candidate_ids=ids)
+    found = -head.loss(hidden, targets, candidate_ids=ids, reduction="none")
     exact = dense.log_softmax(-1).gather(-1, targets[..., None])[..., 0]
     torch.testing.assert_close(found.detach().double(), exact, rtol=1e-5, atol=1e-5)
     (slope,) = torch.autograd.grad(found.sum(), hidden)
@@ -185,7 +185,6 @@ def test_no_hidden_states(shape):
     assert head.greedy(hidden).shape == head.sample(hidden, seed=0).shape == shape
     assert head.sample(hidden, top_k=3, seed=0).shape == shape
     assert head.topk(hidden, 3)[1].shape == (*shape, 3)
-    assert head.log_prob(hidden, targets).shape == shape
 
 
 def test_no_target_counts():
@@ -228,7 +227,6 @@ def test_memory_beyond_weight_gradient_and_hidden_states():
     for name, work in {
         "greedy": lambda: head.greedy(hidden),
         "topk": lambda: head.topk(hidden, 10),
-        "log_prob": lambda: head.log_prob(hidden.detach(), targets),
     }.items():
         with PeakMemory("cpu") as peak:
             work()
