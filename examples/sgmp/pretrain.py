@@ -21,7 +21,7 @@ from graphs import SpatialGraph, batch_of, grow
 from sgmp import SGMP, RadialBasis
 from torch import Tensor, nn
 
-from kgfast.extras.paths import Paths, angle, distance
+from kgfast.extras.paths import Paths, angle
 
 LONGEST = 4.0  # longest step, in the units of positions
 
@@ -52,7 +52,7 @@ class SubtreeGrowth(nn.Module):
         child, node = child[graph.parent[node] >= 0], node[graph.parent[node] >= 0]
         above, at, below = (graph.positions[it] for it in (graph.parent[node], node, child))
         spread = torch.stack(
-            [self.lengths(distance(at, below)), self.angles(angle(above, at, below))], dim=1
+            [self.lengths((below - at).norm(dim=1)), self.angles(angle(above, at, below))], dim=1
         )
         nodes, place = node.unique(return_inverse=True)
         total = torch.zeros(len(nodes), *spread.shape[1:]).index_add(0, place, spread)

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.linalg import vector_norm
+from torch.nn.functional import embedding
 
-from kgfast.extras.paths import Paths, angle, distance, path_sum, take, torsion
+from kgfast.extras.paths import Paths, angle, path_sum, torsion
 
 
 class RadialBasis(nn.Module):
@@ -49,10 +51,11 @@ class Places(nn.Module):
 
     def forward(self, positions: Tensor, path: Tensor) -> Geometry:
         """Encode ``path [P, 4]`` with ``positions [N, 3]``."""
-        i, j, k, p = (take(positions, ids) for ids in path.unbind(1))
-        near, far = self.distances(distance(j, k)), self.distances(distance(j, p))
+        i, j, k, p = (embedding(ids, positions) for ids in path.unbind(1))
+        steps = torch.stack([j - i, k - j, p - j])
+        first, near, far = self.distances(vector_norm(steps, dim=2))
         return Geometry(
-            self.distances(distance(i, j)),
+            first,
             torch.cat([near, self.angles(angle(i, j, k))], dim=1),
             torch.cat([far, self.angles(angle(i, j, p)), self.torsions(torsion(k, i, j, p))], 1),
         )
@@ -79,7 +82,7 @@ class Interaction(nn.Module):
 
     def forward(self, states: Tensor, geometry: Geometry, path: Tensor) -> Tensor:
         """Return messages ``[P, hidden]``; closed paths (i = p) have zeros: the paper has none."""
-        parts = [take(states, ids) for ids in path.unbind(1)]
+        parts = [embedding(ids, states) for ids in path.unbind(1)]
         given = (geometry.first, geometry.second, geometry.third)
         parts += [encode(it) for encode, it in zip(self.places, given, strict=True)]
         return self.combine(torch.cat(parts, dim=1)) * (path[:, :1] != path[:, 3:])

@@ -7,7 +7,7 @@ in the backward too. See docs/how-to/paths.md.
 """
 
 from kgfast.extras.paths.enumeration import Paths
-from kgfast.extras.paths.geometry import angle, distance, torsion
-from kgfast.extras.paths.sums import path_sum, take
+from kgfast.extras.paths.geometry import angle, torsion
+from kgfast.extras.paths.sums import path_sum
 
-__all__ = ["Paths", "angle", "distance", "path_sum", "take", "torsion"]
+__all__ = ["Paths", "angle", "path_sum", "torsion"]

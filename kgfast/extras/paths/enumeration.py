@@ -105,14 +105,9 @@ class Paths:
 
     def chunks(self, size: int = CHUNK) -> Iterator[Tensor]:
         """Yield all paths, ``size`` (at least 1) at a time."""
-        for start, stop in self.ranges(size):
-            yield self[start:stop]
-
-    def ranges(self, size: int) -> Iterator[tuple[int, int]]:
-        """Yield begin and end of each chunk."""
         check_count("chunk", size, 1)
         for start in range(0, len(self), size):
-            yield start, min(start + size, len(self))
+            yield self[start : start + size]
 
     def per_node(self) -> Tensor:
         """Return the number of paths that begin (``by="last"``: end) in each node, int64."""

@@ -1,4 +1,4 @@
-"""Distances, angles and torsions of points, with gradients that are finite everywhere.
+"""Angles and torsions of points, with gradients that are finite everywhere.
 
 An angle has no gradient where its points are collinear, and is undefined where two of them
 coincide. The usual formulas (acos of a cosine, norms of cross products) give NaN there, which one
@@ -11,27 +11,6 @@ import torch
 from torch import Tensor
 
 _NOISE = 8.0  # sines below so many units of rounding count as collinear points
-
-
-def distance(a: Tensor, b: Tensor) -> Tensor:
-    """Return the distance of two points; for equal points, the gradient is 0.
-
-    Parameters
-    ----------
-    a, b : Tensor [..., D]
-        Points, of floats.
-
-    Returns
-    -------
-    Tensor [...]
-
-    Examples
-    --------
-    >>> distance(torch.zeros(2), torch.tensor([3.0, 4.0]))
-    tensor(5.)
-    """
-    length: Tensor = torch.linalg.vector_norm(b - a, dim=-1)
-    return length
 
 
 def angle(a: Tensor, b: Tensor, c: Tensor) -> Tensor:

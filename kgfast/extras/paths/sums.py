@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from kgfast.extras.paths.enumeration import CHUNK, Paths, check_count
 from kgfast.text import shown
@@ -39,7 +38,8 @@ def path_sum(
 
     Gradients of inputs and parameters are exact, in the memory of one chunk. The backward makes
     each chunk again, with equal random numbers (dropout) and equal autocast. Equal calls give equal
-    bits if the message's own operations do; index with :func:`take` for that.
+    bits if the message's own operations do: index with :func:`torch.nn.functional.embedding`, since
+    several threads add up the gradient of ``rows[ids]`` in the order of arrival.
 
     Parameters
     ----------
@@ -74,10 +74,9 @@ def path_sum(
     TypeError, ValueError
         If an argument does not fit, an edge leads to a missing node, or the message returns
         another shape; if the message closes over a result of another operation that has a gradient.
-    NotImplementedError
-        Within forward-mode differentiation; in the backward, with ``create_graph=True``.
     RuntimeError
-        In the backward, if a tensor that the message depends on was changed in place since.
+        In the backward, if a tensor that the message depends on was changed in place since, or with
+        ``create_graph=True``; for forward mode and transforms of ``torch.func``.
 
     Examples
     --------
@@ -90,20 +89,11 @@ def path_sum(
     >>> states.grad.flatten().tolist()
     [1.0, 1.0, 1.0]
     """
-    if forward_ad._current_level >= 0:
-        raise NotImplementedError(
-            "kgfast.extras.paths.path_sum has no forward-mode derivative (jvp, dual numbers): use "
-            "backward() or torch.autograd.grad"
-        )
     if to not in ("last", "first"):
         raise ValueError(f'to must be "last" or "first"; got {shown(to)}')
     size = CHUNK if chunk is None else chunk
     check_count("chunk", size, 1)
     _check_inputs(inputs)
-    if torch._C._are_functorch_transforms_active():
-        raise NotImplementedError(
-            "path_sum has no transforms of torch.func: use backward() or torch.autograd.grad"
-        )
     paths = Paths(edge_index, num_nodes, order=order, backtracking=backtracking, by=to)
     job = _Job(message, paths, size, _Surroundings.of(edge_index.device))
     # Inference mode records nothing, whatever the grad mode says.
@@ -114,33 +104,6 @@ def path_sum(
     arguments = job, [total], len(inputs), *inputs, *parameters.values()
     result: Tensor = _Recomputed.apply(*arguments)  # type: ignore[no-untyped-call]
     return result
-
-
-def take(rows: Tensor, ids: Tensor) -> Tensor:
-    """Return ``rows[ids]``, with a gradient that is added up in a fixed order.
-
-    On a CPU with several threads, the gradient of ``rows[ids]`` itself is added up in the order of
-    arrival: two runs differ in their last bits.
-
-    Parameters
-    ----------
-    rows : Tensor [N, D]
-        Node states, or positions.
-    ids : Tensor [...]
-        int64 or int32.
-
-    Returns
-    -------
-    Tensor [..., D]
-
-    Examples
-    --------
-    >>> take(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([1, 1, 0]))
-    tensor([[3., 4.],
-            [3., 4.],
-            [1., 2.]])
-    """
-    return torch.nn.functional.embedding(ids, rows)
 
 
 def _check_inputs(inputs: Any) -> None:
@@ -245,7 +208,9 @@ class _Job:
 
     def _ranges(self) -> Iterator[tuple[int, int]]:
         """Yield chunks; a graph without paths has one empty chunk, which tells the width."""
-        yield from self.paths.ranges(self.size) if len(self.paths) else [(0, 0)]
+        count = len(self.paths)
+        for start in range(0, max(1, count), self.size):
+            yield start, min(start + self.size, count)
 
     def _value(self, path: Tensor, inputs: Sequence[Tensor]) -> Tensor:
         with self.surroundings.same_casts():
@@ -344,12 +309,12 @@ class _Recomputed(torch.autograd.Function):
             raise NotImplementedError(
                 "path_sum has no second derivative: create_graph must be False"
             )
-        tensors, needed = ctx.saved_tensors, ctx.needs_input_grad[3:]  # raises if one was changed
-        first = ctx.num_inputs
-        inputs = [
-            it if need else it.detach()
-            for it, need in zip(tensors[:first], needed[:first], strict=True)
+        needed = ctx.needs_input_grad[3:]
+        tensors = [  # raises if one was changed
+            tensor if need else tensor.detach()
+            for tensor, need in zip(ctx.saved_tensors, needed, strict=True)
         ]
-        wanted = [it for it, need in zip(tensors[first:], needed[first:], strict=True) if need]
-        parts = iter(ctx.job.gradients(grad, inputs, wanted))
-        return None, None, None, *(next(parts) if need else None for need in needed)
+        inputs, parameters = tensors[: ctx.num_inputs], tensors[ctx.num_inputs :]
+        wanted = [tensor for tensor in parameters if tensor.requires_grad]
+        gradients = iter(ctx.job.gradients(grad, inputs, wanted))
+        return None, None, None, *(next(gradients) if need else None for need in needed)

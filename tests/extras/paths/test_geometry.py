@@ -1,13 +1,13 @@
-"""Distances, angles and torsions: their values, and gradients where there are none."""
+"""Angles and torsions: their values, and gradients where there are none."""
 
 import math
 
 import pytest
 import torch
 
-from kgfast.extras.paths import angle, distance, torsion
+from kgfast.extras.paths import angle, torsion
 
-FUNCTIONS = {distance: 2, angle: 3, torsion: 4}
+FUNCTIONS = {angle: 3, torsion: 4}
 
 
 def points(*rows, dtype=torch.float64):
@@ -55,7 +55,6 @@ X, Y, O, LINE = [1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 0.0], [0.1, 0.2, 0.
 @pytest.mark.parametrize(
     ("function", "rows", "value"),
     [
-        (distance, (X, X), 0.0),
         (angle, (X, O, O), 0.0),
         (angle, (O, O, O), 0.0),
         (angle, (X, O, [3.0, 0.0, 0.0]), 0.0),
@@ -90,7 +89,6 @@ def test_a_degenerate_row_spoils_no_other():
 
 def test_points_of_a_plane_are_refused():
     flat = torch.zeros(4, 2)
-    assert distance(flat, flat).shape == (4,)
     for function, count in ((angle, 3), (torsion, 4)):
         with pytest.raises(ValueError, match=r"points must be \[\.\.\., 3\]; got \(4, 2\)"):
             function(*[flat] * count)

@@ -5,8 +5,9 @@ import weakref
 import pytest
 import torch
 from torch import nn
+from torch.nn.functional import embedding
 
-from kgfast.extras.paths import Paths, angle, distance, path_sum, take, torsion
+from kgfast.extras.paths import Paths, angle, path_sum, torsion
 
 NODES, WIDTH = 7, 3
 
@@ -44,9 +45,9 @@ def network():
     layer = nn.Linear(4 * WIDTH + 3, WIDTH, dtype=torch.float64)
 
     def message(path):
-        i, j, k, p = (take(positions, ids) for ids in path.unbind(1))
-        lies = torch.stack([distance(i, p), angle(i, j, k), torsion(i, j, k, p)], dim=1)
-        return torch.tanh(layer(torch.cat([take(states, path).flatten(1), lies], dim=1)))
+        i, j, k, p = (embedding(ids, positions) for ids in path.unbind(1))
+        lies = torch.stack([(p - i).norm(dim=1), angle(i, j, k), torsion(i, j, k, p)], dim=1)
+        return torch.tanh(layer(torch.cat([embedding(path, states).flatten(1), lies], dim=1)))
 
     return message, [states, positions, *layer.parameters()]
 
@@ -98,9 +99,9 @@ def test_gradcheck():
 
     def total(*inputs):
         def message(path, states, positions, weight):
-            a, b, c, d = (take(positions, ids) for ids in path.unbind(1))
-            lies = torch.stack([torsion(a, b, c, d), distance(b, d), angle(b, c, d)], dim=1)
-            return torch.sin(take(states, path).sum(1) * lies @ weight)
+            a, b, c, d = (embedding(ids, positions) for ids in path.unbind(1))
+            lies = torch.stack([torsion(a, b, c, d), (d - b).norm(dim=1), angle(b, c, d)], dim=1)
+            return torch.sin(embedding(path, states).sum(1) * lies @ weight)
 
         return path_sum(message, edges, NODES, inputs=inputs, chunk=3)
 
@@ -194,12 +195,12 @@ class TestAutograd:
         assert states.grad is None
 
     def test_equal_calls_give_equal_bits(self, two_threads):
-        """``take`` has equal bits; threads would share the gradient of ``states[path]`` here."""
+        """``embedding`` has equal bits; threads share that of ``states[path]``."""
         states = torch.randn(20, 64, requires_grad=True)
         edges = torch.randint(20, (2, 200), generator=torch.Generator().manual_seed(0))
         runs = []
         for _ in range(3):
-            total = path_sum(lambda path: take(states, path).prod(1), edges, 20)
+            total = path_sum(lambda path: embedding(path, states).prod(1), edges, 20)
             runs.append((total, *torch.autograd.grad(total.sum(), states)))
         for run in runs[1:]:
             assert all(torch.equal(a, b) for a, b in zip(runs[0], run, strict=True))
@@ -248,25 +249,20 @@ class TestAutograd:
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             total.sum().backward()
 
-    def test_gradients_of_gradients_are_refused(self):
+    def test_other_derivatives_are_refused(self):
         states = randn(NODES, WIDTH)
-        total = path_sum(lambda path: states[path[:, 0]] ** 2, graph(), NODES)
-        with pytest.raises(NotImplementedError, match="create_graph must be False"):
-            torch.autograd.grad(total.sum(), states, create_graph=True)
 
-    def test_transforms_are_refused(self):
         def total(states):
-            return path_sum(lambda path: states[path[:, 0]], graph(), NODES).sum()
+            return path_sum(
+                lambda path, states: states[path[:, 0]] ** 2, graph(), NODES, inputs=[states]
+            ).sum()
 
-        with pytest.raises(NotImplementedError, match=r"path_sum has no transforms of torch\.func"):
-            torch.func.grad(total)(randn(NODES, WIDTH).detach())
-
-    def test_forward_mode_is_refused(self):
-        with (
-            torch.autograd.forward_ad.dual_level(),
-            pytest.raises(NotImplementedError, match="path_sum has no forward-mode derivative"),
-        ):
-            path_sum(lambda path: path[:, :1].float(), graph(), NODES)
+        with pytest.raises(NotImplementedError, match="create_graph must be False"):
+            torch.autograd.grad(total(states), states, create_graph=True)
+        with pytest.raises(RuntimeError, match="functorch"):
+            torch.func.grad(total)(states.detach())
+        with pytest.raises(RuntimeError, match="functorch"):
+            torch.func.jvp(total, (states.detach(),), (states.detach(),))
 
 
 def test_a_chunk_is_gone_when_the_next_begins():
