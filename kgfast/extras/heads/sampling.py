@@ -12,7 +12,7 @@ row. Memory: two scratches of ``_SCRATCH`` scores and some of their size, O(rows
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -142,9 +142,8 @@ def drawn_outputs(
     if num_negatives >= others:
         ids = torch.arange(num_outputs, dtype=torch.int64, device=device)
         return ids, torch.zeros(num_outputs, dtype=torch.float32, device=device)
-    options: dict[str, Any] = {"dtype": torch.int64, "device": device}
-    generator = torch.Generator(device).manual_seed(mix(seed))
-    draws = torch.randint(num_outputs, (num_negatives,), generator=generator, **options)
+    generator, shape = torch.Generator(device).manual_seed(mix(seed)), (num_negatives,)
+    draws = torch.randint(num_outputs, shape, generator=generator, dtype=torch.int64, device=device)
     ids = torch.cat([hit, draws]).unique()
     left = len(ids) - len(hit)
     each = math.log(others / left) if left else 0.0
